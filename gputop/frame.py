@@ -309,7 +309,10 @@ class Psi(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CgroupSample(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One cgroup that holds a trainer, a worker or ourselves; v1 and v2 in the same fields. Limits are the tightest on the path to the root."""
+    """One cgroup that holds a trainer, a worker or ourselves; v1 and v2 in the same fields.
+
+    Limits are the tightest on the path to the root.
+    """
 
     path: str
     version: int

@@ -1,0 +1,166 @@
+"""The board: the latest reading of everything, folded from frames.
+
+A frame holds only what was read in its tick; the board holds what still stands. Folding is all it does: rates, roles and
+states are somebody else's. Samples are immutable, so `Board.snapshot` is a shallow copy and two boards may share them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from dataclasses import field
+
+from gputop.frame import CgroupSample
+from gputop.frame import CudaCall
+from gputop.frame import Frame
+from gputop.frame import Gpu
+from gputop.frame import Header
+from gputop.frame import Host
+from gputop.frame import Preempt
+from gputop.frame import Probes
+from gputop.frame import ProcInfo
+from gputop.frame import ProcSample
+from gputop.frame import SchedThread
+from gputop.frame import SelfCost
+from gputop.frame import SourceState
+from gputop.frame import Wakeup
+
+
+class GpuBoard:
+    """One GPU's standing readings, by the field names of `gputop.frame.Gpu`.
+
+    ``values`` holds what has been read, ``read_ns`` when, ``missing`` the reason for what cannot be.
+    """
+
+    __slots__ = ("index", "missing", "read_ns", "values")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.values: dict[str, object] = {}
+        self.read_ns: dict[str, int] = {}
+        self.missing: dict[str, str] = {}
+
+    def fold(self, gpu: Gpu) -> None:
+        """Take over what ``gpu`` has; a field it names in ``missing`` loses its value."""
+        for name in _GPU_FIELDS:
+            value = getattr(gpu, name)
+            if value is not None:
+                self.values[name] = value
+                self.read_ns[name] = gpu.t_ns
+                self.missing.pop(name, None)
+        for name, reason in gpu.missing.items():
+            self.missing[name] = reason
+            self.values.pop(name, None)
+            self.read_ns.pop(name, None)
+
+    def number(self, name: str) -> float | None:
+        """The standing value of a numeric field, None where there is none."""
+        value = self.values.get(name)
+        return float(value) if isinstance(value, (int, float)) else None
+
+    def text(self, name: str) -> str:
+        """The standing value of a text field, empty where there is none."""
+        value = self.values.get(name)
+        return value if isinstance(value, str) else ""
+
+    def copy(self) -> GpuBoard:
+        """An independent copy."""
+        twin = GpuBoard(self.index)
+        twin.values, twin.read_ns, twin.missing = dict(self.values), dict(self.read_ns), dict(self.missing)
+        return twin
+
+
+_GPU_FIELDS = tuple(f for f in Gpu.__struct_fields__ if f not in ("index", "t_ns", "missing"))
+_HOST_FIELDS = tuple(f for f in Host.__struct_fields__ if f not in ("t_ns", "cgroups"))
+
+
+@dataclass(slots=True)
+class Board:
+    """What stands at ``t_ns``."""
+
+    header: Header = field(default_factory=Header)
+    seq: int = -1
+    t_ns: int = 0
+    gpus: dict[int, GpuBoard] = field(default_factory=dict)
+    infos: dict[int, ProcInfo] = field(default_factory=dict)
+    procs: dict[int, ProcSample] = field(default_factory=dict)
+    host: dict[str, object] = field(default_factory=dict)
+    host_read_ns: dict[str, int] = field(default_factory=dict)
+    cgroups: dict[str, CgroupSample] = field(default_factory=dict)
+    sources: dict[str, SourceState] = field(default_factory=dict)
+    threads: dict[int, SchedThread] = field(default_factory=dict)
+    """By tid, from the sched probe."""
+    preempts: dict[tuple[int, int], Preempt] = field(default_factory=dict)
+    """By (victim tid, culprit tid)."""
+    wakeups: dict[tuple[int, int], Wakeup] = field(default_factory=dict)
+    """By (wakee tid, waker tid)."""
+    calls: dict[tuple[int, str], CudaCall] = field(default_factory=dict)
+    """By (pid, call)."""
+    probes: Probes | None = None
+    cost: SelfCost | None = None
+
+    def fold(self, frame: Frame) -> None:
+        """Bring the board to the moment of ``frame``."""
+        if frame.key:
+            self._clear()
+        self.seq, self.t_ns = frame.seq, frame.t_ns
+        for pid in frame.gone:
+            self.infos.pop(pid, None)
+            self.procs.pop(pid, None)
+        for info in frame.infos:
+            self.infos[info.pid] = info
+        for proc in frame.procs:
+            self.procs[proc.pid] = proc
+        for gpu in frame.gpus:
+            self.gpus.setdefault(gpu.index, GpuBoard(gpu.index)).fold(gpu)
+        for source in frame.sources:
+            self.sources[source.name] = source
+        if frame.host is not None:
+            self._fold_host(frame.host)
+        if frame.probes is not None:
+            self._fold_probes(frame.probes)
+        self.cost = frame.cost or self.cost
+
+    def snapshot(self) -> Board:
+        """A copy that later folds do not change."""
+        return Board(
+            self.header, self.seq, self.t_ns, {i: g.copy() for i, g in self.gpus.items()}, dict(self.infos),
+            dict(self.procs), dict(self.host), dict(self.host_read_ns), dict(self.cgroups), dict(self.sources),
+            dict(self.threads), dict(self.preempts), dict(self.wakeups), dict(self.calls), self.probes, self.cost,
+        )  # fmt: skip
+
+    def _clear(self) -> None:
+        """A key frame restates everything, so what it leaves out is no more."""
+        fresh = Board(header=self.header)
+        for name in _TABLES:
+            setattr(self, name, getattr(fresh, name))
+
+    def _fold_host(self, host: Host) -> None:
+        for name in _HOST_FIELDS:
+            value = getattr(host, name)
+            if value is not None:
+                self.host[name] = value
+                self.host_read_ns[name] = host.t_ns
+        if host.cgroups is not None:
+            self.cgroups = {sample.path: sample for sample in host.cgroups}
+
+    def _fold_probes(self, probes: Probes) -> None:
+        for thread in probes.threads:
+            self.threads[thread.tid] = thread
+        for preempt in probes.preempts:
+            self.preempts[preempt.victim_tid, preempt.culprit_tid] = preempt
+        for wakeup in probes.wakeups:
+            self.wakeups[wakeup.wakee_tid, wakeup.waker_tid] = wakeup
+        for call in probes.calls:
+            self.calls[call.pid, call.call] = call
+        if probes.gone:
+            self._prune_threads(frozenset(probes.gone))
+        self.probes = probes
+
+    def _prune_threads(self, gone: frozenset[int]) -> None:
+        for tid in gone:
+            self.threads.pop(tid, None)
+        self.preempts = {k: v for k, v in self.preempts.items() if not gone.intersection(k)}
+        self.wakeups = {k: v for k, v in self.wakeups.items() if not gone.intersection(k)}
+
+
+_TABLES = ("gpus", "infos", "procs", "host", "host_read_ns", "cgroups", "sources", "threads", "preempts", "wakeups", "calls")

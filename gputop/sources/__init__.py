@@ -1,0 +1,65 @@
+"""Where readings come from: one file or folder per source, each behind `Source`.
+
+A new source is a new module here and a line in `SOURCES`. A source is imported only when the collector opens it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from dataclasses import field
+from typing import Protocol
+
+from gputop.frame import Frame
+from gputop.frame import SourceState
+
+
+class Unavailable(Exception):
+    """The source cannot be used at all: ``reason`` says why, ``remedy`` what would mend it."""
+
+    def __init__(self, reason: str, remedy: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.remedy = remedy
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the command line asks of the sources."""
+
+    interval_ns: int = 100_000_000
+    root: str = "/"
+    """Where /proc and /sys hang; tests give a made one."""
+    gpus: frozenset[int] | None = None
+    """Indices to read, None for all."""
+    ebpf: bool = True
+
+
+@dataclass(slots=True)
+class Beat:
+    """One tick as the sources see it. Those that come earlier in `SOURCES` tell the later ones who matters."""
+
+    t_ns: int
+    seq: int
+    key: bool
+    """Restate everything: identities, slow readings, reasons."""
+    gpu_pids: frozenset[int] = frozenset()
+    """Pids with a context on a GPU, as NVML last listed them."""
+    hot: frozenset[int] = frozenset()
+    """Trainers and their workers: read these per thread, in every tick."""
+    changed: list[SourceState] = field(default_factory=list)
+
+
+class Source(Protocol):
+    """A source: opened once, read in every beat, closed at the end.
+
+    ``open`` raises `Unavailable`. ``read`` adds to the frame what this beat's tier asks for, returns quickly, and never
+    raises for what other processes or a driver do: it leaves the value out and gives the reason instead.
+    """
+
+    name: str
+
+    def open(self) -> SourceState: ...
+
+    def read(self, beat: Beat, frame: Frame) -> None: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,52 @@
+"""Text that comes from other people's processes, made safe for a terminal."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+# C0 and C1 controls, DEL, and the Unicode characters that reorder or hide text (bidi, zero width, line separators, tags).
+_UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f\ud800-\udfff]"
+)
+
+
+def clean(text: str, limit: int = 4096) -> str:
+    """``text`` without anything a terminal would obey or that would move what stands beside it, cut to ``limit`` characters.
+
+    Markup needs no care here: what we draw is never parsed as markup.
+    """
+    return _UNSAFE.sub("·", text[:limit])
+
+
+def cell_width(text: str) -> int:
+    """Columns that ``text`` takes in a terminal."""
+    if text.isascii():
+        return len(text)
+    return sum(_char_width(char) for char in text)
+
+
+def _char_width(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def fit(text: str, width: int) -> str:
+    """``text`` in exactly ``width`` columns: padded with spaces, or cut with ``…``."""
+    if cell_width(text) <= width:
+        return text + " " * (width - cell_width(text))
+    return cut(text, width)
+
+
+def cut(text: str, width: int) -> str:
+    """``text`` in at most ``width`` columns, ending in ``…`` where it was cut, then padded where a wide character left a gap."""
+    if cell_width(text) <= width:
+        return text
+    kept, used = "", 0
+    for char in text:
+        if used + _char_width(char) > width - 1:
+            break
+        kept += char
+        used += _char_width(char)
+    return (kept + "…" + " " * (width - used - 1)) if width > 0 else ""
