@@ -1,0 +1,38 @@
+"""Parts a test may need: missing, the test is skipped and says why, unless GPUTOP_REQUIRE names the part: then it fails."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+
+def _torch() -> str:
+    return "" if importlib.util.find_spec("torch") else "torch is not installed: pip install torch==2.13.0"
+
+
+def _cc() -> str:
+    return "" if shutil.which("cc") else "no C compiler: apt install gcc"
+
+
+def _ebpf() -> str:
+    if os.geteuid() != 0:
+        return "not root"
+    probe = subprocess.run(["/usr/bin/python3", "-c", "from bcc import BPF"], capture_output=True, text=True, check=False)
+    return "" if probe.returncode == 0 else "bcc is missing: apt install python3-bpfcc"
+
+
+_PARTS: dict[str, Callable[[], str]] = {"torch": _torch, "cc": _cc, "ebpf": _ebpf}
+
+
+def require(*parts: str) -> None:
+    """Skip the calling test, or fail it where GPUTOP_REQUIRE asks for the part, if one of ``parts`` is missing."""
+    asked = os.environ.get("GPUTOP_REQUIRE", "").split(",")
+    for part in parts:
+        reason = _PARTS[part]()
+        if reason:
+            (pytest.fail if part in asked else pytest.skip)(f"needs {part}: {reason}")
