@@ -1,0 +1,26 @@
+# Every target sets up what it needs by itself (scripts/setup); nothing has to be installed beforehand but Python, git and make.
+.DEFAULT_GOAL := help
+.PHONY: help run test check bench screenshots accuracy kernels wheel
+
+VENV ?= .venv
+export VENV
+PYTHON_BIN := $(VENV)/bin/python
+# make run ARGS="--gpu 0", make test ARGS="-k pty -x"
+ARGS ?=
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+run: ## See the dashboard (ARGS="…" are gputop's own flags)
+	@scripts/setup run
+	@$(VENV)/bin/gputop $(ARGS)
+
+test: ## Run the tests (ARGS="…" are pytest's own flags)
+	@scripts/setup test
+	$(PYTHON_BIN) -m pytest -n 2 --dist loadfile $(ARGS)
+
+check: ## Lint, types, and which layer may import which
+	@scripts/setup test
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
