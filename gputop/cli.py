@@ -1,6 +1,71 @@
-"""The command line."""
+"""The command line: which command is asked for, and the errors in one line.
+
+A command is a module in `gputop.commands` with ``HELP``, ``add_arguments(parser)`` and ``run(args) -> int``, and a line in
+`COMMANDS`. Only the module of the command that is asked for is imported: start-up time counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from typing import NoReturn
+
+from gputop import __version__
+from gputop.errors import UserError
+
+COMMANDS = {
+    "live": "watch this machine (what `gputop` alone does)",
+    "collect": "write the stream of frames to standard output",
+}
 
 
-def main() -> int:
-    """Run the command that was asked for; returns the exit code."""
-    return 2
+class Parser(argparse.ArgumentParser):
+    """argparse with its errors in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit 2 with one line on standard error."""
+        raise UserError(f"{message} (see {self.prog} --help)", code=2)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command that was asked for. Exit codes: 0 fine, 1 it could not, 2 wrong usage, 3 `--fail-on` met."""
+    arguments = sys.argv[1:] if argv is None else argv
+    try:
+        return _run(arguments)
+    except UserError as error:
+        print(f"gputop: {error}", file=sys.stderr)
+        return error.code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has left; Python would complain once more when it closes standard output.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+
+
+def _run(arguments: list[str]) -> int:
+    name = arguments[0] if arguments and not arguments[0].startswith("-") else "live"
+    if name not in COMMANDS:
+        raise UserError(f"there is no command {name!r}: see gputop --help", code=2)
+    rest = arguments[1:] if arguments and arguments[0] == name else arguments
+    module = importlib.import_module(f"gputop.commands.{name + '_' if name == 'import' else name}")
+    parser = Parser(
+        prog="gputop" if name == "live" else f"gputop {name}",
+        description=_about(name, module.__doc__ or ""),
+        epilog=getattr(module, "EXAMPLES", None),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    if name == "live":
+        parser.add_argument("-V", "--version", action="version", version=f"gputop {__version__}")
+    module.add_arguments(parser)
+    return int(module.run(parser.parse_args(rest)))
+
+
+def _about(name: str, docstring: str) -> str:
+    if name != "live":
+        return docstring.strip()
+    listing = "\n".join(f"  {command:<10}{text}" for command, text in COMMANDS.items())
+    return f"{docstring.strip()}\n\ncommands (gputop COMMAND --help tells more):\n{listing}"

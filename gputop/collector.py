@@ -1,0 +1,240 @@
+"""The beat: absolute deadlines, lateness counted, one frame per tick.
+
+The collector is a process of its own. It keeps its beat while a screen draws, holds the probes' descriptors, and ends by
+itself when nobody reads it any more. Sources are read in the order of `REGISTRY`; each may use what earlier ones left in the
+beat.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import resource
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from gputop import __version__
+from gputop import roles
+from gputop.frame import Frame
+from gputop.frame import Header
+from gputop.frame import ProcInfo
+from gputop.frame import SelfCost
+from gputop.frame import SourceState
+from gputop.sources import Beat
+from gputop.sources import Settings
+from gputop.sources import Source
+from gputop.sources import Unavailable
+
+KEY_EVERY_NS = 10_000_000_000
+REOPEN_EVERY_NS = 5_000_000_000
+COST_EVERY_NS = 1_000_000_000
+
+REGISTRY = (
+    ("procfs", "gputop.sources.procfs", "ProcfsSource"),
+    ("host", "gputop.sources.host", "HostSource"),
+    ("cgroup", "gputop.sources.cgroup", "CgroupSource"),
+    ("ebpf", "gputop.sources.ebpf", "EbpfSource"),
+    ("nvml", "gputop.sources.nvml", "NvmlSource"),
+    ("marks", "gputop.sources.marks", "MarksSource"),
+)
+"""Name, module and class of each source, in reading order; NVML last, since its threads read while the others do."""
+
+
+class Sink(Protocol):
+    """Where frames go. ``send`` returns False when the frame was dropped because the reader is too slow."""
+
+    def send(self, frame: Frame) -> bool: ...
+
+
+def make_header(settings: Settings) -> Header:
+    """The stream's first block, from this machine (uname, /proc/sys/kernel/random/boot_id, sysconf)."""
+    uname = os.uname()
+    t_ns = time.monotonic_ns()
+    return Header(
+        gputop=__version__,
+        host=uname.nodename,
+        kernel=uname.release,
+        boot_id=_read_text("/proc/sys/kernel/random/boot_id"),
+        t_ns=t_ns,
+        unix_ns=time.time_ns(),
+        interval_ns=settings.interval_ns,
+        clock_tick_hz=os.sysconf("SC_CLK_TCK"),
+        cpus=os.cpu_count() or 1,
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        collector_pid=os.getpid(),
+        pid_namespace=_inode("/proc/self/ns/pid"),
+        simulated=bool(os.environ.get("GPUTOP_SIMULATED")),
+    )
+
+
+class Collector:
+    """Opens the sources and sends one frame per tick until `stop` is called or the reader leaves."""
+
+    def __init__(self, settings: Settings, sink: Sink) -> None:
+        self.settings = settings
+        self._sink = sink
+        self._sources: dict[str, Source] = {}
+        self._closed: dict[str, tuple[int, SourceState]] = {}
+        """Sources that could not be opened: when that was tried, and the reason."""
+        self._states: dict[str, SourceState] = {}
+        self._unsent: dict[str, SourceState] = {}
+        self._infos: dict[int, ProcInfo] = {}
+        self._hot: frozenset[int] = frozenset()
+        self._roles_due = True
+        self._roles_second = -1
+        self._roles_gpu_pids: frozenset[int] = frozenset()
+        self._dropped = 0
+        self._stopping = False
+
+    def stop(self) -> None:
+        """End after the current tick."""
+        self._stopping = True
+
+    def run(self, ticks: int | None = None, wait: Callable[[float], None] = time.sleep) -> None:
+        """Beat until stopped, or for ``ticks`` ticks. What the sink raises ends it."""
+        interval = self.settings.interval_ns
+        deadline = time.monotonic_ns()
+        deadline -= deadline % interval
+        last_sent, seq, key_due, raised = deadline, 0, 0, False
+        try:
+            while not self._stopping and (ticks is None or seq < ticks):
+                now = time.monotonic_ns()
+                missed = max(0, (deadline - last_sent) // interval - 1) if seq else 0
+                key = now >= key_due
+                frame = self._read(Frame(seq, now, max(0, now - deadline) if seq else 0, missed, key))
+                if not self._sink.send(frame):
+                    self._dropped += 1
+                    key_due = 0
+                elif key:
+                    key_due = now + KEY_EVERY_NS
+                if not raised:
+                    raised = True
+                    self._note(SourceState("beat", "ok", detail={"priority": raise_priority()}))
+                last_sent, seq = deadline, seq + 1
+                deadline = next_deadline(deadline, time.monotonic_ns(), interval)
+                wait(max(0.0, (deadline - time.monotonic_ns()) / 1e9))
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close every source that is open."""
+        while self._sources:
+            self._sources.popitem()[1].close()
+
+    def _read(self, frame: Frame) -> Frame:
+        self._open_missing(frame.t_ns)
+        beat = Beat(frame.t_ns, frame.seq, frame.key, self._gpu_pids(), self._hot)
+        started = time.thread_time_ns()
+        for source in self._sources.values():
+            source.read(beat, frame)
+        for state in beat.changed:
+            self._note(state)
+        frame.sources.extend(self._states.values() if frame.key else self._unsent.values())
+        self._unsent.clear()
+        self._follow_roles(frame)
+        if frame.key or frame.t_ns % COST_EVERY_NS < self.settings.interval_ns:
+            frame.cost = self._cost(frame, time.thread_time_ns() - started)
+        return frame
+
+    def _note(self, state: SourceState) -> None:
+        if self._states.get(state.name) != state:
+            self._states[state.name] = self._unsent[state.name] = state
+
+    def _open_missing(self, now: int) -> None:
+        for name, module, cls in REGISTRY:
+            if name in self._sources:
+                continue
+            tried = self._closed.get(name)
+            if tried and (now - tried[0] < REOPEN_EVERY_NS or tried[1].state == "off" or name == "ebpf"):
+                continue
+            self._open(name, module, cls, now)
+
+    def _open(self, name: str, module: str, cls: str, now: int) -> None:
+        if name == "ebpf" and not self.settings.ebpf:
+            state = SourceState(name, "off", "--no-ebpf was given")
+        else:
+            try:
+                source: Source = getattr(importlib.import_module(module), cls)(self.settings)
+                state = source.open()
+                self._sources[name] = source
+                self._sources = {n: self._sources[n] for n, _, _ in REGISTRY if n in self._sources}
+            except Unavailable as why:
+                state = SourceState(name, "unavailable", why.reason, why.remedy)
+            except ImportError as why:
+                state = SourceState(name, "unavailable", f"cannot be loaded: {why}", "install gputop again with its dependencies")
+        if name not in self._sources:
+            self._closed[name] = (now, state)
+        self._note(state)
+
+    def _gpu_pids(self) -> frozenset[int]:
+        return getattr(self._sources.get("nvml"), "pids", frozenset())
+
+    def _follow_roles(self, frame: Frame) -> None:
+        """Find out who must be read each tick: trainers and workers, whenever processes came, went or changed."""
+        for pid in frame.gone:
+            self._infos.pop(pid, None)
+        for info in frame.infos:
+            self._infos[info.pid] = info
+        gpu_pids = self._gpu_pids()
+        self._roles_due |= bool(frame.infos or frame.gone) or gpu_pids != self._roles_gpu_pids
+        second = frame.t_ns // COST_EVERY_NS
+        if self._roles_due and (second != self._roles_second or not self._hot):
+            self._roles_due, self._roles_second, self._roles_gpu_pids = False, second, gpu_pids
+            self._hot = roles.hot(roles.assign(self._infos, gpu_pids))
+
+    def _cost(self, frame: Frame, read_ns: int) -> SelfCost:
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        nvml = [gpu for gpu in frame.gpus if gpu.nvml_ns is not None]
+        return SelfCost(
+            cpu_ns=int((usage.ru_utime + usage.ru_stime) * 1e9),
+            rss_bytes=_rss_bytes(),
+            nvml_ns=sum(gpu.nvml_ns or 0 for gpu in nvml),
+            nvml_calls=sum(gpu.nvml_calls or 0 for gpu in nvml),
+            proc_ns=read_ns,
+            dropped=self._dropped,
+        )
+
+
+def next_deadline(deadline: int, now: int, interval: int) -> int:
+    """The next beat after ``deadline``; one that passed less than an interval ago is run late, an older one is skipped."""
+    following = deadline + interval
+    behind = (now - following) // interval
+    return following + behind * interval if behind > 0 else following
+
+
+def raise_priority() -> str:
+    """Ask for a place before busy neighbours, for this thread only; says what was granted.
+
+    SCHED_RR is the only way past other sessions' autogroups; where it is refused, niceness helps inside our own.
+    """
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+        return "SCHED_RR 1"
+    except OSError:
+        pass
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, -20)
+        return "nice -20"
+    except OSError:
+        return "ordinary: raising it needs CAP_SYS_NICE"
+
+
+def _read_text(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _inode(path: str) -> int:
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return 0
+
+
+def _rss_bytes() -> int:
+    fields = _read_text("/proc/self/statm").split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else 0

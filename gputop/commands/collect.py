@@ -1,0 +1,41 @@
+"""Write the stream of frames to standard output, until it is closed.
+
+This is what the screen runs beside itself, and what `ssh node gputop collect | gputop replay -` reads from another machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+
+from gputop.commands.options import add_sampling
+from gputop.commands.options import sampling_settings
+from gputop.errors import UserError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of the command."""
+    add_sampling(parser)
+    parser.add_argument("--frames", type=int, metavar="N", help="stop after N frames")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Collect until the reader leaves or a signal ends it."""
+    if sys.stdout.isatty():
+        raise UserError("the stream is binary: send it to a file or a pipe, as in: gputop collect > session.gputop", code=2)
+    from gputop.collector import Collector
+    from gputop.collector import make_header
+    from gputop.recording.pipe import PipeSink
+    from gputop.recording.pipe import ReaderGone
+
+    settings = sampling_settings(args)
+    try:
+        sink = PipeSink(sys.stdout.fileno(), make_header(settings))
+        collector = Collector(settings, sink)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda _number, _frame: collector.stop())
+        collector.run(args.frames, sink.wait)
+    except ReaderGone:
+        return 0
+    return 0

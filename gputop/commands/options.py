@@ -1,0 +1,74 @@
+"""Flags that several commands share, and their checks."""
+
+from __future__ import annotations
+
+import argparse
+import pwd
+
+from gputop.errors import UserError
+from gputop.sources import Settings
+
+LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.02, 60.0
+
+
+def interval(text: str) -> float:
+    """Seconds between ticks, 0.02 to 60."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds") from None
+    if not LEAST_INTERVAL_S <= value <= MOST_INTERVAL_S:
+        raise argparse.ArgumentTypeError(f"{text} s is outside {LEAST_INTERVAL_S}–{MOST_INTERVAL_S:g} s")
+    return value
+
+
+def indices(text: str) -> frozenset[int]:
+    """GPU indices: ``0``, ``0,2`` or ``0-3``."""
+    chosen: set[int] = set()
+    try:
+        for part in text.split(","):
+            first, _, last = part.partition("-")
+            chosen.update(range(int(first), int(last or first) + 1))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} names no GPUs: write 0, 0,2 or 0-3") from None
+    if not chosen or min(chosen) < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} names no GPUs: write 0, 0,2 or 0-3")
+    return frozenset(chosen)
+
+
+def add_sampling(parser: argparse.ArgumentParser) -> None:
+    """What and how often to sample."""
+    parser.add_argument("--interval", type=interval, default=0.1, metavar="S", help="seconds between samples, 0.02 to 60 (0.1)")
+    parser.add_argument("--gpu", type=indices, metavar="LIST", help="only these GPUs: 0 or 0,2 or 0-3")
+    parser.add_argument("--no-ebpf", action="store_true", help="leave the eBPF probes out, even where they could run")
+
+
+def sampling_settings(args: argparse.Namespace) -> Settings:
+    """The settings that `add_sampling`'s flags ask for."""
+    return Settings(interval_ns=round(args.interval * 1e9), gpus=args.gpu, ebpf=not args.no_ebpf)
+
+
+def sampling_argv(args: argparse.Namespace) -> list[str]:
+    """The same flags again, for a collector that is started beside us."""
+    argv = ["--interval", repr(args.interval)]
+    if args.gpu is not None:
+        argv += ["--gpu", ",".join(map(str, sorted(args.gpu)))]
+    return argv + (["--no-ebpf"] if args.no_ebpf else [])
+
+
+def check_pid(pid: int | None) -> None:
+    """UserError where no such process runs."""
+    import os
+
+    if pid is not None and not os.path.exists(f"/proc/{pid}"):
+        raise UserError(f"there is no process {pid}")
+
+
+def check_user(user: str | None) -> None:
+    """UserError where there is no such user."""
+    if user is None:
+        return
+    try:
+        pwd.getpwuid(int(user)) if user.isdigit() else pwd.getpwnam(user)
+    except KeyError:
+        raise UserError(f"there is no user {user!r}") from None

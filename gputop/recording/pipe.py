@@ -1,0 +1,67 @@
+"""The stream's way out of the collector: a pipe whose reader may be slow, or gone."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+
+from gputop.frame import Frame
+from gputop.frame import Header
+from gputop.recording.format import pack_frames
+from gputop.recording.format import pack_header
+
+
+class ReaderGone(Exception):
+    """Nobody reads the stream any more."""
+
+
+class PipeSink:
+    """Sends frames to a descriptor, never waiting for a slow reader: what does not fit is dropped whole and counted.
+
+    ``LIMIT`` bounds what is kept for a reader that lags. Regular files are simply written.
+    """
+
+    LIMIT = 8 << 20
+
+    def __init__(self, fd: int, header: Header) -> None:
+        self._fd = fd
+        self._pending = bytearray(pack_header(header))
+        os.set_blocking(fd, False)
+        self._poll = select.poll()
+        self._poll.register(fd, 0)  # POLLERR and POLLHUP come unasked: the reader left
+
+    def send(self, frame: Frame) -> bool:
+        """Queue the frame and write what the reader takes."""
+        fits = len(self._pending) < self.LIMIT
+        if fits:
+            self._pending += pack_frames([frame])
+        self.flush()
+        return fits
+
+    def flush(self) -> None:
+        """Write without waiting. Raises `ReaderGone`."""
+        try:
+            while self._pending:
+                del self._pending[: os.write(self._fd, self._pending)]
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise ReaderGone(str(error)) from None
+
+    def wait(self, seconds: float) -> None:
+        """Sleep to the deadline, leaving at once when the reader does. Raises `ReaderGone`."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0.002:
+            self._watch(int(min(left - 0.001, 1.0) * 1000))
+        if left > 0:
+            time.sleep(left)
+
+    def _watch(self, timeout_ms: int) -> None:
+        if self._pending:
+            writable = select.poll()
+            writable.register(self._fd, select.POLLOUT)
+            writable.poll(timeout_ms)
+            self.flush()
+        elif self._poll.poll(timeout_ms):
+            raise ReaderGone("the reader closed the pipe")

@@ -1,0 +1,1 @@
+"""Where frames come from: a child process, a file, ssh."""

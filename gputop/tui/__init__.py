@@ -1,0 +1,1 @@
+"""The screen: the only part that imports textual."""
