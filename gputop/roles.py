@@ -1,0 +1,287 @@
+"""Who is who: trainers, their ranks and loader workers, helpers; every process not named here is a bystander.
+
+Only identities decide (`gputop.frame.ProcInfo`): which processes have a GPU context, who is whose child, what
+`multiprocessing` and the frameworks call their children. How a worker looks depends on how it was started:
+
+    fork         the trainer's own child with the trainer's command line (it maps libcuda too, without using it)
+    spawn        the trainer's child, ``python -c "from multiprocessing.spawn import spawn_main; …" --multiprocessing-fork``
+    forkserver   a grandchild, through ``python -c "from multiprocessing.forkserver import main; …"``
+
+PyTorch 2 names the worker's main thread ``pt_data_worker`` in all three; older versions and other loaders do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gputop.frame import ProcInfo
+from gputop.text import clean
+
+_RANK_VARIABLES = (
+    "RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "JAX_PROCESS_ID", "SLURM_PROCID", "LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID",
+)  # fmt: skip
+ENV_OF_INTEREST: tuple[str, ...] = (
+    *_RANK_VARIABLES, "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_JOB_ID", "SLURM_NTASKS", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "CUDA_LAUNCH_BLOCKING",
+)  # fmt: skip
+"""What the collector keeps of a process's environment: enough for ranks, devices and thread counts, nothing secret."""
+
+PIN_THREAD = "pt_data_pin"
+_TORCH_WORKER = "pt_data_worker"
+_LOADERS = ("grain", "dali", "tensorflow", "torch")
+# They hold /dev/nvidia* or map libcuda to watch or to draw, not to train.
+_WATCHERS = frozenset((
+    "nvidia-smi", "nvtop", "nvitop", "gpustat", "nv-hostengine", "dcgm-exporter", "dcgmi", "nvidia-persiste", "nvidia-powerd",
+    "nvidia-cuda-mps", "Xorg", "Xwayland", "gnome-shell", "gputop", "all-smi", "btop", "dcgmproftester",
+))  # fmt: skip
+_LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed", "horovodrun", "torchelastic")
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What a process is to the training on this host."""
+
+    kind: str
+    """``trainer``, ``worker`` or ``helper`` (forkserver, resource tracker, launcher, a worker's own children)."""
+    trainer_pid: int | None = None
+    """The trainer it belongs to, itself for a trainer; None for an orphaned worker and for a launcher."""
+    rank: int | None = None
+    index: int | None = None
+    """Number of a worker among its trainer's, by age."""
+    loader: str = ""
+    """``torch``, ``grain``, ``tensorflow``, ``dali`` or ``multiprocessing`` for workers; a trainer's own threads' loader otherwise."""
+    label: str = ""
+    """``train.py rank 0``, ``worker 2``."""
+
+
+def assign(infos: Mapping[int, ProcInfo], gpu_pids: frozenset[int]) -> dict[int, Role]:
+    """The role of every process that has one.
+
+    ``gpu_pids`` are the processes NVML lists; in a container these are pids of another namespace, which shows in that
+    they fit nobody who uses CUDA, and are then not believed.
+    """
+    return _Assignment(infos, gpu_pids).roles()
+
+
+def hot(roles: Mapping[int, Role]) -> frozenset[int]:
+    """The pids to read in every tick and per thread: trainers and their workers."""
+    return frozenset(pid for pid, role in roles.items() if role.kind != "helper" and role.trainer_pid is not None)
+
+
+class _Assignment:
+    """One run of `assign`: the family tree, then trainers, then everybody below them."""
+
+    def __init__(self, infos: Mapping[int, ProcInfo], gpu_pids: frozenset[int]) -> None:
+        self.infos = infos
+        self.children: dict[int, list[ProcInfo]] = {}
+        for info in infos.values():
+            self.children.setdefault(info.ppid, []).append(info)
+        self.listed = self._believed(gpu_pids)
+
+    def roles(self) -> dict[int, Role]:
+        trainers = self._trainers()
+        found = {pid: self._trainer_role(self.infos[pid]) for pid in trainers}
+        for pid in trainers:
+            self._add_family(pid, found)
+        for info in self.infos.values():
+            if info.pid in found:
+                continue
+            if info.comm == _TORCH_WORKER:
+                found[info.pid] = Role("worker", loader="torch", label="orphaned worker")
+            elif _is_launcher(info):
+                found[info.pid] = Role("helper", label="launcher")
+        return found
+
+    def _believed(self, gpu_pids: frozenset[int]) -> frozenset[int]:
+        """NVML's pids, less those that merely collide with ours: another namespace's list misses processes that do use CUDA."""
+        present = frozenset(pid for pid in gpu_pids if pid in self.infos)
+        users = frozenset(pid for pid, info in self.infos.items() if info.uses_cuda and not _is_watcher(info))
+        foreign = len(present) < len(gpu_pids) and bool(users) and not users & present
+        return frozenset() if foreign else present
+
+    def _trainers(self) -> list[int]:
+        """In order of age, so that a trainer comes before those it started."""
+        candidates = [info for info in self.infos.values() if self._may_train(info)]
+        candidates.sort(key=lambda info: (info.start_ticks, info.pid))
+        trainers: list[int] = []
+        for info in candidates:
+            if not self._is_workerlike(info, frozenset(trainers)):
+                trainers.append(info.pid)
+        return trainers
+
+    def _may_train(self, info: ProcInfo) -> bool:
+        if not info.cmdline or info.comm == _TORCH_WORKER:
+            return False
+        if not (info.pid in self.listed or info.uses_cuda or self._started_as_rank(info) or self._feeds_from_workers(info)):
+            return False
+        return not (_is_watcher(info) or _is_service(info) or _is_launcher(info) or self._is_forkserver(info))
+
+    def _started_as_rank(self, info: ProcInfo) -> bool:
+        """A launcher's child with a rank: a trainer even before it touches the GPU."""
+        if not info.env or _rank(info) is None:
+            return False
+        parent = self.infos.get(info.ppid)
+        return parent is not None and _is_launcher(parent) and _is_python(info)
+
+    def _feeds_from_workers(self, info: ProcInfo) -> bool:
+        """Has DataLoader workers: a trainer also where there is no GPU (or not yet a context on it)."""
+        for child in self.children.get(info.pid, ()):
+            if child.comm == _TORCH_WORKER and _own_child(info, child):
+                return True
+            if self._is_forkserver(child) and any(g.comm == _TORCH_WORKER for g in self.children.get(child.pid, ())):
+                return _own_child(info, child)
+            if "grain" in info.libs and _is_spawned(child):
+                return True
+        return False
+
+    def _is_workerlike(self, info: ProcInfo, trainers: frozenset[int]) -> bool:
+        """A candidate that only inherited libcuda from a trainer by fork, or was spawned by one and has no context of its own."""
+        parent = self._starter(info)
+        if parent is None or parent.pid not in trainers or info.pid in self.listed:
+            return False
+        if self._feeds_from_workers(info):
+            return False
+        return info.cmdline == parent.cmdline or (_is_spawned(info) and not self._lists_nobody_else(info))
+
+    def _lists_nobody_else(self, info: ProcInfo) -> bool:
+        """A spawned child that uses CUDA is a rank where its starter has no context (`torch.multiprocessing.spawn`)."""
+        parent = self._starter(info)
+        return bool(info.uses_cuda) and parent is not None and not (parent.uses_cuda or parent.pid in self.listed)
+
+    def _starter(self, info: ProcInfo) -> ProcInfo | None:
+        """Who started it: its parent, or through a forkserver that one's parent."""
+        parent = self.infos.get(info.ppid)
+        return self.infos.get(parent.ppid) if parent is not None and self._is_forkserver(parent) else parent
+
+    def _is_forkserver(self, info: ProcInfo) -> bool:
+        parent = self.infos.get(info.ppid)
+        return _is_forkserving(info) and info.comm != _TORCH_WORKER and not (parent is not None and _is_forkserving(parent))
+
+    def _trainer_role(self, info: ProcInfo) -> Role:
+        rank = _rank(info)
+        program = self._program(info)
+        label = program if rank is None else f"{program} rank {rank}"
+        return Role("trainer", info.pid, rank, None, next((lib for lib in _LOADERS if lib in info.libs), ""), label)
+
+    def _program(self, info: ProcInfo) -> str:
+        parent = self._starter(info)
+        if _is_spawned(info) and parent is not None:
+            return program_name(parent)
+        return program_name(info)
+
+    def _add_family(self, trainer_pid: int, found: dict[int, Role]) -> None:
+        """Workers and helpers of one trainer, down to their own children."""
+        trainer = self.infos[trainer_pid]
+        workers: list[tuple[ProcInfo, str]] = []
+        for child in self._offspring(trainer):
+            if child.pid in found:
+                continue
+            loader = self._loader_of(child, trainer)
+            if loader:
+                workers.append((child, loader))
+            elif _is_service(child) or self._is_forkserver(child) or child.cmdline == trainer.cmdline or _is_spawned(child):
+                found[child.pid] = Role("helper", trainer_pid, label="helper")
+        workers.sort(key=lambda pair: (pair[0].start_ticks, pair[0].pid))
+        for index, (worker, loader) in enumerate(workers):
+            found[worker.pid] = Role("worker", trainer_pid, None, index, loader, f"worker {index}")
+        for worker, _loader in workers:
+            self._add_descendants(worker.pid, trainer_pid, found)
+
+    def _offspring(self, trainer: ProcInfo) -> list[ProcInfo]:
+        """Its children, a forkserver's counted as its own."""
+        own = self.children.get(trainer.pid, [])
+        return own + [grandchild for child in own if self._is_forkserver(child) for grandchild in self.children.get(child.pid, ())]
+
+    def _loader_of(self, child: ProcInfo, trainer: ProcInfo) -> str:
+        """Which loader's worker it is, empty where it is none. Beside named torch workers, an unnamed twin is a helper."""
+        if child.comm == _TORCH_WORKER:
+            return "torch"
+        if _is_service(child) or self._is_forkserver(child) or not child.cmdline or not _forked_or_spawned(child, trainer):
+            return ""
+        if any(sibling.comm == _TORCH_WORKER for sibling in self._offspring(trainer)):
+            return ""
+        return next((lib for lib in _LOADERS if lib in trainer.libs), "multiprocessing")
+
+    def _add_descendants(self, pid: int, trainer_pid: int, found: dict[int, Role]) -> None:
+        for child in self.children.get(pid, ()):
+            if child.pid not in found:
+                found[child.pid] = Role("helper", trainer_pid, label="worker's child")
+                self._add_descendants(child.pid, trainer_pid, found)
+
+
+def program_name(info: ProcInfo) -> str:
+    """What people call the process: ``train.py`` for ``python -u train.py``, a module's name for ``-m``, else its comm."""
+    args = info.cmdline
+    if not _is_python(info) or len(args) < 2:
+        return clean(args[0].rpartition("/")[2] if args and not _is_python(info) else info.comm, 32) or clean(info.comm, 32)
+    for i, arg in enumerate(args[1:], 1):
+        if arg == "-m" and i + 1 < len(args):
+            return clean(args[i + 1], 32)
+        if arg == "-c":
+            return clean(info.comm, 32)
+        if not arg.startswith("-"):
+            return clean(arg.rpartition("/")[2], 32)
+    return clean(info.comm, 32)
+
+
+def pin_thread(info: ProcInfo) -> int | None:
+    """The tid of a trainer's pin-memory thread, None where it has none."""
+    return next((thread.tid for thread in info.threads if thread.comm == PIN_THREAD), None)
+
+
+def _rank(info: ProcInfo) -> int | None:
+    for name in _RANK_VARIABLES:
+        value = info.env.get(name, "")
+        if value.isascii() and value.isdigit():
+            return int(value[:9])
+    return None
+
+
+def _is_python(info: ProcInfo) -> bool:
+    name = (info.exe or (info.cmdline[0] if info.cmdline else "")).rpartition("/")[2]
+    return name.startswith(("python", "pypy"))
+
+
+def _forked_or_spawned(child: ProcInfo, trainer: ProcInfo) -> bool:
+    return child.cmdline == trainer.cmdline or _is_spawned(child) or child.ppid != trainer.pid
+
+
+def _own_child(parent: ProcInfo, child: ProcInfo) -> bool:
+    """Still with the process that started it, not reparented to init or a subreaper."""
+    if child.cmdline == parent.cmdline:
+        return True
+    if parent.exe and child.exe:
+        return parent.exe == child.exe
+    return _is_python(parent)
+
+
+def _is_spawned(info: ProcInfo) -> bool:
+    return "--multiprocessing-fork" in info.cmdline or _runs(info, "multiprocessing.spawn import")
+
+
+def _is_forkserving(info: ProcInfo) -> bool:
+    """A forkserver, or a worker forked from one and still carrying its command line."""
+    return _runs(info, "multiprocessing.forkserver import")
+
+
+def _is_watcher(info: ProcInfo) -> bool:
+    return info.comm in _WATCHERS or program_name(info) in _WATCHERS
+
+
+def _is_service(info: ProcInfo) -> bool:
+    """Started by a library for its own needs: loads no data."""
+    return (
+        _runs(info, "multiprocessing.resource_tracker import")
+        or _runs(info, "multiprocessing.semaphore_tracker import")
+        or any("compile_worker" in arg for arg in info.cmdline[:4])
+    )
+
+
+def _runs(info: ProcInfo, code: str) -> bool:
+    return len(info.cmdline) > 2 and any(code in arg for arg in info.cmdline[1:8])
+
+
+def _is_launcher(info: ProcInfo) -> bool:
+    return len(info.cmdline) > 1 and program_name(info) in _LAUNCHERS
