@@ -23,4 +23,4 @@ check: ## Lint, types, and which layer may import which
 	@scripts/setup test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/lint-imports
+	$(VENV)/bin/lint-imports --no-logo

@@ -1,0 +1,199 @@
+"""A program in a real pseudo-terminal: what it writes, what a terminal would show of it, how it leaves the terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import threading
+import time
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+import pyte
+
+# Private sequences pyte does not know (kitty keyboard, mode reports) would be drawn as text; only mode switches pass.
+_PRIVATE = re.compile(rb"\x1b\[[<>=?][0-9;]*[$]?[A-Za-z]")
+_MODE = re.compile(rb"\x1b\[\?([0-9;]+)([hl])")
+_UNFINISHED = re.compile(rb"\x1b(\[[<>=?0-9;$]*)?$")
+
+ALTERNATE_SCREEN = 1049
+CURSOR = 25
+MOUSE = frozenset({1000, 1002, 1003, 1006, 1015, 1016})
+PASTE = 2004
+FOCUS = 1004
+
+
+class Pty:
+    """A child process with a pty of its own as its controlling terminal; everything it writes is drained by a thread.
+
+    ``bytes_out`` and ``bursts`` (monotonic seconds, bytes) say how much it wrote and when; ``modes`` which private
+    terminal modes (DECSET numbers) are on.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        columns: int = 160,
+        lines: int = 48,
+        env: Mapping[str, str] | None = None,
+        ignore_hup: bool = False,
+    ) -> None:
+        self.columns, self.lines = columns, lines
+        self.modes = {CURSOR}
+        self.bytes_out = 0
+        self.bursts: list[tuple[float, int]] = []
+        self._tail = b""
+        self._changed = threading.Condition()
+        self._master, self.slave = pty.openpty()
+        self._set_size()
+        self.termios_before = termios.tcgetattr(self.slave)
+        self.started = time.monotonic()
+        self.process = self._spawn(command, env, ignore_hup)
+        self._drainer = threading.Thread(target=self._drain, daemon=True)
+        self._drainer.start()
+
+    def _spawn(self, command: Sequence[str], env: Mapping[str, str] | None, ignore_hup: bool) -> subprocess.Popen[bytes]:
+        def take_terminal() -> None:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+            if ignore_hup:
+                signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+        return subprocess.Popen(
+            command, stdin=self.slave, stdout=self.slave, stderr=self.slave, env=env, start_new_session=True, preexec_fn=take_terminal
+        )
+
+    @property
+    def pid(self) -> int:
+        """The child's pid."""
+        return self.process.pid
+
+    def send(self, keys: str) -> None:
+        """Type ``keys``."""
+        os.write(self._master, keys.encode())
+
+    def resize(self, columns: int, lines: int) -> None:
+        """What a terminal does when its window changes: new size, SIGWINCH to the foreground group (by the kernel)."""
+        self.columns, self.lines = columns, lines
+        self._set_size()
+
+    def hang_up(self) -> None:
+        """Close the terminal, as a lost SSH connection does."""
+        master, self._master = self._master, -1
+        os.close(master)
+
+    def wait_for(self, condition: Callable[[], object], what: str, timeout_s: float = 20.0) -> None:
+        """Return once ``condition`` holds; it is looked at after each output. Fails with what is on screen."""
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while not condition():
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise AssertionError(f"not within {timeout_s} s: {what}\n{self.describe()}")
+                self._changed.wait(min(left, 0.05))
+
+    def exit_code(self, timeout_s: float = 20.0) -> int:
+        """The exit status, negative for a signal, once the process has ended and its output is read."""
+        try:
+            code = self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running after {timeout_s} s\n{self.describe()}") from None
+        self._drainer.join(0.2)
+        return code
+
+    def termios_now(self) -> list[object]:
+        """The line settings as the program has left them."""
+        return termios.tcgetattr(self.slave)
+
+    def describe(self) -> str:
+        """What to show when a test fails."""
+        return f"{self.bytes_out} bytes written, exit status {self.process.poll()}"
+
+    def close(self) -> None:
+        """End the child, whatever state it is in, and close the pty."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        if self._master >= 0:
+            self.hang_up()
+        self._drainer.join(2)
+        os.close(self.slave)
+
+    def __enter__(self) -> Pty:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _set_size(self) -> None:
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", self.lines, self.columns, 0, 0))
+
+    def _drain(self) -> None:
+        while (master := self._master) >= 0:
+            try:
+                if not select.select([master], [], [], 0.1)[0]:
+                    continue
+                data = os.read(master, 1 << 16)
+            except (OSError, ValueError):
+                return
+            with self._changed:
+                self._take(data)
+                self._changed.notify_all()
+
+    def _take(self, data: bytes) -> None:
+        self.bytes_out += len(data)
+        self.bursts.append((time.monotonic(), len(data)))
+        data = self._tail + data
+        cut = _UNFINISHED.search(data)
+        self._tail = data[cut.start() :] if cut else b""
+        data = data[: len(data) - len(self._tail)]
+        for numbers, switch in _MODE.findall(data):
+            for number in numbers.split(b";"):
+                (self.modes.add if switch == b"h" else self.modes.discard)(int(number))
+        self._show(data)
+
+    def _show(self, data: bytes) -> None:
+        """Raw ptys only count."""
+
+
+class Terminal(Pty):
+    """A pty whose output also goes through a terminal emulator."""
+
+    def __init__(self, command: Sequence[str], *, columns: int = 160, lines: int = 48, **options: object) -> None:
+        self.screen = pyte.Screen(columns, lines)
+        self._stream = pyte.ByteStream(self.screen)
+        super().__init__(command, columns=columns, lines=lines, **options)  # type: ignore[arg-type]
+
+    def resize(self, columns: int, lines: int) -> None:
+        """Resize the emulator too."""
+        with self._changed:
+            self.screen.resize(lines, columns)
+            super().resize(columns, lines)
+
+    def rows(self) -> list[str]:
+        """The screen, a text per line."""
+        with self._changed:
+            return list(self.screen.display)
+
+    def text(self) -> str:
+        """The screen as one text."""
+        return "\n".join(row.rstrip() for row in self.rows())
+
+    def wait_text(self, *wanted: str, timeout_s: float = 20.0) -> None:
+        """Wait until all of ``wanted`` stand on the screen."""
+        self.wait_for(lambda: all(w in self.text() for w in wanted), f"on screen: {wanted}", timeout_s)
+
+    def describe(self) -> str:
+        """The screen, framed."""
+        return f"{super().describe()}\n" + "\n".join(f"|{row}|" for row in self.rows())
+
+    def _show(self, data: bytes) -> None:
+        self._stream.feed(_PRIVATE.sub(lambda m: m[0] if _MODE.fullmatch(m[0]) else b"", data))
