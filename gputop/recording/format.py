@@ -1,41 +1,62 @@
 """The format of a stream, the same on a pipe and in a file.
 
     stream  = magic block*
-    magic   = b"GPUTOP1\\n"                                    8 bytes; the digit is the major version
-    block   = kind u8, codec u8, reserved u16 = 0, size u32, check u32, payload        little-endian, 12 bytes + size
-    kind    = 1 header   payload: msgpack of `gputop.frame.Header`, always the first block
-              2 frames   payload: msgpack array of `gputop.frame.Frame`; the first frame of a chunk is a key frame
-              3 index    payload: see `gputop.recording.writer`; only in files, skipped on a pipe
+    magic   = b"GPUTOP1\\n"                       8 bytes; the digit is the major version
+    block   = head payload                        28 bytes + size, little-endian
+    head    = sync 4s, kind u8, codec u8, flags u16, size u32, t_ns u64, check u32, head_check u32
+    sync    = b"\\x9dGP\\n"                         where to look for the next block behind a broken one
+    kind    = 1 header   msgpack of `gputop.frame.Header`; the first block of every stream, restated in files
+              2 frames   some `gputop.frame.Frame`, see codec
+              3 index    where chunks begin, see `gputop.recording.index`; in files only
               other      skipped by its size, so that a newer minor version may add kinds
-    codec   = 0 plain · 1 zstd
-    check   = CRC-32 of the payload as it stands in the stream
+    codec   = 0 msgpack · 1 msgpack in zstd · 2 columns in zstd, see `gputop.recording.columns`
+    flags   = 1 the first frame is a key frame: a chunk begins here
+    t_ns    = CLOCK_MONOTONIC of the first frame; of the block's making for other kinds
+    check   = CRC-32 of the payload as it stands in the stream; head_check: CRC-32 of the 24 bytes before it
 
-Every length is bounded before anything is allocated: `MAX_BLOCK_BYTES` as stored and `MAX_PLAIN_BYTES` once inflated. A
-block whose check fails never existed; reading goes on behind it where its size is sane and ends there where it is not.
+Every block can be read by itself. One whose check fails never existed; reading goes on behind it, at its end where its
+head is sound, at the next sync otherwise. Every length is bounded before anything is allocated.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
+from typing import NamedTuple
 
 import msgspec
 import zstandard
 
+from gputop.errors import UserError
 from gputop.frame import FORMAT_MAJOR
 from gputop.frame import Frame
 from gputop.frame import Header
 
 MAGIC = b"GPUTOP1\n"
-HEAD = struct.Struct("<BBHII")
+SYNC = b"\x9dGP\n"
+HEAD = struct.Struct("<4sBBHIQII")
 KIND_HEADER, KIND_FRAMES, KIND_INDEX = 1, 2, 3
 CODEC_PLAIN, CODEC_ZSTD = 0, 1
-MAX_BLOCK_BYTES = 32 << 20
-MAX_PLAIN_BYTES = 128 << 20
+FLAG_KEY = 1
+MAX_BLOCK_BYTES = 16 << 20
+"""As stored, and once inflated."""
+_MAX_NOISE_BYTES = 64 << 10
+"""What a login shell may print before the stream begins."""
 
 
-class FormatError(Exception):
+class FormatError(UserError):
     """These bytes are no stream of ours, or of a newer major version; the text says which."""
+
+
+class Head(NamedTuple):
+    """A block's head whose check held."""
+
+    kind: int
+    codec: int
+    flags: int
+    size: int
+    t_ns: int
+    check: int
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -43,29 +64,41 @@ _frames_decoder = msgspec.msgpack.Decoder(list[Frame])
 _header_decoder = msgspec.msgpack.Decoder(Header)
 
 
-def pack(kind: int, payload: bytes, codec: int = CODEC_PLAIN) -> bytes:
+def pack(kind: int, payload: bytes, codec: int = CODEC_PLAIN, flags: int = 0, t_ns: int = 0) -> bytes:
     """One block."""
-    return HEAD.pack(kind, codec, 0, len(payload), zlib.crc32(payload)) + payload
+    head = HEAD.pack(SYNC, kind, codec, flags, len(payload), t_ns, zlib.crc32(payload), 0)[:-4]
+    return head + zlib.crc32(head).to_bytes(4, "little") + payload
 
 
 def pack_header(header: Header) -> bytes:
     """Magic and header block: what every stream begins with."""
-    return MAGIC + pack(KIND_HEADER, _encoder.encode(header))
+    return MAGIC + pack(KIND_HEADER, _encoder.encode(header), t_ns=header.t_ns)
 
 
 def pack_frames(frames: list[Frame], level: int | None = None) -> bytes:
-    """One block of frames, plain or compressed with zstd at ``level``."""
+    """One block of frames (at least one), as msgpack: plain, or compressed with zstd at ``level``."""
     payload = _encoder.encode(frames)
+    flags, t_ns = FLAG_KEY if frames[0].key else 0, frames[0].t_ns
     if level is None:
-        return pack(KIND_FRAMES, payload)
-    return pack(KIND_FRAMES, zstandard.ZstdCompressor(level=level).compress(payload), CODEC_ZSTD)
+        return pack(KIND_FRAMES, payload, CODEC_PLAIN, flags, t_ns)
+    return pack(KIND_FRAMES, zstandard.ZstdCompressor(level=level).compress(payload), CODEC_ZSTD, flags, t_ns)
+
+
+def unpack_head(data: bytes | bytearray | memoryview, offset: int = 0) -> Head | None:
+    """The head at ``offset``, None where none stands there whole and sound."""
+    if len(data) - offset < HEAD.size:
+        return None
+    sync, kind, codec, flags, size, t_ns, check, head_check = HEAD.unpack_from(data, offset)
+    if sync != SYNC or size > MAX_BLOCK_BYTES or zlib.crc32(data[offset : offset + HEAD.size - 4]) != head_check:
+        return None
+    return Head(kind, codec, flags, size, t_ns, check)
 
 
 def unpack_header(payload: bytes) -> Header:
     """The header, or FormatError where it is of a newer major version or broken."""
     try:
         header = _header_decoder.decode(payload)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise FormatError(f"the header is broken: {error}") from None
     if header.major > FORMAT_MAJOR:
         raise FormatError(f"made by a newer gputop (format {header.major}, this one reads up to {FORMAT_MAJOR}): update gputop")
@@ -76,20 +109,94 @@ def unpack_frames(payload: bytes, codec: int) -> list[Frame]:
     """The frames of a block whose check held; FormatError where they cannot be decoded."""
     try:
         return _frames_decoder.decode(inflate(payload, codec))
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(f"a block cannot be decoded: {error}") from None
 
 
 def inflate(payload: bytes, codec: int) -> bytes:
-    """The plain payload; FormatError for an unknown codec, broken data or more than `MAX_PLAIN_BYTES`."""
+    """The plain payload; FormatError for an unknown codec, broken data or more than `MAX_BLOCK_BYTES`."""
     if codec == CODEC_PLAIN:
         return payload
     if codec != CODEC_ZSTD:
         raise FormatError(f"unknown codec {codec}")
     try:
         size = zstandard.frame_content_size(payload)
-        if not 0 <= size <= MAX_PLAIN_BYTES:
+        if not 0 <= size <= MAX_BLOCK_BYTES:
             raise FormatError("a block claims an impossible size")
-        return zstandard.ZstdDecompressor().decompress(payload, max_output_size=MAX_PLAIN_BYTES)
+        return zstandard.ZstdDecompressor().decompress(payload, max_output_size=MAX_BLOCK_BYTES)
     except zstandard.ZstdError as error:
         raise FormatError(f"a block cannot be inflated: {error}") from None
+
+
+class Decoder:
+    """Turns a stream's bytes, in pieces of any size, into its header and frames.
+
+    What stands before the first block, such as the greeting of a login shell, is passed over.
+    """
+
+    def __init__(self) -> None:
+        self.header: Header | None = None
+        self.lost_bytes = 0
+        self._noise = bytearray()
+        self._buffer = bytearray()
+        self._begun = False
+
+    @property
+    def problem(self) -> str:
+        """What could not be read so far, empty if nothing was lost."""
+        if self.lost_bytes:
+            return f"{self.lost_bytes} bytes of the stream were damaged or cut off, and are left out"
+        return "the stream's header is missing" if self._begun and self.header is None else ""
+
+    def feed(self, data: bytes) -> list[Header | Frame]:
+        """What ``data`` completes: the header once, then frames. FormatError where this is no stream, or a newer one."""
+        self._buffer += data
+        out: list[Header | Frame] = []
+        while (head := self._next_head()) is not None and len(self._buffer) >= HEAD.size + head.size:
+            payload = bytes(self._buffer[HEAD.size : HEAD.size + head.size])
+            del self._buffer[: HEAD.size + head.size]
+            out += self._open(head, payload)
+        return out
+
+    def finish(self) -> None:
+        """The stream has ended: count what was cut off. FormatError where it never began."""
+        if not self._begun:
+            start = bytes(self._noise + self._buffer)[:60].decode("utf-8", "replace").strip()
+            raise FormatError(f"this is no gputop stream, it begins with {start!r}" if start else "the stream is empty")
+        self.lost_bytes += len(self._buffer)
+        self._buffer.clear()
+
+    def _next_head(self) -> Head | None:
+        """The next sound head, moved to the buffer's start; None while there is none."""
+        while len(self._buffer) >= HEAD.size:
+            head = unpack_head(self._buffer)
+            if head is not None:
+                self._begun = True
+                return head
+            found = self._buffer.find(SYNC, 1)
+            self._drop(found if found > 0 else len(self._buffer) - len(SYNC) + 1)
+        return None
+
+    def _drop(self, count: int) -> None:
+        if self._begun:
+            self.lost_bytes += count
+        else:
+            self._noise += self._buffer[:count]
+            if len(self._noise) > _MAX_NOISE_BYTES:
+                raise FormatError("this is no gputop stream")
+        del self._buffer[:count]
+
+    def _open(self, head: Head, payload: bytes) -> list[Header | Frame]:
+        """What a block holds, nothing where it is damaged."""
+        if zlib.crc32(payload) == head.check:
+            if head.kind == KIND_HEADER:
+                known, self.header = self.header, unpack_header(payload)
+                return [] if known else [self.header]
+            if head.kind != KIND_FRAMES:
+                return []
+            try:
+                return list(unpack_frames(payload, head.codec))
+            except FormatError:
+                pass
+        self.lost_bytes += HEAD.size + head.size
+        return []
