@@ -1,0 +1,68 @@
+"""GPU columns, subject = the GPU's index."""
+
+from __future__ import annotations
+
+from gputop.board import Board
+from gputop.board import GpuBoard
+from gputop.fields import SECOND
+from gputop.frame import Frame
+from gputop.frame import Gpu
+from gputop.history import History
+
+_GAUGES = (
+    ("gpu.power_w", "power_w"), ("gpu.sm_active_pct", "sm_active_pct"), ("gpu.sm_occupancy_pct", "sm_occupancy_pct"),
+    ("gpu.tensor_active_pct", "tensor_active_pct"), ("gpu.dram_active_pct", "dram_active_pct"), ("gpu.temp_c", "temp_c"),
+    ("gpu.sm_clock_mhz", "sm_clock_mhz"),
+)  # fmt: skip
+_UTILIZATION = (("gpu.util_pct", "util_pct"), ("gpu.mem_util_pct", "mem_util_pct"))
+_RATES = (("gpu.pcie_rx_mb_per_s", "pcie_rx_bytes"), ("gpu.pcie_tx_mb_per_s", "pcie_tx_bytes"), ("gpu.nvlink_mb_per_s", "nvlink_rx_bytes"))
+
+
+def observe(board: Board, frame: Frame, history: History) -> None:
+    """Every reading that ``frame`` brings, once."""
+    for gpu in frame.gpus:
+        older = board.gpus.get(gpu.index) or GpuBoard(gpu.index)
+        for field_id, name in _GAUGES:
+            value = getattr(gpu, name)
+            if value is not None:
+                history.put(field_id, gpu.index, value)
+        for field_id, name in _UTILIZATION:
+            value = getattr(gpu, name)
+            if value is not None and _is_new(older, gpu, field_id, name, value, history):
+                history.put(field_id, gpu.index, value)
+        _memory(older, gpu, history)
+        for field_id, name in _RATES:
+            _rate(older, gpu, field_id, name, history)
+
+
+def _is_new(older: GpuBoard, gpu: Gpu, field_id: str, name: str, value: float, history: History) -> bool:
+    """Whether the driver measured again since the last reading that was drawn.
+
+    It tells when (`Gpu.util_t_ns`), or else a changed value shows it; an unchanged one counts once a second, which is the
+    longest that NVML lets its utilization stand.
+    """
+    if gpu.util_t_ns is not None:
+        return gpu.util_t_ns != older.values.get("util_t_ns")
+    if value != older.values.get(name):
+        return True
+    last = history.at((field_id, gpu.index), gpu.t_ns, SECOND)
+    return last != last
+
+
+def _memory(older: GpuBoard, gpu: Gpu, history: History) -> None:
+    total = gpu.mem_total_bytes or older.number("mem_total_bytes")
+    if gpu.mem_used_bytes is not None and total:
+        history.put("gpu.mem_used_pct", gpu.index, 100 * gpu.mem_used_bytes / total)
+
+
+def _rate(older: GpuBoard, gpu: Gpu, field_id: str, name: str, history: History) -> None:
+    """MB/s between two readings of a byte counter, or the driver's own rate where it has no counter."""
+    counter, rate = getattr(gpu, name), getattr(gpu, f"{name}_per_s", None)
+    if counter is not None:
+        before, since = older.number(name), older.read_ns.get(name)
+        if before is not None and since is not None and gpu.t_ns > since and counter >= before:
+            history.put(field_id, gpu.index, (counter - before) / (gpu.t_ns - since) * 1000)
+    elif rate is not None:
+        history.put(field_id, gpu.index, rate / 1e6)
+
+

@@ -1,0 +1,82 @@
+"""Frames from a child process: the collector beside us, or one at the other end of ssh."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from gputop.frame import Frame
+from gputop.frame import Header
+from gputop.recording.format import Decoder
+
+CHUNK_BYTES = 1 << 18
+PIPE_BYTES = 1 << 20
+STDERR_BYTES = 2000
+
+
+class ChildStream:
+    """Starts ``argv`` and yields the header and frames that it writes to its standard output."""
+
+    def __init__(self, argv: list[str]) -> None:
+        self.argv = argv
+        self._decoder = Decoder()
+        # A session of its own: Ctrl-C and Ctrl-Z on our terminal are not meant for it. It ends when its pipe closes.
+        self._child = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, bufsize=0
+        )
+        _widen(self._fd)
+
+    @property
+    def _fd(self) -> int:
+        assert self._child.stdout is not None
+        return self._child.stdout.fileno()
+
+    @property
+    def pid(self) -> int:
+        """The child's pid."""
+        return self._child.pid
+
+    def __iter__(self) -> Iterator[Header | Frame]:
+        """What comes, as it comes; ends when the child does (see `ending`)."""
+        while data := os.read(self._fd, CHUNK_BYTES):
+            yield from self._decoder.feed(data)
+
+    def ending(self) -> str:
+        """Why the child ended, in a line: its own last words where it had any."""
+        code = self._child.wait()
+        words = _last_line(self._child.stderr.read(STDERR_BYTES) if self._child.stderr else b"")
+        if words:
+            return words
+        return f"killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+
+    def close(self) -> None:
+        """Stop the child and wait for it; a child that ignores SIGTERM for a second is killed."""
+        if self._child.poll() is None:
+            self._child.terminate()
+            try:
+                self._child.wait(1.0)
+            except subprocess.TimeoutExpired:
+                self._child.kill()
+                self._child.wait()
+
+
+def collector_argv(flags: list[str]) -> list[str]:
+    """The collector of this very installation."""
+    return [sys.executable, "-m", "gputop", "collect", *flags]
+
+
+def _widen(fd: int) -> None:
+    """Room for seconds of frames, so that a busy screen costs no sample; the kernel may refuse (pipe-user-pages-soft)."""
+    import fcntl
+
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ if hasattr(fcntl, "F_SETPIPE_SZ") else 1031, PIPE_BYTES)
+    except OSError:
+        pass
+
+
+def _last_line(stderr: bytes) -> str:
+    lines = stderr.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""
