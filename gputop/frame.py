@@ -447,6 +447,14 @@ class Stack(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str = ""
     """Why it could not be read, empty otherwise."""
     incident: str = ""
+    thread: str = ""
+    """The thread's name: Python's own, otherwise the kernel's comm."""
+    state: str = ""
+    """R, S, D, T, t, Z of the thread when it was taken."""
+    gil: bool = False
+    """It held the GIL."""
+    missing: dict[str, str] = {}
+    """Part (``kernel``, ``syscall``, ``native``) -> why it is not there although the rest is."""
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
