@@ -360,7 +360,11 @@ class Host(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SchedThread(msgspec.Struct, frozen=True, array_like=True):
-    """One thread as the sched probe counts it; cumulative ns and times since it was first seen."""
+    """One thread as the sched probe counts it: cumulative ns and times, what is still going on counted up to the frame's moment.
+
+    ``oncpu_ns`` is the scheduler's own sum since the thread was born (as schedstat field 1); everything else counts from when
+    the probe first saw the thread. Threads of hot processes come in every frame in which they changed, others once a second.
+    """
 
     tid: int
     pid: int
@@ -374,29 +378,40 @@ class SchedThread(msgspec.Struct, frozen=True, array_like=True):
     vol: int
     invol: int
     max_run_delay_ns: int
-    """Longest single wait for a CPU since the previous frame."""
+    """Longest single wait for a CPU since the previous frame, exact; one still going on counts with its length so far."""
     hist: dict[int, int] = {}
-    """log2(ns) bucket -> number of waits for a CPU, cumulative."""
+    """Bucket (`gputop.histogram`) -> number of waits for a CPU that ended, cumulative; threads of hot processes only."""
+    start_ns: int = 0
+    """CLOCK_MONOTONIC when it was born, or first seen where that was before the probe: another value is another thread."""
+    state: str = ""
+    """``running``, ``runnable``, ``sleeping``, ``uninterruptible`` or ``dead``."""
+    comm: str = ""
+    """Its name when it died; empty before (see /proc)."""
 
 
 class Preempt(msgspec.Struct, frozen=True, array_like=True):
-    """``culprit`` ran while ``victim`` was runnable on that CPU (cumulative)."""
+    """``culprit`` ran on the CPU that ``victim``, a thread of a hot process, was preempted on and still wanted (cumulative).
+
+    Culprit 0 is nobody: the CPU was idle, as when a cgroup quota throttles the victim.
+    """
 
     victim_tid: int
     culprit_tid: int
     culprit_pid: int
     ns: int
     times: int
+    """Slices the culprit ran meanwhile."""
 
 
 class Wakeup(msgspec.Struct, frozen=True, array_like=True):
-    """``waker`` ended a sleep of ``wakee`` (cumulative)."""
+    """``waker`` ended a sleep of ``wakee``, a thread of a hot process (cumulative). Waker 0 is an interrupt: a timer or a device."""
 
     wakee_tid: int
     waker_tid: int
     waker_pid: int
     times: int
     wait_ns: int
+    """How long the sleeps it ended had lasted."""
 
 
 class CudaCall(msgspec.Struct, frozen=True, array_like=True):
@@ -409,8 +424,13 @@ class CudaCall(msgspec.Struct, frozen=True, array_like=True):
     max_ns: int
     """Longest since the previous frame."""
     hist: dict[int, int] = {}
-    """log2(ns) bucket -> calls, cumulative."""
+    """Bucket (`gputop.histogram`) -> calls, cumulative."""
     bytes: int | None = None
+    """Sum of the byte counts asked for, None for calls that have none among their arguments."""
+    sums: dict[int, int] = {}
+    """Bucket -> ns of the calls in it, cumulative: gives quantiles as the mean of their bucket."""
+    inflight_ns: int = 0
+    """How long the longest call that has not returned yet has lasted, 0 if there is none."""
 
 
 class Probes(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -455,6 +475,8 @@ class Stack(msgspec.Struct, frozen=True, omit_defaults=True):
     """It held the GIL."""
     missing: dict[str, str] = {}
     """Part (``kernel``, ``syscall``, ``native``) -> why it is not there although the rest is."""
+    source: dict[str, str] = {}
+    """``file:line`` -> that line's text, for frames of the user's own code that could be read."""
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):

@@ -1,0 +1,59 @@
+"""Logarithmic histograms of durations, four buckets to the octave: what the probes count and how to read it.
+
+Bucket ``4 * o + s`` holds durations of ``2**o * (1 + s/4)`` ns up to ``2**o * (1 + (s+1)/4)`` ns, so a bucket is a fifth
+of its value wide. The probes keep buckets `FIRST` (everything below 640 ns) to `LAST` (everything from 120 s on).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+FIRST, LAST = 36, 147
+COUNT = LAST - FIRST + 1
+
+
+def bucket_of(ns: int) -> int:
+    """The bucket of a duration, as probes/common.h computes it."""
+    octave = max(ns, 1).bit_length() - 1
+    return min(max(4 * octave + ((ns << 2 >> octave) & 3), FIRST), LAST)
+
+
+def floor_ns(bucket: int) -> int:
+    """The smallest duration of ``bucket``; 0 for the first, which holds everything shorter too."""
+    return 0 if bucket <= FIRST else (4 + bucket % 4 << bucket // 4) >> 2
+
+
+def ceil_ns(bucket: int) -> int:
+    """The smallest duration that is too long for ``bucket``."""
+    return floor_ns(max(bucket, FIRST) + 1)
+
+
+def quantile(counts: Mapping[int, int], q: float, max_ns: int | None = None, sums: Mapping[int, int] | None = None) -> float | None:
+    """The ``q`` quantile (0..1) in ns of a histogram (of one interval: subtract the older counts first), None if it is empty.
+
+    ``sums`` (bucket -> ns) makes it the mean of the bucket it falls into, otherwise it is interpolated within the bucket;
+    never more than ``max_ns``, the exact longest, where that is known.
+    """
+    total = sum(counts.values())
+    if total <= 0:
+        return None
+    rank, below = q * total, 0
+    for bucket in sorted(counts):
+        count = counts[bucket]
+        if count > 0 and below + count >= rank:
+            break
+        below += count
+    value = _within(bucket, count, rank - below, sums)
+    return value if max_ns is None else min(value, float(max_ns))
+
+
+def _within(bucket: int, count: int, rank: float, sums: Mapping[int, int] | None) -> float:
+    if sums and sums.get(bucket, 0) > 0:
+        return sums[bucket] / count
+    low, high = floor_ns(bucket), ceil_ns(bucket)
+    return low + (high - low) * rank / count
+
+
+def subtract(newer: Mapping[int, int], older: Mapping[int, int]) -> dict[int, int]:
+    """What came between two cumulative histograms; empty buckets are left out."""
+    return {bucket: n - older.get(bucket, 0) for bucket, n in newer.items() if n > older.get(bucket, 0)}
