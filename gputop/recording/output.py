@@ -1,0 +1,34 @@
+"""Creating a file that belongs to the user alone, in nobody's way."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from gputop.errors import UserError
+from gputop.text import clean
+
+
+def create(path: str) -> int:
+    """A descriptor of the new file ``path``, mode 0600.
+
+    What exists is never overwritten and a link never followed: UserError, in one line, as for any other reason it cannot be.
+    """
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise UserError(f"{clean(path)} {_what_stands_at(path)}: give another name with -o") from None
+    except OSError as error:
+        raise UserError(f"cannot create {clean(path)}: {error.strerror}") from None
+    except ValueError:
+        raise UserError(f"{clean(path)!r} is no file name") from None
+
+
+def _what_stands_at(path: str) -> str:
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError:
+        return "exists already"
+    if stat.S_ISLNK(mode):
+        return "is a link, which is not followed"
+    return "is a directory" if stat.S_ISDIR(mode) else "exists already"

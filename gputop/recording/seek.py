@@ -1,0 +1,92 @@
+"""Going to a moment: what stood then, and what comes after, over chunks that lie in memory or in a file.
+
+A chunk begins with a key frame, so a reader may begin there; it is made of blocks of about a second, each readable by itself.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Protocol
+
+from gputop.board import Board
+from gputop.frame import Frame
+from gputop.frame import Header
+
+
+class Block(Protocol):
+    """Some frames, decoded when asked for."""
+
+    @property
+    def t_ns(self) -> int:
+        """CLOCK_MONOTONIC of the first frame."""
+        ...
+
+    def frames(self) -> Sequence[Frame]:
+        """The frames; none where the block is damaged."""
+        ...
+
+
+class Chunk(Protocol):
+    """The blocks from one key frame to the next."""
+
+    @property
+    def t_ns(self) -> int:
+        """CLOCK_MONOTONIC of the first frame."""
+        ...
+
+    def blocks(self) -> Sequence[Block]:
+        """The blocks, in order of time."""
+        ...
+
+
+def frames_between(chunks: Sequence[Chunk], start_ns: int, end_ns: int) -> Iterator[Frame]:
+    """The frames with ``start_ns <= t_ns < end_ns``, in order."""
+    for i in range(_find(chunks, start_ns), len(chunks)):
+        if chunks[i].t_ns >= end_ns:
+            return
+        blocks = chunks[i].blocks()
+        for block in blocks[_find(blocks, start_ns) :]:
+            if block.t_ns >= end_ns:
+                return
+            yield from (frame for frame in block.frames() if start_ns <= frame.t_ns < end_ns)
+
+
+def _find(parts: Sequence[Chunk] | Sequence[Block], t_ns: int) -> int:
+    """Index of the last part that begins at or before ``t_ns``, else 0."""
+    return max(0, bisect_right(parts, t_ns, key=lambda part: part.t_ns) - 1)
+
+
+class Seeker:
+    """Boards at any moment. It keeps the chunk it was in last, since who goes back in time goes in small steps."""
+
+    def __init__(self, header: Header) -> None:
+        self.header = header
+        self._chunk_ns = -1
+        self._frames: dict[int, Sequence[Frame]] = {}
+        """Decoded blocks of that chunk, by their time."""
+        self._board = Board(header=header)
+
+    def board_at(self, chunks: Sequence[Chunk], t_ns: int) -> Board:
+        """What stood at ``t_ns``: a board of its own, empty (``seq`` -1) where nothing had been read by then."""
+        if not chunks or chunks[0].t_ns > t_ns:
+            return Board(header=self.header)
+        chunk = chunks[_find(chunks, t_ns)]
+        if chunk.t_ns != self._chunk_ns:
+            self._chunk_ns, self._frames, self._board = chunk.t_ns, {}, Board(header=self.header)
+        if t_ns < self._board.t_ns:
+            self._board = Board(header=self.header)
+        blocks = [block for block in chunk.blocks() if block.t_ns <= t_ns]
+        for block in blocks[_find(blocks, self._board.t_ns) :]:
+            self._fold(block, t_ns, keep=block is not blocks[-1])
+        return self._board.snapshot()
+
+    def _fold(self, block: Block, t_ns: int, keep: bool) -> None:
+        """``keep`` is False for the last block, which may still grow."""
+        frames = self._frames.get(block.t_ns) or block.frames()
+        if keep:
+            self._frames[block.t_ns] = frames
+        for frame in frames:
+            if self._board.t_ns < frame.t_ns <= t_ns:
+                self._board.fold(frame)

@@ -1,0 +1,104 @@
+"""Ten minutes in memory: any moment can be seen again, memory is bounded, and `R` writes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gputop.board import Board
+from gputop.errors import UserError
+from gputop.recording.format import Decoder
+from gputop.recording.ring import Ring
+from tests.recording.made import HEADER
+from tests.recording.made import SECOND
+from tests.recording.made import Session
+
+
+def test_any_moment_shows_what_folding_every_frame_shows() -> None:
+    ring, board = Ring(HEADER), Board(header=HEADER)
+    boards = {}
+    for frame in Session(procs=6).frames(350):
+        ring.add(frame)
+        board.fold(frame)
+        boards[frame.t_ns] = board.snapshot()
+    for t_ns in [*list(boards)[::13], *list(boards)[::-37], list(boards)[-1]]:
+        seen = ring.board_at(t_ns + 5)
+        assert seen.seq == boards[t_ns].seq
+        assert seen.procs == boards[t_ns].procs
+        assert seen.threads == boards[t_ns].threads
+        assert seen.gpus[0].values == boards[t_ns].gpus[0].values
+    assert ring.board_at(ring.start_ns - 1).seq == -1
+
+
+def test_the_newest_second_is_seen_while_it_grows() -> None:
+    ring = Ring(HEADER)
+    for frame in Session(procs=2).frames(125):
+        ring.add(frame)
+        assert ring.board_at(frame.t_ns).seq == frame.seq
+
+
+def test_old_chunks_leave_and_the_rest_begins_with_a_key_frame() -> None:
+    ring = Ring(HEADER, window_ns=30 * SECOND)
+    for frame in Session(procs=2).frames(1000):
+        ring.add(frame)
+    assert 30 <= (ring.end_ns - ring.start_ns) / SECOND <= 41
+    first = next(ring.frames(0, ring.end_ns))
+    assert first.key
+    assert first.t_ns == ring.start_ns
+
+
+def test_memory_is_bounded_by_bytes() -> None:
+    ring = Ring(HEADER, max_bytes=100_000)
+    for frame in Session(procs=30).frames(600):
+        ring.add(frame)
+        assert ring.held_bytes <= 100_000 + 20_000
+    assert ring.end_ns - ring.start_ns > SECOND
+
+
+def test_memory_is_bounded_without_any_key_frame() -> None:
+    ring = Ring(HEADER, max_bytes=50_000)
+    for frame in Session(procs=30).frames(600, key_every=1 << 30):
+        ring.add(frame)
+        assert ring.held_bytes <= 70_000
+
+
+def test_time_that_runs_backwards_begins_anew() -> None:
+    ring = Ring(HEADER)
+    for frame in Session(procs=2).frames(50):
+        ring.add(frame)
+    later = ring.end_ns
+    for frame in Session(procs=2).frames(3):
+        ring.add(frame)
+    assert ring.end_ns < later
+    assert len(list(ring.frames(0, later + 1))) == 3
+
+
+def test_what_is_saved_is_a_stream_of_the_same_frames(tmp_path: Path) -> None:
+    ring, frames = Ring(HEADER), list(Session(procs=5).frames(234))
+    for frame in frames:
+        ring.add(frame)
+    path = tmp_path / "last.gputop"
+    size = ring.save(str(path))
+    assert size == path.stat().st_size
+    assert path.stat().st_mode & 0o777 == 0o600
+    decoder = Decoder()
+    assert decoder.feed(path.read_bytes()) == [HEADER, *frames]
+    assert decoder.problem == ""
+
+
+@pytest.mark.parametrize("kind", ["file", "directory", "link", "no such directory"])
+def test_what_is_in_the_way_is_said_and_left_alone(tmp_path: Path, kind: str) -> None:
+    path, other = tmp_path / "out.gputop", tmp_path / "other"
+    other.write_text("mine")
+    if kind == "file":
+        path.write_text("mine")
+    elif kind == "directory":
+        path.mkdir()
+    elif kind == "link":
+        path.symlink_to(other)
+    else:
+        path = tmp_path / "no" / "out.gputop"
+    with pytest.raises(UserError, match=r"exists already|directory|is a link"):
+        Ring(HEADER).save(str(path))
+    assert other.read_text() == "mine"
