@@ -24,3 +24,11 @@ check: ## Lint, types, and which layer may import which
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports --no-logo
+
+bench: ## Measure cost, start, response, beat and truth beside nvitop (ARGS="cost --quick" for a part)
+	@scripts/setup bench
+	$(PYTHON_BIN) -m tests.bench $(ARGS)
+
+wheel: ## Build wheel and sdist into dist/
+	@scripts/setup test
+	$(PYTHON_BIN) -m build --outdir dist

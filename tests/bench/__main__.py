@@ -1,0 +1,45 @@
+"""`make bench`: what gputop costs and keeps, as Markdown. Arguments choose parts; `--quick` makes one short run of each."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import platform
+from pathlib import Path
+
+PARTS = {
+    "cost": ("tests.bench.live_cost", {"runs": 1, "run_s": 8.0}),
+    "response": ("tests.bench.response", {"runs": 2}),
+    "cadence": ("tests.bench.cadence", {"run_s": 8.0}),
+    "beat": ("tests.bench.beat", {"run_s": 8.0}),
+    "truth": ("tests.bench.truth", {"run_s": 6.0}),
+}
+"""Name, module whose ``report`` yields paragraphs, and what makes it quick."""
+
+
+def machine() -> str:
+    """What it was measured on."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.split(":")[1].strip() for line in lines if "model name" in line), platform.machine())
+    versions = f"Linux {platform.release()}, Python {platform.python_version()}, NVML stub"
+    return f"{os.cpu_count()} CPUs ({model}), {versions}"
+
+
+def main() -> None:
+    """Run the parts that were asked for."""
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}; all if none is named")
+    parser.add_argument("--quick", action="store_true", help="one short run: to see that it works, not to quote")
+    args = parser.parse_args()
+    if unknown := set(args.parts) - set(PARTS):
+        parser.error(f"there is no part {', '.join(unknown)}")
+    print(machine(), end="\n\n", flush=True)
+    for name in args.parts or PARTS:
+        module, quick = PARTS[name]
+        for paragraph in importlib.import_module(module).report(**(quick if args.quick else {})):
+            print(paragraph, end="\n\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()

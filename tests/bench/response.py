@@ -1,0 +1,71 @@
+"""How soon: first data after Enter, `--once --json`, key to screen."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from random import Random
+
+from tests.bench.figures import spread
+from tests.bench.figures import table
+from tests.bench.live_cost import GPUTOP
+from tests.bench.live_cost import TOOLS
+from tests.bench.live_cost import Scene
+from tests.bench.live_cost import set_up
+from tests.pty.terminal import Terminal
+
+SCENE = Scene(8, 20)
+_GPU_VALUES = re.compile(r"\d\s?%.*\d\s?[MG]i?B|[MG]i?B.*\d\s?%")
+"""A row that has both a percentage and an amount of memory: no tool shows one before NVML has answered."""
+
+
+def start_up(command: list[str], env: dict[str, str]) -> tuple[float, float]:
+    """Seconds from exec to the first byte, and to GPU values on screen."""
+    with Terminal(command, env=env) as terminal:
+        terminal.wait_for(lambda: any(_GPU_VALUES.search(row) for row in terminal.rows()), "GPU values")
+        return terminal.bursts[0][0] - terminal.started, time.monotonic() - terminal.started
+
+
+def once_json(env: dict[str, str]) -> float:
+    """Wall seconds of `gputop --once --json`."""
+    started = time.monotonic()
+    subprocess.run([*GPUTOP, "--once", "--json"], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True, timeout=30)
+    return time.monotonic() - started
+
+
+def key_to_screen(env: dict[str, str], presses: int = 40) -> list[float]:
+    """Milliseconds from a press of the space bar to PAUSED on, or off, the screen, at any phase of the beat."""
+    chance, latencies = Random(7), []
+    with Terminal(GPUTOP, env=env) as terminal:
+        terminal.wait_text("LIVE")
+        time.sleep(3)
+        for press in range(presses):
+            time.sleep(0.2 + chance.random() / 5)
+            paused, sent = press % 2 == 0, time.monotonic()
+            terminal.send(" ")
+            terminal.wait_for(lambda paused=paused: ("PAUSED" in terminal.text()) is paused, f"paused: {paused}")
+            latencies.append(1000 * (time.monotonic() - sent))
+    return latencies
+
+
+def report(runs: int = 7) -> Iterator[str]:
+    """The tables."""
+    first: dict[str, list[float]] = {name: [] for name in TOOLS}
+    values: dict[str, list[float]] = {name: [] for name in TOOLS}
+    with set_up(SCENE) as env:
+        for _ in range(runs):
+            for name, command in TOOLS.items():
+                byte, data = start_up(command, env)
+                first[name].append(byte)
+                values[name].append(data)
+        once = [once_json(env) for _ in range(runs)]
+        keys = key_to_screen(env)
+    yield f"## Start ({SCENE}, {runs} runs, seconds from exec, min/median/max)"
+    yield table(["tool", "first byte", "GPU values on screen"], [[n, spread(first[n], 3), spread(values[n], 3)] for n in TOOLS])
+    yield f"## Response ({SCENE}, min/median/max)"
+    rows = [["`gputop --once --json`, s", spread(once, 3)], [f"key to screen, ms ({len(keys)} presses)", spread(keys)]]
+    yield table(["what", "measured"], rows)
+
+

@@ -1,0 +1,73 @@
+"""`launch`: the installed `gputop`, as a user starts it, in a terminal of its own with two simulated GPUs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.bench.stage import stage
+from tests.pty.terminal import ALTERNATE_SCREEN
+from tests.pty.terminal import CURSOR
+from tests.pty.terminal import FOCUS
+from tests.pty.terminal import MOUSE
+from tests.pty.terminal import PASTE
+from tests.pty.terminal import Terminal
+from tests.pty.tree import tree
+from tests.require import require
+
+GPUTOP = str(Path(sys.executable).parent / "gputop")
+
+Launch = Callable[..., Terminal]
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """An environment with a home of its own and an NVML stub of two GPUs; this process is the one on them."""
+    require("cc")
+    with stage(2, [os.getpid()]) as staged:
+        yield clean(staged, tmp_path)
+
+
+def clean(staged: dict[str, str], home: Path) -> dict[str, str]:
+    """``staged`` without what this terminal says of itself."""
+    kept = {k: v for k, v in staged.items() if k not in ("NO_COLOR", "COLORTERM", "GPUTOP_CONFIG") and not k.startswith(("XDG_", "TMUX"))}
+    return kept | {"HOME": str(home), "TERM": "xterm-256color", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
+
+
+@pytest.fixture
+def launch(env: dict[str, str]) -> Iterator[Launch]:
+    """Starts `gputop ARGUMENTS…`; afterwards nothing of it may be left running."""
+    terminals: list[Terminal] = []
+
+    def start(*arguments: str, command: str = GPUTOP, **options: object) -> Terminal:
+        extra = options.pop("env", {})
+        terminal = Terminal([command, *arguments], env={**env, **extra}, **options)  # type: ignore[dict-item]
+        terminals.append(terminal)
+        return terminal
+
+    yield start
+    for terminal in terminals:
+        terminal.close()
+
+
+def assert_left_as_found(terminal: Terminal) -> None:
+    """The line settings are what they were, and no mode is left on."""
+    assert terminal.termios_now() == terminal.termios_before
+    assert CURSOR in terminal.modes
+    assert not terminal.modes & (MOUSE | {ALTERNATE_SCREEN, PASTE, FOCUS})
+
+
+def assert_nothing_left(terminal: Terminal, family: list[int], timeout_s: float = 2.0) -> None:
+    """Of the processes in ``family`` none runs any more, at the latest after ``timeout_s``."""
+    terminal.process.poll()
+
+    def gone() -> bool:
+        terminal.process.poll()
+        return not any(os.path.exists(f"/proc/{pid}") for pid in family)
+
+    terminal.wait_for(gone, f"processes {family} gone, of them left: {tree(terminal.pid)}", timeout_s)
