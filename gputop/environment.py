@@ -1,0 +1,14 @@
+"""Which variables of a process's environment are kept."""
+
+from __future__ import annotations
+
+RANK_VARIABLES = (
+    "RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "JAX_PROCESS_ID", "SLURM_PROCID", "LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID",
+)  # fmt: skip
+"""Where a launcher says the rank, the global one before the local one."""
+ENV_OF_INTEREST = (
+    *RANK_VARIABLES, "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_JOB_ID", "SLURM_NTASKS", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "CUDA_LAUNCH_BLOCKING",
+)  # fmt: skip
+"""Enough for ranks, devices and thread counts, nothing secret."""

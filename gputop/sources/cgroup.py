@@ -1,0 +1,277 @@
+"""CPU quota and throttling, cpuset, memory and pressure of the cgroups that trainers, workers and we ourselves are in.
+
+v1, v2, and hosts where both are mounted: for each controller the hierarchy that has it. In a container the paths of other
+processes may lie outside of what is mounted here; such a cgroup is left out and the source says why.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import msgspec
+
+from gputop.frame import CgroupSample
+from gputop.frame import Frame
+from gputop.frame import Host
+from gputop.frame import Psi
+from gputop.frame import SourceState
+from gputop.sources import Beat
+from gputop.sources import Settings
+from gputop.sources import Unavailable
+from gputop.sources.host import psi
+from gputop.sources.procfs.files import read_once
+from gputop.sources.procfs.parse import cgroups
+from gputop.sources.procfs.parse import main_cgroup
+from gputop.sources.procfs.parse import text
+
+CPU_EVERY_NS = 200_000_000
+REST_EVERY_NS = 1_000_000_000
+CGROUPS = 64
+"""Most cgroups read."""
+_NO_LIMIT = 1 << 62
+"""v1 says "no limit" with the largest multiple of the page size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """Where a hierarchy is mounted, and which of its cgroups that mount shows."""
+
+    version: int
+    point: str
+    root: str
+
+    def folder(self, path: str) -> str | None:
+        """The folder of the cgroup that /proc/PID/cgroup calls ``path``; None where this mount does not show it."""
+        if self.root != "/":
+            if path != self.root and not path.startswith(self.root + "/"):
+                return None
+            path = path[len(self.root) :]
+        if ".." in path.split("/"):
+            return None
+        folder = self.point + path.rstrip("/")
+        return folder if os.path.isdir(folder) else None
+
+    def path(self, folder: str) -> str:
+        """The other way round."""
+        return (self.root.rstrip("/") + folder[len(self.point) :]) or "/"
+
+    def up(self, folder: str) -> list[str]:
+        """The folder and those above it, as far as the mount goes."""
+        folders = [folder]
+        while len(folder) > len(self.point):
+            folder = folder.rpartition("/")[0]
+            folders.append(folder)
+        return folders
+
+
+def mounts(mountinfo: bytes, root: str) -> dict[str, Mount]:
+    """/proc/self/mountinfo: v1 controller -> its mount, the unified hierarchy under the empty name."""
+    found: dict[str, Mount] = {}
+    for line in mountinfo.splitlines():
+        front, _, back = text(line).partition(" - ")
+        fields, (kind, *rest) = front.split(" "), back.split(" ") or [""]
+        if kind not in ("cgroup", "cgroup2") or len(fields) < 5:
+            continue
+        mount = Mount(2 if kind == "cgroup2" else 1, root.rstrip("/") + _unescape(fields[4]), _unescape(fields[3]))
+        for name in [""] if mount.version == 2 else rest[-1].split(","):
+            found.setdefault(name, mount)
+    return found
+
+
+def _unescape(field: str) -> str:
+    """mountinfo writes blanks in octal."""
+    return field.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+
+
+@dataclass(slots=True)
+class Group:
+    """One cgroup: its folders from itself up to the mount's top, per controller (empty where it cannot be seen)."""
+
+    path: str
+    cpu: Mount
+    cpu_folders: list[str]
+    memory_folders: list[str]
+    cpuset_folder: str
+    quota: tuple[float, str] | None = None
+    """CPUs and the folder that limits to them."""
+    slow: CgroupSample | None = None
+    """What is read about once a second."""
+
+    def sample(self, slowly: bool) -> CgroupSample:
+        """Throttling counters are those of the cgroup that has the quota, since only there they move."""
+        if slowly or self.slow is None:
+            self.slow = self._read_slow()
+        folder = self.quota[1] if self.quota else self.cpu_folders[0]
+        return msgspec.structs.replace(self.slow, **throttling(_read(folder, "cpu.stat"), self.cpu.version))
+
+    def _read_slow(self) -> CgroupSample:
+        self.quota = min((q for f in self.cpu_folders if (q := quota(f, self.cpu.version))), default=None)
+        above = self.quota is not None and self.quota[1] != self.cpu_folders[0]
+        return CgroupSample(
+            self.path,
+            self.cpu.version,
+            quota_cpus=self.quota[0] if self.quota else None,
+            quota_path=self.cpu.path(self.quota[1]) if self.quota and above else None,
+            cpuset=_cpuset(self.cpuset_folder),
+            psi=_pressure(self.cpu_folders[0]) if self.cpu.version == 2 else None,
+            **_memory(self.memory_folders),
+        )
+
+
+class CgroupSource:
+    """Fills ``frame.host.cgroups`` five times a second; memory, cpuset, quota and pressure are read once a second and restated in between.
+
+    ``read`` uses ``beat.hot`` and ``beat.key`` and must come after the host source, to whose `Host` it adds.
+    """
+
+    name = "cgroup"
+
+    def __init__(self, settings: Settings) -> None:
+        self._root = settings.root.rstrip("/") + "/"
+        self._half = settings.interval_ns // 2
+        self._mounts: dict[str, Mount] = {}
+        self._paths: dict[str, bytes] = {}
+        """/proc/PID/cgroup of those who matter."""
+        self._groups: dict[bytes, Group | None] = {}
+        self._hot: frozenset[int] = frozenset()
+        self._cpu_due_ns = self._rest_due_ns = 0
+        self._state = SourceState(self.name, "ok")
+
+    def open(self) -> SourceState:
+        """Raises Unavailable where no hierarchy is mounted."""
+        self._mounts = mounts(_read(self._root + "proc/self", "mountinfo"), self._root)
+        if not self._mounts:
+            raise Unavailable("no cgroup hierarchy is mounted", "mount /sys/fs/cgroup, or run the container with it")
+        self._state = SourceState(self.name, "ok", detail={"version": self._version()})
+        return self._state
+
+    def _version(self) -> str:
+        versions = {mount.version for mount in self._mounts.values()}
+        return "hybrid" if len(versions) > 1 else f"v{versions.pop()}"
+
+    def close(self) -> None:
+        self._groups.clear()
+
+    def read(self, beat: Beat, frame: Frame) -> None:
+        """Add the cgroups to ``frame.host`` where they are due."""
+        if not beat.key and beat.t_ns + self._half < self._cpu_due_ns and beat.hot == self._hot:
+            return
+        self._cpu_due_ns = beat.t_ns + CPU_EVERY_NS
+        slowly = beat.key or beat.t_ns + self._half >= self._rest_due_ns
+        if slowly:
+            self._rest_due_ns = beat.t_ns + REST_EVERY_NS
+        if slowly or beat.hot != self._hot:
+            self._hot = beat.hot
+            self._find(beat)
+        samples = {group.path: group.sample(slowly) for group in self._groups.values() if group is not None}
+        frame.host = msgspec.structs.replace(frame.host or Host(beat.t_ns), cgroups=list(samples.values()))
+
+    def _find(self, beat: Beat) -> None:
+        """Who is in which cgroup; a process that stays is asked every five seconds."""
+        second = beat.t_ns // 1_000_000_000
+        paths: dict[str, bytes] = {}
+        for pid in ["self", *map(str, sorted(beat.hot))]:
+            known = self._paths.get(pid)
+            again = known is None or not (second + len(paths)) % 5
+            paths[pid] = (read_once(f"{self._root}proc/{pid}/cgroup", 8192) or known or b"") if again else known or b""
+        self._paths = paths
+        wanted = list(dict.fromkeys(data for data in paths.values() if data))[:CGROUPS]
+        self._groups = {data: self._groups.get(data) or self._group(data) for data in wanted}
+        self._report(beat)
+
+    def _group(self, data: bytes) -> Group | None:
+        paths = cgroups(data)
+        cpu, folders = self._place(paths, "cpu")
+        if cpu is None or not folders:
+            return None
+        cpuset = self._place(paths, "cpuset")[1]
+        return Group(main_cgroup(paths), cpu, folders, self._place(paths, "memory")[1], cpuset[0] if cpuset else "")
+
+    def _place(self, paths: dict[str, str], controller: str) -> tuple[Mount | None, list[str]]:
+        """The hierarchy that has the controller, and the folders on the path there."""
+        name = controller if controller in paths and controller in self._mounts else ""
+        mount = self._mounts.get(name)
+        folder = mount.folder(paths[name]) if mount is not None and name in paths else None
+        return mount, mount.up(folder) if mount is not None and folder is not None else []
+
+    def _report(self, beat: Beat) -> None:
+        unseen = [main_cgroup(cgroups(data)) for data, group in self._groups.items() if group is None]
+        if unseen:
+            reason = f"not visible from here: {', '.join(unseen[:3])}{' …' if len(unseen) > 3 else ''}"
+            state = SourceState(self.name, "partial", reason, "run gputop on the host", self._state.detail)
+        else:
+            state = SourceState(self.name, "ok", detail=self._state.detail)
+        if state != self._state:
+            self._state = state
+            beat.changed.append(state)
+
+
+def quota(folder: str, version: int) -> tuple[float, str] | None:
+    """(CPUs, folder) where the cgroup has a quota of its own."""
+    if version == 2:
+        words = _read(folder, "cpu.max").split()
+    else:
+        words = _read(folder, "cpu.cfs_quota_us").split() + _read(folder, "cpu.cfs_period_us").split()
+    if len(words) != 2 or words[0] in (b"max", b"-1") or int(words[1]) <= 0:
+        return None
+    return int(words[0]) / int(words[1]), folder
+
+
+def throttling(stat: bytes, version: int) -> dict[str, int]:
+    """cpu.stat: v1 counts throttled time in ns, v2 in us."""
+    found = _pairs(stat)
+    name, unit = (b"throttled_usec", 1000) if version == 2 else (b"throttled_time", 1)
+    fields = {"nr_periods": found.get(b"nr_periods"), "nr_throttled": found.get(b"nr_throttled"), "throttled_ns": found.get(name)}
+    return {field: value * (unit if field == "throttled_ns" else 1) for field, value in fields.items() if value is not None}
+
+
+def _memory(folders: list[str]) -> dict[str, int]:
+    """Use, page cache and refaults of the cgroup, and the tightest limit above it (memory.high counts: there reclaim begins)."""
+    if not folders:
+        return {}
+    used = _number(folders[0], "memory.current")
+    used = _number(folders[0], "memory.usage_in_bytes") if used is None else used
+    names = ("memory.max", "memory.high", "memory.limit_in_bytes")
+    limits = [value for folder in folders for name in names if (value := _number(folder, name)) is not None and value < _NO_LIMIT]
+    stat = _pairs(_read(folders[0], "memory.stat"))
+    found = {
+        "mem_bytes": used,
+        "mem_limit_bytes": min(limits, default=None),
+        "mem_file_bytes": stat.get(b"file", stat.get(b"total_cache")),
+        "refaults": refaults(stat),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def refaults(stat: dict[bytes, int]) -> int | None:
+    """Pages that came back after they were evicted: the sum of the kinds this kernel has, v1's with those below."""
+    for prefix in (b"total_", b""):
+        kinds = [value for name, value in stat.items() if name.startswith(prefix + b"workingset_refault")]
+        if kinds:
+            return sum(kinds)
+    return None
+
+
+def _cpuset(folder: str) -> str | None:
+    for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"):
+        if folder and (value := _read(folder, name).strip()):
+            return text(value)
+    return None
+
+
+def _pressure(folder: str) -> Psi | None:
+    return psi(*(_read(folder, f"{kind}.pressure") for kind in ("cpu", "io", "memory")))
+
+
+def _pairs(data: bytes) -> dict[bytes, int]:
+    return {words[0]: int(words[1]) for line in data.splitlines() if len(words := line.split()) == 2}
+
+
+def _number(folder: str, name: str) -> int | None:
+    value = _read(folder, name).strip()
+    return int(value) if value.isdigit() else None
+
+
+def _read(folder: str, name: str) -> bytes:
+    return read_once(f"{folder}/{name}", 1 << 16) or b""

@@ -1,0 +1,211 @@
+"""The machine from /proc: CPUs five times a second, the rest about once a second."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from gputop.frame import CpuSample
+from gputop.frame import DiskSample
+from gputop.frame import Frame
+from gputop.frame import Host
+from gputop.frame import NetSample
+from gputop.frame import Psi
+from gputop.frame import SourceState
+from gputop.sources import Beat
+from gputop.sources import Settings
+from gputop.sources import Unavailable
+from gputop.sources.procfs.files import Descriptors
+from gputop.sources.procfs.files import KeptFile
+from gputop.sources.procfs.parse import NS_PER_CLOCK_TICK
+
+CPU_EVERY_NS = 200_000_000
+REST_EVERY_NS = 1_000_000_000
+SECTOR_BYTES = 512
+_US = 1000
+
+
+class HostSource:
+    """/proc/stat, loadavg, meminfo, vmstat, pressure, diskstats, net/dev, net/snmp and the size of /dev/shm.
+
+    ``read`` uses ``beat.key`` and sets ``frame.host`` in the ticks in which something was due.
+    """
+
+    name = "host"
+
+    def __init__(self, settings: Settings) -> None:
+        root = self._root = settings.root.rstrip("/") + "/"
+        pool = Descriptors()
+        sizes = {"stat": 1 << 18, "vmstat": 1 << 14, "diskstats": 1 << 16, "net/dev": 1 << 16, "net/snmp": 1 << 13, "meminfo": 1 << 13}
+        names = (*sizes, "loadavg", *(f"pressure/{kind}" for kind in ("cpu", "io", "memory")))
+        self._files = {name: KeptFile(f"{root}proc/{name}", sizes.get(name, 512), pool) for name in names}
+        self._whole: dict[str, bool] = {}
+        self._half = settings.interval_ns // 2
+        self._cpu_due_ns = self._rest_due_ns = 0
+
+    def open(self) -> SourceState:
+        """Raises Unavailable without /proc/stat."""
+        if not self._text("stat"):
+            raise Unavailable(f"{self._root}proc/stat: {self._files['stat'].reason or 'empty'}", "mount -t proc proc /proc")
+        self._text("pressure/cpu")
+        reason = self._files["pressure/cpu"].reason
+        detail = {"psi": reason} if reason else {}
+        return SourceState(self.name, "partial" if reason else "ok", f"no pressure (PSI): {reason}" if reason else "", "", detail)
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+
+    def read(self, beat: Beat, frame: Frame) -> None:
+        """Set ``frame.host`` where something is due."""
+        host: dict[str, object] = {}
+        if beat.key or beat.t_ns + self._half >= self._cpu_due_ns:
+            self._cpu_due_ns = beat.t_ns + CPU_EVERY_NS
+            host.update(cpu_fields(self._text("stat")))
+        if beat.key or beat.t_ns + self._half >= self._rest_due_ns:
+            self._rest_due_ns = beat.t_ns + REST_EVERY_NS
+            host.update(self._rest())
+        if host:
+            frame.host = msgspec.structs.replace(Host(beat.t_ns), **host)
+
+    def _rest(self) -> dict[str, object]:
+        text = self._text
+        return {
+            **load_fields(text("loadavg")),
+            **memory_fields(text("meminfo")),
+            **vm_fields(text("vmstat")),
+            "psi": psi(text("pressure/cpu"), text("pressure/io"), text("pressure/memory")),
+            "disks": [disk for disk in disks(text("diskstats")) if self._is_whole(disk.name)],
+            "nets": nets(text("net/dev")),
+            "tcp_retrans": tcp_retrans(text("net/snmp")),
+            **self._shm(),
+        }
+
+    def _text(self, name: str) -> bytes:
+        try:
+            return self._files[name].read()
+        except OSError:
+            return b""
+
+    def _is_whole(self, name: str) -> bool:
+        """Not a partition, and not a loop or RAM disk, whose I/O is counted at what lies below."""
+        whole = self._whole.get(name)
+        if whole is None:
+            below = name.startswith(("loop", "ram"))
+            whole = self._whole[name] = not below and os.path.exists(f"{self._root}sys/block/{name.replace('/', '!')}")
+        return whole
+
+    def _shm(self) -> dict[str, object]:
+        """Where DataLoader workers put their batches."""
+        try:
+            shm = os.statvfs(self._root + "dev/shm")
+        except OSError:
+            return {}
+        return {"shm_total_bytes": shm.f_blocks * shm.f_frsize, "shm_free_bytes": shm.f_bfree * shm.f_frsize}
+
+
+def cpu_fields(stat: bytes) -> dict[str, object]:
+    """/proc/stat: ``cpus``, ``ctxt``, ``procs_running``. Guests' time is part of user time; nice counts as user."""
+    cpus: list[CpuSample] = []
+    found: dict[str, object] = {}
+    for line in stat.split(b"\n"):
+        if line.startswith(b"cpu") and line[3:4].isdigit():
+            cpus.append(_cpu(line.split()))
+        elif line.startswith((b"ctxt ", b"procs_running ")):
+            name, _, value = line.partition(b" ")
+            found[name.decode()] = int(value)
+    return {**found, "cpus": cpus} if cpus else found
+
+
+def _cpu(words: list[bytes]) -> CpuSample:
+    user, nice, system, idle, iowait, irq, softirq, steal = (int(word) * NS_PER_CLOCK_TICK for word in words[1:9])
+    return CpuSample(int(words[0][3:]), user + nice, system, idle, iowait, irq + softirq, steal)
+
+
+def load_fields(loadavg: bytes) -> dict[str, object]:
+    """/proc/loadavg: ``load1``."""
+    return {"load1": float(loadavg.split()[0])} if loadavg else {}
+
+
+_MEMINFO = {
+    b"MemTotal": "mem_total_bytes", b"MemAvailable": "mem_available_bytes", b"Cached": "mem_cached_bytes",
+    b"SwapTotal": "swap_total_bytes", b"SwapFree": "swap_free_bytes",
+}  # fmt: skip
+
+
+def memory_fields(meminfo: bytes) -> dict[str, object]:
+    """/proc/meminfo in bytes."""
+    found: dict[str, object] = {}
+    for line in meminfo.split(b"\n"):
+        name, _, value = line.partition(b":")
+        if name in _MEMINFO:
+            found[_MEMINFO[name]] = int(value.split()[0]) * 1024
+    return found
+
+
+_VMSTAT = (b"pswpin", b"pswpout", b"pgmajfault", b"pgscan_direct")
+
+
+def vm_fields(vmstat: bytes) -> dict[str, object]:
+    """/proc/vmstat. ``allocstall`` is summed over zones, ``refaults`` over kinds; kernels before 5.9 had one kind."""
+    found: dict[str, int] = {}
+    for line in vmstat.split(b"\n"):
+        name, _, value = line.partition(b" ")
+        if name in _VMSTAT:
+            found[name.decode()] = int(value)
+        elif name.startswith(b"allocstall"):
+            found["allocstall"] = found.get("allocstall", 0) + int(value)
+        elif name in (b"workingset_refault", b"workingset_refault_anon", b"workingset_refault_file"):
+            found["refaults"] = found.get("refaults", 0) + int(value)
+    return dict(found)
+
+
+def psi(cpu: bytes, io: bytes, memory: bytes) -> Psi | None:
+    """Totals of the three pressure files; None where there are none."""
+    if not (cpu or io or memory):
+        return None
+    (cpu_some, _), (io_some, io_full), (memory_some, memory_full) = _pressure(cpu), _pressure(io), _pressure(memory)
+    return Psi(cpu_some, io_some, io_full, memory_some, memory_full)
+
+
+def _pressure(text: bytes) -> tuple[int | None, int | None]:
+    """(some, full) in ns."""
+    totals: dict[bytes, int] = {}
+    for line in text.split(b"\n"):
+        kind, _, total = line.partition(b" ")
+        if kind:
+            totals[kind] = int(total.rpartition(b"total=")[2]) * _US
+    return totals.get(b"some"), totals.get(b"full")
+
+
+def disks(diskstats: bytes) -> list[DiskSample]:
+    """Every line of /proc/diskstats, partitions too."""
+    found = []
+    for line in diskstats.split(b"\n"):
+        f = line.split()
+        if len(f) >= 14:
+            reads, read_sectors, read_ms, writes, write_sectors, write_ms = (int(f[i]) for i in (3, 5, 6, 7, 9, 10))
+            name = f[2].decode("utf-8", "replace")
+            read_bytes, write_bytes = read_sectors * SECTOR_BYTES, write_sectors * SECTOR_BYTES
+            found.append(DiskSample(name, reads, read_bytes, read_ms, writes, write_bytes, write_ms, int(f[12])))
+    return found
+
+
+def nets(dev: bytes) -> list[NetSample]:
+    """/proc/net/dev without lo."""
+    found = []
+    for line in dev.split(b"\n")[2:]:
+        name, colon, counters = line.rpartition(b":")
+        f = counters.split()
+        if colon and len(f) >= 16 and name.strip() != b"lo":
+            found.append(NetSample(name.strip().decode("utf-8", "replace"), int(f[0]), int(f[8]), int(f[3]), int(f[11])))
+    return found
+
+
+def tcp_retrans(snmp: bytes) -> int | None:
+    """RetransSegs of the Tcp lines of /proc/net/snmp."""
+    lines = [line.split() for line in snmp.split(b"\n") if line.startswith(b"Tcp:")]
+    if len(lines) != 2 or b"RetransSegs" not in lines[0]:
+        return None
+    return int(lines[1][lines[0].index(b"RetransSegs")])

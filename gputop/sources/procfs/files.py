@@ -1,0 +1,128 @@
+"""Files of /proc that are read again and again: opened once, read in place.
+
+`os.pread` on a kept descriptor costs half to a tenth of open, read and close, and it fails with ESRCH once the process is
+gone, even where its pid has been given away again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+
+LIMIT = 16_384
+"""Most descriptors kept, however high RLIMIT_NOFILE is: the kernel pays about 2 KB for each."""
+RESERVE = 256
+"""Descriptors left to the rest of the program."""
+
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC
+
+
+class Descriptors:
+    """How many descriptors may still be kept. Raises the soft RLIMIT_NOFILE of this process as far as it needs and may."""
+
+    __slots__ = ("kept", "limit")
+
+    def __init__(self) -> None:
+        self.kept = 0
+        self.limit = _raised_limit() - RESERVE
+
+    def take(self, share: float) -> bool:
+        """Whether one more may be kept by someone who may use ``share`` of all."""
+        if self.kept >= self.limit * share:
+            return False
+        self.kept += 1
+        return True
+
+
+def _raised_limit() -> int:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft = LIMIT if soft == resource.RLIM_INFINITY else soft
+    wanted = LIMIT if hard == resource.RLIM_INFINITY else min(hard, LIMIT)
+    if soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError):
+            return soft
+    return min(max(soft, wanted), LIMIT)
+
+
+class KeptFile:
+    """One file, kept open where the descriptors suffice. What cannot be read says why in ``reason`` and is not tried again."""
+
+    __slots__ = ("_fd", "_share", "_size", "path", "pool", "reason")
+
+    def __init__(self, path: str, size: int, pool: Descriptors, share: float = 1.0) -> None:
+        self.path = path
+        self.reason = ""
+        self._fd = -1
+        self._size = size
+        self.pool = pool
+        self._share = share
+
+    def read(self) -> bytes:
+        """Its text, cut to ``size``; empty where unreadable. Raises ProcessLookupError when the process is gone."""
+        if self.reason:
+            return b""
+        try:
+            if self._fd >= 0:
+                return os.pread(self._fd, self._size, 0)
+            return self._first_read()
+        except ProcessLookupError:
+            raise
+        except OSError as error:
+            return self._refuse(error)
+
+    def _first_read(self) -> bytes:
+        fd = os.open(self.path, _FLAGS)
+        try:
+            data = os.pread(fd, self._size, 0)
+        except OSError:
+            os.close(fd)
+            raise
+        if self.pool.take(self._share):
+            self._fd = fd
+        else:
+            os.close(fd)
+        return data
+
+    def _refuse(self, error: OSError) -> bytes:
+        """Remember why, unless it may pass (descriptors used up) or the process is gone with its folder."""
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR):
+            return b""
+        if error.errno == errno.ENOENT and not os.path.exists(os.path.dirname(self.path)):
+            raise ProcessLookupError(self.path) from error
+        self.close()
+        self.reason = why(error)
+        return b""
+
+    def retry(self) -> None:
+        """Forget that it was refused: an exec may have changed who may read it."""
+        self.reason = ""
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            self.pool.kept -= 1
+
+
+def why(error: OSError) -> str:
+    """The reason in words."""
+    if error.errno == errno.ENOENT:
+        return "not offered by this kernel"
+    return (error.strerror or str(error)).lower()
+
+
+def read_once(path: str, size: int) -> bytes | None:
+    """The first ``size`` bytes of a file that is seldom read; None where it is gone or not readable."""
+    try:
+        fd = os.open(path, _FLAGS)
+    except OSError:
+        return None
+    try:
+        return os.read(fd, size)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)

@@ -1,0 +1,98 @@
+"""Who a process is: what changes only by exec, prctl, taskset or a move to another cgroup."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from gputop.environment import ENV_OF_INTEREST
+from gputop.frame import ProcInfo
+from gputop.sources.procfs import parse
+from gputop.sources.procfs.files import read_once
+from gputop.sources.procfs.users import Users
+
+_WANTED = frozenset(name.encode() for name in ENV_OF_INTEREST)
+_ENVIRON_BYTES = 262_144
+
+
+class Identity:
+    """Keeps the texts it was made of, so that looking again costs no parsing when nothing changed."""
+
+    __slots__ = ("_cgroup", "_cmdline", "_folder", "_status", "_users", "info")
+
+    def __init__(self, folder: str, pid: int, users: Users) -> None:
+        self.info = ProcInfo(pid, 0)
+        self._folder = folder
+        self._users = users
+        self._cmdline = self._cgroup = self._status = b""
+
+    def read(self, stat: parse.Stat) -> ProcInfo:
+        """Everything anew: it is new, or ran another program."""
+        self._cmdline, self._cgroup, self._status = self._texts(stat)
+        uid = _uid(self._status)
+        self.info = msgspec.structs.replace(
+            self.info,
+            start_ticks=stat.start_ticks,
+            ppid=stat.ppid,
+            uid=uid,
+            user="" if uid is None else self._users.name(uid),
+            comm=parse.text(stat.comm),
+            cmdline=parse.cmdline(self._cmdline),
+            exe="" if stat.kthread else self._exe(),
+            ns_pid=_ns_pid(self._status, self.info.pid),
+            cgroup=parse.main_cgroup(parse.cgroups(self._cgroup)),
+            cpus_allowed=parse.text(parse.status_line(self._status, b"Cpus_allowed_list")),
+            env={} if stat.kthread else self._env(),
+        )
+        return self.info
+
+    def refresh(self, stat: parse.Stat) -> bool:
+        """Look again at what changes without an exec; whether anything did."""
+        cmdline, cgroup, status = self._texts(stat)
+        uid = _uid(status)
+        found = {
+            "ppid": stat.ppid,
+            "uid": uid,
+            "user": "" if uid is None else self._users.name(uid),
+            "cmdline": self.info.cmdline if cmdline == self._cmdline else parse.cmdline(cmdline),
+            "cgroup": self.info.cgroup if cgroup == self._cgroup else parse.main_cgroup(parse.cgroups(cgroup)),
+            "cpus_allowed": parse.text(parse.status_line(status, b"Cpus_allowed_list")),
+        }
+        self._cmdline, self._cgroup = cmdline, cgroup
+        return self.change(**found)
+
+    def change(self, **found: object) -> bool:
+        """Take over fields; whether any differs from what it was."""
+        if all(getattr(self.info, name) == value for name, value in found.items()):
+            return False
+        self.info = msgspec.structs.replace(self.info, **found)
+        return True
+
+    def _texts(self, stat: parse.Stat) -> tuple[bytes, bytes, bytes]:
+        """A zombie has no command line any more: the one it had stands."""
+        cmdline = self._cmdline
+        if not stat.kthread and stat.state not in "ZX":
+            cmdline = read_once(self._folder + "cmdline", parse.CMDLINE_BYTES) or b""
+        return cmdline, read_once(self._folder + "cgroup", 8192) or b"", read_once(self._folder + "status", 16_384) or b""
+
+    def _exe(self) -> str:
+        try:
+            return parse.text(os.readlink(os.fsencode(self._folder + "exe")))
+        except OSError:
+            return ""
+
+    def _env(self) -> dict[str, str]:
+        return parse.environ(read_once(self._folder + "environ", _ENVIRON_BYTES) or b"", _WANTED)
+
+
+def _uid(status: bytes) -> int | None:
+    """The effective uid."""
+    fields = parse.status_line(status, b"Uid").split()
+    return int(fields[1]) if len(fields) > 1 else None
+
+
+def _ns_pid(status: bytes, pid: int) -> int | None:
+    """Its pid in the innermost namespace, where that is another number or another namespace than ours."""
+    pids = parse.status_line(status, b"NSpid").split()
+    return int(pids[-1]) if len(pids) > 1 or (pids and int(pids[-1]) != pid) else None

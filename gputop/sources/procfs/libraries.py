@@ -1,0 +1,151 @@
+"""Which processes use CUDA, and which frameworks they load: from what they map and hold open.
+
+A process loads libcuda long after it started, so it is looked at again with growing delay. Reading the maps of a large
+process takes a millisecond, so that all looking together may take a small share of one CPU; who is likely comes first.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import time
+
+from gputop.sources.procfs.process import Process
+
+SHARE = 0.003
+"""Of one CPU, what looking may take in the long run."""
+BURST_NS = 30_000_000
+"""What it may take at once, so that a start finds the trainers quickly."""
+TICK_NS = 3_000_000
+"""What it may take in one tick after the first."""
+_MAPS_BYTES = 8 * 1024 * 1024
+_DESCRIPTORS = 512
+_SECOND_NS = 1_000_000_000
+_LIKELY_RSS_BYTES = 64 * 1024 * 1024
+
+_LIBRARIES: tuple[tuple[str, tuple[bytes, ...]], ...] = (
+    ("cuda", (b"/libcuda.so",)),
+    ("cudart", (b"/libcudart.so", b"/libcudart-")),
+    ("nvml", (b"/libnvidia-ml.so",)),
+    ("torch", (b"/libtorch.so", b"/libtorch_cpu.so", b"/libtorch_python.so")),
+    ("jax", (b"/jaxlib/",)),
+    ("tensorflow", (b"/libtensorflow", b"/_pywrap_tensorflow")),
+    ("dali", (b"/libdali",)),
+    ("grain", (b"/grain/",)),
+)
+
+
+class Libraries:
+    """A queue of processes to look at, the most urgent first."""
+
+    def __init__(self) -> None:
+        self._due: list[tuple[int, int, int]] = []
+        """(when, pid, start_ticks)"""
+        self._delay_ns: dict[tuple[int, int], int] = {}
+        self._credit_ns = BURST_NS
+        self._credited_ns = 0
+
+    def add(self, process: Process, now: int, parent: Process | None) -> None:
+        """A new process, or one that runs another program. A forked child maps what its parent mapped."""
+        inherits = parent is not None and bool(process.info.cmdline) and _same_program(process, parent)
+        if inherits and parent is not None:
+            process.identity.change(uses_cuda=parent.info.uses_cuda, libs=parent.info.libs)
+        likely = _likely(process)
+        self._push(process, now + (5 * _SECOND_NS if inherits else 0 if likely else 3 * _SECOND_NS), _SECOND_NS // 2 if likely else 0)
+
+    def hurry(self, process: Process, now: int) -> None:
+        """It turned out to matter."""
+        self._push(process, now, _SECOND_NS // 2)
+
+    def _push(self, process: Process, due: int, delay: int) -> None:
+        who = (process.pid, process.stat.start_ticks)
+        self._delay_ns[who] = delay or 3 * _SECOND_NS
+        heapq.heappush(self._due, (due, *who))
+
+    def run(self, now: int, processes: dict[int, Process]) -> list[Process]:
+        """Look at those that are due, as far as the budget goes; returns those of which something new was found."""
+        self._credit_ns = min(BURST_NS, self._credit_ns + int((now - self._credited_ns) * SHARE)) if self._credited_ns else BURST_NS
+        changed: list[Process] = []
+        left = min(self._credit_ns, TICK_NS) if self._credited_ns else self._credit_ns
+        self._credited_ns = now
+        while left > 0 and self._due and self._due[0][0] <= now:
+            started = time.thread_time_ns()
+            _, pid, start_ticks = heapq.heappop(self._due)
+            process = processes.get(pid)
+            if process is None or process.stat.start_ticks != start_ticks:
+                self._delay_ns.pop((pid, start_ticks), None)
+            elif self._look(process, now):
+                changed.append(process)
+            took = time.thread_time_ns() - started
+            self._credit_ns, left = self._credit_ns - took, left - took
+        return changed
+
+    def _look(self, process: Process, now: int) -> bool:
+        who = (process.pid, process.stat.start_ticks)
+        delay = self._delay_ns.get(who, 3 * _SECOND_NS)
+        uses_cuda, libs = look(process.folder)
+        if uses_cuda is None:
+            self._delay_ns.pop(who, None)
+            return process.identity.change(uses_cuda=None, libs=[])
+        longest = 60 if _likely(process) else 300
+        self._delay_ns[who] = min(delay * 2, longest * _SECOND_NS)
+        heapq.heappush(self._due, (now + delay, *who))
+        return process.identity.change(uses_cuda=uses_cuda, libs=libs)
+
+
+def _same_program(process: Process, parent: Process) -> bool:
+    return process.info.cmdline == parent.info.cmdline and process.info.exe == parent.info.exe
+
+
+def _likely(process: Process) -> bool:
+    """Python, or large."""
+    info, sample = process.info, process.sample
+    if b"python" in os.fsencode(info.exe) or info.comm.startswith(("python", "pt_data")):
+        return True
+    return sample is not None and sample.rss_bytes > _LIKELY_RSS_BYTES
+
+
+def look(folder: str) -> tuple[bool | None, list[str]]:
+    """(uses CUDA, libraries) of the process under ``folder``; (None, []) where its maps cannot be read."""
+    maps = _read_maps(folder)
+    if maps is None:
+        return None, []
+    libs = [name for name, marks in _LIBRARIES if any(mark in maps for mark in marks)]
+    return "cuda" in libs or "cudart" in libs or holds_device(folder, watches="nvml" in libs), libs
+
+
+def _read_maps(folder: str) -> bytes | None:
+    """/proc/PID/maps gives a page at a time."""
+    try:
+        fd = os.open(folder + "maps", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        while size < _MAPS_BYTES and (chunk := os.read(fd, 262_144)):
+            chunks.append(chunk)
+            size += len(chunk)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    return b"".join(chunks)
+
+
+def holds_device(folder: str, watches: bool) -> bool:
+    """Whether a descriptor is a GPU. NVML opens /dev/nvidia0 too, so for who ``watches`` only CUDA's own /dev/nvidia-uvm counts."""
+    try:
+        names = os.listdir(folder + "fd")[:_DESCRIPTORS]
+    except OSError:
+        return False
+    for name in names:
+        try:
+            target = os.readlink(folder + "fd/" + name)
+        except OSError:
+            continue
+        if target == "/dev/nvidia-uvm" or (not watches and target.startswith("/dev/nvidia") and target[11:].isdigit()):
+            return True
+    return False
+
+

@@ -1,0 +1,158 @@
+"""One process: what is kept open of it, what it was last, and how it is read."""
+
+from __future__ import annotations
+
+import time
+
+from gputop.frame import ProcInfo
+from gputop.frame import ProcSample
+from gputop.frame import ThreadSample
+from gputop.sources.procfs import parse
+from gputop.sources.procfs.files import Descriptors
+from gputop.sources.procfs.files import KeptFile
+from gputop.sources.procfs.identity import Identity
+from gputop.sources.procfs.threads import Threads
+from gputop.sources.procfs.tick import Tick
+from gputop.sources.procfs.users import Users
+from gputop.sources.procfs.waits import RUNNING
+from gputop.sources.procfs.waits import Waits
+
+COLD_SHARE = 0.5
+"""Of all descriptors, so much at most goes to processes that are read once a second."""
+_UNREAD = parse.Stat(b"", "", 0, False, 0, 0, 0, 0, 0, 0, 0, b"", 0, 0)
+
+
+class Process:
+    """A process under observation. Every reader raises ProcessLookupError once it is gone or its pid is another's.
+
+    While its schedstat stays the same its main thread has neither left nor got a CPU, so its context switches and the
+    system call it sleeps in are the same too, and are restated without asking.
+    """
+
+    __slots__ = (
+        "_io", "_io_bytes", "_sched", "_sched_data", "_sched_numbers", "_stat", "_stat_data", "_status", "_switches", "_threads",
+        "_wait", "_waits", "folder", "identity", "pid", "sample", "slot", "stat",
+    )  # fmt: skip
+
+    def __init__(self, proc: str, pid: int, slot: int, pool: Descriptors, users: Users) -> None:
+        folder = self.folder = f"{proc}{pid}/"
+        self.pid = pid
+        self.slot = slot
+        self.identity = Identity(folder, pid, users)
+        self.stat = _UNREAD
+        self.sample: ProcSample | None = None
+        self._stat = KeptFile(folder + "stat", 1024, pool, COLD_SHARE)
+        self._sched = KeptFile(folder + "schedstat", 128, pool, COLD_SHARE)
+        self._status = KeptFile(folder + "status", 16_384, pool, COLD_SHARE)
+        self._io = KeptFile(folder + "io", 512, pool, COLD_SHARE)
+        self._stat_data = self._sched_data = b""
+        self._sched_numbers: tuple[int | None, int | None, int | None] = (None, None, None)
+        self._switches: tuple[int | None, int | None] = (None, None)
+        self._io_bytes: tuple[int | None, int | None, int | None] = (None, None, None)
+        self._threads: Threads | None = None
+        self._waits: Waits | None = None
+        self._wait: tuple[int | None, int | None, str | None] = (None, None, None)
+
+    @property
+    def info(self) -> ProcInfo:
+        return self.identity.info
+
+    def read(self, tick: Tick, hot: bool) -> bool:
+        """Take a sample, per thread where ``hot``; whether it has become another program since the last one."""
+        t_ns = time.monotonic_ns()
+        sched_data = self._sched.read()
+        before = self.stat
+        ran = sched_data != self._sched_data or not sched_data
+        stat = self.stat if before.kthread and not ran else self._read_stat()
+        if ran:
+            self._take_run(sched_data)
+        if ran or stat.num_threads > 1:
+            self._read_io()
+        threads: list[ThreadSample] = []
+        if hot:
+            self._read_wait(ran or stat.state != before.state, stat.state)
+            threads = self._read_threads(tick, stat)
+        self.sample = self._sample(tick, t_ns, stat, threads, hot)
+        # A kworker's name is what it works on at the moment.
+        return stat.stack != before.stack or (stat.comm != before.comm and not before.kthread)
+
+    def _read_stat(self) -> parse.Stat:
+        data = self._stat.read()
+        if data != self._stat_data:
+            stat = parse.stat(data)
+            if self._stat_data and stat.start_ticks != self.stat.start_ticks:
+                raise ProcessLookupError(self.pid)
+            self._stat_data, self.stat = data, stat
+        elif not data:
+            raise ValueError(self._stat.reason)
+        return self.stat
+
+    def _take_run(self, data: bytes) -> None:
+        """Status is read after schedstat: should it run in between, the next schedstat differs and status is read again."""
+        self._sched_data = data
+        if data:
+            self._sched_numbers = parse.schedstat(data)
+        status = self._status.read()
+        self._switches = parse.switches(status) if status else (None, None)
+
+    def _read_io(self) -> None:
+        data = self._io.read()
+        self._io_bytes = parse.io(data) if data else (None, None, None)
+
+    def _read_wait(self, changed: bool, state: str) -> None:
+        if self._waits is None:
+            self._waits, changed = Waits(self.folder, self._stat.pool), True
+        if state == "R":
+            self._wait = (None if self._waits.unreadable() else RUNNING, None, "")
+        elif changed or self._wait[0] == RUNNING:
+            self._wait = self._waits.read()
+
+    def _read_threads(self, tick: Tick, stat: parse.Stat) -> list[ThreadSample]:
+        if self._threads is None:
+            self._threads = Threads(self.folder, self.pid, self._stat.pool)
+        threads = self._threads.read(tick, stat.num_threads)
+        oncpu, delay, slices = self._sched_numbers
+        if oncpu is not None and delay is not None and slices is not None:
+            threads.insert(0, ThreadSample(self.pid, oncpu, delay, slices, stat.state, *self._switches))
+        return threads
+
+    def _sample(self, tick: Tick, t_ns: int, stat: parse.Stat, threads: list[ThreadSample], hot: bool) -> ProcSample:
+        ns = parse.NS_PER_CLOCK_TICK
+        read_bytes, write_bytes, rchar_bytes = self._io_bytes
+        call, argument, wchan = self._wait if hot else (None, None, None)
+        return ProcSample(
+            self.pid, stat.start_ticks, t_ns, stat.state, stat.utime * ns, stat.stime * ns, stat.rss * parse.PAGE_BYTES,
+            stat.num_threads, *self._sched_numbers, *self._switches, stat.minflt, stat.majflt,
+            blkio_delay_ns(stat, tick.boot_ticks) if tick.delays else None, read_bytes, write_bytes, stat.processor, call, argument, wchan,
+            None, threads, None, rchar_bytes,
+        )  # fmt: skip
+
+    def notice(self) -> bool:
+        """Take over what the last reading found out about its identity; whether that is new."""
+        return self.identity.change(
+            threads=self._threads.infos if self._threads else [],
+            wait_unreadable=self._waits.unreadable() if self._waits else "",
+        )
+
+    def retry(self) -> None:
+        """It runs another program: what was refused may be readable now."""
+        for file in (self._stat, self._sched, self._status, self._io, *((self._waits,) if self._waits else ())):
+            file.retry()
+
+    def cool(self) -> None:
+        """No trainer or worker any more: its threads and waits are left alone."""
+        for part in (self._threads, self._waits):
+            if part is not None:
+                part.close()
+        self._threads = self._waits = None
+
+    def close(self) -> None:
+        self.cool()
+        for file in (self._stat, self._sched, self._status, self._io):
+            file.close()
+
+
+def blkio_delay_ns(stat: parse.Stat, boot_ticks: int) -> int | None:
+    """stat field 42; None where it is more than the process's whole life, as some kernels leave garbage there."""
+    alive = boot_ticks - stat.start_ticks + 2
+    return stat.blkio_ticks * parse.NS_PER_CLOCK_TICK if 0 <= stat.blkio_ticks <= alive else None

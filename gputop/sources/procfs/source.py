@@ -1,0 +1,211 @@
+"""Who is read when.
+
+Trainers and workers (`Beat.hot`) in every tick, per thread; everyone else about once a second, spread evenly over the
+ticks. New processes are looked for when the kernel has given out a new pid (/proc/loadavg), at most five times a second.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from gputop.frame import Frame
+from gputop.frame import SourceState
+from gputop.sources import Beat
+from gputop.sources import Settings
+from gputop.sources import Unavailable
+from gputop.sources.procfs import parse
+from gputop.sources.procfs.files import Descriptors
+from gputop.sources.procfs.files import KeptFile
+from gputop.sources.procfs.libraries import Libraries
+from gputop.sources.procfs.process import Process
+from gputop.sources.procfs.tick import Tick
+from gputop.sources.procfs.users import Users
+
+LIST_EVERY_NS = 200_000_000
+LIST_AT_LEAST_NS = 1_000_000_000
+HOT_REFRESH_S = 2
+"""Seconds between two looks at the command line, cgroup and affinity of a trainer or worker."""
+COLD_REFRESH_S = 20
+"""The same for everyone else."""
+
+
+class ProcfsSource:
+    """Processes, threads and identities from /proc.
+
+    ``read`` uses ``beat.hot``, ``beat.gpu_pids`` and ``beat.key`` and fills ``frame.procs``, ``frame.infos`` and ``frame.gone``.
+    """
+
+    name = "procfs"
+
+    def __init__(self, settings: Settings) -> None:
+        root = settings.root.rstrip("/") + "/"
+        self._proc = root + "proc/"
+        self._per_second = max(1, round(1e9 / settings.interval_ns))
+        self._users = Users(root)
+        self._users_seen = 0
+        self._pool = Descriptors()
+        self._libraries = Libraries()
+        self._processes: dict[int, Process] = {}
+        self._slots: list[dict[int, Process]] = [{} for _ in range(self._per_second)]
+        self._hot: dict[int, Process] = {}
+        self._told: dict[int, Process] = {}
+        """Whose identity is new or changed in this tick."""
+        self._gpu_pids: frozenset[int] = frozenset()
+        self._lost: list[int] = []
+        self._births = 0
+        self._number = 0
+        self._names: set[str] = set()
+        """What listing /proc gave last."""
+        self._listed_ns = -LIST_AT_LEAST_NS
+        self._last_pid = b""
+        self._loadavg = KeptFile(self._proc + "loadavg", 128, self._pool)
+        self._delays = False
+
+    def open(self) -> SourceState:
+        """Raises Unavailable without a /proc."""
+        try:
+            pids = [name for name in os.listdir(self._proc) if name.isdecimal()]
+        except OSError as error:
+            raise Unavailable(f"{self._proc}: {error.strerror}", "mount -t proc proc /proc") from error
+        if not pids:
+            raise Unavailable(f"{self._proc} holds no processes", "mount -t proc proc /proc")
+        return self._state()
+
+    def _state(self) -> SourceState:
+        if os.geteuid() == 0:
+            return SourceState(self.name, "ok")
+        hidden = not os.path.exists(self._proc + "1")
+        reason = "of other users' processes nothing (hidepid)" if hidden else "of other users' processes no I/O, libraries, waits"
+        return SourceState(self.name, "partial", reason, "run gputop as root to see them")
+
+    def close(self) -> None:
+        for process in self._processes.values():
+            process.close()
+        self._processes.clear()
+        self._hot.clear()
+        self._loadavg.close()
+
+    def read(self, beat: Beat, frame: Frame) -> None:
+        """Add what this tick reads to ``frame``."""
+        tick = self._tick(beat)
+        self._told.clear()
+        due = self._list(tick, frame)
+        self._follow(beat, tick)
+        due.update(self._slots[tick.number % self._per_second])
+        due.update(self._hot)
+        read = [process for process in due.values() if self._read(process, tick, frame)]
+        read += self._revive(tick, frame)
+        self._look(tick)
+        if beat.key:
+            read = [process for process in self._processes.values() if process.sample is not None]
+        frame.infos.extend(process.info for process in (read if beat.key else self._told.values()))
+        frame.procs.extend(process.sample for process in read if process.sample is not None)
+
+    def _tick(self, beat: Beat) -> Tick:
+        self._number += 1
+        if beat.key:
+            self._delays = self._accounts_delays()
+        boot_ticks = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // parse.NS_PER_CLOCK_TICK
+        return Tick(self._number, beat.t_ns, beat.key, self._per_second, boot_ticks, self._delays)
+
+    def _accounts_delays(self) -> bool:
+        """Kernels before 5.14 have no switch and always account."""
+        try:
+            with open(self._proc + "sys/kernel/task_delayacct", "rb") as file:
+                return file.read().strip() != b"0"
+        except OSError:
+            return True
+
+    def _list(self, tick: Tick, frame: Frame) -> dict[int, Process]:
+        """Find out who came and who went; returns the new."""
+        last_pid = self._loadavg.read().rpartition(b" ")[2]
+        age = tick.t_ns - self._listed_ns
+        if age < LIST_EVERY_NS or (age < LIST_AT_LEAST_NS and last_pid and last_pid == self._last_pid):
+            return {}
+        self._listed_ns, self._last_pid = tick.t_ns, last_pid
+        try:
+            names = set(os.listdir(self._proc))
+        except OSError:
+            return {}
+        gone, born = self._names - names, names - self._names
+        self._names = names
+        for name in gone:
+            if (process := self._processes.get(int(name) if name.isdecimal() else -1)) is not None:
+                self._drop(process, frame)
+        return {int(name): self._adopt(int(name)) for name in born if name.isdecimal()}
+
+    def _adopt(self, pid: int) -> Process:
+        self._births += 1
+        process = Process(self._proc, pid, self._births % self._per_second, self._pool, self._users)
+        self._processes[pid] = self._slots[process.slot][pid] = process
+        return process
+
+    def _drop(self, process: Process, frame: Frame) -> None:
+        process.close()
+        pid = process.pid
+        for table in (self._processes, self._slots[process.slot], self._hot, self._told):
+            table.pop(pid, None)
+        self._names.discard(str(pid))
+        if process.sample is not None:
+            frame.gone.append(pid)
+
+    def _follow(self, beat: Beat, tick: Tick) -> None:
+        """Take over who is hot, and look first at what these and the GPUs' processes map."""
+        hot = {pid: process for pid in beat.hot if (process := self._processes.get(pid)) is not None}
+        for pid, process in self._hot.items():
+            if hot.get(pid) is not process:
+                process.cool()
+        new = (hot.keys() - self._hot.keys()) | (beat.gpu_pids - self._gpu_pids)
+        for pid in new & self._processes.keys():
+            self._libraries.hurry(self._processes[pid], tick.t_ns)
+        self._hot, self._gpu_pids = hot, beat.gpu_pids
+
+    def _read(self, process: Process, tick: Tick, frame: Frame) -> bool:
+        """Read one process; False when it is gone or gave no sense."""
+        try:
+            hot = process.pid in self._hot
+            if process.read(tick, hot):
+                self._identify(process, tick)
+            elif self._refresh_due(process, tick, hot) and process.identity.refresh(process.stat):
+                self._told[process.pid] = process
+            if hot and process.notice():
+                self._told[process.pid] = process
+        except ProcessLookupError:
+            self._drop(process, frame)
+            self._lost.append(process.pid)
+            return False
+        except (ValueError, IndexError):
+            return False
+        return True
+
+    def _identify(self, process: Process, tick: Tick) -> None:
+        process.retry()
+        info = process.identity.read(process.stat)
+        self._told[process.pid] = process
+        if not process.stat.kthread:
+            self._libraries.add(process, tick.t_ns, self._processes.get(info.ppid))
+
+    def _refresh_due(self, process: Process, tick: Tick, hot: bool) -> bool:
+        if process.stat.kthread:
+            return False
+        if hot:
+            return not (tick.number + process.pid) % (HOT_REFRESH_S * self._per_second)
+        return not (tick.number // self._per_second + process.pid) % COLD_REFRESH_S
+
+    def _revive(self, tick: Tick, frame: Frame) -> list[Process]:
+        """A pid that was given away again within the tick is a new process."""
+        lost, self._lost = self._lost, []
+        found = [self._adopt(pid) for pid in lost if os.path.exists(f"{self._proc}{pid}")]
+        self._names.update(str(process.pid) for process in found)
+        return [process for process in found if self._read(process, tick, frame)]
+
+    def _look(self, tick: Tick) -> None:
+        """Libraries that are due, and names of users that came late."""
+        for process in self._libraries.run(tick.t_ns, self._processes):
+            self._told[process.pid] = process
+        if self._users.resolved != self._users_seen:
+            self._users_seen = self._users.resolved
+            for process in self._processes.values():
+                if process.info.uid is not None and process.identity.change(user=self._users.name(process.info.uid)):
+                    self._told[process.pid] = process

@@ -1,0 +1,183 @@
+"""The threads of one trainer or worker.
+
+Those that ran lately are read in every tick; those that rest (64 of a pool of 80 do nothing all day) about once a second,
+in rotation, and in key frames. A thread that was not read in a tick is left out of that tick's sample.
+"""
+
+from __future__ import annotations
+
+import os
+
+from gputop.frame import ThreadInfo
+from gputop.frame import ThreadSample
+from gputop.sources.procfs import parse
+from gputop.sources.procfs.files import Descriptors
+from gputop.sources.procfs.files import KeptFile
+from gputop.sources.procfs.files import read_once
+from gputop.sources.procfs.tick import Tick
+
+FOLLOWED = 64
+"""Threads of one process that are read in every tick; what ran beyond them is read about once a second."""
+NEVER_REST = 8
+"""So few are read in every tick, resting or not."""
+LISTED = 1024
+"""Threads of one process that are known at all."""
+NAMED = 512
+"""Threads of one process whose names are told."""
+RESTING_AFTER = 50
+"""Ticks without running after which a thread is taken to rest."""
+_STATE_EVERY = 5
+
+
+class Thread:
+    """One thread. While its schedstat stays the same it has not left or got a CPU, so its switches are the same too."""
+
+    __slots__ = ("_data", "_sched", "_stat", "_status", "comm", "idle", "looks", "resting", "sample", "tid")
+
+    def __init__(self, folder: str, tid: int, pool: Descriptors) -> None:
+        base = f"{folder}task/{tid}/"
+        self.tid = tid
+        self.comm = ""
+        self.looks = 0
+        self.idle = 0
+        self.resting = False
+        self.sample: ThreadSample | None = None
+        self._data = b""
+        self._sched = KeptFile(base + "schedstat", 128, pool)
+        self._stat = KeptFile(base + "stat", 1024, pool)
+        self._status = KeptFile(base + "status", 16_384, pool)
+
+    def read(self, tick: Tick) -> ThreadSample | None:
+        """Its sample, None where the kernel keeps no schedstat. Raises ProcessLookupError when it has ended."""
+        data = self._sched.read()
+        sample = self.sample
+        if data != self._data or sample is None:
+            self.idle = 0
+            return self._read_changed(data, tick)
+        self.idle += 1
+        # It may have been woken and wait for a CPU: run delay is booked when the wait is over, only the state tells before.
+        if sample.state == "R" or sample.state is None or not (tick.number + self.tid) % _STATE_EVERY:
+            return self._read_state(sample)
+        return sample
+
+    def _read_changed(self, data: bytes, tick: Tick) -> ThreadSample | None:
+        if not data:
+            return None
+        oncpu, delay, slices = parse.schedstat(data)
+        state, vol, invol = None, None, None
+        if tick.statuses > 0:
+            tick.statuses -= 1
+            status = self._status.read()
+            state, (vol, invol) = parse.status_state(status), parse.switches(status)
+        self._data = data
+        self.sample = ThreadSample(self.tid, oncpu, delay, slices, state, vol, invol)
+        return self.sample
+
+    def _read_state(self, sample: ThreadSample) -> ThreadSample:
+        state = parse.state(self._stat.read())
+        if state != sample.state:
+            counts = (sample.oncpu_ns, sample.run_delay_ns, sample.timeslices)
+            sample = self.sample = ThreadSample(self.tid, *counts, state, sample.vol, sample.invol)
+        return sample
+
+    def close(self) -> None:
+        self._sched.close()
+        self._stat.close()
+        self._status.close()
+
+
+class Threads:
+    """All threads of one process but its main one, which is the process's own sample."""
+
+    __slots__ = ("_folder", "_followed", "_known", "_listed_ns", "_listings", "_lost", "_main", "_pool", "_resting", "_woke", "infos")
+
+    def __init__(self, folder: str, pid: int, pool: Descriptors) -> None:
+        self._folder = folder
+        self._main = pid
+        self._pool = pool
+        self._known: dict[int, Thread] = {}
+        self._followed: list[Thread] = []
+        self._resting: list[Thread] = []
+        self._listed_ns = -(10**10)
+        self._listings = 0
+        self._lost = False
+        self._woke = False
+        self.infos: list[ThreadInfo] = []
+
+    def read(self, tick: Tick, count: int) -> list[ThreadSample]:
+        """Samples of those read in this tick. ``count`` is what stat says: it tells when to list them again."""
+        self._list_if_due(tick, count)
+        samples = [sample for thread in self._due(tick) if (sample := self._read(thread, tick)) is not None]
+        if self._lost or self._woke or (self._resting and not (tick.number + self._main) % RESTING_AFTER):
+            self._sort()
+        return samples
+
+    def _read(self, thread: Thread, tick: Tick) -> ThreadSample | None:
+        try:
+            sample = thread.read(tick)
+        except ProcessLookupError:
+            self._lost = True
+            self._known.pop(thread.tid, None)
+            thread.close()
+            return None
+        except (ValueError, IndexError):
+            return None
+        self._woke |= thread.resting and not thread.idle and len(self._followed) < FOLLOWED
+        return sample
+
+    def _due(self, tick: Tick) -> list[Thread]:
+        if tick.key or not self._resting:
+            return self._followed + self._resting
+        return self._followed + self._resting[tick.number % tick.per_second :: tick.per_second]
+
+    def _list_if_due(self, tick: Tick, count: int) -> None:
+        age = tick.t_ns - self._listed_ns
+        changed = self._lost or count != len(self._known) + 1
+        if age >= 1_000_000_000 or (changed and age >= 200_000_000):
+            self._listed_ns = tick.t_ns
+            self._listings += 1
+            self._list()
+
+    def _list(self) -> None:
+        try:
+            tids = {int(name) for name in os.listdir(self._folder + "task")[:LISTED]}
+        except OSError:
+            return
+        tids.discard(self._main)
+        for tid in self._known.keys() - tids:
+            self._known.pop(tid).close()
+        for tid in tids - self._known.keys():
+            self._known[tid] = Thread(self._folder, tid, self._pool)
+        self._name()
+        self._sort()
+
+    def _name(self) -> None:
+        """Threads get their names late: look again at the young, and now and then at the old."""
+        for thread in self._known.values():
+            thread.looks += 1
+            if thread.looks <= 3 or (thread.tid + self._listings) % 10 == 0:
+                comm = read_once(f"{self._folder}task/{thread.tid}/comm", 64)
+                thread.comm = thread.comm if comm is None else parse.text(comm.rstrip(b"\n"))
+        infos = [ThreadInfo(thread.tid, thread.comm) for thread in self._known.values()][:NAMED]
+        if infos != self.infos:
+            self.infos = infos
+
+    def _sort(self) -> None:
+        """Those that ran lately first."""
+        self._lost = self._woke = False
+        order = sorted(self._known.values(), key=_idle)
+        awake = sum(1 for thread in order if thread.idle < RESTING_AFTER)
+        cut = min(max(awake, NEVER_REST), FOLLOWED)
+        self._followed, self._resting = order[:cut], order[cut:]
+        for place, thread in enumerate(order):
+            thread.resting = place >= cut
+
+    def close(self) -> None:
+        for thread in self._known.values():
+            thread.close()
+        self._known.clear()
+        self._followed, self._resting = [], []
+
+
+def _idle(thread: Thread) -> int:
+    return thread.idle

@@ -1,0 +1,24 @@
+"""One tick as the readers of processes and threads see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+STATUSES = 64
+"""Most status texts of secondary threads read in one tick (9 us each); beyond it their state and switches are None."""
+
+
+@dataclass(slots=True)
+class Tick:
+    """``number`` counts ticks without gaps, so that a rotation over ticks leaves nobody out."""
+
+    number: int
+    t_ns: int
+    key: bool
+    per_second: int
+    """Ticks in about a second, at least 1."""
+    boot_ticks: int = 0
+    """CLOCK_BOOTTIME in clock ticks, as processes' start times are."""
+    delays: bool = True
+    """Whether the kernel accounts delays (kernel.task_delayacct)."""
+    statuses: int = STATUSES

@@ -1,0 +1,96 @@
+"""What a sleeping main thread waits in: /proc/PID/syscall and wchan.
+
+A DataLoader worker that is *ahead* polls its index queue with a timeout; one that is *blocked* sits in a read, a futex or
+a connect. Both are state S; only the system call and its argument tell them apart.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import struct
+
+from gputop.sources.procfs.files import Descriptors
+from gputop.sources.procfs.files import KeptFile
+from gputop.sources.procfs.parse import text
+
+RUNNING = -1
+
+# System call number -> (which argument is the timeout, what it is: ms, or a pointer to seconds and 1/N seconds).
+_MS, _MICRO, _NANO = 1, 1_000_000, 1_000_000_000
+_TIMEOUTS: dict[str, dict[int, tuple[int, int]]] = {
+    # poll, select, epoll_wait, pselect6, ppoll, epoll_pwait, epoll_pwait2
+    "x86_64": {7: (2, _MS), 23: (4, _MICRO), 232: (3, _MS), 270: (4, _NANO), 271: (2, _NANO), 281: (3, _MS), 441: (3, _NANO)},
+    # epoll_pwait, pselect6, ppoll, epoll_pwait2
+    "aarch64": {22: (3, _MS), 72: (4, _NANO), 73: (2, _NANO), 441: (3, _NANO)},
+}
+TIMEOUTS = _TIMEOUTS.get(platform.machine(), {})
+
+
+class Waits:
+    """The wait of one process, as (syscall, argument, wchan); each None where it cannot be read."""
+
+    __slots__ = ("_folder", "_syscall", "_wchan")
+
+    def __init__(self, folder: str, pool: Descriptors) -> None:
+        self._folder = folder
+        self._syscall = KeptFile(folder + "syscall", 256, pool)
+        self._wchan = KeptFile(folder + "wchan", 128, pool)
+
+    def read(self) -> tuple[int | None, int | None, str | None]:
+        """Ask the kernel. The thread need not be asleep any more: then the call is `RUNNING`."""
+        call, argument = self._parse(self._syscall.read())
+        name = self._wchan.read()
+        return call, argument, text(name) if name and name != b"0" else None
+
+    def unreadable(self) -> str:
+        """Why the system call cannot be read, empty where it can."""
+        reason = self._syscall.reason
+        if reason and "not permitted" in reason:
+            return reason + " (needs CAP_SYS_PTRACE, or kernel.yama.ptrace_scope=0 for the same user)"
+        return reason
+
+    def _parse(self, data: bytes) -> tuple[int | None, int | None]:
+        fields = data.split()
+        if not fields:
+            return None, None
+        if fields[0] in (b"running", b"-1") or len(fields) < 7:
+            return RUNNING, None
+        call = int(fields[0])
+        where, unit = TIMEOUTS.get(call, (0, 0))
+        argument = int(fields[where + 1], 16)
+        return call, self._timeout_ms(argument, unit) if unit else _signed(argument, 64)
+
+    def _timeout_ms(self, argument: int, unit: int) -> int | None:
+        """-1 is for ever, as in poll(2)."""
+        if unit == _MS:
+            return _signed(argument & 0xFFFF_FFFF, 32)
+        if argument == 0:
+            return -1
+        pair = self._memory(argument)
+        return None if pair is None else pair[0] * 1000 + pair[1] * 1000 // unit
+
+    def _memory(self, address: int) -> tuple[int, int] | None:
+        """Two longs of its memory: what lets us read its system call lets us read them."""
+        try:
+            fd = os.open(self._folder + "mem", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            return struct.unpack("@2q", os.pread(fd, 16, address))
+        except (OSError, OverflowError, struct.error):
+            return None
+        finally:
+            os.close(fd)
+
+    def retry(self) -> None:
+        self._syscall.retry()
+        self._wchan.retry()
+
+    def close(self) -> None:
+        self._syscall.close()
+        self._wchan.close()
+
+
+def _signed(value: int, bits: int) -> int:
+    return value - (1 << bits) if value >> (bits - 1) else value
