@@ -29,20 +29,19 @@ class Collected:
     frames: list[Frame] = field(default_factory=list)
 
     @property
-    def late_ms(self) -> list[float]:
-        """Lateness of each tick."""
-        return [frame.late_ns / 1e6 for frame in self.frames]
+    def steady(self) -> list[Frame]:
+        """The frames after the first second, in which sources are opened."""
+        return [frame for frame in self.frames if frame.t_ns >= self.frames[0].t_ns + 1_000_000_000]
 
-    @property
-    def missed(self) -> int:
-        """Ticks that the collector says it skipped."""
-        return sum(frame.missed for frame in self.frames)
+    def skipped(self) -> int:
+        """Steady ticks that the collector says it skipped."""
+        return sum(frame.missed for frame in self.steady[1:])
 
     def unaccounted(self, interval_ns: int = 100_000_000) -> int:
-        """Deadlines that neither a frame nor a frame's ``missed`` accounts for."""
-        first, last = self.frames[0], self.frames[-1]
+        """Steady deadlines that neither a frame nor a frame's ``missed`` accounts for."""
+        first, last = self.steady[0], self.steady[-1]
         beats = round(((last.t_ns - last.late_ns) - (first.t_ns - first.late_ns)) / interval_ns)
-        return beats - (len(self.frames) - 1) - self.missed
+        return beats - (len(self.steady) - 1) - self.skipped()
 
 
 def collect(env: dict[str, str], seconds: float, prefix: list[str] | None = None, *arguments: str) -> Collected:
@@ -71,7 +70,7 @@ def report(run_s: float = 20.0) -> Iterator[str]:
         with crowd(hogs, busy_us=-1, life_s=int(run_s) + 30):
             time.sleep(1)
             collected = collect(dict(os.environ), run_s, prefix)
-        late = collected.late_ms[5:]
-        rows.append([name, len(late), *(f"{quantile(late, q):.2f}" for q in (0.5, 0.99, 1)), collected.missed, collected.unaccounted()])
+        late = [frame.late_ns / 1e6 for frame in collected.steady]
+        rows.append([name, len(late), *(f"{quantile(late, q):.2f}" for q in (0.5, 0.99, 1)), collected.skipped(), collected.unaccounted()])
     yield f"## Beat beside {hogs} CPU hogs ({HOGS_PER_CPU} per CPU, {run_s:g} s)"
     yield table(["collector", "ticks", "late p50 ms", "p99 ms", "max ms", "skipped and counted", "unaccounted"], rows)
