@@ -1,0 +1,109 @@
+"""The wait-for chain: where a job's lost GPU time lies.
+
+It is walked from the GPU's loss to what the trainer's main thread did meanwhile, and from a wait for data to what kept
+the workers that owed it. Each end of the walk is a *pool*: a path with its share of the loss. Causes claim pools
+(`gputop.diagnosis.verdicts`); what nobody claims stays unexplained.
+
+    data.running  data.runnable  data.throttled  data.disk  data.memory  data.stopped     what the workers did
+    data.lock  data.network  data.pipe  data.timer  data.queue  data.unknown              what blocked them
+    data.starting  data.ahead                                                             just born; all ahead, yet the trainer waits
+    main.computing  main.runnable  main.throttled  main.transfer  main.disk  main.memory  main.stopped
+    main.lock  main.network  main.pipe  main.timer  main.unknown  …                       what blocked the trainer
+    main.sync                                                                             it waited for a GPU that had nothing to do
+"""
+
+from __future__ import annotations
+
+from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.facts import ProcFacts
+
+YOUNG_NS = 2_000_000_000
+"""A worker is starting for this long: interpreter, imports, dataset, first batch."""
+DELAYED, FREE = 0.5, 0.7
+"""Workers that run less than the former share of their busy time are late for what keeps them, from the latter share on for
+their own work; between the two it is shared out."""
+OWED = 0.05
+"""Below this mean share of time in which workers were not ahead, nobody of them owed a batch."""
+
+
+def set_pools(job: JobFacts, now_ns: int) -> None:
+    """Fill in ``job.pools``; empty where there is no loss, or none can be told."""
+    loss = job.lost if job.lost is not None else _host_side_loss(job)
+    if loss <= 0.0:
+        job.pools = {}
+        return
+    pools: dict[str, float] = {}
+    data = min(job.data, loss)
+    for name, share in _worker_shares(job, now_ns).items() if data > 0.0 else ():
+        pools[f"data.{name}"] = share * data
+    for name, share in _main_shares(job, loss - data).items():
+        pools[f"main.{name}"] = share
+    job.pools = {name: share / loss for name, share in pools.items() if share > 0.0}
+
+
+def _host_side_loss(job: JobFacts) -> float:
+    """Without a GPU to measure: the time the trainer was kept from computing."""
+    fractions = job.trainer.state.fractions
+    return 1.0 - fractions.get("computing", 0.0) - fractions.get("waiting-gpu", 0.0)
+
+
+def _main_shares(job: JobFacts, loss: float) -> dict[str, float]:
+    """The loss outside data waits over what the main thread did; what its states cannot hold lies in its wait for the GPU."""
+    if loss <= 0.0:
+        return {}
+    fractions = job.trainer.state.fractions
+    shares = {word: fractions.get(word, 0.0) for word in ("computing", "runnable", "throttled", "transfer", "disk", "memory", "stopped")}
+    shares |= _blocked(job.trainer, fractions.get("blocked", 0.0))
+    held = sum(shares.values())
+    scale = min(1.0, loss / held) if held > 0.0 else 0.0
+    found = {name: share * scale for name, share in shares.items()}
+    found["sync"] = max(0.0, loss - held * scale)
+    return found
+
+
+def _blocked(proc: ProcFacts, share: float) -> dict[str, float]:
+    """A blocked share by what was waited for."""
+    waits = proc.state.waits
+    total = sum(waits.values())
+    return {kind: share * part / total for kind, part in waits.items()} if total > 0.0 else {"unknown": share}
+
+
+def _worker_shares(job: JobFacts, now_ns: int) -> dict[str, float]:
+    """What the workers that were not ahead did, as shares summing to 1."""
+    if not job.workers:
+        return {"starting": 1.0} if job.births else {"ahead": 1.0}
+    totals: dict[str, float] = {}
+    for worker in job.workers:
+        young = now_ns - worker.first_seen_ns < YOUNG_NS and bool(job.births)
+        for name, share in _owing(worker, young).items():
+            totals[name] = totals.get(name, 0.0) + share
+    owed = sum(totals.values())
+    if owed < OWED * len(job.workers):
+        return {"ahead": 1.0}
+    return _lean_to_delays({name: share / owed for name, share in totals.items()})
+
+
+def _owing(worker: ProcFacts, young: bool) -> dict[str, float]:
+    fractions = worker.state.fractions
+    if young:
+        return {"starting": 1.0 - fractions.get("ahead", 0.0)}
+    found = {word: fractions.get(word, 0.0) for word in ("running", "runnable", "throttled", "disk", "memory", "stopped")}
+    found |= _blocked_worker(worker, fractions.get("blocked", 0.0))
+    return found
+
+
+def _blocked_worker(worker: ProcFacts, share: float) -> dict[str, float]:
+    """Being ahead is a queue wait and no delay, so it does not count among the kinds."""
+    waits = {kind: part for kind, part in worker.state.waits.items() if kind != "queue"}
+    total = sum(waits.values())
+    return {kind: share * part / total for kind, part in waits.items()} if total > 0.0 else {"unknown": share}
+
+
+def _lean_to_delays(shares: dict[str, float]) -> dict[str, float]:
+    """Put the workers' own running down to what delays them, the more the smaller its part is."""
+    running = shares.get("running", 0.0)
+    keep = min(1.0, max(0.0, (running - DELAYED) / (FREE - DELAYED)))
+    if keep == 1.0 or running >= 1.0:
+        return shares
+    scale = 1.0 + running * (1.0 - keep) / (1.0 - running)
+    return {name: share * (keep if name == "running" else scale) for name, share in shares.items()}

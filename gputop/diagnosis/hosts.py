@@ -1,0 +1,102 @@
+"""The machine over the window: CPUs, pressure, reclaim, disks, network."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from gputop.board import Board
+from gputop.diagnosis.facts import HostFacts
+from gputop.frame import CpuSample
+from gputop.frame import DiskSample
+from gputop.frame import NetSample
+from gputop.frame import Psi
+from gputop.rates import counter_per_s
+from gputop.rates import cpu_rates
+from gputop.rates import disk_rates
+from gputop.rates import net_rates
+
+_FIELDS = ("cpus", "psi", "disks", "nets", "pswpin", "allocstall", "pgscan_direct", "refaults", "tcp_retrans")
+
+
+class HostTrack:
+    """One short history per field, for fields are read at different paces."""
+
+    __slots__ = ("_history",)
+
+    def __init__(self) -> None:
+        self._history: dict[str, deque[tuple[int, Any]]] = {name: deque() for name in _FIELDS}
+
+    def push(self, board: Board, oldest_ns: int) -> None:
+        """Add what was read since the last push."""
+        for name in _FIELDS:
+            read_ns = board.host_read_ns.get(name)
+            history = self._history[name]
+            if read_ns is not None and (not history or history[-1][0] < read_ns):
+                history.append((read_ns, board.host[name]))
+            while len(history) > 2 and history[1][0] <= oldest_ns:
+                history.popleft()
+
+    def facts(self, board: Board) -> HostFacts:
+        """Means over the window; None for what is not read."""
+        facts = HostFacts(board.header.cpus)
+        cpus = self._ends("cpus")
+        if cpus is not None:
+            old, new, _ns = cpus
+            facts.busy = {cpu: rates.busy_pct / 100 for cpu, rates in cpu_rates(_cpus(old), _cpus(new)).items()}
+            facts.cpus = len(new) or facts.cpus
+        self._set_pressure(facts)
+        self._set_devices(facts)
+        facts.swap_in_per_s = self._per_s("pswpin")
+        facts.direct_reclaim_per_s = self._per_s("pgscan_direct") or self._per_s("allocstall")
+        facts.refaults_per_s = self._per_s("refaults")
+        facts.retrans_per_s = self._per_s("tcp_retrans")
+        return facts
+
+    def _ends(self, name: str) -> tuple[Any, Any, int] | None:
+        history = self._history[name]
+        if len(history) < 2:
+            return None
+        return history[0][1], history[-1][1], history[-1][0] - history[0][0]
+
+    def _per_s(self, name: str) -> float | None:
+        ends = self._ends(name)
+        return None if ends is None else counter_per_s(*ends)
+
+    def _set_pressure(self, facts: HostFacts) -> None:
+        ends = self._ends("psi")
+        if ends is None:
+            return
+        old, new, ns = ends
+        facts.psi_cpu = psi_share(old, new, "cpu_some_ns", ns)
+        facts.psi_io = psi_share(old, new, "io_some_ns", ns)
+        facts.psi_memory = psi_share(old, new, "memory_some_ns", ns)
+
+    def _set_devices(self, facts: HostFacts) -> None:
+        disks, nets = self._ends("disks"), self._ends("nets")
+        if disks is not None:
+            before: dict[str, DiskSample] = {disk.name: disk for disk in disks[0]}
+            rates = {d.name: disk_rates(before[d.name], d, disks[2]) for d in disks[1] if d.name in before}
+            known = {name: rate for name, rate in rates.items() if rate is not None}
+            facts.disk_read_bytes_per_s = sum(rate.read_bytes_per_s for rate in known.values())
+            facts.disk_busy = max(((name, rate.busy_pct / 100) for name, rate in known.items()), key=_second, default=None)
+        if nets is not None:
+            old_nets: dict[str, NetSample] = {net.name: net for net in nets[0]}
+            pairs = [net_rates(old_nets[n.name], n, nets[2]) for n in nets[1] if n.name in old_nets]
+            facts.net_rx_bytes_per_s = sum(pair[0] for pair in pairs if pair is not None)
+            facts.net_tx_bytes_per_s = sum(pair[1] for pair in pairs if pair is not None)
+
+
+def psi_share(old: Psi, new: Psi, name: str, ns: int) -> float | None:
+    """Share of the time in which somebody stalled on that resource."""
+    before, after = getattr(old, name), getattr(new, name)
+    return None if before is None or after is None or ns <= 0 else max(0.0, min(1.0, (after - before) / ns))
+
+
+def _cpus(value: Sequence[CpuSample]) -> Sequence[CpuSample]:
+    return value
+
+
+def _second(pair: tuple[str, float]) -> float:
+    return pair[1]

@@ -1,0 +1,124 @@
+"""Incidents: one per episode of a cause at a trainer, with hysteresis at both ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from dataclasses import field
+from dataclasses import replace
+
+from gputop.board import Board
+from gputop.diagnosis.model import Incident
+from gputop.diagnosis.model import Verdict
+from gputop.diagnosis.symptoms import Standing
+
+BEGIN_NS = 1_000_000_000
+"""A cause must stand this long before it is an incident; it is then dated back to when it began."""
+UNEXPLAINED_NS = 4_000_000_000
+"""What cannot be explained must stand longer: while one window turns into the next, nothing fits for a moment."""
+END_NS = 4_000_000_000
+"""It may be away this long (a checkpoint, an epoch's end) and is still the same episode."""
+MEDIUM_S, HIGH_S = 2.0, 10.0
+"""GPU seconds lost from which an incident is of medium and high severity, where it also cost `MEDIUM_SHARE` of its time."""
+MEDIUM_SHARE, HIGH_SHARE = 0.25, 0.5
+
+
+@dataclass(slots=True)
+class _Episode:
+    """A cause that stands now, with or without an incident yet."""
+
+    first_ns: int
+    last_ns: int
+    lost_s: float = 0.0
+    loudest: float = 0.0
+    incident: Incident | None = None
+    culprit_cpu_ns: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """pid -> (start_ticks, its CPU time when the episode began)"""
+
+
+class Incidents:
+    """Keeps every incident of a stream, oldest first."""
+
+    def __init__(self) -> None:
+        self.all: list[Incident] = []
+        self._episodes: dict[tuple[int | None, str], _Episode] = {}
+
+    def note(self, board: Board, seconds: float, standing: list[Standing]) -> None:
+        """Take in what stands now, ``seconds`` after the last call; end what has been away too long."""
+        for one in standing:
+            if one.troubled:
+                self._extend(board, seconds, one)
+        for key, episode in list(self._episodes.items()):
+            if board.t_ns - episode.last_ns >= END_NS:
+                del self._episodes[key]
+                if episode.incident is not None:
+                    episode.incident.end_ns = episode.last_ns
+            elif episode.incident is not None:
+                _count_culprits(episode, board)
+
+    def _extend(self, board: Board, seconds: float, one: Standing) -> None:
+        verdict = one.verdict
+        key = (verdict.trainer_pid, verdict.cause)
+        episode = self._episodes.get(key)
+        if episode is None:
+            episode = self._episodes[key] = _Episode(board.t_ns - int(seconds * 1e9), board.t_ns)
+        episode.lost_s += one.lost_s * one.shares.get(verdict.cause, 1.0)
+        episode.last_ns = board.t_ns
+        needed_ns = UNEXPLAINED_NS if verdict.cause == "unexplained" else BEGIN_NS
+        if episode.incident is None and board.t_ns - episode.first_ns >= needed_ns:
+            episode.incident = self._begin(episode, verdict)
+        if episode.incident is not None:
+            _update(episode, episode.incident, one, board)
+
+    def _begin(self, episode: _Episode, verdict: Verdict) -> Incident:
+        incident = Incident(
+            len(self.all) + 1, episode.first_ns, None, verdict.symptom, verdict.cause, "info", 0.0, verdict.trainer_pid, verdict.gpu, 0.0,
+            verdict.headline, verdict.detail, [], [], [], [],
+        )  # fmt: skip
+        self.all.append(incident)
+        return incident
+
+
+def severity(lost_s: float, seconds: float, fault: bool) -> str:
+    """By GPU seconds lost, and by their share of the episode, so that a long faint trouble does not grow loud by itself."""
+    share = lost_s / seconds if seconds > 0.0 else 0.0
+    if not fault:
+        return "info"
+    if lost_s >= HIGH_S and share >= HIGH_SHARE:
+        return "high"
+    return "medium" if lost_s >= MEDIUM_S and share >= MEDIUM_SHARE else "low"
+
+
+def _update(episode: _Episode, incident: Incident, one: Standing, board: Board) -> None:
+    """The loudest moment gives text, evidence and fixes; victims and culprits gather over the episode."""
+    verdict = one.verdict
+    loudness = verdict.confidence * (verdict.lost_pct or 1.0)
+    if loudness >= episode.loudest:
+        episode.loudest = loudness
+        incident.headline, incident.detail, incident.confidence = verdict.headline, verdict.detail, verdict.confidence
+        incident.evidence, incident.fixes, incident.symptom = list(verdict.evidence), list(verdict.fixes), verdict.symptom
+    incident.lost_s = episode.lost_s
+    incident.severity = severity(episode.lost_s, (episode.last_ns - episode.first_ns) / 1e9, one.fault)
+    known = {victim.pid for victim in incident.victims}
+    incident.victims += [victim for victim in verdict.victims if victim.pid not in known]
+    _add_culprits(episode, incident, verdict, board)
+
+
+def _add_culprits(episode: _Episode, incident: Incident, verdict: Verdict, board: Board) -> None:
+    """A culprit counts from the window in which it was first seen as one."""
+    for culprit in verdict.culprits:
+        sample = board.procs.get(culprit.pid)
+        if sample is None or culprit.pid in episode.culprit_cpu_ns:
+            continue
+        taken_ns = int((culprit.cpu_s or 0.0) * 1e9)
+        episode.culprit_cpu_ns[culprit.pid] = (sample.start_ticks, sample.utime_ns + sample.stime_ns - taken_ns)
+        incident.culprits.append(culprit)
+
+
+def _count_culprits(episode: _Episode, board: Board) -> None:
+    """Their CPU seconds since the episode began, from their own counters."""
+    incident = episode.incident
+    for i, culprit in enumerate(incident.culprits if incident is not None else ()):
+        sample = board.procs.get(culprit.pid)
+        start_ticks, base_ns = episode.culprit_cpu_ns[culprit.pid]
+        if incident is not None and sample is not None and sample.start_ticks == start_ticks:
+            incident.culprits[i] = replace(culprit, cpu_s=round((sample.utime_ns + sample.stime_ns - base_ns) / 1e9, 2))

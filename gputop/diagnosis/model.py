@@ -1,0 +1,141 @@
+"""What a diagnosis says: the words of DESIGN.md §§5–6 as types. Everything here is plain data, ready for JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from dataclasses import field
+
+SEVERITIES = ("info", "low", "medium", "high")
+"""In rising order. ``info`` is no fault: a pause, a GPU bigger than the job, everything well."""
+
+WORKER_STATES = ("running", "runnable", "disk", "memory", "throttled", "blocked", "ahead", "stopped")
+TRAINER_STATES = (
+    "computing", "waiting-data", "waiting-gpu", "runnable", "transfer", "blocked", "throttled", "disk", "memory", "stopped",
+)  # fmt: skip
+SYMPTOMS = ("input-bound", "transfer-bound", "wait-heavy", "straggler", "compute-bound", "busy-not-working", "idle", "healthy")
+CAUSES = (
+    "none", "cpu-contention", "worker-oversubscription", "affinity", "too-few-workers", "slow-transform", "gil-contention",
+    "lock-contention", "disk-io", "network-io", "cgroup-throttle", "memory-pressure", "worker-respawn", "hung-worker",
+    "main-thread-preprocessing", "h2d-transfer", "sync-storm", "small-kernels", "straggler-rank", "pause", "gpu-throttle",
+    "undersized-work", "unexplained",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ProcState:
+    """One trainer's or worker's state over the window."""
+
+    pid: int
+    state: str
+    """The state that took most of the window: a word of `WORKER_STATES` or `TRAINER_STATES`."""
+    starving: bool = False
+    """A worker whose trainer waits for data while it is neither ahead nor running freely."""
+    fractions: dict[str, float] = field(default_factory=dict)
+    """State -> share of the window, summing to 1."""
+    confidence: float = 0.0
+    """0 to 1: 1 where every part was measured, less where a wait had to be guessed from samples or from the GPU."""
+    waits: dict[str, float] = field(default_factory=dict)
+    """What ``blocked`` is made of: ``lock``, ``network``, ``pipe``, ``timer``, ``queue``, ``child``, ``unknown``; shares of the window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One measured number behind a verdict."""
+
+    metric: str
+    value: float | None
+    unit: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """What to do. ``command`` is what to type or write, made from observed facts; empty where only a person can do it."""
+
+    text: str
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """A process that took what the victims lacked."""
+
+    pid: int
+    name: str
+    cpu_s: float | None
+    """CPU seconds it took over the window (of an incident: over its life so far)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A process that suffered."""
+
+    pid: int
+    role: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the window says about the GPU that lost most."""
+
+    symptom: str = "idle"
+    cause: str = "none"
+    gpu: int | None = None
+    lost_pct: float | None = None
+    """Share of the window in which that GPU did no work; None without a GPU."""
+    headline: str = "Nothing measured yet"
+    detail: str = ""
+    severity: str = "info"
+    confidence: float = 0.0
+    evidence: tuple[Evidence, ...] = ()
+    fixes: tuple[Fix, ...] = ()
+    culprits: tuple[Culprit, ...] = ()
+    victims: tuple[Victim, ...] = ()
+    trainer_pid: int | None = None
+    steps_per_s: float | None = None
+
+
+@dataclass(slots=True)
+class Incident:
+    """One episode of one cause at one trainer, however long."""
+
+    id: int
+    start_ns: int
+    end_ns: int | None
+    """CLOCK_MONOTONIC; None while it lasts."""
+    symptom: str
+    cause: str
+    severity: str
+    confidence: float
+    trainer_pid: int | None
+    gpu: int | None
+    lost_s: float
+    """GPU seconds lost to this cause so far; 0 where no GPU is measured."""
+    headline: str
+    detail: str
+    victims: list[Victim]
+    culprits: list[Culprit]
+    evidence: list[Evidence]
+    fixes: list[Fix]
+
+
+@dataclass(slots=True)
+class Ledger:
+    """The GPU seconds not worked, split over causes; the parts sum to ``gpu_lost_s``."""
+
+    gpu_total_s: float = 0.0
+    """Seconds observed of all GPUs that a trainer uses."""
+    gpu_lost_s: float = 0.0
+    by_cause: dict[str, float] = field(default_factory=dict)
+
+    def add(self, total_s: float, lost_s: float, shares: dict[str, float]) -> None:
+        """Book one interval. What ``shares`` (cause -> share of the loss, summing to 1 at most) leaves over is ``unexplained``."""
+        self.gpu_total_s += total_s
+        self.gpu_lost_s += lost_s
+        rest = lost_s
+        for cause, share in shares.items():
+            self.by_cause[cause] = self.by_cause.get(cause, 0.0) + share * lost_s
+            rest -= share * lost_s
+        if rest > 0:
+            self.by_cause["unexplained"] = self.by_cause.get("unexplained", 0.0) + rest

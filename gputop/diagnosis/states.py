@@ -1,0 +1,146 @@
+"""From what was measured of a process to its state, as shares of the window. Pure.
+
+On-CPU time and run-queue delay are counters and exact. What is left is sleep, and its kind comes from samples of /proc
+(`gputop.diagnosis.waits`), from the sched probe where it ran, and for the trainer from its CUDA calls and its GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gputop.diagnosis import waits
+from gputop.diagnosis.facts import HostFacts
+from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.facts import ProcFacts
+from gputop.diagnosis.model import ProcState
+
+DATA_WAIT = 0.15
+"""A trainer that waits for data for less than this share of the window is not waiting (TraceML warns from 10 %, critical from 20 %)."""
+NOT_FREE = 0.25
+"""A worker kept from running for this share of the window is not running freely."""
+THROTTLED_PERIODS = 0.1
+"""Share of a cgroup's periods with throttling from which its run-queue delay is the quota's doing."""
+MEMORY_STALL = 0.05
+"""PSI memory `some` from which uninterruptible waits and kernel time are put down to reclaim."""
+
+
+def set_states(job: JobFacts, host: HostFacts) -> None:
+    """Fill in the state of the trainer and of each worker, and the job's data wait."""
+    _set_trainer(job, host)
+    for worker in job.workers:
+        worker.state = _worker_state(worker, job, host)
+
+
+def _set_trainer(job: JobFacts, host: HostFacts) -> None:
+    trainer = job.trainer
+    parts, confidence, other = _shared_parts(trainer, job, host)
+    data, data_confidence = _data_wait(job)
+    gpu, transfer = _gpu_waits(job, trainer, data)
+    sleep = sum(trainer.kinds.get(kind, 0.0) for kind in trainer.kinds if kind not in (waits.DISK, waits.STOPPED))
+    spun = max(0.0, gpu + transfer - max(0.0, sleep - data))
+    parts["computing"] = max(0.0, parts.pop("running") - spun)
+    slept_on_gpu = max(0.0, gpu + transfer - spun)
+    parts |= {"waiting-data": data, "waiting-gpu": gpu, "transfer": transfer, "blocked": max(0.0, sleep - data - slept_on_gpu)}
+    job.data = data
+    trainer.state = _state_of(trainer, parts, min(confidence, data_confidence), other)
+
+
+def _shared_parts(proc: ProcFacts, job: JobFacts, host: HostFacts) -> tuple[dict[str, float], float, dict[str, float]]:
+    """The states both roles have, how sure the split is, and the kinds of its sleep."""
+    throttled = proc.runnable if job.throttled_periods >= THROTTLED_PERIODS else 0.0
+    throttled *= min(1.0, 2 * job.throttled_periods)
+    disk, memory, run = proc.kinds.get(waits.DISK, 0.0), 0.0, proc.run
+    if (host.psi_memory or 0.0) >= MEMORY_STALL or _swaps(proc):
+        system = proc.rates.system_pct / 100 if proc.rates is not None else 0.0
+        stalled = min(run, system) if (host.psi_memory or 0.0) >= MEMORY_STALL else 0.0
+        memory, disk, run = disk + stalled, 0.0, run - stalled
+    parts = {
+        "running": run, "runnable": proc.runnable - throttled, "throttled": throttled, "disk": disk, "memory": memory,
+        "stopped": proc.kinds.get(waits.STOPPED, 0.0),
+    }  # fmt: skip
+    kinds = {kind: share for kind, share in proc.kinds.items() if kind not in (waits.DISK, waits.STOPPED) and share > 0.0}
+    return parts, 1.0 - 0.5 * kinds.get(waits.UNKNOWN, 0.0), kinds
+
+
+def _swaps(proc: ProcFacts) -> bool:
+    """Major faults by the hundred while it hardly reads files by calls: its own pages come back from swap."""
+    rates = proc.rates
+    return rates is not None and (rates.majflt_per_s or 0.0) >= 100 and (rates.read_bytes_per_s or 0.0) < 4096 * (rates.majflt_per_s or 0.0)
+
+
+def _data_wait(job: JobFacts) -> tuple[float, float]:
+    """Share of the window in which the trainer waited for a batch, and how sure that is.
+
+    Best is a poll with torch's own timeout, or a sleep which a worker's wake-up ended. A pin thread or another loader hides
+    the poll behind a lock; then, and where nothing can be read, it counts as far as the GPU lost time and a worker
+    was at work or kept from it.
+    """
+    kinds, loss = job.trainer.kinds, job.lost
+    sure = kinds.get(waits.QUEUE, 0.0)
+    if not job.workers:
+        return (sure, 1.0) if sure else (0.0, 1.0)
+    if job.data_woken_by_workers is not None:
+        sure = max(sure, job.data_woken_by_workers)
+    vague = sum(kinds.get(kind, 0.0) for kind in (waits.LOCK, waits.PIPE, waits.POLL, waits.UNKNOWN))
+    if sure >= DATA_WAIT or vague < DATA_WAIT:
+        return min(1.0, sure), 1.0
+    limit = vague if loss is None else min(vague, loss)
+    return (max(sure, limit), 0.6) if _loaders_at_work(job) else (sure, 0.6)
+
+
+def _loaders_at_work(job: JobFacts) -> bool:
+    """Some worker is doing or wanting something for most of its time: the loader is working flat out."""
+    return any(worker.run + worker.runnable + worker.kinds.get(waits.DISK, 0.0) >= 0.5 for worker in job.workers)
+
+
+def _gpu_waits(job: JobFacts, trainer: ProcFacts, data: float) -> tuple[float, float]:
+    """Time in synchronize and in copies: measured by the probe, else the sleep in which the GPU was at work."""
+    if job.calls is not None:
+        return min(1.0, job.calls.sync), min(1.0, job.calls.copy)
+    if job.lost is None:
+        return 0.0, 0.0
+    names = (waits.DRIVER, waits.TIMER, waits.POLL, waits.LOCK, waits.UNKNOWN)
+    sleep = sum(trainer.kinds.get(kind, 0.0) for kind in names)
+    vague_data = max(0.0, data - trainer.kinds.get(waits.QUEUE, 0.0))
+    return max(0.0, min(sleep - vague_data, 1.0 - job.lost)), 0.0
+
+
+def _worker_state(worker: ProcFacts, job: JobFacts, host: HostFacts) -> ProcState:
+    parts, confidence, kinds = _shared_parts(worker, job, host)
+    ahead, idle_confidence = _ahead(worker, job)
+    sleep = sum(kinds.values())
+    parts |= {"ahead": ahead, "blocked": max(0.0, sleep - ahead)}
+    state = _state_of(worker, parts, min(confidence, idle_confidence), kinds)
+    kept = sum(state.fractions.get(word, 0.0) for word in ("runnable", "disk", "memory", "throttled", "blocked", "stopped"))
+    starving = job.data >= DATA_WAIT and kept >= NOT_FREE and state.fractions.get("ahead", 0.0) < 0.5
+    return replace(state, starving=starving)
+
+
+def _ahead(worker: ProcFacts, job: JobFacts) -> tuple[float, float]:
+    """Share of the window in which it had nothing to do, and how sure that is.
+
+    torch's workers poll the index queue when they are ahead and never block on the result queue; other loaders' wait on a
+    lock or a pipe for the next task, which looks like any other wait, so there the trainer decides.
+    """
+    kinds = worker.kinds
+    queue = kinds.get(waits.QUEUE, 0.0)
+    unknown = kinds.get(waits.UNKNOWN, 0.0)
+    if worker.role.loader == "torch":
+        if unknown == 0.0:
+            return queue, 1.0
+        idle = worker.run + worker.runnable < 0.02 or job.data < DATA_WAIT
+        return queue + (unknown if idle else 0.0), 0.6
+    if job.data < DATA_WAIT:
+        vague = (waits.LOCK, waits.PIPE, waits.POLL, waits.UNKNOWN)
+        return queue + sum(kinds.get(kind, 0.0) for kind in vague), 0.8
+    idle_share = kinds.get(waits.PIPE, 0.0) + kinds.get(waits.LOCK, 0.0) if worker.run + worker.runnable < 0.02 else 0.0
+    return queue + idle_share, 0.6
+
+
+def _state_of(proc: ProcFacts, parts: dict[str, float], confidence: float, kinds: dict[str, float]) -> ProcState:
+    total = sum(parts.values())
+    if total <= 0.0:
+        return ProcState(proc.pid, "blocked", False, {"blocked": 1.0}, 0.0)
+    fractions = {word: share / total for word, share in parts.items() if share > 0.0}
+    word = max(fractions, key=fractions.__getitem__)
+    return ProcState(proc.pid, word, False, fractions, round(confidence, 2), kinds)

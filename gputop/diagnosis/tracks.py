@@ -1,0 +1,195 @@
+"""The last seconds of each subject: what the window's facts are taken from.
+
+Counters need only the window's two ends; sleep is told apart by the samples between. Samples are shared with the board,
+never copied.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from gputop.board import Board
+from gputop.board import GpuBoard
+from gputop.diagnosis import waits
+from gputop.diagnosis.facts import GpuFacts
+from gputop.diagnosis.facts import ProcFacts
+from gputop.frame import GpuProc
+from gputop.frame import ProcInfo
+from gputop.frame import ProcSample
+from gputop.frame import SchedThread
+from gputop.rates import proc_rates
+from gputop.rates import thread_deltas
+from gputop.roles import Role
+
+STALE_NS = 3_000_000_000
+"""A GPU reading older than this says nothing of now."""
+
+
+class ProcTrack:
+    """One trainer or worker."""
+
+    __slots__ = ("first_seen_ns", "kinds", "samples", "sched")
+
+    def __init__(self, sample: ProcSample, sched: SchedThread | None) -> None:
+        self.first_seen_ns = sample.t_ns
+        self.samples = deque([sample])
+        self.kinds = deque([waits.wait_kind(sample)])
+        self.sched = deque([sched])
+
+    def push(self, sample: ProcSample, sched: SchedThread | None, oldest_ns: int) -> None:
+        """Add a newer sample and drop those that ended before ``oldest_ns``, but for one to difference with."""
+        if sample.t_ns <= self.samples[-1].t_ns:
+            return
+        self.samples.append(sample)
+        self.kinds.append(waits.wait_kind(sample))
+        self.sched.append(sched)
+        while len(self.samples) > 2 and self.samples[1].t_ns <= oldest_ns:
+            self.samples.popleft()
+            self.kinds.popleft()
+            self.sched.popleft()
+
+    def facts(self, info: ProcInfo, role: Role) -> ProcFacts:
+        """What it did over the window; all zero while there is but one sample."""
+        older, newer = self.samples[0], self.samples[-1]
+        ns = max(1, newer.t_ns - older.t_ns)
+        run, runnable = self._counters(ns)
+        sleep = max(0.0, 1.0 - run - runnable)
+        kinds, measured = self._sleep_kinds(ns, sleep)
+        deltas = thread_deltas(older.threads, newer.threads)
+        others = [thread for thread in deltas if thread.tid != newer.pid]
+        cpu_ns = newer.utime_ns + newer.stime_ns - older.utime_ns - older.stime_ns
+        return ProcFacts(
+            newer.pid, info, role, run, runnable, kinds, proc_rates(older, newer), ns / 1e9,
+            (run, *sorted((thread.oncpu_ns / ns for thread in others), reverse=True)),
+            sum(thread.run_delay_ns for thread in others) / ns, measured, self.first_seen_ns, cpu_s=max(0, cpu_ns) / 1e9,
+        )  # fmt: skip
+
+    def _counters(self, ns: int) -> tuple[float, float]:
+        """On-CPU and runnable share of the main thread, from schedstat; from the probe or from ticks where that is missing."""
+        older, newer = self.samples[0], self.samples[-1]
+        if older.oncpu_ns is None or newer.oncpu_ns is None or older.run_delay_ns is None or newer.run_delay_ns is None:
+            ticks = newer.utime_ns + newer.stime_ns - older.utime_ns - older.stime_ns
+            return min(1.0, max(0, ticks) / ns), 0.0
+        run = min(1.0, max(0, newer.oncpu_ns - older.oncpu_ns) / ns)
+        wait = max(0, newer.run_delay_ns - older.run_delay_ns) / ns
+        if run + wait < 0.01 and all(kind == waits.ONCPU for kind in self.kinds) and len(self.kinds) > 2:
+            wait = 1.0  # never off the run queue and never on a CPU: the delay is booked only when it gets one
+        return run, min(1.0 - run, wait)
+
+    def _sleep_kinds(self, ns: int, sleep: float) -> tuple[dict[str, float], bool]:
+        """Spread the sleep over the kinds that were sampled, the uninterruptible part by the probe where it ran."""
+        counts: dict[str, int] = {}
+        for kind in list(self.kinds)[1:] or self.kinds:
+            if kind != waits.ONCPU:
+                counts[kind] = counts.get(kind, 0) + 1
+        probed = self._uninterruptible(ns)
+        if probed is None:
+            return _spread(sleep, counts or self._unsampled()), False
+        disk = min(sleep, probed)
+        counts.pop(waits.DISK, None)
+        kinds = _spread(sleep - disk, counts or {waits.UNKNOWN: 1})
+        if disk > 0.0:
+            kinds[waits.DISK] = disk
+        return kinds, True
+
+    def _uninterruptible(self, ns: int) -> float | None:
+        first, last = self.sched[0], self.sched[-1]
+        if first is None or last is None or last.uninterruptible_ns < first.uninterruptible_ns:
+            return None
+        return (last.uninterruptible_ns - first.uninterruptible_ns) / ns
+
+    def _unsampled(self) -> dict[str, int]:
+        """Every sample met it running, so its sleeps were short: on the disk if it read from one."""
+        older, newer = self.samples[0], self.samples[-1]
+        reads = newer.read_bytes is not None and older.read_bytes is not None and newer.read_bytes - older.read_bytes >= 1 << 20
+        return {waits.DISK if reads else waits.UNKNOWN: 1}
+
+
+def _spread(share: float, counts: Mapping[str, int]) -> dict[str, float]:
+    total = sum(counts.values())
+    return {kind: share * count / total for kind, count in counts.items()} if share > 0.0 else {}
+
+
+class GpuTrack:
+    """One GPU: utilization weighted by time, and the standing values of the rest."""
+
+    __slots__ = ("board", "idle_since_ns", "last_ns", "readings", "worked_before")
+
+    def __init__(self) -> None:
+        self.readings: deque[tuple[int, float, float | None, float | None, int]] = deque()
+        """(until t_ns, utilization, SM activity, power, throttle mask)"""
+        self.last_ns = 0
+        self.idle_since_ns: int | None = None
+        self.worked_before = False
+        self.board: GpuBoard | None = None
+
+    def push(self, gpu: GpuBoard, t_ns: int, oldest_ns: int) -> None:
+        """Take the standing readings as those of the time since the last push."""
+        self.board = gpu
+        util, sm_active = _fresh(gpu, "util_pct", t_ns), _fresh(gpu, "sm_active_pct", t_ns)
+        if util is None:
+            util = sm_active
+        if util is not None:
+            mask = gpu.values.get("throttle_mask")
+            power = _fresh(gpu, "power_w", t_ns)
+            activity = None if sm_active is None else sm_active / 100
+            self.readings.append((t_ns, util / 100, activity, power, mask if isinstance(mask, int) else 0))
+            self._note_idle(util, t_ns)
+        while len(self.readings) > 1 and self.readings[1][0] <= oldest_ns:
+            self.readings.popleft()
+        self.last_ns = t_ns
+
+    def _note_idle(self, util: float, t_ns: int) -> None:
+        if util >= 2:
+            self.idle_since_ns = None
+            self.worked_before = True
+        elif self.idle_since_ns is None:
+            self.idle_since_ns = t_ns
+
+    def facts(self, index: int) -> GpuFacts:
+        """Means over the window; None for what is not read."""
+        board = self.board or GpuBoard(index)
+        fresh = self.readings[-1][0] >= self.last_ns - STALE_NS if self.readings else False
+        idle_ns = self.last_ns - self.idle_since_ns if self.idle_since_ns is not None else 0
+        return GpuFacts(
+            index, self._mean(1) if fresh else None, self._mean(2), self._mean(3), board.number("power_limit_w"),
+            board.number("power_limit_default_w"), board.number("sm_clock_mhz"), board.number("sm_clock_max_mhz"), self._mask(),
+            board.number("temp_c"), board.number("pcie_rx_bytes_per_s"), board.number("pcie_tx_bytes_per_s"), board.number("pcie_gen"),
+            board.number("pcie_width"), compute_pids(board), self.worked_before, self.readings[-1][1] if fresh else None, idle_ns / 1e9,
+        )  # fmt: skip
+
+    def _mean(self, column: int) -> float | None:
+        """Weighted by time; the first reading only opens the window unless it is alone."""
+        total = weight = 0.0
+        before = self.readings[0][0] if self.readings else 0
+        for row in self.readings:
+            value = row[column]
+            if value is not None and row[0] > before:
+                total += value * (row[0] - before)
+                weight += row[0] - before
+            before = row[0]
+        if weight == 0.0:
+            return self.readings[-1][column] if self.readings else None
+        return total / weight
+
+    def _mask(self) -> int:
+        masks = [row[4] for row in self.readings]
+        return sum(bit for bit in (1 << i for i in range(9)) if 2 * sum(1 for mask in masks if mask & bit) >= len(masks) > 0)
+
+
+def compute_pids(gpu: GpuBoard) -> frozenset[int]:
+    """The processes with a compute context on it, as NVML lists them."""
+    procs = gpu.values.get("procs")
+    if not isinstance(procs, list):
+        return frozenset()
+    return frozenset(proc.pid for proc in procs if isinstance(proc, GpuProc) and "C" in proc.kind)
+
+
+def gpu_pids(board: Board) -> frozenset[int]:
+    """The processes with a compute context on any GPU."""
+    return frozenset(pid for gpu in board.gpus.values() for pid in compute_pids(gpu))
+
+
+def _fresh(gpu: GpuBoard, name: str, t_ns: int) -> float | None:
+    return gpu.number(name) if gpu.read_ns.get(name, 0) >= t_ns - STALE_NS else None

@@ -1,0 +1,57 @@
+"""The registry of causes: one file each, found by being here.
+
+A verdict's file defines ``JUDGE``. In the order of their ``order``, judges claim shares of the pools of lost time
+(`gputop.diagnosis.chain`); what one has claimed the later ones do not get. A new verdict is one new file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from gputop.diagnosis.facts import Facts
+from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.model import Culprit
+from gputop.diagnosis.model import Evidence
+from gputop.diagnosis.model import Fix
+
+Claims = dict[str, float]
+"""Pool -> share of that pool, 0..1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a judge says once its cause is named."""
+
+    detail: str
+    evidence: tuple[Evidence, ...] = ()
+    fixes: tuple[Fix, ...] = ()
+    culprits: tuple[Culprit, ...] = ()
+    victims: tuple[int, ...] | None = None
+    """Pids of those who suffered; None is the job's starving workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """One cause: what it claims, and what it says."""
+
+    cause: str
+    symptom: str
+    order: int
+    claim: Callable[[JobFacts, Facts], Claims]
+    tell: Callable[[JobFacts, Facts], Finding]
+    fault: bool = True
+    """False for what is no fault, such as a pause: its severity is never above ``info``."""
+    needs: str = ""
+    """What must be readable for it to speak."""
+
+
+@lru_cache(maxsize=1)
+def judges() -> tuple[Judge, ...]:
+    """All of them, in order."""
+    modules = (importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__))
+    found = [judge for module in modules for judge in (getattr(module, "JUDGE", None),) if isinstance(judge, Judge)]
+    return tuple(sorted(found, key=lambda judge: judge.order))

@@ -1,0 +1,73 @@
+"""What a sleeping thread waits for, from one sample of /proc: state, system call, its telling argument, wchan.
+
+System call numbers are matched first (they never change), kernel function names second (they do). Where neither can be
+read (another user's process, or yama's ptrace_scope) the answer is ``unknown``, not a guess.
+"""
+
+from __future__ import annotations
+
+import platform
+
+from gputop.frame import ProcSample
+
+TORCH_POLL_MS = 5000
+"""MP_STATUS_CHECK_INTERVAL of torch/utils/data/_utils: an idle worker polls its index queue, a waiting trainer the data queue, with it."""
+
+QUEUE, LOCK, NETWORK, PIPE, TIMER, DISK, POLL, CHILD, DRIVER, UNKNOWN, STOPPED, ONCPU = (
+    "queue", "lock", "network", "pipe", "timer", "disk", "poll", "child", "driver", "unknown", "stopped", "on-cpu",
+)  # fmt: skip
+
+_X86_64 = {
+    LOCK: (202, 449, 73, 72, 65, 220), NETWORK: (45, 47, 44, 46, 42, 43, 288, 299), PIPE: (0, 1, 19, 20), TIMER: (35, 230, 34),
+    DISK: (17, 18, 295, 296, 327, 328, 74, 75, 162, 2, 257, 4, 5, 6, 262, 332, 217, 26, 40, 326, 187, 82, 83, 87, 263, 10, 11, 12, 9),
+    POLL: (7, 271, 23, 270, 232, 281, 441), CHILD: (61, 247), DRIVER: (16,),
+}  # fmt: skip
+_AARCH64 = {
+    LOCK: (98, 449, 32, 25, 193, 192), NETWORK: (207, 212, 206, 211, 203, 202, 242, 243), PIPE: (63, 64, 65, 66), TIMER: (101, 115),
+    DISK: (67, 68, 69, 70, 286, 287, 82, 83, 81, 56, 79, 80, 291, 61, 227, 71, 285, 213, 222, 226, 215, 214),
+    POLL: (73, 72, 22, 441), CHILD: (260, 95), DRIVER: (29,),
+}  # fmt: skip
+_KIND_OF = {number: kind for kind, numbers in (_AARCH64 if platform.machine() == "aarch64" else _X86_64).items() for number in numbers}
+_POLL_CALLS = (73,) if platform.machine() == "aarch64" else (7, 271)
+
+# Beginnings of kernel function names, from 5.15 to 6.18. The network's and the disk's come first: they decide what a plain read waits for.
+_WCHAN = (
+    (NETWORK, ("sk_wait", "wait_woken", "tcp_", "inet_", "rpc_", "nfs", "request_wait_answer", "fuse_", "ceph_", "ptlrpc", "smb", "cifs")),
+    (DISK, ("folio_wait", "wait_on_page", "io_schedule", "blk_", "submit_bio", "__iomap", "filemap_", "jbd2_", "ext4_", "xfs_", "btrfs_",
+            "bit_wait_io", "wait_on_buffer", "__wait_on_buffer", "rq_qos_wait", "wbt_wait", "balance_dirty", "xlog_", "do_writepages")),
+    (PIPE, ("pipe_", "anon_pipe_", "unix_stream", "unix_dgram", "unix_wait")),
+    (LOCK, ("futex_", "do_futex", "flock_lock", "fcntl_setlk", "locks_", "do_sem", "rwsem_", "__mutex", "mutex_")),
+    (TIMER, ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep")),
+    (POLL, ("poll_schedule", "do_poll", "do_sys_poll", "do_select", "ep_poll", "schedule_hrtimeout")),
+    (CHILD, ("do_wait", "kernel_wait4")),
+)  # fmt: skip
+
+
+def wait_kind(sample: ProcSample) -> str:
+    """What the main thread of ``sample`` waited for at that moment: one of this module's words.
+
+    ``queue`` is a poll with torch's 5 s: of a worker, no work is left to do; of a trainer, no batch is there.
+    """
+    state = sample.state
+    if state == "R":
+        return ONCPU
+    if state in "TtZX":
+        return STOPPED
+    by_name = _kind_of_name(sample.wchan)
+    if state == "D":
+        return NETWORK if by_name == NETWORK else DISK
+    call = sample.syscall
+    if call is None:
+        return by_name
+    if call < 0:
+        return ONCPU
+    if call in _POLL_CALLS:
+        return QUEUE if sample.syscall_arg == TORCH_POLL_MS else POLL
+    kind = _KIND_OF.get(call, UNKNOWN)
+    return by_name if kind in (PIPE, UNKNOWN) and by_name in (NETWORK, DISK, PIPE) else kind
+
+
+def _kind_of_name(wchan: str | None) -> str:
+    if not wchan or wchan == "0":
+        return UNKNOWN
+    return next((kind for kind, beginnings in _WCHAN if wchan.startswith(beginnings)), UNKNOWN)

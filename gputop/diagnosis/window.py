@@ -1,0 +1,223 @@
+"""The last seconds of the whole machine: boards go in, the facts of the window come out."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from gputop import roles as who
+from gputop.board import Board
+from gputop.diagnosis import states
+from gputop.diagnosis.facts import CallFacts
+from gputop.diagnosis.facts import Facts
+from gputop.diagnosis.facts import GpuFacts
+from gputop.diagnosis.facts import HostFacts
+from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.facts import ProcFacts
+from gputop.diagnosis.hosts import HostTrack
+from gputop.diagnosis.takers import TakerTrack
+from gputop.diagnosis.tracks import GpuTrack
+from gputop.diagnosis.tracks import ProcTrack
+from gputop.diagnosis.tracks import gpu_pids
+from gputop.frame import CgroupSample
+from gputop.frame import CudaCall
+from gputop.rates import cgroup_rates
+from gputop.roles import Role
+
+WINDOW_NS = 2_500_000_000
+"""Long enough to tell shares apart by samples, short enough that a verdict stands 3 s after its cause began."""
+MIN_FEEDS = 6
+"""A recording fed once a second keeps more time in the window instead of fewer samples."""
+GAP_NS = 5_000_000_000
+ROLES_NS = 1_000_000_000
+BIRTHS_NS = 30_000_000_000
+
+_SYNC = ("Synchronize", "EventQuery", "StreamQuery")
+
+
+@dataclass(slots=True)
+class _Point:
+    """What one feed keeps of the board beside the tracks."""
+
+    t_ns: int
+    calls: dict[tuple[int, str], CudaCall]
+    wakes: dict[tuple[int, int], int]
+    """(wakee tid, waker pid) -> cumulative wait ended, for trainers' threads."""
+    cgroups: dict[str, CgroupSample]
+
+
+class Window:
+    """Folds nothing and forgets by itself; `facts` costs well under a millisecond for twenty processes."""
+
+    def __init__(self) -> None:
+        self.roles: dict[int, Role] = {}
+        self._clear()
+
+    def _clear(self) -> None:
+        self.t_ns = 0
+        self.continues = False
+        self._points: deque[_Point] = deque()
+        self._procs: dict[int, ProcTrack] = {}
+        self._gpus: dict[int, GpuTrack] = {}
+        self._host = HostTrack()
+        self._takers = TakerTrack()
+        self._births: dict[int, dict[int, int]] = {}
+        self._roles_ns = 0
+        self._known = 0
+
+    def push(self, board: Board) -> bool:
+        """Take in the board; False where it is not newer than the last one. A jump in time begins anew."""
+        if board.t_ns == self.t_ns:
+            return False
+        if not 0 < board.t_ns - self.t_ns <= GAP_NS:
+            self._clear()
+        else:
+            self.continues = True
+        self.t_ns = board.t_ns
+        self._assign(board)
+        self._push_point(board)
+        oldest = self._points[0].t_ns
+        self._push_procs(board, oldest)
+        for index, gpu in board.gpus.items():
+            self._gpus.setdefault(index, GpuTrack()).push(gpu, board.t_ns, oldest)
+        self._host.push(board, oldest)
+        self._takers.push(board, self.roles, oldest)
+        return True
+
+    def _assign(self, board: Board) -> None:
+        if self.t_ns - self._roles_ns < ROLES_NS and len(board.infos) == self._known and all(pid in board.infos for pid in self._procs):
+            return
+        self.roles = who.assign(board.infos, gpu_pids(board))
+        self._roles_ns, self._known = self.t_ns, len(board.infos)
+
+    def _push_point(self, board: Board) -> None:
+        trainers = [pid for pid, role in self.roles.items() if role.kind == "trainer"]
+        wakes: dict[tuple[int, int], int] = {}
+        tids = {tid for pid in trainers for tid in (pid, who.pin_thread(board.infos[pid]) if pid in board.infos else None) if tid}
+        for (wakee, _waker), wake in board.wakeups.items() if tids else ():
+            if wakee in tids:
+                wakes[wakee, wake.waker_pid] = wakes.get((wakee, wake.waker_pid), 0) + wake.wait_ns
+        self._points.append(_Point(board.t_ns, dict(board.calls), wakes, board.cgroups))
+        while len(self._points) > MIN_FEEDS and self._points[1].t_ns <= board.t_ns - WINDOW_NS:
+            self._points.popleft()
+
+    def _push_procs(self, board: Board, oldest_ns: int) -> None:
+        hot = who.hot(self.roles)
+        for pid in hot:
+            sample = board.procs.get(pid)
+            if sample is None:
+                continue
+            sched = board.threads.get(pid)
+            track = self._procs.get(pid)
+            if track is None or track.samples[-1].start_ticks != sample.start_ticks:
+                self._procs[pid] = ProcTrack(sample, sched)
+                self._note_birth(pid)
+            else:
+                track.push(sample, sched, oldest_ns)
+        for pid in [pid for pid in self._procs if pid not in hot or pid not in board.procs]:
+            del self._procs[pid]
+
+    def _note_birth(self, pid: int) -> None:
+        role = self.roles[pid]
+        if role.kind == "worker" and role.trainer_pid is not None:
+            births = self._births.setdefault(role.trainer_pid, {})
+            births[pid] = self.t_ns
+
+    def facts(self, board: Board) -> Facts:
+        """The window's facts, states included."""
+        seconds = (self.t_ns - self._points[0].t_ns) / 1e9
+        gpus = {index: track.facts(index) for index, track in self._gpus.items() if index in board.gpus}
+        host = self._host.facts(board)
+        jobs = self._jobs(board, gpus, host)
+        takers = self._takers.facts(board, self.roles)
+        return Facts(self.t_ns, seconds, jobs, host, list(gpus.values()), takers, bool(board.threads))
+
+    def _jobs(self, board: Board, gpus: dict[int, GpuFacts], host: HostFacts) -> list[JobFacts]:
+        procs: dict[int, ProcFacts] = {}
+        workers: dict[int, list[ProcFacts]] = {}
+        for pid, track in self._procs.items():
+            role, info = self.roles.get(pid), board.infos.get(pid)
+            if role is None or info is None:
+                continue
+            procs[pid] = facts = track.facts(info, role)
+            if role.kind == "worker" and role.trainer_pid is not None:
+                workers.setdefault(role.trainer_pid, []).append(facts)
+        trainers = [facts for facts in procs.values() if facts.role.kind == "trainer"]
+        jobs = []
+        for trainer in trainers:
+            own = sorted(workers.get(trainer.pid, []), key=lambda worker: worker.role.index or 0)
+            job = JobFacts(trainer, own, self._gpus_of(trainer, trainers, gpus), self._calls(trainer.pid))
+            job.age_s = self.t_ns / 1e9 - trainer.info.start_ticks / board.header.clock_tick_hz
+            job.births = self._recent_births(trainer.pid)
+            job.data_woken_by_workers = self._woken(board, job)
+            self._set_quota(job)
+            states.set_states(job, host)
+            jobs.append(job)
+        return jobs
+
+    def _gpus_of(self, trainer: ProcFacts, trainers: list[ProcFacts], gpus: dict[int, GpuFacts]) -> list[GpuFacts]:
+        """Its GPUs by NVML's list; where that names nobody we know (a container), those in use, dealt by rank."""
+        own = [gpu for gpu in gpus.values() if trainer.pid in gpu.pids]
+        known = {other.pid for other in trainers}
+        if own or any(known & gpu.pids for gpu in gpus.values()):
+            return own
+        used = [gpu for gpu in gpus.values() if gpu.pids or gpu.worked_before]
+        if len(trainers) == len(used) > 1:
+            order = sorted(trainers, key=lambda proc: (proc.role.rank if proc.role.rank is not None else 1 << 30, proc.pid))
+            return [used[order.index(trainer)]]
+        return used or (list(gpus.values()) if len(gpus) == 1 else [])
+
+    def _recent_births(self, trainer_pid: int) -> list[int]:
+        births = self._births.get(trainer_pid, {})
+        for pid in [pid for pid, born in births.items() if born < self.t_ns - BIRTHS_NS]:
+            del births[pid]
+        return sorted(births.values())
+
+    def _calls(self, pid: int) -> CallFacts | None:
+        first, last = self._points[0], self._points[-1]
+        ns = last.t_ns - first.t_ns
+        if ns <= 0 or not any(key[0] == pid for key in last.calls):
+            return None
+        found = CallFacts()
+        moved = 0
+        for key, call in last.calls.items():
+            if key[0] != pid:
+                continue
+            old = first.calls.get(key) or CudaCall(pid, call.call, 0, 0, 0)
+            share, per_s = max(0, call.total_ns - old.total_ns) / ns, max(0, call.count - old.count) * 1e9 / ns
+            if any(word in call.call for word in _SYNC):
+                found.sync, found.sync_per_s = found.sync + share, found.sync_per_s + per_s
+            elif "emcpy" in call.call:
+                found.copy, found.copy_per_s = found.copy + share, found.copy_per_s + per_s
+                moved += max(0, (call.bytes or 0) - (old.bytes or 0))
+        found.copy_bytes_per_s = moved * 1e9 / ns if moved else None
+        return found
+
+    def _woken(self, board: Board, job: JobFacts) -> float | None:
+        """Share of the window that the trainer's main thread slept until a worker, or its pin thread, woke it."""
+        if not board.wakeups or not job.workers:
+            return None
+        first, last = self._points[0], self._points[-1]
+        ns = max(1, last.t_ns - first.t_ns)
+        family = {worker.pid for worker in job.workers}
+        pin = who.pin_thread(job.trainer.info)
+        if pin is not None:
+            fed = sum(1 for (wakee, waker), _ in last.wakes.items() if wakee == pin and waker in family)
+            family |= {job.trainer.pid} if fed else set()
+        waited = sum(
+            max(0, total - first.wakes.get(key, 0)) for key, total in last.wakes.items() if key[0] == job.trainer.pid and key[1] in family
+        )
+        return min(1.0, waited / ns)
+
+    def _set_quota(self, job: JobFacts) -> None:
+        """The tightest quota over the workers, or the trainer where there are none."""
+        first, last = self._points[0], self._points[-1]
+        for path in {proc.info.cgroup for proc in (job.trainer, *job.workers)}:
+            newer, older = last.cgroups.get(path), first.cgroups.get(path)
+            if newer is None:
+                continue
+            rates = cgroup_rates(older, newer, last.t_ns - first.t_ns) if older is not None else None
+            share = (rates.throttled_periods_pct or 0.0) / 100 if rates is not None else 0.0
+            if share >= job.throttled_periods and newer.quota_cpus is not None:
+                job.throttled_periods, job.quota_cpus = share, newer.quota_cpus
+                job.quota_path = newer.quota_path or newer.path

@@ -1,0 +1,187 @@
+"""Hand-made boards: a scene says what each process does per second of time, and plays it into a Board."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from dataclasses import field
+
+from gputop.board import Board
+from gputop.diagnosis import Engine
+from gputop.frame import CgroupSample
+from gputop.frame import CpuSample
+from gputop.frame import CudaCall
+from gputop.frame import Frame
+from gputop.frame import Gpu
+from gputop.frame import GpuProc
+from gputop.frame import Header
+from gputop.frame import Host
+from gputop.frame import Preempt
+from gputop.frame import Probes
+from gputop.frame import ProcInfo
+from gputop.frame import ProcSample
+from gputop.frame import Psi
+from gputop.frame import SchedThread
+from gputop.frame import ThreadSample
+from gputop.frame import Wakeup
+
+TRAIN = ["python", "train.py"]
+QUEUE = {"state": "S", "syscall": 7, "syscall_arg": 5000}
+FUTEX = {"state": "S", "syscall": 202, "syscall_arg": 1}
+SLEEP = {"state": "S", "syscall": 230, "syscall_arg": 0}
+ON_CPU = {"state": "R", "syscall": -1}
+DISK = {"state": "D", "syscall": 17, "wchan": "folio_wait_bit_common"}
+SOCKET = {"state": "S", "syscall": 45, "syscall_arg": 9, "wchan": "wait_woken"}
+HIDDEN = {"state": "S"}
+START_S = 1000
+
+
+@dataclass
+class Proc:
+    """One process: what it is, and what it does per second."""
+
+    pid: int
+    ppid: int = 1
+    comm: str = "python"
+    cmdline: list[str] = field(default_factory=lambda: list(TRAIN))
+    run: float = 0.0
+    wait: float = 0.0
+    looks: list[dict] = field(default_factory=lambda: [QUEUE])
+    """Samples, taken in turn."""
+    system: float = 0.0
+    """Part of ``run`` spent in the kernel."""
+    threads: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """Other threads: tid -> (run, wait)."""
+    read_bytes: int = 0
+    write_bytes: int = 0
+    majflt: int = 0
+    switches: int = 100
+    info: dict = field(default_factory=dict)
+    start_ticks: int = 50_000
+    uninterruptible: float | None = None
+
+
+@dataclass
+class Scene:
+    """A machine. ``play`` goes on from where the last one ended."""
+
+    procs: dict[int, Proc] = field(default_factory=dict)
+    gpus: dict[int, dict] = field(default_factory=dict)
+    cpus: int = 4
+    cpu_busy: list[float] | None = None
+    psi: dict[str, float] = field(default_factory=dict)
+    cgroups: dict[str, dict] = field(default_factory=dict)
+    calls: dict[tuple[int, str], tuple[float, float, int]] = field(default_factory=dict)
+    """(pid, call) -> count, seconds inside, bytes, each per second."""
+    preempts: dict[tuple[int, int], float] = field(default_factory=dict)
+    wakeups: dict[tuple[int, int], float] = field(default_factory=dict)
+    host: dict[str, float] = field(default_factory=dict)
+    """Other counters of Host, per second."""
+    probed: bool = False
+    board: Board = field(default_factory=lambda: Board(Header(t_ns=START_S * 10**9, unix_ns=1_700_000_000 * 10**9, cpus=4)))
+    engine: Engine = field(default_factory=Engine)
+    _totals: dict = field(default_factory=dict)
+    _seq: int = 0
+    _t_ns: int = START_S * 10**9
+
+    def add(self, *procs: Proc) -> Scene:
+        self.procs |= {proc.pid: proc for proc in procs}
+        return self
+
+    def drop(self, *pids: int) -> Scene:
+        for pid in pids:
+            del self.procs[pid]
+        return self
+
+    def play(self, seconds: float, step_s: float = 0.2) -> Scene:
+        """Let time pass and feed the engine at each step."""
+        for _ in range(round(seconds / step_s)):
+            self._t_ns += round(step_s * 1e9)
+            self._seq += 1
+            self.board.fold(self.frame(step_s))
+            self.engine.feed(self.board)
+        return self
+
+    def frame(self, dt: float) -> Frame:
+        gone = [pid for pid in self.board.procs if pid not in self.procs]
+        return Frame(
+            self._seq, self._t_ns, gone=gone, gpus=[self._gpu(index, values, dt) for index, values in self.gpus.items()],
+            infos=[self._info(proc) for proc in self.procs.values()], procs=[self._sample(proc, dt) for proc in self.procs.values()],
+            host=self._host(dt), probes=self._probes(dt) if self.probed else None,
+        )  # fmt: skip
+
+    def _add(self, key: tuple, amount: float) -> int:
+        self._totals[key] = self._totals.get(key, 0.0) + amount
+        return round(self._totals[key])
+
+    def _gpu(self, index: int, values: dict, dt: float) -> Gpu:
+        pids = values.get("pids", [])
+        energy = self._add(("energy", index), 1000 * dt * values["power_w"]) if "power_w" in values else None
+        plain = {name: value for name, value in values.items() if name != "pids"}
+        return Gpu(index, self._t_ns, procs=[GpuProc(pid) for pid in pids], energy_mj=energy, **plain)
+
+    def _info(self, proc: Proc) -> ProcInfo:
+        facts = {"exe": "/usr/bin/python3", "cpus_allowed": f"0-{self.cpus - 1}", "cgroup": "/job", "libs": ["torch"]} | proc.info
+        return ProcInfo(proc.pid, proc.start_ticks, ppid=proc.ppid, comm=proc.comm, cmdline=proc.cmdline, **facts)
+
+    def _sample(self, proc: Proc, dt: float) -> ProcSample:
+        pid, ns = proc.pid, dt * 1e9
+        look = proc.looks[self._seq % len(proc.looks)]
+        everyone = {pid: (proc.run, proc.wait)} | proc.threads
+        threads = [
+            ThreadSample(tid, self._add((tid, "run"), run * ns), self._add((tid, "wait"), wait * ns), self._add((tid, "slices"), 9 * dt),
+                         "S", self._add((tid, "vol"), proc.switches * dt), 0)
+            for tid, (run, wait) in everyone.items()
+        ]  # fmt: skip
+        ran = sum(run for run, _ in everyone.values())
+        return ProcSample(
+            pid, proc.start_ticks, self._t_ns, look["state"], self._add((pid, "utime"), (ran - proc.system) * ns),
+            self._add((pid, "stime"), proc.system * ns), 1 << 30, len(everyone), threads[0].oncpu_ns, threads[0].run_delay_ns,
+            threads[0].timeslices, threads[0].vol, 0, minflt=0, majflt=self._add((pid, "majflt"), proc.majflt * dt),
+            read_bytes=self._add((pid, "read"), proc.read_bytes * dt), write_bytes=self._add((pid, "write"), proc.write_bytes * dt),
+            syscall=look.get("syscall"), syscall_arg=look.get("syscall_arg"), wchan=look.get("wchan"), threads=threads,
+        )  # fmt: skip
+
+    def _host(self, dt: float) -> Host:
+        busy = self.cpu_busy if self.cpu_busy is not None else [0.5] * self.cpus
+        cpus = [
+            CpuSample(i, self._add(("cpu", i), share * dt * 1e9), 0, self._add(("idle", i), (1 - share) * dt * 1e9), 0, 0, 0)
+            for i, share in enumerate(busy)
+        ]
+        psi = Psi(*(self._add(("psi", name), self.psi.get(name, 0.0) * dt * 1e9) for name in Psi.__struct_fields__))
+        cgroups = [
+            CgroupSample(path, 2, values.get("quota_cpus"), self._add((path, "periods"), 10 * dt),
+                         self._add((path, "throttled"), 10 * dt * values.get("throttled", 0.0)),
+                         self._add((path, "ns"), values.get("throttled", 0.0) * dt * 1e9), mem_bytes=values.get("mem_bytes"),
+                         mem_limit_bytes=values.get("mem_limit_bytes"))
+            for path, values in self.cgroups.items()
+        ]  # fmt: skip
+        others = {name: self._add(("host", name), rate * dt) for name, rate in self.host.items()}
+        return Host(self._t_ns, cpus, psi=psi, cgroups=cgroups or None, **others)
+
+    def _probes(self, dt: float) -> Probes:
+        ns = dt * 1e9
+        threads = []
+        for proc in self.procs.values():
+            for tid, (run, wait) in ({proc.pid: (proc.run, proc.wait)} | proc.threads).items():
+                stuck = proc.uninterruptible or 0.0
+                threads.append(SchedThread(
+                    tid, proc.pid, self._add((tid, "p.run"), run * ns), self._add((tid, "p.wait"), wait * ns), 0,
+                    self._add((tid, "p.sleep"), (1 - run - wait - stuck) * ns), self._add((tid, "p.stuck"), stuck * ns), 0, 0, 0,
+                ))  # fmt: skip
+        return Probes(
+            self._t_ns, threads,
+            [Preempt(victim, by, by, self._add(("pre", victim, by), share * ns), 1) for (victim, by), share in self.preempts.items()],
+            [Wakeup(wakee, by, by, 1, self._add(("wake", wakee, by), share * ns)) for (wakee, by), share in self.wakeups.items()],
+            [CudaCall(pid, call, self._add(("n", pid, call), count * dt), self._add(("t", pid, call), inside * ns), 0,
+                      bytes=self._add(("b", pid, call), moved * dt))
+             for (pid, call), (count, inside, moved) in self.calls.items()],
+        )  # fmt: skip
+
+
+def training(workers: int = 2, util: float = 100.0, **worker: object) -> Scene:
+    """A trainer on GPU 0 with alike torch workers; both do nothing until told."""
+    scene = Scene(gpus={0: {"util_pct": util, "power_w": 300.0, "power_limit_w": 400.0, "pids": [100]}})
+    scene.add(Proc(100, run=0.1, looks=[FUTEX], info={"uses_cuda": True}))
+    for i in range(workers):
+        scene.add(Proc(101 + i, ppid=100, comm="pt_data_worker", start_ticks=50_100 + i, **worker))
+    return scene

@@ -1,0 +1,74 @@
+"""The engine over whole scenes: states, verdict, ledger, incidents."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.diagnosis.scene import ON_CPU
+from tests.unit.diagnosis.scene import QUEUE
+from tests.unit.diagnosis.scene import Proc
+from tests.unit.diagnosis.scene import Scene
+from tests.unit.diagnosis.scene import training
+
+
+def contended() -> Scene:
+    """Two workers kept from both CPUs by two hogs; the trainer polls for its next batch."""
+    scene = training(util=20.0, run=0.38, wait=0.6, looks=[ON_CPU])
+    scene.cpus, scene.cpu_busy = 2, [1.0, 1.0]
+    scene.procs[100].looks = [QUEUE]
+    return scene.add(Proc(900, comm="node_exporter", cmdline=["/usr/bin/node_exporter"], run=0.7, looks=[ON_CPU]),
+                     Proc(901, comm="fluent-bit", cmdline=["/usr/bin/fluent-bit"], run=0.6, looks=[ON_CPU]))  # fmt: skip
+
+
+def test_contention_is_named_with_its_culprits_within_three_seconds():
+    engine = contended().play(3).engine
+    assert (engine.verdict.symptom, engine.verdict.cause, engine.verdict.gpu) == ("input-bound", "cpu-contention", 0)
+    assert engine.verdict.lost_pct == pytest.approx(80, abs=1)
+    assert [(c.pid, c.name) for c in engine.verdict.culprits] == [(900, "node_exporter"), (901, "fluent-bit")]
+    assert {victim.pid for victim in engine.verdict.victims} == {101, 102}
+    assert engine.states[101].starving
+    assert engine.states[101].state == "runnable"
+    assert engine.states[100].state == "waiting-data"
+
+
+def test_workers_ahead_are_healthy_and_never_starve():
+    engine = training(run=0.2).play(5).engine
+    assert (engine.verdict.symptom, engine.verdict.cause) == ("healthy", "none")
+    assert engine.states[101].state == "ahead"
+    assert not engine.states[101].starving
+    assert engine.incidents == []
+
+
+def test_an_episode_is_one_incident_with_the_culprits_cpu_seconds():
+    scene = training(run=0.2).play(5)
+    sick = contended()
+    scene.procs, scene.cpus, scene.cpu_busy = sick.procs, 2, [1.0, 1.0]
+    scene.gpus[0]["util_pct"] = 20.0
+    scene.play(20)
+    well = training(run=0.2)
+    scene.procs, scene.cpu_busy = well.procs, [0.2, 0.2]
+    scene.gpus[0]["util_pct"] = 100.0
+    scene.play(10)
+    [incident] = scene.engine.incidents
+    assert (incident.cause, incident.severity) == ("cpu-contention", "high")
+    assert incident.end_ns is not None
+    assert (incident.end_ns - incident.start_ns) / 1e9 == pytest.approx(20, abs=2.5)
+    assert incident.lost_s == pytest.approx(16, abs=2.5)
+    assert {c.pid: c.cpu_s for c in incident.culprits} == pytest.approx({900: 14, 901: 12}, rel=0.1)
+    assert scene.engine.verdict.symptom == "healthy"
+
+
+def test_ledger_parts_sum_to_the_whole():
+    engine = contended().play(10).engine
+    explained = engine.explain()
+    ledger = explained["ledger"]
+    assert ledger["gpu_lost_s"] == pytest.approx(0.8 * ledger["gpu_total_s"], rel=0.02)
+    assert sum(ledger["by_cause"].values()) == pytest.approx(ledger["gpu_lost_s"])
+    assert explained["verdict"]["cause"] == "cpu-contention"
+
+
+def test_the_same_moment_twice_changes_nothing():
+    scene = contended().play(4)
+    before = scene.engine.explain()
+    scene.engine.feed(scene.board)
+    assert scene.engine.explain() == before
