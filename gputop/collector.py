@@ -161,7 +161,7 @@ class Collector:
                 self._sources = {n: self._sources[n] for n, _, _ in REGISTRY if n in self._sources}
             except Unavailable as why:
                 state = SourceState(name, "unavailable", why.reason, why.remedy)
-            except ImportError as why:
+            except (ImportError, AttributeError) as why:
                 state = SourceState(name, "unavailable", f"cannot be loaded: {why}", "install gputop again with its dependencies")
         if name not in self._sources:
             self._closed[name] = (now, state)

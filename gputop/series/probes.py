@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from gputop.board import Board
 from gputop.frame import Frame
+from gputop.histogram import quantile
 from gputop.history import History
 
 _SYNCHRONIZE = "Synchronize"
@@ -30,15 +31,6 @@ def _put(field_id: str, pairs: Iterable[tuple[dict[int, int], dict[int, int]]], 
             fresh = count - older.get(bucket, 0)
             if fresh > 0:
                 ended[bucket] = ended.get(bucket, 0) + fresh
-    if ended:
-        history.put(field_id, 0, percentile_ns(ended, 0.99) / 1e6)
-
-
-def percentile_ns(hist: dict[int, int], share: float) -> float:
-    """The time below which ``share`` of a log2 histogram lies, in ns: the bucket's geometric middle."""
-    left = share * sum(hist.values())
-    for bucket in sorted(hist):
-        left -= hist[bucket]
-        if left <= 0:
-            return float(2**bucket) * 1.5
-    return 0.0
+    slowest = quantile(ended, 0.99)
+    if slowest is not None:
+        history.put(field_id, 0, slowest / 1e6)

@@ -1,0 +1,82 @@
+"""gputop: what the GPUs do and what the host does to them, on one time axis."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from gputop.commands.options import add_sampling
+from gputop.commands.options import check_pid
+from gputop.commands.options import check_user
+from gputop.commands.options import sampling_argv
+from gputop.errors import UserError
+
+EXAMPLES = """examples:
+  gputop                       watch
+  gputop --pid 3821            one trainer and its workers
+  gputop --host node7          another machine, over ssh
+  gputop --once --json         one object for a script
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of the live view."""
+    add_sampling(parser)
+    parser.add_argument("--pid", type=int, metavar="PID", help="only this process and its family")
+    parser.add_argument("--user", metavar="NAME", help="only processes of this user")
+    parser.add_argument("--host", metavar="[USER@]NODE", help="watch another machine: runs `gputop collect` there over ssh")
+    parser.add_argument("-1", "--once", action="store_true", help="print one screen, or with --json one object, and leave")
+    parser.add_argument("--json", action="store_true", help="print an object a line; with --once just one")
+    parser.add_argument("--readonly", action="store_true", help="no signals to processes")
+    parser.add_argument("--ascii", action="store_true", help="no character beyond ASCII")
+    parser.add_argument("--light", action="store_true", help="colours for a light terminal")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Watch, or print once."""
+    if args.host is None:
+        check_pid(args.pid)
+        check_user(args.user)
+    if args.once or args.json:
+        from gputop.commands.once import run_once
+
+        return run_once(args)
+    _check_terminal()
+    from gputop.stream.child import ChildStream
+
+    argv = stream_argv(args)
+    first = ChildStream(argv)
+    # The collector starts while we import: the first data should be there when the screen is.
+    from gputop.session import Session
+    from gputop.tui.app import GputopApp
+    from gputop.tui.app import Look
+    from gputop.tui.view import View
+
+    view = View(pid=args.pid, user=args.user, ascii_only=args.ascii, readonly=args.readonly)
+    look = Look("gputop-light" if args.light else "gputop-dark")
+    app = GputopApp(Session(), view, lambda: ChildStream(argv), first, look)
+    try:
+        app.run(mouse=look.mouse)
+    finally:
+        app.feed.close()
+    return app.return_code or 0
+
+
+def stream_argv(args: argparse.Namespace) -> list[str]:
+    """The command whose output is the stream: our own collector, or one at the other end of ssh."""
+    flags = sampling_argv(args)
+    if args.host is None:
+        from gputop.stream.child import collector_argv
+
+        return collector_argv(flags)
+    if args.host.startswith("-"):
+        raise UserError(f"--host {args.host}: no such machine name", code=2)
+    return ["ssh", "-oBatchMode=yes", args.host, "gputop", "collect", *flags]
+
+
+def _check_terminal() -> None:
+    if not (sys.stdin.isatty() and sys.stderr.isatty() and sys.stdout.isatty()):
+        raise UserError("this is no terminal: use gputop --once, gputop --once --json, or gputop record", code=1)
+    if os.environ.get("TERM", "") in ("", "dumb"):
+        raise UserError("TERM=dumb cannot show a screen: use gputop --once, or set TERM (xterm-256color, say)", code=1)

@@ -1,0 +1,127 @@
+"""`gputop --once` and `--json`: the live view for scripts and for terminals that cannot show a screen."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+
+from gputop.board import Board
+from gputop.commands.options import sampling_settings
+from gputop.errors import UserError
+from gputop.frame import Frame
+from gputop.frame import Header
+
+ONCE_TICKS = 3
+"""Two readings make a rate; the third catches what the driver's threads had not answered at the second."""
+
+
+def run_once(args: argparse.Namespace) -> int:
+    """Print one object or screen, or with --json alone an object for every tick."""
+    if args.once and args.json:
+        return _print_json(_frames(args, ONCE_TICKS), args, every=False)
+    if args.json:
+        return _print_json(_frames(args, None), args, every=True)
+    return _print_screen(_frames(args, ONCE_TICKS), args)
+
+
+def _frames(args: argparse.Namespace, ticks: int | None) -> Iterator[Header | Frame]:
+    """The stream: collected in this very process for a moment, by a collector of its own for longer or from afar."""
+    if args.host is None and ticks is not None:
+        return iter(_collected(args, ticks))
+    from gputop.commands.live import stream_argv
+    from gputop.stream.child import ChildStream
+
+    return _child_frames(ChildStream(stream_argv(args)), ticks)
+
+
+def _collected(args: argparse.Namespace, ticks: int) -> list[Header | Frame]:
+    from gputop.collector import Collector
+    from gputop.collector import make_header
+
+    settings = sampling_settings(args)
+    items: list[Header | Frame] = [make_header(settings)]
+
+    class Keep:
+        def send(self, frame: Frame) -> bool:
+            items.append(frame)
+            return True
+
+    Collector(settings, Keep()).run(ticks)
+    return items
+
+
+def _child_frames(stream: object, ticks: int | None) -> Iterator[Header | Frame]:
+    from gputop.stream.child import ChildStream
+
+    assert isinstance(stream, ChildStream)
+    count = 0
+    try:
+        for item in stream:
+            yield item
+            count += isinstance(item, Frame)
+            if ticks is not None and count >= ticks:
+                return
+        raise UserError(f"the collector stopped: {stream.ending()}")
+    finally:
+        stream.close()
+
+
+def _print_json(items: Iterator[Header | Frame], args: argparse.Namespace, every: bool) -> int:
+    import msgspec
+
+    from gputop import snapshot
+    from gputop.diagnosis import Engine
+
+    board, older, engine = Board(), None, Engine()
+    encode = msgspec.json.Encoder(enc_hook=str).encode
+    line = b""
+    for item in items:
+        if isinstance(item, Header):
+            board = Board(header=item)
+            continue
+        board.fold(item)
+        engine.feed(board)
+        only = _only(board, args, engine)
+        line = encode(snapshot.take(older or board, board, engine.roles, engine.states, only)) + b"\n"
+        older = board.snapshot() if every or older is None else older
+        if every:
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
+    if not every:
+        sys.stdout.buffer.write(line)
+    return 0
+
+
+def _only(board: Board, args: argparse.Namespace, engine: object) -> frozenset[int] | None:
+    """The processes that --pid and --user ask for; None for everyone who matters."""
+    if args.pid is None and args.user is None:
+        return None
+    roles = getattr(engine, "roles", {})
+    found = frozenset(board.procs)
+    if args.pid is not None:
+        found = frozenset(p for p in found if p == args.pid or (p in roles and roles[p].trainer_pid == args.pid))
+    if args.user is not None:
+        found = frozenset(p for p in found if (info := board.infos.get(p)) and args.user in (info.user, str(info.uid)))
+    return found
+
+
+def _print_screen(items: Iterator[Header | Frame], args: argparse.Namespace) -> int:
+    import shutil
+
+    from gputop.session import Session
+    from gputop.tui.draw.page import page
+    from gputop.tui.view import View
+
+    session = Session()
+    for item in items:
+        session.ingest(item)
+    size = shutil.get_terminal_size((120, 40))
+    view = View(pid=args.pid, user=args.user, ascii_only=args.ascii or not _is_unicode(), width=max(80, size.columns), height=10_000)
+    for line in page(session, view):
+        print("".join(text for text, _ in line).rstrip())
+    return 0
+
+
+def _is_unicode() -> bool:
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"

@@ -1,0 +1,166 @@
+"""Everything that is known of one stream: what a screen looks at, live or replayed.
+
+A reader thread ingests; the screen reads. Both hold `Session.lock` while they touch what is inside. Nothing here draws.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import deque
+
+from gputop.board import Board
+from gputop.diagnosis import Engine
+from gputop.diagnosis import ProcState
+from gputop.diagnosis import Verdict
+from gputop.fields import SECOND
+from gputop.frame import Frame
+from gputop.frame import Header
+from gputop.frame import Mark
+from gputop.history import WINDOW_NS
+from gputop.history import History
+from gputop.recording.ring import Ring
+from gputop.roles import Role
+from gputop.roles import assign
+from gputop.series import OBSERVERS
+
+FEED_EVERY_NS = 190_000_000
+"""A verdict five times a second: as often as the screen draws."""
+
+STATE_WORDS = (
+    "", "running", "runnable", "disk", "memory", "throttled", "blocked", "ahead", "stopped",
+    "computing", "waiting-data", "waiting-gpu", "transfer", "sleeping", "dead",
+)  # fmt: skip
+"""State words of DESIGN.md §5 by their code in `History.states`; `STARVING` is added while a worker starves."""
+STARVING = 64
+_CODES = {word: code for code, word in enumerate(STATE_WORDS)}
+
+
+class Session:
+    """Board, history, diagnosis and the last ten minutes of one stream."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.header: Header | None = None
+        self.board = Board()
+        self.history = History(100_000_000)
+        self.ring = Ring(Header())
+        self.engine = Engine()
+        self.verdicts: deque[tuple[int, Verdict]] = deque(maxlen=4000)
+        """When each verdict began to stand."""
+        self.snapshots: deque[Board] = deque(maxlen=4)
+        """The board at each of the last seconds: what the table's rates are taken against."""
+        self.marks: list[Mark] = []
+        self.lateness_ns: deque[int] = deque(maxlen=600)
+        self.missed = 0
+        self._fed_ns = 0
+
+    def ingest(self, item: Header | Frame) -> None:
+        """Take the next thing of the stream."""
+        with self.lock:
+            if isinstance(item, Header):
+                self._begin(item)
+            else:
+                self._advance(item)
+
+    def _begin(self, header: Header) -> None:
+        """A stream begins, or its collector was restarted: counters start anew, the past stays where the clock is the same."""
+        same_clock = self.header is not None and header.boot_id == self.header.boot_id
+        self.header = header
+        self.board = Board(header=header)
+        self.engine = Engine()
+        self.snapshots.clear()
+        self.ring = Ring(header)
+        self._fed_ns = 0
+        if not same_clock or self.history.ticks == 0:
+            self.history = History(header.interval_ns)
+
+    def _advance(self, frame: Frame) -> None:
+        self.history.tick(frame.t_ns)
+        for observe in OBSERVERS:
+            observe(self.board, frame, self.history)
+        self.board.fold(frame)
+        self.ring.add(frame)
+        self.marks.extend(frame.marks)
+        self.lateness_ns.append(frame.late_ns)
+        self.missed += frame.missed
+        if not self.snapshots or frame.t_ns - self.snapshots[-1].t_ns >= SECOND:
+            self.snapshots.append(self.board.snapshot())
+        if frame.t_ns - self._fed_ns >= FEED_EVERY_NS:
+            self._diagnose(frame.t_ns)
+
+    def _diagnose(self, t_ns: int) -> None:
+        self.engine.feed(self.board)
+        for pid, state in self.engine.states.items():
+            self.history.put_state(pid, code_of(state), self._fed_ns)
+        self.history.forget_states({pid for pid in self.history.states if pid not in self.board.infos and not self._lately(pid)})
+        if self._is_news(t_ns, self.engine.verdict):
+            self.verdicts.append((t_ns, self.engine.verdict))
+        self._fed_ns = t_ns
+
+    def _is_news(self, t_ns: int, verdict: Verdict) -> bool:
+        if not self.verdicts:
+            return True
+        since, last = self.verdicts[-1]
+        return t_ns - since >= SECOND or (last.symptom, last.cause) != (verdict.symptom, verdict.cause)
+
+    def _lately(self, pid: int) -> bool:
+        return any(self.history.states[pid])
+
+    @property
+    def now_ns(self) -> int:
+        """The newest moment known."""
+        return self.board.t_ns
+
+    @property
+    def oldest_ns(self) -> int:
+        """The oldest moment that can still be looked at."""
+        times = self.history.times
+        return max(times[0], self.now_ns - WINDOW_NS) if times else 0
+
+    def board_at(self, t_ns: int | None) -> Board:
+        """The board as it stood at ``t_ns``; None, and any time from now on, is the newest."""
+        if t_ns is None or t_ns >= self.now_ns:
+            return self.board
+        return self.ring.board_at(t_ns) or self.board
+
+    def verdict_at(self, t_ns: int | None) -> Verdict:
+        """The verdict that stood at ``t_ns``."""
+        if t_ns is None or not self.verdicts:
+            return self.engine.verdict
+        i = bisect_right(self.verdicts, t_ns, key=_when)
+        return self.verdicts[max(0, i - 1)][1]
+
+    def state_at(self, pid: int, t_ns: int | None) -> int:
+        """The state code of a trainer or worker at ``t_ns``, 0 where none was known."""
+        end = (self.now_ns if t_ns is None else t_ns) + 1
+        return self.history.state_cell(pid, end - FEED_EVERY_NS, end)
+
+    def boards_around(self, t_ns: int | None, span_ns: int) -> tuple[Board, Board]:
+        """(older, newer): two boards about ``span_ns`` apart, the newer at ``t_ns``; what rates in the table are taken from."""
+        if t_ns is not None and t_ns < self.now_ns:
+            newer = self.board_at(t_ns)
+            return self.board_at(max(self.oldest_ns, t_ns - span_ns)), newer
+        older = next((b for b in reversed(self.snapshots) if self.now_ns - b.t_ns >= span_ns), None)
+        return older or (self.snapshots[0] if self.snapshots else self.board), self.board
+
+    def roles_at(self, board: Board) -> dict[int, Role]:
+        """Who is who on a board: the engine's answer for the newest one, found anew for a past one."""
+        if board is self.board:
+            return self.engine.roles
+        listed = (gpu.values.get("procs") for gpu in board.gpus.values())
+        return assign(board.infos, frozenset(proc.pid for procs in listed if isinstance(procs, list) for proc in procs))
+
+    def unix_s(self, t_ns: int) -> float:
+        """The wall clock at a moment of the stream."""
+        header = self.header or Header()
+        return (t_ns + header.unix_ns - header.t_ns) / 1e9
+
+
+def code_of(state: ProcState) -> int:
+    """A state in one byte."""
+    return _CODES.get(state.state, 0) + (STARVING if state.starving else 0)
+
+
+def _when(entry: tuple[int, object]) -> int:
+    return entry[0]

@@ -1,0 +1,96 @@
+"""The application: themes, signals, the feed, and the screens over it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from textual.app import App
+from textual.binding import Binding
+
+from gputop.session import Session
+from gputop.tui.driver import TerminalDriver
+from gputop.tui.feed import Feed
+from gputop.tui.feed import Stream
+from gputop.tui.palette import themes
+from gputop.tui.screens.main import MainScreen
+from gputop.tui.view import View
+
+
+@dataclass(slots=True)
+class Look:
+    """How the screen should look."""
+
+    theme: str = "gputop-dark"
+    mouse: bool = True
+
+
+class GputopApp(App[int]):
+    """One session on one screen, live or replayed."""
+
+    CSS_PATH = "app.tcss"
+    TITLE = "gputop"
+    ENABLE_COMMAND_PALETTE = True
+    BINDINGS = [
+        Binding("q", "quit", "quit", id="quit"),
+        Binding("ctrl+c", "quit", "quit", show=False, priority=True),
+        Binding("ctrl+z", "suspend_process", "suspend", show=False, priority=True),
+    ]
+
+    def __init__(self, session: Session, view: View, start: Callable[[], Stream], first: Stream, look: Look) -> None:
+        super().__init__(driver_class=TerminalDriver, watch_css=False)
+        self.session = session
+        self.view = view
+        self.look = look
+        self.feed = Feed(session, start, first, self._on_first_frame)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        for theme in themes():
+            self.register_theme(theme)
+        self.theme = look.theme
+
+    def get_default_screen(self) -> MainScreen:
+        """The dashboard."""
+        return MainScreen()
+
+    def on_mount(self) -> None:
+        """Take over the signals that end us, and begin to read."""
+        self._loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            self._loop.add_signal_handler(number, self.exit, 0)
+        self.feed.start()
+
+    def _on_first_frame(self) -> None:
+        """Called in the feed's thread: draw as soon as there is something to draw."""
+        if self._loop is not None and isinstance(screen := self.screen_stack[0] if self.screen_stack else None, MainScreen):
+            self._loop.call_soon_threadsafe(screen.draw_all)
+
+    @property
+    def is_behind(self) -> bool:
+        """True while the terminal has not taken what was already sent: drawing more would only pile up."""
+        return isinstance(self._driver, TerminalDriver) and self._driver.backlog > 0
+
+    async def action_quit(self) -> None:
+        """Leave."""
+        self.exit(0)
+
+    def on_unmount(self) -> None:
+        """Stop the collector with the screen."""
+        self.feed.close()
+
+
+def own_cost(session: Session, started: tuple[float, float]) -> str:
+    """What screen and collector cost together, for the header."""
+    cost = session.board.cost
+    wall, cpu = time.monotonic() - started[0], time.process_time() - started[1]
+    if cost is None or session.header is None or wall <= 0:
+        return ""
+    collected = cost.cpu_ns / max(1, session.now_ns - session.header.t_ns)
+    return f"self {100 * (cpu / wall + collected):.1f}% CPU {cost.rss_bytes >> 20}+{_rss_mb()} MB"
+
+
+def _rss_mb() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * 4096 >> 20

@@ -1,0 +1,83 @@
+"""The time axis: columns of ``cell_ns`` each, shared by every lane on the screen.
+
+Cells are absolute slices of time, so a column keeps its content while the chart moves, and a dip of the GPU stands over the
+worker that starved, whichever part of the screen they are drawn in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import localtime
+from time import strftime
+
+from gputop.fields import SECOND
+from gputop.tui.draw import Span
+
+WINDOWS_S = (10, 20, 30, 60, 120, 300, 600)
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """``columns`` cells, the newest of them number ``last`` (cell k holds ``k*cell_ns <= t < (k+1)*cell_ns``)."""
+
+    cell_ns: int
+    last: int
+    columns: int
+
+    @property
+    def first(self) -> int:
+        """Number of the oldest cell shown."""
+        return self.last - self.columns + 1
+
+    def narrowed(self, columns: int) -> Axis:
+        """The newest ``columns`` of the same cells."""
+        return Axis(self.cell_ns, self.last, columns)
+
+    def column_of(self, t_ns: int) -> int | None:
+        """The column a moment falls in, None when it is not shown."""
+        column = t_ns // self.cell_ns - self.first
+        return column if 0 <= column < self.columns else None
+
+    def time_of(self, column: int) -> int:
+        """The last moment of a column."""
+        return (self.first + column + 1) * self.cell_ns - 1
+
+
+def cell_for(window_s: int, columns: int, interval_ns: int) -> int:
+    """The cell in which ``columns`` of them hold about ``window_s``: a whole number of ticks, at least one."""
+    ticks = window_s * SECOND / max(1, columns) / interval_ns
+    return max(1, round(ticks)) * interval_ns
+
+
+def axis_line(axis: Axis, end_unix_s: float | None, label: str, ascii_only: bool) -> list[Span]:
+    """The ruler over the lanes: seconds back from now, or clock times while looking back."""
+    rule = "-" if ascii_only else "─"
+    total_s = axis.columns * axis.cell_ns / SECOND
+    cells = [rule] * axis.columns
+    step = _step(total_s)
+    back = step
+    while back < total_s:
+        text = _clock(end_unix_s - back) if end_unix_s is not None else f"{'-' if ascii_only else '−'}{_length(back)}"
+        column = axis.columns - 1 - round(back * SECOND / axis.cell_ns)
+        _write(cells, column - len(text) // 2, f" {text} ")
+        back += step
+    last = "now" if end_unix_s is None else _clock(end_unix_s)
+    _write(cells, axis.columns - len(last) - 2, f" {last} ")
+    return [(label, "dim"), ("".join(cells), "dim")]
+
+
+def _write(cells: list[str], column: int, text: str) -> None:
+    if column >= 0 and column + len(text) <= len(cells):
+        cells[column : column + len(text)] = text
+
+
+def _step(total_s: float) -> float:
+    return next((s for s in (1, 2, 5, 10, 20, 30, 60, 120, 300) if total_s / s <= 6), 600)
+
+
+def _length(seconds: float) -> str:
+    return f"{seconds:g} s" if seconds < 120 else f"{seconds / 60:g} min"
+
+
+def _clock(unix_s: float) -> str:
+    return strftime("%H:%M:%S", localtime(unix_s))

@@ -1,0 +1,56 @@
+"""Which lanes a screen shows: what there is to show, then as many as fit."""
+
+from __future__ import annotations
+
+from gputop.board import GpuBoard
+from gputop.session import Session
+from gputop.tui.draw.lanes import Lane
+from gputop.tui.view import View
+
+
+def lanes(session: Session, view: View) -> list[Lane]:
+    """All lanes there is a reason to show, in the order of the screen."""
+    board = session.board
+    found = [lane for index in sorted(board.gpus) for lane in _of_gpu(session, view, index)]
+    ebpf = board.sources.get("ebpf")
+    reason = "" if ebpf is None or ebpf.state in ("ok", "partial") else f"needs eBPF: {ebpf.reason}"
+    found.append(Lane(("sync.p99_ms", 0), "sync p99", absent=reason or "no CUDA synchronize call seen yet", priority=4))
+    if ("runq.p99_ms", 0) in session.history.series:
+        found.append(Lane(("runq.p99_ms", 0), "run-queue p99", priority=2))
+    else:
+        found.append(Lane(("runq.pct", 0), "run-queue", absent="no trainer found yet", priority=2))
+    found.append(Lane(("offcpu.pct", 0), "off-CPU", absent="no trainer found yet", priority=4))
+    found.append(Lane(("switches.per_s", 0), "ctx-switch", absent="no trainer found yet", priority=5))
+    found.append(Lane(("cpu.busy_pct", 0), "host CPU", priority=5))
+    found.append(Lane(("psi.io_pct", 0), "PSI io", absent="this kernel has no PSI", priority=8))
+    found.append(Lane(("psi.memory_pct", 0), "PSI memory", absent="this kernel has no PSI", priority=9))
+    found.append(Lane(("disk.read_mb_per_s", 0), "disk read", priority=9))
+    found.append(Lane(("net.rx_mb_per_s", 0), "net rx", priority=9))
+    return found
+
+
+def fitting(found: list[Lane], rows: int) -> list[Lane]:
+    """The most important ``rows`` of them, still in the order of the screen."""
+    if len(found) <= rows:
+        return found
+    kept = sorted(range(len(found)), key=lambda i: (found[i].priority, i))[: max(0, rows)]
+    return [found[i] for i in sorted(kept)]
+
+
+def _of_gpu(session: Session, view: View, index: int) -> list[Lane]:
+    gpu, chosen = session.board.gpus[index], index == view.gpu
+    limit = gpu.number("power_limit_w")
+    lanes = [
+        Lane(("gpu.util_pct", index), f"GPU {index} util", absent=_reason(gpu, "util_pct"), priority=1 if chosen else 3),
+        Lane(("gpu.power_w", index), f"GPU {index} power", limit, _reason(gpu, "power_w"), priority=2 if chosen else 6),
+    ]
+    if ("gpu.sm_active_pct", index) in session.history.series:
+        lanes.append(Lane(("gpu.sm_active_pct", index), f"GPU {index} SM act", priority=3 if chosen else 7))
+    if chosen:
+        absent = _reason(gpu, "pcie_rx_bytes_per_s")
+        lanes.append(Lane(("gpu.pcie_rx_mb_per_s", index), f"GPU {index} PCIe rx", absent=absent, priority=7))
+    return lanes
+
+
+def _reason(gpu: GpuBoard, name: str) -> str:
+    return gpu.missing.get(name, "") or "no reading yet"

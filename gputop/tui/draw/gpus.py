@@ -1,0 +1,145 @@
+"""The GPUs: one row each, with what limits it in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gputop.board import Board
+from gputop.board import GpuBoard
+from gputop.fields import throttle_words
+from gputop.text import fit
+from gputop.tui.draw import Line
+from gputop.tui.draw import Span
+from gputop.tui.view import View
+
+GIB = 1 << 30
+Cell = Callable[[GpuBoard, Board, bool], Span]
+
+
+def lines(board: Board, older: Board, view: View, rows: int) -> list[Line]:
+    """A heading and at most ``rows - 1`` GPUs from the chosen one on; where GPUs are left out, the last row says so."""
+    columns = [c for c in _COLUMNS if view.width >= c[3]]
+    wide = view.width >= 100
+    heading = "".join(fit(title, _size(width, narrow, wide)) for title, width, narrow, _, _ in columns)
+    gpus = [board.gpus[index] for index in sorted(board.gpus)]
+    shown = max(1, rows - 1)
+    first = min(max(0, view.gpu - shown + 1), max(0, len(gpus) - shown))
+    out: list[Line] = [[(fit(heading, view.width), "head")]]
+    for gpu in gpus[first : first + shown]:
+        spans = [_fitted(cell(gpu, older, view.ascii_only), _size(width, narrow, wide)) for _, width, narrow, _, cell in columns]
+        out.append(spans if gpu.index != view.gpu or len(gpus) == 1 else [(text, style or "title") for text, style in spans])
+    if len(gpus) > shown:
+        more = f"{first + 1}–{first + shown} of {len(gpus)} GPUs  "
+        text = out[0][0][0]
+        out[0] = [(text[: view.width - len(more)] + more, "head")]
+    return out
+
+
+def _size(width: int, narrow: int, wide: bool) -> int:
+    return width if wide else narrow
+
+
+def _fitted(span: Span, width: int) -> Span:
+    return fit(span[0], width - 1) + " ", span[1]
+
+
+def _absent(gpu: GpuBoard, name: str) -> Span:
+    """A dash, or the reason where it is short enough to be read there."""
+    reason = gpu.missing.get(name, "")
+    return (reason if 0 < len(reason) <= 9 else "–", "dim")
+
+
+def _index(gpu: GpuBoard, _older: Board, _ascii: bool) -> Span:
+    return str(gpu.index), "title"
+
+
+def _util(gpu: GpuBoard, _older: Board, ascii_only: bool) -> Span:
+    if gpu.values.get("lost"):
+        return "LOST", "crit"
+    value = gpu.number("util_pct")
+    if value is None:
+        return _absent(gpu, "util_pct")
+    full, empty = ("#", "-") if ascii_only else ("█", "░")
+    filled = round(value / 10)
+    return f"{full * filled}{empty * (10 - filled)} {value:3.0f}%", "lane"
+
+
+def _percent(name: str) -> Cell:
+    def cell(gpu: GpuBoard, _older: Board, _ascii: bool) -> Span:
+        value = gpu.number(name)
+        return _absent(gpu, name) if value is None else (f"{value:3.0f}%", "")
+
+    return cell
+
+
+def _memory(gpu: GpuBoard, _older: Board, _ascii: bool) -> Span:
+    used, total = gpu.number("mem_used_bytes"), gpu.number("mem_total_bytes")
+    if used is None or not total:
+        return _absent(gpu, "mem_used_bytes")
+    share = used / total
+    return f"{used / GIB:.1f}/{total / GIB:.0f} GiB", "crit" if share > 0.97 else "warn" if share > 0.9 else ""
+
+
+def _power(gpu: GpuBoard, _older: Board, _ascii: bool) -> Span:
+    power, limit = gpu.number("power_w"), gpu.number("power_limit_w")
+    if power is None:
+        return _absent(gpu, "power_w")
+    averaged = "~" if gpu.values.get("power_instant") is False else ""
+    return f"{averaged}{power:.0f}" + (f"/{limit:.0f} W" if limit else " W"), ""
+
+
+def _temperature(gpu: GpuBoard, _older: Board, _ascii: bool) -> Span:
+    value = gpu.number("temp_c")
+    return _absent(gpu, "temp_c") if value is None else (f"{value:.0f}°C", "crit" if value >= 88 else "warn" if value >= 80 else "")
+
+
+def _clocks(gpu: GpuBoard, _older: Board, _ascii: bool) -> Span:
+    sm, mem = gpu.number("sm_clock_mhz"), gpu.number("mem_clock_mhz")
+    if sm is None:
+        return _absent(gpu, "sm_clock_mhz")
+    return f"{sm:.0f}" + (f"/{mem:.0f}" if mem is not None else "") + " MHz", ""
+
+
+def _pcie(gpu: GpuBoard, older: Board, _ascii: bool) -> Span:
+    """Receive and send rate: from the byte counters where there are any, else the driver's own rate."""
+    before = older.gpus.get(gpu.index)
+    rates = [_rate(gpu, before, f"pcie_{way}_bytes") for way in ("rx", "tx")]
+    if rates[0] is None or rates[1] is None:
+        return _absent(gpu, "pcie_rx_bytes_per_s")
+    return f"{rates[0] / 1e9:.1f}/{rates[1] / 1e9:.1f} GB/s", ""
+
+
+def _rate(gpu: GpuBoard, before: GpuBoard | None, name: str) -> float | None:
+    counter = gpu.number(name)
+    if counter is None or before is None:
+        return gpu.number(f"{name}_per_s")
+    old, span_ns = before.number(name), gpu.read_ns[name] - before.read_ns.get(name, 0)
+    return (counter - old) / span_ns * 1e9 if old is not None and span_ns > 0 and counter >= old else None
+
+
+def _limits(gpu: GpuBoard, _older: Board, _ascii: bool) -> Span:
+    mask = gpu.number("throttle_mask")
+    if mask is None:
+        return _absent(gpu, "throttle_mask")
+    words = throttle_words(int(mask))
+    xid = gpu.number("xid")
+    if xid is not None:
+        words.insert(0, f"Xid {xid:.0f}")
+    if gpu.values.get("mig_mode"):
+        words.append("MIG")
+    return (", ".join(words), "warn") if words else ("–", "dim")
+
+
+# title, width, width below 100 columns, least terminal width, cell
+_COLUMNS: tuple[tuple[str, int, int, int, Cell], ...] = (
+    ("GPU", 5, 4, 0, _index),
+    ("util", 17, 16, 0, _util),
+    ("SM act", 8, 7, 90, _percent("sm_active_pct")),
+    ("tensor", 8, 7, 140, _percent("tensor_active_pct")),
+    ("mem", 16, 14, 0, _memory),
+    ("power", 14, 12, 0, _power),
+    ("temp", 7, 6, 0, _temperature),
+    ("clocks", 16, 15, 100, _clocks),
+    ("pcie rx/tx", 15, 14, 120, _pcie),
+    ("limits", 30, 26, 0, _limits),
+)

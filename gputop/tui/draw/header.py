@@ -1,0 +1,65 @@
+"""The first line: where this is, whether it is live, what it can see, what it costs."""
+
+from __future__ import annotations
+
+from time import localtime
+from time import strftime
+
+from gputop.board import Board
+from gputop.frame import SourceState
+from gputop.session import Session
+from gputop.text import cell_width
+from gputop.text import clean
+from gputop.text import fit
+from gputop.tui.draw import Line
+from gputop.tui.draw import Span
+from gputop.tui.view import View
+
+_MARKS = {"ok": ("✓", "good"), "partial": ("~", "warn"), "off": ("off", "dim"), "unavailable": ("✗", "crit")}
+_ASCII_MARKS = {"ok": "+", "partial": "~", "off": "off", "unavailable": "x"}
+
+
+def lines(session: Session, view: View, mode: Span, own: str) -> list[Line]:
+    """``mode`` is LIVE, PAUSED or REPLAY with its colour; ``own`` the cost of both our processes."""
+    clock = strftime("%H:%M:%S", localtime(session.unix_s(view.at_ns or session.now_ns))) if session.header else ""
+    right: list[Span] = [mode, ("  ", ""), *_badges(session.board, view.ascii_only)]
+    if view.width >= 120:
+        right += [("  ", ""), (own, "dim")]
+    right += [("  ", ""), (clock, "title")]
+    left = [("gputop", "title"), (f"  {_place(session)}", "dim")]
+    room = view.width - _width(right) - 1
+    return [_fit_spans(left, room) + right]
+
+
+def _place(session: Session) -> str:
+    header = session.header
+    if header is None:
+        return "starting"
+    nvml = session.board.sources.get("nvml")
+    names = [clean(gpu.text("name")).removeprefix("NVIDIA ") for gpu in session.board.gpus.values()]
+    parts = [clean(header.host), *(f"{names.count(name)}× {name}" for name in dict.fromkeys(names) if name)]
+    if nvml and nvml.detail.get("driver"):
+        parts.append(f"driver {clean(nvml.detail['driver'])}")
+        parts.append(f"CUDA {clean(nvml.detail.get('cuda', ''))}" if nvml.detail.get("cuda") else "")
+    if header.simulated:
+        parts.append("SIMULATED GPU")
+    return " · ".join(part for part in parts if part)
+
+
+def _badges(board: Board, ascii_only: bool) -> list[Span]:
+    spans: list[Span] = []
+    for name, title in (("ebpf", "eBPF"), ("nvml", "NVML")):
+        state = board.sources.get(name) or SourceState(name, "off")
+        mark, colour = _MARKS.get(state.state, ("?", "warn"))
+        spans += [(f"{title} ", "dim"), (_ASCII_MARKS.get(state.state, "?") if ascii_only else mark, colour), (" ", "")]
+    return spans[:-1]
+
+
+def _width(spans: list[Span]) -> int:
+    return sum(cell_width(text) for text, _ in spans)
+
+
+def _fit_spans(spans: list[Span], room: int) -> list[Span]:
+    """The spans in exactly ``room`` columns; the last one is cut or padded."""
+    *front, (text, style) = spans
+    return [*front, (fit(text, max(0, room - _width(front))), style), (" ", "")]

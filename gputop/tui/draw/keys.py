@@ -1,0 +1,40 @@
+"""The last line: the keys that matter now."""
+
+from __future__ import annotations
+
+from gputop.tui.draw import Line
+from gputop.tui.draw import Span
+from gputop.tui.view import View
+
+KEYS = (
+    ("q", "quit", "quit"), ("space", "pause", "pause"), ("←→", "scrub", "scrub(-1)"), ("s", "stacks", "stacks"),
+    ("e", "explain", "explain"), ("z", "enlarge", "enlarge"), ("r", "record", "record"), ("R", "save last 10 min", "save"),
+    ("/", "filter", "filter"), ("?", "help", "help"), ("o", "sort", "sort"), ("t", "tree", "tree"), ("+-", "zoom", "zoom(1)"),
+    ("^p", "palette", "command_palette"),
+)  # fmt: skip
+
+
+def lines(view: View, note: str) -> list[Line]:
+    """Keys and their actions, as many as fit; a note (what was done, what went wrong) takes their place for a while."""
+    if note:
+        return [[(f" {note}"[: view.width].ljust(view.width), "accent")]]
+    spans: list[Span] = []
+    left = view.width
+    for key, word, _ in KEYS:
+        shown = key.replace("←→", "<>") if view.ascii_only else key
+        if len(shown) + len(word) + 4 > left:
+            break
+        spans += [(f" {shown}", "accent"), (f" {word} ", "")]
+        left -= len(shown) + len(word) + 3
+    return [spans]
+
+
+def action_at(x: int) -> str | None:
+    """The action whose key was clicked."""
+    at = 0
+    for key, word, action in KEYS:
+        width = len(key) + len(word) + 3
+        if at <= x < at + width:
+            return action
+        at += width
+    return None

@@ -1,0 +1,159 @@
+"""The lanes: one row a series, all on one axis.
+
+A cell holds the mean of what was read in it, or the maximum where the field is a percentile. A cell without a fresh reading
+repeats the last one, dimmed, as long as the field's own refresh lets that stand, and is blank after that: a gap is a gap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from dataclasses import field
+from itertools import groupby
+from math import log10
+
+from gputop.fields import FIELDS
+from gputop.fields import SECOND
+from gputop.fields import Field
+from gputop.history import History
+from gputop.history import SeriesKey
+from gputop.text import fit
+from gputop.tui.draw import Span
+from gputop.tui.draw.axis import Axis
+
+BARS, ASCII_BARS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
+_COLOURS = {"gpu.util_pct": "lane", "gpu.power_w": "lane2", "sync.p99_ms": "lane3"}
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """What a row shows: a series, its name on screen, and why it may be empty."""
+
+    key: SeriesKey
+    title: str
+    top: float | None = None
+    """Top of the chart where the subject knows it, such as a GPU's power limit."""
+    absent: str = ""
+    priority: int = 5
+    """Which lanes go first when the screen is low: higher numbers."""
+
+    @property
+    def field(self) -> Field:
+        """The registry's entry."""
+        return FIELDS[self.key[0]]
+
+
+@dataclass(slots=True)
+class Row:
+    """The cells of one lane, remembered while its axis only moves."""
+
+    scale: tuple[float, float] = (0.0, 0.0)
+    cell_ns: int = 0
+    cells: dict[int, Span] = field(default_factory=dict)
+
+
+class LaneDrawer:
+    """Draws lanes, keeping finished cells from one drawing to the next."""
+
+    def __init__(self, ascii_only: bool = False) -> None:
+        self._bars = ASCII_BARS if ascii_only else BARS
+        self._rows: dict[SeriesKey, Row] = {}
+
+    def line(self, lane: Lane, history: History, axis: Axis, label_width: int, at_ns: int, cursor: int | None) -> list[Span]:
+        """Label, value at ``at_ns`` and cells; the column under ``cursor`` reversed."""
+        spans = self._label(lane, history, label_width, at_ns)
+        if lane.absent and lane.key not in history.series:
+            return [*spans, (fit(lane.absent, axis.columns), "dim")]
+        return spans + with_cursor(merge(self._cells(lane, history, axis)), cursor)
+
+    def _label(self, lane: Lane, history: History, width: int, at_ns: int) -> list[Span]:
+        value = history.at(lane.key, at_ns, max(2 * lane.field.refresh_ns, 3 * SECOND // 2))
+        number = "–" if value != value else short(value, lane.field.digits)
+        unit = lane.field.unit
+        room = width - 12
+        return [(fit(lane.title, room), ""), (f" {number:>6} ", level(lane.field, value) or "title"), (fit(unit, 4), "dim")]
+
+    def _cells(self, lane: Lane, history: History, axis: Axis) -> list[Span]:
+        row = self._rows.setdefault(lane.key, Row())
+        scale = self._scale(lane, history, axis, row)
+        if row.cell_ns != axis.cell_ns or row.scale != scale or axis.first > max(row.cells, default=0):
+            row.cell_ns, row.scale, row.cells = axis.cell_ns, scale, {}
+        cells = row.cells
+        newest = history.times[-1] // axis.cell_ns if history.times else 0
+        for k in [k for k in cells if k < axis.first - 50]:
+            del cells[k]
+        for k in range(axis.first, axis.last + 1):
+            if k not in cells or k >= newest - 1:
+                cells[k] = self._cell(lane, history, k * axis.cell_ns, axis.cell_ns, scale)
+        return [cells[k] for k in range(axis.first, axis.last + 1)]
+
+    def _cell(self, lane: Lane, history: History, start_ns: int, cell_ns: int, scale: tuple[float, float]) -> Span:
+        spec = lane.field
+        value = history.cell(lane.key, start_ns, start_ns + cell_ns, peak="p99" in spec.id)
+        if value == value:
+            return self._glyph(value, scale), level(spec, value) or _COLOURS.get(spec.id, "lane")
+        if history.times and start_ns > history.times[-1]:
+            return " ", ""
+        stands_ns = 2 * spec.refresh_ns
+        value = history.at(lane.key, start_ns, stands_ns) if stands_ns else value
+        return (self._glyph(value, scale), "held") if value == value else (" ", "")
+
+    def _glyph(self, value: float, scale: tuple[float, float]) -> str:
+        low, high = scale
+        share = (value - low) / (high - low) if high > low else 0.0
+        return self._bars[min(len(self._bars) - 1, max(0, int(share * len(self._bars))))]
+
+    def _scale(self, lane: Lane, history: History, axis: Axis, row: Row) -> tuple[float, float]:
+        spec = lane.field
+        if spec.high is not None or lane.top:
+            return spec.low, spec.high if spec.high is not None else lane.top or 1.0
+        top = history.top(lane.key, axis.first * axis.cell_ns, (axis.last + 1) * axis.cell_ns)
+        wanted = nice_top(top) if top == top else 1.0
+        held = row.scale[1]
+        # Shrinking at once would make the lane flicker between two scales.
+        return spec.low, held if held > wanted and top > held / 5 else wanted
+
+
+def level(spec: Field, value: float) -> str:
+    """``crit``, ``warn`` or nothing."""
+    if spec.crit is not None and value >= spec.crit:
+        return "crit"
+    return "warn" if spec.warn is not None and value >= spec.warn else ""
+
+
+def nice_top(value: float) -> float:
+    """The next of 1, 2, 5, 10, 20 … at or above ``value``."""
+    if value <= 0:
+        return 1.0
+    magnitude = 10.0 ** int(log10(value) // 1)
+    return next(m * magnitude for m in (1, 2, 5, 10) if m * magnitude >= value)
+
+
+def short(value: float, digits: int = 0) -> str:
+    """A number in at most six characters."""
+    if abs(value) >= 1e6:
+        return f"{value / 1e6:.1f}M"
+    if abs(value) >= 1e5:
+        return f"{value / 1e3:.0f}k"
+    return f"{value:.{digits if abs(value) < 1000 else 0}f}"
+
+
+def merge(cells: list[Span]) -> list[Span]:
+    """Neighbours of one colour as one span; the newest cell stays its own, so that it alone is sent while it grows."""
+    if not cells:
+        return []
+    merged = [("".join(text for text, _ in group), style) for style, group in groupby(cells[:-1], key=lambda cell: cell[1])]
+    return [*merged, cells[-1]]
+
+
+def with_cursor(spans: list[Span], column: int | None) -> list[Span]:
+    """The same spans with the cell in ``column`` reversed."""
+    if column is None:
+        return spans
+    out: list[Span] = []
+    for text, style in spans:
+        if 0 <= column < len(text):
+            out += [(text[:column], style), (text[column], "cursor"), (text[column + 1 :], style)]
+        else:
+            out.append((text, style))
+        column -= len(text)
+    return [span for span in out if span[0]]

@@ -1,0 +1,28 @@
+"""One moment as a page of text: what `gputop --once` prints."""
+
+from __future__ import annotations
+
+from gputop.session import Session
+from gputop.tui.draw import Line
+from gputop.tui.draw import gpus
+from gputop.tui.draw import header
+from gputop.tui.draw import procs
+from gputop.tui.draw import verdict
+from gputop.tui.draw.axis import Axis
+from gputop.tui.draw.rows import rows
+from gputop.tui.view import View
+
+
+def page(session: Session, view: View) -> list[Line]:
+    """Header, verdict, GPUs and processes; a moment has no lanes."""
+    older, newer = session.boards_around(None, 0)
+    nowhere = Axis(1, 0, 0)
+    state = newer.sources.get("nvml")
+    absent: list[Line] = [[(f" GPU  none: {state.reason}" if state else " GPU  none", "dim")]]
+    return [
+        *header.lines(session, view, ("", ""), ""),
+        *verdict.lines(session.engine.verdict, view, keys="")[:1],
+        *(gpus.lines(newer, older, view, len(newer.gpus) + 1) if newer.gpus else absent),
+        procs.heading(view, 0),
+        *(procs.line(row, view, session.history, nowhere, None) for row in rows(session, view)),
+    ]

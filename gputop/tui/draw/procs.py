@@ -1,0 +1,166 @@
+"""The process table with its state lanes, on the same columns as the charts above it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gputop.history import History
+from gputop.session import STARVING
+from gputop.session import STATE_WORDS
+from gputop.text import cut
+from gputop.text import fit
+from gputop.tui.draw import Line
+from gputop.tui.draw import Span
+from gputop.tui.draw.axis import Axis
+from gputop.tui.draw.lanes import merge
+from gputop.tui.draw.lanes import with_cursor
+from gputop.tui.draw.rows import SORTS
+from gputop.tui.draw.rows import Row
+from gputop.tui.view import View
+
+LEAST_LANE = 10
+GLYPHS = {
+    "": " ", "running": "▄", "computing": "▄", "runnable": "▒", "disk": "▪", "memory": "◆", "throttled": "▼", "blocked": "–",
+    "ahead": "·", "stopped": "■", "waiting-data": "░", "waiting-gpu": "▂", "transfer": "►", "sleeping": " ", "dead": "×",
+}  # fmt: skip
+ASCII_GLYPHS = {
+    "": " ", "running": "=", "computing": "=", "runnable": "%", "disk": "d", "memory": "m", "throttled": "t", "blocked": "-",
+    "ahead": ".", "stopped": "X", "waiting-data": ":", "waiting-gpu": "_", "transfer": ">", "sleeping": " ", "dead": "x",
+}  # fmt: skip
+STARVING_GLYPHS = ("█", "#")
+
+
+def heading(view: View, lane_columns: int) -> Line:
+    """Column titles; the sorted one is marked."""
+    text = "".join(fit(title, width) if left else title.rjust(width - 1) + " " for title, width, _, left, _ in columns(view))
+    order = "" if view.sort == "natural" else f"  by {SORTS[view.sort][0]}{' reversed' if view.reverse else ''}"
+    return [(fit(text, view.width - lane_columns) + fit(f"state lane, same axis{order}", lane_columns), "head")]
+
+
+def lane_columns(view: View) -> int:
+    """How many of the axis's columns the table leaves to the lanes: all that its own columns do not take."""
+    left = view.width - sum(width for _, width, _, _, _ in columns(view))
+    return min(view.cells, left)
+
+
+def line(row: Row, view: View, history: History, axis: Axis, cursor: int | None) -> Line:
+    """One process; starving workers stand out by colour, glyph and word."""
+    chosen = "selected" if row.pid == view.selected else "starving" if row.starving else ""
+    spans: list[Span] = []
+    for _, width, _, left, cell in columns(view):
+        text, style = cell(row, view)
+        shown = fit(text, width - 1) + " " if left else cut(text, width - 1).rjust(width - 1) + " "
+        spans.append((shown, chosen or style))
+    used = sum(width for _, width, _, _, _ in columns(view))
+    spans.append((" " * (view.width - used - axis.columns), chosen if chosen == "selected" else ""))
+    return _joined(spans) + with_cursor(_lane(row.pid, view, history, axis), cursor)
+
+
+def _joined(spans: list[Span]) -> list[Span]:
+    """Neighbours of one style as one span: fewer colour changes to send."""
+    out: list[Span] = []
+    for text, style in spans:
+        if out and out[-1][1] == style:
+            out[-1] = (out[-1][0] + text, style)
+        elif text:
+            out.append((text, style))
+    return out
+
+
+def _lane(pid: int, view: View, history: History, axis: Axis) -> list[Span]:
+    codes = history.states.get(pid)
+    if codes is None:
+        return [(" " * axis.columns, "")]
+    cell = axis.cell_ns
+    return merge([glyph(history.state_cell(pid, k * cell, (k + 1) * cell), view.ascii_only) for k in range(axis.first, axis.last + 1)])
+
+
+def glyph(code: int, ascii_only: bool) -> Span:
+    """A state's glyph and colour."""
+    if code & STARVING:
+        return STARVING_GLYPHS[ascii_only], "starving"
+    word = STATE_WORDS[code]
+    return (ASCII_GLYPHS if ascii_only else GLYPHS)[word], word
+
+
+def _pid(row: Row, view: View) -> Span:
+    return ("*" if row.pid in view.tagged else "") + str(row.pid), "" if row.role else "dim"
+
+
+def _who(row: Row, view: View) -> Span:
+    if row.role and row.role.kind == "trainer":
+        return ("v " if view.ascii_only else "▾ ") + row.who, "title"
+    return "  " * row.depth + row.who, "" if row.role else "dim"
+
+
+def _state(row: Row, view: View) -> Span:
+    if row.starving:
+        return f"{'!' if view.ascii_only else '●'} STARVING", "starving"
+    return row.state, row.state if row.role else "dim"
+
+
+def _number(name: str, digits: int = 0, warn: float | None = None) -> Callable[[Row, View], Span]:
+    def cell(row: Row, _view: View) -> Span:
+        value = getattr(row, name)
+        if value is None:
+            return "–", "dim"
+        return f"{value:.{digits}f}", "warn" if warn is not None and value >= warn and row.role else "" if row.role else "dim"
+
+    return cell
+
+
+def _bytes(name: str) -> Callable[[Row, View], Span]:
+    def cell(row: Row, _view: View) -> Span:
+        value = getattr(row, name)
+        return ("–", "dim") if value is None else (size(value), "" if row.role else "dim")
+
+    return cell
+
+
+def size(value: float) -> str:
+    """Bytes in at most six characters."""
+    for unit in ("B", "K", "M", "G", "T"):
+        if value < 1000 or unit == "T":
+            return f"{value:.0f}{unit}" if unit in "BK" or value >= 10 else f"{value:.1f}{unit}"
+        value /= 1024
+    return ""
+
+
+def _gpu(row: Row, _view: View) -> Span:
+    return ("" if row.gpu is None else str(row.gpu)), ""
+
+
+def _user(row: Row, _view: View) -> Span:
+    return row.user, "dim"
+
+
+Column = tuple[str, int, int, bool, Callable[[Row, View], Span]]
+
+# title, width, least terminal width, left-aligned, cell
+_COLUMNS: tuple[Column, ...] = (
+    ("PID", 8, 0, False, _pid),
+    ("USER", 9, 170, True, _user),
+    ("GPU", 4, 130, False, _gpu),
+    ("WHO", 20, 0, True, _who),
+    ("STATE", 13, 0, True, _state),
+    ("CPU%", 6, 0, False, _number("cpu_pct")),
+    ("RUNQ%", 6, 0, False, _number("runq_pct", warn=20)),
+    ("DISK%", 6, 120, False, _number("disk_pct", warn=20)),
+    ("IO/s", 6, 180, False, _bytes("disk_bytes_per_s")),
+    ("SW/s", 7, 100, False, _number("switches_per_s")),
+    ("INV/s", 7, 120, False, _number("invol_per_s")),
+    ("RSS", 6, 100, False, _bytes("rss_bytes")),
+    ("GPU-MEM", 8, 0, False, _bytes("gpu_mem_bytes")),
+    ("SM%", 5, 130, False, _number("sm_pct")),
+)
+_CACHE: dict[int, tuple[Column, ...]] = {}
+
+
+def columns(view: View) -> tuple[Column, ...]:
+    """The columns that fit the terminal."""
+    if view.width not in _CACHE:
+        fitting = tuple(column for column in _COLUMNS if view.width >= column[2])
+        while len(fitting) > 3 and sum(column[1] for column in fitting) > view.width:
+            fitting = fitting[:-1]
+        _CACHE[view.width] = fitting
+    return _CACHE[view.width]

@@ -1,0 +1,27 @@
+"""The verdict: a sentence, and the evidence under it."""
+
+from __future__ import annotations
+
+from gputop.diagnosis.model import Verdict
+from gputop.text import clean
+from gputop.text import fit
+from gputop.tui.draw import Line
+from gputop.tui.view import View
+
+_COLOURS = {"high": "crit", "medium": "crit", "low": "warn", "info": "good"}
+KEYS = "[e] why  [s] stacks"
+
+
+def lines(verdict: Verdict, view: View, trouble: str = "", offer: str = "", keys: str = KEYS) -> list[Line]:
+    """Two lines. ``trouble`` (the collector died, say) and ``offer`` (a demo where there is no GPU) come before the detail."""
+    colour = _COLOURS.get(verdict.severity, "title")
+    mark = (">" if view.ascii_only else "▲") if colour in ("crit", "warn") else ("*" if view.ascii_only else "●")
+    head = f" {mark} {verdict.symptom.upper()}"
+    cause = "" if verdict.cause == "none" else f" ← {verdict.cause}"
+    if view.ascii_only:
+        cause = cause.replace("←", "<-")
+    first: Line = [(head + cause, colour), (fit(f"  {clean(verdict.headline)}", max(0, view.width - len(head + cause))), "title")]
+    if trouble:
+        return [first, [(fit(f"   {clean(trouble)}", view.width), "crit")]]
+    room = view.width - len(keys) - 1
+    return [first, [(fit(f"   {clean(verdict.detail or offer)}", room), ""), (f" {keys}", "accent")]]

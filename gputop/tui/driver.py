@@ -1,0 +1,83 @@
+"""The terminal driver: Textual's, made to notice that its terminal is gone.
+
+Textual's own input thread spins on a closed terminal for ever, and its writer blocks the application once nobody reads.
+Under nohup, where no SIGHUP ends the program, both would happen.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from codecs import getincrementaldecoder
+
+from textual._xterm_parser import XTermParser
+from textual.drivers._writer_thread import WriterThread
+from textual.drivers.linux_driver import LinuxDriver
+
+POLL_MS = 100
+"""How often the parser may decide that a lone Esc is a key, and `exit_event` is looked at."""
+
+
+class PatientWriter(WriterThread):
+    """A writer that goes on taking text, and throws it away, once the terminal refuses it."""
+
+    gone = False
+
+    def run(self) -> None:
+        """Write what is queued; never die before `stop`."""
+        while (text := self._queue.get()) is not None:
+            if self.gone:
+                continue
+            try:
+                self._file.write(text)
+                if self._queue.empty():
+                    self._file.flush()
+            except (OSError, ValueError):
+                self.gone = True
+
+
+class TerminalDriver(LinuxDriver):
+    """Ends the application when the terminal hangs up."""
+
+    _writer: PatientWriter | None = None
+
+    @property
+    def _writer_thread(self) -> PatientWriter | None:
+        return self._writer
+
+    @_writer_thread.setter
+    def _writer_thread(self, writer: WriterThread | None) -> None:
+        self._writer = None if writer is None else PatientWriter(writer._file)
+
+    @property
+    def backlog(self) -> int:
+        """Writes that the terminal has not taken yet."""
+        return 0 if self._writer is None else self._writer._queue.qsize()
+
+    def run_input_thread(self) -> None:
+        """Read input until the application ends or the terminal is gone."""
+        parser = XTermParser(self._debug)
+        decode = getincrementaldecoder("utf-8")("replace").decode
+        watch = select.poll()
+        watch.register(self.fileno, select.POLLIN)
+        while not self.exit_event.is_set():
+            for _, happened in watch.poll(POLL_MS):
+                data = self._read() if happened & select.POLLIN else b""
+                if not data:
+                    self._hang_up()
+                    return
+                for event in parser.feed(decode(data)):
+                    self.process_message(event)
+            for event in parser.tick():
+                self.process_message(event)
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self.fileno, 4096)
+        except OSError:
+            return b""
+
+    def _hang_up(self) -> None:
+        if self._writer is not None:
+            self._writer.gone = True
+        self._app.call_later(self._app.exit)

@@ -1,0 +1,93 @@
+"""The reader thread: from a stream into the session, and what to say when the stream ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Protocol
+
+from gputop.errors import UserError
+from gputop.frame import Frame
+from gputop.frame import Header
+from gputop.session import Session
+
+RESTART_S = (0.5, 1.0, 2.0, 5.0)
+"""Pauses before a collector that died is started again; the last one repeats."""
+STEADY_S = 30.0
+"""A collector that ran this long starts the pauses anew."""
+
+
+class Stream(Protocol):
+    """What the feed reads: iterated to its end, then asked why it ended."""
+
+    def __iter__(self) -> Iterator[Header | Frame]: ...
+
+    def ending(self) -> str: ...
+
+    def close(self) -> None: ...
+
+
+class Feed:
+    """Reads streams one after the other: a new one is started when one ends."""
+
+    def __init__(self, session: Session, start: Callable[[], Stream], first: Stream, on_first: Callable[[], None]) -> None:
+        self.trouble = ""
+        """What is wrong with the stream now, empty while frames come."""
+        self.restarts = 0
+        self._session = session
+        self._start = start
+        self._stream: Stream | None = first
+        self._on_first: Callable[[], None] | None = on_first
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop the stream and the thread."""
+        self._closing.set()
+        if self._stream is not None:
+            self._stream.close()
+        if self._thread.is_alive():
+            self._thread.join(2.0)
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._closing.is_set():
+            began = time.monotonic()
+            why = self._read_one()
+            if self._closing.is_set():
+                return
+            failures = 0 if time.monotonic() - began > STEADY_S else failures
+            pause = RESTART_S[min(failures, len(RESTART_S) - 1)]
+            failures += 1
+            self.trouble = f"the collector stopped ({why}); starting it again"
+            self._closing.wait(pause)
+            self.restarts += 1
+
+    def _read_one(self) -> str:
+        """Read one stream to its end; why it ended."""
+        try:
+            if self._stream is None:
+                self._stream = self._start()
+            for item in self._stream:
+                self._take(item)
+            return self._stream.ending()
+        except (OSError, UserError) as error:
+            return str(error)
+        finally:
+            stream, self._stream = self._stream, None
+            if stream is not None:
+                stream.close()
+
+    def _take(self, item: Header | Frame) -> None:
+        self._session.ingest(item)
+        if isinstance(item, Frame):
+            self.trouble = ""
+            first, self._on_first = self._on_first, None
+            if first is not None:
+                first()

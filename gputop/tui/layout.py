@@ -1,0 +1,35 @@
+"""How many rows each part of the screen gets; every part folds before the process table does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LEAST_PROCS = 8
+"""Heading and seven processes: what an 80×24 terminal must show."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heights:
+    """Rows of each part; 0 hides it."""
+
+    header: int
+    verdict: int
+    gpus: int
+    lanes: int
+    """The ruler counts."""
+    procs: int
+    keys: int
+
+
+def arrange(height: int, gpus: int, lanes: int) -> Heights:
+    """Share out ``height`` rows among parts that would like ``gpus`` GPU rows and ``lanes`` lanes."""
+    header = 1 if height >= 2 else 0
+    keys = 1 if height >= 10 else 0
+    verdict = 2 if height >= 8 else 1 if height >= 3 else 0
+    left = height - header - keys - verdict
+    gpu_rows = 1 + min(max(gpus, 1), max(1, left // 5)) if left >= 8 else 0
+    left -= gpu_rows
+    least_procs = LEAST_PROCS if left < 34 else left // 3
+    lane_rows = min(lanes, left - least_procs - 1)
+    lane_rows = lane_rows + 1 if lane_rows >= 1 else 0
+    return Heights(header, verdict, gpu_rows, lane_rows, max(0, left - lane_rows), keys)

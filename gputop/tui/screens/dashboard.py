@@ -1,0 +1,221 @@
+"""The dashboard: draws the parts from what is known, five times a second at most."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+from typing import cast
+
+from textual import events
+from textual.app import ComposeResult
+from textual.screen import Screen
+from textual.widgets import Input
+
+from gputop.session import Session
+from gputop.text import fit
+from gputop.tui import navigate
+from gputop.tui.draw import Line
+from gputop.tui.draw import Span
+from gputop.tui.draw import axis
+from gputop.tui.draw import chosen
+from gputop.tui.draw import gpus
+from gputop.tui.draw import header
+from gputop.tui.draw import keys
+from gputop.tui.draw import procs
+from gputop.tui.draw import verdict
+from gputop.tui.draw.lanes import Lane
+from gputop.tui.draw.lanes import LaneDrawer
+from gputop.tui.draw.rows import Row
+from gputop.tui.draw.rows import rows
+from gputop.tui.layout import Heights
+from gputop.tui.layout import arrange
+from gputop.tui.palette import palette
+from gputop.tui.view import View
+from gputop.tui.widgets.drawn import Drawn
+
+if TYPE_CHECKING:
+    from gputop.tui.app import GputopApp
+
+DRAWS_PER_S = 5
+TABLE_EVERY_S = 0.9
+NOTE_S = 4.0
+PARTS = ("header", "verdict", "gpus", "lanes", "procs", "keys")
+
+
+class Dashboard(Screen[None]):
+    """What the GPUs and the host do, on one time axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._drawn = {part: Drawn(id=part) for part in PARTS}
+        self._heights = Heights(0, 0, 0, 0, 0, 0)
+        self._drawer = LaneDrawer()
+        self._rows: list[Row] = []
+        self._rows_at = 0.0
+        self._note = ("", 0.0)
+        self._started = (time.monotonic(), time.process_time())
+        self._own = ("", 0.0)
+        self._drawn_state: tuple[object, ...] = ()
+
+    @property
+    def gputop(self) -> GputopApp:
+        """The application, by its own type."""
+        return cast("GputopApp", self.app)
+
+    @property
+    def view(self) -> View:
+        """How the stream is looked at."""
+        return self.gputop.view
+
+    @property
+    def session(self) -> Session:
+        """What is known."""
+        return self.gputop.session
+
+    def compose(self) -> ComposeResult:
+        """The parts, top to bottom, and the filter's line over the last one."""
+        yield from self._drawn.values()
+        yield Input(placeholder="words, or !regex; Enter keeps it, Esc clears it", id="filter", compact=True)
+
+    def on_mount(self) -> None:
+        """Begin to draw."""
+        self._drawer = LaneDrawer(self.view.ascii_only)
+        self.repaint(self.app.theme)
+        self.app.theme_changed_signal.subscribe(self, lambda theme: self.repaint(theme.name))
+        self.set_interval(1 / DRAWS_PER_S, self.draw_live)
+
+    def repaint(self, theme: str) -> None:
+        """Take the colours of a theme."""
+        for part in self._drawn.values():
+            part.paint_with(palette(theme))
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Share the new room out."""
+        self.view.width, self.view.height = event.size.width, event.size.height
+        self._heights = Heights(0, 0, 0, 0, 0, 0)
+        self.draw_all()
+
+    def draw_live(self) -> None:
+        """The timer's turn: nothing to do while nothing moves, or while the terminal is behind."""
+        session, view = self.session, self.view
+        state = (session.now_ns if view.end_ns is None else 0, self.gputop.feed.trouble, self._note[0] and time.monotonic() < self._note[1])
+        if state != self._drawn_state and not self.gputop.is_behind and self.is_current:
+            self._drawn_state = state
+            self.draw_all()
+
+    def draw_all(self) -> None:
+        """Draw every part from what is known now."""
+        if self.view.width < 1 or not self.is_mounted:
+            return
+        with self.session.lock, self.app.batch_update():
+            found = chosen.lanes(self.session, self.view)
+            self._arrange(len(self.session.board.gpus), len(found))
+            self._refresh_rows()
+            for part, lines in self._parts(found).items():
+                self._drawn[part].show(lines)
+
+    def _arrange(self, gpu_count: int, lane_count: int) -> None:
+        heights = arrange(self.view.height, gpu_count, lane_count)
+        if heights == self._heights:
+            return
+        self._heights = heights
+        for part in PARTS:
+            rows = getattr(heights, part)
+            self._drawn[part].display = rows > 0
+            self._drawn[part].styles.height = rows
+
+    def _refresh_rows(self) -> None:
+        """The table's numbers: once a second while live, at once after a key."""
+        now = time.monotonic()
+        if now - self._rows_at >= TABLE_EVERY_S and (self.view.end_ns is None or not self._rows_at):
+            self._rows, self._rows_at = rows(self.session, self.view), now
+
+    def _parts(self, found: list[Lane]) -> dict[str, list[Line]]:
+        session, view, heights = self.session, self.view, self._heights
+        older, newer = session.boards_around(view.at_ns, 1_000_000_000)
+        offer = "" if newer.gpus else offer_of(session)
+        return {
+            "header": header.lines(session, view, self._mode(), self._cost()),
+            "verdict": verdict.lines(session.verdict_at(view.at_ns), view, self.gputop.feed.trouble, offer)[: heights.verdict],
+            "gpus": gpus.lines(newer, older, view, heights.gpus) if newer.gpus else [[(f" GPU  none: {offer}"[: view.width], "dim")]],
+            "lanes": self._lanes(found),
+            "procs": self._procs(),
+            "keys": keys.lines(view, self._note[0] if time.monotonic() < self._note[1] else ""),
+        }
+
+    def _lanes(self, found: list[Lane]) -> list[Line]:
+        session, view = self.session, self.view
+        if not self._heights.lanes:
+            return []
+        columns = navigate.axis_of(view, session)
+        cursor = columns.column_of(view.cursor_ns) if view.cursor_ns is not None else None
+        end = None if view.end_ns is None else session.unix_s(view.end_ns)
+        label = f" {columns.columns * columns.cell_ns / 1e9:.0f} s  {columns.cell_ns / 1e9:g} s a column"
+        ruler = axis.axis_line(columns, end, fit(label, view.label_width), view.ascii_only)
+        shown = chosen.fitting(found, self._heights.lanes - 1)
+        at = view.at_ns or session.now_ns
+        return [ruler, *(self._drawer.line(lane, session.history, columns, view.label_width, at, cursor) for lane in shown)]
+
+    def _procs(self) -> list[Line]:
+        session, view = self.session, self.view
+        room = self._heights.procs - 1
+        if room < 0:
+            return []
+        width = procs.lane_columns(view)
+        columns = navigate.axis_of(view, session).narrowed(width)
+        cursor = columns.column_of(view.cursor_ns) if view.cursor_ns is not None else None
+        view.top_row = scrolled(view.top_row, self.selected_row(), room, len(self._rows))
+        shown = self._rows[view.top_row : view.top_row + room]
+        lines = [procs.heading(view, width), *(procs.line(row, view, session.history, columns, cursor) for row in shown)]
+        if not self._rows:
+            nobody = "nothing matches the filter" if view.pattern else "no trainer, no GPU process and nobody taking CPU"
+            lines.append([(f"  {nobody}", "dim")])
+        return lines
+
+    def selected_row(self) -> int | None:
+        """Where the selected process stands in the table."""
+        return next((i for i, row in enumerate(self._rows) if row.pid == self.view.selected), None)
+
+    @property
+    def rows(self) -> list[Row]:
+        """The table's rows as last drawn."""
+        return self._rows
+
+    def _mode(self) -> Span:
+        dot = "*" if self.view.ascii_only else "●"
+        if self.view.end_ns is not None:
+            return ("|| PAUSED", "warn")
+        interval = self.session.header.interval_ns // 1_000_000 if self.session.header else 0
+        return (f"{dot} LIVE {interval} ms", "good")
+
+    def _cost(self) -> str:
+        from gputop.tui.app import own_cost
+
+        if time.monotonic() - self._own[1] > 1:
+            self._own = (own_cost(self.session, self._started), time.monotonic())
+        return self._own[0]
+
+    def note(self, text: str) -> None:
+        """Say something in the last line for a few seconds."""
+        self._note = (text, time.monotonic() + NOTE_S)
+        self.draw_all()
+
+    def redraw(self) -> None:
+        """After a key: new rows, new picture."""
+        self._rows_at = 0.0
+        self.draw_all()
+
+
+def scrolled(top: int, selected: int | None, room: int, total: int) -> int:
+    """The first row to show, so that the selected one is in sight and no room is wasted."""
+    if selected is not None:
+        top = min(max(top, selected - room + 1), selected)
+    return max(0, min(top, total - room))
+
+
+def offer_of(session: Session) -> str:
+    """Why there is no GPU, and what can be seen without one."""
+    nvml = session.board.sources.get("nvml")
+    if session.header is None or nvml is None or nvml.state == "ok":
+        return ""
+    return f"{nvml.reason}; gputop demo shows everything with a simulated GPU"

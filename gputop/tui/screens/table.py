@@ -1,0 +1,137 @@
+"""What keys and mouse do to the process table: select, sort, filter, fold."""
+
+from __future__ import annotations
+
+from textual import events
+from textual import on
+from textual.widgets import Input
+
+from gputop.tui import navigate
+from gputop.tui.draw import keys
+from gputop.tui.draw.rows import SORTS
+from gputop.tui.screens.dashboard import Dashboard
+from gputop.tui.widgets.drawn import Drawn
+
+SORT_KEYS = {
+    "n": "natural", "u": "user", "p": "pid", "g": "gpu-mem", "s": "sm", "b": "bandwidth", "c": "cpu", "m": "mem", "t": "time",
+    "r": "runq", "w": "switches",
+}  # fmt: skip
+"""The letter after ``o``, as in nvitop; a capital letter reverses."""
+
+
+class TableActions(Dashboard):
+    """The dashboard with a table that can be worked in."""
+
+    _sort_pending = False
+
+    def action_move(self, rows: int) -> None:
+        """Select another process."""
+        at = self.selected_row()
+        if self.rows:
+            target = (0 if rows > 0 else len(self.rows) - 1) if at is None else min(len(self.rows) - 1, max(0, at + rows))
+            self.view.selected = self.rows[target].pid
+        self.redraw()
+
+    def action_sort(self) -> None:
+        """Wait for the letter of a column."""
+        self._sort_pending = True
+        self.note("sort by  " + "  ".join(f"{key} {name}" for key, name in SORT_KEYS.items()) + "   (capital: reversed)")
+
+    def on_key(self, event: events.Key) -> None:
+        """The letter after ``o``."""
+        if not self._sort_pending:
+            return
+        self._sort_pending = False
+        letter = event.character or ""
+        if letter.lower() in SORT_KEYS:
+            event.stop()
+            event.prevent_default()
+            self.view.sort, self.view.reverse = SORT_KEYS[letter.lower()], letter.isupper()
+            self.note(f"sorted by {SORTS[self.view.sort][0]}{', reversed' if self.view.reverse else ''}")
+            self.redraw()
+
+    def action_sort_step(self, step: int) -> None:
+        """The next sort column."""
+        names = list(SORTS)
+        self.view.sort = names[(names.index(self.view.sort) + step) % len(names)]
+        self.redraw()
+
+    def action_reverse(self) -> None:
+        """Turn the order round."""
+        self.view.reverse = not self.view.reverse
+        self.redraw()
+
+    def action_tree(self) -> None:
+        """Families together, or everyone by rank."""
+        self.view.tree = not self.view.tree
+        self.note("families together" if self.view.tree else "a flat list")
+        self.redraw()
+
+    def action_bystanders(self) -> None:
+        """Show or hide who is not of the training."""
+        self.view.bystanders = not self.view.bystanders
+        self.redraw()
+
+    def action_gpu(self, step: int) -> None:
+        """Choose the GPU that gets the room."""
+        indices = sorted(self.session.board.gpus)
+        if indices:
+            at = indices.index(self.view.gpu) if self.view.gpu in indices else 0
+            self.view.gpu = indices[(at + step) % len(indices)]
+        self.redraw()
+
+    def action_clear(self) -> None:
+        """Nothing selected, nothing filtered, and back to now when there was neither."""
+        view = self.view
+        if view.selected is None and not view.pattern:
+            navigate.follow(view)
+        view.selected, view.pattern, view.tagged = None, "", set()
+        self.redraw()
+
+    def action_filter(self) -> None:
+        """Open the filter's line."""
+        line = self.query_one("#filter", Input)
+        line.add_class("-open")
+        line.value = self.view.pattern
+        line.focus()
+
+    @on(Input.Changed, "#filter")
+    def filter_while_typing(self, event: Input.Changed) -> None:
+        """Filter with every letter."""
+        if event.input.has_class("-open"):
+            self.view.pattern = event.value
+            self.redraw()
+
+    @on(Input.Submitted, "#filter")
+    def close_filter(self) -> None:
+        """Keep the filter and give the keys back."""
+        self.query_one("#filter", Input).remove_class("-open")
+        self.set_focus(None)
+        self.redraw()
+
+    async def on_click(self, event: events.Click) -> None:
+        """A process is selected, a column of the charts looked at, a key of the last line pressed."""
+        part = event.widget
+        if not isinstance(part, Drawn):
+            return
+        if part.id == "keys" and (action := keys.action_at(event.x)):
+            await self.run_action(action)
+        elif part.id == "procs" and 0 < event.y <= len(self.rows) - self.view.top_row:
+            self.view.selected = self.rows[self.view.top_row + event.y - 1].pid
+            if event.chain == 2:
+                await self.run_action("details")
+            self.redraw()
+        elif part.id == "lanes" and event.x >= self.view.label_width:
+            axis = navigate.axis_of(self.view, self.session)
+            navigate.go_to(self.view, self.session, axis.time_of(event.x - self.view.label_width))
+            self.redraw()
+        elif part.id == "gpus" and event.y > 0:
+            self.action_gpu(event.y - 1 - self.view.gpu)
+
+    def on_mouse_scroll_down(self) -> None:
+        """Down the table."""
+        self.action_move(1)
+
+    def on_mouse_scroll_up(self) -> None:
+        """Up the table."""
+        self.action_move(-1)
