@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.stubs import cuda
+from tests.stubs.build import build
 from tests.workloads import simgpu
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,7 +20,7 @@ def make(folder: Path, devices: int = 1) -> dict[str, str]:
     """
     path = folder / "simgpu"
     simgpu.create(path, devices)
-    folders = [str(cuda.driver().parent), str(cuda.runtime().parent), *_nvml()]
+    folders = [str(cuda.driver().parent), str(cuda.runtime().parent), str(nvml().parent)]
     return {
         **os.environ,
         "GPUTOP_SIMGPU": str(path),
@@ -29,7 +30,6 @@ def make(folder: Path, devices: int = 1) -> dict[str, str]:
     }
 
 
-def _nvml() -> list[str]:
-    from tests.stubs import nvml  # noqa: PLC0415
-
-    return [str(nvml.library().parent)]
+def nvml() -> Path:
+    """The NVML stub."""
+    return build(ROOT / "tests" / "stubs" / "nvml" / "nvml.c", "libnvidia-ml.so.1")

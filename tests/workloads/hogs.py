@@ -1,0 +1,25 @@
+"""Processes that take CPU, under the names of what takes it on real hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.stubs.build import build
+from tests.workloads.runner import Running
+
+_SOURCE = Path(__file__).parent / "hog.c"
+
+
+@contextmanager
+def hogs(running: Running, threads: dict[str, int], duty_pct: int = 100) -> Iterator[None]:
+    """One process per name of ``threads``, each with so many threads, each thread busy ``duty_pct`` of the time."""
+    with ExitStack() as stack:
+        for name, count in threads.items():
+            program = build(_SOURCE, name, program=True)
+            command = [str(program), str(int(running.seconds) + 5), str(count), str(duty_pct)]
+            running.blame(stack.enter_context(running.child(command)).pid, name)
+        yield
+        running.account()

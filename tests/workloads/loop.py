@@ -1,0 +1,78 @@
+"""The training loop, from the script's side: batches from a loader, steps on the GPU, until the time is over."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from collections.abc import Iterable
+
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset
+
+from tests.workloads.gpu import SMS
+from tests.workloads.gpu import Gpu
+
+_STEADY_STEPS = 5
+
+
+class Over(Exception):
+    """The time of this workload has passed."""
+
+
+class Trainer:
+    """One rank: its GPU, its clock and its step counter."""
+
+    def __init__(self, seconds: float, rank: int = 0) -> None:
+        self.rank = rank
+        self.gpu = Gpu(rank)
+        self.steps = 0
+        self.began = time.monotonic()
+        self._deadline = self.began + seconds
+
+    def fit(self, loader: Iterable[object], step: Callable[[object], None]) -> None:
+        """Epoch after epoch of ``loader`` through ``step``, until the time is over."""
+        try:
+            while True:
+                self.epoch(loader, step)
+        except Over:
+            return
+
+    def epoch(self, loader: Iterable[object], step: Callable[[object], None]) -> None:
+        """One epoch; raises `Over` when the time has come."""
+        for batch in loader:
+            step(batch)
+            self.tick()
+
+    def tick(self) -> None:
+        """Count a step; raises `Over` at the end."""
+        self.steps += 1
+        if self.steps == _STEADY_STEPS:
+            _say(event="ready", rank=self.rank)
+        if time.monotonic() >= self._deadline:
+            raise Over
+
+    def report(self) -> None:
+        """The last line of the script."""
+        _say(event="done", rank=self.rank, steps=self.steps, seconds=time.monotonic() - self.began)
+
+    def compute(self, length_ms: float, blocks: int = SMS, kernels: int = 4, bytes_in: int = 1 << 20) -> Callable[[object], None]:
+        """The usual step: the batch to the GPU, ``kernels`` that take ``length_ms`` together, and `loss.item()`."""
+
+        def step(_batch: object) -> None:
+            self.gpu.copy_in(bytes_in)
+            for _ in range(kernels):
+                self.gpu.launch(length_ms / kernels, blocks)
+            self.gpu.synchronize()
+
+        return step
+
+
+def loader(dataset: Dataset[object], workers: int, start: str = "fork", batch: int = 8, **more: object) -> DataLoader[object]:
+    """A DataLoader with ``workers`` processes begun by ``start`` (fork, spawn, forkserver); persistent unless told otherwise."""
+    options: dict[str, object] = {"persistent_workers": True, "multiprocessing_context": start} if workers else {}
+    return DataLoader(dataset, batch_size=batch, num_workers=workers, **{**options, **more})  # type: ignore[arg-type]
+
+
+def _say(**fields: object) -> None:
+    print(json.dumps(fields), flush=True)

@@ -1,0 +1,1 @@
+"""One file per labelled workload, each with a ``SCENARIO``."""

@@ -1,0 +1,60 @@
+"""The job's memory limit leaves no room for the data set it maps: pages are read, dropped and read again."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from tests.workloads import cgroup
+from tests.workloads import slow_disk
+from tests.workloads.data import Images
+from tests.workloads.data import decode
+from tests.workloads.loop import Trainer
+from tests.workloads.loop import loader
+from tests.workloads.runner import Running
+from tests.workloads.scenario import Label
+from tests.workloads.scenario import Scenario
+
+_PAGES_PER_SAMPLE = 40
+_ROOM_BYTES = 24 << 20
+
+
+class Mapped(Images):
+    """Samples gathered from random pages of a mapped file."""
+
+    pages: mmap.mmap | None = None
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self.pages is None:
+            with (Path(os.environ["GPUTOP_WORKLOAD_FOLDER"]) / "samples").open("rb") as file:
+                self.pages = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+            self.pages.madvise(mmap.MADV_RANDOM)
+        at = torch.randint(len(self.pages) // 4096, (_PAGES_PER_SAMPLE,)).tolist()
+        sum(self.pages[page * 4096] for page in at)
+        return decode(self.cpu_ms)
+
+
+def train(trainer: Trainer) -> None:
+    trainer.fit(loader(Mapped(0.5), workers=2), trainer.compute(30))
+
+
+@contextmanager
+def prepare(running: Running) -> Iterator[None]:
+    with slow_disk.file(running), cgroup.group("memory", running.name) as group:
+        running.env["GPUTOP_WORKLOAD_CGROUP"] = str(group)  # joined before anything is allocated, so that all of it counts
+        yield
+
+
+@contextmanager
+def disturb(running: Running) -> Iterator[None]:
+    group = Path(running.env["GPUTOP_WORKLOAD_CGROUP"])
+    cgroup.limit_memory(group, cgroup.unreclaimable_bytes(group) + _ROOM_BYTES)
+    yield
+
+
+SCENARIO = Scenario(Label("input-bound", "memory-pressure"), train, disturb, prepare, needs=lambda: cgroup.missing("memory"))

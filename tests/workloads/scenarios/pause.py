@@ -1,0 +1,45 @@
+"""A checkpoint of a gigabyte-scale model every few seconds: the GPU waits, and nobody is at fault."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import torch
+
+from tests.workloads.data import Images
+from tests.workloads.loop import Trainer
+from tests.workloads.loop import loader
+from tests.workloads.scenario import Label
+from tests.workloads.scenario import Scenario
+
+_TRAIN_S, _SAVE_S = 4.0, 2.0
+_PART = 8 << 20
+
+
+def train(trainer: Trainer) -> None:
+    compute, path = trainer.compute(30), Path(os.environ["GPUTOP_WORKLOAD_FOLDER"]) / "checkpoint.pt"
+    weights = torch.zeros(_PART // 4)
+    saved = [time.monotonic()]
+
+    def step(batch: object) -> None:
+        compute(batch)
+        if time.monotonic() - saved[0] > _TRAIN_S:
+            save(weights, path)
+            saved[0] = time.monotonic()
+
+    trainer.fit(loader(Images(cpu_ms=0.5), workers=2), step)
+
+
+def save(weights: torch.Tensor, path: Path) -> None:
+    """Write shards to disk for two seconds."""
+    until = time.monotonic() + _SAVE_S
+    while time.monotonic() < until:
+        with path.open("wb") as file:
+            torch.save(weights, file)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+SCENARIO = Scenario(Label("idle", "pause"), train)

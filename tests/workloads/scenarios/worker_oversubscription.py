@@ -1,0 +1,17 @@
+"""Four workers per CPU: they mostly wait for one another."""
+
+from __future__ import annotations
+
+from tests.workloads.data import Images
+from tests.workloads.loop import Trainer
+from tests.workloads.loop import loader
+from tests.workloads.scenario import Label
+from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import cpus
+
+
+def train(trainer: Trainer) -> None:
+    trainer.fit(loader(Images(cpu_ms=10), workers=4 * cpus()), trainer.compute(40 / cpus()))
+
+
+SCENARIO = Scenario(Label("input-bound", "worker-oversubscription"), train)
