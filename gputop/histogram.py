@@ -1,14 +1,14 @@
 """Logarithmic histograms of durations, four buckets to the octave: what the probes count and how to read it.
 
 Bucket ``4 * o + s`` holds durations of ``2**o * (1 + s/4)`` ns up to ``2**o * (1 + (s+1)/4)`` ns, so a bucket is a fifth
-of its value wide. The probes keep buckets `FIRST` (everything below 640 ns) to `LAST` (everything from 120 s on).
+of its value wide. The probes keep buckets `FIRST` (everything below 640 ns) to `LAST` (everything from 32 minutes on).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-FIRST, LAST = 36, 147
+FIRST, LAST = 36, 163
 COUNT = LAST - FIRST + 1
 
 

@@ -1,0 +1,386 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+ *
+ * Who ran, who waited for a CPU and for how long, who took it away, who ended which sleep.
+ *
+ * Measures  sched_switch, sched_wakeup, sched_wakeup_new and sched_waking (raw tracepoints; plain ones without BTF):
+ *           per thread, ns on a CPU, runnable, preempted (part of runnable), sleeping, uninterruptible; switches, voluntary
+ *           and not, counted as the kernel counts them; the longest wait for a CPU of each epoch.
+ *           For threads of the processes in `hot` also a histogram of those waits, who ran meanwhile, and who woke them.
+ * Keys      threads: the task · dead, histograms: tid · preempts: (victim tid, culprit tid) · wakeups: (wakee tid, waker tid)
+ *           · hot: pid · slices: CPU. Ids are those of the initial pid namespace. Counters are cumulative: user space takes
+ *           differences and, once it has read them, deletes entries of `dead` and what belongs to them.
+ * Sizes     THREADS entries of 120 bytes, as many pairs of 24; HOT_THREADS histograms of 512 bytes and DEAD_THREADS entries
+ *           of 136. Updates that failed are counted in `lost`.
+ * Cost      tests/bench/probe_cost.py measures it: 600 ns of CPU at most for a context switch and its wake-up. A read of the
+ *           task costs as much as a map look-up, so threads are keyed by the task itself and their ids read once.
+ *
+ * The loader defines ID_OFF (task_struct.pid, .tgid behind it), SUM_EXEC_OFF and, where sched_switch has no prev_state (before
+ * 5.18), STATE_OFF, all from BTF; SCRAMBLE, a random odd number; THREADS, HOT_THREADS, DEAD_THREADS and CPUS. Without ID_OFF
+ * the plain tracepoints are used, whose fields are numbers: then threads are keyed by tid.
+ */
+#include "common.h"
+
+enum state { UNSEEN, RUNNING, RUNNABLE, PREEMPTED, SLEEPING, UNINTERRUPTIBLE, DEAD };
+
+/* Every change writes `since` and `state` before it adds to a sum, so that a reader in between sees less, never more. */
+struct thread {
+  u64 since; /* of the state */
+  u64 start; /* birth, or first sight: tells a reused tid */
+  u64 oncpu, runnable, preempted, sleeping, uninterruptible;
+  u64 vol, invol;
+  u64 max[2];
+  u32 tid, pid;
+  u8 state;
+  u8 hot;
+  u16 generation; /* of settings when `hot` was looked up */
+  u32 cpu;        /* preempted: on this CPU, */
+  u32 slice;      /* where this slice was the first that was not its own */
+  u32 pad;
+  u32 other, other_pid; /* preempted: who took the CPU; asleep: who is waking it */
+};
+BPF_HASH(threads, u64, struct thread, THREADS);
+
+struct ended {
+  struct thread thread;
+  char comm[16];
+};
+BPF_HASH(dead, u32, struct ended, DEAD_THREADS);
+
+struct histogram {
+  u32 count[BUCKETS];
+};
+BPF_HASH(histograms, u32, struct histogram, HOT_THREADS);
+BPF_ARRAY(blank, struct histogram, 1);
+
+struct pair {
+  u32 one, other;
+};
+struct pair_sum {
+  u64 ns, times;
+  u32 other_pid, pad;
+};
+BPF_HASH(preempts, struct pair, struct pair_sum, THREADS);
+BPF_HASH(wakeups, struct pair, struct pair_sum, THREADS);
+BPF_HASH(hot, u32, u8, HOT_PROCESSES);
+
+/* Who had the CPU lately: slice i lasts from its start to that of the next. */
+#define SLICES 32
+#define WALK 16
+struct slice {
+  u64 start;
+  u32 tid, pid;
+};
+struct slices {
+  u32 last, pad;
+  struct slice slice[SLICES];
+};
+BPF_ARRAY(slices, struct slices, CPUS);
+
+#define ordered() asm volatile("" ::: "memory")
+
+static __always_inline struct settings *get_settings(void) {
+  int zero = 0;
+  return settings.lookup(&zero);
+}
+
+static __always_inline u64 read64(u64 task, int offset) {
+  u64 value = 0;
+  bpf_probe_read_kernel(&value, sizeof(value), (void *)(task + offset));
+  return value;
+}
+
+#ifdef ID_OFF
+#define key_of(task) ((task) * SCRAMBLE) /* readers need no kernel addresses */
+#define id_of(task) read64(task, ID_OFF)
+#define oncpu_of(task, otherwise) read64(task, SUM_EXEC_OFF)
+#else
+#define key_of(tid) ((u64)(tid))
+#define id_of(tid) ((u32)(tid) == (u32)bpf_get_current_pid_tgid() ? bpf_get_current_pid_tgid() : (u32)(tid))
+#define oncpu_of(tid, otherwise) (otherwise)
+#endif
+
+/* A task not seen before: it has been in `state` for a time we do not know. */
+static __always_inline struct thread *meet(u64 task, int state, u64 now) {
+  u64 key = key_of(task), id = id_of(task);
+  struct thread fresh = {.since = now, .start = now, .tid = id, .pid = id >> 32, .state = state, .generation = ~0};
+  fresh.oncpu = oncpu_of(task, 0);
+  if (threads.update(&key, &fresh))
+    count_lost(LOST_THREADS);
+  return threads.lookup(&key);
+}
+
+static __always_inline void add_pair(struct pair_sum *sum, u64 ns) {
+  sum->ns += ns;
+  sum->times += 1;
+}
+
+static __always_inline void charge(u32 victim, u32 culprit, u32 culprit_pid, u64 ns) {
+  struct pair key = {victim, culprit};
+  struct pair_sum *sum = preempts.lookup(&key), fresh = {ns, 1, culprit_pid, 0};
+  if (sum)
+    add_pair(sum, ns);
+  else if (preempts.update(&key, &fresh))
+    count_lost(LOST_PREEMPTS);
+}
+
+/* Divide the wait of a preempted thread among those who ran on its CPU meanwhile: the latest WALK slices each to their runner,
+ * what came before them to the one who took the CPU. */
+static __always_inline void charge_wait(struct thread *thread, u64 now) {
+  int cpu = thread->cpu;
+  struct slices *ran = slices.lookup(&cpu);
+  u64 rest = now - thread->since, end = now;
+  u32 at, i;
+  if (!ran)
+    return;
+  at = ran->last;
+  for (i = 0; i < WALK; i++, at--) {
+    struct slice *slice = &ran->slice[at & (SLICES - 1)];
+    u64 start = slice->start;
+    if ((s32)(at - thread->slice) < 0 || start > end || end - start > rest)
+      break;
+    if (end > start)
+      charge(thread->tid, slice->tid, slice->pid, end - start);
+    rest -= end - start;
+    end = start;
+  }
+  if (rest)
+    charge(thread->tid, thread->other, thread->other_pid, rest);
+}
+
+static __always_inline void count_wait(u32 tid, u64 ns) {
+  struct histogram *histogram = histograms.lookup(&tid);
+  int zero = 0;
+  if (!histogram) {
+    histogram = blank.lookup(&zero);
+    if (!histogram)
+      return;
+    if (histograms.update(&tid, histogram))
+      count_lost(LOST_HISTOGRAMS);
+    histogram = histograms.lookup(&tid);
+    if (!histogram)
+      return;
+  }
+  histogram->count[bucket_of(ns)] += 1;
+}
+
+/* The task's structure may soon be another's, so its totals move to `dead`, where they wait for user space. */
+static __always_inline void bury(u64 key, struct thread *thread) {
+  struct ended ended = {.thread = *thread};
+  u32 tid = thread->tid;
+  bpf_get_current_comm(&ended.comm, sizeof(ended.comm));
+  if (dead.update(&tid, &ended))
+    count_lost(LOST_DEAD);
+  threads.delete(&key);
+}
+
+static __always_inline void switch_out(u64 prev, struct slice *next, u32 cpu, u32 slice, int state, bool involuntary, u64 now) {
+  u64 key = key_of(prev), ran;
+  struct thread *thread = threads.lookup(&key);
+  if (!thread) {
+    if (state != DEAD)
+      meet(prev, state, now);
+    return;
+  }
+  ran = thread->state == RUNNING ? now - thread->since : 0;
+  thread->since = now;
+  thread->state = state;
+  ordered();
+  thread->oncpu = oncpu_of(prev, thread->oncpu + ran);
+  if (involuntary)
+    thread->invol += 1;
+  else
+    thread->vol += 1;
+  thread->other = next->tid;
+  thread->other_pid = next->pid;
+  thread->cpu = cpu;
+  thread->slice = slice;
+#ifndef ID_OFF
+  thread->pid = bpf_get_current_pid_tgid() >> 32;
+#endif
+  if (state == DEAD)
+    bury(key, thread);
+}
+
+static __always_inline void end_sleep(struct thread *thread, u64 ns, int was) {
+  if (was == SLEEPING)
+    thread->sleeping += ns;
+  else if (was == UNINTERRUPTIBLE)
+    thread->uninterruptible += ns;
+}
+
+static __always_inline struct thread *switch_in(u64 next, struct settings *settings, u64 now) {
+  u64 key = key_of(next), ns;
+  struct thread *thread = threads.lookup(&key);
+  int was;
+  if (!thread)
+    return meet(next, RUNNING, now);
+  if (thread->generation != (u16)settings->generation) {
+    thread->hot = hot.lookup(&thread->pid) != NULL;
+    thread->generation = settings->generation;
+  }
+  was = thread->state;
+  ns = now - thread->since;
+  if (was == PREEMPTED && thread->hot)
+    charge_wait(thread, now);
+  thread->since = now;
+  thread->state = RUNNING;
+  ordered();
+  if (was != RUNNABLE && was != PREEMPTED) {
+    end_sleep(thread, ns, was);
+    return thread;
+  }
+  thread->runnable += ns;
+  if (was == PREEMPTED)
+    thread->preempted += ns;
+  keep_max(thread->max, settings->epoch, ns);
+  if (thread->hot)
+    count_wait(thread->tid, ns);
+  return thread;
+}
+
+static __always_inline int on_switch(u64 prev, u64 next, int state, bool involuntary) {
+  u64 now = bpf_ktime_get_ns();
+  int cpu = bpf_get_smp_processor_id();
+  struct settings *settings = get_settings();
+  struct slices *ran = slices.lookup(&cpu);
+  struct thread *thread;
+  struct slice *slice;
+  u32 number;
+  if (!ran || !settings)
+    return 0;
+  thread = switch_in(next, settings, now); /* before its slice begins, which is no part of its own wait */
+  number = ran->last + 1;
+  slice = &ran->slice[number & (SLICES - 1)];
+  slice->start = now;
+  slice->tid = thread ? thread->tid : 0;
+  slice->pid = thread ? thread->pid : 0;
+  ran->last = number;
+  switch_out(prev, slice, cpu, number, state, involuntary, now);
+  return 0;
+}
+
+static __always_inline void count_wakeup(struct thread *thread, u64 ns) {
+  struct pair key = {thread->tid, thread->other};
+  struct pair_sum *sum = wakeups.lookup(&key), fresh = {ns, 1, thread->other_pid, 0};
+  if (sum)
+    add_pair(sum, ns);
+  else if (wakeups.update(&key, &fresh))
+    count_lost(LOST_WAKEUPS);
+}
+
+static __always_inline int on_wakeup(u64 task) {
+  u64 key = key_of(task), now, ns;
+  struct thread *thread = threads.lookup(&key);
+  int was;
+  if (!thread) {
+    meet(task, RUNNABLE, bpf_ktime_get_ns());
+    return 0;
+  }
+  was = thread->state;
+  if (was != SLEEPING && was != UNINTERRUPTIBLE)
+    return 0; /* it had not gone to sleep yet */
+  now = bpf_ktime_get_ns();
+  ns = now - thread->since;
+  thread->since = now;
+  thread->state = RUNNABLE;
+  ordered();
+  end_sleep(thread, ns, was);
+  if (thread->hot)
+    count_wakeup(thread, ns);
+  return 0;
+}
+
+/* In the waker's context, which sched_wakeup often is not: an idle CPU does the wake-ups of its own threads. */
+static __always_inline int on_waking(u64 task) {
+  u64 key = key_of(task), waker;
+  struct settings *settings = get_settings();
+  struct thread *thread;
+  if (!settings || !settings->hot_processes)
+    return 0;
+  thread = threads.lookup(&key);
+  if (!thread || !thread->hot || thread->state == PREEMPTED)
+    return 0;
+  waker = bpf_get_current_pid_tgid();
+  thread->other = waker;
+  thread->other_pid = waker >> 32;
+  return 0;
+}
+
+/* A new thread. A child of a hot process is hot until `hot` is next looked up. */
+static __always_inline int on_wakeup_new(u64 task, u64 parent_task) {
+  u64 parent_key = key_of(parent_task);
+  struct thread *thread = meet(task, RUNNABLE, bpf_ktime_get_ns()), *parent = threads.lookup(&parent_key);
+  if (thread && parent) {
+    thread->hot = parent->hot;
+    thread->generation = parent->generation;
+  }
+  return 0;
+}
+
+#ifdef ID_OFF
+
+#define TASK_UNINTERRUPTIBLE 0x2
+#define TASK_NOLOAD 0x400 /* an idle kernel thread */
+#define TASK_DEAD 0x80
+
+/* args: preempt, prev, next[, prev_state]. State 0 is a task preempted on its way to user mode, or yielding. */
+RAW_TRACEPOINT_PROBE(sched_switch) {
+#ifdef STATE_OFF
+  u32 bits = read64(ctx->args[1], STATE_OFF);
+#else
+  u32 bits = ctx->args[3];
+#endif
+  bool involuntary = ctx->args[0] || bits == 0;
+  int state = SLEEPING;
+  if (involuntary)
+    state = PREEMPTED;
+  else if (bits & TASK_DEAD)
+    state = DEAD;
+  else if ((bits & (TASK_UNINTERRUPTIBLE | TASK_NOLOAD)) == TASK_UNINTERRUPTIBLE)
+    state = UNINTERRUPTIBLE;
+  return on_switch(ctx->args[1], ctx->args[2], state, involuntary);
+}
+
+RAW_TRACEPOINT_PROBE(sched_waking) {
+  return on_waking(ctx->args[0]);
+}
+
+RAW_TRACEPOINT_PROBE(sched_wakeup) {
+  return on_wakeup(ctx->args[0]);
+}
+
+RAW_TRACEPOINT_PROBE(sched_wakeup_new) {
+  return on_wakeup_new(ctx->args[0], bpf_get_current_task());
+}
+
+#else
+
+#define REPORTED_DISK_SLEEP 0x2
+#define REPORTED_DEAD 0x30
+#define REPORTED_PREEMPTED 0x100
+
+TRACEPOINT_PROBE(sched, sched_switch) {
+  bool involuntary = args->prev_state == 0 || args->prev_state & REPORTED_PREEMPTED;
+  int state = SLEEPING;
+  if (involuntary)
+    state = PREEMPTED;
+  else if (args->prev_state & REPORTED_DEAD)
+    state = DEAD;
+  else if (args->prev_state & REPORTED_DISK_SLEEP)
+    state = UNINTERRUPTIBLE;
+  return on_switch(args->prev_pid, args->next_pid, state, involuntary);
+}
+
+TRACEPOINT_PROBE(sched, sched_waking) {
+  return on_waking(args->pid);
+}
+
+TRACEPOINT_PROBE(sched, sched_wakeup) {
+  return on_wakeup(args->pid);
+}
+
+TRACEPOINT_PROBE(sched, sched_wakeup_new) {
+  return on_wakeup_new(args->pid, (u32)bpf_get_current_pid_tgid());
+}
+
+#endif
