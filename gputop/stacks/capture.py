@@ -1,0 +1,232 @@
+"""One set of stacks: every asked process at once, each with a deadline, the ones that fail beside those that do not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import field
+
+from gputop.frame import Stack
+from gputop.stacks import kernel
+from gputop.stacks import pyspy
+from gputop.stacks.permission import why_not
+from gputop.stacks.pyspy import PythonThread
+from gputop.stacks.pyspy import Unreadable
+from gputop.stacks.source_line import add_sources
+from gputop.stacks.threads import thread_ids
+
+TIMEOUT_S = 2.0
+NATIVE_TIMEOUT_S = 10.0
+_GRACE_S = 0.3
+"""What readers get beyond the deadline to hand over what they have."""
+_UNSTOPPABLE = frozenset("DTt")
+"""ptrace would hang on, or be refused by, a thread in these states."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackSet:
+    """Stacks taken together. ``paused`` names the processes that were stopped for it, for a millisecond, or ~20 with ``native``."""
+
+    t_ns: int
+    took_ns: int
+    native: bool
+    stacks: tuple[Stack, ...]
+    paused: frozenset[int] = frozenset()
+
+
+@dataclass(slots=True)
+class _Order:
+    """What was asked of one capture; ``paused`` is filled by its readers."""
+
+    deadline: float
+    native: bool
+    waits: Mapping[int, str]
+    incident: str
+    root: str
+    paused: set[int] = field(default_factory=set)
+
+
+def capture(pids: Iterable[int], *, waits: Mapping[int, str] | None = None, native: bool = False, incident: str = "",
+            timeout_s: float | None = None, root: str = "/") -> StackSet:  # fmt: skip
+    """The stacks of ``pids`` within ``timeout_s``; never raises for what a process does.
+
+    Every pid has at least one `Stack` in the answer, its ``error`` set where its Python stack could not be read. ``waits``
+    (pid -> words) is what the diagnosis knows of each main thread's wait; it comes before what the kernel says.
+    """
+    wanted = list(dict.fromkeys(pids))
+    began = time.monotonic_ns()
+    limit = timeout_s if timeout_s is not None else NATIVE_TIMEOUT_S if native else TIMEOUT_S
+    order = _Order(time.monotonic() + limit, native, waits or {}, incident, root)
+    taken = _side_by_side(wanted, order)
+    stacks = [stack for pid in wanted for stack in taken.get(pid) or [_failed(pid, "timed out: it did not answer", order)]]
+    add_sources(stacks, root)
+    return StackSet(began, time.monotonic_ns() - began, native, tuple(stacks), frozenset(order.paused))
+
+
+def _side_by_side(pids: list[int], order: _Order) -> dict[int, list[Stack]]:
+    """Daemon threads read the processes, at most four per CPU at a time; one that hangs is left behind at the deadline."""
+    import queue
+    import threading
+
+    todo: queue.SimpleQueue[int] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[int, list[Stack]]] = queue.SimpleQueue()
+    for pid in pids:
+        todo.put(pid)
+
+    def work() -> None:
+        while True:
+            try:
+                pid = todo.get_nowait()
+            except queue.Empty:
+                return
+            done.put((pid, _process(pid, order)))
+
+    for _ in range(min(len(pids), 4 * (os.cpu_count() or 1), 64)):
+        threading.Thread(target=work, daemon=True, name="stacks").start()
+    taken: dict[int, list[Stack]] = {}
+    while len(taken) < len(pids):
+        try:
+            pid, stacks = done.get(timeout=max(0.0, order.deadline + _GRACE_S - time.monotonic()))
+        except queue.Empty:
+            break
+        taken[pid] = stacks
+    return taken
+
+
+def _process(pid: int, order: _Order) -> list[Stack]:
+    try:
+        main = kernel.read_thread(pid, pid, order.root)
+    except kernel.Gone:
+        return [_failed(pid, "gone: the process ended", order)]
+    if main.state in "ZX":
+        return [_failed(pid, kernel.STATES[main.state], order, main)]
+    if main.kthread:
+        return [_failed(pid, "not Python: a kernel thread", order, main)]
+    try:
+        threads, without_native = _python(pid, order)
+    except Unreadable as error:
+        return [_failed(pid, _reason(pid, error, order), order, main)]
+    tids = thread_ids(pid, threads, order.root)
+    # The main thread as it was before py-spy came: a pause makes a system call restart.
+    views = [main if tid == pid else _view(pid, tid, order) for tid in tids]
+    stacks = [_stack(pid, thread, view, order) for thread, view in zip(threads, views, strict=True)]
+    for stack in stacks if without_native else ():
+        stack.missing["native"] = without_native
+    return sorted(stacks, key=lambda stack: stack.tid != pid) or [_failed(pid, "no Python thread runs in it yet", order, main)]
+
+
+def _python(pid: int, order: _Order) -> tuple[list[PythonThread], str]:
+    """Its Python threads, and why they have no native frames although these were asked for."""
+    why = _unstoppable(pid, order.root) if order.native else ""
+    if order.native and not why:
+        return _paused_dump(pid, order), ""
+    try:
+        return pyspy.dump(pid, order.deadline), why
+    except Unreadable as error:
+        # A stack that moved while it was read: stop it for a millisecond instead, where that can be done.
+        if error.kind != "torn" or _unstoppable(pid, order.root):
+            raise
+    return _paused_dump(pid, order), why
+
+
+def _paused_dump(pid: int, order: _Order) -> list[PythonThread]:
+    order.paused.add(pid)
+    try:
+        return pyspy.dump(pid, order.deadline, pause=True, native=order.native)
+    except Unreadable as error:
+        if error.kind == "timeout":
+            _let_go_on(pid, order.root)
+        raise
+
+
+def _unstoppable(pid: int, root: str) -> str:
+    """Why no thread of it may be stopped with ptrace now, empty where all may."""
+    base = os.path.join(root, "proc", str(pid), "task")
+    try:
+        states = {tid: kernel.read_thread(pid, int(tid), root).state for tid in os.listdir(base)}
+    except (OSError, kernel.Gone):
+        return ""
+    stuck = next((f"thread {tid} is in state {state}" for tid, state in states.items() if state in _UNSTOPPABLE), "")
+    return f"cannot be paused for native frames: {stuck}" if stuck else ""
+
+
+def _let_go_on(pid: int, root: str) -> None:
+    """py-spy, killed between attach and detach, can leave its target stopped; it was not before, so it is ours to continue."""
+    try:
+        if kernel.read_thread(pid, pid, root).state == "T":
+            os.kill(pid, signal.SIGCONT)
+    except (kernel.Gone, OSError):
+        return
+
+
+def _reason(pid: int, error: Unreadable, order: _Order) -> str:
+    if error.kind == "permission":
+        return why_not(pid, order.root)
+    if error.kind == "gone" and os.path.exists(os.path.join(order.root, "proc", str(pid), "task", str(pid))):
+        return "ended, or became another program, while it was read"
+    if error.kind == "not-python":
+        return _which_python(pid, order.root) or "not Python"
+    return error.reason
+
+
+def _which_python(pid: int, root: str) -> str:
+    """What kind of Python it is that py-spy does not recognise, from what it maps; empty where it maps none."""
+    import re
+
+    try:
+        maps = kernel.read_file(os.path.join(root, "proc", str(pid), "maps"))
+    except OSError:
+        return ""
+    found = re.search(r"/(?:lib)?python(\d\.\d+)(t?)[^/\n]*$", maps, re.MULTILINE)
+    if found is None:
+        return ""
+    if found[2]:
+        return f"Python {found[1]} without GIL: py-spy cannot read free-threaded builds; a newer one may: `pip install -U py-spy`"
+    return f"Python {found[1]} that py-spy cannot read (stripped, or newer than it): `pip install -U py-spy`"
+
+
+def _view(pid: int, tid: int | None, order: _Order) -> kernel.KernelView | None:
+    try:
+        return None if tid is None else kernel.read_thread(pid, tid, order.root)
+    except kernel.Gone:
+        return None
+
+
+def _stack(pid: int, thread: PythonThread, view: kernel.KernelView | None, order: _Order) -> Stack:
+    lines = [line.text for line in thread.frames]
+    error = "" if lines else "no Python frame: the thread is starting, ending or between calls"
+    stack = _of_view(pid, view, order, name=thread.name, python=lines, gil=thread.gil, error=error)
+    if view is None:
+        stack.missing["kernel"] = "the thread ended, or its id cannot be told"
+    return stack
+
+
+def _failed(pid: int, reason: str, order: _Order, view: kernel.KernelView | None = None) -> Stack:
+    return _of_view(pid, view, order, main=True, error=reason)
+
+
+def _of_view(pid: int, view: kernel.KernelView | None, order: _Order, *, name: str = "", python: list[str] | None = None,
+             gil: bool = False, main: bool = False, error: str = "") -> Stack:  # fmt: skip
+    """The two views of a thread as one `Stack`."""
+    tid = view.tid if view else pid if main else 0
+    words = [order.waits.get(pid, "") if tid == pid else "", kernel.wait_words(pid, view, order.root) if view else ""]
+    return Stack(
+        pid=pid,
+        tid=tid,
+        t_ns=time.monotonic_ns(),
+        python=python or [],
+        kernel=list(view.frames) if view else [],
+        syscall=view.syscall if view else "",
+        wchan=view.wchan if view else "",
+        wait="; ".join(word for word in words if word),
+        error=error,
+        incident=order.incident,
+        thread=name or (view.comm if view else ""),
+        state=view.state if view else "",
+        gil=gil,
+        missing={"kernel" if part == "stack" else part: why for part, why in view.missing.items()} if view else {},
+    )

@@ -1,0 +1,60 @@
+"""One line of a stack as text, ``name (file:line)``, and back. This is how `gputop.frame.Stack.python` holds its frames."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+MAX_FRAMES = 200
+_MAX_NAME = 200
+_MAX_FILE = 1024
+
+_LINE = re.compile(r"(?P<name>.*?) \((?P<file>.*?)(?::(?P<line>\d+))?\)\Z", re.DOTALL)
+_LIBRARY = re.compile(r".*/(?:site-packages|dist-packages|lib/python3\.\d+t?)/")
+_NATIVE = re.compile(r"\.(?:so[.\d]*|[chS]|cc|cpp|cxx|hpp|cu|cuh|rs)$")
+
+
+class Line(NamedTuple):
+    """A frame: function, file as the interpreter knows it, line (0 where unknown)."""
+
+    name: str
+    file: str
+    line: int
+
+    @property
+    def text(self) -> str:
+        """``name (file:line)``, bounded; `parse` reads it back."""
+        name = self.name.replace(" (", "(")[:_MAX_NAME]
+        return f"{name} ({self.file[-_MAX_FILE:]}:{self.line})" if self.line else f"{name} ({self.file[-_MAX_FILE:]})"
+
+    @property
+    def library(self) -> bool:
+        """Python's own, an installed package's or native code, not the user's Python."""
+        return bool(_LIBRARY.match(self.file) or _NATIVE.search(self.file)) or self.file.startswith("<frozen")
+
+    @property
+    def short_file(self) -> str:
+        """The path without what leads to an installed package: ``torch/utils/data/dataloader.py``."""
+        return _LIBRARY.sub("", self.file, count=1)
+
+    @property
+    def place(self) -> str:
+        """``data.py:41``."""
+        base = self.file.rpartition("/")[2] or self.file
+        return f"{base}:{self.line}" if self.line else base
+
+
+def own_part(lines: list[Line]) -> list[Line]:
+    """A forked worker still has its parent's frames below `Process._bootstrap`: without these."""
+    for i, line in enumerate(lines):
+        if line.name.endswith("_bootstrap") and line.file.endswith("multiprocessing/process.py"):
+            return lines[: i + 1]
+    return lines
+
+
+def parse(text: str) -> Line:
+    """The frame that `Line.text` wrote; text of another form is a name alone."""
+    match = _LINE.match(text)
+    if match is None:
+        return Line(text, "", 0)
+    return Line(match["name"], match["file"], int(match["line"] or 0))

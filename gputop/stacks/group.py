@@ -1,0 +1,189 @@
+"""Stacks folded by equality: ``6 of 8 workers: cv2.imread ← __getitem__ data.py:41``. Pure: what to draw, not how.
+
+Text in the answer is cleaned and bounded, ready for a terminal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gputop.frame import Stack
+from gputop.roles import PIN_THREAD
+from gputop.roles import Role
+from gputop.stacks.frames import Line
+from gputop.stacks.frames import own_part
+from gputop.stacks.frames import parse
+from gputop.stacks.source_line import key
+from gputop.text import clean
+
+_WIDTH = 200
+_CALL = re.compile(r"([A-Za-z_][\w.]*)\s*\(")
+_KEYWORDS = frozenset({"if", "elif", "while", "for", "in", "not", "and", "or", "return", "yield", "await", "with", "assert", "lambda"})
+# What Python's own helper threads of a DataLoader worker run: they wait for work, whatever the worker does.
+_HELPERS = frozenset({
+    ("_feed", "queues.py"), ("_serve", "resource_sharer.py"), ("_handle_results", "pool.py"), ("_handle_tasks", "pool.py"),
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One thread of a group."""
+
+    pid: int
+    tid: int
+    label: str
+    """``worker 2``, ``train.py rank 0``, ``python 3821``; with the thread's name where it is not the main one."""
+    wait: str
+
+
+@dataclass(frozen=True, slots=True)
+class FrameText:
+    """One frame, innermost first: function, file with line, its source or an empty string."""
+
+    name: str
+    place: str
+    source: str
+    library: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Threads whose stacks are equal. ``rank`` sorts: trainers, workers, other processes, other threads, helper threads."""
+
+    title: str
+    rank: int
+    members: tuple[Member, ...]
+    frames: tuple[FrameText, ...]
+    kernel: tuple[str, ...]
+    """Kernel functions of the first member, innermost first."""
+    waits: tuple[tuple[str, int], ...]
+    """What they wait for, with how many of them, most first."""
+    error: str
+    notes: tuple[str, ...]
+    """What is missing beside the Python stack, and why."""
+
+
+def group(stacks: Sequence[Stack], roles: Mapping[int, Role] | None = None) -> list[Group]:
+    """Fold ``stacks`` by equal Python frames (by equal error and kernel stack where there are none)."""
+    named = roles or {}
+    totals = Counter(_kind(pid, named) for pid in {stack.pid for stack in stacks})
+    piles: dict[tuple[object, ...], list[Stack]] = {}
+    for stack in stacks:
+        piles.setdefault(_key(stack, named), []).append(stack)
+    groups = [_group(pile, named, totals) for pile in piles.values()]
+    return sorted(groups, key=lambda one: (one.rank, -len(one.members), one.members[0].pid))
+
+
+def _key(stack: Stack, roles: Mapping[int, Role]) -> tuple[object, ...]:
+    rank = _rank(stack, roles)
+    if stack.python:
+        return rank, tuple(_own_lines(stack))
+    return rank, _without_pid(stack), tuple(stack.kernel)
+
+
+def _own_lines(stack: Stack) -> list[Line]:
+    return own_part([parse(text) for text in stack.python])
+
+
+def _without_pid(stack: Stack) -> str:
+    return re.sub(rf"\b{stack.pid}\b", "PID", stack.error)
+
+
+def _kind(pid: int, roles: Mapping[int, Role]) -> str:
+    role = roles.get(pid)
+    return role.kind if role else "process"
+
+
+def _rank(stack: Stack, roles: Mapping[int, Role]) -> int:
+    if stack.tid == stack.pid:
+        return {"trainer": 0, "worker": 1}.get(_kind(stack.pid, roles), 2)
+    if PIN_THREAD in stack.thread:
+        return 0
+    return 4 if _is_helper(stack) else 3
+
+
+def _is_helper(stack: Stack) -> bool:
+    lines = map(parse, stack.python)
+    return any((line.name.rpartition(".")[2], line.file.rpartition("/")[2]) in _HELPERS for line in lines)
+
+
+def _group(pile: list[Stack], roles: Mapping[int, Role], totals: Counter[str]) -> Group:
+    first = pile[0]
+    members = tuple(Member(stack.pid, stack.tid, _label(stack, roles), _clean(stack.wait)) for stack in pile)
+    return Group(
+        title=_clean(f"{_who(pile, members, roles, totals)}: {_what(first)}"),
+        rank=_rank(first, roles),
+        members=members,
+        frames=tuple(_frame(line, first) for line in _own_lines(first)),
+        kernel=tuple(map(_clean, first.kernel)),
+        waits=tuple(Counter(member.wait for member in members if member.wait).most_common()),
+        error=_clean(_error(pile)),
+        notes=tuple(sorted({_clean(f"no {part}: {why}") for stack in pile for part, why in stack.missing.items()})),
+    )
+
+
+def _frame(line: Line, stack: Stack) -> FrameText:
+    place = f"{line.short_file}:{line.line}" if line.line else line.short_file
+    return FrameText(_clean(line.name), _clean(place), _clean(stack.source.get(key(line), "")), line.library)
+
+
+def _clean(text: str) -> str:
+    return clean(text, _WIDTH * 2)
+
+
+def _label(stack: Stack, roles: Mapping[int, Role]) -> str:
+    role = roles.get(stack.pid)
+    name = role.label if role else f"process {stack.pid}"
+    return _clean(name if stack.tid == stack.pid else f"{name}, thread {stack.thread or stack.tid}")
+
+
+def _who(pile: list[Stack], members: Sequence[Member], roles: Mapping[int, Role], totals: Counter[str]) -> str:
+    """``6 of 8 workers``, ``train.py rank 0``, ``3 of 3 processes``, ``24 helper threads``."""
+    rank = _rank(pile[0], roles)
+    if rank == 4:
+        return f"{len(pile)} helper thread{'s' if len(pile) > 1 else ''}"
+    kind = _kind(pile[0].pid, roles)
+    same_kind = all(stack.tid == stack.pid and _kind(stack.pid, roles) == kind for stack in pile)
+    if same_kind and len(pile) > 1:
+        return f"{len(pile)} of {totals[kind]} {_PLURAL[kind]}"
+    if len(pile) == 1:
+        return members[0].label
+    return f"{len(pile)} threads"
+
+
+_PLURAL = {"trainer": "trainers", "worker": "workers", "helper": "helpers", "process": "processes"}
+
+
+def _what(stack: Stack) -> str:
+    """The call and the user's own line it was made from; what there is where there is no Python stack."""
+    if stack.error:
+        return stack.error
+    lines = _own_lines(stack)
+    if not lines:
+        return stack.wait or stack.syscall or "no stack"
+    at = next((i for i, line in enumerate(lines) if not line.library and line.line), None)
+    if at is None:
+        return f"{lines[0].name} {lines[0].place}"
+    own = f"{lines[at].name} {lines[at].place}"
+    call = lines[at - 1].name if at > 0 else _called(lines[0], stack)
+    return f"{call} ← {own}" if call else own
+
+
+def _called(line: Line, stack: Stack) -> str:
+    """The C function that a waiting thread is in: its line's only call. Which of several it is, Python frames do not tell."""
+    text = stack.source.get(key(line), "").partition("#")[0]
+    calls = [name for name in _CALL.findall(text) if name not in _KEYWORDS]
+    return calls[0] if len(calls) == 1 and stack.state in ("S", "D") else ""
+
+
+def _error(pile: Iterable[Stack]) -> str:
+    """One sentence for all of them: the pid in its command becomes all their pids."""
+    stacks = list(pile)
+    first = stacks[0]
+    pids = " ".join(str(stack.pid) for stack in stacks)
+    return re.sub(rf"\b{first.pid}\b", pids, first.error)

@@ -1,0 +1,175 @@
+"""What the kernel says of a waiting thread: state, system call, wait channel, kernel stack.
+
+Sources: /proc/PID/task/TID/{comm,stat,syscall,wchan,stack}, /proc/PID/{fd,fdinfo} and /proc/PID/mountinfo. Nothing here
+opens or stats the files a process uses, so a dead network mount cannot hang the reader.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from dataclasses import field
+
+from gputop.stacks.syscalls import NAMES
+
+_BOUND = 1 << 20
+MAX_KERNEL_FRAMES = 64
+_PF_KTHREAD = 0x00200000
+
+STATES = {"T": "stopped (SIGSTOP or job control): `kill -CONT {pid}` lets it go on", "t": "stopped by a debugger",
+          "Z": "zombie: it ended and its parent has not reaped it", "X": "dead"}  # fmt: skip
+
+# System calls whose first argument is the descriptor they wait on.
+_ON_DESCRIPTOR = frozenset({
+    "read", "pread64", "readv", "preadv", "preadv2", "write", "pwrite64", "writev", "pwritev", "pwritev2", "fsync", "fdatasync",
+    "sync_file_range", "ioctl", "flock", "fcntl", "fallocate", "ftruncate", "getdents64", "recvfrom", "recvmsg", "recvmmsg", "sendto",
+    "sendmsg", "sendmmsg", "accept", "accept4", "connect", "epoll_wait", "epoll_pwait", "epoll_pwait2", "sendfile", "splice",
+    "copy_file_range", "readahead", "fadvise64", "io_uring_enter",
+})  # fmt: skip
+_SLEEPS = frozenset({"nanosleep", "clock_nanosleep"})
+
+
+class Gone(Exception):
+    """The thread ended before or while it was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelView:
+    """One thread as the kernel shows it. ``missing`` says per part (``syscall``, ``stack``) why it is not there."""
+
+    tid: int
+    comm: str
+    state: str
+    syscall: str = ""
+    args: tuple[int, ...] = ()
+    wchan: str = ""
+    frames: tuple[str, ...] = ()
+    missing: dict[str, str] = field(default_factory=dict)
+    kthread: bool = False
+    """A thread of the kernel: it has no user code at all."""
+
+
+def read_file(path: str) -> str:
+    """The first 1 MiB of ``path``, undecodable bytes kept as surrogates; raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        data = b""
+        while len(data) < _BOUND and (part := os.read(descriptor, 65536)):  # /proc gives a page at a time
+            data += part
+        return data.decode("utf-8", "surrogateescape")
+    finally:
+        os.close(descriptor)
+
+
+def read_thread(pid: int, tid: int, root: str = "/") -> KernelView:
+    """The thread as the kernel shows it now; raises `Gone`."""
+    base = os.path.join(root, "proc", str(pid), "task", str(tid))
+    try:
+        stat = read_file(f"{base}/stat")
+    except OSError as error:
+        raise Gone(str(error)) from error
+    fields = stat[stat.rfind(")") + 2 :].split()
+    missing: dict[str, str] = {}
+    number, args = _parse_syscall(_try(f"{base}/syscall", "syscall", missing))
+    kthread = bool(int(fields[6]) & _PF_KTHREAD)
+    return KernelView(
+        tid=tid,
+        comm=stat[stat.find("(") + 1 : stat.rfind(")")],
+        state=fields[0],
+        kthread=kthread,
+        syscall="" if kthread else _name(number),
+        args=args,
+        wchan=_wchan(_try(f"{base}/wchan", "wchan", missing)),
+        frames=_parse_stack(_try(f"{base}/stack", "stack", missing)),
+        missing=missing,
+    )
+
+
+def _try(path: str, part: str, missing: dict[str, str]) -> str:
+    try:
+        return read_file(path)
+    except PermissionError:
+        missing[part] = "not permitted, even for root" if os.geteuid() == 0 else "needs root"
+    except (FileNotFoundError, ProcessLookupError):
+        missing[part] = "the process ended, or this kernel has none"
+    except OSError as error:
+        missing[part] = error.strerror or str(error)
+    return ""
+
+
+def _parse_syscall(text: str) -> tuple[int | None, tuple[int, ...]]:
+    """``7 0x7f… 0x1 0x1388 … sp pc`` -> (7, its six arguments); ``running`` and ``-1 sp pc`` have no call."""
+    words = text.split()
+    if len(words) < 7 or not words[0].isdigit():
+        return None, ()
+    return int(words[0]), tuple(int(word, 16) for word in words[1:7])
+
+
+def _name(number: int | None) -> str:
+    return "" if number is None else NAMES.get(number, f"syscall {number}")
+
+
+def _wchan(text: str) -> str:
+    """/proc reads ``0`` for "runs, or not for you to know"."""
+    return "" if text.strip() == "0" else _symbol(text)
+
+
+def _symbol(text: str) -> str:
+    """A kernel function's name without what the compiler added (``.isra.0``, ``.constprop.0``)."""
+    return text.strip().partition(".")[0]
+
+
+def _parse_stack(text: str) -> tuple[str, ...]:
+    """``[<0>] folio_wait_bit_common+0x136/0x330`` lines -> function names, innermost first."""
+    names = (_symbol(line.rpartition("] ")[2].partition("+")[0]) for line in text.splitlines())
+    return tuple(name for name in names if name)[:MAX_KERNEL_FRAMES]
+
+
+def wait_words(pid: int, view: KernelView, root: str = "/") -> str:
+    """What the thread waits for, in words: ``pread64 of /data/train.bin on nvme0n1 (folio_wait_bit_common)``."""
+    if view.state in STATES:
+        return STATES[view.state].format(pid=pid)
+    if view.state == "R":
+        return "running, or waiting for a CPU"
+    where = f" ({view.wchan})" if view.wchan else ""
+    if not view.syscall:
+        return f"in the kernel{where}" if where or view.state == "D" else ""
+    return _call_words(pid, view, root) + where
+
+
+def _call_words(pid: int, view: KernelView, root: str) -> str:
+    if view.syscall in _SLEEPS:
+        return f"sleeping: {view.syscall}"
+    if view.syscall == "poll" and view.args:
+        return _poll_words(view.args[2])
+    if view.syscall in _ON_DESCRIPTOR and view.args:
+        return f"{view.syscall} of {_descriptor(pid, view.args[0], root)}"
+    return view.syscall
+
+
+def _poll_words(timeout: int) -> str:
+    """poll(2)'s third argument is an int: negative waits for ever."""
+    timeout &= 0xFFFFFFFF
+    return "poll" if timeout >= 0x80000000 else f"poll, at most {timeout} ms"
+
+
+def _descriptor(pid: int, number: int, root: str) -> str:
+    base = os.path.join(root, "proc", str(pid))
+    number &= 0xFFFFFFFF
+    try:
+        target = os.readlink(f"{base}/fd/{number}")[:512]
+    except OSError:
+        return f"fd {number}"
+    device = _device(base, number) if target.startswith("/") else ""
+    return f"{target} on {device}" if device else target
+
+
+def _device(base: str, number: int) -> str:
+    """What is mounted under an open file: its descriptor's mnt_id, looked up in the process's mountinfo."""
+    try:
+        wanted = next(line.split()[1] for line in read_file(f"{base}/fdinfo/{number}").splitlines() if line.startswith("mnt_id:"))
+        mounts = read_file(f"{base}/mountinfo").splitlines()
+        fields = next(line.split() for line in mounts if line.split(" ", 1)[0] == wanted)
+        return os.path.basename(fields[fields.index("-") + 2])
+    except (OSError, StopIteration, IndexError, ValueError):
+        return ""

@@ -1,0 +1,63 @@
+"""Why a process of ours or of somebody else cannot be read, and the command that mends it."""
+
+from __future__ import annotations
+
+import os
+
+from gputop.stacks.kernel import read_file
+
+CAP_SYS_PTRACE = 19
+
+
+def may_ptrace(root: str = "/") -> bool:
+    """This process has CAP_SYS_PTRACE (CapEff of /proc/self/status)."""
+    try:
+        line = next(line for line in read_file(os.path.join(root, "proc/self/status")).splitlines() if line.startswith("CapEff:"))
+        return bool(int(line.split()[1], 16) >> CAP_SYS_PTRACE & 1)
+    except (OSError, StopIteration, ValueError, IndexError):
+        return False
+
+
+def why_not(pid: int, root: str = "/") -> str:
+    """The reason why ``pid`` may not be read, with the command that mends it."""
+    sudo = f'`sudo "$(command -v gputop)" stacks {pid}`'
+    if os.geteuid() == 0 and not may_ptrace(root):
+        return "not permitted: root without CAP_SYS_PTRACE; start the container with `--cap-add SYS_PTRACE`"
+    if os.geteuid() == 0:
+        return "not permitted, even for root here: it has privileges that this container has not"
+    scope = yama_scope(root)
+    if scope >= 3:
+        return "not permitted: kernel.yama.ptrace_scope is 3, which forbids it to everybody until the next boot"
+    owner = _owner(pid, root)
+    if owner is not None and owner != os.geteuid():
+        return f"not permitted: it belongs to {user_name(owner)}; {sudo}"
+    if scope == 2:
+        return f"not permitted: kernel.yama.ptrace_scope is 2; {sudo}"
+    if scope == 1:
+        return f"not permitted: kernel.yama.ptrace_scope is 1; {sudo}, or `sudo sysctl kernel.yama.ptrace_scope=0`"
+    return f"not permitted: it has other privileges than you, or has made itself unreadable; {sudo}"
+
+
+def yama_scope(root: str = "/") -> int:
+    """kernel.yama.ptrace_scope, 0 where there is no Yama."""
+    try:
+        return int(read_file(os.path.join(root, "proc/sys/kernel/yama/ptrace_scope")))
+    except (OSError, ValueError):
+        return 0
+
+
+def _owner(pid: int, root: str) -> int | None:
+    try:
+        return os.stat(os.path.join(root, "proc", str(pid))).st_uid
+    except OSError:
+        return None
+
+
+def user_name(uid: int) -> str:
+    """The name of ``uid``, or ``uid N``."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"

@@ -1,0 +1,130 @@
+"""The line of source behind a frame, read as the process itself would see the file.
+
+A file is read only if it is regular, of bounded size, and the process's owner might read it too, so that a made-up file
+name shows nobody somebody else's secrets. Reading happens in a thread that is left behind at the deadline: source on a
+dead network mount must not hang what is there to explain the hang.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterable
+from collections.abc import Sequence
+
+from gputop.frame import Stack
+from gputop.stacks import kernel
+from gputop.stacks.frames import Line
+from gputop.stacks.frames import own_part
+from gputop.stacks.frames import parse
+
+TIMEOUT_S = 0.15
+MAX_LINES = 8
+"""Frames of one stack whose source is read, innermost first."""
+_MAX_FILE_BYTES = 4 << 20
+_MAX_TEXT = 200
+
+
+def add_sources(stacks: Sequence[Stack], root: str = "/", timeout_s: float = TIMEOUT_S) -> None:
+    """Put the lines that can be read in time into each stack's ``source``."""
+    import queue
+    import threading
+
+    wanted = {(stack.pid, line) for stack in stacks for line in _worth_reading(stack)}
+    found: queue.SimpleQueue[tuple[int, Line, str] | None] = queue.SimpleQueue()
+
+    def work() -> None:
+        reader = _Reader(root)
+        for pid, line in wanted:
+            found.put((pid, line, reader.text(pid, line)))
+        found.put(None)
+
+    threading.Thread(target=work, daemon=True, name="sources").start()
+    texts: dict[tuple[int, str], str] = {}
+    deadline = time.monotonic() + timeout_s
+    try:
+        while (item := found.get(timeout=max(0.0, deadline - time.monotonic()))) is not None:
+            texts[item[0], key(item[1])] = item[2]
+    except queue.Empty:
+        pass
+    for stack in stacks:
+        keys = (key(line) for line in _worth_reading(stack))
+        stack.source.update({name: text for name in keys if (text := texts.get((stack.pid, name)))})
+
+
+def key(line: Line) -> str:
+    """``file:line``, as `gputop.frame.Stack.source` names a line."""
+    return f"{line.file}:{line.line}"
+
+
+def _worth_reading(stack: Stack) -> list[Line]:
+    """The user's own frames; in a stack without any, the innermost one."""
+    lines = [line for line in own_part([parse(text) for text in stack.python]) if line.line]
+    return [line for line in lines if not line.library][:MAX_LINES] or lines[:1]
+
+
+class _Reader:
+    """Reads each file once, however many processes and frames share it."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.files: dict[tuple[str, str], tuple[list[str], float]] = {}
+
+    def text(self, pid: int, line: Line) -> str:
+        """The stripped, bounded line, empty where it cannot be read; says so where the file is newer than the process."""
+        lines, changed = self._file(pid, line.file)
+        if not 0 < line.line <= len(lines):
+            return ""
+        text = lines[line.line - 1].strip()[:_MAX_TEXT]
+        return f"{text}  [file changed since the process started]" if text and changed > _started(pid, self.root) else text
+
+    def _file(self, pid: int, name: str) -> tuple[list[str], float]:
+        base = os.path.join(self.root, "proc", str(pid))
+        place = "root" if name.startswith("/") else "cwd"
+        try:
+            home = os.readlink(f"{base}/{place}"), os.readlink(f"{base}/ns/mnt")
+        except OSError:
+            return [], 0.0
+        if ("".join(home), name) not in self.files:
+            self.files["".join(home), name] = _read(f"{base}/{place}/{name.lstrip('/')}", _owners(base))
+        return self.files["".join(home), name]
+
+
+def _read(path: str, owners: Iterable[int]) -> tuple[list[str], float]:
+    """Lines and time of last change of a file that everybody, or one of ``owners``, may read."""
+    try:
+        handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return [], 0.0
+    try:
+        status = os.fstat(handle)  # looked at before it is opened: opening a device can do things
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_FILE_BYTES or not _may_read(status, owners):
+            return [], 0.0
+        with open(f"/proc/self/fd/{handle}", "rb") as file:
+            return file.read(_MAX_FILE_BYTES).decode("utf-8", "replace").split("\n"), status.st_mtime
+    except OSError:
+        return [], 0.0
+    finally:
+        os.close(handle)
+
+
+def _may_read(status: os.stat_result, owners: Iterable[int]) -> bool:
+    return bool(status.st_mode & stat.S_IROTH) or status.st_uid in owners
+
+
+def _owners(base: str) -> tuple[int, ...]:
+    try:
+        return (os.stat(base).st_uid,)
+    except OSError:
+        return ()
+
+
+def _started(pid: int, root: str) -> float:
+    """Unix time at which the process started (/proc/PID/stat field 22)."""
+    try:
+        fields = kernel.read_file(os.path.join(root, "proc", str(pid), "stat")).rpartition(") ")[2].split()
+    except OSError:
+        return float("inf")
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return booted + int(fields[19]) / os.sysconf("SC_CLK_TCK")

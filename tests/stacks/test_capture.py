@@ -1,0 +1,242 @@
+"""Stacks of real stalled processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gputop.frame import Stack
+from gputop.stacks import capture as capture_module
+from gputop.stacks import pyspy
+from gputop.stacks.capture import capture
+from gputop.stacks.frames import parse
+from gputop.stacks.group import group
+from gputop.stacks.lines import text_lines
+from tests.stacks.conftest import Target
+from tests.stacks.conftest import until
+
+Start = Callable[..., Target]
+NOBODY = 65534
+
+
+def pythons() -> list[Path]:
+    """Every Python 3 at hand: pyenv's, and those on PATH."""
+    named = (shutil.which(f"python3.{minor}") for minor in range(8, 15))
+    found = [*Path.home().glob(".pyenv/versions/3.*/bin/python"), *(Path(name) for name in named if name and "/shims/" not in name)]
+    return sorted({path.resolve() for path in found}) or [Path(sys.executable)]
+
+
+def main_thread(pid: int, **options: object) -> Stack:
+    return next(stack for stack in capture([pid], **options).stacks if stack.pid == pid and stack.tid == pid)  # type: ignore[arg-type]
+
+
+def await_frame(pid: int, name: str) -> Stack:
+    """The main thread's stack once ``name`` stands in it."""
+    found: list[Stack] = []
+
+    def there() -> bool:
+        found[:] = [main_thread(pid)]
+        return any(parse(line).name.endswith(name) for line in found[0].python)
+
+    until(there)
+    return found[0]
+
+
+def await_wait(pid: int, check: Callable[[Stack], bool]) -> Stack:
+    found: list[Stack] = []
+
+    def there() -> bool:
+        found[:] = [main_thread(pid)]
+        return check(found[0])
+
+    until(there)
+    return found[0]
+
+
+def test_a_sleeping_process_names_its_line_and_its_system_call(start: Start) -> None:
+    stack = await_wait(start("sleeping").pid, lambda stack: "nanosleep" in stack.syscall)
+    inner = parse(stack.python[0])
+    assert inner.name == "sleeping"
+    assert stack.source[f"{inner.file}:{inner.line}"] == "time.sleep(600)"
+    assert stack.state == "S"
+    assert stack.wait.startswith("sleeping: ")
+    assert stack.error == ""
+    assert stack.thread == "MainThread"
+
+
+def test_a_lock_between_processes_shows_as_futex(start: Start) -> None:
+    stack = await_wait(start("locked").pid, lambda stack: "futex" in stack.syscall)
+    assert parse(stack.python[0]).name == "locked"
+    assert group([stack])[0].title.endswith("lock.acquire ← locked stalled.py:" + str(parse(stack.python[0]).line))
+
+
+def test_a_disk_read_names_the_file(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / "train.bin"
+    path.write_bytes(os.urandom(1 << 20) * 64)
+    target = start("reading", str(path))
+    stack = await_wait(target.pid, lambda stack: stack.syscall == "read" and stack.state in "SD")
+    assert "reading" in [parse(line).name for line in stack.python]
+    assert f"read of {path}" in stack.wait
+
+
+def test_a_pipe_is_named(start: Start) -> None:
+    stack = await_wait(start("waiting_for_pipe").pid, lambda stack: stack.syscall == "read")
+    assert "read of pipe:[" in stack.wait
+
+
+def test_in_a_c_extension_the_calling_line_is_shown_and_native_frames_on_request(start: Start) -> None:
+    target = start("in_extension")
+    stack = await_frame(target.pid, "in_extension")
+    assert stack.state == "R"
+    assert any("hashlib.pbkdf2_hmac" in text for text in stack.source.values())
+    native = capture([target.pid], native=True)
+    files = [parse(line).file for line in next(s for s in native.stacks if s.tid == target.pid).python]
+    assert native.paused == {target.pid}
+    assert any(".so" in file for file in files), files
+    assert any(file.endswith("stalled.py") for file in files)
+
+
+def test_a_stopped_process_is_read_and_named_and_stays_stopped(start: Start) -> None:
+    target = start("sleeping")
+    await_frame(target.pid, "sleeping")
+    os.kill(target.pid, signal.SIGSTOP)
+    for native in (False, True):
+        stack = await_wait(target.pid, lambda stack: stack.state == "T")
+        stack = main_thread(target.pid, native=native)
+        assert stack.wait.startswith("stopped")
+        assert f"kill -CONT {target.pid}" in stack.wait
+        assert parse(stack.python[0]).name == "sleeping"
+    assert "is in state T" in stack.missing["native"]
+
+
+def test_a_zombie_says_so(start: Start) -> None:
+    target = start("zombie")
+    pid = int(target.said[0])
+    until(lambda: main_thread(pid).state == "Z")
+    assert main_thread(pid).error.startswith("zombie")
+
+
+def test_children_that_are_no_python_do_not_spoil_the_rest(start: Start) -> None:
+    target = start("tree")
+    other, python = map(int, target.said)
+    await_frame(python, "sleeping")
+    stacks = {stack.pid: stack for stack in capture([target.pid, other, python, 1 << 22]).stacks if stack.tid == stack.pid}
+    assert stacks[other].error == "not Python"
+    assert "nanosleep" in stacks[other].syscall
+    assert stacks[python].error == ""
+    assert stacks[1 << 22].error.startswith("gone")
+
+
+def test_processes_that_end_while_they_are_read() -> None:
+    """Thirty short-lived processes: each gives a stack or a reason, none an exception, all in time."""
+    processes = [subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({i / 100})"]) for i in range(30)]
+    try:
+        while any(process.poll() is None for process in processes):
+            taken = capture([process.pid for process in processes])
+            assert {stack.pid for stack in taken.stacks} == {process.pid for process in processes}
+            assert all(stack.python or stack.error for stack in taken.stacks)
+            assert taken.took_ns < 5e9
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def test_a_file_name_with_control_characters_reaches_no_terminal(start: Start) -> None:
+    stack = await_frame(start("named_oddly").pid, "odd")
+    assert "\033[31m" in stack.python[0]
+    drawn = [line.text for line in text_lines(group([stack]))]
+    assert any("red" in text for text in drawn)
+    assert not any(ord(char) < 32 for text in drawn for char in text)
+
+
+def test_a_torn_stack_is_read_again_with_a_pause(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = start("sleeping").pid
+    await_frame(pid, "sleeping")
+    real, calls = pyspy.dump, []
+
+    def torn_unless_paused(pid: int, deadline: float, *, pause: bool = False, native: bool = False) -> list[pyspy.PythonThread]:
+        calls.append(pause)
+        if not pause:
+            raise pyspy.Unreadable("torn", "a frame moved")
+        return real(pid, deadline, pause=pause, native=native)
+
+    monkeypatch.setattr(capture_module.pyspy, "dump", torn_unless_paused)
+    taken = capture([pid])
+    assert calls == [False, True]
+    assert taken.paused == {pid}
+    assert parse(taken.stacks[0].python[0]).name == "sleeping"
+
+
+def test_one_that_hangs_does_not_hold_the_others(start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    hung, good = start("sleeping").pid, start("sleeping").pid
+    await_frame(good, "sleeping")
+    real = pyspy.binary()
+    assert real
+    script = f'#!/bin/sh\ncase "$*" in *"--pid {hung}"*) exec sleep 30;; *) exec {real} "$@";; esac\n'
+    path = tmp_path / "py-spy"
+    path.write_text(script)
+    path.chmod(0o700)
+    monkeypatch.setattr(pyspy, "binary", lambda: str(path))
+    taken = capture([hung, good], timeout_s=1.0)
+    by_pid = {stack.pid: stack for stack in taken.stacks if stack.tid == stack.pid}
+    assert by_pid[hung].error.startswith("timed out")
+    assert "nanosleep" in by_pid[hung].syscall, "its kernel side is still there"
+    assert parse(by_pid[good].python[0]).name == "sleeping"
+    assert taken.took_ns < 10e9
+
+
+def test_without_py_spy_the_kernel_side_remains(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyspy, "binary", lambda: None)
+    stack = main_thread(start("waiting_for_pipe").pid)
+    assert "pip install py-spy" in stack.error
+    assert stack.state in "SR"
+
+
+def test_the_diagnosis_words_come_first(start: Start) -> None:
+    pid = start("waiting_for_pipe").pid
+    stack = main_thread(pid, waits={pid: "runnable behind fluent-bit for 41 ms"}, incident="7")
+    assert stack.wait.startswith("runnable behind fluent-bit for 41 ms")
+    assert stack.incident == "7"
+
+
+@pytest.mark.parametrize("python", pythons(), ids=str)
+def test_each_python_gives_both_threads_with_their_kernel_side(start: Start, python: Path) -> None:
+    target = start("threaded", python=str(python))
+
+    def whole() -> bool:
+        stacks = {stack.thread: stack for stack in capture([target.pid]).stacks}
+        second = stacks.get("second")
+        told_apart = second is not None and second.tid not in (0, target.pid) and stacks["MainThread"].tid == target.pid
+        return second is not None and told_apart and "futex" in second.syscall
+
+    until(whole)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+def test_another_users_process_says_whose_it_is_and_what_mends_it(start: Start, tmp_path: Path) -> None:
+    """The same capture as nobody, without capabilities: stacks of root's process are refused, with the reason."""
+    pid = start("sleeping").pid
+    child = os.fork()
+    if child == 0:
+        try:
+            with open(tmp_path / "out", "w") as out:
+                os.setgroups([])
+                os.setgid(NOBODY)
+                os.setuid(NOBODY)
+                stack = capture([pid]).stacks[0]
+                print(stack.error, stack.missing, file=out)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    said = (tmp_path / "out").read_text()
+    assert "belongs to root" in said
+    assert f'sudo "$(command -v gputop)" stacks {pid}' in said
+    assert "needs root" in said
