@@ -57,9 +57,9 @@ _ALL = (
     Field("offcpu.pct", "off-CPU", "%", source="schedstat", help="mean share of time trainers and workers were not on a CPU"),
     Field("switches.per_s", "ctx-switch", "/s", high=None, source="status", help="context switches of trainers and workers"),
     Field("cpu.busy_pct", "host CPU", "%", warn=90, crit=98, source="/proc/stat", help="all CPUs together"),
-    Field("psi.cpu_pct", "PSI cpu", "%", warn=20, crit=60, source="/proc/pressure/cpu"),
-    Field("psi.io_pct", "PSI io", "%", warn=20, crit=60, source="/proc/pressure/io"),
-    Field("psi.memory_pct", "PSI memory", "%", warn=5, crit=20, source="/proc/pressure/memory"),
+    Field("psi.cpu_pct", "PSI cpu", "%", warn=20, crit=60, refresh_ns=SECOND, source="/proc/pressure/cpu"),
+    Field("psi.io_pct", "PSI io", "%", warn=20, crit=60, refresh_ns=SECOND, source="/proc/pressure/io"),
+    Field("psi.memory_pct", "PSI memory", "%", warn=5, crit=20, refresh_ns=SECOND, source="/proc/pressure/memory"),
     Field("disk.read_mb_per_s", "disk read", "MB/s", high=None, digits=1, refresh_ns=SECOND, source="/proc/diskstats"),
     Field("net.rx_mb_per_s", "net rx", "MB/s", high=None, digits=1, refresh_ns=SECOND, source="/proc/net/dev"),
 )  # fmt: skip

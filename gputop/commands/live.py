@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     from gputop.tui.view import View
 
     view = View(pid=args.pid, user=args.user, ascii_only=args.ascii, readonly=args.readonly)
-    look = Look("gputop-light" if args.light else "gputop-dark")
+    look = Look("gputop-light" if args.light else "gputop-dark", remote=args.host is not None)
     app = GputopApp(Session(), view, lambda: ChildStream(argv), first, look)
     try:
         app.run(mouse=look.mouse)

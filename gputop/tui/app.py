@@ -6,10 +6,15 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from textual.app import App
+from textual.app import SystemCommand
 from textual.binding import Binding
+from textual.screen import Screen
 
 from gputop.session import Session
 from gputop.tui.driver import TerminalDriver
@@ -26,6 +31,8 @@ class Look:
 
     theme: str = "gputop-dark"
     mouse: bool = True
+    remote: bool = False
+    """The stream comes from another machine, or from the past."""
 
 
 class GputopApp(App[int]):
@@ -71,6 +78,19 @@ class GputopApp(App[int]):
     def is_behind(self) -> bool:
         """True while the terminal has not taken what was already sent: drawing more would only pile up."""
         return isinstance(self._driver, TerminalDriver) and self._driver.backlog > 0
+
+    @property
+    def is_remote(self) -> bool:
+        """True where the processes on screen are not this machine's, now."""
+        return self.look.remote
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """Every action of the dashboard by its name, then Textual's own."""
+        if isinstance(screen, MainScreen):
+            for binding in MainScreen.BINDINGS:
+                if isinstance(binding, Binding):
+                    yield SystemCommand(binding.description.capitalize(), f"key {binding.key}", partial(screen.run_action, binding.action))
+        yield from super().get_system_commands(screen)
 
     async def action_quit(self) -> None:
         """Leave."""

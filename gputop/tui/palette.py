@@ -6,7 +6,10 @@ link they cost a fifth of the bytes of true colour. Every meaning has a glyph or
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rich.style import Style
+from textual.theme import BUILTIN_THEMES
 from textual.theme import Theme
 
 Palette = dict[str, Style]
@@ -43,22 +46,14 @@ _SPECS = {"gputop-dark": _DARK, "gputop-light": _LIGHT, "gputop-colour-blind": _
 
 def themes() -> list[Theme]:
     """The themes to register, the default first."""
+    dark, light = BUILTIN_THEMES["ansi-dark"], BUILTIN_THEMES["ansi-light"]
     return [
-        _terminal_theme("gputop-dark", warning="ansi_yellow", accent="ansi_cyan"),
-        _terminal_theme("gputop-light", warning="ansi_red", accent="ansi_magenta", dark=False),
-        _terminal_theme("gputop-colour-blind", warning="ansi_yellow", accent="ansi_cyan"),
+        replace(dark, name="gputop-dark"),
+        replace(light, name="gputop-light"),
+        replace(dark, name="gputop-colour-blind"),
         Theme(name="gputop-night", primary="#89b4fa", secondary="#94e2d5", warning="#f9e2af", error="#f38ba8", success="#a6e3a1",
               accent="#cba6f7", foreground="#cdd6f4", background="#1e1e2e", surface="#313244", panel="#45475a"),
     ]  # fmt: skip
-
-
-def _terminal_theme(name: str, warning: str, accent: str, dark: bool = True) -> Theme:
-    """A theme in the terminal's own colours."""
-    plain = "ansi_default"
-    return Theme(
-        name=name, ansi=True, dark=dark, primary="ansi_blue", secondary="ansi_cyan", warning=warning, error="ansi_red",
-        success="ansi_green", accent=accent, foreground=plain, background=plain, surface=plain, panel=plain, boost=plain,
-    )  # fmt: skip
 
 
 def palette(theme: str) -> Palette:

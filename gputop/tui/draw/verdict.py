@@ -8,13 +8,13 @@ from gputop.text import fit
 from gputop.tui.draw import Line
 from gputop.tui.view import View
 
-_COLOURS = {"high": "crit", "medium": "crit", "low": "warn", "info": "good"}
+COLOURS = {"high": "crit", "medium": "crit", "low": "warn", "info": "good"}
 KEYS = "[e] why  [s] stacks"
 
 
 def lines(verdict: Verdict, view: View, trouble: str = "", offer: str = "", keys: str = KEYS) -> list[Line]:
     """Two lines. ``trouble`` (the collector died, say) and ``offer`` (a demo where there is no GPU) come before the detail."""
-    colour = _COLOURS.get(verdict.severity, "title")
+    colour = COLOURS.get(verdict.severity, "title")
     mark = (">" if view.ascii_only else "▲") if colour in ("crit", "warn") else ("*" if view.ascii_only else "●")
     head = f" {mark} {verdict.symptom.upper()}"
     cause = "" if verdict.cause == "none" else f" ← {verdict.cause}"

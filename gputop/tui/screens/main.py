@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from time import strftime
+
 from textual.binding import Binding
 
+from gputop.errors import UserError
 from gputop.tui import navigate
+from gputop.tui.screens.confirm import ConfirmScreen
+from gputop.tui.screens.confirm import send_signal
+from gputop.tui.screens.details import DetailsScreen
+from gputop.tui.screens.enlarge import EnlargeScreen
+from gputop.tui.screens.help import HelpScreen
 from gputop.tui.screens.table import TableActions
+from gputop.tui.screens.why import WhyScreen
 
 _TIME, _TABLE, _LOOK = Binding.Group("time"), Binding.Group("table"), Binding.Group("look closer")
+_KEEP, _SIGNAL = Binding.Group("keep"), Binding.Group("signals (asked first; off with --readonly)")
 
 
 class MainScreen(TableActions):
@@ -37,8 +47,17 @@ class MainScreen(TableActions):
         Binding("b", "bystanders", "show or hide bystanders", id="bystanders", group=_TABLE),
         Binding("slash", "filter", "filter", id="filter", group=_TABLE),
         Binding("escape", "clear", "clear selection and filter", id="clear", group=_TABLE),
+        Binding("e", "explain", "why: the evidence and what to do", id="explain", group=_LOOK),
+        Binding("enter", "details", "one process", id="details", group=_LOOK),
+        Binding("z", "enlarge", "a lane with axes and percentiles", id="enlarge", group=_LOOK),
         Binding("g", "gpu(1)", "next GPU", id="gpu", group=_LOOK),
         Binding("G", "gpu(-1)", "previous GPU", id="gpu-previous", group=_LOOK),
+        Binding("question_mark,f1", "help", "this help", id="help", group=_LOOK),
+        Binding("R", "save", "save the last ten minutes to a file", id="save", group=_KEEP),
+        Binding("asterisk", "tag", "tag a process", id="tag", group=_SIGNAL),
+        Binding("I", "signal('INT')", "SIGINT to the tagged or selected", id="sigint", group=_SIGNAL),
+        Binding("T", "signal('TERM')", "SIGTERM", id="sigterm", group=_SIGNAL),
+        Binding("K", "signal('KILL')", "SIGKILL", id="sigkill", group=_SIGNAL),
     ]
 
     def action_pause(self) -> None:
@@ -66,3 +85,61 @@ class MainScreen(TableActions):
         if not navigate.next_incident(self.view, self.session, direction):
             self.note("no incident in that direction")
         self.redraw()
+
+    # looking closer
+
+    def action_explain(self) -> None:
+        """Why."""
+        self.app.push_screen(WhyScreen())
+
+    def action_details(self) -> None:
+        """One process."""
+        if self.view.selected is None:
+            self.action_move(1)
+        if self.view.selected is not None:
+            self.app.push_screen(DetailsScreen(self.view.selected))
+
+    def action_enlarge(self) -> None:
+        """One lane."""
+        self.app.push_screen(EnlargeScreen())
+
+    def action_help(self) -> None:
+        """Keys and signs."""
+        self.app.push_screen(HelpScreen())
+
+    # keeping and signalling
+
+    def action_save(self) -> None:
+        """Write what is remembered to a file in the working folder."""
+        path = f"gputop-{strftime('%Y%m%d-%H%M%S')}.gputop"
+        try:
+            with self.session.lock:
+                size_bytes = self.session.ring.save(path)
+        except UserError as error:
+            self.note(str(error))
+        else:
+            self.note(f"saved {size_bytes / 1e6:.1f} MB to {path}: gputop replay {path}")
+
+    def action_tag(self) -> None:
+        """Tag the selected process, or untag it, and go on to the next."""
+        if self.view.selected is not None:
+            self.view.tagged ^= {self.view.selected}
+            self.action_move(1)
+
+    def action_signal(self, name: str) -> None:
+        """Ask, then signal the tagged processes, or the selected one."""
+        pids = self.view.tagged or ({self.view.selected} if self.view.selected is not None else set())
+        chosen = {row.pid: row for row in self.rows if row.pid in pids}
+        if self.view.readonly or self.gputop.is_remote:
+            self.note("signals are off: --readonly" if self.view.readonly else "signals reach only processes of this machine")
+        elif not chosen:
+            self.note("select a process first (↑↓), or tag several (*)")
+        else:
+            targets = {row.pid: row.start_ticks for row in chosen.values()}
+            names = [f"{row.pid} {row.who}  {row.command[:60]}" for row in chosen.values()]
+            question = f"Send SIG{name} to {len(targets)} process{'es' if len(targets) > 1 else ''}?"
+            self.app.push_screen(ConfirmScreen(question, names), lambda yes: self._signal(name, targets) if yes else None)
+
+    def _signal(self, name: str, targets: dict[int, int]) -> None:
+        self.view.tagged = set()
+        self.note(send_signal(name, targets))

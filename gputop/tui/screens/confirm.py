@@ -1,0 +1,67 @@
+"""A question before something is done to somebody's process."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+SIGNALS = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "KILL": signal.SIGKILL, "STOP": signal.SIGSTOP, "CONT": signal.SIGCONT}
+
+
+class ConfirmScreen(ModalScreen[bool]):
+    """Yes or no; Esc and everything that is not yes is no."""
+
+    BINDINGS = [Binding("y", "answer(True)", "yes"), Binding("n,escape,q", "answer(False)", "no")]
+
+    def __init__(self, question: str, names: list[str]) -> None:
+        super().__init__()
+        self.question = question
+        self.names = names
+
+    def compose(self) -> ComposeResult:
+        """The question and whom it is about."""
+        text = Text(f"{self.question}\n", style="bold")
+        for name in self.names[:12]:
+            text.append(f"\n  {name}", style="not bold")
+        if len(self.names) > 12:
+            text.append(f"\n  and {len(self.names) - 12} more", style="not bold")
+        text.append("\n\n[y] yes   [n] no", style="not bold")
+        with Vertical(classes="box"):
+            yield Static(text)
+
+    def action_answer(self, answer: bool) -> None:
+        """Give the answer."""
+        self.dismiss(answer)
+
+
+def send_signal(name: str, targets: dict[int, int]) -> str:
+    """Signal processes (pid -> start_ticks); what came of it, in a line.
+
+    A process whose start time differs from the one that was shown is another one by now and is left alone.
+    """
+    failed = []
+    for pid, start_ticks in targets.items():
+        try:
+            if start_ticks_of(pid) != start_ticks:
+                failed.append(f"{pid} has ended")
+                continue
+            os.kill(pid, SIGNALS[name])
+        except PermissionError:
+            failed.append(f"{pid}: not permitted")
+        except (ProcessLookupError, FileNotFoundError):
+            failed.append(f"{pid} has ended")
+    done = len(targets) - len(failed)
+    return f"SIG{name} sent to {done} of {len(targets)}" + (f"; {'; '.join(failed)}" if failed else "")
+
+
+def start_ticks_of(pid: int) -> int:
+    """/proc/PID/stat field 22. Raises FileNotFoundError."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[19])

@@ -1,0 +1,125 @@
+"""Enter: everything known of one process."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from gputop.fields import SECOND
+from gputop.frame import ProcInfo
+from gputop.frame import ProcSample
+from gputop.rates import ProcRates
+from gputop.rates import proc_rates
+from gputop.roles import Role
+from gputop.session import Session
+from gputop.text import clean
+from gputop.text import fit
+from gputop.tui.draw import Line
+from gputop.tui.draw.procs import size
+from gputop.tui.screens.box import Box
+
+
+class DetailsScreen(Box):
+    """One process, at the moment looked at."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__()
+        self.pid = pid
+        self.title = f"process {pid}"
+
+    def lines(self) -> Sequence[Line]:
+        """Identity, numbers of the last second, threads, cgroup."""
+        session, at = self.gputop.session, self.gputop.view.at_ns
+        older, newer = session.boards_around(at, SECOND)
+        info, sample, before = newer.infos.get(self.pid), newer.procs.get(self.pid), older.procs.get(self.pid)
+        if info is None or sample is None:
+            return [[("it has ended; scrub back to see it", "dim")]]
+        rates = proc_rates(before, sample) if before else None
+        width = min(self.text_width, 110)
+        return [
+            *_identity(info, session.roles_at(newer).get(self.pid), width),
+            *_state(session, self.pid, at),
+            *_numbers(sample, rates),
+            *_threads(info, sample, before),
+            *_cgroup(session, info),
+        ]
+
+
+def _pair(name: str, value: str) -> Line:
+    return [(f"  {name:<18}", "dim"), (value, "")]
+
+
+def _identity(info: ProcInfo, role: Role | None, width: int) -> list[Line]:
+    command = textwrap.wrap(clean(" ".join(info.cmdline) or info.comm), width - 20)[:6] or [""]
+    who = f"{role.kind}: {clean(role.label)}" if role else "bystander"
+    out = [_pair("role", who), _pair("command", command[0]), *(_pair("", line) for line in command[1:])]
+    out += [_pair("user", clean(info.user)), _pair("parent", str(info.ppid)), _pair("allowed CPUs", info.cpus_allowed or "unknown")]
+    if info.ns_pid is not None:
+        out.append(_pair("pid in container", str(info.ns_pid)))
+    if info.libs:
+        out.append(_pair("libraries", clean(", ".join(info.libs))))
+    out += [_pair(name, clean(value)) for name, value in sorted(info.env.items())]
+    return out
+
+
+def _state(session: Session, pid: int, at: int | None) -> list[Line]:
+    state = session.engine.states.get(pid) if at is None else None
+    if state is None:
+        return []
+    parts = ", ".join(f"{word} {100 * share:.0f} %" for word, share in sorted(state.fractions.items(), key=lambda item: -item[1]))
+    return [_pair("state", f"{state.state}{' STARVING' if state.starving else ''}  ({parts})"),
+            _pair("confidence", f"{100 * state.confidence:.0f} %")]  # fmt: skip
+
+
+def _numbers(sample: ProcSample, rates: ProcRates | None) -> list[Line]:
+    out = [_pair("memory", f"{size(sample.rss_bytes)} resident, {sample.num_threads} threads")]
+    if sample.syscall is not None or sample.wchan:
+        out.append(_pair("waits in", f"system call {sample.syscall}, {clean(sample.wchan or '')}"))
+    if rates is None:
+        return out
+    out.append(_pair("CPU", f"{rates.cpu_pct:.0f} %, of that {rates.system_pct:.0f} % in the kernel"))
+    out.append(_pair("run queue", _share(rates.runq_pct, "of the main thread's time")))
+    out.append(_pair("block I/O delay", _share(rates.blkio_pct, "of its time")))
+    out.append(_pair("switches", f"{_rate(rates.switches_per_s)} a second, involuntary {_rate(rates.invol_per_s)}"))
+    reads, writes = rates.read_bytes_per_s, rates.write_bytes_per_s
+    unread = "not readable: another user's process"
+    out.append(_pair("disk", unread if reads is None or writes is None else f"{size(reads)}/s read, {size(writes)}/s written"))
+    return out
+
+
+def _share(value: float | None, of_what: str) -> str:
+    return "not measured" if value is None else f"{value:.0f} % {of_what}"
+
+
+def _rate(value: float | None) -> str:
+    return "?" if value is None else f"{value:.0f}"
+
+
+def _threads(info: ProcInfo, sample: ProcSample, before: ProcSample | None) -> list[Line]:
+    if not sample.threads:
+        return []
+    names = {thread.tid: thread.comm for thread in info.threads}
+    old = {thread.tid: thread for thread in before.threads} if before else {}
+    span = max(1, sample.t_ns - before.t_ns) if before else 1
+    out: list[Line] = [[], [(fit("  thread   name              state   CPU%  RUNQ%  switches", 70), "head")]]
+    for thread in sample.threads:
+        was = old.get(thread.tid)
+        cpu = "–" if was is None else f"{100 * (thread.oncpu_ns - was.oncpu_ns) / span:.0f}"
+        runq = "–" if was is None else f"{100 * (thread.run_delay_ns - was.run_delay_ns) / span:.0f}"
+        name = clean(names.get(thread.tid, ""), 16)
+        out.append([(f"  {thread.tid:<9}{fit(name, 16)}  {thread.state or '–':<6}{cpu:>6}{runq:>7}{thread.timeslices:>10}", "")])
+    return out
+
+
+def _cgroup(session: Session, info: ProcInfo) -> list[Line]:
+    group = session.board.cgroups.get(info.cgroup)
+    out: list[Line] = [[], _pair("cgroup", clean(info.cgroup) or "none")]
+    if group is None:
+        return out
+    out.append(_pair("CPU quota", "none" if group.quota_cpus is None else f"{group.quota_cpus:g} CPUs"))
+    if group.nr_throttled is not None and group.nr_periods is not None:
+        out.append(_pair("throttled", f"{group.nr_throttled} of {group.nr_periods} periods"))
+    if group.mem_bytes is not None:
+        limit = f" of {size(group.mem_limit_bytes)}" if group.mem_limit_bytes else ", no limit"
+        out.append(_pair("memory", size(group.mem_bytes) + limit))
+    return out

@@ -1,0 +1,85 @@
+"""`?`: the keys, the states and the lanes, from the very registries that the screen uses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.binding import Binding
+
+from gputop.fields import FIELDS
+from gputop.session import STATE_WORDS
+from gputop.tui.draw import Line
+from gputop.tui.draw.procs import ASCII_GLYPHS
+from gputop.tui.draw.procs import GLYPHS
+from gputop.tui.draw.procs import STARVING_GLYPHS
+from gputop.tui.screens.box import Box
+
+STATES = {
+    "running": "on a CPU", "runnable": "wants a CPU and has none", "disk": "waits for block I/O",
+    "memory": "waits for memory: reclaim, swap", "throttled": "its cgroup's CPU quota is used up",
+    "blocked": "waits for a lock, a pipe, the network", "ahead": "idle, its queue is full: healthy",
+    "stopped": "stopped by a signal", "computing": "the trainer works", "waiting-data": "the trainer waits for its loader",
+    "waiting-gpu": "the trainer waits for the GPU", "transfer": "copies to or from the GPU", "sleeping": "sleeps", "dead": "has ended",
+}  # fmt: skip
+STARVING_HELP = "the trainer waits for data and this worker cannot deliver"
+_HELD = "  a dimmed cell repeats the last reading: the driver has not measured again"
+_KEY_NAMES = {
+    "left": "←", "right": "→", "up": "↑", "down": "↓", "slash": "/", "question_mark": "?", "full_stop": ".", "comma": ",", "plus": "+",
+    "minus": "-", "equals_sign": "=", "backslash": "\\", "grave_accent": "`", "left_square_bracket": "[", "right_square_bracket": "]",
+    "shift+left": "shift ←", "shift+right": "shift →", "escape": "Esc", "pagedown": "PgDn", "pageup": "PgUp", "enter": "Enter",
+    "home": "Home", "end": "End", "ctrl+p": "ctrl p", "asterisk": "*",
+}  # fmt: skip
+
+
+class HelpScreen(Box):
+    """Every key that works on the dashboard, and what the signs mean."""
+
+    TITLE = "gputop: keys and signs   (↑↓ scroll, Esc closes)"
+    REFRESH_S = 0.0
+
+    BINDINGS = [Binding("question_mark", "dismiss", "close", show=False)]
+
+    def lines(self) -> Sequence[Line]:
+        """Keys by group, then states, then lanes."""
+        dashboard = self.app.screen_stack[0]
+        ascii_only = self.gputop.view.ascii_only
+        return [*_keys(dashboard.BINDINGS, ascii_only), *_states(ascii_only), *_lanes()]
+
+
+def _keys(bindings: Sequence[object], ascii_only: bool) -> list[Line]:
+    out: list[Line] = []
+    group = ""
+    for binding in bindings:
+        if not isinstance(binding, Binding):
+            continue
+        title = binding.group.description if binding.group else ""
+        if title != group:
+            group = title
+            out += [[], [(title, "head")]]
+        names = " ".join(key_name(key, ascii_only) for key in binding.key.split(","))
+        out.append([(f"  {names:<16}", "accent"), (binding.tooltip or binding.description, "")])
+    out += [[(f"  {'ctrl p':<16}", "accent"), ("palette: every action by name, and the themes", "")],
+            [(f"  {'q ctrl c':<16}", "accent"), ("quit", "")]]  # fmt: skip
+    return out
+
+
+def key_name(key: str, ascii_only: bool) -> str:
+    """A key as it is printed on a keyboard."""
+    return key if ascii_only and key in ("left", "right", "up", "down") else _KEY_NAMES.get(key, key)
+
+
+def _states(ascii_only: bool) -> list[Line]:
+    glyphs = ASCII_GLYPHS if ascii_only else GLYPHS
+    starving = STARVING_GLYPHS[ascii_only]
+    out: list[Line] = [[], [("states of trainers and workers", "head")]]
+    out.append([(f"  {starving} {'STARVING':<14}", "starving"), (STARVING_HELP, "")])
+    out += [[(f"  {glyphs[word]} ", word), (f"{word:<14}", ""), (STATES[word], "")] for word in STATE_WORDS if word in STATES]
+    return out
+
+
+def _lanes() -> list[Line]:
+    out: list[Line] = [[], [("lanes", "head")], [(_HELD, "dim")]]
+    return out + [
+        [(f"  {field.title:<16}", ""), (f"{field.unit:<6}", "dim"), (f"{field.source}  {field.help}".rstrip(), "")]
+        for field in FIELDS.values()
+    ]

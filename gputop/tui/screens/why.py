@@ -1,0 +1,108 @@
+"""`e`: the verdict with its whole chain of evidence, its fixes, the ledger and the incidents so far."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from time import localtime
+from time import strftime
+
+from gputop.diagnosis import Incident
+from gputop.diagnosis import Verdict
+from gputop.session import Session
+from gputop.text import clean
+from gputop.tui.draw import Line
+from gputop.tui.draw.verdict import COLOURS
+from gputop.tui.screens.box import Box
+
+LAST_INCIDENTS = 8
+
+
+class WhyScreen(Box):
+    """Why, from the verdict that stood at the moment looked at."""
+
+    TITLE = "why"
+
+    def lines(self) -> Sequence[Line]:
+        """Verdict, evidence, who, what to do, where the time went, what happened before."""
+        session, view = self.gputop.session, self.gputop.view
+        verdict = session.verdict_at(view.at_ns)
+        width = min(self.text_width, 116)
+        return [
+            *_verdict(verdict, width),
+            *_people(verdict),
+            *_fixes(verdict, width),
+            *_ledger(session),
+            *_incidents(session, width),
+        ]
+
+
+def _verdict(verdict: Verdict, width: int) -> list[Line]:
+    cause = "" if verdict.cause == "none" else f" ← {verdict.cause}"
+    out: list[Line] = [
+        [(f"{verdict.symptom.upper()}{cause}", COLOURS.get(verdict.severity, "title")),
+         (f"   severity {verdict.severity}, confidence {100 * verdict.confidence:.0f} %", "dim")],
+        *_wrapped(verdict.headline, width, "title"),
+        *_wrapped(verdict.detail, width, ""),
+        [],
+    ]  # fmt: skip
+    if verdict.steps_per_s:
+        out.append([(f"  {verdict.steps_per_s:.2f} steps a second", "")])
+    if verdict.evidence:
+        out.append([("evidence", "head")])
+    for item in verdict.evidence:
+        value = "not measured" if item.value is None else f"{item.value:.4g} {item.unit}"
+        out.append([(f"  {clean(item.metric):<28}", "dim"), (f"{value:>16}  ", "title"), (clean(item.text), "")])
+    return out
+
+
+def _people(verdict: Verdict) -> list[Line]:
+    out: list[Line] = []
+    if verdict.victims:
+        out += [[], [("who suffers", "head")]]
+        out += [[(f"  {victim.pid:>8}  {clean(victim.name)} ({victim.role})", "")] for victim in verdict.victims]
+    if verdict.culprits:
+        out += [[], [("who takes it", "head")]]
+    for culprit in verdict.culprits:
+        cpu = "" if culprit.cpu_s is None else f"  {culprit.cpu_s:.1f} CPU s"
+        out.append([(f"  {culprit.pid:>8}  {clean(culprit.name)}{cpu}", "")])
+    return out
+
+
+def _fixes(verdict: Verdict, width: int) -> list[Line]:
+    out: list[Line] = [[], [("what to do", "head")]] if verdict.fixes else []
+    for fix in verdict.fixes:
+        out += _wrapped(f"• {fix.text}", width, "")
+        if fix.command:
+            out.append([(f"    {clean(fix.command)}", "accent")])
+    return out
+
+
+def _ledger(session: Session) -> list[Line]:
+    ledger = session.engine.ledger
+    if not ledger.gpu_total_s:
+        return []
+    share = 100 * ledger.gpu_lost_s / ledger.gpu_total_s
+    out: list[Line] = [[], [("where the GPU's time went since the start", "head")]]
+    out.append([(f"  {ledger.gpu_lost_s:.1f} of {ledger.gpu_total_s:.1f} GPU seconds without work ({share:.0f} %)", "title")])
+    for cause, lost_s in sorted(ledger.by_cause.items(), key=lambda item: -item[1]):
+        if lost_s > 0:
+            out.append([(f"  {cause:<28}{lost_s:>9.1f} s{100 * lost_s / max(ledger.gpu_lost_s, 1e-9):>6.0f} %", "")])
+    return out
+
+
+def _incidents(session: Session, width: int) -> list[Line]:
+    incidents = session.engine.incidents[-LAST_INCIDENTS:]
+    out: list[Line] = [[], [("incidents (n, N jump to them)", "head")]] if incidents else []
+    return out + [_incident(session, incident, width) for incident in reversed(incidents)]
+
+
+def _incident(session: Session, incident: Incident, width: int) -> Line:
+    start = strftime("%H:%M:%S", localtime(session.unix_s(incident.start_ns)))
+    end = "now" if incident.end_ns is None else strftime("%H:%M:%S", localtime(session.unix_s(incident.end_ns)))
+    head = f"  {start}–{end:<8} "
+    return [(head, "dim"), (f"{incident.cause:<24}", COLOURS.get(incident.severity, "")), (clean(incident.headline)[: width - 36], "")]
+
+
+def _wrapped(text: str, width: int, style: str) -> list[Line]:
+    return [[(line, style)] for line in textwrap.wrap(clean(text), width)] if text else []
