@@ -1,0 +1,188 @@
+"""NVML's C interface as we call it: structures laid out as in nvml.h, and a device whose calls are counted.
+
+nvidia-ml-py loads the library, starts it and names its errors. The calls themselves go to the library directly: kept
+buffers, one call where the binding makes two (size, then data), and no friendly objects ten times a second.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from ctypes import Structure
+from ctypes import Union
+from ctypes import byref
+from ctypes import c_double
+from ctypes import c_int
+from ctypes import c_longlong
+from ctypes import c_uint
+from ctypes import c_ulonglong
+from ctypes import c_void_p
+
+import pynvml
+
+Function = Callable[..., int]
+
+
+class MissingSymbol(Exception):
+    """The driver's library has no function of this name: the driver is too old."""
+
+
+class _Value(Union):
+    _fields_ = [("dbl", c_double), ("uint", c_uint), ("ull", c_ulonglong), ("sll", c_longlong), ("sint", c_int)]
+
+
+# nvmlValueType_t -> member of nvmlValue_t
+_MEMBERS = ("dbl", "uint", "ull", "ull", "sll", "sint", "uint")
+
+
+class Sample(Structure):
+    """nvmlSample_t; ``us`` is wall-clock microseconds."""
+
+    _fields_ = [("us", c_ulonglong), ("value", _Value)]
+
+
+class FieldValue(Structure):
+    """nvmlFieldValue_t."""
+
+    _fields_ = [
+        ("field", c_uint), ("scope", c_uint), ("us", c_longlong), ("latency_us", c_longlong),
+        ("type", c_int), ("code", c_int), ("value", _Value),
+    ]  # fmt: skip
+
+
+class ProcessInfoV1(Structure):
+    """nvmlProcessInfo_v1_t, before R470."""
+
+    _fields_ = [("pid", c_uint), ("mem_bytes", c_ulonglong)]
+
+
+class ProcessInfo(Structure):
+    """nvmlProcessInfo_v2_t, which version 3 shares."""
+
+    _fields_ = [("pid", c_uint), ("mem_bytes", c_ulonglong), ("gpu_instance", c_uint), ("compute_instance", c_uint)]
+
+
+class ProcessUtilization(Structure):
+    """nvmlProcessUtilizationSample_t."""
+
+    _fields_ = [("pid", c_uint), ("us", c_ulonglong), ("sm", c_uint), ("mem", c_uint), ("enc", c_uint), ("dec", c_uint)]
+
+
+class MemoryV2(Structure):
+    """nvmlMemory_v2_t; ``used`` leaves the driver's reserve out."""
+
+    _fields_ = [("version", c_uint), ("total", c_ulonglong), ("reserved", c_ulonglong), ("free", c_ulonglong), ("used", c_ulonglong)]
+
+
+class PciInfo(Structure):
+    """nvmlPciInfo_t."""
+
+    _fields_ = [
+        ("legacy", ctypes.c_char * 16), ("domain", c_uint), ("bus", c_uint), ("device", c_uint),
+        ("id", c_uint), ("subsystem", c_uint), ("bus_id", ctypes.c_char * 32),
+    ]  # fmt: skip
+
+
+class EventData(Structure):
+    """nvmlEventData_t."""
+
+    _fields_ = [("device", c_void_p), ("type", c_ulonglong), ("data", c_ulonglong), ("gpu_instance", c_uint), ("compute_instance", c_uint)]
+
+
+class Attributes(Structure):
+    """nvmlDeviceAttributes_t of a MIG device."""
+
+    _fields_ = [("sms", c_uint), ("others", c_uint * 7), ("mem_mib", c_ulonglong)]
+
+
+def find(name: str) -> Function | None:
+    """The library's function ``name``, None where it has none."""
+    try:
+        function: Function = pynvml.nvmlLib[name]
+    except AttributeError:
+        return None
+    return function
+
+
+def bind(name: str) -> Function:
+    """The library's function ``name``; MissingSymbol where it has none."""
+    function = find(name)
+    if function is None:
+        raise MissingSymbol(name)
+    return function
+
+
+def check(code: int) -> None:
+    """Raise pynvml's error for a return code other than success."""
+    if code:
+        raise pynvml.NVMLError(code)
+
+
+def number_of(value: _Value, kind: int) -> int | float:
+    """What the union holds, by its nvmlValueType_t."""
+    number: int | float = getattr(value, _MEMBERS[kind] if 0 <= kind < len(_MEMBERS) else "ull")
+    return number
+
+
+class Device:
+    """A handle with what its calls cost. Used by one thread only, so each lane of a GPU has its own."""
+
+    __slots__ = ("calls", "handle", "ns")
+
+    def __init__(self, handle: c_void_p) -> None:
+        self.handle = handle
+        self.calls = 0
+        self.ns = 0
+
+    def call(self, function: Function, *arguments: object) -> None:
+        """Call ``function(handle, *arguments)``; raises pynvml.NVMLError."""
+        self.calls += 1
+        code = function(self.handle, *arguments)
+        if code:
+            raise pynvml.NVMLError(code)
+
+    def number(self, name: str, *arguments: object) -> int:
+        """The unsigned number that NVML's function ``name`` gives as its last argument."""
+        out = c_uint()
+        self.call(bind(name), *arguments, byref(out))
+        return out.value
+
+    def long(self, name: str, *arguments: object) -> int:
+        """The same for a 64 bit number."""
+        out = c_ulonglong()
+        self.call(bind(name), *arguments, byref(out))
+        return out.value
+
+    def text(self, name: str, room: int = 96) -> str:
+        """The text that NVML's function ``name`` writes."""
+        out = ctypes.create_string_buffer(room)
+        self.call(bind(name), out, c_uint(room))
+        return out.value.decode("utf-8", "replace")
+
+
+class Fields:
+    """A kept request of nvmlDeviceGetFieldValues."""
+
+    __slots__ = ("_device", "_function", "_request", "_room")
+
+    def __init__(self, device: Device, *ids: int, scope: int = 0) -> None:
+        self._device = device
+        self._function = bind("nvmlDeviceGetFieldValues")
+        self._room = len(ids)
+        self._request = (FieldValue * len(ids))()
+        for slot, field in zip(self._request, ids, strict=True):
+            slot.field, slot.scope = field, scope
+
+    def read(self) -> None:
+        """Ask for all of them in one call."""
+        self._device.call(self._function, self._room, self._request)
+
+    def number(self, at: int) -> int | float:
+        """The value at position ``at``; raises the error NVML gave for that field alone."""
+        slot = self._request[at]
+        check(slot.code)
+        return number_of(slot.value, slot.type)
+
+    def is_32_bit(self, at: int) -> bool:
+        """Whether the counter at ``at`` came as an unsigned int, which wraps."""
+        return bool(self._request[at].type == 1)

@@ -1,0 +1,57 @@
+"""Xid errors, by NVML's event set: asked without waiting."""
+
+from __future__ import annotations
+
+from ctypes import byref
+from ctypes import c_uint
+from ctypes import c_ulonglong
+from ctypes import c_void_p
+
+import pynvml
+
+from gputop.sources.nvml.abi import Device
+from gputop.sources.nvml.abi import EventData
+from gputop.sources.nvml.abi import Function
+from gputop.sources.nvml.abi import MissingSymbol
+from gputop.sources.nvml.abi import bind
+from gputop.sources.nvml.abi import check
+from gputop.sources.nvml.reading import Missing
+from gputop.sources.nvml.reading import Values
+
+_XID_CRITICAL_ERROR = 0x8
+_MOST_AT_ONCE = 64
+
+
+class XidEvents:
+    """Fills ``xid`` with the latest error since it began to listen; nothing while there was none."""
+
+    __slots__ = ("_data", "_device", "_set", "_wait")
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._data = EventData()
+        self._set = c_void_p()
+        self._wait = _wait_function()
+        check(bind("nvmlEventSetCreate")(byref(self._set)))
+        try:
+            device.call(bind("nvmlDeviceRegisterEvents"), c_ulonglong(_XID_CRITICAL_ERROR), self._set)
+        except pynvml.NVMLError:
+            bind("nvmlEventSetFree")(self._set)
+            raise
+
+    def __call__(self, values: Values, _: Missing) -> None:
+        for _turn in range(_MOST_AT_ONCE):
+            self._device.calls += 1
+            code = self._wait(self._set, byref(self._data), c_uint(0))
+            if code == pynvml.NVML_ERROR_TIMEOUT:
+                return
+            check(code)
+            if self._data.type == _XID_CRITICAL_ERROR:
+                values["xid"] = self._data.data
+
+
+def _wait_function() -> Function:
+    try:
+        return bind("nvmlEventSetWait_v2")
+    except MissingSymbol:
+        return bind("nvmlEventSetWait")

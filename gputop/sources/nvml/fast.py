@@ -1,0 +1,200 @@
+"""The readings of every tick: calls that take microseconds, or a fraction of a millisecond on a busy driver."""
+
+from __future__ import annotations
+
+import time
+from ctypes import byref
+from ctypes import c_int
+from ctypes import c_uint
+from ctypes import c_ulonglong
+
+import pynvml
+
+from gputop.sources.nvml.abi import Device
+from gputop.sources.nvml.abi import Fields
+from gputop.sources.nvml.abi import MemoryV2
+from gputop.sources.nvml.abi import Sample
+from gputop.sources.nvml.abi import bind
+from gputop.sources.nvml.abi import number_of
+from gputop.sources.nvml.gpm import GPM_FIELDS
+from gputop.sources.nvml.gpm import GPM_LEAST_NS
+from gputop.sources.nvml.gpm import Gpm
+from gputop.sources.nvml.reading import SECOND
+from gputop.sources.nvml.reading import Missing
+from gputop.sources.nvml.reading import Reading
+from gputop.sources.nvml.reading import Values
+from gputop.sources.nvml.reading import Way
+from gputop.sources.nvml.reading import lazy
+
+PCIE_COUNTERS = ("pcie_tx_bytes", "pcie_rx_bytes")
+_MEMORY = ("mem_used_bytes", "mem_total_bytes", "mem_reserved_bytes")
+_MEMORY_V2 = 0x02000028
+_POWER_INSTANT, _PCIE_TX, _PCIE_RX = 186, 197, 198
+_CLOCK_SM, _CLOCK_MEM = 1, 2
+_GPU_UTILIZATION_SAMPLES = 1
+_STALE_NS = 3 * SECOND
+
+
+def fast_readings(device: Device, interval_ns: int) -> list[Reading]:
+    """What one GPU is asked in every tick, cheapest and most wanted first."""
+    return [
+        Reading(("util_pct", "mem_util_pct"), interval_ns, lazy(_utilization, device)),
+        Reading(("util_t_ns",), interval_ns, lazy(Samples, device)),
+        Reading(("power_w", "power_instant"), interval_ns, lazy(_power_instant, device), lazy(_power_usage, device)),
+        Reading(("energy_mj",), interval_ns, lazy(_energy, device)),
+        Reading(_MEMORY, interval_ns, lazy(_memory_v2, device), lazy(_memory_v1, device)),
+        Reading(("sm_clock_mhz",), interval_ns, lazy(_clock, device, "sm_clock_mhz", _CLOCK_SM)),
+        Reading(("mem_clock_mhz",), interval_ns, lazy(_clock, device, "mem_clock_mhz", _CLOCK_MEM)),
+        Reading(("throttle_mask",), interval_ns, lazy(_throttle, device, "Event"), lazy(_throttle, device, "Throttle")),
+        Reading(PCIE_COUNTERS, interval_ns, lazy(PcieCounters, device)),
+        Reading(GPM_FIELDS, max(interval_ns, GPM_LEAST_NS), lazy(Gpm, device)),
+    ]
+
+
+def _utilization(device: Device) -> Way:
+    function, out = bind("nvmlDeviceGetUtilizationRates"), (c_uint * 2)()
+
+    def way(values: Values, _: Missing) -> None:
+        device.call(function, out)
+        values["util_pct"], values["mem_util_pct"] = float(out[0]), float(out[1])
+
+    return way
+
+
+class Samples:
+    """nvmlDeviceGetSamples: the latest utilization with the moment the driver took it, on CLOCK_MONOTONIC.
+
+    The driver stamps with the wall clock. A stamp that cannot be right (from the future, or older than any refresh) is
+    not used: the value of nvmlDeviceGetUtilizationRates then stands without one.
+    """
+
+    __slots__ = ("_count", "_device", "_function", "_kind", "_latest", "_samples", "_seen_us")
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._function = bind("nvmlDeviceGetSamples")
+        self._samples = (Sample * 128)()
+        self._count, self._kind = c_uint(), c_int()
+        self._seen_us = 0
+        self._latest: tuple[float, int] | None = None
+
+    def __call__(self, values: Values, missing: Missing) -> None:
+        self._fetch()
+        if self._latest and -SECOND < time.monotonic_ns() - self._latest[1] < _STALE_NS:
+            values["util_pct"], values["util_t_ns"] = self._latest
+        else:
+            missing["util_t_ns"] = "the driver keeps no fresh utilization samples"
+
+    def _fetch(self) -> None:
+        self._count.value = len(self._samples)
+        try:
+            self._device.call(
+                self._function, _GPU_UTILIZATION_SAMPLES, c_ulonglong(self._seen_us), byref(self._kind), byref(self._count), self._samples
+            )
+        except pynvml.NVMLError as error:
+            if error.value != pynvml.NVML_ERROR_NOT_FOUND:
+                raise
+            return  # nothing newer than what was seen
+        if self._count.value:
+            newest = max(self._samples[: self._count.value], key=_stamp)
+            self._seen_us = newest.us
+            offset_ns = time.time_ns() - time.monotonic_ns()
+            self._latest = float(number_of(newest.value, self._kind.value)), newest.us * 1000 - offset_ns
+
+
+def _stamp(sample: Sample) -> int:
+    stamp: int = sample.us
+    return stamp
+
+
+def _power_instant(device: Device) -> Way:
+    fields = Fields(device, _POWER_INSTANT)
+
+    def way(values: Values, _: Missing) -> None:
+        fields.read()
+        values["power_w"], values["power_instant"] = fields.number(0) / 1000, True
+
+    return way
+
+
+def _power_usage(device: Device) -> Way:
+    function, out = bind("nvmlDeviceGetPowerUsage"), c_uint()
+
+    def way(values: Values, _: Missing) -> None:
+        device.call(function, byref(out))
+        values["power_w"], values["power_instant"] = out.value / 1000, False
+
+    return way
+
+
+def _energy(device: Device) -> Way:
+    function, out = bind("nvmlDeviceGetTotalEnergyConsumption"), c_ulonglong()
+
+    def way(values: Values, _: Missing) -> None:
+        device.call(function, byref(out))
+        values["energy_mj"] = out.value
+
+    return way
+
+
+def _memory_v2(device: Device) -> Way:
+    function, out = bind("nvmlDeviceGetMemoryInfo_v2"), MemoryV2()
+
+    def way(values: Values, _: Missing) -> None:
+        out.version = _MEMORY_V2
+        device.call(function, byref(out))
+        values["mem_used_bytes"], values["mem_total_bytes"], values["mem_reserved_bytes"] = out.used, out.total, out.reserved
+
+    return way
+
+
+def _memory_v1(device: Device) -> Way:
+    function, out = bind("nvmlDeviceGetMemoryInfo"), (c_ulonglong * 3)()
+
+    def way(values: Values, missing: Missing) -> None:
+        device.call(function, out)
+        values["mem_total_bytes"], values["mem_used_bytes"] = out[0], out[2]
+        missing["mem_reserved_bytes"] = "the driver is too old: it counts its reserve as used"
+
+    return way
+
+
+def _clock(device: Device, field: str, kind: int) -> Way:
+    function, out = bind("nvmlDeviceGetClockInfo"), c_uint()
+
+    def way(values: Values, _: Missing) -> None:
+        device.call(function, kind, byref(out))
+        values[field] = out.value
+
+    return way
+
+
+def _throttle(device: Device, word: str) -> Way:
+    """``word``: NVML renamed throttle reasons to event reasons with R535."""
+    function, out = bind(f"nvmlDeviceGetCurrentClocks{word}Reasons"), c_ulonglong()
+
+    def way(values: Values, _: Missing) -> None:
+        device.call(function, byref(out))
+        values["throttle_mask"] = out.value
+
+    return way
+
+
+class PcieCounters:
+    """Bytes over PCIe since the driver loaded (fields 197, 198). Where they come as 32 bit numbers the wraps are counted."""
+
+    __slots__ = ("_fields", "_last", "_wrapped")
+
+    def __init__(self, device: Device) -> None:
+        self._fields = Fields(device, _PCIE_TX, _PCIE_RX)
+        self._last = [0, 0]
+        self._wrapped = [0, 0]
+
+    def __call__(self, values: Values, _: Missing) -> None:
+        self._fields.read()
+        for at, name in enumerate(PCIE_COUNTERS):
+            count = int(self._fields.number(at))
+            if count < self._last[at] and self._fields.is_32_bit(at):
+                self._wrapped[at] += 1 << 32
+            self._last[at] = count
+            values[name] = self._wrapped[at] + count

@@ -1,0 +1,97 @@
+"""GPM, Hopper and later: what the SMs did between two samples, without DCGM."""
+
+from __future__ import annotations
+
+import math
+from ctypes import Structure
+from ctypes import byref
+from ctypes import c_char_p
+from ctypes import c_double
+from ctypes import c_int
+from ctypes import c_uint
+from ctypes import c_void_p
+from time import monotonic_ns
+
+import pynvml
+
+from gputop.sources.nvml.abi import Device
+from gputop.sources.nvml.abi import bind
+from gputop.sources.nvml.abi import check
+from gputop.sources.nvml.reading import Missing
+from gputop.sources.nvml.reading import Values
+
+GPM_FIELDS = ("sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct")
+# nvmlGpmMetricId_t: SM_UTIL, SM_OCCUPANCY, ANY_TENSOR_UTIL, DRAM_BW_UTIL
+_METRICS = (2, 3, 5, 10)
+GPM_LEAST_NS = 100_000_000
+"""Shorter intervals give invalid values on Hopper (NVIDIA/DCGM issue 310)."""
+_TOO_SOON_NS = 80_000_000
+
+
+class _Metric(Structure):
+    _fields_ = [("id", c_uint), ("code", c_int), ("value", c_double), ("texts", c_char_p * 3)]
+
+
+class _MetricsGet(Structure):
+    # The library reads and writes as many metrics as `count` says; nvml.h's own array grows from release to release.
+    _fields_ = [("version", c_uint), ("count", c_uint), ("older", c_void_p), ("newer", c_void_p), ("metrics", _Metric * len(_METRICS))]
+
+
+class _Support(Structure):
+    _fields_ = [("version", c_uint), ("supported", c_uint)]
+
+
+class Gpm:
+    """The metrics of a GPU, or of one MIG instance of it, since the previous call; nothing on the first."""
+
+    __slots__ = ("_device", "_get", "_metrics", "_sample", "_sampled_ns", "_scope")
+
+    def __init__(self, device: Device, gpu_instance: int | None = None) -> None:
+        self._device = device
+        support = _Support(version=1)
+        device.call(bind("nvmlGpmQueryDeviceSupport"), byref(support))
+        if not support.supported:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        self._scope: tuple[int, ...] = () if gpu_instance is None else (gpu_instance,)
+        self._sample = bind("nvmlGpmSampleGet" if gpu_instance is None else "nvmlGpmMigSampleGet")
+        self._metrics = bind("nvmlGpmMetricsGet")
+        self._get = _MetricsGet(version=1, count=len(_METRICS), older=_new_sample(), newer=_new_sample())
+        self._sampled_ns = 0
+
+    def __call__(self, values: Values, missing: Missing) -> None:
+        for field, value in zip(GPM_FIELDS, self.read(), strict=True):
+            if isinstance(value, float):
+                values[field] = value
+            elif value:
+                missing[field] = value
+
+    def read(self) -> list[float | str]:
+        """One value per metric; a text says why there is none, empty where there is none yet."""
+        get, now_ns = self._get, monotonic_ns()
+        if now_ns - self._sampled_ns < _TOO_SOON_NS:
+            return [""] * len(_METRICS)
+        self._device.call(self._sample, *self._scope, c_void_p(get.newer))
+        try:
+            return self._compare(get) if self._sampled_ns else [""] * len(_METRICS)
+        finally:
+            self._sampled_ns = now_ns
+            get.older, get.newer = get.newer, get.older
+
+    def _compare(self, get: _MetricsGet) -> list[float | str]:
+        for metric, wanted in zip(get.metrics, _METRICS, strict=True):
+            metric.id = wanted
+        self._device.calls += 1
+        check(self._metrics(byref(get)))
+        return [_value_of(metric) for metric in get.metrics]
+
+
+def _new_sample() -> int | None:
+    sample = c_void_p()
+    check(bind("nvmlGpmSampleAlloc")(byref(sample)))
+    return sample.value
+
+
+def _value_of(metric: _Metric) -> float | str:
+    if metric.code or math.isnan(metric.value):
+        return "GPM has no such metric on this GPU"
+    return float(metric.value)

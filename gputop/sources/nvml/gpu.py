@@ -1,0 +1,200 @@
+"""One GPU under watch: its two lanes write reports, from the moment it answers until it is lost, and again once it is back."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from ctypes import byref
+from ctypes import c_uint
+from ctypes import c_void_p
+from threading import Lock
+from time import monotonic_ns
+
+from gputop.frame import Gpu
+from gputop.sources.nvml.abi import Device
+from gputop.sources.nvml.abi import PciInfo
+from gputop.sources.nvml.abi import bind
+from gputop.sources.nvml.abi import check
+from gputop.sources.nvml.fast import PCIE_COUNTERS
+from gputop.sources.nvml.fast import fast_readings
+from gputop.sources.nvml.lane import Lane
+from gputop.sources.nvml.mig import mig_is_on
+from gputop.sources.nvml.reading import SECOND
+from gputop.sources.nvml.reading import Lost
+from gputop.sources.nvml.reading import Missing
+from gputop.sources.nvml.reading import Reading
+from gputop.sources.nvml.reading import Values
+from gputop.sources.nvml.reading import read_due
+from gputop.sources.nvml.reasons import FAILURES
+from gputop.sources.nvml.reasons import why
+from gputop.sources.nvml.slow import slow_readings
+
+_ARCHITECTURES = {
+    2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada", 9: "Hopper", 10: "Blackwell", 13: "Rubin",
+}  # fmt: skip
+_ATTACH_AGAIN_NS = SECOND
+HANG_NS = SECOND
+"""A call under way for longer than this is said to hang."""
+_NOT_READ = {"index", "t_ns", "name", "uuid", "pci_bus_id", "architecture", "lost", "xid", "mig", "nvml_ns", "nvml_calls", "missing"}
+READ_FIELDS = tuple(name for name in Gpu.__struct_fields__ if name not in _NOT_READ)
+"""The fields that have no value while the GPU is lost."""
+
+
+class Report:
+    """What one tick of a lane learned of a GPU."""
+
+    __slots__ = ("missing", "t_ns", "values")
+
+    def __init__(self, t_ns: int, values: Values, missing: Missing) -> None:
+        self.t_ns, self.values, self.missing = t_ns, values, missing
+
+
+class Tier:
+    """The readings of one lane, made anew each time the GPU comes back."""
+
+    __slots__ = ("device", "epoch", "lane", "readings")
+
+    def __init__(self, lane: Lane) -> None:
+        self.lane = lane
+        self.readings: list[Reading] = []
+        self.device = Device(c_void_p())
+        self.epoch = 0
+
+    def fields(self) -> tuple[str, ...]:
+        """What it reads; everything before the GPU has answered at all."""
+        return tuple(field for reading in self.readings for field in reading.fields) or READ_FIELDS
+
+    def silent_s(self, now_ns: int) -> int:
+        """For how many whole seconds the driver has not answered the call under way; 0 where that is usual."""
+        began_ns = self.lane.began_ns
+        return (now_ns - began_ns) // SECOND if began_ns and now_ns - began_ns >= HANG_NS else 0
+
+    def renew(self, handle: c_void_p, epoch: int) -> None:
+        """Take a new handle, go on counting."""
+        spent = self.device
+        self.device = Device(handle)
+        self.device.ns, self.device.calls = spent.ns, spent.calls
+        self.epoch = epoch
+
+
+class WatchedGpu:
+    """GPU ``index``: its lanes append to ``reports``, the collector's thread takes from there."""
+
+    def __init__(self, index: int, interval_ns: int, stop: Lock) -> None:
+        self.index = index
+        self.reports: deque[Report] = deque()
+        self.absent = ""
+        """Why it cannot be read at all, empty while it can."""
+        self._interval_ns = interval_ns
+        self._handle: c_void_p | None = None
+        self._epoch = 0
+        self._again_ns = 0
+        self._mig = False
+        # Slow ticks fall between quick ones, and each GPU's into another tenth of the second.
+        phase_ns = (index % 10) * (SECOND // 10) + SECOND // 20
+        self.fast = Tier(Lane(f"nvml-{index}", interval_ns, 0, self._fast_tick, stop))
+        self.slow = Tier(Lane(f"nvml-{index}-slow", SECOND, phase_ns, self._slow_tick, stop))
+        self.tiers = (self.fast, self.slow)
+
+    def start(self) -> None:
+        """Begin with the quick lane; it starts the other one when the GPU has answered."""
+        self.fast.lane.start()
+
+    def _fast_tick(self, beat_ns: int) -> None:
+        handle = self._handle or self._attach(beat_ns)
+        if handle is None:
+            return
+        if self.fast.epoch != self._epoch:
+            self.fast.renew(handle, self._epoch)
+            self.fast.readings = fast_readings(self.fast.device, self._interval_ns)
+        self._tick(self.fast, beat_ns)
+        if not self.slow.lane.started:
+            self.slow.lane.start()
+
+    def _slow_tick(self, beat_ns: int) -> None:
+        handle = self._handle
+        if handle is None:
+            return
+        if self.slow.epoch != self._epoch:
+            self.slow.renew(handle, self._epoch)
+            self.slow.readings = slow_readings(self.slow.device, next(r for r in self.fast.readings if r.fields == PCIE_COUNTERS))
+        self._tick(self.slow, beat_ns)
+
+    def _tick(self, tier: Tier, beat_ns: int) -> None:
+        t_ns = monotonic_ns()
+        values: Values = {}
+        missing: Missing = {}
+        try:
+            spent_ns = read_due(tier.readings, beat_ns, values, missing, self._mig)
+        except Lost as lost:
+            self._lose(str(lost))
+            return
+        tier.device.ns += spent_ns
+        if spent_ns >= HANG_NS:
+            _ask_again(tier.readings)
+        self._mig = bool(values.get("mig_mode", self._mig))
+        values["nvml_ns"] = self.fast.device.ns + self.slow.device.ns
+        values["nvml_calls"] = self.fast.device.calls + self.slow.device.calls
+        self.reports.append(Report(t_ns, values, missing))
+
+    def _attach(self, beat_ns: int) -> c_void_p | None:
+        """The handle of the GPU, asked for once a second until it answers; reports who it is."""
+        if beat_ns < self._again_ns:
+            return None
+        self._again_ns = beat_ns + _ATTACH_AGAIN_NS - self._interval_ns // 2
+        handle = c_void_p()
+        try:
+            check(bind("nvmlDeviceGetHandleByIndex_v2")(c_uint(self.index), byref(handle)))
+            identity = self._identity(Device(handle))
+        except FAILURES as error:
+            self._lose(why(error).text)
+            return None
+        self.reports.append(Report(monotonic_ns(), identity, {}))
+        self.absent = ""
+        self._epoch += 1
+        self._handle = handle
+        return handle
+
+    def _identity(self, device: Device) -> Values:
+        self._mig = bool(_unless_lost(lambda: mig_is_on(device)))
+        return {
+            "lost": False,
+            "name": _unless_lost(lambda: device.text("nvmlDeviceGetName")),
+            "uuid": _unless_lost(lambda: device.text("nvmlDeviceGetUUID")),
+            "pci_bus_id": _unless_lost(lambda: _pci_bus_id(device)),
+            "architecture": _unless_lost(lambda: _architecture(device.number("nvmlDeviceGetArchitecture"))),
+        }
+
+    def _lose(self, reason: str) -> None:
+        if self.absent == reason:
+            return
+        self.absent = reason
+        self._handle = None
+        self.reports.append(Report(monotonic_ns(), {"lost": True}, dict.fromkeys(READ_FIELDS, reason)))
+
+
+def _ask_again(readings: list[Reading]) -> None:
+    """After a hang all that the lane reads counts as old."""
+    for reading in readings:
+        if not reading.reason:
+            reading.due_ns = 0
+
+
+def _unless_lost(read: Callable[[], object]) -> object:
+    """What ``read`` gives, None where this GPU or driver has no such thing; raises where the GPU is gone."""
+    try:
+        return read()
+    except FAILURES as error:
+        if why(error).lost:
+            raise
+        return None
+
+
+def _pci_bus_id(device: Device) -> str:
+    pci = PciInfo()
+    device.call(bind("nvmlDeviceGetPciInfo_v3"), byref(pci))
+    return str(pci.bus_id.decode("ascii", "replace"))
+
+
+def _architecture(code: int) -> str:
+    return _ARCHITECTURES.get(code, f"architecture {code}")

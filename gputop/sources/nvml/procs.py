@@ -1,0 +1,171 @@
+"""Processes on a GPU: NVML's lists, newest version of the call that the driver has, and what each used of the SMs."""
+
+from __future__ import annotations
+
+import time
+from ctypes import Array
+from ctypes import byref
+from ctypes import c_uint
+from ctypes import c_ulonglong
+from dataclasses import dataclass
+from typing import Any
+
+import pynvml
+
+from gputop.frame import GpuProc
+from gputop.sources.nvml.abi import Device
+from gputop.sources.nvml.abi import Function
+from gputop.sources.nvml.abi import MissingSymbol
+from gputop.sources.nvml.abi import ProcessInfo
+from gputop.sources.nvml.abi import ProcessInfoV1
+from gputop.sources.nvml.abi import ProcessUtilization
+from gputop.sources.nvml.abi import bind
+from gputop.sources.nvml.abi import find
+from gputop.sources.nvml.reading import SECOND
+from gputop.sources.nvml.reading import Missing
+from gputop.sources.nvml.reading import Values
+from gputop.sources.nvml.reasons import why
+
+Shares = tuple[float, float, float, float]
+"""Per cent of SMs, memory, encoder, decoder."""
+_NOTHING: Shares = (0.0, 0.0, 0.0, 0.0)
+_NOT_AVAILABLE = 2**64 - 1
+_NO_INSTANCE = 0xFFFFFFFF
+_ASK_AGAIN_NS = 60 * SECOND
+_VERSIONS = (("_v3", ProcessInfo), ("_v2", ProcessInfo), ("", ProcessInfoV1))
+# An MPS client computes: for us it is what any other compute process is.
+_LISTS = (("Compute", "C"), ("MPSCompute", "C"), ("Graphics", "G"))
+
+
+@dataclass(slots=True)
+class _Row:
+    kinds: set[str]
+    mem_bytes: int | None
+
+
+class Processes:
+    """Fills ``procs`` with all processes that hold a context on the GPU."""
+
+    __slots__ = ("_lists", "_usage")
+
+    def __init__(self, device: Device) -> None:
+        self._lists = [_List(device, name, kind) for name, kind in _LISTS]
+        self._usage = _Usage(device)
+
+    def __call__(self, values: Values, missing: Missing) -> None:
+        rows: dict[tuple[int, int | None], _Row] = {}
+        for listed in self._lists:
+            listed.add_to(rows)
+        used = self._usage.read() if rows else {}
+        values["procs"] = [_proc(pid, instance, row, used) for (pid, instance), row in rows.items()]
+        if rows and used is None:
+            missing["procs.sm_pct"] = self._usage.reason
+
+
+def _proc(pid: int, instance: int | None, row: _Row, used: dict[int, Shares] | None) -> GpuProc:
+    # NVML leaves out those that used nothing since the last look; None is "cannot be told".
+    sm, mem, enc, dec = (None, None, None, None) if used is None else used.get(pid, _NOTHING)
+    return GpuProc(pid, "+".join(sorted(row.kinds)), row.mem_bytes, sm, mem, enc, dec, instance)
+
+
+class _List:
+    """nvmlDeviceGet{Compute,Graphics,MPSCompute}RunningProcesses."""
+
+    __slots__ = ("_count", "_device", "_function", "_kind", "_name", "_optional", "_room", "_rows", "_silent_until_ns", "_type")
+
+    def __init__(self, device: Device, name: str, kind: str) -> None:
+        self._device, self._name, self._kind = device, name, kind
+        self._optional = name != "Compute"
+        self._silent_until_ns = 0
+        self._count = c_uint()
+        self._function, self._type = self._bind()
+        self._room = 64
+        self._rows: Array[Any] = (self._type * self._room)()
+
+    def add_to(self, rows: dict[tuple[int, int | None], _Row]) -> None:
+        """Add what it lists. A list beside the main one that this GPU has not is asked for once a minute."""
+        if time.monotonic_ns() < self._silent_until_ns:
+            return
+        try:
+            self._fetch()
+        except pynvml.NVMLError as error:
+            if not (self._optional and why(error).lasting):
+                raise
+            self._silent_until_ns = time.monotonic_ns() + _ASK_AGAIN_NS
+            return
+        for info in self._rows[: self._count.value]:
+            instance = getattr(info, "gpu_instance", _NO_INSTANCE)
+            row = rows.setdefault((info.pid, None if instance == _NO_INSTANCE else instance), _Row(set(), None))
+            row.kinds.add(self._kind)
+            if info.mem_bytes != _NOT_AVAILABLE:
+                row.mem_bytes = max(row.mem_bytes or 0, info.mem_bytes)
+
+    def _bind(self) -> tuple[Function, Any]:
+        for suffix, kind in _VERSIONS:
+            function = find(f"nvmlDeviceGet{self._name}RunningProcesses{suffix}")
+            if function:
+                return function, kind
+        if not self._optional:
+            raise MissingSymbol(f"nvmlDeviceGet{self._name}RunningProcesses")
+        self._silent_until_ns = 2**62
+        return bind("nvmlErrorString"), ProcessInfo
+
+    def _fetch(self) -> None:
+        while True:
+            self._count.value = self._room
+            try:
+                self._device.call(self._function, byref(self._count), self._rows)
+                return
+            except pynvml.NVMLError as error:
+                if error.value != pynvml.NVML_ERROR_INSUFFICIENT_SIZE or self._room >= 65536:
+                    raise
+            self._room = max(self._count.value, self._room) * 2
+            self._rows = (self._type * self._room)()
+
+
+class _Usage:
+    """nvmlDeviceGetProcessUtilization: share of the SMs, memory, encoder and decoder per process since the last look."""
+
+    __slots__ = ("_count", "_device", "_function", "_rows", "_seen_us", "_silent_until_ns", "reason")
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._count = c_uint()
+        self._rows: Array[ProcessUtilization] = (ProcessUtilization * 128)()
+        self._seen_us = 0
+        self._silent_until_ns = 0
+        self._function: Function | None = None
+        self.reason = ""
+
+    def read(self) -> dict[int, Shares] | None:
+        """By pid: sm, mem, enc, dec in per cent; None where the driver does not tell, see ``reason``."""
+        if time.monotonic_ns() < self._silent_until_ns:
+            return None
+        try:
+            return self._fetch()
+        except (pynvml.NVMLError, MissingSymbol) as error:
+            cause = why(error)
+            if cause.lost:
+                raise
+            self.reason = cause.text
+            self._silent_until_ns = time.monotonic_ns() + (_ASK_AGAIN_NS if cause.lasting else 0)
+            return None
+
+    def _fetch(self) -> dict[int, Shares]:
+        if self._function is None:
+            self._function = bind("nvmlDeviceGetProcessUtilization")
+        self._count.value = len(self._rows)
+        try:
+            self._device.call(self._function, self._rows, byref(self._count), c_ulonglong(self._seen_us))
+        except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_NOT_FOUND:
+                return {}  # none of them used anything
+            if error.value != pynvml.NVML_ERROR_INSUFFICIENT_SIZE or len(self._rows) >= 65536:
+                raise
+            self._rows = (ProcessUtilization * (2 * len(self._rows)))()
+            return self._fetch()
+        used: dict[int, Shares] = {}
+        for row in self._rows[: self._count.value]:
+            self._seen_us = max(self._seen_us, row.us)
+            used[row.pid] = (float(row.sm), float(row.mem), float(row.enc), float(row.dec))
+        return used

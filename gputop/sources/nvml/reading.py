@@ -1,0 +1,123 @@
+"""A reading: some fields of one GPU that are read together, the ways to do it, and when it is due.
+
+It remembers what the driver said. A call that is not supported is asked again after 5 s, 20 s, then once a minute; a slow
+one is asked for less often, so that no reading keeps the driver busy for more than a twentieth of the time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from time import monotonic_ns
+
+from gputop.sources.nvml.reasons import FAILURES
+from gputop.sources.nvml.reasons import Why
+from gputop.sources.nvml.reasons import why
+
+Values = dict[str, object]
+Missing = dict[str, str]
+Way = Callable[[Values, Missing], None]
+"""Puts what it read into the first, and what this GPU cannot give into the second; raises one of FAILURES."""
+
+SECOND = 1_000_000_000
+_RETRY_FIRST_NS, _RETRY_MOST_NS = 5 * SECOND, 60 * SECOND
+_IDLE_SHARE = 20
+_LONGEST_NS = 10 * SECOND
+_TRANSIENT_LIMIT = 3
+
+
+class Lost(Exception):
+    """The GPU is gone; says why."""
+
+
+class Reading:
+    """``fields`` of `gputop.frame.Gpu`, due every ``period_ns``, by the first of ``ways`` that this driver and GPU support."""
+
+    __slots__ = (
+        "_base_ns", "_costs", "_failures", "_retry_ns", "_upgrade_ns", "_way", "_ways", "due_ns", "fields", "period_ns", "reason", "works",
+    )  # fmt: skip
+
+    def __init__(self, fields: tuple[str, ...], period_ns: int, *ways: Way) -> None:
+        self.fields = fields
+        self.period_ns = self._base_ns = period_ns
+        self.due_ns = 0
+        self.reason = ""
+        self.works = False
+        self._ways = ways
+        self._way = 0
+        self._upgrade_ns = 0
+        self._failures = 0
+        self._retry_ns = _RETRY_FIRST_NS
+        self._costs: deque[int] = deque(maxlen=5)
+
+    def read(self, now_ns: int, values: Values, missing: Missing, mig: bool) -> None:
+        """Read now and set the next due time; raises Lost, nothing else."""
+        if self._way and now_ns >= self._upgrade_ns:
+            self._way = 0
+        try:
+            self._try_ways(values, missing, mig, now_ns)
+        except FAILURES as error:
+            self._note(why(error, mig), now_ns, missing)
+            return
+        self.works, self.reason, self._failures, self._retry_ns = True, "", 0, _RETRY_FIRST_NS
+        # Less half a millisecond: beats are that exact, and the next but one would be late by a whole beat.
+        self.due_ns = now_ns + self.period_ns - 500_000
+
+    def charge(self, cost_ns: int) -> None:
+        """Take down what it cost. The least of the last five counts: neither a hang nor a busy host makes a driver slow."""
+        self._costs.append(cost_ns)
+        least = min(self._costs) if len(self._costs) == 5 else 0
+        self.period_ns = max(self._base_ns, min(least * _IDLE_SHARE, _LONGEST_NS))
+
+    @property
+    def slowed(self) -> bool:
+        """Whether it is asked for less often than meant."""
+        return self.period_ns > self._base_ns
+
+    def _try_ways(self, values: Values, missing: Missing, mig: bool, now_ns: int) -> None:
+        try:
+            self._ways[self._way](values, missing)
+        except FAILURES as error:
+            if not why(error, mig).lasting or self._way + 1 == len(self._ways):
+                raise
+            self._way += 1
+            self._upgrade_ns = now_ns + _RETRY_MOST_NS
+            self._try_ways(values, missing, mig, now_ns)
+
+    def _note(self, cause: Why, now_ns: int, missing: Missing) -> None:
+        if cause.lost:
+            raise Lost(cause.text)
+        self._failures += 1
+        self.due_ns = now_ns + self.period_ns - 500_000
+        if cause.lasting:
+            self.works, self._way = False, 0
+            self.due_ns = now_ns + self._retry_ns
+            self._retry_ns = min(self._retry_ns * 4, _RETRY_MOST_NS)
+        # One failure among many is a gap in the series; a row of them, or the first, is a reason.
+        if cause.lasting or not self.works or self._failures >= _TRANSIENT_LIMIT:
+            self.reason = cause.text
+            missing.update(dict.fromkeys(self.fields, cause.text))
+
+
+def read_due(readings: list[Reading], now_ns: int, values: Values, missing: Missing, mig: bool) -> int:
+    """Read those of ``readings`` that are due; the ns it took. Raises Lost."""
+    before = began = monotonic_ns()
+    for reading in readings:
+        if now_ns >= reading.due_ns:
+            reading.read(now_ns, values, missing, mig)
+            after = monotonic_ns()
+            reading.charge(after - before)
+            before = after
+    return before - began
+
+
+def lazy(make: Callable[..., Way], *arguments: object) -> Way:
+    """A way that is bound on its first use, since binding fails where the driver has no such function."""
+    made: list[Way] = []
+
+    def way(values: Values, missing: Missing) -> None:
+        if not made:
+            made.append(make(*arguments))
+        made[0](values, missing)
+
+    return way

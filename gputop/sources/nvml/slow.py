@@ -1,0 +1,189 @@
+"""The readings of every second, two seconds and ten: process lists, sensors that cost, limits and health."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ctypes import Structure
+from ctypes import byref
+from ctypes import c_int
+from ctypes import c_uint
+from itertools import takewhile
+
+import pynvml
+
+from gputop.sources.nvml.abi import Device
+from gputop.sources.nvml.abi import Fields
+from gputop.sources.nvml.abi import bind
+from gputop.sources.nvml.events import XidEvents
+from gputop.sources.nvml.mig import Mig
+from gputop.sources.nvml.procs import Processes
+from gputop.sources.nvml.reading import SECOND
+from gputop.sources.nvml.reading import Missing
+from gputop.sources.nvml.reading import Reading
+from gputop.sources.nvml.reading import Values
+from gputop.sources.nvml.reading import Way
+from gputop.sources.nvml.reading import lazy
+
+_MEMORY_TEMP, _NVLINK_TX, _NVLINK_RX = 82, 138, 139
+_ALL_LINKS = 0xFFFFFFFF
+_MOST_LINKS = 36
+_CLOCK_SM, _CLOCK_MEM = 1, 2
+_CORRECTED, _UNCORRECTED, _VOLATILE = 0, 1, 0
+_COMPUTE_MODES = ("Default", "Exclusive Thread", "Prohibited", "Exclusive Process")
+PCIE_RATES = ("pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s")
+
+
+def slow_readings(device: Device, pcie_counters: Reading) -> list[Reading]:
+    """What one GPU is asked seldom; what a person looks for first comes first.
+
+    ``pcie_counters``: while it works, the rates, which hold the driver for 20 ms each, are left alone.
+    """
+    number = device.number
+    return [
+        Reading(("procs",), SECOND, lazy(Processes, device)),
+        Reading(("temp_c",), SECOND, _one("temp_c", lambda: float(number("nvmlDeviceGetTemperature", 0))), lazy(_TemperatureV, device)),
+        Reading(("power_limit_w",), SECOND, _one("power_limit_w", lambda: number("nvmlDeviceGetEnforcedPowerLimit") / 1000)),
+        Reading(("pstate",), SECOND, _one("pstate", lambda: number("nvmlDeviceGetPerformanceState"))),
+        Reading(("mem_temp_c",), SECOND, lazy(_memory_temp, device)),
+        Reading(("mig_mode", "mig"), SECOND, lazy(Mig, device)),
+        Reading(("xid",), SECOND, lazy(XidEvents, device)),
+        Reading(("nvlink_tx_bytes", "nvlink_rx_bytes", "nvlink_links"), SECOND, lazy(_NvLink, device)),
+        Reading(("pcie_gen",), 2 * SECOND, _one("pcie_gen", lambda: number("nvmlDeviceGetCurrPcieLinkGeneration"))),
+        Reading(("pcie_width",), 2 * SECOND, _one("pcie_width", lambda: number("nvmlDeviceGetCurrPcieLinkWidth"))),
+        Reading(("enc_pct",), 2 * SECOND, lazy(_codec, device, "enc_pct", "nvmlDeviceGetEncoderUtilization")),
+        Reading(("dec_pct",), 2 * SECOND, lazy(_codec, device, "dec_pct", "nvmlDeviceGetDecoderUtilization")),
+        Reading(("fan_pct",), 2 * SECOND, _one("fan_pct", lambda: float(number("nvmlDeviceGetFanSpeed")))),
+        Reading(("sm_clock_max_mhz",), 10 * SECOND, _one("sm_clock_max_mhz", lambda: number("nvmlDeviceGetMaxClockInfo", _CLOCK_SM))),
+        Reading(("mem_clock_max_mhz",), 10 * SECOND, _one("mem_clock_max_mhz", lambda: number("nvmlDeviceGetMaxClockInfo", _CLOCK_MEM))),
+        Reading(("power_limit_default_w",), 10 * SECOND,
+                _one("power_limit_default_w", lambda: number("nvmlDeviceGetPowerManagementDefaultLimit") / 1000)),
+        Reading(("power_limit_max_w",), 10 * SECOND, _one("power_limit_max_w", lambda: _power_most(device))),
+        Reading(("pcie_gen_max",), 10 * SECOND, _one("pcie_gen_max", lambda: number("nvmlDeviceGetMaxPcieLinkGeneration"))),
+        Reading(("pcie_width_max",), 10 * SECOND, _one("pcie_width_max", lambda: number("nvmlDeviceGetMaxPcieLinkWidth"))),
+        Reading(("compute_mode",), 10 * SECOND, _one("compute_mode", lambda: _compute_mode(number("nvmlDeviceGetComputeMode")))),
+        Reading(("ecc_corrected",), 10 * SECOND, _one("ecc_corrected", lambda: _ecc(device, _CORRECTED))),
+        Reading(("ecc_uncorrected",), 10 * SECOND, _one("ecc_uncorrected", lambda: _ecc(device, _UNCORRECTED))),
+        Reading(("retired_pages",), 10 * SECOND, _one("retired_pages", lambda: _retired(device, 0) + _retired(device, 1))),
+        Reading(("remapped_rows",), 10 * SECOND, _one("remapped_rows", lambda: _remapped(device))),
+        Reading(PCIE_RATES, 2 * SECOND, lazy(_pcie_rates, device, pcie_counters)),
+    ]  # fmt: skip
+
+
+def _one(field: str, read: Callable[[], object]) -> Way:
+    def way(values: Values, _: Missing) -> None:
+        values[field] = read()
+
+    return way
+
+
+class _Temperature(Structure):
+    _fields_ = [("version", c_uint), ("sensor", c_int), ("celsius", c_int)]
+
+
+class _TemperatureV:
+    """nvmlDeviceGetTemperatureV, which replaces nvmlDeviceGetTemperature from R570 on."""
+
+    def __init__(self, device: Device) -> None:
+        self._device, self._function, self._out = device, bind("nvmlDeviceGetTemperatureV"), _Temperature(version=0x100000C)
+
+    def __call__(self, values: Values, _: Missing) -> None:
+        self._device.call(self._function, byref(self._out))
+        values["temp_c"] = float(self._out.celsius)
+
+
+def _memory_temp(device: Device) -> Way:
+    fields = Fields(device, _MEMORY_TEMP)
+
+    def way(values: Values, _: Missing) -> None:
+        fields.read()
+        values["mem_temp_c"] = float(fields.number(0))
+
+    return way
+
+
+class _NvLink:
+    """Data bytes over all links (fields 138, 139, in KiB); which links are up is looked up every tenth time."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._fields = Fields(device, _NVLINK_TX, _NVLINK_RX, scope=_ALL_LINKS)
+        self._turn = 0
+        self._links = 0
+
+    def __call__(self, values: Values, missing: Missing) -> None:
+        if self._turn % 10 == 0:
+            self._links = self._count_links()
+        self._turn += 1
+        values["nvlink_links"] = self._links
+        if not self._links:
+            missing["nvlink_tx_bytes"] = missing["nvlink_rx_bytes"] = "no NVLink is up"
+            return
+        self._fields.read()
+        values["nvlink_tx_bytes"], values["nvlink_rx_bytes"] = int(self._fields.number(0)) << 10, int(self._fields.number(1)) << 10
+
+    def _count_links(self) -> int:
+        states = takewhile(lambda state: state is not None, map(self._link_state, range(_MOST_LINKS)))
+        return sum(1 for state in states if state)
+
+    def _link_state(self, link: int) -> int | None:
+        try:
+            return self._device.number("nvmlDeviceGetNvLinkState", c_uint(link))
+        except pynvml.NVMLError as error:
+            if error.value != pynvml.NVML_ERROR_INVALID_ARGUMENT:
+                raise
+            return None  # no such link: the one before was the last
+
+
+def _codec(device: Device, field: str, name: str) -> Way:
+    function, out, period_us = bind(name), c_uint(), c_uint()
+
+    def way(values: Values, _: Missing) -> None:
+        device.call(function, byref(out), byref(period_us))
+        values[field] = float(out.value)
+
+    return way
+
+
+def _power_most(device: Device) -> float:
+    least, most = c_uint(), c_uint()
+    device.call(bind("nvmlDeviceGetPowerManagementLimitConstraints"), byref(least), byref(most))
+    return most.value / 1000
+
+
+def _compute_mode(mode: int) -> str:
+    return _COMPUTE_MODES[mode] if mode < len(_COMPUTE_MODES) else str(mode)
+
+
+def _ecc(device: Device, kind: int) -> int:
+    return device.long("nvmlDeviceGetTotalEccErrors", kind, _VOLATILE)
+
+
+def _retired(device: Device, cause: int) -> int:
+    """Pages retired for ``cause``; asked without a buffer NVML answers with the number alone."""
+    count = c_uint(0)
+    try:
+        device.call(bind("nvmlDeviceGetRetiredPages"), cause, byref(count), None)
+    except pynvml.NVMLError as error:
+        if error.value != pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
+            raise
+    return count.value
+
+
+def _remapped(device: Device) -> int:
+    corrected, uncorrected, pending, failed = c_uint(), c_uint(), c_uint(), c_uint()
+    device.call(bind("nvmlDeviceGetRemappedRows"), byref(corrected), byref(uncorrected), byref(pending), byref(failed))
+    return corrected.value + uncorrected.value
+
+
+def _pcie_rates(device: Device, counters: Reading) -> Way:
+    function, out = bind("nvmlDeviceGetPcieThroughput"), c_uint()
+
+    def way(values: Values, missing: Missing) -> None:
+        for kind, field in enumerate(PCIE_RATES):
+            if counters.works:
+                missing[field] = "the counters of bytes are read instead"
+                continue
+            device.call(function, kind, byref(out))
+            values[field] = out.value * 1000.0
+
+    return way

@@ -1,0 +1,231 @@
+"""The NVML source: starts the library, watches each GPU on lanes of its own, and hands over what they reported.
+
+Nothing here waits for the driver: start-up runs on a thread, each GPU on two (see `lane`), and `NvmlSource.read` only
+takes what is finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ctypes import byref
+from ctypes import c_int
+from ctypes import c_uint
+from ctypes import create_string_buffer
+from threading import Event
+from threading import Lock
+from threading import Thread
+from time import monotonic_ns
+from time import sleep
+
+import pynvml
+
+from gputop.frame import Frame
+from gputop.frame import SourceState
+from gputop.sources import Beat
+from gputop.sources import Settings
+from gputop.sources import Unavailable
+from gputop.sources.nvml.abi import bind
+from gputop.sources.nvml.abi import check
+from gputop.sources.nvml.gpu import WatchedGpu
+from gputop.sources.nvml.reading import SECOND
+from gputop.sources.nvml.reasons import FAILURES
+from gputop.sources.nvml.reasons import unavailable
+from gputop.sources.nvml.standing import Standing
+
+_START_PATIENCE_S = 0.5
+_FIRST_PATIENCE_S = 0.2
+_LOOK_AGAIN_S = 2.0
+_POLL_S = 0.001
+_QUICK_NS = 5_000_000
+"""`read` waits this long at most, and only for lanes that were quicker than that the last time."""
+_STATE_EVERY_NS = SECOND
+
+
+class NvmlSource:
+    """NVIDIA GPUs, by NVML's C interface. Fills ``frame.gpus``: a sample per tick of a lane, so several per GPU and frame."""
+
+    name = "nvml"
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._gpus: list[WatchedGpu] = []
+        self._standing: list[Standing] = []
+        self._detail: dict[str, str] = {}
+        self._count = 0
+        self._failure: Unavailable | None = None
+        self._begun = Event()
+        self._stop = Lock()
+        self._watching = False
+        self._state = SourceState(self.name, "off")
+        self._state_due_ns = 0
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """Processes with a context on one of the GPUs, as last listed."""
+        return frozenset().union(*(standing.pids for standing in self._standing))
+
+    def open(self) -> SourceState:
+        """Start NVML and watch each GPU. Raises Unavailable; while the driver still thinks about it the state is ``partial``."""
+        self._gpus, self._standing, self._count, self._failure = [], [], 0, None
+        self._begun, self._stop = Event(), Lock()
+        self._stop.acquire()
+        self._watching = True
+        Thread(target=self._watch, args=(self._stop,), name="nvml-watch", daemon=True).start()
+        self._begun.wait(_START_PATIENCE_S)
+        if self._failure:
+            self.close()
+            raise self._failure
+        self._wait_for(lambda: all(tier.lane.done_ns or gpu.absent for gpu in self._gpus for tier in gpu.tiers), _FIRST_PATIENCE_S)
+        self._state = self._state_now()
+        return self._state
+
+    def read(self, beat: Beat, frame: Frame) -> None:
+        """Add the samples finished since the last call, and in a key frame all that stands."""
+        self._standing += [Standing(gpu.index) for gpu in self._gpus[len(self._standing) :]]
+        self._wait_for_quick(beat.t_ns)
+        now_ns = monotonic_ns()
+        for gpu, standing in zip(self._gpus, self._standing, strict=False):
+            standing.begin()
+            while gpu.reports:
+                frame.gpus.append(standing.take(gpu.reports.popleft()))
+            frame.gpus += [silence for tier in gpu.tiers if (silence := standing.silence(tier, now_ns))]
+            if beat.key:
+                frame.gpus += standing.restate(now_ns)
+        if now_ns >= self._state_due_ns:
+            self._state_due_ns = now_ns + _STATE_EVERY_NS
+            self._tell_state(beat)
+
+    def close(self) -> None:
+        """End the lanes; NVML is shut down unless one of them still waits for the driver."""
+        if not self._watching:
+            return
+        self._watching = False
+        self._stop.release()
+        ended = [tier.lane.join(0.05) for gpu in self._gpus for tier in gpu.tiers]
+        if self._count and all(ended):
+            _shut_down()
+        self._count = 0
+
+    def _watch(self, stop: Lock) -> None:
+        """Start NVML and look for GPUs that come later; on its own thread, since the driver may hang in either."""
+        while True:
+            try:
+                if not self._count:
+                    self._detail = _start()
+                self._add_gpus(stop)
+                self._failure = None
+            except Unavailable as failure:
+                self._failure = failure
+            except FAILURES as error:
+                self._failure = unavailable(error)
+            self._begun.set()
+            if stop.acquire(timeout=_LOOK_AGAIN_S):
+                stop.release()
+                return
+
+    def _add_gpus(self, stop: Lock) -> None:
+        count = _count_gpus()
+        if not self._count and not self._wanted(count):
+            _shut_down()
+            raise self._no_gpu(count)
+        for index in sorted(self._wanted(count) - {gpu.index for gpu in self._gpus}):
+            gpu = WatchedGpu(index, self._settings.interval_ns, stop)
+            self._gpus.append(gpu)
+            gpu.start()
+        self._count = max(count, self._count)
+
+    def _wanted(self, count: int) -> set[int]:
+        present = set(range(count))
+        return present if self._settings.gpus is None else present & self._settings.gpus
+
+    def _no_gpu(self, count: int) -> Unavailable:
+        if not count:
+            return Unavailable("the NVIDIA driver finds no GPU", "lspci | grep -i nvidia: is there one? dmesg: why is it not used?")
+        asked = ", ".join(str(index) for index in sorted(self._settings.gpus or ()))
+        present = f"GPU 0 to {count - 1}" if count > 1 else "GPU 0 only"
+        return Unavailable(f"there is no GPU {asked}", f"this machine has {present}")
+
+    def _wait_for_quick(self, t_ns: int) -> None:
+        """Give the quick ticks of this beat a few milliseconds to end, so that their samples are in this frame."""
+        beat_ns = t_ns // self._settings.interval_ns * self._settings.interval_ns
+        lanes = [gpu.fast.lane for gpu in self._gpus if gpu.fast.lane.lasted_ns < _QUICK_NS]
+        self._wait_for(lambda: all(lane.done_ns >= beat_ns for lane in lanes), _QUICK_NS / 1e9)
+
+    @staticmethod
+    def _wait_for(condition: Callable[[], bool], patience_s: float) -> None:
+        deadline_ns = monotonic_ns() + int(patience_s * 1e9)
+        while not condition() and monotonic_ns() < deadline_ns:
+            sleep(_POLL_S)
+
+    def _tell_state(self, beat: Beat) -> None:
+        state = self._state_now()
+        if state != self._state:
+            self._state = state
+            beat.changed.append(state)
+
+    def _state_now(self) -> SourceState:
+        if self._failure:
+            return SourceState(self.name, "unavailable", self._failure.reason, self._failure.remedy)
+        if not self._count:
+            return SourceState(self.name, "partial", "the driver has not answered yet", "nvidia-smi -pm 1 keeps it started")
+        now_ns = monotonic_ns()
+        absent = [f"GPU {gpu.index}: {gpu.absent}" for gpu in self._gpus if gpu.absent]
+        silent = [f"GPU {gpu.index} does not answer" for gpu in self._gpus if any(tier.silent_s(now_ns) for tier in gpu.tiers)]
+        reason = "; ".join(absent + silent)
+        return SourceState(self.name, "partial" if reason else "ok", reason, "", self._detail | self._counts())
+
+    def _counts(self) -> dict[str, str]:
+        slowed = [
+            f"GPU {gpu.index} {reading.fields[0]} every {reading.period_ns / SECOND:.1f} s"
+            for gpu in self._gpus for tier in gpu.tiers for reading in tier.readings if reading.slowed
+        ]  # fmt: skip
+        return {"gpus": str(len(self._gpus))} | ({"slowed": ", ".join(slowed)} if slowed else {})
+
+
+def _start() -> dict[str, str]:
+    """Start the library; the versions it and the driver have. Raises one of FAILURES."""
+    pynvml.nvmlInit()
+    detail = {}
+    for word, read in (("driver", _driver), ("cuda", _cuda), ("library", _library)):
+        detail[word] = _or_empty(read)
+    return {word: text for word, text in detail.items() if text}
+
+
+def _shut_down() -> None:
+    try:
+        pynvml.nvmlShutdown()
+    except FAILURES:
+        pass
+
+
+def _or_empty(read: Callable[[], str]) -> str:
+    try:
+        return read()
+    except FAILURES:
+        return ""
+
+
+def _system_text(name: str) -> str:
+    out = create_string_buffer(96)
+    check(bind(name)(out, c_uint(len(out))))
+    return out.value.decode("utf-8", "replace")
+
+
+def _driver() -> str:
+    return _system_text("nvmlSystemGetDriverVersion")
+
+
+def _library() -> str:
+    return _system_text("nvmlSystemGetNVMLVersion")
+
+
+def _cuda() -> str:
+    out = c_int()
+    check(bind("nvmlSystemGetCudaDriverVersion")(byref(out)))
+    return f"{out.value // 1000}.{out.value % 1000 // 10}"
+
+
+def _count_gpus() -> int:
+    out = c_uint()
+    check(bind("nvmlDeviceGetCount_v2")(byref(out)))
+    return out.value

@@ -1,0 +1,72 @@
+"""What stands of one GPU: folds the lanes' reports into samples, and restates them all for a key frame."""
+
+from __future__ import annotations
+
+from gputop.frame import Gpu
+from gputop.frame import GpuProc
+from gputop.sources.nvml.gpu import Report
+from gputop.sources.nvml.gpu import Tier
+
+_SILENT = "the driver has not answered for "
+
+
+class Standing:
+    """The latest report that holds each field of GPU ``index``, and the reason for each field that has none."""
+
+    __slots__ = ("_index", "_latest", "_missing", "_told", "pids")
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self._latest: dict[str, Report] = {}
+        self._missing: dict[str, str] = {}
+        self._told: list[Report] = []
+        self.pids: frozenset[int] = frozenset()
+
+    def begin(self) -> None:
+        """A new frame begins: nothing has been told in it."""
+        self._told.clear()
+
+    def take(self, report: Report) -> Gpu:
+        """The sample of a report: its values, and the reasons that are new."""
+        values = report.values
+        for field in values:
+            self._missing.pop(field, None)
+        news = {field: reason for field, reason in report.missing.items() if field not in values and self._missing.get(field) != reason}
+        for field in news:
+            self._latest.pop(field, None)
+        self._missing.update(news)
+        self._latest.update(dict.fromkeys(values, report))
+        self._told.append(report)
+        if "procs" in values or "procs" in news:
+            self.pids = _pids(values.get("procs", ()))
+        return Gpu(self._index, report.t_ns, **values, missing=news)  # type: ignore[arg-type]
+
+    def silence(self, tier: Tier, now_ns: int) -> Gpu | None:
+        """A sample that says for how long a hanging lane's fields have had no answer; None where there is nothing new."""
+        seconds = tier.silent_s(now_ns)
+        reason = f"{_SILENT}{seconds} s"
+        news = {field: reason for field in tier.fields() if self._missing.get(field, _SILENT).startswith(_SILENT)} if seconds else {}
+        if all(self._missing.get(field) == reason for field in news):
+            return None
+        for field in news:
+            self._latest.pop(field, None)
+        self._missing.update(news)
+        return Gpu(self._index, now_ns, missing=news)
+
+    def restate(self, now_ns: int) -> list[Gpu]:
+        """All that stands and was not told in this frame: a sample per moment it was read, then the reasons."""
+        fields: dict[int, list[str]] = {}
+        reports: dict[int, Report] = {}
+        for field, report in self._latest.items():
+            if report not in self._told:
+                fields.setdefault(id(report), []).append(field)
+                reports[id(report)] = report
+        samples = [
+            Gpu(self._index, report.t_ns, **{field: report.values[field] for field in fields[key]})  # type: ignore[arg-type]
+            for key, report in reports.items()
+        ]
+        return [*samples, Gpu(self._index, now_ns, missing=dict(self._missing))]
+
+
+def _pids(procs: object) -> frozenset[int]:
+    return frozenset(proc.pid for proc in procs if isinstance(proc, GpuProc)) if isinstance(procs, (list, tuple)) else frozenset()
