@@ -56,7 +56,7 @@ class Running:
 
     def workers(self) -> list[int]:
         """The trainers' DataLoader workers alive now, by age, whatever their start method."""
-        return sorted(pid for pid in _descendants(self.trainer_pids) if _comm(pid) == "pt_data_worker")
+        return sorted(pid for pid in descendants(self.trainer_pids) if _comm(pid) == "pt_data_worker")
 
     @contextmanager
     def child(self, command: list[str], **more: object) -> Iterator[subprocess.Popen[str]]:
@@ -65,7 +65,7 @@ class Running:
         try:
             yield process
         finally:
-            _end(process)
+            end(process)
 
     def blame(self, pid: int, name: str) -> None:
         """Say that ``pid`` is a culprit."""
@@ -113,7 +113,7 @@ def started(name: str, seconds: float, env: dict[str, str] | None = None, ready_
             stack.enter_context(what.prepare(running))
         for rank in range(what.ranks):
             running.trainers.append(_start(running, rank, seconds + ready_s))
-            stack.callback(_end, running.trainers[-1])
+            stack.callback(end, running.trainers[-1])
         _wait_ready(running, time.monotonic() + ready_s)
         yield running
 
@@ -146,7 +146,7 @@ def _wait_ready(running: Running, deadline: float) -> None:
                 waiting -= 1
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def end(process: subprocess.Popen[str]) -> None:
     """End a process and everybody in the session it leads."""
     process.kill()
     for pid in _in_session(process.pid):
@@ -183,7 +183,7 @@ def _comm(pid: int) -> str:
         return ""
 
 
-def _descendants(roots: list[int]) -> set[int]:
+def descendants(roots: list[int]) -> set[int]:
     """Children, grandchildren … of ``roots``, without them."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 
 SAMPLE_BYTES = 200_000
@@ -46,6 +47,11 @@ def slow(running) -> Iterator[None]:  # type: ignore[no-untyped-def]
 
 
 def _answer(connection: socket.socket, slow_flag: Path) -> None:
+    with suppress(ConnectionError):  # a client may leave in the middle
+        _send_samples(connection, slow_flag)
+
+
+def _send_samples(connection: socket.socket, slow_flag: Path) -> None:
     sample = os.urandom(SAMPLE_BYTES)
     while connection.recv(1):
         began, sent = time.monotonic(), 0

@@ -20,8 +20,8 @@ from tests.workloads.runner import Running
 from tests.workloads.scenario import Label
 from tests.workloads.scenario import Scenario
 
-_PAGES_PER_SAMPLE = 40
-_ROOM_BYTES = 24 << 20
+_PAGES_PER_SAMPLE = 250
+_ROOM_BYTES = 16 << 20
 
 
 class Mapped(Images):

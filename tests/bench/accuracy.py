@@ -1,0 +1,109 @@
+"""How often the diagnosis is right: `python -m tests.bench.accuracy`, a confusion table over the labelled workloads.
+
+Each workload of `tests.workloads` runs several times; beside each run one collector with eBPF and one without record the same
+seconds, and the engine's verdict on both (what `gputop explain` prints) is compared with the label.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+from tests.bench import judging
+from tests.bench.judging import Outcome
+from tests.workloads import runner
+from tests.workloads import scenario
+
+MODES = {"eBPF": [], "/proc": ["--no-ebpf"]}
+
+
+def main() -> int:
+    """Exit 0, 1 where nothing could be measured, 2 for wrong usage. The table goes to standard output, progress to standard error."""
+    options = _options()
+    outcomes = [outcome for number in range(options.runs) for name in options.only for outcome in _attempt(name, number, options)]
+    if options.json:
+        options.json.write_text(json.dumps([asdict(one) for one in outcomes], default=list))
+    print(table(outcomes))
+    print(summary(outcomes))
+    return 0 if outcomes else 1
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.accuracy", description=__doc__)
+    parser.add_argument("--runs", type=int, default=5, help="runs of each workload (5)")
+    parser.add_argument("--quick", action="store_true", help="one run each")
+    parser.add_argument("--seconds", type=float, default=15.0, help="length of a run from the disturbance on (15)")
+    parser.add_argument("--only", nargs="+", choices=scenario.names(), default=scenario.names(), metavar="NAME")
+    parser.add_argument("--modes", nargs="+", choices=list(MODES), default=list(MODES))
+    parser.add_argument("--json", type=Path, help="write every outcome there, too")
+    options = parser.parse_args()
+    options.runs = 1 if options.quick else options.runs
+    return options
+
+
+def _attempt(name: str, number: int, options: argparse.Namespace) -> list[Outcome]:
+    try:
+        found = judging.run(name, options.seconds, {mode: MODES[mode] for mode in options.modes})
+    except runner.NotReady as error:
+        print(f"left out: {error}", file=sys.stderr)
+        return []
+    for one in found:
+        mark = "right" if one.right else f"WRONG, wanted {one.label.symptom} / {one.label.cause}"
+        delay = "never" if one.delay_s is None else f"{one.delay_s:.1f} s"
+        said = f"{one.symptom} / {one.cause}, first right after {delay}, live {one.live_share:.0%}, {one.loud} loud"
+        print(f"{number + 1} {name} {one.mode}: {said}: {mark}", file=sys.stderr, flush=True)
+    return found
+
+
+def table(outcomes: list[Outcome]) -> str:
+    """Markdown: a row per workload, what was said of it in each mode, and what instead where it was wrong."""
+    modes = list(dict.fromkeys(one.mode for one in outcomes))
+    heads = " | ".join(f"{mode}: right | in 3 s | live | said instead" for mode in modes)
+    lines = [f"| workload | symptom | cause | {heads} |", "|---|---|---|" + "---|" * 4 * len(modes)]
+    for name in dict.fromkeys(one.workload for one in outcomes):
+        rows = [one for one in outcomes if one.workload == name]
+        cells = [cell for mode in modes for cell in _cells([one for one in rows if one.mode == mode])]
+        lines.append(f"| {name} | {rows[0].label.symptom} | {rows[0].label.cause} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cells(rows: list[Outcome]) -> list[str]:
+    wrong = Counter(f"{one.symptom}/{one.cause}" for one in rows if not one.right)
+    swift = sum(one.delay_s is not None and one.delay_s <= 3.0 for one in rows)
+    live = sum(one.live_share for one in rows) / max(1, len(rows))
+    instead = ", ".join(f"{said} ×{count}" for said, count in wrong.most_common())
+    return [f"{sum(one.right for one in rows)}/{len(rows)}", f"{swift}/{len(rows)}", f"{live:.0%}", instead or "–"]
+
+
+def summary(outcomes: list[Outcome]) -> str:
+    """Percentages per mode, with what was blamed and what healthy runs had to hear."""
+    lines = [""]
+    for mode in dict.fromkeys(one.mode for one in outcomes):
+        rows = [one for one in outcomes if one.mode == mode]
+        lines.append(f"- **{mode}**: {_share([one.right for one in rows])} symptom and cause right; {_blame(rows)}; {_alarms(rows)}.")
+        states = {one.sources.get("ebpf", "absent") for one in rows}
+        if mode == "eBPF" and states != {"ok"}:
+            lines.append(f"  (in these runs the eBPF source was {', '.join(sorted(states))})")
+    return "\n".join(lines)
+
+
+def _blame(rows: list[Outcome]) -> str:
+    return f"culprits {_share([one.culprits_right for one in rows if one.culprits_right is not None])}"
+
+
+def _alarms(rows: list[Outcome]) -> str:
+    healthy = [one for one in rows if one.label.symptom == "healthy"]
+    return f"{sum(one.loud > 0 for one in healthy)} of {len(healthy)} healthy runs with an incident of medium severity or above"
+
+
+def _share(marks: list[bool | None]) -> str:
+    good = sum(bool(mark) for mark in marks)
+    return f"{100 * good / len(marks):.0f} % ({good} of {len(marks)})" if marks else "– (none)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""Judge one run of a labelled workload: collect beside it, then let the engine say what it saw."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from contextlib import contextmanager
+from dataclasses import dataclass
+from dataclasses import field
+from pathlib import Path
+
+from gputop.board import Board
+from gputop.diagnosis import Engine
+from gputop.frame import Frame
+from gputop.frame import Header
+from gputop.recording.format import Decoder
+from tests.workloads import runner
+from tests.workloads.scenario import Label
+
+FEED_NS = 500_000_000
+BEFORE_S = 3.0
+"""Seconds of undisturbed training on the recording, where the disturbance can be told from the training."""
+SETTLE_NS = 3_000_000_000
+"""From the onset to the right verdict, at most."""
+MEDIUM = ("medium", "high")
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was said of one run."""
+
+    workload: str
+    label: Label
+    mode: str
+    """``eBPF`` or ``/proc``."""
+    symptom: str
+    cause: str
+    """The verdict of `gputop explain` on the recording."""
+    live_share: float
+    """Share of the live verdicts, from 3 s after the onset on, that were right."""
+    delay_s: float | None
+    """From the onset to the first right live verdict, None if there was none."""
+    loud: int
+    """Incidents of severity medium or above."""
+    culprits: dict[int, tuple[str, float | None]]
+    """Pid -> name and CPU seconds, over the incidents of the labelled cause."""
+    true_culprits: dict[int, tuple[str, float]]
+    sources: dict[str, str] = field(default_factory=dict)
+    others: dict[str, float] = field(default_factory=dict)
+    """What else the engine's ledger holds, seconds by cause."""
+
+    @property
+    def right(self) -> bool:
+        """Symptom and cause as labelled."""
+        return (self.symptom, self.cause) == (self.label.symptom, self.label.cause)
+
+    @property
+    def culprits_right(self) -> bool | None:
+        """Those to blame are named, pid and name, with their CPU seconds within a tenth; None where nobody is."""
+        if not self.label.culprits:
+            return None
+        return all(self._named(pid, *truth) for pid, truth in self.true_culprits.items())
+
+    def _named(self, pid: int, name: str, cpu_s: float) -> bool:
+        said_name, said_s = self.culprits.get(pid, ("", None))
+        if not said_name.startswith(name):
+            return False
+        return self.label.cause != "cpu-contention" or (said_s is not None and abs(said_s - cpu_s) <= 0.1 * cpu_s + 0.2)
+
+
+def run(name: str, seconds: float, modes: dict[str, list[str]]) -> list[Outcome]:
+    """Run the workload once, with a collector beside it for each of ``modes`` (name -> flags); one outcome each."""
+    with runner.started(name, seconds + BEFORE_S) as running, ExitStack() as stack:
+        files = {mode: running.folder / f"{number}.gputop" for number, mode in enumerate(modes)}
+        for mode, flags in modes.items():
+            stack.enter_context(_collecting(running, flags, files[mode]))
+        if running.scenario.disturb is not None:
+            time.sleep(BEFORE_S)
+        with running.disturbed():
+            time.sleep(seconds)
+            ended_ns = time.monotonic_ns()
+        stack.close()
+        return [judge(running, mode, path, ended_ns) for mode, path in files.items()]
+
+
+def judge(running: runner.Running, mode: str, path: Path, ended_ns: int) -> Outcome:
+    """Feed the recording to an engine, as a screen would have."""
+    engine, label = Engine(), running.scenario.label
+    said: Counter[bool] = Counter()
+    delay_s, board = None, Board()
+    for board in boards(path):
+        if board.t_ns > ended_ns:
+            break
+        engine.feed(board)
+        right = (engine.verdict.symptom, engine.verdict.cause) == (label.symptom, label.cause)
+        since_ns = board.t_ns - running.onset_ns
+        if right and since_ns > 0 and delay_s is None:
+            delay_s = since_ns / 1e9
+        if since_ns > SETTLE_NS:
+            said[right] += 1
+    explained = engine.explain()
+    verdict: dict[str, str] = explained["verdict"]  # type: ignore[assignment]
+    guilty = {one.pid: (one.name, one.cpu_s) for incident in engine.incidents if incident.cause == label.cause for one in incident.culprits}
+    return Outcome(
+        running.name, label, mode, verdict["symptom"], verdict["cause"], said[True] / max(1, said.total()), delay_s,
+        sum(incident.severity in MEDIUM for incident in engine.incidents), guilty,
+        {pid: (name, running.culprit_cpu_s.get(pid, 0.0)) for pid, name in running.culprits.items()},
+        {state.name: state.state for state in board.sources.values()}, dict(engine.ledger.by_cause),
+    )  # fmt: skip
+
+
+def boards(path: Path) -> Iterator[Board]:
+    """The recording's board, every half second."""
+    decoder, board, fed_ns = Decoder(), Board(), 0
+    for item in decoder.feed(path.read_bytes()):
+        if isinstance(item, Header):
+            board.header = item
+            continue
+        assert isinstance(item, Frame)
+        board.fold(item)
+        if item.t_ns - fed_ns >= FEED_NS:
+            fed_ns = item.t_ns
+            yield board
+
+
+@contextmanager
+def _collecting(running: runner.Running, flags: list[str], path: Path) -> Iterator[None]:
+    """A collector that writes to ``path``, from its first frame on until the context ends."""
+    with path.open("wb") as out:
+        command = [sys.executable, "-m", "gputop", "collect", *flags]
+        collector = subprocess.Popen(command, env=running.env, stdout=out, stdin=subprocess.DEVNULL)
+        try:
+            deadline = time.monotonic() + 10
+            while path.stat().st_size < 4096 and time.monotonic() < deadline and collector.poll() is None:
+                time.sleep(0.02)
+            yield
+        finally:
+            os.kill(collector.pid, signal.SIGTERM)
+            try:
+                collector.wait(5)
+            except subprocess.TimeoutExpired:
+                collector.kill()
+                collector.wait()
