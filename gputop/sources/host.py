@@ -48,10 +48,10 @@ class HostSource:
         """Raises Unavailable without /proc/stat."""
         if not self._text("stat"):
             raise Unavailable(f"{self._root}proc/stat: {self._files['stat'].reason or 'empty'}", "mount -t proc proc /proc")
-        self._text("pressure/cpu")
-        reason = self._files["pressure/cpu"].reason
-        detail = {"psi": reason} if reason else {}
-        return SourceState(self.name, "partial" if reason else "ok", f"no pressure (PSI): {reason}" if reason else "", "", detail)
+        if self._text("pressure/cpu"):
+            return SourceState(self.name, "ok")
+        reason = f"no pressure stall information: {self._files['pressure/cpu'].reason or 'not offered by this kernel'}"
+        return SourceState(self.name, "partial", reason, "boot with psi=1, where the kernel has CONFIG_PSI")
 
     def close(self) -> None:
         for file in self._files.values():

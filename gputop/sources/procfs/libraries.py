@@ -12,11 +12,11 @@ import time
 
 from gputop.sources.procfs.process import Process
 
-SHARE = 0.003
+SHARE = 0.001
 """Of one CPU, what looking may take in the long run."""
 BURST_NS = 30_000_000
 """What it may take at once, so that a start finds the trainers quickly."""
-TICK_NS = 3_000_000
+TICK_NS = 1_000_000
 """What it may take in one tick after the first."""
 _MAPS_BYTES = 8 * 1024 * 1024
 _DESCRIPTORS = 512

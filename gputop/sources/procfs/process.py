@@ -6,6 +6,7 @@ import time
 
 from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
+from gputop.frame import ThreadInfo
 from gputop.frame import ThreadSample
 from gputop.sources.procfs import parse
 from gputop.sources.procfs.files import Descriptors
@@ -30,8 +31,8 @@ class Process:
     """
 
     __slots__ = (
-        "_io", "_io_bytes", "_sched", "_sched_data", "_sched_numbers", "_stat", "_stat_data", "_status", "_switches", "_threads",
-        "_wait", "_waits", "folder", "identity", "pid", "sample", "slot", "stat",
+        "_io", "_io_bytes", "_noticed", "_sched", "_sched_data", "_sched_numbers", "_stat", "_stat_data", "_status", "_switches",
+        "_threads", "_wait", "_waits", "folder", "identity", "pid", "sample", "slot", "stat",
     )  # fmt: skip
 
     def __init__(self, proc: str, pid: int, slot: int, pool: Descriptors, users: Users) -> None:
@@ -49,6 +50,7 @@ class Process:
         self._sched_numbers: tuple[int | None, int | None, int | None] = (None, None, None)
         self._switches: tuple[int | None, int | None] = (None, None)
         self._io_bytes: tuple[int | None, int | None, int | None] = (None, None, None)
+        self._noticed: tuple[list[ThreadInfo], str] = ([], "")
         self._threads: Threads | None = None
         self._waits: Waits | None = None
         self._wait: tuple[int | None, int | None, str | None] = (None, None, None)
@@ -105,7 +107,7 @@ class Process:
         if state == "R":
             self._wait = (None if self._waits.unreadable() else RUNNING, None, "")
         elif changed or self._wait[0] == RUNNING:
-            self._wait = self._waits.read()
+            self._wait = self._waits.read(state)
 
     def _read_threads(self, tick: Tick, stat: parse.Stat) -> list[ThreadSample]:
         if self._threads is None:
@@ -129,10 +131,12 @@ class Process:
 
     def notice(self) -> bool:
         """Take over what the last reading found out about its identity; whether that is new."""
-        return self.identity.change(
-            threads=self._threads.infos if self._threads else [],
-            wait_unreadable=self._waits.unreadable() if self._waits else "",
-        )
+        threads = self._threads.infos if self._threads else []
+        reason = self._waits.unreadable() if self._waits else ""
+        if threads is self._noticed[0] and reason == self._noticed[1]:
+            return False
+        self._noticed = (threads, reason)
+        return self.identity.change(threads=threads, wait_unreadable=reason)
 
     def retry(self) -> None:
         """It runs another program: what was refused may be readable now."""

@@ -24,9 +24,9 @@ from gputop.sources.procfs.users import Users
 
 LIST_EVERY_NS = 200_000_000
 LIST_AT_LEAST_NS = 1_000_000_000
-HOT_REFRESH_S = 2
+HOT_REFRESH_S = 3
 """Seconds between two looks at the command line, cgroup and affinity of a trainer or worker."""
-COLD_REFRESH_S = 20
+COLD_REFRESH_S = 30
 """The same for everyone else."""
 
 

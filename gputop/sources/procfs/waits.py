@@ -30,18 +30,29 @@ TIMEOUTS = _TIMEOUTS.get(platform.machine(), {})
 class Waits:
     """The wait of one process, as (syscall, argument, wchan); each None where it cannot be read."""
 
-    __slots__ = ("_folder", "_syscall", "_wchan")
+    __slots__ = ("_call", "_folder", "_kept", "_name", "_syscall", "_wchan")
 
     def __init__(self, folder: str, pool: Descriptors) -> None:
         self._folder = folder
         self._syscall = KeptFile(folder + "syscall", 256, pool)
         self._wchan = KeptFile(folder + "wchan", 128, pool)
+        self._call: tuple[int | None, int | None] = (None, None)
+        self._name: str | None = None
+        self._kept = 0
 
-    def read(self) -> tuple[int | None, int | None, str | None]:
-        """Ask the kernel. The thread need not be asleep any more: then the call is `RUNNING`."""
-        call, argument = self._parse(self._syscall.read())
-        name = self._wchan.read()
-        return call, argument, text(name) if name and name != b"0" else None
+    def read(self, state: str) -> tuple[int | None, int | None, str | None]:
+        """Ask the kernel. The thread need not be asleep any more: then the call is `RUNNING`.
+
+        wchan is asked only in state D, when the call or its argument is another one, and in every tenth reading.
+        """
+        call = self._parse(self._syscall.read())
+        if call[0] == RUNNING:
+            return *call, ""
+        if call != self._call or call[0] is None or state == "D" or self._kept >= 10:
+            name = self._wchan.read()
+            self._call, self._kept, self._name = call, 0, text(name) if name and name != b"0" else None
+        self._kept += 1
+        return *call, self._name
 
     def unreadable(self) -> str:
         """Why the system call cannot be read, empty where it can."""

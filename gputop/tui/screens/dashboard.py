@@ -45,6 +45,8 @@ PARTS = ("header", "verdict", "gpus", "lanes", "procs", "keys")
 class Dashboard(Screen[None]):
     """What the GPUs and the host do, on one time axis."""
 
+    AUTO_FOCUS = ""
+
     def __init__(self) -> None:
         super().__init__()
         self._drawn = {part: Drawn(id=part) for part in PARTS}
@@ -75,7 +77,7 @@ class Dashboard(Screen[None]):
     def compose(self) -> ComposeResult:
         """The parts, top to bottom, and the filter's line over the last one."""
         yield from self._drawn.values()
-        yield Input(placeholder="words, or !regex; Enter keeps it, Esc clears it", id="filter", compact=True)
+        yield Input(placeholder="words, or !regex; Enter keeps it, Esc clears it", id="filter", compact=True, disabled=True)
 
     def on_mount(self) -> None:
         """Begin to draw."""

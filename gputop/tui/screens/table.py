@@ -83,7 +83,9 @@ class TableActions(Dashboard):
     def action_clear(self) -> None:
         """Nothing selected, nothing filtered, and back to now when there was neither."""
         view = self.view
-        if view.selected is None and not view.pattern:
+        if self.query_one("#filter", Input).has_class("-open"):
+            self.close_filter()
+        elif view.selected is None and not view.pattern:
             navigate.follow(view)
         view.selected, view.pattern, view.tagged = None, "", set()
         self.redraw()
@@ -91,6 +93,7 @@ class TableActions(Dashboard):
     def action_filter(self) -> None:
         """Open the filter's line."""
         line = self.query_one("#filter", Input)
+        line.disabled = False
         line.add_class("-open")
         line.value = self.view.pattern
         line.focus()
@@ -105,7 +108,9 @@ class TableActions(Dashboard):
     @on(Input.Submitted, "#filter")
     def close_filter(self) -> None:
         """Keep the filter and give the keys back."""
-        self.query_one("#filter", Input).remove_class("-open")
+        line = self.query_one("#filter", Input)
+        line.remove_class("-open")
+        line.disabled = True
         self.set_focus(None)
         self.redraw()
 

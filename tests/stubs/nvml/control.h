@@ -220,11 +220,11 @@ static struct conf *read_conf(const char *path)
 
 static _Atomic(struct conf *) current_conf;
 static pthread_mutex_t conf_lock = PTHREAD_MUTEX_INITIALIZER;
+static atomic_llong looked_ns; /* 0 makes the next call look again */
 
 /* The settings that hold now. Replaced ones are never freed: another call may still read them. */
 static struct conf *control(void)
 {
-    static atomic_llong looked_ns;
     static struct stat seen;
     long long now = now_ns(CLOCK_MONOTONIC);
     struct conf *conf = atomic_load(&current_conf);

@@ -75,6 +75,7 @@ static nvmlReturn_t give_text(char *out, unsigned room, const char *text)
 nvmlReturn_t nvmlInitWithFlags(unsigned flags)
 {
     (void)flags;
+    looked_ns = 0;
     ENTER(Init, -1);
     if (!sim_start())
         return DRIVER_NOT_LOADED;

@@ -1,0 +1,189 @@
+"""Frames to columns."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import chain
+from itertools import repeat
+from math import gcd
+from operator import sub
+from typing import Any
+
+import msgspec
+
+from gputop.frame import Frame
+from gputop.frame import ProcSample
+from gputop.frame import ThreadSample
+from gputop.recording.columns.layout import ANY
+from gputop.recording.columns.layout import CLOCKS
+from gputop.recording.columns.layout import CONST
+from gputop.recording.columns.layout import DOUBLES
+from gputop.recording.columns.layout import INTS
+from gputop.recording.columns.layout import KEYS
+from gputop.recording.columns.layout import PEAKS
+from gputop.recording.columns.layout import RUNNING
+from gputop.recording.columns.layout import SCALED
+from gputop.recording.columns.layout import SWITCHES
+from gputop.recording.columns.layout import TABLE
+from gputop.recording.columns.layout import UNITS
+from gputop.recording.columns.layout import WORDS
+from gputop.recording.columns.layout import Count
+from gputop.recording.columns.layout import FieldPlan
+from gputop.recording.columns.layout import Order
+from gputop.recording.columns.layout import Reference
+from gputop.recording.columns.layout import pack_integers
+from gputop.recording.columns.layout import plan_of
+from gputop.recording.columns.layout import to_planes
+
+_SCALES = (1, 10, 100, 1000, 1_000_000)
+_NONE = Reference()
+
+
+def encode(frames: list[Frame], reference: Reference = _NONE) -> bytes:
+    """The table of some frames, at most `MAX_ROWS` rows of them."""
+    return msgspec.msgpack.encode(_Encoder(reference).table("", Frame, frames, [0] * len(frames), [()]))
+
+
+class _Encoder:
+    def __init__(self, reference: Reference) -> None:
+        self.reference = reference
+
+    def table(self, path: str, struct: type, rows: Sequence[Any], parents: Sequence[int], above: Sequence[Any]) -> list[Any]:
+        """``parents`` is the number of each row's parent's subject, ``above`` those subjects."""
+        if not rows:
+            return [0, [], {}]
+        plan = plan_of(struct)
+        columns = dict(zip((field.name for field in plan), zip(*map(msgspec.structs.astuple, rows), strict=True), strict=True))
+        if SWITCHES <= columns.keys():
+            columns["timeslices"] = _beyond_switches(columns)
+        keys = KEYS.get(struct.__name__, (plan[0].name,))
+        order = Order(parents, above, [columns[key] for key in keys])
+        packed = {}
+        for field in plan:
+            column = columns[field.name]
+            if field.name in keys or field.name in CLOCKS:
+                packed[field.name] = _running(field, column)
+            elif column.count(column[0]) < len(column):
+                packed[field.name] = self._column(path, field, column, order, rows)
+            elif field.child and column[0]:
+                packed[field.name] = self._children(path, field, column, order, rows)
+            elif field.default is None or column[0] != field.default():
+                packed[field.name] = [CONST, column[0]]
+        return [len(rows), list(keys), packed]
+
+    def _column(self, path: str, field: FieldPlan, column: Sequence[Any], order: Order, rows: Sequence[Any]) -> list[Any]:
+        if field.kind == "int":
+            return self._ints(path, field.name, column, order)
+        if field.kind == "float":
+            return _floats(column, order)
+        if field.kind == "word":
+            return _words(column, order)
+        return self._children(path, field, column, order, rows) if field.child else [ANY, column]
+
+    def _ints(self, path: str, name: str, column: Sequence[Any], order: Order) -> list[Any]:
+        absent, filled = _fill(order.by_subject(_coarse(name, column)))
+        bases, steps = _split(filled, order.starts)
+        bases = list(map(sub, bases, self.reference.of(path, name, order)))
+        return _whole(INTS, absent, bases, steps) or [ANY, column]
+
+    def _children(self, path: str, field: FieldPlan, column: Sequence[Any], order: Order, rows: Sequence[Any]) -> list[Any]:
+        assert field.child is not None
+        if field.kind == "one":
+            column = [() if value is None else (value,) for value in column]
+        elif field.kind == "counts":
+            column = [tuple(map(Count, value.keys(), value.values())) for value in column]
+        lengths = [-1 if value is None else len(value) for value in column]
+        held = list(chain.from_iterable(value or () for value in column))
+        parents = list(chain.from_iterable(map(repeat, order.ids, lengths)))
+        if field.child is ThreadSample:
+            held = _without_main(rows, held)
+        below = f"{path}.{field.name}"
+        packed = self._ints(path, field.name, lengths, order) if lengths.count(lengths[0]) < len(lengths) else [CONST, lengths[0]]
+        return [TABLE, packed, self.table(below, field.child, held, parents, order.subjects)]
+
+
+def main_thread(proc: ProcSample) -> tuple[Any, ...]:
+    """What a process's own sample says of its main thread, as the fields of a ThreadSample."""
+    return (proc.pid, proc.oncpu_ns, proc.run_delay_ns, proc.timeslices, proc.state, proc.vol, proc.invol)
+
+
+def _without_main(procs: Sequence[ProcSample], threads: list[ThreadSample]) -> list[ThreadSample]:
+    """Main threads that repeat their process's sample become a sign that they do."""
+    mains = {id(proc.threads[0]) for proc in procs if proc.threads and msgspec.structs.astuple(proc.threads[0]) == main_thread(proc)}
+    return [ThreadSample(thread.tid, -1, 0, 0) if id(thread) in mains else thread for thread in threads]
+
+
+def _beyond_switches(columns: dict[str, Any]) -> Sequence[Any]:
+    """Every time slice ends in a switch, so that these counters run together and only their distance is kept."""
+    slices = zip(columns["timeslices"], columns["vol"], columns["invol"], strict=True)
+    return [count if count is None else count - (vol or 0) - (invol or 0) for count, vol, invol in slices]
+
+
+def _running(field: FieldPlan, column: Sequence[Any]) -> list[Any]:
+    """Of key fields and clocks, whose order is that of the rows."""
+    if field.kind != "int":
+        return [ANY, column]
+    absent, filled = _fill(_coarse(field.name, column))
+    return _whole(RUNNING, absent, *_split(filled, [0])) or [ANY, column]
+
+
+def _floats(column: Sequence[Any], order: Order) -> list[Any]:
+    absent, filled = _fill(order.by_subject(column))
+    for scale in _SCALES:
+        whole = _scaled(filled, scale)
+        if whole is not None:
+            bases, steps = _split(whole, order.starts)
+            return [SCALED, absent, scale, pack_integers(bases), pack_integers(steps)]
+    return [DOUBLES, absent, to_planes(array("d", filled))]
+
+
+def _scaled(column: Sequence[float], scale: int) -> list[int] | None:
+    """``column`` times ``scale`` where that is a column of (not too large) whole numbers and can be undone."""
+    if not all(-1e9 < value < 1e9 for value in column):
+        return None
+    whole = [round(value * scale) for value in column]
+    return whole if all(number / scale == value for number, value in zip(whole, column, strict=True)) else None
+
+
+def _words(column: Sequence[Any], order: Order) -> list[Any]:
+    numbers: dict[Any, int] = {}
+    indices = [numbers.setdefault(value, len(numbers)) for value in column]
+    return [WORDS, list(numbers), pack_integers(order.by_subject(indices))]
+
+
+def _coarse(name: str, column: Sequence[Any]) -> Sequence[Any]:
+    """``column`` with the precision that a recording keeps."""
+    unit = UNITS.get(name)
+    if unit:
+        return [value and value - value % unit for value in column]
+    if name in PEAKS:
+        return [value and value >> (cut := max(0, value.bit_length() - 8)) << cut for value in column]
+    return column
+
+
+def _fill(column: Sequence[Any]) -> tuple[bytes | None, Sequence[Any]]:
+    """Where values are absent, and the column with the value before (0 at first) in their places."""
+    if None not in column:
+        return None, column
+    last = 0
+    return bytes(value is None for value in column), [last := last if value is None else value for value in column]
+
+
+def _split(column: Sequence[int], starts: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Where each subject begins, and the step to each row from the one before."""
+    steps = list(map(sub, column, chain((0,), column)))
+    for start in starts:
+        steps[start] = 0
+    return [column[start] for start in starts], steps
+
+
+def _whole(code: int, absent: bytes | None, bases: list[int], steps: list[int]) -> list[Any] | None:
+    """The column in the largest unit that divides all; None beyond 64 bits."""
+    unit = gcd(*bases, *steps) or 1
+    if unit > 1:
+        bases, steps = [base // unit for base in bases], [step // unit for step in steps]
+    try:
+        return [code, absent, unit, pack_integers(bases), pack_integers(steps)]
+    except OverflowError:
+        return None

@@ -1,0 +1,194 @@
+"""How structs become columns: a plan per struct, rows in order of subjects, integers in bytes."""
+
+from __future__ import annotations
+
+import sys
+import typing
+from array import array
+from collections import Counter
+from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import itemgetter
+from types import NoneType
+from typing import Any
+
+import msgspec
+
+MAX_ROWS = 400_000
+"""In all tables of a block together."""
+CONST, INTS, SCALED, DOUBLES, WORDS, ANY, TABLE, RUNNING = range(8)
+_TYPECODES = {1: "b", 2: "h", 4: "i", 8: "q"}
+_WIDTHS = (b"\1", b"\2", b"\4", b"\x08")
+KEYS = {
+    "Frame": (), "Host": (), "Psi": (), "Probes": (), "SelfCost": (), "Preempt": ("victim_tid", "culprit_tid"),
+    "Wakeup": ("wakee_tid", "waker_tid"), "CudaCall": ("pid", "call"),
+}  # fmt: skip
+"""What a row is about, where that is not its first field."""
+UNITS = dict.fromkeys(
+    ("t_ns", "util_t_ns", "late_ns", "oncpu_ns", "run_delay_ns", "runnable_ns", "preempted_ns", "sleeping_ns", "uninterruptible_ns",
+     "ns", "wait_ns", "nvml_ns", "proc_ns", "cpu_ns", "drain_ns", "run_ns"), 10_000,
+) | {"total_ns": 1000}  # fmt: skip
+"""Fields kept in steps of so many ns: what a source measures is no finer, and nanoseconds of noise do not compress."""
+PEAKS = frozenset({"max_run_delay_ns", "max_ns"})
+"""Longest waits, kept to eight significant bits."""
+SWITCHES = frozenset({"timeslices", "vol", "invol"})
+"""Where a struct has these, ``timeslices`` is kept less the other two."""
+CLOCKS = frozenset({"t_ns", "seq"})
+"""Fields that run on from row to row."""
+
+
+class ColumnError(ValueError):
+    """These columns are not what an encoder writes."""
+
+
+class Count(msgspec.Struct, frozen=True, array_like=True):
+    """An entry of a dict[int, int] as a row."""
+
+    bucket: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class FieldPlan:
+    """How a field is kept, from its declared type."""
+
+    name: str
+    kind: str
+    """``int``, ``float``, ``word``, ``any``; ``list``, ``one`` and ``counts`` are tables of ``child``."""
+    type: Any
+    nullable: bool
+    default: Callable[[], Any] | None
+    child: type | None = None
+
+
+Subject = tuple[Any, ...]
+
+
+class Order:
+    """The rows of a table by subject."""
+
+    __slots__ = ("ids", "rows", "starts", "straight", "subjects")
+
+    def __init__(self, parents: Sequence[int], above: Sequence[Subject], keys: Sequence[Sequence[Any]]) -> None:
+        """From the number of each row's parent, the parents' subjects, and the columns of the key fields."""
+        numbers: dict[Subject, int] = {}
+        self.ids = [numbers.setdefault(about, len(numbers)) for about in zip(parents, *keys, strict=True)]
+        """Number of each row's subject."""
+        self.subjects = [above[about[0]] + about[1:] for about in numbers]
+        self.rows = sorted(range(len(self.ids)), key=self.ids.__getitem__)
+        """Row numbers in order of subjects."""
+        counts = Counter(self.ids)
+        self.starts = [0, *accumulate(counts[i] for i in range(len(numbers)))][: len(numbers)]
+        """Where in ``rows`` each subject begins."""
+        self.straight = len(numbers) <= 1 or self.rows == list(range(len(self.ids)))
+
+    def by_subject(self, column: Sequence[Any]) -> Sequence[Any]:
+        """From the order of rows to that of subjects."""
+        return column if self.straight else itemgetter(*self.rows)(column)
+
+    def by_row(self, column: Sequence[Any]) -> Sequence[Any]:
+        """From the order of subjects to that of rows."""
+        if self.straight:
+            return column
+        out = [None] * len(column)
+        for row, value in zip(self.rows, column, strict=True):
+            out[row] = value
+        return out
+
+
+class Reference:
+    """The last integers of every subject in a block that later ones build upon."""
+
+    def __init__(self) -> None:
+        self._subjects: dict[str, dict[Subject, int]] = {}
+        self._last: dict[tuple[str, str], list[int]] = {}
+
+    def put(self, path: str, name: str, order: Order, values: Sequence[int]) -> None:
+        """``values`` of a field in order of subjects."""
+        self._subjects.setdefault(path, {subject: i for i, subject in enumerate(order.subjects)})
+        ends = [*order.starts[1:], len(values)]
+        self._last[path, name] = [*(values[end - 1] for end in ends), 0]
+
+    def of(self, path: str, name: str, order: Order) -> list[int]:
+        """The last value of each of the order's subjects, 0 where there was none."""
+        last = self._last.get((path, name))
+        if last is None:
+            return [0] * len(order.subjects)
+        subjects = self._subjects[path]
+        return [last[subjects.get(subject, -1)] for subject in order.subjects]
+
+
+_plans: dict[type, tuple[FieldPlan, ...]] = {}
+
+
+def plan_of(struct: type) -> tuple[FieldPlan, ...]:
+    """The plan of a struct's fields."""
+    plan = _plans.get(struct)
+    if plan is None:
+        hints = typing.get_type_hints(struct)
+        plan = _plans[struct] = tuple(_plan_field(info, hints[info.name]) for info in msgspec.structs.fields(struct))
+    return plan
+
+
+def _plan_field(info: msgspec.structs.FieldInfo, hint: Any) -> FieldPlan:
+    nullable = NoneType in typing.get_args(hint)
+    kind, child = _kind_of(next(part for part in typing.get_args(hint) if part is not NoneType) if nullable else hint)
+    default: Callable[[], Any] | None = None
+    if info.default is not msgspec.NODEFAULT:
+        default = lambda value=info.default: value  # noqa: E731
+    elif info.default_factory is not msgspec.NODEFAULT:
+        default = info.default_factory
+    return FieldPlan(info.name, kind, hint, nullable, default, child)
+
+
+def _kind_of(hint: Any) -> tuple[str, type | None]:
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) is list and isinstance(arguments[0], type) and issubclass(arguments[0], msgspec.Struct):
+        return "list", arguments[0]
+    if hint == dict[int, int]:
+        return "counts", Count
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return "one", hint
+    return {int: "int", float: "float", str: "word", bool: "word"}.get(hint, "any"), None
+
+
+def pack_integers(numbers: Sequence[int]) -> bytes:
+    """``integers`` of the format. OverflowError beyond 64 bits."""
+    low, high = min(numbers), max(numbers)
+    if not low and not high:
+        return b"\0"
+    width = next((w for w in (1, 2, 4) if -(1 << (8 * w - 1)) <= low and high < 1 << (8 * w - 1)), 8)
+    return bytes((width,)) + to_planes(array(_TYPECODES[width], numbers))
+
+
+def unpack_integers(data: bytes, count: int) -> list[int]:
+    """``count`` integers of the format. ColumnError where they are not there."""
+    if data[:1] == b"\0":
+        return [0] * count
+    if data[:1] not in _WIDTHS:
+        raise ColumnError("integers of an unknown width")
+    return from_planes(array(_TYPECODES[data[0]]), data[1:], count).tolist()
+
+
+def to_planes(numbers: array[Any]) -> bytes:
+    """The bytes of ``numbers``, all first bytes before all second ones."""
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    raw, width = numbers.tobytes(), numbers.itemsize
+    return raw if width == 1 else b"".join(raw[i::width] for i in range(width))
+
+
+def from_planes(numbers: array[Any], data: bytes, count: int) -> array[Any]:
+    """``count`` numbers put into the empty array ``numbers``. ColumnError where there are not so many."""
+    width = numbers.itemsize
+    if len(data) != count * width:
+        raise ColumnError("a column has another length than its table")
+    raw = bytearray(len(data))
+    for i in range(width):
+        raw[i::width] = data[i * count : (i + 1) * count]
+    numbers.frombytes(raw)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
