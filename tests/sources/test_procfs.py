@@ -1,0 +1,264 @@
+"""Processes and threads read from a made /proc."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gputop.sources import Settings
+from gputop.sources import Unavailable
+from gputop.sources.procfs import ProcfsSource
+from gputop.sources.procfs import files
+from gputop.sources.procfs import waits
+from gputop.sources.procfs.parse import PAGE_BYTES
+from tests.sources.fake_proc import FakeProc
+from tests.sources.fake_proc import Reader
+from tests.sources.fake_proc import info
+from tests.sources.fake_proc import sample
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> FakeProc:
+    fake = FakeProc(tmp_path)
+    fake.process(100, utime=3, stime=4)
+    return fake
+
+
+@pytest.fixture
+def reader(proc: FakeProc) -> Iterator[Reader]:
+    reader = Reader(ProcfsSource(Settings(root=str(proc.root))))
+    yield reader
+    reader.source.close()
+
+
+def test_first_frame_tells_who_and_how_much(reader: Reader) -> None:
+    frame = reader.beat()
+    got, who = sample(frame, 100), info(frame, 100)
+    assert (got.utime_ns, got.stime_ns, got.rss_bytes) == (30_000_000, 40_000_000, 100 * PAGE_BYTES)
+    assert (got.oncpu_ns, got.run_delay_ns, got.timeslices, got.vol, got.invol) == (1, 2, 3, 11, 22)
+    assert (got.minflt, got.majflt, got.processor, got.state, got.num_threads) == (31, 7, 2, "S", 1)
+    assert (got.read_bytes, got.write_bytes, got.rchar_bytes) == (4096, 8192, 7)
+    assert (got.syscall, got.wchan, got.threads) == (None, None, [])
+    assert (who.uid, who.user, who.comm, who.cmdline, who.ppid) == (1000, "ada", "python", ["python", "train.py"], 1)
+    assert (who.cgroup, who.cpus_allowed, who.ns_pid, who.start_ticks) == ("/job", "0-3", None, 500)
+
+
+def test_no_proc_is_unavailable(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="proc"):
+        ProcfsSource(Settings(root=str(tmp_path))).open()
+
+
+def test_cold_once_a_second_hot_every_tick(proc: FakeProc, reader: Reader) -> None:
+    for pid in range(101, 120):
+        proc.process(pid)
+    reader.beat()
+    frames = reader.second(hot={105})
+    counts = {pid: sum(p.pid == pid for frame in frames for p in frame.procs) for pid in range(100, 120)}
+    assert counts.pop(105) == 10
+    assert set(counts.values()) == {1}
+    assert max(len(frame.procs) for frame in frames) <= 4
+
+
+def test_key_frame_restates_all(proc: FakeProc, reader: Reader) -> None:
+    for pid in range(101, 110):
+        proc.process(pid)
+    reader.beat()
+    reader.beat()
+    frame = reader.beat(key=True)
+    assert {i.pid for i in frame.infos} == {p.pid for p in frame.procs} == set(range(100, 110))
+    assert len(frame.procs) == len(frame.infos) == 10
+
+
+def test_hot_process_tells_its_wait_and_threads(proc: FakeProc, reader: Reader) -> None:
+    proc.thread(100, 131, state="D", oncpu=50)
+    proc.counters(100, threads=2)
+    reader.beat()
+    frame = reader.beat(hot={100})
+    got = sample(frame, 100)
+    if waits.TIMEOUTS.get(232):
+        assert (got.syscall, got.syscall_arg, got.wchan) == (232, 1000, "ep_poll")
+    assert [(t.tid, t.oncpu_ns, t.state, t.vol, t.invol) for t in got.threads] == [(100, 1, "S", 11, 22), (131, 50, "D", 5, 6)]
+    assert [(t.tid, t.comm) for t in info(frame, 100).threads] == [(131, "pt_data_pin")]
+    assert sample(reader.second(), 100).threads == []
+
+
+def test_switches_are_read_again_when_schedstat_moves(proc: FakeProc, reader: Reader) -> None:
+    reader.beat()
+    proc.identity(100, vol=99)
+    assert sample(reader.beat(hot={100}), 100).vol == 11
+    proc.counters(100, oncpu=2)
+    assert sample(reader.beat(hot={100}), 100).vol == 99
+
+
+def test_a_thread_that_waits_for_a_cpu_is_seen_though_its_schedstat_rests(proc: FakeProc, reader: Reader) -> None:
+    proc.thread(100, 131)
+    proc.counters(100, threads=2)
+    reader.beat()
+    reader.beat(hot={100})
+    proc.thread(100, 131, state="R")
+    assert sample(reader.second(hot={100}), 100).threads[1].state == "R"
+
+
+def test_new_and_ended_threads_within_a_second(proc: FakeProc, reader: Reader) -> None:
+    reader.beat()
+    reader.second(hot={100})
+    proc.thread(100, 140)
+    proc.counters(100, threads=2)
+    frames = reader.second(hot={100})
+    assert [t.tid for t in sample(frames, 100).threads] == [100, 140]
+    (proc.root / "proc/100/task/140/schedstat").unlink()
+    for name in ("comm", "stat", "status"):
+        (proc.root / f"proc/100/task/140/{name}").unlink()
+    (proc.root / "proc/100/task/140").rmdir()
+    proc.counters(100, threads=1)
+    frames = reader.second(hot={100})
+    assert [t.tid for t in sample(frames, 100).threads] == [100]
+    assert info(frames, 100).threads == []
+
+
+def test_resting_threads_are_read_seldom_and_in_key_frames(proc: FakeProc, reader: Reader) -> None:
+    for tid in range(200, 240):
+        proc.thread(100, tid)
+    proc.counters(100, threads=41)
+    reader.beat()
+    for _ in range(12):
+        reader.second(hot={100})
+    frames = reader.second(hot={100})
+    assert all(len(sample(frame, 100).threads) <= 16 for frame in frames)
+    assert {t.tid for frame in frames for t in sample(frame, 100).threads} == {100, *range(200, 240)}
+    assert len(sample(reader.beat(hot={100}, key=True), 100).threads) == 41
+    proc.thread(100, 239, oncpu=77, slices=9)
+    reader.second(hot={100})
+    awake = [frame for frame in reader.second(hot={100}) if any(t.tid == 239 for t in sample(frame, 100).threads)]
+    assert len(awake) == 10
+
+
+def test_more_threads_than_are_followed(proc: FakeProc, reader: Reader) -> None:
+    for tid in range(200, 300):
+        proc.thread(100, tid)
+    proc.counters(100, threads=101)
+    reader.beat()
+    for step in range(30):
+        for tid in range(200, 300):
+            proc.write(f"proc/100/task/{tid}/schedstat", f"{step * 100 + 2} 0 {step + 2}\n")
+        got = sample(reader.beat(hot={100}), 100)
+        assert len(got.threads) <= 1 + 64 + 4
+        assert sum(t.vol is not None for t in got.threads) <= 65
+
+
+def test_hostile_name_and_long_command_line(proc: FakeProc, reader: Reader) -> None:
+    proc.process(7, comm=") R 9 (\x1b[2J[red]", cmdline=b"\xff\x80x\0" + b"a" * 70_000)
+    frame = reader.beat()
+    who = info(frame, 7)
+    assert who.comm == ") R 9 (\x1b[2J[red]"
+    assert sample(frame, 7).state == "S"
+    assert sum(map(len, who.cmdline)) <= 4096
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(who), type=type(who)) == who
+
+
+def test_environment_keeps_only_what_is_of_interest(proc: FakeProc, reader: Reader) -> None:
+    proc.process(7, environ=b"AWS_SECRET=x\0LOCAL_RANK=3\0RANK=\xff\0CUDA_VISIBLE_DEVICES=" + b"0," * 5000 + b"\0broken\0")
+    env = info(reader.beat(), 7).env
+    assert set(env) == {"LOCAL_RANK", "RANK", "CUDA_VISIBLE_DEVICES"}
+    assert env["LOCAL_RANK"] == "3"
+    assert len(env["CUDA_VISIBLE_DEVICES"]) == 256
+
+
+def test_container_pid_and_v1_cgroup(proc: FakeProc, reader: Reader) -> None:
+    proc.process(7, cgroup="9:name=systemd:/a\n4:memory:/mem\n2:cpu,cpuacct:/docker/x\n0::/unified\n")
+    proc.identity(7, ns="\t1")
+    who = info(reader.beat(), 7)
+    assert (who.cgroup, who.ns_pid) == ("/docker/x", 1)
+
+
+def test_pid_given_away_again_within_a_tick(proc: FakeProc, reader: Reader) -> None:
+    reader.beat()
+    proc.process(100, comm="other", cmdline=b"other\0", start=900)
+    frame = reader.beat(hot={100})
+    assert frame.gone == [100]
+    assert info(frame, 100).comm == "other"
+    assert sample(frame, 100).start_ticks == 900
+    assert [p.start_ticks for f in reader.second() for p in f.procs] == [900]
+
+
+def test_births_and_deaths(proc: FakeProc, reader: Reader) -> None:
+    reader.beat()
+    proc.process(300)
+    proc.born(300)
+    frames = reader.second()
+    assert info(frames[:3], 300).pid == 300
+    proc.vanish(300)
+    proc.born(301)
+    frames = reader.second()
+    assert [pid for frame in frames for pid in frame.gone] == [300]
+    assert 300 not in {p.pid for p in reader.beat(key=True).procs}
+
+
+def test_half_vanished_entries_do_no_harm(proc: FakeProc, reader: Reader) -> None:
+    proc.process(300)
+    (proc.root / "proc/300/stat").write_text("")
+    proc.process(301)
+    (proc.root / "proc/301/stat").write_text("301 (x")
+    (proc.root / "proc/302").mkdir()
+    proc.process(303)
+    for name in ("cmdline", "cgroup", "status", "schedstat", "io", "environ", "maps"):
+        (proc.root / f"proc/303/{name}").unlink()
+    frame = reader.beat()
+    assert {p.pid for p in frame.procs} == {100, 303}
+    got = sample(frame, 303)
+    assert (got.oncpu_ns, got.vol, got.read_bytes) == (None, None, None)
+    for _ in range(3):
+        reader.second(hot={300, 301, 302, 303})
+    proc.counters(300)
+    assert sample(reader.beat(hot={300}), 300).start_ticks == 500
+
+
+def test_exec_tells_the_identity_anew(proc: FakeProc, reader: Reader) -> None:
+    proc.counters(100, stack=1)
+    reader.beat()
+    proc.write("proc/100/cmdline", b"python\0eval.py\0")
+    proc.counters(100, stack=2)
+    assert info(reader.second(), 100).cmdline == ["python", "eval.py"]
+
+
+def test_changed_affinity_is_noticed(proc: FakeProc, reader: Reader) -> None:
+    reader.beat()
+    proc.identity(100, allowed="0")
+    frames = [frame for _ in range(4) for frame in reader.second(hot={100})]
+    assert info(frames, 100).cpus_allowed == "0"
+
+
+def test_kernel_threads_rename_themselves_without_noise(proc: FakeProc, reader: Reader) -> None:
+    proc.process(9, comm="kworker/0:1-events", cmdline=b"", flags=0x208040)
+    frame = reader.beat()
+    assert info(frame, 9).cmdline == []
+    proc.counters(9, comm="kworker/0:1+mm", flags=0x208040, oncpu=9)
+    assert all(not frame.infos for frame in reader.second())
+
+
+def test_garbage_in_the_delay_field(proc: FakeProc, reader: Reader) -> None:
+    proc.counters(100, blkio=2**62)
+    assert sample(reader.beat(), 100).blkio_delay_ns is None
+    proc.counters(100, blkio=12)
+    assert sample(reader.second(), 100).blkio_delay_ns == 120_000_000
+    proc.write("proc/sys/kernel/task_delayacct", "0\n")
+    reader.beat(key=True)
+    assert sample(reader.second(), 100).blkio_delay_ns is None
+
+
+def test_few_descriptors_are_enough(proc: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "LIMIT", files.RESERVE + 10)
+    for pid in range(101, 131):
+        proc.process(pid)
+    source = ProcfsSource(Settings(root=str(proc.root)))
+    reader = Reader(source)
+    reader.beat()
+    for _ in range(3):
+        frames = reader.second(hot=set(range(100, 110)))
+        assert {p.pid for frame in frames for p in frame.procs} == set(range(100, 131))
+        assert source._pool.kept <= 10
+    source.close()
+    assert source._pool.kept == 0

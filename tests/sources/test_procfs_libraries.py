@@ -1,0 +1,144 @@
+"""Who uses CUDA and loads which framework, from maps and descriptors; and what a process waits in."""
+
+from __future__ import annotations
+
+import os
+import platform
+import struct
+from pathlib import Path
+
+import pytest
+
+from gputop.sources import Settings
+from gputop.sources.procfs import ProcfsSource
+from gputop.sources.procfs.files import Descriptors
+from gputop.sources.procfs.libraries import look
+from gputop.sources.procfs.waits import RUNNING
+from gputop.sources.procfs.waits import Waits
+from tests.sources.fake_proc import FakeProc
+from tests.sources.fake_proc import Reader
+from tests.sources.fake_proc import info
+
+_LINE = "7f2a4c000000-7f2a4c021000 r-xp 00000000 fe:00 1234    {}\n"
+x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are x86-64's")
+
+
+def mapped(*paths: str) -> str:
+    return "".join(_LINE.format(path) for path in paths)
+
+
+@pytest.mark.parametrize(
+    ("paths", "cuda", "libs"),
+    [
+        (["/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.15"], True, ["cuda"]),
+        (["/opt/venv/nvidia/cuda_runtime/lib/libcudart.so.12"], True, ["cudart"]),
+        (["/usr/lib/libnvidia-ml.so.550.54.15"], False, ["nvml"]),
+        (["/x/torch/lib/libtorch_cpu.so", "/x/nvidia/dali/libdali.so"], False, ["torch", "dali"]),
+        (["/x/jaxlib/xla_extension.so", "/x/grain/_src/core.so"], False, ["jax", "grain"]),
+        (["/x/libcudadebugger.so.1", "/usr/lib/libc.so.6", "/home/x/cuda/libtorchvision.txt"], False, []),
+    ],
+)
+def test_maps(tmp_path: Path, paths: list[str], cuda: bool, libs: list[str]) -> None:
+    (tmp_path / "maps").write_text(mapped(*paths))
+    assert look(f"{tmp_path}/") == (cuda, libs)
+
+
+@pytest.mark.parametrize(
+    ("devices", "maps", "cuda"),
+    [
+        (["/dev/nvidiactl", "/dev/nvidia0"], [], True),
+        (["/dev/nvidiactl", "/dev/nvidia0"], ["/usr/lib/libnvidia-ml.so.1"], False),
+        (["/dev/nvidia-uvm"], ["/usr/lib/libnvidia-ml.so.1"], True),
+        (["/dev/nvidiactl", "/dev/null", "/dev/nvidia-caps/nvidia-cap1"], [], False),
+    ],
+)
+def test_descriptors(tmp_path: Path, devices: list[str], maps: list[str], cuda: bool) -> None:
+    (tmp_path / "maps").write_text(mapped(*maps))
+    (tmp_path / "fd").mkdir()
+    for number, device in enumerate(devices):
+        (tmp_path / "fd" / str(number)).symlink_to(device)
+    assert look(f"{tmp_path}/")[0] is cuda
+
+
+def test_unreadable_maps_are_unknown(tmp_path: Path) -> None:
+    assert look(f"{tmp_path}/") == (None, [])
+
+
+def test_libcuda_loaded_later_is_found(tmp_path: Path) -> None:
+    fake = FakeProc(tmp_path)
+    fake.process(100, comm="python")
+    fake.process(200, comm="trainer")
+    reader = Reader(ProcfsSource(Settings(root=str(tmp_path))))
+    assert info(reader.beat(), 100).uses_cuda is False
+    for pid in (100, 200):
+        fake.write(f"proc/{pid}/maps", mapped("/usr/lib/libcuda.so.1.1", "/x/libtorch.so"))
+    frames = [frame for _ in range(8) for frame in reader.second()]
+    assert (info(frames, 100).uses_cuda, info(frames, 100).libs) == (True, ["cuda", "torch"])
+    assert info(frames, 200).uses_cuda is True
+    reader.source.close()
+
+
+def test_a_forked_child_maps_what_its_parent_did(tmp_path: Path) -> None:
+    fake = FakeProc(tmp_path)
+    fake.process(100, maps=mapped("/x/libcuda.so.1", "/x/libtorch.so"))
+    reader = Reader(ProcfsSource(Settings(root=str(tmp_path))))
+    reader.beat()
+    (tmp_path / "proc/100/maps").unlink()
+    fake.process(110, ppid=100, comm="pt_data_worker")
+    fake.process(111, ppid=100, comm="sh", cmdline=b"sh\0")
+    fake.born(111)
+    frames = reader.second()
+    assert (info(frames, 110).uses_cuda, info(frames, 110).libs) == (True, ["cuda", "torch"])
+    assert not info(frames, 111).uses_cuda
+    reader.source.close()
+
+
+@x86
+@pytest.mark.parametrize(
+    ("text", "call", "argument"),
+    [
+        ("7 0x7ffd 0x1 0x1388 0x0 0x0 0x0 0x7ffd 0x7f01", 7, 5000),
+        ("7 0x7ffd 0x1 0xffffffff 0x0 0x0 0x0 0x7ffd 0x7f01", 7, -1),
+        ("232 0x4 0x7f00 0x20 0xffffffffffffffff 0x0 0x0 0x7ffe 0x7f01", 232, -1),
+        ("23 0x1 0x7ffd 0x0 0x0 0x0 0x0 0x7ffe 0x7f01", 23, -1),
+        ("0 0x5 0x7f00 0x2000 0x0 0x0 0x0 0x7ffe 0x7f01", 0, 5),
+        ("202 0x7f0011223344 0x80 0x0 0x0 0x0 0x0 0x7ffe 0x7f01", 202, 0x7F0011223344),
+        ("61 0xffffffffffffffff 0x0 0x0 0x0 0x0 0x0 0x7ffe 0x7f01", 61, -1),
+        ("running", RUNNING, None),
+        ("-1 0x7ffe 0x7f01", RUNNING, None),
+    ],
+)
+def test_syscall(tmp_path: Path, text: str, call: int, argument: int | None) -> None:
+    (tmp_path / "syscall").write_text(text + "\n")
+    (tmp_path / "wchan").write_text("do_poll")
+    assert Waits(f"{tmp_path}/", Descriptors()).read("S") == (call, argument, "" if call == RUNNING else "do_poll")
+
+
+@x86
+def test_a_timeout_behind_a_pointer_is_read_from_its_memory(tmp_path: Path) -> None:
+    (tmp_path / "syscall").write_text("271 0x7ffd 0x1 0x40 0x0 0x8 0x0 0x7ffe 0x7f01\n")
+    (tmp_path / "mem").write_bytes(b"\0" * 64 + struct.pack("@2q", 5, 250_000_000))
+    assert Waits(f"{tmp_path}/", Descriptors()).read("S") == (271, 5250, None)
+
+
+def test_unreadable_wait_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeProc(tmp_path)
+    fake.process(100)
+    reader = Reader(ProcfsSource(Settings(root=str(tmp_path))))
+    refused = str(tmp_path / "proc/100/syscall")
+    opened: list[str] = []
+    really = os.open
+
+    def refuse(path: str, flags: int) -> int:
+        if path == refused:
+            opened.append(path)
+            raise PermissionError(1, "Operation not permitted")
+        return really(path, flags)
+
+    monkeypatch.setattr(os, "open", refuse)
+    reader.beat()
+    frames = reader.second(hot={100})
+    assert "not permitted" in info(frames, 100).wait_unreadable
+    assert all(proc.syscall is None for frame in frames for proc in frame.procs)
+    assert len(opened) == 1
+    reader.source.close()

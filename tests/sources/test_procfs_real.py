@@ -1,0 +1,256 @@
+"""Real processes: the truth of the counters, hostile ones, storms, and what an unprivileged reader gets."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import platform
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+import pytest
+
+from gputop.board import Board
+from gputop.frame import Frame
+from gputop.frame import ProcSample
+from gputop.sources import Beat
+from gputop.sources import Settings
+from gputop.sources.procfs import ProcfsSource
+from tests.sources.fake_proc import info
+from tests.sources.fake_proc import sample
+
+NOBODY = 65534
+DEADLINE_S = 20
+
+
+class Live:
+    """Beats the source against the real /proc, as fast as asked."""
+
+    def __init__(self) -> None:
+        self.source = ProcfsSource(Settings())
+        self.state = self.source.open()
+        self.seq = -1
+
+    def beat(self, hot: set[int] | None = None, key: bool = False) -> Frame:
+        self.seq += 1
+        now = time.monotonic_ns()
+        frame = Frame(self.seq, now, key=key or not self.seq)
+        self.source.read(Beat(now, self.seq, frame.key, hot=frozenset(hot or ())), frame)
+        return frame
+
+    def until(self, found: Callable[[Frame], bool], hot: set[int]) -> Frame:
+        """Beat every 20 ms until a frame has it."""
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline:
+            frame = self.beat(hot)
+            if found(frame):
+                return frame
+            time.sleep(0.02)
+        raise AssertionError("not seen before the deadline")
+
+
+@pytest.fixture
+def live() -> Iterator[Live]:
+    live = Live()
+    yield live
+    live.source.close()
+
+
+@contextmanager
+def child(work: Callable[[], object]) -> Iterator[int]:
+    """A forked child that runs ``work`` and is ended after at most 30 s."""
+    pid = os.fork()
+    if not pid:
+        signal.alarm(30)
+        try:
+            work()
+        finally:
+            os._exit(0)
+    try:
+        yield pid
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def spin() -> None:
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    while True:
+        pass
+
+
+def poll_a_minute() -> None:
+    select.poll().poll(60_000)
+
+
+def select_a_minute() -> None:
+    select.select([], [], [], 60)
+
+
+def sched(pid: int) -> tuple[int, ...]:
+    """An independent reading of what the samples hold."""
+    with open(f"/proc/{pid}/schedstat") as file:
+        numbers = [int(word) for word in file.read().split()]
+    with open(f"/proc/{pid}/status") as file:
+        switches = [int(line.split()[1]) for line in file if "ctxt_switches" in line]
+    return (*numbers, *switches)
+
+
+def counters(got: ProcSample) -> tuple[int | None, ...]:
+    return got.oncpu_ns, got.run_delay_ns, got.timeslices, got.vol, got.invol
+
+
+def test_counters_lie_between_independent_readings(live: Live) -> None:
+    with child(spin) as one, child(spin) as two:
+        live.beat()
+        hot = {one, two}
+        first = live.beat(hot)
+        for _ in range(15):
+            before = {pid: sched(pid) for pid in hot}
+            frame = live.beat(hot)
+            after = {pid: sched(pid) for pid in hot}
+            for pid in hot:
+                got = counters(sample(frame, pid))
+                assert all(b <= (g or 0) <= a for b, g, a in zip(before[pid], got, after[pid], strict=True)), (before, got, after)
+            time.sleep(0.05)
+        ran = [(sample(frame, pid).oncpu_ns or 0) - (sample(first, pid).oncpu_ns or 0) for pid in hot]
+        assert min(ran) > 10_000_000
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are x86-64's")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to read another process's system call")
+def test_what_a_child_sleeps_in(live: Live) -> None:
+    with child(poll_a_minute) as polling, child(select_a_minute) as selecting, child(lambda: os.read(os.pipe()[0], 1)) as reading:
+        live.beat()
+        hot = {polling, selecting, reading}
+
+        def asleep(frame: Frame) -> bool:
+            return [sample(frame, pid).syscall for pid in (polling, reading)] == [7, 0] and sample(frame, selecting).syscall in (23, 270)
+
+        frame = live.until(asleep, hot)
+        assert [sample(frame, pid).syscall_arg for pid in (polling, selecting)] == [60_000, 60_000]
+        assert sample(frame, reading).wchan
+
+
+def test_hostile_name_and_command_line(live: Live) -> None:
+    name = b") R \x1b[2J\xff"
+    code = (
+        "import ctypes, time, sys\n"
+        f"ctypes.CDLL(None).prctl(15, {name!r}, 0, 0, 0)\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(30)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, "x" * 65_000, "\x1b]0;owned\x07"], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        try:
+            frame = live.beat()
+            who = info(frame, process.pid)
+            assert who.comm.encode("utf-8", "replace").startswith(b") R \x1b[2J")
+            assert sum(map(len, who.cmdline)) <= 4096
+            assert sample(frame, process.pid).state in "SRD"
+            assert msgspec.msgpack.decode(msgspec.msgpack.encode(frame), type=Frame).infos
+        finally:
+            process.kill()
+
+
+def test_threads_and_their_names(live: Live) -> None:
+    ready, done = os.pipe(), threading.Event()
+
+    def named() -> None:
+        ctypes.CDLL(None).prctl(15, b"pt_data_pin", 0, 0, 0)
+        done.wait()
+
+    def work() -> None:
+        threads = [threading.Thread(target=named, daemon=True) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        os.write(ready[1], b"x")
+        time.sleep(30)
+
+    with child(work) as pid:
+        os.read(ready[0], 1)
+        live.beat()
+        frame = live.until(lambda frame: [t.comm for i in frame.infos if i.pid == pid for t in i.threads] == ["pt_data_pin"] * 3, {pid})
+        tids = {t.tid for t in info(frame, pid).threads}
+        frame = live.until(lambda frame: len(sample(frame, pid).threads) == 4, {pid})
+        assert {t.tid for t in sample(frame, pid).threads} == tids | {pid}
+        assert all(t.state in "SRD" for t in sample(frame, pid).threads if t.state)
+
+
+def test_a_process_that_ends_is_gone_in_the_next_tick(live: Live) -> None:
+    with child(poll_a_minute) as pid:
+        live.beat()
+        live.beat({pid})
+    frame = live.beat({pid})
+    assert pid in frame.gone
+    assert pid not in {p.pid for p in live.beat(key=True).procs}
+
+
+def storm() -> None:
+    """Five hundred births and deaths a second, for at most two seconds."""
+    until = time.monotonic() + 2
+    while time.monotonic() < until:
+        alive = [os.fork() for _ in range(10)]
+        for pid in alive:
+            if not pid:
+                time.sleep(0.02)
+                os._exit(0)
+        for pid in alive:
+            os.waitpid(pid, 0)
+
+
+def test_storm_of_births_and_deaths(live: Live) -> None:
+    board, seen = Board(), set()
+    with child(storm) as pid:
+        until = time.monotonic() + 1.5
+        while time.monotonic() < until:
+            frame = live.beat({pid, *list(board.procs)[-20:]})
+            board.fold(msgspec.msgpack.decode(msgspec.msgpack.encode(frame), type=Frame))
+            assert set(board.infos) == set(board.procs)
+            seen |= {i.pid for i in frame.infos if i.ppid == pid}
+            time.sleep(0.005)
+    assert seen
+    deadline = time.monotonic() + DEADLINE_S
+    while seen & set(board.procs) and time.monotonic() < deadline:
+        time.sleep(0.1)
+        board.fold(live.beat())
+    assert not seen & set(board.procs)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
+def test_an_unprivileged_reader_sees_the_counters_and_says_what_it_cannot() -> None:
+    with child(poll_a_minute) as victim:
+        reading, writing = os.pipe()
+
+        def read() -> None:
+            os.setgroups([])
+            os.setuid(NOBODY)
+            live = Live()
+            live.beat()
+            for _ in range(3):
+                frame = live.beat({victim})
+            got, who = sample(frame, victim), live.source._processes[victim].info
+            told = [live.state.state, got.oncpu_ns, got.vol, got.read_bytes, got.syscall]
+            told += [who.uses_cuda, who.env, who.uid, who.wait_unreadable]
+            os.write(writing, json.dumps(told).encode())
+
+        with child(read):
+            os.close(writing)
+            data = os.read(reading, 65536)
+            os.close(reading)
+        state, oncpu, vol, read_bytes, syscall, cuda, env, uid, why = json.loads(data)
+        assert state == "partial"
+        assert oncpu > 0
+        assert vol > 0
+        assert (read_bytes, syscall, cuda, env, uid) == (None, None, None, {}, 0)
+        assert "permi" in why
