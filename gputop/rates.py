@@ -36,6 +36,8 @@ class ProcRates:
     switches_per_s: float | None
     """Voluntary and involuntary, of all threads that were read, else of the main thread."""
     invol_per_s: float | None
+    main_vol_per_s: float | None
+    """Voluntary switches of the main thread: how often it went to sleep."""
     read_bytes_per_s: float | None
     write_bytes_per_s: float | None
     majflt_per_s: float | None
@@ -65,6 +67,7 @@ def proc_rates(older: ProcSample, newer: ProcSample) -> ProcRates | None:
         worst_runq_tid=None if worst is None else worst.tid,
         switches_per_s=None if vol is None or invol is None else (vol + invol) * per_s,
         invol_per_s=None if invol is None else invol * per_s,
+        main_vol_per_s=_times(delta(older.vol, newer.vol), per_s),
         read_bytes_per_s=_times(delta(older.read_bytes, newer.read_bytes), per_s),
         write_bytes_per_s=_times(delta(older.write_bytes, newer.write_bytes), per_s),
         majflt_per_s=_times(delta(older.majflt, newer.majflt), per_s),

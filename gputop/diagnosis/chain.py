@@ -10,6 +10,7 @@ the workers that owed it. Each end of the walk is a *pool*: a path with its shar
     main.computing  main.runnable  main.throttled  main.transfer  main.disk  main.memory  main.stopped
     main.lock  main.network  main.pipe  main.timer  main.unknown  …                       what blocked the trainer
     main.sync                                                                             it waited for a GPU that had nothing to do
+    gpu.light  gpu.slowed  gpu.peer                                                       busy, not working: `gputop.diagnosis.intensity`
 """
 
 from __future__ import annotations
@@ -28,17 +29,15 @@ OWED = 0.05
 
 def set_pools(job: JobFacts, now_ns: int) -> None:
     """Fill in ``job.pools``; empty where there is no loss, or none can be told."""
-    loss = job.lost if job.lost is not None else _host_side_loss(job)
-    if loss <= 0.0:
-        job.pools = {}
-        return
-    pools: dict[str, float] = {}
+    loss = job.idle if job.idle is not None else _host_side_loss(job)
+    pools = {f"gpu.{kind}": share for kind, share in job.waste.items()}
     data = min(job.data, loss)
     for name, share in _worker_shares(job, now_ns).items() if data > 0.0 else ():
         pools[f"data.{name}"] = share * data
     for name, share in _main_shares(job, loss - data).items():
         pools[f"main.{name}"] = share
-    job.pools = {name: share / loss for name, share in pools.items() if share > 0.0}
+    total = sum(pools.values())
+    job.pools = {name: share / total for name, share in pools.items() if share > 0.0}
 
 
 def _host_side_loss(job: JobFacts) -> float:

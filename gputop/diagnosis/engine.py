@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gputop.board import Board
 from gputop.diagnosis import chain
+from gputop.diagnosis import intensity
 from gputop.diagnosis import report
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
@@ -49,6 +50,7 @@ class Engine:
         self._unix_offset_ns = board.header.unix_ns - board.header.t_ns
         seconds = (board.t_ns - before) / 1e9 if self._window.continues else 0.0
         facts = self.facts = self._window.facts(board)
+        intensity.set_waste(facts)
         self.states = {proc.pid: proc.state for job in facts.jobs for proc in (job.trainer, *job.workers)}
         standing = [self._judge(job, facts, seconds) for job in facts.jobs]
         self._incidents.note(board, seconds, standing)
@@ -58,10 +60,11 @@ class Engine:
         chain.set_pools(job, facts.t_ns)
         standing = judge_job(job, facts)
         known = [gpu for gpu in job.gpus if gpu.util_now is not None]
-        lost_s = sum(1.0 - (gpu.util_now or 0.0) for gpu in known) * seconds
+        waste = sum(job.waste.values())
+        lost_s = sum(min(1.0, 1.0 - (gpu.util_now or 0.0) + waste) for gpu in known) * seconds
         if not standing.warming_up:
             self.ledger.add(len(known) * seconds, lost_s, standing.shares)
-        standing.lost_s = lost_s
+        standing.lost_s = lost_s if known else None
         return standing
 
     def explain(self) -> dict[str, object]:

@@ -32,6 +32,8 @@ class GpuFacts:
     pcie_gen: float | None = None
     pcie_width: float | None = None
     pids: frozenset[int] = frozenset()
+    stretch_s: float = 0.0
+    """The longest time in which it did nothing at all that reaches into the window, if steady work came before it."""
     worked_before: bool = False
     """It has worked since the engine began."""
     util_now: float | None = None
@@ -134,15 +136,29 @@ class JobFacts:
     throttled_periods: float = 0.0
     quota_cpus: float | None = None
     quota_path: str = ""
+    cgroup_version: int = 2
+    memory_path: str = ""
+    """The cgroup that is at its memory limit and reads dropped pages again; empty where none is."""
+    memory_limit_bytes: int | None = None
+    waste: dict[str, float] = field(default_factory=dict)
+    """Share of the window in which its GPUs were busy and yet did not work: ``light`` (few SMs), ``slowed`` (clocks), ``peer``."""
+    straggler: ProcFacts | None = None
+    """The trainer of its own group that the others wait for, itself included."""
     steps_per_s: float | None = None
     age_s: float = 0.0
     """Since the trainer started."""
 
     @property
-    def lost(self) -> float | None:
-        """Mean loss of its GPUs; None where none is measured."""
+    def idle(self) -> float | None:
+        """Mean share of the window in which its GPUs ran nothing; None where none is measured."""
         known = [gpu.lost for gpu in self.gpus if gpu.lost is not None]
         return sum(known) / len(known) if known else None
+
+    @property
+    def lost(self) -> float | None:
+        """That, and what was wasted while busy."""
+        idle = self.idle
+        return None if idle is None else min(1.0, idle + sum(self.waste.values()))
 
 
 @dataclass(slots=True)

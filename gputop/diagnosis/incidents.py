@@ -13,6 +13,8 @@ from gputop.diagnosis.symptoms import Standing
 
 BEGIN_NS = 1_000_000_000
 """A cause must stand this long before it is an incident; it is then dated back to when it began."""
+BEGIN_SHARE = 0.1
+"""It must cost at least this share of its time to begin."""
 UNEXPLAINED_NS = 4_000_000_000
 """What cannot be explained must stand longer: while one window turns into the next, nothing fits for a moment."""
 END_NS = 4_000_000_000
@@ -61,10 +63,10 @@ class Incidents:
         episode = self._episodes.get(key)
         if episode is None:
             episode = self._episodes[key] = _Episode(board.t_ns - int(seconds * 1e9), board.t_ns)
-        episode.lost_s += one.lost_s * one.shares.get(verdict.cause, 1.0)
+        episode.lost_s += (one.lost_s or 0.0) * one.shares.get(verdict.cause, 1.0)
         episode.last_ns = board.t_ns
         needed_ns = UNEXPLAINED_NS if verdict.cause == "unexplained" else BEGIN_NS
-        if episode.incident is None and board.t_ns - episode.first_ns >= needed_ns:
+        if episode.incident is None and board.t_ns - episode.first_ns >= needed_ns and _hurts(episode, one):
             episode.incident = self._begin(episode, verdict)
         if episode.incident is not None:
             _update(episode, episode.incident, one, board)
@@ -76,6 +78,11 @@ class Incidents:
         )  # fmt: skip
         self.all.append(incident)
         return incident
+
+
+def _hurts(episode: _Episode, one: Standing) -> bool:
+    """The GPU loses time now, and not only in a window that still remembers it."""
+    return one.lost_s is None or episode.lost_s >= BEGIN_SHARE * (episode.last_ns - episode.first_ns) / 1e9
 
 
 def severity(lost_s: float, seconds: float, fault: bool) -> str:

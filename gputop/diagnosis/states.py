@@ -50,9 +50,10 @@ def _shared_parts(proc: ProcFacts, job: JobFacts, host: HostFacts) -> tuple[dict
     throttled = proc.runnable if job.throttled_periods >= THROTTLED_PERIODS else 0.0
     throttled *= min(1.0, 2 * job.throttled_periods)
     disk, memory, run = proc.kinds.get(waits.DISK, 0.0), 0.0, proc.run
-    if (host.psi_memory or 0.0) >= MEMORY_STALL or _swaps(proc):
+    pressed = (host.psi_memory or 0.0) >= MEMORY_STALL or bool(job.memory_path)
+    if pressed or _swaps(proc):
         system = proc.rates.system_pct / 100 if proc.rates is not None else 0.0
-        stalled = min(run, system) if (host.psi_memory or 0.0) >= MEMORY_STALL else 0.0
+        stalled = min(run, system) if pressed else 0.0
         memory, disk, run = disk + stalled, 0.0, run - stalled
     parts = {
         "running": run, "runnable": proc.runnable - throttled, "throttled": throttled, "disk": disk, "memory": memory,
@@ -75,7 +76,7 @@ def _data_wait(job: JobFacts) -> tuple[float, float]:
     the poll behind a lock; then, and where nothing can be read, it counts as far as the GPU lost time and a worker
     was at work or kept from it.
     """
-    kinds, loss = job.trainer.kinds, job.lost
+    kinds, loss = job.trainer.kinds, job.idle
     sure = kinds.get(waits.QUEUE, 0.0)
     if not job.workers:
         return (sure, 1.0) if sure else (0.0, 1.0)
@@ -90,19 +91,20 @@ def _data_wait(job: JobFacts) -> tuple[float, float]:
 
 def _loaders_at_work(job: JobFacts) -> bool:
     """Some worker is doing or wanting something for most of its time: the loader is working flat out."""
-    return any(worker.run + worker.runnable + worker.kinds.get(waits.DISK, 0.0) >= 0.5 for worker in job.workers)
+    busy = (waits.DISK, waits.STOPPED, waits.NETWORK, waits.TIMER)
+    return any(worker.run + worker.runnable + sum(worker.kinds.get(kind, 0.0) for kind in busy) >= 0.5 for worker in job.workers)
 
 
 def _gpu_waits(job: JobFacts, trainer: ProcFacts, data: float) -> tuple[float, float]:
     """Time in synchronize and in copies: measured by the probe, else the sleep in which the GPU was at work."""
     if job.calls is not None:
         return min(1.0, job.calls.sync), min(1.0, job.calls.copy)
-    if job.lost is None:
+    if job.idle is None:
         return 0.0, 0.0
     names = (waits.DRIVER, waits.TIMER, waits.POLL, waits.LOCK, waits.UNKNOWN)
     sleep = sum(trainer.kinds.get(kind, 0.0) for kind in names)
     vague_data = max(0.0, data - trainer.kinds.get(waits.QUEUE, 0.0))
-    return max(0.0, min(sleep - vague_data, 1.0 - job.lost)), 0.0
+    return max(0.0, min(sleep - vague_data, 1.0 - job.idle)), 0.0
 
 
 def _worker_state(worker: ProcFacts, job: JobFacts, host: HostFacts) -> ProcState:

@@ -31,13 +31,13 @@ class Standing:
     """Cause -> share of the loss; what is missing to 1 is unexplained."""
     fault: bool = True
     warming_up: bool = False
-    lost_s: float = 0.0
-    """GPU seconds lost since the last feed."""
+    lost_s: float | None = None
+    """GPU seconds lost since the last feed, None where no GPU is measured."""
 
     @property
     def troubled(self) -> bool:
         """Something is wrong, or at least worth an entry."""
-        return self.verdict.symptom not in ("healthy", "idle")
+        return self.verdict.cause != "none"
 
 
 def judge_job(job: JobFacts, facts: Facts) -> Standing:
@@ -92,6 +92,7 @@ def _verdict(job: JobFacts, facts: Facts, judge: Judge, share: float) -> Verdict
 
 _WHY = {
     "input-bound": "waits for its data",
+    "idle": "pauses",
     "transfer-bound": "copies to the GPU",
     "wait-heavy": "waits",
     "straggler": "waits for a slower rank",

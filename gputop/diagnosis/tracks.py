@@ -24,6 +24,14 @@ from gputop.roles import Role
 
 STALE_NS = 3_000_000_000
 """A GPU reading older than this says nothing of now."""
+STEADY_NS = 1_000_000_000
+"""A GPU that was never idle for this long was training; being idle after that is an interruption, not its rhythm."""
+
+
+_STANDING = (
+    "power_limit_w", "power_limit_default_w", "sm_clock_mhz", "sm_clock_max_mhz", "temp_c", "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s",
+    "pcie_gen", "pcie_width",
+)  # fmt: skip
 
 
 class ProcTrack:
@@ -114,13 +122,16 @@ def _spread(share: float, counts: Mapping[str, int]) -> dict[str, float]:
 class GpuTrack:
     """One GPU: utilization weighted by time, and the standing values of the rest."""
 
-    __slots__ = ("board", "idle_since_ns", "last_ns", "readings", "worked_before")
+    __slots__ = ("board", "busy_since_ns", "idle_since_ns", "last_ns", "readings", "stretches", "worked_before")
 
     def __init__(self) -> None:
         self.readings: deque[tuple[int, float, float | None, float | None, int]] = deque()
         """(until t_ns, utilization, SM activity, power, throttle mask)"""
         self.last_ns = 0
         self.idle_since_ns: int | None = None
+        self.busy_since_ns: int | None = None
+        self.stretches: deque[tuple[int, int]] = deque()
+        """(from, until) of idle stretches that followed steady work and reach into the window"""
         self.worked_before = False
         self.board: GpuBoard | None = None
 
@@ -142,21 +153,34 @@ class GpuTrack:
 
     def _note_idle(self, util: float, t_ns: int) -> None:
         if util >= 2:
+            if self.idle_since_ns is not None or self.busy_since_ns is None:
+                self.busy_since_ns = self.last_ns or t_ns
             self.idle_since_ns = None
             self.worked_before = True
-        elif self.idle_since_ns is None:
-            self.idle_since_ns = t_ns
+            return
+        if self.idle_since_ns is None:
+            self.idle_since_ns = self.last_ns or t_ns
+            if self.busy_since_ns is not None and self.idle_since_ns - self.busy_since_ns >= STEADY_NS:
+                self.stretches.append((self.idle_since_ns, t_ns))
+        elif self.stretches and self.stretches[-1][0] == self.idle_since_ns:
+            self.stretches[-1] = (self.idle_since_ns, t_ns)
+
+    def _stretch_s(self) -> float:
+        oldest_ns = self.readings[0][0] if self.readings else 0
+        while self.stretches and self.stretches[0][1] <= oldest_ns:
+            self.stretches.popleft()
+        return max((until - since for since, until in self.stretches), default=0) / 1e9
 
     def facts(self, index: int) -> GpuFacts:
         """Means over the window; None for what is not read."""
         board = self.board or GpuBoard(index)
         fresh = self.readings[-1][0] >= self.last_ns - STALE_NS if self.readings else False
         idle_ns = self.last_ns - self.idle_since_ns if self.idle_since_ns is not None else 0
+        number = board.number
         return GpuFacts(
-            index, self._mean(1) if fresh else None, self._mean(2), self._mean(3), board.number("power_limit_w"),
-            board.number("power_limit_default_w"), board.number("sm_clock_mhz"), board.number("sm_clock_max_mhz"), self._mask(),
-            board.number("temp_c"), board.number("pcie_rx_bytes_per_s"), board.number("pcie_tx_bytes_per_s"), board.number("pcie_gen"),
-            board.number("pcie_width"), compute_pids(board), self.worked_before, self.readings[-1][1] if fresh else None, idle_ns / 1e9,
+            index, self._mean(1) if fresh else None, self._mean(2), self._mean(3),
+            **{name: number(name) for name in _STANDING}, throttle_mask=self._mask(), pids=compute_pids(board), stretch_s=self._stretch_s(),
+            worked_before=self.worked_before, util_now=self.readings[-1][1] if fresh else None, idle_s=idle_ns / 1e9,
         )  # fmt: skip
 
     def _mean(self, column: int) -> float | None:

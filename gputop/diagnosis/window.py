@@ -22,6 +22,7 @@ from gputop.diagnosis.tracks import gpu_pids
 from gputop.frame import CgroupSample
 from gputop.frame import CudaCall
 from gputop.rates import cgroup_rates
+from gputop.rates import counter_per_s
 from gputop.roles import Role
 
 WINDOW_NS = 2_500_000_000
@@ -30,6 +31,10 @@ MIN_FEEDS = 6
 """A recording fed once a second keeps more time in the window instead of fewer samples."""
 GAP_NS = 5_000_000_000
 ROLES_NS = 1_000_000_000
+REFAULTS_PER_S = 200.0
+"""Dropped pages read again, from which a full cgroup is thrashing (4 KiB each: about a megabyte a second)."""
+FIRST_SET_NS = 1_500_000_000
+"""Workers seen within this time of the first of a trainer are its first set."""
 BIRTHS_NS = 30_000_000_000
 
 _SYNC = ("Synchronize", "EventQuery", "StreamQuery")
@@ -62,6 +67,7 @@ class Window:
         self._host = HostTrack()
         self._takers = TakerTrack()
         self._births: dict[int, dict[int, int]] = {}
+        self._first_set_ns: dict[int, int] = {}
         self._roles_ns = 0
         self._known = 0
 
@@ -119,9 +125,11 @@ class Window:
 
     def _note_birth(self, pid: int) -> None:
         role = self.roles[pid]
-        if role.kind == "worker" and role.trainer_pid is not None:
-            births = self._births.setdefault(role.trainer_pid, {})
-            births[pid] = self.t_ns
+        if role.kind != "worker" or role.trainer_pid is None:
+            return
+        first_ns = self._first_set_ns.setdefault(role.trainer_pid, self.t_ns)
+        if self.t_ns - first_ns > FIRST_SET_NS:
+            self._births.setdefault(role.trainer_pid, {})[pid] = self.t_ns
 
     def facts(self, board: Board) -> Facts:
         """The window's facts, states included."""
@@ -150,7 +158,7 @@ class Window:
             job.age_s = self.t_ns / 1e9 - trainer.info.start_ticks / board.header.clock_tick_hz
             job.births = self._recent_births(trainer.pid)
             job.data_woken_by_workers = self._woken(board, job)
-            self._set_quota(job)
+            self._set_cgroup(job)
             states.set_states(job, host)
             jobs.append(job)
         return jobs
@@ -209,15 +217,24 @@ class Window:
         )
         return min(1.0, waited / ns)
 
-    def _set_quota(self, job: JobFacts) -> None:
-        """The tightest quota over the workers, or the trainer where there are none."""
+    def _set_cgroup(self, job: JobFacts) -> None:
+        """The tightest quota over its processes, and the cgroup that is full, if one is."""
         first, last = self._points[0], self._points[-1]
+        ns = last.t_ns - first.t_ns
         for path in {proc.info.cgroup for proc in (job.trainer, *job.workers)}:
             newer, older = last.cgroups.get(path), first.cgroups.get(path)
-            if newer is None:
+            if newer is None or older is None:
                 continue
-            rates = cgroup_rates(older, newer, last.t_ns - first.t_ns) if older is not None else None
+            job.cgroup_version = newer.version
+            rates = cgroup_rates(older, newer, ns)
             share = (rates.throttled_periods_pct or 0.0) / 100 if rates is not None else 0.0
             if share >= job.throttled_periods and newer.quota_cpus is not None:
                 job.throttled_periods, job.quota_cpus = share, newer.quota_cpus
                 job.quota_path = newer.quota_path or newer.path
+            if _is_full(newer) and (counter_per_s(older.refaults, newer.refaults, ns) or 0.0) >= REFAULTS_PER_S:
+                job.memory_path, job.memory_limit_bytes = newer.path, newer.mem_limit_bytes
+
+
+def _is_full(cgroup: CgroupSample) -> bool:
+    """At its memory limit, but for what one reclaim frees."""
+    return cgroup.mem_bytes is not None and bool(cgroup.mem_limit_bytes) and cgroup.mem_bytes >= 0.9 * (cgroup.mem_limit_bytes or 0)

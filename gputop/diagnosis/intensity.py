@@ -1,0 +1,99 @@
+"""Utilization lies: what a GPU that is busy wastes. High utilization says only that some kernel ran.
+
+``light``   kernels that use few SMs: by GPM's SM activity, or where that is missing by power
+``slowed``  clocks held down by heat, a power brake or a lowered power limit
+``peer``    spinning in a collective until a slower rank arrives
+"""
+
+from __future__ import annotations
+
+from gputop.diagnosis.facts import Facts
+from gputop.diagnosis.facts import GpuFacts
+from gputop.diagnosis.facts import JobFacts
+
+BUSY = 0.7
+"""Utilization from which what a GPU does while busy is judged."""
+LIGHT_SM, LIGHT_POWER = 0.3, 0.25
+"""Share of the SMs (KempnerPulse: busy at less than 25 % SM is "busy-low-SM"), or of the power above idle, that is light."""
+IDLE_POWER = 0.15
+"""Of the limit, drawn by a GPU with a context and no work (H100 and H200: 70 to 115 of 700 W)."""
+SLOW_CLOCK = 0.85
+"""Of the highest SM clock; boost moves within the rest."""
+_BRAKES = 0x8 | 0x20 | 0x40 | 0x80
+_POWER_CAP = 0x4
+PEER = 0.2
+"""A rank is a straggler when its GPU idles for this much more of the time than its peers'."""
+
+
+def set_waste(facts: Facts) -> None:
+    """Fill in each job's ``waste`` and ``straggler``."""
+    for job in facts.jobs:
+        shares = [_waste(gpu) for gpu in job.gpus]
+        for kind in ("light", "slowed"):
+            share = sum(part for name, part in shares if name == kind) / max(1, len(shares))
+            if share > 0.0:
+                job.waste[kind] = share
+    for group in _groups(facts.jobs):
+        _set_straggler(group)
+
+
+def _waste(gpu: GpuFacts) -> tuple[str, float]:
+    if gpu.util is None or gpu.util < BUSY:
+        return "", 0.0
+    if slowed_by(gpu):
+        return "slowed", gpu.util * (1.0 - (gpu.sm_clock_mhz or 0.0) / (gpu.sm_clock_max_mhz or 1.0))
+    working = intensity(gpu)
+    limit = LIGHT_SM if gpu.sm_active is not None else LIGHT_POWER
+    return ("light", gpu.util * (1.0 - working)) if working is not None and working <= limit else ("", 0.0)
+
+
+def slowed_by(gpu: GpuFacts) -> int:
+    """The clock-event bits that hold the SM clock under `SLOW_CLOCK`; a power cap counts where someone lowered the limit."""
+    if not gpu.sm_clock_mhz or not gpu.sm_clock_max_mhz or gpu.sm_clock_mhz > SLOW_CLOCK * gpu.sm_clock_max_mhz:
+        return 0
+    lowered = (gpu.power_limit_w or 0.0) < 0.95 * (gpu.power_limit_default_w or 0.0)
+    return gpu.throttle_mask & (_BRAKES | (_POWER_CAP if lowered else 0))
+
+
+def intensity(gpu: GpuFacts) -> float | None:
+    """How much of the GPU its kernels use while one runs, 0..1; None where neither SM activity nor power is known."""
+    if gpu.util is None or gpu.util <= 0.0:
+        return None
+    if gpu.sm_active is not None:
+        return min(1.0, gpu.sm_active / gpu.util)
+    if gpu.power_w is None or not gpu.power_limit_w:
+        return None
+    above_idle = gpu.power_w / gpu.power_limit_w - IDLE_POWER
+    return min(1.0, max(0.0, above_idle / (1.0 - IDLE_POWER) / gpu.util))
+
+
+def _groups(jobs: list[JobFacts]) -> list[list[JobFacts]]:
+    """Jobs that are ranks of one training: told so by WORLD_SIZE, with ranks that differ, started alike."""
+    groups: dict[tuple[str, ...], list[JobFacts]] = {}
+    for job in jobs:
+        info = job.trainer.info
+        size = info.env.get("WORLD_SIZE", "") or info.env.get("OMPI_COMM_WORLD_SIZE", "") or info.env.get("SLURM_NTASKS", "")
+        if job.trainer.role.rank is not None and size.isdigit() and int(size) > 1:
+            groups.setdefault((size, *info.cmdline), []).append(job)
+    return [group for group in groups.values() if len({job.trainer.role.rank for job in group}) == len(group) > 1]
+
+
+def _set_straggler(group: list[JobFacts]) -> None:
+    """The rank that the others wait for: its GPU idles while theirs spin, or they sleep while it does not."""
+    measured = [job for job in group if job.idle is not None]
+    if len(measured) < 2:
+        return
+    slowest = max(measured, key=_own_delay)
+    others = [job for job in measured if job is not slowest]
+    typical = sorted(_own_delay(job) for job in others)[len(others) // 2]
+    if _own_delay(slowest) - typical < PEER:
+        return
+    for job in measured:
+        job.straggler = slowest.trainer
+        if job is not slowest:
+            job.waste = {"peer": max(0.0, min(1.0 - (job.idle or 0.0), (slowest.idle or 0.0) - (job.idle or 0.0)))}
+
+
+def _own_delay(job: JobFacts) -> float:
+    """Idle GPU time that the rank spent by itself: not blocked on somebody else."""
+    return max(0.0, (job.idle or 0.0) - job.trainer.state.fractions.get("blocked", 0.0))

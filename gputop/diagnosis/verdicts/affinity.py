@@ -1,0 +1,47 @@
+"""affinity: the job is held to some CPUs, these are full, and others idle.
+
+Threshold: its CPUs are fewer than the host's, and `capacity.IDLE` of a CPU or more idles outside them while workers are runnable.
+"""
+
+from __future__ import annotations
+
+from gputop.diagnosis import cpusets
+from gputop.diagnosis.capacity import IDLE
+from gputop.diagnosis.capacity import capacity
+from gputop.diagnosis.facts import Facts
+from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.model import Evidence
+from gputop.diagnosis.model import Fix
+from gputop.diagnosis.verdicts import Claims
+from gputop.diagnosis.verdicts import Finding
+from gputop.diagnosis.verdicts import Judge
+
+
+def _claim(job: JobFacts, facts: Facts) -> Claims:
+    cpus = capacity(job, facts)
+    if not cpus.pinned or cpus.idle_outside < IDLE or cpus.idle_outside <= cpus.idle_inside:
+        return {}
+    return {"data.runnable": 1.0, "main.runnable": 1.0, "data.running": 0.5 if len(job.workers) > len(cpus.allowed) else 0.0}
+
+
+def _tell(job: JobFacts, facts: Facts) -> Finding:
+    cpus = capacity(job, facts)
+    procs = job.workers or [job.trainer]
+    share = 100 * sum(proc.runnable for proc in procs) / len(procs)
+    mine, all_cpus = cpusets.spell(cpus.allowed), cpusets.spell(cpus.host)
+    elsewhere = f"{cpus.idle_outside:.1f} of the other CPUs idle"
+    detail = f"{len(procs)} processes are held to CPU {mine} and want it {share:.0f}% of the time in vain; {elsewhere}"
+    evidence = (
+        Evidence("allowed_cpus", float(len(cpus.allowed)), "CPUs", f"Cpus_allowed_list {mine} of {all_cpus}"),
+        Evidence("idle_outside_cpus", round(cpus.idle_outside, 2), "CPUs", "idle outside that list"),
+        Evidence("runq_pct", round(share, 1), "%", "runnable and not running"),
+    )
+    pids = " ".join(str(proc.pid) for proc in (job.trainer, *job.workers))
+    fixes = (
+        Fix("Let the job use all CPUs now", f"for p in {pids}; do taskset -apc {all_cpus} $p; done"),
+        Fix("And find who pins it (taskset, numactl, Slurm --cpus-per-task, a container's cpuset)", f"cat /proc/{job.trainer.pid}/cpuset"),
+    )
+    return Finding(detail, evidence, fixes, (), tuple(proc.pid for proc in procs))
+
+
+JUDGE = Judge("affinity", "input-bound", 40, _claim, _tell, needs="Cpus_allowed_list, /proc/stat")

@@ -1,0 +1,46 @@
+"""disk-io: workers (or a trainer that loads by itself) wait for block I/O.
+
+What is uninterruptible sleep by the probe or by samples of /proc, unless memory pressure makes it reclaim.
+"""
+
+from __future__ import annotations
+
+from gputop.diagnosis.facts import Facts
+from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.model import Evidence
+from gputop.diagnosis.model import Fix
+from gputop.diagnosis.verdicts import Claims
+from gputop.diagnosis.verdicts import Finding
+from gputop.diagnosis.verdicts import Judge
+
+
+def _claim(job: JobFacts, _facts: Facts) -> Claims:
+    reads = job.trainer.rates.read_bytes_per_s if job.trainer.rates is not None else None
+    writes = job.trainer.rates.write_bytes_per_s if job.trainer.rates is not None else None
+    loads_itself = (reads or 0.0) > (writes or 0.0)
+    return {"data.disk": 1.0, "main.disk": 1.0 if loads_itself else 0.0}
+
+
+def _tell(job: JobFacts, facts: Facts) -> Finding:
+    procs = job.workers or [job.trainer]
+    share = 100 * sum(proc.state.fractions.get("disk", 0.0) for proc in procs) / len(procs)
+    known = [proc.rates.read_bytes_per_s for proc in procs if proc.rates is not None and proc.rates.read_bytes_per_s is not None]
+    rate = sum(known) if known else None
+    busiest = facts.host.disk_busy
+    device = f" from {busiest[0]} ({100 * busiest[1]:.0f}% busy)" if busiest is not None and busiest[1] > 0.1 else ""
+    read = "" if rate is None else f", reading {rate / 1e6:.0f} MB/s{device}"
+    evidence = (
+        Evidence("disk_pct", round(share, 1), "%", "of the loaders' time in uninterruptible I/O wait"),
+        Evidence("read_bytes_per_s", None if rate is None else round(rate), "B/s", "they fetched from storage"),
+        Evidence("psi_io_pct", None if facts.host.psi_io is None else round(100 * facts.host.psi_io, 1), "%", "PSI io some"),
+    )
+    pid = max(procs, key=lambda proc: proc.state.fractions.get("disk", 0.0)).pid
+    fixes = (
+        Fix("See which files they read", f"ls -l /proc/{pid}/fd"),
+        Fix("Copy the data set to a faster disk or to memory, or pack many small files into few large ones (WebDataset, tar, LMDB)"),
+        Fix("Have more reads in flight", f"DataLoader(..., num_workers={2 * max(1, len(job.workers))}, prefetch_factor=4)"),
+    )
+    return Finding(f"{len(procs)} loaders waited for the disk {share:.0f}% of the time{read}", evidence, fixes)
+
+
+JUDGE = Judge("disk-io", "input-bound", 60, _claim, _tell, needs="state of the process; /proc/PID/io for the rates")

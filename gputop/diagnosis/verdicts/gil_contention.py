@@ -1,0 +1,56 @@
+"""gil-contention: threads of one Python process take turns at its interpreter lock.
+
+Threshold: a second thread runs for `OTHERS` of the time, the main thread waits for a lock while wanting to load, and all together
+use hardly more than one CPU (`ONE_CPU`) although CPUs are not what they wait for.
+"""
+
+from __future__ import annotations
+
+from gputop.diagnosis.facts import Facts
+from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.facts import ProcFacts
+from gputop.diagnosis.model import Evidence
+from gputop.diagnosis.model import Fix
+from gputop.diagnosis.verdicts import Claims
+from gputop.diagnosis.verdicts import Finding
+from gputop.diagnosis.verdicts import Judge
+
+OTHERS, ONE_CPU, LOCKED = 0.25, 1.25, 0.15
+
+
+def _claim(job: JobFacts, _facts: Facts) -> Claims:
+    claims: Claims = {}
+    suffering = [worker for worker in job.workers if fights(worker)]
+    if suffering and 2 * len(suffering) >= len(job.workers):
+        claims |= {"data.lock": 1.0, "data.unknown": 1.0, "data.running": 1.0, "data.runnable": 0.5}
+    if fights(job.trainer):
+        claims |= {"main.lock": 1.0, "main.unknown": 1.0, "main.computing": 0.5}
+    return claims
+
+
+def fights(proc: ProcFacts) -> bool:
+    """Its main thread waits for a lock while its other threads run, all on about one CPU."""
+    others = sum(proc.threads_run[1:])
+    locked = proc.kinds.get("lock", 0.0) + proc.kinds.get("unknown", 0.0)
+    return others >= OTHERS and locked >= LOCKED and sum(proc.threads_run) <= ONE_CPU and locked > proc.runnable
+
+
+def _tell(job: JobFacts, _facts: Facts) -> Finding:
+    procs = [proc for proc in (*job.workers, job.trainer) if fights(proc)] or [job.trainer]
+    worst = max(procs, key=lambda proc: sum(proc.threads_run[1:]))
+    main, others = 100 * worst.run, 100 * sum(worst.threads_run[1:])
+    shares = f"its other threads run {others:.0f}% of the time, its main thread gets {main:.0f}%"
+    detail = f"{worst.role.label} ({worst.pid}): {shares}, all on one CPU: they share one GIL"
+    evidence = (
+        Evidence("main_cpu_pct", round(main, 1), "%", "on-CPU share of the main thread"),
+        Evidence("other_threads_cpu_pct", round(others, 1), "%", "on-CPU share of its other threads together"),
+        Evidence("lock_pct", round(100 * worst.kinds.get("lock", 0.0), 1), "%", "of its time asleep on a lock"),
+    )
+    fixes = (
+        Fix("See what the threads run", f"gputop stacks {worst.pid}"),
+        Fix("Move the second thread's work into a process of its own, or use more workers with one thread each"),
+    )
+    return Finding(detail, evidence, fixes, (), tuple(proc.pid for proc in procs))
+
+
+JUDGE = Judge("gil-contention", "input-bound", 45, _claim, _tell, needs="schedstat of every thread")

@@ -1,0 +1,43 @@
+"""gpu-throttle: heat, a power brake or a lowered power limit holds the clocks down while the GPU is busy.
+
+Threshold: such a bit in half of the samples and the SM clock under `intensity.SLOW_CLOCK` of its highest.
+"""
+
+from __future__ import annotations
+
+from gputop.diagnosis.facts import Facts
+from gputop.diagnosis.facts import GpuFacts
+from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.intensity import slowed_by
+from gputop.diagnosis.model import Evidence
+from gputop.diagnosis.model import Fix
+from gputop.diagnosis.verdicts import Claims
+from gputop.diagnosis.verdicts import Finding
+from gputop.diagnosis.verdicts import Judge
+from gputop.fields import throttle_words
+
+
+def _claim(_job: JobFacts, _facts: Facts) -> Claims:
+    return {"gpu.slowed": 1.0}
+
+
+def _tell(job: JobFacts, _facts: Facts) -> Finding:
+    gpu = min((gpu for gpu in job.gpus if slowed_by(gpu)), key=lambda gpu: gpu.sm_clock_mhz or 0.0)
+    words = ", ".join(throttle_words(slowed_by(gpu)))
+    heat = "" if gpu.temp_c is None else f" at {gpu.temp_c:.0f} °C"
+    detail = f"GPU {gpu.index} runs at {gpu.sm_clock_mhz:.0f} of {gpu.sm_clock_max_mhz:.0f} MHz: {words}{heat}"
+    evidence = (
+        Evidence("sm_clock_mhz", gpu.sm_clock_mhz, "MHz", f"of {gpu.sm_clock_max_mhz:.0f} MHz; limited by: {words}"),
+        Evidence("temp_c", gpu.temp_c, "°C", "GPU temperature"),
+        Evidence("power_limit_w", gpu.power_limit_w, "W", f"its default is {gpu.power_limit_default_w or 0:.0f} W"),
+    )
+    return Finding(detail, evidence, tuple(_fixes(gpu)), (), (job.trainer.pid,))
+
+
+def _fixes(gpu: GpuFacts) -> list[Fix]:
+    if slowed_by(gpu) & 0x4:
+        return [Fix("Someone lowered the power limit: restore it", f"sudo nvidia-smi -i {gpu.index} -pl {gpu.power_limit_default_w:.0f}")]
+    return [Fix("Check fans, airflow and the room; see when it began", f"nvidia-smi -i {gpu.index} -q -d PERFORMANCE,TEMPERATURE,POWER")]
+
+
+JUDGE = Judge("gpu-throttle", "compute-bound", 85, _claim, _tell, needs="NVML clock event reasons and SM clock")

@@ -1,0 +1,43 @@
+"""lock-contention: workers wait for a lock (futex, flock, semaphore) that another one holds.
+
+A lock wait that turns over: workers that never move are hung instead.
+"""
+
+from __future__ import annotations
+
+from gputop.diagnosis.facts import Facts
+from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.model import Evidence
+from gputop.diagnosis.model import Fix
+from gputop.diagnosis.verdicts import Claims
+from gputop.diagnosis.verdicts import Finding
+from gputop.diagnosis.verdicts import Judge
+
+
+def _claim(job: JobFacts, _facts: Facts) -> Claims:
+    return {"data.lock": 1.0, "data.running": 1.0 if _one_at_a_time(job) else 0.0}
+
+
+def _one_at_a_time(job: JobFacts) -> bool:
+    """Several workers, all waiting for locks most of the time, together running on about one CPU: the holder's work is the queue's."""
+    locked = [worker for worker in job.workers if worker.kinds.get("lock", 0.0) >= 0.3]
+    return len(locked) >= 2 and sum(worker.run for worker in job.workers) <= 1.25
+
+
+def _tell(job: JobFacts, _facts: Facts) -> Finding:
+    share = 100 * sum(worker.state.waits.get("lock", 0.0) for worker in job.workers) / max(1, len(job.workers))
+    running = sum(worker.run for worker in job.workers)
+    detail = f"{len(job.workers)} workers waited for a lock {share:.0f}% of the time; together they run on {running:.1f} CPUs"
+    evidence = (
+        Evidence("lock_pct", round(share, 1), "%", "of the workers' time asleep in futex, flock or a semaphore"),
+        Evidence("running_cpus", round(running, 2), "CPUs", "used by all workers together"),
+    )
+    pids = " ".join(str(worker.pid) for worker in job.workers)
+    fixes = (
+        Fix("See which lock, and who holds it", f"gputop stacks {pids}"),
+        Fix("Give each worker its own handle or shard (HDF5, LMDB, SQLite, a file cache), opened in worker_init_fn"),
+    )
+    return Finding(detail, evidence, fixes)
+
+
+JUDGE = Judge("lock-contention", "input-bound", 66, _claim, _tell, needs="/proc/PID/syscall or wchan")

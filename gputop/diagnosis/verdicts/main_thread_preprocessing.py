@@ -1,0 +1,43 @@
+"""main-thread-preprocessing: the trainer itself loads, mixes or transforms between the steps, and the GPU waits meanwhile.
+
+It gets the main thread's own computing (and its own sleeping) that no smaller rule explains.
+"""
+
+from __future__ import annotations
+
+from gputop.diagnosis.facts import Facts
+from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.model import Evidence
+from gputop.diagnosis.model import Fix
+from gputop.diagnosis.verdicts import Claims
+from gputop.diagnosis.verdicts import Finding
+from gputop.diagnosis.verdicts import Judge
+
+
+def _claim(_job: JobFacts, _facts: Facts) -> Claims:
+    return {"main.computing": 1.0, "main.timer": 1.0, "main.child": 1.0}
+
+
+def _tell(job: JobFacts, _facts: Facts) -> Finding:
+    share = 100 * job.trainer.state.fractions.get("computing", 0.0)
+    ahead = sum(worker.state.fractions.get("ahead", 0.0) for worker in job.workers) / len(job.workers) if job.workers else None
+    beside = "it has no workers" if ahead is None else f"its {len(job.workers)} workers are ahead {100 * ahead:.0f}% of the time"
+    evidence = (
+        Evidence("main_cpu_pct", round(100 * job.trainer.run, 1), "%", "on-CPU share of the trainer's main thread"),
+        Evidence("workers_ahead_pct", None if ahead is None else round(100 * ahead, 1), "%", "of the workers' time with nothing to do"),
+    )
+    fixes = [Fix("See what it computes between the steps", f"gputop stacks {job.trainer.pid}")]
+    if not job.workers:
+        fixes.append(Fix("Load and transform in workers", "DataLoader(..., num_workers=4, persistent_workers=True)"))
+    else:
+        fixes.append(Fix("Move it into the Dataset or a collate_fn, which run in the workers", "DataLoader(..., collate_fn=...)"))
+    return Finding(
+        f"the trainer's main thread computes {share:.0f}% of the time between steps; {beside}",
+        evidence,
+        tuple(fixes),
+        (),
+        (job.trainer.pid,),
+    )
+
+
+JUDGE = Judge("main-thread-preprocessing", "input-bound", 95, _claim, _tell, needs="schedstat")

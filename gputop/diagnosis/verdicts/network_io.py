@@ -1,0 +1,39 @@
+"""network-io: workers wait on sockets or on a network file system."""
+
+from __future__ import annotations
+
+from gputop.diagnosis.facts import Facts
+from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.model import Evidence
+from gputop.diagnosis.model import Fix
+from gputop.diagnosis.verdicts import Claims
+from gputop.diagnosis.verdicts import Finding
+from gputop.diagnosis.verdicts import Judge
+
+
+def _claim(_job: JobFacts, _facts: Facts) -> Claims:
+    return {"data.network": 1.0, "data.poll": 1.0}
+
+
+def _tell(job: JobFacts, facts: Facts) -> Finding:
+    procs = job.workers or [job.trainer]
+    share = 100 * sum(proc.state.waits.get("network", 0.0) + proc.state.waits.get("poll", 0.0) for proc in procs) / len(procs)
+    rate, lost = facts.host.net_rx_bytes_per_s, facts.host.retrans_per_s
+    evidence = (
+        Evidence("network_pct", round(share, 1), "%", "of the workers' time asleep on sockets or a network file system"),
+        Evidence("net_rx_bytes_per_s", None if rate is None else round(rate), "B/s", "received by the host"),
+        Evidence("tcp_retrans_per_s", None if lost is None else round(lost, 1), "/s", "TCP segments sent again"),
+    )
+    received = "" if rate is None else f"; the host receives {rate / 1e6:.0f} MB/s"
+    pid = procs[0].pid
+    fixes = (
+        Fix("See whom they talk to, and how fast", f"ss -tinp | grep -A1 pid={pid}"),
+        Fix(
+            "Have more requests in flight, or cache the data set on this host",
+            f"DataLoader(..., num_workers={2 * max(1, len(job.workers))}, prefetch_factor=4)",
+        ),
+    )
+    return Finding(f"{len(procs)} workers waited for the network {share:.0f}% of the time{received}", evidence, fixes)
+
+
+JUDGE = Judge("network-io", "input-bound", 62, _claim, _tell, needs="/proc/PID/syscall or wchan")

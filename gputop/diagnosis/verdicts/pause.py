@@ -1,0 +1,50 @@
+"""pause: after steady training the trainer stops giving work for a while by its own will: checkpoint, evaluation on the CPU, a prompt.
+
+Threshold: one idle stretch of the GPU of at least `PAUSE_S`, after `tracks.STEADY_NS` of work, that holds most of the loss, while the
+trainer does not wait for data. No fault, unless it comes too often.
+"""
+
+from __future__ import annotations
+
+from gputop.diagnosis.facts import Facts
+from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.model import Evidence
+from gputop.diagnosis.model import Fix
+from gputop.diagnosis.states import DATA_WAIT
+from gputop.diagnosis.verdicts import Claims
+from gputop.diagnosis.verdicts import Finding
+from gputop.diagnosis.verdicts import Judge
+
+PAUSE_S, MOST = 0.7, 0.6
+
+
+def _claim(job: JobFacts, facts: Facts) -> Claims:
+    claims: Claims = {"main.stopped": 1.0}
+    lost_s = (job.idle or 0.0) * facts.seconds
+    stretch_s = min((gpu.stretch_s for gpu in job.gpus), default=0.0)
+    if stretch_s >= PAUSE_S and min(stretch_s, facts.seconds) >= MOST * lost_s and job.data < DATA_WAIT:
+        claims |= {pool: 1.0 for pool in job.pools if pool.startswith("main.") and pool != "main.runnable"}
+    return claims
+
+
+def _tell(job: JobFacts, _facts: Facts) -> Finding:
+    stretch_s = max((gpu.stretch_s for gpu in job.gpus), default=0.0)
+    rates = job.trainer.rates
+    written = rates.write_bytes_per_s if rates is not None else None
+    fractions = {word: share for word, share in job.trainer.state.fractions.items() if word not in ("waiting-gpu", "waiting-data")}
+    word = max(fractions, key=fractions.__getitem__, default="blocked")
+    saves = written is not None and written >= 1e6
+    what = (
+        f"it writes {(written or 0.0) / 1e6:.0f} MB/s: a checkpoint"
+        if saves
+        else f"its main thread is {word}, its workers have batches ready"
+    )
+    evidence = (
+        Evidence("gpu_idle_s", round(stretch_s, 2), "s", "without any work, after steady training"),
+        Evidence("write_bytes_per_s", None if written is None else round(written), "B/s", "written by the trainer"),
+    )
+    fixes = (Fix("Write checkpoints beside the training", "torch.distributed.checkpoint.async_save(...)"),) if saves else ()
+    return Finding(f"no work for the GPU for {stretch_s:.1f} s; {what}", evidence, fixes, (), (job.trainer.pid,))
+
+
+JUDGE = Judge("pause", "idle", 35, _claim, _tell, fault=False, needs="GPU utilization, schedstat")

@@ -1,0 +1,51 @@
+"""small-kernels: the host launches kernels too small to fill the GPU, one after the other, and is the slower of the two.
+
+Threshold: few SMs at work (`intensity`) while the trainer is busy launching for `LAUNCHING` of the time; a trainer that mostly waits
+for the GPU has undersized work instead.
+"""
+
+from __future__ import annotations
+
+from gputop.diagnosis import intensity
+from gputop.diagnosis.facts import Facts
+from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.model import Evidence
+from gputop.diagnosis.model import Fix
+from gputop.diagnosis.verdicts import Claims
+from gputop.diagnosis.verdicts import Finding
+from gputop.diagnosis.verdicts import Judge
+
+LAUNCHING = 0.25
+FEW = 0.35
+
+
+def _claim(job: JobFacts, _facts: Facts) -> Claims:
+    if job.trainer.state.fractions.get("computing", 0.0) < LAUNCHING:
+        return {}
+    claims: Claims = {"gpu.light": 1.0}
+    working = [part for part in (intensity.intensity(gpu) for gpu in job.gpus) if part is not None]
+    if working and min(working) <= FEW and (job.idle or 0.0) < 0.8:
+        claims["main.computing"] = 1.0
+    return claims
+
+
+def _tell(job: JobFacts, _facts: Facts) -> Finding:
+    gpu = min(job.gpus, key=lambda gpu: intensity.intensity(gpu) or 1.0)
+    share, working = 100 * job.trainer.state.fractions.get("computing", 0.0), intensity.intensity(gpu)
+    used = "" if working is None else f", which use {100 * working:.0f}% of the GPU while they run"
+    detail = f"the trainer's main thread is on the CPU {share:.0f}% of the time launching kernels{used}"
+    evidence = (
+        Evidence("util_pct", None if gpu.util is None else round(100 * gpu.util, 1), "%", "of the time some kernel ran"),
+        Evidence("sm_active_pct", None if gpu.sm_active is None else round(100 * gpu.sm_active, 1), "%", "of the SMs had work"),
+        Evidence("power_w", None if gpu.power_w is None else round(gpu.power_w, 1), "W", f"of {gpu.power_limit_w or 0:.0f} W"),
+        Evidence("main_cpu_pct", round(share, 1), "%", "on-CPU share of the trainer's main thread"),
+    )
+    fixes = (
+        Fix("Launch many kernels at once, by CUDA graphs", 'model = torch.compile(model, mode="reduce-overhead")'),
+        Fix("Fuse the optimizer's kernels", "torch.optim.AdamW(..., fused=True)"),
+        Fix("Or give each kernel more to do: a larger batch"),
+    )
+    return Finding(detail, evidence, fixes, (), (job.trainer.pid,))
+
+
+JUDGE = Judge("small-kernels", "busy-not-working", 82, _claim, _tell, needs="GPM SM activity, or power and its limit")

@@ -1,0 +1,56 @@
+"""sync-storm: the trainer waits for the GPU after every few operations (.item(), print, nonzero), so that the two take turns.
+
+Threshold: `SYNCS_PER_S` synchronize calls a second where probed, else that many voluntary switches of the main thread, which a
+step of a few milliseconds with one sync stays far under.
+"""
+
+from __future__ import annotations
+
+from gputop.diagnosis.facts import Facts
+from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.facts import ProcFacts
+from gputop.diagnosis.model import Evidence
+from gputop.diagnosis.model import Fix
+from gputop.diagnosis.verdicts import Claims
+from gputop.diagnosis.verdicts import Finding
+from gputop.diagnosis.verdicts import Judge
+
+SYNCS_PER_S = 400.0
+_BETWEEN = ("main.sync", "main.computing", "main.timer", "main.driver", "main.poll", "main.lock", "main.unknown", "main.transfer")
+
+
+def _claim(job: JobFacts, _facts: Facts) -> Claims:
+    return dict.fromkeys(_BETWEEN, 1.0) if _rate(job) >= SYNCS_PER_S else {}
+
+
+def _rate(job: JobFacts) -> float:
+    """Waits for the GPU per second; short of the probe, sleeps of a main thread that has no other reason to sleep so often."""
+    if job.calls is not None:
+        return job.calls.sync_per_s + job.calls.copy_per_s
+    worked = job.idle is not None and job.idle < 0.9
+    return _sleeps_per_s(job.trainer) if worked else 0.0
+
+
+def _sleeps_per_s(trainer: ProcFacts) -> float:
+    rates = trainer.rates
+    return (rates.main_vol_per_s or 0.0) if rates is not None else 0.0
+
+
+def _tell(job: JobFacts, _facts: Facts) -> Finding:
+    calls, rate = job.calls, _rate(job)
+    what = "synchronizing calls" if calls is not None else "sleeps of the main thread, as many as synchronizing calls make"
+    detail = f"{rate:.0f} {what} per second: GPU and host take turns instead of overlapping"
+    evidence = (
+        Evidence("syncs_per_s", None if calls is None else round(calls.sync_per_s, 1), "/s", "synchronize calls"),
+        Evidence("sync_pct", None if calls is None else round(100 * calls.sync, 1), "%", "of the trainer's time inside them"),
+        Evidence("sleeps_per_s", round(_sleeps_per_s(job.trainer), 1), "/s", "voluntary switches of the main thread"),
+    )
+    fixes = (
+        Fix("Find the call that waits: .item(), .cpu(), print(tensor), nonzero(), boolean masks", f"gputop stacks {job.trainer.pid}"),
+        Fix("Let torch name each one", 'torch.cuda.set_sync_debug_mode("warn")'),
+        Fix("Keep the loss on the GPU and read it every hundred steps"),
+    )
+    return Finding(detail, evidence, fixes, (), (job.trainer.pid,))
+
+
+JUDGE = Judge("sync-storm", "wait-heavy", 78, _claim, _tell, needs="CUDA uprobes, or the main thread's voluntary switches")

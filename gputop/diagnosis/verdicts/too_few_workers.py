@@ -1,0 +1,41 @@
+"""too-few-workers: the workers run freely all the time and CPUs that more of them could use idle.
+
+Threshold: fewer workers than CPUs the job may use, and `SPARE` of a CPU idle among these.
+"""
+
+from __future__ import annotations
+
+from gputop.diagnosis.capacity import capacity
+from gputop.diagnosis.facts import Facts
+from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.model import Evidence
+from gputop.diagnosis.model import Fix
+from gputop.diagnosis.verdicts import Claims
+from gputop.diagnosis.verdicts import Finding
+from gputop.diagnosis.verdicts import Judge
+
+SPARE = 0.4
+
+
+def _claim(job: JobFacts, facts: Facts) -> Claims:
+    cpus = capacity(job, facts)
+    if not job.workers or len(job.workers) >= len(cpus.allowed) or cpus.idle_inside < SPARE:
+        return {}
+    return {"data.running": 1.0}
+
+
+def _tell(job: JobFacts, facts: Facts) -> Finding:
+    cpus = capacity(job, facts)
+    share = 100 * sum(worker.run for worker in job.workers) / len(job.workers)
+    workers = len(job.workers)
+    who = "its only worker runs" if workers == 1 else f"all {workers} workers run"
+    detail = f"{who} {share:.0f}% of the time, while {cpus.idle_inside:.1f} of the {len(cpus.allowed)} CPUs it may use idle"
+    evidence = (
+        Evidence("worker_cpu_pct", round(share, 1), "%", "on-CPU share of the workers' loading threads"),
+        Evidence("idle_cpus", round(cpus.idle_inside, 2), "CPUs", "idle among those it may use"),
+    )
+    more = min(len(cpus.allowed), workers + max(1, int(cpus.idle_inside)))
+    return Finding(detail, evidence, (Fix("Start more workers", f"DataLoader(..., num_workers={more})"),))
+
+
+JUDGE = Judge("too-few-workers", "input-bound", 70, _claim, _tell, needs="schedstat, /proc/stat")

@@ -1,0 +1,46 @@
+"""worker-oversubscription: the job has more runnable workers (or threads in them) than CPUs, and they wait for one another.
+
+It gets the run-queue delay that no stranger, quota or affinity explains, while the CPUs the job may use are full.
+"""
+
+from __future__ import annotations
+
+from gputop.diagnosis.capacity import IDLE
+from gputop.diagnosis.capacity import capacity
+from gputop.diagnosis.facts import Facts
+from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.model import Evidence
+from gputop.diagnosis.model import Fix
+from gputop.diagnosis.verdicts import Claims
+from gputop.diagnosis.verdicts import Finding
+from gputop.diagnosis.verdicts import Judge
+
+
+def _claim(job: JobFacts, facts: Facts) -> Claims:
+    cpus = capacity(job, facts)
+    if facts.host.busy and cpus.idle_inside > IDLE * len(cpus.allowed):
+        return {}
+    return {"data.runnable": 1.0, "main.runnable": 1.0}
+
+
+def _tell(job: JobFacts, facts: Facts) -> Finding:
+    cpus = capacity(job, facts)
+    share = 100 * sum(worker.runnable for worker in job.workers) / max(1, len(job.workers))
+    detail = f"{len(job.workers)} workers share {len(cpus.allowed)} CPUs and wait for one another {share:.0f}% of the time"
+    evidence = (
+        Evidence("runq_pct", round(share, 1), "%", "the workers' mean run-queue delay"),
+        Evidence("wanted_cpus", round(cpus.wanted, 1), "CPUs", f"wanted by the job, of {len(cpus.allowed)} it may use"),
+    )
+    return Finding(detail, evidence, tuple(_fixes(job, len(cpus.allowed))))
+
+
+def _fixes(job: JobFacts, cpus: int) -> list[Fix]:
+    fixes = []
+    if any(sum(worker.threads_run[1:]) > 0.5 for worker in job.workers):
+        fixes.append(Fix("Each worker runs several compute threads: give each one", "export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1"))
+    if len(job.workers) > cpus:
+        fixes.append(Fix(f"No more workers than the {cpus} CPUs it may use", f"DataLoader(..., num_workers={max(1, cpus)})"))
+    return fixes
+
+
+JUDGE = Judge("worker-oversubscription", "input-bound", 55, _claim, _tell, needs="schedstat, /proc/stat")

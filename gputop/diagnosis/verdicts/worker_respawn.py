@@ -1,0 +1,39 @@
+"""worker-respawn: workers are made anew at each epoch, and the GPU waits until they have imported, opened and loaded.
+
+Threshold: workers born after the first set, the lost time lying in their first `chain.YOUNG_NS` or in the trainer's making of them.
+"""
+
+from __future__ import annotations
+
+from gputop.diagnosis.facts import Facts
+from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.model import Evidence
+from gputop.diagnosis.model import Fix
+from gputop.diagnosis.verdicts import Claims
+from gputop.diagnosis.verdicts import Finding
+from gputop.diagnosis.verdicts import Judge
+
+RECENT_NS = 3_000_000_000
+_MAKING = ("main.computing", "main.child", "main.sync", "main.lock", "main.pipe", "main.poll", "main.unknown", "main.timer", "main.network")
+
+
+def _claim(job: JobFacts, facts: Facts) -> Claims:
+    claims = {"data.starting": 1.0}
+    if job.births and facts.t_ns - job.births[-1] < RECENT_NS:
+        claims |= dict.fromkeys(_MAKING, 1.0)
+        claims |= {"data.running": 0.5, "data.ahead": 1.0}
+    return claims
+
+
+def _tell(job: JobFacts, facts: Facts) -> Finding:
+    born = len(job.births)
+    span = max(1.0, (facts.t_ns - job.births[0]) / 1e9) if job.births else 0.0
+    detail = f"{born} workers were started in the last {span:.0f} s: each epoch makes its workers anew and waits for their first batches"
+    evidence = (Evidence("workers_started", float(born), "", f"workers born after the first set, in {span:.0f} s"),)
+    fixes = [Fix("Keep the workers over epochs", f"DataLoader(..., num_workers={len(job.workers) or born}, persistent_workers=True)")]
+    if any("--multiprocessing-fork" in worker.info.cmdline for worker in job.workers):
+        fixes.append(Fix("Spawned workers import everything again; fork does not", 'DataLoader(..., multiprocessing_context="fork")'))
+    return Finding(detail, evidence, tuple(fixes), (), tuple(worker.pid for worker in job.workers))
+
+
+JUDGE = Judge("worker-respawn", "input-bound", 30, _claim, _tell, needs="the process list")
