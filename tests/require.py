@@ -26,7 +26,15 @@ def _ebpf() -> str:
     return "" if probe.returncode == 0 else "bcc is missing: apt install python3-bpfcc"
 
 
-_PARTS: dict[str, Callable[[], str]] = {"torch": _torch, "cc": _cc, "ebpf": _ebpf}
+def _nvitop() -> str:
+    return "" if importlib.util.find_spec("nvitop") else "nvitop is not installed: pip install nvitop==1.7.2"
+
+
+def _nvtop() -> str:
+    return "" if shutil.which("nvtop") and shutil.which("script") else "no nvtop: apt install nvtop (Debian keeps it in contrib)"
+
+
+_PARTS: dict[str, Callable[[], str]] = {"torch": _torch, "cc": _cc, "ebpf": _ebpf, "nvitop": _nvitop, "nvtop": _nvtop}
 
 
 def require(*parts: str) -> None:

@@ -1,0 +1,224 @@
+"""The NVML source on healthy GPUs: what it reads, in which tier, and how it says when."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gputop.board import Board
+from gputop.sources.nvml.fast import PcieCounters
+from tests.require import require
+from tests.sources.nvml_rig import Rig
+from tests.sources.nvml_rig import load
+from tests.sources.nvml_rig import stub
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+    require("cc")
+    load(stub())
+    monkeypatch.setenv("GPUTOP_NVML_CONTROL", str(tmp_path / "gpus.conf"))
+    monkeypatch.delenv("GPUTOP_SIMGPU", raising=False)
+    rig = Rig(tmp_path)
+    yield rig
+    rig.close()
+
+
+def test_every_field_comes_from_its_call(rig: Rig) -> None:
+    rig.set(
+        "gpus 2", "driver 570.10", "cuda 12.8", "util 61", "mem_util 7", "mem_used_mib 2048", "power_mw 321500", "temp 66", "mem_temp 71",
+        "sm_clock 1755", "mem_clock 2619", "throttle 4", "pstate 2", "fan 44", "pcie_gen 4", "pcie_width 8", "enc 3", "dec 5",
+        "ecc_corrected 9", "ecc_uncorrected 1", "retired 3", "remapped 2", "compute_mode 3", "sm_active 31", "sm_occupancy 12",
+        "tensor 20", "dram 15", "power_limit_mw 650000", "nvlink_mb_s 100", "pcie_tx_mb_s 50", "pcie_rx_mb_s 900", "gpu1.util 3",
+    )  # fmt: skip
+    source = rig.source()
+    state = source.open()
+    assert (state.state, state.detail["driver"], state.detail["cuda"], state.detail["gpus"]) == ("ok", "570.10", "12.8", "2")
+    rig.until(source, lambda board: "sm_active_pct" in board.gpus[0].values and "remapped_rows" in board.gpus[1].values)
+    got = rig.gpu(0).values
+    expected = {
+        "name": "NVIDIA H200", "architecture": "Hopper", "pci_bus_id": "00000000:10:00.0", "lost": False, "util_pct": 61.0,
+        "mem_util_pct": 7.0, "mem_used_bytes": 2048 * MIB, "mem_total_bytes": 143771 * MIB, "mem_reserved_bytes": 536 * MIB,
+        "power_w": 321.5, "power_instant": True, "temp_c": 66.0, "mem_temp_c": 71.0, "sm_clock_mhz": 1755, "mem_clock_mhz": 2619,
+        "sm_clock_max_mhz": 1980, "throttle_mask": 4, "pstate": 2, "fan_pct": 44.0, "pcie_gen": 4, "pcie_gen_max": 5, "pcie_width": 8,
+        "enc_pct": 3.0, "dec_pct": 5.0, "ecc_corrected": 9, "ecc_uncorrected": 1, "retired_pages": 3, "remapped_rows": 2,
+        "compute_mode": "Exclusive Process", "sm_active_pct": 31.0, "sm_occupancy_pct": 12.0, "tensor_active_pct": 20.0,
+        "dram_active_pct": 15.0, "power_limit_w": 650.0, "power_limit_default_w": 700.0, "nvlink_links": 18, "mig_mode": False,
+    }  # fmt: skip
+    assert {name: got.get(name) for name in expected} == expected
+    assert rig.gpu(1).values["util_pct"] == 3.0
+    assert got["nvml_calls"] > 10
+    assert got["nvml_ns"] > 0
+    assert set(rig.gpu(0).missing) == {"pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"}
+
+
+def test_counters_grow_at_the_rate_of_the_traffic(rig: Rig) -> None:
+    rig.set("gpus 1", "pcie_tx_mb_s 50", "pcie_rx_mb_s 900", "nvlink_mb_s 100", "power_mw 200000")
+    source = rig.opened()
+    rig.until(source, lambda board: "energy_mj" in board.gpus[0].values)
+    first, first_ns = dict(rig.gpu().values), rig.gpu().read_ns["pcie_rx_bytes"]
+    rig.until(source, lambda board: board.gpus[0].read_ns["pcie_rx_bytes"] - first_ns > 500_000_000)
+    seconds = (rig.gpu().read_ns["pcie_rx_bytes"] - first_ns) / 1e9
+    rates = {name: (rig.gpu().values[name] - first[name]) / seconds for name in ("pcie_rx_bytes", "pcie_tx_bytes", "energy_mj")}
+    assert rates == pytest.approx({"pcie_rx_bytes": 900e6, "pcie_tx_bytes": 50e6, "energy_mj": 200e3}, rel=0.1)
+
+
+def test_utilization_is_stamped_when_the_driver_took_it(rig: Rig) -> None:
+    rig.set("gpus 1", "util 90", "util_low 10", "wave_ms 400")
+    source = rig.opened()
+    stamps: dict[int, float] = {}
+    deadline = time.monotonic() + 20
+    while len(stamps) < 7 and time.monotonic() < deadline:
+        for gpu in rig.read(source).gpus:
+            if gpu.util_t_ns is not None:
+                assert gpu.util_t_ns <= gpu.t_ns + 5_000_000
+                stamps[gpu.util_t_ns // 10_000_000] = gpu.util_pct
+        time.sleep(0.02)
+    taken = sorted(stamps)
+    # the driver refreshes every 1/6 s; a reading that came twice has one stamp (all within the jitter of two clocks)
+    gaps = [newer - older for older, newer in pairwise(taken) if newer - older > 1]
+    assert gaps
+    assert all(gap % 16.6667 < 2 or gap % 16.6667 > 15 for gap in gaps)
+    assert {10.0, 90.0} >= set(stamps.values())
+
+
+def test_stale_samples_are_not_passed_off_as_fresh(rig: Rig) -> None:
+    rig.set("gpus 1", "util 40", "stale_samples 60")
+    source = rig.opened()
+    rig.until(source, lambda board: "util_pct" in board.gpus[0].values)
+    assert rig.gpu().values["util_pct"] == 40.0
+    assert "util_t_ns" not in rig.gpu().values
+    assert "no fresh" in rig.gpu().missing["util_t_ns"]
+
+
+def test_power_says_whether_it_is_instantaneous(rig: Rig) -> None:
+    rig.set("gpus 1", "power_mw 500000", "power_avg_mw 100000", "error.Field186 NOT_SUPPORTED")
+    source = rig.opened()
+    rig.until(source, lambda board: "power_w" in board.gpus[0].values)
+    assert (rig.gpu().values["power_w"], rig.gpu().values["power_instant"]) == (100.0, False)
+
+
+def test_pcie_rates_are_read_only_where_there_are_no_counters(rig: Rig) -> None:
+    no_counters = ("gpu1.error.Field197 NOT_SUPPORTED", "gpu1.error.Field198 NOT_SUPPORTED")
+    rig.set("gpus 2", f"log {rig.log}", "pcie_tx_mb_s 5", "pcie_rx_mb_s 7", *no_counters)
+    source = rig.opened()
+    rig.until(source, lambda board: "pcie_rx_bytes_per_s" in board.gpus[1].values)
+    assert rig.gpu(1).values["pcie_tx_bytes_per_s"] == 5e6
+    assert rig.gpu(1).values["pcie_rx_bytes_per_s"] == 7e6
+    assert "not supported" in rig.gpu(1).missing["pcie_rx_bytes"]
+    assert "pcie_rx_bytes" in rig.gpu(0).values
+    assert not rig.calls("PcieThroughput", gpu=0)
+
+
+def test_counters_of_32_bits_go_on_when_they_wrap() -> None:
+    counters = PcieCounters.__new__(PcieCounters)
+    counters._last, counters._wrapped = [0, 0], [0, 0]
+    seen = []
+    for count in (4_294_967_000, 200, 300):
+        counters._fields = SimpleNamespace(read=lambda: None, number=lambda _, count=count: count, is_32_bit=lambda _: True)
+        values: dict[str, object] = {}
+        counters(values, {})
+        seen.append(values["pcie_tx_bytes"])
+    assert seen == [4_294_967_000, (1 << 32) + 200, (1 << 32) + 300]
+
+
+def test_process_lists_with_memory_and_sm_share(rig: Rig) -> None:
+    me, parent = os.getpid(), os.getppid()
+    rig.set(
+        "gpus 2",
+        f"gpu0.procs {me}:1024:50:C, {me}:1024:50:G, {parent}:-:0:C, 77:5:3:M",
+        "gpu1.procs " + ",".join(f"{pid}:10:0" for pid in range(1000, 1200)),
+    )
+    source = rig.opened()
+    rig.until(source, lambda board: "procs" in board.gpus[0].values and "procs" in board.gpus[1].values)
+    listed = {proc.pid: proc for proc in rig.gpu(0).values["procs"]}
+    assert (listed[me].kind, listed[me].mem_bytes, listed[me].sm_pct) == ("C+G", 1024 * MIB, 50.0)
+    assert (listed[parent].kind, listed[parent].mem_bytes, listed[parent].sm_pct) == ("C", None, 0.0)
+    assert listed[77].kind == "C"
+    assert len(rig.gpu(1).values["procs"]) == 200
+    assert source.pids == {me, parent, 77, *range(1000, 1200)}
+    rig.set("gpus 2", f"gpu0.procs {me}:1:1:C")
+    rig.until(source, lambda _: source.pids == {me})
+    assert rig.gpu(1).values["procs"] == []
+
+
+def test_mig_instances(rig: Rig) -> None:
+    rig.set("gpus 1", "util 50", "mig 1g.18gb:7:18000:500:16:33, 3g.71gb:2:71000:9000:60:80", "procs 4242:100:0:C:7")
+    source = rig.opened()
+    rig.until(source, lambda board: [mig.sm_active_pct for mig in board.gpus[0].values["mig"]] == [33.0, 80.0])
+    first, second = rig.gpu().values["mig"]
+    assert (first.index, first.gpu_instance, first.profile, first.sm_count, first.mem_used_bytes) == (0, 7, "1g.18gb", 16, 500 * MIB)
+    assert second.mem_total_bytes == 71000 * MIB
+    assert second.uuid.startswith("MIG-")
+    assert rig.gpu().values["procs"][0].gpu_instance == 7
+    assert rig.gpu().missing["util_pct"] == "not available while MIG is on"
+
+
+def test_xid_is_reported_when_it_happens(rig: Rig) -> None:
+    rig.set("gpus 2")
+    source = rig.opened()
+    rig.until(source, lambda board: "temp_c" in board.gpus[1].values)
+    assert "xid" not in rig.gpu(1).values
+    rig.set("gpus 2", "gpu1.xid 79")
+    rig.until(source, lambda board: "xid" in board.gpus[1].values)
+    assert rig.gpu(1).values["xid"] == 79
+    assert "xid" not in rig.gpu(0).values
+
+
+def test_without_gpm_the_sm_fields_say_so(rig: Rig) -> None:
+    rig.set("gpus 1", "arch 8")
+    source = rig.opened()
+    rig.until(source, lambda board: "sm_active_pct" in board.gpus[0].missing)
+    assert rig.gpu().missing["tensor_active_pct"] == "not supported on this GPU"
+    assert rig.gpu().values["architecture"] == "Ada"
+
+
+def test_a_key_frame_alone_says_everything(rig: Rig) -> None:
+    rig.set("gpus 2", "error.FanSpeed NOT_SUPPORTED", f"procs {os.getpid()}:10:5")
+    source = rig.opened()
+    rig.until(source, lambda board: "remapped_rows" in board.gpus[1].values and "sm_active_pct" in board.gpus[0].values)
+    for _ in range(5):
+        rig.read(source)
+    key = rig.read(source, key=True)
+    alone = Board()
+    alone.fold(key)
+    for index in (0, 1):
+        assert set(alone.gpus[index].values) >= set(rig.gpu(index).values)
+        assert alone.gpus[index].missing["fan_pct"] == "not supported on this GPU"
+        # an old reading keeps its own time
+        assert alone.gpus[index].read_ns["remapped_rows"] < key.t_ns
+
+
+def test_only_the_gpus_asked_for(rig: Rig) -> None:
+    rig.set("gpus 4", f"log {rig.log}")
+    source = rig.opened(gpus=frozenset({2}))
+    rig.until(source, lambda board: "util_pct" in board.gpus[2].values)
+    assert set(rig.board.gpus) == {2}
+    assert not rig.calls("UtilizationRates", gpu=0)
+
+
+def test_tiers(rig: Rig) -> None:
+    rig.set("gpus 1", f"log {rig.log}")
+    source = rig.opened(interval_ns=50_000_000)
+    rig.until(source, lambda _: len(rig.calls("ComputeRunningProcesses")) >= 4)
+    ticks, lists = rig.calls("UtilizationRates"), rig.calls("ComputeRunningProcesses")
+    apart = [newer - older for older, newer in pairwise(ticks)]
+    assert sorted(apart)[len(apart) // 2] == pytest.approx(50e6, rel=0.3)
+    assert len(ticks) > 5 * len(lists)
+    assert len(rig.calls("RemappedRows")) == 1
+
+
+def test_the_library_is_shut_down_last(rig: Rig) -> None:
+    rig.set("gpus 3", f"log {rig.log}")
+    source = rig.opened()
+    rig.until(source, lambda board: len(board.gpus) == 3)
+    source.close()
+    assert rig.log.read_text().splitlines()[-1].startswith("Shutdown")

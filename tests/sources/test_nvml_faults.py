@@ -1,0 +1,219 @@
+"""The NVML source where the driver is absent, old, slow, failing or hanging, and GPUs come and go."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gputop.sources import Unavailable
+from gputop.sources.nvml.gpu import READ_FIELDS
+from tests.require import require
+from tests.sources.nvml_rig import Rig
+from tests.sources.nvml_rig import load
+from tests.sources.nvml_rig import stub
+
+
+@pytest.fixture
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+    require("cc")
+    load(stub())
+    monkeypatch.setenv("GPUTOP_NVML_CONTROL", str(tmp_path / "gpus.conf"))
+    monkeypatch.delenv("GPUTOP_SIMGPU", raising=False)
+    rig = Rig(tmp_path)
+    yield rig
+    rig.close()
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("DRIVER_NOT_LOADED", "not loaded"),
+        ("LIB_RM_VERSION_MISMATCH", "version mismatch"),
+        ("NO_PERMISSION", "no permission"),
+        ("UNKNOWN", "does not start"),
+    ],
+)
+def test_a_driver_that_does_not_start_says_why(rig: Rig, fault: str, reason: str) -> None:
+    rig.set(f"error.Init {fault}")
+    with pytest.raises(Unavailable) as caught:
+        rig.opened()
+    assert reason in caught.value.reason
+    assert caught.value.remedy
+
+
+def test_no_library() -> None:
+    code = "from gputop.sources.nvml import NvmlSource; from gputop.sources import Settings; NvmlSource(Settings()).open()"
+    env = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False, cwd=Path(__file__).parents[2])
+    if run.returncode == 0:
+        pytest.skip("this machine has an NVIDIA driver")
+    assert "Unavailable: no NVIDIA driver: libnvidia-ml.so.1 is not found" in run.stderr
+
+
+def test_no_gpu_and_no_such_gpu(rig: Rig) -> None:
+    rig.set("gpus 0")
+    with pytest.raises(Unavailable, match="finds no GPU"):
+        rig.opened()
+    rig.set("gpus 2")
+    with pytest.raises(Unavailable, match="no GPU 7"):
+        rig.opened(gpus=frozenset({7}))
+
+
+def test_a_driver_that_appears_later_is_used(rig: Rig) -> None:
+    rig.set("error.Init DRIVER_NOT_LOADED")
+    source = rig.source()
+    with pytest.raises(Unavailable):
+        source.open()
+    rig.set("gpus 1", "util 12")
+    assert source.open().state == "ok"
+    rig.until(source, lambda board: board.gpus[0].values["util_pct"] == 12.0)
+
+
+def test_a_driver_that_takes_its_time_to_start_holds_nobody_up(rig: Rig) -> None:
+    rig.set("gpus 1", "util 12", "hang.Init 1500")
+    source = rig.source()
+    began = time.monotonic()
+    state = source.open()
+    assert time.monotonic() - began < 1.2
+    assert (state.state, state.reason) == ("partial", "the driver has not answered yet")
+    rig.until(source, lambda board: board.gpus[0].values["util_pct"] == 12.0)
+    rig.until(source, lambda _: any(changed.state == "ok" for changed in rig.changed))
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("NOT_SUPPORTED", "not supported on this GPU"),
+        ("NO_PERMISSION", "no permission"),
+        ("UNKNOWN", "the driver failed"),
+        ("FUNCTION_NOT_FOUND", "too old"),
+    ],
+)
+def test_a_call_that_fails_costs_its_own_fields_only(rig: Rig, code: str, reason: str) -> None:
+    rig.set("gpus 1", "util 70", f"error.*Clock* {code}", f"error.Temperature {code}", f"error.ComputeRunningProcesses {code}")
+    source = rig.opened()
+    rig.until(source, lambda board: {"sm_clock_mhz", "throttle_mask", "temp_c", "procs"} <= set(board.gpus[0].missing))
+    for field in ("sm_clock_mhz", "mem_clock_mhz", "sm_clock_max_mhz", "throttle_mask", "temp_c", "procs"):
+        assert reason in rig.gpu().missing[field]
+        assert field not in rig.gpu().values
+    assert rig.gpu().values["util_pct"] == 70.0
+
+
+def test_what_is_not_supported_is_asked_seldom(rig: Rig) -> None:
+    rig.set("gpus 1", f"log {rig.log}", "error.ClockInfo NOT_SUPPORTED", "error.TotalEnergyConsumption NO_PERMISSION")
+    source = rig.opened()
+    rig.until(source, lambda _: len(rig.calls("UtilizationRates")) > 60)
+    assert len(rig.calls("ClockInfo")) == 2  # SM and memory, once each
+    assert len(rig.calls("TotalEnergyConsumption")) == 1
+
+
+def test_everything_not_supported(rig: Rig) -> None:
+    rig.set("gpus 1", "error.* NOT_SUPPORTED")
+    source = rig.opened()
+    rig.until(source, lambda board: {"util_pct", "power_w", "procs", "temp_c", "remapped_rows"} <= set(board.gpus[0].missing))
+    assert not set(rig.gpu().values) - {"lost", "nvml_ns", "nvml_calls"}
+
+
+def test_a_fifth_of_all_calls_failing_leaves_gaps_only(rig: Rig) -> None:
+    rig.set("gpus 2", "util 70", "error.* 20%UNKNOWN")
+    source = rig.opened()
+    rig.until(source, lambda board: {"power_w", "temp_c", "procs"} <= set(board.gpus[0].values) & set(board.gpus[1].values))
+    for _ in range(30):
+        rig.read(source)
+        time.sleep(0.02)
+    got = [gpu.power_w for frame in rig.frames[-30:] for gpu in frame.gpus if gpu.util_pct is not None]
+    assert len([power for power in got if power is not None]) > len(got) / 3
+
+
+def test_a_lost_gpu_leaves_the_others_alone_and_is_picked_up_when_it_returns(rig: Rig) -> None:
+    rig.set("gpus 2", "util 30")
+    source = rig.opened()
+    rig.until(source, lambda board: board.gpus[1].values["util_pct"] == 30.0)
+    rig.set("gpus 2", "util 40", "gpu1.lost 1")
+    rig.until(source, lambda board: board.gpus[1].values.get("lost") is True and board.gpus[0].values["util_pct"] == 40.0)
+    assert "util_pct" not in rig.gpu(1).values
+    assert all(rig.gpu(1).missing[field].startswith("GPU lost") for field in READ_FIELDS)
+    rig.until(source, lambda _: any(changed.state == "partial" and "GPU 1: GPU lost" in changed.reason for changed in rig.changed))
+    rig.set("gpus 2", "util 50")
+    rig.until(source, lambda board: board.gpus[1].values.get("util_pct") == 50.0 and "temp_c" in board.gpus[1].values)
+    assert rig.gpu(1).values["lost"] is False
+    rig.until(source, lambda _: rig.changed[-1].state == "ok")
+    rig.read(source, key=True)
+    assert not [reason for reason in rig.gpu(1).missing.values() if reason.startswith("GPU lost")]
+
+
+def test_a_gpu_that_is_added_is_read_too(rig: Rig) -> None:
+    rig.set("gpus 1")
+    source = rig.opened()
+    rig.until(source, lambda board: "util_pct" in board.gpus[0].values)
+    rig.set("gpus 2", "util 8")
+    rig.until(source, lambda board: board.gpus[1].values.get("util_pct") == 8.0)
+
+
+def test_one_gpu_that_hangs_stalls_neither_the_others_nor_the_reader(rig: Rig) -> None:
+    rig.set("gpus 3", "util 5")
+    source = rig.opened()
+    rig.until(source, lambda board: {0, 1, 2} <= set(board.gpus) and "util_pct" in board.gpus[2].values)
+    hang_from_ns = time.monotonic_ns()
+    rig.set("gpus 3", "util 6", "gpu1.hang.UtilizationRates 3000")
+    longest = 0.0
+
+    while not rig.board.gpus[1].missing.get("util_pct"):
+        began = time.monotonic()
+        rig.read(source)
+        longest = max(longest, time.monotonic() - began)
+        time.sleep(0.02)
+        assert time.monotonic_ns() - hang_from_ns < 15e9
+    assert longest < 0.5
+    assert "has not answered for" in rig.gpu(1).missing["util_pct"]
+    assert rig.gpu(0).read_ns["util_pct"] > hang_from_ns + 500_000_000
+    assert rig.gpu(2).values["util_pct"] == 6.0
+    assert "temp_c" in rig.gpu(1).values  # its other lane goes on
+    rig.until(source, lambda board: board.gpus[1].values.get("util_pct") == 6.0)
+    assert "util_pct" not in rig.gpu(1).missing
+
+
+def test_a_hanging_slow_call_leaves_the_quick_ones_their_beat(rig: Rig) -> None:
+    rig.set("gpus 1", f"log {rig.log}", "hang.ComputeRunningProcesses 2500")
+    source = rig.opened()
+    rig.until(source, lambda board: "has not answered" in board.gpus[0].missing.get("procs", ""))
+    hung_ns = rig.calls("ComputeRunningProcesses")[0]
+    during = [t for t in rig.calls("UtilizationRates") if hung_ns < t < hung_ns + 1_000_000_000]
+    assert len(during) > 20
+    rig.until(source, lambda board: "procs" in board.gpus[0].values)
+
+
+def test_a_slow_call_is_asked_for_less_often_and_said_so(rig: Rig) -> None:
+    rig.set("gpus 1", "delay.TotalEnergyConsumption 15000")
+    source = rig.opened()
+    rig.until(source, lambda _: any("energy_mj every 0.3 s" in changed.detail.get("slowed", "") for changed in rig.changed))
+    count = sum(gpu.energy_mj is not None for frame in rig.frames[-20:] for gpu in frame.gpus)
+    assert count < 10
+
+
+def test_an_old_driver(rig: Rig) -> None:
+    load(stub("-DNVML_OLD_DRIVER"))
+    rig.set("gpus 1", "util 33", "mem_used_mib 100", "mem_reserved_mib 50", "throttle 4", "power_mw 90000", "procs 4242:7:9:C", "temp 51")
+    source = rig.opened()
+    rig.until(source, lambda board: {"procs", "temp_c"} <= set(board.gpus[0].values) and "remapped_rows" in board.gpus[0].missing)
+    got = rig.gpu().values
+    assert (got["util_pct"], got["power_w"], got["power_instant"], got["throttle_mask"]) == (33.0, 90.0, False, 4)
+    assert got["mem_used_bytes"] == 150 << 20
+    assert "too old" in rig.gpu().missing["mem_reserved_bytes"]
+    assert "too old: it has no nvmlGpm" in rig.gpu().missing["sm_active_pct"]
+    assert "too old" in rig.gpu().missing["remapped_rows"]
+    assert (got["procs"][0].pid, got["procs"][0].sm_pct) == (4242, 9.0)
+
+
+def test_process_shares_that_cannot_be_told_are_absent(rig: Rig) -> None:
+    rig.set("gpus 1", "procs 4242:7:9:C", "error.ProcessUtilization NOT_SUPPORTED")
+    source = rig.opened()
+    rig.until(source, lambda board: board.gpus[0].values["procs"])
+    assert rig.gpu().values["procs"][0].sm_pct is None
+    assert rig.gpu().missing["procs.sm_pct"] == "not supported on this GPU"
