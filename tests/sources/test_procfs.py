@@ -220,7 +220,7 @@ def test_exec_tells_the_identity_anew(proc: FakeProc, reader: Reader) -> None:
     proc.counters(100, stack=1)
     reader.beat()
     proc.write("proc/100/cmdline", b"python\0eval.py\0")
-    proc.counters(100, stack=2)
+    proc.counters(100, stack=2, oncpu=9)
     assert info(reader.second(), 100).cmdline == ["python", "eval.py"]
 
 
@@ -229,6 +229,14 @@ def test_changed_affinity_is_noticed(proc: FakeProc, reader: Reader) -> None:
     proc.identity(100, allowed="0")
     frames = [frame for _ in range(4) for frame in reader.second(hot={100})]
     assert info(frames, 100).cpus_allowed == "0"
+
+
+def test_a_process_that_rests_is_asked_its_state_within_five_seconds(proc: FakeProc, reader: Reader) -> None:
+    reader.beat()
+    proc.counters(100, state="R", rss=7)
+    frames = [reader.second() for _ in range(5)]
+    assert all(sample(second, 100).oncpu_ns == 1 for second in frames)
+    assert (sample(frames[-1], 100).state, sample(frames[-1], 100).rss_bytes) == ("R", 7 * PAGE_BYTES)
 
 
 def test_kernel_threads_rename_themselves_without_noise(proc: FakeProc, reader: Reader) -> None:
@@ -242,7 +250,7 @@ def test_kernel_threads_rename_themselves_without_noise(proc: FakeProc, reader: 
 def test_garbage_in_the_delay_field(proc: FakeProc, reader: Reader) -> None:
     proc.counters(100, blkio=2**62)
     assert sample(reader.beat(), 100).blkio_delay_ns is None
-    proc.counters(100, blkio=12)
+    proc.counters(100, blkio=12, oncpu=9)
     assert sample(reader.second(), 100).blkio_delay_ns == 120_000_000
     proc.write("proc/sys/kernel/task_delayacct", "0\n")
     reader.beat(key=True)

@@ -59,13 +59,17 @@ class Process:
     def info(self) -> ProcInfo:
         return self.identity.info
 
-    def read(self, tick: Tick, hot: bool) -> bool:
-        """Take a sample, per thread where ``hot``; whether it has become another program since the last one."""
+    def read(self, tick: Tick, hot: bool, full: bool) -> bool:
+        """Take a sample, per thread where ``hot``; whether it has become another program since the last one.
+
+        A process of one thread that did not run has the same counters as before: unless ``full`` they are restated.
+        """
         t_ns = time.monotonic_ns()
         sched_data = self._sched.read()
         before = self.stat
         ran = sched_data != self._sched_data or not sched_data
-        stat = self.stat if before.kthread and not ran else self._read_stat()
+        resting = not ran and before.num_threads == 1 and (before.kthread or not full)
+        stat = before if resting else self._read_stat()
         if ran:
             self._take_run(sched_data)
         if ran or stat.num_threads > 1:

@@ -26,8 +26,11 @@ LIST_EVERY_NS = 200_000_000
 LIST_AT_LEAST_NS = 1_000_000_000
 HOT_REFRESH_S = 3
 """Seconds between two looks at the command line, cgroup and affinity of a trainer or worker."""
-COLD_REFRESH_S = 30
+COLD_REFRESH_S = 60
 """The same for everyone else."""
+
+COLD_FULL_S = 5
+"""Seconds within which the state and memory are asked of a single-threaded process that did not run; kernel threads are not asked."""
 
 
 class ProcfsSource:
@@ -52,6 +55,7 @@ class ProcfsSource:
         self._told: dict[int, Process] = {}
         """Whose identity is new or changed in this tick."""
         self._gpu_pids: frozenset[int] = frozenset()
+        self._asked: tuple[frozenset[int], frozenset[int], int] | None = None
         self._lost: list[int] = []
         self._births = 0
         self._number = 0
@@ -152,6 +156,10 @@ class ProcfsSource:
 
     def _follow(self, beat: Beat, tick: Tick) -> None:
         """Take over who is hot, and look first at what these and the GPUs' processes map."""
+        asked = (beat.hot, beat.gpu_pids, self._births)
+        if asked == self._asked:
+            return
+        self._asked = asked
         hot = {pid: process for pid in beat.hot if (process := self._processes.get(pid)) is not None}
         for pid, process in self._hot.items():
             if hot.get(pid) is not process:
@@ -165,7 +173,7 @@ class ProcfsSource:
         """Read one process; False when it is gone or gave no sense."""
         try:
             hot = process.pid in self._hot
-            if process.read(tick, hot):
+            if process.read(tick, hot, hot or self._is_full_look(process, tick)):
                 self._identify(process, tick)
             elif self._refresh_due(process, tick, hot) and process.identity.refresh(process.stat):
                 self._told[process.pid] = process
@@ -178,6 +186,9 @@ class ProcfsSource:
         except (ValueError, IndexError):
             return False
         return True
+
+    def _is_full_look(self, process: Process, tick: Tick) -> bool:
+        return not (tick.number // self._per_second + process.pid) % COLD_FULL_S
 
     def _identify(self, process: Process, tick: Tick) -> None:
         process.retry()
