@@ -7,10 +7,10 @@ seconds, and the engine's verdict on both (what `gputop explain` prints) is comp
 from __future__ import annotations
 
 import argparse
-import json
 import sys
+import tempfile
 from collections import Counter
-from dataclasses import asdict
+from contextlib import ExitStack
 from pathlib import Path
 
 from tests.bench import judging
@@ -24,9 +24,14 @@ MODES = {"eBPF": [], "/proc": ["--no-ebpf"]}
 def main() -> int:
     """Exit 0, 1 where nothing could be measured, 2 for wrong usage. The table goes to standard output, progress to standard error."""
     options = _options()
-    outcomes = [outcome for number in range(options.runs) for name in options.only for outcome in _attempt(name, number, options)]
-    if options.json:
-        options.json.write_text(json.dumps([asdict(one) for one in outcomes], default=list))
+    if options.again:
+        outcomes = [_judged(one, options.again) for one in judging.recorded(options.again) if one.workload in options.only]
+    else:
+        with ExitStack() as stack:
+            folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gputop-accuracy-")))
+            folder.mkdir(parents=True, exist_ok=True)
+            names = [name for _ in range(options.runs) for name in options.only]
+            outcomes = [outcome for name in names for outcome in _attempt(name, folder, options)]
     print(table(outcomes))
     print(summary(outcomes))
     return 0 if outcomes else 1
@@ -39,24 +44,29 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=15.0, help="length of a run from the disturbance on (15)")
     parser.add_argument("--only", nargs="+", choices=scenario.names(), default=scenario.names(), metavar="NAME")
     parser.add_argument("--modes", nargs="+", choices=list(MODES), default=list(MODES))
-    parser.add_argument("--json", type=Path, help="write every outcome there, too")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the recordings there")
+    parser.add_argument("--again", type=Path, metavar="DIR", help="judge recordings kept there, instead of running anything")
     options = parser.parse_args()
     options.runs = 1 if options.quick else options.runs
     return options
 
 
-def _attempt(name: str, number: int, options: argparse.Namespace) -> list[Outcome]:
+def _attempt(name: str, folder: Path, options: argparse.Namespace) -> list[Outcome]:
     try:
-        found = judging.run(name, options.seconds, {mode: MODES[mode] for mode in options.modes})
+        found = judging.record(name, options.seconds, {mode: MODES[mode] for mode in options.modes}, folder)
     except runner.NotReady as error:
         print(f"left out: {error}", file=sys.stderr)
         return []
-    for one in found:
-        mark = "right" if one.right else f"WRONG, wanted {one.label.symptom} / {one.label.cause}"
-        delay = "never" if one.delay_s is None else f"{one.delay_s:.1f} s"
-        said = f"{one.symptom} / {one.cause}, first right after {delay}, live {one.live_share:.0%}, {one.loud} loud"
-        print(f"{number + 1} {name} {one.mode}: {said}: {mark}", file=sys.stderr, flush=True)
-    return found
+    return [_judged(one, folder) for one in found]
+
+
+def _judged(recorded: judging.Recorded, folder: Path) -> Outcome:
+    one = judging.judge(recorded, folder)
+    mark = "right" if one.right else f"WRONG, wanted {one.label.symptom} / {one.label.cause}"
+    delay = "never" if one.delay_s is None else f"{one.delay_s:.1f} s"
+    said = f"{one.symptom} / {one.cause}, first right after {delay}, live {one.live_share:.0%}, {one.loud} loud"
+    print(f"{recorded.path} {one.mode}: {said}: {mark}", file=sys.stderr, flush=True)
+    return one
 
 
 def table(outcomes: list[Outcome]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from contextlib import contextmanager
+from dataclasses import asdict
 from dataclasses import dataclass
 from dataclasses import field
 from pathlib import Path
@@ -21,6 +23,7 @@ from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.recording.format import Decoder
 from tests.workloads import runner
+from tests.workloads import scenario
 from tests.workloads.scenario import Label
 
 FEED_NS = 500_000_000
@@ -74,10 +77,24 @@ class Outcome:
         return self.label.cause != "cpu-contention" or (said_s is not None and abs(said_s - cpu_s) <= 0.1 * cpu_s + 0.2)
 
 
-def run(name: str, seconds: float, modes: dict[str, list[str]]) -> list[Outcome]:
-    """Run the workload once, with a collector beside it for each of ``modes`` (name -> flags); one outcome each."""
+@dataclass(slots=True)
+class Recorded:
+    """One run as it was recorded in one mode: all that judging needs, so that a new rule can be tried on old runs."""
+
+    workload: str
+    mode: str
+    path: str
+    onset_ns: int
+    ended_ns: int
+    culprits: dict[str, tuple[str, float]]
+    """Pid (as text, for JSON) -> name and CPU seconds from the onset to the end."""
+
+
+def record(name: str, seconds: float, modes: dict[str, list[str]], folder: Path) -> list[Recorded]:
+    """Run the workload once, with a collector beside it for each of ``modes`` (name -> flags), into ``folder``."""
     with runner.started(name, seconds + BEFORE_S) as running, ExitStack() as stack:
-        files = {mode: running.folder / f"{number}.gputop" for number, mode in enumerate(modes)}
+        stem = f"{name}-{running.trainer_pids[0]}"
+        files = {mode: folder / f"{stem}-{number}.gputop" for number, mode in enumerate(modes)}
         for mode, flags in modes.items():
             stack.enter_context(_collecting(running, flags, files[mode]))
         if running.scenario.disturb is not None:
@@ -86,31 +103,39 @@ def run(name: str, seconds: float, modes: dict[str, list[str]]) -> list[Outcome]
             time.sleep(seconds)
             ended_ns = time.monotonic_ns()
         stack.close()
-        return [judge(running, mode, path, ended_ns) for mode, path in files.items()]
+        culprits = {str(pid): (who, running.culprit_cpu_s.get(pid, 0.0)) for pid, who in running.culprits.items()}
+        found = [Recorded(name, mode, path.name, running.onset_ns, ended_ns, culprits) for mode, path in files.items()]
+    for one in found:
+        (folder / one.path).with_suffix(".json").write_text(json.dumps(asdict(one)))
+    return found
 
 
-def judge(running: runner.Running, mode: str, path: Path, ended_ns: int) -> Outcome:
+def recorded(folder: Path) -> list[Recorded]:
+    """What `record` left in ``folder``."""
+    return [Recorded(**json.loads(path.read_text())) for path in sorted(folder.glob("*.json"))]
+
+
+def judge(run: Recorded, folder: Path) -> Outcome:
     """Feed the recording to an engine, as a screen would have."""
-    engine, label = Engine(), running.scenario.label
+    engine, label = Engine(), scenario.load(run.workload).label
     said: Counter[bool] = Counter()
     delay_s, board = None, Board()
-    for board in boards(path):
-        if board.t_ns > ended_ns:
+    for board in boards(folder / run.path):
+        if board.t_ns > run.ended_ns:
             break
         engine.feed(board)
         right = (engine.verdict.symptom, engine.verdict.cause) == (label.symptom, label.cause)
-        since_ns = board.t_ns - running.onset_ns
+        since_ns = board.t_ns - run.onset_ns
         if right and since_ns > 0 and delay_s is None:
             delay_s = since_ns / 1e9
         if since_ns > SETTLE_NS:
             said[right] += 1
-    explained = engine.explain()
-    verdict: dict[str, str] = explained["verdict"]  # type: ignore[assignment]
+    verdict: dict[str, str] = engine.explain()["verdict"]  # type: ignore[assignment]
     guilty = {one.pid: (one.name, one.cpu_s) for incident in engine.incidents if incident.cause == label.cause for one in incident.culprits}
     return Outcome(
-        running.name, label, mode, verdict["symptom"], verdict["cause"], said[True] / max(1, said.total()), delay_s,
+        run.workload, label, run.mode, verdict["symptom"], verdict["cause"], said[True] / max(1, said.total()), delay_s,
         sum(incident.severity in MEDIUM for incident in engine.incidents), guilty,
-        {pid: (name, running.culprit_cpu_s.get(pid, 0.0)) for pid, name in running.culprits.items()},
+        {int(pid): (name, cpu_s) for pid, (name, cpu_s) in run.culprits.items()},
         {state.name: state.state for state in board.sources.values()}, dict(engine.ledger.by_cause),
     )  # fmt: skip
 
