@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from gputop.frame import Frame
 from gputop.frame import Header
-from gputop.recording.decoder import Decoder
+from gputop.recording.format import Decoder
 
 CHUNK_BYTES = 1 << 18
 PIPE_BYTES = 1 << 20
