@@ -32,6 +32,8 @@ class Settings:
     gpus: frozenset[int] | None = None
     """Indices to read, None for all."""
     ebpf: bool = True
+    sudo: bool = False
+    """Run what needs root (the eBPF loader) through sudo, which must not have to ask: see `gputop.sources.ebpf.privilege`."""
 
 
 @dataclass(slots=True)

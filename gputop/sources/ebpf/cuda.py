@@ -1,0 +1,186 @@
+"""The CUDA probe: finds the trainers' libcuda, attaches to it, reads what the uprobes counted (probes/cuda.c).
+
+Looking for libraries and attaching takes tens of milliseconds, so a thread of its own does it; the beat only reads maps.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import struct
+import threading
+
+from gputop.frame import CudaCall
+from gputop.histogram import COUNT
+from gputop.histogram import FIRST
+from gputop.sources.ebpf import libcuda
+from gputop.sources.ebpf import uprobe
+from gputop.sources.ebpf.handover import Helper
+from gputop.sources.ebpf.handover import HelperFailed
+from gputop.sources.ebpf.maps import Map
+from gputop.sources.ebpf.sched import Turn
+from gputop.sources.ebpf.sched import epoch_max
+
+_CALL = struct.Struct(f"<5Q{COUNT}Q{COUNT}I")
+_ENTERED = struct.Struct("<QQQII")
+_HELPER_S = 5.0
+_LONGEST_PAUSE = 32
+"""Seconds between looks at a process that had no libcuda so far: 1, 2, 4 … up to this."""
+
+
+class Attacher:
+    """Puts the two programs on every libcuda it is shown; one library (inode) once. Runs in its own thread."""
+
+    def __init__(self, programs: list[int], way: str, sudo: bool, root: str = "/") -> None:
+        self.names: list[str] = []
+        """Calls by the number in their cookie."""
+        self.arguments: dict[str, int] = {}
+        self.libraries: dict[tuple[int, int], str] = {}
+        """(device, inode) -> path, of what is attached."""
+        self.failures: dict[str, str] = {}
+        """Path -> why nothing could be attached there."""
+        self._programs, self._way, self._sudo, self._root = programs, way, sudo, root
+        self._links: list[int] = []
+        self._asked: queue.SimpleQueue[frozenset[int] | None] = queue.SimpleQueue()
+        self._settled: set[int] = set()
+        self._pauses: dict[int, tuple[int, int]] = {}
+        self._round = 0
+        self._thread = threading.Thread(target=self._work, name="gputop-uprobes", daemon=True)
+        self._thread.start()
+
+    def look(self, pids: frozenset[int]) -> None:
+        """Ask it to look at these processes (about once a second); returns at once."""
+        if self._asked.empty():
+            self._asked.put(pids)
+
+    def remedy(self, why: str) -> str:
+        """What would mend a failure to attach."""
+        return "gputop --sudo" if why in (os.strerror(1), os.strerror(13)) else "gputop doctor"
+
+    def close(self) -> None:
+        """Stop and detach."""
+        self._asked.put(None)
+        self._thread.join(_HELPER_S)
+        for descriptor in self._links:
+            os.close(descriptor)
+        self._links.clear()
+
+    def _work(self) -> None:
+        while (pids := self._asked.get()) is not None:
+            self._round += 1
+            self._settled &= pids
+            self._pauses = {pid: pause for pid, pause in self._pauses.items() if pid in pids}
+            for pid in sorted(pids - self._settled):
+                self._look_at(pid)
+
+    def _look_at(self, pid: int) -> None:
+        due, pause = self._pauses.get(pid, (0, 1))
+        if self._round < due:
+            return
+        self._pauses[pid] = self._round + pause, min(2 * pause, _LONGEST_PAUSE)
+        try:
+            paths = libcuda.find(pid, self._root)
+        except OSError:
+            return
+        for path in paths:
+            self._attach(path)
+        if paths:
+            self._settled.add(pid)
+
+    def _attach(self, path: str) -> None:
+        try:
+            status = os.stat(path)
+            identity = status.st_dev, status.st_ino
+            if identity not in self.libraries:
+                self._links += self._link(path, self._cookies(libcuda.functions(path)))
+                self.libraries[identity] = path
+            self.failures.pop(path, None)
+        except (OSError, libcuda.NoFunctions, HelperFailed) as error:
+            self.failures[path] = getattr(error, "strerror", None) or str(error)
+
+    def _cookies(self, functions: list[libcuda.Function]) -> dict[int, int]:
+        cookies = {}
+        for function in functions:
+            if function.call not in self.arguments:
+                self.arguments[function.call] = function.bytes_argument
+                self.names.append(function.call)
+            cookies[function.offset] = self.names.index(function.call) | function.bytes_argument << 16
+        return cookies
+
+    def _link(self, path: str, cookies: dict[int, int]) -> list[int]:
+        enter, leave = self._programs
+        try:
+            return uprobe.attach(path, cookies, enter, leave, self._way)
+        except PermissionError:
+            if not self._sudo:
+                raise
+        return self._link_by_sudo(path, cookies)
+
+    def _link_by_sudo(self, path: str, cookies: dict[int, int]) -> list[int]:
+        helper = Helper(os.path.abspath(uprobe.__file__), sudo=True)
+        try:
+            request = {"path": path, "cookies": {str(offset): cookie for offset, cookie in cookies.items()}, "way": self._way}
+            helper.send(json.dumps(request).encode(), self._programs, _HELPER_S)
+            answer, links = helper.wait(_HELPER_S)
+        finally:
+            helper.close()
+        if answer["error"]:
+            raise HelperFailed(str(answer["error"]))
+        return links
+
+
+class CudaReader:
+    """Turns the maps of one loaded cuda.c into what is new in each tick."""
+
+    def __init__(self, maps: dict[str, Map], attacher: Attacher) -> None:
+        self._calls, self._inflight = maps["calls"], maps["inflight"]
+        self._attacher = attacher
+        self._counts: dict[int, int] = {}
+
+    def read(self, turn: Turn) -> list[CudaCall]:
+        """Calls that returned since the last turn, or are under way; in a key frame all."""
+        if not self._attacher.libraries:
+            return []
+        under_way, count = self._read_inflight(turn.now), self._calls.read()
+        keys, calls = self._calls.key_list(count), []
+        counts = self._calls.words(count)[:: _CALL.size // 8].tolist()
+        for i, who in enumerate(keys):
+            if turn.key or who in under_way or self._counts.get(who) != counts[i]:
+                self._counts[who] = counts[i]
+                calls.append(self._call(who, _CALL.unpack_from(self._calls.values, i * _CALL.size), turn, under_way.pop(who, 0)))
+        calls += [self._call(who, (0,) * (5 + 2 * COUNT), turn, ns) for who, ns in under_way.items()]
+        if turn.number % turn.per_second == 0:
+            self._prune(keys)
+        return calls
+
+    def _call(self, who: int, record: tuple[int, ...], turn: Turn, inflight_ns: int) -> CudaCall:
+        count, total, even, odd, size = record[:5]
+        sums = {FIRST + bucket: ns for bucket, ns in enumerate(record[5 : 5 + COUNT]) if ns}
+        hist = {FIRST + bucket: n for bucket, n in enumerate(record[5 + COUNT :]) if n}
+        name = self._attacher.names[who >> 32]
+        has_bytes = self._attacher.arguments[name] > 0
+        longest = epoch_max(even, odd, turn.epoch)
+        return CudaCall(who & 0xFFFFFFFF, name, count, total, longest, hist, size if has_bytes else None, sums, inflight_ns)
+
+    def _read_inflight(self, now: int) -> dict[int, int]:
+        """(pid | call << 32) -> how long the longest call that has not returned has lasted."""
+        longest: dict[int, int] = {}
+        count = self._inflight.read()
+        for i, who in enumerate(self._inflight.key_list(count)):
+            start, _, _, pid, _ = _ENTERED.unpack_from(self._inflight.values, i * _ENTERED.size)
+            key = pid | who >> 32 << 32
+            longest[key] = max(longest.get(key, 0), now - start)
+        return longest
+
+    def _prune(self, keys: list[int]) -> None:
+        """Forget processes that have ended: their calls, and those that never returned."""
+        ended = {pid for pid in {who & 0xFFFFFFFF for who in keys} if not os.path.exists(f"/proc/{pid}")}
+        if ended:
+            stale = [who for who in keys if who & 0xFFFFFFFF in ended]
+            self._calls.delete(stale)
+            for who in stale:
+                self._counts.pop(who, None)
+        count = self._inflight.used
+        tids = self._inflight.key_list(count)
+        self._inflight.delete(who for who in tids if not os.path.exists(f"/proc/{who & 0xFFFFFFFF}"))

@@ -1,0 +1,168 @@
+"""Start a short-lived helper under the system's Python and receive the descriptors it hands over.
+
+The helper connects to an abstract Unix socket whose name it is told; that works through sudo too, which closes inherited
+descriptors. What it prints is kept: it is the reason when something fails.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import secrets
+import signal
+import socket
+import struct
+import time
+
+PYTHONS = ("/usr/bin/python3", "/usr/libexec/platform-python")
+"""Where the distribution's bcc is importable: a virtual environment's Python has none."""
+_GIVE_UP_S = 20.0
+_LOOK_EVERY_S = 0.005
+
+
+class HelperFailed(Exception):
+    """The helper ended without handing anything over; the text says why, in one line."""
+
+
+def find_python() -> str:
+    """The system's Python, empty if there is none."""
+    return next((path for path in PYTHONS if os.access(path, os.X_OK)), "")
+
+
+class Helper:
+    """One run of ``script``. `poll` until it gives (answer, descriptors)."""
+
+    def __init__(self, script: str, *arguments: str, sudo: bool = False) -> None:
+        name = f"gputop-{os.getpid()}-{secrets.token_hex(8)}"
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind("\0" + name)
+        self._listener.listen(1)
+        self._listener.setblocking(False)
+        self._output = os.memfd_create("gputop-helper")
+        self._started = time.monotonic()
+        self._peer: socket.socket | None = None
+        self._status: int | None = None
+        try:
+            self.pid = self._spawn([*(["sudo", "-n"] if sudo else []), find_python(), "-I", script, name, *arguments])
+        except OSError as error:
+            self.close()
+            raise HelperFailed(f"{find_python() or PYTHONS[0]}: {error.strerror}") from None
+
+    def send(self, message: bytes, descriptors: list[int], wait_s: float) -> None:
+        """Once it has connected, send it a request; HelperFailed if it does not come in time."""
+        deadline = time.monotonic() + wait_s
+        while not self._accept():
+            if time.monotonic() > deadline:
+                raise HelperFailed("the helper did not answer")
+            self._check_alive()
+            time.sleep(_LOOK_EVERY_S)
+        assert self._peer is not None
+        self._peer.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))])
+
+    def poll(self) -> tuple[dict[str, object], list[int]] | None:
+        """What it handed over, None while it is still at work; raises HelperFailed."""
+        answer = self._receive() if self._accept() else None
+        if answer is None:
+            self._check_alive()
+            return None
+        return answer
+
+    def wait(self, seconds: float) -> tuple[dict[str, object], list[int]]:
+        """What it hands over within ``seconds``; raises HelperFailed."""
+        deadline = time.monotonic() + seconds
+        while (answer := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise HelperFailed("the helper did not answer")
+            time.sleep(_LOOK_EVERY_S)
+        return answer
+
+    def close(self) -> None:
+        """Let go of the sockets; end the helper if it still runs, and collect it."""
+        for thing in (self._listener, self._peer):
+            if thing is not None:
+                thing.close()
+        if self._output >= 0:
+            os.close(self._output)
+            self._output = -1
+        if getattr(self, "pid", 0) and self._status is None:
+            try:
+                os.kill(self.pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                pass
+            self._reap(os.WNOHANG)
+
+    def printed(self) -> str:
+        """The last line it printed that says something."""
+        text = os.pread(self._output, 1 << 16, max(0, os.fstat(self._output).st_size - (1 << 16))).decode(errors="replace")
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        telling = [line for line in lines if "rror" in line or "denied" in line or "password" in line]
+        return (telling or lines or [""])[-1]
+
+    def _spawn(self, command: list[str]) -> int:
+        actions = [
+            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_DUP2, self._output, 1),
+            (os.POSIX_SPAWN_DUP2, self._output, 2),
+        ]
+        environment = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TERM") if name in os.environ}
+        return os.posix_spawnp(command[0], command, environment, file_actions=actions)
+
+    def _accept(self) -> bool:
+        if self._peer is not None:
+            return True
+        try:
+            peer, _ = self._listener.accept()
+        except BlockingIOError:
+            return False
+        uid = struct.unpack("iII", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+        if uid not in (0, os.geteuid()):
+            peer.close()
+            return False
+        peer.setblocking(False)
+        self._peer = peer
+        return True
+
+    def _receive(self) -> tuple[dict[str, object], list[int]] | None:
+        assert self._peer is not None
+        try:
+            message, descriptors, _, _ = socket.recv_fds(self._peer, 1 << 20, 128)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return None
+        if not message:
+            return None
+        return json.loads(message), descriptors
+
+    def _check_alive(self) -> None:
+        if self._status is None:
+            self._reap(os.WNOHANG)
+        if self._status is not None and not self._connected_late():
+            raise HelperFailed(self._epitaph())
+        if time.monotonic() - self._started > _GIVE_UP_S:
+            raise HelperFailed(f"it did not finish within {_GIVE_UP_S:.0f} s")
+
+    def _connected_late(self) -> bool:
+        """It ended just now, but what it sent is still to be read."""
+        if not self._accept():
+            return False
+        assert self._peer is not None
+        try:
+            return bool(self._peer.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
+
+    def _reap(self, flags: int) -> None:
+        try:
+            pid, status = os.waitpid(self.pid, flags)
+        except ChildProcessError:
+            pid, status = self.pid, 0
+        if pid:
+            self._status = status
+
+    def _epitaph(self) -> str:
+        status = self._status or 0
+        if os.WIFSIGNALED(status):
+            return f"it was killed by {signal.Signals(os.WTERMSIG(status)).name}"
+        return self.printed() or f"it ended with status {os.WEXITSTATUS(status)}"

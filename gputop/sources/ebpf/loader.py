@@ -1,0 +1,163 @@
+"""Compile the probes, load and attach them, hand their descriptors over, be gone: the only part that needs bcc and root.
+
+Run as a script by the system's own Python (3.8 or later), which has the distribution's bcc, and with the standard library only:
+
+    python3 -I loader.py SOCKET REQUEST
+
+SOCKET is the name of the collector's abstract Unix socket, REQUEST a JSON object: ``probes`` (folder of the C), ``btf`` (path),
+``sizes`` (of maps, by macro). One message goes back: the JSON of `gputop.sources.ebpf.loaded.Answer`, beside the descriptors it
+counts. A normal exit would run bcc's clean-up, which switches events off again: hence ``os._exit``.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import glob
+import importlib.util
+import json
+import os
+import platform
+import random
+import socket
+import sys
+from typing import Any
+
+MAPS = ("settings", "lost", "threads", "dead", "histograms", "preempts", "wakeups", "hot", "calls", "inflight")
+TRACEPOINTS = ("sched_switch", "sched_waking", "sched_wakeup", "sched_wakeup_new")
+TRACEFS = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
+INSTALL_BCC = "install bcc"  # the collector knows the distribution's command
+SYS_BPF = {"x86_64": 321, "aarch64": 280}
+BPF_PROG_LOAD, KPROBE, UPROBE_MULTI = 5, 2, 48
+
+
+class Failure(Exception):
+    """What went wrong, and what would mend it."""
+
+    def __init__(self, reason: str, remedy: str = "") -> None:
+        super().__init__(reason)
+        self.remedy = remedy
+
+
+def import_bcc() -> Any:
+    """iovisor's bcc, also where PyPI's unrelated package of that name hides it."""
+    missing, impostor = "", False
+    for folder in ["", *glob.glob("/usr/lib/python3*/dist-packages"), *glob.glob("/usr/lib/python3*/site-packages")]:
+        if folder:
+            sys.path.insert(0, folder)
+            sys.modules.pop("bcc", None)
+        try:
+            import bcc
+        except ImportError as error:
+            missing = str(error)
+            continue
+        if hasattr(bcc, "BPF"):
+            return bcc
+        impostor = True
+    if impostor:
+        raise Failure("the module bcc here is PyPI's unrelated package, not iovisor's", INSTALL_BCC)
+    raise Failure(f"{sys.executable} has no bcc ({missing})", INSTALL_BCC)
+
+
+def read_layout(path: str) -> tuple[dict[str, int], str]:
+    """Macros with the offsets of this kernel, or none (and why) where it has no BTF: then the plain tracepoints are used."""
+    spec: Any = importlib.util.spec_from_file_location("btf", os.path.join(os.path.dirname(os.path.abspath(__file__)), "btf.py"))
+    btf = importlib.util.module_from_spec(spec)
+    sys.modules["btf"] = btf
+    spec.loader.exec_module(btf)
+    try:
+        return btf.task_layout(path), ""
+    except btf.BtfError as error:
+        return {}, str(error)
+
+
+def compile_probes(bcc: Any, request: dict[str, Any], layout: dict[str, int]) -> Any:
+    """One text, one compilation. Attaches the plain tracepoints where there is no layout."""
+    folder = request["probes"]
+    os.environ["BCC_KERNEL_SOURCE"] = folder
+    macros = dict(request["sizes"], CPUS=possible_cpus(), SCRAMBLE="0x%xULL" % (random.SystemRandom().getrandbits(64) | 1), **layout)
+    text = ""
+    for name in ("common.h", "sched.c", "cuda.c"):
+        with open(os.path.join(folder, name)) as file:
+            text += file.read()
+    return bcc.BPF(text=text, cflags=["-I" + folder, *(f"-D{name}={value}" for name, value in macros.items())])
+
+
+def possible_cpus() -> int:
+    """One more than the highest CPU number that may ever be (/sys/devices/system/cpu/possible)."""
+    with open("/sys/devices/system/cpu/possible") as file:
+        return int(file.read().replace(",", "-").split("-")[-1]) + 1
+
+
+def load_uprobes(bpf: Any) -> tuple[list[int], str]:
+    """Descriptors of cuda.c's two programs, and how they are attached: ``multi`` (6.6 and later), ``perf`` before, or ""."""
+    for expected, way in ((UPROBE_MULTI, "multi"), (0, "perf")):
+        programs = [load_program(bpf.dump_func(name.encode()), expected) for name in ("cuda_enter", "cuda_leave")]
+        if min(programs) >= 0:
+            return programs, way
+    return [], ""
+
+
+def load_program(code: bytes, expected: int) -> int:
+    """bpf(BPF_PROG_LOAD) of a kprobe program, -1 where it is refused; bcc itself cannot set expected_attach_type."""
+    class Attr(ctypes.Structure):
+        _fields_ = [
+            ("type", ctypes.c_uint32), ("count", ctypes.c_uint32), ("insns", ctypes.c_uint64), ("license", ctypes.c_uint64),
+            ("log", ctypes.c_uint32 * 4), ("kern_version", ctypes.c_uint32), ("flags", ctypes.c_uint32),
+            ("name", ctypes.c_char * 16), ("ifindex", ctypes.c_uint32), ("expected", ctypes.c_uint32),
+        ]  # fmt: skip
+
+    text, licence = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(b"GPL")
+    attr = Attr(KPROBE, len(code) // 8, ctypes.addressof(text), ctypes.addressof(licence), name=b"gputop_cuda", expected=expected)
+    result: int = ctypes.CDLL(None).syscall(SYS_BPF[platform.machine()], BPF_PROG_LOAD, ctypes.byref(attr), ctypes.sizeof(attr))
+    return result
+
+
+def load(request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+    """(the answer, the descriptors it speaks of)."""
+    bcc = import_bcc()
+    layout, no_btf = read_layout(request["btf"])
+    if no_btf and not any(os.path.exists(folder + "/events/sched") for folder in TRACEFS):
+        raise Failure(f"no BTF ({no_btf}) and no tracefs", "mount -t tracefs tracefs /sys/kernel/tracing")
+    bpf = compile_probes(bcc, request, layout)
+    descriptors: list[int] = []
+    maps: dict[str, list[int]] = {}
+    for name in MAPS:
+        table = bpf[name]
+        maps[name] = [len(descriptors), ctypes.sizeof(table.Key), ctypes.sizeof(table.Leaf), table.max_entries]
+        descriptors.append(table.map_fd)
+    programs, way = load_uprobes(bpf)
+    links = list(bpf.raw_tracepoint_fds.values()) + list(bpf.tracepoint_fds.values())
+    if len(links) < len(TRACEPOINTS):
+        raise Failure(f"only {len(links)} of {len(TRACEPOINTS)} tracepoints could be attached")
+    tracers = [function.fd for function in bpf.funcs.values()]
+    answer: dict[str, Any] = {"maps": maps, "uprobes": way, "no_btf": no_btf}
+    answer["programs"] = [len(descriptors) + i for i in range(len(programs))]
+    answer["tracers"] = [len(descriptors) + len(programs) + i for i in range(len(tracers))]
+    return answer, descriptors + programs + tracers + links
+
+
+def hand_over(name: str, answer: dict[str, Any], descriptors: list[int]) -> None:
+    """Send one message with the descriptors."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        sock.connect("\0" + name)
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        sock.sendmsg([json.dumps(answer).encode()], rights)
+
+
+def main() -> None:
+    name, request = sys.argv[1], json.loads(sys.argv[2])
+    try:
+        answer, descriptors = load(request)
+    except Failure as failure:
+        answer, descriptors = {"error": str(failure), "remedy": failure.remedy}, []
+    except Exception as error:  # noqa: BLE001 - bcc raises bare Exception; whatever it is, the collector must hear of it
+        answer, descriptors = {"error": f"{type(error).__name__}: {error}", "remedy": ""}, []
+    hand_over(name, answer, descriptors)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

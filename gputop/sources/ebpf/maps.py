@@ -1,0 +1,132 @@
+"""BPF maps through raw bpf(2): whole maps in one batch call into buffers that are kept, single entries where those are few.
+
+No bcc here: descriptors come from the loader. Map contents are little- or big-endian as the machine is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import platform
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+SYS_BPF = {"x86_64": 321, "aarch64": 280}.get(platform.machine(), -1)
+LOOKUP, UPDATE, DELETE, INFO, LINK_CREATE, LOOKUP_BATCH, TAKE_BATCH = 1, 2, 3, 15, 28, 24, 25
+_ENOENT = 2
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Element(ctypes.Structure):
+    _fields_ = [
+        ("fd", ctypes.c_uint32), ("pad", ctypes.c_uint32), ("key", ctypes.c_uint64), ("value", ctypes.c_uint64), ("flags", ctypes.c_uint64),
+    ]  # fmt: skip
+
+
+class _Batch(ctypes.Structure):
+    _fields_ = [
+        ("begin", ctypes.c_uint64), ("end", ctypes.c_uint64), ("keys", ctypes.c_uint64), ("values", ctypes.c_uint64),
+        ("count", ctypes.c_uint32), ("fd", ctypes.c_uint32), ("element_flags", ctypes.c_uint64), ("flags", ctypes.c_uint64),
+    ]  # fmt: skip
+
+
+class _Info(ctypes.Structure):
+    _fields_ = [("fd", ctypes.c_uint32), ("length", ctypes.c_uint32), ("info", ctypes.c_uint64)]
+
+
+def bpf(command: int, attributes: ctypes.Structure) -> int:
+    """The system call; raises OSError."""
+    result: int = _libc.syscall(SYS_BPF, command, ctypes.byref(attributes), ctypes.sizeof(attributes))
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the loader says of a map: sizes in bytes, capacity in entries."""
+
+    key_bytes: int
+    value_bytes: int
+    entries: int
+
+
+class Map:
+    """One map. `read` fills ``keys`` and ``values``, which hold until the next one."""
+
+    def __init__(self, fd: int, shape: Shape) -> None:
+        self.fd = fd
+        self.shape = shape
+        self.used = 0
+        """Entries at the last `read`."""
+        self.keys = mmap.mmap(-1, shape.key_bytes * shape.entries)
+        """Pages that were never filled take no memory."""
+        self.values = mmap.mmap(-1, shape.value_bytes * shape.entries)
+        self._key_address = _address(self.keys)
+        self._value_address = _address(self.values)
+        self._token = ctypes.create_string_buffer(max(8, shape.key_bytes))
+
+    def read(self, take: bool = False) -> int:
+        """Copy all entries (and delete them, with ``take``); their number. Raises OSError."""
+        done, batch = 0, _Batch(fd=self.fd, end=ctypes.addressof(self._token))
+        while done < self.shape.entries:
+            batch.keys = self._key_address + done * self.shape.key_bytes
+            batch.values = self._value_address + done * self.shape.value_bytes
+            batch.count = self.shape.entries - done
+            try:
+                bpf(TAKE_BATCH if take else LOOKUP_BATCH, batch)
+            except OSError as error:
+                if error.errno != _ENOENT:
+                    raise
+                done += batch.count
+                break
+            done += batch.count
+            batch.begin = batch.end
+        self.used = done
+        return done
+
+    def words(self, count: int) -> memoryview:
+        """The first ``count`` values as unsigned 64-bit words."""
+        return memoryview(self.values)[: count * self.shape.value_bytes].cast("Q")
+
+    def key_list(self, count: int) -> list[int]:
+        """The first ``count`` keys as numbers of their size (4 or 8 bytes)."""
+        keys = memoryview(self.keys)[: count * self.shape.key_bytes]
+        return keys.cast("I").tolist() if self.shape.key_bytes == 4 else keys.cast("Q").tolist()
+
+    def get(self, key: int) -> bytes:
+        """One value; raises OSError where there is none."""
+        key_bytes, value = self._key(key), ctypes.create_string_buffer(self.shape.value_bytes)
+        bpf(LOOKUP, _Element(fd=self.fd, key=ctypes.addressof(key_bytes), value=ctypes.addressof(value)))
+        return value.raw
+
+    def put(self, key: int, value: bytes) -> None:
+        """Write one entry; raises OSError, as when the map is full."""
+        key_bytes, value_bytes = self._key(key), ctypes.create_string_buffer(value, self.shape.value_bytes)
+        bpf(UPDATE, _Element(fd=self.fd, key=ctypes.addressof(key_bytes), value=ctypes.addressof(value_bytes)))
+
+    def delete(self, keys: Iterable[int]) -> None:
+        """Remove entries; one that is not there is no error."""
+        for key in keys:
+            key_bytes = self._key(key)
+            try:
+                bpf(DELETE, _Element(fd=self.fd, key=ctypes.addressof(key_bytes)))
+            except OSError:
+                pass
+
+    def _key(self, key: int) -> ctypes.Array[ctypes.c_char]:
+        return ctypes.create_string_buffer(key.to_bytes(self.shape.key_bytes, "little"), self.shape.key_bytes)
+
+
+def program_run_ns(fd: int) -> int:
+    """CPU a program has taken, in ns (bpf_prog_info.run_time_ns); 0 where kernel.bpf_stats_enabled is 0. Raises OSError."""
+    info = ctypes.create_string_buffer(256)
+    bpf(INFO, _Info(fd, len(info), ctypes.addressof(info)))
+    return int.from_bytes(info.raw[192:200], "little")
+
+
+def _address(buffer: mmap.mmap) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(buffer))

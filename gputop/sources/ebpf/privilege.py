@@ -1,0 +1,76 @@
+"""Root only where it is needed: ask sudo beforehand, and become the invoking user afterwards."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pwd
+
+from gputop.sources.ebpf.access import CAP_BPF
+from gputop.sources.ebpf.access import CAP_PERFMON
+from gputop.sources.ebpf.access import capabilities
+
+_PR_SET_DUMPABLE, _PR_SET_KEEPCAPS = 4, 8
+_CAPABILITY_VERSION_3 = 0x20080522
+
+
+def authorize_sudo() -> bool:
+    """Let sudo ask for the password, on this terminal, before a screen is drawn; True once it needs no more asking."""
+    import subprocess
+
+    try:
+        return subprocess.run(["sudo", "-v"], check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def invoking_user() -> tuple[int, int] | None:
+    """(uid, gid) of who typed ``sudo gputop``; None where we are not root or root typed it."""
+    uid, gid = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
+    if os.geteuid() != 0 or not uid.isdigit() or not gid.isdigit() or int(uid) == 0:
+        return None
+    return int(uid), int(gid)
+
+
+def drop_to_invoking_user(keep_probing: bool = False) -> bool:
+    """Become the user who typed ``sudo gputop``, for good; False where there is nobody to become.
+
+    With ``keep_probing`` (the collector) CAP_BPF and CAP_PERFMON are kept, as far as we have them: old kernels want them to
+    read maps, all of them to attach to a trainer that starts later. Everything else of root goes. Raises OSError.
+    """
+    user = invoking_user()
+    if user is None:
+        return False
+    kept = capabilities() & (1 << CAP_BPF | 1 << CAP_PERFMON) if keep_probing else 0
+    uid, gid = user
+    libc = ctypes.CDLL(None, use_errno=True)
+    if kept:
+        libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
+    os.setgroups(_groups(uid, gid))
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    if kept:
+        _set_capabilities(libc, kept)
+    libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
+    try:
+        os.environ["HOME"] = pwd.getpwuid(uid).pw_dir
+    except KeyError:
+        pass
+    return True
+
+
+def _groups(uid: int, gid: int) -> list[int]:
+    try:
+        return os.getgrouplist(pwd.getpwuid(uid).pw_name, gid)
+    except KeyError:
+        return [gid]
+
+
+def _set_capabilities(libc: ctypes.CDLL, bits: int) -> None:
+    """capset(2): effective and permitted as ``bits``, inheritable none."""
+    low, high = bits & 0xFFFFFFFF, bits >> 32
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    data = (ctypes.c_uint32 * 6)(low, low, 0, high, high, 0)
+    if libc.capset(header, data) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))

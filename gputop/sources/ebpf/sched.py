@@ -1,0 +1,197 @@
+"""The scheduler probe's maps -> SchedThread, Preempt and Wakeup (probes/sched.c says what it counts).
+
+Everything is read in every tick, as one batch per map; what has changed is sent: threads of hot processes and those who
+preempted or woke them at once, the others once a second, spread over its ticks by their tid.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Generic
+from typing import TypeVar
+
+from gputop.frame import Preempt
+from gputop.frame import Probes
+from gputop.frame import SchedThread
+from gputop.frame import Wakeup
+from gputop.histogram import COUNT
+from gputop.histogram import FIRST
+from gputop.sources.ebpf.maps import Map
+
+_THREAD = struct.Struct("<11QIIBBHIIIII")
+_PAIR = struct.Struct("<QQII")
+_WORDS = _THREAD.size // 8
+_SINCE, _ID, _STATE = 0, 11, 12
+_STATES = ("", "running", "runnable", "runnable", "sleeping", "uninterruptible", "dead")
+_RUNNING, _RUNNABLE, _PREEMPTED, _SLEEPING, _UNINTERRUPTIBLE, _DEAD = range(1, 7)
+
+_GOING_ON = (_RUNNING, _RUNNABLE, _PREEMPTED)
+_MOURN_NS = 1_000_000_000
+_PRUNE_S = 2
+
+PairSample = TypeVar("PairSample", Preempt, Wakeup)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One tick, as a reader of maps sees it."""
+
+    now: int
+    epoch: int
+    """The epoch of maxima that has just ended."""
+    number: int
+    per_second: int
+    hot: frozenset[int]
+    key: bool
+
+
+class SchedReader:
+    """Turns the maps of one loaded sched.c into what is new in each tick."""
+
+    def __init__(self, maps: Mapping[str, Map]) -> None:
+        self._threads, self._dead, self._histograms = maps["threads"], maps["dead"], maps["histograms"]
+        self._preempts, self._wakeups = _Pairs(maps["preempts"], _preempt), _Pairs(maps["wakeups"], _wakeup)
+        self._since: dict[int, int] = {}
+        """(tid | pid << 32) -> `since` of the record that was sent last."""
+        self._oncpu: dict[int, int] = {}
+        self._histogram_cache: dict[int, tuple[bytes, dict[int, int]]] = {}
+        self._graves: list[tuple[int, int]] = []
+        """(when to say it is gone, tid), so that a reader that looks twice a second sees its last counts."""
+
+    def read(self, turn: Turn) -> Probes:
+        """What changed since the last turn."""
+        preempts, culprits = self._preempts.read(turn.key)
+        wakeups, wakers = self._wakeups.read(turn.key)
+        dead = self._bury(turn)
+        threads = self._living(turn, culprits | wakers) + dead
+        self._graves += [(turn.now + _MOURN_NS, thread.tid) for thread in dead]
+        gone = [tid for due, tid in self._graves if due <= turn.now]
+        self._graves = [grave for grave in self._graves if grave[0] > turn.now]
+        return Probes(turn.now, threads=threads, preempts=preempts, wakeups=wakeups, gone=gone)
+
+    def _living(self, turn: Turn, kin: set[int]) -> list[SchedThread]:
+        words, histograms = self._threads.words(self._threads.read()), self._read_histograms()
+        ids, since, states = (words[column::_WORDS].tolist() for column in (_ID, _SINCE, _STATE))
+        known, hot, threads, turns = self._since, turn.hot, [], turn.per_second
+        chosen = turn.number % turns
+        for i, who in enumerate(ids):
+            near = who >> 32 in hot or who & 0xFFFFFFFF in kin
+            if not (near or who % turns == chosen):
+                continue
+            if known.get(who) == since[i] and states[i] & 0xFF not in _GOING_ON and not (turn.key and near):
+                continue
+            if who & 0xFFFFFFFF:  # 0 is the idle task
+                known[who] = since[i]
+                threads.append(self._thread(_THREAD.unpack_from(self._threads.values, i * _THREAD.size), turn, histograms, near))
+        if turn.number % (_PRUNE_S * turns) == 0:
+            self._prune(frozenset(ids))
+        return threads
+
+    def _prune(self, ids: frozenset[int]) -> None:
+        """Forget those who are in the map no more, and what others had with them."""
+        alive = {who & 0xFFFFFFFF for who in ids}
+        self._since = {who: since for who, since in self._since.items() if who in ids}
+        self._oncpu = {tid: oncpu for tid, oncpu in self._oncpu.items() if tid in alive}
+        self._preempts.prune(alive)
+        self._wakeups.prune(alive)
+
+    def _thread(self, record: tuple[int, ...], turn: Turn, histograms: Mapping[int, int], keep: bool, comm: str = "") -> SchedThread:
+        """One record, with what is still going on counted up to now."""
+        since, start, oncpu, runnable, preempted, sleeping, uninterruptible, vol, invol, even, odd, tid, pid, state = record[:14]
+        longest = epoch_max(even, odd, turn.epoch)
+        ns = max(0, turn.now - since)
+        if state == _RUNNING:
+            oncpu += ns
+        elif state in (_RUNNABLE, _PREEMPTED):
+            runnable, longest = runnable + ns, max(longest, ns)
+            preempted += ns if state == _PREEMPTED else 0
+        elif state == _SLEEPING:
+            sleeping += ns
+        elif state == _UNINTERRUPTIBLE:
+            uninterruptible += ns
+        if keep:  # the clock counts time a hypervisor stole, the scheduler takes it back at the next switch
+            oncpu = self._oncpu[tid] = max(oncpu, self._oncpu.get(tid, 0))
+        hist = self._histogram(tid, histograms)
+        return SchedThread(
+            tid, pid, oncpu, runnable, preempted, sleeping, uninterruptible, vol, invol, longest, hist, start, _STATES[state], comm
+        )
+
+    def _bury(self, turn: Turn) -> list[SchedThread]:
+        """Take the threads that died since the last tick out of the maps, with their final sums."""
+        count, size = self._dead.read(take=True), self._dead.shape.value_bytes
+        if not count:
+            return []
+        histograms, threads = self._read_histograms(), []
+        for at in range(0, count * size, size):
+            record = _THREAD.unpack_from(self._dead.values, at)
+            comm = self._dead.values[at + _THREAD.size : at + size].split(b"\0")[0].decode(errors="replace")
+            threads.append(self._thread(record, turn, histograms, False, comm))
+            self._oncpu.pop(record[11], None)
+        self._histograms.delete(thread.tid for thread in threads if thread.tid in histograms)
+        for thread in threads:
+            self._histogram_cache.pop(thread.tid, None)
+        return threads
+
+    def _read_histograms(self) -> dict[int, int]:
+        """tid -> position in the histograms that were just read."""
+        count = self._histograms.read()
+        return dict(zip(self._histograms.key_list(count), range(count), strict=True))
+
+    def _histogram(self, tid: int, positions: Mapping[int, int]) -> dict[int, int]:
+        position = positions.get(tid)
+        if position is None:
+            return {}
+        size = self._histograms.shape.value_bytes
+        raw = self._histograms.values[position * size : (position + 1) * size]
+        cached = self._histogram_cache.get(tid)
+        if cached is None or cached[0] != raw:
+            counts = struct.unpack(f"<{COUNT}I", raw)
+            cached = self._histogram_cache[tid] = raw, {FIRST + bucket: count for bucket, count in enumerate(counts) if count}
+        return cached[1]
+
+
+def _preempt(pair: int, ns: int, times: int, other_pid: int, _: int) -> Preempt:
+    return Preempt(pair & 0xFFFFFFFF, pair >> 32, other_pid, ns, times)
+
+
+def _wakeup(pair: int, ns: int, times: int, other_pid: int, _: int) -> Wakeup:
+    return Wakeup(pair & 0xFFFFFFFF, pair >> 32, other_pid, times, ns)
+
+
+def epoch_max(even: int, odd: int, epoch: int) -> int:
+    """The longest duration of ``epoch`` in ns, 0 if there was none (probes/common.h, keep_max)."""
+    tagged = odd if epoch & 1 else even
+    return tagged & ((1 << 48) - 1) if tagged >> 48 == epoch & 0xFFFF else 0
+
+
+class _Pairs(Generic[PairSample]):
+    """A map of (one, other) -> (ns, times, other's pid)."""
+
+    def __init__(self, table: Map, make: Callable[[int, int, int, int, int], PairSample]) -> None:
+        self._map = table
+        self._make: Callable[[int, int, int, int, int], PairSample] = make
+        self._times: dict[int, int] = {}
+
+    def read(self, key: bool) -> tuple[list[PairSample], set[int]]:
+        """Pairs that changed (all of them in a key frame), and the tids of the others in them."""
+        count = self._map.read()
+        keys, known = self._map.key_list(count), self._times
+        times = self._map.words(count)[1 :: _PAIR.size // 8].tolist()
+        samples, others = [], set()
+        for i in range(count):
+            if key or known.get(keys[i]) != times[i]:
+                known[keys[i]] = times[i]
+                samples.append(self._make(keys[i], *_PAIR.unpack_from(self._map.values, i * _PAIR.size)))
+                others.add(keys[i] >> 32)
+        return samples, others
+
+    def prune(self, alive: set[int]) -> None:
+        """Delete the pairs one of which lives no more. 0, the idle CPU or an interrupt, never dies."""
+        alive = alive | {0}
+        stale = [pair for pair in self._times if pair & 0xFFFFFFFF not in alive or pair >> 32 not in alive]
+        self._map.delete(stale)
+        for pair in stale:
+            del self._times[pair]

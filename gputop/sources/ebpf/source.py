@@ -1,0 +1,119 @@
+"""`EbpfSource`: loads the probes without holding up the beat, then reads their maps in every tick."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import msgspec
+
+import gputop
+from gputop.frame import Frame
+from gputop.frame import SourceState
+from gputop.sources import Beat
+from gputop.sources import Settings
+from gputop.sources import Unavailable
+from gputop.sources.ebpf import access
+from gputop.sources.ebpf import loader
+from gputop.sources.ebpf.handover import Helper
+from gputop.sources.ebpf.handover import HelperFailed
+from gputop.sources.ebpf.loaded import Answer
+from gputop.sources.ebpf.loaded import LoadedProbes
+
+PROBES = os.path.join(os.path.dirname(os.path.abspath(gputop.__file__)), "probes")
+SIZES = {"THREADS": 32768, "HOT_THREADS": 4096, "DEAD_THREADS": 8192, "HOT_PROCESSES": 4096, "CALLS": 1024, "INFLIGHT": 16384}
+"""Entries of the maps, by the macros of probes/*.c."""
+
+
+class EbpfSource:
+    """What eBPF sees of scheduling and of CUDA calls: `Frame.probes`."""
+
+    name = "ebpf"
+
+    def __init__(self, settings: Settings, sizes: dict[str, int] | None = None) -> None:
+        self._settings = settings
+        self._sizes = {**SIZES, **(sizes or {})}
+        self._helper: Helper | None = None
+        self._probes: LoadedProbes | None = None
+        self._state = SourceState(self.name, "partial", "the probes are being loaded")
+        self._started_ns = 0
+        self._ready_ms = 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether loading has come to an end, good or bad: from then on root is needed no more."""
+        return self._helper is None
+
+    def open(self) -> SourceState:
+        """Start the loader; `read` says when it has finished. Raises Unavailable where it cannot succeed."""
+        access.check(self._settings.root, self._settings.sudo)
+        btf = os.path.join(self._settings.root, "sys/kernel/btf/vmlinux")
+        request = json.dumps({"probes": PROBES, "btf": btf, "sizes": self._sizes})
+        needs_sudo = self._settings.sudo and not access.may_load(access.capabilities())
+        self._started_ns = time.monotonic_ns()
+        try:
+            self._helper = Helper(os.path.abspath(loader.__file__), request, sudo=needs_sudo)
+        except HelperFailed as failure:
+            raise Unavailable(f"the loader could not be started: {failure}") from None
+        return self._state
+
+    def read(self, beat: Beat, frame: Frame) -> None:
+        """Add what the maps hold, or say how loading went."""
+        if self._helper is not None:
+            self._receive(self._helper)
+        if self._probes is not None:
+            try:
+                frame.probes = self._probes.read(beat)
+            except OSError as error:
+                self._give_up(f"the kernel refuses to read the maps: {error.strerror}", "keep CAP_BPF")
+        state = self._state if self._probes is None else self._describe(self._probes)
+        if state != self._state or frame.seq == 0 or beat.key:
+            self._state = state
+            beat.changed.append(state)
+
+    def close(self) -> None:
+        """Detach everything."""
+        if self._helper is not None:
+            self._helper.close()
+            self._helper = None
+        if self._probes is not None:
+            self._probes.close()
+            self._probes = None
+
+    def _receive(self, helper: Helper) -> None:
+        try:
+            handed = helper.poll()
+            if handed is None:
+                return
+            answer = msgspec.convert(handed[0], Answer)
+            if answer.error:
+                self._fail(answer, helper.printed())
+            else:
+                self._ready_ms = (time.monotonic_ns() - self._started_ns) // 1_000_000
+                self._probes = LoadedProbes(answer, handed[1], self._settings.interval_ns, self._settings.sudo, self._settings.root)
+        except (HelperFailed, msgspec.ValidationError) as failure:
+            self._give_up(f"the loader failed: {failure}", "gputop doctor")
+        helper.close()
+        self._helper = None
+
+    def _fail(self, answer: Answer, printed: str) -> None:
+        remedy = access.install_bcc(self._settings.root) if answer.remedy == loader.INSTALL_BCC else answer.remedy
+        reason = answer.error if answer.remedy or not printed else f"{answer.error} ({printed})"
+        self._give_up(reason, remedy or "gputop doctor")
+
+    def _give_up(self, reason: str, remedy: str) -> None:
+        self.close()
+        self._state = SourceState(self.name, "unavailable", " ".join(reason.split())[:300], remedy)
+
+    def _describe(self, probes: LoadedProbes) -> SourceState:
+        """``ok``, or ``partial`` with what is missing."""
+        detail = {"ready_ms": str(self._ready_ms), "tracepoints": "plain" if probes.answer.no_btf else "raw"}
+        attacher = probes.attacher
+        if attacher is None:
+            return SourceState(self.name, "partial", "no CUDA calls: this kernel takes no uprobe programs", "Linux 5.15 or later", detail)
+        detail["libcuda"] = str(len(attacher.libraries))
+        if attacher.failures:
+            path, why = next(iter(attacher.failures.items()))
+            return SourceState(self.name, "partial", f"no CUDA calls of {path}: {why}", attacher.remedy(why), detail)
+        return SourceState(self.name, "ok", detail=detail)

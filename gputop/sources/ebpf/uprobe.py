@@ -1,0 +1,118 @@
+"""Attach the two programs of cuda.c to functions of a library, without bcc.
+
+One uprobe_multi link for entries and one for returns (kernel 6.6 and later; needs CAP_BPF and CAP_PERFMON, detaches in some
+50 ms), else two perf events per function (needs CAP_SYS_ADMIN). Closing the descriptors detaches. Standard library only and no
+import of gputop: where the collector has no privilege, `sudo python3 -I uprobe.py SOCKET` does it and hands the links over.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import json
+import os
+import platform
+import socket
+import sys
+
+SYS_BPF = {"x86_64": 321, "aarch64": 280}.get(platform.machine(), -1)
+SYS_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}.get(platform.machine(), -1)
+LINK_CREATE, ATTACH_PERF_EVENT, ATTACH_UPROBE_MULTI, MULTI_RETURN = 28, 41, 48, 1
+CLOEXEC = 8
+_PMU = "/sys/bus/event_source/devices/uprobe/"
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _MultiLink(ctypes.Structure):
+    _fields_ = [
+        ("program", ctypes.c_uint32), ("target", ctypes.c_uint32), ("attach_type", ctypes.c_uint32), ("link_flags", ctypes.c_uint32),
+        ("path", ctypes.c_uint64), ("offsets", ctypes.c_uint64), ("ref_ctr_offsets", ctypes.c_uint64), ("cookies", ctypes.c_uint64),
+        ("count", ctypes.c_uint32), ("flags", ctypes.c_uint32), ("pid", ctypes.c_uint32), ("pad", ctypes.c_uint32),
+    ]  # fmt: skip
+
+
+class _PerfLink(ctypes.Structure):
+    _fields_ = [
+        ("program", ctypes.c_uint32), ("target", ctypes.c_uint32), ("attach_type", ctypes.c_uint32), ("link_flags", ctypes.c_uint32),
+        ("cookie", ctypes.c_uint64),
+    ]  # fmt: skip
+
+
+class _PerfEvent(ctypes.Structure):
+    """perf_event_attr up to version 1's end (72 bytes): config1 is the path, config2 the offset."""
+
+    _fields_ = [
+        ("type", ctypes.c_uint32), ("size", ctypes.c_uint32), ("config", ctypes.c_uint64), ("period", ctypes.c_uint64),
+        ("sample_type", ctypes.c_uint64), ("read_format", ctypes.c_uint64), ("flags", ctypes.c_uint64), ("wakeup", ctypes.c_uint32),
+        ("bp_type", ctypes.c_uint32), ("path", ctypes.c_uint64), ("offset", ctypes.c_uint64),
+    ]  # fmt: skip
+
+
+def attach(path: str, cookies: dict[int, int], enter: int, leave: int, way: str) -> list[int]:
+    """Attach at the file offsets of ``cookies`` (offset -> cookie); descriptors of the links. Raises OSError.
+
+    ``way`` is the loader's word for how the programs were loaded. Returns come first: an entry always finds its return.
+    """
+    link = _attach_multi if way == "multi" else _attach_perf
+    links = link(path, cookies, leave, True)
+    try:
+        return links + link(path, cookies, enter, False)
+    except OSError:
+        for descriptor in links:
+            os.close(descriptor)
+        raise
+
+
+def _attach_multi(path: str, cookies: dict[int, int], program: int, returns: bool) -> list[int]:
+    name = ctypes.create_string_buffer(os.fsencode(path))
+    offsets = (ctypes.c_uint64 * len(cookies))(*cookies)
+    values = (ctypes.c_uint64 * len(cookies))(*cookies.values())
+    link = _MultiLink(program=program, attach_type=ATTACH_UPROBE_MULTI, path=ctypes.addressof(name), offsets=ctypes.addressof(offsets))
+    link.cookies, link.count, link.flags = ctypes.addressof(values), len(cookies), MULTI_RETURN if returns else 0
+    return [_call(SYS_BPF, LINK_CREATE, ctypes.byref(link), ctypes.sizeof(link))]
+
+
+def _attach_perf(path: str, cookies: dict[int, int], program: int, returns: bool) -> list[int]:
+    with open(_PMU + "type", encoding="ascii") as file:
+        kind = int(file.read())
+    name = ctypes.create_string_buffer(os.fsencode(path))
+    opened: list[int] = []
+    try:
+        for offset, cookie in cookies.items():
+            event = _PerfEvent(type=kind, size=72, config=int(returns), path=ctypes.addressof(name), offset=offset)
+            opened.append(_call(SYS_PERF_EVENT_OPEN, ctypes.byref(event), -1, 0, -1, CLOEXEC))
+            link = _PerfLink(program=program, target=opened[-1], attach_type=ATTACH_PERF_EVENT, cookie=cookie)
+            opened.append(_call(SYS_BPF, LINK_CREATE, ctypes.byref(link), ctypes.sizeof(link)))
+    except OSError:
+        for descriptor in opened:
+            os.close(descriptor)
+        raise
+    return opened
+
+
+def _call(number: int, *arguments: object) -> int:
+    result: int = _libc.syscall(number, *arguments)
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return result
+
+
+def main() -> None:
+    """Do what the socket asks: one JSON request with the two programs' descriptors, one answer with the links'."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        sock.connect("\0" + sys.argv[1])
+        message, descriptors, _, _ = socket.recv_fds(sock, 1 << 20, 2)
+        request = json.loads(message)
+        try:
+            cookies = {int(offset): cookie for offset, cookie in request["cookies"].items()}
+            answer, links = "", attach(request["path"], cookies, descriptors[0], descriptors[1], request["way"])
+        except OSError as error:
+            answer, links = error.strerror or "failed", []
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", links))] if links else []
+        sock.sendmsg([json.dumps({"error": answer}).encode()], rights)
+
+
+if __name__ == "__main__":
+    main()
