@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from textual._ansi_sequences import SYNC_END
+from textual._ansi_sequences import SYNC_START
 from textual.app import App
 from textual.app import SystemCommand
 from textual.binding import Binding
@@ -78,6 +80,16 @@ class GputopApp(App[int]):
     def is_behind(self) -> bool:
         """True while the terminal has not taken what was already sent: drawing more would only pile up."""
         return isinstance(self._driver, TerminalDriver) and self._driver.backlog > 0
+
+    @property
+    def paints_itself(self) -> bool:
+        """Whether `send` reaches a terminal whose colours need no conversion (see `gputop.tui.painter`)."""
+        return isinstance(self._driver, TerminalDriver) and self.native_ansi_color
+
+    def send(self, text: str) -> None:
+        """Write to the terminal past the compositor, as one update where the terminal knows those."""
+        if self._driver is not None:
+            self._driver.write(f"{SYNC_START}{text}{SYNC_END}" if self._sync_available else text)
 
     @property
     def is_remote(self) -> bool:

@@ -41,6 +41,7 @@ _NIGHT = _DARK | {
     "incident": "bold #f9e2af",
 }  # fmt: skip
 
+_ATTRIBUTES = ("bold", "underline", "reverse")
 _SPECS = {"gputop-dark": _DARK, "gputop-light": _LIGHT, "gputop-colour-blind": _COLOUR_BLIND, "gputop-night": _NIGHT}
 
 
@@ -56,6 +57,9 @@ def themes() -> list[Theme]:
     ]  # fmt: skip
 
 
-def palette(theme: str) -> Palette:
-    """The styles of ``theme``; a theme of Textual's own gets the dark ones."""
-    return {name: Style.parse(spec) for name, spec in _SPECS.get(theme, _DARK).items()}
+def palette(theme: str, coloured: bool = True) -> Palette:
+    """The styles of ``theme``; a theme of Textual's own gets the dark ones. NO_COLOR leaves bold, underline and reverse."""
+    specs = _SPECS.get(theme, _DARK)
+    if not coloured:
+        specs = {name: " ".join(word for word in spec.split() if word in _ATTRIBUTES) for name, spec in specs.items()}
+    return {name: Style.parse(spec) for name, spec in specs.items()}

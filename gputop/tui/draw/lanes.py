@@ -6,10 +6,11 @@ repeats the last one, dimmed, as long as the field's own refresh lets that stand
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from dataclasses import field
 from itertools import groupby
 from math import log10
+from operator import itemgetter
 
 from gputop.fields import FIELDS
 from gputop.fields import SECOND
@@ -42,13 +43,32 @@ class Lane:
         return FIELDS[self.key[0]]
 
 
-@dataclass(slots=True)
-class Row:
-    """The cells of one lane, remembered while its axis only moves."""
+class Moving:
+    """The cells of one lane, remembered while its axis only moves: of a lane five times drawn, four times two cells are made."""
 
-    scale: tuple[float, float] = (0.0, 0.0)
-    cell_ns: int = 0
-    cells: dict[int, Span] = field(default_factory=dict)
+    __slots__ = ("_body", "_cells", "_shape")
+
+    def __init__(self) -> None:
+        self._shape: tuple[object, ...] = ()
+        self._cells: dict[int, Span] = {}
+        self._body: list[Span] = []
+
+    def spans(self, axis: Axis, newest: int, shape: tuple[object, ...], make: Callable[[int], Span]) -> list[Span]:
+        """All cells, neighbours of one colour merged; ``make`` gives cell k. Cells before ``newest - 1`` are final.
+
+        ``shape`` is what else the cells depend on: when it changes, all are made anew.
+        """
+        settled = min(newest - 2, axis.last)
+        shape = (axis.cell_ns, *shape)
+        if shape != self._shape[:-1] or self._shape[-1] != (axis.first, settled):
+            self._settle(axis, settled, shape, make)
+        return self._body + [make(k) for k in range(max(settled + 1, axis.first), axis.last + 1)]
+
+    def _settle(self, axis: Axis, settled: int, shape: tuple[object, ...], make: Callable[[int], Span]) -> None:
+        known = self._cells if shape == self._shape[:-1] else {}
+        self._cells = {k: known.get(k) or make(k) for k in range(axis.first, settled + 1)}
+        self._body = merge(list(self._cells.values()))
+        self._shape = (*shape, (axis.first, settled))
 
 
 class LaneDrawer:
@@ -56,14 +76,15 @@ class LaneDrawer:
 
     def __init__(self, ascii_only: bool = False) -> None:
         self._bars = ASCII_BARS if ascii_only else BARS
-        self._rows: dict[SeriesKey, Row] = {}
+        self._lanes: dict[SeriesKey, Moving] = {}
+        self._tops: dict[SeriesKey, tuple[tuple[int, ...], float]] = {}
 
     def line(self, lane: Lane, history: History, axis: Axis, label_width: int, at_ns: int, cursor: int | None) -> list[Span]:
         """Label, value at ``at_ns`` and cells; the column under ``cursor`` reversed."""
         spans = self._label(lane, history, label_width, at_ns)
         if lane.absent and lane.key not in history.series:
             return [*spans, (fit(lane.absent, axis.columns), "dim")]
-        return spans + with_cursor(merge(self._cells(lane, history, axis)), cursor)
+        return spans + with_cursor(self._cells(lane, history, axis), cursor)
 
     def _label(self, lane: Lane, history: History, width: int, at_ns: int) -> list[Span]:
         value = history.at(lane.key, at_ns, max(2 * lane.field.refresh_ns, 3 * SECOND // 2))
@@ -73,18 +94,11 @@ class LaneDrawer:
         return [(fit(lane.title, room), ""), (f" {number:>6} ", level(lane.field, value) or "title"), (fit(unit, 4), "dim")]
 
     def _cells(self, lane: Lane, history: History, axis: Axis) -> list[Span]:
-        row = self._rows.setdefault(lane.key, Row())
-        scale = self._scale(lane, history, axis, row)
-        if row.cell_ns != axis.cell_ns or row.scale != scale or axis.first > max(row.cells, default=0):
-            row.cell_ns, row.scale, row.cells = axis.cell_ns, scale, {}
-        cells = row.cells
+        scale = self._scale(lane, history, axis)
         newest = history.times[-1] // axis.cell_ns if history.times else 0
-        for k in [k for k in cells if k < axis.first - 50]:
-            del cells[k]
-        for k in range(axis.first, axis.last + 1):
-            if k not in cells or k >= newest - 1:
-                cells[k] = self._cell(lane, history, k * axis.cell_ns, axis.cell_ns, scale)
-        return [cells[k] for k in range(axis.first, axis.last + 1)]
+        moving = self._lanes.setdefault(lane.key, Moving())
+        cell = axis.cell_ns
+        return moving.spans(axis, newest, (scale, history.trimmed), lambda k: self._cell(lane, history, k * cell, cell, scale))
 
     def _cell(self, lane: Lane, history: History, start_ns: int, cell_ns: int, scale: tuple[float, float]) -> Span:
         spec = lane.field
@@ -102,15 +116,22 @@ class LaneDrawer:
         share = (value - low) / (high - low) if high > low else 0.0
         return self._bars[min(len(self._bars) - 1, max(0, int(share * len(self._bars))))]
 
-    def _scale(self, lane: Lane, history: History, axis: Axis, row: Row) -> tuple[float, float]:
+    def _scale(self, lane: Lane, history: History, axis: Axis) -> tuple[float, float]:
         spec = lane.field
         if spec.high is not None or lane.top:
             return spec.low, spec.high if spec.high is not None else lane.top or 1.0
-        top = history.top(lane.key, axis.first * axis.cell_ns, (axis.last + 1) * axis.cell_ns)
-        wanted = nice_top(top) if top == top else 1.0
-        held = row.scale[1]
-        # Shrinking at once would make the lane flicker between two scales.
-        return spec.low, held if held > wanted and top > held / 5 else wanted
+        held_for, held = self._tops.get(lane.key, ((), 1.0))
+        shown = (axis.cell_ns, axis.first)
+        if shown == held_for:
+            newest = history.top(lane.key, axis.last * axis.cell_ns, (axis.last + 1) * axis.cell_ns)
+            held = nice_top(newest) if newest > held else held
+        else:
+            top = history.top(lane.key, axis.first * axis.cell_ns, (axis.last + 1) * axis.cell_ns)
+            wanted = nice_top(top) if top == top else 1.0
+            # Shrinking at once would make the lane flicker between two scales.
+            held = held if held_for and held > wanted and top > held / 5 else wanted
+        self._tops[lane.key] = shown, held
+        return spec.low, held
 
 
 def level(spec: Field, value: float) -> str:
@@ -138,11 +159,8 @@ def short(value: float, digits: int = 0) -> str:
 
 
 def merge(cells: list[Span]) -> list[Span]:
-    """Neighbours of one colour as one span; the newest cell stays its own, so that it alone is sent while it grows."""
-    if not cells:
-        return []
-    merged = [("".join(text for text, _ in group), style) for style, group in groupby(cells[:-1], key=lambda cell: cell[1])]
-    return [*merged, cells[-1]]
+    """Neighbours of one colour as one span."""
+    return [("".join(text for text, _ in group), style) for style, group in groupby(cells, key=itemgetter(1))]
 
 
 def with_cursor(spans: list[Span], column: int | None) -> list[Span]:

@@ -24,5 +24,5 @@ def page(session: Session, view: View) -> list[Line]:
         *verdict.lines(session.engine.verdict, view, keys="")[:1],
         *(gpus.lines(newer, older, view, len(newer.gpus) + 1) if newer.gpus else absent),
         procs.heading(view, 0),
-        *(procs.line(row, view, session.history, nowhere, None) for row in rows(session, view)),
+        *(procs.line(row, view, session.history, nowhere, procs.StateLanes(), None) for row in rows(session, view)),
     ]

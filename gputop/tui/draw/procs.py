@@ -12,7 +12,7 @@ from gputop.text import fit
 from gputop.tui.draw import Line
 from gputop.tui.draw import Span
 from gputop.tui.draw.axis import Axis
-from gputop.tui.draw.lanes import merge
+from gputop.tui.draw.lanes import Moving
 from gputop.tui.draw.lanes import with_cursor
 from gputop.tui.draw.rows import SORTS
 from gputop.tui.draw.rows import Row
@@ -43,7 +43,7 @@ def lane_columns(view: View) -> int:
     return min(view.cells, left)
 
 
-def line(row: Row, view: View, history: History, axis: Axis, cursor: int | None) -> Line:
+def line(row: Row, view: View, history: History, axis: Axis, lanes: StateLanes, cursor: int | None) -> Line:
     """One process; starving workers stand out by colour, glyph and word."""
     chosen = "selected" if row.pid == view.selected else "starving" if row.starving else ""
     spans: list[Span] = []
@@ -53,7 +53,7 @@ def line(row: Row, view: View, history: History, axis: Axis, cursor: int | None)
         spans.append((shown, chosen or style))
     used = sum(width for _, width, _, _, _ in columns(view))
     spans.append((" " * (view.width - used - axis.columns), chosen if chosen == "selected" else ""))
-    return _joined(spans) + with_cursor(_lane(row.pid, view, history, axis), cursor)
+    return _joined(spans) + with_cursor(lanes.spans(row.pid, view, history, axis), cursor)
 
 
 def _joined(spans: list[Span]) -> list[Span]:
@@ -67,12 +67,22 @@ def _joined(spans: list[Span]) -> list[Span]:
     return out
 
 
-def _lane(pid: int, view: View, history: History, axis: Axis) -> list[Span]:
-    codes = history.states.get(pid)
-    if codes is None:
-        return [(" " * axis.columns, "")]
-    cell = axis.cell_ns
-    return merge([glyph(history.state_cell(pid, k * cell, (k + 1) * cell), view.ascii_only) for k in range(axis.first, axis.last + 1)])
+class StateLanes:
+    """Draws state lanes, keeping finished cells from one drawing to the next."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[int, Moving] = {}
+
+    def spans(self, pid: int, view: View, history: History, axis: Axis) -> list[Span]:
+        """The lane of one process."""
+        if pid not in history.states:
+            self._lanes.pop(pid, None)
+            return [(" " * axis.columns, "")]
+        cell, newest = axis.cell_ns, history.times[-1] // axis.cell_ns
+        moving = self._lanes.setdefault(pid, Moving())
+        return moving.spans(
+            axis, newest, (history.trimmed,), lambda k: glyph(history.state_cell(pid, k * cell, (k + 1) * cell), view.ascii_only)
+        )
 
 
 def glyph(code: int, ascii_only: bool) -> Span:

@@ -29,6 +29,7 @@ from gputop.tui.draw.rows import Row
 from gputop.tui.draw.rows import rows
 from gputop.tui.layout import Heights
 from gputop.tui.layout import arrange
+from gputop.tui.painter import Painter
 from gputop.tui.palette import palette
 from gputop.tui.view import View
 from gputop.tui.widgets.drawn import Drawn
@@ -52,12 +53,16 @@ class Dashboard(Screen[None]):
         self._drawn = {part: Drawn(id=part) for part in PARTS}
         self._heights = Heights(0, 0, 0, 0, 0, 0)
         self._drawer = LaneDrawer()
+        self._states = procs.StateLanes()
         self._rows: list[Row] = []
         self._rows_at = 0.0
         self._note = ("", 0.0)
         self._started = (time.monotonic(), time.process_time())
         self._own = ("", 0.0)
         self._drawn_state: tuple[object, ...] = ()
+        self._axis: axis.Axis | None = None
+        self._moved = 0
+        self._painter = Painter(palette(""), None)
 
     @property
     def gputop(self) -> GputopApp:
@@ -88,8 +93,10 @@ class Dashboard(Screen[None]):
 
     def repaint(self, theme: str) -> None:
         """Take the colours of a theme."""
+        colours = palette(theme, coloured=not self.app.no_color)
         for part in self._drawn.values():
-            part.paint_with(palette(theme))
+            part.paint_with(colours)
+        self._painter = Painter(colours, self.gputop.console._color_system)
 
     def on_resize(self, event: events.Resize) -> None:
         """Share the new room out."""
@@ -113,8 +120,37 @@ class Dashboard(Screen[None]):
             found = chosen.lanes(self.session, self.view)
             self._arrange(len(self.session.board.gpus), len(found))
             self._refresh_rows()
+            self._follow_axis()
+            painter = self._painter if self._can_paint else None
+            sent = []
             for part, lines in self._parts(found).items():
-                self._drawn[part].show(lines)
+                lane = self._lane_of(part)
+                sent.append(self._drawn[part].show(lines, painter, lane, self._moved if lane else 0))
+        if any(sent):
+            self.gputop.send("".join(sent))
+
+    @property
+    def _can_paint(self) -> bool:
+        """Whether the terminal shows exactly what was last drawn: nothing lies over it and nothing waits to be repainted."""
+        return self.is_current and self.gputop.paints_itself and self._uncovered and not (self._dirty_widgets or self._layout_required)
+
+    @property
+    def _uncovered(self) -> bool:
+        return bool(self.query_one("#filter", Input).disabled)
+
+    def _lane_of(self, part: str) -> int:
+        """The column where a part's lanes begin, 0 where it has none."""
+        if part == "lanes":
+            return self.view.label_width
+        return self.view.width - procs.lane_columns(self.view) if part == "procs" else 0
+
+    def _follow_axis(self) -> None:
+        """How many columns the lanes move left with this drawing."""
+        now = navigate.axis_of(self.view, self.session)
+        same = self._axis is not None and (now.cell_ns, now.columns) == (self._axis.cell_ns, self._axis.columns)
+        moved = now.last - self._axis.last if same and self._axis else 0
+        self._moved = moved if 0 < moved < now.columns // 2 else 0
+        self._axis = now
 
     def _arrange(self, gpu_count: int, lane_count: int) -> None:
         heights = arrange(self.view.height, gpu_count, lane_count)
@@ -168,7 +204,7 @@ class Dashboard(Screen[None]):
         cursor = columns.column_of(view.cursor_ns) if view.cursor_ns is not None else None
         view.top_row = scrolled(view.top_row, self.selected_row(), room, len(self._rows))
         shown = self._rows[view.top_row : view.top_row + room]
-        lines = [procs.heading(view, width), *(procs.line(row, view, session.history, columns, cursor) for row in shown)]
+        lines = [procs.heading(view, width), *(procs.line(row, view, session.history, columns, self._states, cursor) for row in shown)]
         if not self._rows:
             nobody = "nothing matches the filter" if view.pattern else "no trainer, no GPU process and nobody taking CPU"
             lines.append([(f"  {nobody}", "dim")])
