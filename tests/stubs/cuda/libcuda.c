@@ -317,15 +317,17 @@ API int cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     return SUCCESS;
 }
 
-/* Copies. `host` is NULL where no host memory takes part; an asynchronous copy of pageable memory blocks, as it does in CUDA. */
+/* Copies. `host` is NULL where no host memory takes part. Pageable memory is staged through the driver's own by the calling
+ * thread, so such a copy blocks, also an asynchronous one, and keeps a CPU busy: as in CUDA. */
 
 static int copy(const char *call, struct stream *s, const void *host, size_t bytes, bool to_device, bool from_device, bool async) {
     uint64_t began = now_ns();
     int rc = enter();
     if (rc) return rc;
     struct work w = copy_of(bytes, host ? bytes_per_ns : 1500.0, to_device, from_device);
-    if (async && (!host || pinned(host))) stream_copy_async(stream_of(s), w);
-    else stream_copy(stream_of(s), w, current->mode);
+    bool staged = host && !pinned(host);
+    if (async && !staged) stream_copy_async(stream_of(s), w);
+    else stream_copy(stream_of(s), w, current->mode, staged ? WAIT_SPIN : current->mode);
     log_call(call, began, bytes);
     return SUCCESS;
 }

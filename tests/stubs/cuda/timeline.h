@@ -24,7 +24,8 @@
 
 #define SMS 132u                    /* an H100's: a grid of fewer blocks leaves the rest idle */
 #define QUEUE 1024u                 /* launches a stream holds before the next one blocks, as in the real driver */
-#define SLICE_NS 1000000ull         /* long copies and collectives are counted in slices of this */
+#define SLICE_NS 1000000ull         /* collectives are booked in slices of this; shorter copies are counted at once */
+#define COPY_SLICE_NS 10000000ull   /* long copies are counted in slices of this */
 #define TIMER_SLACK_NS 70000ull     /* a sleep may end this late: spin for the rest */
 #define GAP_NS 20000ull             /* shorter gaps between copy and kernel are not worth a queue */
 
@@ -134,8 +135,8 @@ static void count_bytes(struct device *d, uint64_t bytes, bool to_device, bool f
 
 static uint64_t run_copy(struct device *d, const struct work *w, enum wait_mode mode) {
     uint64_t end = w->start_ns + w->length_ns, counted = 0;
-    for (uint64_t t = w->start_ns; t < end; t += SLICE_NS) {
-        uint64_t upto = end - t < SLICE_NS ? end : t + SLICE_NS;
+    for (uint64_t t = w->start_ns; t < end; t += COPY_SLICE_NS) {
+        uint64_t upto = end - t < COPY_SLICE_NS ? end : t + COPY_SLICE_NS;
         wait_until(upto, mode);
         uint64_t sum = (uint64_t)((double)w->bytes * (double)(upto - w->start_ns) / (double)w->length_ns);
         count_bytes(d, sum - counted, w->to_device, w->from_device);
@@ -235,11 +236,11 @@ static struct work copy_of(uint64_t bytes, double bytes_per_ns, bool to_device, 
     return (struct work){.length_ns = length, .bytes = bytes, .to_device = to_device, .from_device = from_device};
 }
 
-/* A copy the caller waits for. */
-static void stream_copy(struct stream *s, struct work copy, enum wait_mode mode) {
-    stream_drain(s, mode);
+/* A copy the caller waits for, first in `before` for the stream, then in `during`. */
+static void stream_copy(struct stream *s, struct work copy, enum wait_mode before, enum wait_mode during) {
+    stream_drain(s, before);
     copy.start_ns = now_ns();
-    uint64_t end = run_copy(s->device, &copy, mode);
+    uint64_t end = run_copy(s->device, &copy, during);
     pthread_mutex_lock(&s->lock);
     s->end_ns = later(s->end_ns, end);
     pthread_mutex_unlock(&s->lock);
