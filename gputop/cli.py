@@ -17,6 +17,7 @@ from gputop.errors import UserError
 
 COMMANDS = {
     "live": "watch this machine (what `gputop` alone does)",
+    "stacks": "the stacks of what is stalled now",
     "collect": "write the stream of frames to standard output",
 }
 

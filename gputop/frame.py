@@ -8,6 +8,9 @@ Rules for growth, so that old recordings open for ever:
 * structs marked ``array_like`` grow at their end, and every new field has a default;
 * the other structs are maps: fields may be added anywhere, with a default; none is renamed or given another meaning.
 
+Structs are immutable and point at nothing that points back, so the garbage collector need not know them (``gc=False``): at
+ten frames a second it would otherwise cost as much as reading them.
+
 All times named ``t_ns`` are CLOCK_MONOTONIC nanoseconds. ``None`` is "not measured"; where that lasts, the reason stands
 in ``missing`` or in the source's state.
 """
@@ -20,7 +23,7 @@ FORMAT_MAJOR = 1
 FORMAT_MINOR = 0
 
 
-class Header(msgspec.Struct, frozen=True, omit_defaults=True):
+class Header(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Said once, before the first frame: where and by what the stream was made."""
 
     major: int = FORMAT_MAJOR
@@ -44,7 +47,7 @@ class Header(msgspec.Struct, frozen=True, omit_defaults=True):
     """True when the GPU numbers come from `gputop demo`; the screen then says SIMULATED."""
 
 
-class SourceState(msgspec.Struct, frozen=True, array_like=True):
+class SourceState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a source can give now. ``state``: ``ok``, ``partial``, ``off`` (asked to be) or ``unavailable``."""
 
     name: str
@@ -56,7 +59,7 @@ class SourceState(msgspec.Struct, frozen=True, array_like=True):
     """Facts of the source, such as ``driver`` and ``cuda`` of NVML."""
 
 
-class GpuProc(msgspec.Struct, frozen=True, array_like=True):
+class GpuProc(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One process on one GPU (NVML's process lists; utilization from nvmlDeviceGetProcessUtilization)."""
 
     pid: int
@@ -71,7 +74,7 @@ class GpuProc(msgspec.Struct, frozen=True, array_like=True):
     """MIG GPU instance, None outside MIG."""
 
 
-class MigInstance(msgspec.Struct, frozen=True, omit_defaults=True):
+class MigInstance(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One MIG device (nvmlDeviceGetMigDeviceHandleByIndex)."""
 
     index: int
@@ -85,7 +88,7 @@ class MigInstance(msgspec.Struct, frozen=True, omit_defaults=True):
     sm_active_pct: float | None = None
 
 
-class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
+class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What was read of one GPU at ``t_ns``. Several may stand in one frame, one per tier of cost.
 
     ``None`` means "not read in this sample". ``missing`` says, per field, why there is no value from now on;
@@ -167,14 +170,14 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
     """Field name -> why it has no value."""
 
 
-class ThreadInfo(msgspec.Struct, frozen=True, array_like=True):
+class ThreadInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A thread's identity (/proc/PID/task/TID/comm)."""
 
     tid: int
     comm: str
 
 
-class ProcInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+class ProcInfo(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A process's identity: sent when it is new, when it changes, and in key frames."""
 
     pid: int
@@ -205,7 +208,7 @@ class ProcInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why syscall and wchan of this process cannot be read, empty where they can."""
 
 
-class ThreadSample(msgspec.Struct, frozen=True, array_like=True):
+class ThreadSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One thread, read each tick for trainers and their workers (/proc/PID/task/TID/{schedstat,stat,status})."""
 
     tid: int
@@ -220,7 +223,7 @@ class ThreadSample(msgspec.Struct, frozen=True, array_like=True):
     invol: int | None = None
 
 
-class ProcSample(msgspec.Struct, frozen=True, array_like=True):
+class ProcSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One process at ``t_ns``. Counters are cumulative since it started.
 
     ``utime_ns``, ``stime_ns``, faults and ``rss_bytes`` are the whole process's (/proc/PID/stat); ``oncpu_ns``,
@@ -263,7 +266,7 @@ class ProcSample(msgspec.Struct, frozen=True, array_like=True):
     """/proc/PID/io rchar: bytes asked for by read calls, pipes and sockets and the page cache included."""
 
 
-class CpuSample(msgspec.Struct, frozen=True, array_like=True):
+class CpuSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One logical CPU's cumulative time (/proc/stat)."""
 
     cpu: int
@@ -275,7 +278,7 @@ class CpuSample(msgspec.Struct, frozen=True, array_like=True):
     steal_ns: int
 
 
-class DiskSample(msgspec.Struct, frozen=True, array_like=True):
+class DiskSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One block device, cumulative (/proc/diskstats)."""
 
     name: str
@@ -288,7 +291,7 @@ class DiskSample(msgspec.Struct, frozen=True, array_like=True):
     io_ms: int
 
 
-class NetSample(msgspec.Struct, frozen=True, array_like=True):
+class NetSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One network interface, cumulative (/proc/net/dev)."""
 
     name: str
@@ -298,7 +301,7 @@ class NetSample(msgspec.Struct, frozen=True, array_like=True):
     tx_drops: int
 
 
-class Psi(msgspec.Struct, frozen=True, array_like=True):
+class Psi(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Pressure stall totals in ns (/proc/pressure/{cpu,io,memory} or a cgroup's ``*.pressure``)."""
 
     cpu_some_ns: int | None = None
@@ -308,7 +311,7 @@ class Psi(msgspec.Struct, frozen=True, array_like=True):
     memory_full_ns: int | None = None
 
 
-class CgroupSample(msgspec.Struct, frozen=True, omit_defaults=True):
+class CgroupSample(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One cgroup that holds a trainer, a worker or ourselves; v1 and v2 in the same fields.
 
     Limits are the tightest on the path to the root.
@@ -331,7 +334,7 @@ class CgroupSample(msgspec.Struct, frozen=True, omit_defaults=True):
     """The cgroup whose quota it is, when that is an ancestor."""
 
 
-class Host(msgspec.Struct, frozen=True, omit_defaults=True):
+class Host(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The machine. Cheap parts each tick, the rest about once a second; None is "not read in this sample"."""
 
     t_ns: int
@@ -359,7 +362,7 @@ class Host(msgspec.Struct, frozen=True, omit_defaults=True):
     shm_free_bytes: int | None = None
 
 
-class SchedThread(msgspec.Struct, frozen=True, array_like=True):
+class SchedThread(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One thread as the sched probe counts it: cumulative ns and times, what is still going on counted up to the frame's moment.
 
     ``oncpu_ns`` is the scheduler's own sum since the thread was born (as schedstat field 1); everything else counts from when
@@ -389,7 +392,7 @@ class SchedThread(msgspec.Struct, frozen=True, array_like=True):
     """Its name when it died; empty before (see /proc)."""
 
 
-class Preempt(msgspec.Struct, frozen=True, array_like=True):
+class Preempt(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """``culprit`` ran on the CPU that ``victim``, a thread of a hot process, was preempted on and still wanted (cumulative).
 
     Culprit 0 is nobody: the CPU was idle, as when a cgroup quota throttles the victim.
@@ -403,7 +406,7 @@ class Preempt(msgspec.Struct, frozen=True, array_like=True):
     """Slices the culprit ran meanwhile."""
 
 
-class Wakeup(msgspec.Struct, frozen=True, array_like=True):
+class Wakeup(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """``waker`` ended a sleep of ``wakee``, a thread of a hot process (cumulative). Waker 0 is an interrupt: a timer or a device."""
 
     wakee_tid: int
@@ -414,7 +417,7 @@ class Wakeup(msgspec.Struct, frozen=True, array_like=True):
     """How long the sleeps it ended had lasted."""
 
 
-class CudaCall(msgspec.Struct, frozen=True, array_like=True):
+class CudaCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One CUDA entry point of one process (uprobes; cumulative)."""
 
     pid: int
@@ -433,7 +436,7 @@ class CudaCall(msgspec.Struct, frozen=True, array_like=True):
     """How long the longest call that has not returned yet has lasted, 0 if there is none."""
 
 
-class Probes(msgspec.Struct, frozen=True, omit_defaults=True):
+class Probes(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What the eBPF maps held at ``t_ns``; threads and pairs that did not change since the last frame are left out."""
 
     t_ns: int
@@ -452,7 +455,7 @@ class Probes(msgspec.Struct, frozen=True, omit_defaults=True):
     """CPU the probes' programs took, cumulative, where the kernel counts it."""
 
 
-class Stack(msgspec.Struct, frozen=True, omit_defaults=True):
+class Stack(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One thread's stack, taken at ``t_ns``; frames innermost first."""
 
     pid: int
@@ -474,19 +477,20 @@ class Stack(msgspec.Struct, frozen=True, omit_defaults=True):
     gil: bool = False
     """It held the GIL."""
     missing: dict[str, str] = {}
-    """Part (``kernel``, ``syscall``, ``native``) -> why it is not there although the rest is."""
+    """Part (``kernel``, ``syscall``, ``native``) -> why it is not there although the rest is; ``moment`` -> why they may not belong
+    together."""
     source: dict[str, str] = {}
     """``file:line`` -> that line's text, for frames of the user's own code that could be read."""
 
 
-class Mark(msgspec.Struct, frozen=True, array_like=True):
+class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A marker dropped by `gputop mark`."""
 
     t_ns: int
     text: str
 
 
-class SelfCost(msgspec.Struct, frozen=True, array_like=True):
+class SelfCost(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the collector itself has cost so far."""
 
     cpu_ns: int

@@ -111,9 +111,12 @@ def _process(pid: int, order: _Order) -> list[Stack]:
     except Unreadable as error:
         return [_failed(pid, _reason(pid, error, order), order, main)]
     tids = thread_ids(pid, threads, order.root)
-    # The main thread as it was before py-spy came: a pause makes a system call restart.
-    views = [main if tid == pid else _view(pid, tid, order) for tid in tids]
+    # After a pause, the main thread as it was before it: a pause makes a system call restart.
+    views = [main if tid == pid and pid in order.paused else _view(pid, tid, order) for tid in tids]
     stacks = [_stack(pid, thread, view, order) for thread, view in zip(threads, views, strict=True)]
+    for stack in stacks:
+        if stack.tid == pid and (stack.syscall, stack.wchan) != (main.syscall, main.wchan):
+            stack.missing["moment"] = "it ran on meanwhile: its Python and its kernel stack need not belong together"
     for stack in stacks if without_native else ():
         stack.missing["native"] = without_native
     return sorted(stacks, key=lambda stack: stack.tid != pid) or [_failed(pid, "no Python thread runs in it yet", order, main)]

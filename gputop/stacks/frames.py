@@ -52,6 +52,14 @@ def own_part(lines: list[Line]) -> list[Line]:
     return lines
 
 
+def own_call(lines: list[Line]) -> tuple[Line | None, str]:
+    """The innermost line of the user's own code, and the function it called; None and nothing where there is no such line."""
+    at = next((i for i, line in enumerate(lines) if not line.library and line.line), None)
+    if at is None:
+        return None, ""
+    return lines[at], lines[at - 1].name if at > 0 else ""
+
+
 def parse(text: str) -> Line:
     """The frame that `Line.text` wrote; text of another form is a name alone."""
     match = _LINE.match(text)

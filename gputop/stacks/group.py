@@ -16,6 +16,7 @@ from gputop.frame import Stack
 from gputop.roles import PIN_THREAD
 from gputop.roles import Role
 from gputop.stacks.frames import Line
+from gputop.stacks.frames import own_call
 from gputop.stacks.frames import own_part
 from gputop.stacks.frames import parse
 from gputop.stacks.source_line import key
@@ -76,7 +77,7 @@ def group(stacks: Sequence[Stack], roles: Mapping[int, Role] | None = None) -> l
     for stack in stacks:
         piles.setdefault(_key(stack, named), []).append(stack)
     groups = [_group(pile, named, totals) for pile in piles.values()]
-    return sorted(groups, key=lambda one: (one.rank, -len(one.members), one.members[0].pid))
+    return sorted(groups, key=lambda one: (one.rank, one.members[0].tid != one.members[0].pid, -len(one.members), one.members[0].pid))
 
 
 def _key(stack: Stack, roles: Mapping[int, Role]) -> tuple[object, ...]:
@@ -116,14 +117,14 @@ def _group(pile: list[Stack], roles: Mapping[int, Role], totals: Counter[str]) -
     first = pile[0]
     members = tuple(Member(stack.pid, stack.tid, _label(stack, roles), _clean(stack.wait)) for stack in pile)
     return Group(
-        title=_clean(f"{_who(pile, members, roles, totals)}: {_what(first)}"),
+        title=_clean(f"{_who(pile, members, roles, totals)}: {_error(pile) or _what(first)}"),
         rank=_rank(first, roles),
         members=members,
         frames=tuple(_frame(line, first) for line in _own_lines(first)),
         kernel=tuple(map(_clean, first.kernel)),
         waits=tuple(Counter(member.wait for member in members if member.wait).most_common()),
         error=_clean(_error(pile)),
-        notes=tuple(sorted({_clean(f"no {part}: {why}") for stack in pile for part, why in stack.missing.items()})),
+        notes=tuple(sorted({_clean(f"{part}: {why}") for stack in pile for part, why in stack.missing.items()})),
     )
 
 
@@ -161,17 +162,14 @@ _PLURAL = {"trainer": "trainers", "worker": "workers", "helper": "helpers", "pro
 
 def _what(stack: Stack) -> str:
     """The call and the user's own line it was made from; what there is where there is no Python stack."""
-    if stack.error:
-        return stack.error
     lines = _own_lines(stack)
     if not lines:
         return stack.wait or stack.syscall or "no stack"
-    at = next((i for i, line in enumerate(lines) if not line.library and line.line), None)
-    if at is None:
+    own, call = own_call(lines)
+    if own is None:
         return f"{lines[0].name} {lines[0].place}"
-    own = f"{lines[at].name} {lines[at].place}"
-    call = lines[at - 1].name if at > 0 else _called(lines[0], stack)
-    return f"{call} ← {own}" if call else own
+    call = call or _called(own, stack)
+    return f"{call} ← {own.name} {own.place}" if call else f"{own.name} {own.place}"
 
 
 def _called(line: Line, stack: Stack) -> str:

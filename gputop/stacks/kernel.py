@@ -27,6 +27,10 @@ _ON_DESCRIPTOR = frozenset({
     "copy_file_range", "readahead", "fadvise64", "io_uring_enter",
 })  # fmt: skip
 _SLEEPS = frozenset({"nanosleep", "clock_nanosleep"})
+_WAY_IN = (
+    "entry_SYSCALL", "do_syscall_64", "x64_sys_call", "asm_", "irqentry_", "exit_to_user_mode", "syscall_exit_to_user", "ret_from_fork",
+    "el0_", "el0t_", "do_el0_svc", "invoke_syscall",
+)  # fmt: skip
 
 
 class Gone(Exception):
@@ -50,13 +54,13 @@ class KernelView:
 
 
 def read_file(path: str) -> str:
-    """The first 1 MiB of ``path``, undecodable bytes kept as surrogates; raises OSError."""
+    """The first 1 MiB of ``path``; raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         data = b""
         while len(data) < _BOUND and (part := os.read(descriptor, 65536)):  # /proc gives a page at a time
             data += part
-        return data.decode("utf-8", "surrogateescape")
+        return data.decode("utf-8", "replace")
     finally:
         os.close(descriptor)
 
@@ -120,9 +124,9 @@ def _symbol(text: str) -> str:
 
 
 def _parse_stack(text: str) -> tuple[str, ...]:
-    """``[<0>] folio_wait_bit_common+0x136/0x330`` lines -> function names, innermost first."""
+    """``[<0>] folio_wait_bit_common+0x136/0x330`` lines -> function names, innermost first, without how the kernel was entered."""
     names = (_symbol(line.rpartition("] ")[2].partition("+")[0]) for line in text.splitlines())
-    return tuple(name for name in names if name)[:MAX_KERNEL_FRAMES]
+    return tuple(name for name in names if name and not name.startswith(_WAY_IN))[:MAX_KERNEL_FRAMES]
 
 
 def wait_words(pid: int, view: KernelView, root: str = "/") -> str:
@@ -157,7 +161,7 @@ def _descriptor(pid: int, number: int, root: str) -> str:
     base = os.path.join(root, "proc", str(pid))
     number &= 0xFFFFFFFF
     try:
-        target = os.readlink(f"{base}/fd/{number}")[:512]
+        target = os.readlink(os.fsencode(f"{base}/fd/{number}"))[:512].decode("utf-8", "replace")
     except OSError:
         return f"fd {number}"
     device = _device(base, number) if target.startswith("/") else ""

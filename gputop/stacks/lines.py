@@ -6,11 +6,17 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from gputop.stacks.capture import StackSet
+from gputop.stacks.frames import Line
 from gputop.stacks.group import Group
 from gputop.stacks.group import Member
+from gputop.stacks.sampling import LineShare
+from gputop.stacks.source_line import read_lines
+from gputop.text import clean
 
 _MEMBERS_SHOWN = 12
 _KERNEL_SHOWN = 6
+_WAITS_SHOWN = 4
 
 
 class TextLine(NamedTuple):
@@ -29,19 +35,53 @@ def text_lines(groups: Iterable[Group], depth: int = 12) -> list[TextLine]:
     return lines[:-1]
 
 
+def summary(taken: StackSet) -> str:
+    """How it was taken: ``37 stacks of 9 processes in 57 ms, none of them paused``."""
+    processes = len({stack.pid for stack in taken.stacks})
+    if not taken.paused:
+        how = "none of them paused"
+    else:
+        how = f"{len(taken.paused)} paused for about {'20 ms each, for native frames' if taken.native else '1 ms each'}"
+    return f"{_count(len(taken.stacks), 'stack')} of {_count(processes, 'process')} in {taken.took_ns / 1e6:.0f} ms, {how}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def share_lines(pid: int, shares: Sequence[LineShare], most: int = 15) -> list[TextLine]:
+    """``62 %  train.py:138  DataLoader.__next__`` with the line's source, most first."""
+    shown = shares[:most]
+    wanted = {(pid, Line(share.function, share.file, share.line)) for share in shown}
+    sources = read_lines(wanted)
+    lines: list[TextLine] = []
+    for share in shown:
+        source = clean(sources.get((pid, Line(share.function, share.file, share.line)), ""))
+        doing = clean(share.call or share.function)
+        lines.append(TextLine("own", f"{100 * share.share:5.1f} %  {clean(share.place):<24} {doing:<36} {source}".rstrip()))
+    rest = sum(share.share for share in shares[most:])
+    return [*lines, TextLine("frame", f"{100 * rest:5.1f} %  {len(shares) - most} more lines")] if rest else lines
+
+
 def _lines(one: Group, depth: int) -> list[TextLine]:
     lines = [TextLine("title", one.title)]
     if depth == 0:
         return lines
     if len(one.members) > 1 or one.members[0].label != f"process {one.members[0].pid}":
         lines.append(TextLine("members", "  " + _members(one.members)))
-    lines += [TextLine("wait", f"  {wait}" + (f"  ×{count}" if len(one.members) > 1 else "")) for wait, count in one.waits]
+    lines += _waits(one)
     lines += _frames(one, depth)
     if one.kernel:
         lines.append(TextLine("kernel", "    kernel: " + _chain(one.kernel)))
     if one.error and one.error not in one.title:
         lines.append(TextLine("error", f"  {one.error}"))
     return lines + [TextLine("note", f"  {note}") for note in one.notes]
+
+
+def _waits(one: Group) -> list[TextLine]:
+    shown = [TextLine("wait", f"  {wait}" + (f"  ×{count}" if len(one.members) > 1 else "")) for wait, count in one.waits[:_WAITS_SHOWN]]
+    more = len(one.waits) - _WAITS_SHOWN
+    return [*shown, TextLine("wait", f"  and {more} more waits")] if more > 0 else shown
 
 
 def _members(members: Sequence[Member]) -> str:

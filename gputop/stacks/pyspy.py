@@ -57,7 +57,7 @@ def dump(pid: int, deadline: float, *, pause: bool = False, native: bool = False
     arguments = ["dump", "--json", "--full-filenames", "--pid", str(pid)]
     arguments += ["--native"] if native else []
     arguments += [] if pause or native else ["--nonblocking"]
-    status, output, errors = _run(arguments, deadline)
+    status, output, errors = run(arguments, deadline)
     if status != 0:
         raise explain(errors)
     try:
@@ -66,7 +66,8 @@ def dump(pid: int, deadline: float, *, pause: bool = False, native: bool = False
         raise Unreadable("torn", f"py-spy's answer cannot be read: {error}") from error
 
 
-def _run(arguments: list[str], deadline: float) -> tuple[int, bytes, str]:
+def run(arguments: list[str], deadline: float) -> tuple[int, bytes, str]:
+    """Run py-spy to its end: exit status, output, errors. Raises `Unreadable` where it is missing or not done by ``deadline``."""
     import subprocess
 
     program = binary()
@@ -100,7 +101,7 @@ def explain(errors: str) -> Unreadable:
     """The one line and the kind behind what py-spy printed when it failed."""
     said = " ".join(line.strip() for line in errors.partition("Stack backtrace:")[0].splitlines() if line.strip())
     said = said.removeprefix("Error: ")[:300]
-    lower = errors.lower()
+    lower = said.lower()
     if "permission denied" in lower or "operation not permitted" in lower or "os error 1)" in lower or "os error 13)" in lower:
         return Unreadable("permission", "not permitted")
     if "os error 3)" in lower or "no such process" in lower:

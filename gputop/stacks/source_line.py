@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 import time
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Sequence
 
@@ -28,10 +29,17 @@ _MAX_TEXT = 200
 
 def add_sources(stacks: Sequence[Stack], root: str = "/", timeout_s: float = TIMEOUT_S) -> None:
     """Put the lines that can be read in time into each stack's ``source``."""
+    texts = read_lines({(stack.pid, line) for stack in stacks for line in _worth_reading(stack)}, root, timeout_s)
+    for stack in stacks:
+        lines = _worth_reading(stack)
+        stack.source.update({key(line): text for line in lines if (text := texts.get((stack.pid, line)))})
+
+
+def read_lines(wanted: Collection[tuple[int, Line]], root: str = "/", timeout_s: float = TIMEOUT_S) -> dict[tuple[int, Line], str]:
+    """(pid, frame) -> its line's text, of those that can be read within ``timeout_s``."""
     import queue
     import threading
 
-    wanted = {(stack.pid, line) for stack in stacks for line in _worth_reading(stack)}
     found: queue.SimpleQueue[tuple[int, Line, str] | None] = queue.SimpleQueue()
 
     def work() -> None:
@@ -41,16 +49,14 @@ def add_sources(stacks: Sequence[Stack], root: str = "/", timeout_s: float = TIM
         found.put(None)
 
     threading.Thread(target=work, daemon=True, name="sources").start()
-    texts: dict[tuple[int, str], str] = {}
+    texts: dict[tuple[int, Line], str] = {}
     deadline = time.monotonic() + timeout_s
     try:
         while (item := found.get(timeout=max(0.0, deadline - time.monotonic()))) is not None:
-            texts[item[0], key(item[1])] = item[2]
+            texts[item[0], item[1]] = item[2]
     except queue.Empty:
         pass
-    for stack in stacks:
-        keys = (key(line) for line in _worth_reading(stack))
-        stack.source.update({name: text for name in keys if (text := texts.get((stack.pid, name)))})
+    return texts
 
 
 def key(line: Line) -> str:

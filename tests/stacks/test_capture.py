@@ -50,11 +50,12 @@ def await_frame(pid: int, name: str) -> Stack:
 
 
 def await_wait(pid: int, check: Callable[[Stack], bool]) -> Stack:
+    """The main thread's stack, all of one moment, once ``check`` holds."""
     found: list[Stack] = []
 
     def there() -> bool:
         found[:] = [main_thread(pid)]
-        return check(found[0])
+        return "moment" not in found[0].missing and check(found[0])
 
     until(there)
     return found[0]
@@ -72,7 +73,7 @@ def test_a_sleeping_process_names_its_line_and_its_system_call(start: Start) -> 
 
 
 def test_a_lock_between_processes_shows_as_futex(start: Start) -> None:
-    stack = await_wait(start("locked").pid, lambda stack: "futex" in stack.syscall)
+    stack = await_wait(start("locked").pid, lambda stack: "futex" in stack.syscall and not stack.python[0].startswith("say_ready"))
     assert parse(stack.python[0]).name == "locked"
     assert group([stack])[0].title.endswith("lock.acquire ← locked stalled.py:" + str(parse(stack.python[0]).line))
 

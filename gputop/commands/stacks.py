@@ -1,0 +1,198 @@
+"""The stacks of what is stalled now: Python and kernel, with what each waits for.
+
+Without PID: the trainers on this machine and those of their workers that do not run freely. Processes are not paused, unless
+--native asks for C and C++ frames (about 20 ms each). With --duration the main threads are sampled and their time is split by line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from gputop.errors import UserError
+from gputop.text import clean
+
+if TYPE_CHECKING:
+    from gputop.roles import Role
+    from gputop.stacks.capture import StackSet
+    from gputop.stacks.folded import Weighted
+
+HELP = "the stacks of what is stalled now"
+EXAMPLES = """examples:
+  gputop stacks                                   everything stalled now
+  sudo "$(command -v gputop)" stacks 3821         another user's process, with its kernel stack
+  gputop stacks 3821 --duration 10                where its main thread's time goes, by line
+  gputop stacks 3821 --duration 30 --folded | flamegraph.pl > train.svg
+  gputop stacks --speedscope -o stacks.json       for https://www.speedscope.app"""
+
+LOOK_TICKS, LOOK_INTERVAL_NS = 8, 100_000_000
+"""How long processes are watched to tell who is stalled: 0.7 s."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of the command."""
+    parser.add_argument("pids", type=_pid, nargs="*", metavar="PID", help="processes to look at; a trainer stands for itself only")
+    parser.add_argument("--native", action="store_true", help="C and C++ frames too: pauses each process for about 20 ms")
+    parser.add_argument("--duration", type=_seconds, metavar="S", help="sample the main threads for S seconds (1 to 600), by line")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="one object: stacks, and groups of equal ones")
+    form.add_argument("--folded", action="store_true", help="a line a stack, for flame-graph tools")
+    form.add_argument("--speedscope", action="store_true", help="a speedscope document")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write there (created for you alone) and not to standard output")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Take stacks, or sample, and print. 1 where nobody's stack could be read."""
+    if args.native and args.duration:
+        raise UserError("--native pauses a process with each sample: take --duration without it", code=2)
+    roles: dict[int, Role] = {}
+    waits: dict[int, str] = {}
+    pids = list(dict.fromkeys(args.pids))
+    if not pids:
+        pids, roles, waits = _look()
+    if args.duration:
+        return _sample(args, [pid for pid in pids if pid not in roles or roles[pid].kind == "trainer"], roles)
+    return _take(args, pids, roles, waits)
+
+
+def _take(args: argparse.Namespace, pids: list[int], roles: dict[int, Role], waits: dict[int, str]) -> int:
+    from gputop.stacks.capture import capture
+
+    taken = capture(pids, waits=waits, native=args.native)
+    if args.folded or args.speedscope:
+        from gputop.stacks.folded import weigh
+
+        _write_weighted(args, weigh(taken.stacks), "none")
+    else:
+        _write(args, _json(taken, roles) if args.json else _text(taken, roles))
+    unread = [stack for stack in taken.stacks if stack.error]
+    if len(unread) == len(taken.stacks) and not args.json:
+        print(f"gputop: no stack could be read: {clean(unread[0].error)}", file=sys.stderr)
+    return int(len(unread) == len(taken.stacks))
+
+
+def _look() -> tuple[list[int], dict[int, Role], dict[int, str]]:
+    """Watch for a moment: who is stalled, who is who, what they wait for."""
+    import threading
+
+    from gputop.board import Board
+    from gputop.collector import Collector
+    from gputop.collector import make_header
+    from gputop.diagnosis import Engine
+    from gputop.frame import Frame
+    from gputop.sources import Settings
+    from gputop.stalled import stalled_pids
+    from gputop.stalled import waits
+
+    settings = Settings(interval_ns=LOOK_INTERVAL_NS, ebpf=False)
+    board, engine = Board(header=make_header(settings)), Engine()
+
+    class Fold:
+        def send(self, frame: Frame) -> bool:
+            board.fold(frame)
+            engine.feed(board)
+            return True
+
+    # In a thread of its own: the collector raises its thread's priority, and py-spy must not inherit that.
+    watcher = threading.Thread(target=Collector(settings, Fold()).run, args=(LOOK_TICKS,))
+    watcher.start()
+    watcher.join()
+    pids = stalled_pids(engine.roles, engine.states)
+    if not pids:
+        raise UserError("no trainer runs here: name a process, as in: gputop stacks 3821")
+    return pids, dict(engine.roles), waits(board, engine.roles, engine.states, engine.verdict)
+
+
+def _text(taken: StackSet, roles: dict[int, Role]) -> str:
+    from gputop.stacks.group import group
+    from gputop.stacks.lines import summary
+    from gputop.stacks.lines import text_lines
+
+    return "\n".join([summary(taken), "", *(line.text for line in text_lines(group(taken.stacks, roles)))]) + "\n"
+
+
+def _json(taken: StackSet, roles: dict[int, Role]) -> str:
+    import time
+
+    import msgspec
+
+    from gputop.stacks.group import group
+
+    answer = {
+        "schema": 1, "unix_s": time.time() - (time.monotonic_ns() - taken.t_ns) / 1e9, "t_ns": taken.t_ns, "took_ns": taken.took_ns,
+        "native": taken.native, "paused": sorted(taken.paused), "stacks": msgspec.to_builtins(taken.stacks),
+        "groups": msgspec.to_builtins(group(taken.stacks, roles)),
+    }  # fmt: skip
+    return msgspec.json.encode(answer).decode() + "\n"
+
+
+def _sample(args: argparse.Namespace, pids: list[int], roles: dict[int, Role]) -> int:
+    from gputop.stacks.sampling import sample_all
+
+    sampled, failed = sample_all(pids, args.duration)
+    for pid, reason in failed.items():
+        print(f"gputop: process {pid}: {clean(reason)}", file=sys.stderr)
+    names = {pid: roles[pid].label if pid in roles else f"process {pid}" for pid in pids}
+    if args.folded or args.speedscope:
+        whole = [((names[pid], *frames), count) for pid, weighted in sampled.items() for frames, count in weighted]
+        _write_weighted(args, whole, "none")
+    elif sampled:
+        _write(args, _shares_json(sampled) if args.json else _shares_text(sampled, names))
+    return 0 if sampled else 1
+
+
+def _shares_text(sampled: dict[int, list[Weighted]], names: dict[int, str]) -> str:
+    from gputop.stacks.lines import share_lines
+    from gputop.stacks.sampling import by_line
+
+    out: list[str] = []
+    for pid, weighted in sampled.items():
+        out += [f"{names[pid]} ({pid}), main thread", *(line.text for line in share_lines(pid, by_line(weighted))), ""]
+    return "\n".join(out)
+
+
+def _shares_json(sampled: dict[int, list[Weighted]]) -> str:
+    import msgspec
+
+    from gputop.stacks.sampling import by_line
+
+    answer = {"schema": 1, "lines": [{"pid": pid, "shares": by_line(weighted)} for pid, weighted in sampled.items()]}
+    return msgspec.json.encode(answer).decode() + "\n"
+
+
+def _write_weighted(args: argparse.Namespace, weighted: list[Weighted], unit: str) -> None:
+    import msgspec
+
+    from gputop.stacks.folded import to_folded
+    from gputop.stacks.folded import to_speedscope
+
+    if args.folded:
+        _write(args, to_folded(weighted))
+    else:
+        _write(args, msgspec.json.encode(to_speedscope(weighted, "gputop stacks", unit)).decode() + "\n")
+
+
+def _write(args: argparse.Namespace, text: str) -> None:
+    if args.output is None:
+        sys.stdout.write(text)
+        return
+    from gputop.stacks.folded import save
+
+    save(args.output, text)
+
+
+def _pid(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 1 << 31:
+        raise argparse.ArgumentTypeError(f"{text!r} is no process id")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds") from None
+    if not 1 <= value <= 600:
+        raise argparse.ArgumentTypeError(f"{text} s is outside 1–600 s")
+    return value
