@@ -22,6 +22,7 @@ from gputop.diagnosis import Engine
 from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.recording.format import Decoder
+from tests.bench import calm
 from tests.workloads import runner
 from tests.workloads import scenario
 from tests.workloads.scenario import Label
@@ -55,8 +56,8 @@ class Outcome:
     """Pid -> name and CPU seconds, over the incidents of the labelled cause."""
     true_culprits: dict[int, tuple[str, float]]
     sources: dict[str, str] = field(default_factory=dict)
-    others: dict[str, float] = field(default_factory=dict)
-    """What else the engine's ledger holds, seconds by cause."""
+    ledger: dict[str, float] = field(default_factory=dict)
+    """Lost GPU seconds by cause."""
 
     @property
     def right(self) -> bool:
@@ -88,6 +89,8 @@ class Recorded:
     ended_ns: int
     culprits: dict[str, tuple[str, float]]
     """Pid (as text, for JSON) -> name and CPU seconds from the onset to the end."""
+    others_cpus: float = 0.0
+    """CPUs that processes outside the workload took meanwhile."""
 
 
 def record(name: str, seconds: float, modes: dict[str, list[str]], folder: Path) -> list[Recorded]:
@@ -100,11 +103,12 @@ def record(name: str, seconds: float, modes: dict[str, list[str]], folder: Path)
         if running.scenario.disturb is not None:
             time.sleep(BEFORE_S)
         with running.disturbed():
+            others = calm.Meter()
             time.sleep(seconds)
-            ended_ns = time.monotonic_ns()
+            ended_ns, others_cpus = time.monotonic_ns(), others.cpus()
         stack.close()
         culprits = {str(pid): (who, running.culprit_cpu_s.get(pid, 0.0)) for pid, who in running.culprits.items()}
-        found = [Recorded(name, mode, path.name, running.onset_ns, ended_ns, culprits) for mode, path in files.items()]
+        found = [Recorded(name, mode, path.name, running.onset_ns, ended_ns, culprits, others_cpus) for mode, path in files.items()]
     for one in found:
         (folder / one.path).with_suffix(".json").write_text(json.dumps(asdict(one)))
     return found
@@ -113,6 +117,13 @@ def record(name: str, seconds: float, modes: dict[str, list[str]], folder: Path)
 def recorded(folder: Path) -> list[Recorded]:
     """What `record` left in ``folder``."""
     return [Recorded(**json.loads(path.read_text())) for path in sorted(folder.glob("*.json"))]
+
+
+def forget(runs: list[Recorded], folder: Path) -> None:
+    """Remove recordings that are worth nothing."""
+    for run in runs:
+        (folder / run.path).unlink()
+        (folder / run.path).with_suffix(".json").unlink()
 
 
 def judge(run: Recorded, folder: Path) -> Outcome:
