@@ -24,8 +24,8 @@ from gputop.roles import Role
 from gputop.roles import assign
 from gputop.series import OBSERVERS
 
-FEED_EVERY_NS = 190_000_000
-"""A verdict five times a second: as often as the screen draws."""
+FEED_EVERY_NS = 290_000_000
+"""A verdict three times a second: quicker than anyone reads."""
 
 STATE_WORDS = (
     "", "running", "runnable", "disk", "memory", "throttled", "blocked", "ahead", "stopped",

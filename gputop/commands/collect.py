@@ -10,6 +10,7 @@ import signal
 import sys
 
 from gputop.commands.options import add_sampling
+from gputop.commands.options import calm_garbage_collection
 from gputop.commands.options import sampling_settings
 from gputop.errors import UserError
 
@@ -29,6 +30,7 @@ def run(args: argparse.Namespace) -> int:
     from gputop.recording.pipe import PipeSink
     from gputop.recording.pipe import ReaderGone
 
+    calm_garbage_collection()
     settings = sampling_settings(args)
     try:
         sink = PipeSink(sys.stdout.fileno(), make_header(settings))

@@ -7,6 +7,7 @@ import os
 import sys
 
 from gputop.commands.options import add_sampling
+from gputop.commands.options import calm_garbage_collection
 from gputop.commands.options import check_pid
 from gputop.commands.options import check_user
 from gputop.commands.options import sampling_argv
@@ -53,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
     from gputop.tui.app import Look
     from gputop.tui.view import View
 
+    calm_garbage_collection()
     view = View(pid=args.pid, user=args.user, ascii_only=args.ascii, readonly=args.readonly)
     look = Look("gputop-light" if args.light else "gputop-dark", remote=args.host is not None)
     app = GputopApp(Session(), view, lambda: ChildStream(argv), first, look)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from rich.color import ColorSystem
 
 from gputop.text import cell_width
+from gputop.text import is_narrow
 from gputop.tui.draw import Line
 from gputop.tui.palette import Palette
 
@@ -56,7 +57,7 @@ def cells_of(line: Line, width: int) -> Cells:
     """The line in exactly ``width`` cells."""
     text, looks = "", ""
     for part, meaning in line:
-        spread = part if part.isascii() or cell_width(part) == len(part) else _spread(part)
+        spread = part if is_narrow(part) else _spread(part)
         text += spread
         looks += _codes.of(meaning) * len(spread)
     missing = width - len(text)

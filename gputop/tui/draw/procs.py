@@ -45,6 +45,19 @@ def lane_columns(view: View) -> int:
 
 def line(row: Row, view: View, history: History, axis: Axis, lanes: StateLanes, cursor: int | None) -> Line:
     """One process; starving workers stand out by colour, glyph and word."""
+    left = _numbers(row, view, axis.columns)
+    return [*left, *with_cursor(lanes.spans(row.pid, view, history, axis), cursor)]
+
+
+def _numbers(row: Row, view: View, lane_columns: int) -> list[Span]:
+    """The row's columns; drawn five times a second, they change once."""
+    key = (row.pid == view.selected, row.pid in view.tagged, view.width, lane_columns)
+    if row.drawn is None or row.drawn[0] != key:
+        row.drawn = key, _draw_numbers(row, view, lane_columns)
+    return row.drawn[1]
+
+
+def _draw_numbers(row: Row, view: View, lane_columns: int) -> list[Span]:
     chosen = "selected" if row.pid == view.selected else "starving" if row.starving else ""
     spans: list[Span] = []
     for _, width, _, left, cell in columns(view):
@@ -52,8 +65,8 @@ def line(row: Row, view: View, history: History, axis: Axis, lanes: StateLanes, 
         shown = fit(text, width - 1) + " " if left else cut(text, width - 1).rjust(width - 1) + " "
         spans.append((shown, chosen or style))
     used = sum(width for _, width, _, _, _ in columns(view))
-    spans.append((" " * (view.width - used - axis.columns), chosen if chosen == "selected" else ""))
-    return _joined(spans) + with_cursor(lanes.spans(row.pid, view, history, axis), cursor)
+    spans.append((" " * (view.width - used - lane_columns), chosen if chosen == "selected" else ""))
+    return _joined(spans)
 
 
 def _joined(spans: list[Span]) -> list[Span]:

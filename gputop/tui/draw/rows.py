@@ -19,6 +19,7 @@ from gputop.session import STARVING
 from gputop.session import STATE_WORDS
 from gputop.session import Session
 from gputop.text import clean
+from gputop.tui.draw import Span
 from gputop.tui.view import View
 
 SPAN_NS = SECOND
@@ -51,6 +52,8 @@ class Row:
     gpu: int | None = None
     start_ticks: int = 0
     command: str = ""
+    drawn: tuple[object, list[Span]] | None = None
+    """What was drawn of it, and for which view."""
 
 
 Key = Callable[[Row], float]
