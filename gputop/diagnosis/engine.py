@@ -53,6 +53,7 @@ class Engine:
         intensity.set_waste(facts)
         self.states = {proc.pid: proc.state for job in facts.jobs for proc in (job.trainer, *job.workers)}
         standing = [self._judge(job, facts, seconds) for job in facts.jobs]
+        standing = _on_gpus(standing)
         self._incidents.note(board, seconds, standing)
         self.verdict = max((one.verdict for one in standing), key=_weight, default=without_job(facts))
 
@@ -70,6 +71,11 @@ class Engine:
     def explain(self) -> dict[str, object]:
         """What was found over the whole stream, in the shape of DESIGN.md §6; ready for JSON."""
         return report.explanation(self.verdict, self.ledger, self.incidents, self._unix_offset_ns)
+
+
+def _on_gpus(standing: list[Standing]) -> list[Standing]:
+    """Where somebody trains on a GPU, those that do not are no concern of the GPUs."""
+    return [one for one in standing if one.verdict.gpu is not None] or standing
 
 
 def _weight(verdict: Verdict) -> float:

@@ -36,6 +36,8 @@ class GpuFacts:
     """The longest time in which it did nothing at all that reaches into the window, if steady work came before it."""
     worked_before: bool = False
     """It has worked since the engine began."""
+    unmeasurable: bool = False
+    """The driver gives no utilization for it."""
     util_now: float | None = None
     """The latest reading."""
     idle_s: float = 0.0
@@ -67,6 +69,8 @@ class ProcFacts:
     """Run-queue share of the other threads together."""
     measured_sleep: bool = False
     """The probe measured what was sleep and what was uninterruptible."""
+    unsampled: bool = False
+    """No sample met it asleep."""
     first_seen_ns: int = 0
     state: ProcState = field(default_factory=lambda: ProcState(0, "running"))
     cpu_s: float = 0.0
@@ -149,6 +153,11 @@ class JobFacts:
     """Since the trainer started."""
 
     @property
+    def host_only(self) -> bool:
+        """Its GPUs cannot say whether they work, ever: there are none, or the driver does not support it."""
+        return all(gpu.unmeasurable for gpu in self.gpus)
+
+    @property
     def idle(self) -> float | None:
         """Mean share of the window in which its GPUs ran nothing; None where none is measured."""
         known = [gpu.lost for gpu in self.gpus if gpu.lost is not None]
@@ -174,3 +183,10 @@ class Facts:
     """Processes outside the jobs by CPU taken, most first."""
     probed: bool = False
     """The sched probe ran."""
+    feeds: int = 0
+    """Boards in the window."""
+
+    @property
+    def settled(self) -> bool:
+        """Enough was seen to judge by."""
+        return self.feeds >= 3 and self.seconds >= 1.0

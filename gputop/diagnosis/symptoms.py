@@ -46,6 +46,10 @@ def judge_job(job: JobFacts, facts: Facts) -> Standing:
     shares = {judge.cause: share for judge, share in claims}
     if _warming_up(job):
         return Standing(_quiet(job, "idle", f"{job.trainer.role.label} ({job.trainer.pid}) is starting"), {}, False, True)
+    if not facts.settled:
+        return Standing(_quiet(job, "idle", f"{job.trainer.role.label} ({job.trainer.pid}): looking"), {}, False)
+    if job.gpus and job.idle is None and not job.host_only:
+        return Standing(_quiet(job, "idle", f"{job.trainer.role.label} ({job.trainer.pid}): no fresh reading of its GPU"), {}, False)
     suffers = job.lost if job.lost is not None else 1.0 - job.trainer.state.fractions.get("computing", 0.0)
     if suffers < LOST:
         return Standing(_healthy(job), shares, False)
@@ -125,7 +129,7 @@ def _lost_of(gpu: GpuFacts) -> float:
 
 
 def _quiet(job: JobFacts, symptom: str, headline: str) -> Verdict:
-    gpu = _worst(job)
+    gpu = _worst(job) or next(iter(job.gpus), None)
     lost = None if job.lost is None else round(100 * job.lost, 1)
     return Verdict(
         symptom, "none", None if gpu is None else gpu.index, lost, headline, confidence=job.trainer.state.confidence,

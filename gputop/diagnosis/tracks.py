@@ -70,7 +70,8 @@ class ProcTrack:
         return ProcFacts(
             newer.pid, info, role, run, runnable, kinds, proc_rates(older, newer), ns / 1e9,
             (run, *sorted((thread.oncpu_ns / ns for thread in others), reverse=True)),
-            sum(thread.run_delay_ns for thread in others) / ns, measured, self.first_seen_ns, cpu_s=max(0, cpu_ns) / 1e9,
+            sum(thread.run_delay_ns for thread in others) / ns, measured, all(kind == waits.ONCPU for kind in self.kinds),
+            self.first_seen_ns, cpu_s=max(0, cpu_ns) / 1e9,
         )  # fmt: skip
 
     def _counters(self, ns: int) -> tuple[float, float]:
@@ -179,7 +180,8 @@ class GpuTrack:
         number = board.number
         return GpuFacts(
             index, self._mean(1) if fresh else None, self._mean(2), self._mean(3),
-            **{name: number(name) for name in _STANDING}, throttle_mask=self._mask(), pids=compute_pids(board), stretch_s=self._stretch_s(),
+            **{name: number(name) for name in _STANDING}, throttle_mask=self._mask(), pids=compute_pids(board),
+            unmeasurable="util_pct" in board.missing, stretch_s=self._stretch_s(),
             worked_before=self.worked_before, util_now=self.readings[-1][1] if fresh else None, idle_s=idle_ns / 1e9,
         )  # fmt: skip
 

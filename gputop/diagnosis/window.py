@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gputop import roles as who
 from gputop.board import Board
 from gputop.diagnosis import states
+from gputop.diagnosis import waits
 from gputop.diagnosis.facts import CallFacts
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import GpuFacts
@@ -138,7 +139,7 @@ class Window:
         host = self._host.facts(board)
         jobs = self._jobs(board, gpus, host)
         takers = self._takers.facts(board, self.roles)
-        return Facts(self.t_ns, seconds, jobs, host, list(gpus.values()), takers, bool(board.threads))
+        return Facts(self.t_ns, seconds, jobs, host, list(gpus.values()), takers, bool(board.threads), len(self._points))
 
     def _jobs(self, board: Board, gpus: dict[int, GpuFacts], host: HostFacts) -> list[JobFacts]:
         procs: dict[int, ProcFacts] = {}
@@ -153,6 +154,7 @@ class Window:
         trainers = [facts for facts in procs.values() if facts.role.kind == "trainer"]
         jobs = []
         for trainer in trainers:
+            _lend_kinds(workers.get(trainer.pid, []))
             own = sorted(workers.get(trainer.pid, []), key=lambda worker: worker.role.index or 0)
             job = JobFacts(trainer, own, self._gpus_of(trainer, trainers, gpus), self._calls(trainer.pid))
             job.age_s = self.t_ns / 1e9 - trainer.info.start_ticks / board.header.clock_tick_hz
@@ -233,6 +235,21 @@ class Window:
                 job.quota_path = newer.quota_path or newer.path
             if _is_full(newer) and (counter_per_s(older.refaults, newer.refaults, ns) or 0.0) >= REFAULTS_PER_S:
                 job.memory_path, job.memory_limit_bytes = newer.path, newer.mem_limit_bytes
+
+
+def _lend_kinds(workers: list[ProcFacts]) -> None:
+    """A worker whose short sleeps no sample met sleeps on what its siblings do: they run the same code."""
+    known: dict[str, float] = {}
+    for worker in workers:
+        for kind, share in worker.kinds.items():
+            if kind not in (waits.UNKNOWN, waits.QUEUE, waits.STOPPED):
+                known[kind] = known.get(kind, 0.0) + share
+    total = sum(known.values())
+    for worker in workers if total > 0.0 else ():
+        if worker.unsampled:
+            unknown = worker.kinds.pop(waits.UNKNOWN, 0.0)
+            for kind, share in known.items():
+                worker.kinds[kind] = worker.kinds.get(kind, 0.0) + unknown * share / total
 
 
 def _is_full(cgroup: CgroupSample) -> bool:

@@ -46,4 +46,4 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
     return Finding(detail, evidence, fixes, (), (job.trainer.pid,))
 
 
-JUDGE = Judge("h2d-transfer", "transfer-bound", 80, _claim, _tell, needs="CUDA uprobes, or NVML's PCIe counters")
+JUDGE = Judge("h2d-transfer", "transfer-bound", 76, _claim, _tell, needs="CUDA uprobes, or NVML's PCIe counters")
