@@ -65,10 +65,10 @@ def test_counters_grow_at_the_rate_of_the_traffic(rig: Rig) -> None:
     source = rig.opened()
     rig.until(source, lambda board: "energy_mj" in board.gpus[0].values)
     first, first_ns = dict(rig.gpu().values), rig.gpu().read_ns["pcie_rx_bytes"]
-    rig.until(source, lambda board: board.gpus[0].read_ns["pcie_rx_bytes"] - first_ns > 500_000_000)
+    rig.until(source, lambda board: board.gpus[0].read_ns["pcie_rx_bytes"] - first_ns > 2_000_000_000)
     seconds = (rig.gpu().read_ns["pcie_rx_bytes"] - first_ns) / 1e9
     rates = {name: (rig.gpu().values[name] - first[name]) / seconds for name in ("pcie_rx_bytes", "pcie_tx_bytes", "energy_mj")}
-    assert rates == pytest.approx({"pcie_rx_bytes": 900e6, "pcie_tx_bytes": 50e6, "energy_mj": 200e3}, rel=0.1)
+    assert rates == pytest.approx({"pcie_rx_bytes": 900e6, "pcie_tx_bytes": 50e6, "energy_mj": 200e3}, rel=0.15)
 
 
 def test_utilization_is_stamped_when_the_driver_took_it(rig: Rig) -> None:

@@ -217,3 +217,23 @@ def test_process_shares_that_cannot_be_told_are_absent(rig: Rig) -> None:
     rig.until(source, lambda board: board.gpus[0].values["procs"])
     assert rig.gpu().values["procs"][0].sm_pct is None
     assert rig.gpu().missing["procs.sm_pct"] == "not supported on this GPU"
+
+
+def test_a_gpu_that_hangs_from_the_start(rig: Rig) -> None:
+    rig.set("gpus 2", "util 9", "gpu1.hang.HandleByIndex 3000")
+    source = rig.source()
+    began = time.monotonic()
+    source.open()
+    assert time.monotonic() - began < 2
+    rig.until(source, lambda board: "has not answered" in board.gpus[1].missing.get("util_pct", ""))
+    assert rig.gpu(0).values["util_pct"] == 9.0
+    rig.until(source, lambda _: any("GPU 1 does not answer" in changed.reason for changed in rig.changed))
+    rig.until(source, lambda board: board.gpus[1].values.get("util_pct") == 9.0)
+
+
+def test_a_gpu_that_may_not_be_used(rig: Rig) -> None:
+    rig.set("gpus 2", "util 9", "gpu1.error.HandleByIndex NO_PERMISSION")
+    source = rig.opened()
+    rig.until(source, lambda board: "no permission" in board.gpus[1].missing["util_pct"])
+    assert rig.gpu(1).values["lost"] is False
+    rig.until(source, lambda board: board.gpus[0].values["util_pct"] == 9.0)

@@ -33,6 +33,7 @@ _ARCHITECTURES = {
     2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada", 9: "Hopper", 10: "Blackwell", 13: "Rubin",
 }  # fmt: skip
 _ATTACH_AGAIN_NS = SECOND
+_MOST_REPORTS = 1024  # should nobody read for a while
 HANG_NS = SECOND
 """A call under way for longer than this is said to hang."""
 _NOT_READ = {"index", "t_ns", "name", "uuid", "pci_bus_id", "architecture", "lost", "xid", "mig", "nvml_ns", "nvml_calls", "missing"}
@@ -82,7 +83,7 @@ class WatchedGpu:
 
     def __init__(self, index: int, interval_ns: int, stop: Lock) -> None:
         self.index = index
-        self.reports: deque[Report] = deque()
+        self.reports: deque[Report] = deque(maxlen=_MOST_REPORTS)
         self.absent = ""
         """Why it cannot be read at all, empty while it can."""
         self._interval_ns = interval_ns
@@ -127,14 +128,15 @@ class WatchedGpu:
         try:
             spent_ns = read_due(tier.readings, beat_ns, values, missing, self._mig)
         except Lost as lost:
-            self._lose(str(lost))
+            self._lose(str(lost), lost=True)
             return
         tier.device.ns += spent_ns
         if spent_ns >= HANG_NS:
             _ask_again(tier.readings)
         self._mig = bool(values.get("mig_mode", self._mig))
-        values["nvml_ns"] = self.fast.device.ns + self.slow.device.ns
-        values["nvml_calls"] = self.fast.device.calls + self.slow.device.calls
+        if tier is self.fast:
+            values["nvml_ns"] = self.fast.device.ns + self.slow.device.ns
+            values["nvml_calls"] = self.fast.device.calls + self.slow.device.calls
         self.reports.append(Report(t_ns, values, missing))
 
     def _attach(self, beat_ns: int) -> c_void_p | None:
@@ -147,7 +149,8 @@ class WatchedGpu:
             check(bind("nvmlDeviceGetHandleByIndex_v2")(c_uint(self.index), byref(handle)))
             identity = self._identity(Device(handle))
         except FAILURES as error:
-            self._lose(why(error).text)
+            cause = why(error)
+            self._lose(cause.text, cause.lost)
             return None
         self.reports.append(Report(monotonic_ns(), identity, {}))
         self.absent = ""
@@ -165,12 +168,12 @@ class WatchedGpu:
             "architecture": _unless_lost(lambda: _architecture(device.number("nvmlDeviceGetArchitecture"))),
         }
 
-    def _lose(self, reason: str) -> None:
+    def _lose(self, reason: str, lost: bool) -> None:
         if self.absent == reason:
             return
         self.absent = reason
         self._handle = None
-        self.reports.append(Report(monotonic_ns(), {"lost": True}, dict.fromkeys(READ_FIELDS, reason)))
+        self.reports.append(Report(monotonic_ns(), {"lost": lost}, dict.fromkeys(READ_FIELDS, reason)))
 
 
 def _ask_again(readings: list[Reading]) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from threading import Lock
 from threading import Thread
 from time import monotonic_ns
+
+_FOLLOW_EVERY_NS = 1_000_000_000
 
 
 class Lane:
@@ -46,7 +49,11 @@ class Lane:
 
     def _run(self) -> None:
         beat_ns = self._after(monotonic_ns()) - self.period_ns
+        priority_due_ns = 0
         while True:
+            if beat_ns >= priority_due_ns:
+                priority_due_ns = beat_ns + _FOLLOW_EVERY_NS
+                _follow_priority()
             self.began_ns = began_ns = monotonic_ns()
             self._tick(beat_ns)
             now_ns = monotonic_ns()
@@ -61,3 +68,17 @@ class Lane:
     def _after(self, t_ns: int) -> int:
         """The first beat after ``t_ns``."""
         return ((t_ns - self._phase_ns) // self.period_ns + 1) * self.period_ns + self._phase_ns
+
+
+def _follow_priority() -> None:
+    """Take the main thread's scheduling: what it raised for the beat its lanes need too, and they share a lock with it (the GIL)."""
+    main = os.getpid()
+    try:
+        policy = os.sched_getscheduler(main)
+        if policy != os.sched_getscheduler(0):
+            os.sched_setscheduler(0, policy, os.sched_getparam(main))
+        niceness = os.getpriority(os.PRIO_PROCESS, main)
+        if niceness != os.getpriority(os.PRIO_PROCESS, 0):
+            os.setpriority(os.PRIO_PROCESS, 0, niceness)
+    except OSError:
+        pass

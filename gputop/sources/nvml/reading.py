@@ -24,6 +24,7 @@ _RETRY_FIRST_NS, _RETRY_MOST_NS = 5 * SECOND, 60 * SECOND
 _IDLE_SHARE = 20
 _LONGEST_NS = 10 * SECOND
 _TRANSIENT_LIMIT = 3
+_COSTS = 10
 
 
 class Lost(Exception):
@@ -48,7 +49,7 @@ class Reading:
         self._upgrade_ns = 0
         self._failures = 0
         self._retry_ns = _RETRY_FIRST_NS
-        self._costs: deque[int] = deque(maxlen=5)
+        self._costs: deque[int] = deque(maxlen=_COSTS)
 
     def read(self, now_ns: int, values: Values, missing: Missing, mig: bool) -> None:
         """Read now and set the next due time; raises Lost, nothing else."""
@@ -64,9 +65,9 @@ class Reading:
         self.due_ns = now_ns + self.period_ns - 500_000
 
     def charge(self, cost_ns: int) -> None:
-        """Take down what it cost. The least of the last five counts: neither a hang nor a busy host makes a driver slow."""
+        """Take down what it cost. The least of the last ten counts: neither a hang nor a busy host makes a driver slow."""
         self._costs.append(cost_ns)
-        least = min(self._costs) if len(self._costs) == 5 else 0
+        least = min(self._costs) if len(self._costs) == _COSTS else 0
         self.period_ns = max(self._base_ns, min(least * _IDLE_SHARE, _LONGEST_NS))
 
     @property

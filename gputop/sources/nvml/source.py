@@ -117,7 +117,8 @@ class NvmlSource:
             except Unavailable as failure:
                 self._failure = failure
             except FAILURES as error:
-                self._failure = unavailable(error)
+                # Once GPUs are watched each of them says what ails it.
+                self._failure = self._failure if self._count else unavailable(error)
             self._begun.set()
             if stop.acquire(timeout=_LOOK_AGAIN_S):
                 stop.release()
