@@ -8,9 +8,10 @@
     kind    = 1 header   msgpack of `gputop.frame.Header`; the first block of every stream, restated in files
               2 frames   some `gputop.frame.Frame`, see codec
               3 index    where chunks begin, see `gputop.recording.index`; in files only
+              4 reference   what later blocks of codec 2 build upon, always written twice, see `gputop.recording.columns`
               other      skipped by its size, so that a newer minor version may add kinds
     codec   = 0 msgpack · 1 msgpack in zstd · 2 columns in zstd, see `gputop.recording.columns`
-    flags   = 1 the first frame is a key frame: a chunk begins here
+    flags   = 1 the first frame is a key frame: a chunk begins here · 2 a marker was dropped in it
     t_ns    = CLOCK_MONOTONIC of the first frame; of the block's making for other kinds
     check   = CRC-32 of the payload as it stands in the stream; head_check: CRC-32 of the 24 bytes before it
 
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from typing import TYPE_CHECKING
 from typing import NamedTuple
 
 import msgspec
@@ -32,12 +34,15 @@ from gputop.frame import FORMAT_MAJOR
 from gputop.frame import Frame
 from gputop.frame import Header
 
+if TYPE_CHECKING:
+    from gputop.recording.compact import Unpacker
+
 MAGIC = b"GPUTOP1\n"
 SYNC = b"\x9dGP\n"
 HEAD = struct.Struct("<4sBBHIQII")
-KIND_HEADER, KIND_FRAMES, KIND_INDEX = 1, 2, 3
-CODEC_PLAIN, CODEC_ZSTD = 0, 1
-FLAG_KEY = 1
+KIND_HEADER, KIND_FRAMES, KIND_INDEX, KIND_REFERENCE = 1, 2, 3, 4
+CODEC_PLAIN, CODEC_ZSTD, CODEC_COLUMNS = 0, 1, 2
+FLAG_KEY, FLAG_MARK = 1, 2
 MAX_BLOCK_BYTES = 16 << 20
 """As stored, and once inflated."""
 _MAX_NOISE_BYTES = 64 << 10
@@ -46,6 +51,10 @@ _MAX_NOISE_BYTES = 64 << 10
 
 class FormatError(UserError):
     """These bytes are no stream of ours, or of a newer major version; the text says which."""
+
+
+class NewerError(FormatError):
+    """A stream of a newer major version."""
 
 
 class Head(NamedTuple):
@@ -78,10 +87,14 @@ def pack_header(header: Header) -> bytes:
 def pack_frames(frames: list[Frame], level: int | None = None) -> bytes:
     """One block of frames (at least one), as msgpack: plain, or compressed with zstd at ``level``."""
     payload = _encoder.encode(frames)
-    flags, t_ns = FLAG_KEY if frames[0].key else 0, frames[0].t_ns
     if level is None:
-        return pack(KIND_FRAMES, payload, CODEC_PLAIN, flags, t_ns)
-    return pack(KIND_FRAMES, zstandard.ZstdCompressor(level=level).compress(payload), CODEC_ZSTD, flags, t_ns)
+        return pack(KIND_FRAMES, payload, CODEC_PLAIN, flags_of(frames), frames[0].t_ns)
+    return pack(KIND_FRAMES, zstandard.ZstdCompressor(level=level).compress(payload), CODEC_ZSTD, flags_of(frames), frames[0].t_ns)
+
+
+def flags_of(frames: list[Frame]) -> int:
+    """What the head of a block of ``frames`` says of them."""
+    return (FLAG_KEY if frames[0].key else 0) | (FLAG_MARK if any(frame.marks for frame in frames) else 0)
 
 
 def unpack_head(data: bytes | bytearray | memoryview, offset: int = 0) -> Head | None:
@@ -101,12 +114,12 @@ def unpack_header(payload: bytes) -> Header:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise FormatError(f"the header is broken: {error}") from None
     if header.major > FORMAT_MAJOR:
-        raise FormatError(f"made by a newer gputop (format {header.major}, this one reads up to {FORMAT_MAJOR}): update gputop")
+        raise NewerError(f"made by a newer gputop (format {header.major}, this one reads up to {FORMAT_MAJOR}): update gputop")
     return header
 
 
 def unpack_frames(payload: bytes, codec: int) -> list[Frame]:
-    """The frames of a block whose check held; FormatError where they cannot be decoded."""
+    """The frames of a block of codec 0 or 1 whose check held; FormatError where they cannot be decoded."""
     try:
         return _frames_decoder.decode(inflate(payload, codec))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -114,16 +127,21 @@ def unpack_frames(payload: bytes, codec: int) -> list[Frame]:
 
 
 def inflate(payload: bytes, codec: int) -> bytes:
-    """The plain payload; FormatError for an unknown codec, broken data or more than `MAX_BLOCK_BYTES`."""
+    """The plain payload of codec 0 or 1; FormatError for another codec, or as `unzstd`."""
     if codec == CODEC_PLAIN:
         return payload
     if codec != CODEC_ZSTD:
         raise FormatError(f"unknown codec {codec}")
+    return unzstd(payload, zstandard.ZstdDecompressor())
+
+
+def unzstd(payload: bytes, decompressor: zstandard.ZstdDecompressor) -> bytes:
+    """What was compressed; FormatError for broken data or more than `MAX_BLOCK_BYTES`."""
     try:
         size = zstandard.frame_content_size(payload)
         if not 0 <= size <= MAX_BLOCK_BYTES:
             raise FormatError("a block claims an impossible size")
-        return zstandard.ZstdDecompressor().decompress(payload, max_output_size=MAX_BLOCK_BYTES)
+        return decompressor.decompress(payload, max_output_size=MAX_BLOCK_BYTES)
     except zstandard.ZstdError as error:
         raise FormatError(f"a block cannot be inflated: {error}") from None
 
@@ -140,6 +158,7 @@ class Decoder:
         self._noise = bytearray()
         self._buffer = bytearray()
         self._begun = False
+        self._unpacker: Unpacker | None = None
 
     @property
     def problem(self) -> str:
@@ -192,11 +211,21 @@ class Decoder:
             if head.kind == KIND_HEADER:
                 known, self.header = self.header, unpack_header(payload)
                 return [] if known else [self.header]
-            if head.kind != KIND_FRAMES:
-                return []
             try:
-                return list(unpack_frames(payload, head.codec))
+                return self._frames(head, payload)
             except FormatError:
                 pass
         self.lost_bytes += HEAD.size + head.size
         return []
+
+    def _frames(self, head: Head, payload: bytes) -> list[Header | Frame]:
+        if head.kind == KIND_FRAMES and head.codec != CODEC_COLUMNS:
+            return [*unpack_frames(payload, head.codec)]
+        if self._unpacker is None:
+            # Only recordings need it, and the live screen is to start fast.
+            from gputop.recording.compact import Unpacker
+
+            self._unpacker = Unpacker()
+        if head.kind == KIND_REFERENCE:
+            self._unpacker.learn(payload, head.codec)
+        return [*self._unpacker.frames(payload, head.codec)] if head.kind == KIND_FRAMES else []

@@ -122,6 +122,10 @@ class Ring:
         """The frames with ``start_ns <= t_ns < end_ns``."""
         return frames_between(list(self._chunks), start_ns, end_ns)
 
+    def recent(self) -> list[Frame]:
+        """The frames since the latest key frame: what a recording that starts now begins with."""
+        return list(self.frames(self._chunks[-1].t_ns, self.end_ns + 1)) if self._chunks else []
+
     def save(self, path: str) -> int:
         """Write what is held to a new recording; its size in bytes. Raises `gputop.errors.UserError` where that cannot be."""
         from gputop.recording.writer import write_blocks

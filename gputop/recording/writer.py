@@ -1,15 +1,154 @@
-"""Recordings as they are written."""
+"""Recordings as they are written: append-only, a block a second, so that whatever ends the writer costs at most that second."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+from pathlib import Path
 
 from gputop.errors import UserError
+from gputop.frame import Frame
 from gputop.frame import Header
+from gputop.frame import Mark
+from gputop.recording.compact import Packer
+from gputop.recording.format import KIND_INDEX
 from gputop.recording.format import MAGIC
+from gputop.recording.format import pack
 from gputop.recording.format import pack_header
+from gputop.recording.index import Index
+from gputop.recording.index import pack_index
 from gputop.recording.output import create
 from gputop.text import clean
+
+SECOND = 1_000_000_000
+REFERENCE_EVERY_NS = 240 * SECOND
+INDEX_EVERY = 32
+"""Chunks."""
+MAX_PENDING_ROWS = 50_000
+"""Processes and threads in a block: far below what a block may hold."""
+
+
+class Writer:
+    """One recording. Everything raises UserError when the file cannot be made or grow; what was written until then is whole.
+
+    The file is locked (flock) while it grows, which is how a reader knows that it does.
+    """
+
+    def __init__(self, path: str, header: Header) -> None:
+        self.path = path
+        self.header = header
+        self.size = 0
+        self.end_ns = header.t_ns
+        self._fd = create(path)
+        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._packer = Packer()
+        self._pending: list[Frame] = []
+        self._rows = 0
+        self._referred_ns = 0
+        self._index = 0
+        self._chunks: list[tuple[int, int]] = []
+        self._references: list[int] = []
+        self._marks: list[Mark] = []
+        opening = pack_header(header)
+        self._write(opening + opening[len(MAGIC) :])
+
+    def add(self, frame: Frame) -> None:
+        """Append a frame; about once a second this writes. The first should be a key frame (see `Ring.recent`)."""
+        if frame.key:
+            self.flush()
+        self._pending.append(frame)
+        self._rows += len(frame.procs) + sum(len(proc.threads) for proc in frame.procs)
+        span_ns = frame.t_ns - self._pending[0].t_ns + self.header.interval_ns
+        if span_ns >= SECOND or self._rows > MAX_PENDING_ROWS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is pending."""
+        frames, self._pending, self._rows = self._pending, [], 0
+        if not frames:
+            return
+        if frames[0].key or not self._referred_ns:
+            self._begin_chunk(frames)
+        self._write(self._packer.pack(frames))
+        self._marks += [mark for frame in frames for mark in frame.marks]
+        self.end_ns = frames[-1].t_ns
+
+    def close(self) -> None:
+        """Write what is pending and the index, and close the file; what the disk has no room for is left out."""
+        if self._fd < 0:
+            return
+        try:
+            self.flush()
+            self._write_index()
+        except UserError:
+            pass
+        os.close(self._fd)
+        self._fd = -1
+
+    def _begin_chunk(self, frames: list[Frame]) -> None:
+        now = frames[0].t_ns
+        if len(self._chunks) >= INDEX_EVERY:
+            self._write_index()
+        if now - self._referred_ns >= REFERENCE_EVERY_NS or not self._referred_ns:
+            self._referred_ns = now
+            reference = self._packer.refer(frames)
+            self._references += [self.size, self.size + len(reference)]
+            self._write(reference + reference)
+        self._chunks.append((now, self.size))
+
+    def _write_index(self) -> None:
+        index = Index(self._index, self._chunks, self._references, self._marks, self.end_ns)
+        at = self.size
+        self._write(pack(KIND_INDEX, pack_index(index), t_ns=self.end_ns))
+        self._index, self._chunks, self._references, self._marks = at, [], [], []
+
+    def _write(self, data: bytes) -> None:
+        try:
+            write_all(self._fd, data)
+        except OSError as error:
+            os.ftruncate(self._fd, self.size)
+            os.lseek(self._fd, self.size, os.SEEK_SET)
+            raise UserError(f"recording to {clean(self.path)} ended: {error.strerror}") from None
+        self.size += len(data)
+
+
+class Rotation:
+    """Recordings one after the other, none larger than ``max_bytes``, of which the newest ``max_files`` are kept (0: all).
+
+    The first has the given name, those after it a number: run.gputop, run.2.gputop, run.3.gputop …
+    """
+
+    def __init__(self, path: str, header: Header, max_bytes: int, max_files: int) -> None:
+        self._first = Path(path)
+        self._max_bytes, self._max_files = max_bytes, max_files
+        self._count = 1
+        self._kept = [path]
+        self._largest = 0
+        self._chunk_at = 0
+        self.writer = Writer(path, header)
+
+    def add(self, frame: Frame) -> None:
+        """As `Writer.add`; a new file begins with a key frame, when the next chunk may be too large for this one."""
+        if frame.key:
+            self.writer.flush()
+            self._largest = max(self._largest, self.writer.size - self._chunk_at)
+            if self.writer.size + 2 * self._largest > self._max_bytes and self.writer.end_ns > self.writer.header.t_ns:
+                self._turn()
+            self._chunk_at = self.writer.size
+        self.writer.add(frame)
+
+    def close(self) -> None:
+        """As `Writer.close`."""
+        self.writer.close()
+
+    def _turn(self) -> None:
+        self.writer.close()
+        self._count += 1
+        path = str(self._first.with_name(f"{self._first.stem}.{self._count}{self._first.suffix}"))
+        self.writer = Writer(path, self.writer.header)
+        self._kept.append(path)
+        if self._max_files and len(self._kept) > self._max_files:
+            os.unlink(self._kept.pop(0))
 
 
 def write_blocks(path: str, header: Header, blocks: list[bytes]) -> int:

@@ -21,7 +21,7 @@ columns of a second some minutes ago, which every block since refers to, so that
 ``bases`` holds each subject's first value (less the reference's last, in code 1), ``steps`` a difference per row, 0 at a
 subject's first. ``lengths`` is a column; -1 is None. A field that is not there has its default in all rows; one that we do not
 know is not looked at. Codes 5 and 7 keep the order of the rows, the others that of subjects, by first appearance. A thread whose
-``oncpu_ns`` is -1 and whose tid is its process's pid repeats what the process's own sample says; ``timeslices`` is told less
+``timeslices`` is -1 and whose tid is its process's pid repeats what the process's own sample says; ``timeslices`` is told less
 ``vol`` and ``invol``, which run with it.
 
 Nanoseconds are kept in steps of `layout.UNITS`: the counters of a tick to a ten-thousandth of it, longest waits to 1 %.

@@ -112,7 +112,7 @@ class Table:
             if packed[0] == TABLE:
                 return self._nested(field)
             values = self._values(field, packed)
-            return self._with_switches(values) if name == "timeslices" and SWITCHES <= self.plan.keys() else values
+            return self._with_switches(values) if name == "timeslices" and self.plan.keys() >= SWITCHES else values
         except _BROKEN as error:
             raise ColumnError(f"column {name} is broken: {error}") from None
 
@@ -153,12 +153,12 @@ class Table:
 
     def _with_main(self, lengths: list[int], threads: list[ThreadSample]) -> list[ThreadSample]:
         """Main threads that only said that they repeat their process's sample."""
-        if not any(thread.oncpu_ns == -1 for thread in threads):
+        if not any(thread.timeslices == -1 for thread in threads):
             return threads
         mains = zip(*map(self.column, _MAIN), strict=True)
         owners = chain.from_iterable(repeat(main, length) for main, length in zip(mains, lengths, strict=True))
         return [
-            ThreadSample(*main) if thread.oncpu_ns == -1 and thread.tid == main[0] else thread
+            ThreadSample(*main) if thread.timeslices == -1 and thread.tid == main[0] else thread
             for thread, main in zip(threads, owners, strict=True)
         ]
 

@@ -54,8 +54,9 @@ class _Encoder:
         if not rows:
             return [0, [], {}]
         plan = plan_of(struct)
-        columns = dict(zip((field.name for field in plan), zip(*map(msgspec.structs.astuple, rows), strict=True), strict=True))
-        if SWITCHES <= columns.keys():
+        values = zip(*map(msgspec.structs.astuple, rows), strict=True)
+        columns = {field.name: _coarse(field.name, column) for field, column in zip(plan, values, strict=True)}
+        if columns.keys() >= SWITCHES:
             columns["timeslices"] = _beyond_switches(columns)
         keys = KEYS.get(struct.__name__, (plan[0].name,))
         order = Order(parents, above, [columns[key] for key in keys])
@@ -82,7 +83,7 @@ class _Encoder:
         return self._children(path, field, column, order, rows) if field.child else [ANY, column]
 
     def _ints(self, path: str, name: str, column: Sequence[Any], order: Order) -> list[Any]:
-        absent, filled = _fill(order.by_subject(_coarse(name, column)))
+        absent, filled = _fill(order.by_subject(column))
         bases, steps = _split(filled, order.starts)
         bases = list(map(sub, bases, self.reference.of(path, name, order)))
         return _whole(INTS, absent, bases, steps) or [ANY, column]
@@ -111,20 +112,20 @@ def main_thread(proc: ProcSample) -> tuple[Any, ...]:
 def _without_main(procs: Sequence[ProcSample], threads: list[ThreadSample]) -> list[ThreadSample]:
     """Main threads that repeat their process's sample become a sign that they do."""
     mains = {id(proc.threads[0]) for proc in procs if proc.threads and msgspec.structs.astuple(proc.threads[0]) == main_thread(proc)}
-    return [ThreadSample(thread.tid, -1, 0, 0) if id(thread) in mains else thread for thread in threads]
+    return [ThreadSample(thread.tid, 0, 0, -1) if id(thread) in mains else thread for thread in threads]
 
 
-def _beyond_switches(columns: dict[str, Any]) -> Sequence[Any]:
+def _beyond_switches(columns: dict[str, tuple[Any, ...]]) -> tuple[Any, ...]:
     """Every time slice ends in a switch, so that these counters run together and only their distance is kept."""
     slices = zip(columns["timeslices"], columns["vol"], columns["invol"], strict=True)
-    return [count if count is None else count - (vol or 0) - (invol or 0) for count, vol, invol in slices]
+    return tuple(count if count is None else count - (vol or 0) - (invol or 0) for count, vol, invol in slices)
 
 
 def _running(field: FieldPlan, column: Sequence[Any]) -> list[Any]:
     """Of key fields and clocks, whose order is that of the rows."""
     if field.kind != "int":
         return [ANY, column]
-    absent, filled = _fill(_coarse(field.name, column))
+    absent, filled = _fill(column)
     return _whole(RUNNING, absent, *_split(filled, [0])) or [ANY, column]
 
 
@@ -152,13 +153,13 @@ def _words(column: Sequence[Any], order: Order) -> list[Any]:
     return [WORDS, list(numbers), pack_integers(order.by_subject(indices))]
 
 
-def _coarse(name: str, column: Sequence[Any]) -> Sequence[Any]:
+def _coarse(name: str, column: tuple[Any, ...]) -> tuple[Any, ...]:
     """``column`` with the precision that a recording keeps."""
     unit = UNITS.get(name)
     if unit:
-        return [value and value - value % unit for value in column]
+        return tuple([value and value - value % unit for value in column])
     if name in PEAKS:
-        return [value and value >> (cut := max(0, value.bit_length() - 8)) << cut for value in column]
+        return tuple([value and value >> (cut := max(0, value.bit_length() - 8)) << cut for value in column])
     return column
 
 

@@ -1,0 +1,68 @@
+"""What a recording's file holds, without its frames: where chunks and references begin, and which blocks hold markers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from dataclasses import field
+
+from gputop.frame import Mark
+from gputop.recording.format import FLAG_KEY
+from gputop.recording.format import FLAG_MARK
+from gputop.recording.format import KIND_FRAMES
+from gputop.recording.format import KIND_REFERENCE
+from gputop.recording.format import MAGIC
+from gputop.recording.scan import Place
+from gputop.recording.scan import read_indices
+from gputop.recording.scan import scan
+
+
+@dataclass(slots=True)
+class Contents:
+    """Grows with the file."""
+
+    chunks: list[tuple[int, int]] = field(default_factory=list)
+    """(t_ns of the first frame, offset) of each chunk."""
+    references: list[int] = field(default_factory=list)
+    """Offsets of all copies of references, ascending."""
+    marks: list[Mark] = field(default_factory=list)
+    """Markers that the index tells of."""
+    marked: list[Place] = field(default_factory=list)
+    """Later blocks that hold markers."""
+    last: Place | None = None
+    """The last block of frames, None where only the index was looked at."""
+    end_ns: int = 0
+    """Time of the last frame that the index tells of."""
+    end: int = len(MAGIC)
+    """Offset behind the last whole block."""
+    lost_bytes: int = 0
+    """Damaged between the index's end and ``end``."""
+
+    @classmethod
+    def load(cls, fd: int, size: int) -> Contents:
+        """From the index as far as that goes, then from the heads of blocks."""
+        contents = cls()
+        for place, index in read_indices(fd, size):
+            contents.chunks += index.chunks
+            contents.references += index.references
+            contents.marks += index.marks
+            contents.end_ns, contents.end = index.end_ns, place.end
+        contents.extend(fd, size)
+        return contents
+
+    def extend(self, fd: int, size: int) -> None:
+        """Look at what was appended."""
+        found = scan(fd, self.end, size)
+        for place in found.places:
+            if place.head.kind == KIND_REFERENCE:
+                self.references.append(place.offset)
+            elif place.head.kind == KIND_FRAMES:
+                self._take(place)
+        self.end = found.end
+        self.lost_bytes += found.lost_bytes
+
+    def _take(self, place: Place) -> None:
+        if place.head.flags & FLAG_KEY or not self.chunks:
+            self.chunks.append((place.head.t_ns, place.offset))
+        if place.head.flags & FLAG_MARK:
+            self.marked.append(place)
+        self.last = place

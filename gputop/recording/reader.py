@@ -1,0 +1,270 @@
+"""Recordings as they are read back: any moment at once, while they grow, and past what is damaged."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from bisect import bisect_left
+from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gputop.board import Board
+from gputop.frame import Frame
+from gputop.frame import Header
+from gputop.frame import Mark
+from gputop.recording.columns.decode import Table
+from gputop.recording.compact import Unpacker
+from gputop.recording.contents import Contents
+from gputop.recording.format import CODEC_COLUMNS
+from gputop.recording.format import KIND_FRAMES
+from gputop.recording.format import KIND_HEADER
+from gputop.recording.format import KIND_REFERENCE
+from gputop.recording.format import FormatError
+from gputop.recording.format import NewerError
+from gputop.recording.format import unpack_header
+from gputop.recording.scan import Place
+from gputop.recording.scan import payload_at
+from gputop.recording.scan import place_at
+from gputop.recording.scan import scan
+from gputop.recording.seek import Seeker
+from gputop.recording.seek import frames_between
+from gputop.text import clean
+
+OPENING_BYTES = 1 << 20
+"""Within so much of a file's beginning its header must stand."""
+REFERENCES_TRIED = 6
+
+
+@dataclass(frozen=True, slots=True)
+class FileBlock:
+    """A block of a recording."""
+
+    recording: Recording
+    place: Place
+
+    @property
+    def t_ns(self) -> int:
+        """Time of its first frame."""
+        return self.place.head.t_ns
+
+    def frames(self) -> Sequence[Frame]:
+        """Its frames; none where it is damaged, which the recording then counts."""
+        return self.recording.frames_at(self.place)
+
+    def table(self) -> Table | None:
+        """Its columns, None where it has none or is damaged."""
+        return self.recording.table_at(self.place)
+
+
+@dataclass(frozen=True, slots=True)
+class FileChunk:
+    """The stretch of a file from one key frame to the next."""
+
+    recording: Recording
+    t_ns: int
+    start: int
+    end: int
+
+    def blocks(self) -> Sequence[FileBlock]:
+        """Its blocks of frames."""
+        return self.recording.blocks_between(self.start, self.end)
+
+
+class Recording:
+    """A recording. FormatError, a UserError, where ``path`` is none, is of a newer major version, or cannot be read.
+
+    What is damaged is left out and counted in `problem` as it is met.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._fd = _open(path)
+        self._lost: dict[int, int] = {}
+        """Offset -> damaged bytes there."""
+        self._unpacker = Unpacker()
+        try:
+            self._size = os.fstat(self._fd).st_size
+            self.header = self._read_header()
+            self._contents = Contents.load(self._fd, self._size)
+        except OSError as error:
+            self.close()
+            raise FormatError(f"{clean(path)} cannot be read: {error.strerror}") from None
+        except FormatError as error:
+            self.close()
+            raise FormatError(f"{clean(path)}: {error}") from None
+        self._seeker = Seeker(self.header)
+        self._end_ns: tuple[Place | None, int] = (None, self._contents.end_ns)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def start_ns(self) -> int:
+        """Time of the first frame; the header's where there is none."""
+        return self._contents.chunks[0][0] if self._contents.chunks else self.header.t_ns
+
+    @property
+    def end_ns(self) -> int:
+        """Time of the last frame; the header's where there is none."""
+        last = self._contents.last
+        if last is not self._end_ns[0] and last is not None:
+            frames = self.frames_at(last)
+            self._end_ns = last, frames[-1].t_ns if frames else last.head.t_ns
+        return max(self._end_ns[1], self.start_ns)
+
+    @property
+    def growing(self) -> bool:
+        """Whether a recorder still appends to it: it then holds a lock."""
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+        return False
+
+    @property
+    def problem(self) -> str:
+        """What of the recording is lost, as far as it has been read; empty where nothing is."""
+        parts = []
+        lost = sum(self._lost.values()) + self._contents.lost_bytes
+        if lost:
+            parts.append(f"{lost} bytes are damaged and left out")
+        cut = self._size - self._contents.end
+        if cut and not self.growing:
+            parts.append(f"the last {cut} bytes are not whole: recording was stopped while they were written")
+        if not self._contents.chunks:
+            parts.append("it holds no frames")
+        return "; ".join(parts)
+
+    @property
+    def marks(self) -> list[Mark]:
+        """All markers, in order."""
+        later = [mark for place in self._contents.marked for frame in self.frames_at(place) for mark in frame.marks]
+        return sorted((*self._contents.marks, *later), key=lambda mark: mark.t_ns)
+
+    def refresh(self) -> bool:
+        """Take in what was appended since; whether there was anything."""
+        size = os.fstat(self._fd).st_size
+        before, self._size = self._contents.end, size
+        self._contents.extend(self._fd, size)
+        return self._contents.end > before
+
+    def board_at(self, t_ns: int) -> Board:
+        """What stood at ``t_ns``; an empty board (``seq`` -1) before `start_ns`."""
+        return self._seeker.board_at(self.chunks(), t_ns)
+
+    def frames(self, start_ns: int = 0, end_ns: int = 1 << 63) -> Iterator[Frame]:
+        """The frames with ``start_ns <= t_ns < end_ns``, in order."""
+        return frames_between(self.chunks(), start_ns, end_ns)
+
+    def chunks(self) -> Sequence[FileChunk]:
+        """All chunks, in order; none is read yet."""
+        return _Chunks(self, self._contents)
+
+    def t_ns_of(self, unix_ns: int) -> int:
+        """CLOCK_MONOTONIC of a moment of wall-clock time, by the clocks as they stood when the recording began."""
+        return unix_ns - self.header.unix_ns + self.header.t_ns
+
+    def unix_ns_of(self, t_ns: int) -> int:
+        """The inverse of `t_ns_of`."""
+        return t_ns - self.header.t_ns + self.header.unix_ns
+
+    def blocks_between(self, start: int, end: int) -> list[FileBlock]:
+        """The blocks of frames between two offsets."""
+        found = scan(self._fd, start, end)
+        lost = found.lost_bytes + end - found.end
+        if lost and end <= self._contents.end:
+            self._lost[start] = lost
+        return [FileBlock(self, place) for place in found.places if place.head.kind == KIND_FRAMES]
+
+    def frames_at(self, place: Place) -> Sequence[Frame]:
+        """The frames of a block; none where it is damaged."""
+        try:
+            return self._unpacker.frames(self._payload(place), place.head.codec)
+        except FormatError:
+            self._lost[place.offset] = place.end - place.offset
+            return ()
+
+    def table_at(self, place: Place) -> Table | None:
+        """The columns of a block, None where it has none or is damaged."""
+        if place.head.codec != CODEC_COLUMNS:
+            return None
+        try:
+            return self._unpacker.table(self._payload(place))
+        except (FormatError, ValueError):
+            self._lost[place.offset] = place.end - place.offset
+            return None
+
+    def _payload(self, place: Place) -> bytes:
+        """A block's payload, what it builds upon being learnt."""
+        payload = payload_at(self._fd, place)
+        wanted = self._unpacker.missing(payload, place.head.codec)
+        if wanted:
+            self._learn(place.offset, wanted)
+        return payload
+
+    def _learn(self, before: int, wanted: int) -> None:
+        """Look for a reference among the last ones before an offset."""
+        references = self._contents.references
+        i = bisect_left(references, before)
+        for offset in reversed(references[max(0, i - REFERENCES_TRIED) : i]):
+            place = place_at(self._fd, offset)
+            if place is None or place.head.kind != KIND_REFERENCE:
+                continue
+            try:
+                if self._unpacker.learn(payload_at(self._fd, place), place.head.codec) == wanted:
+                    return
+            except FormatError:
+                self._lost[offset] = place.end - offset
+
+    def _read_header(self) -> Header:
+        for place in scan(self._fd, 0, min(self._size, OPENING_BYTES)).places:
+            if place.head.kind == KIND_HEADER:
+                try:
+                    return unpack_header(payload_at(self._fd, place))
+                except NewerError:
+                    raise
+                except FormatError:
+                    continue
+        raise FormatError("the file is empty" if not self._size else "this is no recording of gputop")
+
+
+class _Chunks(Sequence[FileChunk]):
+    """The chunks of a recording, made as they are asked for: a day has thousands."""
+
+    def __init__(self, recording: Recording, contents: Contents) -> None:
+        self._recording = recording
+        self._contents = contents
+
+    def __len__(self) -> int:
+        return len(self._contents.chunks)
+
+    def __getitem__(self, i: int) -> FileChunk:  # type: ignore[override]
+        t_ns, start = self._contents.chunks[i]
+        following = i % len(self) + 1
+        return FileChunk(self._recording, t_ns, start, self._contents.chunks[following][1] if following < len(self) else self._contents.end)
+
+
+def _open(path: str) -> int:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        mode = os.fstat(fd).st_mode
+    except OSError as error:
+        raise FormatError(f"cannot open {clean(path)}: {error.strerror}") from None
+    except ValueError:
+        raise FormatError(f"{clean(path)!r} is no file name") from None
+    if stat.S_ISREG(mode):
+        return fd
+    os.close(fd)
+    raise FormatError(f"{clean(path)} is a directory" if stat.S_ISDIR(mode) else f"{clean(path)} is no regular file")

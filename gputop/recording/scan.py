@@ -1,0 +1,124 @@
+"""Finding the blocks of a file: through its index where there is one, by their heads where there is none."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from dataclasses import dataclass
+from dataclasses import field
+
+from gputop.recording.format import HEAD
+from gputop.recording.format import KIND_INDEX
+from gputop.recording.format import SYNC
+from gputop.recording.format import FormatError
+from gputop.recording.format import Head
+from gputop.recording.format import unpack_head
+from gputop.recording.index import Index
+from gputop.recording.index import unpack_index
+
+WINDOW_BYTES = 1 << 18
+TAIL_BYTES = 8 << 20
+"""How far from the end an index is looked for; more than a writer puts between two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A block in a file."""
+
+    offset: int
+    head: Head
+
+    @property
+    def end(self) -> int:
+        """Offset of the byte behind it."""
+        return self.offset + HEAD.size + self.head.size
+
+
+@dataclass(slots=True)
+class Found:
+    """What a stretch of a file holds."""
+
+    places: list[Place] = field(default_factory=list)
+    end: int = 0
+    """Behind the last whole block."""
+    lost_bytes: int = 0
+    """Damaged, before ``end``."""
+
+
+def scan(fd: int, start: int, end: int) -> Found:
+    """The whole blocks between two offsets; their payloads are not looked at."""
+    found = Found(end=start)
+    offset = start
+    while offset + HEAD.size <= end:
+        head = unpack_head(os.pread(fd, HEAD.size, offset))
+        if head is not None and offset + HEAD.size + head.size <= end:
+            found.lost_bytes += offset - found.end
+            found.places.append(Place(offset, head))
+            offset = found.end = found.places[-1].end
+        else:
+            offset = _next_sync(fd, offset + 1, end)
+    return found
+
+
+def _next_sync(fd: int, offset: int, end: int) -> int:
+    while offset < end:
+        window = os.pread(fd, min(WINDOW_BYTES, end - offset), offset)
+        at = window.find(SYNC)
+        if at >= 0:
+            return offset + at
+        if len(window) <= len(SYNC):
+            break
+        offset += len(window) - len(SYNC) + 1
+    return end
+
+
+def payload_at(fd: int, place: Place) -> bytes:
+    """A block's payload. Raises FormatError where its check fails or it cannot be read."""
+    try:
+        payload = os.pread(fd, place.head.size, place.offset + HEAD.size)
+    except OSError as error:
+        raise FormatError(f"the recording cannot be read: {error.strerror}") from None
+    if len(payload) != place.head.size or zlib.crc32(payload) != place.head.check:
+        raise FormatError("a block is damaged")
+    return payload
+
+
+def place_at(fd: int, offset: int) -> Place | None:
+    """The block whose sound head stands at ``offset``."""
+    head = unpack_head(os.pread(fd, HEAD.size, offset)) if offset >= 0 else None
+    return Place(offset, head) if head else None
+
+
+def read_indices(fd: int, size: int) -> list[tuple[Place, Index]]:
+    """The index blocks, first to last, if an unbroken chain of them leads from the last one found to the file's beginning."""
+    chain: list[tuple[Place, Index]] = []
+    place = _last_index(fd, size)
+    while place is not None and place.head.kind == KIND_INDEX:
+        try:
+            index = unpack_index(payload_at(fd, place))
+        except FormatError:
+            return []
+        chain.append((place, index))
+        if not index.previous:
+            return chain[::-1]
+        if index.previous >= place.offset:
+            return []
+        place = place_at(fd, index.previous)
+    return []
+
+
+def _last_index(fd: int, size: int) -> Place | None:
+    """The last index block whose head is sound."""
+    start = max(0, size - TAIL_BYTES)
+    end = size
+    while end > start:
+        begin = max(start, end - WINDOW_BYTES)
+        window = os.pread(fd, min(end + HEAD.size, size) - begin, begin)
+        at = window.rfind(SYNC)
+        while at >= 0:
+            head = unpack_head(window, at)
+            if head is not None and head.kind == KIND_INDEX:
+                return Place(begin + at, head)
+            at = window.rfind(SYNC, 0, at)
+        end = begin
+    return None

@@ -1,0 +1,178 @@
+"""Codec 2: the same frames come back, to the precision that a recording keeps."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from gputop.frame import CgroupSample
+from gputop.frame import CudaCall
+from gputop.frame import Frame
+from gputop.frame import Gpu
+from gputop.frame import GpuProc
+from gputop.frame import Host
+from gputop.frame import Mark
+from gputop.frame import MigInstance
+from gputop.frame import Probes
+from gputop.frame import ProcInfo
+from gputop.frame import ProcSample
+from gputop.frame import Psi
+from gputop.frame import Stack
+from gputop.frame import ThreadSample
+from gputop.recording.columns.decode import decode
+from gputop.recording.columns.decode import open_table
+from gputop.recording.columns.decode import reference_of
+from gputop.recording.columns.encode import encode
+from gputop.recording.columns.layout import PEAKS
+from gputop.recording.columns.layout import UNITS
+from gputop.recording.columns.layout import ColumnError
+from gputop.recording.columns.layout import Reference
+from gputop.recording.columns.layout import pack_integers
+from gputop.recording.columns.layout import unpack_integers
+from tests.recording.made import Session
+
+
+def coarse(value: Any, name: str = "") -> Any:
+    """``value`` as a recording keeps it, worked out field by field."""
+    if isinstance(value, msgspec.Struct):
+        return type(value)(*(coarse(getattr(value, field), field) for field in value.__struct_fields__))
+    if isinstance(value, list):
+        return [coarse(item) for item in value]
+    if isinstance(value, int) and name in UNITS:
+        return value // UNITS[name] * UNITS[name]
+    if isinstance(value, int) and name in PEAKS:
+        spare = max(0, value.bit_length() - 8)
+        return value >> spare << spare
+    return value
+
+
+def through(frames: list[Frame], reference: Reference) -> list[Frame]:
+    return decode(encode(frames, reference), reference)
+
+
+@pytest.mark.parametrize(("gpus", "procs"), [(1, 1), (1, 10), (4, 30)])
+def test_a_session_comes_back(gpus: int, procs: int) -> None:
+    frames = list(Session(gpus, procs).frames(120))
+    reference = reference_of(encode(frames[:10], Reference()))
+    for i in range(0, 120, 10):
+        assert through(frames[i : i + 10], reference) == [coarse(frame) for frame in frames[i : i + 10]]
+        assert through(frames[i : i + 10], Reference()) == [coarse(frame) for frame in frames[i : i + 10]]
+
+
+def test_what_was_kept_once_is_kept_exactly() -> None:
+    frames = [coarse(frame) for frame in Session(2, 8).frames(10)]
+    assert through(frames, Reference()) == frames
+
+
+EVERYTHING = [
+    Frame(0, 10_000, key=True, gone=[4, 5], procs=[ProcSample(1, 2, 10_000, "S", 0, 0, 0, 1, syscall_arg=2**64 - 1, swapin_delay_ns=0)]),
+    Frame(1, 20_000, gpus=[Gpu(0, 20_000, util_pct=float("inf"), mig=[], procs=None, lost=True),
+                           Gpu(1, 20_000, mig=[MigInstance(0, uuid="x")], procs=[GpuProc(1, sm_pct=0.1)], temp_c=1e300)]),
+    Frame(2, 30_000, host=Host(30_000, cgroups=[CgroupSample("/a", 2, quota_cpus=0.5, psi=Psi(None, 1)), CgroupSample("/b", 1)])),
+    Frame(3, 30_000, marks=[Mark(30_000, "a\x1b[2J"), Mark(30_000, "")], stacks=[Stack(1, 1, 0, python=["a (b.py:1)"], error="no")]),
+    Frame(4, 40_000, probes=Probes(40_000, calls=[CudaCall(1, "cuCtxSynchronize", 5, 7000, 3, {-1: 4, 70: 2**62})], lost={"a": 1})),
+    Frame(5, 50_000, infos=[ProcInfo(7, 8, cmdline=["é", ""], env={"RANK": "0"}, uses_cuda=None)]),
+]  # fmt: skip
+
+
+def test_every_kind_of_value_comes_back() -> None:
+    assert through(EVERYTHING, Reference()) == [coarse(frame) for frame in EVERYTHING]
+    for frame in EVERYTHING:
+        assert through([frame], Reference()) == [coarse(frame)]
+
+
+def test_a_main_thread_that_differs_is_kept_as_it_is() -> None:
+    procs = [
+        ProcSample(7, 1, 0, "R", 0, 0, 0, 2, 50_000, 20_000, 3, 1, 2, threads=[ThreadSample(7, 50_000, 20_000, 3, "R", 1, 2)]),
+        ProcSample(8, 1, 0, "R", 0, 0, 0, 2, 50_000, 20_000, 3, 1, 2, threads=[ThreadSample(8, 60_000, 20_000, 3, "R", 1, 2)]),
+        ProcSample(9, 1, 0, "R", 0, 0, 0, 2, threads=[ThreadSample(9, 0, 0, 0, None, None, None), ThreadSample(10, 0, 0, 0)]),
+    ]
+    frames = [Frame(0, 0, procs=procs), Frame(1, 0, procs=procs[::-1])]
+    assert through(frames, Reference()) == frames
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=50))
+def test_integers_of_every_width_come_back(numbers: list[int]) -> None:
+    assert unpack_integers(pack_integers(numbers), len(numbers)) == numbers
+
+
+counts = st.integers(0, 2**63 - 1)
+maybe = st.none() | st.integers(-(2**63), 2**64 - 1)
+switches = st.none() | st.integers(0, 2**60)
+threads = st.builds(
+    ThreadSample, tid=st.integers(1, 5), oncpu_ns=counts, run_delay_ns=counts, timeslices=st.integers(0, 2**60), vol=switches
+)  # fmt: skip
+samples = st.builds(
+    ProcSample, pid=st.integers(1, 4), start_ticks=counts, t_ns=counts, state=st.text(max_size=2), utime_ns=counts, stime_ns=counts,
+    rss_bytes=counts, num_threads=counts, oncpu_ns=st.none() | counts, vol=switches, invol=switches, timeslices=switches, syscall_arg=maybe,
+    wchan=st.none() | st.text(max_size=3), threads=st.lists(threads, max_size=3),
+)  # fmt: skip
+gpus = st.builds(
+    Gpu, index=st.integers(0, 2), t_ns=counts, util_pct=st.none() | st.floats(allow_nan=False), power_instant=st.none() | st.booleans(),
+    missing=st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=2),
+)  # fmt: skip
+made_frames = st.builds(
+    Frame, seq=counts, t_ns=counts, key=st.booleans(), procs=st.lists(samples, max_size=4), gpus=st.lists(gpus, max_size=2)
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(made_frames, min_size=1, max_size=5), st.lists(made_frames, min_size=1, max_size=3))
+def test_any_frames_come_back(frames: list[Frame], before: list[Frame]) -> None:
+    assert through(frames, reference_of(encode(before, Reference()))) == [coarse(frame) for frame in frames]
+
+
+def test_fields_of_the_future_are_skipped_and_missing_ones_absent() -> None:
+    table = msgspec.msgpack.decode(encode(list(Session(1, 3).frames(10)), Reference()))
+    table[2]["colour"] = [0, "blue"]
+    procs = table[2]["procs"][2]
+    procs[2]["mood"] = [99, "no such code"]
+    del procs[2]["minflt"]
+    frames = decode(msgspec.msgpack.encode(table), Reference())
+    assert len(frames) == 10
+    assert frames[0].procs[0].minflt is None
+    assert frames[0].procs[0].num_threads > 0
+
+
+def test_made_up_tables_are_refused_within_bounds() -> None:
+    good = msgspec.msgpack.decode(encode(list(Session(1, 3).frames(10)), Reference()))
+    for rows in (1 << 60, -1, "ten", 11, 400_001):
+        with pytest.raises(ColumnError):
+            decode(msgspec.msgpack.encode([rows, *good[1:]]), Reference())
+    columns: list[object] = [[], [0], 7, [1, None, 1, b"", b""], [1, b"\1", 1, b"\0", b"\0"], [4, ["a"], b"\1" + b"\5" * 10]]
+    for column in [*columns, [6, [0, 1 << 60], [0, [], {}]]]:
+        with pytest.raises(ColumnError):
+            decode(msgspec.msgpack.encode([10, [], good[2] | {"t_ns": column}]), Reference())
+        with pytest.raises(ColumnError):
+            decode(msgspec.msgpack.encode([10, [], good[2] | {"procs": column}]), Reference())
+
+
+def test_broken_bytes_raise_nothing_else() -> None:
+    rng = random.Random(9)
+    data = encode(list(Session(1, 3).frames(10)), Reference())
+    for _ in range(1000):
+        broken = bytearray(data)
+        for _ in range(rng.randrange(1, 4)):
+            broken[rng.randrange(len(broken))] = rng.randrange(256)
+        try:
+            frames = decode(bytes(broken), Reference())
+        except ColumnError:
+            continue
+        assert all(isinstance(frame, Frame) for frame in frames)
+
+
+def test_single_columns_can_be_read() -> None:
+    frames = list(Session(2, 5).frames(10))
+    table = open_table(encode(frames, Reference()), Reference())
+    assert list(table.column("seq")) == [frame.seq for frame in frames]
+    below = table.children("procs")
+    assert below is not None
+    lengths, procs = below
+    assert lengths == [len(frame.procs) for frame in frames]
+    assert list(procs.column("vol")) == [proc.vol for frame in frames for proc in frame.procs]

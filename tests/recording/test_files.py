@@ -1,0 +1,194 @@
+"""Recordings written and read back: any moment, while they grow, and from whatever is left of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gputop.board import Board
+from gputop.errors import UserError
+from gputop.frame import Frame
+from gputop.frame import Header
+from gputop.frame import ProcSample
+from gputop.recording.format import Decoder
+from gputop.recording.format import FormatError
+from gputop.recording.format import pack_frames
+from gputop.recording.format import pack_header
+from gputop.recording.reader import Recording
+from gputop.recording.ring import Ring
+from gputop.recording.writer import Rotation
+from gputop.recording.writer import Writer
+from tests.recording.made import HEADER
+from tests.recording.made import SECOND
+from tests.recording.made import Session
+from tests.recording.test_columns import coarse
+
+
+def record(path: Path, frames: list[Frame], close: bool = True) -> Writer:
+    writer = Writer(str(path), HEADER)
+    for frame in frames:
+        writer.add(frame)
+    if close:
+        writer.close()
+    return writer
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Frame]]:
+    """Seven minutes: several references and index blocks. Short chunks make that quick."""
+    path = tmp_path_factory.mktemp("recording") / "session.gputop"
+    frames = [coarse(frame) for frame in Session(1, 4, threads=3).frames(1400, interval_ns=300_000_000, key_every=20)]
+    record(path, frames)
+    return path, frames
+
+
+def test_what_was_written_is_read(session: tuple[Path, list[Frame]]) -> None:
+    path, frames = session
+    with Recording(str(path)) as recording:
+        assert recording.header == HEADER
+        assert list(recording.frames()) == frames
+        assert (recording.start_ns, recording.end_ns) == (frames[0].t_ns, frames[-1].t_ns)
+        assert recording.problem == ""
+        assert [mark.text for mark in recording.marks] == [mark.text for frame in frames for mark in frame.marks]
+        assert len(recording.marks) == 5
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_can_be_piped_as_a_stream(session: tuple[Path, list[Frame]]) -> None:
+    path, frames = session
+    decoder = Decoder()
+    assert decoder.feed(path.read_bytes()) == [HEADER, *frames]
+    assert decoder.problem == ""
+
+
+def test_any_moment_shows_what_folding_every_frame_shows(session: tuple[Path, list[Frame]]) -> None:
+    path, frames = session
+    board, boards = Board(header=HEADER), []
+    for frame in frames:
+        board.fold(frame)
+        boards.append(board.snapshot())
+    with Recording(str(path)) as recording:
+        for i in (0, 1, 700, 701, 702, 699, 640, 1399, 3, 1000):
+            seen = recording.board_at(frames[i].t_ns)
+            assert (seen.seq, seen.procs, seen.infos) == (boards[i].seq, boards[i].procs, boards[i].infos)
+            assert seen.gpus[0].values == boards[i].gpus[0].values
+        assert recording.board_at(frames[0].t_ns - 1).seq == -1
+        assert recording.board_at(1 << 62).seq == frames[-1].seq
+
+
+def test_a_stretch_of_time_is_read_alone(session: tuple[Path, list[Frame]]) -> None:
+    path, frames = session
+    with Recording(str(path)) as recording:
+        assert list(recording.frames(frames[333].t_ns, frames[444].t_ns)) == frames[333:444]
+
+
+def test_wall_clock_time_is_found(session: tuple[Path, list[Frame]]) -> None:
+    with Recording(str(session[0])) as recording:
+        unix_ns = HEADER.unix_ns + 60 * SECOND
+        assert recording.t_ns_of(unix_ns) == HEADER.t_ns + 60 * SECOND
+        assert recording.unix_ns_of(recording.t_ns_of(unix_ns)) == unix_ns
+
+
+def test_a_growing_recording_is_read_as_it_grows(tmp_path: Path) -> None:
+    path, frames = tmp_path / "growing.gputop", [coarse(frame) for frame in Session(1, 2).frames(400)]
+    writer = Writer(str(path), HEADER)
+    with Recording(str(path)) as recording:
+        assert recording.growing
+        assert recording.problem == "it holds no frames"
+        seen: list[Frame] = []
+        for frame in frames:
+            writer.add(frame)
+            if frame.seq % 30 == 29:
+                assert recording.refresh()
+                assert recording.end_ns == recording.board_at(1 << 62).t_ns
+                seen = list(recording.frames())
+                assert seen == frames[: len(seen)]
+                assert len(seen) > frame.seq - 11
+        writer.close()
+        recording.refresh()
+        assert list(recording.frames()) == frames
+        assert not recording.growing
+        assert [mark.text for mark in recording.marks] == ["epoch 0"]
+        assert recording.problem == ""
+
+
+@pytest.mark.parametrize("level", [None, 3])
+def test_streams_of_the_collector_and_the_ring_are_recordings_too(tmp_path: Path, level: int | None) -> None:
+    path, frames = tmp_path / "stream.gputop", list(Session(1, 3).frames(130))
+    path.write_bytes(pack_header(HEADER) + b"".join(pack_frames([frame], level) for frame in frames))
+    with Recording(str(path)) as recording:
+        assert list(recording.frames()) == frames
+        assert recording.board_at(frames[77].t_ns).procs.keys() == {proc.pid for proc in frames[0].procs}
+
+
+def test_a_recording_begun_in_the_middle_starts_with_what_stands(tmp_path: Path) -> None:
+    frames = [coarse(frame) for frame in Session(1, 3).frames(150)]
+    ring = Ring(HEADER)
+    for frame in frames[:130]:
+        ring.add(frame)
+    record(tmp_path / "r.gputop", [*ring.recent(), *frames[130:]])
+    with Recording(str(tmp_path / "r.gputop")) as recording:
+        assert list(recording.frames()) == frames[100:]
+
+
+@pytest.mark.parametrize("kind", ["missing", "directory", "fifo", "unreadable", "text", "empty", "newer", "nul"])
+def test_what_is_no_recording_is_said_in_a_line(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "x\x1b[2J.gputop"
+    expect = {"missing": "No such file", "directory": "is a directory", "fifo": "no regular file", "unreadable": "Permission denied",
+              "text": "no recording of gputop", "empty": "is empty", "newer": "newer gputop", "nul": "no file name"}[kind]  # fmt: skip
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "unreadable":
+        if os.geteuid() == 0:
+            pytest.skip("root may read everything")
+        path.write_bytes(b"")
+        path.chmod(0)
+    elif kind != "missing":
+        path.write_bytes({"text": b"#!/bin/sh\nexit 0\n" * 9, "empty": b"", "newer": pack_header(Header(major=2)), "nul": b""}[kind])
+    with pytest.raises(FormatError, match=expect) as caught:
+        Recording("a\0b" if kind == "nul" else str(path))
+    assert isinstance(caught.value, UserError)
+    assert "\n" not in str(caught.value)
+    assert "\x1b" not in str(caught.value)
+
+
+def test_rotation_bounds_each_file_and_their_number(tmp_path: Path) -> None:
+    frames = [coarse(frame) for frame in Session(1, 4, threads=3).frames(1500, key_every=20)]
+    files = Rotation(str(tmp_path / "run.gputop"), HEADER, max_bytes=60_000, max_files=3)
+    add_all(files, frames)
+    files.close()
+    left = sorted(tmp_path.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    assert len(left) == 3
+    assert all(path.stat().st_size <= 60_000 for path in left)
+    seen: list[Frame] = []
+    for path in left:
+        with Recording(str(path)) as recording:
+            seen += recording.frames()
+            assert recording.problem == ""
+    assert seen == frames[-len(seen) :]
+    assert len(seen) > 200
+
+
+def add_all(files: Rotation, frames: list[Frame]) -> None:
+    for frame in frames:
+        files.add(frame)
+
+
+def test_rotation_takes_no_name_that_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "run.2.gputop").write_text("mine")
+    files = Rotation(str(tmp_path / "run.gputop"), HEADER, max_bytes=30_000, max_files=2)
+    frames = list(Session(1, 4).frames(1000, key_every=20))
+    with pytest.raises(UserError, match="exists already"):
+        add_all(files, frames)
+    assert (tmp_path / "run.2.gputop").read_text() == "mine"
+
+
+def test_numbers_that_no_kernel_counts_to_are_kept_as_they_are(tmp_path: Path) -> None:
+    frames = [Frame(i, i * 10_000, key=True, procs=[ProcSample(1, 1, 0, "S", 0, 0, 0, 1, timeslices=-(2**63), vol=9)]) for i in range(3)]
+    record(tmp_path / "odd.gputop", frames)
+    with Recording(str(tmp_path / "odd.gputop")) as recording:
+        assert list(recording.frames()) == frames
