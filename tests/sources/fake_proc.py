@@ -84,8 +84,10 @@ def stat(pid: int, comm: str = "python", state: str = "S", ppid: int = 1, utime:
 
 
 def status(comm: str, state: str, uid: int, allowed: str, vol: int, invol: int, ns_pid: str) -> str:
+    uids = "\t".join([str(uid)] * 4)
     return (
-        f"Name:\t{comm}\nUmask:\t0022\nState:\t{state} (sleeping)\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nNSpid:\t{ns_pid}\nCpus_allowed:\tf\n"
+        f"Name:\t{comm}\nUmask:\t0022\nState:\t{state} (sleeping)\nTgid:\t{ns_pid.split()[0]}\n"
+        f"Uid:\t{uids}\nNSpid:\t{ns_pid}\nCpus_allowed:\tf\n"
         f"Cpus_allowed_list:\t{allowed}\nvoluntary_ctxt_switches:\t{vol}\nnonvoluntary_ctxt_switches:\t{invol}\nx86_Thread_features:\t\n"
     )
 

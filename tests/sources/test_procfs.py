@@ -197,6 +197,16 @@ def test_births_and_deaths(proc: FakeProc, reader: Reader) -> None:
     assert 300 not in {p.pid for p in reader.beat(key=True).procs}
 
 
+def test_a_new_process_is_read_in_the_tick_after_its_birth_and_threads_are_none(proc: FakeProc, reader: Reader) -> None:
+    reader.beat()
+    proc.process(4244)
+    proc.process(4245)
+    proc.write("proc/4245/status", (proc.root / "proc/4245/status").read_text().replace("Tgid:\t4245", "Tgid:\t4244"))
+    proc.born(4250)
+    frame = reader.beat()
+    assert [i.pid for i in frame.infos] == [p.pid for p in frame.procs if p.pid > 4000] == [4244]
+
+
 def test_half_vanished_entries_do_no_harm(proc: FakeProc, reader: Reader) -> None:
     proc.process(300)
     (proc.root / "proc/300/stat").write_text("")

@@ -12,7 +12,7 @@ import time
 
 from gputop.sources.procfs.process import Process
 
-SHARE = 0.001
+SHARE = 0.002
 """Of one CPU, what looking may take in the long run."""
 BURST_NS = 30_000_000
 """What it may take at once, so that a start finds the trainers quickly."""
@@ -36,12 +36,13 @@ _LIBRARIES: tuple[tuple[str, tuple[bytes, ...]], ...] = (
 
 
 class Libraries:
-    """A queue of processes to look at, the most urgent first."""
+    """Two queues of processes to look at, the likely ones before the others."""
 
     def __init__(self) -> None:
-        self._due: list[tuple[int, int, int]] = []
-        """(when, pid, start_ticks)"""
-        self._delay_ns: dict[tuple[int, int], int] = {}
+        self._queues: tuple[list[tuple[int, int, int]], ...] = ([], [])
+        """Each of (when, pid, start_ticks), a heap."""
+        self._next: dict[tuple[int, int], tuple[int, int]] = {}
+        """(pid, start_ticks) -> (when, delay until the look after it); entries of the queue that say another time are void."""
         self._credit_ns = BURST_NS
         self._credited_ns = 0
 
@@ -50,46 +51,52 @@ class Libraries:
         inherits = parent is not None and bool(process.info.cmdline) and _same_program(process, parent)
         if inherits and parent is not None:
             process.identity.change(uses_cuda=parent.info.uses_cuda, libs=parent.info.libs)
-        likely = _likely(process)
-        self._push(process, now + (5 * _SECOND_NS if inherits else 0 if likely else 3 * _SECOND_NS), _SECOND_NS // 2 if likely else 0)
+        if _likely(process):
+            self._push(process, now + (5 * _SECOND_NS if inherits else 0), _SECOND_NS // 2, 0)
+        else:
+            self._push(process, now + 3 * _SECOND_NS, 3 * _SECOND_NS, 1)
 
     def hurry(self, process: Process, now: int) -> None:
         """It turned out to matter."""
-        self._push(process, now, _SECOND_NS // 2)
+        self._push(process, now, _SECOND_NS // 2, 0)
 
-    def _push(self, process: Process, due: int, delay: int) -> None:
+    def _push(self, process: Process, due: int, delay: int, rank: int) -> None:
         who = (process.pid, process.stat.start_ticks)
-        self._delay_ns[who] = delay or 3 * _SECOND_NS
-        heapq.heappush(self._due, (due, *who))
+        self._next[who] = (due, delay)
+        heapq.heappush(self._queues[rank], (due, *who))
 
     def run(self, now: int, processes: dict[int, Process]) -> list[Process]:
         """Look at those that are due, as far as the budget goes; returns those of which something new was found."""
-        self._credit_ns = min(BURST_NS, self._credit_ns + int((now - self._credited_ns) * SHARE)) if self._credited_ns else BURST_NS
-        changed: list[Process] = []
-        left = min(self._credit_ns, TICK_NS) if self._credited_ns else self._credit_ns
+        first = not self._credited_ns
+        self._credit_ns = min(BURST_NS, self._credit_ns + (0 if first else int((now - self._credited_ns) * SHARE)))
         self._credited_ns = now
-        while left > 0 and self._due and self._due[0][0] <= now:
-            started = time.thread_time_ns()
-            _, pid, start_ticks = heapq.heappop(self._due)
-            process = processes.get(pid)
-            if process is None or process.stat.start_ticks != start_ticks:
-                self._delay_ns.pop((pid, start_ticks), None)
-            elif self._look(process, now):
-                changed.append(process)
-            took = time.thread_time_ns() - started
-            self._credit_ns, left = self._credit_ns - took, left - took
+        left = self._credit_ns if first else min(self._credit_ns, TICK_NS)
+        changed: list[Process] = []
+        for rank, queue in enumerate(self._queues):
+            while left > 0 and queue and queue[0][0] <= now:
+                started = time.thread_time_ns()
+                process = self._take(rank, processes)
+                if process is not None and self._look(process, now, rank):
+                    changed.append(process)
+                took = time.thread_time_ns() - started
+                self._credit_ns, left = self._credit_ns - took, left - took
         return changed
 
-    def _look(self, process: Process, now: int) -> bool:
-        who = (process.pid, process.stat.start_ticks)
-        delay = self._delay_ns.get(who, 3 * _SECOND_NS)
+    def _take(self, rank: int, processes: dict[int, Process]) -> Process | None:
+        """The first of a queue, unless it ended or waits for another moment."""
+        due, pid, start_ticks = heapq.heappop(self._queues[rank])
+        process = processes.get(pid)
+        if process is None or process.stat.start_ticks != start_ticks:
+            self._next.pop((pid, start_ticks), None)
+            return None
+        return process if self._next.get((pid, start_ticks), (0, 0))[0] == due else None
+
+    def _look(self, process: Process, now: int, rank: int) -> bool:
+        _, delay = self._next.pop((process.pid, process.stat.start_ticks))
         uses_cuda, libs = look(process.folder)
-        if uses_cuda is None:
-            self._delay_ns.pop(who, None)
-            return process.identity.change(uses_cuda=None, libs=[])
-        longest = 60 if _likely(process) else 300
-        self._delay_ns[who] = min(delay * 2, longest * _SECOND_NS)
-        heapq.heappush(self._due, (now + delay, *who))
+        if uses_cuda is not None:
+            rank = 0 if uses_cuda or _likely(process) else rank
+            self._push(process, now + delay, min(delay * 2, (300 if rank else 60) * _SECOND_NS), rank)
         return process.identity.change(uses_cuda=uses_cuda, libs=libs)
 
 
