@@ -28,6 +28,8 @@ class Gpu:
         self._check(self._cuda.cudaSetDeviceFlags(_SPIN if spin else _BLOCK))
         self._memory = self._allocate(memory_bytes)
         self._host = ctypes.create_string_buffer(8)
+        self._pinned = ctypes.c_void_p()
+        self._check(self._cuda.cudaHostAlloc(ctypes.byref(self._pinned), ctypes.c_size_t(4096), 0))
         self._work = ctypes.cast(self._cuda.gputop_work, ctypes.c_void_p)
         self._barrier = ctypes.cast(self._cuda.ncclGputopBarrier, ctypes.c_void_p)
         self._length = ctypes.c_uint64()
@@ -51,9 +53,10 @@ class Gpu:
         """Wait for the stream, as `loss.item()` does."""
         self._check(self._cuda.cudaStreamSynchronize(None))
 
-    def copy_in(self, count: int) -> None:
-        """``tensor.to(device)`` of ``count`` pageable bytes: returns when they are there."""
-        self._check(self._cuda.cudaMemcpyAsync(self._memory, self._host, ctypes.c_size_t(count), _HOST_TO_DEVICE, None))
+    def copy_in(self, count: int, pinned: bool = False) -> None:
+        """``tensor.to(device)`` of ``count`` bytes: pageable returns when they are there, ``pinned`` (non_blocking) at once."""
+        host = self._pinned if pinned else self._host
+        self._check(self._cuda.cudaMemcpyAsync(self._memory, host, ctypes.c_size_t(count), _HOST_TO_DEVICE, None))
 
     def copy_out(self, count: int = 4) -> None:
         """``tensor.cpu()`` of ``count`` bytes."""

@@ -56,11 +56,13 @@ class Trainer:
         """The last line of the script."""
         _say(event="done", rank=self.rank, steps=self.steps, seconds=time.monotonic() - self.began)
 
-    def compute(self, length_ms: float, blocks: int = SMS, kernels: int = 4, bytes_in: int = 1 << 20) -> Callable[[object], None]:
+    def compute(
+        self, length_ms: float, blocks: int = SMS, kernels: int = 4, bytes_in: int = 1 << 20, pinned: bool = False
+    ) -> Callable[[object], None]:
         """The usual step: the batch to the GPU, ``kernels`` that take ``length_ms`` together, and `loss.item()`."""
 
         def step(_batch: object) -> None:
-            self.gpu.copy_in(bytes_in)
+            self.gpu.copy_in(bytes_in, pinned)
             for _ in range(kernels):
                 self.gpu.launch(length_ms / kernels, blocks)
             self.gpu.synchronize()

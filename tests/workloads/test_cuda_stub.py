@@ -64,12 +64,8 @@ def test_synchronize_waits_for_what_was_launched(env: dict[str, str]) -> None:
 def test_work_behind_a_copy_begins_after_it(env: dict[str, str]) -> None:
     """Pinned memory copies asynchronously; the kernel behind it must not be booked while the copy runs."""
     body = """
-import ctypes
-cuda = gpu._cuda
-host = ctypes.c_void_p()
-cuda.cudaHostAlloc(ctypes.byref(host), ctypes.c_size_t(1 << 20), 0)
 began = time.monotonic()
-cuda.cudaMemcpyAsync(gpu._memory, host, ctypes.c_size_t(500_000_000), 1, None)
+gpu.copy_in(500_000_000, pinned=True)
 gpu.launch(30)
 queued = time.monotonic() - began
 gpu.synchronize()
