@@ -1,0 +1,49 @@
+"""`--once` and `--json`, as a script sees them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+
+from tests.pty.conftest import GPUTOP
+from tests.pty.test_usage import run
+
+KEYS = {"unix_s", "t_ns", "host", "sources", "gpus", "procs"}
+
+
+def test_once_json_is_one_object(env: dict[str, str]) -> None:
+    done = run(env, "--once", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    seen = json.loads(done.stdout)
+    assert seen.keys() >= KEYS
+    assert abs(seen["unix_s"] - time.time()) < 30
+    assert len(seen["gpus"]) == 2
+    assert os.getpid() in [proc["pid"] for proc in seen["procs"]]
+
+
+def test_once_json_without_a_gpu_says_why(env: dict[str, str]) -> None:
+    done = run({k: v for k, v in env.items() if k != "LD_LIBRARY_PATH"}, "--once", "--json")
+    assert done.returncode == 0
+    seen = json.loads(done.stdout)
+    assert seen["gpus"] == []
+    assert "NVIDIA" in json.dumps(seen["sources"])
+    assert seen["procs"]
+
+
+def test_once_is_text(env: dict[str, str]) -> None:
+    done = run(env, "--once")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\x1b" not in done.stdout
+    assert str(os.getpid()) in done.stdout
+
+
+def test_json_is_an_object_a_line(env: dict[str, str]) -> None:
+    with subprocess.Popen([GPUTOP, "--json"], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as stream:
+        assert stream.stdout is not None
+        seen = [json.loads(stream.stdout.readline()) for _ in range(5)]
+        stream.terminate()
+    assert all(one.keys() >= KEYS for one in seen)
+    times = [one["t_ns"] for one in seen]
+    assert times == sorted(set(times))

@@ -1,0 +1,103 @@
+"""Start and end: however it ends, the terminal is left as it was found and nothing is left running."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.pty.conftest import GPUTOP
+from tests.pty.conftest import Launch
+from tests.pty.conftest import assert_left_as_found
+from tests.pty.conftest import assert_nothing_left
+from tests.pty.terminal import ALTERNATE_SCREEN
+from tests.pty.terminal import Terminal
+from tests.pty.tree import tree
+
+
+def live(terminal: Terminal) -> list[int]:
+    """Wait for the first data; gives the pids of the screen and its collector."""
+    terminal.wait_text("LIVE", "driver")
+    family = tree(terminal.pid)
+    assert len(family) >= 2, "the collector is a process of its own"
+    return family
+
+
+def test_q_quits(launch: Launch) -> None:
+    terminal = launch()
+    family = live(terminal)
+    assert ALTERNATE_SCREEN in terminal.modes
+    terminal.send("q")
+    assert terminal.exit_code() == 0
+    assert_left_as_found(terminal)
+    assert_nothing_left(terminal, family)
+
+
+def test_ctrl_c_quits(launch: Launch) -> None:
+    terminal = launch()
+    family = live(terminal)
+    terminal.send("\x03")
+    assert terminal.exit_code() in (0, 130)
+    assert_left_as_found(terminal)
+    assert_nothing_left(terminal, family)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_ends_it_cleanly(launch: Launch, number: signal.Signals) -> None:
+    terminal = launch()
+    family = live(terminal)
+    os.kill(terminal.pid, number)
+    terminal.exit_code()
+    assert_left_as_found(terminal)
+    assert_nothing_left(terminal, family)
+    assert "Traceback" not in terminal.text()
+
+
+@pytest.mark.parametrize("ignore_hup", [False, True], ids=["hup", "nohup"])
+def test_gone_two_seconds_after_its_terminal(launch: Launch, ignore_hup: bool) -> None:
+    terminal = launch(ignore_hup=ignore_hup)
+    family = live(terminal)
+    terminal.hang_up()
+    assert_nothing_left(terminal, family, timeout_s=2.0)
+
+
+def test_killed_screen_leaves_no_collector(launch: Launch) -> None:
+    terminal = launch()
+    family = live(terminal)
+    terminal.process.kill()
+    assert_nothing_left(terminal, family)
+
+
+def test_killed_collector_is_reported_and_restarted(launch: Launch) -> None:
+    terminal = launch()
+    family = live(terminal)
+    (collector,) = [pid for pid in family if b"collect" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(collector, signal.SIGKILL)
+    terminal.wait_for(lambda: "collector" in terminal.text(), "the loss of the collector on screen")
+    terminal.wait_for(lambda: set(tree(terminal.pid)) - set(family), "a new collector")
+    terminal.wait_for(lambda: "LIVE" in terminal.text(), "live data again")
+    terminal.send("q")
+    assert terminal.exit_code() == 0
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="job control needs bash")
+def test_suspend_and_resume(launch: Launch) -> None:
+    shell = launch("--norc", "--noprofile", "-i", command="bash", env={"PS1": "ready> "})
+    shell.wait_text("ready>")
+    before = shell.termios_now()
+    shell.send(f"{GPUTOP}\n")
+    shell.wait_text("LIVE", "GPU")
+    shell.send("\x1a")
+    shell.wait_text("Stopped")
+    assert ALTERNATE_SCREEN not in shell.modes
+    assert shell.termios_now() == before
+    shell.send("fg\n")
+    shell.wait_for(lambda: ALTERNATE_SCREEN in shell.modes and "LIVE" in shell.text(), "the screen again")
+    shell.send("q")
+    shell.wait_for(lambda: ALTERNATE_SCREEN not in shell.modes, "quit")
+    shell.wait_for(lambda: shell.termios_now() == before, "the shell's own line settings")
+    shell.send("exit\n")
+    shell.exit_code()

@@ -1,0 +1,34 @@
+"""Any size of terminal, also one that changes while it runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.pty.conftest import Launch
+
+SIZES = [(160, 48), (80, 24), (300, 80), (20, 5), (80, 24)]
+
+
+@pytest.mark.parametrize(("columns", "lines"), [(80, 24), (300, 80), (20, 5)])
+def test_starts_at(launch: Launch, columns: int, lines: int) -> None:
+    terminal = launch(columns=columns, lines=lines)
+    terminal.wait_for(lambda: terminal.text().strip(), "something")
+    if columns >= 80:
+        terminal.wait_text("LIVE", "GPU", "PID")
+    terminal.send("q")
+    assert terminal.exit_code() == 0
+    assert "Traceback" not in terminal.text()
+
+
+def test_resized_while_running(launch: Launch) -> None:
+    terminal = launch(columns=80, lines=24)
+    terminal.wait_text("LIVE")
+    for columns, lines in SIZES:
+        seen = terminal.bytes_out
+        terminal.resize(columns, lines)
+        terminal.wait_for(lambda seen=seen: terminal.bytes_out > seen, f"drawn at {columns}x{lines}")
+        if columns >= 80:
+            terminal.wait_text("LIVE", "PID")
+            terminal.wait_for(lambda: any(len(row.rstrip()) > terminal.columns * 0.8 for row in terminal.rows()), "full width")
+    terminal.send("q")
+    assert terminal.exit_code() == 0

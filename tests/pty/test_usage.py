@@ -1,0 +1,62 @@
+"""Wrong usage and odd surroundings: one line on standard error and the right exit code, never a traceback."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from tests.pty.conftest import GPUTOP
+from tests.pty.conftest import Launch
+
+GONE_PID = "4194305"  # above any pid_max the kernel allows
+
+
+def run(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """gputop without any terminal."""
+    return subprocess.run([GPUTOP, *arguments], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "codes"),
+    [
+        (["--no-such-flag"], {2}),
+        (["no-such-command"], {2}),
+        (["--interval", "fast"], {2}),
+        (["--interval", "0.001"], {2}),
+        (["--interval", "61"], {2}),
+        (["--interval", "nan"], {2}),
+        (["--gpu", "x"], {2}),
+        (["--pid", GONE_PID], {1, 2}),
+        (["--user", "nobody-of-that-name"], {1, 2}),
+        (["--once", "--pid", GONE_PID], {1, 2}),
+        ([], {1, 2}),
+    ],
+    ids=lambda value: " ".join(value) or "no terminal" if isinstance(value, list) else "",
+)
+def test_said_in_one_line(env: dict[str, str], arguments: list[str], codes: set[int]) -> None:
+    done = run(env, *arguments)
+    assert done.returncode in codes
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("gputop: ")
+
+
+def test_dumb_terminal_is_told_so(launch: Launch) -> None:
+    terminal = launch(env={"TERM": "dumb"})
+    assert terminal.exit_code() in (1, 2)
+    assert "TERM" in terminal.text()
+    assert "\x1b" not in terminal.text()
+    assert len([line for line in terminal.text().splitlines() if line]) == 1
+
+
+def test_help_fits_a_screen(env: dict[str, str]) -> None:
+    done = run(env, "--help")
+    assert done.returncode == 0
+    assert "--once" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 100
+
+
+def test_a_closed_pipe_is_no_error(env: dict[str, str]) -> None:
+    done = subprocess.run(f"{GPUTOP} --json | head -n 2", shell=True, env=env, capture_output=True, text=True, timeout=30, check=False)
+    assert len(done.stdout.splitlines()) == 2
+    assert done.stderr == ""
