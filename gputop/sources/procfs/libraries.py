@@ -12,7 +12,7 @@ import time
 
 from gputop.sources.procfs.process import Process
 
-SHARE = 0.002
+SHARE = 0.001
 """Of one CPU, what looking may take in the long run."""
 BURST_NS = 30_000_000
 """What it may take at once, so that a start finds the trainers quickly."""
