@@ -27,8 +27,8 @@ class GpuFacts:
     throttle_mask: int = 0
     """Bits set in at least half of the window's samples."""
     temp_c: float | None = None
-    pcie_rx_bytes_per_s: float | None = None
-    pcie_tx_bytes_per_s: float | None = None
+    pcie_bytes_per_s: float | None = None
+    """Both ways."""
     pcie_gen: float | None = None
     pcie_width: float | None = None
     pids: frozenset[int] = frozenset()
@@ -74,6 +74,8 @@ class ProcFacts:
     first_seen_ns: int = 0
     state: ProcState = field(default_factory=lambda: ProcState(0, "running"))
     cpu_s: float = 0.0
+    still_s: float = 0.0
+    """For how long, up to now, it has neither run nor switched."""
 
 
 @dataclass(slots=True)

@@ -24,6 +24,10 @@ MEMORY_STALL = 0.05
 """PSI memory `some` from which uninterruptible waits and kernel time are put down to reclaim."""
 
 
+_GPU_WAITS = (waits.DRIVER, waits.TIMER, waits.POLL, waits.LOCK, waits.UNKNOWN)
+"""What a wait for the GPU may look like without the probe."""
+
+
 def set_states(job: JobFacts, host: HostFacts) -> None:
     """Fill in the state of the trainer and of each worker, and the job's data wait."""
     _set_trainer(job, host)
@@ -51,7 +55,7 @@ def _shared_parts(proc: ProcFacts, job: JobFacts, host: HostFacts) -> tuple[dict
     throttled *= min(1.0, 2 * job.throttled_periods)
     disk, memory, run = proc.kinds.get(waits.DISK, 0.0), 0.0, proc.run
     pressed = (host.psi_memory or 0.0) >= MEMORY_STALL or bool(job.memory_path)
-    if pressed or _swaps(proc):
+    if pressed or _swaps(proc) or _thrashes(proc, host):
         system = proc.rates.system_pct / 100 if proc.rates is not None else 0.0
         stalled = min(run, system) if pressed else 0.0
         memory, disk, run = disk + stalled, 0.0, run - stalled
@@ -69,6 +73,12 @@ def _swaps(proc: ProcFacts) -> bool:
     return rates is not None and (rates.majflt_per_s or 0.0) >= 100 and (rates.read_bytes_per_s or 0.0) < 4096 * (rates.majflt_per_s or 0.0)
 
 
+def _thrashes(proc: ProcFacts, host: HostFacts) -> bool:
+    """Its pages are read again soon after they were dropped: major faults, and as many of the host's workingset refaults."""
+    faults = (proc.rates.majflt_per_s or 0.0) if proc.rates is not None else 0.0
+    return faults >= 50 and (host.refaults_per_s or 0.0) >= max(500.0, 0.5 * faults)
+
+
 def _data_wait(job: JobFacts) -> tuple[float, float]:
     """Share of the window in which the trainer waited for a batch, and how sure that is.
 
@@ -78,15 +88,29 @@ def _data_wait(job: JobFacts) -> tuple[float, float]:
     """
     kinds, loss = job.trainer.kinds, job.idle
     sure = kinds.get(waits.QUEUE, 0.0)
+    if any(worker.role.loader == "torch" for worker in job.workers):
+        sure += kinds.get(waits.PIPE, 0.0)  # the batch itself comes through a pipe, its memory's descriptors through a socket
     if not job.workers:
         return (sure, 1.0) if sure else (0.0, 1.0)
     if job.data_woken_by_workers is not None:
         sure = max(sure, job.data_woken_by_workers)
     vague = sum(kinds.get(kind, 0.0) for kind in (waits.LOCK, waits.PIPE, waits.POLL, waits.UNKNOWN))
     if sure >= DATA_WAIT or vague < DATA_WAIT:
-        return min(1.0, sure), 1.0
+        return min(1.0, max(sure, _beside_gpu_waits(job, sure))), 1.0
     limit = vague if loss is None else min(vague, loss)
     return (max(sure, limit), 0.6) if _loaders_at_work(job) else (sure, 0.6)
+
+
+def _beside_gpu_waits(job: JobFacts, sure: float) -> float:
+    """Few samples misjudge how sleep divides between the GPU and the queue, but a wait for the GPU ends with the GPU's work.
+
+    So where the queue was met in a fair part of the samples, the sleep that the GPU's work cannot hold is the queue's.
+    """
+    kinds = job.trainer.kinds
+    waited = sum(kinds.get(kind, 0.0) for kind in _GPU_WAITS)
+    if job.idle is None or job.calls is not None or sure < 0.25 * (sure + waited):
+        return 0.0
+    return sure + max(0.0, waited - (1.0 - job.idle))
 
 
 def _loaders_at_work(job: JobFacts) -> bool:
@@ -101,8 +125,7 @@ def _gpu_waits(job: JobFacts, trainer: ProcFacts, data: float) -> tuple[float, f
         return min(1.0, job.calls.sync), min(1.0, job.calls.copy)
     if job.idle is None:
         return 0.0, 0.0
-    names = (waits.DRIVER, waits.TIMER, waits.POLL, waits.LOCK, waits.UNKNOWN)
-    sleep = sum(trainer.kinds.get(kind, 0.0) for kind in names)
+    sleep = sum(trainer.kinds.get(kind, 0.0) for kind in _GPU_WAITS)
     vague_data = max(0.0, data - trainer.kinds.get(waits.QUEUE, 0.0))
     return max(0.0, min(sleep - vague_data, 1.0 - job.idle)), 0.0
 

@@ -29,26 +29,28 @@ STEADY_NS = 1_000_000_000
 
 
 _STANDING = (
-    "power_limit_w", "power_limit_default_w", "sm_clock_mhz", "sm_clock_max_mhz", "temp_c", "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s",
-    "pcie_gen", "pcie_width",
+    "power_limit_w", "power_limit_default_w", "sm_clock_mhz", "sm_clock_max_mhz", "temp_c", "pcie_gen", "pcie_width",
 )  # fmt: skip
 
 
 class ProcTrack:
     """One trainer or worker."""
 
-    __slots__ = ("first_seen_ns", "kinds", "samples", "sched")
+    __slots__ = ("first_seen_ns", "kinds", "moved_ns", "samples", "sched")
 
     def __init__(self, sample: ProcSample, sched: SchedThread | None) -> None:
-        self.first_seen_ns = sample.t_ns
+        self.first_seen_ns = self.moved_ns = sample.t_ns
         self.samples = deque([sample])
         self.kinds = deque([waits.wait_kind(sample)])
         self.sched = deque([sched])
 
     def push(self, sample: ProcSample, sched: SchedThread | None, oldest_ns: int) -> None:
         """Add a newer sample and drop those that ended before ``oldest_ns``, but for one to difference with."""
-        if sample.t_ns <= self.samples[-1].t_ns:
+        last = self.samples[-1]
+        if sample.t_ns <= last.t_ns:
             return
+        if (sample.vol, sample.invol, sample.oncpu_ns) != (last.vol, last.invol, last.oncpu_ns):
+            self.moved_ns = sample.t_ns
         self.samples.append(sample)
         self.kinds.append(waits.wait_kind(sample))
         self.sched.append(sched)
@@ -71,7 +73,7 @@ class ProcTrack:
             newer.pid, info, role, run, runnable, kinds, proc_rates(older, newer), ns / 1e9,
             (run, *sorted((thread.oncpu_ns / ns for thread in others), reverse=True)),
             sum(thread.run_delay_ns for thread in others) / ns, measured, all(kind == waits.ONCPU for kind in self.kinds),
-            self.first_seen_ns, cpu_s=max(0, cpu_ns) / 1e9,
+            self.first_seen_ns, cpu_s=max(0, cpu_ns) / 1e9, still_s=(newer.t_ns - self.moved_ns) / 1e9,
         )  # fmt: skip
 
     def _counters(self, ns: int) -> tuple[float, float]:
@@ -123,7 +125,7 @@ def _spread(share: float, counts: Mapping[str, int]) -> dict[str, float]:
 class GpuTrack:
     """One GPU: utilization weighted by time, and the standing values of the rest."""
 
-    __slots__ = ("board", "busy_since_ns", "idle_since_ns", "last_ns", "readings", "stretches", "worked_before")
+    __slots__ = ("board", "busy_since_ns", "idle_since_ns", "last_ns", "moved", "readings", "stretches", "worked_before")
 
     def __init__(self) -> None:
         self.readings: deque[tuple[int, float, float | None, float | None, int]] = deque()
@@ -133,6 +135,8 @@ class GpuTrack:
         self.busy_since_ns: int | None = None
         self.stretches: deque[tuple[int, int]] = deque()
         """(from, until) of idle stretches that followed steady work and reach into the window"""
+        self.moved: deque[tuple[int, int]] = deque()
+        """(t_ns, bytes over PCIe both ways, cumulative)"""
         self.worked_before = False
         self.board: GpuBoard | None = None
 
@@ -148,6 +152,7 @@ class GpuTrack:
             activity = None if sm_active is None else sm_active / 100
             self.readings.append((t_ns, util / 100, activity, power, mask if isinstance(mask, int) else 0))
             self._note_idle(util, t_ns)
+        self._push_moved(gpu, oldest_ns)
         while len(self.readings) > 1 and self.readings[1][0] <= oldest_ns:
             self.readings.popleft()
         self.last_ns = t_ns
@@ -181,9 +186,27 @@ class GpuTrack:
         return GpuFacts(
             index, self._mean(1) if fresh else None, self._mean(2), self._mean(3),
             **{name: number(name) for name in _STANDING}, throttle_mask=self._mask(), pids=compute_pids(board),
-            unmeasurable="util_pct" in board.missing, stretch_s=self._stretch_s(),
-            worked_before=self.worked_before, util_now=self.readings[-1][1] if fresh else None, idle_s=idle_ns / 1e9,
+            unmeasurable="util_pct" in board.missing, stretch_s=self._stretch_s(), idle_s=idle_ns / 1e9,
+            pcie_bytes_per_s=self._pcie(), worked_before=self.worked_before, util_now=self.readings[-1][1] if fresh else None,
         )  # fmt: skip
+
+    def _pcie(self) -> float | None:
+        """Both ways, from the counters where the driver has them, else from its own 20 ms rates."""
+        if len(self.moved) >= 2 and self.moved[-1][0] > self.moved[0][0]:
+            return (self.moved[-1][1] - self.moved[0][1]) * 1e9 / (self.moved[-1][0] - self.moved[0][0])
+        rates = [self.board.number(name) for name in ("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s")] if self.board is not None else []
+        return sum(rate or 0.0 for rate in rates) if any(rate is not None for rate in rates) else None
+
+    def _push_moved(self, gpu: GpuBoard, oldest_ns: int) -> None:
+        rx, tx = gpu.values.get("pcie_rx_bytes"), gpu.values.get("pcie_tx_bytes")
+        read_ns = gpu.read_ns.get("pcie_rx_bytes", 0)
+        if isinstance(rx, int) and (not self.moved or self.moved[-1][0] < read_ns):
+            moved = rx + (tx if isinstance(tx, int) else 0)
+            if self.moved and moved < self.moved[-1][1]:
+                self.moved.clear()
+            self.moved.append((read_ns, moved))
+        while len(self.moved) > 2 and self.moved[1][0] <= oldest_ns:
+            self.moved.popleft()
 
     def _mean(self, column: int) -> float | None:
         """Weighted by time; the first reading only opens the window unless it is alone."""

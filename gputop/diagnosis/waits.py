@@ -64,7 +64,7 @@ def wait_kind(sample: ProcSample) -> str:
     if call in _POLL_CALLS:
         return QUEUE if sample.syscall_arg == TORCH_POLL_MS else POLL
     kind = _KIND_OF.get(call, UNKNOWN)
-    return by_name if kind in (PIPE, UNKNOWN) and by_name in (NETWORK, DISK, PIPE) else kind
+    return by_name if kind in (PIPE, NETWORK, UNKNOWN) and by_name in (NETWORK, DISK, PIPE) else kind
 
 
 def _kind_of_name(wchan: str | None) -> str:

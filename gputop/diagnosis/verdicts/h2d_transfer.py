@@ -25,12 +25,12 @@ def _claim(job: JobFacts, _facts: Facts) -> Claims:
 
 
 def _traffic(job: JobFacts) -> float:
-    return sum((gpu.pcie_rx_bytes_per_s or 0.0) + (gpu.pcie_tx_bytes_per_s or 0.0) for gpu in job.gpus)
+    return sum(gpu.pcie_bytes_per_s or 0.0 for gpu in job.gpus)
 
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
     calls = job.calls
-    known = any(gpu.pcie_rx_bytes_per_s is not None for gpu in job.gpus)
+    known = any(gpu.pcie_bytes_per_s is not None for gpu in job.gpus)
     traffic = _traffic(job)
     spent = f"copies take {100 * calls.copy:.0f}% of the time" if calls is not None else "the GPU waits for copies"
     detail = f"{spent}{f', {traffic / 1e9:.1f} GB/s over PCIe' if known else ''}; workers have batches ready"

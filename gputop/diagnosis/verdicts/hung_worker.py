@@ -1,6 +1,6 @@
-"""hung-worker: a worker is stopped, dead, or has not moved for the whole window while its trainer waits and the GPU does nothing.
+"""hung-worker: a worker is stopped, dead, or does not move while its trainer waits and the GPU does nothing.
 
-Threshold: stopped or zombie in /proc; or not one context switch for `STUCK_S`, with the GPU idle for `IDLE_S`: a slow but living
+Threshold: stopped or zombie in /proc; or neither run nor switched for `STUCK_S`, with the GPU idle for `IDLE_S`: a slow but living
 worker wakes up many times in that span.
 """
 
@@ -29,15 +29,9 @@ def _claim(job: JobFacts, _facts: Facts) -> Claims:
 
 
 def stuck(worker: ProcFacts) -> bool:
-    """Asleep, on something other than its queue, through the whole window."""
-    switches = worker.rates.switches_per_s if worker.rates is not None else None
-    still = switches == 0.0 if switches is not None else worker.run == 0.0
-    return (
-        still
-        and worker.run < 0.001
-        and worker.seconds >= STUCK_S
-        and worker.state.fractions.get("blocked", 0.0) + worker.state.fractions.get("disk", 0.0) > 0.9
-    )
+    """Asleep for long, and not on its queue."""
+    fractions = worker.state.fractions
+    return worker.still_s >= STUCK_S and fractions.get("blocked", 0.0) + fractions.get("disk", 0.0) > 0.5
 
 
 def _hung(job: JobFacts) -> list[ProcFacts]:
@@ -55,7 +49,7 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
     hung = _hung(job)
     names = ", ".join(f"{worker.role.label} ({worker.pid}) is {_how(worker)}" for worker in hung)
     evidence = tuple(
-        Evidence("switches_per_s", worker.rates.switches_per_s if worker.rates else None, "/s", f"{worker.role.label} has not moved")
+        Evidence("still_s", round(worker.still_s, 1), "s", f"{worker.role.label} has neither run nor switched")
         for worker in hung
     )
     return Finding(

@@ -13,9 +13,14 @@ from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 
+STILL_S = 1.0
+"""A worker that has not moved for this long does not take turns; after `hung_worker.STUCK_S` it hangs."""
+
 
 def _claim(job: JobFacts, _facts: Facts) -> Claims:
-    return {"data.lock": 1.0, "data.running": 1.0 if _one_at_a_time(job) else 0.0}
+    waiting = [worker for worker in job.workers if worker.kinds.get("lock", 0.0) > 0.0]
+    turning = sum(worker.still_s < STILL_S for worker in waiting) / len(waiting) if waiting else 0.0
+    return {"data.lock": turning, "data.running": 1.0 if _one_at_a_time(job) else 0.0}
 
 
 def _one_at_a_time(job: JobFacts) -> bool:

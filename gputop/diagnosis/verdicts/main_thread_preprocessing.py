@@ -13,9 +13,12 @@ from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 
+SLEEPS = 0.6
+"""Part of the main thread's timer sleeps that is its own: a blocking wait for the GPU may sleep by a timer too."""
+
 
 def _claim(_job: JobFacts, _facts: Facts) -> Claims:
-    return {"main.computing": 1.0, "main.timer": 1.0, "main.child": 1.0}
+    return {"main.computing": 1.0, "main.timer": SLEEPS, "main.child": 1.0}
 
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
