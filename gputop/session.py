@@ -17,6 +17,7 @@ from gputop.fields import SECOND
 from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.frame import Mark
+from gputop.frame import Stack
 from gputop.history import WINDOW_NS
 from gputop.history import History
 from gputop.recording.ring import Ring
@@ -51,6 +52,9 @@ class Session:
         self.snapshots: deque[Board] = deque(maxlen=4)
         """The board at each of the last seconds: what the table's rates are taken against."""
         self.marks: list[Mark] = []
+        self.stacks: deque[tuple[int, list[Stack]]] = deque(maxlen=64)
+        """Sets of stacks in the stream, with the time of their frame."""
+        self._own_stacks: list[Stack] = []
         self.lateness_ns: deque[int] = deque(maxlen=600)
         self.missed = 0
         self._fed_ns = 0
@@ -62,6 +66,15 @@ class Session:
                 self._begin(item)
             else:
                 self._advance(item)
+
+    def add_stacks(self, stacks: list[Stack]) -> None:
+        """Stacks that were taken here, not by the collector: they join the next frame, and so the recording."""
+        with self.lock:
+            self._own_stacks += stacks
+
+    def stacks_at(self, t_ns: int | None) -> tuple[int, list[Stack]] | None:
+        """The last set taken until ``t_ns`` (None is now), with its time; None where there is none."""
+        return next((one for one in reversed(self.stacks) if t_ns is None or one[0] <= t_ns), None)
 
     def _begin(self, header: Header) -> None:
         """A stream begins, or its collector was restarted: counters start anew, the past stays where the clock is the same."""
@@ -80,6 +93,10 @@ class Session:
         for observe in OBSERVERS:
             observe(self.board, frame, self.history)
         self.board.fold(frame)
+        if self._own_stacks:
+            frame.stacks, self._own_stacks = [*frame.stacks, *self._own_stacks], []
+        if frame.stacks:
+            self.stacks.append((frame.t_ns, frame.stacks))
         self.ring.add(frame)
         self.marks.extend(frame.marks)
         self.lateness_ns.append(frame.late_ns)

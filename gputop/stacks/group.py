@@ -25,7 +25,7 @@ from gputop.text import clean
 _WIDTH = 200
 _CALL = re.compile(r"([A-Za-z_][\w.]*)\s*\(")
 _KEYWORDS = frozenset({"if", "elif", "while", "for", "in", "not", "and", "or", "return", "yield", "await", "with", "assert", "lambda"})
-# What Python's own helper threads of a DataLoader worker run: they wait for work, whatever the worker does.
+# What Python's own helper threads of a DataLoader worker run.
 _HELPERS = frozenset({
     ("_feed", "queues.py"), ("_serve", "resource_sharer.py"), ("_handle_results", "pool.py"), ("_handle_tasks", "pool.py"),
 })  # fmt: skip
@@ -105,10 +105,11 @@ def _rank(stack: Stack, roles: Mapping[int, Role]) -> int:
         return {"trainer": 0, "worker": 1}.get(_kind(stack.pid, roles), 2)
     if PIN_THREAD in stack.thread:
         return 0
-    return 4 if _is_helper(stack) else 3
+    return 4 if is_helper(stack) else 3
 
 
-def _is_helper(stack: Stack) -> bool:
+def is_helper(stack: Stack) -> bool:
+    """A thread that Python's multiprocessing keeps for itself: it waits for work, whatever its process does."""
     lines = map(parse, stack.python)
     return any((line.name.rpartition(".")[2], line.file.rpartition("/")[2]) in _HELPERS for line in lines)
 

@@ -47,6 +47,7 @@ class MainScreen(TableActions):
         Binding("b", "bystanders", "show or hide bystanders", id="bystanders", group=_TABLE),
         Binding("slash", "filter", "filter", id="filter", group=_TABLE),
         Binding("escape", "clear", "clear selection and filter", id="clear", group=_TABLE),
+        Binding("s", "stacks", "stacks of what is stalled, or of the selected process", id="stacks", group=_LOOK),
         Binding("e", "explain", "why: the evidence and what to do", id="explain", group=_LOOK),
         Binding("enter", "details", "one process", id="details", group=_LOOK),
         Binding("z", "enlarge", "a lane with axes and percentiles", id="enlarge", group=_LOOK),
@@ -91,6 +92,14 @@ class MainScreen(TableActions):
     def action_explain(self) -> None:
         """Why."""
         self.app.push_screen(WhyScreen())
+
+    def action_stacks(self) -> None:
+        """The stacks of everything stalled, or of the selected process (a trainer's with its workers')."""
+        from gputop.stalled import family
+        from gputop.tui.screens.stacks import StacksScreen
+
+        selected = self.view.selected
+        self.app.push_screen(StacksScreen(None if selected is None else family(selected, self.session.engine.roles)))
 
     def action_details(self) -> None:
         """One process."""

@@ -1,0 +1,196 @@
+"""`s`: the stacks of everything stalled now, or of the selected process; in the past, those that were taken then."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from collections.abc import Sequence
+from time import localtime
+from time import strftime
+
+from rich.text import Text
+from textual.binding import Binding
+from textual.containers import VerticalScroll
+from textual.message import Message
+from textual.widgets import Static
+
+from gputop.errors import UserError
+from gputop.frame import Stack
+from gputop.roles import Role
+from gputop.stacks.lines import TextLine
+from gputop.stalled import stalled_pids
+from gputop.stalled import waits
+from gputop.tui.draw import Line
+from gputop.tui.screens.box import Box
+
+SAMPLE_S = 10.0
+MEANINGS = {
+    "title": "title", "members": "dim", "wait": "warn", "own": "accent", "frame": "", "source": "good", "kernel": "dim",
+    "error": "crit", "note": "dim", "blank": "",
+}  # fmt: skip
+_KEYS = "r again  n native  t time by line  c copy  w write  f folded  Esc close"
+
+
+class StacksScreen(Box):
+    """Stacks as lines; taken in a thread, so that the screen never waits for a process."""
+
+    BINDINGS = [
+        Binding("r", "take(False)", "again"),
+        Binding("n", "take(True)", "with native frames (pauses each process for about 20 ms)"),
+        Binding("t", "sample", "where the main thread's time goes, by line"),
+        Binding("c", "copy", "copy"),
+        Binding("w", "write('txt')", "write to a file"),
+        Binding("f", "write('folded')", "write for flame-graph tools"),
+        Binding("s", "dismiss", "close", show=False),
+    ]
+    REFRESH_S = 0.0
+
+    class Taken(Message):
+        """What a thread brought back: the title's words, the lines, and the stacks they show."""
+
+        def __init__(self, heading: str, shown: list[TextLine], stacks: Sequence[Stack]) -> None:
+            super().__init__()
+            self.heading = heading
+            self.shown = shown
+            self.stacks = stacks
+
+    def __init__(self, pids: list[int] | None = None) -> None:
+        """``pids``: whose stacks; None is everybody who is stalled."""
+        super().__init__()
+        self.pids = pids
+        self.heading = ""
+        self.shown: list[TextLine] = []
+        self.stacks: Sequence[Stack] = ()
+        self._roles: dict[int, Role] = {}
+        self._waits: dict[int, str] = {}
+        self._busy = False
+
+    def on_mount(self) -> None:
+        """Take them at once; of the past, or of another machine, show what its stream holds."""
+        super().on_mount()
+        if self.gputop.is_remote or self.gputop.view.at_ns is not None:
+            self._show_recorded()
+        else:
+            self.action_take(False)
+
+    def lines(self) -> Sequence[Line]:
+        """The lines as last brought."""
+        return [[(line.text, MEANINGS[line.kind])] for line in self.shown]
+
+    def put(self, text: Text) -> None:
+        """Show a text, in a box of the same size whatever it holds: what comes and goes in it must not make it jump."""
+        self.query_one("#text", Static).update(text)
+        self.query_one(VerticalScroll).styles.height = self.text_height - 1
+        self.query_one(".box").styles.width = self.text_width + 4
+
+    def _wanted(self) -> list[int]:
+        """Whose stacks to take now, with the roles and waits of this moment."""
+        session = self.gputop.session
+        with session.lock:
+            engine = session.engine
+            self._roles = dict(engine.roles)
+            self._waits = waits(session.board, engine.roles, engine.states, engine.verdict)
+            return self.pids if self.pids is not None else stalled_pids(engine.roles, engine.states)
+
+    def _show_recorded(self) -> None:
+        session = self.gputop.session
+        with session.lock:
+            found = session.stacks_at(self.gputop.view.at_ns)
+            self._roles = session.roles_at(session.board_at(self.gputop.view.at_ns))
+        if found is None:
+            self._say("no stacks were taken until then")
+            return
+        t_ns, stacks = found
+        mine = [stack for stack in stacks if self.pids is None or stack.pid in self.pids]
+        at = strftime("%H:%M:%S", localtime(session.unix_s(t_ns)))
+        incident = next((f", as incident {stack.incident} began" for stack in stacks if stack.incident), "")
+        self.on_stacks_screen_taken(self.Taken(f"taken at {at}{incident}", _drawn(mine, self._roles), mine))
+
+    def action_take(self, native: bool) -> None:
+        """Take stacks of the processes as they are now."""
+        if self.gputop.is_remote:
+            self._say("processes of another machine: run `gputop stacks` there")
+            return
+        pids = self._wanted()
+        if not pids:
+            self._say("no trainer runs here: select a process first (↑↓)")
+            return
+        self._start("taking stacks with native frames …" if native else "taking stacks …", lambda: self._taken(pids, native))
+
+    def action_sample(self) -> None:
+        """Where the trainers' main threads spend their time, or the selected process's."""
+        if self.gputop.is_remote:
+            self._say("processes of another machine: run `gputop stacks --duration 10` there")
+            return
+        pids = [pid for pid in self._wanted() if pid not in self._roles or self._roles[pid].kind == "trainer" or self.pids == [pid]]
+        self._start(f"sampling {len(pids)} main thread{'s' if len(pids) != 1 else ''} for {SAMPLE_S:.0f} s …", lambda: self._sampled(pids))
+
+    def _taken(self, pids: list[int], native: bool) -> Taken:
+        from gputop.stacks.capture import capture
+        from gputop.stacks.lines import summary
+
+        taken = capture(pids, waits=self._waits, native=native)
+        self.gputop.session.add_stacks(list(taken.stacks))
+        return self.Taken(summary(taken), _drawn(taken.stacks, self._roles), taken.stacks)
+
+    def _sampled(self, pids: list[int]) -> Taken:
+        from gputop.stacks.lines import share_lines
+        from gputop.stacks.sampling import by_line
+        from gputop.stacks.sampling import sample_all
+
+        sampled, failed = sample_all(pids, SAMPLE_S)
+        shown = [TextLine("error", f"process {pid}: {reason}") for pid, reason in failed.items()]
+        for pid, weighted in sampled.items():
+            name = self._roles[pid].label if pid in self._roles else f"process {pid}"
+            shown += [TextLine("title", f"{name} ({pid})"), *share_lines(pid, by_line(weighted)), TextLine("blank", "")]
+        return self.Taken(f"where {SAMPLE_S:.0f} s of the main thread went, by line", shown, ())
+
+    def _start(self, saying: str, work: Callable[[], Taken]) -> None:
+        """Do ``work`` in a thread that nothing waits for."""
+        if self._busy:
+            return
+        self._busy = True
+        self._say(saying)
+        threading.Thread(target=lambda: self.post_message(work()), daemon=True, name="stacks").start()
+
+    def on_stacks_screen_taken(self, message: Taken) -> None:
+        """Show what was brought."""
+        self._busy = False
+        self.heading, self.shown, self.stacks = message.heading, message.shown, message.stacks
+        self._say(self.heading)
+        self.refresh_text()
+
+    def _say(self, words: str) -> None:
+        """The first line of the box: what is shown or going on, and the keys."""
+        self.query_one("#title", Static).update(Text(f"stacks: {words}\n{_KEYS}", style="bold"))
+
+    @property
+    def text(self) -> str:
+        """All that is shown, as plain text."""
+        return "\n".join([self.heading, "", *(line.text for line in self.shown)]) + "\n"
+
+    def action_copy(self) -> None:
+        """To the clipboard, by the terminal's own means (OSC 52)."""
+        self.app.copy_to_clipboard(self.text)
+        self._say(f"{len(self.shown)} lines copied, if this terminal lets programs do that")
+
+    def action_write(self, form: str) -> None:
+        """To a new file in the working folder: the text, or folded stacks."""
+        from gputop.stacks.folded import save
+        from gputop.stacks.folded import to_folded
+        from gputop.stacks.folded import weigh
+
+        path = f"gputop-stacks-{strftime('%Y%m%d-%H%M%S')}.{form}"
+        try:
+            save(path, self.text if form == "txt" else to_folded(weigh(self.stacks)))
+        except UserError as error:
+            self._say(str(error))
+        else:
+            self._say(f"written to {path}")
+
+
+def _drawn(stacks: Sequence[Stack], roles: dict[int, Role]) -> list[TextLine]:
+    from gputop.stacks.group import group
+    from gputop.stacks.lines import text_lines
+
+    return text_lines(group(stacks, roles))
