@@ -18,6 +18,11 @@ from gputop.errors import UserError
 COMMANDS = {
     "live": "watch this machine (what `gputop` alone does)",
     "stacks": "the stacks of what is stalled now",
+    "record": "record to a file, for a time or around a command",
+    "query": "ask a recording in SQL",
+    "export": "a recording as CSV, SQLite, Parquet or a Perfetto trace",
+    "mark": "drop a marker into the live stream and the recordings of it",
+    "import": "turn an Ingero trace into a recording",
     "collect": "write the stream of frames to standard output",
 }
 

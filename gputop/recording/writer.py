@@ -141,6 +141,12 @@ class Rotation:
         """As `Writer.close`."""
         self.writer.close()
 
+    def summary(self) -> str:
+        """Where the recording is, and how large."""
+        if len(self._kept) == 1:
+            return f"{clean(self._kept[0])} ({self.writer.size / 1e6:.1f} MB)"
+        return f"{len(self._kept)} files, {clean(self._kept[0])} to {clean(self._kept[-1])}"
+
     def _turn(self) -> None:
         self.writer.close()
         self._count += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -42,6 +43,13 @@ class ChildStream:
         """What comes, as it comes; ends when the child does (see `ending`)."""
         while data := os.read(self._fd, CHUNK_BYTES):
             yield from self._decoder.feed(data)
+
+    def read(self, wait_s: float) -> list[Header | Frame] | None:
+        """What comes within ``wait_s``, None when the child has ended."""
+        if not select.select([self._fd], [], [], wait_s)[0]:
+            return []
+        data = os.read(self._fd, CHUNK_BYTES)
+        return self._decoder.feed(data) if data else None
 
     def ending(self) -> str:
         """Why the child ended, in a line: its own last words where it had any."""

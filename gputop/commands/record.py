@@ -1,0 +1,182 @@
+"""Record what happens: until stopped (Ctrl-C), for a time, or as long as a command runs, whose exit code is passed on."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from gputop.commands.options import add_sampling
+from gputop.errors import UserError
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from gputop.frame import Frame
+    from gputop.frame import Header
+    from gputop.recording.writer import Rotation
+    from gputop.stream.child import ChildStream
+
+HELP = "record to a file, for a time or around a command"
+EXAMPLES = """examples:
+  gputop record                                  until Ctrl-C, to gputop-HOST-DATE-TIME.gputop
+  gputop record -o run.gputop -- python train.py
+  gputop record --max-size 100M --max-files 3    the last 200 MB or more, in files of 100 MB
+a recording that grows can be opened meanwhile: gputop replay run.gputop
+"""
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+LEAST_BYTES = 1 << 20
+NO_LIMIT = 1 << 62
+_WAIT_S = 0.2
+
+
+def size(text: str) -> int:
+    """A number of bytes such as ``100M``."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    value = int(float(match[1]) * _UNITS[match[2].upper()]) if match else 0
+    if value < LEAST_BYTES:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size of at least 1M: write 100M or 2G")
+    return value
+
+
+def seconds(text: str) -> float:
+    """A positive number of seconds."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return value
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of the command."""
+    parser.add_argument("-o", "--output", metavar="FILE", help="a new file (gputop-HOST-DATE-TIME.gputop)")
+    parser.add_argument("--duration", type=seconds, metavar="S", help="stop after so many seconds")
+    parser.add_argument("--max-size", type=size, metavar="SIZE", help="go on in FILE's name with .2, .3 … before a file is larger")
+    parser.add_argument("--max-files", type=int, default=0, metavar="N", help="with --max-size: keep the newest N files only (all)")
+    parser.add_argument("--host", metavar="[USER@]NODE", help="record another machine: runs `gputop collect` there over ssh")
+    add_sampling(parser)
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="record while this runs")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Record. Exit code: the command's where there is one (128 + number where a signal ended it)."""
+    if args.max_files and not args.max_size:
+        raise UserError("--max-files needs --max-size", code=2)
+    from gputop.commands.live import stream_argv
+    from gputop.stream.child import ChildStream
+
+    argv = args.command[1:] if args.command[:1] == ["--"] else args.command
+    stream = ChildStream(stream_argv(args))
+    session = _Session(args, stream)
+    try:
+        session.begin()
+        if argv:
+            session.start(argv)
+        session.record()
+    finally:
+        stream.close()
+        session.close()
+    return session.exit_code()
+
+
+class _Session:
+    """One run of the recorder."""
+
+    def __init__(self, args: argparse.Namespace, stream: ChildStream) -> None:
+        self._args = args
+        self._stream = stream
+        self._command: subprocess.Popen[bytes] | None = None
+        self._file: Rotation | None = None
+        self._problem = ""
+        self._stopping = False
+        self._started = time.monotonic()
+        self._frames = 0
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+
+    def begin(self) -> None:
+        """Wait for the first frame. Raises UserError where the collector gives none or the file cannot be made."""
+        while self._frames == 0 and not self._stopping:
+            if not self._take(_WAIT_S):
+                raise UserError(f"the collector ended at once: {self._stream.ending()}")
+        self._started = time.monotonic()
+
+    def start(self, argv: list[str]) -> None:
+        """Start the command. Raises UserError where it cannot be."""
+        import subprocess
+
+        from gputop.text import clean
+
+        try:
+            self._command = subprocess.Popen(argv)
+        except (OSError, ValueError) as error:
+            raise UserError(f"cannot run {clean(argv[0])}: {getattr(error, 'strerror', error)}", code=127) from None
+
+    def record(self) -> None:
+        """Until stopped. A recorder that fails lets the command run on, and says so."""
+        try:
+            while not self._over() and self._take(_WAIT_S):
+                pass
+            if not self._over():
+                raise UserError(f"the collector ended: {self._stream.ending()}")
+        except UserError as error:
+            if self._command is None:
+                raise
+            self._problem = str(error)
+            print(f"gputop: {error}; the command runs on", file=sys.stderr)
+            self._command.wait()
+
+    def close(self) -> None:
+        """Complete the file and say where it is."""
+        if self._file is not None:
+            self._file.close()
+            if not self._problem:
+                print(f"gputop: {self._frames} frames in {self._file.summary()}", file=sys.stderr)
+
+    def exit_code(self) -> int:
+        """The command's, or 0."""
+        if self._command is None:
+            return 0
+        code = self._command.wait()
+        return 128 - code if code < 0 else code
+
+    def _take(self, wait_s: float) -> bool:
+        """Take what comes within ``wait_s``; False when the stream has ended."""
+        items = self._stream.read(wait_s)
+        for item in items or ():
+            self._keep(item)
+        return items is not None
+
+    def _keep(self, item: Header | Frame) -> None:
+        from gputop.frame import Header
+
+        if isinstance(item, Header):
+            self._file = self._create(item)
+        elif self._file is not None:
+            self._file.add(item)
+            self._frames += 1
+
+    def _create(self, header: Header) -> Rotation:
+        from gputop.recording.writer import Rotation
+
+        host = re.sub(r"[^A-Za-z0-9._-]", "_", header.host) or "host"
+        path = self._args.output or f"gputop-{host}-{time.strftime('%Y%m%d-%H%M%S')}.gputop"
+        return Rotation(path, header, self._args.max_size or NO_LIMIT, self._args.max_files)
+
+    def _over(self) -> bool:
+        if self._args.duration is not None and time.monotonic() - self._started >= self._args.duration:
+            return True
+        return self._stopping if self._command is None else self._command.poll() is not None
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        """Ctrl-C reaches the command by itself; other signals are passed on, and its end is ours."""
+        self._stopping = True
+        if self._command is not None and number != signal.SIGINT and self._command.poll() is None:
+            os.kill(self._command.pid, number)

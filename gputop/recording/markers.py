@@ -1,0 +1,62 @@
+"""Where `gputop mark` and the collectors of one user meet: a directory of his own with a datagram socket per collector."""
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+import tempfile
+
+import msgspec
+
+from gputop.frame import Mark
+
+MAX_TEXT = 200
+"""Characters of a marker."""
+MAX_BYTES = 2048
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Mark)
+
+
+def pack_mark(mark: Mark) -> bytes:
+    """A datagram."""
+    return _encoder.encode(Mark(mark.t_ns, mark.text[:MAX_TEXT]))
+
+
+def unpack_mark(data: bytes) -> Mark | None:
+    """The marker in a datagram, None where it holds none."""
+    try:
+        mark = _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    return Mark(mark.t_ns, mark.text[:MAX_TEXT])
+
+
+def directory() -> str:
+    """The user's own place for sockets: below XDG_RUNTIME_DIR, else below the directory for temporary files."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if runtime and os.path.isdir(runtime) and os.stat(runtime).st_uid == os.geteuid():
+        return os.path.join(runtime, "gputop")
+    return os.path.join(tempfile.gettempdir(), f"gputop-{os.geteuid()}")
+
+
+def make_directory() -> str:
+    """The directory, made with mode 0700; OSError where it cannot be ours alone."""
+    path = directory()
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        pass
+    held = os.lstat(path)
+    if not stat.S_ISDIR(held.st_mode) or held.st_uid != os.geteuid() or held.st_mode & 0o077:
+        raise PermissionError(f"{path} is not a directory of mode 0700 that belongs to us")
+    return path
+
+
+def sockets() -> list[str]:
+    """The sockets of collectors that may listen: the user's own; for root, everybody's."""
+    folders = {directory()}
+    if os.geteuid() == 0:
+        folders.update(glob.glob("/run/user/*/gputop"), glob.glob(os.path.join(tempfile.gettempdir(), "gputop-*")))
+    return sorted(path for folder in folders for path in glob.glob(os.path.join(glob.escape(folder), "marks-*.sock")))
