@@ -26,8 +26,8 @@ def is_v2(controller: str) -> bool:
 
 @contextmanager
 def group(controller: str, name: str) -> Iterator[Path]:
-    """An empty group; whoever is still in it at the end goes back to the root."""
-    parent = _ROOT if is_v2(controller) else _ROOT / controller
+    """An empty group; whoever is still in it at the end goes back to where it came from."""
+    parent = _ROOT if is_v2(controller) else _own_v1(controller)
     path = parent / f"gputop-{name}-{os.getpid()}"
     path.mkdir()
     try:
@@ -81,6 +81,16 @@ def device_of(file: Path) -> str:
     own = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
     disk = own.resolve().parent / "dev" if (own / "partition").exists() else own / "dev"
     return disk.read_text().strip()
+
+
+def _own_v1(controller: str) -> Path:
+    """The group this process is in: limits and shares it already has go on holding."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _number, controllers, path = line.split(":", 2)
+        own = _ROOT / controller / path.lstrip("/")
+        if controller in controllers.split(",") and own.is_dir():
+            return own
+    return _ROOT / controller
 
 
 def _v2_has(controller: str) -> bool:
