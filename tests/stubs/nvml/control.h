@@ -37,7 +37,7 @@
     X(MigMode) X(MaxMigDeviceCount) X(MigDeviceHandleByIndex) X(DeviceHandleFromMigDeviceHandle) X(IsMigDeviceHandle) \
     X(GpuInstanceId) X(ComputeInstanceId) X(Attributes) X(GpmQueryDeviceSupport) X(GpmSampleAlloc) X(GpmSampleFree) \
     X(GpmSampleGet) X(GpmMigSampleGet) X(GpmMetricsGet) X(EventSetCreate) X(EventSetFree) X(EventSetWait) X(RegisterEvents) \
-    X(SupportedEventTypes) X(DriverModel) X(ConfComputeMemSizeInfo)
+    X(SupportedEventTypes) X(DriverModel) X(ConfComputeMemSizeInfo) X(RunningProcessDetailList)
 
 #define KIND_ENUM(name) KIND_##name,
 #define KIND_NAME(name) #name,

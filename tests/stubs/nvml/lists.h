@@ -44,6 +44,8 @@ LIST(Compute, , 'C', 1) LIST(Graphics, , 'G', 1) LIST(MPSCompute, , 'M', 1)
 LIST(Compute, _v2, 'C', 2) LIST(Graphics, _v2, 'G', 2) LIST(MPSCompute, _v2, 'M', 2)
 #ifndef NVML_OLD_DRIVER
 LIST(Compute, _v3, 'C', 3) LIST(Graphics, _v3, 'G', 3) LIST(MPSCompute, _v3, 'M', 3)
+/* Without this symbol nvitop takes the library for the one release whose _v3 had a longer layout. */
+nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, void *out) { (void)out; ENTER_DEVICE(RunningProcessDetailList); return NOT_SUPPORTED; }
 #endif
 
 /* Processes that used the SMs since `seen`; those that did not are left out, as NVML does. */
