@@ -198,7 +198,7 @@ class _Assignment:
         """Which loader's worker it is, empty where it is none. Beside named torch workers, an unnamed twin is a helper."""
         if child.comm == _TORCH_WORKER:
             return "torch"
-        if _is_service(child) or self._is_forkserver(child) or not child.cmdline or not _forked_or_spawned(child, trainer):
+        if _is_service(child) or self._is_forkserver(child) or not (_is_defunct(child, trainer) or _forked_or_spawned(child, trainer)):
             return ""
         if any(sibling.comm == _TORCH_WORKER for sibling in self._offspring(trainer)):
             return ""
@@ -242,6 +242,11 @@ def _rank(info: ProcInfo) -> int | None:
 def _is_python(info: ProcInfo) -> bool:
     name = (info.exe or (info.cmdline[0] if info.cmdline else "")).rpartition("/")[2]
     return name.startswith(("python", "pypy"))
+
+
+def _is_defunct(child: ProcInfo, trainer: ProcInfo) -> bool:
+    """A dead child not yet waited for: it has lost its command line, not its name, which a fork took from the trainer."""
+    return not child.cmdline and child.comm == trainer.comm
 
 
 def _forked_or_spawned(child: ProcInfo, trainer: ProcInfo) -> bool:

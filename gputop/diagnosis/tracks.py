@@ -180,7 +180,7 @@ class GpuTrack:
     def facts(self, index: int) -> GpuFacts:
         """Means over the window; None for what is not read."""
         board = self.board or GpuBoard(index)
-        fresh = self.readings[-1][0] >= self.last_ns - STALE_NS if self.readings else False
+        fresh = bool(self.readings) and self.readings[-1][0] == self.last_ns
         idle_ns = self.last_ns - self.idle_since_ns if self.idle_since_ns is not None else 0
         number = board.number
         return GpuFacts(

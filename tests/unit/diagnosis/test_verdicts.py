@@ -1,0 +1,344 @@
+"""Each cause by a scene that shows its mechanism, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gputop.diagnosis.model import CAUSES
+from gputop.diagnosis.model import SYMPTOMS
+from gputop.diagnosis.verdicts import judges
+from tests.unit.diagnosis.scene import DISK
+from tests.unit.diagnosis.scene import FUTEX
+from tests.unit.diagnosis.scene import HIDDEN
+from tests.unit.diagnosis.scene import ON_CPU
+from tests.unit.diagnosis.scene import QUEUE
+from tests.unit.diagnosis.scene import SLEEP
+from tests.unit.diagnosis.scene import SOCKET
+from tests.unit.diagnosis.scene import Proc
+from tests.unit.diagnosis.scene import Scene
+from tests.unit.diagnosis.scene import training
+
+
+def starved(util: float = 30.0, workers: int = 2, **worker: object) -> Scene:
+    """A trainer that polls for its next batch."""
+    scene = training(workers, util, **worker)
+    scene.procs[100].looks = [QUEUE]
+    return scene
+
+
+def alone(util: float, run: float, looks: list[dict], **gpu: object) -> Scene:
+    """A trainer whose two workers are ahead."""
+    scene = training(util=util, run=0.1)
+    scene.procs[100].run, scene.procs[100].looks = run, looks
+    scene.gpus[0] |= gpu
+    return scene
+
+
+def cpu_contention() -> Scene:
+    scene = starved(run=0.3, wait=0.7, looks=[ON_CPU])
+    scene.cpu_busy = [1.0] * 4
+    return scene.add(Proc(900, comm="fluent-bit", cmdline=["/bin/fluent-bit"], run=2.0, looks=[ON_CPU]))
+
+
+def hidden_contention() -> Scene:
+    """Nothing of the waits can be read: counters, the GPU and the strangers must do."""
+    scene = cpu_contention()
+    scene.procs[100].looks = [HIDDEN]
+    return scene
+
+
+def probed_contention() -> Scene:
+    """Strangers hold little of the CPUs over all, but the probe saw them run in the workers' place."""
+    scene = starved(workers=4, run=0.4, wait=0.5, looks=[ON_CPU])
+    scene.cpu_busy, scene.probed = [1.0] * 4, True
+    scene.preempts = {(101, 900): 0.4, (102, 900): 0.4, (103, 900): 0.2, (104, 900): 0.3}
+    return scene.add(Proc(900, comm="backup", cmdline=["/bin/backup"], run=0.5, looks=[ON_CPU]))
+
+
+def oversubscription() -> Scene:
+    scene = starved(workers=12, run=0.3, wait=0.7, looks=[ON_CPU])
+    scene.cpu_busy = [1.0] * 4
+    return scene
+
+
+def affinity() -> Scene:
+    scene = starved(workers=4, run=0.24, wait=0.76, looks=[ON_CPU], info={"cpus_allowed": "3"})
+    scene.cpu_busy = [0.05, 0.05, 0.05, 1.0]
+    return scene
+
+
+def throttled() -> Scene:
+    scene = starved(run=0.2, wait=0.8, looks=[ON_CPU])
+    scene.cpu_busy, scene.cgroups = [0.1] * 4, {"/job": {"quota_cpus": 0.5, "throttled": 0.95}}
+    return scene
+
+
+def too_few() -> Scene:
+    scene = starved(workers=1, run=0.95, looks=[ON_CPU])
+    scene.cpu_busy = [1.0, 0.1, 0.1, 0.1]
+    return scene
+
+
+def slow_transform() -> Scene:
+    scene = starved(workers=4, run=0.93, wait=0.07, looks=[ON_CPU])
+    scene.cpu_busy = [1.0] * 4
+    return scene
+
+
+def sleepy_transform() -> Scene:
+    return starved(looks=[SLEEP])
+
+
+def gil() -> Scene:
+    scene = starved(workers=1, run=0.45, looks=[ON_CPU, FUTEX], threads={151: (0.5, 0.0)})
+    scene.cpu_busy = [0.5, 0.5, 0.1, 0.1]
+    return scene
+
+
+def locks() -> Scene:
+    return starved(workers=4, run=0.24, looks=[FUTEX, FUTEX, FUTEX, ON_CPU])
+
+
+def disk() -> Scene:
+    return starved(run=0.15, looks=[DISK], read_bytes=20_000_000)
+
+
+def network() -> Scene:
+    return starved(run=0.05, looks=[SOCKET])
+
+
+def swapping() -> Scene:
+    scene = starved(run=0.3, looks=[DISK], majflt=2000, read_bytes=8_000_000)
+    scene.psi = {"memory_some_ns": 0.4, "memory_full_ns": 0.3}
+    return scene
+
+
+def thrashing() -> Scene:
+    """No pressure stall information: faults that are refaults."""
+    scene = starved(run=0.3, looks=[DISK], majflt=2000, read_bytes=8_000_000)
+    scene.host = {"refaults": 5000}
+    return scene
+
+
+def reclaiming() -> Scene:
+    """Direct reclaim looks like a busy worker."""
+    scene = starved(run=0.9, system=0.8, looks=[ON_CPU])
+    scene.psi = {"memory_some_ns": 0.6, "memory_full_ns": 0.5}
+    return scene
+
+
+def stopped() -> Scene:
+    scene = starved(util=0.0, workers=4)
+    scene.procs[102].looks, scene.procs[102].switches = [{"state": "T"}], 0
+    return scene
+
+
+def deadlocked() -> Scene:
+    scene = starved(util=0.0, workers=4)
+    scene.procs[102].looks, scene.procs[102].switches = [FUTEX], 0
+    return scene
+
+
+def preprocessing() -> Scene:
+    return alone(40.0, 0.6, [ON_CPU])
+
+
+def no_workers() -> Scene:
+    scene = preprocessing()
+    return scene.drop(101, 102)
+
+
+def transfer() -> Scene:
+    return alone(30.0, 0.05, [SLEEP], pcie_rx_bytes_per_s=4e9)
+
+
+def probed_transfer() -> Scene:
+    scene = alone(30.0, 0.6, [ON_CPU])
+    scene.probed, scene.calls = True, {(100, "cuMemcpyHtoD_v2"): (10, 0.6, 4e9), (100, "cuStreamSynchronize"): (10, 0.3, 0)}
+    return scene
+
+
+def sync_storm() -> Scene:
+    scene = alone(60.0, 0.4, [ON_CPU, SLEEP])
+    scene.procs[100].switches = 4000
+    return scene
+
+
+def probed_sync_storm() -> Scene:
+    scene = alone(60.0, 0.95, [ON_CPU])
+    scene.probed, scene.calls = True, {(100, "cuStreamSynchronize"): (3000, 0.5, 0)}
+    return scene
+
+
+def small_kernels() -> Scene:
+    return alone(95.0, 0.6, [ON_CPU], sm_active_pct=5.0)
+
+
+def undersized() -> Scene:
+    return alone(97.0, 0.05, [SLEEP], sm_active_pct=9.0)
+
+
+def undersized_by_power() -> Scene:
+    return alone(97.0, 0.05, [SLEEP], power_w=90.0)
+
+
+def hot_gpu() -> Scene:
+    return alone(98.0, 0.05, [SLEEP], throttle_mask=0x20, sm_clock_mhz=800, sm_clock_max_mhz=1980, temp_c=89.0)
+
+
+def capped_gpu() -> Scene:
+    """Someone lowered the power limit."""
+    clocks = {"sm_clock_mhz": 900, "sm_clock_max_mhz": 1980, "power_limit_default_w": 700.0}
+    return alone(98.0, 0.05, [SLEEP], throttle_mask=0x4, power_w=390.0, **clocks)
+
+
+def straggling() -> Scene:
+    """Rank 1 computes between steps; rank 0's GPU spins in the collective."""
+    spinning = {"util_pct": 99.0, "sm_active_pct": 45.0, "pids": [100]}
+    scene = Scene(gpus={0: spinning, 1: {"util_pct": 40.0, "sm_active_pct": 40.0, "pids": [200]}})
+    for rank, pid, run, looks in ((0, 100, 0.05, [SLEEP]), (1, 200, 0.6, [ON_CPU])):
+        env = {"RANK": str(rank), "WORLD_SIZE": "2"}
+        scene.add(Proc(pid, run=run, looks=looks, info={"uses_cuda": True, "env": env}))
+    return scene
+
+
+EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
+    cpu_contention: ("input-bound", "cpu-contention"),
+    hidden_contention: ("input-bound", "cpu-contention"),
+    probed_contention: ("input-bound", "cpu-contention"),
+    oversubscription: ("input-bound", "worker-oversubscription"),
+    affinity: ("input-bound", "affinity"),
+    throttled: ("input-bound", "cgroup-throttle"),
+    too_few: ("input-bound", "too-few-workers"),
+    slow_transform: ("input-bound", "slow-transform"),
+    sleepy_transform: ("input-bound", "slow-transform"),
+    gil: ("input-bound", "gil-contention"),
+    locks: ("input-bound", "lock-contention"),
+    disk: ("input-bound", "disk-io"),
+    network: ("input-bound", "network-io"),
+    swapping: ("input-bound", "memory-pressure"),
+    thrashing: ("input-bound", "memory-pressure"),
+    reclaiming: ("input-bound", "memory-pressure"),
+    stopped: ("input-bound", "hung-worker"),
+    deadlocked: ("input-bound", "hung-worker"),
+    preprocessing: ("input-bound", "main-thread-preprocessing"),
+    no_workers: ("input-bound", "main-thread-preprocessing"),
+    transfer: ("transfer-bound", "h2d-transfer"),
+    probed_transfer: ("transfer-bound", "h2d-transfer"),
+    sync_storm: ("wait-heavy", "sync-storm"),
+    probed_sync_storm: ("wait-heavy", "sync-storm"),
+    small_kernels: ("busy-not-working", "small-kernels"),
+    undersized: ("busy-not-working", "undersized-work"),
+    undersized_by_power: ("busy-not-working", "undersized-work"),
+    hot_gpu: ("compute-bound", "gpu-throttle"),
+    capped_gpu: ("compute-bound", "gpu-throttle"),
+    straggling: ("straggler", "straggler-rank"),
+}
+
+
+@pytest.mark.parametrize("step_s", [0.2, 1.0])
+@pytest.mark.parametrize("make", EXPECTED, ids=lambda make: make.__name__)
+def test_cause_is_named(make: Callable[[], Scene], step_s: float):
+    scene = make()
+    worked = dict(scene.gpus[0])
+    scene.gpus[0]["util_pct"] = 100.0
+    scene.play(1.0, step_s)
+    scene.gpus[0] = worked
+    scene.play(12, step_s)
+    explained = scene.engine.explain()
+    verdict = scene.engine.verdict
+    assert (verdict.symptom, verdict.cause) == EXPECTED[make]
+    assert (explained["verdict"]["symptom"], explained["verdict"]["cause"]) == EXPECTED[make]
+    assert verdict.detail
+    assert verdict.fixes
+    assert all(evidence.text and evidence.metric for evidence in verdict.evidence)
+
+
+def respawning() -> Scene:
+    """New workers every two seconds, busy starting; the trainer waits for them."""
+    scene = starved(util=50.0, run=0.9, looks=[ON_CPU]).play(3)
+    for epoch in range(1, 6):
+        for pid in [pid for pid in scene.procs if pid != 100]:
+            scene.drop(pid)
+        like = {"ppid": 100, "comm": "pt_data_worker", "start_ticks": 60_000 + epoch, "run": 0.9, "looks": [ON_CPU]}
+        born = [Proc(1000 * epoch + i, **like) for i in range(2)]
+        scene.add(*born).play(2)
+    return scene
+
+
+def test_respawned_workers():
+    verdict = respawning().engine.verdict
+    assert (verdict.symptom, verdict.cause) == ("input-bound", "worker-respawn")
+    assert "persistent_workers=True" in verdict.fixes[0].command
+
+
+def test_a_pause_after_steady_training_is_no_fault():
+    scene = alone(98.0, 0.1, [FUTEX]).play(6)
+    scene.gpus[0]["util_pct"] = 0.0
+    scene.procs[100].run, scene.procs[100].looks, scene.procs[100].write_bytes = 0.6, [ON_CPU, DISK], 200_000_000
+    scene.play(3)
+    assert (scene.engine.verdict.symptom, scene.engine.verdict.cause) == ("idle", "pause")
+    scene.gpus[0]["util_pct"] = 98.0
+    scene.procs[100].run, scene.procs[100].looks, scene.procs[100].write_bytes = 0.1, [FUTEX], 0
+    scene.play(8)
+    assert [incident.cause for incident in scene.engine.incidents] == ["pause"]
+    assert {incident.severity for incident in scene.engine.incidents} == {"info"}
+    assert scene.engine.verdict.symptom == "healthy"
+
+
+def healthy_scenes() -> list[tuple[str, Scene]]:
+    asleep = training(util=99.0, workers=8)
+    spinning = alone(99.0, 1.0, [ON_CPU])
+    busy_workers = training(util=97.0, workers=2, run=0.9, looks=[ON_CPU])
+    unreadable = training(util=99.0, workers=4, run=0.2, looks=[HIDDEN])
+    neighbours = training(util=98.0, workers=2, run=0.3, wait=0.3)
+    neighbours.add(Proc(900, comm="hog", cmdline=["hog"], run=2.0, looks=[ON_CPU]))
+    young = training(util=0.0, workers=2, run=0.9, looks=[ON_CPU])
+    young.procs[100].start_ticks, young.procs[100].looks = 99_500, [QUEUE]
+    clocks = {"throttle_mask": 0x4, "sm_clock_mhz": 1400, "sm_clock_max_mhz": 1980, "power_limit_default_w": 400.0}
+    working = alone(96.0, 0.3, [ON_CPU], sm_active_pct=70.0, **clocks)
+    scenes = {"asleep": asleep, "spinning": spinning, "busy workers": busy_workers, "unreadable": unreadable, "neighbours": neighbours,
+              "starting": young, "power capped by its own work": working}  # fmt: skip
+    return list(scenes.items())
+
+
+@pytest.mark.parametrize(("name", "scene"), healthy_scenes(), ids=[name for name, _ in healthy_scenes()])
+def test_healthy_stays_healthy(name: str, scene: Scene):
+    scene.play(20)
+    assert scene.engine.verdict.cause == "none"
+    assert scene.engine.verdict.symptom == ("idle" if name == "starting" else "healthy")
+    assert scene.engine.incidents == []
+    assert not any(state.starving for state in scene.engine.states.values())
+
+
+def test_every_cause_has_one_judge_and_every_judge_a_word_of_the_list():
+    causes = [judge.cause for judge in judges()]
+    assert sorted(causes) == sorted(set(CAUSES) - {"none", "unexplained"})
+    assert {judge.symptom for judge in judges()} <= set(SYMPTOMS)
+    assert [judge.order for judge in judges()] == sorted({judge.order for judge in judges()})
+
+
+def test_without_a_gpu_only_the_host_is_spoken_of():
+    scene = cpu_contention()
+    scene.gpus = {}
+    scene.play(5)
+    verdict = scene.engine.verdict
+    assert (verdict.symptom, verdict.cause, verdict.gpu, verdict.lost_pct) == ("input-bound", "cpu-contention", None, None)
+    assert "host side only" in verdict.headline
+    assert scene.engine.explain()["ledger"]["gpu_lost_s"] is None
+
+
+def test_an_empty_machine_is_idle():
+    scene = Scene(procs={900: Proc(900, comm="sshd", cmdline=["sshd"])}).play(3)
+    assert (scene.engine.verdict.symptom, scene.engine.verdict.cause) == ("idle", "none")
+    assert scene.engine.explain()["incidents"] == []
+
+
+def test_a_gpu_that_is_no_longer_read_is_not_judged():
+    scene = cpu_contention().play(5)
+    scene.gpus = {}
+    scene.play(6)
+    assert scene.engine.verdict.cause == "none"
+    assert "no fresh reading" in scene.engine.verdict.headline

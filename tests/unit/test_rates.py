@@ -1,0 +1,137 @@
+"""Rates from pairs of readings made by hand."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gputop import rates
+from gputop.frame import CgroupSample
+from gputop.frame import CpuSample
+from gputop.frame import DiskSample
+from gputop.frame import NetSample
+from gputop.frame import ProcSample
+from gputop.frame import ThreadSample
+
+MS = 1_000_000
+SECOND = 1_000_000_000
+
+
+def sample(t_s: float, **fields: object) -> ProcSample:
+    facts: dict = {"start_ticks": 7, "state": "S", "utime_ns": 0, "stime_ns": 0, "rss_bytes": 0, "num_threads": 1} | fields
+    return ProcSample(pid=10, t_ns=round(t_s * SECOND), **facts)
+
+
+def test_rates_of_a_single_threaded_process():
+    older = sample(
+        1, utime_ns=100 * MS, stime_ns=0, oncpu_ns=100 * MS, run_delay_ns=0, vol=10, invol=1, majflt=5, read_bytes=0, write_bytes=9
+    )
+    newer = sample(3, utime_ns=600 * MS, stime_ns=200 * MS, oncpu_ns=800 * MS, run_delay_ns=500 * MS, vol=30, invol=11, majflt=9,
+                   read_bytes=4_000_000, write_bytes=9)  # fmt: skip
+    found = rates.proc_rates(older, newer)
+    assert found is not None
+    assert (found.seconds, found.cpu_pct, found.main_cpu_pct, found.system_pct) == (2, 35, 35, 10)
+    assert (found.runq_pct, found.worst_runq_pct, found.worst_runq_tid) == (25, None, None)
+    assert (found.switches_per_s, found.invol_per_s, found.main_vol_per_s) == (15, 5, 10)
+    assert (found.read_bytes_per_s, found.write_bytes_per_s, found.majflt_per_s) == (2_000_000, 0, 2)
+    assert found.blkio_pct is None
+
+
+def test_threads_are_summed_and_the_one_that_waits_most_is_named():
+    older = sample(1, num_threads=2, threads=[ThreadSample(10, 0, 0, 0, "R", 0, 0), ThreadSample(11, 50 * MS, 100 * MS, 0, "R", 5, 5)])
+    newer = sample(
+        2, num_threads=2, threads=[ThreadSample(10, 900 * MS, 0, 0, "R", 1, 2), ThreadSample(11, 650 * MS, 400 * MS, 0, "R", 8, 9)]
+    )
+    found = rates.proc_rates(older, newer)
+    assert found is not None
+    assert found.cpu_pct == pytest.approx(150)
+    assert (found.worst_runq_pct, found.worst_runq_tid) == (pytest.approx(30), 11)
+    assert found.switches_per_s == 1 + 2 + 3 + 4
+
+
+def test_threads_that_were_not_all_read_leave_the_ticks():
+    older = sample(1, num_threads=3, threads=[ThreadSample(10, 0, 0, 0)])
+    newer = sample(2, num_threads=3, utime_ns=1200 * MS, threads=[ThreadSample(10, 100 * MS, 0, 0)])
+    found = rates.proc_rates(older, newer)
+    assert found is not None
+    assert found.cpu_pct == 120
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        (sample(1), sample(1)),
+        (sample(2), sample(1)),
+        (sample(1), sample(2, start_ticks=8)),
+        (sample(1, utime_ns=10 * MS), sample(2)),
+    ],
+    ids=["no time", "backwards", "pid reused", "counter reset"],
+)
+def test_no_pair(older: ProcSample, newer: ProcSample):
+    assert rates.proc_rates(older, newer) is None
+
+
+def test_what_was_not_read_is_none_and_not_zero():
+    found = rates.proc_rates(sample(1), sample(2))
+    assert found is not None
+    absent = (
+        "main_cpu_pct",
+        "runq_pct",
+        "switches_per_s",
+        "invol_per_s",
+        "read_bytes_per_s",
+        "majflt_per_s",
+        "blkio_pct",
+        "worst_runq_pct",
+    )
+    assert [getattr(found, name) for name in absent] == [None] * len(absent)
+
+
+def test_a_counter_that_went_back_is_absent_alone():
+    found = rates.proc_rates(sample(1, read_bytes=10, vol=5, invol=5), sample(2, read_bytes=3, vol=6, invol=5))
+    assert found is not None
+    assert found.read_bytes_per_s is None
+    assert found.switches_per_s == 1
+
+
+def test_threads_born_between_count_from_zero():
+    [first, born] = rates.thread_deltas([ThreadSample(1, 5, 5, 1)], [ThreadSample(1, 7, 6, 2), ThreadSample(2, 4, 3, 1)])
+    assert (first.oncpu_ns, first.run_delay_ns) == (2, 1)
+    assert (born.oncpu_ns, born.run_delay_ns) == (4, 3)
+    assert rates.thread_deltas([], [ThreadSample(1, 7, 6, 2)]) == []
+
+
+def test_power_and_counters():
+    assert rates.power_w(1_000, 701_000, SECOND) == 700
+    assert rates.power_w(2, 1, SECOND) is None
+    assert rates.power_w(None, 1, SECOND) is None
+    assert rates.counter_per_s(10, 30, 2 * SECOND) == 10
+    assert rates.counter_per_s(10, 30, 0) is None
+
+
+def test_cpus():
+    older = [CpuSample(0, 0, 0, 0, 0, 0, 0), CpuSample(1, 0, 0, 0, 0, 0, 0), CpuSample(2, 9, 0, 0, 0, 0, 0)]
+    newer = [
+        CpuSample(0, 30, 10, 50, 10, 0, 0),
+        CpuSample(1, 0, 0, 0, 0, 0, 0),
+        CpuSample(2, 1, 0, 8, 0, 0, 0),
+        CpuSample(3, 1, 1, 1, 1, 1, 1),
+    ]
+    found = rates.cpu_rates(older, newer)
+    assert set(found) == {0}
+    assert (found[0].busy_pct, found[0].user_pct, found[0].iowait_pct) == (40, 30, 10)
+
+
+def test_disks_networks_cgroups():
+    older = DiskSample("sda", 0, 0, 0, 0, 0, 0, 0)
+    newer = msgspec.structs.replace(older, reads=10, read_bytes=1000, read_ms=50, io_ms=400)
+    disk = rates.disk_rates(older, newer, SECOND)
+    assert disk is not None
+    assert (disk.read_bytes_per_s, disk.busy_pct, disk.read_ms) == (1000, 40, 5)
+    assert rates.disk_rates(newer, older, SECOND) is None
+    assert rates.net_rates(NetSample("eth0", 0, 0, 0, 0), NetSample("eth0", 100, 50, 0, 0), SECOND) == (100, 50)
+    assert rates.net_rates(NetSample("eth0", 5, 0, 0, 0), NetSample("eth0", 1, 0, 0, 0), SECOND) is None
+    group = CgroupSample("/a", 2, 1.0, nr_periods=0, nr_throttled=0, throttled_ns=0)
+    later = msgspec.structs.replace(group, nr_periods=10, nr_throttled=4, throttled_ns=SECOND // 2)
+    assert rates.cgroup_rates(group, later, SECOND) == rates.CgroupRates(40, 50)
+    assert rates.cgroup_rates(group, group, SECOND) == rates.CgroupRates(None, 0)

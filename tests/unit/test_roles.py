@@ -1,0 +1,202 @@
+"""Who is who, by identities alone."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from gputop import roles
+from gputop.frame import ProcInfo
+from gputop.frame import ThreadInfo
+
+PYTHON = "/usr/bin/python3.11"
+TRAIN = ["python", "train.py", "--epochs", "3"]
+SPAWN = ["python", "-c", "from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=5, pipe_handle=7)", "--multiprocessing-fork"]
+FORKSERVER = ["python", "-c", "from multiprocessing.forkserver import main; main(4, 5, ['__main__'], **{})"]
+TRACKER = ["python", "-c", "from multiprocessing.resource_tracker import main;main(9)"]
+TORCH = "pt_data_worker"
+
+
+def info(pid: int, ppid: int = 1, comm: str = "python", cmdline: list[str] | None = None, **more: object) -> ProcInfo:
+    """A process; older pids are older processes."""
+    facts: dict = {"exe": PYTHON, "start_ticks": pid} | more
+    return ProcInfo(pid, facts.pop("start_ticks"), ppid=ppid, comm=comm, cmdline=TRAIN if cmdline is None else cmdline, **facts)
+
+
+def assigned(*infos: ProcInfo, gpu: set[int] | None = None) -> dict[int, roles.Role]:
+    return roles.assign({one.pid: one for one in infos}, frozenset(gpu or ()))
+
+
+def kinds(*infos: ProcInfo, gpu: set[int] | None = None) -> dict[int, str]:
+    return {pid: role.kind for pid, role in assigned(*infos, gpu=gpu).items()}
+
+
+def test_forked_torch_workers_are_numbered_by_age():
+    found = assigned(
+        info(10, uses_cuda=True),
+        info(12, 10, TORCH, start_ticks=900, uses_cuda=True), info(14, 10, TORCH, start_ticks=800, uses_cuda=True), gpu={10},
+    )  # fmt: skip
+    assert found[10] == roles.Role("trainer", 10, None, None, "", "train.py")
+    assert (found[14].index, found[12].index) == (0, 1)
+    assert found[12] == roles.Role("worker", 10, None, 1, "torch", "worker 1")
+    assert roles.hot(found) == {10, 12, 14}
+
+
+def test_spawned_torch_workers_and_their_tracker():
+    found = assigned(info(10, uses_cuda=True), info(11, 10, cmdline=TRACKER), info(12, 10, TORCH, SPAWN), gpu={10})
+    assert {pid: role.kind for pid, role in found.items()} == {10: "trainer", 11: "helper", 12: "worker"}
+    assert roles.hot(found) == {10, 12}
+
+
+def test_a_spawned_worker_still_importing_is_one_already():
+    found = assigned(info(10, uses_cuda=True, libs=["torch"]), info(12, 10, cmdline=SPAWN), gpu={10})
+    assert found[12] == roles.Role("worker", 10, None, 0, "torch", "worker 0")
+
+
+@pytest.mark.parametrize("comm", [TORCH, "python"])
+def test_forkserver_workers_are_grandchildren(comm: str):
+    found = assigned(
+        info(10, uses_cuda=True, libs=["torch"]), info(11, 10, cmdline=FORKSERVER), info(12, 11, comm, FORKSERVER),
+        info(13, 11, comm, FORKSERVER), info(14, 10, cmdline=TRACKER), gpu={10},
+    )  # fmt: skip
+    assert {pid: role.kind for pid, role in found.items()} == {10: "trainer", 11: "helper", 12: "worker", 13: "worker", 14: "helper"}
+    assert found[13].trainer_pid == 10
+
+
+def test_old_torch_forks_children_with_the_same_command_line():
+    found = assigned(info(10, uses_cuda=True, libs=["torch"]), info(12, 10, uses_cuda=True), gpu={10})
+    assert found[12] == roles.Role("worker", 10, None, 0, "torch", "worker 0")
+
+
+@pytest.mark.parametrize("lib", ["grain", "dali", "tensorflow"])
+def test_other_loaders_forked_workers(lib: str):
+    found = assigned(info(10, uses_cuda=True, libs=[lib, "torch"]), info(12, 10), gpu={10})
+    assert found[12].loader == lib
+
+
+def test_plain_multiprocessing():
+    found = assigned(info(10, uses_cuda=True), info(12, 10), info(13, 10, cmdline=SPAWN), gpu={10})
+    assert {found[12].loader, found[13].loader} == {"multiprocessing"}
+
+
+def test_a_dead_worker_not_yet_waited_for_is_still_a_worker():
+    found = assigned(info(10, uses_cuda=True, libs=["torch"]), info(12, 10, cmdline=[], exe=""), info(13, 10, "sh", [], exe=""), gpu={10})
+    assert found[12].kind == "worker"
+    assert 13 not in found
+
+
+def test_beside_named_workers_a_forked_twin_is_a_helper():
+    assert kinds(info(10, uses_cuda=True), info(12, 10, TORCH), info(13, 10), gpu={10})[13] == "helper"
+
+
+def test_programs_that_a_worker_starts_belong_to_it_and_those_of_the_trainer_to_nobody():
+    ffmpeg, make = info(13, 12, "ffmpeg", ["ffmpeg", "-i"]), info(14, 10, "make", ["make"])
+    found = kinds(info(10, uses_cuda=True), info(12, 10, TORCH), ffmpeg, make, gpu={10})
+    assert found == {10: "trainer", 12: "worker", 13: "helper"}
+
+
+def test_torchrun_is_a_launcher_and_its_children_are_ranks_before_they_touch_a_gpu():
+    launcher = info(5, cmdline=["python", "/usr/bin/torchrun", "--nproc-per-node", "2", "train.py"])
+    ranks = [info(10 + rank, 5, env={"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)]
+    found = assigned(launcher, *ranks)
+    assert found[5].kind == "helper"
+    assert [(found[10 + rank].kind, found[10 + rank].rank, found[10 + rank].label) for rank in range(2)] == [
+        ("trainer", 0, "train.py rank 0"), ("trainer", 1, "train.py rank 1"),
+    ]  # fmt: skip
+
+
+def test_a_script_with_a_launchers_name_among_its_flags_is_no_launcher():
+    found = kinds(info(10, cmdline=["python", "train.py", "--launcher", "deepspeed"], uses_cuda=True), gpu={10})
+    assert found == {10: "trainer"}
+
+
+@pytest.mark.parametrize(
+    ("env", "rank"),
+    [({"RANK": "3", "SLURM_PROCID": "0"}, 3), ({"OMPI_COMM_WORLD_RANK": "2"}, 2), ({"SLURM_PROCID": "7"}, 7), ({"LOCAL_RANK": "1"}, 1),
+     ({"RANK": "x"}, None), ({"RANK": "²"}, None), ({}, None)],
+)  # fmt: skip
+def test_rank(env: dict[str, str], rank: int | None):
+    assert assigned(info(10, uses_cuda=True, env=env), gpu={10})[10].rank == rank
+
+
+def test_ranks_spawned_by_a_launching_script_are_trainers_with_their_own_workers():
+    found = assigned(
+        info(5, uses_cuda=False), info(10, 5, cmdline=SPAWN, uses_cuda=True), info(11, 5, cmdline=SPAWN, uses_cuda=True),
+        info(20, 10, TORCH, SPAWN), info(21, 11, TORCH, SPAWN), gpu={10, 11},
+    )  # fmt: skip
+    assert {pid: role.kind for pid, role in found.items()} == {10: "trainer", 11: "trainer", 20: "worker", 21: "worker"}
+    assert (found[20].trainer_pid, found[21].trainer_pid) == (10, 11)
+    assert found[10].label == "train.py"
+
+
+def test_a_trainer_with_a_context_of_its_own_below_another():
+    found = assigned(info(10, uses_cuda=True), info(11, 10, uses_cuda=True), info(12, 11, TORCH), gpu={10, 11})
+    assert {pid: role.kind for pid, role in found.items()} == {10: "trainer", 11: "trainer", 12: "worker"}
+    assert found[12].trainer_pid == 11
+
+
+def test_without_a_gpu_the_workers_tell_the_trainer():
+    assert kinds(info(10), info(12, 10, TORCH)) == {10: "trainer", 12: "worker"}
+    assert kinds(info(10), info(11, 10, cmdline=FORKSERVER), info(12, 11, TORCH, FORKSERVER)) == {10: "trainer", 11: "helper", 12: "worker"}
+    assert kinds(info(10), info(12, 10)) == {}
+
+
+def test_in_a_container_the_pids_of_another_namespace_are_not_believed():
+    own = info(10, uses_cuda=True)
+    stranger = info(77, comm="postgres", cmdline=["postgres"], exe="/usr/bin/postgres", uses_cuda=False)
+    assert kinds(own, stranger, gpu={77, 4242}) == {10: "trainer"}
+
+
+def test_nvmls_list_is_believed_where_it_fits():
+    assert kinds(info(10, uses_cuda=False), info(11, uses_cuda=None, cmdline=["java"], exe="/usr/bin/java"), gpu={10, 11}) == {
+        10: "trainer", 11: "trainer",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("comm", "cmdline"),
+    [("nvidia-smi", ["nvidia-smi", "dmon"]), ("nvitop", [PYTHON, "/usr/bin/nvitop"]), ("python3", [PYTHON, "-m", "gputop", "collect"]),
+     ("Xorg", ["/usr/lib/xorg/Xorg"]), ("nv-hostengine", ["nv-hostengine"])],
+)  # fmt: skip
+def test_watchers_are_no_trainers(comm: str, cmdline: list[str]):
+    assert kinds(info(10, comm=comm, cmdline=cmdline, exe="" if comm != "python3" else PYTHON, uses_cuda=True), gpu={10}) == {}
+
+
+def test_orphaned_workers_are_known_and_init_is_no_trainer():
+    init = info(1, 0, "systemd", ["/sbin/init"], exe="/usr/lib/systemd/systemd")
+    found = assigned(init, info(12, 1, TORCH), info(20, 1, cmdline=FORKSERVER), info(21, 20, TORCH, FORKSERVER))
+    assert found[12] == roles.Role("worker", None, None, None, "torch", "orphaned worker")
+    assert found[21].trainer_pid is None
+    assert 1 not in found
+    assert roles.hot(found) == set()
+
+
+def test_pin_thread():
+    assert roles.pin_thread(info(10, threads=[ThreadInfo(10, "python"), ThreadInfo(31, "pt_data_pin")])) == 31
+    assert roles.pin_thread(info(10)) is None
+
+
+@pytest.mark.parametrize(
+    ("cmdline", "name"),
+    [(["python", "-u", "/a/b/train.py", "x"], "train.py"), (["python", "-m", "pkg.train"], "pkg.train"), (["python", "-c", "x"], "python"),
+     (["python"], "python"), ([], "python"), (["python", "\x1b[2J[red]"], "·[2J[red]")],
+)  # fmt: skip
+def test_program_name(cmdline: list[str], name: str):
+    assert roles.program_name(info(10, cmdline=cmdline)) == name
+
+
+def test_a_thousand_processes_are_quick():
+    crowd = [info(1000 + i, 1, f"proc{i}", [f"/usr/bin/proc{i}"], exe=f"/usr/bin/proc{i}") for i in range(900)]
+    family = [info(10 + rank, uses_cuda=True) for rank in range(8)]
+    workers = [info(100 + i, 10 + i % 8, TORCH) for i in range(92)]
+    infos = {one.pid: one for one in (*crowd, *family, *workers)}
+    best = min(_timed(infos) for _ in range(9))
+    assert len(roles.assign(infos, frozenset(range(10, 18)))) == 100
+    assert best < 0.02  # 2 ms is the aim on a quiet machine; ten times that is a mistake in the method
+
+
+def _timed(infos: dict[int, ProcInfo]) -> float:
+    began = time.thread_time()
+    roles.assign(infos, frozenset(range(10, 18)))
+    return time.thread_time() - began
