@@ -161,7 +161,7 @@ class Collector:
                 self._sources = {n: self._sources[n] for n, _, _ in REGISTRY if n in self._sources}
             except Unavailable as why:
                 state = SourceState(name, "unavailable", why.reason, why.remedy)
-            except (ImportError, AttributeError) as why:
+            except ImportError as why:
                 state = SourceState(name, "unavailable", f"cannot be loaded: {why}", "install gputop again with its dependencies")
         if name not in self._sources:
             self._closed[name] = (now, state)
@@ -185,7 +185,7 @@ class Collector:
 
     def _cost(self, frame: Frame, read_ns: int) -> SelfCost:
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        nvml = [gpu for gpu in frame.gpus if gpu.nvml_ns is not None]
+        nvml = {gpu.index: gpu for gpu in frame.gpus if gpu.nvml_ns is not None}.values()
         return SelfCost(
             cpu_ns=int((usage.ru_utime + usage.ru_stime) * 1e9),
             rss_bytes=_rss_bytes(),

@@ -110,6 +110,7 @@ def _print_screen(items: Iterator[Header | Frame], args: argparse.Namespace) -> 
     import shutil
 
     from gputop.session import Session
+    from gputop.tui.draw import ascii_line
     from gputop.tui.draw.page import page
     from gputop.tui.view import View
 
@@ -117,8 +118,10 @@ def _print_screen(items: Iterator[Header | Frame], args: argparse.Namespace) -> 
     for item in items:
         session.ingest(item)
     size = shutil.get_terminal_size((120, 40))
-    view = View(pid=args.pid, user=args.user, ascii_only=args.ascii or not _is_unicode(), width=max(80, size.columns), height=10_000)
+    view = View(pid=args.pid, user=args.user, width=max(80, size.columns), height=10_000)
+    plain = args.ascii or not _is_unicode()
     for line in page(session, view):
+        line = ascii_line(line) if plain else line
         print("".join(text for text, _ in line).rstrip())
     return 0
 

@@ -18,7 +18,9 @@ from textual.app import SystemCommand
 from textual.binding import Binding
 from textual.screen import Screen
 
+from gputop.autostacks import AutoCapture
 from gputop.session import Session
+from gputop.stacks.auto import AutoStacks
 from gputop.tui.driver import TerminalDriver
 from gputop.tui.feed import Feed
 from gputop.tui.feed import Stream
@@ -35,6 +37,8 @@ class Look:
     mouse: bool = True
     remote: bool = False
     """The stream comes from another machine, or from the past."""
+    auto_stacks: bool = True
+    """Take one set of stacks as an incident begins."""
 
 
 class GputopApp(App[int]):
@@ -55,6 +59,7 @@ class GputopApp(App[int]):
         self.view = view
         self.look = look
         self.feed = Feed(session, start, first, self._on_first_frame)
+        self._auto = AutoCapture(AutoStacks(), session.add_stacks)
         self._loop: asyncio.AbstractEventLoop | None = None
         for theme in themes():
             self.register_theme(theme)
@@ -70,6 +75,12 @@ class GputopApp(App[int]):
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             self._loop.add_signal_handler(number, self.exit, 0)
         self.feed.start()
+        if self.look.auto_stacks and not self.look.remote:
+            self.set_interval(0.5, self._take_due_stacks)
+
+    def _take_due_stacks(self) -> None:
+        with self.session.lock:
+            self._auto.step(self.session.board, self.session.engine)
 
     def _on_first_frame(self) -> None:
         """Called in the feed's thread: draw as soon as there is something to draw."""

@@ -7,7 +7,7 @@ from dataclasses import field
 
 from gputop.session import Session
 
-LABEL_WIDTH, NARROW_LABEL_WIDTH = 28, 24
+LABEL_WIDTH, NARROW_LABEL_WIDTH = 28, 26
 NARROW = 110
 
 

@@ -49,15 +49,14 @@ def cell_for(window_s: int, columns: int, interval_ns: int) -> int:
     return max(1, round(ticks)) * interval_ns
 
 
-def axis_line(axis: Axis, end_unix_s: float | None, label: str, ascii_only: bool) -> list[Span]:
+def axis_line(axis: Axis, end_unix_s: float | None, label: str) -> list[Span]:
     """The ruler over the lanes: seconds back from now, or clock times while looking back."""
-    rule = "-" if ascii_only else "─"
     total_s = axis.columns * axis.cell_ns / SECOND
-    cells = [rule] * axis.columns
+    cells = ["─"] * axis.columns
     step = _step(total_s)
     back = step
     while back < total_s:
-        text = _clock(end_unix_s - back) if end_unix_s is not None else f"{'-' if ascii_only else '−'}{_length(back)}"
+        text = _clock(end_unix_s - back) if end_unix_s is not None else f"−{_length(back)}"
         column = axis.columns - 1 - round(back * SECOND / axis.cell_ns)
         _write(cells, column - len(text) // 2, f" {text} ")
         back += step

@@ -13,7 +13,7 @@ from gputop.tui.draw import Span
 from gputop.tui.view import View
 
 GIB = 1 << 30
-Cell = Callable[[GpuBoard, Board, bool], Span]
+Cell = Callable[[GpuBoard, Board], Span]
 
 
 def lines(board: Board, older: Board, view: View, rows: int) -> list[Line]:
@@ -26,7 +26,7 @@ def lines(board: Board, older: Board, view: View, rows: int) -> list[Line]:
     first = min(max(0, view.gpu - shown + 1), max(0, len(gpus) - shown))
     out: list[Line] = [[(fit(heading, view.width), "head")]]
     for gpu in gpus[first : first + shown]:
-        spans = [_fitted(cell(gpu, older, view.ascii_only), _size(width, narrow, wide)) for _, width, narrow, _, cell in columns]
+        spans = [_fitted(cell(gpu, older), _size(width, narrow, wide)) for _, width, narrow, _, cell in columns]
         out.append(spans if gpu.index != view.gpu or len(gpus) == 1 else [(text, style or "title") for text, style in spans])
     if len(gpus) > shown:
         more = f"{first + 1}–{first + shown} of {len(gpus)} GPUs  "
@@ -49,30 +49,29 @@ def _absent(gpu: GpuBoard, name: str) -> Span:
     return (reason if 0 < len(reason) <= 9 else "–", "dim")
 
 
-def _index(gpu: GpuBoard, _older: Board, _ascii: bool) -> Span:
+def _index(gpu: GpuBoard, _older: Board) -> Span:
     return str(gpu.index), "title"
 
 
-def _util(gpu: GpuBoard, _older: Board, ascii_only: bool) -> Span:
+def _util(gpu: GpuBoard, _older: Board) -> Span:
     if gpu.values.get("lost"):
         return "LOST", "crit"
     value = gpu.number("util_pct")
     if value is None:
         return _absent(gpu, "util_pct")
-    full, empty = ("#", "-") if ascii_only else ("█", "░")
     filled = round(value / 10)
-    return f"{full * filled}{empty * (10 - filled)} {value:3.0f}%", "lane"
+    return f"{'█' * filled}{'░' * (10 - filled)} {value:3.0f}%", "lane"
 
 
 def _percent(name: str) -> Cell:
-    def cell(gpu: GpuBoard, _older: Board, _ascii: bool) -> Span:
+    def cell(gpu: GpuBoard, _older: Board) -> Span:
         value = gpu.number(name)
         return _absent(gpu, name) if value is None else (f"{value:3.0f}%", "")
 
     return cell
 
 
-def _memory(gpu: GpuBoard, _older: Board, _ascii: bool) -> Span:
+def _memory(gpu: GpuBoard, _older: Board) -> Span:
     used, total = gpu.number("mem_used_bytes"), gpu.number("mem_total_bytes")
     if used is None or not total:
         return _absent(gpu, "mem_used_bytes")
@@ -80,7 +79,7 @@ def _memory(gpu: GpuBoard, _older: Board, _ascii: bool) -> Span:
     return f"{used / GIB:.1f}/{total / GIB:.0f} GiB", "crit" if share > 0.97 else "warn" if share > 0.9 else ""
 
 
-def _power(gpu: GpuBoard, _older: Board, _ascii: bool) -> Span:
+def _power(gpu: GpuBoard, _older: Board) -> Span:
     power, limit = gpu.number("power_w"), gpu.number("power_limit_w")
     if power is None:
         return _absent(gpu, "power_w")
@@ -88,19 +87,19 @@ def _power(gpu: GpuBoard, _older: Board, _ascii: bool) -> Span:
     return f"{averaged}{power:.0f}" + (f"/{limit:.0f} W" if limit else " W"), ""
 
 
-def _temperature(gpu: GpuBoard, _older: Board, _ascii: bool) -> Span:
+def _temperature(gpu: GpuBoard, _older: Board) -> Span:
     value = gpu.number("temp_c")
     return _absent(gpu, "temp_c") if value is None else (f"{value:.0f}°C", "crit" if value >= 88 else "warn" if value >= 80 else "")
 
 
-def _clocks(gpu: GpuBoard, _older: Board, _ascii: bool) -> Span:
+def _clocks(gpu: GpuBoard, _older: Board) -> Span:
     sm, mem = gpu.number("sm_clock_mhz"), gpu.number("mem_clock_mhz")
     if sm is None:
         return _absent(gpu, "sm_clock_mhz")
     return f"{sm:.0f}" + (f"/{mem:.0f}" if mem is not None else "") + " MHz", ""
 
 
-def _pcie(gpu: GpuBoard, older: Board, _ascii: bool) -> Span:
+def _pcie(gpu: GpuBoard, older: Board) -> Span:
     """Receive and send rate: from the byte counters where there are any, else the driver's own rate."""
     before = older.gpus.get(gpu.index)
     rates = [_rate(gpu, before, f"pcie_{way}_bytes") for way in ("rx", "tx")]
@@ -117,7 +116,7 @@ def _rate(gpu: GpuBoard, before: GpuBoard | None, name: str) -> float | None:
     return (counter - old) / span_ns * 1e9 if old is not None and span_ns > 0 and counter >= old else None
 
 
-def _limits(gpu: GpuBoard, _older: Board, _ascii: bool) -> Span:
+def _limits(gpu: GpuBoard, _older: Board) -> Span:
     mask = gpu.number("throttle_mask")
     if mask is None:
         return _absent(gpu, "throttle_mask")

@@ -16,13 +16,12 @@ from gputop.tui.draw import Span
 from gputop.tui.view import View
 
 _MARKS = {"ok": ("✓", "good"), "partial": ("~", "warn"), "off": ("off", "dim"), "unavailable": ("✗", "crit")}
-_ASCII_MARKS = {"ok": "+", "partial": "~", "off": "off", "unavailable": "x"}
 
 
 def lines(session: Session, view: View, mode: Span, own: str) -> list[Line]:
     """``mode`` is LIVE, PAUSED or REPLAY with its colour; ``own`` the cost of both our processes."""
     clock = strftime("%H:%M:%S", localtime(session.unix_s(view.at_ns or session.now_ns))) if session.header else ""
-    right: list[Span] = [mode, ("  ", ""), *_badges(session.board, view.ascii_only)]
+    right: list[Span] = [mode, ("  ", ""), *_badges(session.board)]
     if view.width >= 120:
         right += [("  ", ""), (own, "dim")]
     right += [("  ", ""), (clock, "title")]
@@ -46,12 +45,12 @@ def _place(session: Session) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _badges(board: Board, ascii_only: bool) -> list[Span]:
+def _badges(board: Board) -> list[Span]:
     spans: list[Span] = []
     for name, title in (("ebpf", "eBPF"), ("nvml", "NVML")):
         state = board.sources.get(name) or SourceState(name, "off")
         mark, colour = _MARKS.get(state.state, ("?", "warn"))
-        spans += [(f"{title} ", "dim"), (_ASCII_MARKS.get(state.state, "?") if ascii_only else mark, colour), (" ", "")]
+        spans += [(f"{title} ", "dim"), (mark, colour), (" ", "")]
     return spans[:-1]
 
 

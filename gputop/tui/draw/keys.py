@@ -21,11 +21,10 @@ def lines(view: View, note: str) -> list[Line]:
     spans: list[Span] = []
     left = view.width
     for key, word, _ in KEYS:
-        shown = key.replace("←→", "<>") if view.ascii_only else key
-        if len(shown) + len(word) + 4 > left:
+        if len(key) + len(word) + 4 > left:
             break
-        spans += [(f" {shown}", "accent"), (f" {word} ", "")]
-        left -= len(shown) + len(word) + 3
+        spans += [(f" {key}", "accent"), (f" {word} ", "")]
+        left -= len(key) + len(word) + 3
     return [spans]
 
 

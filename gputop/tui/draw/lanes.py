@@ -21,7 +21,7 @@ from gputop.text import fit
 from gputop.tui.draw import Span
 from gputop.tui.draw.axis import Axis
 
-BARS, ASCII_BARS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
+BARS = "▁▂▃▄▅▆▇█"
 _COLOURS = {"gpu.util_pct": "lane", "gpu.power_w": "lane2", "sync.p99_ms": "lane3"}
 
 
@@ -74,8 +74,7 @@ class Moving:
 class LaneDrawer:
     """Draws lanes, keeping finished cells from one drawing to the next."""
 
-    def __init__(self, ascii_only: bool = False) -> None:
-        self._bars = ASCII_BARS if ascii_only else BARS
+    def __init__(self) -> None:
         self._lanes: dict[SeriesKey, Moving] = {}
         self._tops: dict[SeriesKey, tuple[tuple[int, ...], float]] = {}
 
@@ -114,7 +113,7 @@ class LaneDrawer:
     def _glyph(self, value: float, scale: tuple[float, float]) -> str:
         low, high = scale
         share = (value - low) / (high - low) if high > low else 0.0
-        return self._bars[min(len(self._bars) - 1, max(0, int(share * len(self._bars))))]
+        return BARS[min(len(BARS) - 1, max(0, int(share * len(BARS))))]
 
     def _scale(self, lane: Lane, history: History, axis: Axis) -> tuple[float, float]:
         spec = lane.field

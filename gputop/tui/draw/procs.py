@@ -23,18 +23,15 @@ GLYPHS = {
     "": " ", "running": "▄", "computing": "▄", "runnable": "▒", "disk": "▪", "memory": "◆", "throttled": "▼", "blocked": "–",
     "ahead": "·", "stopped": "■", "waiting-data": "░", "waiting-gpu": "▂", "transfer": "►", "sleeping": " ", "dead": "×",
 }  # fmt: skip
-ASCII_GLYPHS = {
-    "": " ", "running": "=", "computing": "=", "runnable": "%", "disk": "d", "memory": "m", "throttled": "t", "blocked": "-",
-    "ahead": ".", "stopped": "X", "waiting-data": ":", "waiting-gpu": "_", "transfer": ">", "sleeping": " ", "dead": "x",
-}  # fmt: skip
-STARVING_GLYPHS = ("█", "#")
+STARVING_GLYPH = "█"
 
 
 def heading(view: View, lane_columns: int) -> Line:
     """Column titles; the sorted one is marked."""
     text = "".join(fit(title, width) if left else title.rjust(width - 1) + " " for title, width, _, left, _ in columns(view))
     order = "" if view.sort == "natural" else f"  by {SORTS[view.sort][0]}{' reversed' if view.reverse else ''}"
-    return [(fit(text, view.width - lane_columns) + fit(f"state lane, same axis{order}", lane_columns), "head")]
+    title = "state lane, same axis" if lane_columns >= 40 else "state"
+    return [(fit(text, view.width - lane_columns) + fit(title + order, lane_columns), "head")]
 
 
 def lane_columns(view: View) -> int:
@@ -46,7 +43,7 @@ def lane_columns(view: View) -> int:
 def line(row: Row, view: View, history: History, axis: Axis, lanes: StateLanes, cursor: int | None) -> Line:
     """One process; starving workers stand out by colour, glyph and word."""
     left = _numbers(row, view, axis.columns)
-    return [*left, *with_cursor(lanes.spans(row.pid, view, history, axis), cursor)]
+    return [*left, *with_cursor(lanes.spans(row.pid, history, axis), cursor)]
 
 
 def _numbers(row: Row, view: View, lane_columns: int) -> list[Span]:
@@ -86,7 +83,7 @@ class StateLanes:
     def __init__(self) -> None:
         self._lanes: dict[int, Moving] = {}
 
-    def spans(self, pid: int, view: View, history: History, axis: Axis) -> list[Span]:
+    def spans(self, pid: int, history: History, axis: Axis) -> list[Span]:
         """The lane of one process."""
         if pid not in history.states:
             self._lanes.pop(pid, None)
@@ -94,31 +91,31 @@ class StateLanes:
         cell, newest = axis.cell_ns, history.times[-1] // axis.cell_ns
         moving = self._lanes.setdefault(pid, Moving())
         return moving.spans(
-            axis, newest, (history.trimmed,), lambda k: glyph(history.state_cell(pid, k * cell, (k + 1) * cell), view.ascii_only)
+            axis, newest, (history.trimmed,), lambda k: glyph(history.state_cell(pid, k * cell, (k + 1) * cell))
         )
 
 
-def glyph(code: int, ascii_only: bool) -> Span:
+def glyph(code: int) -> Span:
     """A state's glyph and colour."""
     if code & STARVING:
-        return STARVING_GLYPHS[ascii_only], "starving"
+        return STARVING_GLYPH, "starving"
     word = STATE_WORDS[code]
-    return (ASCII_GLYPHS if ascii_only else GLYPHS)[word], word
+    return GLYPHS[word], word
 
 
 def _pid(row: Row, view: View) -> Span:
     return ("*" if row.pid in view.tagged else "") + str(row.pid), "" if row.role else "dim"
 
 
-def _who(row: Row, view: View) -> Span:
+def _who(row: Row, _view: View) -> Span:
     if row.role and row.role.kind == "trainer":
-        return ("v " if view.ascii_only else "▾ ") + row.who, "title"
+        return f"▾ {row.who}", "title"
     return "  " * row.depth + row.who, "" if row.role else "dim"
 
 
-def _state(row: Row, view: View) -> Span:
+def _state(row: Row, _view: View) -> Span:
     if row.starving:
-        return f"{'!' if view.ascii_only else '●'} STARVING", "starving"
+        return "● STARVING", "starving"
     return row.state, row.state if row.role else "dim"
 
 

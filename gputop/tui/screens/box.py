@@ -14,7 +14,9 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from gputop.text import cell_width
 from gputop.tui.draw import Line
+from gputop.tui.draw import ascii_line
 from gputop.tui.palette import palette
 
 if TYPE_CHECKING:
@@ -56,7 +58,15 @@ class Box(ModalScreen[None]):
         """Ask for the lines again."""
         with self.gputop.session.lock:
             lines = self.lines()
-        self.query_one("#text", Static).update(as_text(lines, self.app.theme))
+        self.put(as_text([ascii_line(line) for line in lines] if self.gputop.view.ascii_only else lines, self.app.theme))
+
+    def put(self, text: Text) -> None:
+        """Show a text, in a box as large as it needs and the terminal allows."""
+        rows = text.plain.count("\n") + 1
+        columns = max((cell_width(row) for row in text.plain.split("\n")), default=1)
+        self.query_one("#text", Static).update(text)
+        self.query_one(VerticalScroll).styles.height = min(rows, self.text_height)
+        self.query_one(".box").styles.width = min(max(columns, cell_width(self.title or self.TITLE)) + 5, self.text_width + 4)
 
     def lines(self) -> Sequence[Line]:
         """What to show; the session is locked meanwhile."""

@@ -16,6 +16,7 @@ from gputop.text import fit
 from gputop.tui import navigate
 from gputop.tui.draw import Line
 from gputop.tui.draw import Span
+from gputop.tui.draw import ascii_line
 from gputop.tui.draw import axis
 from gputop.tui.draw import chosen
 from gputop.tui.draw import gpus
@@ -86,7 +87,6 @@ class Dashboard(Screen[None]):
 
     def on_mount(self) -> None:
         """Begin to draw."""
-        self._drawer = LaneDrawer(self.view.ascii_only)
         self.repaint(self.app.theme)
         self.app.theme_changed_signal.subscribe(self, lambda theme: self.repaint(theme.name))
         self.set_interval(1 / DRAWS_PER_S, self.draw_live)
@@ -124,6 +124,8 @@ class Dashboard(Screen[None]):
             painter = self._painter if self._can_paint else None
             sent = []
             for part, lines in self._parts(found).items():
+                if self.view.ascii_only:
+                    lines = [ascii_line(line) for line in lines]
                 lane = self._lane_of(part)
                 sent.append(self._drawn[part].show(lines, painter, lane, self._moved if lane else 0))
         if any(sent):
@@ -132,7 +134,8 @@ class Dashboard(Screen[None]):
     @property
     def _can_paint(self) -> bool:
         """Whether the terminal shows exactly what was last drawn: nothing lies over it and nothing waits to be repainted."""
-        return self.is_current and self.gputop.paints_itself and self._uncovered and not (self._dirty_widgets or self._layout_required)
+        waiting = bool(self._dirty_widgets) or self._layout_required
+        return self.app.screen is self and self.gputop.paints_itself and self._uncovered and not waiting
 
     @property
     def _uncovered(self) -> bool:
@@ -189,7 +192,7 @@ class Dashboard(Screen[None]):
         cursor = columns.column_of(view.cursor_ns) if view.cursor_ns is not None else None
         end = None if view.end_ns is None else session.unix_s(view.end_ns)
         label = f" {columns.columns * columns.cell_ns / 1e9:.0f} s  {columns.cell_ns / 1e9:g} s a column"
-        ruler = axis.axis_line(columns, end, fit(label, view.label_width), view.ascii_only)
+        ruler = axis.axis_line(columns, end, fit(label, view.label_width))
         shown = chosen.fitting(found, self._heights.lanes - 1)
         at = view.at_ns or session.now_ns
         return [ruler, *(self._drawer.line(lane, session.history, columns, view.label_width, at, cursor) for lane in shown)]
@@ -220,11 +223,10 @@ class Dashboard(Screen[None]):
         return self._rows
 
     def _mode(self) -> Span:
-        dot = "*" if self.view.ascii_only else "●"
         if self.view.end_ns is not None:
             return ("|| PAUSED", "warn")
         interval = self.session.header.interval_ns // 1_000_000 if self.session.header else 0
-        return (f"{dot} LIVE {interval} ms", "good")
+        return (f"● LIVE {interval} ms", "good")
 
     def _cost(self) -> str:
         from gputop.tui.app import own_cost

@@ -40,7 +40,7 @@ class EnlargeScreen(Box):
             lane = lanes[self.index % len(lanes)]
             points = self._points(lane)
         self.query_one("#title", Static).update(Text(f"{lane.title}   ←→ other lanes, Esc closes", style="bold"))
-        self.query_one("#text", Static).update(self._picture(lane, points))
+        self.put(self._picture(lane, points))
 
     def lines(self) -> Sequence[Line]:
         """Unused: the picture is plotext's."""
@@ -62,8 +62,9 @@ class EnlargeScreen(Box):
     def _picture(self, lane: Lane, points: list[tuple[float, float]]) -> Text:
         if not points:
             return Text(clean(lane.absent) or "nothing measured in this time")
-        width, height = self.text_width, self.text_height - 3
-        return Text.from_ansi(plot(lane, points, width, height) + "\n" + summary(lane, [value for _, value in points]), no_wrap=True)
+        width, height = self.text_width - 2, self.text_height - 3
+        text = Text.from_ansi(plot(lane, points, width, height), no_wrap=True)
+        return text.append(f"\n{summary(lane, [value for _, value in points])}")
 
 
 def plot(lane: Lane, points: list[tuple[float, float]], width: int, height: int) -> str:

@@ -9,9 +9,8 @@ from textual.binding import Binding
 from gputop.fields import FIELDS
 from gputop.session import STATE_WORDS
 from gputop.tui.draw import Line
-from gputop.tui.draw.procs import ASCII_GLYPHS
 from gputop.tui.draw.procs import GLYPHS
-from gputop.tui.draw.procs import STARVING_GLYPHS
+from gputop.tui.draw.procs import STARVING_GLYPH
 from gputop.tui.screens.box import Box
 
 STATES = {
@@ -42,11 +41,10 @@ class HelpScreen(Box):
     def lines(self) -> Sequence[Line]:
         """Keys by group, then states, then lanes."""
         dashboard = self.app.screen_stack[0]
-        ascii_only = self.gputop.view.ascii_only
-        return [*_keys(dashboard.BINDINGS, ascii_only), *_states(ascii_only), *_lanes()]
+        return [*_keys(dashboard.BINDINGS), *_states(), *_lanes()]
 
 
-def _keys(bindings: Sequence[object], ascii_only: bool) -> list[Line]:
+def _keys(bindings: Sequence[object]) -> list[Line]:
     out: list[Line] = []
     group = ""
     for binding in bindings:
@@ -56,24 +54,22 @@ def _keys(bindings: Sequence[object], ascii_only: bool) -> list[Line]:
         if title != group:
             group = title
             out += [[], [(title, "head")]]
-        names = " ".join(key_name(key, ascii_only) for key in binding.key.split(","))
+        names = " ".join(key_name(key) for key in binding.key.split(","))
         out.append([(f"  {names:<16}", "accent"), (binding.tooltip or binding.description, "")])
     out += [[(f"  {'ctrl p':<16}", "accent"), ("palette: every action by name, and the themes", "")],
             [(f"  {'q ctrl c':<16}", "accent"), ("quit", "")]]  # fmt: skip
     return out
 
 
-def key_name(key: str, ascii_only: bool) -> str:
+def key_name(key: str) -> str:
     """A key as it is printed on a keyboard."""
-    return key if ascii_only and key in ("left", "right", "up", "down") else _KEY_NAMES.get(key, key)
+    return _KEY_NAMES.get(key, key)
 
 
-def _states(ascii_only: bool) -> list[Line]:
-    glyphs = ASCII_GLYPHS if ascii_only else GLYPHS
-    starving = STARVING_GLYPHS[ascii_only]
+def _states() -> list[Line]:
     out: list[Line] = [[], [("states of trainers and workers", "head")]]
-    out.append([(f"  {starving} {'STARVING':<14}", "starving"), (STARVING_HELP, "")])
-    out += [[(f"  {glyphs[word]} ", word), (f"{word:<14}", ""), (STATES[word], "")] for word in STATE_WORDS if word in STATES]
+    out.append([(f"  {STARVING_GLYPH} {'STARVING':<14}", "starving"), (STARVING_HELP, "")])
+    out += [[(f"  {GLYPHS[word]} ", word), (f"{word:<14}", ""), (STATES[word], "")] for word in STATE_WORDS if word in STATES]
     return out
 
 

@@ -1,0 +1,56 @@
+"""The application over hand-made frames, at rest: no clock, no collector, no cost of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from collections.abc import Iterator
+
+import pytest
+
+from gputop.frame import Frame
+from gputop.frame import Header
+from gputop.session import Session
+from gputop.tui.app import GputopApp
+from gputop.tui.app import Look
+from gputop.tui.screens.dashboard import Dashboard
+from gputop.tui.view import View
+from tests.tui import scene
+
+MakeApp = Callable[..., GputopApp]
+
+
+class Silence:
+    """A stream that brings nothing and does not end before it is closed."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def __iter__(self) -> Iterator[Header | Frame]:
+        while not self.closed:
+            time.sleep(0.01)
+        return iter(())
+
+    def ending(self) -> str:
+        return "closed"
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture(autouse=True)
+def _at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(Dashboard, "_cost", lambda _screen: "self 1.9% CPU 20+41 MB")
+
+
+@pytest.fixture
+def make_app() -> MakeApp:
+    """``make_app(session=…, theme=…, **view)``."""
+
+    def make(session: Session | None = None, theme: str = "gputop-dark", **view: object) -> GputopApp:
+        return GputopApp(session or scene.session(), View(**view), Silence, Silence(), Look(theme))  # type: ignore[arg-type]
+
+    return make

@@ -1,0 +1,260 @@
+"""The dashboard through Textual's Pilot: what stands where, and what the keys do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from gputop.tui.app import GputopApp
+from gputop.tui.screens.confirm import ConfirmScreen
+from gputop.tui.screens.confirm import start_ticks_of
+from gputop.tui.screens.details import DetailsScreen
+from gputop.tui.screens.enlarge import EnlargeScreen
+from gputop.tui.screens.help import HelpScreen
+from gputop.tui.screens.main import MainScreen
+from gputop.tui.screens.why import WhyScreen
+from gputop.tui.widgets.drawn import Drawn
+from tests.tui import scene
+from tests.tui.conftest import MakeApp
+
+
+def part(app: GputopApp, name: str) -> list[str]:
+    """The lines of a part as text."""
+    drawn = app.screen_stack[0].query_one(f"#{name}", Drawn)
+    return [drawn.line_text(y) for y in range(drawn.size.height)]
+
+
+def main(app: GputopApp) -> MainScreen:
+    """The dashboard."""
+    screen = app.screen_stack[0]
+    assert isinstance(screen, MainScreen)
+    return screen
+
+
+def column(lines: list[str], text: str) -> int:
+    return next(line.index(text) for line in lines if text in line)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 48), (300, 80)])
+async def test_shows_verdict_gpus_lanes_and_processes(make_app: MakeApp, size: tuple[int, int]) -> None:
+    app = make_app()
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        assert "node7" in part(app, "header")[0]
+        assert "INPUT-BOUND" in part(app, "verdict")[0]
+        assert "97%" in "".join(part(app, "gpus")) or "15%" in "".join(part(app, "gpus")) or "96%" in "".join(part(app, "gpus"))
+        assert any("GPU 0 util" in line for line in part(app, "lanes"))
+        table = part(app, "procs")
+        assert sum("worker" in line for line in table) == 4
+        assert len([line for line in table if line.strip()]) >= 7
+
+
+async def test_lanes_of_charts_and_processes_end_in_the_same_column(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.pause()
+        charts = [line for line in part(app, "lanes") if "util" in line]
+        workers = [line for line in part(app, "procs") if "worker 0" in line]
+        assert charts
+        assert {len(line) for line in charts + workers} == {160}
+        assert charts[0][-1] != " "
+        assert workers[0][-1] != " "
+
+
+async def test_starving_workers_are_said_to_starve_by_word_and_glyph(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.pause()
+        workers = [line for line in part(app, "procs") if "worker" in line]
+        assert all("● STARVING" in line and line.endswith("█") for line in workers)
+
+
+async def test_workers_that_are_ahead_never_starve(make_app: MakeApp) -> None:
+    app = make_app(scene.session(starving=False))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.pause()
+        assert "STARVING" not in "".join(part(app, "procs"))
+
+
+async def test_names_of_processes_cannot_reach_the_terminal(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.pause()
+        text = "\n".join(part(app, "procs"))
+        assert "[red]" in text
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+
+
+async def test_pausing_holds_the_picture_and_the_cursor_goes_back_with_the_table(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.press("space")
+        assert "PAUSED" in part(app, "header")[0]
+        assert app.view.end_ns == app.session.now_ns
+        await pilot.press("left", "left")
+        cell = 2 * 500_000_000
+        assert app.view.cursor_ns == app.session.now_ns - cell
+        assert any("worker 0" in line for line in part(app, "procs"))
+        await pilot.press("end")
+        assert app.view.end_ns is None
+        assert "LIVE" in part(app, "header")[0]
+
+
+async def test_the_time_base_zooms_from_10_s_to_10_min(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(160, 48)) as pilot:
+        for _ in range(8):
+            await pilot.press("plus")
+        assert app.view.window_s == 10
+        for _ in range(12):
+            await pilot.press("minus")
+        assert app.view.window_s == 600
+
+
+async def test_filter_keeps_what_matches_and_escape_brings_everything_back(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.press("slash", *"worker", "space", "2", "enter")
+        await pilot.pause()
+        assert app.view.pattern == "worker 2"
+        assert sum("worker" in line for line in part(app, "procs")) == 1
+        assert app.screen.query_one("#filter", Input).disabled
+        await pilot.press("escape")
+        assert app.view.pattern == ""
+        assert sum("worker" in line for line in part(app, "procs")) == 4
+
+
+async def test_sorting_by_letter_as_in_nvitop(make_app: MakeApp) -> None:
+    app = make_app(tree=False)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.press("o", "c")
+        assert (app.view.sort, app.view.reverse) == ("cpu", False)
+        assert str(scene.HOG) in part(app, "procs")[1]
+        await pilot.press("o", "P")
+        assert (app.view.sort, app.view.reverse) == ("pid", True)
+        assert str(scene.WORKERS[-1]) in part(app, "procs")[1]
+
+
+@pytest.mark.parametrize(
+    ("keys", "screen"),
+    [("e", WhyScreen), ("z", EnlargeScreen), ("question_mark", HelpScreen), ("down enter", DetailsScreen)],
+)
+@pytest.mark.parametrize("size", [(80, 24), (160, 48)])
+async def test_boxes_open_and_close(make_app: MakeApp, keys: str, screen: type, size: tuple[int, int]) -> None:
+    app = make_app()
+    async with app.run_test(size=size) as pilot:
+        await pilot.press(*keys.split())
+        await pilot.pause()
+        assert isinstance(app.screen, screen)
+        text = str(app.screen.query_one("#text").visual)
+        assert len(text.strip()) > 60
+        await pilot.press("escape")
+        assert isinstance(app.screen, MainScreen)
+
+
+async def test_help_names_every_key_of_the_dashboard(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.press("question_mark")
+        await pilot.pause()
+        text = str(app.screen.query_one("#text").visual)
+        missing = [binding.description for binding in MainScreen.BINDINGS if binding.description not in text]  # type: ignore[union-attr]
+        assert not missing
+
+
+async def test_a_click_chooses_a_process_and_a_moment(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.pause()
+        await pilot.click("#procs", offset=(5, 2))
+        assert app.view.selected == scene.WORKERS[0]
+        await pilot.click("#lanes", offset=(150, 2))
+        assert app.view.cursor_ns is not None
+        assert app.view.cursor_ns < app.session.now_ns
+
+
+async def _ask(pilot: Pilot[int], app: GputopApp, key: str) -> None:
+    await pilot.press("down", key)
+    await pilot.pause()
+    assert isinstance(app.screen, ConfirmScreen)
+
+
+async def test_signals_are_asked_for_and_reach_the_process(make_app: MakeApp) -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        app = make_app()
+        async with app.run_test(size=(160, 48)) as pilot:
+            await pilot.pause()
+            row = main(app).rows[0]
+            row.pid, row.start_ticks = child.pid, start_ticks_of(child.pid)
+            app.view.selected = child.pid
+            main(app).action_signal("TERM")
+            await pilot.pause()
+            await pilot.press("n")
+            assert child.poll() is None
+            main(app).action_signal("TERM")
+            await pilot.pause()
+            await pilot.press("y")
+            await pilot.pause()
+        assert child.wait(10) == -signal.SIGTERM
+    finally:
+        child.kill()
+        child.wait()
+
+
+async def test_a_process_that_took_over_the_pid_is_left_alone(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.pause()
+        row = main(app).rows[0]
+        row.pid, row.start_ticks = os.getpid(), 1
+        app.view.selected = os.getpid()
+        main(app).action_signal("KILL")
+        await pilot.pause()
+        await pilot.press("y")
+        await pilot.pause()
+        assert "has ended" in part(app, "keys")[0]
+
+
+async def test_readonly_sends_nothing(make_app: MakeApp) -> None:
+    app = make_app(readonly=True)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.press("down", "K")
+        await pilot.pause()
+        assert isinstance(app.screen, MainScreen)
+        assert "--readonly" in part(app, "keys")[0]
+
+
+async def test_without_a_gpu_the_host_part_runs_and_says_why(make_app: MakeApp) -> None:
+    app = make_app(scene.session(gpus=0))
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.pause()
+        assert "none" in part(app, "gpus")[0]
+        assert any("worker" in line for line in part(app, "procs"))
+
+
+@pytest.mark.parametrize("size", [(20, 5), (40, 8), (80, 24), (300, 80)])
+async def test_any_size_while_running(make_app: MakeApp, size: tuple[int, int]) -> None:
+    app = make_app()
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.resize_terminal(*size)
+        await pilot.pause()
+        assert part(app, "header")[0].startswith("gputop"[: size[0]])
+        await pilot.resize_terminal(160, 48)
+        await pilot.pause()
+        assert sum("worker" in line for line in part(app, "procs")) == 4
+
+
+async def test_ascii_only(make_app: MakeApp) -> None:
+    app = make_app(ascii_only=True)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.pause()
+        text = "".join("".join(part(app, name)) for name in ("header", "verdict", "gpus", "lanes", "procs", "keys"))
+        assert text.isascii()
+        assert "STARVING" in text
