@@ -3,46 +3,75 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
+from gputop.board import Board
+from gputop.diagnosis import Engine
 from gputop.diagnosis import Incident
-from gputop.session import Session
+from gputop.frame import Frame
+from gputop.frame import Header
+from gputop.frame import Stack
 from gputop.stacks.auto import AutoStacks
 from gputop.stalled import stalled_pids
 from gputop.stalled import waits
 
 MOST_PROCESSES = 64
 """Processes in one automatic set: the trainers and the first of their stalled workers."""
+FEED_EVERY_NS = 200_000_000
 
 
 class AutoCapture:
-    """Asks the policy now and then; a set is taken in a thread of its own and joins the session's next frame."""
+    """Asks the policy now and then; a set is taken in a thread of its own, which calls ``deliver`` with it."""
 
-    def __init__(self, session: Session, policy: AutoStacks) -> None:
-        self._session = session
+    def __init__(self, policy: AutoStacks, deliver: Callable[[list[Stack]], None]) -> None:
         self._policy = policy
+        self._deliver = deliver
         self._taking: threading.Thread | None = None
 
-    def step(self) -> bool:
+    def step(self, board: Board, engine: Engine) -> bool:
         """Take a set if one is due; call it a few times a second. True where one was begun."""
         if self._taking is not None and self._taking.is_alive():
             return False
-        session = self._session
-        with session.lock:
-            due = self._policy.due(session.engine.incidents, session.now_ns)
-            incident = next((one for one in session.engine.incidents if due is not None and one.id == due.id), None)
-            if incident is None:
-                return False
-            engine = session.engine
-            pids = stalled_pids(engine.roles, engine.states)[:MOST_PROCESSES]
-            words = waits(session.board, engine.roles, engine.states, engine.verdict)
-        self._taking = threading.Thread(target=self._take, args=(incident, pids, words), daemon=True, name="autostacks")
+        incident = self._policy.due(engine.incidents, board.t_ns)
+        if incident is None:
+            return False
+        pids = stalled_pids(engine.roles, engine.states)[:MOST_PROCESSES]
+        words = waits(board, engine.roles, engine.states, engine.verdict)
+        self._taking = threading.Thread(target=self._take, args=(incident, board.t_ns, pids, words), daemon=True, name="autostacks")
         self._taking.start()
         return True
 
-    def _take(self, incident: Incident, pids: list[int], words: dict[int, str]) -> None:
+    def _take(self, incident: Incident, now_ns: int, pids: list[int], words: dict[int, str]) -> None:
         from gputop.stacks.capture import capture
         from gputop.stacks.group import is_helper
 
         taken = capture(pids, waits=words, incident=str(incident.id))
-        self._session.add_stacks([stack for stack in taken.stacks if not is_helper(stack)])
-        self._policy.taken(incident, self._session.now_ns, taken.took_ns)
+        self._policy.taken(incident, now_ns, taken.took_ns)
+        self._deliver([stack for stack in taken.stacks if not is_helper(stack)])
+
+
+class StacksOnStall:
+    """For a stream that is recorded and not looked at: follows its diagnosis and puts stacks into its frames."""
+
+    def __init__(self, header: Header, policy: AutoStacks | None = None) -> None:
+        self._board = Board(header=header)
+        self._engine = Engine()
+        self._fed_ns = 0
+        self._lock = threading.Lock()
+        self._ready: list[Stack] = []
+        self._auto = AutoCapture(policy or AutoStacks(), self._keep)
+
+    def see(self, frame: Frame) -> None:
+        """The stream's next frame, before it is written: stacks that were taken since the last one are added to it."""
+        self._board.fold(frame)
+        if frame.t_ns - self._fed_ns >= FEED_EVERY_NS:
+            self._engine.feed(self._board)
+            self._fed_ns = frame.t_ns
+            self._auto.step(self._board, self._engine)
+        with self._lock:
+            if self._ready:
+                frame.stacks, self._ready = [*frame.stacks, *self._ready], []
+
+    def _keep(self, stacks: list[Stack]) -> None:
+        with self._lock:
+            self._ready += stacks

@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-1", "--once", action="store_true", help="print one screen, or with --json one object, and leave")
     parser.add_argument("--json", action="store_true", help="print an object a line; with --once just one")
     parser.add_argument("--readonly", action="store_true", help="no signals to processes")
+    parser.add_argument("--no-auto-stacks", action="store_true", help="take no stacks by itself as an incident begins")
     parser.add_argument("--ascii", action="store_true", help="no character beyond ASCII")
     parser.add_argument("--light", action="store_true", help="colours for a light terminal")
 
@@ -56,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
     calm_garbage_collection()
     view = View(pid=args.pid, user=args.user, ascii_only=args.ascii, readonly=args.readonly)
-    look = Look("gputop-light" if args.light else "gputop-dark", remote=args.host is not None)
+    look = Look("gputop-light" if args.light else "gputop-dark", remote=args.host is not None, auto_stacks=not args.no_auto_stacks)
     app = GputopApp(Session(), view, lambda: ChildStream(argv), first, look)
     try:
         app.run(mouse=look.mouse)

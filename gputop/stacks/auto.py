@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
+from typing import TypeVar
 
 
 class Begun(Protocol):
@@ -18,6 +19,9 @@ class Begun(Protocol):
 
     @property
     def end_ns(self) -> int | None: ...
+
+
+Episode = TypeVar("Episode", bound=Begun)
 
 
 class AutoStacks:
@@ -38,7 +42,7 @@ class AutoStacks:
         self._done: set[tuple[int, int]] = set()
         """(id, start_ns): ids begin anew when a collector is started again."""
 
-    def due(self, incidents: Iterable[Begun], now_ns: int) -> Begun | None:
+    def due(self, incidents: Iterable[Episode], now_ns: int) -> Episode | None:
         """The incident to take stacks for at ``now_ns``, the newest first, None for none. Count it with `taken`."""
         if not self.enabled or now_ns < self._not_before_ns or self._is_spent(now_ns):
             return None
