@@ -197,7 +197,7 @@ class ProcInfo(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     cpus_allowed: str = ""
     """Cpus_allowed_list of /proc/PID/status, such as ``0-3,8``."""
     env: dict[str, str] = {}
-    """Only the variables of `gputop.roles.ENV_OF_INTEREST`, where environ is readable."""
+    """Only the variables of `gputop.environment.ENV_OF_INTEREST`, where environ is readable."""
     uses_cuda: bool | None = None
     """Maps libcuda or holds /dev/nvidia*; None where that cannot be read."""
     libs: list[str] = []
@@ -365,8 +365,8 @@ class Host(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 class SchedThread(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One thread as the sched probe counts it: cumulative ns and times, what is still going on counted up to the frame's moment.
 
-    ``oncpu_ns`` is the scheduler's own sum since the thread was born (as schedstat field 1); everything else counts from when
-    the probe first saw the thread. Threads of hot processes come in every frame in which they changed, others once a second.
+    ``oncpu_ns`` and ``runnable_ns`` are the scheduler's own sums since the thread was born (as in schedstat); everything else
+    counts from when the probe first saw the thread. Threads of hot processes come in every frame in which they changed, others once a second.
     """
 
     tid: int

@@ -15,18 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gputop.environment import RANK_VARIABLES
 from gputop.frame import ProcInfo
 from gputop.text import clean
-
-_RANK_VARIABLES = (
-    "RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "JAX_PROCESS_ID", "SLURM_PROCID", "LOCAL_RANK",
-    "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID",
-)  # fmt: skip
-ENV_OF_INTEREST: tuple[str, ...] = (
-    *_RANK_VARIABLES, "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_JOB_ID", "SLURM_NTASKS", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
-    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "CUDA_LAUNCH_BLOCKING",
-)  # fmt: skip
-"""What the collector keeps of a process's environment: enough for ranks, devices and thread counts, nothing secret."""
 
 PIN_THREAD = "pt_data_pin"
 _TORCH_WORKER = "pt_data_worker"
@@ -232,7 +223,7 @@ def pin_thread(info: ProcInfo) -> int | None:
 
 
 def _rank(info: ProcInfo) -> int | None:
-    for name in _RANK_VARIABLES:
+    for name in RANK_VARIABLES:
         value = info.env.get(name, "")
         if value.isascii() and value.isdigit():
             return int(value[:9])
