@@ -1,0 +1,174 @@
+"""The stacks screen, and stacks that join the stream."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gputop import autostacks
+from gputop.autostacks import StacksOnStall
+from gputop.board import Board
+from gputop.diagnosis import Engine
+from gputop.diagnosis import Incident
+from gputop.frame import Frame
+from gputop.frame import Header
+from gputop.frame import Stack
+from gputop.session import Session
+from gputop.stacks.auto import AutoStacks
+from gputop.stacks.capture import StackSet
+from gputop.stacks.capture import capture
+from gputop.stacks.frames import parse
+from gputop.tui.app import GputopApp
+from gputop.tui.app import Look
+from gputop.tui.screens.stacks import StacksScreen
+from gputop.tui.view import View
+from tests.stacks.conftest import Target
+from tests.stacks.conftest import until
+
+Start = Callable[..., Target]
+SECOND = 1_000_000_000
+
+
+class Quiet:
+    """A stream that has said all it has to say."""
+
+    def __init__(self, *items: Header | Frame) -> None:
+        self._items = items
+        self._closed = threading.Event()
+
+    def __iter__(self) -> Iterator[Header | Frame]:
+        yield from self._items
+        self._closed.wait()
+
+    def ending(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        self._closed.set()
+
+
+def app(*items: Header | Frame, view: View | None = None, **look: bool) -> GputopApp:
+    stream = Quiet(*(items or (Header(unix_ns=1), Frame(0, SECOND, key=True))))
+    return GputopApp(Session(), view or View(), lambda: Quiet(), stream, Look(mouse=False, **look))
+
+
+async def shown(program: GputopApp, pilot: object, words: str) -> StacksScreen:
+    """Wait until the stacks screen shows ``words``."""
+    for _ in range(500):
+        screen = program.screen
+        if isinstance(screen, StacksScreen) and words in screen.text:
+            return screen
+        await pilot.pause(0.02)  # type: ignore[attr-defined]
+    raise AssertionError(f"{words!r} was not shown: {getattr(program.screen, 'text', program.screen)}")
+
+
+def ready(start: Start) -> int:
+    pid = start("sleeping").pid
+    until(lambda: any(parse(line).name == "sleeping" for stack in capture([pid]).stacks for line in stack.python))
+    return pid
+
+
+async def test_s_shows_the_selected_process(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    pid = ready(start)
+    program = app(view=View(selected=pid))
+    async with program.run_test(size=(160, 48)) as pilot:
+        await pilot.press("s")
+        screen = await shown(program, pilot, "none of them paused")
+        assert f"process {pid}: time.sleep ← sleeping stalled.py" in screen.text
+        assert "time.sleep(600)" in screen.text
+        await pilot.press("w", "f")
+        assert {path.suffix for path in tmp_path.iterdir()} == {".txt", ".folded"}
+        assert next(tmp_path.glob("*.txt")).read_text() == screen.text
+        await pilot.press("c")
+        assert program.clipboard == screen.text
+        await pilot.press("n")
+        await shown(program, pilot, "paused for about 20 ms each")
+        await pilot.press("s")
+        assert not isinstance(program.screen, StacksScreen)
+
+
+async def test_nobody_to_look_at_is_said() -> None:
+    program = app()
+    async with program.run_test(size=(100, 30)) as pilot:
+        await pilot.press("s")
+        assert "select a process first" in str(program.screen.query_one("#title").render())
+
+
+async def test_the_past_shows_what_was_taken_then() -> None:
+    then = Stack(5, 5, SECOND, python=["wait (/me/train.py:9)"], incident="3", state="S")
+    later = Stack(5, 5, 9 * SECOND, python=["other (/me/train.py:10)"])
+    frames = [Frame(0, SECOND, key=True, stacks=[then]), Frame(1, 2 * SECOND), Frame(2, 9 * SECOND, stacks=[later])]
+    program = app(Header(unix_ns=1), *frames)
+    async with program.run_test(size=(120, 30)) as pilot:
+        await pilot.pause(0.1)
+        program.view.end_ns = 2 * SECOND
+        await pilot.press("s")
+        screen = await shown(program, pilot, "as incident 3 began")
+        assert "wait train.py:9" in screen.text
+        assert "other" not in screen.text
+
+
+async def test_another_machines_processes_are_not_looked_for_here() -> None:
+    program = app(remote=True)
+    async with program.run_test(size=(100, 30)) as pilot:
+        await pilot.press("s")
+        assert "no stacks were taken" in str(program.screen.query_one("#title").render())
+        await pilot.press("r")
+        assert "another machine" in str(program.screen.query_one("#title").render())
+
+
+def test_stacks_join_the_sessions_next_frame_and_survive_a_recording() -> None:
+    session = Session()
+    session.ingest(Header(unix_ns=1))
+    session.ingest(Frame(0, SECOND, key=True))
+    full = Stack(5, 6, 7, ["f (a.py:1)"], ["poll"], "poll", "w", "why", "", "3", "main", "S", True, {"kernel": "no"}, {"a.py:1": "x"})
+    session.add_stacks([full])
+    frame = Frame(1, 2 * SECOND)
+    session.ingest(frame)
+    assert frame.stacks == [full]
+    assert session.stacks_at(None) == (2 * SECOND, [full])
+    assert session.stacks_at(SECOND) is None
+    session.ingest(Frame(2, 9 * SECOND, key=True))  # seals what came before
+    (back,) = [one for one in session.ring.frames(0, 3 * SECOND) if one.stacks]
+    assert back.stacks == [full]
+
+
+class Diagnosed(Engine):
+    """An engine that has one incident from the start."""
+
+    @property
+    def incidents(self) -> list[Incident]:
+        return [Incident(4, SECOND, None, "input-bound", "disk-io", "high", 1.0, None, None, 0.0, "", "", [], [], [], [])]
+
+    def feed(self, _board: Board) -> None:
+        return
+
+
+def test_a_recorded_stall_has_its_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[str] = []
+
+    def one_set(_pids: list[int], *, incident: str, **_: object) -> StackSet:
+        taken.append(incident)
+        return StackSet(0, 1000, False, (Stack(5, 5, 0, python=["f (a.py:1)"], incident=incident),))
+
+    monkeypatch.setattr(autostacks, "Engine", Diagnosed)
+    monkeypatch.setattr("gputop.stacks.capture.capture", one_set)
+    watcher = StacksOnStall(Header(), AutoStacks(least_gap_ns=SECOND))
+    frames: list[Frame] = []
+
+    def has_stacks() -> bool:
+        frames.append(Frame(len(frames), 2 * SECOND + len(frames) * SECOND // 10))
+        watcher.see(frames[-1])
+        return bool(frames[-1].stacks)
+
+    until(has_stacks)
+    assert taken == ["4"]
+    assert frames[-1].stacks[0].incident == "4"
+    for _ in range(50):
+        has_stacks()
+    assert taken == ["4"], "once for an incident"
