@@ -69,7 +69,7 @@ class Outcome:
         """Those to blame are named, pid and name, with their CPU seconds within a tenth; None where nobody is."""
         if not self.label.culprits:
             return None
-        return all(self._named(pid, *truth) for pid, truth in self.true_culprits.items())
+        return bool(self.true_culprits) and all(self._named(pid, *truth) for pid, truth in self.true_culprits.items())
 
     def _named(self, pid: int, name: str, cpu_s: float) -> bool:
         said_name, said_s = self.culprits.get(pid, ("", None))
