@@ -55,7 +55,8 @@ class Engine:
         standing = [self._judge(job, facts, seconds) for job in facts.jobs]
         standing = _on_gpus(standing)
         self._incidents.note(board, seconds, standing)
-        self.verdict = max((one.verdict for one in standing), key=_weight, default=without_job(facts))
+        worst = max(standing, key=_weight, default=None)
+        self.verdict = worst.verdict if worst is not None else without_job(facts)
 
     def _judge(self, job: JobFacts, facts: Facts, seconds: float) -> Standing:
         chain.set_pools(job, facts.t_ns)
@@ -75,9 +76,9 @@ class Engine:
 
 def _on_gpus(standing: list[Standing]) -> list[Standing]:
     """Where somebody trains on a GPU, those that do not are no concern of the GPUs."""
-    return [one for one in standing if one.verdict.gpu is not None] or standing
+    return [one for one in standing if one.job.gpus] or standing
 
 
-def _weight(verdict: Verdict) -> float:
-    """The job that lost most comes first; one without a GPU by what it suffers."""
-    return verdict.lost_pct if verdict.lost_pct is not None else -1.0
+def _weight(one: Standing) -> tuple[bool, float]:
+    """A straggler explains its peers' waits, so it comes first; then the job that lost most."""
+    return one.cause == "straggler-rank", one.job.lost if one.job.lost is not None else -1.0

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from dataclasses import field
+from functools import cached_property
 
 from gputop.diagnosis.model import ProcState
 from gputop.frame import ProcInfo
+from gputop.frame import ProcSample
 from gputop.rates import ProcRates
+from gputop.rates import proc_rates
+from gputop.rates import thread_deltas
 from gputop.roles import Role
 
 
@@ -49,33 +53,58 @@ class GpuFacts:
         return None if self.util is None else 1.0 - self.util
 
 
-@dataclass(slots=True)
+@dataclass
 class ProcFacts:
     """One trainer or worker over the window."""
 
-    pid: int
+    older: ProcSample
+    newer: ProcSample
     info: ProcInfo
     role: Role
     run: float
+    """On-CPU share of its main thread."""
     runnable: float
+    """Run-queue share of its main thread."""
     kinds: dict[str, float]
-    """What it slept on (words of `gputop.diagnosis.waits`) -> share of the window."""
-    rates: ProcRates | None
-    seconds: float
-    """Observed: shorter than the window for a young process."""
-    threads_run: tuple[float, ...] = ()
-    """On-CPU share of each of its threads, main thread first where it was read."""
-    threads_runnable: float = 0.0
-    """Run-queue share of the other threads together."""
-    measured_sleep: bool = False
-    """The probe measured what was sleep and what was uninterruptible."""
+    """What its main thread slept on (words of `gputop.diagnosis.waits`) -> share of the window."""
     unsampled: bool = False
     """No sample met it asleep."""
+    measured_sleep: bool = False
+    """The probe measured what was sleep and what was uninterruptible."""
     first_seen_ns: int = 0
-    state: ProcState = field(default_factory=lambda: ProcState(0, "running"))
-    cpu_s: float = 0.0
     still_s: float = 0.0
     """For how long, up to now, it has neither run nor switched."""
+    state: ProcState = field(default_factory=lambda: ProcState(0, "running"))
+
+    @property
+    def pid(self) -> int:
+        return self.newer.pid
+
+    @cached_property
+    def seconds(self) -> float:
+        """Observed: shorter than the window for a young process."""
+        return max(1, self.newer.t_ns - self.older.t_ns) / 1e9
+
+    @cached_property
+    def cpu_s(self) -> float:
+        """CPU time of the whole process."""
+        return max(0, self.newer.utime_ns + self.newer.stime_ns - self.older.utime_ns - self.older.stime_ns) / 1e9
+
+    @cached_property
+    def majflt_per_s(self) -> float:
+        """Major faults; 0 where they are not read."""
+        return max(0, (self.newer.majflt or 0) - (self.older.majflt or 0)) / self.seconds
+
+    @cached_property
+    def rates(self) -> ProcRates | None:
+        """Its rates; None while there is but one sample."""
+        return proc_rates(self.older, self.newer)
+
+    @cached_property
+    def others_run(self) -> float:
+        """On-CPU share of its other threads together, where threads were read."""
+        ns = self.seconds * 1e9
+        return sum(thread.oncpu_ns for thread in thread_deltas(self.older.threads, self.newer.threads) if thread.tid != self.pid) / ns
 
 
 @dataclass(slots=True)
@@ -123,6 +152,28 @@ class Taker:
     info: ProcInfo | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """CPUs as the job sees them."""
+
+    allowed: frozenset[int]
+    """CPUs all its victims may run on."""
+    host: frozenset[int]
+    idle_inside: float
+    """Idle CPUs among the allowed, summed shares."""
+    idle_outside: float
+    taken: float
+    """CPUs taken by processes outside the job."""
+    wanted: float
+    """CPUs the job's processes ran on or wanted."""
+    preempted_by_others: float | None
+    """Of the time its threads waited behind another, the share behind strangers (probe)."""
+
+    @property
+    def pinned(self) -> bool:
+        return len(self.allowed) < len(self.host)
+
+
 @dataclass(slots=True)
 class JobFacts:
     """One trainer with its workers and GPUs."""
@@ -150,6 +201,7 @@ class JobFacts:
     """Share of the window in which its GPUs were busy and yet did not work: ``light`` (few SMs), ``slowed`` (clocks), ``peer``."""
     straggler: ProcFacts | None = None
     """The trainer of its own group that the others wait for, itself included."""
+    capacity: Capacity | None = None
     steps_per_s: float | None = None
     age_s: float = 0.0
     """Since the trainer started."""
@@ -187,6 +239,8 @@ class Facts:
     """The sched probe ran."""
     feeds: int = 0
     """Boards in the window."""
+    waited_s: float = 0.0
+    """Seconds that main threads of the jobs were runnable and not running."""
 
     @property
     def settled(self) -> bool:

@@ -15,6 +15,8 @@ BEGIN_NS = 1_000_000_000
 """A cause must stand this long before it is an incident; it is then dated back to when it began."""
 BEGIN_SHARE = 0.1
 """It must cost at least this share of its time to begin."""
+TELL_NS = 2_000_000_000
+"""Victims and culprits are gathered this often, and whenever it gets worse."""
 UNEXPLAINED_NS = 4_000_000_000
 """What cannot be explained must stand longer: while one window turns into the next, nothing fits for a moment."""
 END_NS = 4_000_000_000
@@ -32,6 +34,8 @@ class _Episode:
     last_ns: int
     lost_s: float = 0.0
     loudest: float = 0.0
+    told_ns: int = 0
+    """When victims and culprits were last gathered."""
     incident: Incident | None = None
     culprit_cpu_ns: dict[int, tuple[int, int]] = field(default_factory=dict)
     """pid -> (start_ticks, its CPU time when the episode began)"""
@@ -58,16 +62,15 @@ class Incidents:
                 _count_culprits(episode, board)
 
     def _extend(self, board: Board, seconds: float, one: Standing) -> None:
-        verdict = one.verdict
-        key = (verdict.trainer_pid, verdict.cause)
+        key = (one.trainer_pid, one.cause)
         episode = self._episodes.get(key)
         if episode is None:
             episode = self._episodes[key] = _Episode(board.t_ns - int(seconds * 1e9), board.t_ns)
-        episode.lost_s += (one.lost_s or 0.0) * one.shares.get(verdict.cause, 1.0)
+        episode.lost_s += (one.lost_s or 0.0) * one.shares.get(one.cause, 1.0)
         episode.last_ns = board.t_ns
-        needed_ns = UNEXPLAINED_NS if verdict.cause == "unexplained" else BEGIN_NS
+        needed_ns = UNEXPLAINED_NS if one.cause == "unexplained" else BEGIN_NS
         if episode.incident is None and board.t_ns - episode.first_ns >= needed_ns and _hurts(episode, one):
-            episode.incident = self._begin(episode, verdict)
+            episode.incident = self._begin(episode, one.verdict)
         if episode.incident is not None:
             _update(episode, episode.incident, one, board)
 
@@ -97,14 +100,16 @@ def severity(lost_s: float, seconds: float, fault: bool) -> str:
 
 def _update(episode: _Episode, incident: Incident, one: Standing, board: Board) -> None:
     """The loudest moment gives text, evidence and fixes; victims and culprits gather over the episode."""
-    verdict = one.verdict
-    loudness = verdict.confidence * (verdict.lost_pct or 1.0)
-    if loudness >= episode.loudest:
+    incident.lost_s = episode.lost_s
+    incident.severity = severity(episode.lost_s, (episode.last_ns - episode.first_ns) / 1e9, one.fault)
+    loudness = one.confidence * (one.lost_pct or 1.0)
+    if loudness <= episode.loudest and board.t_ns - episode.told_ns < TELL_NS:
+        return
+    verdict, episode.told_ns = one.verdict, board.t_ns
+    if loudness > episode.loudest:
         episode.loudest = loudness
         incident.headline, incident.detail, incident.confidence = verdict.headline, verdict.detail, verdict.confidence
         incident.evidence, incident.fixes, incident.symptom = list(verdict.evidence), list(verdict.fixes), verdict.symptom
-    incident.lost_s = episode.lost_s
-    incident.severity = severity(episode.lost_s, (episode.last_ns - episode.first_ns) / 1e9, one.fault)
     known = {victim.pid for victim in incident.victims}
     incident.victims += [victim for victim in verdict.victims if victim.pid not in known]
     _add_culprits(episode, incident, verdict, board)

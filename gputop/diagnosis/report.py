@@ -6,30 +6,45 @@ from gputop.diagnosis.model import CAUSES
 from gputop.diagnosis.model import Incident
 from gputop.diagnosis.model import Ledger
 from gputop.diagnosis.model import Verdict
+from gputop.diagnosis.symptoms import LOST
 
 SCHEMA = 1
 
 
 def explanation(verdict: Verdict, ledger: Ledger, incidents: list[Incident], unix_offset_ns: int) -> dict[str, object]:
-    """The whole of it. The verdict is the incident that cost most, or the last window's where nothing happened."""
-    worst = max(incidents, key=_cost, default=None)
-    named = worst if worst is not None and worst.severity != "low" else None
+    """The whole of it. The verdict is the cause that cost most over the stream; where none cost enough, that nothing did."""
     return {
         "schema": SCHEMA,
-        "verdict": _verdict(verdict, named),
+        "verdict": _verdict(verdict, ledger, _dearest(incidents, ledger)),
         "ledger": _ledger(ledger),
         "incidents": [_incident(incident, unix_offset_ns) for incident in incidents],
     }
+
+
+def _dearest(incidents: list[Incident], ledger: Ledger) -> Incident | None:
+    """The worst incident of the cause that cost most in all, None where that is under `LOST` of the time."""
+    costs: dict[str, float] = {}
+    for incident in incidents:
+        costs[incident.cause] = costs.get(incident.cause, 0.0) + incident.lost_s
+    cause = max(costs, key=costs.__getitem__, default="")
+    loud = any(incident.severity in ("medium", "high") for incident in incidents if incident.cause == cause)
+    if not costs or (ledger.gpu_total_s > 0.0 and not loud and costs[cause] < LOST * ledger.gpu_total_s):
+        return None
+    return max((incident for incident in incidents if incident.cause == cause), key=_cost)
 
 
 def _cost(incident: Incident) -> float:
     return incident.lost_s
 
 
-def _verdict(verdict: Verdict, worst: Incident | None) -> dict[str, object]:
-    if worst is None:
-        return {"symptom": verdict.symptom, "cause": verdict.cause, "headline": verdict.headline, "detail": verdict.detail}
-    return {"symptom": worst.symptom, "cause": worst.cause, "headline": worst.headline, "detail": worst.detail}
+def _verdict(verdict: Verdict, ledger: Ledger, worst: Incident | None) -> dict[str, object]:
+    if worst is not None:
+        return {"symptom": worst.symptom, "cause": worst.cause, "headline": worst.headline, "detail": worst.detail}
+    if verdict.cause != "none" and ledger.gpu_total_s > 0.0:
+        lost = 100 * ledger.gpu_lost_s / ledger.gpu_total_s
+        headline = f"The GPU worked {100 - lost:.0f}% of the time"
+        return {"symptom": "healthy", "cause": "none", "headline": headline, "detail": "no trouble lasted"}
+    return {"symptom": verdict.symptom, "cause": verdict.cause, "headline": verdict.headline, "detail": verdict.detail}
 
 
 def _ledger(ledger: Ledger) -> dict[str, object]:

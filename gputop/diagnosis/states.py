@@ -6,8 +6,6 @@ On-CPU time and run-queue delay are counters and exact. What is left is sleep, a
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gputop.diagnosis import waits
 from gputop.diagnosis.facts import HostFacts
 from gputop.diagnosis.facts import JobFacts
@@ -69,14 +67,16 @@ def _shared_parts(proc: ProcFacts, job: JobFacts, host: HostFacts) -> tuple[dict
 
 def _swaps(proc: ProcFacts) -> bool:
     """Major faults by the hundred while it hardly reads files by calls: its own pages come back from swap."""
-    rates = proc.rates
-    return rates is not None and (rates.majflt_per_s or 0.0) >= 100 and (rates.read_bytes_per_s or 0.0) < 4096 * (rates.majflt_per_s or 0.0)
+    return proc.majflt_per_s >= 100 and proc.newer.read_bytes is not None and _read_per_s(proc) < 4096 * proc.majflt_per_s
+
+
+def _read_per_s(proc: ProcFacts) -> float:
+    return max(0, (proc.newer.read_bytes or 0) - (proc.older.read_bytes or 0)) / proc.seconds
 
 
 def _thrashes(proc: ProcFacts, host: HostFacts) -> bool:
     """Its pages are read again soon after they were dropped: major faults, and as many of the host's workingset refaults."""
-    faults = (proc.rates.majflt_per_s or 0.0) if proc.rates is not None else 0.0
-    return faults >= 50 and (host.refaults_per_s or 0.0) >= max(500.0, 0.5 * faults)
+    return proc.majflt_per_s >= 50 and (host.refaults_per_s or 0.0) >= max(500.0, 0.5 * proc.majflt_per_s)
 
 
 def _data_wait(job: JobFacts) -> tuple[float, float]:
@@ -135,10 +135,9 @@ def _worker_state(worker: ProcFacts, job: JobFacts, host: HostFacts) -> ProcStat
     ahead, idle_confidence = _ahead(worker, job)
     sleep = sum(kinds.values())
     parts |= {"ahead": ahead, "blocked": max(0.0, sleep - ahead)}
-    state = _state_of(worker, parts, min(confidence, idle_confidence), kinds)
-    kept = sum(state.fractions.get(word, 0.0) for word in ("runnable", "disk", "memory", "throttled", "blocked", "stopped"))
-    starving = job.data >= DATA_WAIT and kept >= NOT_FREE and state.fractions.get("ahead", 0.0) < 0.5
-    return replace(state, starving=starving)
+    kept = 1.0 - parts["running"] - ahead
+    starving = job.data >= DATA_WAIT and kept >= NOT_FREE and ahead < 0.5
+    return _state_of(worker, parts, min(confidence, idle_confidence), kinds, starving)
 
 
 def _ahead(worker: ProcFacts, job: JobFacts) -> tuple[float, float]:
@@ -162,10 +161,12 @@ def _ahead(worker: ProcFacts, job: JobFacts) -> tuple[float, float]:
     return queue + idle_share, 0.6
 
 
-def _state_of(proc: ProcFacts, parts: dict[str, float], confidence: float, kinds: dict[str, float]) -> ProcState:
+def _state_of(
+    proc: ProcFacts, parts: dict[str, float], confidence: float, kinds: dict[str, float], starving: bool = False
+) -> ProcState:
     total = sum(parts.values())
     if total <= 0.0:
         return ProcState(proc.pid, "blocked", False, {"blocked": 1.0}, 0.0)
     fractions = {word: share / total for word, share in parts.items() if share > 0.0}
     word = max(fractions, key=fractions.__getitem__)
-    return ProcState(proc.pid, word, False, fractions, round(confidence, 2), kinds)
+    return ProcState(proc.pid, word, starving, fractions, round(confidence, 2), kinds)

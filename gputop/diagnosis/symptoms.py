@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from dataclasses import replace
+from dataclasses import field
+from functools import cached_property
 
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import GpuFacts
@@ -22,14 +23,19 @@ WARM_UP_S = 30.0
 """A trainer this young whose GPU has not worked yet is starting, which is no fault."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Standing:
-    """A job's verdict in this window, with what the ledger and the incidents need."""
+    """Where a job stands in this window: what the ledger and the incidents need, and the verdict in words for who asks."""
 
-    verdict: Verdict
-    shares: dict[str, float]
+    job: JobFacts
+    facts: Facts
+    symptom: str
+    cause: str = "none"
+    headline: str = ""
+    """Of a job in no trouble."""
+    judge: Judge | None = None
+    shares: dict[str, float] = field(default_factory=dict)
     """Cause -> share of the loss; what is missing to 1 is unexplained."""
-    fault: bool = True
     warming_up: bool = False
     lost_s: float | None = None
     """GPU seconds lost since the last feed, None where no GPU is measured."""
@@ -37,26 +43,56 @@ class Standing:
     @property
     def troubled(self) -> bool:
         """Something is wrong, or at least worth an entry."""
-        return self.verdict.cause != "none"
+        return self.cause != "none"
+
+    @property
+    def fault(self) -> bool:
+        """Somebody should do something about it."""
+        return self.troubled and (self.judge is None or self.judge.fault)
+
+    @property
+    def trainer_pid(self) -> int:
+        """Whose trouble it is: a straggler's waiting peers have the straggler's."""
+        slow = self.job.straggler
+        return slow.pid if slow is not None and self.cause == "straggler-rank" else self.job.trainer.pid
+
+    @property
+    def lost_pct(self) -> float | None:
+        return None if self.job.lost is None else round(100 * self.job.lost, 1)
+
+    @property
+    def confidence(self) -> float:
+        """Of the states, of how much of the loss the cause holds, and of how long the window is."""
+        share = self.shares.get(self.cause, 0.0) if self.troubled else 1.0
+        if self.cause == "unexplained":
+            return 0.3
+        return round(self.job.trainer.state.confidence * min(1.0, 0.4 + share) * min(1.0, self.facts.seconds / 2.0), 2)
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """In words, with evidence and fixes."""
+        return _worded(self)
 
 
 def judge_job(job: JobFacts, facts: Facts) -> Standing:
     """Let every judge claim its part, then name the strongest."""
+    trainer = f"{job.trainer.role.label} ({job.trainer.pid})"
+    if job.gpus and job.age_s < WARM_UP_S and not any(gpu.worked_before for gpu in job.gpus):
+        return Standing(job, facts, "idle", headline=f"{trainer} is starting", warming_up=True)
+    if not facts.settled:
+        return Standing(job, facts, "idle", headline=f"{trainer}: looking")
+    if job.gpus and job.idle is None and not job.host_only:
+        return Standing(job, facts, "idle", headline=f"{trainer}: no fresh reading of its GPU")
     claims = _claims(job, facts)
     shares = {judge.cause: share for judge, share in claims}
-    if _warming_up(job):
-        return Standing(_quiet(job, "idle", f"{job.trainer.role.label} ({job.trainer.pid}) is starting"), {}, False, True)
-    if not facts.settled:
-        return Standing(_quiet(job, "idle", f"{job.trainer.role.label} ({job.trainer.pid}): looking"), {}, False)
-    if job.gpus and job.idle is None and not job.host_only:
-        return Standing(_quiet(job, "idle", f"{job.trainer.role.label} ({job.trainer.pid}): no fresh reading of its GPU"), {}, False)
     suffers = job.lost if job.lost is not None else 1.0 - job.trainer.state.fractions.get("computing", 0.0)
     if suffers < LOST:
-        return Standing(_healthy(job), shares, False)
+        return Standing(job, facts, "healthy", headline=_well(job, trainer), shares=shares)
     judge, share = max(claims, key=_share, default=(None, 0.0))
     if judge is None or share < NAMED:
-        return Standing(_unexplained(job), shares)
-    return Standing(_verdict(job, facts, judge, share), shares, judge.fault)
+        symptom = "input-bound" if job.data >= 0.5 * (job.idle or 1.0) else "wait-heavy"
+        return Standing(job, facts, symptom, "unexplained", shares=shares)
+    return Standing(job, facts, judge.symptom, judge.cause, judge=judge, shares=shares)
 
 
 def _claims(job: JobFacts, facts: Facts) -> list[tuple[Judge, float]]:
@@ -78,20 +114,23 @@ def _share(pair: tuple[Judge, float]) -> float:
     return pair[1]
 
 
-def _warming_up(job: JobFacts) -> bool:
-    return bool(job.gpus) and not any(gpu.worked_before for gpu in job.gpus) and job.age_s < WARM_UP_S
-
-
-def _verdict(job: JobFacts, facts: Facts, judge: Judge, share: float) -> Verdict:
-    finding = judge.tell(job, facts)
+def _worded(one: Standing) -> Verdict:
+    job, facts = one.job, one.facts
     gpu = _worst(job)
-    lost = job.lost
-    confidence = job.trainer.state.confidence * min(1.0, 0.4 + share) * min(1.0, facts.seconds / 2.0)
+    finding = one.judge.tell(job, facts) if one.judge is not None else Finding("")
+    headline = one.headline or _headline(one)
     return Verdict(
-        judge.symptom, judge.cause, None if gpu is None else gpu.index, None if lost is None else round(100 * lost, 1),
-        _headline(job, judge.symptom, facts), finding.detail, "medium" if judge.fault else "info", round(confidence, 2),
-        finding.evidence, finding.fixes, finding.culprits, _victims(job, finding), job.trainer.pid, job.steps_per_s,
+        one.symptom, one.cause, None if gpu is None else gpu.index, one.lost_pct, headline, finding.detail, _loudness(one), one.confidence,
+        finding.evidence, finding.fixes, finding.culprits, _victims(job, finding) if one.troubled else (), one.trainer_pid, job.steps_per_s,
     )  # fmt: skip
+
+
+def _loudness(one: Standing) -> str:
+    """Of the moment; an incident's own severity counts the seconds lost."""
+    if not one.fault:
+        return "info"
+    lost = one.job.lost or 0.0
+    return "high" if lost >= 0.5 else "medium" if lost >= 0.25 else "low"
 
 
 _WHY = {
@@ -105,12 +144,13 @@ _WHY = {
 }
 
 
-def _headline(job: JobFacts, symptom: str, facts: Facts) -> str:
-    trainer = f"{job.trainer.role.label} ({job.trainer.pid})"
-    gpu = _worst(job)
+def _headline(one: Standing) -> str:
+    job, facts = one.job, one.facts
+    trainer, gpu = f"{job.trainer.role.label} ({job.trainer.pid})", _worst(job)
+    why = _WHY[one.symptom] if one.cause != "unexplained" else "what was measured does not say why"
     if gpu is None or job.lost is None:
-        return f"{trainer} {_WHY.get(symptom, symptom)} {100 * job.data:.0f}% of the time (no GPU is measured: host side only)"
-    return f"GPU {gpu.index} lost {100 * (gpu.lost or 0.0):.0f}% of the last {facts.seconds:.0f} s: {trainer} {_WHY.get(symptom, symptom)}"
+        return f"{trainer} {why} {100 * job.data:.0f}% of the time (no GPU is measured: host side only)"
+    return f"GPU {gpu.index} lost {100 * job.lost:.0f}% of the last {facts.seconds:.0f} s: {trainer} {why}"
 
 
 def _victims(job: JobFacts, finding: Finding) -> tuple[Victim, ...]:
@@ -121,34 +161,18 @@ def _victims(job: JobFacts, finding: Finding) -> tuple[Victim, ...]:
 
 
 def _worst(job: JobFacts) -> GpuFacts | None:
-    return max((gpu for gpu in job.gpus if gpu.lost is not None), key=_lost_of, default=None)
+    """The GPU that lost most; without readings the first."""
+    return max(job.gpus, key=_lost_of, default=None)
 
 
 def _lost_of(gpu: GpuFacts) -> float:
-    return gpu.lost or 0.0
+    return gpu.lost if gpu.lost is not None else -1.0
 
 
-def _quiet(job: JobFacts, symptom: str, headline: str) -> Verdict:
-    gpu = _worst(job) or next(iter(job.gpus), None)
-    lost = None if job.lost is None else round(100 * job.lost, 1)
-    return Verdict(
-        symptom, "none", None if gpu is None else gpu.index, lost, headline, confidence=job.trainer.state.confidence,
-        trainer_pid=job.trainer.pid, steps_per_s=job.steps_per_s,
-    )  # fmt: skip
-
-
-def _healthy(job: JobFacts) -> Verdict:
-    trainer = f"{job.trainer.role.label} ({job.trainer.pid})"
+def _well(job: JobFacts, trainer: str) -> str:
     if job.lost is None:
-        return _quiet(job, "healthy", f"{trainer} computes; no GPU is measured (host side only)")
-    return _quiet(job, "healthy", f"{trainer} keeps its GPU working {100 * (1 - job.lost):.0f}% of the time")
-
-
-def _unexplained(job: JobFacts) -> Verdict:
-    trainer = f"{job.trainer.role.label} ({job.trainer.pid})"
-    symptom = "input-bound" if job.data >= 0.5 * (job.lost or 1.0) else "wait-heavy"
-    verdict = _quiet(job, symptom, f"{trainer}: GPU time is lost, and what was measured does not say why")
-    return replace(verdict, cause="unexplained", severity="low", confidence=0.3)
+        return f"{trainer} computes; no GPU is measured (host side only)"
+    return f"{trainer} keeps its GPU working {100 * (1 - job.lost):.0f}% of the time"
 
 
 def without_job(facts: Facts) -> Verdict:

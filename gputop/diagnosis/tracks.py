@@ -18,8 +18,6 @@ from gputop.frame import GpuProc
 from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
 from gputop.frame import SchedThread
-from gputop.rates import proc_rates
-from gputop.rates import thread_deltas
 from gputop.roles import Role
 
 STALE_NS = 3_000_000_000
@@ -64,16 +62,10 @@ class ProcTrack:
         older, newer = self.samples[0], self.samples[-1]
         ns = max(1, newer.t_ns - older.t_ns)
         run, runnable = self._counters(ns)
-        sleep = max(0.0, 1.0 - run - runnable)
-        kinds, measured = self._sleep_kinds(ns, sleep)
-        deltas = thread_deltas(older.threads, newer.threads)
-        others = [thread for thread in deltas if thread.tid != newer.pid]
-        cpu_ns = newer.utime_ns + newer.stime_ns - older.utime_ns - older.stime_ns
+        kinds, measured = self._sleep_kinds(ns, max(0.0, 1.0 - run - runnable))
         return ProcFacts(
-            newer.pid, info, role, run, runnable, kinds, proc_rates(older, newer), ns / 1e9,
-            (run, *sorted((thread.oncpu_ns / ns for thread in others), reverse=True)),
-            sum(thread.run_delay_ns for thread in others) / ns, measured, all(kind == waits.ONCPU for kind in self.kinds),
-            self.first_seen_ns, cpu_s=max(0, cpu_ns) / 1e9, still_s=(newer.t_ns - self.moved_ns) / 1e9,
+            older, newer, info, role, run, runnable, kinds, all(kind == waits.ONCPU for kind in self.kinds), measured,
+            self.first_seen_ns, (newer.t_ns - self.moved_ns) / 1e9,
         )  # fmt: skip
 
     def _counters(self, ns: int) -> tuple[float, float]:

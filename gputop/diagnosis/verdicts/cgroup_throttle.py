@@ -21,7 +21,7 @@ def _claim(_job: JobFacts, _facts: Facts) -> Claims:
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
     quota = "?" if job.quota_cpus is None else f"{job.quota_cpus:g}"
     share = 100 * job.throttled_periods
-    wanted = sum(sum(proc.threads_run) + proc.runnable for proc in (job.trainer, *job.workers))
+    wanted = sum(proc.cpu_s / proc.seconds + proc.runnable for proc in (job.trainer, *job.workers))
     detail = f"cgroup {job.quota_path} may use {quota} CPUs and was throttled in {share:.0f}% of its periods; the job wants {wanted:.1f}"
     evidence = (
         Evidence("throttled_periods_pct", round(share, 1), "%", f"periods in which {job.quota_path} was throttled (cpu.stat)"),

@@ -7,8 +7,8 @@ either the job is in its own way (worker-oversubscription). Run-queue delay whil
 from __future__ import annotations
 
 from gputop.diagnosis.capacity import TAKEN
-from gputop.diagnosis.capacity import Capacity
 from gputop.diagnosis.capacity import capacity
+from gputop.diagnosis.facts import Capacity
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.facts import Taker

@@ -30,15 +30,16 @@ def _claim(job: JobFacts, _facts: Facts) -> Claims:
 
 def fights(proc: ProcFacts) -> bool:
     """Its main thread waits for a lock while its other threads run, all on about one CPU."""
-    others = sum(proc.threads_run[1:])
     locked = proc.kinds.get("lock", 0.0) + proc.kinds.get("unknown", 0.0)
-    return others >= OTHERS and locked >= LOCKED and sum(proc.threads_run) <= ONE_CPU and locked > proc.runnable
+    if locked < LOCKED or locked <= proc.runnable:
+        return False
+    return proc.others_run >= OTHERS and proc.run + proc.others_run <= ONE_CPU
 
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
     procs = [proc for proc in (*job.workers, job.trainer) if fights(proc)] or [job.trainer]
-    worst = max(procs, key=lambda proc: sum(proc.threads_run[1:]))
-    main, others = 100 * worst.run, 100 * sum(worst.threads_run[1:])
+    worst = max(procs, key=lambda proc: proc.others_run)
+    main, others = 100 * worst.run, 100 * worst.others_run
     shares = f"its other threads run {others:.0f}% of the time, its main thread gets {main:.0f}%"
     detail = f"{worst.role.label} ({worst.pid}): {shares}, all on one CPU: they share one GIL"
     evidence = (

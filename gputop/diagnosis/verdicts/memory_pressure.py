@@ -21,7 +21,7 @@ def _claim(_job: JobFacts, _facts: Facts) -> Claims:
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     procs = job.workers or [job.trainer]
     share = 100 * sum(proc.state.fractions.get("memory", 0.0) for proc in procs) / len(procs)
-    faults = sum(proc.rates.majflt_per_s or 0.0 for proc in procs if proc.rates is not None)
+    faults = sum(proc.majflt_per_s for proc in procs)
     where = f"cgroup {job.memory_path} is at its limit" if job.memory_path else "the host reclaims memory"
     psi = facts.host.psi_memory
     evidence = (
