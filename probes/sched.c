@@ -14,8 +14,8 @@
  * Cost      tests/bench/probe_cost.py measures it: 600 ns of CPU at most for a context switch and its wake-up. A read of the
  *           task costs as much as a map look-up, so threads are keyed by the task itself and their ids read once.
  *
- * The loader defines ID_OFF (task_struct.pid, .tgid behind it), SUM_EXEC_OFF and, where sched_switch has no prev_state (before
- * 5.18), STATE_OFF, all from BTF; SCRAMBLE, a random odd number; THREADS, HOT_THREADS, DEAD_THREADS and CPUS. Without ID_OFF
+ * The loader defines ID_OFF (task_struct.pid, .tgid behind it), SUM_EXEC_OFF, STACK_OFF, RUN_DELAY_OFF where the kernel keeps it
+ * PT_REGS where it has bpf_task_pt_regs (5.15) and STATE_OFF where sched_switch has no prev_state (before 5.18), all from BTF; STACK_BYTES; SCRAMBLE, a random odd number; THREADS, HOT_THREADS, DEAD_THREADS and CPUS. Without ID_OFF
  * the plain tracepoints are used, whose fields are numbers: then threads are keyed by tid.
  */
 #include "common.h"
@@ -26,7 +26,8 @@ enum state { UNSEEN, RUNNING, RUNNABLE, PREEMPTED, SLEEPING, UNINTERRUPTIBLE, DE
 struct thread {
   u64 since; /* of the state */
   u64 start; /* birth, or first sight: tells a reused tid */
-  u64 oncpu, runnable, preempted, sleeping, uninterruptible;
+  u64 oncpu, runnable; /* at each switch-out the scheduler's own sums, where BTF says where they are */
+  u64 preempted, sleeping, uninterruptible;
   u64 vol, invol;
   u64 max[2];
   u32 tid, pid;
@@ -72,6 +73,7 @@ struct slice {
 };
 struct slices {
   u32 last, pad;
+  u64 here; /* see in_interrupt */
   struct slice slice[SLICES];
 };
 BPF_ARRAY(slices, struct slices, CPUS);
@@ -99,11 +101,18 @@ static __always_inline u64 read64(u64 task, int offset) {
 #define oncpu_of(tid, otherwise) (otherwise)
 #endif
 
+#ifdef RUN_DELAY_OFF
+#define runnable_of(task, otherwise) read64(task, RUN_DELAY_OFF)
+#else
+#define runnable_of(task, otherwise) (otherwise)
+#endif
+
 /* A task not seen before: it has been in `state` for a time we do not know. */
 static __always_inline struct thread *meet(u64 task, int state, u64 now) {
   u64 key = key_of(task), id = id_of(task);
   struct thread fresh = {.since = now, .start = now, .tid = id, .pid = id >> 32, .state = state, .generation = ~0};
   fresh.oncpu = oncpu_of(task, 0);
+  fresh.runnable = runnable_of(task, 0);
   if (threads.update(&key, &fresh))
     count_lost(LOST_THREADS);
   return threads.lookup(&key);
@@ -186,6 +195,7 @@ static __always_inline void switch_out(u64 prev, struct slice *next, u32 cpu, u3
   thread->state = state;
   ordered();
   thread->oncpu = oncpu_of(prev, thread->oncpu + ran);
+  thread->runnable = runnable_of(prev, thread->runnable);
   if (involuntary)
     thread->invol += 1;
   else
@@ -290,9 +300,36 @@ static __always_inline int on_wakeup(u64 task) {
   return 0;
 }
 
+/* Whether we run in an interrupt, in the name of whatever it interrupted. It has a stack of its own, except that on x86 one that
+ * came in user mode uses the task's, on top of registers that tell it from a system call.
+ * The verifier lets no program compute with the address of its stack, but a number read from a map is a number. Kernels from 6.13
+ * on give programs that use 64 bytes or more a stack elsewhere: on_waking must stay below that. */
+static __always_inline bool in_interrupt(u64 *local) {
+#ifdef PT_REGS
+  static void *(*current_task)(void) = (void *)158;    /* bpf_get_current_task_btf */
+  static void *(*registers_of)(void *) = (void *)175; /* bpf_task_pt_regs; neither is in bcc 0.18's list */
+  int cpu = bpf_get_smp_processor_id();
+  struct slices *ran = slices.lookup(&cpu);
+  volatile u64 *here;
+  u64 at;
+  if (!ran)
+    return false;
+  here = &ran->here;
+  *here = (u64)local;
+  at = *here;
+  *here = 0;
+  if (at - read64(bpf_get_current_task(), STACK_OFF) >= STACK_BYTES)
+    return true;
+#if defined(__x86_64__)
+  return (s64)read64((u64)registers_of(current_task()), offsetof(struct pt_regs, orig_ax)) < 0;
+#endif
+#endif
+  return false;
+}
+
 /* In the waker's context, which sched_wakeup often is not: an idle CPU does the wake-ups of its own threads. */
 static __always_inline int on_waking(u64 task) {
-  u64 key = key_of(task), waker;
+  u64 key = key_of(task), waker = 0;
   struct settings *settings = get_settings();
   struct thread *thread;
   if (!settings || !settings->hot_processes)
@@ -300,7 +337,8 @@ static __always_inline int on_waking(u64 task) {
   thread = threads.lookup(&key);
   if (!thread || !thread->hot || thread->state == PREEMPTED)
     return 0;
-  waker = bpf_get_current_pid_tgid();
+  if (!in_interrupt(&key))
+    waker = bpf_get_current_pid_tgid();
   thread->other = waker;
   thread->other_pid = waker >> 32;
   return 0;

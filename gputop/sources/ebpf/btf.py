@@ -30,7 +30,7 @@ class Btf:
         self._strings = data[head + str_off : head + str_off + str_len]
         self._positions = [-1]
         self._next = 0
-        self._wanted = {self._name(name) for name in names}
+        self._wanted = {self._name(name) for name in names if self.knows(name)}
         self._found: dict[tuple[int, int], int] = {}
 
     def offset(self, structure: str, member: str) -> int:
@@ -47,6 +47,10 @@ class Btf:
         if self._kind(proto) != _FUNC_PROTO:
             raise BtfError(f"{typedef} is no function")
         return self._words[proto + 1] & 0xFFFF
+
+    def knows(self, name: str) -> bool:
+        """Whether anything at all has this name."""
+        return b"\0" + name.encode() + b"\0" in self._strings
 
     def _name(self, name: str) -> int:
         at = self._strings.find(b"\0" + name.encode() + b"\0")
@@ -102,15 +106,20 @@ def task_layout(path: str = VMLINUX) -> dict[str, int]:
     """The macros probes/sched.c wants, for the running kernel; BtfError says what is missing."""
     try:
         with open(path, "rb") as file:
-            btf = Btf(file.read(), "task_struct", "sched_entity", "btf_trace_sched_switch")
+            btf = Btf(file.read(), "task_struct", "sched_entity", "sched_info", "btf_trace_sched_switch")
     except OSError as error:
         raise BtfError(f"{path}: {error.strerror}") from None
     layout = {
         "ID_OFF": btf.offset("task_struct", "pid"),
         "SUM_EXEC_OFF": btf.offset("task_struct", "se") + btf.offset("sched_entity", "sum_exec_runtime"),
+        "STACK_OFF": btf.offset("task_struct", "stack"),
     }
     if btf.offset("task_struct", "tgid") != layout["ID_OFF"] + 4:
         raise BtfError("task_struct.tgid does not follow pid")
+    if btf.knows("sched_info"):  # CONFIG_SCHED_INFO
+        layout["RUN_DELAY_OFF"] = btf.offset("task_struct", "sched_info") + btf.offset("sched_info", "run_delay")
+    if btf.knows("bpf_task_pt_regs"):
+        layout["PT_REGS"] = 1
     if btf.arguments("btf_trace_sched_switch") < 5:
         layout["STATE_OFF"] = _state_offset(btf)
     return layout

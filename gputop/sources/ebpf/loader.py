@@ -75,7 +75,8 @@ def compile_probes(bcc: Any, request: dict[str, Any], layout: dict[str, int]) ->
     """One text, one compilation. Attaches the plain tracepoints where there is no layout."""
     folder = request["probes"]
     os.environ["BCC_KERNEL_SOURCE"] = folder
-    macros = dict(request["sizes"], CPUS=possible_cpus(), SCRAMBLE="0x%xULL" % (random.SystemRandom().getrandbits(64) | 1), **layout)
+    macros = {**request["sizes"], **layout, "CPUS": possible_cpus(), "STACK_BYTES": max(16384, os.sysconf("SC_PAGE_SIZE"))}
+    macros["SCRAMBLE"] = f"0x{random.SystemRandom().getrandbits(64) | 1:x}ULL"
     text = ""
     for name in ("common.h", "sched.c", "cuda.c"):
         with open(os.path.join(folder, name)) as file:

@@ -56,7 +56,8 @@ class SchedReader:
         self._preempts, self._wakeups = _Pairs(maps["preempts"], _preempt), _Pairs(maps["wakeups"], _wakeup)
         self._since: dict[int, int] = {}
         """(tid | pid << 32) -> `since` of the record that was sent last."""
-        self._oncpu: dict[int, int] = {}
+        self._sums: dict[int, tuple[int, int]] = {}
+        """tid -> (on-CPU ns, runnable ns) sent last, of threads sent in every tick."""
         self._histogram_cache: dict[int, tuple[bytes, dict[int, int]]] = {}
         self._graves: list[tuple[int, int]] = []
         """(when to say it is gone, tid), so that a reader that looks twice a second sees its last counts."""
@@ -94,7 +95,7 @@ class SchedReader:
         """Forget those who are in the map no more, and what others had with them."""
         alive = {who & 0xFFFFFFFF for who in ids}
         self._since = {who: since for who, since in self._since.items() if who in ids}
-        self._oncpu = {tid: oncpu for tid, oncpu in self._oncpu.items() if tid in alive}
+        self._sums = {tid: sums for tid, sums in self._sums.items() if tid in alive}
         self._preempts.prune(alive)
         self._wakeups.prune(alive)
 
@@ -112,8 +113,9 @@ class SchedReader:
             sleeping += ns
         elif state == _UNINTERRUPTIBLE:
             uninterruptible += ns
-        if keep:  # the clock counts time a hypervisor stole, the scheduler takes it back at the next switch
-            oncpu = self._oncpu[tid] = max(oncpu, self._oncpu.get(tid, 0))
+        if keep:  # our clock counts time a hypervisor stole; at the next switch the scheduler's own sums take it back
+            before = self._sums.get(tid, (0, 0))
+            oncpu, runnable = self._sums[tid] = max(oncpu, before[0]), max(runnable, before[1])
         hist = self._histogram(tid, histograms)
         return SchedThread(
             tid, pid, oncpu, runnable, preempted, sleeping, uninterruptible, vol, invol, longest, hist, start, _STATES[state], comm
@@ -129,7 +131,7 @@ class SchedReader:
             record = _THREAD.unpack_from(self._dead.values, at)
             comm = self._dead.values[at + _THREAD.size : at + size].split(b"\0")[0].decode(errors="replace")
             threads.append(self._thread(record, turn, histograms, False, comm))
-            self._oncpu.pop(record[11], None)
+            self._sums.pop(record[11], None)
         self._histograms.delete(thread.tid for thread in threads if thread.tid in histograms)
         for thread in threads:
             self._histogram_cache.pop(thread.tid, None)

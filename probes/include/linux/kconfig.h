@@ -39,6 +39,7 @@ typedef unsigned short umode_t;
 #define true 1
 #define false 0
 #define NULL ((void *)0)
+#define offsetof(type, member) __builtin_offsetof(type, member)
 #define PAGE_SHIFT 12
 #define PAGE_SIZE 4096
 #define KERNEL_VERSION(a, b, c) (((a) << 16) + ((b) << 8) + ((c) > 255 ? 255 : (c)))
