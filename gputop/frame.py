@@ -366,7 +366,8 @@ class SchedThread(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One thread as the sched probe counts it: cumulative ns and times, what is still going on counted up to the frame's moment.
 
     ``oncpu_ns`` and ``runnable_ns`` are the scheduler's own sums since the thread was born (as in schedstat); everything else
-    counts from when the probe first saw the thread. Threads of hot processes come in every frame in which they changed, others once a second.
+    counts from when the probe first saw the thread. Threads of hot processes come in every frame in which they changed,
+    others once a second.
     """
 
     tid: int
