@@ -23,6 +23,7 @@ EXAMPLES = """examples:
   gputop stacks                                   everything stalled now
   sudo "$(command -v gputop)" stacks 3821         another user's process, with its kernel stack
   gputop stacks 3821 --duration 10                where its main thread's time goes, by line
+  sudo "$(command -v gputop)" stacks --off-cpu    where trainers and workers wait in the kernel, for 5 s
   gputop stacks 3821 --duration 30 --folded | flamegraph.pl > train.svg
   gputop stacks --speedscope -o stacks.json       for https://www.speedscope.app"""
 
@@ -35,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pids", type=_pid, nargs="*", metavar="PID", help="processes to look at; a trainer stands for itself only")
     parser.add_argument("--native", action="store_true", help="C and C++ frames too: pauses each process for about 20 ms")
     parser.add_argument("--duration", type=_seconds, metavar="S", help="sample the main threads for S seconds (1 to 600), by line")
+    parser.add_argument("--off-cpu", action="store_true", help="with eBPF: kernel stacks in which threads wait, over --duration (5 s)")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one object: stacks, and groups of equal ones")
     form.add_argument("--folded", action="store_true", help="a line a stack, for flame-graph tools")
@@ -44,13 +46,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Take stacks, or sample, and print. 1 where nobody's stack could be read."""
-    if args.native and args.duration:
-        raise UserError("--native pauses a process with each sample: take --duration without it", code=2)
+    if args.native and (args.duration or args.off_cpu):
+        raise UserError("--native is for one set of stacks: take --duration and --off-cpu without it", code=2)
     roles: dict[int, Role] = {}
     waits: dict[int, str] = {}
     pids = list(dict.fromkeys(args.pids))
     if not pids:
         pids, roles, waits = _look()
+    if args.off_cpu:
+        return _watch(args, pids, roles)
     if args.duration:
         return _sample(args, [pid for pid in pids if pid not in roles or roles[pid].kind == "trainer"], roles)
     return _take(args, pids, roles, waits)
@@ -140,6 +144,27 @@ def _sample(args: argparse.Namespace, pids: list[int], roles: dict[int, Role]) -
     elif sampled:
         _write(args, _shares_json(sampled) if args.json else _shares_text(sampled, names))
     return 0 if sampled else 1
+
+
+def _watch(args: argparse.Namespace, pids: list[int], roles: dict[int, Role]) -> int:
+    import msgspec
+
+    from gputop.sources import Unavailable
+    from gputop.stacks import offcpu
+    from gputop.stacks.lines import offcpu_lines
+
+    try:
+        found = offcpu.watch(pids, args.duration or offcpu.DURATION_S)
+    except Unavailable as error:
+        raise UserError(f"{error.reason}; {error.remedy}" if error.remedy else error.reason) from None
+    if args.folded or args.speedscope:
+        _write_weighted(args, offcpu.weigh(found.stacks), "nanoseconds")
+    elif args.json:
+        _write(args, msgspec.json.encode({"schema": 1, "off_cpu": found}).decode() + "\n")
+    else:
+        names = {pid: roles[pid].label if pid in roles else f"process {pid}" for pid in pids}
+        _write(args, "\n".join(line.text for line in offcpu_lines(found, names)) + "\n")
+    return 0
 
 
 def _shares_text(sampled: dict[int, list[Weighted]], names: dict[int, str]) -> str:

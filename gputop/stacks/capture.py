@@ -98,9 +98,8 @@ def _side_by_side(pids: list[int], order: _Order) -> dict[int, list[Stack]]:
 
 
 def _process(pid: int, order: _Order) -> list[Stack]:
-    try:
-        main = kernel.read_thread(pid, pid, order.root)
-    except kernel.Gone:
+    main = kernel.look(pid, pid, order.root)
+    if main is None:
         return [_failed(pid, "gone: the process ended", order)]
     if main.state in "ZX":
         return [_failed(pid, kernel.STATES[main.state], order, main)]
@@ -148,22 +147,16 @@ def _paused_dump(pid: int, order: _Order) -> list[PythonThread]:
 
 def _unstoppable(pid: int, root: str) -> str:
     """Why no thread of it may be stopped with ptrace now, empty where all may."""
-    base = os.path.join(root, "proc", str(pid), "task")
-    try:
-        states = {tid: kernel.read_thread(pid, int(tid), root).state for tid in os.listdir(base)}
-    except (OSError, kernel.Gone):
-        return ""
-    stuck = next((f"thread {tid} is in state {state}" for tid, state in states.items() if state in _UNSTOPPABLE), "")
-    return f"cannot be paused for native frames: {stuck}" if stuck else ""
+    views = (kernel.look(pid, tid, root) for tid in kernel.thread_list(pid, root))
+    stuck = next((view for view in views if view is not None and view.state in _UNSTOPPABLE), None)
+    return f"cannot be paused for native frames: thread {stuck.tid} is in state {stuck.state}" if stuck else ""
 
 
 def _let_go_on(pid: int, root: str) -> None:
     """py-spy, killed between attach and detach, can leave its target stopped; it was not before, so it is ours to continue."""
-    try:
-        if kernel.read_thread(pid, pid, root).state == "T":
-            os.kill(pid, signal.SIGCONT)
-    except (kernel.Gone, OSError):
-        return
+    view = kernel.look(pid, pid, root)
+    if view is not None and view.state == "T":
+        os.kill(pid, signal.SIGCONT)
 
 
 def _reason(pid: int, error: Unreadable, order: _Order) -> str:
@@ -193,10 +186,7 @@ def _which_python(pid: int, root: str) -> str:
 
 
 def _view(pid: int, tid: int | None, order: _Order) -> kernel.KernelView | None:
-    try:
-        return None if tid is None else kernel.read_thread(pid, tid, order.root)
-    except kernel.Gone:
-        return None
+    return None if tid is None else kernel.look(pid, tid, order.root)
 
 
 def _stack(pid: int, thread: PythonThread, view: kernel.KernelView | None, order: _Order) -> Stack:

@@ -7,6 +7,7 @@ opens or stats the files a process uses, so a dead network mount cannot hang the
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from dataclasses import field
 
@@ -89,6 +90,22 @@ def read_thread(pid: int, tid: int, root: str = "/") -> KernelView:
     )
 
 
+def look(pid: int, tid: int, root: str = "/") -> KernelView | None:
+    """The thread as the kernel shows it now, None where it has ended."""
+    try:
+        return read_thread(pid, tid, root)
+    except Gone:
+        return None
+
+
+def thread_list(pid: int, root: str = "/") -> list[int]:
+    """Its thread ids, none where it has ended."""
+    try:
+        return [int(name) for name in os.listdir(os.path.join(root, "proc", str(pid), "task"))]
+    except OSError:
+        return []
+
+
 def _try(path: str, part: str, missing: dict[str, str]) -> str:
     try:
         return read_file(path)
@@ -125,7 +142,12 @@ def _symbol(text: str) -> str:
 
 def _parse_stack(text: str) -> tuple[str, ...]:
     """``[<0>] folio_wait_bit_common+0x136/0x330`` lines -> function names, innermost first, without how the kernel was entered."""
-    names = (_symbol(line.rpartition("] ")[2].partition("+")[0]) for line in text.splitlines())
+    return in_kernel(line.rpartition("] ")[2].partition("+")[0] for line in text.splitlines())
+
+
+def in_kernel(symbols: Iterable[str]) -> tuple[str, ...]:
+    """Kernel functions as they are shown: without the compiler's suffixes and without how the kernel was entered."""
+    names = (_symbol(symbol) for symbol in symbols)
     return tuple(name for name in names if name and not name.startswith(_WAY_IN))[:MAX_KERNEL_FRAMES]
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from typing import NamedTuple
 
 from gputop.stacks.capture import StackSet
@@ -13,6 +15,10 @@ from gputop.stacks.group import Member
 from gputop.stacks.sampling import LineShare
 from gputop.stacks.source_line import read_lines
 from gputop.text import clean
+
+if TYPE_CHECKING:
+    from gputop.stacks.offcpu import OffCpu
+    from gputop.stacks.offcpu import OffCpuStack
 
 _MEMBERS_SHOWN = 12
 _KERNEL_SHOWN = 6
@@ -61,6 +67,28 @@ def share_lines(pid: int, shares: Sequence[LineShare], most: int = 15) -> list[T
         lines.append(TextLine("own", f"{100 * share.share:5.1f} %  {clean(share.place):<24} {doing:<36} {source}".rstrip()))
     rest = sum(share.share for share in shares[most:])
     return [*lines, TextLine("frame", f"{100 * rest:5.1f} %  {len(shares) - most} more lines")] if rest else lines
+
+
+def offcpu_lines(found: OffCpu, names: Mapping[int, str], most: int = 8) -> list[TextLine]:
+    """Where each process's main thread was while it was not on a CPU, longest first; its other threads are left out."""
+    lines: list[TextLine] = []
+    for pid, name in names.items():
+        mine = [one for one in found.stacks if one.tid == pid]
+        away = sum(one.ns for one in mine) / 1e9 / found.seconds
+        share = f"{100 * min(1.0, away):.0f} % of {found.seconds:.1f} s"
+        lines.append(TextLine("title", clean(f"{name} ({pid}): main thread off the CPU {share}")))
+        lines += [TextLine("wait" if one.why == "preempted" else "kernel", _departure(one, found.seconds)) for one in mine[:most]]
+        lines.append(TextLine("blank", ""))
+    if found.lost:
+        lines.append(TextLine("error", f"{found.lost} waits found no room in the probe's maps and are not in these sums"))
+    return lines
+
+
+def _departure(one: OffCpuStack, seconds: float) -> str:
+    what = ["ready to run, had no CPU"] if one.why == "preempted" else []
+    what += [_chain(one.frames)] if one.frames else []
+    times = f"{one.times:>6} times" if one.times else "  lasts still"
+    return clean(f"{100 * one.ns / 1e9 / seconds:5.1f} %  {one.why:<16}{times:<14}{': '.join(what)}")
 
 
 def _lines(one: Group, depth: int) -> list[TextLine]:

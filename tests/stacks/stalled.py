@@ -22,6 +22,12 @@ def sleeping(_):
     time.sleep(600)
 
 
+def ticking(_):
+    say_ready()
+    while True:
+        time.sleep(0.01)
+
+
 def locked(_):
     lock = multiprocessing.Lock()
     lock.acquire()

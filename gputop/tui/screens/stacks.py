@@ -28,7 +28,7 @@ MEANINGS = {
     "title": "title", "members": "dim", "wait": "warn", "own": "accent", "frame": "", "source": "good", "kernel": "dim",
     "error": "crit", "note": "dim", "blank": "",
 }  # fmt: skip
-_KEYS = "r again  n native  t time by line  c copy  w write  f folded  Esc close"
+_KEYS = "r again  n native  t time by line  o off-CPU  c copy  w write  f folded  Esc close"
 
 
 class StacksScreen(Box):
@@ -38,6 +38,7 @@ class StacksScreen(Box):
         Binding("r", "take(False)", "again"),
         Binding("n", "take(True)", "with native frames (pauses each process for about 20 ms)"),
         Binding("t", "sample", "where the main thread's time goes, by line"),
+        Binding("o", "off_cpu", "where threads wait in the kernel, with eBPF"),
         Binding("c", "copy", "copy"),
         Binding("w", "write('txt')", "write to a file"),
         Binding("f", "write('folded')", "write for flame-graph tools"),
@@ -144,6 +145,25 @@ class StacksScreen(Box):
             name = self._roles[pid].label if pid in self._roles else f"process {pid}"
             shown += [TextLine("title", f"{name} ({pid})"), *share_lines(pid, by_line(weighted)), TextLine("blank", "")]
         return self.Taken(f"where {SAMPLE_S:.0f} s of the main thread went, by line", shown, ())
+
+    def action_off_cpu(self) -> None:
+        """Kernel stacks of what the chosen processes wait in, summed over some seconds."""
+        if self.gputop.is_remote:
+            self._say("processes of another machine: run `gputop stacks --off-cpu` there")
+            return
+        pids = self._wanted()
+        self._start("watching where they leave the CPU for 5 s …", lambda: self._watched(pids))
+
+    def _watched(self, pids: list[int]) -> Taken:
+        from gputop.sources import Unavailable
+        from gputop.stacks import offcpu
+        from gputop.stacks.lines import offcpu_lines
+
+        names = {pid: self._roles[pid].label if pid in self._roles else f"process {pid}" for pid in pids}
+        try:
+            return self.Taken("where main threads waited in the kernel", offcpu_lines(offcpu.watch(pids), names), ())
+        except Unavailable as error:
+            return self.Taken("off-CPU stacks need eBPF", [TextLine("error", f"{error.reason}; {error.remedy}")], ())
 
     def _start(self, saying: str, work: Callable[[], Taken]) -> None:
         """Do ``work`` in a thread that nothing waits for."""

@@ -1,0 +1,79 @@
+"""Off-CPU kernel stacks of real processes, and how they are shown."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+
+import pytest
+
+from gputop.sources import Unavailable
+from gputop.stacks import kernel
+from gputop.stacks import offcpu
+from gputop.stacks.folded import to_folded
+from gputop.stacks.lines import offcpu_lines
+from gputop.stacks.offcpu import OffCpu
+from gputop.stacks.offcpu import OffCpuStack
+from tests.require import require
+from tests.stacks.conftest import Target
+from tests.stacks.conftest import until
+from tests.stacks.test_command import gputop
+
+Start = Callable[..., Target]
+
+
+def sleeping_in(pid: int, call: str) -> bool:
+    view = kernel.look(pid, pid)
+    return view is not None and call in view.syscall
+
+
+def test_waits_are_summed_and_one_that_outlasts_the_watch_is_there_too(start: Start) -> None:
+    require("ebpf")
+    ticking, asleep = start("ticking").pid, start("waiting_for_pipe").pid
+    until(lambda: sleeping_in(asleep, "read"))
+    found = offcpu.watch([ticking, asleep], 1.0)
+    assert found.lost == 0
+    assert 0.9 < found.seconds < 5
+    short = [one for one in found.stacks if one.pid == ticking and any("nanosleep" in name for name in one.frames)]
+    assert sum(one.times for one in short) > 20
+    assert all(one.why == "sleeping" and one.frames[0] not in ("schedule", "__schedule") for one in short)
+    assert 0.1e9 < sum(one.ns for one in short) < found.seconds * 1.1e9
+    (long,) = [one for one in found.stacks if one.pid == asleep]
+    assert (long.times, long.ns, long.why) == (0, round(found.seconds * 1e9), "sleeping")
+    assert any("pipe" in name for name in long.frames)
+
+
+def test_the_command_gives_text_json_and_folded(start: Start) -> None:
+    require("ebpf")
+    pid = str(start("ticking").pid)
+    text = gputop(pid, "--off-cpu", "--duration", "1")
+    assert text.returncode == 0, text.stderr
+    assert f"process {pid} ({pid}): main thread off the CPU" in text.stdout
+    assert "nanosleep" in text.stdout
+    answer = json.loads(gputop(pid, "--off-cpu", "--duration", "1", "--json").stdout)
+    assert answer["off_cpu"]["stacks"][0]["pid"] == int(pid)
+    assert f"sleeping {pid};" in gputop(pid, "--off-cpu", "--duration", "1", "--folded").stdout
+
+
+def test_without_privilege_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offcpu.access, "capabilities", lambda _root="/": 0)
+    with pytest.raises(Unavailable, match="needs root"):
+        offcpu.watch([os.getpid()], 1.0)
+
+
+def test_lines_speak_of_main_threads_and_of_what_is_lost() -> None:
+    found = OffCpu(
+        (
+            OffCpuStack(7, 8, "sleeping", 2_000_000_000, 0, ("futex_wait",)),
+            OffCpuStack(7, 7, "uninterruptible", 1_000_000_000, 311, ("folio_wait_bit_common", "filemap_read")),
+            OffCpuStack(7, 7, "preempted", 500_000_000, 9, ()),
+        ),
+        2.0, 3,
+    )  # fmt: skip
+    texts = [line.text for line in offcpu_lines(found, {7: "worker 0"})]
+    assert texts[0] == "worker 0 (7): main thread off the CPU 75 % of 2.0 s"
+    assert texts[1].split(maxsplit=5) == ["50.0", "%", "uninterruptible", "311", "times", "folio_wait_bit_common ← filemap_read"]
+    assert texts[2].endswith("ready to run, had no CPU")
+    assert texts[-1].startswith("3 waits found no room")
+    assert to_folded(offcpu.weigh(found.stacks[1:2])) == "uninterruptible 7;filemap_read;folio_wait_bit_common 1000000000\n"
