@@ -29,6 +29,8 @@ from gputop.sources import Unavailable
 KEY_EVERY_NS = 10_000_000_000
 REOPEN_EVERY_NS = 5_000_000_000
 COST_EVERY_NS = 1_000_000_000
+BEHIND_DRIVER_NS = 8_000_000
+"""How far our beat lies behind that of NVML's threads: when we begin, most of them are done and need the interpreter no more."""
 
 REGISTRY = (
     ("procfs", "gputop.sources.procfs", "ProcfsSource"),
@@ -95,7 +97,7 @@ class Collector:
         """Beat until stopped, or for ``ticks`` ticks. What the sink raises ends it."""
         interval = self.settings.interval_ns
         deadline = time.monotonic_ns()
-        deadline -= deadline % interval
+        deadline += min(BEHIND_DRIVER_NS, interval // 8) - deadline % interval
         last_sent, seq, key_due, raised = deadline, 0, 0, False
         try:
             while not self._stopping and (ticks is None or seq < ticks):

@@ -78,6 +78,9 @@ class Tier:
         self.epoch = epoch
 
 
+_APART_NS = 600_000
+
+
 class WatchedGpu:
     """GPU ``index``: its lanes append to ``reports``, the collector's thread takes from there."""
 
@@ -93,7 +96,8 @@ class WatchedGpu:
         self._mig = False
         # Slow ticks fall between quick ones, and each GPU's into another tenth of the second.
         phase_ns = (index % 10) * (SECOND // 10) + SECOND // 20
-        self.fast = Tier(Lane(f"nvml-{index}", interval_ns, 0, self._fast_tick, stop))
+        # Calls that return at once would only hand the interpreter's lock to and fro if all GPUs were asked at the same moment.
+        self.fast = Tier(Lane(f"nvml-{index}", interval_ns, index % 8 * min(_APART_NS, interval_ns // 16), self._fast_tick, stop))
         self.slow = Tier(Lane(f"nvml-{index}-slow", SECOND, phase_ns, self._slow_tick, stop))
         self.tiers = (self.fast, self.slow)
 

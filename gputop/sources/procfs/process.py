@@ -20,6 +20,9 @@ from gputop.sources.procfs.waits import Waits
 
 COLD_SHARE = 0.5
 """Of all descriptors, so much at most goes to processes that are read once a second."""
+LOOKS_PER_S = 5
+"""State, switches and waits of hot processes; their CPU time and run delay are read in every tick."""
+IO_PER_S = 2
 _UNREAD = parse.Stat(b"", "", 0, False, 0, 0, 0, 0, 0, 0, 0, b"", 0, 0)
 
 
@@ -31,7 +34,7 @@ class Process:
     """
 
     __slots__ = (
-        "_io", "_io_bytes", "_noticed", "_sched", "_sched_data", "_sched_numbers", "_stat", "_stat_data", "_status", "_switches",
+        "_io", "_io_bytes", "_noticed", "_ran", "_sched", "_sched_data", "_sched_numbers", "_stat", "_stat_data", "_status", "_switches",
         "_threads", "_wait", "_waits", "folder", "identity", "pid", "sample", "slot", "stat",
     )  # fmt: skip
 
@@ -47,6 +50,7 @@ class Process:
         self._status = KeptFile(folder + "status", 16_384, pool, COLD_SHARE)
         self._io = KeptFile(folder + "io", 512, pool, COLD_SHARE)
         self._stat_data = self._sched_data = b""
+        self._ran = True
         self._sched_numbers: tuple[int | None, int | None, int | None] = (None, None, None)
         self._switches: tuple[int | None, int | None] = (None, None)
         self._io_bytes: tuple[int | None, int | None, int | None] = (None, None, None)
@@ -62,27 +66,46 @@ class Process:
     def read(self, tick: Tick, hot: bool, full: bool) -> bool:
         """Take a sample, per thread where ``hot``; whether it has become another program since the last one.
 
-        A process of one thread that did not run has the same counters as before: unless ``full`` they are restated.
+        On-CPU time and run delay are read every time. The rest of a hot process is looked at `LOOKS_PER_S` times a second and
+        restated in between. A process of one thread that did not run has the same counters as before: unless ``full``
+        they are restated too.
         """
         t_ns = time.monotonic_ns()
-        sched_data = self._sched.read()
         before = self.stat
-        ran = sched_data != self._sched_data or not sched_data
-        resting = not ran and before.num_threads == 1 and (before.kthread or not full)
-        stat = before if resting else self._read_stat()
-        if ran:
-            self._take_run(sched_data)
-        if ran or stat.num_threads > 1:
-            self._read_io()
+        self._read_sched()
+        look = not hot or self._threads is None or tick.looks_at(self.slot, LOOKS_PER_S)
+        if look and (self._ran or before.num_threads != 1 or (full and not before.kthread)):
+            self._read_stat()
+        stat = self.stat
         threads: list[ThreadSample] = []
+        if look:
+            self._look(tick, hot, before)
         if hot:
-            self._read_wait(ran or stat.state != before.state, stat.state)
-            threads = self._read_threads(tick, stat)
+            threads = self._read_threads(tick, stat, look)
         self.sample = self._sample(tick, t_ns, stat, threads, hot)
         # A kworker's name is what it works on at the moment.
         return stat.stack != before.stack or (stat.comm != before.comm and not before.kthread)
 
-    def _read_stat(self) -> parse.Stat:
+    def _read_sched(self) -> None:
+        data = self._sched.read()
+        if data != self._sched_data or not data:
+            self._ran = True
+            self._sched_data = data
+            if data:
+                self._sched_numbers = parse.schedstat(data)
+
+    def _look(self, tick: Tick, hot: bool, before: parse.Stat) -> None:
+        """Status is read after schedstat: should it run in between, the next schedstat differs and status is read again."""
+        ran, self._ran = self._ran, False
+        if ran:
+            status = self._status.read()
+            self._switches = parse.switches(status) if status else (None, None)
+        if (ran or self.stat.num_threads > 1) and (not hot or tick.looks_at(self.slot, IO_PER_S)):
+            self._read_io()
+        if hot:
+            self._read_wait(ran or self.stat.state != before.state, self.stat.state)
+
+    def _read_stat(self) -> None:
         data = self._stat.read()
         if data != self._stat_data:
             stat = parse.stat(data)
@@ -91,15 +114,6 @@ class Process:
             self._stat_data, self.stat = data, stat
         elif not data:
             raise ValueError(self._stat.reason)
-        return self.stat
-
-    def _take_run(self, data: bytes) -> None:
-        """Status is read after schedstat: should it run in between, the next schedstat differs and status is read again."""
-        self._sched_data = data
-        if data:
-            self._sched_numbers = parse.schedstat(data)
-        status = self._status.read()
-        self._switches = parse.switches(status) if status else (None, None)
 
     def _read_io(self) -> None:
         data = self._io.read()
@@ -113,10 +127,10 @@ class Process:
         elif changed or self._wait[0] == RUNNING:
             self._wait = self._waits.read(state)
 
-    def _read_threads(self, tick: Tick, stat: parse.Stat) -> list[ThreadSample]:
+    def _read_threads(self, tick: Tick, stat: parse.Stat, look: bool) -> list[ThreadSample]:
         if self._threads is None:
             self._threads = Threads(self.folder, self.pid, self._stat.pool)
-        threads = self._threads.read(tick, stat.num_threads)
+        threads = self._threads.read(tick, stat.num_threads, look)
         oncpu, delay, slices = self._sched_numbers
         if oncpu is not None and delay is not None and slices is not None:
             threads.insert(0, ThreadSample(self.pid, oncpu, delay, slices, stat.state, *self._switches))

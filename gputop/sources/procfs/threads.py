@@ -32,7 +32,7 @@ _STATE_EVERY = 5
 class Thread:
     """One thread. While its schedstat stays the same it has not left or got a CPU, so its switches are the same too."""
 
-    __slots__ = ("_data", "_sched", "_stat", "_status", "comm", "idle", "looks", "resting", "sample", "tid")
+    __slots__ = ("_data", "_sched", "_stale", "_stat", "_status", "comm", "idle", "looks", "resting", "sample", "tid")
 
     def __init__(self, folder: str, tid: int, pool: Descriptors) -> None:
         base = f"{folder}task/{tid}/"
@@ -43,29 +43,40 @@ class Thread:
         self.resting = False
         self.sample: ThreadSample | None = None
         self._data = b""
+        self._stale = False
+        """Its numbers changed after the last look."""
         self._sched = KeptFile(base + "schedstat", 128, pool)
         self._stat = KeptFile(base + "stat", 1024, pool)
         self._status = KeptFile(base + "status", 16_384, pool)
 
-    def read(self, tick: Tick) -> ThreadSample | None:
-        """Its sample, None where the kernel keeps no schedstat. Raises ProcessLookupError when it has ended."""
+    def read(self, tick: Tick, look: bool) -> ThreadSample | None:
+        """Its sample, with state and switches as of the last ``look``; None where the kernel keeps no schedstat.
+
+        Raises ProcessLookupError when it has ended.
+        """
         data = self._sched.read()
         sample = self.sample
         if data != self._data or sample is None:
             self.idle = 0
-            return self._read_changed(data, tick)
+            return self._read_changed(data, tick, look or sample is None)
         self.idle += 1
+        if not look:
+            return sample
+        if self._stale:
+            return self._read_changed(data, tick, look)
         # It may have been woken and wait for a CPU: run delay is booked when the wait is over, only the state tells before.
         if sample.state == "R" or sample.state is None or not (tick.number + self.tid) % _STATE_EVERY:
             return self._read_state(sample)
         return sample
 
-    def _read_changed(self, data: bytes, tick: Tick) -> ThreadSample | None:
+    def _read_changed(self, data: bytes, tick: Tick, look: bool) -> ThreadSample | None:
         if not data:
             return None
         oncpu, delay, slices = parse.schedstat(data)
-        state, vol, invol = None, None, None
-        if tick.statuses > 0:
+        before = self.sample
+        state, vol, invol = (before.state, before.vol, before.invol) if before and not look else (None, None, None)
+        self._stale = not look
+        if look and tick.statuses > 0:
             tick.statuses -= 1
             status = self._status.read()
             state, (vol, invol) = parse.status_state(status), parse.switches(status)
@@ -104,17 +115,17 @@ class Threads:
         self._woke = False
         self.infos: list[ThreadInfo] = []
 
-    def read(self, tick: Tick, count: int) -> list[ThreadSample]:
+    def read(self, tick: Tick, count: int, look: bool) -> list[ThreadSample]:
         """Samples of those read in this tick. ``count`` is what stat says: it tells when to list them again."""
         self._list_if_due(tick, count)
-        samples = [sample for thread in self._due(tick) if (sample := self._read(thread, tick)) is not None]
+        samples = [sample for thread in self._due(tick) if (sample := self._read(thread, tick, look)) is not None]
         if self._lost or self._woke or (self._resting and not (tick.number + self._main) % RESTING_AFTER):
             self._sort()
         return samples
 
-    def _read(self, thread: Thread, tick: Tick) -> ThreadSample | None:
+    def _read(self, thread: Thread, tick: Tick, look: bool) -> ThreadSample | None:
         try:
-            sample = thread.read(tick)
+            sample = thread.read(tick, look)
         except ProcessLookupError:
             self._lost = True
             self._known.pop(thread.tid, None)

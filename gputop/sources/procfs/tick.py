@@ -22,3 +22,7 @@ class Tick:
     delays: bool = True
     """Whether the kernel accounts delays (kernel.task_delayacct)."""
     statuses: int = STATUSES
+
+    def looks_at(self, slot: int, per_s: int) -> bool:
+        """Whether something done ``per_s`` times a second, evenly over the ``slot``s, is due in this tick."""
+        return self.key or not (self.number + slot) % max(1, self.per_second // per_s)
