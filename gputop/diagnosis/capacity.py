@@ -27,9 +27,11 @@ def _capacity(job: JobFacts, facts: Facts) -> Capacity:
     allowed = frozenset().union(*(cpusets.parse(text) & host for text in lists)) or host
     inside = sum(1.0 - busy[cpu] for cpu in allowed if cpu in busy)
     procs = (job.trainer, *job.workers)
+    pinned = len(allowed) < len(host)
+    taken = sum(taker.cores for taker in facts.takers if not pinned or taker.cpu is None or taker.cpu in allowed)
     strangers = sum(taker.preempted_s for taker in facts.takers)
     return Capacity(
-        allowed, host, inside, sum(1.0 - share for share in busy.values()) - inside, sum(taker.cores for taker in facts.takers),
+        allowed, host, inside, sum(1.0 - share for share in busy.values()) - inside, taken,
         sum(proc.cpu_s / proc.seconds + proc.runnable for proc in procs),
         min(1.0, strangers / facts.waited_s) if facts.probed and facts.waited_s > 0.0 else None,
     )  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from gputop.board import Board
 from gputop.diagnosis import chain
 from gputop.diagnosis import intensity
@@ -16,8 +18,12 @@ from gputop.diagnosis.model import Verdict
 from gputop.diagnosis.symptoms import Standing
 from gputop.diagnosis.symptoms import judge_job
 from gputop.diagnosis.symptoms import without_job
+from gputop.diagnosis.window import WINDOW_NS
 from gputop.diagnosis.window import Window
+from gputop.frame import Frame
 from gputop.roles import Role
+
+MIDDLE_NS = WINDOW_NS // 2
 
 
 class Engine:
@@ -30,6 +36,8 @@ class Engine:
         self.facts: Facts | None = None
         self._window = Window()
         self._incidents = Incidents()
+        self._pending: dict[int, deque[tuple[int, float, float]]] = {}
+        """Per trainer (t_ns, GPU seconds, lost ones), not booked yet."""
         self._unix_offset_ns = 0
 
     @property
@@ -41,6 +49,13 @@ class Engine:
     def incidents(self) -> list[Incident]:
         """All so far, oldest first; those that last have no end."""
         return self._incidents.all
+
+    def look(self, frame: Frame) -> None:
+        """Optional, for every frame between two feeds: more samples of what the processes wait for, at a few microseconds each.
+
+        Without the probes these samples are all there is to tell one sleep from another.
+        """
+        self._window.look(frame)
 
     def feed(self, board: Board) -> None:
         """Take in the board as it stands. Feeding the same moment twice changes nothing."""
@@ -61,13 +76,26 @@ class Engine:
     def _judge(self, job: JobFacts, facts: Facts, seconds: float) -> Standing:
         chain.set_pools(job, facts.t_ns)
         standing = judge_job(job, facts)
+        due = self._due(job, facts.t_ns, seconds)
+        if due is not None and not standing.warming_up:
+            self.ledger.add(*due, standing.shares)
+            standing.lost_s = due[1]
+        return standing
+
+    def _due(self, job: JobFacts, t_ns: int, seconds: float) -> tuple[float, float] | None:
+        """GPU seconds, in all and lost, that may be booked now: those in the middle of the window, which tells best of them."""
         known = [gpu for gpu in job.gpus if gpu.util_now is not None]
+        if not known:
+            return None
         waste = sum(job.waste.values())
         lost_s = sum(min(1.0, 1.0 - (gpu.util_now or 0.0) + waste) for gpu in known) * seconds
-        if not standing.warming_up:
-            self.ledger.add(len(known) * seconds, lost_s, standing.shares)
-        standing.lost_s = lost_s if known else None
-        return standing
+        pending = self._pending.setdefault(job.trainer.pid, deque())
+        pending.append((t_ns, len(known) * seconds, lost_s))
+        total = lost = 0.0
+        while pending and pending[0][0] <= t_ns - MIDDLE_NS:
+            _t_ns, part, lost_part = pending.popleft()
+            total, lost = total + part, lost + lost_part
+        return total, lost
 
     def explain(self) -> dict[str, object]:
         """What was found over the whole stream, in the shape of DESIGN.md §6; ready for JSON."""

@@ -149,6 +149,8 @@ class Taker:
     cores: float
     preempted_s: float = 0.0
     """Seconds it ran while a worker or trainer was runnable on that CPU (probe)."""
+    cpu: int | None = None
+    """The CPU it was last seen on."""
     info: ProcInfo | None = None
 
 

@@ -14,6 +14,8 @@ from gputop.diagnosis.model import ProcState
 
 DATA_WAIT = 0.15
 """A trainer that waits for data for less than this share of the window is not waiting (TraceML warns from 10 %, critical from 20 %)."""
+FLAT_OUT = 0.75
+"""Workers that are ahead for no more than the rest of the window work flat out."""
 NOT_FREE = 0.25
 """A worker kept from running for this share of the window is not running freely."""
 THROTTLED_PERIODS = 0.1
@@ -95,8 +97,9 @@ def _data_wait(job: JobFacts) -> tuple[float, float]:
     if job.data_woken_by_workers is not None:
         sure = max(sure, job.data_woken_by_workers)
     vague = sum(kinds.get(kind, 0.0) for kind in (waits.LOCK, waits.PIPE, waits.POLL, waits.UNKNOWN))
+    sure = max(sure, _beside_gpu_waits(job, sure))
     if sure >= DATA_WAIT or vague < DATA_WAIT:
-        return min(1.0, max(sure, _beside_gpu_waits(job, sure))), 1.0
+        return min(1.0, sure), 1.0
     limit = vague if loss is None else min(vague, loss)
     return (max(sure, limit), 0.6) if _loaders_at_work(job) else (sure, 0.6)
 
@@ -104,13 +107,16 @@ def _data_wait(job: JobFacts) -> tuple[float, float]:
 def _beside_gpu_waits(job: JobFacts, sure: float) -> float:
     """Few samples misjudge how sleep divides between the GPU and the queue, but a wait for the GPU ends with the GPU's work.
 
-    So where the queue was met in a fair part of the samples, the sleep that the GPU's work cannot hold is the queue's.
+    So the sleep that the GPU's work cannot hold is the queue's, where the queue was met in a fair part of the samples, or where
+    the workers are hardly ever ahead: then the trainer takes every batch as it comes.
     """
     kinds = job.trainer.kinds
     waited = sum(kinds.get(kind, 0.0) for kind in _GPU_WAITS)
-    if job.idle is None or job.calls is not None or sure < 0.25 * (sure + waited):
+    if job.idle is None or job.calls is not None or waited <= 0.0:
         return 0.0
-    return sure + max(0.0, waited - (1.0 - job.idle))
+    owing = 1.0 - sum(worker.kinds.get(waits.QUEUE, 0.0) for worker in job.workers) / len(job.workers)
+    met = sure >= 0.25 * (sure + waited)
+    return sure + max(0.0, waited - (1.0 - job.idle)) if met or owing >= FLAT_OUT else 0.0
 
 
 def _loaders_at_work(job: JobFacts) -> bool:

@@ -72,7 +72,7 @@ class TakerTrack:
             cores = 0.0 if pid in roles or len(stranger.samples) < 2 else _cores(stranger, board.t_ns, pid in board.procs)
             if cores >= LEAST_CORES:
                 kept = max(0, after.get(pid, 0) - before.get(pid, 0)) / 1e9
-                found.append(Taker(pid, stranger.name, cores, kept, stranger.info))
+                found.append(Taker(pid, stranger.name, cores, kept, stranger.samples[-1].processor, stranger.info))
         found.sort(key=lambda taker: -taker.cores)
         del found[MOST:]
         return found

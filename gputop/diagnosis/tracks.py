@@ -34,13 +34,19 @@ _STANDING = (
 class ProcTrack:
     """One trainer or worker."""
 
-    __slots__ = ("first_seen_ns", "kinds", "moved_ns", "samples", "sched")
+    __slots__ = ("between", "first_seen_ns", "kinds", "moved_ns", "samples", "sched")
 
     def __init__(self, sample: ProcSample, sched: SchedThread | None) -> None:
         self.first_seen_ns = self.moved_ns = sample.t_ns
         self.samples = deque([sample])
-        self.kinds = deque([waits.wait_kind(sample)])
+        self.kinds: deque[list[str]] = deque([[waits.wait_kind(sample)]])
+        """What each sample met it at, and those between it and the one before."""
         self.sched = deque([sched])
+        self.between: list[str] = []
+
+    def look(self, sample: ProcSample) -> None:
+        """A sample between two feeds: only what it waits for is kept."""
+        self.between.append(waits.wait_kind(sample))
 
     def push(self, sample: ProcSample, sched: SchedThread | None, oldest_ns: int) -> None:
         """Add a newer sample and drop those that ended before ``oldest_ns``, but for one to difference with."""
@@ -50,7 +56,8 @@ class ProcTrack:
         if (sample.vol, sample.invol, sample.oncpu_ns) != (last.vol, last.invol, last.oncpu_ns):
             self.moved_ns = sample.t_ns
         self.samples.append(sample)
-        self.kinds.append(waits.wait_kind(sample))
+        self.kinds.append(self.between or [waits.wait_kind(sample)])
+        self.between = []
         self.sched.append(sched)
         while len(self.samples) > 2 and self.samples[1].t_ns <= oldest_ns:
             self.samples.popleft()
@@ -64,7 +71,7 @@ class ProcTrack:
         run, runnable = self._counters(ns)
         kinds, measured = self._sleep_kinds(ns, max(0.0, 1.0 - run - runnable))
         return ProcFacts(
-            older, newer, info, role, run, runnable, kinds, all(kind == waits.ONCPU for kind in self.kinds), measured,
+            older, newer, info, role, run, runnable, kinds, self._always_on_cpu(), measured,
             self.first_seen_ns, (newer.t_ns - self.moved_ns) / 1e9,
         )  # fmt: skip
 
@@ -76,16 +83,17 @@ class ProcTrack:
             return min(1.0, max(0, ticks) / ns), 0.0
         run = min(1.0, max(0, newer.oncpu_ns - older.oncpu_ns) / ns)
         wait = max(0, newer.run_delay_ns - older.run_delay_ns) / ns
-        if run + wait < 0.01 and all(kind == waits.ONCPU for kind in self.kinds) and len(self.kinds) > 2:
+        if run + wait < 0.01 and len(self.kinds) > 2 and self._always_on_cpu():
             wait = 1.0  # never off the run queue and never on a CPU: the delay is booked only when it gets one
         return run, min(1.0 - run, wait)
 
     def _sleep_kinds(self, ns: int, sleep: float) -> tuple[dict[str, float], bool]:
         """Spread the sleep over the kinds that were sampled, the uninterruptible part by the probe where it ran."""
         counts: dict[str, int] = {}
-        for kind in list(self.kinds)[1:] or self.kinds:
-            if kind != waits.ONCPU:
+        for met in list(self.kinds)[1:] or self.kinds:
+            for kind in met:
                 counts[kind] = counts.get(kind, 0) + 1
+        counts.pop(waits.ONCPU, None)
         probed = self._uninterruptible(ns)
         if probed is None:
             return _spread(sleep, counts or self._unsampled()), False
@@ -101,6 +109,9 @@ class ProcTrack:
         if first is None or last is None or last.uninterruptible_ns < first.uninterruptible_ns:
             return None
         return (last.uninterruptible_ns - first.uninterruptible_ns) / ns
+
+    def _always_on_cpu(self) -> bool:
+        return all(kind == waits.ONCPU for met in self.kinds for kind in met)
 
     def _unsampled(self) -> dict[str, int]:
         """Every sample met it running, so its sleeps were short: on the disk if it read from one."""

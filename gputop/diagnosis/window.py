@@ -22,6 +22,7 @@ from gputop.diagnosis.tracks import ProcTrack
 from gputop.diagnosis.tracks import gpu_pids
 from gputop.frame import CgroupSample
 from gputop.frame import CudaCall
+from gputop.frame import Frame
 from gputop.rates import cgroup_rates
 from gputop.rates import counter_per_s
 from gputop.roles import Role
@@ -90,6 +91,13 @@ class Window:
         self._host.push(board, oldest)
         self._takers.push(board, self.roles, oldest)
         return True
+
+    def look(self, frame: Frame) -> None:
+        """What the processes of the window wait for in a frame between two pushes."""
+        for sample in frame.procs:
+            track = self._procs.get(sample.pid)
+            if track is not None:
+                track.look(sample)
 
     def _assign(self, board: Board) -> None:
         if self.t_ns - self._roles_ns < ROLES_NS and len(board.infos) == self._known and all(pid in board.infos for pid in self._procs):

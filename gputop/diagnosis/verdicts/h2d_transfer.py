@@ -19,8 +19,9 @@ _WAITS = ("main.sync", "main.timer", "main.driver", "main.poll", "main.computing
 
 def _claim(job: JobFacts, _facts: Facts) -> Claims:
     claims: Claims = {"main.transfer": 1.0}
-    if job.calls is None and _traffic(job) >= BYTES_PER_S:
+    if _traffic(job) >= BYTES_PER_S:
         claims |= dict.fromkeys(_WAITS, 1.0)
+        claims["main.computing"] = 1.0 if job.calls is None else 0.0
     return claims
 
 
