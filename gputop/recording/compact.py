@@ -9,6 +9,7 @@ import msgspec
 import zstandard
 
 from gputop.frame import Frame
+from gputop.recording.columns.decode import Orders
 from gputop.recording.columns.decode import Table
 from gputop.recording.columns.decode import decode
 from gputop.recording.columns.decode import open_table
@@ -16,6 +17,7 @@ from gputop.recording.columns.decode import reference_of
 from gputop.recording.columns.encode import encode
 from gputop.recording.columns.layout import ColumnError
 from gputop.recording.columns.layout import Reference
+from gputop.recording.columns.layout import tick_ns
 from gputop.recording.format import CODEC_COLUMNS
 from gputop.recording.format import CODEC_ZSTD
 from gputop.recording.format import KIND_FRAMES
@@ -52,7 +54,7 @@ class Packer:
         content = zstandard.ZstdCompressionDict(table, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
         content.precompute_compress(level=LEVEL)
         self._compressor = zstandard.ZstdCompressor(level=LEVEL, dict_data=content)
-        return pack(KIND_REFERENCE, zstandard.ZstdCompressor(level=LEVEL).compress(table), CODEC_ZSTD, 0, frames[0].t_ns)
+        return pack(KIND_REFERENCE, zstandard.ZstdCompressor(level=LEVEL).compress(table), CODEC_ZSTD, 0, tick_ns(frames[0].t_ns))
 
     def pack(self, frames: list[Frame]) -> bytes:
         """A block of frames."""
@@ -61,7 +63,7 @@ class Packer:
         except OverflowError:  # numbers that no kernel counts to, from a stream that is not ours
             return pack_frames(frames, LEVEL)
         payload = self.reference_id.to_bytes(4, "little") + self._compressor.compress(table)
-        return pack(KIND_FRAMES, payload, CODEC_COLUMNS, flags_of(frames), frames[0].t_ns)
+        return pack(KIND_FRAMES, payload, CODEC_COLUMNS, flags_of(frames), tick_ns(frames[0].t_ns))
 
 
 class Unpacker:
@@ -70,6 +72,7 @@ class Unpacker:
     def __init__(self) -> None:
         self._known: OrderedDict[int, tuple[Reference, zstandard.ZstdDecompressor]] = OrderedDict()
         self._known[0] = Reference(), zstandard.ZstdDecompressor()
+        self._orders = Orders()
 
     def learn(self, payload: bytes, codec: int) -> int:
         """Take in a reference block; its id. Raises FormatError."""
@@ -98,14 +101,14 @@ class Unpacker:
             return unpack_frames(payload, codec)
         reference, table = self._open(payload)
         try:
-            return decode(table, reference)
+            return decode(table, reference, self._orders)
         except (ColumnError, msgspec.MsgspecError) as error:
             raise FormatError(f"a block cannot be decoded: {error}") from None
 
     def table(self, payload: bytes) -> Table:
         """The columns of a block of codec 2. Raises FormatError, and ColumnError as columns are read."""
         reference, table = self._open(payload)
-        return open_table(table, reference)
+        return open_table(table, reference, self._orders)
 
     def _open(self, payload: bytes) -> tuple[Reference, bytes]:
         known = self._known.get(int.from_bytes(payload[:4], "little"))

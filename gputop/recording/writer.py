@@ -10,6 +10,7 @@ from gputop.errors import UserError
 from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.frame import Mark
+from gputop.recording.columns.layout import tick_ns
 from gputop.recording.compact import Packer
 from gputop.recording.format import KIND_INDEX
 from gputop.recording.format import MAGIC
@@ -71,7 +72,7 @@ class Writer:
             self._begin_chunk(frames)
         self._write(self._packer.pack(frames))
         self._marks += [mark for frame in frames for mark in frame.marks]
-        self.end_ns = frames[-1].t_ns
+        self.end_ns = tick_ns(frames[-1].t_ns)
 
     def close(self) -> None:
         """Write what is pending and the index, and close the file; what the disk has no room for is left out."""
@@ -86,7 +87,7 @@ class Writer:
         self._fd = -1
 
     def _begin_chunk(self, frames: list[Frame]) -> None:
-        now = frames[0].t_ns
+        now = tick_ns(frames[0].t_ns)
         if len(self._chunks) >= INDEX_EVERY:
             self._write_index()
         if now - self._referred_ns >= REFERENCE_EVERY_NS or not self._referred_ns:

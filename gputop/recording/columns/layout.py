@@ -63,6 +63,13 @@ class FieldPlan:
     child: type | None = None
 
 
+
+
+def tick_ns(t_ns: int) -> int:
+    """A frame's time as a recording keeps it."""
+    return t_ns - t_ns % UNITS["t_ns"]
+
+
 Subject = tuple[Any, ...]
 
 

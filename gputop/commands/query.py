@@ -1,0 +1,115 @@
+"""Ask a recording in SQL. `gputop query FILE .schema` lists the tables and their columns with units."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from collections.abc import Iterator
+from itertools import chain
+from itertools import islice
+
+from gputop.commands.span import add_span
+from gputop.commands.span import span
+
+HELP = "ask a recording in SQL"
+WHO_SWITCHED = """SELECT pid, name, sum(switches) switches, sum(offcpu_s) offcpu_s, max(stall_ms) worst_stall_ms
+  FROM proc GROUP BY pid ORDER BY switches DESC LIMIT 10"""
+WINDOWS = """SELECT p.w * 10 t_s, switches, calls, mean_ms FROM
+    (SELECT CAST(t_s / 10 AS INT) w, sum(switches) switches FROM proc GROUP BY w) p LEFT JOIN
+    (SELECT CAST(t_s / 10 AS INT) w, sum(calls) calls, sum(total_ms) / sum(calls) mean_ms FROM sync GROUP BY w) s USING (w)"""
+WHO_TOOK = """SELECT culprit_pid pid, culprit name, sum(lost_s) cpu_s FROM preempt
+  WHERE victim_pid IN (SELECT pid FROM process WHERE role = 'trainer') GROUP BY 1 ORDER BY cpu_s DESC LIMIT 10"""
+EXAMPLES = f"""examples:
+  which processes had most switches, off-CPU seconds and the worst stall in the last 2 minutes
+    gputop query run.gputop --last 120 "{WHO_SWITCHED}"
+  context switches, synchronize calls and their mean latency in 10 s windows
+    gputop query run.gputop "{WINDOWS}"
+  who took most CPU from the trainer
+    gputop query run.gputop "{WHO_TOOK}"
+"""
+_MEASURED = 1000
+"""Rows from which the widths of columns are taken."""
+_MOST_WIDE = 80
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of the command."""
+    parser.add_argument("file", metavar="FILE", help="a recording, also one that still grows")
+    parser.add_argument("sql", metavar="SQL", help="a SELECT, or .schema")
+    add_span(parser)
+    shape = parser.add_mutually_exclusive_group()
+    shape.add_argument("--json", action="store_true", help="an array of objects")
+    shape.add_argument("--csv", action="store_true", help="comma-separated values with a line of names")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Answer on standard output; what of the recording is lost, on standard error."""
+    from gputop.recording.reader import Recording
+    from gputop.tables.database import Database
+    from gputop.tables.database import describe
+
+    with Recording(args.file) as recording:
+        if args.sql.strip().rstrip(";") in (".schema", ".tables"):
+            print(describe())
+            return 0
+        names, rows = Database(recording, *span(args, recording)).ask(args.sql)
+        write = _json if args.json else _csv if args.csv else _table
+        for part in write(names, rows):
+            sys.stdout.write(part)
+        if recording.problem:
+            print(f"gputop: {recording.path}: {recording.problem}", file=sys.stderr)
+    return 0
+
+
+def _json(names: list[str], rows: Iterable[tuple[object, ...]]) -> Iterator[str]:
+    import json
+
+    opening = "["
+    for row in rows:
+        yield f"{opening}{json.dumps(dict(zip(names, map(_plain, row), strict=True)))}"
+        opening = ",\n"
+    yield "[]\n" if opening == "[" else "]\n"
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        return None
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _csv(names: list[str], rows: Iterable[tuple[object, ...]]) -> Iterator[str]:
+    import csv
+    import io
+
+    for row in chain([names], rows):
+        line = io.StringIO()
+        csv.writer(line, lineterminator="\n").writerow(["" if value is None else _text(value, whole=True) for value in row])
+        yield line.getvalue()
+
+
+def _table(names: list[str], rows: Iterable[tuple[object, ...]]) -> Iterator[str]:
+    from gputop.text import cell_width
+    from gputop.text import fit
+
+    rows = iter(rows)
+    first = [[_text(value) for value in row] for row in islice(rows, _MEASURED)]
+    right = [any(text[:1] in "-0123456789" and text for text in column) for column in zip(*first, strict=True)] or [False] * len(names)
+    widths = [min(_MOST_WIDE, max(map(cell_width, column))) for column in zip([_text(name) for name in names], *first, strict=True)]
+    for row in chain([[_text(name) for name in names]], first, ([_text(value) for value in row] for row in rows)):
+        cells = [
+            " " * (width - cell_width(text)) + text if to_right and cell_width(text) < width else fit(text, width)
+            for text, width, to_right in zip(row, widths, right, strict=True)
+        ]
+        yield "  ".join(cells).rstrip() + "\n"
+
+
+def _text(value: object, whole: bool = False) -> str:
+    """A value as a person reads it, or with ``whole`` as a program does; nothing in it that a terminal would obey."""
+    from gputop.text import clean
+
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return repr(value) if whole else f"{value:.3f}" if 1e6 <= abs(value) < 1e15 else f"{value:.7g}"
+    return clean(value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value), 1 << 20)

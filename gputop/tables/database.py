@@ -1,0 +1,115 @@
+"""A recording in SQLite: only what a statement reads is loaded, and a statement can do nothing but read."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+
+from gputop.errors import UserError
+from gputop.recording.reader import Recording
+from gputop.tables.load import Loader
+from gputop.tables.load import Wanted
+from gputop.tables.schema import TABLES
+from gputop.tables.schema import TableSpec
+from gputop.text import clean
+
+MAX_ROWS = 40_000_000
+"""Loaded for one statement."""
+CACHE_KIB = 150_000
+_ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, 33}
+"""33 is SQLITE_RECURSIVE, which the module has no name for."""
+_FORBIDDEN_FUNCTIONS = {"load_extension"}
+
+
+class Database:
+    """A recording, or the part of it from ``start_ns`` up to ``end_ns``, to be asked in SQL. Everything raises UserError."""
+
+    def __init__(self, recording: Recording, start_ns: int = 0, end_ns: int = 1 << 62) -> None:
+        self._recording = recording
+        self._range = start_ns, end_ns
+        # A private file that SQLite keeps in memory as far as its cache goes, and that is gone when we are.
+        self._sqlite = sqlite3.connect("", isolation_level=None)
+        for pragma in ("journal_mode=OFF", "synchronous=OFF", "locking_mode=EXCLUSIVE", f"cache_size=-{CACHE_KIB}"):
+            self._sqlite.execute(f"PRAGMA {pragma}")
+        for spec in TABLES.values():
+            self._sqlite.execute(create_statement(spec))
+        # Python hears Ctrl-C between two steps of a statement that would never end.
+        self._sqlite.set_progress_handler(lambda: 0, 100_000)
+
+    def ask(self, sql: str) -> tuple[list[str], Iterator[tuple[object, ...]]]:
+        """The names of the columns of the answer, and its rows."""
+        self._load(self._reads(sql))
+        self._sqlite.set_authorizer(lambda *asked: _permit(asked, {}))
+        try:
+            cursor = self._sqlite.execute(sql)
+        except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
+            raise UserError(f"SQL: {clean(str(error))}", code=2) from None
+        return [column[0] for column in cursor.description or ()], _rows(cursor)
+
+    def _reads(self, sql: str) -> Wanted:
+        """The tables and columns that the statement reads; UserError where it would do anything else, or is none."""
+        read: dict[str, dict[str, None]] = {}
+        refused: list[bool] = []
+
+        def authorize(*asked: object) -> int:
+            verdict = _permit(asked, read)
+            refused.extend([True] * (verdict != sqlite3.SQLITE_OK))
+            return verdict
+
+        self._sqlite.set_authorizer(authorize)
+        try:
+            self._sqlite.execute(f"EXPLAIN {sql}")
+        except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
+            if refused:
+                raise UserError("a recording is only read: SELECT is all that may be asked of it", code=2) from None
+            raise UserError(f"SQL: {clean(str(error))}", code=2) from None
+        finally:
+            self._sqlite.set_authorizer(lambda *_: sqlite3.SQLITE_OK)
+        known = {spec.name: {column.name for column in spec.columns} for spec in TABLES.values()}
+        return {table: [name for name in columns if name in known[table]] for table, columns in read.items() if table in known}
+
+    def _load(self, wanted: Wanted) -> None:
+        loader, loaded = Loader(self._recording, wanted, *self._range), 0
+        self._sqlite.execute("BEGIN")
+        for table, rows in loader.batches():
+            names = wanted[table] or [TABLES[table].columns[0].name]
+            marks = ",".join("?" * len(names))
+            self._sqlite.executemany(f"INSERT INTO {table}({','.join(names)}) VALUES({marks})", rows)
+            loaded += len(rows)
+            if loaded > MAX_ROWS:
+                raise UserError(f"this would load more than {MAX_ROWS} rows: ask for less time with --last, or --from and --to")
+        self._sqlite.execute("COMMIT")
+
+
+def create_statement(spec: TableSpec) -> str:
+    """The table as SQLite is told of it."""
+    return f"CREATE TABLE {spec.name}({', '.join(f'{column.name} {column.type}' for column in spec.columns)})"
+
+
+def describe() -> str:
+    """Every table and column with type, unit and meaning: the answer to ``.schema``."""
+    lines = []
+    for spec in TABLES.values():
+        lines.append(f"CREATE TABLE {spec.name} (  -- {spec.help}")
+        last = spec.columns[-1]
+        lines += [f"  {c.name + ' ' + c.type + ('' if c is last else ','):<34}-- {c.help}" for c in spec.columns]
+        lines.append(");")
+    return "\n".join(lines)
+
+
+def _permit(asked: tuple[object, ...], read: dict[str, dict[str, None]]) -> int:
+    """SQLite's authorizer: notes what is read, denies what is not reading."""
+    action, first, second = asked[:3]
+    if action == sqlite3.SQLITE_READ:
+        columns = read.setdefault(str(first), {})
+        if second:
+            columns[str(second)] = None
+    forbidden = action == sqlite3.SQLITE_FUNCTION and second in _FORBIDDEN_FUNCTIONS
+    return sqlite3.SQLITE_DENY if action not in _ALLOWED or forbidden else sqlite3.SQLITE_OK
+
+
+def _rows(cursor: sqlite3.Cursor) -> Iterator[tuple[object, ...]]:
+    try:
+        yield from cursor
+    except sqlite3.Error as error:
+        raise UserError(f"SQL: {clean(str(error))}") from None

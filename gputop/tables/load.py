@@ -1,0 +1,180 @@
+"""Reading the tables, or just the columns that are asked for, out of a recording."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import compress
+from typing import Any
+
+from gputop.diagnosis import Engine
+from gputop.recording.columns.decode import Table
+from gputop.recording.columns.decode import open_table
+from gputop.recording.columns.encode import encode
+from gputop.recording.columns.layout import ColumnError
+from gputop.recording.columns.layout import Reference
+from gputop.recording.reader import FileBlock
+from gputop.recording.reader import Recording
+from gputop.tables.rows import Known
+from gputop.tables.rows import Rows
+from gputop.tables.rows import rows_below
+from gputop.tables.schema import GPU
+from gputop.tables.schema import NS
+from gputop.tables.schema import TABLES
+from gputop.tables.schema import TableSpec
+
+Wanted = Mapping[str, Sequence[str]]
+"""Table -> its columns, in the order in which they are given out."""
+Batch = tuple[str, list[tuple[Any, ...]]]
+"""Rows of a table."""
+JUDGE_EVERY_NS = 500_000_000
+_NEEDS_NAMES = {"name", "role", "victim", "victim_pid", "culprit", "wakee", "wakee_pid", "waker"}
+
+
+class Loader:
+    """Yields batches of rows from ``start_ns`` up to ``end_ns``."""
+
+    def __init__(self, recording: Recording, wanted: Wanted, start_ns: int = 0, end_ns: int = 1 << 62) -> None:
+        self.recording = recording
+        self.wanted = wanted
+        self.start_ns, self.end_ns = start_ns, end_ns
+        self._known = Known(recording.header, recording.start_ns)
+        self._specs = [TABLES[name] for name in wanted if TABLES[name].path]
+        asked = {column for columns in wanted.values() for column in columns}
+        self._names = bool(asked & _NEEDS_NAMES) or "process" in wanted
+        self._stalls = "stall_ms" in wanted.get("proc", ())
+        self._tick: tuple[int, int] | None = None
+        """(t_ns, seq) of the frame before."""
+
+    def batches(self) -> Iterator[Batch]:
+        """All rows, table by table within each block. Blocks are read from the chunk in which the time begins."""
+        if self._specs or self._names or "gap" in self.wanted:
+            for block in self._blocks():
+                table = _table_of(block)
+                if table is not None:
+                    yield from self._of_block(table)
+        if "process" in self.wanted:
+            yield "process", list(self._processes())
+        if "incident" in self.wanted:
+            yield "incident", list(self._incidents())
+
+    def _blocks(self) -> Iterator[FileBlock]:
+        chunks = self.recording.chunks()
+        for i, chunk in enumerate(chunks):
+            following = chunks[i + 1].t_ns if i + 1 < len(chunks) else 1 << 62
+            if following > self.start_ns and chunk.t_ns < self.end_ns:
+                yield from (block for block in chunk.blocks() if block.t_ns < self.end_ns)
+
+    def _of_block(self, table: Table) -> Iterator[Batch]:
+        try:
+            self._learn(table)
+            for spec in self._specs:
+                rows = list(self._rows(spec, table))
+                if rows:
+                    yield spec.name, rows
+            if "gap" in self.wanted:
+                yield "gap", list(self._gaps(table))
+        except ColumnError:
+            return  # what a made-up file may hold; damage never gets past a block's check
+        self._known.begun = True
+
+    def _learn(self, table: Table) -> None:
+        known = self._known
+        if self._names:
+            for t_ns, infos, gpus in zip(table.column("t_ns"), table.column("infos"), table.column("gpus"), strict=True):
+                known.learn_infos(t_ns, infos)
+                known.learn_gpus(gpus)
+            known.roles()
+        if self._names or self._stalls:
+            threads = rows_below(table, ("probes", "threads"), known)
+            if threads is not None:
+                known.pid_of.update(zip(threads.gauge("tid"), threads.gauge("pid"), strict=True))
+                peaks = zip(threads.ticks, threads.gauge("pid"), threads.gauge("max_run_delay_ns"), strict=True)
+                known.stalls = _highest(peaks)
+
+    def _rows(self, spec: TableSpec, table: Table) -> Iterator[tuple[Any, ...]]:
+        rows = rows_below(table, spec.path, self._known)
+        if rows is None:
+            return iter(())
+        made = {column.name: column.make for column in spec.columns}
+        columns = [made[name](rows) for name in self.wanted[spec.name]] or [[None] * rows.count]
+        chosen: Iterator[tuple[Any, ...]] = zip(*columns, strict=True)
+        if spec is GPU:
+            return self._merged_gpus(rows, list(chosen))
+        keep = spec.keep(rows) if spec.keep else None
+        if rows.ticks and (min(rows.ticks) < self.start_ns or max(rows.ticks) >= self.end_ns):
+            inside = [self.start_ns <= t_ns < self.end_ns for t_ns in rows.ticks]
+            keep = inside if keep is None else [a and b for a, b in zip(keep, inside, strict=True)]
+        return chosen if keep is None else compress(chosen, keep)
+
+    def _merged_gpus(self, rows: Rows, values: list[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        """A GPU may be read in parts, one per tier of cost; of a tick they make one row."""
+        merged: dict[tuple[int, int], tuple[Any, ...]] = {}
+        for key, row in zip(zip(rows.ticks, rows.gauge("index"), strict=True), values, strict=True):
+            before = merged.get(key)
+            merged[key] = row if before is None else tuple(old if new is None else new for old, new in zip(before, row, strict=True))
+        return (row for (tick, _), row in merged.items() if self.start_ns <= tick < self.end_ns)
+
+    def _gaps(self, table: Table) -> Iterator[tuple[Any, ...]]:
+        """Beats that were skipped, and holes in what could be read."""
+        interval = self.recording.header.interval_ns
+        for t_ns, seq, missed in zip(table.column("t_ns"), table.column("seq"), table.column("missed"), strict=True):
+            before, self._tick = self._tick, (t_ns, seq)
+            unread = before is not None and seq != before[1] + 1
+            if (missed or unread) and self.start_ns <= t_ns < self.end_ns:
+                since = before[0] if before else t_ns - (missed + 1) * interval
+                row = {"dt_s": (t_ns - since) * NS, "missed": missed, "reason": "not in the file" if unread else "the beat was skipped"}
+                yield self._plain("gap", since, row)
+
+    def _plain(self, table: str, t_ns: int, row: dict[str, Any]) -> tuple[Any, ...]:
+        recording = self.recording
+        row |= {"t_ns": t_ns, "unix_s": recording.unix_ns_of(t_ns) * NS, "t_s": (t_ns - recording.start_ns) * NS}
+        return tuple(row[name] for name in self.wanted[table]) or (None,)
+
+    def _processes(self) -> Iterator[tuple[Any, ...]]:
+        known = self._known
+        for subject, (t_ns, info) in known.ever.items():
+            role = known.roles_ever.get(subject)
+            yield self._plain("process", t_ns, {
+                "pid": info.pid, "ppid": info.ppid, "start_ticks": info.start_ticks, "name": info.comm, "cmdline": " ".join(info.cmdline),
+                "user": info.user, "role": role.kind if role else "bystander", "trainer_pid": role.trainer_pid if role else None,
+                "rank": role.rank if role else None, "label": role.label if role else info.comm, "cgroup": info.cgroup,
+                "cpus_allowed": info.cpus_allowed,
+            })  # fmt: skip
+
+    def _incidents(self) -> Iterator[tuple[Any, ...]]:
+        """What the diagnosis finds when it is fed as the live screen feeds it."""
+        from gputop.board import Board
+
+        engine, board, fed_ns = Engine(), Board(header=self.recording.header), 0
+        for frame in self.recording.frames(self.start_ns, self.end_ns):
+            board.fold(frame)
+            if frame.t_ns - fed_ns >= JUDGE_EVERY_NS:
+                engine.feed(board.snapshot())
+                fed_ns = frame.t_ns
+        for incident in engine.incidents:
+            row = asdict(incident)
+            lists = {name: json.dumps(row[name]) for name in ("victims", "culprits", "evidence", "fixes")}
+            end_ns = incident.end_ns or board.t_ns
+            yield self._plain("incident", incident.start_ns, row | lists | {
+                "dt_s": (end_ns - incident.start_ns) * NS, "lasts": incident.end_ns is None})  # fmt: skip
+
+
+def _table_of(block: FileBlock) -> Table | None:
+    """A block's columns, made from its frames where it is of another codec."""
+    table = block.table()
+    if table is not None:
+        return table
+    frames = list(block.frames())
+    return open_table(encode(frames, Reference()), Reference()) if frames else None
+
+
+def _highest(peaks: Iterator[tuple[int, int, int]]) -> dict[tuple[int, int], int]:
+    highest: dict[tuple[int, int], int] = {}
+    for tick, pid, ns in peaks:
+        if ns > highest.get((tick, pid), -1):
+            highest[tick, pid] = ns
+    return highest

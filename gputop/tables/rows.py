@@ -1,0 +1,159 @@
+"""The rows of one block below one path, by subject, with what came before them remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence
+from itertools import chain
+from itertools import repeat
+from operator import sub
+from typing import Any
+
+from gputop.frame import Gpu
+from gputop.frame import Header
+from gputop.frame import ProcInfo
+from gputop.recording.columns.decode import Table
+from gputop.roles import Role
+from gputop.roles import assign
+
+
+class Known:
+    """What must be remembered from block to block."""
+
+    def __init__(self, header: Header, start_ns: int) -> None:
+        self.header = header
+        self.start_ns = start_ns
+        self.last: dict[tuple[str, str], dict[tuple[Any, ...], Any]] = {}
+        """(path, field) -> subject -> latest value."""
+        self.infos: dict[int, ProcInfo] = {}
+        self.ever: dict[tuple[int, int], tuple[int, ProcInfo]] = {}
+        """(pid, start_ticks) -> when first told, latest identity."""
+        self.pid_of: dict[int, int] = {}
+        """tid -> pid, from the sched probe."""
+        self.begun = False
+        """Whether the first block is behind us."""
+        self.stalls: dict[tuple[int, int], int] = {}
+        """(tick, pid) -> longest wait for a CPU of its threads, ns, in the present block."""
+        self._gpu_pids: frozenset[int] = frozenset()
+        self._roles: dict[int, Role] | None = None
+        self.roles_ever: dict[tuple[int, int], Role] = {}
+
+    def learn_infos(self, t_ns: int, infos: Iterable[ProcInfo]) -> None:
+        """Take over identities."""
+        for info in infos:
+            if self.infos.get(info.pid) != info:
+                self._roles = None
+            self.infos[info.pid] = info
+            subject = info.pid, info.start_ticks
+            self.ever[subject] = self.ever.get(subject, (t_ns, info))[0], info
+
+    def learn_gpus(self, gpus: Iterable[Gpu]) -> None:
+        """Take over who is on a GPU."""
+        told = [gpu.procs for gpu in gpus if gpu.procs is not None]
+        pids = frozenset(proc.pid for procs in told for proc in procs)
+        if told and pids - self._gpu_pids:
+            self._gpu_pids |= pids
+            self._roles = None
+
+    def roles(self) -> dict[int, Role]:
+        """Who is who now."""
+        if self._roles is None:
+            self._roles = assign(self.infos, self._gpu_pids)
+            for pid, role in self._roles.items():
+                self.roles_ever[pid, self.infos[pid].start_ticks] = role
+        return self._roles
+
+    def stalls_of(self, ticks: Sequence[int], pids: Sequence[int]) -> list[float | None]:
+        """The longest wait of each process in each tick, ms."""
+        stalls = [self.stalls.get(key) for key in zip(ticks, pids, strict=True)]
+        return [None if ns is None else ns / 1e6 for ns in stalls]
+
+    def name(self, pid: int | None) -> str | None:
+        """The name of a process, None where it is not known."""
+        info = None if pid is None else self.infos.get(pid)
+        return info.comm or (info.cmdline[0] if info.cmdline else "") if info else None
+
+
+class Rows:
+    """Rows in order of subjects; every column has one value per row."""
+
+    def __init__(self, table: Table, ticks: Sequence[int], known: Known) -> None:
+        self.table = table
+        self.known = known
+        self.ticks = table.order.by_subject(ticks)
+        """Time of the frame each row stands in."""
+        self._columns: dict[str, Sequence[Any]] = {}
+        self._times: Sequence[int] | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return self.table.rows
+
+    def gauge(self, name: str) -> Sequence[Any]:
+        """A field as it stands."""
+        if name not in self._columns:
+            self._columns[name] = self.table.column_by_subject(name)
+        return self._columns[name]
+
+    def increment(self, name: str) -> Sequence[Any]:
+        """What a counter grew by since its subject's row before; None in a subject's first, where it is absent or was reset."""
+        key = f"+{name}"
+        if key not in self._columns:
+            self._columns[key] = self._grown(name)
+        return self._columns[key]
+
+    def scaled(self, name: str, factor: float) -> Sequence[Any]:
+        """An increment times ``factor``."""
+        return [value if value is None else value * factor for value in self.increment(name)]
+
+    def total(self, *names: str) -> Sequence[Any]:
+        """The sum of increments, None where one is."""
+        columns = [self.increment(name) for name in names]
+        return [None if None in values else sum(values) for values in zip(*columns, strict=True)]
+
+    def _grown(self, name: str) -> list[Any]:
+        values, order = self.gauge(name), self.table.order
+        last = self.known.last.setdefault((self.table.path, name), {})
+        if None in values:
+            return self._grown_with_gaps(values, last)
+        grown: list[Any] = list(map(sub, values, chain((0,), values)))
+        for start, subject in zip(order.starts, order.subjects, strict=True):
+            before = last.get(subject, self._unseen)
+            grown[start] = None if before is None else values[start] - before
+        last.update(zip(order.subjects, (values[end - 1] for end in self._ends), strict=True))
+        if min(filter(None, grown), default=0) < 0:
+            return [None if value is None or value < 0 else value for value in grown]
+        return grown
+
+    @property
+    def _ends(self) -> list[int]:
+        return [*self.table.order.starts[1:], self.count]
+
+    @property
+    def _unseen(self) -> int | None:
+        """What a subject's counters stood at before it was first told: the probes' begin at 0, and who was there before us is in the
+        first block."""
+        return 0 if self.known.begun and self.table.path.startswith(".probes") else None
+
+    def _grown_with_gaps(self, values: Sequence[Any], last: dict[tuple[Any, ...], Any]) -> list[Any]:
+        order, grown = self.table.order, []
+        for subject, start, end in zip(order.subjects, order.starts, self._ends, strict=True):
+            previous = last.get(subject, self._unseen)
+            for value in values[start:end]:
+                grown.append(None if value is None or previous is None or value < previous else value - previous)
+                previous = previous if value is None else value
+            last[subject] = previous
+        return grown
+
+
+def rows_below(table: Table, path: Sequence[str], known: Known) -> Rows | None:
+    """The rows at a path such as ("probes", "calls"); None where the block has none."""
+    ticks: Sequence[int] = table.column("t_ns")
+    for name in path:
+        below = table.children(name)
+        if below is None:
+            return None
+        lengths, table = below
+        ticks = list(chain.from_iterable(map(repeat, ticks, lengths)))
+    return Rows(table, ticks, known) if table.rows else None
