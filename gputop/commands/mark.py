@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     import time
 
     from gputop.frame import Mark
-    from gputop.recording.markers import pack_mark
+    from gputop.markers import pack_mark
 
     text = " ".join(args.text).strip()
     if not text:
@@ -42,7 +42,7 @@ def _send(datagram: bytes) -> int:
     """How many took it."""
     import socket
 
-    from gputop.recording.markers import sockets
+    from gputop.markers import sockets
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sending:
         return sum(_send_to(sending, path, datagram) for path in sockets())

@@ -8,9 +8,9 @@ import time
 
 from gputop.frame import Frame
 from gputop.frame import SourceState
-from gputop.recording.markers import MAX_BYTES
-from gputop.recording.markers import make_directory
-from gputop.recording.markers import unpack_mark
+from gputop.markers import MAX_BYTES
+from gputop.markers import make_directory
+from gputop.markers import unpack_mark
 from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources import Unavailable
