@@ -21,7 +21,7 @@ from gputop.sources.procfs.waits import Waits
 COLD_SHARE = 0.5
 """Of all descriptors, so much at most goes to processes that are read once a second."""
 LOOKS_PER_S = 5
-"""State, switches and waits of hot processes; their CPU time and run delay are read in every tick."""
+"""State, waits and memory of hot processes; their CPU time, run delay and switches are read in every tick."""
 IO_PER_S = 2
 _UNREAD = parse.Stat(b"", "", 0, False, 0, 0, 0, 0, 0, 0, 0, b"", 0, 0)
 
@@ -66,8 +66,8 @@ class Process:
     def read(self, tick: Tick, hot: bool, full: bool) -> bool:
         """Take a sample, per thread where ``hot``; whether it has become another program since the last one.
 
-        On-CPU time and run delay are read every time. The rest of a hot process is looked at `LOOKS_PER_S` times a second and
-        restated in between. A process of one thread that did not run has the same counters as before: unless ``full``
+        On-CPU time, run delay and switches are read every time. The rest of a hot process is looked at `LOOKS_PER_S` times a
+        second and restated in between. A process of one thread that did not run has the same counters as before: unless ``full``
         they are restated too.
         """
         t_ns = time.monotonic_ns()
@@ -87,19 +87,18 @@ class Process:
         return stat.stack != before.stack or (stat.comm != before.comm and not before.kthread)
 
     def _read_sched(self) -> None:
+        """Status is read after schedstat: should it run in between, the next schedstat differs and status is read again."""
         data = self._sched.read()
         if data != self._sched_data or not data:
             self._ran = True
             self._sched_data = data
             if data:
                 self._sched_numbers = parse.schedstat(data)
-
-    def _look(self, tick: Tick, hot: bool, before: parse.Stat) -> None:
-        """Status is read after schedstat: should it run in between, the next schedstat differs and status is read again."""
-        ran, self._ran = self._ran, False
-        if ran:
             status = self._status.read()
             self._switches = parse.switches(status) if status else (None, None)
+
+    def _look(self, tick: Tick, hot: bool, before: parse.Stat) -> None:
+        ran, self._ran = self._ran, False
         if (ran or self.stat.num_threads > 1) and (not hot or tick.looks_at(self.slot, IO_PER_S)):
             self._read_io()
         if hot:
