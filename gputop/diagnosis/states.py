@@ -14,8 +14,10 @@ from gputop.diagnosis.model import ProcState
 
 DATA_WAIT = 0.15
 """A trainer that waits for data for less than this share of the window is not waiting (TraceML warns from 10 %, critical from 20 %)."""
-FLAT_OUT = 0.75
-"""Workers that are ahead for no more than the rest of the window work flat out."""
+MET = 0.25
+"""Share of the trainer's sleeping samples in which the queue must be met to be believed in full."""
+FLAT_OUT = (0.4, 0.7)
+"""Workers not ahead for the latter share of the window work flat out; below the former they surely do not."""
 NOT_FREE = 0.25
 """A worker kept from running for this share of the window is not running freely."""
 THROTTLED_PERIODS = 0.1
@@ -115,8 +117,8 @@ def _beside_gpu_waits(job: JobFacts, sure: float) -> float:
     if job.idle is None or job.calls is not None or waited <= 0.0:
         return 0.0
     owing = 1.0 - sum(worker.kinds.get(waits.QUEUE, 0.0) for worker in job.workers) / len(job.workers)
-    met = sure >= 0.25 * (sure + waited)
-    return sure + max(0.0, waited - (1.0 - job.idle)) if met or owing >= FLAT_OUT else 0.0
+    believed = min(1.0, max(sure / (sure + waited) / MET, (owing - FLAT_OUT[0]) / (FLAT_OUT[1] - FLAT_OUT[0]), 0.0))
+    return sure + believed * max(0.0, waited - (1.0 - job.idle))
 
 
 def _loaders_at_work(job: JobFacts) -> bool:
