@@ -65,7 +65,7 @@ def functions(path: str) -> list[Function]:
     with image:
         try:
             found = _parse(image)
-        except (struct.error, IndexError):
+        except (struct.error, IndexError, OverflowError):
             raise NoFunctions("the file is damaged") from None
     if not found:
         raise NoFunctions("it exports no synchronize or memcpy function")

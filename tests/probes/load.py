@@ -1,0 +1,109 @@
+"""Workloads with a known truth: `load.py KIND ARGUMENTS`; each says "ready" and ends by itself."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import threading
+import time
+
+
+def burn(seconds: str, cpu: str) -> None:
+    """Compute on one CPU."""
+    os.sched_setaffinity(0, {int(cpu)})
+    say("ready")
+    end = time.monotonic() + float(seconds)
+    while time.monotonic() < end:
+        pass
+
+
+def doze(seconds: str, cpu: str) -> None:
+    """Sleep a millisecond at a time: only a timer wakes it."""
+    os.sched_setaffinity(0, {int(cpu)})
+    say("ready")
+    end = time.monotonic() + float(seconds)
+    while time.monotonic() < end:
+        time.sleep(0.001)
+
+
+def ping(times: str) -> None:
+    """The main thread wakes a second one ``times`` times through a pipe, when told to; prints both tids."""
+    there, here = os.pipe(), os.pipe()
+
+    def answer() -> None:
+        os.write(here[1], threading.get_native_id().to_bytes(4, "little"))
+        while os.read(there[0], 1) == b"x":
+            pass
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    tid = int.from_bytes(os.read(here[0], 4), "little")
+    say(json.dumps([tid, threading.get_native_id()]))
+    sys.stdin.readline()
+    for _ in range(int(times)):
+        time.sleep(0.002)  # so that it sleeps again
+        os.write(there[1], b"x")
+    say("done")
+    sys.stdin.readline()
+    os.write(there[1], b".")
+    thread.join()
+
+
+def fork(times: str) -> None:
+    """Fork that many children, which end at once."""
+    say("ready")
+    sys.stdin.readline()
+    for _ in range(int(times)):
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+    say("done")
+    sys.stdin.readline()
+
+
+def threads(count: str) -> None:
+    """That many threads, asleep until told to end."""
+    gate = threading.Event()
+    threading.stack_size(64 * 1024)
+    crowd = [threading.Thread(target=gate.wait) for _ in range(int(count))]
+    for one in crowd:
+        one.start()
+    say("ready")
+    sys.stdin.readline()
+    gate.set()
+
+
+def cuda(library: str) -> None:
+    """Obey lines ``FUNCTION TIMES ARGUMENT``; answer each with what the library says it slept, per call, in ns."""
+    say("ready")
+    stub: ctypes.CDLL | None = None
+    for line in sys.stdin:
+        if stub is None:
+            stub = ctypes.CDLL(library)
+            stub.slept_ns.restype = ctypes.c_uint64
+        function, times, argument = line.split()
+        slept = []
+        for _ in range(int(times)):
+            call(stub, function, int(argument))
+            slept.append(stub.slept_ns())
+        say(json.dumps(slept))
+
+
+def call(stub: ctypes.CDLL, function: str, argument: int) -> None:
+    if function.startswith("cuMemcpy2D"):
+        stub[function](ctypes.c_void_p(1))
+    elif function.startswith("cuMemcpy"):
+        stub[function](ctypes.c_void_p(1), ctypes.c_void_p(1), ctypes.c_uint64(argument), ctypes.c_void_p(0))
+    else:
+        stub[function](ctypes.c_uint64(argument))
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    {"burn": burn, "doze": doze, "ping": ping, "fork": fork, "threads": threads, "cuda": cuda}[sys.argv[1]](*sys.argv[2:])

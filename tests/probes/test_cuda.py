@@ -1,0 +1,189 @@
+"""The CUDA probe against a libcuda that says how long it slept."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gputop import histogram
+from gputop.frame import CudaCall
+from gputop.sources.ebpf import libcuda
+from tests.probes.conftest import HERE
+from tests.probes.conftest import Beaten
+from tests.require import require
+from tests.stubs.build import build
+
+Run = Callable[..., subprocess.Popen[str]]
+Make = Callable[..., Beaten]
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    """A copy of its own for each test: an inode nobody else maps."""
+    require("cc")
+    target = tmp_path / "libcuda.so.1"
+    shutil.copy(build(HERE / "libcuda.c", "libcuda.so.1"), target)
+    return target
+
+
+class Trainer:
+    """A process that calls the stub when told."""
+
+    def __init__(self, run: Run, library: Path) -> None:
+        self.process = run("cuda", library)
+        self.pid = self.process.pid
+        self.line()
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def ask(self, function: str, times: int, argument: int) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{function} {times} {argument}\n")
+        self.process.stdin.flush()
+
+    def call(self, function: str, times: int, argument: int) -> list[int]:
+        self.ask(function, times, argument)
+        slept: list[int] = json.loads(self.line())
+        return slept
+
+
+def attach(beaten: Beaten, trainer: Trainer) -> None:
+    """Follow the trainer and wait until its library is probed."""
+    trainer.call("cuLaunchKernel", 1, 0)
+    before = libraries(beaten)
+    beaten.hot |= {trainer.pid}
+    beaten.until(lambda: libraries(beaten) > before, "libcuda attached")
+
+
+def libraries(beaten: Beaten) -> int:
+    return int(beaten.states[-1].detail.get("libcuda", "0"))
+
+
+def counted(beaten: Beaten, pid: int, call: str, count: int) -> CudaCall:
+    def enough() -> CudaCall | None:
+        seen = beaten.board.calls.get((pid, call))
+        return seen if seen is not None and seen.count >= count else None
+
+    seen = beaten.until(enough, f"{count} {call}")
+    assert seen.count == count
+    return seen
+
+
+def test_every_synchronize_counts_and_lasts_what_the_stub_slept(beaten: Make, run: Run, library: Path) -> None:
+    one, trainer = beaten(), Trainer(run, library)
+    one.until_loaded()
+    attach(one, trainer)
+    slept = trainer.call("cuStreamSynchronize", 40, 3_000_000) + trainer.call("cuStreamSynchronize_ptsz", 20, 3_000_000)
+    call = counted(one, trainer.pid, "cuStreamSynchronize", 60)
+    assert call.total_ns / 60 == pytest.approx(sum(slept) / 60, abs=100_000)
+    assert sum(call.hist.values()) == 60
+    assert sum(call.sums.values()) == call.total_ns
+    median = histogram.quantile(call.hist, 0.5, sums=call.sums)
+    assert median == pytest.approx(sorted(slept)[30], abs=100_000 + 0.02 * max(slept))
+    longest = max(c.max_ns for f in one.frames if f.probes for c in f.probes.calls if c.call == "cuStreamSynchronize")
+    assert longest == pytest.approx(max(slept), abs=100_000)
+
+
+def test_memcpy_counts_its_bytes_and_a_structure_has_none(beaten: Make, run: Run, library: Path) -> None:
+    one, trainer = beaten(), Trainer(run, library)
+    one.until_loaded()
+    attach(one, trainer)
+    trainer.call("cuMemcpyHtoD_v2", 7, 4096)
+    trainer.call("cuMemcpyHtoD", 3, 1000)  # an alias, at the same address
+    trainer.call("cuMemcpyDtoHAsync_v2", 5, 123_456)
+    trainer.call("cuMemcpy2D_v2", 2, 0)
+    assert counted(one, trainer.pid, "cuMemcpyHtoD", 10).bytes == 7 * 4096 + 3000
+    assert counted(one, trainer.pid, "cuMemcpyDtoHAsync", 5).bytes == 5 * 123_456
+    assert counted(one, trainer.pid, "cuMemcpy2D", 2).bytes is None
+    assert not any(call == "cuLaunchKernel" for _, call in one.board.calls)
+
+
+def test_a_call_that_has_not_returned_is_seen(beaten: Make, run: Run, library: Path) -> None:
+    one, trainer = beaten(), Trainer(run, library)
+    one.until_loaded()
+    attach(one, trainer)
+    trainer.ask("cuEventSynchronize", 1, 1_500_000_000)
+    key = trainer.pid, "cuEventSynchronize"
+    one.until(lambda: key in one.board.calls and one.board.calls[key].inflight_ns > 500_000_000, "a call under way")
+    assert one.board.calls[key].count == 0
+    trainer.line()
+    assert counted(one, *key, 1).inflight_ns == 0
+
+
+def test_two_trainers_of_one_library_and_one_of_a_copy(beaten: Make, run: Run, library: Path, tmp_path: Path) -> None:
+    one, first = beaten(), Trainer(run, library)
+    one.until_loaded()
+    attach(one, first)
+    second = Trainer(run, library)  # started after the probes: the inode is probed already
+    copy = tmp_path / "container" / "libcuda.so.580.95"
+    copy.parent.mkdir()
+    shutil.copy(library, copy)
+    third = Trainer(run, copy)
+    attach(one, third)
+    for trainer, times in ((first, 3), (second, 4), (third, 5)):
+        trainer.call("cuCtxSynchronize", times, 0)
+        counted(one, trainer.pid, "cuCtxSynchronize", times)
+
+
+def test_a_library_replaced_under_a_running_trainer_is_found_by_its_mapping(beaten: Make, run: Run, library: Path) -> None:
+    one, trainer = beaten(), Trainer(run, library)
+    one.until_loaded()
+    trainer.call("cuLaunchKernel", 1, 0)
+    library.unlink()
+    attach(one, trainer)
+    trainer.call("cuCtxSynchronize", 6, 0)
+    counted(one, trainer.pid, "cuCtxSynchronize", 6)
+
+
+def test_a_library_that_vanishes_before_it_is_attached_is_named_as_missing(
+    beaten: Make, run: Run, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, trainer = beaten(), Trainer(run, library)
+    one.until_loaded()
+    trainer.call("cuLaunchKernel", 1, 0)
+    look = libcuda.functions
+
+    def look_then_lose(path: str) -> list[libcuda.Function]:
+        found = look(path)
+        library.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(libcuda, "functions", look_then_lose)
+    one.hot = frozenset({trainer.pid})
+    one.until(lambda: one.states[-1].state == "partial", "said what is missing")
+    assert "libcuda.so.1" in one.states[-1].reason
+    trainer.call("cuCtxSynchronize", 3, 0)
+    assert trainer.pid not in {pid for pid, _ in one.board.calls}
+
+
+def test_a_stripped_library_keeps_what_is_needed(library: Path) -> None:
+    before = libcuda.functions(str(library))
+    subprocess.run(["strip", str(library)], check=True)
+    assert {function.call for function in libcuda.functions(str(library))} == {function.call for function in before}
+    assert {"cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize", "cuMemcpyHtoD"} <= {function.call for function in before}
+
+
+def test_endbr64_is_stepped_over(tmp_path: Path) -> None:
+    require("cc")
+    plain = build(HERE / "libcuda.c", "libcuda.so.1", "-fcf-protection=none")
+    marked = build(HERE / "libcuda.c", "libcuda.so.1", "-fcf-protection=branch")
+    for path, step in ((plain, 0), (marked, 4)):
+        nm = subprocess.run(["nm", "-D", str(path)], capture_output=True, text=True, check=True).stdout
+        address = next(int(line.split()[0], 16) for line in nm.splitlines() if line.endswith(" cuCtxSynchronize"))
+        offset = next(function.offset for function in libcuda.functions(str(path)) if function.call == "cuCtxSynchronize")
+        assert offset == address + step  # text is mapped at its file offset in a small library
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x7fELF", b"no library at all", b"\x7fELF\x02" + b"\xff" * 200], ids=["empty", "short", "text", "damaged"])
+def test_a_file_that_is_no_library_says_so(tmp_path: Path, damage: bytes) -> None:
+    path = tmp_path / "libcuda.so.1"
+    path.write_bytes(damage)
+    with pytest.raises(libcuda.NoFunctions):
+        libcuda.functions(str(path))

@@ -1,0 +1,203 @@
+"""The scheduler probe on the real kernel, against schedstat, status and workloads whose truth is known."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+
+import pytest
+
+from gputop.frame import SchedThread
+from tests.probes.conftest import Beaten
+
+Run = Callable[..., subprocess.Popen[str]]
+Make = Callable[..., Beaten]
+CPU = max(os.sched_getaffinity(0))
+
+
+def wait_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def tell(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def kernel_says(tid: int) -> tuple[int, int, int, int]:
+    """On-CPU ns and run delay ns (schedstat), voluntary and involuntary switches (status)."""
+    with open(f"/proc/{tid}/schedstat", encoding="ascii") as file:
+        oncpu, delay, _ = map(int, file.read().split())
+    with open(f"/proc/{tid}/status", encoding="ascii") as file:
+        switches = [int(line.split()[1]) for line in file if "ctxt_switches" in line]
+    return oncpu, delay, switches[0], switches[1]
+
+
+def counts(thread: SchedThread) -> tuple[int, int, int, int]:
+    return thread.oncpu_ns, thread.runnable_ns, thread.vol, thread.invol
+
+
+class Window:
+    """What the kernel and the probe say of some threads between two moments.
+
+    Reading takes time on a busy machine, so the kernel is asked before and after: the probe must lie between, but for ``slack``.
+    """
+
+    def __init__(self, one: Beaten, tids: list[int]) -> None:
+        self._one, self._tids = one, tids
+        self._begin = self._moment()
+
+    def end(self) -> dict[int, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]:
+        """tid -> (at least, what the probe says, at most), each as the four counts."""
+        before, ours, after = self._moment()
+        first_before, first, first_after = self._begin
+        return {
+            tid: (
+                tuple(b - a for a, b in zip(first_after[tid], before[tid], strict=True)),
+                tuple(b - a for a, b in zip(first[tid], ours[tid], strict=True)),
+                tuple(b - a for a, b in zip(first_before[tid], after[tid], strict=True)),
+            )
+            for tid in self._tids
+        }
+
+    def _moment(self) -> tuple[dict[int, tuple[int, ...]], ...]:
+        before = {tid: kernel_says(tid) for tid in self._tids}
+        self._one.tick()
+        return before, {tid: counts(self._one.board.threads[tid]) for tid in self._tids}, {tid: kernel_says(tid) for tid in self._tids}
+
+
+def test_times_and_switches_are_the_kernels_under_contention(beaten: Make, run: Run) -> None:
+    loads = [run("burn", 30, CPU), run("burn", 30, CPU), run("doze", 30, CPU)]
+    tids = [load.pid for load in loads]
+    for load in loads:
+        wait_line(load)
+    one = beaten()
+    one.hot = frozenset(tids)
+    one.until_loaded()
+    one.until(lambda: all(tid in one.board.threads and one.board.threads[tid].vol + one.board.threads[tid].invol > 5 for tid in tids), "all seen")
+    window = Window(one, tids)
+    taken, waited = dict(one.taken_ns), {tid: one.board.threads[tid].preempted_ns for tid in tids}
+    one.beat_for(5)
+    for tid, (least, ours, most) in window.end().items():
+        longest_wait = max(t.max_run_delay_ns for f in one.frames if f.probes for t in f.probes.threads if t.tid == tid)
+        slack = 0.01 * most[0], 0.01 * most[1] + longest_wait, 0.005 * most[2] + 2, 0.005 * most[3] + 2
+        for name, low, value, high, more in zip(("on-CPU", "run delay", "vol", "invol"), least, ours, most, slack, strict=True):
+            assert low - more <= value <= high + more, f"{name} of {tid}"
+        preempted = one.board.threads[tid].preempted_ns - waited[tid]
+        if preempted > 500_000_000:
+            assert one.taken_ns[tid] - taken.get(tid, 0) == pytest.approx(preempted, rel=0.05, abs=2 * longest_wait)
+
+
+def test_who_burns_on_the_same_cpu_took_it(beaten: Make, run: Run) -> None:
+    loads = [run("burn", 30, CPU) for _ in range(3)]
+    for load in loads:
+        wait_line(load)
+    one = beaten()
+    one.hot = frozenset({loads[0].pid})
+    one.until_loaded()
+    victim = loads[0].pid
+    pairs = one.board.preempts
+    for culprit in loads[1:]:
+        one.until(lambda c=culprit.pid: (victim, c) in one.board.preempts and one.board.preempts[victim, c].ns > 200_000_000, "took its share")
+    assert all(pair[0] == victim for pair in pairs), "only hot victims are followed"
+    assert one.board.preempts[victim, loads[1].pid].culprit_pid == loads[1].pid
+
+
+def test_histogram_counts_each_wait_and_the_longest_is_exact(beaten: Make, run: Run) -> None:
+    loads = [run("burn", 30, CPU), run("burn", 30, CPU)]
+    for load in loads:
+        wait_line(load)
+    one = beaten()
+    one.hot = frozenset({loads[0].pid})
+    one.until_loaded()
+    thread = one.until(lambda: one.board.threads.get(loads[0].pid), "seen")
+    one.beat_for(2)
+    thread, first = one.board.threads[loads[0].pid], thread
+    waits = sum(thread.hist.values()) - sum(first.hist.values())
+    assert waits == pytest.approx(thread.vol + thread.invol - first.vol - first.invol, abs=2)
+    longest = max(t.max_run_delay_ns for f in one.frames if f.probes for t in f.probes.threads if t.tid == thread.tid)
+    from gputop import histogram
+
+    ended = max(bucket for bucket in thread.hist)
+    assert longest >= histogram.floor_ns(ended)
+
+
+def test_every_wakeup_is_the_wakers(beaten: Make, run: Run) -> None:
+    load = run("ping", 151)
+    wakee, waker = json.loads(wait_line(load))
+    one = beaten()
+    one.hot = frozenset({load.pid})
+    one.until_loaded()
+    one.beat_for(0.3)
+    tell(load)
+    assert wait_line(load) == "done"
+    pair = one.until(lambda: (w := one.board.wakeups.get((wakee, waker))) and w.times >= 150 and w, "woken by its waker")
+    assert 150 <= pair.times <= 151, "the first wake-up may precede the probe's first sight of the sleeper"
+    assert pair.waker_pid == load.pid
+    assert pair.wait_ns >= 150 * 2_000_000
+
+
+def test_a_timer_is_nobodys_wakeup(beaten: Make, run: Run) -> None:
+    hog, sleeper = run("burn", 30, CPU), run("doze", 30, CPU)
+    wait_line(hog)
+    wait_line(sleeper)
+    one = beaten()
+    one.hot = frozenset({sleeper.pid})
+    one.until_loaded()
+    one.until(lambda: (w := one.board.wakeups.get((sleeper.pid, 0))) and w.times > 100, "woken by the timer")
+    others = sum(w.times for (wakee, waker), w in one.board.wakeups.items() if wakee == sleeper.pid and waker != 0)
+    assert others <= 2
+
+
+def test_a_thousand_short_lived_processes_are_all_counted(beaten: Make, run: Run) -> None:
+    load = run("fork", 1000)
+    wait_line(load)
+    one = beaten()
+    one.until_loaded()
+    tell(load)
+    done: list[str] = []
+    import threading
+
+    threading.Thread(target=lambda: done.append(wait_line(load)), daemon=True).start()
+    one.until(lambda: bool(done), "forked")
+    one.tick()
+    born = [thread for thread in one.dead if thread.tid == thread.pid and thread.comm == "python" or thread.comm.startswith("python")]
+    assert len(born) >= 1000
+    assert all(thread.oncpu_ns > 0 for thread in born)
+    lost = next(f.probes.lost for f in reversed(one.frames) if f.probes and f.probes.map_used)
+    assert not lost
+    newest = born[-1].tid
+    one.until(lambda: any(newest in f.probes.gone for f in one.frames if f.probes), "said to be gone")
+    assert newest not in one.board.threads
+
+
+def test_a_full_map_is_counted_not_silent(beaten: Make, run: Run) -> None:
+    one = beaten(sizes={"THREADS": 64, "DEAD_THREADS": 16})
+    one.until_loaded()
+    crowd = run("threads", 300)
+    wait_line(crowd)
+    tell(crowd)
+    one.until(lambda: any(f.probes and f.probes.lost.get("threads") for f in one.frames), "lost updates said")
+    sizes = next(f.probes.map_size for f in one.frames if f.probes and f.probes.map_size) if one.frames[0].probes else {"threads": 64}
+    assert sizes["threads"] == 64
+
+
+def test_others_come_once_a_second_and_only_if_they_changed(beaten: Make, run: Run) -> None:
+    load = run("doze", 30, CPU)
+    wait_line(load)
+    one = beaten()
+    one.until_loaded()
+    began, first = time.monotonic(), len(one.frames)
+    while len(one.frames) - first < 40:
+        one.tick()
+        time.sleep(0.02)
+    seen = sum(any(t.tid == load.pid for t in f.probes.threads) for f in one.frames[first:] if f.probes)
+    assert time.monotonic() - began > 0
+    assert 3 <= seen <= 5, "one frame in ten"
+    asleep = one.board.threads.get(1)
+    assert asleep is None or asleep.hist == {}
