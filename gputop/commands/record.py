@@ -16,6 +16,7 @@ from gputop.errors import UserError
 if TYPE_CHECKING:
     import subprocess
 
+    from gputop.autostacks import StacksOnStall
     from gputop.frame import Frame
     from gputop.frame import Header
     from gputop.recording.writer import Rotation
@@ -61,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-size", type=size, metavar="SIZE", help="go on in FILE's name with .2, .3 … before a file is larger")
     parser.add_argument("--max-files", type=int, default=0, metavar="N", help="with --max-size: keep the newest N files only (all)")
     parser.add_argument("--host", metavar="[USER@]NODE", help="record another machine: runs `gputop collect` there over ssh")
+    parser.add_argument("--no-auto-stacks", action="store_true", help="take no stacks by itself as an incident begins")
     add_sampling(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="record while this runs")
 
@@ -94,6 +96,7 @@ class _Session:
         self._stream = stream
         self._command: subprocess.Popen[bytes] | None = None
         self._file: Rotation | None = None
+        self._stalls: StacksOnStall | None = None
         self._problem = ""
         self._stopping = False
         self._started = time.monotonic()
@@ -159,9 +162,20 @@ class _Session:
 
         if isinstance(item, Header):
             self._file = self._create(item)
+            self._stalls = self._watch_stalls(item)
         elif self._file is not None:
+            if self._stalls is not None:
+                self._stalls.see(item)
             self._file.add(item)
             self._frames += 1
+
+    def _watch_stalls(self, header: Header) -> StacksOnStall | None:
+        """What takes stacks as an incident begins; not of another machine's processes."""
+        if self._args.no_auto_stacks or self._args.host is not None:
+            return None
+        from gputop.autostacks import StacksOnStall
+
+        return StacksOnStall(header)
 
     def _create(self, header: Header) -> Rotation:
         from gputop.recording.writer import Rotation
