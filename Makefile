@@ -1,6 +1,6 @@
 # Every target sets up what it needs by itself (scripts/setup); nothing has to be installed beforehand but Python, git and make.
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench screenshots accuracy kernels wheel
+.PHONY: help run test check bench accuracy wheel
 
 VENV ?= .venv
 export VENV
@@ -28,6 +28,10 @@ check: ## Lint, types, and which layer may import which
 bench: ## Measure cost, start, response, beat and truth beside nvitop (ARGS="cost --quick" for a part)
 	@scripts/setup bench
 	$(PYTHON_BIN) -m tests.bench $(ARGS)
+
+accuracy: ## A confusion table of the diagnosis over labelled real workloads, with and without eBPF
+	@scripts/setup test
+	$(PYTHON_BIN) -m tests.bench.accuracy $(ARGS)
 
 wheel: ## Build wheel and sdist into dist/
 	@scripts/setup test

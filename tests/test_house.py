@@ -1,0 +1,69 @@
+"""The house keeps its own rules: sizes, reasons beside dependencies, targets in the help, what the wheel carries."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from gputop import __version__
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted((ROOT / "gputop").rglob("*.py"))
+MAX_LINES = 450
+LONGER = {"gputop/frame.py": 560}
+"""The vocabulary stands in one place."""
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *sorted((ROOT / "probes").rglob("*.[ch]"))], ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_fits_in_the_head(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= LONGER.get(str(path.relative_to(ROOT)), MAX_LINES)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_module_says_what_it_is(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text())), "a module begins with what it is for"
+
+
+def test_every_dependency_has_its_reason() -> None:
+    listed = re.findall(r'^    "[a-z-]+[=<>].*$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert len(listed) > 10
+    assert [line for line in listed if "#" not in line and "pyarrow" not in line and not re.search(r'"(ruff|mypy)', line)] == []
+
+
+def test_make_explains_each_target() -> None:
+    listing = subprocess.run(["make", "-C", ROOT, "--no-print-directory"], capture_output=True, text=True, check=True).stdout
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert {"run", "test", "check", "bench"} <= set(targets)
+    assert re.findall(r"^  make ([a-z]+) ", listing, re.MULTILINE) == targets
+
+
+def test_set_up_says_nothing_twice() -> None:
+    """Set up as it is for these very tests, the script has nothing left to do and needs no network."""
+    env = {"PATH": "/usr/bin:/bin", "VENV": str(Path(sys.executable).parent.parent)}
+    if not list(Path(env["VENV"]).glob("ready-test-*")):
+        pytest.skip("this environment was not made by scripts/setup")
+    done = subprocess.run([ROOT / "scripts/setup", "test"], env=env, capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout + done.stderr == ""
+
+
+def test_the_wheel_carries_everything(tmp_path: Path) -> None:
+    for name in ("gputop", "probes"):
+        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, tmp_path]
+    subprocess.run(build, check=True, timeout=120, capture_output=True)
+    (wheel,) = tmp_path.glob("gputop_ebpf-*.whl")
+    carried = set(zipfile.ZipFile(wheel).namelist())
+    wanted = {str(path.relative_to(ROOT)) for path in SOURCES}
+    wanted |= {f"gputop/{path.relative_to(ROOT)}" for path in (ROOT / "probes").rglob("*") if path.is_file()}
+    wanted |= {str(path.relative_to(ROOT)) for path in (ROOT / "gputop").rglob("*.tcss")}
+    assert wanted - carried == set()
+    assert {name for name in carried if name.split("/")[0] not in ("gputop", "gputop_ebpf-" + __version__ + ".dist-info")} == set()
