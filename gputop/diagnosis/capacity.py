@@ -29,9 +29,8 @@ def _capacity(job: JobFacts, facts: Facts) -> Capacity:
     procs = (job.trainer, *job.workers)
     pinned = len(allowed) < len(host)
     taken = sum(taker.cores for taker in facts.takers if not pinned or taker.cpu is None or taker.cpu in allowed)
-    strangers = sum(taker.preempted_s for taker in facts.takers)
     return Capacity(
         allowed, host, inside, sum(1.0 - share for share in busy.values()) - inside, taken,
         sum(proc.cpu_s / proc.seconds + proc.runnable for proc in procs),
-        min(1.0, strangers / facts.waited_s) if facts.probed and facts.waited_s > 0.0 else None,
+        facts.behind_strangers_s / facts.behind_s if facts.behind_s > 0.1 * facts.waited_s else None,
     )  # fmt: skip

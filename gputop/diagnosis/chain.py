@@ -23,6 +23,8 @@ YOUNG_NS = 2_000_000_000
 DELAYED, FREE = 0.5, 0.7
 """Workers that run less than the former share of their busy time are late for what keeps them, from the latter share on for
 their own work; between the two it is shared out."""
+CROWDED = 0.5
+"""Run-queue share of a worker's other threads from which its waits for them are waits for a CPU."""
 OWED = 0.05
 """Below this mean share of time in which workers were not ahead, nobody of them owed a batch."""
 
@@ -88,6 +90,8 @@ def _owing(worker: ProcFacts, young: bool) -> dict[str, float]:
         return {"starting": 1.0 - fractions.get("ahead", 0.0)}
     found = {word: fractions.get(word, 0.0) for word in ("running", "runnable", "throttled", "disk", "memory", "stopped")}
     found |= _blocked_worker(worker, fractions.get("blocked", 0.0))
+    if found.get("lock", 0.0) > 0.1 and worker.others_runnable >= CROWDED:
+        found["runnable"] += found.pop("lock")  # it waits for threads of its own, and these for a CPU
     return found
 
 

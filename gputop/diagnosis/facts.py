@@ -101,10 +101,19 @@ class ProcFacts:
         return proc_rates(self.older, self.newer)
 
     @cached_property
-    def others_run(self) -> float:
-        """On-CPU share of its other threads together, where threads were read."""
+    def others(self) -> tuple[float, float]:
+        """On-CPU and run-queue share of its other threads, each summed; zero where threads were not read."""
+        deltas = [thread for thread in thread_deltas(self.older.threads, self.newer.threads) if thread.tid != self.pid]
         ns = self.seconds * 1e9
-        return sum(thread.oncpu_ns for thread in thread_deltas(self.older.threads, self.newer.threads) if thread.tid != self.pid) / ns
+        return sum(thread.oncpu_ns for thread in deltas) / ns, sum(thread.run_delay_ns for thread in deltas) / ns
+
+    @property
+    def others_run(self) -> float:
+        return self.others[0]
+
+    @property
+    def others_runnable(self) -> float:
+        return self.others[1]
 
 
 @dataclass(slots=True)
@@ -243,6 +252,10 @@ class Facts:
     """Boards in the window."""
     waited_s: float = 0.0
     """Seconds that main threads of the jobs were runnable and not running."""
+    behind_s: float = 0.0
+    """Seconds that any of their threads were so while a known one ran on that CPU (probe)."""
+    behind_strangers_s: float = 0.0
+    """The part of it in which that one was outside the jobs."""
 
     @property
     def settled(self) -> bool:

@@ -64,6 +64,12 @@ class TakerTrack:
                 found[preempt.culprit_pid] = found.get(preempt.culprit_pid, 0) + preempt.ns
         return found
 
+    def behind(self, roles: Mapping[int, Role]) -> tuple[float, float]:
+        """Seconds in the window that the jobs' threads waited behind a known one, and those behind strangers."""
+        before, after = self._preempts[0][1], self._preempts[-1][1]
+        gained = {pid: max(0, ns - before.get(pid, 0)) / 1e9 for pid, ns in after.items()}
+        return sum(gained.values()), sum(seconds for pid, seconds in gained.items() if pid not in roles)
+
     def facts(self, board: Board, roles: Mapping[int, Role]) -> list[Taker]:
         """Those that took a noticeable part of a CPU, most first. A job's own processes are no takers."""
         before, after = self._preempts[0][1], self._preempts[-1][1]

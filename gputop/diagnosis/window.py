@@ -148,7 +148,10 @@ class Window:
         jobs = self._jobs(board, gpus, host)
         takers = self._takers.facts(board, self.roles)
         waited_s = sum(proc.runnable * proc.seconds for job in jobs for proc in (job.trainer, *job.workers))
-        return Facts(self.t_ns, seconds, jobs, host, list(gpus.values()), takers, bool(board.threads), len(self._points), waited_s)
+        return Facts(
+            self.t_ns, seconds, jobs, host, list(gpus.values()), takers, bool(board.threads), len(self._points), waited_s,
+            *self._takers.behind(self.roles),
+        )  # fmt: skip
 
     def _jobs(self, board: Board, gpus: dict[int, GpuFacts], host: HostFacts) -> list[JobFacts]:
         procs: dict[int, ProcFacts] = {}

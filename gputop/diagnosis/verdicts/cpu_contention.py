@@ -1,7 +1,7 @@
 """cpu-contention: other processes run on the CPUs while workers or the trainer are runnable.
 
-Threshold: strangers hold `TAKEN` of the job's CPUs, or by the sched probe stood for `BEHIND` of the job's waits. Without
-either the job is in its own way (worker-oversubscription). Run-queue delay while CPUs idle is not contention.
+Threshold: by the sched probe strangers stood for `BEHIND` of the job's waits; without it, they hold `TAKEN` of its CPUs. Else
+the job is in its own way (worker-oversubscription). Run-queue delay while CPUs idle is not contention.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
 
 def blames_others(cpus: Capacity) -> bool:
     """Strangers hold the CPUs the job wanted."""
-    if cpus.preempted_by_others is not None and cpus.preempted_by_others >= BEHIND:
-        return True
+    if cpus.preempted_by_others is not None:
+        return cpus.preempted_by_others >= BEHIND
     return cpus.taken >= TAKEN * len(cpus.allowed)
 
 

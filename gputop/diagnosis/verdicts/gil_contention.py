@@ -16,6 +16,8 @@ from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 
 OTHERS, ONE_CPU, LOCKED = 0.25, 1.25, 0.15
+READY = 1.8
+"""Threads behind one GIL sleep until it is theirs; when more than this many are ready to run, they compute side by side."""
 
 
 def _claim(job: JobFacts, _facts: Facts) -> Claims:
@@ -33,7 +35,8 @@ def fights(proc: ProcFacts) -> bool:
     locked = proc.kinds.get("lock", 0.0) + proc.kinds.get("unknown", 0.0)
     if locked < LOCKED or locked <= proc.runnable:
         return False
-    return proc.others_run >= OTHERS and proc.run + proc.others_run <= ONE_CPU
+    ready = proc.run + proc.runnable + proc.others_run + proc.others_runnable
+    return proc.others_run >= OTHERS and proc.run + proc.others_run <= ONE_CPU and ready <= READY
 
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
