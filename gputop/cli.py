@@ -23,6 +23,7 @@ COMMANDS = {
     "export": "a recording as CSV, SQLite, Parquet or a Perfetto trace",
     "mark": "drop a marker into the live stream and the recordings of it",
     "import": "turn an Ingero trace into a recording",
+    "doctor": "what works here, what is missing, and the command that mends it",
     "collect": "write the stream of frames to standard output",
 }
 

@@ -170,7 +170,7 @@ def test_a_stripped_library_keeps_what_is_needed(library: Path) -> None:
     assert {"cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize", "cuMemcpyHtoD"} <= {function.call for function in before}
 
 
-def test_endbr64_is_stepped_over(tmp_path: Path) -> None:
+def test_endbr64_is_stepped_over() -> None:
     require("cc")
     plain = build(HERE / "libcuda.c", "libcuda.so.1", "-fcf-protection=none")
     marked = build(HERE / "libcuda.c", "libcuda.so.1", "-fcf-protection=branch")
@@ -181,7 +181,9 @@ def test_endbr64_is_stepped_over(tmp_path: Path) -> None:
         assert offset == address + step  # text is mapped at its file offset in a small library
 
 
-@pytest.mark.parametrize("damage", [b"", b"\x7fELF", b"no library at all", b"\x7fELF\x02" + b"\xff" * 200], ids=["empty", "short", "text", "damaged"])
+@pytest.mark.parametrize(
+    "damage", [b"", b"\x7fELF", b"no library at all", b"\x7fELF\x02" + b"\xff" * 200], ids=["empty", "short", "text", "damaged"]
+)
 def test_a_file_that_is_no_library_says_so(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "libcuda.so.1"
     path.write_bytes(damage)

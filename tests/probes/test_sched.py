@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 
 import pytest
 
+from gputop import histogram
 from gputop.frame import SchedThread
 from tests.probes.conftest import Beaten
 
@@ -79,7 +81,7 @@ def test_times_and_switches_are_the_kernels_under_contention(beaten: Make, run: 
     one = beaten()
     one.hot = frozenset(tids)
     one.until_loaded()
-    one.until(lambda: all(tid in one.board.threads and one.board.threads[tid].vol + one.board.threads[tid].invol > 5 for tid in tids), "all seen")
+    one.until(lambda: all(tid in one.board.threads and sum(counts(one.board.threads[tid])[2:]) > 5 for tid in tids), "all seen")
     window = Window(one, tids)
     taken, waited = dict(one.taken_ns), {tid: one.board.threads[tid].preempted_ns for tid in tids}
     one.beat_for(5)
@@ -101,10 +103,10 @@ def test_who_burns_on_the_same_cpu_took_it(beaten: Make, run: Run) -> None:
     one.hot = frozenset({loads[0].pid})
     one.until_loaded()
     victim = loads[0].pid
-    pairs = one.board.preempts
     for culprit in loads[1:]:
-        one.until(lambda c=culprit.pid: (victim, c) in one.board.preempts and one.board.preempts[victim, c].ns > 200_000_000, "took its share")
-    assert all(pair[0] == victim for pair in pairs), "only hot victims are followed"
+        pair = victim, culprit.pid
+        one.until(lambda p=pair: p in one.board.preempts and one.board.preempts[p].ns > 200_000_000, "took its share")
+    assert all(pair[0] == victim for pair in one.board.preempts), "only hot victims are followed"
     assert one.board.preempts[victim, loads[1].pid].culprit_pid == loads[1].pid
 
 
@@ -121,8 +123,6 @@ def test_histogram_counts_each_wait_and_the_longest_is_exact(beaten: Make, run: 
     waits = sum(thread.hist.values()) - sum(first.hist.values())
     assert waits == pytest.approx(thread.vol + thread.invol - first.vol - first.invol, abs=2)
     longest = max(t.max_run_delay_ns for f in one.frames if f.probes for t in f.probes.threads if t.tid == thread.tid)
-    from gputop import histogram
-
     ended = max(bucket for bucket in thread.hist)
     assert longest >= histogram.floor_ns(ended)
 
@@ -161,12 +161,10 @@ def test_a_thousand_short_lived_processes_are_all_counted(beaten: Make, run: Run
     one.until_loaded()
     tell(load)
     done: list[str] = []
-    import threading
-
     threading.Thread(target=lambda: done.append(wait_line(load)), daemon=True).start()
     one.until(lambda: bool(done), "forked")
     one.tick()
-    born = [thread for thread in one.dead if thread.tid == thread.pid and thread.comm == "python" or thread.comm.startswith("python")]
+    born = [thread for thread in one.dead if thread.tid == thread.pid and thread.comm.startswith("python")]
     assert len(born) >= 1000
     assert all(thread.oncpu_ns > 0 for thread in born)
     lost = next(f.probes.lost for f in reversed(one.frames) if f.probes and f.probes.map_used)
@@ -183,8 +181,6 @@ def test_a_full_map_is_counted_not_silent(beaten: Make, run: Run) -> None:
     wait_line(crowd)
     tell(crowd)
     one.until(lambda: any(f.probes and f.probes.lost.get("threads") for f in one.frames), "lost updates said")
-    sizes = next(f.probes.map_size for f in one.frames if f.probes and f.probes.map_size) if one.frames[0].probes else {"threads": 64}
-    assert sizes["threads"] == 64
 
 
 def test_others_come_once_a_second_and_only_if_they_changed(beaten: Make, run: Run) -> None:
@@ -192,12 +188,11 @@ def test_others_come_once_a_second_and_only_if_they_changed(beaten: Make, run: R
     wait_line(load)
     one = beaten()
     one.until_loaded()
-    began, first = time.monotonic(), len(one.frames)
+    first = len(one.frames)
     while len(one.frames) - first < 40:
         one.tick()
         time.sleep(0.02)
     seen = sum(any(t.tid == load.pid for t in f.probes.threads) for f in one.frames[first:] if f.probes)
-    assert time.monotonic() - began > 0
     assert 3 <= seen <= 5, "one frame in ten"
     asleep = one.board.threads.get(1)
     assert asleep is None or asleep.hist == {}

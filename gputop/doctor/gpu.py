@@ -1,0 +1,61 @@
+"""NVML and GPM."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from gputop.doctor import Check
+from gputop.frame import Frame
+from gputop.sources import Beat
+from gputop.sources import Settings
+from gputop.sources import Unavailable
+
+_OPEN_TO_ALL = "echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' | sudo tee /etc/modprobe.d/nvidia-profiling.conf; then reboot"
+_PATIENCE_S = 2.0
+
+
+def checks(root: str) -> list[Check]:
+    """NVML as the source opens it, GPM as the first GPUs answer."""
+    from gputop.sources.nvml import NvmlSource
+
+    source = NvmlSource(Settings(root=root))
+    try:
+        state = source.open()
+    except Unavailable as why:
+        return [
+            Check("nvml", "NVML", "missing", why.reason, why.remedy, required=True),
+            Check("gpm", "GPM", "missing", "cannot be asked without NVML"),
+        ]
+    try:
+        facts = ", ".join(f"{name} {value}" for name, value in state.detail.items() if value)
+        nvml = Check("nvml", "NVML", "ok" if state.state == "ok" else "limited", state.reason or facts, state.remedy, required=True)
+        return [nvml, _gpm(source, root)]
+    finally:
+        source.close()
+
+
+def _gpm(source: object, root: str) -> Check:
+    """SM activity was read of a GPU, or the reason that came instead."""
+    read = getattr(source, "read")  # noqa: B009 - any source
+    missing, deadline, seq = "no GPU gave a figure", time.monotonic() + _PATIENCE_S, 0
+    while time.monotonic() < deadline:
+        now = time.monotonic_ns()
+        frame = Frame(seq, now, key=seq == 0)
+        read(Beat(now, seq, seq == 0), frame)
+        for gpu in frame.gpus:
+            if gpu.sm_active_pct is not None:
+                return Check("gpm", "GPM", "ok", "SM, tensor and DRAM activity are read")
+            missing = gpu.missing.get("sm_active_pct", missing)
+        seq += 1
+        time.sleep(0.05)
+    return Check("gpm", "GPM", "limited", missing, _OPEN_TO_ALL if _admin_only(root) and os.geteuid() else "")
+
+
+def _admin_only(root: str) -> bool:
+    """Whether the driver keeps profiling for root (/proc/driver/nvidia/params)."""
+    try:
+        with open(os.path.join(root, "proc/driver/nvidia/params"), encoding="ascii", errors="replace") as file:
+            return "RmProfilingAdminOnly: 1" in file.read()
+    except OSError:
+        return False

@@ -1,0 +1,68 @@
+"""What /proc gives without any privilege, and what reading other processes' stacks needs."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from gputop.doctor import Check
+from gputop.sources.ebpf.access import in_initial_pid_namespace
+from gputop.sources.ebpf.access import read_text
+from gputop.stacks.permission import may_ptrace
+from gputop.stacks.permission import yama_scope
+
+
+def checks(root: str) -> list[Check]:
+    """schedstat, pressure, clock, pid namespace, Yama, py-spy."""
+    return [_schedstat(root), _pressure(root), _clock(root), _pid_namespace(), _yama(root), _py_spy()]
+
+
+def _schedstat(root: str) -> Check:
+    text = read_text(root, "proc/self/schedstat").split()
+    if len(text) == 3 and any(word != "0" for word in text):
+        return Check("schedstat", "schedstat", "ok", "run-queue delay of every thread, without privilege")
+    why = "this kernel keeps no run-queue delay"
+    return Check("schedstat", "schedstat", "missing", why, "a kernel with CONFIG_SCHED_INFO", required=True)
+
+
+def _pressure(root: str) -> Check:
+    if read_text(root, "proc/pressure/cpu"):
+        return Check("pressure", "pressure", "ok", "stalls of CPU, memory and I/O")
+    return Check("pressure", "pressure", "limited", "no /proc/pressure", "boot with psi=1")
+
+
+def _clock(root: str) -> Check:
+    """CLOCK_MONOTONIC's resolution and what it is read from: one that needs a trap or a bus makes each reading slow."""
+    source = read_text(root, "sys/devices/system/clocksource/clocksource0/current_clocksource").strip() or "unknown"
+    resolution_ns = time.clock_getres(time.CLOCK_MONOTONIC) * 1e9
+    detail = f"{source}, {resolution_ns:.0f} ns"
+    if resolution_ns > 1000:
+        return Check("clock", "clock", "limited", detail, "a kernel with high-resolution timers")
+    if source in ("hpet", "acpi_pm", "refined-jiffies"):
+        return Check("clock", "clock", "limited", f"{detail}: slow to read", "boot with tsc=reliable, if the CPUs' TSCs are in step")
+    return Check("clock", "clock", "ok", detail)
+
+
+def _pid_namespace() -> Check:
+    if in_initial_pid_namespace():
+        return Check("pid-namespace", "pid namespace", "ok", "the machine's own")
+    why = "a container's own: the machine's other processes are hidden, and NVML's and the probes' pids mean others"
+    return Check("pid-namespace", "pid namespace", "limited", why, "start the container with --pid=host")
+
+
+def _yama(root: str) -> Check:
+    scope = yama_scope(root)
+    if scope == 0 or may_ptrace(root):
+        return Check("yama", "Yama", "ok", f"ptrace_scope {scope}: stacks can be read")
+    remedy = "" if scope == 3 else "sudo sysctl kernel.yama.ptrace_scope=0"
+    detail = f"ptrace_scope {scope}: no stacks of processes we did not start" + (", until the next boot" if scope == 3 else "")
+    return Check("yama", "Yama", "limited", detail, remedy)
+
+
+def _py_spy() -> Check:
+    from gputop.stacks.pyspy import binary
+
+    path = binary()
+    if path is None or not os.access(path, os.X_OK):
+        return Check("py-spy", "py-spy", "missing", "no Python stacks", "pip install py-spy")
+    return Check("py-spy", "py-spy", "ok", path)
