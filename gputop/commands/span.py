@@ -17,13 +17,13 @@ def add_span(parser: argparse.ArgumentParser) -> None:
     """Which part of the recording."""
     parser.add_argument("--last", type=float, metavar="S", help="only the last S seconds")
     parser.add_argument("--from", dest="from_", metavar="T", help="only from here on: seconds since it began, or a clock time HH:MM[:SS]")
-    parser.add_argument("--to", metavar="T", help="only up to here")
+    parser.add_argument("--until", metavar="T", help="only up to here")
 
 
 def span(args: argparse.Namespace, recording: Recording) -> tuple[int, int]:
     """(start_ns, end_ns) of what the flags ask for. UserError where that is no time."""
     start = recording.start_ns if args.from_ is None else moment(args.from_, recording)
-    end = recording.end_ns + 1 if args.to is None else moment(args.to, recording)
+    end = recording.end_ns + 1 if args.until is None else moment(args.until, recording)
     if args.last is not None:
         start = max(start, end - round(args.last * 1e9))
     return start, end

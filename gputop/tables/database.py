@@ -77,7 +77,7 @@ class Database:
             self._sqlite.executemany(f"INSERT INTO {table}({','.join(names)}) VALUES({marks})", rows)
             loaded += len(rows)
             if loaded > MAX_ROWS:
-                raise UserError(f"this would load more than {MAX_ROWS} rows: ask for less time with --last, or --from and --to")
+                raise UserError(f"this would load more than {MAX_ROWS} rows: ask for less time with --last, or --from and --until")
         self._sqlite.execute("COMMIT")
 
 

@@ -1,0 +1,139 @@
+"""A recording as a Chrome trace (Trace Event Format, JSON), which Perfetto and chrome://tracing open.
+
+GPUs are processes of their own with a counter per reading; processes keep their pids, so that what gputop saw of a trainer stands
+beside what torch.profiler wrote of it. Times are microseconds of wall-clock time since ``base_ns``, as in torch's traces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+from gputop.board import Board
+from gputop.diagnosis import Engine
+from gputop.frame import Frame
+from gputop.frame import Gpu
+from gputop.frame import ProcSample
+from gputop.recording.reader import Recording
+from gputop.tables.load import JUDGE_EVERY_NS
+from gputop.text import clean
+
+Event = dict[str, Any]
+GPU_PID = 1_000_000_000
+"""GPU ``i`` is process GPU_PID + i; pids end far below."""
+HOST_PID = GPU_PID - 1
+STATE_TID = 2_000_000_000
+_GPU_COUNTERS = ("util_pct", "power_w", "mem_used_bytes", "sm_active_pct", "tensor_active_pct", "dram_active_pct", "sm_clock_mhz", "temp_c")
+
+
+class _Trace:
+    def __init__(self, recording: Recording, base_ns: int) -> None:
+        self.recording = recording
+        self.base_ns = base_ns
+        self.board = Board(header=recording.header)
+        self.engine = Engine()
+        self.fed_ns = 0
+        self.named: set[int] = set()
+        self.states: dict[int, tuple[str, int]] = {}
+        """pid -> its state and since when."""
+
+    def us(self, t_ns: int) -> float:
+        return (self.recording.unix_ns_of(t_ns) - self.base_ns) / 1000
+
+    def of_frame(self, frame: Frame) -> Iterator[Event]:
+        before = self.board.procs.copy()
+        calls = self.board.calls.copy()
+        self.board.fold(frame)
+        for info in frame.infos:
+            yield from self.name(info.pid, info.comm)
+        for gpu in frame.gpus:
+            yield from self.of_gpu(gpu)
+        for proc in frame.procs:
+            older = before.get(proc.pid)
+            if older is not None and older.start_ticks == proc.start_ticks and older.t_ns < proc.t_ns and proc.pid in self.engine.states:
+                yield from self.of_proc(older, proc)
+        for call in frame.probes.calls if frame.probes else ():
+            since = calls.get((call.pid, call.call))
+            if since is not None and call.count > since.count:
+                mean_us = (call.total_ns - since.total_ns) / (call.count - since.count) / 1000
+                yield self.counter(call.pid, f"{call.call} mean us", frame.t_ns, mean_us)
+        for mark in frame.marks:
+            yield {"ph": "i", "s": "g", "name": clean(mark.text), "cat": "mark", "pid": HOST_PID, "tid": 0, "ts": self.us(mark.t_ns)}
+        if frame.t_ns - self.fed_ns >= JUDGE_EVERY_NS:
+            yield from self.judge(frame.t_ns)
+
+    def of_gpu(self, gpu: Gpu) -> Iterator[Event]:
+        yield from self.name(GPU_PID + gpu.index, f"GPU {gpu.index}")
+        for field in _GPU_COUNTERS:
+            value = getattr(gpu, field)
+            if value is not None:
+                yield self.counter(GPU_PID + gpu.index, field, gpu.t_ns, value)
+
+    def of_proc(self, older: ProcSample, proc: ProcSample) -> Iterator[Event]:
+        span = proc.t_ns - older.t_ns
+        cpu_ns = proc.utime_ns + proc.stime_ns - older.utime_ns - older.stime_ns
+        yield self.counter(proc.pid, "CPU %", proc.t_ns, 100 * cpu_ns / span)
+        if proc.run_delay_ns is not None and older.run_delay_ns is not None:
+            yield self.counter(proc.pid, "run-queue %", proc.t_ns, 100 * (proc.run_delay_ns - older.run_delay_ns) / span)
+
+    def counter(self, pid: int, name: str, t_ns: int, value: float) -> Event:
+        return {"ph": "C", "name": name, "pid": pid, "ts": self.us(t_ns), "args": {"value": value}}
+
+    def name(self, pid: int, name: str) -> Iterator[Event]:
+        if pid not in self.named:
+            self.named.add(pid)
+            yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "ts": 0, "args": {"name": clean(name)}}
+
+    def judge(self, t_ns: int) -> Iterator[Event]:
+        """Slices of the states of trainers and workers."""
+        self.fed_ns = t_ns
+        self.engine.feed(self.board.snapshot())
+        now = {pid: "starving" if state.starving else state.state for pid, state in self.engine.states.items()}
+        for pid in self.states.keys() | now.keys():
+            if self.states.get(pid, ("", 0))[0] != now.get(pid, ""):
+                yield from self.end_state(pid, t_ns)
+                if pid in now:
+                    self.states[pid] = now[pid], t_ns
+
+    def end_state(self, pid: int, t_ns: int) -> Iterator[Event]:
+        state, since = self.states.pop(pid, ("", t_ns))
+        if state:
+            label = {"ph": "M", "name": "thread_name", "pid": pid, "tid": STATE_TID, "ts": 0, "args": {"name": "gputop: state"}}
+            yield from (label, self.slice(pid, STATE_TID, state, "state", since, t_ns, {}))
+
+    def slice(self, pid: int, tid: int, name: str, category: str, start_ns: int, end_ns: int, args: dict[str, Any]) -> Event:
+        times = {"ts": self.us(start_ns), "dur": (end_ns - start_ns) / 1000}
+        return {"ph": "X", "name": name, "cat": category, "pid": pid, "tid": tid, **times, "args": args}
+
+    def finish(self) -> Iterator[Event]:
+        """States that last, and the incidents, each kind in a lane of its own."""
+        for pid in list(self.states):
+            yield from self.end_state(pid, self.board.t_ns)
+        yield from self.name(HOST_PID, f"gputop {self.recording.header.host}")
+        for incident in self.engine.incidents:
+            lane = incident.trainer_pid or 0
+            args = {"severity": incident.severity, "cause": incident.cause, "headline": clean(incident.headline), "lost_s": incident.lost_s}
+            end_ns = incident.end_ns or self.board.t_ns
+            yield self.slice(HOST_PID, lane, f"{incident.symptom}: {incident.cause}", "incident", incident.start_ns, end_ns, args)
+
+
+def events(recording: Recording, start_ns: int, end_ns: int, base_ns: int) -> Iterator[Event]:
+    """The trace events of a stretch of a recording."""
+    trace = _Trace(recording, base_ns)
+    for frame in recording.frames(start_ns, end_ns):
+        yield from trace.of_frame(frame)
+    yield from trace.finish()
+
+
+def write(emit: Callable[[str], object], found: Iterator[Event], base_ns: int, others: list[Event]) -> None:
+    """A whole trace file, ``others`` (of another trace on the same base) included."""
+    import json
+
+    emit(f'{{"displayTimeUnit":"ms","baseTimeNanoseconds":{base_ns},"traceEvents":[\n')
+    separator = ""
+    for group in (others, found):
+        for event in group:
+            emit(separator + json.dumps(event))
+            separator = ",\n"
+    emit("\n]}\n")
