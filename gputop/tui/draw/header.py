@@ -47,6 +47,8 @@ def _place(session: Session) -> str:
 
 def _badges(board: Board) -> list[Span]:
     spans: list[Span] = []
+    if board.seq < 0:
+        return [("", "")]
     for name, title in (("ebpf", "eBPF"), ("nvml", "NVML")):
         state = board.sources.get(name) or SourceState(name, "off")
         mark, colour = _MARKS.get(state.state, ("?", "warn"))

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 DRAWS_PER_S = 5
 TABLE_EVERY_S = 0.9
+NUMBERS_EVERY_S = 0.35
 NOTE_S = 4.0
 PARTS = ("header", "verdict", "gpus", "lanes", "procs", "keys")
 
@@ -57,6 +58,7 @@ class Dashboard(Screen[None]):
         self._states = procs.StateLanes()
         self._rows: list[Row] = []
         self._rows_at = 0.0
+        self._numbers_at = 0.0
         self._note = ("", 0.0)
         self._started = (time.monotonic(), time.process_time())
         self._own = ("", 0.0)
@@ -110,26 +112,40 @@ class Dashboard(Screen[None]):
         state = (session.now_ns if view.end_ns is None else 0, self.gputop.feed.trouble, self._note[0] and time.monotonic() < self._note[1])
         if state != self._drawn_state and not self.gputop.is_behind and self.is_current:
             self._drawn_state = state
-            self.draw_all()
+            self._draw(everything=False)
 
     def draw_all(self) -> None:
         """Draw every part from what is known now."""
+        self._draw(everything=True)
+
+    def _draw(self, everything: bool) -> None:
+        """Draw the parts that are due: the lanes grow all the time, the table's when a column ends, numbers at a reader's pace."""
         if self.view.width < 1 or not self.is_mounted:
             return
         with self.session.lock, self.app.batch_update():
             found = chosen.lanes(self.session, self.view)
-            self._arrange(len(self.session.board.gpus), len(found))
-            self._refresh_rows()
+            everything |= self._arrange(len(self.session.board.gpus), len(found))
+            table_due = self._refresh_rows()
             self._follow_axis()
+            due = ["lanes"] + ["procs"] * (everything or table_due or self._moved > 0) + self._numbers_due(everything)
             painter = self._painter if self._can_paint else None
-            sent = []
-            for part, lines in self._parts(found).items():
-                if self.view.ascii_only:
-                    lines = [ascii_line(line) for line in lines]
-                lane = self._lane_of(part)
-                sent.append(self._drawn[part].show(lines, painter, lane, self._moved if lane else 0))
+            sent = [self._show(part, found, painter) for part in due]
         if any(sent):
             self.gputop.send("".join(sent))
+
+    def _numbers_due(self, everything: bool) -> list[str]:
+        now = time.monotonic()
+        if not everything and now - self._numbers_at < NUMBERS_EVERY_S:
+            return []
+        self._numbers_at = now
+        return ["header", "verdict", "gpus", "keys"]
+
+    def _show(self, part: str, found: list[Lane], painter: Painter | None) -> str:
+        lines = self._lines_of(part, found)
+        if self.view.ascii_only:
+            lines = [ascii_line(line) for line in lines]
+        lane = self._lane_of(part)
+        return self._drawn[part].show(lines, painter, lane, self._moved if lane else 0)
 
     @property
     def _can_paint(self) -> bool:
@@ -155,34 +171,51 @@ class Dashboard(Screen[None]):
         self._moved = moved if 0 < moved < now.columns // 2 else 0
         self._axis = now
 
-    def _arrange(self, gpu_count: int, lane_count: int) -> None:
+    def _arrange(self, gpu_count: int, lane_count: int) -> bool:
         heights = arrange(self.view.height, gpu_count, lane_count)
         if heights == self._heights:
-            return
+            return False
         self._heights = heights
         for part in PARTS:
             rows = getattr(heights, part)
             self._drawn[part].display = rows > 0
             self._drawn[part].styles.height = rows
+        return True
 
-    def _refresh_rows(self) -> None:
-        """The table's numbers: once a second while live, at once after a key."""
+    def _refresh_rows(self) -> bool:
+        """The table's numbers: once a second while live, at once after a key; whether they are new."""
         now = time.monotonic()
-        if now - self._rows_at >= TABLE_EVERY_S and (self.view.end_ns is None or not self._rows_at):
+        due = now - self._rows_at >= TABLE_EVERY_S and (self.view.end_ns is None or not self._rows_at)
+        if due:
             self._rows, self._rows_at = rows(self.session, self.view), now
+        return due
 
-    def _parts(self, found: list[Lane]) -> dict[str, list[Line]]:
-        session, view, heights = self.session, self.view, self._heights
-        older, newer = session.boards_around(view.at_ns, 1_000_000_000)
-        offer = "" if newer.gpus else offer_of(session)
-        return {
-            "header": header.lines(session, view, self._mode(), self._cost()),
-            "verdict": verdict.lines(session.verdict_at(view.at_ns), view, self.gputop.feed.trouble, offer)[: heights.verdict],
-            "gpus": gpus.lines(newer, older, view, heights.gpus) if newer.gpus else [[(f" GPU  none: {offer}"[: view.width], "dim")]],
-            "lanes": self._lanes(found),
-            "procs": self._procs(),
-            "keys": keys.lines(view, self._note[0] if time.monotonic() < self._note[1] else ""),
-        }
+    def _lines_of(self, part: str, found: list[Lane]) -> list[Line]:
+        """A part's lines; before the first frame nothing is claimed that is not known yet."""
+        session, view = self.session, self.view
+        known = session.board.seq >= 0
+        if part == "header":
+            return header.lines(session, view, self._mode(), self._cost())
+        if part == "keys":
+            return keys.lines(view, self._note[0] if time.monotonic() < self._note[1] else "")
+        if part == "verdict":
+            return self._verdict(known)
+        if not known:
+            return []
+        return {"gpus": self._gpus, "lanes": lambda: self._lanes(found), "procs": self._procs}[part]()
+
+    def _verdict(self, known: bool) -> list[Line]:
+        session, view, trouble = self.session, self.view, self.gputop.feed.trouble
+        if not known:
+            return [[(f" {trouble or 'starting: the first readings are on their way'}", "crit" if trouble else "dim")]]
+        offer = "" if session.board.gpus else offer_of(session)
+        return verdict.lines(session.verdict_at(view.at_ns), view, trouble, offer)[: self._heights.verdict]
+
+    def _gpus(self) -> list[Line]:
+        older, newer = self.session.boards_around(self.view.at_ns, 1_000_000_000)
+        if newer.gpus:
+            return gpus.lines(newer, older, self.view, self._heights.gpus)
+        return [[(fit(f" GPU  none: {offer_of(self.session)}", self.view.width), "dim")]]
 
     def _lanes(self, found: list[Lane]) -> list[Line]:
         session, view = self.session, self.view
@@ -225,7 +258,9 @@ class Dashboard(Screen[None]):
     def _mode(self) -> Span:
         if self.view.end_ns is not None:
             return ("|| PAUSED", "warn")
-        interval = self.session.header.interval_ns // 1_000_000 if self.session.header else 0
+        if self.session.header is None or self.session.board.seq < 0:
+            return ("starting", "dim")
+        interval = self.session.header.interval_ns // 1_000_000
         return (f"● LIVE {interval} ms", "good")
 
     def _cost(self) -> str:
