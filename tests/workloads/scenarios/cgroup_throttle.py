@@ -1,9 +1,10 @@
-"""The job's control group may use half a CPU."""
+"""The job's control group gets a quota of 0.4 CPUs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from tests.workloads import cgroup
 from tests.workloads.data import Images
@@ -19,11 +20,16 @@ def train(trainer: Trainer) -> None:
 
 
 @contextmanager
-def disturb(running: Running) -> Iterator[None]:
+def prepare(running: Running) -> Iterator[None]:
     with cgroup.group("cpu", running.name) as group:
-        cgroup.limit_cpu(group, 0.4)
-        cgroup.add(group, [*running.trainer_pids, *running.workers()])
+        running.env["GPUTOP_WORKLOAD_CGROUP"] = str(group)
         yield
 
 
-SCENARIO = Scenario(Label("input-bound", "cgroup-throttle"), train, disturb, needs=lambda: cgroup.missing("cpu"))
+@contextmanager
+def disturb(running: Running) -> Iterator[None]:
+    cgroup.limit_cpu(Path(running.env["GPUTOP_WORKLOAD_CGROUP"]), 0.4)
+    yield
+
+
+SCENARIO = Scenario(Label("input-bound", "cgroup-throttle"), train, disturb, prepare, needs=lambda: cgroup.missing("cpu"))
