@@ -7,6 +7,7 @@ from dataclasses import field
 from functools import cached_property
 
 from gputop.diagnosis.model import ProcState
+from gputop.diagnosis.model import Step
 from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
 from gputop.rates import ProcRates
@@ -213,7 +214,7 @@ class JobFacts:
     straggler: ProcFacts | None = None
     """The trainer of its own group that the others wait for, itself included."""
     capacity: Capacity | None = None
-    steps_per_s: float | None = None
+    step: Step | None = None
     age_s: float = 0.0
     """Since the trainer started."""
 

@@ -76,6 +76,21 @@ class Victim:
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """One training step, as the trainer's main thread spends it."""
+
+    per_s: float
+    source: str
+    """``CUDA calls`` (probe) or ``GPU rhythm``."""
+    input_wait_ms: float
+    transfer_ms: float
+    compute_ms: float
+    """On the host's CPU."""
+    gpu_wait_ms: float
+    other_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """What the window says about the GPU that lost most."""
 

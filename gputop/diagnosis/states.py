@@ -114,7 +114,8 @@ def _beside_gpu_waits(job: JobFacts, sure: float) -> float:
     """
     kinds = job.trainer.kinds
     waited = sum(kinds.get(kind, 0.0) for kind in _GPU_WAITS)
-    if job.idle is None or job.calls is not None or waited <= 0.0:
+    measured = job.calls is not None or bool(job.data_woken_by_workers)
+    if job.idle is None or measured or waited <= 0.0:
         return 0.0
     owing = 1.0 - sum(worker.kinds.get(waits.QUEUE, 0.0) for worker in job.workers) / len(job.workers)
     believed = min(1.0, max(sure / (sure + waited) / MET, (owing - FLAT_OUT[0]) / (FLAT_OUT[1] - FLAT_OUT[0]), 0.0))

@@ -14,6 +14,8 @@ from gputop.board import GpuBoard
 from gputop.diagnosis import waits
 from gputop.diagnosis.facts import GpuFacts
 from gputop.diagnosis.facts import ProcFacts
+from gputop.diagnosis.stepclock import Rhythm
+from gputop.frame import Gpu
 from gputop.frame import GpuProc
 from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
@@ -128,11 +130,15 @@ def _spread(share: float, counts: Mapping[str, int]) -> dict[str, float]:
 class GpuTrack:
     """One GPU: utilization weighted by time, and the standing values of the rest."""
 
-    __slots__ = ("board", "busy_since_ns", "idle_since_ns", "last_ns", "moved", "readings", "stretches", "worked_before")
+    __slots__ = (
+        "between", "board", "busy_since_ns", "idle_since_ns", "last_ns", "moved", "readings", "rhythm", "stretches", "worked_before",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.readings: deque[tuple[int, float, float | None, float | None, int]] = deque()
         """(until t_ns, utilization, SM activity, power, throttle mask)"""
+        self.between: list[float] = []
+        self.rhythm = Rhythm()
         self.last_ns = 0
         self.idle_since_ns: int | None = None
         self.busy_since_ns: int | None = None
@@ -143,10 +149,21 @@ class GpuTrack:
         self.worked_before = False
         self.board: GpuBoard | None = None
 
+    def look(self, gpu: Gpu) -> None:
+        """A reading between two pushes: its utilization counts in the mean, its power in the rhythm."""
+        if gpu.util_pct is not None:
+            self.between.append(gpu.util_pct)
+        value = gpu.power_w if gpu.power_w is not None and gpu.power_instant is not False else gpu.util_pct
+        if value is not None:
+            self.rhythm.push(gpu.t_ns, value)
+
     def push(self, gpu: GpuBoard, t_ns: int, oldest_ns: int) -> None:
-        """Take the standing readings as those of the time since the last push."""
+        """Take the readings since the last push, or the standing ones, as those of the time since then."""
         self.board = gpu
         util, sm_active = _fresh(gpu, "util_pct", t_ns), _fresh(gpu, "sm_active_pct", t_ns)
+        if util is not None and self.between:
+            util = sum(self.between) / len(self.between)
+        self.between.clear()
         if util is None:
             util = sm_active
         if util is not None:

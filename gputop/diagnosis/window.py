@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gputop import roles as who
 from gputop.board import Board
 from gputop.diagnosis import states
+from gputop.diagnosis import stepclock
 from gputop.diagnosis import waits
 from gputop.diagnosis.facts import CallFacts
 from gputop.diagnosis.facts import Facts
@@ -32,6 +33,7 @@ WINDOW_NS = 2_500_000_000
 MIN_FEEDS = 6
 """A recording fed once a second keeps more time in the window instead of fewer samples."""
 GAP_NS = 5_000_000_000
+RHYTHM_NS = 1_500_000_000
 ROLES_NS = 1_000_000_000
 REFAULTS_PER_S = 200.0
 """Dropped pages read again, from which a full cgroup is thrashing (4 KiB each: about a megabyte a second)."""
@@ -70,6 +72,8 @@ class Window:
         self._takers = TakerTrack()
         self._births: dict[int, dict[int, int]] = {}
         self._first_set_ns: dict[int, int] = {}
+        self._rhythm_ns: dict[int, int] = {}
+        self._paces: dict[int, float | None] = {}
         self._roles_ns = 0
         self._known = 0
 
@@ -98,6 +102,10 @@ class Window:
             track = self._procs.get(sample.pid)
             if track is not None:
                 track.look(sample)
+        for gpu in frame.gpus:
+            known = self._gpus.get(gpu.index)
+            if known is not None:
+                known.look(gpu)
 
     def _assign(self, board: Board) -> None:
         if self.t_ns - self._roles_ns < ROLES_NS and len(board.infos) == self._known and all(pid in board.infos for pid in self._procs):
@@ -174,6 +182,7 @@ class Window:
             job.data_woken_by_workers = self._woken(board, job)
             self._set_cgroup(job)
             states.set_states(job, host)
+            job.step = stepclock.step_of(job, self._rhythm(job))
             jobs.append(job)
         return jobs
 
@@ -188,6 +197,14 @@ class Window:
             order = sorted(trainers, key=lambda proc: (proc.role.rank if proc.role.rank is not None else 1 << 30, proc.pid))
             return [used[order.index(trainer)]]
         return used or (list(gpus.values()) if len(gpus) == 1 else [])
+
+    def _rhythm(self, job: JobFacts) -> float | None:
+        """The clearest of its GPUs; worked out anew about once a second, for it changes no faster."""
+        if self.t_ns - self._rhythm_ns.get(job.trainer.pid, 0) >= RHYTHM_NS and job.calls is None:
+            self._rhythm_ns[job.trainer.pid] = self.t_ns
+            found = (self._gpus[gpu.index].rhythm.per_s() for gpu in job.gpus)
+            self._paces[job.trainer.pid] = next((pace for pace in found if pace is not None), None)
+        return self._paces.get(job.trainer.pid)
 
     def _recent_births(self, trainer_pid: int) -> list[int]:
         births = self._births.get(trainer_pid, {})

@@ -1,0 +1,113 @@
+"""The training step without touching the code: how often it comes, and what it is made of.
+
+From the probe: each step copies its batch to the GPU and waits for it now and then, so the rarer of the two sets the pace,
+unless it is so rare that it is a log line. Else from the GPU's own rhythm: the first strong peak of the autocorrelation of
+its power (or utilization), which shows steps of some tenths of a second and longer. Absent where neither is clear.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from gputop.diagnosis.facts import CallFacts
+from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.model import Step
+
+GRID_NS = 100_000_000
+SPAN_NS = 15_000_000_000
+LEAST_POINTS = 80
+LEAST_LAG, LEAST_PEAK, LEAST_RISE = 3, 0.5, 0.25
+"""In grid steps; correlation at the peak, and at twice its lag; above the lowest point before it: a slope is no rhythm."""
+MOST_CALLS = 4.0
+"""Copies per synchronize in one step, at most; more means that the synchronize is a log line."""
+LEAST_PER_S = 0.2
+
+
+class Rhythm:
+    """The last seconds of one GPU's activity on a grid of `GRID_NS`."""
+
+    __slots__ = ("points",)
+
+    def __init__(self) -> None:
+        self.points: deque[tuple[int, float]] = deque()
+
+    def push(self, t_ns: int, value: float) -> None:
+        """Add a reading; at most one per grid step is kept."""
+        if self.points and t_ns - self.points[-1][0] < GRID_NS * 3 // 4:
+            return
+        self.points.append((t_ns, value))
+        while self.points[-1][0] - self.points[0][0] > SPAN_NS:
+            self.points.popleft()
+
+    def per_s(self) -> float | None:
+        """Periods per second, None where there is no clear one."""
+        values = _on_grid(self.points)
+        if len(values) < LEAST_POINTS:
+            return None
+        lag = _first_peak(_autocorrelation(values))
+        return None if lag is None else 1e9 / (lag * GRID_NS)
+
+
+def from_calls(calls: CallFacts | None) -> float | None:
+    """Steps per second by the probe's counts."""
+    if calls is None:
+        return None
+    copies, syncs = calls.copy_per_s, calls.sync_per_s
+    if min(copies, syncs) < LEAST_PER_S:
+        alone = max(copies, syncs)
+        return alone if alone >= LEAST_PER_S else None
+    if syncs >= copies:
+        return copies
+    return syncs if copies <= MOST_CALLS * syncs else None
+
+
+def step_of(job: JobFacts, rhythm: float | None) -> Step | None:
+    """One step of the job: its pace, and its main thread's time divided by it."""
+    pace = from_calls(job.calls) or rhythm
+    if pace is None:
+        return None
+    fractions = job.trainer.state.fractions
+    ms = 1000.0 / pace
+    data, transfer, gpu = (fractions.get(word, 0.0) for word in ("waiting-data", "transfer", "waiting-gpu"))
+    computing = fractions.get("computing", 0.0)
+    return Step(
+        pace, "CUDA calls" if from_calls(job.calls) is not None else "GPU rhythm", data * ms, transfer * ms, computing * ms, gpu * ms,
+        max(0.0, 1.0 - data - transfer - gpu - computing) * ms,
+    )  # fmt: skip
+
+
+def _on_grid(points: Sequence[tuple[int, float]]) -> list[float]:
+    """The value that stood at each grid step."""
+    if not points:
+        return []
+    values, last = [], points[0][1]
+    remaining = deque(points)
+    for t_ns in range(points[0][0], points[-1][0] + 1, GRID_NS):
+        while remaining and remaining[0][0] <= t_ns + GRID_NS // 2:
+            last = remaining.popleft()[1]
+        values.append(last)
+    return values
+
+
+def _autocorrelation(values: Sequence[float]) -> list[float]:
+    """For lags from 0 to half the length, so that a peak and its double both fit; empty where the values hardly vary."""
+    mean = sum(values) / len(values)
+    centred = [value - mean for value in values]
+    power = sum(value * value for value in centred) / len(centred)
+    if power <= (0.02 * mean) ** 2 or power <= 0.0:
+        return []
+    return [
+        sum(a * b for a, b in zip(centred, centred[lag:], strict=False)) / ((len(centred) - lag) * power) for lag in range(len(values) // 2)
+    ]
+
+
+def _first_peak(correlation: Sequence[float]) -> int | None:
+    lowest = 1.0
+    for lag in range(1, len(correlation) - 1):
+        lowest = min(lowest, correlation[lag])
+        here = correlation[lag]
+        tops = correlation[lag - 1] <= here >= correlation[lag + 1]
+        if lag >= LEAST_LAG and tops and here >= LEAST_PEAK and here - lowest >= LEAST_RISE:
+            return lag if max(correlation[2 * lag - 1 : 2 * lag + 2], default=0.0) >= LEAST_PEAK else None
+    return None

@@ -1,0 +1,152 @@
+"""States of workers and trainers in a window, and how sure they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputop.diagnosis import waits
+from gputop.frame import Frame
+from gputop.frame import ProcSample
+from tests.unit.diagnosis.scene import DISK
+from tests.unit.diagnosis.scene import FUTEX
+from tests.unit.diagnosis.scene import HIDDEN
+from tests.unit.diagnosis.scene import ON_CPU
+from tests.unit.diagnosis.scene import QUEUE
+from tests.unit.diagnosis.scene import SLEEP
+from tests.unit.diagnosis.scene import SOCKET
+from tests.unit.diagnosis.scene import training
+
+
+def sample(**fields: object) -> ProcSample:
+    facts: dict = {"pid": 1, "start_ticks": 1, "t_ns": 1, "state": "S", "utime_ns": 0, "stime_ns": 0, "rss_bytes": 0, "num_threads": 1}
+    return ProcSample(**(facts | fields))
+
+
+@pytest.mark.parametrize(
+    ("look", "kind"),
+    [
+        (QUEUE, waits.QUEUE), ({"syscall": 7, "syscall_arg": 4000}, waits.POLL), ({"syscall": 7, "syscall_arg": -1}, waits.POLL),
+        (FUTEX, waits.LOCK), ({"syscall": 73, "syscall_arg": 4}, waits.LOCK), (SLEEP, waits.TIMER), (SOCKET, waits.NETWORK),
+        ({"syscall": 45, "wchan": "unix_stream_read_generic"}, waits.PIPE), ({"syscall": 0, "wchan": "anon_pipe_read"}, waits.PIPE),
+        ({"syscall": 0, "wchan": "wait_woken"}, waits.NETWORK), ({"syscall": 0, "wchan": "folio_wait_bit_common"}, waits.DISK),
+        ({"syscall": 17}, waits.DISK), (DISK, waits.DISK), ({"state": "D"}, waits.DISK),
+        ({"state": "D", "wchan": "rpc_wait_bit_killable"}, waits.NETWORK),
+        ({"state": "R"}, waits.ONCPU), ({"syscall": -1}, waits.ONCPU), ({"state": "T"}, waits.STOPPED), ({"state": "Z"}, waits.STOPPED),
+        ({}, waits.UNKNOWN), ({"wchan": "0"}, waits.UNKNOWN), ({"wchan": "futex_do_wait"}, waits.LOCK), ({"syscall": 61}, waits.CHILD),
+        ({"wchan": "poll_schedule_timeout.constprop.0"}, waits.POLL), ({"syscall": 16}, waits.DRIVER), ({"syscall": 9999}, waits.UNKNOWN),
+    ],
+)  # fmt: skip
+def test_what_a_sample_waits_for(look: dict, kind: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(waits, "_KIND_OF", {number: word for word, numbers in waits._X86_64.items() for number in numbers})
+    monkeypatch.setattr(waits, "_POLL_CALLS", (7, 271))
+    assert waits.wait_kind(sample(**look)) == kind
+
+
+@pytest.mark.parametrize(
+    ("worker", "state", "starves"),
+    [
+        ({"run": 0.95, "looks": [ON_CPU]}, "running", False),
+        ({"run": 0.3, "wait": 0.7, "looks": [ON_CPU]}, "runnable", True),
+        ({"run": 0.2, "looks": [DISK]}, "disk", True),
+        ({"run": 0.1, "looks": [SOCKET]}, "blocked", True),
+        ({"run": 0.2, "looks": [FUTEX]}, "blocked", True),
+        ({"looks": [QUEUE]}, "ahead", False),
+        ({"run": 0.3, "looks": [QUEUE]}, "ahead", False),
+        ({"looks": [{"state": "T"}]}, "stopped", True),
+    ],
+)
+@pytest.mark.parametrize("waits_for_data", [True, False])
+def test_worker(worker: dict, state: str, starves: bool, waits_for_data: bool):
+    scene = training(util=20.0 if waits_for_data else 99.0, **worker)
+    if waits_for_data:
+        scene.procs[100].looks = [QUEUE]
+    states = scene.play(4).engine.states
+    assert states[101].state == state
+    assert states[101].starving is (starves and waits_for_data)
+    assert sum(states[101].fractions.values()) == pytest.approx(1)
+
+
+def test_fractions_are_measured():
+    fractions = training(run=0.25, wait=0.5, looks=[QUEUE]).play(4).engine.states[101].fractions
+    assert (fractions["running"], fractions["runnable"], fractions["ahead"]) == (
+        pytest.approx(0.25, abs=0.02), pytest.approx(0.5, abs=0.02), pytest.approx(0.25, abs=0.02),
+    )  # fmt: skip
+
+
+def test_never_having_got_a_cpu_is_runnable_though_no_delay_is_booked_yet():
+    scene = training(util=10.0, run=0.0, wait=0.0, looks=[ON_CPU])
+    scene.procs[100].looks = [QUEUE]
+    assert scene.play(4).engine.states[101].state == "runnable"
+
+
+def test_throttled_is_not_runnable():
+    scene = training(util=20.0, run=0.2, wait=0.8, looks=[ON_CPU])
+    scene.cgroups = {"/job": {"quota_cpus": 0.5, "throttled": 0.9}}
+    state = scene.play(4).engine.states[101]
+    assert (state.state, state.fractions.get("runnable", 0.0)) == ("throttled", pytest.approx(0, abs=0.05))
+
+
+def test_the_probe_measures_the_disk_where_samples_miss_it():
+    scene = training(util=20.0, run=0.3, looks=[ON_CPU, QUEUE], uninterruptible=0.6)
+    scene.probed = True
+    assert scene.play(4).engine.states[101].fractions["disk"] == pytest.approx(0.6, abs=0.03)
+
+
+def test_short_sleeps_that_no_sample_met_are_the_disks_where_bytes_were_read():
+    scene = training(util=20.0, run=0.4, looks=[ON_CPU], read_bytes=50_000_000)
+    assert scene.play(4).engine.states[101].fractions["disk"] == pytest.approx(0.6, abs=0.03)
+
+
+@pytest.mark.parametrize(("run", "looks"), [(0.1, [FUTEX]), (0.1, [SLEEP])])
+def test_trainer_waiting_for_its_gpu(run: float, looks: list[dict]):
+    scene = training(util=95.0)
+    scene.procs[100].run, scene.procs[100].looks = run, looks
+    assert scene.play(4).engine.states[100].state == "waiting-gpu"
+
+
+def test_trainer_whose_probe_sees_it_spin_is_waiting_and_not_computing():
+    scene = training(util=95.0)
+    scene.procs[100].run, scene.procs[100].looks = 1.0, [ON_CPU]
+    scene.probed, scene.calls = True, {(100, "cuStreamSynchronize"): (20, 0.9, 0)}
+    state = scene.play(4).engine.states[100]
+    assert (state.state, state.fractions["waiting-gpu"]) == ("waiting-gpu", pytest.approx(0.9, abs=0.02))
+
+
+def test_trainer_woken_by_a_worker_waited_for_data():
+    """A pin thread or another loader hides the poll behind a lock; the wake-up tells."""
+    scene = training(util=40.0, run=0.9, looks=[ON_CPU])
+    scene.procs[100].looks = [FUTEX]
+    scene.probed, scene.wakeups = True, {(100, 101): 0.3, (100, 102): 0.3}
+    state = scene.play(4).engine.states[100]
+    assert state.fractions["waiting-data"] == pytest.approx(0.6, abs=0.03)
+
+
+def test_unreadable_waits_are_less_sure():
+    scene = training(util=20.0, run=0.9, looks=[ON_CPU])
+    scene.procs[100].looks = [HIDDEN]
+    unreadable = scene.play(4).engine.states[100]
+    scene = training(util=20.0, run=0.9, looks=[ON_CPU])
+    scene.procs[100].looks = [QUEUE]
+    readable = scene.play(4).engine.states[100]
+    assert unreadable.state == readable.state == "waiting-data"
+    assert unreadable.confidence < readable.confidence == 1.0
+
+
+def test_samples_between_feeds_sharpen_the_kinds():
+    """Fed twice a second, with nine frames looked at between: what the feeds alone happen to meet does not decide."""
+    scene = training(util=99.0, run=0.0)
+    for _ in range(10):
+        scene.procs[101].looks = [FUTEX]
+        for _ in range(9):
+            scene.engine.look(Frame(0, 0, procs=[sample(pid=101, syscall=7, syscall_arg=5000)]))
+        scene.play(0.5, 0.5)
+    fractions = scene.engine.states[101].fractions
+    assert fractions["ahead"] > 0.85
+
+
+def test_a_restarted_process_under_the_same_pid_starts_anew():
+    scene = training(run=0.9, looks=[ON_CPU]).play(3)
+    scene.procs[101].start_ticks, scene.procs[101].run, scene.procs[101].looks = 77_777, 0.0, [QUEUE]
+    scene._totals = {key: value for key, value in scene._totals.items() if key[0] != 101}
+    states = scene.play(0.6).engine.states
+    assert states[101].state == "ahead"

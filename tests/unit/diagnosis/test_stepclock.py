@@ -1,0 +1,61 @@
+"""The step's pace from calls and from the GPU's rhythm."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gputop.diagnosis.facts import CallFacts
+from gputop.diagnosis.stepclock import Rhythm
+from gputop.diagnosis.stepclock import from_calls
+from tests.unit.diagnosis.scene import FUTEX
+from tests.unit.diagnosis.scene import training
+
+
+@pytest.mark.parametrize(
+    ("copies", "syncs", "steps"),
+    [(8.3, 8.3, 8.3), (16.6, 8.3, 8.3), (10.0, 3000.0, 10.0), (20.0, 1.0, None), (0.0, 5.0, 5.0), (0.0, 0.0, None)],
+    ids=["one each", "two copies a step", "sync storm", "sync is a log line", "no copies", "nothing"],
+)
+def test_pace_from_calls(copies: float, syncs: float, steps: float | None):
+    assert from_calls(CallFacts(sync_per_s=syncs, copy_per_s=copies)) == steps
+
+
+def test_no_probe_no_pace():
+    assert from_calls(None) is None
+
+
+def pushed(period_s: float | None, seconds: float = 15.0, noise: float = 10.0) -> Rhythm:
+    """Power that is high in the first 60 % of each period, with noise; without a period, noise alone."""
+    rhythm, chance = Rhythm(), random.Random(7)
+    for i in range(round(seconds * 10)):
+        t_s = i / 10
+        high = period_s is not None and t_s % period_s < 0.6 * period_s
+        rhythm.push(round(t_s * 1e9), (600.0 if high else 200.0) + chance.uniform(-noise, noise))
+    return rhythm
+
+
+@pytest.mark.parametrize("period_s", [0.5, 1.0, 1.7, 3.0])
+def test_rhythm_of_slow_steps(period_s: float):
+    assert pushed(period_s).per_s() == pytest.approx(1 / period_s, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    "rhythm", [pushed(None), pushed(None, noise=0.1), pushed(1.0, seconds=4.0), Rhythm()], ids=["noise", "flat", "short", "empty"]
+)
+def test_no_rhythm_no_pace(rhythm: Rhythm):
+    assert rhythm.per_s() is None
+
+
+def test_a_step_is_divided_as_its_trainer_spends_its_time():
+    scene = training(util=80.0)
+    scene.procs[100].run, scene.procs[100].looks = 0.1, [FUTEX]
+    scene.probed = True
+    scene.calls = {(100, "cuStreamSynchronize"): (10, 0.8, 0), (100, "cuMemcpyHtoDAsync_v2"): (10, 0.05, 1e6)}
+    scene.play(4)
+    step = scene.engine.facts.jobs[0].step
+    assert (step.per_s, step.source) == (pytest.approx(10, rel=0.02), "CUDA calls")
+    assert step.gpu_wait_ms == pytest.approx(80, rel=0.1)
+    assert step.transfer_ms == pytest.approx(5, rel=0.2)
+    assert scene.engine.verdict.steps_per_s == pytest.approx(10, rel=0.02)
