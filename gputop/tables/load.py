@@ -160,7 +160,7 @@ class Loader:
             lists = {name: json.dumps(row[name]) for name in ("victims", "culprits", "evidence", "fixes")}
             end_ns = incident.end_ns or board.t_ns
             yield self._plain("incident", incident.start_ns, row | lists | {
-                "dt_s": (end_ns - incident.start_ns) * NS, "lasts": incident.end_ns is None})  # fmt: skip
+                "dt_s": (end_ns - incident.start_ns) * NS, "lasts": int(incident.end_ns is None)})  # fmt: skip
 
 
 def _table_of(block: FileBlock) -> Table | None:

@@ -1,0 +1,49 @@
+"""Turn an Ingero trace (its SQLite database) into a recording, as far as its data goes: CUDA calls, host load, findings."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+HELP = "turn an Ingero trace into a recording"
+EXAMPLES = """examples:
+  gputop import ingero.db -o ingero.gputop
+  gputop query ingero.gputop "SELECT call, sum(calls), max(max_ms) FROM sync GROUP BY call"
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of the command."""
+    parser.add_argument("file", metavar="FILE", help="an Ingero database")
+    parser.add_argument("-o", "--output", metavar="OUT", help="a new recording (FILE with the ending .gputop)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the recording, or nothing."""
+    import os
+
+    from gputop.errors import UserError
+    from gputop.frame import Frame
+    from gputop.frame import Header
+    from gputop.recording.ingero import read
+    from gputop.recording.writer import Writer
+    from gputop.text import clean
+
+    path = args.output or str(Path(args.file).with_suffix(".gputop"))
+    items = read(args.file)
+    header = next(items)
+    assert isinstance(header, Header)
+    writer, count = Writer(path, header), 0
+    try:
+        for item in items:
+            if isinstance(item, Frame):
+                writer.add(item)
+                count += 1
+    except UserError:
+        writer.close()
+        os.unlink(path)
+        raise
+    writer.close()
+    print(f"gputop: {count} frames in {clean(path)}", file=sys.stderr)
+    return 0

@@ -1,0 +1,185 @@
+"""Ingero's SQLite traces as frames, as far as their data goes.
+
+Taken over: CUDA calls with count, total and longest time (``events``, and ``event_aggregates`` for minutes of which not every event
+was kept), names and ranks of processes, host CPU, memory and load (``system_snapshots``), TCP retransmits, and its findings
+(``causal_chains``) as markers. Not taken over: ``sched_switch``, whose off-CPU time does not say what was waited for.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+from urllib.parse import quote
+
+from gputop import __version__
+from gputop.errors import UserError
+from gputop.frame import CpuSample
+from gputop.frame import CudaCall
+from gputop.frame import Frame
+from gputop.frame import Gpu
+from gputop.frame import Header
+from gputop.frame import Host
+from gputop.frame import Mark
+from gputop.frame import Probes
+from gputop.frame import ProcInfo
+from gputop.frame import SourceState
+from gputop.text import clean
+
+TICK_NS = 100_000_000
+KEY_EVERY = 100
+MINUTE_NS = 60_000_000_000
+MEGABYTE = 1 << 20
+_NAMES = {"cudaStreamSync": "cudaStreamSynchronize", "cudaDeviceSync": "cudaDeviceSynchronize"}
+_UNREAD = dict.fromkeys(("util_pct", "power_w", "mem_used_bytes", "temp_c", "sm_clock_mhz"), "Ingero does not record it")
+_EVENTS = """SELECT e.timestamp t, e.pid, o.name op, 1 calls, e.duration total, e.duration longest FROM events e
+    JOIN ops o ON o.source_id = e.source AND o.op_id = e.op WHERE e.source IN (1, 4)"""
+_CALLS = f"""{_EVENTS} AND NOT EXISTS (SELECT 1 FROM event_aggregates a WHERE a.source = e.source AND a.op = e.op AND a.pid = e.pid
+      AND a.bucket = e.timestamp - e.timestamp % :minute AND a.stored < a.count)
+  UNION ALL SELECT a.bucket + :minute - 1, a.pid, o.name, a.count, a.sum_dur, a.max_dur FROM event_aggregates a
+    JOIN ops o ON o.source_id = a.source AND o.op_id = a.op WHERE a.source IN (1, 4) AND a.stored < a.count ORDER BY 1"""
+_RETRANSMITS = "SELECT timestamp t FROM events WHERE source = 6 ORDER BY 1"
+_SNAPSHOTS = "SELECT timestamp t, cpu_pct, mem_pct, mem_avail, load_avg FROM system_snapshots ORDER BY 1"
+_CHAINS = "SELECT detected_at t, severity || ': ' || summary text FROM causal_chains ORDER BY 1"
+
+
+def read(path: str) -> Iterator[Header | Frame]:
+    """A header, then the frames. Raises UserError where ``path`` is no such trace."""
+    try:
+        with open(path, "rb") as file:
+            if not file.read(16).startswith(b"SQLite format 3"):
+                raise UserError(f"{clean(path)} is no SQLite database")
+        with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro&immutable=1", uri=True)) as database:
+            database.row_factory = sqlite3.Row
+            database.text_factory = lambda data: data.decode("utf-8", "replace")
+            yield from _Trace(database).frames()
+    except OSError as error:
+        raise UserError(f"cannot open {clean(path)}: {error.strerror}") from None
+    except (sqlite3.Error, TypeError, ValueError, OverflowError) as error:
+        raise UserError(f"{clean(path)} is no trace of Ingero that can be read: {clean(str(error))}") from None
+
+
+class _Trace:
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+        self._tables = {row["name"] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if not {"events", "ops"} <= self._tables:
+            raise ValueError("it has no tables events and ops")
+        self._calls: dict[tuple[int, str], CudaCall] = {}
+        self._host: list[int] = [0, 0]
+        """Busy and idle ns so far."""
+        self._snapshot_ns = 0
+        self._retransmits = 0
+
+    def frames(self) -> Iterator[Header | Frame]:
+        """All of it, a tick of `TICK_NS` at a time; ticks in which nothing happened are left out."""
+        session = self._session()
+        start = self._first_ns()
+        yield Header(
+            gputop=__version__, host=str(session.get("node") or ""), kernel=str(session.get("kernel") or ""), t_ns=start, unix_ns=start,
+            interval_ns=TICK_NS, cpus=int(session.get("cpu_cores") or 1), memory_bytes=int(session.get("mem_total") or 0) * MEGABYTE,
+        )  # fmt: skip
+        infos, gpus = self._infos(start), self._gpus(session, start)
+        version = {"ingero": str(session.get("ingero_ver") or "")}
+        state = SourceState("import", "partial", "an Ingero trace: CUDA calls and host load only", "", version)
+        for seq, (tick, rows) in enumerate(self._ticks()):
+            frame = Frame(seq, (tick + 1) * TICK_NS, key=seq % KEY_EVERY == 0)
+            if frame.key:
+                frame.infos, frame.gpus, frame.sources = infos, gpus, [state]
+            self._fill(frame, rows)
+            yield frame
+
+    def _fill(self, frame: Frame, rows: list[tuple[str, sqlite3.Row]]) -> None:
+        restated = self._calls if frame.key else {}
+        changed = {key: CudaCall(*key, call.count, call.total_ns, 0) for key, call in restated.items()}
+        for kind, row in rows:
+            if kind == "call":
+                changed.update([self._call(row, changed)])
+            elif kind == "snapshot":
+                frame.host = self._snapshot(row, frame.host)
+            elif kind == "chain":
+                frame.marks.append(Mark(frame.t_ns, f"Ingero {row['text']}"[:200]))
+            else:
+                self._retransmits += 1
+                frame.host = Host(frame.t_ns, tcp_retrans=self._retransmits) if frame.host is None else frame.host
+        self._calls.update(changed)
+        if changed:
+            frame.probes = Probes(frame.t_ns, calls=list(changed.values()))
+
+    def _call(self, row: sqlite3.Row, changed: dict[tuple[int, str], CudaCall]) -> tuple[tuple[int, str], CudaCall]:
+        key = row["pid"], _NAMES.get(row["op"], row["op"])
+        before = changed.get(key) or self._calls.get(key) or CudaCall(*key, 0, 0, 0)
+        longest = max(row["longest"], before.max_ns if key in changed else 0)
+        return key, CudaCall(*key, before.count + row["calls"], before.total_ns + row["total"], longest)
+
+    def _snapshot(self, row: sqlite3.Row, before: Host | None) -> Host:
+        """One made-up CPU that stands for all: its load is what Ingero measured of the whole host."""
+        span = min(row["t"] - self._snapshot_ns, 2 * 10**9) if self._snapshot_ns else 10**9
+        self._snapshot_ns = row["t"]
+        busy = round(span * row["cpu_pct"] / 100)
+        self._host = [self._host[0] + busy, self._host[1] + span - busy]
+        available = row["mem_avail"] * MEGABYTE
+        total = round(available / (1 - row["mem_pct"] / 100)) if row["mem_pct"] < 100 else None
+        return Host(
+            row["t"], [CpuSample(0, self._host[0], 0, self._host[1], 0, 0, 0)], load1=row["load_avg"], mem_total_bytes=total,
+            mem_available_bytes=available, tcp_retrans=before.tcp_retrans if before else self._retransmits,
+        )  # fmt: skip
+
+    def _ticks(self) -> Iterator[tuple[int, list[tuple[str, sqlite3.Row]]]]:
+        """What happened, by tick."""
+        import heapq
+
+        calls = _CALLS if "event_aggregates" in self._tables else _EVENTS + " ORDER BY 1"
+        streams = [self._stream("call", calls, "events"), self._stream("retransmit", _RETRANSMITS, "events"),
+                   self._stream("snapshot", _SNAPSHOTS, "system_snapshots"), self._stream("chain", _CHAINS, "causal_chains")]  # fmt: skip
+        tick = -1
+        rows: list[tuple[str, sqlite3.Row]] = []
+        for t_ns, kind, row in heapq.merge(*streams, key=lambda item: item[0]):
+            if t_ns // TICK_NS != tick and rows:
+                yield tick, rows
+                rows = []
+            tick = t_ns // TICK_NS
+            rows.append((kind, row))
+        if rows:
+            yield tick, rows
+
+    def _stream(self, kind: str, sql: str, needs: str) -> Iterator[tuple[int, str, sqlite3.Row]]:
+        if needs in self._tables:
+            for row in self._database.execute(sql, {"minute": MINUTE_NS} if ":minute" in sql else {}):
+                yield row["t"], kind, row
+
+    def _session(self) -> dict[str, Any]:
+        if "sessions" not in self._tables:
+            return {}
+        row = self._database.execute("SELECT * FROM sessions ORDER BY started_at LIMIT 1").fetchone()
+        return dict(row) if row else {}
+
+    def _first_ns(self) -> int:
+        first = [item[0] for item in (next(self._ticks(), None),) if item]
+        if not first:
+            raise ValueError("it holds no events")
+        return first[0] * TICK_NS
+
+    def _infos(self, start: int) -> list[ProcInfo]:
+        """Who called CUDA, and everybody whose name is known. Start times are not in the trace; the trace's stands for them."""
+        columns = {row["name"] for row in self._database.execute("PRAGMA table_info(events)")}
+        rank, world = ("rank" if "rank" in columns else "NULL"), ("world_size" if "world_size" in columns else "NULL")
+        sql = f"SELECT pid, max(source IN (1, 4)) cuda, max({rank}) rank, max({world}) world FROM events WHERE pid > 0 GROUP BY pid"
+        names = self._names()
+        infos = []
+        for row in self._database.execute(sql):
+            env = {name: str(row[key]) for name, key in (("RANK", "rank"), ("WORLD_SIZE", "world")) if row[key] is not None}
+            name = names.get(row["pid"], "")
+            command = [name] if name else []
+            infos.append(ProcInfo(row["pid"], start // 10**7, comm=name, cmdline=command, env=env, uses_cuda=bool(row["cuda"])))
+        return infos
+
+    def _names(self) -> dict[int, str]:
+        if "process_names" not in self._tables:
+            return {}
+        return {row["pid"]: row["name"] for row in self._database.execute("SELECT pid, name FROM process_names")}
+
+    def _gpus(self, session: dict[str, Any], start: int) -> list[Gpu]:
+        name = str(session.get("gpu_model") or "")
+        return [Gpu(0, start, name=name, missing=_UNREAD)] if name else []

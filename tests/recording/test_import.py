@@ -1,0 +1,95 @@
+"""Ingero's traces, made here with its own schema (0.8 and the older one without aggregates)."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from gputop import cli
+from gputop.recording.reader import Recording
+
+T0 = 1_790_000_000_000_000_000
+MINUTE = 60_000_000_000
+OPS = [(1, 5, "cudaStreamSync"), (1, 3, "cudaLaunchKernel"), (4, 4, "cuCtxSynchronize"), (3, 1, "sched_switch"), (6, 1, "tcp_retransmit")]
+
+
+def make(path: Path, aggregates: bool = True) -> None:
+    with sqlite3.connect(path) as db:
+        db.executescript("""
+          CREATE TABLE events (id TEXT, timestamp INTEGER, pid INTEGER, tid INTEGER, source INTEGER, op INTEGER, duration INTEGER,
+            gpu_id INTEGER, arg0 INTEGER, arg1 INTEGER, ret_code INTEGER, rank INTEGER, world_size INTEGER);
+          CREATE TABLE ops (source_id INTEGER, op_id INTEGER, name TEXT, description TEXT);
+          CREATE TABLE process_names (pid INTEGER PRIMARY KEY, name TEXT, seen_at INTEGER);
+          CREATE TABLE sessions (started_at INTEGER, node TEXT, kernel TEXT, cpu_cores INTEGER, mem_total INTEGER, gpu_model TEXT,
+            ingero_ver TEXT);
+          CREATE TABLE system_snapshots (timestamp INTEGER, cpu_pct REAL, mem_pct REAL, mem_avail INTEGER, swap_mb INTEGER, load_avg REAL);
+          CREATE TABLE causal_chains (detected_at INTEGER, severity TEXT, summary TEXT);""")
+        db.executemany("INSERT INTO ops VALUES (?, ?, ?, '')", OPS)
+        db.execute("INSERT INTO process_names VALUES (77, 'train.py', 0)")
+        db.execute("INSERT INTO sessions VALUES (?, 'node3', '6.8', 4, 16000, 'RTX 4090', '0.17.0')", (T0,))
+        for i in range(50):
+            event = (str(i), T0 + i * 200_000_000, 77, 78, 1, 5, 1_000_000 + i, 0, 0, 0, 0, 2, 4)
+            db.execute(f"INSERT INTO events VALUES ({','.join('?' * 13)})", event)
+        db.execute(f"INSERT INTO events VALUES ({','.join('?' * 13)})", ("s", T0, 77, 78, 3, 1, 9, 0, 0, 0, 0, 2, 4))
+        db.execute(f"INSERT INTO events VALUES ({','.join('?' * 13)})", ("r", T0 + 7, 0, 0, 6, 1, 0, 0, 0, 0, 0, None, None))
+        db.executemany("INSERT INTO system_snapshots VALUES (?, 75, 50, 8000, 0, 3.5)", [(T0 + i * 1_000_000_000,) for i in range(10)])
+        db.execute("INSERT INTO causal_chains VALUES (?, 'HIGH', 'sync\x1b[2J is slow')", (T0 + 5_000_000_000,))
+        if aggregates:
+            columns = ("bucket", "source", "op", "pid", "count", "stored", "sum_dur", "min_dur", "max_dur", "sum_arg0")
+            db.execute(f"CREATE TABLE event_aggregates ({', '.join(f'{name} INTEGER' for name in columns)})")
+            bucket = T0 - T0 % MINUTE
+            db.execute("INSERT INTO event_aggregates VALUES (?, 1, 3, 77, 24000, 0, 120000000, 1, 90000, 0)", (bucket,))
+
+
+@pytest.mark.parametrize("aggregates", [True, False])
+def test_calls_load_and_findings_are_taken_over(tmp_path: Path, aggregates: bool) -> None:
+    make(tmp_path / "in.db", aggregates)
+    assert cli.main(["import", str(tmp_path / "in.db")]) == 0
+    with Recording(str(tmp_path / "in.gputop")) as recording:
+        frames = list(recording.frames())
+        board = recording.board_at(recording.end_ns)
+        assert recording.header.host == "node3"
+        assert recording.unix_ns_of(frames[0].t_ns) - T0 <= 200_000_000
+        assert [mark.text for mark in recording.marks] == ["Ingero HIGH: sync\x1b[2J is slow"]
+    sync = board.calls[77, "cudaStreamSynchronize"]
+    assert (sync.count, sync.total_ns) == (50, (50 * 1_000_000 + sum(range(50))) // 1000 * 1000)
+    launches = board.calls.get((77, "cudaLaunchKernel"))
+    assert (launches.count if launches else None) == (24000 if aggregates else None)
+    assert board.infos[77].comm == "train.py"
+    assert board.infos[77].env == {"RANK": "2", "WORLD_SIZE": "4"}
+    assert board.infos[77].uses_cuda
+    assert board.host["load1"] == 3.5
+    assert board.host["tcp_retrans"] == 1
+    assert board.gpus[0].missing["util_pct"]
+    assert "util_pct" not in board.gpus[0].values
+    assert not board.procs
+
+
+def test_host_load_is_what_was_measured(tmp_path: Path) -> None:
+    make(tmp_path / "in.db")
+    cli.main(["import", str(tmp_path / "in.db")])
+    with Recording(str(tmp_path / "in.gputop")) as recording:
+        hosts = [frame.host for frame in recording.frames() if frame.host and frame.host.cpus]
+    (first,), (last,) = hosts[0].cpus or (), hosts[-1].cpus or ()
+    busy, idle = last.user_ns - first.user_ns, last.idle_ns - first.idle_ns
+    assert busy / (busy + idle) == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize("kind", ["missing", "text", "other", "empty"])
+def test_what_is_no_trace_is_said_and_nothing_is_left(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "in.db"
+    if kind == "text":
+        path.write_text("hello")
+    elif kind == "other":
+        with sqlite3.connect(path) as db:
+            db.execute("CREATE TABLE events (a)")
+    elif kind == "empty":
+        make(path)
+        with sqlite3.connect(path) as db:
+            for table in ("events", "system_snapshots", "causal_chains", "event_aggregates"):
+                db.execute(f"DELETE FROM {table}")
+    assert cli.main(["import", str(path)]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "in.gputop").exists()
