@@ -40,13 +40,13 @@ def clean(staged: dict[str, str], home: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def launch(env: dict[str, str]) -> Iterator[Launch]:
-    """Starts `gputop ARGUMENTS…`; afterwards nothing of it may be left running."""
+def launch(env: dict[str, str], tmp_path: Path) -> Iterator[Launch]:
+    """Starts `gputop ARGUMENTS…` in an empty folder and ends it afterwards."""
     terminals: list[Terminal] = []
 
     def start(*arguments: str, command: str = GPUTOP, **options: object) -> Terminal:
         extra = options.pop("env", {})
-        terminal = Terminal([command, *arguments], env={**env, **extra}, **options)  # type: ignore[dict-item]
+        terminal = Terminal([command, *arguments], env={**env, **extra}, cwd=tmp_path, **options)  # type: ignore[dict-item]
         terminals.append(terminal)
         return terminal
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
+from pathlib import Path
 
 import pyte
 
@@ -46,30 +47,35 @@ class Pty:
         lines: int = 48,
         env: Mapping[str, str] | None = None,
         ignore_hup: bool = False,
+        cwd: Path | None = None,
     ) -> None:
         self.columns, self.lines = columns, lines
         self.modes = {CURSOR}
         self.bytes_out = 0
         self.bursts: list[tuple[float, int]] = []
+        self.reading = threading.Event()
+        """Cleared, nothing is read: a terminal at the end of a line that hangs."""
+        self.reading.set()
         self._tail = b""
         self._changed = threading.Condition()
         self._master, self.slave = pty.openpty()
         self._set_size()
         self.termios_before = termios.tcgetattr(self.slave)
         self.started = time.monotonic()
-        self.process = self._spawn(command, env, ignore_hup)
+        self.process = self._spawn(command, env, ignore_hup, cwd)
         self._drainer = threading.Thread(target=self._drain, daemon=True)
         self._drainer.start()
 
-    def _spawn(self, command: Sequence[str], env: Mapping[str, str] | None, ignore_hup: bool) -> subprocess.Popen[bytes]:
+    def _spawn(
+        self, command: Sequence[str], env: Mapping[str, str] | None, ignore_hup: bool, cwd: Path | None
+    ) -> subprocess.Popen[bytes]:
         def take_terminal() -> None:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
             if ignore_hup:
                 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
-        return subprocess.Popen(
-            command, stdin=self.slave, stdout=self.slave, stderr=self.slave, env=env, start_new_session=True, preexec_fn=take_terminal
-        )
+        ends = {"stdin": self.slave, "stdout": self.slave, "stderr": self.slave}
+        return subprocess.Popen(command, **ends, env=env, cwd=cwd, start_new_session=True, preexec_fn=take_terminal)
 
     @property
     def pid(self) -> int:
@@ -89,6 +95,10 @@ class Pty:
         """Close the terminal, as a lost SSH connection does."""
         master, self._master = self._master, -1
         os.close(master)
+
+    def wait_still(self, quiet_s: float = 0.6, timeout_s: float = 20.0) -> None:
+        """Wait until nothing has been written for ``quiet_s``."""
+        self.wait_for(lambda: self.bursts and time.monotonic() - self.bursts[-1][0] > quiet_s, f"silence for {quiet_s} s", timeout_s)
 
     def wait_for(self, condition: Callable[[], object], what: str, timeout_s: float = 20.0) -> None:
         """Return once ``condition`` holds; it is looked at after each output. Fails with what is on screen."""
@@ -138,7 +148,10 @@ class Pty:
 
     def _drain(self) -> None:
         while (master := self._master) >= 0:
+            self.reading.wait(0.1)
             try:
+                if not self.reading.is_set():
+                    continue
                 if not select.select([master], [], [], 0.1)[0]:
                     continue
                 data = os.read(master, 1 << 16)

@@ -1,0 +1,118 @@
+"""What stands on the screen after a while is what a fresh drawing would put there, in colours and characters that were asked for."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.pty.conftest import GPUTOP
+from tests.pty.conftest import Launch
+from tests.pty.terminal import Terminal
+
+ARROWS = ["\x1b[A", "\x1b[B", "\x1b[C", "\x1b[D", "\x1b[1;2C", "\x1b[1;2D", "\x1b[F", "\x1b[H", "\x1b[5~", "\x1b[6~"]
+KEYS = [*ARROWS, *" nN+-jko.,\\tbgGeszrR?/", "py", "\r", "\t", "\x1b", "x", "5"]
+"""Everything the help offers, and some that it does not; not q and Ctrl-C, nor the palette, whose first entries quit."""
+
+
+def started(terminal: Terminal) -> Terminal:
+    """Wait for data."""
+    terminal.wait_text("LIVE", "H200")
+    return terminal
+
+
+@pytest.mark.parametrize(("columns", "lines"), [(160, 48), (80, 24)])
+def test_grown_screen_is_the_drawn_screen(launch: Launch, columns: int, lines: int) -> None:
+    terminal = started(launch(columns=columns, lines=lines))
+    seen = len(terminal.bursts)
+    terminal.wait_for(lambda: len(terminal.bursts) > seen + 30, "many small changes")
+    terminal.send(" ")
+    terminal.wait_text("PAUSED")
+    terminal.wait_still(1.2)
+    grown = terminal.rows()[1:]
+    terminal.resize(columns + 1, lines)
+    terminal.wait_still()
+    terminal.resize(columns, lines)
+    terminal.wait_still(1.2)
+    assert terminal.rows()[1:] == grown
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_any_keys_in_any_order(launch: Launch, seed: int) -> None:
+    terminal = started(launch(columns=120, lines=32))
+    chance = random.Random(seed)
+    for _ in range(150):
+        terminal.send(chance.choice(KEYS))
+        time.sleep(0.02)  # as fast as keys repeat
+    assert terminal.process.poll() is None, terminal.describe()
+    assert "Traceback" not in terminal.text()
+    for _ in range(6):
+        terminal.send("\x1b")
+        time.sleep(0.2)  # an Esc alone is a key only after a pause
+    terminal.send("\x03")
+    assert terminal.exit_code() in (0, 130)
+
+
+def test_no_color_means_none(launch: Launch) -> None:
+    terminal = started(launch(env={"NO_COLOR": "1"}))
+    cells = [cell for row in terminal.screen.buffer.values() for cell in row.values()]
+    assert {(cell.fg, cell.bg) for cell in cells} == {("default", "default")}
+
+
+def test_ascii_means_ascii(launch: Launch) -> None:
+    terminal = started(launch("--ascii"))
+    seen = len(terminal.bursts)
+    terminal.wait_for(lambda: len(terminal.bursts) > seen + 10, "a few drawings")
+    assert sorted({character for character in terminal.text() if ord(character) > 126}) == []
+
+
+def test_a_terminal_that_hangs_slows_the_drawing_only(launch: Launch, env: dict[str, str], tmp_path: Path) -> None:
+    log = tmp_path / "calls"
+    with Path(env["GPUTOP_NVML_CONTROL"]).open("a") as control:
+        control.write(f"log {log}\n")
+    terminal = started(launch())
+    terminal.reading.clear()
+    before = time.monotonic_ns()
+
+    def sampled() -> int:
+        calls = [line.split() for line in log.read_text().splitlines()]
+        return sum(kind == "UtilizationRates" and gpu == "0" and int(t_ns) > before for kind, gpu, t_ns in calls)
+
+    deadline = time.monotonic() + 30
+    while sampled() < 30 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert sampled() >= 30
+    terminal.reading.set()
+    terminal.send("q")
+    assert terminal.exit_code() == 0
+
+
+@pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is missing: apt install tmux")
+def test_in_tmux(env: dict[str, str], tmp_path: Path) -> None:
+    tmux = ["tmux", "-f", "/dev/null", "-S", str(tmp_path / "tmux")]
+
+    def screen() -> str:
+        return subprocess.run([*tmux, "capture-pane", "-p"], env=env, capture_output=True, text=True, check=False).stdout
+
+    subprocess.run([*tmux, "new-session", "-d", "-x", "120", "-y", "40", f"{GPUTOP}; echo left with $?; exec cat"], env=env, check=True)
+    try:
+        wait(lambda: "LIVE" in screen() and "H200" in screen(), screen)
+        subprocess.run([*tmux, "send-keys", "Space"], env=env, check=True)
+        wait(lambda: "PAUSED" in screen(), screen)
+        subprocess.run([*tmux, "send-keys", "q"], env=env, check=True)
+        wait(lambda: "left with 0" in screen(), screen)
+        assert "LIVE" not in screen()
+    finally:
+        subprocess.run([*tmux, "kill-server"], env=env, check=False)
+
+
+def wait(condition, screen, timeout_s: float = 30.0) -> None:  # type: ignore[no-untyped-def]
+    """Until ``condition`` holds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, screen()
+        time.sleep(0.05)
