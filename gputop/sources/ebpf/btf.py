@@ -23,9 +23,9 @@ class Btf:
     """The types of one BTF blob; ``names`` are those of the structures and typedefs that will be asked for."""
 
     def __init__(self, data: bytes, *names: str) -> None:
-        magic, _, _, head, type_off, type_len, str_off, str_len = struct.unpack_from("<HBBIIIII", data)
-        if magic != 0xEB9F:
+        if len(data) < 24 or data[:2] != b"\x9f\xeb":
             raise BtfError("not BTF")
+        _, head, type_off, type_len, str_off, str_len = struct.unpack_from("<IIIIII", data)
         self._words = memoryview(data)[head + type_off : head + type_off + type_len].cast("I")
         self._strings = data[head + str_off : head + str_off + str_len]
         self._positions = [-1]

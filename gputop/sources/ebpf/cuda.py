@@ -46,11 +46,14 @@ class Attacher:
         self._settled: set[int] = set()
         self._pauses: dict[int, tuple[int, int]] = {}
         self._round = 0
-        self._thread = threading.Thread(target=self._work, name="gputop-uprobes", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        """Started with the first look: a thread that is older than a drop of privileges loses those that were to be kept."""
 
     def look(self, pids: frozenset[int]) -> None:
         """Ask it to look at these processes (about once a second); returns at once."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="gputop-uprobes", daemon=True)
+            self._thread.start()
         if self._asked.empty():
             self._asked.put(pids)
 
@@ -61,7 +64,8 @@ class Attacher:
     def close(self) -> None:
         """Stop and detach."""
         self._asked.put(None)
-        self._thread.join(_HELPER_S)
+        if self._thread is not None:
+            self._thread.join(_HELPER_S)
         for descriptor in self._links:
             os.close(descriptor)
         self._links.clear()

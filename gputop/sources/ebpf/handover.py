@@ -93,11 +93,12 @@ class Helper:
             self._reap(os.WNOHANG)
 
     def printed(self) -> str:
-        """The last line it printed that says something."""
+        """The line among what it printed that says most: a compiler's first error, else the last that speaks of one."""
         text = os.pread(self._output, 1 << 16, max(0, os.fstat(self._output).st_size - (1 << 16))).decode(errors="replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
+        compiler = [line for line in lines if " error: " in line][:1]
         telling = [line for line in lines if "rror" in line or "denied" in line or "password" in line]
-        return (telling or lines or [""])[-1]
+        return (compiler or telling or lines or [""])[-1]
 
     def _spawn(self, command: list[str]) -> int:
         actions = [

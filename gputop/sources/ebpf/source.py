@@ -36,7 +36,7 @@ class EbpfSource:
         self._sizes = {**SIZES, **(sizes or {})}
         self._helper: Helper | None = None
         self._probes: LoadedProbes | None = None
-        self._state = SourceState(self.name, "partial", "the probes are being loaded")
+        self._state = self._told = SourceState(self.name, "partial", "the probes are being loaded")
         self._started_ns = 0
         self._ready_ms = 0
 
@@ -67,10 +67,11 @@ class EbpfSource:
                 frame.probes = self._probes.read(beat)
             except OSError as error:
                 self._give_up(f"the kernel refuses to read the maps: {error.strerror}", "keep CAP_BPF")
-        state = self._state if self._probes is None else self._describe(self._probes)
-        if state != self._state or frame.seq == 0 or beat.key:
-            self._state = state
-            beat.changed.append(state)
+        if self._probes is not None:
+            self._state = self._describe(self._probes)
+        if self._state != self._told or beat.key:
+            self._told = self._state
+            beat.changed.append(self._state)
 
     def close(self) -> None:
         """Detach everything."""
