@@ -56,8 +56,6 @@ class Outcome:
     """Pid -> name and CPU seconds, over the incidents of the labelled cause."""
     true_culprits: dict[int, tuple[str, float]]
     sources: dict[str, str] = field(default_factory=dict)
-    ledger: dict[str, float] = field(default_factory=dict)
-    """Lost GPU seconds by cause."""
 
     @property
     def right(self) -> bool:
@@ -147,7 +145,7 @@ def judge(run: Recorded, folder: Path) -> Outcome:
         run.workload, label, run.mode, verdict["symptom"], verdict["cause"], said[True] / max(1, said.total()), delay_s,
         sum(incident.severity in MEDIUM for incident in engine.incidents), guilty,
         {int(pid): (name, cpu_s) for pid, (name, cpu_s) in run.culprits.items()},
-        {state.name: state.state for state in board.sources.values()}, dict(engine.ledger.by_cause),
+        {state.name: state.state for state in board.sources.values()},
     )  # fmt: skip
 
 

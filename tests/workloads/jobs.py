@@ -1,17 +1,16 @@
-"""Processes on the simulated GPU for tests and benches that need no label."""
+"""A trainer on the simulated GPU for tests that need no label."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.workloads import runner
 
-_HERE = Path(__file__).parent
+_SCRIPT = Path(__file__).with_name("plain_train.py")
 
 
 @contextmanager
@@ -23,28 +22,12 @@ def training(
     ``env`` is one of `environment.make`. Everything has ended when the context does, or after ``seconds``.
     """
     flags = [text for key, value in load.items() for text in (f"--{key.replace('_', '-')}", str(value))]
-    command = ["plain_train.py", "--workers", str(workers), "--start", start, "--seconds", str(seconds), *flags]
-    with _running(env, command) as trainer:
-        yield trainer
-
-
-@contextmanager
-def idlers(env: dict[str, str], count: int, seconds: float = 60, devices: int = 1) -> Iterator[list[int]]:
-    """``count`` processes with a context and some memory, spread over ``devices``; their pids."""
-    with ExitStack() as stack:
-        commands = [["gpu_idler.py", str(seconds), str(number % devices)] for number in range(count)]
-        yield [stack.enter_context(_running(env, command)).pid for command in commands]
-
-
-@contextmanager
-def _running(env: dict[str, str], command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """A script of this folder in a session of its own, from its first line on."""
-    argv = [sys.executable, str(_HERE / command[0]), *command[1:]]
-    process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    argv = [sys.executable, str(_SCRIPT), "--workers", str(workers), "--start", start, "--seconds", str(seconds), *flags]
+    trainer = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        assert process.stdout is not None
-        if not process.stdout.readline():
-            raise runner.NotReady(f"{command[0]} ended before it was ready")
-        yield process
+        assert trainer.stdout is not None
+        if not trainer.stdout.readline():
+            raise runner.NotReady("the trainer ended before it was ready")
+        yield trainer
     finally:
-        runner.end(process)
+        runner.end(trainer)

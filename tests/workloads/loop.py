@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -27,8 +26,7 @@ class Trainer:
         self.rank = rank
         self.gpu = Gpu(rank)
         self.steps = 0
-        self.began = time.monotonic()
-        self._deadline = self.began + seconds
+        self._deadline = time.monotonic() + seconds
 
     def fit(self, loader: Iterable[object], step: Callable[[object], None]) -> None:
         """Epoch after epoch of ``loader`` through ``step``, until the time is over."""
@@ -48,13 +46,9 @@ class Trainer:
         """Count a step; raises `Over` at the end."""
         self.steps += 1
         if self.steps == _STEADY_STEPS:
-            _say(event="ready", rank=self.rank)
+            print("ready", flush=True)
         if time.monotonic() >= self._deadline:
             raise Over
-
-    def report(self) -> None:
-        """The last line of the script."""
-        _say(event="done", rank=self.rank, steps=self.steps, seconds=time.monotonic() - self.began)
 
     def compute(
         self, length_ms: float, blocks: int = SMS, kernels: int = 4, bytes_in: int = 1 << 20, pinned: bool = False
@@ -74,7 +68,3 @@ def loader(dataset: Dataset[object], workers: int, start: str = "fork", batch: i
     """A DataLoader with ``workers`` processes begun by ``start`` (fork, spawn, forkserver); persistent unless told otherwise."""
     options: dict[str, object] = {"persistent_workers": True, "multiprocessing_context": start} if workers else {}
     return DataLoader(dataset, batch_size=batch, num_workers=workers, **{**options, **more})  # type: ignore[arg-type]
-
-
-def _say(**fields: object) -> None:
-    print(json.dumps(fields), flush=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import selectors
 import signal
@@ -46,8 +45,6 @@ class Running:
     culprit_cpu_s: dict[int, float] = field(default_factory=dict)
     """CPU seconds they really took until the end."""
     onset_ns: int = 0
-    done: dict[int, dict[str, float]] = field(default_factory=dict)
-    """Rank -> its last line."""
 
     @property
     def trainer_pids(self) -> list[int]:
@@ -84,16 +81,6 @@ class Running:
                 stack.enter_context(self.scenario.disturb(self))
             self.onset_ns = time.monotonic_ns()
             yield
-
-    def finish(self) -> dict[int, dict[str, float]]:
-        """Wait for the trainers' own end; rank -> what they report."""
-        for rank, trainer in enumerate(self.trainers):
-            out = trainer.communicate(timeout=self.seconds + 30)[0]
-            for line in out.splitlines():
-                fields = json.loads(line)
-                if fields["event"] == "done":
-                    self.done[rank] = fields
-        return self.done
 
 
 @contextmanager

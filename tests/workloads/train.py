@@ -1,6 +1,6 @@
 """The training script of every workload: `python train.py NAME --seconds S`, one process per rank.
 
-It says on standard output, a JSON object a line, when training is steady (``ready``) and how it went (``done``).
+It prints a line when it trains steadily.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, required=True)
     options = parser.parse_args()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    trainer = loop.Trainer(options.seconds, rank=int(os.environ.get("RANK", "0")))
-    scenario.load(options.name).train(trainer)
-    trainer.report()
+    scenario.load(options.name).train(loop.Trainer(options.seconds, rank=int(os.environ.get("RANK", "0"))))
 
 
 if __name__ == "__main__":
