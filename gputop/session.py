@@ -67,6 +67,13 @@ class Session:
             else:
                 self._advance(item)
 
+    def become(self, other: Session) -> None:
+        """Take over what another session knows, which is then no more to be used: a jump to another time, done at once."""
+        with self.lock:
+            # Drawn cells are remembered by their time and this number: none of ours may pass for one of the other's.
+            other.history.trimmed += self.history.trimmed + self.history.ticks + 1
+            self.__dict__.update({name: value for name, value in vars(other).items() if name != "lock"})
+
     def add_stacks(self, stacks: list[Stack]) -> None:
         """Stacks that were taken here, not by the collector: they join the next frame, and so the recording."""
         with self.lock:

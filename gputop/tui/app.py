@@ -53,7 +53,7 @@ class GputopApp(App[int]):
         Binding("ctrl+z", "suspend_process", "suspend", show=False, priority=True),
     ]
 
-    def __init__(self, session: Session, view: View, start: Callable[[], Stream], first: Stream, look: Look) -> None:
+    def __init__(self, session: Session, view: View, start: Callable[[], Stream] | None, first: Stream, look: Look) -> None:
         super().__init__(driver_class=TerminalDriver, watch_css=False)
         self.session = session
         self.view = view
@@ -110,7 +110,7 @@ class GputopApp(App[int]):
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """Every action of the dashboard by its name, then Textual's own."""
         if isinstance(screen, MainScreen):
-            for binding in MainScreen.BINDINGS:
+            for binding in screen.BINDINGS:
                 if isinstance(binding, Binding):
                     yield SystemCommand(binding.description.capitalize(), f"key {binding.key}", partial(screen.run_action, binding.action))
         yield from super().get_system_commands(screen)

@@ -12,6 +12,7 @@ from gputop.errors import UserError
 from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.session import Session
+from gputop.tui.recorder import Recorder
 
 RESTART_S = (0.5, 1.0, 2.0, 5.0)
 """Pauses before a collector that died is started again; the last one repeats."""
@@ -30,12 +31,15 @@ class Stream(Protocol):
 
 
 class Feed:
-    """Reads streams one after the other: a new one is started when one ends."""
+    """Reads streams one after the other: a new one is started when one ends, where ``start`` says how."""
 
-    def __init__(self, session: Session, start: Callable[[], Stream], first: Stream, on_first: Callable[[], None]) -> None:
+    def __init__(self, session: Session, start: Callable[[], Stream] | None, first: Stream, on_first: Callable[[], None]) -> None:
         self.trouble = ""
         """What is wrong with the stream now, empty while frames come."""
         self.restarts = 0
+        self.ended = False
+        """True once no more will come."""
+        self.recorder = Recorder()
         self._session = session
         self._start = start
         self._stream: Stream | None = first
@@ -54,6 +58,7 @@ class Feed:
             self._stream.close()
         if self._thread.is_alive():
             self._thread.join(2.0)
+        self.recorder.stop()
 
     def _run(self) -> None:
         failures = 0
@@ -61,6 +66,9 @@ class Feed:
             began = time.monotonic()
             why = self._read_one()
             if self._closing.is_set():
+                return
+            if self._start is None:
+                self.trouble, self.ended = f"the stream has ended ({why})", True
                 return
             failures = 0 if time.monotonic() - began > STEADY_S else failures
             pause = RESTART_S[min(failures, len(RESTART_S) - 1)]
@@ -72,8 +80,9 @@ class Feed:
     def _read_one(self) -> str:
         """Read one stream to its end; why it ended."""
         try:
-            if self._stream is None:
+            if self._stream is None and self._start is not None:
                 self._stream = self._start()
+            assert self._stream is not None
             for item in self._stream:
                 self._take(item)
             return self._stream.ending()
@@ -86,6 +95,7 @@ class Feed:
 
     def _take(self, item: Header | Frame) -> None:
         self._session.ingest(item)
+        self.recorder.take(item)
         if isinstance(item, Frame):
             self.trouble = ""
             first, self._on_first = self._on_first, None

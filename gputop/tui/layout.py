@@ -19,17 +19,20 @@ class Heights:
     """The ruler counts."""
     procs: int
     keys: int
+    scrub: int = 0
+    """The line of a replay."""
 
 
-def arrange(height: int, gpus: int, lanes: int) -> Heights:
-    """Share out ``height`` rows among parts that would like ``gpus`` GPU rows and ``lanes`` lanes."""
+def arrange(height: int, gpus: int, lanes: int, scrub: int = 0) -> Heights:
+    """Share out ``height`` rows among parts that would like ``gpus`` GPU rows, ``lanes`` lanes and ``scrub`` rows for a replay."""
     header = 1 if height >= 2 else 0
     keys = 1 if height >= 10 else 0
     verdict = 2 if height >= 8 else 1 if height >= 3 else 0
-    left = height - header - keys - verdict
+    scrub = scrub if height >= 10 else 0
+    left = height - header - keys - verdict - scrub
     gpu_rows = 1 + min(max(gpus, 1), max(1, left // 5)) if left >= 8 else 0
     left -= gpu_rows
     least_procs = LEAST_PROCS if left < 34 else left // 3
     lane_rows = min(lanes, left - least_procs - 1)
     lane_rows = lane_rows + 1 if lane_rows >= 1 else 0
-    return Heights(header, verdict, gpu_rows, lane_rows, max(0, left - lane_rows), keys)
+    return Heights(header, verdict, gpu_rows, lane_rows, max(0, left - lane_rows), keys, scrub)

@@ -11,6 +11,7 @@ from pathlib import Path
 PARTS = {
     "cost": ("tests.bench.live_cost", {"runs": 1, "run_s": 8.0}),
     "response": ("tests.bench.response", {"runs": 2}),
+    "stacks": ("tests.bench.stacks", {"runs": 3}),
     "cadence": ("tests.bench.cadence", {"run_s": 8.0}),
     "beat": ("tests.bench.beat", {"run_s": 8.0}),
     "truth": ("tests.bench.truth", {"run_s": 6.0}),

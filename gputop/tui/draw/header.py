@@ -18,10 +18,10 @@ from gputop.tui.view import View
 _MARKS = {"ok": ("✓", "good"), "partial": ("~", "warn"), "off": ("off", "dim"), "unavailable": ("✗", "crit")}
 
 
-def lines(session: Session, view: View, mode: Span, own: str) -> list[Line]:
-    """``mode`` is LIVE, PAUSED or REPLAY with its colour; ``own`` the cost of both our processes."""
+def lines(session: Session, view: View, mode: Span, own: str, recording: str = "") -> list[Line]:
+    """``mode`` is LIVE, PAUSED or REPLAY with its colour; ``own`` the cost of both our processes; ``recording`` what is being written."""
     clock = strftime("%H:%M:%S", localtime(session.unix_s(view.at_ns or session.now_ns))) if session.header else ""
-    right: list[Span] = [mode, ("  ", ""), *_badges(session.board)]
+    right: list[Span] = [mode, *([("  ", ""), (recording, "crit")] if recording else []), ("  ", ""), *_badges(session.board)]
     if view.width >= 120:
         right += [("  ", ""), (own, "dim")]
     right += [("  ", ""), (clock, "title")]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gputop.tui.draw import Line
 from gputop.tui.draw import Span
 from gputop.tui.view import View
 
-KEYS = (
+Key = tuple[str, str, str]
+"""What is pressed, the word beside it, the action."""
+
+KEYS: tuple[Key, ...] = (
     ("q", "quit", "quit"), ("space", "pause", "pause"), ("←→", "scrub", "scrub(-1)"), ("s", "stacks", "stacks"),
     ("e", "explain", "explain"), ("z", "enlarge", "enlarge"), ("r", "record", "record"), ("R", "save last 10 min", "save"),
     ("/", "filter", "filter"), ("?", "help", "help"), ("o", "sort", "sort"), ("t", "tree", "tree"), ("+-", "zoom", "zoom(1)"),
@@ -14,13 +19,13 @@ KEYS = (
 )  # fmt: skip
 
 
-def lines(view: View, note: str) -> list[Line]:
+def lines(view: View, note: str, keys: Sequence[Key] = KEYS) -> list[Line]:
     """Keys and their actions, as many as fit; a note (what was done, what went wrong) takes their place for a while."""
     if note:
         return [[(f" {note}"[: view.width].ljust(view.width), "accent")]]
     spans: list[Span] = []
     left = view.width
-    for key, word, _ in KEYS:
+    for key, word, _ in keys:
         if len(key) + len(word) + 4 > left:
             break
         spans += [(f" {key}", "accent"), (f" {word} ", "")]
@@ -28,10 +33,10 @@ def lines(view: View, note: str) -> list[Line]:
     return [spans]
 
 
-def action_at(x: int) -> str | None:
+def action_at(x: int, keys: Sequence[Key] = KEYS) -> str | None:
     """The action whose key was clicked."""
     at = 0
-    for key, word, action in KEYS:
+    for key, word, action in keys:
         width = len(key) + len(word) + 3
         if at <= x < at + width:
             return action

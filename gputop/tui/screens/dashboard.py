@@ -42,17 +42,20 @@ DRAWS_PER_S = 5
 TABLE_EVERY_S = 0.9
 NUMBERS_EVERY_S = 0.35
 NOTE_S = 4.0
-PARTS = ("header", "verdict", "gpus", "lanes", "procs", "keys")
 
 
 class Dashboard(Screen[None]):
     """What the GPUs and the host do, on one time axis."""
 
     AUTO_FOCUS = ""
+    PARTS = ("header", "verdict", "gpus", "lanes", "procs", "keys")
+    """Top to bottom."""
+    KEYS = keys.KEYS
+    """What the last line names."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._drawn = {part: Drawn(id=part) for part in PARTS}
+        self._drawn = {part: Drawn(id=part) for part in self.PARTS}
         self._heights = Heights(0, 0, 0, 0, 0, 0)
         self._drawer = LaneDrawer()
         self._states = procs.StateLanes()
@@ -109,10 +112,15 @@ class Dashboard(Screen[None]):
     def draw_live(self) -> None:
         """The timer's turn: nothing to do while nothing moves, or while the terminal is behind."""
         session, view = self.session, self.view
-        state = (session.now_ns if view.end_ns is None else 0, self.gputop.feed.trouble, self._note[0] and time.monotonic() < self._note[1])
+        shown_ns = session.now_ns if view.end_ns is None else 0
+        state = (shown_ns, self.gputop.feed.trouble, self._note[0] and time.monotonic() < self._note[1], *self._more_state())
         if state != self._drawn_state and not self.gputop.is_behind and self.is_current:
             self._drawn_state = state
             self._draw(everything=False)
+
+    def _more_state(self) -> tuple[object, ...]:
+        """What else is on screen and changes by itself."""
+        return ()
 
     def draw_all(self) -> None:
         """Draw every part from what is known now."""
@@ -138,7 +146,7 @@ class Dashboard(Screen[None]):
         if not everything and now - self._numbers_at < NUMBERS_EVERY_S:
             return []
         self._numbers_at = now
-        return ["header", "verdict", "gpus", "keys"]
+        return [part for part in self.PARTS if part not in ("lanes", "procs")]
 
     def _show(self, part: str, found: list[Lane], painter: Painter | None) -> str:
         lines = self._lines_of(part, found)
@@ -172,11 +180,11 @@ class Dashboard(Screen[None]):
         self._axis = now
 
     def _arrange(self, gpu_count: int, lane_count: int) -> bool:
-        heights = arrange(self.view.height, gpu_count, lane_count)
+        heights = arrange(self.view.height, gpu_count, lane_count, "scrub" in self.PARTS)
         if heights == self._heights:
             return False
         self._heights = heights
-        for part in PARTS:
+        for part in self.PARTS:
             rows = getattr(heights, part)
             self._drawn[part].display = rows > 0
             self._drawn[part].styles.height = rows
@@ -195,9 +203,9 @@ class Dashboard(Screen[None]):
         session, view = self.session, self.view
         known = session.board.seq >= 0
         if part == "header":
-            return header.lines(session, view, self._mode(), self._cost())
+            return header.lines(session, view, self._mode(), self._cost(), self._recording())
         if part == "keys":
-            return keys.lines(view, self._note[0] if time.monotonic() < self._note[1] else "")
+            return keys.lines(view, self._note[0] if time.monotonic() < self._note[1] else "", self.KEYS)
         if part == "verdict":
             return self._verdict(known)
         if not known:
@@ -223,12 +231,16 @@ class Dashboard(Screen[None]):
             return []
         columns = navigate.axis_of(view, session)
         cursor = columns.column_of(view.cursor_ns) if view.cursor_ns is not None else None
-        end = None if view.end_ns is None else session.unix_s(view.end_ns)
+        end = self._axis_end_s()
         label = f" {columns.columns * columns.cell_ns / 1e9:.0f} s  {columns.cell_ns / 1e9:g} s a column"
         ruler = axis.axis_line(columns, end, fit(label, view.label_width))
         shown = chosen.fitting(found, self._heights.lanes - 1)
         at = view.at_ns or session.now_ns
         return [ruler, *(self._drawer.line(lane, session.history, columns, view.label_width, at, cursor) for lane in shown)]
+
+    def _axis_end_s(self) -> float | None:
+        """The clock at the right end of the axis, None where that is now."""
+        return None if self.view.end_ns is None else self.session.unix_s(self.view.end_ns)
 
     def _procs(self) -> list[Line]:
         session, view = self.session, self.view
@@ -258,10 +270,16 @@ class Dashboard(Screen[None]):
     def _mode(self) -> Span:
         if self.view.end_ns is not None:
             return ("|| PAUSED", "warn")
+        if self.gputop.feed.ended:
+            return ("■ ENDED", "warn")
         if self.session.header is None or self.session.board.seq < 0:
             return ("starting", "dim")
         interval = self.session.header.interval_ns // 1_000_000
         return (f"● LIVE {interval} ms", "good")
+
+    def _recording(self) -> str:
+        size = self.gputop.feed.recorder.size
+        return "" if size is None else f"● REC {size / 1e6:.1f} MB"
 
     def _cost(self) -> str:
         from gputop.tui.app import own_cost

@@ -54,6 +54,7 @@ class MainScreen(TableActions):
         Binding("g", "gpu(1)", "next GPU", id="gpu", group=_LOOK),
         Binding("G", "gpu(-1)", "previous GPU", id="gpu-previous", group=_LOOK),
         Binding("question_mark,f1", "help", "this help", id="help", group=_LOOK),
+        Binding("r", "record", "record to a file, from now until r again", id="record", group=_KEEP),
         Binding("R", "save", "save the last ten minutes to a file", id="save", group=_KEEP),
         Binding("asterisk", "tag", "tag a process", id="tag", group=_SIGNAL),
         Binding("I", "signal('INT')", "SIGINT to the tagged or selected", id="sigint", group=_SIGNAL),
@@ -117,6 +118,28 @@ class MainScreen(TableActions):
         self.app.push_screen(HelpScreen())
 
     # keeping and signalling
+
+    def action_record(self) -> None:
+        """Begin to record to a file in the working folder, or end it."""
+        recorder = self.gputop.feed.recorder
+        if recorder.size is not None:
+            self.note(f"recorded {recorder.stop()}")
+            return
+        path = f"gputop-{strftime('%Y%m%d-%H%M%S')}.gputop"
+        try:
+            recorder.start(path, self.session)
+        except UserError as error:
+            self.note(str(error))
+        else:
+            self.note(f"recording to {path}, r ends it")
+
+    def draw_live(self) -> None:
+        """Say it when a recording ended by itself."""
+        recorder = self.gputop.feed.recorder
+        if recorder.problem:
+            self.note(recorder.problem)
+            recorder.problem = ""
+        super().draw_live()
 
     def action_save(self) -> None:
         """Write what is remembered to a file in the working folder."""

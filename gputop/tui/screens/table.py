@@ -119,7 +119,7 @@ class TableActions(Dashboard):
         part = event.widget
         if not isinstance(part, Drawn):
             return
-        if part.id == "keys" and (action := keys.action_at(event.x)):
+        if part.id == "keys" and (action := keys.action_at(event.x, self.KEYS)):
             await self.run_action(action)
         elif part.id == "procs" and 0 < event.y <= len(self.rows) - self.view.top_row:
             self.view.selected = self.rows[self.view.top_row + event.y - 1].pid

@@ -1,0 +1,80 @@
+"""`r`: the stream into a file as it comes. Frames arrive in the feed's thread, keys in the screen's."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from gputop.errors import UserError
+from gputop.frame import Frame
+from gputop.frame import Header
+from gputop.session import Session
+
+if TYPE_CHECKING:
+    from gputop.recording.writer import Writer
+
+
+class Recorder:
+    """At most one recording at a time. One that cannot go on ends, and `problem` says why; what was written stays readable."""
+
+    def __init__(self) -> None:
+        self.problem = ""
+        """Why the last recording ended by itself, empty where it did not."""
+        self._lock = threading.Lock()
+        self._writer: Writer | None = None
+        self._last_ns = 0
+
+    @property
+    def size(self) -> int | None:
+        """Bytes written so far, None while nothing is recorded."""
+        writer = self._writer
+        return None if writer is None else writer.size
+
+    def start(self, path: str, session: Session) -> None:
+        """Record to a new file, from the last key frame on, so that it is whole from its beginning. UserError where it cannot be."""
+        from gputop.recording.writer import Writer
+
+        with self._lock:
+            with session.lock:
+                header, past = session.ring.header, session.ring.recent()
+            if not past:
+                raise UserError("nothing to record yet")
+            self.problem = ""
+            self._writer = Writer(path, header)
+            self._last_ns = 0
+            for frame in past:
+                self._add(frame)
+
+    def take(self, item: Header | Frame) -> None:
+        """What comes with the stream. A collector that was started again goes on in the same file where the clock is the same."""
+        if self._writer is None:
+            return
+        with self._lock:
+            if isinstance(item, Frame):
+                self._add(item)
+            elif self._writer is not None and item.boot_id != self._writer.header.boot_id:
+                self._end("that machine was started anew")
+
+    def stop(self) -> str:
+        """End the recording; where it is and how large, empty where there was none."""
+        with self._lock:
+            writer, self._writer = self._writer, None
+            if writer is None:
+                return ""
+            writer.close()
+            return f"{writer.path} ({writer.size / 1e6:.1f} MB)"
+
+    def _add(self, frame: Frame) -> None:
+        if self._writer is None or frame.t_ns <= self._last_ns:
+            return
+        self._last_ns = frame.t_ns
+        try:
+            self._writer.add(frame)
+        except UserError as error:
+            self._end(str(error))
+
+    def _end(self, problem: str) -> None:
+        writer, self._writer = self._writer, None
+        self.problem = problem
+        if writer is not None:
+            writer.close()
