@@ -59,7 +59,7 @@ class Writer:
             self.flush()
         self._pending.append(frame)
         self._rows += len(frame.procs) + sum(len(proc.threads) for proc in frame.procs)
-        span_ns = frame.t_ns - self._pending[0].t_ns + self.header.interval_ns
+        span_ns = frame.t_ns - self._pending[0].t_ns + self.header.interval_ns * 3 // 2  # half a beat for jitter
         if span_ns >= SECOND or self._rows > MAX_PENDING_ROWS:
             self.flush()
 

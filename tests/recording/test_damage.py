@@ -1,0 +1,277 @@
+"""Whatever happens to a recording: at most a second is lost, the rest is read, the loss is said, nothing else is raised."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from gputop.errors import UserError
+from gputop.frame import Frame
+from gputop.recording.format import CODEC_COLUMNS
+from gputop.recording.format import CODEC_ZSTD
+from gputop.recording.format import HEAD
+from gputop.recording.format import KIND_FRAMES
+from gputop.recording.format import KIND_INDEX
+from gputop.recording.format import KIND_REFERENCE
+from gputop.recording.format import Decoder
+from gputop.recording.format import FormatError
+from gputop.recording.format import pack
+from gputop.recording.format import pack_header
+from gputop.recording.reader import Recording
+from gputop.recording.scan import scan
+from gputop.recording.writer import Writer
+from tests.recording.made import HEADER
+from tests.recording.made import SECOND
+from tests.recording.made import START_NS
+from tests.recording.made import Session
+from tests.recording.test_columns import coarse
+
+TICKS_A_SECOND = 10
+FLIPS = int(os.environ.get("GPUTOP_FLIPS", "800"))
+"""All 10,000 take a minute or two: GPUTOP_FLIPS=10000."""
+
+
+def small(path: Path, ticks: int = 330) -> list[Frame]:
+    frames = [coarse(frame) for frame in Session(1, 2, threads=2, probes=False).frames(ticks)]
+    writer = Writer(str(path), HEADER)
+    for frame in frames:
+        writer.add(frame)
+    writer.close()
+    return frames
+
+
+def read_all(path: Path) -> tuple[list[Frame], str]:
+    with Recording(str(path)) as recording:
+        frames = list(recording.frames())
+        recording.board_at(recording.end_ns)
+        assert recording.header == HEADER
+        return frames, recording.problem
+
+
+def test_a_bit_flipped_anywhere_costs_a_second_at_most_and_is_said(tmp_path: Path) -> None:
+    path, rng = tmp_path / "a.gputop", random.Random(11)
+    frames = small(path, 125)
+    whole = {frame.seq: frame for frame in frames}
+    good = path.read_bytes()
+    unsaid = 0
+    with open(path, "r+b", buffering=0) as file:
+        for bit in rng.sample(range(8 * len(good)), FLIPS):
+            place = bit // 8
+            os.pwrite(file.fileno(), bytes([good[place] ^ 1 << bit % 8]), place)
+            found, problem = read_all(path)
+            os.pwrite(file.fileno(), good[place : place + 1], place)
+            assert all(whole[frame.seq] == frame for frame in found), place
+            lost = len(frames) - len(found)
+            assert lost <= TICKS_A_SECOND, (place, lost)
+            unsaid += bool(lost and not problem)
+    assert not unsaid
+    assert read_all(path) == (frames, "")
+
+
+def test_cut_anywhere_it_gives_what_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.gputop"
+    frames = small(path, 150)
+    good = path.read_bytes()
+    fd = os.open(path, os.O_RDWR)
+    places = scan(fd, 8, len(good)).places
+    edges = [edge + d for place in places for edge in (place.offset, place.offset + HEAD.size, place.end) for d in (-1, 0, 1)]
+    opening = next(place.end for place in places)
+    rng = random.Random(3)
+    for length in sorted({*edges, *rng.sample(range(len(good)), 300)} & set(range(opening, len(good) + 1)), reverse=True):
+        os.ftruncate(fd, length)
+        found, problem = read_all(path)
+        whole = sum(1 for place in places if place.end <= length and place.head.kind == KIND_FRAMES)
+        assert found == frames[: whole * TICKS_A_SECOND]
+        clean = any(place.end == length for place in places) and whole
+        assert bool(problem) != bool(clean), length
+    os.close(fd)
+
+
+def test_cut_within_the_header_it_is_no_recording(tmp_path: Path) -> None:
+    path = tmp_path / "a.gputop"
+    path.write_bytes(pack_header(HEADER)[:-1])
+    with pytest.raises(FormatError, match="no recording"):
+        Recording(str(path))
+
+
+@pytest.mark.parametrize("index", [False, True])
+def test_parts_that_lie_are_left_out_within_bounds(tmp_path: Path, index: bool) -> None:
+    """Counts of 2^60, bombs, indices that point anywhere, references that are none: sound checks, senseless content."""
+    import msgspec
+    import zstandard
+
+    from gputop.recording.index import Index
+    from gputop.recording.index import pack_index
+
+    bomb = zstandard.ZstdCompressor().compress(bytes(200 << 20))
+    rows = zstandard.ZstdCompressor().compress(msgspec.msgpack.encode([1 << 60, [], {"seq": [0, 1], "t_ns": [0, 1]}]))
+    many = zstandard.ZstdCompressor().compress(msgspec.msgpack.encode([399_999, [], {"procs": [6, [0, 1 << 50], [1 << 60, [], {}]]}]))
+    late = START_NS + 3600 * SECOND
+    parts = [
+        (KIND_FRAMES, bomb, CODEC_ZSTD), (KIND_FRAMES, bytes(4) + rows, CODEC_COLUMNS), (KIND_FRAMES, bytes(4) + many, CODEC_COLUMNS),
+        (KIND_FRAMES, b"\xdd\xff\xff\xff\xff", 0), (KIND_FRAMES, b"\x01\x02\x03\x04" + rows, CODEC_COLUMNS), (KIND_FRAMES, b"", 9),
+        (KIND_REFERENCE, bomb, CODEC_ZSTD), (KIND_REFERENCE, rows, CODEC_ZSTD), (KIND_FRAMES, b"\xc1", 0),
+    ]  # fmt: skip
+    lies = [pack(kind, payload, codec, t_ns=late) for kind, payload, codec in parts]
+    lies.append(HEAD.pack(b"\x9dGP\n", KIND_FRAMES, 0, 0, 1 << 31, 0, 0, 0))
+    if index:
+        senseless = [(1, 1 << 60), (0, 3), (1 << 60, 8), (5, 1 << 62)]
+        lies.append(pack(KIND_INDEX, pack_index(Index(0, senseless, [1 << 60, 0, 5], [], 1 << 60))))
+        lies.append(pack(KIND_INDEX, pack_index(Index(1 << 60, [], [], [], 0))))
+    path = tmp_path / "a.gputop"
+    frames = small(path, 50)
+    path.write_bytes(path.read_bytes() + b"".join(lies))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with Recording(str(path)) as recording:
+        found = list(recording.frames())
+        recording.board_at(1 << 62)
+        assert recording.problem
+    if not index:
+        assert found == frames
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 150_000
+    decoder = Decoder()
+    decoder.feed(path.read_bytes())
+    assert decoder.problem
+
+
+WRITE = """
+import sys, itertools
+from gputop.recording.writer import Writer
+from tests.recording.made import HEADER, Session
+session, writer = Session(1, 3, threads=2), Writer(sys.argv[1], HEADER)
+for frame in session.frames(1 << 40):
+    writer.add(frame)
+    sys.stdout.write(f"{frame.seq}\\n")
+    sys.stdout.flush()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL])
+def test_killed_at_random_moments_it_is_whole_to_the_last_second(tmp_path: Path, number: int) -> None:
+    """100 moments: one process is stopped and looked at again and again (what kill -9 leaves), and killed at the end."""
+    rng, path = random.Random(5), tmp_path / "killed.gputop"
+    process = subprocess.Popen([sys.executable, "-c", WRITE, str(path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        written, last = 0, -1
+        for moment in range(100):
+            for _ in range(rng.randrange(1, 25)):
+                last = int(process.stdout.readline())
+            os.kill(process.pid, number if moment == 99 else signal.SIGSTOP)
+            _await_stop(process.pid)
+            copy = tmp_path / "copy.gputop"
+            copy.write_bytes(path.read_bytes())
+            found, _ = read_all(copy)
+            assert [frame.seq for frame in found] == list(range(len(found)))
+            assert len(found) >= last + 1 - TICKS_A_SECOND
+            assert len(found) >= written
+            written = len(found)
+            if moment < 99:
+                os.kill(process.pid, signal.SIGCONT)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def _await_stop(pid: int) -> None:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return
+        if state in "TZX":
+            return
+        time.sleep(0.001)
+    raise AssertionError("it did not stop")
+
+
+def test_a_full_disk_ends_it_in_a_line_and_costs_a_second(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(disk)], capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small tmpfs needs root")
+    try:
+        frames = [coarse(frame) for frame in Session(1, 4).frames(1000)]
+        writer, added = Writer(str(disk / "full.gputop"), HEADER), 0
+        with pytest.raises(UserError, match="No space left"):  # noqa: PT012
+            for frame in frames:
+                writer.add(frame)
+                added += 1
+        writer.close()
+        found, problem = read_all(disk / "full.gputop")
+        assert found == frames[: len(found)]
+        assert len(found) >= added - TICKS_A_SECOND
+        assert added > 50
+        assert not problem
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("fuzz") / "good.gputop"
+    small(path, 60)
+    return path.read_bytes()
+
+
+edits = st.lists(st.tuples(st.floats(0, 1), st.sampled_from(["set", "cut", "add", "copy", "fix"]), st.binary(max_size=40)), max_size=5)
+
+
+@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(edits=edits)
+def test_any_edit_of_a_recording_is_read_or_refused_in_a_line(good: bytes, tmp_path: Path, edits: list[tuple[float, str, bytes]]) -> None:
+    data = bytearray(good)
+    for where, what, piece in edits:
+        at = int(where * len(data))
+        if what == "set":
+            data[at : at + len(piece)] = piece
+        elif what == "cut":
+            del data[at : at + 1 + len(piece) * 20]
+        elif what == "copy":
+            data[at:at] = data[at : at + 700]
+        elif what == "fix":
+            data[at:] = pack(at % 6, piece, at % 4, at % 4, at) + data[at:]
+        else:
+            data[at:at] = piece
+    path = tmp_path / "edited.gputop"
+    path.write_bytes(data)
+    assert "\n" not in outcome(lambda: read_wholly(path))
+    assert "\n" not in outcome(lambda: decode_wholly(bytes(data)))
+
+
+def read_wholly(path: Path) -> str:
+    with Recording(str(path)) as recording:
+        assert all(isinstance(frame, Frame) for frame in recording.frames())
+        recording.board_at((recording.start_ns + recording.end_ns) // 2)
+        assert isinstance(recording.marks, list)
+        return recording.problem
+
+
+def decode_wholly(data: bytes) -> str:
+    decoder = Decoder()
+    decoder.feed(data)
+    decoder.finish()
+    return decoder.problem
+
+
+def outcome(action: Callable[[], str]) -> str:
+    """What it says, or the line in which it is refused; everything else is a bug."""
+    try:
+        return action()
+    except FormatError as error:
+        return str(error)
