@@ -15,10 +15,10 @@ from gputop.diagnosis.model import Incident
 from gputop.diagnosis.model import Ledger
 from gputop.diagnosis.model import ProcState
 from gputop.diagnosis.model import Verdict
+from gputop.diagnosis.points import WINDOW_NS
 from gputop.diagnosis.symptoms import Standing
 from gputop.diagnosis.symptoms import judge_job
 from gputop.diagnosis.symptoms import without_job
-from gputop.diagnosis.window import WINDOW_NS
 from gputop.diagnosis.window import Window
 from gputop.frame import Frame
 from gputop.roles import Role

@@ -13,8 +13,8 @@ from gputop.diagnosis.symptoms import Standing
 
 BEGIN_NS = 1_000_000_000
 """A cause must stand this long before it is an incident; it is then dated back to when it began."""
-BEGIN_SHARE = 0.1
-"""It must cost at least this share of its time to begin."""
+BEGIN_LOST_S, BEGIN_SHARE = 0.6, 0.1
+"""It must have cost so many GPU seconds, and this share of its time, to begin."""
 TELL_NS = 2_000_000_000
 """Victims and culprits are gathered this often, and whenever it gets worse."""
 UNEXPLAINED_NS = 4_000_000_000
@@ -85,7 +85,8 @@ class Incidents:
 
 def _hurts(episode: _Episode, one: Standing) -> bool:
     """The GPU loses time now, and not only in a window that still remembers it."""
-    return one.lost_s is None or episode.lost_s >= BEGIN_SHARE * (episode.last_ns - episode.first_ns) / 1e9
+    seconds = (episode.last_ns - episode.first_ns) / 1e9
+    return one.lost_s is None or episode.lost_s >= max(BEGIN_LOST_S, BEGIN_SHARE * seconds)
 
 
 def severity(lost_s: float, seconds: float, fault: bool) -> str:

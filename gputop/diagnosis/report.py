@@ -22,13 +22,14 @@ def explanation(verdict: Verdict, ledger: Ledger, incidents: list[Incident], uni
 
 
 def _dearest(incidents: list[Incident], ledger: Ledger) -> Incident | None:
-    """The worst incident of the cause that cost most in all, None where that is under `LOST` of the time."""
+    """The worst incident of the cause that cost most in all; None where that is little and all losses together are not much."""
     costs: dict[str, float] = {}
     for incident in incidents:
         costs[incident.cause] = costs.get(incident.cause, 0.0) + incident.lost_s
     cause = max(costs, key=costs.__getitem__, default="")
     loud = any(incident.severity in ("medium", "high") for incident in incidents if incident.cause == cause)
-    if not costs or (ledger.gpu_total_s > 0.0 and not loud and costs[cause] < LOST * ledger.gpu_total_s):
+    total_s = ledger.gpu_total_s
+    if not costs or (total_s > 0.0 and not loud and costs[cause] < LOST * total_s and ledger.gpu_lost_s < 2 * LOST * total_s):
         return None
     return max((incident for incident in incidents if incident.cause == cause), key=_cost)
 

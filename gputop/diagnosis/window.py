@@ -2,57 +2,32 @@
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass
-
 from gputop import roles as who
 from gputop.board import Board
 from gputop.diagnosis import states
 from gputop.diagnosis import stepclock
 from gputop.diagnosis import waits
-from gputop.diagnosis.facts import CallFacts
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import GpuFacts
 from gputop.diagnosis.facts import HostFacts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.facts import ProcFacts
 from gputop.diagnosis.hosts import HostTrack
+from gputop.diagnosis.points import Points
 from gputop.diagnosis.takers import TakerTrack
 from gputop.diagnosis.tracks import GpuTrack
 from gputop.diagnosis.tracks import ProcTrack
 from gputop.diagnosis.tracks import gpu_pids
-from gputop.frame import CgroupSample
-from gputop.frame import CudaCall
 from gputop.frame import Frame
-from gputop.rates import cgroup_rates
-from gputop.rates import counter_per_s
 from gputop.roles import Role
 
-WINDOW_NS = 2_500_000_000
-"""Long enough to tell shares apart by samples, short enough that a verdict stands 3 s after its cause began."""
-MIN_FEEDS = 6
-"""A recording fed once a second keeps more time in the window instead of fewer samples."""
 GAP_NS = 5_000_000_000
 RHYTHM_NS = 1_500_000_000
 ROLES_NS = 1_000_000_000
-REFAULTS_PER_S = 200.0
-"""Dropped pages read again, from which a full cgroup is thrashing (4 KiB each: about a megabyte a second)."""
 FIRST_SET_NS = 1_500_000_000
 """Workers seen within this time of the first of a trainer are its first set."""
 BIRTHS_NS = 30_000_000_000
 
-_SYNC = ("Synchronize", "EventQuery", "StreamQuery")
-
-
-@dataclass(slots=True)
-class _Point:
-    """What one feed keeps of the board beside the tracks."""
-
-    t_ns: int
-    calls: dict[tuple[int, str], CudaCall]
-    wakes: dict[tuple[int, int], int]
-    """(wakee tid, waker pid) -> cumulative wait ended, for trainers' threads."""
-    cgroups: dict[str, CgroupSample]
 
 
 class Window:
@@ -65,7 +40,7 @@ class Window:
     def _clear(self) -> None:
         self.t_ns = 0
         self.continues = False
-        self._points: deque[_Point] = deque()
+        self._points = Points()
         self._procs: dict[int, ProcTrack] = {}
         self._gpus: dict[int, GpuTrack] = {}
         self._host = HostTrack()
@@ -87,8 +62,8 @@ class Window:
             self.continues = True
         self.t_ns = board.t_ns
         self._assign(board)
-        self._push_point(board)
-        oldest = self._points[0].t_ns
+        self._points.push(board, self.roles)
+        oldest = self._points.oldest_ns
         self._push_procs(board, oldest)
         for index, gpu in board.gpus.items():
             self._gpus.setdefault(index, GpuTrack()).push(gpu, board.t_ns, oldest)
@@ -112,17 +87,6 @@ class Window:
             return
         self.roles = who.assign(board.infos, gpu_pids(board))
         self._roles_ns, self._known = self.t_ns, len(board.infos)
-
-    def _push_point(self, board: Board) -> None:
-        trainers = [pid for pid, role in self.roles.items() if role.kind == "trainer"]
-        wakes: dict[tuple[int, int], int] = {}
-        tids = {tid for pid in trainers for tid in (pid, who.pin_thread(board.infos[pid]) if pid in board.infos else None) if tid}
-        for (wakee, _waker), wake in board.wakeups.items() if tids else ():
-            if wakee in tids:
-                wakes[wakee, wake.waker_pid] = wakes.get((wakee, wake.waker_pid), 0) + wake.wait_ns
-        self._points.append(_Point(board.t_ns, dict(board.calls), wakes, board.cgroups))
-        while len(self._points) > MIN_FEEDS and self._points[1].t_ns <= board.t_ns - WINDOW_NS:
-            self._points.popleft()
 
     def _push_procs(self, board: Board, oldest_ns: int) -> None:
         hot = who.hot(self.roles)
@@ -150,7 +114,7 @@ class Window:
 
     def facts(self, board: Board) -> Facts:
         """The window's facts, states included."""
-        seconds = (self.t_ns - self._points[0].t_ns) / 1e9
+        seconds = (self.t_ns - self._points.oldest_ns) / 1e9
         gpus = {index: track.facts(index) for index, track in self._gpus.items() if index in board.gpus}
         host = self._host.facts(board)
         jobs = self._jobs(board, gpus, host)
@@ -176,11 +140,11 @@ class Window:
         for trainer in trainers:
             _lend_kinds(workers.get(trainer.pid, []))
             own = sorted(workers.get(trainer.pid, []), key=lambda worker: worker.role.index or 0)
-            job = JobFacts(trainer, own, self._gpus_of(trainer, trainers, gpus), self._calls(trainer.pid))
+            job = JobFacts(trainer, own, self._gpus_of(trainer, trainers, gpus), self._points.calls(trainer.pid))
             job.age_s = self.t_ns / 1e9 - trainer.info.start_ticks / board.header.clock_tick_hz
             job.births = self._recent_births(trainer.pid)
-            job.data_woken_by_workers = self._woken(board, job)
-            self._set_cgroup(job)
+            job.data_woken_by_workers = self._points.woken(board, job)
+            self._points.set_cgroup(job)
             states.set_states(job, host)
             job.step = stepclock.step_of(job, self._rhythm(job))
             jobs.append(job)
@@ -212,59 +176,6 @@ class Window:
             del births[pid]
         return sorted(births.values())
 
-    def _calls(self, pid: int) -> CallFacts | None:
-        first, last = self._points[0], self._points[-1]
-        ns = last.t_ns - first.t_ns
-        if ns <= 0 or not any(key[0] == pid for key in last.calls):
-            return None
-        found = CallFacts()
-        moved = 0
-        for key, call in last.calls.items():
-            if key[0] != pid:
-                continue
-            old = first.calls.get(key) or CudaCall(pid, call.call, 0, 0, 0)
-            share, per_s = max(0, call.total_ns - old.total_ns) / ns, max(0, call.count - old.count) * 1e9 / ns
-            if any(word in call.call for word in _SYNC):
-                found.sync, found.sync_per_s = found.sync + share, found.sync_per_s + per_s
-            elif "emcpy" in call.call:
-                found.copy, found.copy_per_s = found.copy + share, found.copy_per_s + per_s
-                moved += max(0, (call.bytes or 0) - (old.bytes or 0))
-        found.copy_bytes_per_s = moved * 1e9 / ns if moved else None
-        return found
-
-    def _woken(self, board: Board, job: JobFacts) -> float | None:
-        """Share of the window that the trainer's main thread slept until a worker, or its pin thread, woke it."""
-        if not board.wakeups or not job.workers:
-            return None
-        first, last = self._points[0], self._points[-1]
-        ns = max(1, last.t_ns - first.t_ns)
-        family = {worker.pid for worker in job.workers}
-        pin = who.pin_thread(job.trainer.info)
-        if pin is not None:
-            fed = sum(1 for (wakee, waker), _ in last.wakes.items() if wakee == pin and waker in family)
-            family |= {job.trainer.pid} if fed else set()
-        waited = sum(
-            max(0, total - first.wakes.get(key, 0)) for key, total in last.wakes.items() if key[0] == job.trainer.pid and key[1] in family
-        )
-        return min(1.0, waited / ns)
-
-    def _set_cgroup(self, job: JobFacts) -> None:
-        """The tightest quota over its processes, and the cgroup that is full, if one is."""
-        first, last = self._points[0], self._points[-1]
-        ns = last.t_ns - first.t_ns
-        for path in {proc.info.cgroup for proc in (job.trainer, *job.workers)}:
-            newer, older = last.cgroups.get(path), first.cgroups.get(path)
-            if newer is None or older is None:
-                continue
-            job.cgroup_version = newer.version
-            rates = cgroup_rates(older, newer, ns)
-            share = (rates.throttled_periods_pct or 0.0) / 100 if rates is not None else 0.0
-            if share >= job.throttled_periods and newer.quota_cpus is not None:
-                job.throttled_periods, job.quota_cpus = share, newer.quota_cpus
-                job.quota_path = newer.quota_path or newer.path
-            if _is_full(newer) and (counter_per_s(older.refaults, newer.refaults, ns) or 0.0) >= REFAULTS_PER_S:
-                job.memory_path, job.memory_limit_bytes = newer.path, newer.mem_limit_bytes
-
 
 def _lend_kinds(workers: list[ProcFacts]) -> None:
     """A worker whose short sleeps no sample met sleeps on what its siblings do: they run the same code."""
@@ -279,8 +190,3 @@ def _lend_kinds(workers: list[ProcFacts]) -> None:
             unknown = worker.kinds.pop(waits.UNKNOWN, 0.0)
             for kind, share in known.items():
                 worker.kinds[kind] = worker.kinds.get(kind, 0.0) + unknown * share / total
-
-
-def _is_full(cgroup: CgroupSample) -> bool:
-    """At its memory limit, but for what one reclaim frees."""
-    return cgroup.mem_bytes is not None and bool(cgroup.mem_limit_bytes) and cgroup.mem_bytes >= 0.9 * (cgroup.mem_limit_bytes or 0)

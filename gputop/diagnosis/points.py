@@ -1,0 +1,140 @@
+"""The counters of the window that belong to no single process: CUDA calls, wake-ups, control groups."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gputop.board import Board
+from gputop.diagnosis.facts import CallFacts
+from gputop.diagnosis.facts import JobFacts
+from gputop.frame import CgroupSample
+from gputop.frame import CudaCall
+from gputop.rates import cgroup_rates
+from gputop.rates import counter_per_s
+from gputop.roles import Role
+from gputop.roles import pin_thread
+
+WINDOW_NS = 2_500_000_000
+"""Long enough to tell shares apart by samples, short enough that a verdict stands 3 s after its cause began."""
+MIN_FEEDS = 6
+"""A recording fed once a second keeps more time in the window instead of fewer samples."""
+REFAULTS_PER_S = 200.0
+"""Dropped pages read again, from which a full cgroup is thrashing (4 KiB each: about a megabyte a second)."""
+YOUNG_PERIODS = 50
+"""A cgroup whose quota has run for fewer periods (of 100 ms by default) has all its throttling from now."""
+
+_SYNC = ("Synchronize", "EventQuery", "StreamQuery")
+
+
+@dataclass(slots=True)
+class _Point:
+    """What one feed keeps of the board beside the tracks."""
+
+    t_ns: int
+    calls: dict[tuple[int, str], CudaCall]
+    wakes: dict[tuple[int, int], int]
+    """(wakee tid, waker pid) -> cumulative wait ended, for trainers' threads."""
+    cgroups: dict[str, CgroupSample]
+
+
+class Points:
+    """One point per feed, over the window."""
+
+    def __init__(self) -> None:
+        self._points: deque[_Point] = deque()
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    @property
+    def oldest_ns(self) -> int:
+        """When the window begins."""
+        return self._points[0].t_ns
+
+    def push(self, board: Board, roles: Mapping[int, Role]) -> None:
+        """Add the board's."""
+        trainers = [pid for pid, role in roles.items() if role.kind == "trainer"]
+        wakes: dict[tuple[int, int], int] = {}
+        tids = {tid for pid in trainers for tid in (pid, pin_thread(board.infos[pid]) if pid in board.infos else None) if tid}
+        for (wakee, _waker), wake in board.wakeups.items() if tids else ():
+            if wakee in tids:
+                wakes[wakee, wake.waker_pid] = wakes.get((wakee, wake.waker_pid), 0) + wake.wait_ns
+        self._points.append(_Point(board.t_ns, dict(board.calls), wakes, board.cgroups))
+        while len(self._points) > MIN_FEEDS and self._points[1].t_ns <= board.t_ns - WINDOW_NS:
+            self._points.popleft()
+
+    def calls(self, pid: int) -> CallFacts | None:
+        """The CUDA calls of a trainer, None where they are not probed."""
+        first, last = self._points[0], self._points[-1]
+        ns = last.t_ns - first.t_ns
+        if ns <= 0 or not any(key[0] == pid for key in last.calls):
+            return None
+        found = CallFacts()
+        moved = 0
+        for key, call in last.calls.items():
+            if key[0] != pid:
+                continue
+            old = first.calls.get(key) or CudaCall(pid, call.call, 0, 0, 0)
+            share, per_s = max(0, call.total_ns - old.total_ns) / ns, max(0, call.count - old.count) * 1e9 / ns
+            if any(word in call.call for word in _SYNC):
+                found.sync, found.sync_per_s = found.sync + share, found.sync_per_s + per_s
+            elif "emcpy" in call.call:
+                found.copy, found.copy_per_s = found.copy + share, found.copy_per_s + per_s
+                moved += max(0, (call.bytes or 0) - (old.bytes or 0))
+        found.copy_bytes_per_s = moved * 1e9 / ns if moved else None
+        return found
+
+    def woken(self, board: Board, job: JobFacts) -> float | None:
+        """Share of the window that the trainer's main thread slept until a worker, or its pin thread, woke it."""
+        if not board.wakeups or not job.workers:
+            return None
+        first, last = self._points[0], self._points[-1]
+        ns = max(1, last.t_ns - first.t_ns)
+        family = {worker.pid for worker in job.workers}
+        pin = pin_thread(job.trainer.info)
+        if pin is not None:
+            fed = sum(1 for (wakee, waker), _ in last.wakes.items() if wakee == pin and waker in family)
+            family |= {job.trainer.pid} if fed else set()
+        waited = sum(
+            max(0, total - first.wakes.get(key, 0)) for key, total in last.wakes.items() if key[0] == job.trainer.pid and key[1] in family
+        )
+        return min(1.0, waited / ns)
+
+    def set_cgroup(self, job: JobFacts) -> None:
+        """The tightest quota over its processes, and the cgroup that is full, if one is."""
+        last = self._points[-1]
+        for path in {proc.info.cgroup for proc in (job.trainer, *job.workers)}:
+            newer = last.cgroups.get(path)
+            if newer is None:
+                continue
+            ns, older = self._earlier(newer)
+            job.cgroup_version = newer.version
+            rates = cgroup_rates(older, newer, ns)
+            share = (rates.throttled_periods_pct or 0.0) / 100 if rates is not None else 0.0
+            if share >= job.throttled_periods and newer.quota_cpus is not None:
+                job.throttled_periods, job.quota_cpus = share, newer.quota_cpus
+                job.quota_path = newer.quota_path or newer.path
+            if _is_full(newer) and (counter_per_s(older.refaults, newer.refaults, ns) or 0.0) >= REFAULTS_PER_S:
+                job.memory_path, job.memory_limit_bytes = newer.path, newer.mem_limit_bytes
+
+    def _earlier(self, newer: CgroupSample) -> tuple[int, CgroupSample]:
+        """The oldest reading of the window of that cgroup, and how long ago; of a young one that was read but once, its birth."""
+        for point in self._points:
+            older = point.cgroups.get(newer.path)
+            if older is not None and older is not newer and older != newer:
+                return self._points[-1].t_ns - point.t_ns, older
+        if (newer.nr_periods or 0) <= YOUNG_PERIODS:
+            return YOUNG_PERIODS * 100_000_000, _newborn(newer)
+        return 0, newer
+
+
+def _newborn(cgroup: CgroupSample) -> CgroupSample:
+    """How it began: all counters zero."""
+    return CgroupSample(cgroup.path, cgroup.version, nr_periods=0, nr_throttled=0, throttled_ns=0, refaults=0)
+
+
+def _is_full(cgroup: CgroupSample) -> bool:
+    """At its memory limit, but for what one reclaim frees."""
+    return cgroup.mem_bytes is not None and bool(cgroup.mem_limit_bytes) and cgroup.mem_bytes >= 0.9 * (cgroup.mem_limit_bytes or 0)
