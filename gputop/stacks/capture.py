@@ -165,11 +165,11 @@ def _reason(pid: int, error: Unreadable, order: _Order) -> str:
     if error.kind == "gone" and os.path.exists(os.path.join(order.root, "proc", str(pid), "task", str(pid))):
         return "ended, or became another program, while it was read"
     if error.kind == "not-python":
-        return _which_python(pid, order.root) or "not Python"
+        return which_python(pid, order.root) or "not Python"
     return error.reason
 
 
-def _which_python(pid: int, root: str) -> str:
+def which_python(pid: int, root: str) -> str:
     """What kind of Python it is that py-spy does not recognise, from what it maps; empty where it maps none."""
     import re
 

@@ -49,20 +49,19 @@ def _ns_ids(path: str) -> list[int]:
 
 
 def _from_pthreads(pid: int, pthreads: Sequence[int], inner: dict[int, int], root: str) -> dict[int, int]:
-    found: dict[int, int] = {}
+    """pthread address -> our thread id, by the one offset at which every ``struct pthread`` holds an id of this process, each another."""
     try:
         memory = os.open(os.path.join(root, "proc", str(pid), "mem"), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return found
+        return {}
     try:
-        for pthread in pthreads:
-            words = _words(memory, pthread)
-            tid = next((inner[word] for word in words if word in inner), None)
-            if tid is not None:
-                found[pthread] = tid
+        words = {pthread: found for pthread in pthreads if (found := _words(memory, pthread))}
     finally:
         os.close(memory)
-    return found
+    for column in zip(*words.values(), strict=False):
+        if len(set(column)) == len(column) and inner.keys() >= set(column):
+            return {pthread: inner[word] for pthread, word in zip(words, column, strict=True)}
+    return {}
 
 
 def _words(memory: int, address: int) -> tuple[int, ...]:

@@ -33,18 +33,28 @@ class Target:
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Target]]:
-    """``start(case, argument="", python=sys.executable)`` gives a `Target` that has reached its stall's door."""
+def start_command() -> Iterator[Callable[..., Target]]:
+    """``start_command(*command)`` gives a `Target` that has said ``ready``."""
     targets: list[Target] = []
 
-    def begin(case: str, argument: str = "", python: str = sys.executable) -> Target:
-        targets.append(Target(python, str(PROGRAM), case, argument))
+    def begin(*command: str) -> Target:
+        targets.append(Target(*command))
         return targets[-1]
 
     yield begin
     for target in targets:
         os.killpg(target.pid, signal.SIGKILL)
         target.process.communicate()
+
+
+@pytest.fixture
+def start(start_command: Callable[..., Target]) -> Callable[..., Target]:
+    """``start(case, argument="", python=sys.executable)`` gives a `Target` that has reached its stall's door."""
+
+    def begin(case: str, argument: str = "", python: str = sys.executable) -> Target:
+        return start_command(python, str(PROGRAM), case, argument)
+
+    return begin
 
 
 def until(check: Callable[[], bool], seconds: float = 20.0) -> None:

@@ -19,6 +19,7 @@ from gputop.stacks.capture import capture
 from gputop.stacks.frames import parse
 from gputop.stacks.group import group
 from gputop.stacks.lines import text_lines
+from tests.stacks.conftest import PROGRAM
 from tests.stacks.conftest import Target
 from tests.stacks.conftest import until
 
@@ -27,9 +28,10 @@ NOBODY = 65534
 
 
 def pythons() -> list[Path]:
-    """Every Python 3 at hand: pyenv's, and those on PATH."""
+    """Every Python 3 at hand: the distribution's (on Debian linked statically and stripped), pyenv's, and those on PATH."""
     named = (shutil.which(f"python3.{minor}") for minor in range(8, 15))
-    found = [*Path.home().glob(".pyenv/versions/3.*/bin/python"), *(Path(name) for name in named if name and "/shims/" not in name)]
+    found = [*Path("/usr/bin").glob("python3"), *Path.home().glob(".pyenv/versions/3.*/bin/python")]
+    found += [Path(name) for name in named if name and "/shims/" not in name]
     return sorted({path.resolve() for path in found}) or [Path(sys.executable)]
 
 
@@ -38,12 +40,12 @@ def main_thread(pid: int, **options: object) -> Stack:
 
 
 def await_frame(pid: int, name: str) -> Stack:
-    """The main thread's stack once ``name`` stands in it."""
+    """The main thread's stack once ``name`` is its innermost frame."""
     found: list[Stack] = []
 
     def there() -> bool:
         found[:] = [main_thread(pid)]
-        return any(parse(line).name.endswith(name) for line in found[0].python)
+        return bool(found[0].python) and parse(found[0].python[0]).name.endswith(name)
 
     until(there)
     return found[0]
@@ -217,6 +219,22 @@ def test_each_python_gives_both_threads_with_their_kernel_side(start: Start, pyt
         second = stacks.get("second")
         told_apart = second is not None and second.tid not in (0, target.pid) and stacks["MainThread"].tid == target.pid
         return second is not None and told_apart and "futex" in second.syscall
+
+    until(whole)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root and unshare, for a pid namespace")
+@pytest.mark.parametrize("python", pythons(), ids=str)
+def test_threads_in_a_container_are_found_by_our_ids(start_command: Callable[..., Target], python: Path) -> None:
+    """In its own pid namespace a thread has another id, which is the one that Python 3.11 and later know."""
+    unshare = start_command("unshare", "--pid", "--fork", "--mount-proc", str(python), str(PROGRAM), "threaded")
+    children = Path(f"/proc/{unshare.pid}/task/{unshare.pid}/children")
+    pid = int(children.read_text().split()[0])
+
+    def whole() -> bool:
+        stacks = {stack.thread: stack for stack in capture([pid]).stacks}
+        second = stacks.get("second")
+        return second is not None and "futex" in second.syscall and second.tid != pid and stacks["MainThread"].tid == pid
 
     until(whole)
 

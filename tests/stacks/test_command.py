@@ -30,7 +30,7 @@ def gputop(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def sleeper(start: Start) -> int:
     pid = start("sleeping").pid
-    until(lambda: any(parse(line).name == "sleeping" for stack in capture([pid]).stacks for line in stack.python))
+    until(lambda: any(parse(line).name == "sleeping" for stack in capture([pid]).stacks for line in stack.python[:1]))
     return pid
 
 

@@ -16,6 +16,7 @@ from gputop.stacks import kernel
 from gputop.stacks import permission
 from gputop.stacks import pyspy
 from gputop.stacks.auto import AutoStacks
+from gputop.stacks.capture import which_python
 from gputop.stacks.folded import save
 from gputop.stacks.folded import to_folded
 from gputop.stacks.folded import to_speedscope
@@ -121,6 +122,22 @@ def test_root_without_the_capability_is_told_about_the_container(tmp_path: Path,
 def test_errors_of_py_spy(errors: str, kind: str) -> None:
     assert pyspy.explain(errors).kind == kind
     assert "\n" not in pyspy.explain(errors).reason
+
+
+@pytest.mark.parametrize(
+    ("mapped", "said"),
+    [
+        ("/usr/bin/python3.13t", "Python 3.13 without GIL"),
+        ("/opt/lib/libpython3.14t.so.1.0", "Python 3.14 without GIL"),
+        ("/opt/bin/python3.12", "Python 3.12 that py-spy cannot read"),
+        ("/usr/bin/sleep", ""),
+    ],
+)
+def test_a_python_that_py_spy_does_not_know_is_told_from_no_python(tmp_path: Path, mapped: str, said: str) -> None:
+    (tmp_path / "proc/7").mkdir(parents=True)
+    (tmp_path / "proc/7/maps").write_text(f"00400000-00401000 r-xp 00000000 08:01 12  {mapped}\n7ffe-7fff rw-p 0 0:0 0 [stack]\n")
+    assert which_python(7, str(tmp_path)).startswith(said)
+    assert bool(which_python(7, str(tmp_path))) == bool(said)
 
 
 def test_source_is_shown_only_where_the_owner_may_read_it_too(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ async def shown(program: GputopApp, pilot: object, words: str) -> StacksScreen:
 
 def ready(start: Start) -> int:
     pid = start("sleeping").pid
-    until(lambda: any(parse(line).name == "sleeping" for stack in capture([pid]).stacks for line in stack.python))
+    until(lambda: any(parse(line).name == "sleeping" for stack in capture([pid]).stacks for line in stack.python[:1]))
     return pid
 
 
