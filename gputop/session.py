@@ -25,8 +25,8 @@ from gputop.roles import Role
 from gputop.roles import assign
 from gputop.series import OBSERVERS
 
-FEED_EVERY_NS = 290_000_000
-"""A verdict three times a second: quicker than anyone reads."""
+FEED_EVERY_NS = 490_000_000
+"""A verdict twice a second: as often as a column of the lanes ends at the usual time base."""
 
 STATE_WORDS = (
     "", "running", "runnable", "disk", "memory", "throttled", "blocked", "ahead", "stopped",
@@ -104,6 +104,7 @@ class Session:
             frame.stacks, self._own_stacks = [*frame.stacks, *self._own_stacks], []
         if frame.stacks:
             self.stacks.append((frame.t_ns, frame.stacks))
+        self.engine.look(frame)
         self.ring.add(frame)
         self.marks.extend(frame.marks)
         self.lateness_ns.append(frame.late_ns)

@@ -22,6 +22,8 @@ _FILLER = "\x00"
 """The second cell of a wide character."""
 _GAP = 6
 """Differing runs that are closer than this are written as one: moving the cursor costs as much."""
+_BLOCK = 16
+"""Cells compared at once, as slices of strings, before any is looked at by itself."""
 
 
 class Cells:
@@ -126,12 +128,15 @@ def _differences(old: Cells, new: Cells) -> list[tuple[int, int]]:
     if old.text == new.text and old.looks == new.looks:
         return []
     runs: list[tuple[int, int]] = []
-    pairs = zip(old.text, new.text, old.looks, new.looks, strict=True)
-    for i, (a, b, c, d) in enumerate(pairs):
-        if a == b and c == d:
+    for block in range(0, len(new.text), _BLOCK):
+        part = slice(block, block + _BLOCK)
+        if old.text[part] == new.text[part] and old.looks[part] == new.looks[part]:
             continue
-        if runs and i - runs[-1][1] < _GAP:
-            runs[-1] = runs[-1][0], i + 1
-        else:
-            runs.append((i, i + 1))
+        for i in range(block, min(block + _BLOCK, len(new.text))):
+            if old.text[i] == new.text[i] and old.looks[i] == new.looks[i]:
+                continue
+            if runs and i - runs[-1][1] < _GAP:
+                runs[-1] = runs[-1][0], i + 1
+            else:
+                runs.append((i, i + 1))
     return [(first - (new.text[first] == _FILLER), last + new.text.startswith(_FILLER, last)) for first, last in runs]

@@ -7,6 +7,7 @@ worker that starved, whichever part of the screen they are drawn in.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from time import localtime
 from time import strftime
 
@@ -51,17 +52,22 @@ def cell_for(window_s: int, columns: int, interval_ns: int) -> int:
 
 def axis_line(axis: Axis, end_unix_s: float | None, label: str) -> list[Span]:
     """The ruler over the lanes: seconds back from now, or clock times while looking back."""
-    total_s = axis.columns * axis.cell_ns / SECOND
-    cells = ["─"] * axis.columns
+    return _ruler(axis.cell_ns, axis.columns, end_unix_s, label)
+
+
+@lru_cache(maxsize=4)
+def _ruler(cell_ns: int, columns: int, end_unix_s: float | None, label: str) -> list[Span]:
+    total_s = columns * cell_ns / SECOND
+    cells = ["─"] * columns
     step = _step(total_s)
     back = step
     while back < total_s:
         text = _clock(end_unix_s - back) if end_unix_s is not None else f"−{_length(back)}"
-        column = axis.columns - 1 - round(back * SECOND / axis.cell_ns)
+        column = columns - 1 - round(back * SECOND / cell_ns)
         _write(cells, column - len(text) // 2, f" {text} ")
         back += step
     last = "now" if end_unix_s is None else _clock(end_unix_s)
-    _write(cells, axis.columns - len(last) - 2, f" {last} ")
+    _write(cells, columns - len(last) - 2, f" {last} ")
     return [(label, "dim"), ("".join(cells), "dim")]
 
 

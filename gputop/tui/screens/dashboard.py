@@ -62,6 +62,7 @@ class Dashboard(Screen[None]):
         self._rows: list[Row] = []
         self._rows_at = 0.0
         self._numbers_at = 0.0
+        self._found: list[Lane] = []
         self._note = ("", 0.0)
         self._started = (time.monotonic(), time.process_time())
         self._own = ("", 0.0)
@@ -131,13 +132,16 @@ class Dashboard(Screen[None]):
         if self.view.width < 1 or not self.is_mounted:
             return
         with self.session.lock, self.app.batch_update():
-            found = chosen.lanes(self.session, self.view)
-            everything |= self._arrange(len(self.session.board.gpus), len(found))
+            numbers = self._numbers_due(everything)
+            if numbers:
+                self._found = chosen.lanes(self.session, self.view)
+            if self._arrange(len(self.session.board.gpus), len(self._found)):
+                everything, numbers = True, self._numbers_due(everything=True)
             table_due = self._refresh_rows()
             self._follow_axis()
-            due = ["lanes"] + ["procs"] * (everything or table_due or self._moved > 0) + self._numbers_due(everything)
+            due = ["lanes"] + ["procs"] * (everything or table_due or self._moved > 0) + numbers
             painter = self._painter if self._can_paint else None
-            sent = [self._show(part, found, painter) for part in due]
+            sent = [self._show(part, self._found, painter) for part in due]
         if any(sent):
             self.gputop.send("".join(sent))
 
