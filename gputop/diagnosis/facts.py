@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from dataclasses import field
-from functools import cached_property
 
 from gputop.diagnosis.model import ProcState
 from gputop.diagnosis.model import Step
@@ -14,6 +13,8 @@ from gputop.rates import ProcRates
 from gputop.rates import proc_rates
 from gputop.rates import thread_deltas
 from gputop.roles import Role
+
+NO_STATE = ProcState(0, "running")
 
 
 @dataclass(slots=True)
@@ -54,7 +55,7 @@ class GpuFacts:
         return None if self.util is None else 1.0 - self.util
 
 
-@dataclass
+@dataclass(slots=True)
 class ProcFacts:
     """One trainer or worker over the window."""
 
@@ -62,6 +63,8 @@ class ProcFacts:
     newer: ProcSample
     info: ProcInfo
     role: Role
+    seconds: float
+    """Observed: shorter than the window for a young process."""
     run: float
     """On-CPU share of its main thread."""
     runnable: float
@@ -75,38 +78,39 @@ class ProcFacts:
     first_seen_ns: int = 0
     still_s: float = 0.0
     """For how long, up to now, it has neither run nor switched."""
-    state: ProcState = field(default_factory=lambda: ProcState(0, "running"))
+    state: ProcState = NO_STATE
+    _others: tuple[float, float] | None = None
+    _rates: ProcRates | None = None
 
     @property
     def pid(self) -> int:
         return self.newer.pid
 
-    @cached_property
-    def seconds(self) -> float:
-        """Observed: shorter than the window for a young process."""
-        return max(1, self.newer.t_ns - self.older.t_ns) / 1e9
-
-    @cached_property
+    @property
     def cpu_s(self) -> float:
         """CPU time of the whole process."""
         return max(0, self.newer.utime_ns + self.newer.stime_ns - self.older.utime_ns - self.older.stime_ns) / 1e9
 
-    @cached_property
+    @property
     def majflt_per_s(self) -> float:
         """Major faults; 0 where they are not read."""
         return max(0, (self.newer.majflt or 0) - (self.older.majflt or 0)) / self.seconds
 
-    @cached_property
+    @property
     def rates(self) -> ProcRates | None:
-        """Its rates; None while there is but one sample."""
-        return proc_rates(self.older, self.newer)
+        """Its rates, worked out when first asked for; None while there is but one sample."""
+        if self._rates is None:
+            self._rates = proc_rates(self.older, self.newer)
+        return self._rates
 
-    @cached_property
+    @property
     def others(self) -> tuple[float, float]:
         """On-CPU and run-queue share of its other threads, each summed; zero where threads were not read."""
-        deltas = [thread for thread in thread_deltas(self.older.threads, self.newer.threads) if thread.tid != self.pid]
-        ns = self.seconds * 1e9
-        return sum(thread.oncpu_ns for thread in deltas) / ns, sum(thread.run_delay_ns for thread in deltas) / ns
+        if self._others is None:
+            deltas = [thread for thread in thread_deltas(self.older.threads, self.newer.threads) if thread.tid != self.newer.pid]
+            ns = self.seconds * 1e9
+            self._others = (sum(thread.oncpu_ns for thread in deltas) / ns, sum(thread.run_delay_ns for thread in deltas) / ns)
+        return self._others
 
     @property
     def others_run(self) -> float:
@@ -215,6 +219,8 @@ class JobFacts:
     """The trainer of its own group that the others wait for, itself included."""
     capacity: Capacity | None = None
     step: Step | None = None
+    idle: float | None = field(init=False)
+    """Mean share of the window in which its GPUs ran nothing; None where none is measured."""
     age_s: float = 0.0
     """Since the trainer started."""
 
@@ -223,11 +229,9 @@ class JobFacts:
         """Its GPUs cannot say whether they work, ever: there are none, or the driver does not support it."""
         return all(gpu.unmeasurable for gpu in self.gpus)
 
-    @property
-    def idle(self) -> float | None:
-        """Mean share of the window in which its GPUs ran nothing; None where none is measured."""
+    def __post_init__(self) -> None:
         known = [gpu.lost for gpu in self.gpus if gpu.lost is not None]
-        return sum(known) / len(known) if known else None
+        self.idle = sum(known) / len(known) if known else None
 
     @property
     def lost(self) -> float | None:

@@ -41,7 +41,7 @@ def _cost(incident: Incident) -> float:
 def _verdict(verdict: Verdict, ledger: Ledger, worst: Incident | None) -> dict[str, object]:
     if worst is not None:
         return {"symptom": worst.symptom, "cause": worst.cause, "headline": worst.headline, "detail": worst.detail}
-    if verdict.cause != "none" and ledger.gpu_total_s > 0.0:
+    if verdict.cause != "none" and ledger.gpu_total_s > 0.0 and ledger.gpu_lost_s < 2 * LOST * ledger.gpu_total_s:
         lost = 100 * ledger.gpu_lost_s / ledger.gpu_total_s
         headline = f"The GPU worked {100 - lost:.0f}% of the time"
         return {"symptom": "healthy", "cause": "none", "headline": headline, "detail": "no trouble lasted"}

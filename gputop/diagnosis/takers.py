@@ -42,12 +42,14 @@ class TakerTrack:
         """Add the samples that are new, forget who has been gone for a window."""
         strangers = self._strangers
         for pid, sample in board.procs.items():
+            if pid in roles:
+                continue
             known = strangers.get(pid)
             if known is None or known.samples[-1].start_ticks != sample.start_ticks:
                 strangers[pid] = _Stranger(deque((sample,)), name_of(board, pid), board.infos.get(pid))
             elif known.samples[-1] is not sample:
                 _push(known, sample, board, oldest_ns)
-        if len(strangers) > len(board.procs):
+        if len(strangers) > len(board.procs) - len(roles):
             for pid in [pid for pid in strangers if pid not in board.procs and strangers[pid].samples[-1].t_ns <= oldest_ns]:
                 del strangers[pid]
         self._preempts.append((board.t_ns, self._sum_preempts(board, roles)))

@@ -73,7 +73,7 @@ class ProcTrack:
         run, runnable = self._counters(ns)
         kinds, measured = self._sleep_kinds(ns, max(0.0, 1.0 - run - runnable))
         return ProcFacts(
-            older, newer, info, role, run, runnable, kinds, self._always_on_cpu(), measured,
+            older, newer, info, role, ns / 1e9, run, runnable, kinds, self._always_on_cpu(), measured,
             self.first_seen_ns, (newer.t_ns - self.moved_ns) / 1e9,
         )  # fmt: skip
 
