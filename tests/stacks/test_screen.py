@@ -92,6 +92,22 @@ async def test_s_shows_the_selected_process(start: Start, tmp_path: Path, monkey
         assert not isinstance(program.screen, StacksScreen)
 
 
+async def test_a_small_ascii_terminal_shows_all_of_it(start: Start) -> None:
+    pid = ready(start)
+    program = app(view=View(selected=pid, ascii_only=True))
+    async with program.run_test(size=(80, 24)) as pilot:
+        await pilot.press("s")
+        screen = await shown(program, pilot, "none of them paused")
+        await pilot.pause()
+        drawn = str(screen.query_one("#text").render())
+        assert drawn.isascii()
+        assert max(map(len, drawn.split("\n"))) <= 76
+        assert "time.sleep < sleeping stalled.py" in " ".join(drawn.split())
+        title = str(screen.query_one("#title").render())
+        assert title.isascii()
+        assert screen.query_one(".box").region.bottom <= 24
+
+
 async def test_nobody_to_look_at_is_said() -> None:
     program = app()
     async with program.run_test(size=(100, 30)) as pilot:

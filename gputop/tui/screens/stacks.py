@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import threading
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from gputop.stacks.lines import TextLine
 from gputop.stalled import stalled_pids
 from gputop.stalled import waits
 from gputop.tui.draw import Line
+from gputop.tui.draw import ascii_line
 from gputop.tui.screens.box import Box
 
 SAMPLE_S = 10.0
@@ -28,7 +30,7 @@ MEANINGS = {
     "title": "title", "members": "dim", "wait": "warn", "own": "accent", "frame": "", "source": "good", "kernel": "dim",
     "error": "crit", "note": "dim", "blank": "",
 }  # fmt: skip
-_KEYS = "r again  n native  t time by line  o off-CPU  c copy  w write  f folded  Esc close"
+_KEYS = "r again  n native  t by line  o off-CPU  c copy  w write  f folded  Esc"
 
 
 class StacksScreen(Box):
@@ -75,8 +77,12 @@ class StacksScreen(Box):
             self.action_take(False)
 
     def lines(self) -> Sequence[Line]:
-        """The lines as last brought."""
-        return [[(line.text, MEANINGS[line.kind])] for line in self.shown]
+        """The lines as last brought, wrapped to the box."""
+        return [[(part, MEANINGS[line.kind])] for line in self.shown for part in _wrapped(line.text, self.text_width)]
+
+    def on_resize(self) -> None:
+        """Wrap anew."""
+        self.refresh_text()
 
     def put(self, text: Text) -> None:
         """Show a text, in a box of the same size whatever it holds: what comes and goes in it must not make it jump."""
@@ -182,7 +188,9 @@ class StacksScreen(Box):
 
     def _say(self, words: str) -> None:
         """The first line of the box: what is shown or going on, and the keys."""
-        self.query_one("#title", Static).update(Text(f"stacks: {words}\n{_KEYS}", style="bold"))
+        line: Line = [(f"stacks: {words}"[: self.text_width], "title")]
+        first = ascii_line(line) if self.gputop.view.ascii_only else line
+        self.query_one("#title", Static).update(Text(f"{first[0][0]}\n{_KEYS}", style="bold"))
 
     @property
     def text(self) -> str:
@@ -207,6 +215,12 @@ class StacksScreen(Box):
             self._say(str(error))
         else:
             self._say(f"written to {path}")
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """``text`` in lines of ``width``, the further ones indented below the first."""
+    indent = " " * (len(text) - len(text.lstrip()) + 4)
+    return textwrap.wrap(text, width, subsequent_indent=indent, drop_whitespace=False, break_on_hyphens=False) or [""]
 
 
 def _drawn(stacks: Sequence[Stack], roles: dict[int, Role]) -> list[TextLine]:
