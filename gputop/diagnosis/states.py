@@ -26,6 +26,7 @@ MEMORY_STALL = 0.05
 """PSI memory `some` from which uninterruptible waits and kernel time are put down to reclaim."""
 
 
+_NO_SLEEP = (waits.DISK, waits.STOPPED)
 _GPU_WAITS = (waits.DRIVER, waits.TIMER, waits.POLL, waits.LOCK, waits.UNKNOWN)
 """What a wait for the GPU may look like without the probe."""
 
@@ -65,7 +66,7 @@ def _shared_parts(proc: ProcFacts, job: JobFacts, host: HostFacts) -> tuple[dict
         "running": run, "runnable": proc.runnable - throttled, "throttled": throttled, "disk": disk, "memory": memory,
         "stopped": proc.kinds.get(waits.STOPPED, 0.0),
     }  # fmt: skip
-    kinds = {kind: share for kind, share in proc.kinds.items() if kind not in (waits.DISK, waits.STOPPED) and share > 0.0}
+    kinds = {kind: share for kind, share in proc.kinds.items() if kind not in _NO_SLEEP}
     return parts, 1.0 - 0.5 * kinds.get(waits.UNKNOWN, 0.0), kinds
 
 

@@ -36,13 +36,14 @@ _STANDING = (
 class ProcTrack:
     """One trainer or worker."""
 
-    __slots__ = ("between", "first_seen_ns", "kinds", "moved_ns", "samples", "sched")
+    __slots__ = ("between", "counts", "first_seen_ns", "kinds", "moved_ns", "samples", "sched")
 
     def __init__(self, sample: ProcSample, sched: SchedThread | None) -> None:
         self.first_seen_ns = self.moved_ns = sample.t_ns
         self.samples = deque([sample])
         self.kinds: deque[list[str]] = deque([[waits.wait_kind(sample)]])
-        """What each sample met it at, and those between it and the one before."""
+        """What each sample met it at, and those between it and the one before; summed up in ``counts``."""
+        self.counts = {self.kinds[0][0]: 1}
         self.sched = deque([sched])
         self.between: list[str] = []
 
@@ -58,13 +59,17 @@ class ProcTrack:
         if (sample.vol, sample.invol, sample.oncpu_ns) != (last.vol, last.invol, last.oncpu_ns):
             self.moved_ns = sample.t_ns
         self.samples.append(sample)
-        self.kinds.append(self.between or [waits.wait_kind(sample)])
+        met = self.between or [waits.wait_kind(sample)]
+        self.kinds.append(met)
+        for kind in met:
+            self.counts[kind] = self.counts.get(kind, 0) + 1
         self.between = []
         self.sched.append(sched)
         while len(self.samples) > 2 and self.samples[1].t_ns <= oldest_ns:
             self.samples.popleft()
-            self.kinds.popleft()
             self.sched.popleft()
+            for kind in self.kinds.popleft():
+                self.counts[kind] -= 1
 
     def facts(self, info: ProcInfo, role: Role) -> ProcFacts:
         """What it did over the window; all zero while there is but one sample."""
@@ -91,11 +96,7 @@ class ProcTrack:
 
     def _sleep_kinds(self, ns: int, sleep: float) -> tuple[dict[str, float], bool]:
         """Spread the sleep over the kinds that were sampled, the uninterruptible part by the probe where it ran."""
-        counts: dict[str, int] = {}
-        for met in list(self.kinds)[1:] or self.kinds:
-            for kind in met:
-                counts[kind] = counts.get(kind, 0) + 1
-        counts.pop(waits.ONCPU, None)
+        counts = {kind: count for kind, count in self.counts.items() if count and kind != waits.ONCPU}
         probed = self._uninterruptible(ns)
         if probed is None:
             return _spread(sleep, counts or self._unsampled()), False
@@ -113,7 +114,7 @@ class ProcTrack:
         return (last.uninterruptible_ns - first.uninterruptible_ns) / ns
 
     def _always_on_cpu(self) -> bool:
-        return all(kind == waits.ONCPU for met in self.kinds for kind in met)
+        return not any(count for kind, count in self.counts.items() if kind != waits.ONCPU)
 
     def _unsampled(self) -> dict[str, int]:
         """Every sample met it running, so its sleeps were short: on the disk if it read from one."""
