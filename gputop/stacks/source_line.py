@@ -25,6 +25,8 @@ MAX_LINES = 8
 """Frames of one stack whose source is read, innermost first."""
 _MAX_FILE_BYTES = 4 << 20
 _MAX_TEXT = 200
+_SLACK_S = 1.0
+"""A script may be written just before it is run, and start times come in clock ticks."""
 
 
 def add_sources(stacks: Sequence[Stack], root: str = "/", timeout_s: float = TIMEOUT_S) -> None:
@@ -83,7 +85,7 @@ class _Reader:
         if not 0 < line.line <= len(lines):
             return ""
         text = lines[line.line - 1].strip()[:_MAX_TEXT]
-        return f"{text}  [file changed since the process started]" if text and changed > _started(pid, self.root) else text
+        return f"{text}  [file changed since the process started]" if text and changed > _started(pid, self.root) + _SLACK_S else text
 
     def _file(self, pid: int, name: str) -> tuple[list[str], float]:
         base = os.path.join(self.root, "proc", str(pid))
