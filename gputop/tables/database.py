@@ -18,6 +18,7 @@ MAX_ROWS = 40_000_000
 CACHE_KIB = 150_000
 _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, 33}
 """33 is SQLITE_RECURSIVE, which the module has no name for."""
+ONLY_SELECT = "a recording is only read: SELECT is all that may be asked of it"
 _FORBIDDEN_FUNCTIONS = {"load_extension"}
 
 
@@ -43,8 +44,10 @@ class Database:
         try:
             cursor = self._sqlite.execute(sql)
         except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
-            raise UserError(f"SQL: {clean(str(error))}", code=2) from None
-        return [column[0] for column in cursor.description or ()], _rows(cursor)
+            raise _refusal(error) from None
+        if cursor.description is None:
+            raise UserError(ONLY_SELECT, code=2)
+        return [column[0] for column in cursor.description], _rows(cursor)
 
     def _reads(self, sql: str) -> Wanted:
         """The tables and columns that the statement reads; UserError where it would do anything else, or is none."""
@@ -61,8 +64,8 @@ class Database:
             self._sqlite.execute(f"EXPLAIN {sql}")
         except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
             if refused:
-                raise UserError("a recording is only read: SELECT is all that may be asked of it", code=2) from None
-            raise UserError(f"SQL: {clean(str(error))}", code=2) from None
+                raise UserError(ONLY_SELECT, code=2) from None
+            raise _refusal(error) from None
         finally:
             self._sqlite.set_authorizer(lambda *_: sqlite3.SQLITE_OK)
         known = {spec.name: {column.name for column in spec.columns} for spec in TABLES.values()}
@@ -112,4 +115,9 @@ def _rows(cursor: sqlite3.Cursor) -> Iterator[tuple[object, ...]]:
     try:
         yield from cursor
     except sqlite3.Error as error:
-        raise UserError(f"SQL: {clean(str(error))}") from None
+        raise _refusal(error) from None
+
+
+def _refusal(error: Exception) -> BaseException:
+    """What SQLite says, in our words; its "interrupted" is our Ctrl-C."""
+    return KeyboardInterrupt() if str(error) == "interrupted" else UserError(f"SQL: {clean(str(error))}", code=2)

@@ -107,12 +107,13 @@ class _Trace:
         return {"ph": "X", "name": name, "cat": category, "pid": pid, "tid": tid, **times, "args": args}
 
     def finish(self) -> Iterator[Event]:
-        """States that last, and the incidents, each kind in a lane of its own."""
+        """States that last, and the incidents, each trainer's of one cause in a lane of their own."""
         for pid in list(self.states):
             yield from self.end_state(pid, self.board.t_ns)
         yield from self.name(HOST_PID, f"gputop {self.recording.header.host}")
+        lanes: dict[tuple[int | None, str], int] = {}
         for incident in self.engine.incidents:
-            lane = incident.trainer_pid or 0
+            lane = lanes.setdefault((incident.trainer_pid, incident.cause), len(lanes) + 1)
             args = {"severity": incident.severity, "cause": incident.cause, "headline": clean(incident.headline), "lost_s": incident.lost_s}
             end_ns = incident.end_ns or self.board.t_ns
             yield self.slice(HOST_PID, lane, f"{incident.symptom}: {incident.cause}", "incident", incident.start_ns, end_ns, args)

@@ -1,0 +1,264 @@
+"""SQL over recordings: numbers as worked out by hand from the frames, and nothing but reading."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gputop import cli
+from gputop.commands.query import WHO_SWITCHED
+from gputop.commands.query import WHO_TOOK
+from gputop.commands.query import WINDOWS
+from gputop.frame import Frame
+from gputop.frame import ProcInfo
+from gputop.frame import ProcSample
+from gputop.frame import Stack
+from gputop.recording.format import pack_frames
+from gputop.recording.format import pack_header
+from gputop.recording.writer import Writer
+from gputop.tables.schema import TABLES
+from tests.recording.made import HEADER
+from tests.recording.made import MS
+from tests.recording.made import SECOND
+from tests.recording.made import START_NS
+from tests.recording.made import Session
+from tests.recording.test_columns import coarse
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Frame]]:
+    """25 s; two GPUs, six processes, probes."""
+    path = tmp_path_factory.mktemp("query") / "q.gputop"
+    frames = [coarse(frame) for frame in Session(2, 6, threads=3).frames(250)]
+    writer = Writer(str(path), HEADER)
+    for frame in frames:
+        writer.add(frame)
+    writer.close()
+    return str(path), frames
+
+
+def ask(path: str, sql: str, *flags: str, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    assert cli.main(["query", path, sql, "--json", *flags]) == 0
+    return list(json.loads(capsys.readouterr().out))
+
+
+def growth(values: list[int]) -> int:
+    return values[-1] - values[0]
+
+
+def test_who_switched_most(session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str]) -> None:
+    path, frames = session
+    rows = ask(path, WHO_SWITCHED, capsys=capsys)
+    assert [row["switches"] for row in rows] == sorted((row["switches"] for row in rows), reverse=True)
+    for row in rows:
+        samples = [proc for frame in frames for proc in frame.procs if proc.pid == row["pid"]]
+        switches = [(proc.vol or 0) + (proc.invol or 0) for proc in samples]
+        offcpu = growth([proc.t_ns for proc in samples]) - growth([proc.oncpu_ns or 0 for proc in samples])
+        waits = [thread.max_run_delay_ns for frame in frames if frame.probes for thread in frame.probes.threads if thread.pid == row["pid"]]
+        assert row["switches"] == growth(switches)
+        assert row["offcpu_s"] == pytest.approx(offcpu / SECOND)
+        assert row["worst_stall_ms"] == (pytest.approx(max(waits) / MS) if waits else None)
+
+
+def test_switches_and_synchronize_calls_in_windows(session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str]) -> None:
+    path, frames = session
+    rows = ask(path, WINDOWS, capsys=capsys)
+    assert [row["t_s"] for row in rows] == [0, 10, 20]
+    start = frames[0].t_ns
+    calls = {(call.pid, call.call): [] for frame in frames if frame.probes for call in frame.probes.calls}
+    for frame in frames:
+        for call in frame.probes.calls if frame.probes else ():
+            calls[call.pid, call.call].append((frame.t_ns, call.count, call.total_ns))
+    count = total = 0
+    for (_, name), seen in calls.items():
+        for before, now in itertools.pairwise(seen):
+            if "Synchronize" in name and 10 <= (now[0] - start) / SECOND < 20:
+                count, total = count + now[1] - before[1], total + now[2] - before[2]
+    assert rows[1]["calls"] == count
+    assert rows[1]["mean_ms"] == pytest.approx(total / count / MS)
+    samples: dict[int, ProcSample] = {}
+    switches = 0
+    for frame in frames:
+        for proc in frame.procs:
+            before_ = samples.get(proc.pid)
+            if before_ and 10 <= (frame.t_ns - start) / SECOND < 20:
+                switches += (proc.vol or 0) + (proc.invol or 0) - (before_.vol or 0) - (before_.invol or 0)
+            samples[proc.pid] = proc
+    assert rows[1]["switches"] == switches
+
+
+def test_who_took_most_from_the_trainer(session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str]) -> None:
+    path, frames = session
+    rows = ask(path, WHO_TOOK, capsys=capsys)
+    seen = [(p.victim_tid, p.ns) for frame in frames if frame.probes for p in frame.probes.preempts if p.victim_tid in (3000, 3007)]
+    lost = sum(growth([ns for victim, ns in seen if victim == tid]) for tid in {victim for victim, _ in seen})
+    assert [row["pid"] for row in rows] == [812]
+    assert rows[0]["cpu_s"] == pytest.approx(lost / SECOND)
+
+
+def test_every_table_and_column_can_be_read(session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str]) -> None:
+    path, frames = session
+    counted = {name: ask(path, f"SELECT * FROM {name}", capsys=capsys) for name in TABLES}
+    for name, rows in counted.items():
+        assert all(list(row) == [column.name for column in TABLES[name].columns] for row in rows)
+    assert len(counted["gpu"]) == 2 * len(frames)
+    assert len(counted["proc"]) == sum(len(frame.procs) for frame in frames)
+    assert {row["pid"] for row in counted["process"]} == {proc.pid for proc in frames[0].procs}
+    assert {row["role"] for row in counted["process"]} >= {"trainer"}
+    assert [row["text"] for row in counted["mark"]] == ["epoch 0"]
+    assert counted["incident"]
+    assert not counted["gap"]
+
+
+def test_one_row_per_gpu_and_tick_whatever_tier_it_was_read_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from gputop.frame import Gpu
+
+    frames = [Frame(i, START_NS + i * 100 * MS, key=not i, gpus=[Gpu(0, START_NS, util_pct=50.0 + i), Gpu(0, START_NS, temp_c=40.0)])
+              for i in range(3)]  # fmt: skip
+    path = tmp_path / "tiers.gputop"
+    path.write_bytes(pack_header(HEADER) + b"".join(pack_frames([frame]) for frame in frames))
+    rows = ask(str(path), "SELECT util_pct, temp_c FROM gpu", capsys=capsys)
+    assert rows == [{"util_pct": 50.0 + i, "temp_c": 40.0} for i in range(3)]
+
+
+def counter(start: int, step: int, n: int, **other: Any) -> list[ProcSample]:
+    return [ProcSample(7, start, START_NS + i * 100 * MS, "R", i * step, 0, 0, 1, vol=i, **other) for i in range(n)]
+
+
+def test_a_reused_pid_and_a_skipped_beat_are_no_increments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    samples = [*counter(1, 10 * MS, 5), *counter(2, 10 * MS, 5)]
+    frames = [Frame(i + 3 * (i > 6), START_NS + (i + 3 * (i > 6)) * 100 * MS, key=not i, missed=3 * (i == 7), procs=[proc])
+              for i, proc in enumerate(samples)]  # fmt: skip
+    path = tmp_path / "odd.gputop"
+    path.write_bytes(pack_header(HEADER) + b"".join(pack_frames([frame]) for frame in frames))
+    rows = ask(str(path), "SELECT vol, cpu_s FROM proc", capsys=capsys)
+    assert all(row["vol"] in (None, 1) for row in rows)
+    assert sum(row["vol"] is None for row in rows) == 2
+    gaps = ask(str(path), "SELECT dt_s, missed, reason FROM gap", capsys=capsys)
+    assert [(round(gap["dt_s"], 3), gap["missed"]) for gap in gaps] == [(0.4, 3)]
+
+
+def test_a_stretch_of_time(session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str]) -> None:
+    path, frames = session
+    (row,) = ask(path, "SELECT min(t_ns) a, max(t_ns) b, count(*) n FROM gpu", "--from", "5", "--until", "6", capsys=capsys)
+    inside = [frame.t_ns for frame in frames if 5 * SECOND <= frame.t_ns - frames[0].t_ns < 6 * SECOND]
+    assert (row["a"], row["b"], row["n"]) == (inside[0], inside[-1], 2 * len(inside))
+    (row,) = ask(path, "SELECT count(*) n FROM gpu", "--last", "2.5", capsys=capsys)
+    assert 48 <= row["n"] <= 52
+
+
+@pytest.mark.parametrize("sql", [
+    "DROP TABLE gpu", "INSERT INTO gpu(gpu) VALUES (1)", "UPDATE gpu SET gpu = 1", "DELETE FROM gpu", "ATTACH '/tmp/x' AS y",
+    "CREATE TABLE a(b)", "PRAGMA page_count", "SELECT load_extension('x')", "SELECT 1; DROP TABLE gpu", "VACUUM INTO '/tmp/x'", "BEGIN",
+    "SELECT nothing FROM gpu", "", "SELEC", "SELECT ?", "WITH a AS (SELECT 1) INSERT INTO gpu SELECT * FROM a", "DETACH main",
+    ".import x y", "SELECT '\0'", "REINDEX",
+])  # fmt: skip
+def test_what_is_no_reading_is_refused_in_a_line(session: tuple[str, list[Frame]], sql: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = Path(session[0]).read_bytes()
+    code = cli.main(["query", session[0], sql])
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "") or sql == "SELECT '\0'"
+    assert err.count("\n") == (1 if code else 0)
+    assert Path(session[0]).read_bytes() == before
+
+
+def test_schema_documents_every_column(session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["query", session[0], ".schema"]) == 0
+    text = capsys.readouterr().out
+    sqlite3.connect(":memory:").executescript(text)
+    for spec in TABLES.values():
+        for column in spec.columns:
+            assert column.help in text
+    for word in ("gpu", "proc", "sync", "preempt", "wakeup", "process", "incident", "stack", "gap"):
+        assert f"CREATE TABLE {word} " in text
+
+
+EVIL = "py\x1b[2J\x07\u202etrain\nx"
+
+
+@pytest.fixture
+def evil(tmp_path: Path) -> str:
+    frames = [Frame(i, START_NS + i * 100 * MS, key=not i, procs=[ProcSample(7, 1, START_NS + i * 100 * MS, "R", 0, 0, 0, 1)],
+                    infos=[ProcInfo(7, 1, comm=EVIL, cmdline=[EVIL, "a,\"b'"])] if not i else [],
+                    stacks=[Stack(7, 7, START_NS, python=[EVIL])] if not i else []) for i in range(3)]  # fmt: skip
+    path = tmp_path / "evil.gputop"
+    path.write_bytes(pack_header(HEADER) + b"".join(pack_frames([frame]) for frame in frames))
+    return str(path)
+
+
+@pytest.mark.parametrize("flags", [[], ["--csv"], ["--json"]])
+def test_names_full_of_escapes_do_no_harm(evil: str, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["query", evil, "SELECT name, cmdline FROM process", *flags]) == 0
+    out = capsys.readouterr().out
+    assert "train" in out
+    assert not any(char in out for char in "\x1b\x07\u202e")
+    if flags == ["--csv"]:
+        assert len(list(csv.reader(io.StringIO(out)))) == 2
+
+
+def test_tables_are_aligned(session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["query", session[0], "SELECT pid, sum(vol) v, NULL none, 'é世' word FROM proc GROUP BY pid"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["pid", "v", "none", "word"]
+    assert all(line.endswith("é世") for line in lines[1:])
+    assert {len(line) for line in lines[1:]} == {len(lines[1])}
+    assert "–" in lines[1]
+
+
+def test_an_empty_answer(session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["query", session[0], "SELECT pid FROM proc WHERE pid < 0"]) == 0
+    assert capsys.readouterr().out == "pid\n"
+    assert ask(session[0], "SELECT pid FROM proc WHERE pid < 0", capsys=capsys) == []
+
+
+def test_an_endless_statement_is_stopped_by_ctrl_c(session: tuple[str, list[Frame]]) -> None:
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    script = ("import os, sys, threading; from gputop import cli; threading.Timer(1, os.kill, (os.getpid(), 2)).start(); "
+              "sys.exit(cli.main(sys.argv[1:]))")  # fmt: skip
+    argv = [sys.executable, "-c", script, "query", session[0], endless]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 130
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("to", ["csv", "sqlite"])
+def test_exports_hold_what_a_query_gives(
+    session: tuple[str, list[Frame]], tmp_path: Path, to: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert cli.main(["export", session[0], "--to", to, "-o", str(out)]) == 0
+    for name in TABLES:
+        (row,) = ask(session[0], f"SELECT count(*) n FROM {name}", capsys=capsys)
+        if to == "csv":
+            with open(out / f"{name}.csv", newline="") as file:
+                assert sum(1 for _ in csv.reader(file)) - 1 == row["n"]
+        else:
+            with sqlite3.connect(out) as database:
+                assert database.execute(f"SELECT count(*) FROM {name}").fetchone()[0] == row["n"]
+    assert out.stat().st_mode & 0o77 == 0
+    assert cli.main(["export", session[0], "--to", to, "-o", str(out)]) == 1
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_parquet_holds_what_a_query_gives(session: tuple[str, list[Frame]], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        import pyarrow.parquet as parquet
+    except ImportError:
+        assert cli.main(["export", session[0], "--to", "parquet", "-o", str(tmp_path / "out")]) == 1
+        assert "pip install" in capsys.readouterr().err
+        return
+    assert cli.main(["export", session[0], "--to", "parquet", "-o", str(tmp_path / "out")]) == 0
+    for name in TABLES:
+        (row,) = ask(session[0], f"SELECT count(*) n FROM {name}", capsys=capsys)
+        table = parquet.read_table(tmp_path / "out" / f"{name}.parquet")
+        assert table.num_rows == row["n"]
+        assert table.column_names == [column.name for column in TABLES[name].columns]

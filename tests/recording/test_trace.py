@@ -1,0 +1,107 @@
+"""The Chrome trace: sound by the Trace Event Format, true to the frames, on torch.profiler's clock; Perfetto reads it where it is."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gputop import cli
+from gputop.frame import Frame
+from gputop.recording.writer import Writer
+from tests.recording.made import HEADER
+from tests.recording.made import Session
+from tests.recording.test_columns import coarse
+
+BASE_NS = HEADER.unix_ns - 86_400 * 10**9
+TORCH = {
+    "baseTimeNanoseconds": BASE_NS,
+    "traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 3000, "tid": 3000, "ts": 86_400_500_000.0, "dur": 1000.0}],
+}
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Frame]]:
+    path = tmp_path_factory.mktemp("trace") / "t.gputop"
+    frames = [coarse(frame) for frame in Session(2, 6, threads=2).frames(300)]
+    writer = Writer(str(path), HEADER)
+    for frame in frames:
+        writer.add(frame)
+    writer.close()
+    return path, frames
+
+
+def export(path: Path, out: Path, *flags: str) -> list[dict[str, Any]]:
+    assert cli.main(["export", str(path), "--to", "perfetto", "-o", str(out), *flags]) == 0
+    trace = json.loads(out.read_text())
+    return list(trace["traceEvents"])
+
+
+def test_events_are_sound(session: tuple[Path, list[Frame]], tmp_path: Path) -> None:
+    events = export(session[0], tmp_path / "out.json")
+    assert {event["ph"] for event in events} == {"M", "C", "X", "i"}
+    lanes = defaultdict(list)
+    for event in events:
+        assert isinstance(event["pid"], int)
+        assert event["ts"] >= 0
+        if event["ph"] == "C":
+            assert all(isinstance(value, (int, float)) for value in event["args"].values())
+        if event["ph"] == "X":
+            assert event["dur"] >= 0
+            lanes[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+    for slices in lanes.values():
+        for (_, end), (start, _) in zip(sorted(slices), sorted(slices)[1:], strict=False):
+            assert start >= end - 0.5, "slices of one lane overlap"
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert {event["pid"] for event in events} <= names.keys()
+    assert {"GPU 0", "GPU 1"} <= set(names.values())
+
+
+def test_counters_are_the_frames_readings_at_their_wall_clock_time(session: tuple[Path, list[Frame]], tmp_path: Path) -> None:
+    path, frames = session
+    events = export(path, tmp_path / "out.json")
+    drawn = [(event["ts"], event["args"]["value"]) for event in events if event["name"] == "power_w" and event["pid"] % 10 == 0]
+    read = [((gpu.t_ns - HEADER.t_ns + HEADER.unix_ns) / 1000, gpu.power_w) for frame in frames for gpu in frame.gpus if gpu.index == 0]
+    assert drawn == read
+    assert any(event["ph"] == "i" and event["name"] == "epoch 0" for event in events)
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_beside_a_torch_trace_both_stand_on_one_clock(session: tuple[Path, list[Frame]], tmp_path: Path, zipped: bool) -> None:
+    torch = tmp_path / "torch.json"
+    data = json.dumps(TORCH).encode()
+    torch.write_bytes(gzip.compress(data) if zipped else data)
+    events = export(session[0], tmp_path / "both.json", "--beside", str(torch))
+    assert TORCH["traceEvents"][0] in events  # type: ignore[index]
+    ticks = [event["ts"] for event in events if event["ph"] == "C" and event["pid"] == 3000]
+    # The torch slice begins half a second after the recording does: the samples of that process lie around it.
+    assert min(ticks) < 86_400_500_000.0 + 10_000 < max(ticks)
+    assert min(ticks) == pytest.approx(86_400_000_000.0, abs=2e6)
+
+
+@pytest.mark.parametrize("content", ["", "[1, 2]", '{"traceEvents": 3}', "not json"])
+def test_what_is_no_torch_trace_is_said(
+    session: tuple[Path, list[Frame]], tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "torch.json").write_text(content)
+    flags = ["--beside", str(tmp_path / "torch.json"), "-o", str(tmp_path / "out.json")]
+    assert cli.main(["export", str(session[0]), "--to", "perfetto", *flags]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_perfettos_trace_processor_reads_it(session: tuple[Path, list[Frame]], tmp_path: Path) -> None:
+    shell = shutil.which("trace_processor_shell") or shutil.which("trace_processor")
+    if shell is None:
+        pytest.skip("trace_processor_shell is not installed: https://get.perfetto.dev/trace_processor")
+    export(session[0], tmp_path / "out.json")
+    (tmp_path / "q.sql").write_text("SELECT count(*) FROM counter; SELECT name, value FROM stats WHERE severity = 'error' AND value > 0;")
+    done = subprocess.run([shell, "-q", str(tmp_path / "q.sql"), str(tmp_path / "out.json")], capture_output=True, text=True, check=True)
+    assert int(done.stdout.splitlines()[1]) > 1000
+    assert "json" not in done.stdout
