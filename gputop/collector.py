@@ -38,6 +38,7 @@ REGISTRY = (
     ("cgroup", "gputop.sources.cgroup", "CgroupSource"),
     ("ebpf", "gputop.sources.ebpf", "EbpfSource"),
     ("nvml", "gputop.sources.nvml", "NvmlSource"),
+    ("simulated", "gputop.sources.simulated", "SimulatedSource"),
     ("marks", "gputop.sources.marks", "MarksSource"),
 )
 """Name, module and class of each source, in reading order; NVML last, since its threads read while the others do."""
@@ -66,7 +67,7 @@ def make_header(settings: Settings) -> Header:
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         collector_pid=os.getpid(),
         pid_namespace=_inode("/proc/self/ns/pid"),
-        simulated=bool(os.environ.get("GPUTOP_SIMULATED")),
+        simulated=_is_simulated(),
     )
 
 
@@ -145,7 +146,7 @@ class Collector:
 
     def _open_missing(self, now: int) -> None:
         for name, module, cls in REGISTRY:
-            if name in self._sources:
+            if name in self._sources or (name == "simulated" and not _is_simulated()):
                 continue
             tried = self._closed.get(name)
             if tried and (now - tried[0] < REOPEN_EVERY_NS or tried[1].state == "off" or name == "ebpf"):
@@ -155,6 +156,8 @@ class Collector:
     def _open(self, name: str, module: str, cls: str, now: int) -> None:
         if name == "ebpf" and not self.settings.ebpf:
             state = SourceState(name, "off", "--no-ebpf was given")
+        elif name == "nvml" and _is_simulated():
+            state = SourceState(name, "off", "gputop demo simulates the GPU")
         else:
             try:
                 source: Source = getattr(importlib.import_module(module), cls)(self.settings)
@@ -170,7 +173,7 @@ class Collector:
         self._note(state)
 
     def _gpu_pids(self) -> frozenset[int]:
-        return getattr(self._sources.get("nvml"), "pids", frozenset())
+        return getattr(self._sources.get("simulated" if _is_simulated() else "nvml"), "pids", frozenset())
 
     def _follow_roles(self, frame: Frame) -> None:
         """Find out who must be read each tick: trainers and workers, whenever processes came, went or changed."""
@@ -220,6 +223,11 @@ def raise_priority() -> str:
         return "nice -20"
     except OSError:
         return "ordinary: raising it needs CAP_SYS_NICE"
+
+
+def _is_simulated() -> bool:
+    """`gputop demo` gave its own GPU for this stream."""
+    return bool(os.environ.get("GPUTOP_SIMULATED"))
 
 
 def _read_text(path: str) -> str:

@@ -1,0 +1,104 @@
+"""See it without a GPU: real worker processes and real trouble on this machine, a simulated GPU that waits for them.
+
+Numbers of the GPU are SIMULATED; everything else is measured. It ends with the screen, and leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator
+
+from gputop.commands.options import add_sampling
+from gputop.commands.options import sampling_argv
+from gputop.demo.scenarios import SCENARIOS
+from gputop.demo.tour import SCENARIO as TOURED
+from gputop.frame import Frame
+from gputop.frame import Header
+
+HELP = "see it without a GPU: real trouble, a simulated GPU"
+TOUR = "tour"
+EXAMPLES = (
+    "scenarios:\n"
+    + "".join(f"  {name:<20}{scenario.summary}\n" for name, scenario in SCENARIOS.items())
+    + f"  {TOUR:<20}the first of them, with captions that show you around\n"
+    + """
+examples:
+  gputop demo
+  gputop demo tour
+  gputop demo straggler --duration 60
+  gputop demo slow-disk --plain          no screen: the verdicts as lines
+"""
+)
+_LIVE_S, _PLAIN_S = 600.0, 30.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of the command."""
+    parser.add_argument("scenario", nargs="?", default="cpu-contention", choices=[*SCENARIOS, TOUR], metavar="SCENARIO", help="see below")
+    parser.add_argument("--duration", type=_seconds, metavar="S", help="how long the processes work, 5 to 3600 (600; plain 30)")
+    parser.add_argument("--plain", action="store_true", help="no screen: print each verdict as a line, as where there is no terminal")
+    add_sampling(parser)
+    parser.add_argument("--readonly", action="store_true", help="no signals to processes")
+    parser.add_argument("--ascii", action="store_true", help="no character beyond ASCII")
+    parser.add_argument("--light", action="store_true", help="colours for a light terminal")
+    parser.set_defaults(host=None, pid=None, user=None, once=False, json=False, no_auto_stacks=False)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Start the scenario and watch it."""
+    from gputop.demo.production import staged
+
+    plain = args.plain or not (sys.stdin.isatty() and sys.stdout.isatty())
+    seconds = args.duration or (_PLAIN_S if plain else _LIVE_S)
+    with staged(TOURED if args.scenario == TOUR else args.scenario, seconds) as environment:
+        os.environ.update(environment)
+        if plain:
+            return _print_verdicts(sampling_argv(args), seconds)
+        from gputop.commands import live
+        from gputop.demo.tour import guide
+
+        return live.run(args, guide if args.scenario == TOUR else None)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 5 <= value <= 3600:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 5 to 3600")
+    return value
+
+
+def _print_verdicts(flags: list[str], seconds: float) -> int:
+    """A line whenever the verdict changes."""
+    from gputop.session import Session
+
+    session, said = Session(), ("", "")
+    began = time.monotonic()
+    for item in _frames(flags, seconds):
+        session.ingest(item)
+        verdict = session.engine.verdict
+        if isinstance(item, Frame) and (verdict.symptom, verdict.cause) != said:
+            said = (verdict.symptom, verdict.cause)
+            text = "; ".join(part for part in (verdict.headline, verdict.detail) if part)
+            print(f"{time.monotonic() - began:5.1f} s  {verdict.symptom} · {verdict.cause}  {text}  [SIMULATED GPU]", flush=True)
+    return 0
+
+
+def _frames(flags: list[str], seconds: float) -> Iterator[Header | Frame]:
+    from gputop.stream.child import ChildStream
+    from gputop.stream.child import collector_argv
+
+    stream, end = ChildStream(collector_argv(flags)), time.monotonic() + seconds
+    try:
+        while time.monotonic() < end:
+            items = stream.read(0.2)
+            if items is None:
+                return
+            yield from items
+    finally:
+        stream.close()

@@ -1,0 +1,47 @@
+"""A scenario on stage, for as long as a ``with`` block lasts: what `gputop demo`, tests and the sample recording start."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gputop.demo import disk
+from gputop.demo import quota
+from gputop.demo.scenarios import SCENARIOS
+from gputop.sources.simulated import VARIABLE
+from gputop.sources.simulated import layout
+
+
+@contextmanager
+def staged(name: str, seconds: float) -> Iterator[dict[str, str]]:
+    """Start scenario ``name`` for ``seconds``; gives the environment in which a collector sees its GPU. Raises UserError."""
+    scenario = SCENARIOS[name]
+    if scenario.quota:
+        quota.parent()
+    fds = [layout.create(scenario.ranks), disk.make_file() if scenario.file else -1]
+    try:
+        stage = subprocess.Popen(
+            [sys.executable, "-m", "gputop.demo.stage", name, str(os.getpid()), *map(str, fds), str(seconds)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+            pass_fds=[fd for fd in fds if fd >= 0],
+        )  # fmt: skip
+        try:
+            yield {**os.environ, VARIABLE: f"/proc/{os.getpid()}/fd/{fds[0]}"}
+        finally:
+            _end(stage)
+    finally:
+        for fd in fds:
+            if fd >= 0:
+                os.close(fd)
+
+
+def _end(stage: subprocess.Popen[bytes]) -> None:
+    stage.terminate()
+    try:
+        stage.wait(5.0)
+    except subprocess.TimeoutExpired:
+        stage.kill()
+        stage.wait()

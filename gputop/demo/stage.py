@@ -1,0 +1,135 @@
+"""The stage: starts trainers and disturbances, lets things go wrong in turns, and ends everybody.
+
+Runs as ``python -m gputop.demo.stage SCENARIO PARENT GPU_FD FILE_FD SECONDS`` in a session of its own. It is told to end by SIGTERM, also
+by the kernel when its parent dies.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+
+from gputop.demo import quota
+from gputop.demo import signals
+from gputop.demo.processes import die_with_parent
+from gputop.demo.scenarios import HOGS
+from gputop.demo.scenarios import MOST_CPUS
+from gputop.demo.scenarios import SCENARIOS
+from gputop.demo.scenarios import Scenario
+from gputop.demo.scenarios import cpus
+
+CALM_S, TROUBLE_S = 8.0, 25.0
+"""Healthy first, then trouble, in turns: the dip and its cause stand beside each other on the time axis."""
+_QUOTA_SHARE = 0.5
+_TRAIN = Path(__file__).with_name("train.py")
+
+
+class _Over(Exception):
+    """Told to end."""
+
+
+class Stage:
+    """One scenario, as long as the ``with`` block lasts."""
+
+    def __init__(self, scenario: Scenario, name: str, gpu_fd: int, file_fd: int) -> None:
+        self._scenario, self._name, self._gpu_fd, self._file_fd = scenario, name, gpu_fd, file_fd
+        self._stack = ExitStack()
+        self._signals_fd = signals.create()
+        self._signals = signals.Signals(self._signals_fd)
+        self._group: Path | None = None
+        self._trainers: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Stage:
+        try:
+            if self._scenario.quota:
+                self._group = self._stack.enter_context(quota.group())
+            for rank in range(self._scenario.ranks):
+                self._train(rank)
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def play(self, seconds: float) -> None:
+        """Calm and trouble in turns, until the time is over or a trainer has ended."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self._wait(min(end, time.monotonic() + CALM_S))
+            with ExitStack() as trouble:
+                trouble.callback(self._set_trouble, False)
+                self._set_trouble(True)
+                if self._scenario.hogs:
+                    for name in HOGS:
+                        self._hog(name, trouble)
+                self._wait(min(end, time.monotonic() + TROUBLE_S))
+
+    def _set_trouble(self, on: bool) -> None:
+        self._signals.disturbed = on
+        if self._group is not None:
+            quota.limit(self._group, _QUOTA_SHARE if on else None)
+
+    def _wait(self, until: float) -> None:
+        while time.monotonic() < until:
+            if any(trainer.poll() is not None for trainer in self._trainers):
+                raise _Over
+            time.sleep(0.1)
+
+    def _train(self, rank: int) -> None:
+        fds = [self._gpu_fd, self._signals_fd, self._file_fd]
+        ranks = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(self._scenario.ranks)} if self._scenario.ranks > 1 else {}
+        group = self._group
+        trainer = subprocess.Popen(
+            [sys.executable, str(_TRAIN), self._name, str(os.getpid()), *map(str, fds)], env={**os.environ, **ranks},
+            pass_fds=[fd for fd in fds if fd >= 0], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            preexec_fn=None if group is None else lambda: join(group),
+        )  # fmt: skip
+        self._trainers.append(trainer)
+        self._stack.callback(end, trainer)
+
+    def _hog(self, name: str, trouble: ExitStack) -> None:
+        """As many runnable threads as there are CPUs; run by ``-c``, so that it goes by its name."""
+        code = f"from gputop.demo.work import hog; hog({name!r}, {os.getpid()}, {cpus()}, {TROUBLE_S + 5})"
+        process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.DEVNULL)
+        trouble.callback(end, process)
+
+
+def join(group: Path) -> None:
+    """Put the calling process, a trainer about to begin, into the group."""
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a child and wait for it; its own children die with it."""
+    process.kill()
+    process.wait()
+
+
+def _on_signal(number: int, _frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)
+    raise _Over
+
+
+def main(name: str, parent: str, gpu_fd: str, file_fd: str, seconds: str) -> None:
+    """Play a scenario."""
+    signal.signal(signal.SIGTERM, _on_signal)
+    die_with_parent(int(parent), signal.SIGTERM)
+    if cpus() > MOST_CPUS:
+        os.nice(10)
+    try:
+        with Stage(SCENARIOS[name], name, int(gpu_fd), int(file_fd)) as stage:
+            stage.play(float(seconds))
+    except _Over:
+        pass
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
