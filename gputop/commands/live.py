@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from typing import TYPE_CHECKING
+from typing import Any
 
 from gputop.commands.options import add_sampling
 from gputop.commands.options import calm_garbage_collection
@@ -12,6 +14,14 @@ from gputop.commands.options import check_pid
 from gputop.commands.options import check_user
 from gputop.commands.options import sampling_argv
 from gputop.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from collections.abc import Coroutine
+
+    from textual.pilot import Pilot
+
+    Guide = Callable[[Pilot[object]], Coroutine[Any, Any, None]]
 
 EXAMPLES = """examples:
   gputop                       watch
@@ -35,8 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--light", action="store_true", help="colours for a light terminal")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Watch, or print once."""
+def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
+    """Watch, or print once. ``guide`` walks through the screen meanwhile."""
     if args.host is None:
         check_pid(args.pid)
         check_user(args.user)
@@ -44,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         from gputop.commands.once import run_once
 
         return run_once(args)
-    _check_terminal()
+    check_terminal("gputop --once, gputop --once --json, or gputop record")
     from gputop.stream.child import ChildStream
 
     argv = stream_argv(args)
@@ -60,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     look = Look("gputop-light" if args.light else "gputop-dark", remote=args.host is not None, auto_stacks=not args.no_auto_stacks)
     app = GputopApp(Session(), view, lambda: ChildStream(argv), first, look)
     try:
-        app.run(mouse=look.mouse)
+        app.run(mouse=look.mouse, auto_pilot=guide)
     finally:
         app.feed.close()
     return app.return_code or 0
@@ -78,8 +88,9 @@ def stream_argv(args: argparse.Namespace) -> list[str]:
     return ["ssh", "-oBatchMode=yes", args.host, "gputop", "collect", *flags]
 
 
-def _check_terminal() -> None:
+def check_terminal(instead: str) -> None:
+    """UserError where no screen can be shown; ``instead`` is what to use then."""
     if not (sys.stdin.isatty() and sys.stderr.isatty() and sys.stdout.isatty()):
-        raise UserError("this is no terminal: use gputop --once, gputop --once --json, or gputop record", code=1)
+        raise UserError(f"this is no terminal: use {instead}")
     if os.environ.get("TERM", "") in ("", "dumb"):
-        raise UserError("TERM=dumb cannot show a screen: use gputop --once, or set TERM (xterm-256color, say)", code=1)
+        raise UserError(f"TERM=dumb cannot show a screen: use {instead}, or set TERM (xterm-256color, say)")
