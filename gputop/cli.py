@@ -17,6 +17,7 @@ from gputop.errors import UserError
 
 COMMANDS = {
     "live": "watch this machine (what `gputop` alone does)",
+    "demo": "see it without a GPU: real trouble, a simulated GPU",
     "stacks": "the stacks of what is stalled now",
     "record": "record to a file, for a time or around a command",
     "query": "ask a recording in SQL",
