@@ -20,6 +20,7 @@ COMMANDS = {
     "demo": "see it without a GPU: real trouble, a simulated GPU",
     "stacks": "the stacks of what is stalled now",
     "record": "record to a file, for a time or around a command",
+    "replay": "replay a recording, or a stream from standard input",
     "query": "ask a recording in SQL",
     "export": "a recording as CSV, SQLite, Parquet or a Perfetto trace",
     "mark": "drop a marker into the live stream and the recordings of it",

@@ -48,7 +48,7 @@ class Dashboard(Screen[None]):
     """What the GPUs and the host do, on one time axis."""
 
     AUTO_FOCUS = ""
-    PARTS = ("header", "verdict", "gpus", "lanes", "procs", "keys")
+    PARTS: tuple[str, ...] = ("header", "verdict", "gpus", "lanes", "procs", "keys")
     """Top to bottom."""
     KEYS = keys.KEYS
     """What the last line names."""

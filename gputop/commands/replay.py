@@ -1,0 +1,159 @@
+"""Replay a recording: the same screen and keys as live, in the past. FILE `-` is a stream from standard input."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import stat
+import sys
+from typing import TYPE_CHECKING
+
+from gputop.commands.live import check_terminal
+from gputop.commands.options import calm_garbage_collection
+from gputop.errors import UserError
+
+if TYPE_CHECKING:
+    from gputop.stream.file import FileStream
+    from gputop.tui.app import Look
+    from gputop.tui.view import View
+
+HELP = "replay a recording, or a stream from standard input"
+EXAMPLES = """examples:
+  gputop replay run.gputop
+  gputop replay run.gputop --at 03:12 --speed 4
+  gputop replay --sample                          the recording that comes with gputop
+  ssh node7 gputop collect | gputop replay -      another machine, live
+keys: space play  < > speed  f F step  ( ) 10 s  { } 1 min  n N incidents  @ go to a time  a loop  ? all
+"""
+INSTEAD = "gputop query or gputop export"
+LEAST_SPEED, MOST_SPEED = 0.25, 64.0
+
+
+def speed(text: str) -> float:
+    """0.25 to 64."""
+    try:
+        value = float(text.rstrip("x×"))
+    except ValueError:
+        value = 0.0
+    if not LEAST_SPEED <= value <= MOST_SPEED:
+        raise argparse.ArgumentTypeError(f"{text!r} is no speed from {LEAST_SPEED:g} to {MOST_SPEED:g}")
+    return value
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of the command."""
+    parser.add_argument("file", nargs="?", metavar="FILE", help="a recording; - is a stream from standard input")
+    parser.add_argument("--sample", action="store_true", help="the recording that comes with gputop")
+    parser.add_argument("--speed", type=speed, default=1.0, metavar="X", help="0.25 to 64 times as fast (1)")
+    parser.add_argument("--at", metavar="T", help="begin at a time: 03:12, 2026-11-20 03:12:00, +90s, +5m or 50%%")
+    parser.add_argument("--loop", action="store_true", help="begin anew at the end")
+    parser.add_argument("--ascii", action="store_true", help="no character beyond ASCII")
+    parser.add_argument("--light", action="store_true", help="colours for a light terminal")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Replay until `q`."""
+    if args.sample == (args.file is not None):
+        raise UserError("name one recording, or --sample (see gputop replay --help)", code=2)
+    if args.file == "-" and not stat.S_ISREG(os.fstat(0).st_mode):
+        return _watch_pipe(args)
+    return _replay_file(args, sample() if args.sample else args.file)
+
+
+def sample() -> str:
+    """Where the recording that comes with gputop is."""
+    import gputop
+
+    return os.path.join(os.path.dirname(gputop.__file__), "data", "sample.gputop")
+
+
+def _replay_file(args: argparse.Namespace, path: str) -> int:
+    if path == "-":
+        path = f"/proc/{os.getpid()}/fd/{_keys_from_terminal()}"
+    from gputop.stream.file import FileStream
+
+    file = FileStream(path)
+    try:
+        at_ns = _start(file, args.at)
+        check_terminal(INSTEAD)
+        return _play(args, file, path, at_ns)
+    finally:
+        file.close()
+
+
+def _start(file: FileStream, at: str | None) -> int:
+    """Where to begin. UserError where there is nothing to see."""
+    from gputop.stream.playback import moment
+
+    recording = file.recording
+    if not len(recording.chunks()):
+        raise UserError(f"{recording.path} holds no frames{'' if recording.growing else ': nothing was recorded'}")
+    if at is None:
+        return recording.start_ns
+    try:
+        unix_s = moment(at, recording.unix_ns_of(recording.start_ns) / 1e9, recording.unix_ns_of(recording.end_ns) / 1e9)
+    except ValueError as error:
+        raise UserError(f"--at: {error}", code=2) from None
+    return max(recording.start_ns, recording.t_ns_of(int(unix_s * 1e9)))
+
+
+def _play(args: argparse.Namespace, file: FileStream, path: str, at_ns: int) -> int:
+    from gputop.stream.playback import Playback
+    from gputop.stream.survey import Survey
+    from gputop.tui.replay import ReplayApp
+
+    survey = Survey(path)
+    calm_garbage_collection()
+    view, look = _looks(args)
+    app = ReplayApp(view, file, Playback(at_ns, args.speed, loop=args.loop), survey, look)
+    try:
+        app.run(mouse=look.mouse)
+    finally:
+        app.feed.close()
+        survey.close()
+    if file.recording.problem:
+        print(f"gputop: {file.recording.path}: {file.recording.problem}", file=sys.stderr)
+    return app.return_code or 0
+
+
+def _watch_pipe(args: argparse.Namespace) -> int:
+    """A stream that comes: shown as it comes, with ten minutes to look back into."""
+    if args.at is not None or args.loop or args.speed != 1.0:
+        raise UserError("--at, --speed and --loop need a file: a stream from standard input is shown as it comes", code=2)
+    if sys.stdin.isatty():
+        raise UserError("standard input is this terminal: ssh NODE gputop collect | gputop replay -")
+    from gputop.stream.pipe import PipeStream
+
+    stream = PipeStream(_keys_from_terminal())
+    check_terminal(INSTEAD)
+    stream.begin()
+    from gputop.session import Session
+    from gputop.tui.app import GputopApp
+
+    calm_garbage_collection()
+    view, look = _looks(args)
+    app = GputopApp(Session(), view, None, stream, look)
+    try:
+        app.run(mouse=look.mouse)
+    finally:
+        app.feed.close()
+    return app.return_code or 0
+
+
+def _looks(args: argparse.Namespace) -> tuple[View, Look]:
+    from gputop.tui.app import Look
+    from gputop.tui.view import View
+
+    return View(ascii_only=args.ascii), Look("gputop-light" if args.light else "gputop-dark", remote=True)
+
+
+def _keys_from_terminal() -> int:
+    """Let the keyboard be standard input, and give the descriptor of what was there."""
+    data = os.dup(0)
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR)
+    except OSError:
+        raise UserError("there is no terminal to show it on and take keys from") from None
+    os.dup2(terminal, 0)
+    os.close(terminal)
+    return data

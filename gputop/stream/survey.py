@@ -1,0 +1,121 @@
+"""The incidents of a whole recording, found by a process of its own that reads ahead while the replay is already watched.
+
+`python -m gputop.stream.survey FILE` writes a line of JSON (`Found`) whenever there is news.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import msgspec
+
+from gputop.board import Board
+from gputop.diagnosis import Engine
+from gputop.recording.reader import Recording
+
+FEED_EVERY_NS = 500_000_000
+"""Of recorded time: what `Engine.feed` asks for."""
+TELL_EVERY_S = 0.2
+
+
+class Episode(msgspec.Struct, frozen=True):
+    """An incident, as far as the bar and the jumps need it."""
+
+    id: int
+    start_ns: int
+    end_ns: int | None
+    severity: str
+    cause: str
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What is new: how far the recording has been looked at, and the episodes that began or changed."""
+
+    until_ns: int
+    episodes: list[Episode] = []
+
+
+class Survey:
+    """The other end of the process: what it has found so far. It ends by itself when we do."""
+
+    def __init__(self, path: str) -> None:
+        self.until_ns = 0
+        """Up to here the recording has been looked at."""
+        self.episodes: dict[int, Episode] = {}
+        self.done = False
+        """True once nothing more will come, for whatever reason."""
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", "gputop.stream.survey", path],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        self._thread = threading.Thread(target=self._read, name="survey", daemon=True)
+        self._thread.start()
+
+    def next_start(self, t_ns: int, direction: int) -> int | None:
+        """The start of the next episode behind (``direction`` 1) or before (-1) a moment."""
+        starts = sorted(episode.start_ns for episode in list(self.episodes.values()))
+        ahead = [start for start in starts if (start > t_ns if direction > 0 else start < t_ns)]
+        return (ahead[0] if direction > 0 else ahead[-1]) if ahead else None
+
+    def close(self) -> None:
+        """Stop looking."""
+        if self._child.poll() is None:
+            self._child.kill()
+        self._child.wait()
+        self._thread.join(2.0)
+
+    def _read(self) -> None:
+        decode = msgspec.json.Decoder(Found).decode
+        assert self._child.stdout is not None
+        for line in self._child.stdout:
+            found = decode(line)
+            self.episodes.update({episode.id: episode for episode in found.episodes})
+            self.until_ns = found.until_ns
+        self.done = True
+
+
+def survey(path: str) -> Iterator[Found]:
+    """Look at a recording from start to end; raises FormatError as `Recording` does."""
+    engine, known = Engine(), dict[int, Episode]()
+    fed_ns, told_s = 0, 0.0
+    with Recording(path) as recording:
+        board = Board(header=recording.header)
+        for frame in recording.frames():
+            board.fold(frame)
+            if frame.t_ns - fed_ns < FEED_EVERY_NS:
+                continue
+            engine.feed(board)
+            fed_ns = frame.t_ns
+            news = _news(engine, known)
+            if news or time.monotonic() - told_s >= TELL_EVERY_S:
+                told_s = time.monotonic()
+                yield Found(fed_ns, news)
+        yield Found(board.t_ns, _news(engine, known))
+
+
+def _news(engine: Engine, known: dict[int, Episode]) -> list[Episode]:
+    episodes = (Episode(one.id, one.start_ns, one.end_ns, one.severity, one.cause) for one in engine.incidents)
+    news = [episode for episode in episodes if known.get(episode.id) != episode]
+    known.update({episode.id: episode for episode in news})
+    return news
+
+
+def main() -> int:
+    """Survey the recording named by the first argument; its end, or a reader that has left, ends us."""
+    os.nice(10)
+    try:
+        for found in survey(sys.argv[1]):
+            sys.stdout.buffer.write(msgspec.json.encode(found) + b"\n")
+            sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""The line of a replay: the whole recording, where one stands in it, and what happened when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from time import localtime
+from time import strftime
+
+from gputop.stream.survey import Episode
+from gputop.tui.draw import Line
+from gputop.tui.draw.lanes import merge
+from gputop.tui.draw.verdict import COLOURS
+
+ENDS = 10
+"""Columns that the clock times at either end take."""
+NARROW = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What the line shows. Times in stream nanoseconds; ``unix_s`` is the wall clock at ``start_ns``."""
+
+    start_ns: int
+    end_ns: int
+    unix_s: float
+    at_ns: int
+    """The moment looked at."""
+    position_ns: int
+    """Where the playing stands; behind the moment looked at while looking back."""
+    until_ns: int
+    """How far incidents are known."""
+    episodes: tuple[Episode, ...] = ()
+    marks_ns: tuple[int, ...] = ()
+
+    def column(self, t_ns: int, columns: int) -> int:
+        """The column of a moment."""
+        share = (t_ns - self.start_ns) / max(1, self.end_ns - self.start_ns)
+        return min(columns - 1, max(0, int(share * columns)))
+
+    def time_at(self, x: int, width: int) -> int | None:
+        """The moment under a screen column, None beside the bar."""
+        first, columns = _room(width)
+        if not first <= x < first + columns:
+            return None
+        return self.start_ns + (x - first) * (self.end_ns - self.start_ns) // max(1, columns - 1)
+
+
+def line(bar: Bar, width: int) -> Line:
+    """``─`` looked through, ``·`` not yet; ``▲`` an incident begins, ``▪`` it lasts; ``◆`` a marker; ``│`` playing, ``●`` looked at."""
+    first, columns = _room(width)
+    if columns < 1:
+        return []
+    known, played = bar.column(bar.until_ns, columns), bar.column(bar.position_ns, columns)
+    done = bar.until_ns >= bar.end_ns
+    cells = [("─" if done or x < known else "·", "accent" if x <= played else "dim") for x in range(columns)]
+    for episode in sorted(bar.episodes, key=_weight):
+        _draw_episode(cells, bar, episode)
+    _put(cells, bar, bar.marks_ns, "◆", "title")
+    _put(cells, bar, [bar.position_ns], "│", "title")
+    _put(cells, bar, [bar.at_ns], "●", "title")
+    if not first:
+        return merge(cells)
+    ends = [strftime("%H:%M:%S", localtime(unix_s)) for unix_s in (bar.unix_s, bar.unix_s + (bar.end_ns - bar.start_ns) / 1e9)]
+    return [(f" {ends[0]} ", "dim"), *merge(cells), (f" {ends[1]} ", "dim")]
+
+
+def _room(width: int) -> tuple[int, int]:
+    """(first column, columns) of the bar."""
+    return (ENDS, width - 2 * ENDS) if width >= NARROW else (0, width)
+
+
+def _draw_episode(cells: list[tuple[str, str]], bar: Bar, episode: Episode) -> None:
+    colour = COLOURS.get(episode.severity, "incident")
+    start = bar.column(episode.start_ns, len(cells))
+    end = bar.column(bar.until_ns if episode.end_ns is None else episode.end_ns, len(cells))
+    cells[start + 1 : end + 1] = [("▪", colour)] * (end - start)
+    cells[start] = ("▲", colour)
+
+
+def _weight(episode: Episode) -> tuple[int, int]:
+    """The worse ones are drawn last, over the others."""
+    return ("info", "low", "medium", "high").index(episode.severity), -episode.start_ns
+
+
+def _put(cells: list[tuple[str, str]], bar: Bar, times: Iterable[int], glyph: str, colour: str) -> None:
+    for t_ns in times:
+        cells[bar.column(t_ns, len(cells))] = (glyph, colour)

@@ -1,0 +1,147 @@
+"""A recording as a stream for the feed: paced by a `Playback`, and able to stand anywhere.
+
+A jump is prepared in a session of its own, fed with what lies before the moment, and taken over at once: the screen never
+shows it half done, and an older jump is dropped when a newer one is asked for.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from gputop.frame import Frame
+from gputop.frame import Header
+from gputop.frame import Mark
+from gputop.session import Session
+from gputop.stream.file import FileStream
+from gputop.stream.playback import Playback
+
+TURN_S = 0.1
+REFRESH_S = 0.5
+"""How often a file that still grows is asked for more."""
+LEAST_PAST_NS = 60_000_000_000
+"""What is shown of the time before a jump, and what the diagnosis needs to have settled."""
+GAP_NS = 5_000_000_000
+"""Silence in a recording that is longer than this is passed over."""
+
+
+class Player:
+    """Stream (see `gputop.tui.feed.Stream`) and remote control: the keys' thread asks, the feed's thread does."""
+
+    def __init__(self, session: Session, file: FileStream, playback: Playback) -> None:
+        self.playback = playback
+        self.past_ns = LEAST_PAST_NS
+        """How much of the time before a jump to load; the screen's window."""
+        self.start_ns = file.recording.start_ns
+        self.end_ns = file.recording.end_ns
+        self.marks: list[Mark] = file.recording.marks
+        self.jumps = 0
+        """Jumps done so far."""
+        self._session = session
+        self._file = file
+        self._wanted: int | None = playback.position_ns
+        self._steps = 0
+        self._wake = threading.Event()
+        self._closing = False
+        self._refreshed_s = 0.0
+
+    # remote control
+
+    @property
+    def is_seeking(self) -> bool:
+        """Whether a jump is on its way."""
+        return self._wanted is not None
+
+    @property
+    def problem(self) -> str:
+        """What of the recording is damaged, as far as it was read."""
+        return self._file.recording.problem
+
+    def seek(self, t_ns: int) -> None:
+        """Jump to a moment, or to the nearest end."""
+        self._wanted = min(max(t_ns, self.start_ns), self.end_ns)
+        self._wake.set()
+
+    def step(self) -> None:
+        """One frame forward."""
+        self._steps += 1
+        self._wake.set()
+
+    # the stream
+
+    def __iter__(self) -> Iterator[Header | Frame]:
+        yield self._file.header
+        while not self._closing:
+            if self._wanted is not None:
+                self._jump(self._wanted)
+            yield from self._turn()
+            if self._wanted is None:
+                self._wake.wait(TURN_S)
+            self._wake.clear()
+
+    def ending(self) -> str:
+        """Never seen: a replay ends when it is closed."""
+        return "closed"
+
+    def close(self) -> None:
+        """End the stream; the file is closed by who opened it."""
+        self._closing = True
+        self._wake.set()
+
+    def _turn(self) -> Iterator[Frame]:
+        """What has become due."""
+        playback = self.playback
+        due = playback.due(time.monotonic_ns(), self.end_ns)
+        for frame in self._file.advance(due):
+            yield frame
+            if self._closing or self._wanted is not None:
+                return
+        if self._steps or (playback.playing and due < self.end_ns and due - self._session.now_ns > GAP_NS):
+            yield from self._next()
+        if due >= self.end_ns:
+            self._at_end()
+
+    def _next(self) -> Iterator[Frame]:
+        self._steps = max(0, self._steps - 1)
+        frame = self._file.next()
+        if frame is not None:
+            self.playback.jump(frame.t_ns)
+            yield frame
+        if self._steps:
+            self._wake.set()
+
+    def _at_end(self) -> None:
+        """A file that grows is waited for, a loop begins anew, anything else stands."""
+        if time.monotonic() - self._refreshed_s < REFRESH_S:
+            return
+        self._refreshed_s = time.monotonic()
+        recording = self._file.recording
+        if recording.refresh():
+            self.end_ns, self.marks = recording.end_ns, recording.marks
+        elif not recording.growing and self.playback.playing:
+            self.playback.playing = self.playback.loop
+            if self.playback.loop:
+                self.seek(self.start_ns)
+
+    def _jump(self, t_ns: int) -> None:
+        """Stand at ``t_ns`` with what lies before it, unless another jump is wanted meanwhile."""
+        fresh = Session()
+        fresh.ingest(self._file.header)
+        for frame in self._file.recording.frames(self._key_before(t_ns - self.past_ns), t_ns + 1):
+            fresh.ingest(frame)
+            if self._closing or self._wanted != t_ns:
+                return
+        self._file.position_ns = t_ns
+        self.playback.jump(t_ns)
+        self._session.become(fresh)
+        self.jumps += 1
+        if self._wanted == t_ns:
+            self._wanted = None
+
+    def _key_before(self, t_ns: int) -> int:
+        """Where to begin to read so that the board is whole at ``t_ns``."""
+        chunks = self._file.recording.chunks()
+        i = bisect_right(chunks, t_ns, key=lambda chunk: chunk.t_ns) - 1
+        return chunks[max(0, i)].t_ns if len(chunks) else t_ns

@@ -1,0 +1,36 @@
+"""The application over a recording."""
+
+from __future__ import annotations
+
+from gputop.session import Session
+from gputop.stream.file import FileStream
+from gputop.stream.playback import Playback
+from gputop.stream.survey import Survey
+from gputop.tui.app import GputopApp
+from gputop.tui.app import Look
+from gputop.tui.player import Player
+from gputop.tui.screens.replay import ReplayScreen
+from gputop.tui.view import View
+
+
+class ReplayApp(GputopApp):
+    """One recording on one screen."""
+
+    def __init__(self, view: View, file: FileStream, playback: Playback, survey: Survey, look: Look) -> None:
+        session = Session()
+        self.player = Player(session, file, playback)
+        self.survey = survey
+        self._header = file.header
+        super().__init__(session, view, None, self.player, look)
+
+    def get_default_screen(self) -> ReplayScreen:
+        """The dashboard that plays."""
+        return ReplayScreen()
+
+    def unix_s(self, t_ns: int) -> float:
+        """The wall clock at a moment of the recording."""
+        return (t_ns - self._header.t_ns + self._header.unix_ns) / 1e9
+
+    def t_ns(self, unix_s: float) -> int:
+        """The inverse of `unix_s`."""
+        return int(unix_s * 1e9) - self._header.unix_ns + self._header.t_ns

@@ -1,0 +1,43 @@
+"""A small question: which moment of the recording?"""
+
+from __future__ import annotations
+
+from time import localtime
+from time import strftime
+
+from rich.text import Text
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Input
+from textual.widgets import Static
+
+from gputop.stream.playback import moment
+
+
+class MomentScreen(ModalScreen[float | None]):
+    """Gives the Unix time that was asked for, None where Esc was pressed."""
+
+    BINDINGS = [Binding("escape", "dismiss(None)", "close")]
+
+    def __init__(self, start_unix_s: float, end_unix_s: float) -> None:
+        super().__init__()
+        self._bounds = start_unix_s, end_unix_s
+
+    def compose(self) -> ComposeResult:
+        """What can be typed, and the line for it."""
+        start, end = (strftime("%H:%M:%S", localtime(unix_s)) for unix_s in self._bounds)
+        with Vertical(classes="box"):
+            yield Static(Text(f"go to   {start} … {end}", style="bold"))
+            yield Input(placeholder="14:03:07, +90s, +5m or 50%", id="moment", compact=True)
+            yield Static(id="wrong")
+
+    @on(Input.Submitted)
+    def answer(self, event: Input.Submitted) -> None:
+        """Give the moment, or say why it is none."""
+        try:
+            self.dismiss(moment(event.value, *self._bounds))
+        except ValueError as error:
+            self.query_one("#wrong", Static).update(Text(str(error), style="bold"))

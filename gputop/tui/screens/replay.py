@@ -1,0 +1,249 @@
+"""The dashboard over a recording: the same parts and keys, and those that move the playing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from typing import cast
+
+from textual import events
+from textual.binding import Binding
+
+from gputop.tui import navigate
+from gputop.tui.draw import Line
+from gputop.tui.draw import Span
+from gputop.tui.draw import keys
+from gputop.tui.draw import scrub
+from gputop.tui.draw.lanes import Lane
+from gputop.tui.player import LEAST_PAST_NS
+from gputop.tui.player import Player
+from gputop.tui.screens.main import MainScreen
+from gputop.tui.screens.moment import MomentScreen
+from gputop.tui.widgets.drawn import Drawn
+
+if TYPE_CHECKING:
+    from gputop.tui.replay import ReplayApp
+
+SECOND = 1_000_000_000
+AGAIN_NS = 2 * SECOND
+"""Going back while playing, an incident that began so shortly ago is the one just looked at."""
+_REPLAY = Binding.Group("replay")
+_OWN = [
+    Binding("space", "pause", "play or pause; while looking back: play on from there", id="play", group=_REPLAY),
+    Binding("less_than_sign", "speed(-1)", "slower, down to 0.25×", id="slower", group=_REPLAY),
+    Binding("greater_than_sign", "speed(1)", "faster, up to 64×", id="faster", group=_REPLAY),
+    Binding("f", "step(1)", "one frame forward", id="step", group=_REPLAY),
+    Binding("F", "step(-1)", "one frame back", id="step-back", group=_REPLAY),
+    Binding("left_parenthesis,ctrl+left", "jump(-10)", "10 s back", id="jump-back", group=_REPLAY),
+    Binding("right_parenthesis,ctrl+right", "jump(10)", "10 s forward", id="jump", group=_REPLAY),
+    Binding("left_curly_bracket", "jump(-60)", "a minute back", id="jump-back-far", group=_REPLAY),
+    Binding("right_curly_bracket", "jump(60)", "a minute forward", id="jump-far", group=_REPLAY),
+    Binding("at", "moment", "to a clock time, +90s or 50%", id="moment", group=_REPLAY),
+    Binding("0", "edge(0)", "to the start", id="start", group=_REPLAY),
+    Binding("dollar_sign", "edge(1)", "to the end", id="last", group=_REPLAY),
+    Binding("a", "loop", "again and again, or once", id="loop", group=_REPLAY),
+    Binding("end,grave_accent", "follow", "back to where the playing stands", id="now", group=_REPLAY),
+]
+_LIVE_ONLY = ("pause", "now", "record")
+
+
+class ReplayScreen(MainScreen):
+    """What the GPUs and the host did. Looking back holds the playing; `space` plays on from the moment looked at."""
+
+    PARTS = ("header", "verdict", "gpus", "lanes", "procs", "scrub", "keys")
+    KEYS: tuple[keys.Key, ...] = (
+        ("q", "quit", "quit"), ("space", "play", "pause"), ("<>", "speed", "speed(1)"), ("←→", "scrub", "scrub(-1)"),
+        ("()", "10 s", "jump(10)"), ("n", "incident", "incident(1)"), ("@", "go to", "moment"), ("e", "explain", "explain"),
+        ("s", "stacks", "stacks"), ("?", "help", "help"), ("f", "step", "step(1)"), ("{}", "1 min", "jump(60)"),
+        ("a", "loop", "loop"), ("/", "filter", "filter"), ("z", "enlarge", "enlarge"), ("+-", "zoom", "zoom(1)"),
+    )  # fmt: skip
+    BINDINGS = [*_OWN, *(one for one in MainScreen.BINDINGS if isinstance(one, Binding) and one.id not in _LIVE_ONLY)]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._jumps = 0
+        self._cursor_then: int | None = None
+        """Where the cursor goes once the jump on its way has arrived."""
+
+    @property
+    def replay(self) -> ReplayApp:
+        """The application, by its own type."""
+        return cast("ReplayApp", self.app)
+
+    @property
+    def player(self) -> Player:
+        """What plays."""
+        return self.replay.player
+
+    def on_mount(self) -> None:
+        """Say at once what of the recording is lost."""
+        super().on_mount()
+        if self.player.problem:
+            self.note(self.player.problem)
+
+    # drawing
+
+    def draw_live(self) -> None:
+        """Also: a jump that has arrived, and whoever looks back holds the playing."""
+        if self.player.jumps != self._jumps:
+            self._jumps = self.player.jumps
+            cursor, self._cursor_then = self._cursor_then, None
+            if cursor is not None:
+                navigate.go_to(self.view, self.session, cursor)
+            self.redraw()
+        if self.view.end_ns is not None:
+            self.player.playback.playing = False
+        super().draw_live()
+
+    def _more_state(self) -> tuple[object, ...]:
+        survey, playback = self.replay.survey, self.player.playback
+        return survey.until_ns, playback.playing, playback.pace, self.player.is_seeking, self.player.end_ns
+
+    def _lines_of(self, part: str, found: list[Lane]) -> list[Line]:
+        if part == "scrub":
+            return [scrub.line(self._bar(), self.view.width)]
+        return super()._lines_of(part, found)
+
+    def _bar(self) -> scrub.Bar:
+        player, survey, now_ns = self.player, self.replay.survey, max(self.session.now_ns, self.player.start_ns)
+        return scrub.Bar(
+            player.start_ns, player.end_ns, self.replay.unix_s(player.start_ns), self.view.at_ns or now_ns, now_ns, survey.until_ns,
+            tuple(survey.episodes.values()), tuple(mark.t_ns for mark in player.marks),
+        )  # fmt: skip
+
+    def _axis_end_s(self) -> float | None:
+        return self.session.unix_s(self.view.end(self.session))
+
+    def _mode(self) -> Span:
+        """Playing or not, how fast, and how far."""
+        player, playback = self.player, self.player.playback
+        state = "…" if player.is_seeking else "►" if playback.playing else "||"
+        slow = playback.pace is not None and playback.pace < 0.8 * playback.speed and player.end_ns - self.session.now_ns > SECOND
+        reached = f" (reaches {playback.pace:.1f}×)" if slow else ""
+        at_ns = (self.view.at_ns or self.session.now_ns) - player.start_ns
+        where = f"{_clock(at_ns)}/{_clock(player.end_ns - player.start_ns)}"
+        loop = " loop" if playback.loop else ""
+        return f"{state} REPLAY {playback.speed:g}×{reached}{loop} {where}", "accent" if playback.playing else "warn"
+
+    def _cost(self) -> str:
+        return ""
+
+    # moving
+
+    def action_pause(self) -> None:
+        """Play or pause; from the moment looked at, and from the start where the end was reached."""
+        player, playback, at_ns = self.player, self.player.playback, self.view.at_ns
+        if at_ns is not None:
+            player.seek(at_ns)
+        elif not playback.playing and self.session.now_ns >= player.end_ns:
+            player.seek(player.start_ns)
+        playback.playing = at_ns is not None or not playback.playing
+        navigate.follow(self.view)
+        self.redraw()
+
+    def action_scrub(self, columns: int) -> None:
+        """Move the cursor in time, beyond what was played too."""
+        self.player.playback.playing = False
+        self._look(self._at_ns + columns * navigate.axis_of(self.view, self.session).cell_ns)
+
+    def action_jump(self, seconds: int) -> None:
+        """Some seconds on or back; playing goes on."""
+        self._go(self._at_ns + seconds * SECOND)
+
+    def action_edge(self, fraction: int) -> None:
+        """To the start (0) or the end (1)."""
+        self._go(self.player.end_ns if fraction else self.player.start_ns)
+
+    def action_step(self, frames: int) -> None:
+        """To the next or the previous frame."""
+        self.player.playback.playing = False
+        times = self.session.history.times
+        if frames > 0 and self._at_ns >= self.session.now_ns:
+            navigate.follow(self.view)
+            self.player.step()
+        else:
+            first, last = self.session.history.slice_of(self._at_ns, self._at_ns + 1)
+            i = last if frames > 0 else first - 1
+            self._look(times[i] if 0 <= i < len(times) else self._at_ns - navigate.axis_of(self.view, self.session).cell_ns)
+
+    def action_incident(self, direction: int) -> None:
+        """To the start of an incident anywhere in the recording."""
+        survey, playing = self.replay.survey, self.player.playback.playing
+        start = survey.next_start(self._at_ns - (AGAIN_NS if playing and direction < 0 else 0), direction)
+        if start is not None:
+            self._go(start, ahead_ns=self.view.window_s * SECOND // 4)
+        elif survey.done or direction < 0:
+            self.note("no incident in that direction")
+        else:
+            self.note(f"no incident in that direction as far as {_clock(survey.until_ns - self.player.start_ns)}; still looking")
+
+    def action_moment(self) -> None:
+        """Ask for a time."""
+        self.app.push_screen(MomentScreen(self.replay.unix_s(self.player.start_ns), self.replay.unix_s(self.player.end_ns)), self._to_unix)
+
+    def _to_unix(self, unix_s: float | None) -> None:
+        if unix_s is not None:
+            self._go(self.replay.t_ns(unix_s))
+
+    def action_record(self) -> None:
+        """There is nothing new to record."""
+        self.note("this is a recording already; R saves the ten minutes before this moment to a file of their own")
+
+    def action_speed(self, steps: int) -> None:
+        """Slower or faster."""
+        self.player.playback.step_speed(steps)
+        self.redraw()
+
+    def action_loop(self) -> None:
+        """Begin anew at the end, or stand there."""
+        playback = self.player.playback
+        playback.loop = not playback.loop
+        self.note("plays again and again" if playback.loop else "plays once")
+
+    def action_zoom(self, steps: int) -> None:
+        """Another time base; what lies before is loaded where it is not known yet."""
+        super().action_zoom(steps)
+        self.player.past_ns = max(LEAST_PAST_NS, self.view.window_s * SECOND)
+        if self.session.oldest_ns > max(self.player.start_ns, self.session.now_ns - self.view.window_s * SECOND):
+            self.player.seek(self.session.now_ns)
+
+    async def on_click(self, event: events.Click) -> None:
+        """Also: a moment of the whole recording."""
+        if isinstance(event.widget, Drawn) and event.widget.id == "scrub":
+            t_ns = self._bar().time_at(event.x, self.view.width)
+            if t_ns is not None:
+                self._go(t_ns)
+        else:
+            await super().on_click(event)
+
+    @property
+    def _at_ns(self) -> int:
+        """The moment looked at."""
+        return self.view.at_ns or max(self.session.now_ns, self.player.start_ns)
+
+    def _go(self, t_ns: int, ahead_ns: int = 0) -> None:
+        """Play on from a moment, or while not playing look at it, with ``ahead_ns`` of what comes behind it."""
+        if self.player.playback.playing:
+            navigate.follow(self.view)
+            self.player.seek(t_ns)
+            self.redraw()
+        else:
+            self._look(t_ns, ahead_ns)
+
+    def _look(self, t_ns: int, ahead_ns: int = 0) -> None:
+        """Show a moment: with the cursor where it is known, else by a jump."""
+        session, player = self.session, self.player
+        t_ns = min(max(t_ns, player.start_ns), player.end_ns)
+        if session.oldest_ns <= t_ns <= session.now_ns:
+            navigate.go_to(self.view, session, t_ns)
+        else:
+            navigate.follow(self.view)
+            self._cursor_then = t_ns if ahead_ns else None
+            player.seek(t_ns + ahead_ns)
+        self.redraw()
+
+
+def _clock(ns: int) -> str:
+    """A length of time as 0:07, 12:30 or 3:07:05."""
+    minutes, seconds = divmod(max(0, ns) // SECOND, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
