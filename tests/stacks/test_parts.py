@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -155,6 +156,7 @@ def test_source_is_shown_only_where_the_owner_may_read_it_too(tmp_path: Path) ->
 def test_a_file_changed_since_says_so(tmp_path: Path) -> None:
     source = tmp_path / "data.py"
     source.write_text("x = 1\n")
+    os.utime(source, (time.time() + 60,) * 2)
     (text,) = read_lines({(os.getpid(), Line("f", str(source), 1))}, timeout_s=5).values()
     assert text == "x = 1  [file changed since the process started]"
 
