@@ -1,11 +1,12 @@
 """The scheduler probe's maps -> SchedThread, Preempt and Wakeup (probes/sched.c says what it counts).
 
 Everything is read in every tick, as one batch per map; what has changed is sent: threads of hot processes and those who
-preempted or woke them at once, the others once a second, spread over its ticks by their tid.
+preempted or woke them at once, the others about once a second, spread over its ticks by where they stand in the map.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -25,6 +26,8 @@ _THREAD = struct.Struct("<11QIIBBHIIIII")
 _PAIR = struct.Struct("<QQII")
 _WORDS = _THREAD.size // 8
 _SINCE, _ID, _STATE = 0, 11, 12
+_HOT = 97
+"""Position of the byte `hot` in a record."""
 _STATES = ("", "running", "runnable", "runnable", "sleeping", "uninterruptible", "dead")
 _RUNNING, _RUNNABLE, _PREEMPTED, _SLEEPING, _UNINTERRUPTIBLE, _DEAD = range(1, 7)
 
@@ -74,22 +77,30 @@ class SchedReader:
         return Probes(turn.now, threads=threads, preempts=preempts, wakeups=wakeups, gone=gone)
 
     def _living(self, turn: Turn, kin: set[int]) -> list[SchedThread]:
-        words, histograms = self._threads.words(self._threads.read()), self._read_histograms()
-        ids, since, states = (words[column::_WORDS].tolist() for column in (_ID, _SINCE, _STATE))
-        known, hot, threads, turns = self._since, turn.hot, [], turn.per_second
-        chosen = turn.number % turns
-        for i, who in enumerate(ids):
-            near = who >> 32 in hot or who & 0xFFFFFFFF in kin
-            if not (near or who % turns == chosen):
-                continue
-            if known.get(who) == since[i] and states[i] & 0xFF not in _GOING_ON and not (turn.key and near):
+        count = self._threads.read()
+        words, histograms = self._threads.words(count), self._read_histograms()
+        ids, known, threads = words[_ID::_WORDS].tolist(), self._since, []
+        near = self._near(turn, kin, ids)
+        for i in near.union(range(turn.number % turn.per_second, count, turn.per_second)):
+            who, since, state = ids[i], words[i * _WORDS + _SINCE], words[i * _WORDS + _STATE] & 0xFF
+            if known.get(who) == since and state not in _GOING_ON and not (turn.key and i in near):
                 continue
             if who & 0xFFFFFFFF:  # 0 is the idle task
-                known[who] = since[i]
-                threads.append(self._thread(_THREAD.unpack_from(self._threads.values, i * _THREAD.size), turn, histograms, near))
-        if turn.number % (_PRUNE_S * turns) == 0:
+                known[who] = since
+                threads.append(self._thread(_THREAD.unpack_from(self._threads.values, i * _THREAD.size), turn, histograms, i in near))
+        if turn.number % (_PRUNE_S * turn.per_second) == 0:
             self._prune(frozenset(ids))
         return threads
+
+    def _near(self, turn: Turn, kin: set[int], ids: list[int]) -> set[int]:
+        """Positions of those to send in every tick. Between key frames the programs' own mark finds hot threads without a loop."""
+        if turn.key:
+            return {i for i, who in enumerate(ids) if who >> 32 in turn.hot or who & 0xFFFFFFFF in kin}
+        marks = bytes(memoryview(self._threads.values)[_HOT : len(ids) * _THREAD.size : _THREAD.size])
+        near = {found.start() for found in re.finditer(b"\1", marks) if ids[found.start()] >> 32 in turn.hot}
+        if kin:
+            near.update(i for i, who in enumerate(ids) if who & 0xFFFFFFFF in kin)
+        return near
 
     def _prune(self, ids: frozenset[int]) -> None:
         """Forget those who are in the map no more, and what others had with them."""
