@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Collection
 
 from gputop.board import Board
 from gputop.diagnosis import Engine
@@ -79,9 +80,11 @@ class Session:
         with self.lock:
             self._own_stacks += stacks
 
-    def stacks_at(self, t_ns: int | None) -> tuple[int, list[Stack]] | None:
-        """The last set taken until ``t_ns`` (None is now), with its time; None where there is none."""
-        return next((one for one in reversed(self.stacks) if t_ns is None or one[0] <= t_ns), None)
+    def stacks_at(self, t_ns: int | None, pids: Collection[int] | None = None) -> tuple[int, list[Stack]] | None:
+        """The last set taken until ``t_ns`` (None is now), with its time, as far as it is of ``pids``; None where there is none."""
+        until = self.now_ns if t_ns is None else t_ns
+        found = [(at, [one for one in stacks if pids is None or one.pid in pids]) for at, stacks in self.stacks if at <= until]
+        return max((one for one in found if one[1]), key=_when, default=None)
 
     def _begin(self, header: Header) -> None:
         """A stream begins, or its collector was restarted: counters start anew, the past stays where the clock is the same."""

@@ -133,9 +133,9 @@ async def test_another_machines_processes_are_not_looked_for_here() -> None:
     program = app(remote=True)
     async with program.run_test(size=(100, 30)) as pilot:
         await pilot.press("s")
-        assert "no stacks were taken" in str(program.screen.query_one("#title").render())
+        assert "none were taken" in str(program.screen.query_one("#title").render())
         await pilot.press("r")
-        assert "another machine" in str(program.screen.query_one("#title").render())
+        assert "no processes of this machine" in str(program.screen.query_one("#title").render())
 
 
 def test_stacks_join_the_sessions_next_frame_and_survive_a_recording() -> None:
@@ -149,6 +149,7 @@ def test_stacks_join_the_sessions_next_frame_and_survive_a_recording() -> None:
     assert frame.stacks == [full]
     assert session.stacks_at(None) == (2 * SECOND, [full])
     assert session.stacks_at(SECOND) is None
+    assert session.stacks_at(None, [6]) is None
     session.ingest(Frame(2, 9 * SECOND, key=True))  # seals what came before
     (back,) = [one for one in session.ring.frames(0, 3 * SECOND) if one.stacks]
     assert back.stacks == [full]

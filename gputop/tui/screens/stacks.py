@@ -102,21 +102,20 @@ class StacksScreen(Box):
     def _show_recorded(self) -> None:
         session = self.gputop.session
         with session.lock:
-            found = session.stacks_at(self.gputop.view.at_ns)
+            found = session.stacks_at(self.gputop.view.at_ns, self.pids)
             self._roles = session.roles_at(session.board_at(self.gputop.view.at_ns))
         if found is None:
-            self._say("no stacks were taken until then")
+            self._say("none were taken until then")
             return
         t_ns, stacks = found
-        mine = [stack for stack in stacks if self.pids is None or stack.pid in self.pids]
         at = strftime("%H:%M:%S", localtime(session.unix_s(t_ns)))
         incident = next((f", as incident {stack.incident} began" for stack in stacks if stack.incident), "")
-        self.on_stacks_screen_taken(self.Taken(f"taken at {at}{incident}", _drawn(mine, self._roles), mine))
+        self.on_stacks_screen_taken(self.Taken(f"taken at {at}{incident}", _drawn(stacks, self._roles), stacks))
 
     def action_take(self, native: bool) -> None:
         """Take stacks of the processes as they are now."""
         if self.gputop.is_remote:
-            self._say("processes of another machine: run `gputop stacks` there")
+            self._say("these are no processes of this machine now: run `gputop stacks` where they are")
             return
         pids = self._wanted()
         if not pids:
@@ -127,7 +126,7 @@ class StacksScreen(Box):
     def action_sample(self) -> None:
         """Where the trainers' main threads spend their time, or the selected process's."""
         if self.gputop.is_remote:
-            self._say("processes of another machine: run `gputop stacks --duration 10` there")
+            self._say("these are no processes of this machine now: run `gputop stacks --duration 10` where they are")
             return
         pids = [pid for pid in self._wanted() if pid not in self._roles or self._roles[pid].kind == "trainer" or self.pids == [pid]]
         self._start(f"sampling {len(pids)} main thread{'s' if len(pids) != 1 else ''} for {SAMPLE_S:.0f} s …", lambda: self._sampled(pids))
@@ -155,7 +154,7 @@ class StacksScreen(Box):
     def action_off_cpu(self) -> None:
         """Kernel stacks of what the chosen processes wait in, summed over some seconds."""
         if self.gputop.is_remote:
-            self._say("processes of another machine: run `gputop stacks --off-cpu` there")
+            self._say("these are no processes of this machine now: run `gputop stacks --off-cpu` where they are")
             return
         pids = self._wanted()
         self._start("watching where they leave the CPU for 5 s …", lambda: self._watched(pids))
