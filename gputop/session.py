@@ -29,6 +29,9 @@ from gputop.series import OBSERVERS
 FEED_EVERY_NS = 490_000_000
 """A verdict twice a second: as often as a column of the lanes ends at the usual time base."""
 
+MANY = 16
+"""With more trainers and workers than this a verdict once a second must do."""
+
 STATE_WORDS = (
     "", "running", "runnable", "disk", "memory", "throttled", "blocked", "ahead", "stopped",
     "computing", "waiting-data", "waiting-gpu", "transfer", "sleeping", "dead",
@@ -114,7 +117,7 @@ class Session:
         self.missed += frame.missed
         if not self.snapshots or frame.t_ns - self.snapshots[-1].t_ns >= SECOND:
             self.snapshots.append(self.board.snapshot())
-        if frame.t_ns - self._fed_ns >= FEED_EVERY_NS:
+        if frame.t_ns - self._fed_ns >= (FEED_EVERY_NS if len(self.engine.states) <= MANY else 2 * FEED_EVERY_NS):
             self._diagnose(frame.t_ns)
 
     def _diagnose(self, t_ns: int) -> None:
