@@ -1,7 +1,7 @@
 """pause: after steady training the trainer stops giving work for a while by its own will: checkpoint, evaluation on the CPU, a prompt.
 
-Threshold: one idle stretch of the GPU of at least `PAUSE_S`, after `tracks.STEADY_NS` of work, that holds most of the loss, while the
-trainer does not wait for data. No fault, unless it comes too often.
+Threshold: one idle stretch of the GPU of at least `PAUSE_S`, after `tracks.STEADY_NS` of work, that holds most of the loss, while no
+worker owes the trainer a batch. No fault, unless it comes too often.
 """
 
 from __future__ import annotations
@@ -22,9 +22,14 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
     claims: Claims = {"main.stopped": 1.0}
     lost_s = (job.idle or 0.0) * facts.seconds
     stretch_s = min((gpu.stretch_s for gpu in job.gpus), default=0.0)
-    if stretch_s >= PAUSE_S and min(stretch_s, facts.seconds) >= MOST * lost_s and job.data < DATA_WAIT:
-        claims |= {pool: 1.0 for pool in job.pools if pool.startswith("main.") and pool != "main.runnable"}
+    if stretch_s >= PAUSE_S and min(stretch_s, facts.seconds) >= MOST * lost_s and _owed(job) < DATA_WAIT:
+        claims |= {pool: 1.0 for pool in job.pools if pool == "data.ahead" or (pool.startswith("main.") and pool != "main.runnable")}
     return claims
+
+
+def _owed(job: JobFacts) -> float:
+    """Share of the loss in which some worker owed a batch."""
+    return sum(share for pool, share in job.pools.items() if pool.startswith("data.") and pool != "data.ahead")
 
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:

@@ -14,9 +14,18 @@ from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 
+LAZY, BUSY = 0.3, 0.65
+"""A worker on or waiting for a CPU less than the former share of the time has time left, from the latter on it has none."""
 
-def _claim(_job: JobFacts, _facts: Facts) -> Claims:
-    return {"data.running": 1.0, "data.timer": 1.0, "data.child": 1.0}
+
+def _claim(job: JobFacts, _facts: Facts) -> Claims:
+    return {"data.running": flat_out(job), "data.timer": 1.0, "data.child": 1.0}
+
+
+def flat_out(job: JobFacts) -> float:
+    """How far its busiest worker is from idling, 0..1: who cannot keep up does not sleep."""
+    busiest = max((worker.run + worker.runnable for worker in job.workers), default=0.0)
+    return min(1.0, max(0.0, (busiest - LAZY) / (BUSY - LAZY)))
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:

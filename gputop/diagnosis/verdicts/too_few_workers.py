@@ -13,6 +13,7 @@ from gputop.diagnosis.model import Fix
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
+from gputop.diagnosis.verdicts.slow_transform import flat_out
 
 SPARE = 0.4
 
@@ -21,7 +22,7 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
     cpus = capacity(job, facts)
     if not job.workers or len(job.workers) >= len(cpus.allowed) or cpus.idle_inside < SPARE:
         return {}
-    return {"data.running": 1.0}
+    return {"data.running": flat_out(job)}
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
