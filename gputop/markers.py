@@ -56,7 +56,10 @@ def make_directory() -> str:
 
 def sockets() -> list[str]:
     """The sockets of collectors that may listen: the user's own; for root, everybody's."""
-    folders = {directory()}
-    if os.geteuid() == 0:
-        folders.update(glob.glob("/run/user/*/gputop"), glob.glob(os.path.join(tempfile.gettempdir(), "gputop-*")))
+    folders = {directory(), *(everybodys_directories() if os.geteuid() == 0 else ())}
     return sorted(path for folder in folders for path in glob.glob(os.path.join(glob.escape(folder), "marks-*.sock")))
+
+
+def everybodys_directories() -> list[str]:
+    """Where the collectors of other users listen."""
+    return [*glob.glob("/run/user/*/gputop"), *glob.glob(os.path.join(tempfile.gettempdir(), "gputop-*"))]

@@ -37,7 +37,7 @@ _WAIT_S = 0.2
 
 def size(text: str) -> int:
     """A number of bytes such as ``100M``."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     value = int(float(match[1]) * _UNITS[match[2].upper()]) if match else 0
     if value < LEAST_BYTES:
         raise argparse.ArgumentTypeError(f"{text!r} is no size of at least 1M: write 100M or 2G")

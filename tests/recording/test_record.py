@@ -1,0 +1,248 @@
+"""gputop record and gputop mark, as processes: around a command, for a time, ended by signals; and replay's stream of what they wrote."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gputop import cli
+from gputop.commands.record import size
+from gputop.frame import Frame
+from gputop.recording.reader import Recording
+from gputop.recording.writer import Writer
+from gputop.sources import Beat
+from gputop.sources import Settings
+from gputop.sources import Unavailable
+from gputop.sources.marks import MarksSource
+from gputop.stream.file import FileStream
+from tests.recording.made import HEADER
+from tests.recording.made import SECOND
+from tests.recording.made import Session
+from tests.recording.test_columns import coarse
+
+GPUTOP = [sys.executable, "-m", "gputop"]
+
+
+@pytest.fixture(autouse=True)
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A runtime directory of our own, so that no other collector hears our markers."""
+    path = tmp_path / "run"
+    path.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(path))
+    monkeypatch.setattr("gputop.markers.everybodys_directories", list)
+    return path
+
+
+def record(*argv: str, **more: object) -> subprocess.Popen[str]:
+    return subprocess.Popen([*GPUTOP, "record", "--no-ebpf", *argv], stderr=subprocess.PIPE, text=True, **more)  # type: ignore[call-overload,no-any-return]
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 40) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def frames_of(path: Path) -> list[Frame]:
+    with Recording(str(path)) as recording:
+        assert recording.problem == ""
+        return list(recording.frames())
+
+
+@pytest.mark.parametrize(("command", "code"), [("exit 7", 7), ("kill -9 $$", 137), ("true", 0)])
+def test_around_a_command_its_exit_code_is_passed_on(tmp_path: Path, command: str, code: int) -> None:
+    path = tmp_path / "a.gputop"
+    done = record("-o", str(path), "--", "sh", "-c", f"sleep 0.5; {command}")
+    _, err = done.communicate(timeout=60)
+    assert done.returncode == code
+    assert str(path) in err
+    frames = frames_of(path)
+    assert len(frames) >= 3
+    assert frames[0].key
+    assert os.getpid() in {proc.pid for proc in frames[0].procs}
+
+
+def test_a_command_that_cannot_be_run(tmp_path: Path) -> None:
+    done = record("-o", str(tmp_path / "a.gputop"), "--", "/no/such/program")
+    _, err = done.communicate(timeout=60)
+    assert done.returncode == 127
+    assert "cannot run /no/such/program: No such file" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_end_it_with_a_whole_file(tmp_path: Path, number: signal.Signals) -> None:
+    path = tmp_path / "a.gputop"
+    process = record("-o", str(path))
+    wait_until(lambda: path.exists() and path.stat().st_size > 2000)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "Traceback" not in err
+    assert len(frames_of(path)) >= 3
+
+
+def test_sigterm_reaches_the_command(tmp_path: Path) -> None:
+    path, flag = tmp_path / "a.gputop", tmp_path / "flag"
+    process = record("-o", str(path), "--", "sh", "-c", f"trap 'exit 5' TERM; touch {flag}; while :; do sleep 0.05; done")
+    wait_until(flag.exists)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 5
+    assert frames_of(path)
+
+
+def test_for_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "a.gputop"
+    process = record("-o", str(path), "--duration", "1.5")
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    frames = frames_of(path)
+    assert 1.2 <= (frames[-1].t_ns - frames[0].t_ns) / SECOND <= 3
+
+
+def test_what_is_in_the_way_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a.gputop"
+    path.write_text("mine")
+    process = record("-o", str(path), "--duration", "1")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "exists already" in err
+    assert err.count("\n") == 1
+    assert path.read_text() == "mine"
+
+
+def test_markers_reach_the_recording(tmp_path: Path, runtime: Path) -> None:
+    path = tmp_path / "a.gputop"
+    process = record("-o", str(path))
+    wait_until(lambda: list(runtime.glob("gputop/marks-*.sock")))
+    before = time.monotonic_ns()
+    assert cli.main(["mark", "epoch", "3\x1b[2J"]) == 0
+    after = time.monotonic_ns()
+    wait_until(lambda: path.exists() and Recording(str(path)).marks)
+    process.terminate()
+    process.communicate(timeout=30)
+    with Recording(str(path)) as recording:
+        (mark,) = recording.marks
+    assert mark.text == "epoch 3\x1b[2J"
+    assert before - 10_000 <= mark.t_ns <= after
+    assert not list(runtime.glob("gputop/marks-*.sock"))
+
+
+def test_without_a_collector_a_marker_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["mark", "x"]) == 1
+    assert "no gputop of yours is running" in capsys.readouterr().err
+    assert cli.main(["mark", " "]) == 2
+
+
+def test_a_socket_whose_collector_is_gone_is_taken_away(runtime: Path) -> None:
+    source = MarksSource(Settings())
+    source.open()
+    (left,) = runtime.glob("gputop/*.sock")
+    stale = left.with_name("marks-1.sock")
+    source.close()
+    import socket
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as gone:
+        gone.bind(str(stale))
+    assert cli.main(["mark", "x"]) == 1
+    assert not stale.exists()
+
+
+def read_marks(source: MarksSource) -> list[str]:
+    frame = Frame(0, time.monotonic_ns())
+    source.read(Beat(frame.t_ns, 0, False), frame)
+    return [mark.text for mark in frame.marks]
+
+
+def test_the_source_takes_what_is_a_marker_and_nothing_else(runtime: Path) -> None:
+    import socket
+
+    source = MarksSource(Settings())
+    assert source.open().state == "ok"
+    (path,) = runtime.glob("gputop/*.sock")
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
+        for junk in (b"", b"\xff" * 100, b"\x93" * 2000):
+            sending.sendto(junk, str(path))
+    assert cli.main(["mark", "a" * 500]) == 0
+    assert read_marks(source) == ["a" * 200]
+    assert read_marks(source) == []
+    source.close()
+
+
+def test_a_directory_that_others_may_write_is_not_used(runtime: Path) -> None:
+    (runtime / "gputop").mkdir(mode=0o777)
+    (runtime / "gputop").chmod(0o777)
+    with pytest.raises(Unavailable, match="0700"):
+        MarksSource(Settings()).open()
+
+
+@pytest.mark.parametrize(("text", "value"), [("100M", 100 << 20), ("2g", 2 << 30), ("1.5 M", 3 << 19), ("1MiB", 1 << 20)])
+def test_sizes(text: str, value: int) -> None:
+    assert size(text) == value
+
+
+@pytest.mark.parametrize("flags", ["--max-size 5", "--max-size x", "--duration 0", "--duration nan", "--max-files 3"])
+def test_wrong_usage(flags: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["record", *flags.split()]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.fixture
+def played(tmp_path: Path) -> Iterator[tuple[FileStream, list[Frame]]]:
+    frames = [coarse(frame) for frame in Session(1, 2).frames(250)]
+    del frames[100:170]  # a hole of seven seconds
+    writer = Writer(str(tmp_path / "p.gputop"), HEADER)
+    for frame in frames:
+        writer.add(frame)
+    writer.close()
+    stream = FileStream(str(tmp_path / "p.gputop"))
+    yield stream, frames
+    stream.close()
+
+
+def test_replay_goes_on_from_its_place(played: tuple[FileStream, list[Frame]]) -> None:
+    stream, frames = played
+    assert list(stream.advance(frames[4].t_ns)) == frames[:5]
+    assert list(stream.advance(frames[6].t_ns + 1)) == frames[5:7]
+    assert stream.seek(frames[90].t_ns).seq == frames[90].seq
+    assert list(stream.advance(frames[110].t_ns)) == frames[91:111]
+    assert stream.seek_fraction(1).seq == frames[-1].seq
+    assert list(stream.advance(1 << 62)) == []
+    assert stream.seek_unix(stream.recording.unix_ns_of(frames[20].t_ns)).seq == frames[20].seq
+    assert stream.seek(0).seq == frames[0].seq
+
+
+def test_replay_steps_both_ways_over_holes(played: tuple[FileStream, list[Frame]]) -> None:
+    stream, frames = played
+    stream.seek(frames[98].t_ns)
+    assert [stream.next(), stream.next(), stream.next()] == frames[99:102]
+    assert [stream.previous(), stream.previous(), stream.previous()] == [frames[100], frames[99], frames[98]]
+    stream.seek(frames[1].t_ns)
+    assert [stream.previous(), stream.previous()] == [frames[0], None]
+    stream.seek(frames[-1].t_ns)
+    assert stream.next() is None
+
+
+def test_many_markers_at_once_are_all_taken() -> None:
+    source = MarksSource(Settings())
+    source.open()
+    texts = [str(i) for i in range(8)]
+    threads = [threading.Thread(target=cli.main, args=(["mark", text],)) for text in texts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(read_marks(source)) == texts
+    source.close()
