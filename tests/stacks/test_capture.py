@@ -14,6 +14,7 @@ import pytest
 
 from gputop.frame import Stack
 from gputop.stacks import capture as capture_module
+from gputop.stacks import kernel
 from gputop.stacks import pyspy
 from gputop.stacks.capture import capture
 from gputop.stacks.frames import parse
@@ -194,6 +195,20 @@ def test_one_that_hangs_does_not_hold_the_others(start: Start, monkeypatch: pyte
     assert "nanosleep" in by_pid[hung].syscall, "its kernel side is still there"
     assert parse(by_pid[good].python[0]).name == "sleeping"
     assert taken.took_ns < 10e9
+
+
+def test_a_target_that_a_killed_py_spy_left_stopped_goes_on(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = start("sleeping").pid
+    await_frame(pid, "sleeping")
+
+    def killed_between_attach_and_detach(pid: int, *_: object, **__: object) -> list[pyspy.PythonThread]:
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda: (view := kernel.look(pid, pid)) is not None and view.state == "T")
+        raise pyspy.Unreadable("timeout", "timed out: py-spy did not answer")
+
+    monkeypatch.setattr(capture_module.pyspy, "dump", killed_between_attach_and_detach)
+    assert capture([pid], native=True).stacks[0].error.startswith("timed out")
+    until(lambda: (view := kernel.look(pid, pid)) is not None and view.state == "S")
 
 
 def test_without_py_spy_the_kernel_side_remains(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -42,6 +44,18 @@ def test_waits_are_summed_and_one_that_outlasts_the_watch_is_there_too(start: St
     (long,) = [one for one in found.stacks if one.pid == asleep]
     assert (long.times, long.ns, long.why) == (0, round(found.seconds * 1e9), "sleeping")
     assert any("pipe" in name for name in long.frames)
+
+
+def test_without_btf_the_plain_tracepoint_serves(start: Start) -> None:
+    require("ebpf")
+    if not Path("/sys/kernel/tracing/events/sched/sched_switch/id").exists():
+        pytest.skip("tracefs is not mounted: mount -t tracefs tracefs /sys/kernel/tracing")
+    pid = start("ticking").pid
+    request = {"probes": offcpu.PROBES, "ebpf": str(Path(offcpu.loader.__file__).parent), "btf": "/none", "pids": [pid], "seconds": 1.0}
+    command = [offcpu.find_python(), "-I", offcpu.offcpu_loader.__file__, json.dumps(request)]
+    answer = json.loads(subprocess.run(command, capture_output=True, timeout=60, check=True).stdout)
+    assert any("nanosleep" in name for row in answer["rows"] for name in row[5]), answer
+    assert all(row[0] == pid for row in answer["rows"])
 
 
 def test_the_command_gives_text_json_and_folded(start: Start) -> None:
