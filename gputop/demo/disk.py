@@ -11,7 +11,7 @@ import time
 from gputop.errors import UserError
 
 FILE_BYTES = 64 << 20
-_RECORD_BYTES = 4096
+_RECORD_BYTES = 32 << 10
 
 
 def make_file() -> int:

@@ -16,8 +16,8 @@ from gputop.demo.work import decode_image
 if TYPE_CHECKING:
     from gputop.demo.train import Rank
 
-HOGS = ("log-shipper", "metrics-agent")
-"""Named for what takes the CPUs of real hosts; they are the demo's own."""
+HOGS = {"log-shipper": 2, "metrics-agent": 1}
+"""Name -> threads per CPU. Named for what takes the CPUs of real hosts; they are the demo's own."""
 MOST_CPUS = 16
 """Beyond this many CPUs the demo runs at a low priority, so that colleagues hardly notice it."""
 
@@ -55,15 +55,15 @@ def _feed(rank: Rank, loader: Loader, step_ms: float) -> None:
 
 
 def _contended(rank: Rank) -> None:
-    """Workers that just keep up while the CPUs are theirs: half of all CPU time goes into the batches."""
+    """Workers that just keep up while the CPUs are theirs: a bit over half of all CPU time goes into the batches."""
     workers = min(8, max(2, cpus()))
     step_ms = 50.0
-    _feed(rank, Loader(partial(_decode, 0.5 * step_ms * min(workers, cpus())), workers), step_ms)
+    _feed(rank, Loader(partial(_decode, 0.55 * step_ms * min(workers, cpus())), workers), step_ms)
 
 
 def _slow_disk(rank: Rank) -> None:
     def load(_index: int) -> bytes:
-        disk.read_records(rank.file, 0.08 if rank.disturbed() else 0.01)
+        disk.read_records(rank.file, 0.1 if rank.disturbed() else 0.01)
         decode_image(1.0)
         return bytes(64)
 
@@ -75,7 +75,7 @@ def _too_few_workers(rank: Rank) -> None:
 
 
 def _throttled(rank: Rank) -> None:
-    _feed(rank, Loader(partial(_decode, 12.0), 2), 20.0)
+    _feed(rank, Loader(partial(_decode, 16.0), 2), 20.0)
 
 
 def _memcpy_bottleneck(rank: Rank) -> None:
@@ -87,8 +87,8 @@ def _memcpy_bottleneck(rank: Rank) -> None:
 
 def _tiny_kernels(rank: Rank) -> None:
     for _batch in Loader(partial(_decode, 1.0), 2):
-        for _kernel in range(8000):
-            rank.gpu.launch(0.005, FULL // 22)
+        for _kernel in range(20_000):
+            rank.gpu.launch(0.0015, FULL // 22)
         rank.gpu.synchronize()
 
 

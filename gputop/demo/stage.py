@@ -26,7 +26,7 @@ from gputop.demo.scenarios import cpus
 
 CALM_S, TROUBLE_S = 8.0, 25.0
 """Healthy first, then trouble, in turns: the dip and its cause stand beside each other on the time axis."""
-_QUOTA_SHARE = 0.5
+_QUOTA_CPUS = 0.4
 _TRAIN = Path(__file__).with_name("train.py")
 
 
@@ -68,14 +68,14 @@ class Stage:
                 trouble.callback(self._set_trouble, False)
                 self._set_trouble(True)
                 if self._scenario.hogs:
-                    for name in HOGS:
-                        self._hog(name, trouble)
+                    for name, threads in HOGS.items():
+                        self._hog(name, threads * cpus(), trouble)
                 self._wait(min(end, time.monotonic() + TROUBLE_S))
 
     def _set_trouble(self, on: bool) -> None:
         self._signals.disturbed = on
         if self._group is not None:
-            quota.limit(self._group, _QUOTA_SHARE if on else None)
+            quota.limit(self._group, _QUOTA_CPUS if on else None)
 
     def _wait(self, until: float) -> None:
         while time.monotonic() < until:
@@ -95,9 +95,9 @@ class Stage:
         self._trainers.append(trainer)
         self._stack.callback(end, trainer)
 
-    def _hog(self, name: str, trouble: ExitStack) -> None:
-        """As many runnable threads as there are CPUs; run by ``-c``, so that it goes by its name."""
-        code = f"from gputop.demo.work import hog; hog({name!r}, {os.getpid()}, {cpus()}, {TROUBLE_S + 5})"
+    def _hog(self, name: str, threads: int, trouble: ExitStack) -> None:
+        """A process with so many runnable threads; run by ``-c``, so that it goes by its name."""
+        code = f"from gputop.demo.work import hog; hog({name!r}, {os.getpid()}, {threads}, {TROUBLE_S + 5})"
         process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.DEVNULL)
         trouble.callback(end, process)
 

@@ -1,0 +1,127 @@
+"""Each scenario of `gputop demo` gets its verdict from what is really measured, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gputop.demo.production import staged
+from gputop.demo.scenarios import SCENARIOS
+from gputop.demo.scenarios import Scenario
+from gputop.session import Session
+from gputop.stream.child import ChildStream
+from gputop.stream.child import collector_argv
+
+_PATIENCE_S = 60.0
+
+
+def _idle_cpus() -> float:
+    """CPUs idle over a fifth of a second (/proc/stat)."""
+    before = _idle_ticks()
+    time.sleep(0.2)
+    return (_idle_ticks() - before) / 0.2 / os.sysconf("SC_CLK_TCK")
+
+
+def _idle_ticks() -> int:
+    return int(Path("/proc/stat").read_text().split()[4])
+
+
+def _needs(name: str, scenario: Scenario) -> None:
+    if scenario.quota and os.geteuid() != 0:
+        pytest.skip("a CPU quota needs root")
+    if name in ("too-few-workers", "throttled") and _idle_cpus() < 1.0:
+        pytest.skip("the CPUs are busy with other things, so contention would be the right verdict")
+
+
+@pytest.mark.parametrize("name", sorted(SCENARIOS))
+def test_scenario_leads_to_its_verdict(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = SCENARIOS[name]
+    _needs(name, scenario)
+    seen = []
+    with staged(name, _PATIENCE_S) as environment:
+        for variable, value in environment.items():
+            monkeypatch.setenv(variable, value)
+        stream, session, deadline = ChildStream(collector_argv(["--no-ebpf"])), Session(), time.monotonic() + _PATIENCE_S
+        try:
+            while time.monotonic() < deadline and (scenario.symptom, scenario.cause) not in seen:
+                for item in stream.read(0.2) or []:
+                    session.ingest(item)
+                verdict = session.engine.verdict
+                if verdict.trainer_pid and verdict.confidence >= 0.5:
+                    seen.append((verdict.symptom, verdict.cause))
+        finally:
+            stream.close()
+    assert (scenario.symptom, scenario.cause) in seen, dict.fromkeys(seen)
+    assert session.header is not None
+    assert session.header.simulated
+    assert session.board.sources["nvml"].state == "off"
+
+
+def _members(root: int) -> set[int]:
+    """Living descendants of a process."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if fields[0] != "Z":
+                parents[int(entry.name)] = int(fields[1])
+    found, more = {root}, {root}
+    while more:
+        more = {pid for pid, parent in parents.items() if parent in more} - found
+        found |= more
+    return found - {root}
+
+
+def _wait_for(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_nobody_is_left(number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "gputop", "demo", "queue-full-healthy", "--plain", "--no-ebpf"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL) as demo:
+        try:
+            # collector, stage, trainer and its four workers
+            _wait_for(lambda: len(_members(demo.pid)) >= 7, "the stage did not fill")
+            family = {pid: Path(f"/proc/{pid}/stat").read_text().split()[21] for pid in _members(demo.pid)}
+        finally:
+            demo.send_signal(number)
+        demo.wait(20)
+    _wait_for(lambda: not any(_lives(pid, born) for pid, born in family.items()), f"left after {number.name}")
+
+
+def _lives(pid: int, born: str) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.split()[21] == born and stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def test_plain_prints_verdicts_marked_as_simulated() -> None:
+    command = [sys.executable, "-m", "gputop", "demo", "memcpy-bottleneck", "--plain", "--duration", "6", "--no-ebpf"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    lines = done.stdout.splitlines()
+    assert lines
+    assert all(line.endswith("[SIMULATED GPU]") for line in lines)
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("arguments", [["no-such"], ["--duration", "1"], ["--duration", "x"]])
+def test_wrong_usage_is_said_in_a_line(arguments: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-m", "gputop", "demo", *arguments], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
