@@ -31,6 +31,11 @@ def _capacity(job: JobFacts, facts: Facts) -> Capacity:
     taken = sum(taker.cores for taker in facts.takers if not pinned or taker.cpu is None or taker.cpu in allowed)
     return Capacity(
         allowed, host, inside, sum(1.0 - share for share in busy.values()) - inside, taken,
-        sum(proc.cpu_s / proc.seconds + proc.runnable for proc in procs),
+        sum(proc.cpu_s / proc.seconds for proc in procs),
         facts.behind_strangers_s / facts.behind_s if facts.behind_s > 0.1 * facts.waited_s else None,
     )  # fmt: skip
+
+
+def wanted(job: JobFacts) -> float:
+    """CPUs its threads ran on or were runnable for."""
+    return sum(proc.cpu_s / proc.seconds + proc.runnable + proc.others_runnable for proc in (job.trainer, *job.workers))

@@ -130,6 +130,8 @@ class CallFacts:
     sync_per_s: float = 0.0
     copy: float = 0.0
     copy_per_s: float = 0.0
+    to_gpu_per_s: float = 0.0
+    """Copies that say by their name that they go to the GPU."""
     copy_bytes_per_s: float | None = None
 
 
@@ -180,8 +182,8 @@ class Capacity:
     idle_outside: float
     taken: float
     """CPUs taken by processes outside the job."""
-    wanted: float
-    """CPUs the job's processes ran on or wanted."""
+    used: float
+    """CPUs the job's processes ran on."""
     preempted_by_others: float | None
     """Of the time its threads waited behind another, the share behind strangers (probe)."""
 

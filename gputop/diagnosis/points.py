@@ -82,6 +82,7 @@ class Points:
                 found.sync, found.sync_per_s = found.sync + share, found.sync_per_s + per_s
             elif "emcpy" in call.call:
                 found.copy, found.copy_per_s = found.copy + share, found.copy_per_s + per_s
+                found.to_gpu_per_s += per_s if "HtoD" in call.call else 0.0
                 moved += max(0, (call.bytes or 0) - (old.bytes or 0))
         found.copy_bytes_per_s = moved * 1e9 / ns if moved else None
         return found

@@ -94,7 +94,8 @@ def _data_wait(job: JobFacts) -> tuple[float, float]:
     kinds, loss = job.trainer.kinds, job.idle
     sure = kinds.get(waits.QUEUE, 0.0)
     if any(worker.role.loader == "torch" for worker in job.workers):
-        sure += kinds.get(waits.PIPE, 0.0)  # the batch itself comes through a pipe, its memory's descriptors through a socket
+        # The batch itself comes through a pipe, its memory's descriptors through a socket; met by chance while all are ahead, too.
+        sure += kinds.get(waits.PIPE, 0.0) * min(1.0, _owing(job) / 0.3)
     if not job.workers:
         return (sure, 1.0) if sure else (0.0, 1.0)
     if job.data_woken_by_workers is not None:
@@ -118,9 +119,13 @@ def _beside_gpu_waits(job: JobFacts, sure: float) -> float:
     measured = job.calls is not None or bool(job.data_woken_by_workers)
     if job.idle is None or measured or waited <= 0.0:
         return 0.0
-    owing = 1.0 - sum(worker.kinds.get(waits.QUEUE, 0.0) for worker in job.workers) / len(job.workers)
-    believed = min(1.0, max(sure / (sure + waited) / MET, (owing - FLAT_OUT[0]) / (FLAT_OUT[1] - FLAT_OUT[0]), 0.0))
+    believed = min(1.0, max(sure / (sure + waited) / MET, (_owing(job) - FLAT_OUT[0]) / (FLAT_OUT[1] - FLAT_OUT[0]), 0.0))
     return sure + believed * max(0.0, waited - (1.0 - job.idle))
+
+
+def _owing(job: JobFacts) -> float:
+    """Mean share of the window in which the workers were not out of work."""
+    return 1.0 - sum(worker.kinds.get(waits.QUEUE, 0.0) for worker in job.workers) / len(job.workers)
 
 
 def _loaders_at_work(job: JobFacts) -> bool:

@@ -53,7 +53,7 @@ def from_calls(calls: CallFacts | None) -> float | None:
     """Steps per second by the probe's counts."""
     if calls is None:
         return None
-    copies, syncs = calls.copy_per_s, calls.sync_per_s
+    copies, syncs = calls.to_gpu_per_s or calls.copy_per_s, calls.sync_per_s
     if min(copies, syncs) < LEAST_PER_S:
         alone = max(copies, syncs)
         return alone if alone >= LEAST_PER_S else None

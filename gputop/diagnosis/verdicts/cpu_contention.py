@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from gputop.diagnosis.capacity import TAKEN
 from gputop.diagnosis.capacity import capacity
+from gputop.diagnosis.capacity import wanted
 from gputop.diagnosis.facts import Capacity
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
@@ -20,17 +21,22 @@ from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 
 BEHIND = 0.35
+OF_LACK = 0.25
+"""What strangers take, of all that the job lacks: the rest it would lack without them."""
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
-    return {"data.runnable": 1.0, "main.runnable": 1.0} if blames_others(capacity(job, facts)) else {}
+    return {"data.runnable": 1.0, "main.runnable": 1.0} if _blames_others(job, capacity(job, facts)) else {}
 
 
-def blames_others(cpus: Capacity) -> bool:
-    """Strangers hold the CPUs the job wanted."""
+def _blames_others(job: JobFacts, cpus: Capacity) -> bool:
+    """Strangers hold the CPUs the job wanted, and it does not want far more than there are anyway."""
     if cpus.preempted_by_others is not None:
         return cpus.preempted_by_others >= BEHIND
-    return cpus.taken >= TAKEN * len(cpus.allowed)
+    if cpus.taken < TAKEN * len(cpus.allowed):
+        return False
+    surplus = max(0.0, wanted(job) - len(cpus.allowed))
+    return cpus.taken >= OF_LACK * (cpus.taken + surplus)
 
 
 def culprits(facts: Facts) -> list[Taker]:

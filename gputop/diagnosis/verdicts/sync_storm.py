@@ -14,12 +14,16 @@ from gputop.diagnosis.model import Fix
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
+from gputop.diagnosis.verdicts.h2d_transfer import BYTES_PER_S
+from gputop.diagnosis.verdicts.h2d_transfer import traffic
 
 SYNCS_PER_S = 400.0
 _BETWEEN = ("main.sync", "main.computing", "main.timer", "main.driver", "main.poll", "main.lock", "main.unknown", "main.transfer")
 
 
 def _claim(job: JobFacts, _facts: Facts) -> Claims:
+    if traffic(job) >= BYTES_PER_S:
+        return {}
     return dict.fromkeys(_BETWEEN, 1.0) if _rate(job) >= SYNCS_PER_S else {}
 
 
@@ -53,4 +57,4 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
     return Finding(detail, evidence, fixes, (), (job.trainer.pid,))
 
 
-JUDGE = Judge("sync-storm", "wait-heavy", 78, _claim, _tell, needs="CUDA uprobes, or the main thread's voluntary switches")
+JUDGE = Judge("sync-storm", "wait-heavy", 74, _claim, _tell, needs="CUDA uprobes, or the main thread's voluntary switches")

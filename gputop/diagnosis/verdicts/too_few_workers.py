@@ -1,6 +1,6 @@
 """too-few-workers: the workers run freely all the time and CPUs that more of them could use idle.
 
-Threshold: fewer workers than CPUs the job may use, and `SPARE` of a CPU idle among these.
+Threshold: fewer workers than CPUs the job may use, and `SPARE` of a CPU among these that it does not use.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 from gputop.diagnosis.verdicts.slow_transform import flat_out
 
-SPARE = 0.4
+SPARE, RESERVE = 0.4, 0.2
+"""CPUs that idle, or that it leaves to others though it may use them, less what the trainer itself needs now and then."""
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
     cpus = capacity(job, facts)
-    if not job.workers or len(job.workers) >= len(cpus.allowed) or cpus.idle_inside < SPARE:
+    unused = max(cpus.idle_inside, len(cpus.allowed) - cpus.used - RESERVE)
+    if not job.workers or len(job.workers) >= len(cpus.allowed) or unused < SPARE:
         return {}
     return {"data.running": flat_out(job)}
 
@@ -30,7 +32,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     share = 100 * sum(worker.run for worker in job.workers) / len(job.workers)
     workers = len(job.workers)
     who = "its only worker runs" if workers == 1 else f"all {workers} workers run"
-    detail = f"{who} {share:.0f}% of the time, while {cpus.idle_inside:.1f} of the {len(cpus.allowed)} CPUs it may use idle"
+    detail = f"{who} {share:.0f}% of the time, while the job uses {cpus.used:.1f} of the {len(cpus.allowed)} CPUs it may use"
     evidence = (
         Evidence("worker_cpu_pct", round(share, 1), "%", "on-CPU share of the workers' loading threads"),
         Evidence("idle_cpus", round(cpus.idle_inside, 2), "CPUs", "idle among those it may use"),

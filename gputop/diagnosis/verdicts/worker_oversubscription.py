@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from gputop.diagnosis.capacity import IDLE
 from gputop.diagnosis.capacity import capacity
+from gputop.diagnosis.capacity import wanted
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.model import Evidence
@@ -29,7 +30,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     detail = f"{len(job.workers)} workers share {len(cpus.allowed)} CPUs and wait for one another {share:.0f}% of the time"
     evidence = (
         Evidence("runq_pct", round(share, 1), "%", "the workers' mean run-queue delay"),
-        Evidence("wanted_cpus", round(cpus.wanted, 1), "CPUs", f"wanted by the job, of {len(cpus.allowed)} it may use"),
+        Evidence("wanted_cpus", round(wanted(job), 1), "CPUs", f"wanted by the job, of {len(cpus.allowed)} it may use"),
     )
     return Finding(detail, evidence, tuple(_fixes(job, len(cpus.allowed))))
 
