@@ -26,7 +26,7 @@ check: ## Lint, types, and which layer may import which
 	$(VENV)/bin/lint-imports --no-logo
 
 bench: ## Measure cost, start, response, beat and truth beside nvitop (ARGS="cost --quick" for a part)
-	@scripts/setup bench
+	@scripts/setup test
 	$(PYTHON_BIN) -m tests.bench $(ARGS)
 
 accuracy: ## A confusion table of the diagnosis over labelled real workloads, with and without eBPF

@@ -34,8 +34,9 @@ def env(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 def clean(staged: dict[str, str], home: Path) -> dict[str, str]:
-    """``staged`` without what this terminal says of itself."""
-    kept = {k: v for k, v in staged.items() if k not in ("NO_COLOR", "COLORTERM", "GPUTOP_CONFIG") and not k.startswith(("XDG_", "TMUX"))}
+    """``staged`` without what is said of another terminal (xdist sets COLUMNS)."""
+    left_out = ("NO_COLOR", "COLORTERM", "COLUMNS", "LINES")
+    kept = {k: v for k, v in staged.items() if k not in left_out and not k.startswith(("XDG_", "TMUX"))}
     return kept | {"HOME": str(home), "TERM": "xterm-256color", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
 
 
