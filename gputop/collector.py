@@ -88,6 +88,7 @@ class Collector:
         self._roles_second = -1
         self._roles_gpu_pids: frozenset[int] = frozenset()
         self._dropped = 0
+        self._may_leave_root = os.geteuid() == 0 and bool(os.environ.get("SUDO_UID"))
         self._stopping = False
 
     def stop(self) -> None:
@@ -114,6 +115,7 @@ class Collector:
                 if not raised:
                     raised = True
                     self._note(SourceState("beat", "ok", detail={"priority": raise_priority()}))
+                self._leave_root()
                 last_sent, seq = deadline, seq + 1
                 deadline = next_deadline(deadline, time.monotonic_ns(), interval)
                 wait(max(0.0, (deadline - time.monotonic_ns()) / 1e9))
@@ -124,6 +126,14 @@ class Collector:
         """Close every source that is open."""
         while self._sources:
             self._sources.popitem()[1].close()
+
+    def _leave_root(self) -> None:
+        """After `sudo gputop`: once the probes are loaded, go on as the user who typed it."""
+        if self._may_leave_root and getattr(self._sources.get("ebpf"), "ready", True):
+            self._may_leave_root = False
+            from gputop.sources.ebpf.privilege import drop_to_invoking_user
+
+            drop_to_invoking_user(keep_probing=True)
 
     def _read(self, frame: Frame) -> Frame:
         self._open_missing(frame.t_ns)

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 from gputop.commands.options import add_sampling
+from gputop.commands.options import ask_sudo
 from gputop.commands.options import calm_garbage_collection
 from gputop.commands.options import check_pid
 from gputop.commands.options import check_user
+from gputop.commands.options import leave_root
 from gputop.commands.options import sampling_argv
 from gputop.errors import UserError
 
@@ -55,10 +57,12 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
 
         return run_once(args)
     check_terminal("gputop --once, gputop --once --json, or gputop record")
+    ask_sudo(args)
     from gputop.stream.child import ChildStream
 
     argv = stream_argv(args)
     first = ChildStream(argv)
+    leave_root()
     # The collector starts while we import: the first data should be there when the screen is.
     from gputop.session import Session
     from gputop.tui.app import GputopApp

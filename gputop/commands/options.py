@@ -41,11 +41,12 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--interval", type=interval, default=0.1, metavar="S", help="seconds between samples, 0.02 to 60 (0.1)")
     parser.add_argument("--gpu", type=indices, metavar="LIST", help="only these GPUs: 0 or 0,2 or 0-3")
     parser.add_argument("--no-ebpf", action="store_true", help="leave the eBPF probes out, even where they could run")
+    parser.add_argument("--sudo", action="store_true", help="load the eBPF probes through sudo; all the rest runs as you")
 
 
 def sampling_settings(args: argparse.Namespace) -> Settings:
     """The settings that `add_sampling`'s flags ask for."""
-    return Settings(interval_ns=round(args.interval * 1e9), gpus=args.gpu, ebpf=not args.no_ebpf)
+    return Settings(interval_ns=round(args.interval * 1e9), gpus=args.gpu, ebpf=not args.no_ebpf, sudo=args.sudo)
 
 
 def sampling_argv(args: argparse.Namespace) -> list[str]:
@@ -53,7 +54,29 @@ def sampling_argv(args: argparse.Namespace) -> list[str]:
     argv = ["--interval", repr(args.interval)]
     if args.gpu is not None:
         argv += ["--gpu", ",".join(map(str, sorted(args.gpu)))]
-    return argv + (["--no-ebpf"] if args.no_ebpf else [])
+    return argv + ["--no-ebpf"] * args.no_ebpf + ["--sudo"] * args.sudo
+
+
+def ask_sudo(args: argparse.Namespace) -> None:
+    """Let sudo ask for the password now, while the terminal is still ours to type on. UserError where it refuses."""
+    import os
+
+    if not args.sudo or os.geteuid() == 0:
+        return
+    from gputop.sources.ebpf.privilege import authorize_sudo
+
+    if not authorize_sudo():
+        raise UserError("sudo refused: leave --sudo out to go on without eBPF")
+
+
+def leave_root() -> None:
+    """After `sudo gputop`: the screen needs no privilege, so it becomes the user who typed it."""
+    import os
+
+    if os.geteuid() == 0 and os.environ.get("SUDO_UID"):
+        from gputop.sources.ebpf.privilege import drop_to_invoking_user
+
+        drop_to_invoking_user()
 
 
 def check_pid(pid: int | None) -> None:
