@@ -83,6 +83,7 @@ class Loader:
 
     def _learn(self, table: Table) -> None:
         known = self._known
+        known.restated = any(table.column("key"))
         if self._names:
             for t_ns, infos, gpus in zip(table.column("t_ns"), table.column("infos"), table.column("gpus"), strict=True):
                 known.learn_infos(t_ns, infos)
@@ -100,7 +101,7 @@ class Loader:
         if rows is None:
             return iter(())
         made = {column.name: column.make for column in spec.columns}
-        columns = [made[name](rows) for name in self.wanted[spec.name]] or [[None] * rows.count]
+        columns = [made[name](rows) for name in self.wanted[spec.name]]
         chosen: Iterator[tuple[Any, ...]] = zip(*columns, strict=True)
         if spec is GPU:
             return self._merged_gpus(rows, list(chosen))
@@ -132,7 +133,7 @@ class Loader:
     def _plain(self, table: str, t_ns: int, row: dict[str, Any]) -> tuple[Any, ...]:
         recording = self.recording
         row |= {"t_ns": t_ns, "unix_s": recording.unix_ns_of(t_ns) * NS, "t_s": (t_ns - recording.start_ns) * NS}
-        return tuple(row[name] for name in self.wanted[table]) or (None,)
+        return tuple(row[name] for name in self.wanted[table])
 
     def _processes(self) -> Iterator[tuple[Any, ...]]:
         known = self._known

@@ -32,6 +32,8 @@ class Known:
         """tid -> pid, from the sched probe."""
         self.begun = False
         """Whether the first block is behind us."""
+        self.restated = False
+        """Whether the present block has a key frame, which tells again what was read before."""
         self.stalls: dict[tuple[int, int], int] = {}
         """(tick, pid) -> longest wait for a CPU of its threads, ns, in the present block."""
         self._gpu_pids: frozenset[int] = frozenset()
@@ -103,6 +105,11 @@ class Rows:
             self._columns[key] = self._grown(name)
         return self._columns[key]
 
+    def at(self, offset_ns: int) -> Sequence[float]:
+        """Seconds from ``offset_ns`` to each row's tick."""
+        seconds = {t_ns: (t_ns - offset_ns) / 1e9 for t_ns in set(self.ticks)}
+        return list(map(seconds.__getitem__, self.ticks))
+
     def scaled(self, name: str, factor: float) -> Sequence[Any]:
         """An increment times ``factor``."""
         return [value if value is None else value * factor for value in self.increment(name)]
@@ -118,8 +125,9 @@ class Rows:
         if None in values:
             return self._grown_with_gaps(values, last)
         grown: list[Any] = list(map(sub, values, chain((0,), values)))
+        unseen = self._unseen
         for start, subject in zip(order.starts, order.subjects, strict=True):
-            before = last.get(subject, self._unseen)
+            before = last.get(subject, unseen)
             grown[start] = None if before is None else values[start] - before
         last.update(zip(order.subjects, (values[end - 1] for end in self._ends), strict=True))
         if min(filter(None, grown), default=0) < 0:

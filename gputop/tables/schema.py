@@ -32,7 +32,7 @@ class TableSpec:
     help: str
     path: tuple[str, ...]
     columns: tuple[Column, ...]
-    keep: Callable[[Rows], Sequence[Any]] | None = None
+    keep: Callable[[Rows], Sequence[Any] | None] | None = None
     """Which rows belong to it, None for all."""
 
 
@@ -62,6 +62,14 @@ def _offcpu(rows: Rows) -> Sequence[Any]:
     return [None if span is None or ran is None else max(0, span - ran) * NS for span, ran in pairs]
 
 
+def _read_now(rows: Rows) -> Sequence[Any] | None:
+    """A key frame tells of everybody; what it did not read itself was read before it began."""
+    if not rows.known.restated:
+        return None
+    slack = rows.known.header.interval_ns // 2
+    return [read_ns >= tick - slack for read_ns, tick in zip(rows.gauge("t_ns"), rows.ticks, strict=True)]
+
+
 def _mean_ms(rows: Rows) -> Sequence[Any]:
     pairs = zip(rows.increment("total_ns"), rows.increment("count"), strict=True)
     return [spent / calls / 1e6 if spent is not None and calls else None for spent, calls in pairs]
@@ -81,10 +89,8 @@ def _peak_ms(field: str) -> Callable[[Rows], Sequence[Any]]:
 
 CLOCK = (
     Column("t_ns", "INTEGER", "time of the tick, CLOCK_MONOTONIC ns", lambda rows: rows.ticks),
-    Column("unix_s", "REAL", "time of the tick, s since 1970", lambda rows: [
-        (t - rows.known.header.t_ns + rows.known.header.unix_ns) * NS for t in rows.ticks]),
-    Column("t_s", "REAL", "time of the tick, s since the recording began", lambda rows: [
-        (t - rows.known.start_ns) * NS for t in rows.ticks]),
+    Column("unix_s", "REAL", "time of the tick, s since 1970", lambda rows: rows.at(rows.known.header.t_ns - rows.known.header.unix_ns)),
+    Column("t_s", "REAL", "time of the tick, s since the recording began", lambda rows: rows.at(rows.known.start_ns)),
 )  # fmt: skip
 
 GPU = TableSpec("gpu", "what was read of each GPU in each tick; NULL is not read in this tick", ("gpus",), (
@@ -140,7 +146,7 @@ PROC = TableSpec("proc", "each process in each tick it was read in (trainers and
     _gauge("processor", "INTEGER", "CPU its main thread ran on last"),
     _gauge("syscall", "INTEGER", "system call its main thread sleeps in, -1 while running"),
     _gauge("wchan", "TEXT", "kernel function its main thread sleeps in"),
-), lambda rows: [span != 0 for span in rows.increment("t_ns")])  # fmt: skip
+), _read_now)  # fmt: skip
 
 _CALLS = (
     *CLOCK,
