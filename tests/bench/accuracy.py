@@ -7,6 +7,7 @@ seconds, and the engine's verdict on both (what `gputop explain` prints) is comp
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 import tempfile
 from collections import Counter
@@ -106,7 +107,7 @@ def summary(outcomes: list[Outcome]) -> str:
     lines = [""]
     for mode in dict.fromkeys(one.mode for one in outcomes):
         rows = [one for one in outcomes if one.mode == mode]
-        lines.append(f"- **{mode}**: {_share([one.right for one in rows])} symptom and cause right; {_blame(rows)}; {_alarms(rows)}.")
+        lines.append(f"- **{mode}**: {_share([one.right for one in rows])} symptom and cause right; {_blame(rows)}; {_alarms(rows)}; others took {_others(rows)}.")
         states = {one.sources.get("ebpf", "absent") for one in rows}
         if mode == "eBPF" and states != {"ok"}:
             lines.append(f"  (in these runs the eBPF source was {', '.join(sorted(states))})")
@@ -120,6 +121,11 @@ def _blame(rows: list[Outcome]) -> str:
 def _alarms(rows: list[Outcome]) -> str:
     healthy = [one for one in rows if one.label.symptom == "healthy"]
     return f"{sum(one.loud > 0 for one in healthy)} of {len(healthy)} healthy runs with an incident of medium severity or above"
+
+
+def _others(rows: list[Outcome]) -> str:
+    taken = [one.others_cpus for one in rows]
+    return f"{statistics.median(taken):.1f} CPUs meanwhile, at most {max(taken):.1f}"
 
 
 def _share(marks: list[bool | None]) -> str:

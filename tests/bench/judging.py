@@ -55,6 +55,7 @@ class Outcome:
     culprits: dict[int, tuple[str, float | None]]
     """Pid -> name and CPU seconds, over the incidents of the labelled cause."""
     true_culprits: dict[int, tuple[str, float]]
+    others_cpus: float = 0.0
     sources: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -144,7 +145,7 @@ def judge(run: Recorded, folder: Path) -> Outcome:
     return Outcome(
         run.workload, label, run.mode, verdict["symptom"], verdict["cause"], said[True] / max(1, said.total()), delay_s,
         sum(incident.severity in MEDIUM for incident in engine.incidents), guilty,
-        {int(pid): (name, cpu_s) for pid, (name, cpu_s) in run.culprits.items()},
+        {int(pid): (name, cpu_s) for pid, (name, cpu_s) in run.culprits.items()}, run.others_cpus,
         {state.name: state.state for state in board.sources.values()},
     )  # fmt: skip
 

@@ -1,0 +1,35 @@
+"""A build on the same host: compilers that live for a third of a second each, always some of them."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.stubs.build import build
+from tests.workloads.data import Images
+from tests.workloads.loop import Trainer
+from tests.workloads.loop import loader
+from tests.workloads.runner import Running
+from tests.workloads.scenario import Label
+from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import cpus
+
+_COMPILER = "cc1plus"
+
+
+def train(trainer: Trainer) -> None:
+    trainer.fit(loader(Images(cpu_ms=6), workers=cpus()), trainer.compute(80 / cpus()))
+
+
+@contextmanager
+def disturb(running: Running) -> Iterator[None]:
+    compiler = build(Path(__file__).parents[1] / "hog.c", _COMPILER, program=True)
+    make = f"while :; do timeout -s KILL 0.3 {compiler} 1 2 >/dev/null 2>&1; done"
+    jobs = " ".join(f"( {make} ) &" for _ in range(2 * cpus()))
+    with running.child(["timeout", str(int(running.seconds) + 5), "bash", "-c", f"{jobs} wait"], stderr=subprocess.DEVNULL):
+        yield
+
+
+SCENARIO = Scenario(Label("input-bound", "cpu-contention"), train, disturb)
