@@ -1,6 +1,6 @@
 # Every target sets up what it needs by itself (scripts/setup); nothing has to be installed beforehand but Python, git and make.
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench accuracy wheel
+.PHONY: help run test check bench accuracy wheel kernels
 
 VENV ?= .venv
 export VENV
@@ -11,9 +11,11 @@ ARGS ?=
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-run: ## See the dashboard (ARGS="…" are gputop's own flags)
+run: ## See the dashboard (ARGS="…" are gputop's own flags); without an NVIDIA GPU here, `gputop demo`
 	@scripts/setup run
-	@$(VENV)/bin/gputop $(ARGS)
+	@if [ -n "$(ARGS)" ] || [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; then $(VENV)/bin/gputop $(ARGS); \
+	else echo "No NVIDIA GPU here: gputop demo, real processes before a simulated GPU (make run ARGS=--no-ebpf: this machine)"; \
+	sleep 2; $(VENV)/bin/gputop demo; fi
 
 test: ## Run the tests (ARGS="…" are pytest's own flags)
 	@scripts/setup test
@@ -36,3 +38,7 @@ accuracy: ## A confusion table of the diagnosis over labelled real workloads, wi
 wheel: ## Build wheel and sdist into dist/
 	@scripts/setup test
 	$(PYTHON_BIN) -m build --outdir dist
+
+kernels: ## The probes on the kernels and bccs of several distributions (QEMU; minutes, a gigabyte; ARGS="bookworm")
+	@scripts/setup test
+	$(PYTHON_BIN) -m tests.kernels.matrix $(ARGS)
