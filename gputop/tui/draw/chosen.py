@@ -40,15 +40,16 @@ def fitting(found: list[Lane], rows: int) -> list[Lane]:
 def _of_gpu(session: Session, view: View, index: int) -> list[Lane]:
     gpu, chosen = session.board.gpus[index], index == view.gpu
     limit = gpu.number("power_limit_w")
+    name = f"SIM {index}" if session.board.header.simulated else f"GPU {index}"
     lanes = [
-        Lane(("gpu.util_pct", index), f"GPU {index} util", absent=_reason(gpu, "util_pct"), priority=1 if chosen else 3),
-        Lane(("gpu.power_w", index), f"GPU {index} power", limit, _reason(gpu, "power_w"), priority=2 if chosen else 6),
+        Lane(("gpu.util_pct", index), f"{name} util", absent=_reason(gpu, "util_pct"), priority=1 if chosen else 3),
+        Lane(("gpu.power_w", index), f"{name} power", limit, _reason(gpu, "power_w"), priority=2 if chosen else 6),
     ]
     if ("gpu.sm_active_pct", index) in session.history.series:
-        lanes.append(Lane(("gpu.sm_active_pct", index), f"GPU {index} SM act", priority=3 if chosen else 7))
+        lanes.append(Lane(("gpu.sm_active_pct", index), f"{name} SM act", priority=3 if chosen else 7))
     if chosen:
         absent = _reason(gpu, "pcie_rx_bytes_per_s")
-        lanes.append(Lane(("gpu.pcie_rx_mb_per_s", index), f"GPU {index} PCIe rx", absent=absent, priority=7))
+        lanes.append(Lane(("gpu.pcie_rx_mb_per_s", index), f"{name} PCIe rx", absent=absent, priority=7))
     return lanes
 
 

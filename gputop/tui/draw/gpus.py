@@ -28,8 +28,9 @@ def lines(board: Board, older: Board, view: View, rows: int) -> list[Line]:
     for gpu in gpus[first : first + shown]:
         spans = [_fitted(cell(gpu, older), _size(width, narrow, wide)) for _, width, narrow, _, cell in columns]
         out.append(spans if gpu.index != view.gpu or len(gpus) == 1 else [(text, style or "title") for text, style in spans])
-    if len(gpus) > shown:
-        more = f"{first + 1}–{first + shown} of {len(gpus)} GPUs  "
+    more = "SIMULATED  " if board.header.simulated else ""
+    more += f"{first + 1}–{first + shown} of {len(gpus)} GPUs  " if len(gpus) > shown else ""
+    if more:
         text = out[0][0][0]
         out[0] = [(text[: view.width - len(more)] + more, "head")]
     return out

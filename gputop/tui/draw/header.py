@@ -41,7 +41,7 @@ def _place(session: Session) -> str:
         parts.append(f"driver {clean(nvml.detail['driver'])}")
         parts.append(f"CUDA {clean(nvml.detail.get('cuda', ''))}" if nvml.detail.get("cuda") else "")
     if header.simulated:
-        parts.append("SIMULATED GPU")
+        parts[1:] = [f"SIMULATED {'GPU' if len(names) < 2 else f'{len(names)} GPUs'}"]
     return " · ".join(part for part in parts if part)
 
 
