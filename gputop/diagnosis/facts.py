@@ -167,6 +167,8 @@ class Taker:
     """Seconds it ran while a worker or trainer was runnable on that CPU (probe)."""
     cpu: int | None = None
     """The CPU it was last seen on."""
+    before_ns: int = 0
+    """CPU time it had taken when the window began."""
     info: ProcInfo | None = None
 
 

@@ -17,6 +17,8 @@ BEGIN_LOST_S, BEGIN_SHARE = 0.6, 0.1
 """It must have cost so many GPU seconds, and this share of its time, to begin."""
 TELL_NS = 2_000_000_000
 """Victims and culprits are gathered this often, and whenever it gets worse."""
+BORN_WITH_NS, MOST_SINCE_NS = 1_500_000_000, 3_000_000_000
+"""A culprit that started so shortly before an episode started it; its last reading may be so old."""
 UNEXPLAINED_NS = 4_000_000_000
 """What cannot be explained must stand longer: while one window turns into the next, nothing fits for a moment."""
 END_NS = 4_000_000_000
@@ -24,6 +26,15 @@ END_NS = 4_000_000_000
 MEDIUM_S, HIGH_S = 2.0, 10.0
 """GPU seconds lost from which an incident is of medium and high severity, where it also cost `MEDIUM_SHARE` of its time."""
 MEDIUM_SHARE, HIGH_SHARE = 0.25, 0.5
+
+
+@dataclass(slots=True)
+class _Account:
+    """What a culprit had taken before, and how fast it takes."""
+
+    start_ticks: int
+    base_ns: int
+    cores: float = 0.0
 
 
 @dataclass(slots=True)
@@ -37,8 +48,8 @@ class _Episode:
     told_ns: int = 0
     """When victims and culprits were last gathered."""
     incident: Incident | None = None
-    culprit_cpu_ns: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """pid -> (start_ticks, its CPU time when the episode began)"""
+    accounts: dict[int, _Account] = field(default_factory=dict)
+    """By pid of the culprit."""
 
 
 class Incidents:
@@ -113,25 +124,33 @@ def _update(episode: _Episode, incident: Incident, one: Standing, board: Board) 
         incident.evidence, incident.fixes, incident.symptom = list(verdict.evidence), list(verdict.fixes), verdict.symptom
     known = {victim.pid for victim in incident.victims}
     incident.victims += [victim for victim in verdict.victims if victim.pid not in known]
-    _add_culprits(episode, incident, verdict, board)
+    _add_culprits(episode, incident, one, board)
 
 
-def _add_culprits(episode: _Episode, incident: Incident, verdict: Verdict, board: Board) -> None:
-    """A culprit counts from the window in which it was first seen as one."""
-    for culprit in verdict.culprits:
+def _add_culprits(episode: _Episode, incident: Incident, one: Standing, board: Board) -> None:
+    """A culprit counts from the window in which it was first seen as one; one born in the episode in full."""
+    before = {taker.pid: taker.before_ns for taker in one.facts.takers}
+    for culprit in one.verdict.culprits:
         sample = board.procs.get(culprit.pid)
-        if sample is None or culprit.pid in episode.culprit_cpu_ns:
+        if sample is None:
             continue
         taken_ns = int((culprit.cpu_s or 0.0) * 1e9)
-        episode.culprit_cpu_ns[culprit.pid] = (sample.start_ticks, sample.utime_ns + sample.stime_ns - taken_ns)
-        incident.culprits.append(culprit)
+        account = episode.accounts.get(culprit.pid)
+        if account is None:
+            base_ns = before.get(culprit.pid, sample.utime_ns + sample.stime_ns - taken_ns)
+            born_ns = sample.start_ticks * 1_000_000_000 // board.header.clock_tick_hz
+            account = _Account(sample.start_ticks, 0 if born_ns >= episode.first_ns - BORN_WITH_NS else base_ns)
+            episode.accounts[culprit.pid] = account
+            incident.culprits.append(culprit)
+        account.cores = taken_ns / 1e9 / max(0.1, one.facts.seconds)
 
 
 def _count_culprits(episode: _Episode, board: Board) -> None:
-    """Their CPU seconds since the episode began, from their own counters."""
+    """Their CPU seconds since the episode began, from their own counters; strangers are read seldom, so up to now at their pace."""
     incident = episode.incident
     for i, culprit in enumerate(incident.culprits if incident is not None else ()):
-        sample = board.procs.get(culprit.pid)
-        start_ticks, base_ns = episode.culprit_cpu_ns[culprit.pid]
-        if incident is not None and sample is not None and sample.start_ticks == start_ticks:
-            incident.culprits[i] = replace(culprit, cpu_s=round((sample.utime_ns + sample.stime_ns - base_ns) / 1e9, 2))
+        sample, account = board.procs.get(culprit.pid), episode.accounts[culprit.pid]
+        if incident is not None and sample is not None and sample.start_ticks == account.start_ticks:
+            since_ns = min(MOST_SINCE_NS, max(0, board.t_ns - sample.t_ns))
+            taken_ns = sample.utime_ns + sample.stime_ns - account.base_ns + account.cores * since_ns
+            incident.culprits[i] = replace(culprit, cpu_s=round(taken_ns / 1e9, 2))

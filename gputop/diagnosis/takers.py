@@ -80,7 +80,8 @@ class TakerTrack:
             cores = 0.0 if pid in roles or len(stranger.samples) < 2 else _cores(stranger, board.t_ns, pid in board.procs)
             if cores >= LEAST_CORES:
                 kept = max(0, after.get(pid, 0) - before.get(pid, 0)) / 1e9
-                found.append(Taker(pid, stranger.name, cores, kept, stranger.samples[-1].processor, stranger.info))
+                old, new = stranger.samples[0], stranger.samples[-1]
+                found.append(Taker(pid, stranger.name, cores, kept, new.processor, old.utime_ns + old.stime_ns, stranger.info))
         found.sort(key=lambda taker: -taker.cores)
         del found[MOST:]
         return found

@@ -63,6 +63,20 @@ def oversubscription() -> Scene:
     return scene
 
 
+def crowded_beside_a_neighbour() -> Scene:
+    """A stranger takes a part, but the job would lack CPUs without it too."""
+    scene = oversubscription()
+    return scene.add(Proc(900, comm="backup", cmdline=["/bin/backup"], run=0.8, looks=[ON_CPU]))
+
+
+def crowded_by_threads() -> Scene:
+    """Each worker waits at a barrier for compute threads of its own, and these for a CPU."""
+    crowd = {200 + i: (0.1, 0.6) for i in range(8)}
+    scene = starved(workers=1, run=0.2, wait=0.3, looks=[FUTEX], threads=crowd)
+    scene.cpu_busy = [1.0] * 4
+    return scene
+
+
 def affinity() -> Scene:
     scene = starved(workers=4, run=0.24, wait=0.76, looks=[ON_CPU], info={"cpus_allowed": "3"})
     scene.cpu_busy = [0.05, 0.05, 0.05, 1.0]
@@ -79,6 +93,13 @@ def too_few() -> Scene:
     scene = starved(workers=1, run=0.95, looks=[ON_CPU])
     scene.cpu_busy = [1.0, 0.1, 0.1, 0.1]
     return scene
+
+
+def too_few_beside_neighbours() -> Scene:
+    """No CPU idles, for others use those that one worker leaves."""
+    scene = starved(workers=1, run=0.9, wait=0.1, looks=[ON_CPU])
+    scene.cpu_busy = [1.0] * 4
+    return scene.add(Proc(900, comm="sim", cmdline=["/bin/sim"], run=2.5, looks=[ON_CPU]))
 
 
 def slow_transform() -> Scene:
@@ -172,6 +193,14 @@ def probed_sync_storm() -> Scene:
     return scene
 
 
+def probed_items() -> Scene:
+    """`.item()`: a copy of four bytes, and the wait is inside it."""
+    scene = alone(60.0, 0.4, [ON_CPU])
+    copies = {(100, "cuMemcpyDtoHAsync_v2"): (1500, 0.5, 6000), (100, "cuMemcpyHtoDAsync_v2"): (15, 0.01, 1e7)}
+    scene.probed, scene.calls = True, copies | {(100, "cuStreamSynchronize"): (1500, 0.05, 0)}
+    return scene
+
+
 def small_kernels() -> Scene:
     return alone(95.0, 0.6, [ON_CPU], sm_active_pct=5.0)
 
@@ -209,9 +238,12 @@ EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
     hidden_contention: ("input-bound", "cpu-contention"),
     probed_contention: ("input-bound", "cpu-contention"),
     oversubscription: ("input-bound", "worker-oversubscription"),
+    crowded_beside_a_neighbour: ("input-bound", "worker-oversubscription"),
+    crowded_by_threads: ("input-bound", "worker-oversubscription"),
     affinity: ("input-bound", "affinity"),
     throttled: ("input-bound", "cgroup-throttle"),
     too_few: ("input-bound", "too-few-workers"),
+    too_few_beside_neighbours: ("input-bound", "too-few-workers"),
     slow_transform: ("input-bound", "slow-transform"),
     sleepy_transform: ("input-bound", "slow-transform"),
     gil: ("input-bound", "gil-contention"),
@@ -229,6 +261,7 @@ EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
     probed_transfer: ("transfer-bound", "h2d-transfer"),
     sync_storm: ("wait-heavy", "sync-storm"),
     probed_sync_storm: ("wait-heavy", "sync-storm"),
+    probed_items: ("wait-heavy", "sync-storm"),
     small_kernels: ("busy-not-working", "small-kernels"),
     undersized: ("busy-not-working", "undersized-work"),
     undersized_by_power: ("busy-not-working", "undersized-work"),
