@@ -18,6 +18,8 @@ from gputop.errors import UserError
 COMMANDS = {
     "live": "watch this machine (what `gputop` alone does)",
     "demo": "see it without a GPU: real trouble, a simulated GPU",
+    "explain": "say why, from a live look or a recording",
+    "diff": "compare two recordings, before and after a fix",
     "stacks": "the stacks of what is stalled now",
     "record": "record to a file, for a time or around a command",
     "replay": "replay a recording, or a stream from standard input",

@@ -36,7 +36,10 @@ def moment(text: str, recording: Recording) -> int:
         try:
             return recording.start_ns + round(float(text) * 1e9)
         except (ValueError, OverflowError):
-            raise UserError(f"{text!r} is no time: write seconds since the beginning, or a clock time HH:MM[:SS]", code=2) from None
+            found = next((mark.t_ns for mark in recording.marks if mark.text == text), None)
+            if found is not None:
+                return found
+            raise UserError(f"{text!r} is no time: write seconds since the beginning, HH:MM[:SS], or a marker's text", code=2) from None
     began_s = recording.unix_ns_of(recording.start_ns) / 1e9
     day = time.localtime(began_s)
     midnight = time.mktime((day.tm_year, day.tm_mon, day.tm_mday, 0, 0, 0, 0, 0, -1))

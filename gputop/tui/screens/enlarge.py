@@ -74,6 +74,7 @@ def plot(lane: Lane, points: list[tuple[float, float]], width: int, height: int)
     figure = plotext.figure
     figure.clear.all()
     figure.plot_size(width, height)
+    figure.theme("colorless")
     figure.title(f"{lane.title} [{lane.field.unit}], seconds back")
     for part in unbroken(points):
         signal = figure.signal([x for x, _ in part], [y for _, y in part], marker="hd")

@@ -1,0 +1,39 @@
+"""Compare two recordings, before and after a fix: lost GPU time per cause, step rate, incidents."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from gputop.commands.explain import explained
+from gputop.commands.span import add_span
+
+HELP = "compare two recordings, before and after a fix"
+EXAMPLES = """examples:
+  gputop diff before.gputop after.gputop
+  gputop diff before.gputop after.gputop --from 60    leave the first minute of both out
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of the command."""
+    parser.add_argument("before", metavar="A", help="the recording before")
+    parser.add_argument("after", metavar="B", help="the recording after")
+    parser.add_argument("--since", type=float, metavar="S", help="only the last S seconds of each")
+    parser.add_argument("--json", action="store_true", help="one JSON object with both explanations")
+    add_span(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare."""
+    before, after = explained(args.before, args), explained(args.after, args)
+    if args.json:
+        import msgspec
+
+        both = {"schema": 1, "before": before.explanation, "after": after.explanation}
+        sys.stdout.buffer.write(msgspec.json.encode(both) + b"\n")
+        return 0
+    from gputop.report import diff_lines
+
+    print("\n".join(diff_lines((args.before, args.after), before.explanation, after.explanation)))
+    return 0

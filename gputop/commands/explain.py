@@ -1,0 +1,160 @@
+"""Say why: the verdict, where the GPU's time went, the incidents with their evidence and fixes.
+
+With a FILE of a recording, without from a live look at this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable
+from collections.abc import Iterator
+from dataclasses import dataclass
+from dataclasses import field
+from typing import Any
+
+from gputop.board import Board
+from gputop.commands.options import add_sampling
+from gputop.commands.options import ask_sudo
+from gputop.commands.options import sampling_argv
+from gputop.commands.span import add_span
+from gputop.diagnosis.model import SEVERITIES
+from gputop.errors import UserError
+from gputop.frame import Frame
+from gputop.frame import Header
+
+HELP = "say why, from a live look or a recording"
+EXAMPLES = """examples:
+  gputop explain                          look for 10 s, then explain
+  gputop explain run.gputop --since 120   the last two minutes of a recording
+  gputop explain run.gputop --from "epoch 3" --until "epoch 4"
+  gputop explain --json --fail-on medium  for CI: exit code 3 where something is wrong
+"""
+LIVE_S = 10.0
+FEED_EVERY_NS = 490_000_000
+FEED_RARELY_NS = 990_000_000
+LONG_NS = 600_000_000_000
+"""A longer stretch than this is judged once a second."""
+FAILED_ON = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of the command."""
+    parser.add_argument("file", nargs="?", metavar="FILE", help="a recording; without it this machine, now")
+    parser.add_argument("--since", type=float, metavar="S", help="the last S seconds of the recording; live: look for S seconds (10)")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--plot", action="store_true", help="GPU utilization over the time, with the incidents")
+    parser.add_argument("--fail-on", choices=SEVERITIES, metavar="SEVERITY", help="exit 3 where an incident is at least that bad")
+    add_span(parser)
+    add_sampling(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Explain; 3 where --fail-on is met."""
+    found = explained(args.file, args) if args.file else _live(args)
+    if args.json:
+        import msgspec
+
+        sys.stdout.buffer.write(msgspec.json.encode(found.explanation) + b"\n")
+    else:
+        from gputop.report import explain_lines
+        from gputop.report import plot
+        from gputop.report import without_colour
+
+        print("\n".join(explain_lines(found.explanation)))
+        if args.plot:
+            picture = plot(found.points, found.explanation["incidents"])
+            print(picture if sys.stdout.isatty() else without_colour(picture))
+        for line in found.problems:
+            print(f"gputop: {line}", file=sys.stderr)
+    return FAILED_ON if _met(args.fail_on, found.explanation["incidents"]) else 0
+
+
+@dataclass(slots=True)
+class Found:
+    """What a stretch of frames says."""
+
+    explanation: dict[str, Any]
+    points: list[tuple[float, float]] = field(default_factory=list)
+    """(unix seconds, mean utilization of the GPUs in per cent), about one a second."""
+    problems: list[str] = field(default_factory=list)
+
+
+def explained(path: str, args: argparse.Namespace) -> Found:
+    """A recording, or the stretch of it that the flags choose. UserError where it cannot be read."""
+    from gputop.commands.span import span
+    from gputop.recording.reader import Recording
+
+    with Recording(path) as recording:
+        start, end = span(args, recording)
+        if args.since is not None:
+            start = max(start, end - round(args.since * 1e9))
+        every = FEED_EVERY_NS if end - start < LONG_NS else FEED_RARELY_NS
+        found = judge(recording.board_at(start), recording.frames(start + 1, end), every)
+        if recording.problem:
+            found.problems.append(recording.problem)
+        return found
+
+
+def _live(args: argparse.Namespace) -> Found:
+    from gputop.stream.child import ChildStream
+    from gputop.stream.child import collector_argv
+
+    ask_sudo(args)
+    seconds = args.since if args.since is not None else LIVE_S
+    if sys.stderr.isatty():
+        print(f"gputop: looking for {seconds:g} s …", file=sys.stderr)
+    stream = ChildStream(collector_argv(sampling_argv(args)))
+    try:
+        return judge(Board(), _until(stream, time.monotonic() + seconds), FEED_EVERY_NS)
+    finally:
+        stream.close()
+
+
+def _until(stream: Iterable[Header | Frame], end_s: float) -> Iterator[Header | Frame]:
+    for item in stream:
+        yield item
+        if time.monotonic() >= end_s:
+            return
+    raise UserError("the collector stopped; gputop doctor says more")
+
+
+def judge(board: Board, items: Iterable[Header | Frame], every_ns: int) -> Found:
+    """Feed the engine with what follows on ``board``, about every ``every_ns`` of its time."""
+    from gputop.diagnosis import Engine
+
+    engine = Engine()
+    points: list[tuple[float, float]] = []
+    fed_ns = 0
+    for item in items:
+        if isinstance(item, Header):
+            board = Board(header=item)
+            continue
+        board.fold(item)
+        engine.look(item)
+        if item.t_ns - fed_ns >= every_ns:
+            fed_ns = item.t_ns
+            engine.feed(board)
+            _add_point(points, board)
+    explanation = engine.explain()
+    explanation["verdict"] = {**_as_dict(explanation["verdict"]), "steps_per_s": engine.verdict.steps_per_s}
+    return Found(explanation, points)
+
+
+def _as_dict(value: object) -> dict[str, Any]:
+    assert isinstance(value, dict)
+    return value
+
+
+def _add_point(points: list[tuple[float, float]], board: Board) -> None:
+    known = [value for gpu in board.gpus.values() if (value := gpu.number("util_pct")) is not None]
+    if known:
+        points.append(((board.t_ns + board.header.unix_ns - board.header.t_ns) / 1e9, sum(known) / len(known)))
+
+
+def _met(severity: str | None, incidents: list[dict[str, Any]]) -> bool:
+    if severity is None:
+        return False
+    least = SEVERITIES.index(severity)
+    return any(SEVERITIES.index(one["severity"]) >= least for one in incidents)

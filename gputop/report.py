@@ -1,0 +1,140 @@
+"""What was found, as text: `explain` and `diff` in words, tables and a plot."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from time import localtime
+from time import strftime
+from typing import Any
+
+from gputop.text import clean
+
+WIDTH = 100
+Explanation = Mapping[str, Any]
+"""What `gputop.diagnosis.Engine.explain` gives: the JSON contract."""
+
+
+def explain_lines(found: Explanation) -> Iterator[str]:
+    """The verdict, where the GPU's time went, and each incident with its evidence and fixes."""
+    verdict = found["verdict"]
+    cause = "" if verdict["cause"] == "none" else f" <- {verdict['cause']}"
+    yield f"{verdict['symptom'].upper()}{cause}"
+    yield from _wrapped(verdict.get("headline", ""), "  ")
+    yield from _wrapped(verdict.get("detail", ""), "  ")
+    yield ""
+    yield from ledger_lines(found["ledger"])
+    for incident in found["incidents"]:
+        yield ""
+        yield from _incident(incident)
+
+
+def ledger_lines(ledger: Mapping[str, Any]) -> Iterator[str]:
+    """Lost GPU seconds by cause, the dearest first."""
+    total, lost = ledger.get("gpu_total_s"), ledger["gpu_lost_s"]
+    if lost is None or not total:
+        yield "GPU time lost: not measured (no GPU, or no trainer on one)"
+        return
+    yield f"GPU time lost: {lost:.1f} of {total:.1f} GPU seconds ({100 * lost / total:.0f} %)"
+    for cause, seconds in sorted(ledger["by_cause"].items(), key=lambda item: -item[1]):
+        if seconds >= 0.05:
+            yield f"  {cause:<28}{seconds:>10.1f} s {100 * seconds / lost if lost else 0:>5.0f} %"
+
+
+def _incident(incident: Mapping[str, Any]) -> Iterator[str]:
+    end = "still going on" if incident["end_unix_s"] is None else f"to {_clock(incident['end_unix_s'])}"
+    lost = incident.get("gpu_lost_s")
+    cost = "" if not lost else f", {lost:.1f} GPU s lost"
+    what = f"{incident['symptom']} <- {incident['cause']} ({incident['severity']}{cost})"
+    yield f"#{incident['id']} {_clock(incident['start_unix_s'])} {end}: {what}"
+    yield from _wrapped(incident.get("headline", ""), "   ")
+    yield from _wrapped(incident.get("detail", ""), "   ")
+    for item in incident["evidence"]:
+        value = "not measured" if item["value"] is None else f"{item['value']:.4g} {item['unit']}"
+        yield from _wrapped(f"{clean(item['metric'])} = {value}: {item['text']}", "   . ")
+    for who in incident["culprits"]:
+        cpu = "" if who["cpu_s"] is None else f", {who['cpu_s']:.1f} CPU s"
+        yield f"   by {clean(who['name'])} ({who['pid']}){cpu}"
+    for fix in incident["fixes"]:
+        yield from _wrapped(fix["text"], "   > ")
+        if fix["command"]:
+            yield f"       {clean(fix['command'])}"
+
+
+def diff_lines(names: Sequence[str], before: Explanation, after: Explanation) -> Iterator[str]:
+    """Two explanations side by side: verdicts, lost share, each cause's part."""
+    for name, found in zip(names, (before, after), strict=True):
+        verdict = found["verdict"]
+        yield f"{name}: {verdict['symptom']} <- {verdict['cause']}"
+        yield from _wrapped(verdict.get("headline", ""), "   ")
+    shares = [lost_share(found["ledger"]) for found in (before, after)]
+    yield ""
+    yield f"{'share of GPU time lost':<30}{_percent(shares[0]):>12}{_percent(shares[1]):>12}{_change(*shares):>12}"
+    parts = [cause_shares(found["ledger"]) for found in (before, after)]
+    for cause in sorted(parts[0].keys() | parts[1].keys(), key=lambda c: -max(parts[0].get(c, 0.0), parts[1].get(c, 0.0))):
+        old, new = (part.get(cause, 0.0) if share is not None else None for part, share in zip(parts, shares, strict=True))
+        yield f"  {cause:<28}{_percent(old):>12}{_percent(new):>12}{_change(old, new):>12}"
+    for title, key in (("steps a second", "steps_per_s"), ("incidents", "incidents")):
+        values = [len(f[key]) if key == "incidents" else f["verdict"].get(key) for f in (before, after)]
+        yield f"{title:<30}{_number(values[0]):>12}{_number(values[1]):>12}"
+
+
+def lost_share(ledger: Mapping[str, Any]) -> float | None:
+    """Lost GPU seconds per observed one, None where no GPU was measured."""
+    total = ledger.get("gpu_total_s")
+    return ledger["gpu_lost_s"] / total if total and ledger["gpu_lost_s"] is not None else None
+
+
+def cause_shares(ledger: Mapping[str, Any]) -> dict[str, float]:
+    """The same by cause."""
+    total = ledger.get("gpu_total_s")
+    return {cause: seconds / total for cause, seconds in ledger["by_cause"].items() if seconds} if total else {}
+
+
+def plot(points: Sequence[tuple[float, float]], incidents: Sequence[Mapping[str, Any]], width: int = WIDTH, height: int = 16) -> str:
+    """Mean utilization of the GPUs over time (seconds since the start, per cent), incidents marked under it."""
+    import plotext
+
+    if not points:
+        return "no GPU utilization in this stretch"
+    figure = plotext.figure
+    figure.clear.all()
+    figure.plot_size(width, height)
+    figure.theme("colorless")
+    figure.title("GPU utilization [%], mean of all GPUs, over seconds")
+    first = points[0][0]
+    signal = figure.signal([x - first for x, _ in points], [y for _, y in points], marker="hd")
+    signal.lines(True)
+    figure.draw(signal)
+    figure.ruler("y", "left").lim(0, 100)
+    marks = [f"  #{one['id']} {one['cause']} from {one['start_unix_s'] - first:.0f} s" for one in incidents]
+    return "\n".join([str(figure.build()), *marks])
+
+
+def without_colour(text: str) -> str:
+    """For a pipe or a file."""
+    return re.sub("\x1b\\[[0-9;]*m", "", text)
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    rest = " " * len(indent)
+    return textwrap.wrap(clean(text), WIDTH, initial_indent=indent, subsequent_indent=rest) if text else []
+
+
+def _clock(unix_s: float) -> str:
+    return strftime("%H:%M:%S", localtime(unix_s))
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f} %"
+
+
+def _change(old: float | None, new: float | None) -> str:
+    return "" if old is None or new is None else f"{100 * (new - old):+.1f}"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"

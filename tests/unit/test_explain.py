@@ -1,0 +1,98 @@
+"""`explain` and `diff` over a recording made by hand: the contract, the words, the exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gputop.cli import main
+from gputop.recording.format import pack_frames
+from gputop.recording.format import pack_header
+from gputop.report import cause_shares
+from gputop.report import lost_share
+from tests.tui import scene
+
+
+def record(path: Path, starving: bool, ticks: int = 200) -> str:
+    """A stream on disk, as `gputop collect > FILE` writes it."""
+    header, *frames = scene.frames(ticks, starving)
+    path.write_bytes(pack_header(header) + b"".join(pack_frames([frame]) for frame in frames))  # type: ignore[arg-type, list-item]
+    return str(path)
+
+
+@pytest.fixture
+def starving(tmp_path: Path) -> str:
+    return record(tmp_path / "before.gputop", starving=True)
+
+
+@pytest.fixture
+def healthy(tmp_path: Path) -> str:
+    return record(tmp_path / "after.gputop", starving=False)
+
+
+def explain(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, object]:
+    assert main(["explain", *flags, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_json_keeps_the_contract(starving: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = explain(capsys, starving)
+    assert found["schema"] == 1
+    verdict, ledger, incidents = found["verdict"], found["ledger"], found["incidents"]
+    assert isinstance(verdict, dict)
+    assert isinstance(ledger, dict)
+    assert isinstance(incidents, list)
+    assert (verdict["symptom"], verdict["cause"]) != ("healthy", "none")
+    assert abs(sum(ledger["by_cause"].values()) - ledger["gpu_lost_s"]) < 0.01
+    keys = {"id", "start_unix_s", "end_unix_s", "symptom", "cause", "severity", "confidence", "trainer_pid", "victims"}
+    keys |= {"culprits", "evidence", "fixes"}
+    assert incidents
+    assert all(keys <= incident.keys() for incident in incidents)
+
+
+def test_only_the_stretch_that_is_asked_for(starving: str, capsys: pytest.CaptureFixture[str]) -> None:
+    whole, part = explain(capsys, starving), explain(capsys, starving, "--since", "8")
+    totals = [found["ledger"]["gpu_total_s"] for found in (whole, part)]  # type: ignore[index]
+    assert totals[1] < totals[0]
+
+
+def test_fail_on_is_for_scripts(starving: str, healthy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", starving, "--fail-on", "low"]) == 3
+    assert main(["explain", healthy, "--fail-on", "low"]) == 0
+    assert "starving" not in capsys.readouterr().err
+
+
+def test_text_says_verdict_ledger_and_plot(starving: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", starving, "--plot"]) == 0
+    text = capsys.readouterr().out
+    assert "GPU time lost" in text
+    assert "GPU utilization" in text
+    assert "\x1b" not in text
+
+
+def test_diff_shows_what_the_fix_changed(starving: str, healthy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", starving, healthy]) == 0
+    text = capsys.readouterr().out
+    assert "share of GPU time lost" in text
+    assert "incidents" in text
+
+
+@pytest.mark.parametrize("what", ["missing", "directory", "noise"])
+def test_bad_files_are_one_line(what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / what
+    if what == "directory":
+        path.mkdir()
+    elif what == "noise":
+        path.write_bytes(b"no recording at all" * 9000)
+    assert main(["explain", str(path)]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_shares_are_absent_without_a_gpu() -> None:
+    ledger = {"gpu_total_s": None, "gpu_lost_s": None, "by_cause": {}}
+    assert lost_share(ledger) is None
+    assert cause_shares(ledger) == {}
