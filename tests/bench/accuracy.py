@@ -107,7 +107,8 @@ def summary(outcomes: list[Outcome]) -> str:
     lines = [""]
     for mode in dict.fromkeys(one.mode for one in outcomes):
         rows = [one for one in outcomes if one.mode == mode]
-        lines.append(f"- **{mode}**: {_share([one.right for one in rows])} symptom and cause right; {_blame(rows)}; {_alarms(rows)}; others took {_others(rows)}.")
+        right = f"{_share([one.right for one in rows])} symptom and cause right"
+        lines.append(f"- **{mode}**: {right}; {_blame(rows)}; {_alarms(rows)}; {_others(rows)}.")
         states = {one.sources.get("ebpf", "absent") for one in rows}
         if mode == "eBPF" and states != {"ok"}:
             lines.append(f"  (in these runs the eBPF source was {', '.join(sorted(states))})")
@@ -125,7 +126,7 @@ def _alarms(rows: list[Outcome]) -> str:
 
 def _others(rows: list[Outcome]) -> str:
     taken = [one.others_cpus for one in rows]
-    return f"{statistics.median(taken):.1f} CPUs meanwhile, at most {max(taken):.1f}"
+    return f"others took {statistics.median(taken):.1f} CPUs meanwhile, at most {max(taken):.1f}"
 
 
 def _share(marks: list[bool | None]) -> str:
