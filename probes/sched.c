@@ -9,7 +9,7 @@
  * Keys      threads: the task · dead, histograms: tid · preempts: (victim tid, culprit tid) · wakeups: (wakee tid, waker tid)
  *           · hot: pid · slices: CPU. Ids are those of the initial pid namespace. Counters are cumulative: user space takes
  *           differences and, once it has read them, deletes entries of `dead` and what belongs to them.
- * Sizes     THREADS entries of 120 bytes, as many pairs of 24; HOT_THREADS histograms of 512 bytes and DEAD_THREADS entries
+ * Sizes     THREADS entries of 120 bytes, twice PAIRS of 24; HOT_THREADS histograms of 512 bytes and DEAD_THREADS entries
  *           of 136. Updates that failed are counted in `lost`.
  * Cost      tests/bench/probe_cost.py measures it: 600 ns of CPU at most for a context switch and its wake-up. A read of the
  *           task costs as much as a map look-up, so threads are keyed by the task itself and their ids read once.
@@ -60,8 +60,8 @@ struct pair_sum {
   u64 ns, times;
   u32 other_pid, pad;
 };
-BPF_HASH(preempts, struct pair, struct pair_sum, THREADS);
-BPF_HASH(wakeups, struct pair, struct pair_sum, THREADS);
+BPF_HASH(preempts, struct pair, struct pair_sum, PAIRS);
+BPF_HASH(wakeups, struct pair, struct pair_sum, PAIRS);
 BPF_HASH(hot, u32, u8, HOT_PROCESSES);
 
 /* Who had the CPU lately: slice i lasts from its start to that of the next. */
@@ -205,7 +205,10 @@ static __always_inline void switch_out(u64 prev, struct slice *next, u32 cpu, u3
   thread->cpu = cpu;
   thread->slice = slice;
 #ifndef ID_OFF
-  thread->pid = bpf_get_current_pid_tgid() >> 32;
+  if (!thread->pid) { /* now it is known whose thread it is: look again whether that is hot */
+    thread->pid = bpf_get_current_pid_tgid() >> 32;
+    thread->generation = ~0;
+  }
 #endif
   if (state == DEAD)
     bury(key, thread);

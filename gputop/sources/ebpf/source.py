@@ -22,8 +22,9 @@ from gputop.sources.ebpf.loaded import Answer
 from gputop.sources.ebpf.loaded import LoadedProbes
 
 PROBES = os.path.join(os.path.dirname(os.path.abspath(gputop.__file__)), "probes")
-SIZES = {"THREADS": 32768, "HOT_THREADS": 4096, "DEAD_THREADS": 8192, "HOT_PROCESSES": 4096, "CALLS": 1024, "INFLIGHT": 16384}
-"""Entries of the maps, by the macros of probes/*.c."""
+SIZES = {"PAIRS": 16384, "HOT_THREADS": 4096, "DEAD_THREADS": 8192, "HOT_PROCESSES": 4096, "CALLS": 512, "INFLIGHT": 4096}
+"""Entries of the maps, by the macros of probes/*.c: some 10 MB of kernel memory with the least number of threads."""
+LEAST_THREADS, MOST_THREADS = 16384, 131072
 
 
 class EbpfSource:
@@ -33,7 +34,7 @@ class EbpfSource:
 
     def __init__(self, settings: Settings, sizes: dict[str, int] | None = None) -> None:
         self._settings = settings
-        self._sizes = {**SIZES, **(sizes or {})}
+        self._sizes = {"THREADS": room_for_threads(settings.root), **SIZES, **(sizes or {})}
         self._helper: Helper | None = None
         self._probes: LoadedProbes | None = None
         self._state = self._told = SourceState(self.name, "partial", "the probes are being loaded")
@@ -118,3 +119,10 @@ class EbpfSource:
             path, why = next(iter(attacher.failures.items()))
             return SourceState(self.name, "partial", f"no CUDA calls of {path}: {why}", attacher.remedy(why), detail)
         return SourceState(self.name, "ok", detail=detail)
+
+
+def room_for_threads(root: str) -> int:
+    """A power of two, at least twice as many as there are threads now (/proc/loadavg)."""
+    running = access.read_text(root, "proc/loadavg").partition("/")[2].split()
+    wanted = 2 * int(running[0]) if running else 0
+    return min(max(LEAST_THREADS, 1 << wanted.bit_length()), MOST_THREADS)

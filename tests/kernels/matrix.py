@@ -1,0 +1,123 @@
+"""The probes on the kernels and bccs of several distributions: `make kernels` (QEMU, no KVM; some minutes, a gigabyte of cache).
+
+Each row is a distribution's own kernel, Python and bcc in a machine that lives in memory: debootstrap makes the tree once, it is
+packed with our files as an initramfs and booted. Needs root and: apt install qemu-system-x86 debootstrap cpio
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.bench.figures import table
+from tests.stubs.build import build
+
+ROOT = Path(__file__).parents[2]
+CACHE = Path(os.environ.get("GPUTOP_KERNELS", "/var/tmp/gputop-kernels"))
+DEBIAN, UBUNTU = "http://deb.debian.org/debian", "http://archive.ubuntu.com/ubuntu"
+SUITES = {
+    "jammy": (UBUNTU, "linux-image-generic", "main,universe"),
+    "bookworm": (DEBIAN, "linux-image-amd64", "main"),
+    "trixie": (DEBIAN, "linux-image-amd64", "main"),
+}
+"""Ubuntu 22.04 (5.15, bcc 0.18), Debian 12 (6.1, bcc 0.26), Debian 13 (6.12, bcc 0.31)."""
+SHARED = ("btf.py", "libcuda.py", "loader.py", "maps.py", "uprobe.py")
+_LEFT_OUT = (
+    "boot", "usr/lib/modules", "lib/modules", "usr/lib/firmware", "usr/share/doc", "usr/share/man", "usr/share/locale", "var/cache",
+    "var/lib/apt", "dev", "proc", "sys",
+)  # fmt: skip
+_INIT = """#!/bin/sh
+mount -t proc proc /proc; mount -t sysfs sysfs /sys; mount -t devtmpfs dev /dev; mount -t tracefs tracefs /sys/kernel/tracing
+mount -t debugfs debugfs /sys/kernel/debug
+/usr/bin/python3 /probe/guest.py
+echo o > /proc/sysrq-trigger; sleep 60
+"""
+BOOT_S = 900
+
+
+def tree(suite: str) -> Path:
+    """The distribution's files, from the cache or from its mirror."""
+    folder, (mirror, kernel, components) = CACHE / suite, SUITES[suite]
+    if not (folder / "complete").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        keys = [] if mirror == DEBIAN or Path("/usr/share/keyrings/ubuntu-archive-keyring.gpg").exists() else ["--no-check-gpg"]
+        wanted = f"--include=python3-bpfcc,{kernel}", f"--components={components}"
+        subprocess.run(["debootstrap", "--variant=minbase", *keys, *wanted, suite, str(folder), mirror], check=True, stdout=sys.stderr)
+        (folder / "complete").touch()
+    return folder
+
+
+def pack(suite: str, work: Path) -> tuple[Path, Path]:
+    """(kernel, initramfs)."""
+    source, overlay, image = tree(suite), work / "overlay", work / "initramfs.cpio"
+    probe = overlay / "probe"
+    shutil.copytree(ROOT / "probes", probe / "probes")
+    for name in SHARED:
+        shutil.copy(ROOT / "gputop" / "sources" / "ebpf" / name, probe)
+    shutil.copy(ROOT / "tests" / "kernels" / "guest.py", probe)
+    shutil.copy(build(ROOT / "tests" / "probes" / "libcuda.c", "libcuda.so.1"), probe)
+    (overlay / "init").write_text(_INIT)
+    (overlay / "init").chmod(0o755)
+    for folder in ("dev", "proc", "sys"):
+        (overlay / folder).mkdir()
+    prune = " -o ".join(f"-path ./{path}" for path in _LEFT_OUT)
+    subprocess.run(f"find . \\( {prune} \\) -prune -o -print | cpio -o -H newc --quiet > {image}", shell=True, cwd=source, check=True)
+    subprocess.run(f"find . | cpio -o -H newc --quiet >> {image}", shell=True, cwd=overlay, check=True)
+    return max((source / "boot").glob("vmlinuz-*")), image
+
+
+def boot(kernel: Path, image: Path, plain: bool) -> dict[str, object]:
+    """What the guest said of itself."""
+    words = "console=ttyS0 rdinit=/init quiet panic=-1" + (" gputop.plain" if plain else "")
+    command = ["qemu-system-x86_64", "-accel", "tcg", "-cpu", "max", "-smp", "2", "-m", "2500", "-nographic", "-no-reboot"]
+    command += ["-kernel", str(kernel), "-initrd", str(image), "-append", words]
+    try:
+        output = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=BOOT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"nothing within {BOOT_S} s"}
+    for line in output.stdout.splitlines():
+        if "RESULT {" in line:
+            result: dict[str, object] = json.loads(line[line.index("{") :])
+            return result
+    return {"error": "it said nothing: " + " / ".join(output.stdout.splitlines()[-5:])}
+
+
+def verdict(result: dict[str, object]) -> str:
+    """OK, or what is wrong."""
+    if "error" in result:
+        return str(result["error"])
+    wrong = []
+    if abs(int(str(result["vol_missed"]))) > 3:
+        wrong.append(f"{result['vol_missed']} switches missed")
+    if not 0.97 * int(str(result["rounds"])) <= int(str(result["wakeups"])) <= int(str(result["rounds"])) + 3:
+        wrong.append(f"{result['wakeups']} of {result['rounds']} wake-ups")
+    if result["calls"] not in (20, -1):
+        wrong.append(f"{result['calls']} of 20 CUDA calls")
+    return "; ".join(wrong) or "OK"
+
+
+def main() -> int:
+    """The table; 1 where a row is not OK."""
+    rows = []
+    for suite in sys.argv[1:] or SUITES:
+        with tempfile.TemporaryDirectory(dir=CACHE if CACHE.exists() else None) as work:
+            kernel, image = pack(suite, Path(work))
+            for plain in (False, True):
+                result = boot(kernel, image, plain)
+                facts = [result.get(name, "?") for name in ("kernel", "bcc", "python", "tracepoints", "uprobes")]
+                rows.append([suite, *facts, verdict(result)])
+                print(result, file=sys.stderr)
+    print(table(["distribution", "kernel", "bcc", "Python", "tracepoints", "uprobes", "result"], rows))
+    return 0 if all(row[-1] == "OK" for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

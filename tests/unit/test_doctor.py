@@ -1,0 +1,97 @@
+"""The doctor's findings on made-up machines, and how they are told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gputop.commands import doctor
+from gputop.doctor import Check
+from gputop.doctor import host
+from gputop.doctor import probes
+from gputop.doctor import terminal
+from gputop.doctor import works
+from gputop.sources.ebpf.source import LEAST_THREADS
+from gputop.sources.ebpf.source import room_for_threads
+
+CHECKS = [
+    Check("nvml", "NVML", "ok", "driver 580", required=True),
+    Check("bcc", "bcc", "missing", "no \x1b[31mbcc", "apt install python3-bpfcc"),
+    Check("clock", "clock", "limited", "hpet", "boot with tsc=reliable"),
+]
+
+
+def put(root: Path, path: str, text: str) -> None:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_text(text)
+
+
+def found(checks: list[Check], name: str) -> Check:
+    return next(check for check in checks if check.id == name)
+
+
+def test_only_what_is_required_and_missing_stops_the_main_job() -> None:
+    assert works(CHECKS)
+    assert not works([Check("nvml", "NVML", "missing", "no driver", required=True)])
+
+
+def test_text_has_a_line_a_check_and_the_remedy_under_it() -> None:
+    lines = doctor.as_text(CHECKS, unicode=True).splitlines()
+    assert [line.split()[:3] for line in lines[:2]] == [["✓", "NVML", "OK"], ["✗", "bcc", "missing"]]
+    assert lines[2].strip() == "→ apt install python3-bpfcc"
+    assert "\x1b" not in "".join(lines)
+    assert doctor.as_text(CHECKS[:2], unicode=False).replace("\x1b", "").replace("·", "").isascii()
+
+
+def test_json_names_every_check_and_null_is_no_remedy() -> None:
+    said = json.loads(doctor.as_json(CHECKS, True))
+    assert (said["schema"], said["ok"]) == (1, True)
+    assert [(check["id"], check["state"], check["remedy"]) for check in said["checks"]] == [
+        ("nvml", "ok", None), ("bcc", "missing", "apt install python3-bpfcc"), ("clock", "limited", "boot with tsc=reliable"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("scope", "state"), [("0", "ok"), ("1", "limited"), ("3", "limited")])
+def test_yama(tmp_path: Path, scope: str, state: str) -> None:
+    put(tmp_path, "proc/self/status", "CapEff:\t0000000000000000\n")
+    put(tmp_path, "proc/sys/kernel/yama/ptrace_scope", scope)
+    check = found(host.checks(str(tmp_path)), "yama")
+    assert check.state == state
+    assert bool(check.remedy) == (scope == "1"), "3 cannot be undone before the next boot"
+
+
+def test_a_slow_clock_and_missing_pressure_are_said(tmp_path: Path) -> None:
+    put(tmp_path, "sys/devices/system/clocksource/clocksource0/current_clocksource", "acpi_pm\n")
+    put(tmp_path, "proc/self/schedstat", "0 0 0\n")
+    checks = host.checks(str(tmp_path))
+    assert found(checks, "clock").state == "limited"
+    assert found(checks, "pressure").remedy == "boot with psi=1"
+    assert found(checks, "schedstat").state == "missing"
+
+
+def test_without_btf_tracefs_is_needed(tmp_path: Path) -> None:
+    put(tmp_path, "proc/self/status", "CapEff:\t0000000000000000\n")
+    checks = probes.checks(str(tmp_path))
+    assert found(checks, "btf").state == "limited"
+    assert found(checks, "tracefs").remedy.startswith("mount -t tracefs")
+    assert found(checks, "capabilities").remedy == "gputop --sudo"
+    assert found(checks, "probes").state == "missing"
+
+
+@pytest.mark.parametrize(
+    ("term", "colorterm", "state"),
+    [("xterm-256color", "truecolor", "ok"), ("xterm-256color", "", "ok"), ("xterm", "", "limited"), ("dumb", "", "limited")],
+)
+def test_colours(monkeypatch: pytest.MonkeyPatch, term: str, colorterm: str, state: str) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("COLORTERM", colorterm)
+    assert terminal.checks()[0].state == state
+
+
+@pytest.mark.parametrize(("threads", "room"), [(200, LEAST_THREADS), (10_000, 32768), (10_000_000, 131072)])
+def test_maps_have_room_for_twice_the_threads(tmp_path: Path, threads: int, room: int) -> None:
+    put(tmp_path, "proc/loadavg", f"0.1 0.2 0.3 2/{threads} 4711\n")
+    assert room_for_threads(str(tmp_path)) == room
