@@ -31,6 +31,8 @@ FEED_EVERY_NS = 490_000_000
 
 MANY = 16
 """With more trainers and workers than this a verdict once a second must do."""
+OFF_BEAT_NS = 10_000_000
+"""Waking a little late is part of every beat: what is asked for in whole ticks is not left to some microseconds."""
 
 STATE_WORDS = (
     "", "running", "runnable", "disk", "memory", "throttled", "blocked", "ahead", "stopped",
@@ -115,7 +117,7 @@ class Session:
         self.marks.extend(frame.marks)
         self.lateness_ns.append(frame.late_ns)
         self.missed += frame.missed
-        if not self.snapshots or frame.t_ns - self.snapshots[-1].t_ns >= SECOND:
+        if not self.snapshots or frame.t_ns - self.snapshots[-1].t_ns >= SECOND - OFF_BEAT_NS:
             self.snapshots.append(self.board.snapshot())
         if frame.t_ns - self._fed_ns >= (FEED_EVERY_NS if len(self.engine.states) <= MANY else 2 * FEED_EVERY_NS):
             self._diagnose(frame.t_ns)
@@ -172,7 +174,7 @@ class Session:
         if t_ns is not None and t_ns < self.now_ns:
             newer = self.board_at(t_ns)
             return self.board_at(max(self.oldest_ns, t_ns - span_ns)), newer
-        older = next((b for b in reversed(self.snapshots) if self.now_ns - b.t_ns >= span_ns), None)
+        older = next((b for b in reversed(self.snapshots) if self.now_ns - b.t_ns >= span_ns - OFF_BEAT_NS), None)
         return older or (self.snapshots[0] if self.snapshots else self.board), self.board
 
     def roles_at(self, board: Board) -> dict[int, Role]:

@@ -87,6 +87,7 @@ def survey(path: str) -> Iterator[Found]:
         board = Board(header=recording.header)
         for frame in recording.frames():
             board.fold(frame)
+            engine.look(frame)
             if frame.t_ns - fed_ns < FEED_EVERY_NS:
                 continue
             engine.feed(board)

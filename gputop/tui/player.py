@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator
 
 from gputop.frame import Frame
@@ -19,6 +20,8 @@ from gputop.stream.file import FileStream
 from gputop.stream.playback import Playback
 
 TURN_S = 0.1
+MOST_WORK_S, LEAST_REST_S = 0.06, 0.03
+"""A turn is cut short rather than let keys and drawing wait for it."""
 REFRESH_S = 0.5
 """How often a file that still grows is asked for more."""
 LEAST_PAST_NS = 60_000_000_000
@@ -41,7 +44,8 @@ class Player:
         """Jumps done so far."""
         self._session = session
         self._file = file
-        self._wanted: int | None = playback.position_ns
+        self._wanted: deque[int] = deque([playback.position_ns], maxlen=1)
+        self._going = True
         self._steps = 0
         self._wake = threading.Event()
         self._closing = False
@@ -52,7 +56,7 @@ class Player:
     @property
     def is_seeking(self) -> bool:
         """Whether a jump is on its way."""
-        return self._wanted is not None
+        return self._going or bool(self._wanted)
 
     @property
     def problem(self) -> str:
@@ -61,7 +65,7 @@ class Player:
 
     def seek(self, t_ns: int) -> None:
         """Jump to a moment, or to the nearest end."""
-        self._wanted = min(max(t_ns, self.start_ns), self.end_ns)
+        self._wanted.append(min(max(t_ns, self.start_ns), self.end_ns))
         self._wake.set()
 
     def step(self) -> None:
@@ -74,11 +78,12 @@ class Player:
     def __iter__(self) -> Iterator[Header | Frame]:
         yield self._file.header
         while not self._closing:
-            if self._wanted is not None:
-                self._jump(self._wanted)
-            yield from self._turn()
-            if self._wanted is None:
-                self._wake.wait(TURN_S)
+            began_s = time.monotonic()
+            if self._wanted:
+                self._going = True
+                yield from self._go(self._wanted.pop())
+            yield from self._turn(began_s + MOST_WORK_S)
+            self._wake.wait(max(LEAST_REST_S, began_s + TURN_S - time.monotonic()))
             self._wake.clear()
 
     def ending(self) -> str:
@@ -90,14 +95,17 @@ class Player:
         self._closing = True
         self._wake.set()
 
-    def _turn(self) -> Iterator[Frame]:
-        """What has become due."""
+    def _turn(self, until_s: float) -> Iterator[Frame]:
+        """What has become due, as much of it as can be taken in until then."""
         playback = self.playback
         due = playback.due(time.monotonic_ns(), self.end_ns)
-        for frame in self._file.advance(due):
+        for frame in self._file.advance(due) if due > self._file.position_ns else ():
             yield frame
-            if self._closing or self._wanted is not None:
+            if self._is_interrupted:
                 return
+            if time.monotonic() > until_s:
+                playback.position_ns = due = frame.t_ns
+                break
         if self._steps or (playback.playing and due < self.end_ns and due - self._session.now_ns > GAP_NS):
             yield from self._next()
         if due >= self.end_ns:
@@ -125,20 +133,39 @@ class Player:
             if self.playback.loop:
                 self.seek(self.start_ns)
 
-    def _jump(self, t_ns: int) -> None:
-        """Stand at ``t_ns`` with what lies before it, unless another jump is wanted meanwhile."""
+    def _go(self, t_ns: int) -> Iterator[Frame]:
+        """Stand at ``t_ns`` with what lies before it, unless another jump is wanted meanwhile.
+
+        A little ahead the frames between are run through; anywhere else a session of its own is prepared.
+        """
+        position_ns = self._file.position_ns
+        whole = self.jumps and self._session.oldest_ns <= max(self.start_ns, position_ns - self.past_ns)
+        if whole and 0 <= t_ns - position_ns <= self.past_ns:
+            for frame in self._file.advance(t_ns):
+                yield frame
+                if self._is_interrupted:
+                    return
+        elif not self._prepare(t_ns):
+            return
+        self.playback.jump(t_ns)
+        self.jumps += 1
+        self._going = False
+
+    def _prepare(self, t_ns: int) -> bool:
+        """Take over a session that stands at ``t_ns``; whether that came to an end."""
         fresh = Session()
         fresh.ingest(self._file.header)
         for frame in self._file.recording.frames(self._key_before(t_ns - self.past_ns), t_ns + 1):
             fresh.ingest(frame)
-            if self._closing or self._wanted != t_ns:
-                return
+            if self._is_interrupted:
+                return False
         self._file.position_ns = t_ns
-        self.playback.jump(t_ns)
         self._session.become(fresh)
-        self.jumps += 1
-        if self._wanted == t_ns:
-            self._wanted = None
+        return True
+
+    @property
+    def _is_interrupted(self) -> bool:
+        return self._closing or bool(self._wanted)
 
     def _key_before(self, t_ns: int) -> int:
         """Where to begin to read so that the board is whole at ``t_ns``."""
