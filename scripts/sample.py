@@ -1,0 +1,100 @@
+"""Make gputop/data/sample.gputop: `gputop demo` recorded for 52 s, with only the demo's own processes and neutral names in it.
+
+    .venv/bin/python scripts/sample.py [OUT]
+
+What is measured stays as it was measured. Left out: processes that are not the demo's. Renamed: host, user and paths.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from gputop.demo.production import staged
+from gputop.frame import Frame
+from gputop.frame import Header
+from gputop.frame import ProcInfo
+from gputop.recording.reader import Recording
+from gputop.recording.writer import Writer
+
+SCENARIO, SECONDS = "cpu-contention", 52
+_ROOT = str(Path(__file__).resolve().parent.parent)
+_PATHS = {f"{_ROOT}/gputop/demo/": "/home/ada/", _ROOT: "/home/ada", sys.base_prefix: "/usr", tempfile.gettempdir(): "/tmp"}
+
+
+def record(path: str) -> None:
+    """Record the demo to ``path``."""
+    with staged(SCENARIO, SECONDS + 5) as environment:
+        command = [sys.executable, "-m", "gputop", "record", "-o", path, "--duration", str(SECONDS)]
+        subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+
+
+def family(frames: list[Frame]) -> set[int]:
+    """This process's descendants over the whole recording, except the recorder's."""
+    parents = {info.pid: info.ppid for frame in frames for info in frame.infos}
+    found, more = {os.getpid()}, {os.getpid()}
+    while more:
+        more = {pid for pid, parent in parents.items() if parent in more} - found
+        found |= more
+    return found
+
+
+def stripped(frame: Frame, kept: set[int]) -> Frame:
+    """The frame without strangers."""
+    probes = frame.probes
+    if probes is not None:
+        known = {thread.tid for thread in probes.threads if thread.pid in kept} | kept | {0}
+        probes = msgspec.structs.replace(
+            probes,
+            threads=[thread for thread in probes.threads if thread.pid in kept],
+            preempts=[one for one in probes.preempts if one.victim_tid in known and one.culprit_pid in kept | {0}],
+            wakeups=[one for one in probes.wakeups if one.wakee_tid in known and one.waker_pid in kept | {0}],
+            calls=[call for call in probes.calls if call.pid in kept],
+        )
+    host = frame.host
+    if host is not None:
+        host = msgspec.structs.replace(host, disks=[], nets=[], cgroups=None)
+    return msgspec.structs.replace(
+        frame, probes=probes, host=host, procs=[proc for proc in frame.procs if proc.pid in kept],
+        infos=[_neutral(info) for info in frame.infos if info.pid in kept], gone=[pid for pid in frame.gone if pid in kept],
+    )  # fmt: skip
+
+
+def renamed(frame: Frame) -> Frame:
+    """The frame with neutral paths, in stacks and states too."""
+    data = msgspec.json.encode(frame)
+    for path, neutral in _PATHS.items():
+        data = data.replace(path.encode(), neutral.encode())
+    return msgspec.json.decode(data, type=Frame)
+
+
+def _neutral(info: ProcInfo) -> ProcInfo:
+    cmdline = [re.sub(r".*/bin/python[\d.]*$", "python", arg) for arg in info.cmdline]
+    return msgspec.structs.replace(info, uid=1000, user="ada", cmdline=cmdline, exe="/usr/bin/python3", cgroup="/")
+
+
+def main(out: str) -> None:
+    """Record, clean, write."""
+    with tempfile.TemporaryDirectory(prefix="gputop-") as folder:
+        raw = os.path.join(folder, "raw.gputop")
+        record(raw)
+        with Recording(raw) as recording:
+            frames = list(recording.frames())
+            header: Header = recording.header
+    kept = family(frames) - {os.getpid()}
+    Path(out).unlink(missing_ok=True)
+    writer = Writer(out, msgspec.structs.replace(header, host="demo", kernel=header.kernel.partition("-")[0], boot_id="", pid_namespace=0))
+    for frame in frames:
+        writer.add(renamed(stripped(frame, kept)))
+    writer.close()
+    os.chmod(out, 0o644)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else os.path.join(_ROOT, "gputop", "data", "sample.gputop"))
