@@ -38,6 +38,7 @@ class Engine:
         self._incidents = Incidents()
         self._pending: dict[int, deque[tuple[int, float, float]]] = {}
         """Per trainer (t_ns, GPU seconds, lost ones), not booked yet."""
+        self._shares: dict[int, dict[str, float]] = {}
         self._unix_offset_ns = 0
 
     @property
@@ -77,10 +78,20 @@ class Engine:
         chain.set_pools(job, facts.t_ns)
         standing = judge_job(job, facts)
         due = self._due(job, facts.t_ns, seconds)
-        if due is not None and not standing.warming_up:
+        if standing.warming_up:
+            self._pending.pop(job.trainer.pid, None)
+        elif due is not None:
             self.ledger.add(*due, standing.shares)
+            self._shares[job.trainer.pid] = standing.shares
             standing.lost_s = due[1]
         return standing
+
+    def _settled(self) -> Ledger:
+        """The ledger with what is not booked yet, by the latest shares."""
+        ledger = Ledger(self.ledger.gpu_total_s, self.ledger.gpu_lost_s, dict(self.ledger.by_cause))
+        for pid, pending in self._pending.items():
+            ledger.add(sum(row[1] for row in pending), sum(row[2] for row in pending), self._shares.get(pid, {}))
+        return ledger
 
     def _due(self, job: JobFacts, t_ns: int, seconds: float) -> tuple[float, float] | None:
         """GPU seconds, in all and lost, that may be booked now: those in the middle of the window, which tells best of them."""
@@ -99,7 +110,7 @@ class Engine:
 
     def explain(self) -> dict[str, object]:
         """What was found over the whole stream, in the shape of DESIGN.md §6; ready for JSON."""
-        return report.explanation(self.verdict, self.ledger, self.incidents, self._unix_offset_ns)
+        return report.explanation(self.verdict, self._settled(), self.incidents, self._unix_offset_ns)
 
 
 def _on_gpus(standing: list[Standing]) -> list[Standing]:
