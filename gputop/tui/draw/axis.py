@@ -6,6 +6,7 @@ worker that starved, whichever part of the screen they are drawn in.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from time import localtime
@@ -69,6 +70,17 @@ def _ruler(cell_ns: int, columns: int, end_unix_s: float | None, label: str) -> 
     last = "now" if end_unix_s is None else _clock(end_unix_s)
     _write(cells, columns - len(last) - 2, f" {last} ")
     return [(label, "dim"), ("".join(cells), "dim")]
+
+
+def with_signs(ruler: list[Span], signs: Iterable[tuple[int | None, str, str]]) -> list[Span]:
+    """The ruler with signs on it: (column, glyph, meaning); those outside are left out, the later one wins a column."""
+    (label, style), (text, meaning) = ruler
+    out: list[Span] = [(label, style)]
+    at = 0
+    for column, (glyph, sign) in sorted({c: (glyph, sign) for c, glyph, sign in signs if c is not None}.items()):
+        out += [(text[at:column], meaning), (glyph, sign)]
+        at = column + 1
+    return [*out, (text[at:], meaning)]
 
 
 def _write(cells: list[str], column: int, text: str) -> None:

@@ -35,8 +35,8 @@ class Bar:
 
     def column(self, t_ns: int, columns: int) -> int:
         """The column of a moment."""
-        share = (t_ns - self.start_ns) / max(1, self.end_ns - self.start_ns)
-        return min(columns - 1, max(0, int(share * columns)))
+        column = (t_ns - self.start_ns) * columns // max(1, self.end_ns - self.start_ns)
+        return min(columns - 1, max(0, column))
 
     def time_at(self, x: int, width: int) -> int | None:
         """The moment under a screen column, None beside the bar."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from typing import cast
 
@@ -237,7 +238,7 @@ class Dashboard(Screen[None]):
         cursor = columns.column_of(view.cursor_ns) if view.cursor_ns is not None else None
         end = self._axis_end_s()
         label = f" {columns.columns * columns.cell_ns / 1e9:.0f} s  {columns.cell_ns / 1e9:g} s a column"
-        ruler = axis.axis_line(columns, end, fit(label, view.label_width))
+        ruler = axis.with_signs(axis.axis_line(columns, end, fit(label, view.label_width)), self._signs(columns))
         shown = chosen.fitting(found, self._heights.lanes - 1)
         at = view.at_ns or session.now_ns
         return [ruler, *(self._drawer.line(lane, session.history, columns, view.label_width, at, cursor) for lane in shown)]
@@ -245,6 +246,13 @@ class Dashboard(Screen[None]):
     def _axis_end_s(self) -> float | None:
         """The clock at the right end of the axis, None where that is now."""
         return None if self.view.end_ns is None else self.session.unix_s(self.view.end_ns)
+
+    def _signs(self, columns: axis.Axis) -> Iterator[tuple[int | None, str, str]]:
+        """Markers of the job, and where incidents began."""
+        for mark in self.session.marks:
+            yield columns.column_of(mark.t_ns), "◆", "accent"
+        for incident in self.session.engine.incidents:
+            yield columns.column_of(incident.start_ns), "▼", "incident"
 
     def _procs(self) -> list[Line]:
         session, view = self.session, self.view

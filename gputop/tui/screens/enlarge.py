@@ -9,6 +9,7 @@ from textual.binding import Binding
 from textual.widgets import Static
 
 from gputop.fields import SECOND
+from gputop.series import probes
 from gputop.text import clean
 from gputop.tui import navigate
 from gputop.tui.draw import Line
@@ -26,12 +27,14 @@ class EnlargeScreen(Box):
     BINDINGS = [
         Binding("right,l,tab", "lane(1)", "next lane"),
         Binding("left,h", "lane(-1)", "previous lane"),
+        Binding("d", "distribution", "distribution"),
         Binding("z", "dismiss", "close", show=False),
     ]
 
     def __init__(self, index: int = 0) -> None:
         super().__init__()
         self.index = index
+        self.distribution = False
 
     def refresh_text(self) -> None:
         """Plot again; plotext has one global figure, so this stays in the screen's own thread."""
@@ -39,8 +42,9 @@ class EnlargeScreen(Box):
             lanes = chosen.lanes(self.gputop.session, self.gputop.view)
             lane = lanes[self.index % len(lanes)]
             points = self._points(lane)
-        self.query_one("#title", Static).update(Text(f"{lane.title}   ←→ other lanes, Esc closes", style="bold"))
-        self.put(self._picture(lane, points))
+            waits = self._waits(lane) if self.distribution else {}
+        self.query_one("#title", Static).update(Text(f"{lane.title}   ←→ other lanes, d distribution, Esc closes", style="bold"))
+        self.put(self._bars(lane, points, waits) if self.distribution else self._picture(lane, points))
 
     def lines(self) -> Sequence[Line]:
         """Unused: the picture is plotext's."""
@@ -50,6 +54,31 @@ class EnlargeScreen(Box):
         """Another lane."""
         self.index += step
         self.refresh_text()
+
+    def action_distribution(self) -> None:
+        """Over time, or how often which value."""
+        self.distribution = not self.distribution
+        self.refresh_text()
+
+    def _waits(self, lane: Lane) -> dict[int, int]:
+        """The probes' histogram of what ended in the time shown; empty for lanes that have none."""
+        session, view = self.gputop.session, self.gputop.view
+        axis = navigate.axis_of(view, session)
+        newer = session.board_at(view.end_ns)
+        older = session.board_at(max(session.oldest_ns, axis.first * axis.cell_ns))
+        return probes.histogram(lane.key[0], older, newer, frozenset(session.roles_at(newer)))
+
+    def _bars(self, lane: Lane, points: list[tuple[float, float]], waits: dict[int, int]) -> Text:
+        """How often: of every single wait where the probes counted them, else of the readings."""
+        if not points and not waits:
+            return Text(clean(lane.absent) or "nothing measured in this time")
+        bars = wait_bars(waits) if waits else value_bars([value for _, value in points])
+        room = self.text_width - 28
+        most = max(count for _, count in bars)
+        text = Text("every wait that ended in this time\n" if waits else "readings in this time\n")
+        for label, count in bars:
+            text.append(f"{label:>14} {count:>9} {'█' * round(room * count / most)}\n")
+        return text.append(f"{sum(count for _, count in bars)} in all, {lane.field.unit}")
 
     def _points(self, lane: Lane) -> list[tuple[float, float]]:
         """(seconds before the right end, value) of every fresh reading shown."""
@@ -65,6 +94,24 @@ class EnlargeScreen(Box):
         width, height = self.text_width - 2, self.text_height - 3
         text = Text.from_ansi(plot(lane, points, width, height), no_wrap=True)
         return text.append(f"\n{summary(lane, [value for _, value in points])}")
+
+
+def wait_bars(waits: dict[int, int]) -> list[tuple[str, int]]:
+    """(range, count) by powers of two of the probes' buckets, in ms."""
+    octaves: dict[int, int] = {}
+    for bucket, count in waits.items():
+        octaves[bucket // 4] = octaves.get(bucket // 4, 0) + count
+    return [(f"< {2 ** (octave + 1) / 1e6:.3g} ms", octaves.get(octave, 0)) for octave in range(min(octaves), max(octaves) + 1)]
+
+
+def value_bars(values: list[float], bins: int = 12) -> list[tuple[str, int]]:
+    """(range, count) of readings in equal steps from the smallest to the largest."""
+    low, high = min(values), max(values)
+    step = (high - low) / bins or 1.0
+    counts = [0] * bins
+    for value in values:
+        counts[min(bins - 1, int((value - low) / step))] += 1
+    return [(f"< {low + (i + 1) * step:.4g}", count) for i, count in enumerate(counts)]
 
 
 def plot(lane: Lane, points: list[tuple[float, float]], width: int, height: int) -> str:

@@ -10,6 +10,7 @@ from gputop.errors import UserError
 from gputop.tui import navigate
 from gputop.tui.screens.confirm import ConfirmScreen
 from gputop.tui.screens.confirm import send_signal
+from gputop.tui.screens.contention import ContentionScreen
 from gputop.tui.screens.details import DetailsScreen
 from gputop.tui.screens.enlarge import EnlargeScreen
 from gputop.tui.screens.help import HelpScreen
@@ -49,6 +50,7 @@ class MainScreen(TableActions):
         Binding("escape", "clear", "clear selection and filter", id="clear", group=_TABLE),
         Binding("s", "stacks", "stacks of what is stalled, or of the selected process", id="stacks", group=_LOOK),
         Binding("e", "explain", "why: the evidence and what to do", id="explain", group=_LOOK),
+        Binding("w", "contention", "who took CPU from whom", id="contention", group=_LOOK),
         Binding("enter", "details", "one process", id="details", group=_LOOK),
         Binding("z", "enlarge", "a lane with axes and percentiles", id="enlarge", group=_LOOK),
         Binding("g", "gpu(1)", "next GPU", id="gpu", group=_LOOK),
@@ -101,6 +103,10 @@ class MainScreen(TableActions):
 
         selected = self.view.selected
         self.app.push_screen(StacksScreen(None if selected is None else family(selected, self.session.engine.roles)))
+
+    def action_contention(self) -> None:
+        """Who took CPU from whom."""
+        self.app.push_screen(ContentionScreen())
 
     def action_details(self) -> None:
         """One process."""

@@ -1,0 +1,128 @@
+"""`w`: who took CPU from whom, and who ended the trainers' waits; from the sched probe's pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from textual.binding import Binding
+
+from gputop.board import Board
+from gputop.fields import SECOND
+from gputop.roles import Role
+from gputop.roles import program_name
+from gputop.text import clean
+from gputop.text import fit
+from gputop.tui.draw import Line
+from gputop.tui.screens.box import Box
+
+SPAN_NS = 10 * SECOND
+MOST_ROWS = 18
+WHO = 30
+
+
+@dataclass(slots=True)
+class Pair:
+    """What passed between two processes over the span."""
+
+    one: int
+    other: int
+    ns: int
+    times: int
+
+
+class ContentionScreen(Box):
+    """The last ten seconds before the moment looked at."""
+
+    TITLE = "who took CPU from whom, and who ended whose wait   (last 10 s; Esc closes)"
+    BINDINGS = [Binding("w", "dismiss", "close", show=False)]
+
+    def lines(self) -> Sequence[Line]:
+        """Two tables, or why there is none."""
+        session, at = self.gputop.session, self.gputop.view.at_ns
+        newer = session.board_at(at)
+        older = session.board_at(max(session.oldest_ns, newer.t_ns - SPAN_NS))
+        state = newer.sources.get("ebpf")
+        if newer.probes is None:
+            reason = state.reason if state and state.reason else "no reading yet"
+            remedy = f" ({state.remedy})" if state and state.remedy else ""
+            return [[("needs the eBPF probes: ", ""), (f"{reason}{remedy}", "warn")]]
+        roles = session.roles_at(newer)
+        span_s = max(1e-9, (newer.t_ns - older.t_ns) / SECOND)
+        return [*_taken(older, newer, roles, span_s), [], *_ended(older, newer, roles, span_s)]
+
+
+def _taken(older: Board, newer: Board, roles: dict[int, Role], span_s: float) -> list[Line]:
+    pairs = preemption_pairs(older, newer)
+    out: list[Line] = [_head("was runnable", "while this ran on its CPU", "cores")]
+    for pair in pairs[:MOST_ROWS]:
+        style = "starving" if _is_ours(pair.one, roles) and not _is_ours(pair.other, roles) else ""
+        seconds = pair.ns / SECOND
+        names = _who(pair.one, newer, roles) + _who(pair.other, newer, roles)
+        out.append([(names, style), (f"{seconds / span_s:>7.2f}{seconds:>9.2f}{pair.times:>8}", style)])
+    return out if pairs else [*out, [("  nobody had to wait behind anybody", "dim")]]
+
+
+def _ended(older: Board, newer: Board, roles: dict[int, Role], span_s: float) -> list[Line]:
+    trainers = frozenset(pid for pid, role in roles.items() if role.kind == "trainer")
+    pairs = wakeup_pairs(older, newer, trainers)
+    out: list[Line] = [_head("slept", "until woken by", "% time")]
+    for pair in pairs[:MOST_ROWS]:
+        seconds = pair.ns / SECOND
+        names = _who(pair.one, newer, roles) + _who(pair.other, newer, roles)
+        out.append([(names, ""), (f"{100 * seconds / span_s:>7.0f}{seconds:>9.2f}{pair.times:>8}", "")])
+    return out if pairs else [*out, [("  no trainer was woken by anybody", "dim")]]
+
+
+def _head(one: str, other: str, share: str) -> Line:
+    return [(f"{fit(one, WHO)}{fit(other, WHO)}{share:>7}{'seconds':>9}{'times':>8}", "head")]
+
+
+def preemption_pairs(older: Board, newer: Board) -> list[Pair]:
+    """(victim, culprit) by process, the dearest first."""
+    found = (
+        (pid_of(now.victim_tid, newer), now.culprit_pid, now.ns - (was.ns if was else 0), now.times - (was.times if was else 0))
+        for key, now in newer.preempts.items()
+        for was in [older.preempts.get(key)]
+    )
+    return _summed(found)
+
+
+def wakeup_pairs(older: Board, newer: Board, sleepers: frozenset[int]) -> list[Pair]:
+    """(sleeper's main thread, waker) by process, for ``sleepers`` only, the longest waits first."""
+    found = (
+        (now.wakee_tid, now.waker_pid, now.wait_ns - (was.wait_ns if was else 0), now.times - (was.times if was else 0))
+        for key, now in newer.wakeups.items()
+        if now.wakee_tid in sleepers
+        for was in [older.wakeups.get(key)]
+    )
+    return _summed(found)
+
+
+def _summed(found: Iterable[tuple[int, int, int, int]]) -> list[Pair]:
+    pairs: dict[tuple[int, int], Pair] = {}
+    for one, other, ns, times in found:
+        if ns > 0:
+            pair = pairs.setdefault((one, other), Pair(one, other, 0, 0))
+            pair.ns += ns
+            pair.times += times
+    return sorted(pairs.values(), key=lambda pair: -pair.ns)
+
+
+def pid_of(tid: int, board: Board) -> int:
+    """The process of a thread, the thread itself where that is not known."""
+    thread = board.threads.get(tid)
+    return thread.pid if thread is not None else tid
+
+
+def _is_ours(pid: int, roles: dict[int, Role]) -> bool:
+    return pid in roles
+
+
+def _who(pid: int, board: Board, roles: dict[int, Role]) -> str:
+    if pid == 0:
+        return fit("an interrupt, the kernel", WHO)
+    role, info = roles.get(pid), board.infos.get(pid)
+    name = role.label if role and role.label else program_name(info) if info else "has ended"
+    return fit(f"{pid} {clean(name)}", WHO)

@@ -1,0 +1,89 @@
+"""What the probes add to the screen: who took CPU from whom, distributions of single waits."""
+
+from __future__ import annotations
+
+from gputop.frame import Frame
+from gputop.frame import Preempt
+from gputop.frame import Probes
+from gputop.frame import SchedThread
+from gputop.frame import Wakeup
+from gputop.histogram import bucket_of
+from gputop.series.probes import histogram
+from gputop.session import Session
+from gputop.tui.screens.contention import preemption_pairs
+from gputop.tui.screens.contention import wakeup_pairs
+from gputop.tui.screens.enlarge import value_bars
+from gputop.tui.screens.enlarge import wait_bars
+from tests.tui import scene
+from tests.tui.conftest import MakeApp
+
+VICTIM = scene.WORKERS[0]
+MS = 1_000_000
+
+
+def probed(ticks: int = 60) -> Session:
+    """The scene, with the hog taking 60 ms of every 100 from the first worker, which wakes the trainer ten times a second."""
+    session = Session()
+    for item in scene.frames(ticks):
+        if isinstance(item, Frame):
+            n = item.seq
+            item.probes = Probes(
+                item.t_ns,
+                threads=[SchedThread(VICTIM, VICTIM, n * 30 * MS, n * 60 * MS, n * 60 * MS, 0, 0, n, n, 60 * MS, {bucket_of(60 * MS): n})],
+                preempts=[Preempt(VICTIM, scene.HOG, scene.HOG, n * 60 * MS, n)],
+                wakeups=[Wakeup(scene.TRAINER, VICTIM, VICTIM, n, n * 80 * MS)],
+            )
+        session.ingest(item)
+    return session
+
+
+def test_pairs_are_what_happened_between_two_boards() -> None:
+    session = probed()
+    older, newer = session.board_at(session.now_ns - 2_000_000_000), session.board
+    (taken,) = preemption_pairs(older, newer)
+    assert (taken.one, taken.other, taken.ns, taken.times) == (VICTIM, scene.HOG, 20 * 60 * MS, 20)
+    (woken,) = wakeup_pairs(older, newer, frozenset({scene.TRAINER}))
+    assert (woken.one, woken.other, woken.times) == (scene.TRAINER, VICTIM, 20)
+    assert wakeup_pairs(older, newer, frozenset()) == []
+
+
+def test_distribution_counts_every_wait_of_the_time_shown() -> None:
+    session = probed()
+    older, newer = session.board_at(session.now_ns - 2_000_000_000), session.board
+    waits = histogram("runq.p99_ms", older, newer, frozenset({VICTIM}))
+    assert waits == {bucket_of(60 * MS): 20}
+    assert sum(count for _, count in wait_bars(waits)) == 20
+    assert histogram("runq.p99_ms", older, newer, frozenset()) == {}
+    assert histogram("gpu.util_pct", older, newer, frozenset({VICTIM})) == {}
+
+
+def test_value_bars_hold_every_reading() -> None:
+    assert sum(count for _, count in value_bars([1.0, 2.0, 2.0, 9.0])) == 4
+    assert sum(count for _, count in value_bars([5.0, 5.0])) == 2
+
+
+async def test_the_table_names_victim_and_culprit(make_app: MakeApp) -> None:
+    app = make_app(probed())
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("w")
+        await pilot.pause()
+        text = str(app.screen.query_one("#text").visual)
+        assert f"{VICTIM} worker 0" in text
+        assert str(scene.HOG) in text
+        assert "0.60" in text
+
+
+async def test_without_probes_the_table_says_what_they_need(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("w")
+        await pilot.pause()
+        assert "needs CAP_BPF" in str(app.screen.query_one("#text").visual)
+
+
+async def test_a_lane_can_be_seen_as_a_distribution(make_app: MakeApp) -> None:
+    app = make_app(probed())
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("z", "d")
+        await pilot.pause()
+        assert "readings in this time" in str(app.screen.query_one("#text").visual)
