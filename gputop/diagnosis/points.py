@@ -18,8 +18,8 @@ from gputop.roles import pin_thread
 
 WINDOW_NS = 2_500_000_000
 """Long enough to tell shares apart by samples, short enough that a verdict stands 3 s after its cause began."""
-MIN_FEEDS = 6
-"""A recording fed once a second keeps more time in the window instead of fewer samples."""
+MIN_FEEDS, MIN_LOOKED = 6, 3
+"""A recording fed once a second keeps more time in the window instead of fewer samples; less where frames between are looked at."""
 REFAULTS_PER_S = 200.0
 """Dropped pages read again, from which a full cgroup is thrashing (4 KiB each: about a megabyte a second)."""
 YOUNG_PERIODS = 50
@@ -44,6 +44,8 @@ class Points:
 
     def __init__(self) -> None:
         self._points: deque[_Point] = deque()
+        self.looked = False
+        """Frames between feeds are seen too."""
 
     def __len__(self) -> int:
         return len(self._points)
@@ -62,7 +64,8 @@ class Points:
             if wakee in tids:
                 wakes[wakee, wake.waker_pid] = wakes.get((wakee, wake.waker_pid), 0) + wake.wait_ns
         self._points.append(_Point(board.t_ns, dict(board.calls), wakes, board.cgroups))
-        while len(self._points) > MIN_FEEDS and self._points[1].t_ns <= board.t_ns - WINDOW_NS:
+        least = MIN_LOOKED if self.looked else MIN_FEEDS
+        while len(self._points) > least and self._points[1].t_ns <= board.t_ns - WINDOW_NS:
             self._points.popleft()
 
     def calls(self, pid: int) -> CallFacts | None:

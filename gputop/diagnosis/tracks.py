@@ -132,7 +132,8 @@ class GpuTrack:
     """One GPU: utilization weighted by time, and the standing values of the rest."""
 
     __slots__ = (
-        "between", "board", "busy_since_ns", "idle_since_ns", "last_ns", "moved", "readings", "rhythm", "stretches", "worked_before",
+        "between", "board", "busy_since_ns", "idle_since_ns", "last_ns", "moved", "noted_ns", "readings", "rhythm", "stretches",
+        "worked_before",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -140,7 +141,7 @@ class GpuTrack:
         """(until t_ns, utilization, SM activity, power, throttle mask)"""
         self.between: list[float] = []
         self.rhythm = Rhythm()
-        self.last_ns = 0
+        self.last_ns = self.noted_ns = 0
         self.idle_since_ns: int | None = None
         self.busy_since_ns: int | None = None
         self.stretches: deque[tuple[int, int]] = deque()
@@ -154,6 +155,7 @@ class GpuTrack:
         """A reading between two pushes: its utilization counts in the mean, its power in the rhythm."""
         if gpu.util_pct is not None:
             self.between.append(gpu.util_pct)
+            self._note_idle(gpu.util_pct, gpu.t_ns)
         value = gpu.power_w if gpu.power_w is not None and gpu.power_instant is not False else gpu.util_pct
         if value is not None:
             self.rhythm.push(gpu.t_ns, value)
@@ -164,6 +166,8 @@ class GpuTrack:
         util, sm_active = _fresh(gpu, "util_pct", t_ns), _fresh(gpu, "sm_active_pct", t_ns)
         if util is not None and self.between:
             util = sum(self.between) / len(self.between)
+        elif util is not None:
+            self._note_idle(util, t_ns)
         self.between.clear()
         if util is None:
             util = sm_active
@@ -172,23 +176,23 @@ class GpuTrack:
             power = _fresh(gpu, "power_w", t_ns)
             activity = None if sm_active is None else sm_active / 100
             self.readings.append((t_ns, util / 100, activity, power, mask if isinstance(mask, int) else 0))
-            self._note_idle(util, t_ns)
         self._push_moved(gpu, oldest_ns)
         while len(self.readings) > 1 and self.readings[1][0] <= oldest_ns:
             self.readings.popleft()
         self.last_ns = t_ns
 
     def _note_idle(self, util: float, t_ns: int) -> None:
+        began_ns, self.noted_ns = self.noted_ns or t_ns, t_ns
         if util >= 2:
             if self.idle_since_ns is not None or self.busy_since_ns is None:
-                self.busy_since_ns = self.last_ns or t_ns
+                self.busy_since_ns = began_ns
             self.idle_since_ns = None
             self.worked_before = True
             return
         if self.idle_since_ns is None:
-            self.idle_since_ns = self.last_ns or t_ns
-            if self.busy_since_ns is not None and self.idle_since_ns - self.busy_since_ns >= STEADY_NS:
-                self.stretches.append((self.idle_since_ns, t_ns))
+            self.idle_since_ns = began_ns
+            if self.busy_since_ns is not None and began_ns - self.busy_since_ns >= STEADY_NS:
+                self.stretches.append((began_ns, t_ns))
         elif self.stretches and self.stretches[-1][0] == self.idle_since_ns:
             self.stretches[-1] = (self.idle_since_ns, t_ns)
 

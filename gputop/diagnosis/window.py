@@ -73,6 +73,7 @@ class Window:
 
     def look(self, frame: Frame) -> None:
         """What the processes of the window wait for in a frame between two pushes."""
+        self._points.looked = True
         for sample in frame.procs:
             track = self._procs.get(sample.pid)
             if track is not None:
