@@ -60,14 +60,15 @@ def axis_line(axis: Axis, end_unix_s: float | None, label: str) -> list[Span]:
 def _ruler(cell_ns: int, columns: int, end_unix_s: float | None, label: str) -> list[Span]:
     total_s = columns * cell_ns / SECOND
     cells = ["─"] * columns
+    last = "now" if end_unix_s is None else _clock(end_unix_s)
     step = _step(total_s)
     back = step
     while back < total_s:
         text = _clock(end_unix_s - back) if end_unix_s is not None else f"−{_length(back)}"
         column = columns - 1 - round(back * SECOND / cell_ns)
-        _write(cells, column - len(text) // 2, f" {text} ")
+        if column + len(text) // 2 + 2 < columns - len(last) - 2:
+            _write(cells, column - len(text) // 2, f" {text} ")
         back += step
-    last = "now" if end_unix_s is None else _clock(end_unix_s)
     _write(cells, columns - len(last) - 2, f" {last} ")
     return [(label, "dim"), ("".join(cells), "dim")]
 

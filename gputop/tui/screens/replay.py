@@ -111,7 +111,8 @@ class ReplayScreen(MainScreen):
         )  # fmt: skip
 
     def _axis_end_s(self) -> float | None:
-        return self.session.unix_s(self.view.end(self.session))
+        """In whole seconds, so that the ruler stands still between them."""
+        return float(int(self.session.unix_s(self.view.end(self.session))))
 
     def _mode(self) -> Span:
         """Playing or not, how fast, and how far."""
