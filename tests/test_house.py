@@ -17,7 +17,7 @@ from gputop import __version__
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "gputop").rglob("*.py"))
 MAX_LINES = 450
-LONGER = {"gputop/frame.py": 560}
+LONGER: dict[str, int] = {}
 """The vocabulary stands in one place."""
 
 

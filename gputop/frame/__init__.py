@@ -1,0 +1,43 @@
+"""The vocabulary: what one beat of the collector saw.
+
+A frame holds *raw cumulative counters* and gauges, each as its source gave it; rates, roles, states and verdicts are
+derived on read. A frame holds only what was read in that tick: a reading that is absent from it still stands (see
+`gputop.board`), except that a *key* frame holds everything, so that a reader may begin there.
+
+Rules for growth, so that old recordings open for ever:
+* structs marked ``array_like`` grow at their end, and every new field has a default;
+* the other structs are maps: fields may be added anywhere, with a default; none is renamed or given another meaning.
+
+Structs are immutable and point at nothing that points back, so the garbage collector need not know them (``gc=False``): at
+ten frames a second it would otherwise cost as much as reading them.
+
+All times named ``t_ns`` are CLOCK_MONOTONIC nanoseconds. ``None`` is "not measured"; where that lasts, the reason stands
+in ``missing`` or in the source's state.
+"""
+
+from gputop.frame.beat import Frame as Frame
+from gputop.frame.gpu import Gpu as Gpu
+from gputop.frame.gpu import GpuProc as GpuProc
+from gputop.frame.gpu import MigInstance as MigInstance
+from gputop.frame.machine import CgroupSample as CgroupSample
+from gputop.frame.machine import CpuSample as CpuSample
+from gputop.frame.machine import DiskSample as DiskSample
+from gputop.frame.machine import Host as Host
+from gputop.frame.machine import NetSample as NetSample
+from gputop.frame.machine import Psi as Psi
+from gputop.frame.probes import CudaCall as CudaCall
+from gputop.frame.probes import Preempt as Preempt
+from gputop.frame.probes import Probes as Probes
+from gputop.frame.probes import SchedThread as SchedThread
+from gputop.frame.probes import Wakeup as Wakeup
+from gputop.frame.process import ProcInfo as ProcInfo
+from gputop.frame.process import ProcSample as ProcSample
+from gputop.frame.process import Stack as Stack
+from gputop.frame.process import ThreadInfo as ThreadInfo
+from gputop.frame.process import ThreadSample as ThreadSample
+from gputop.frame.stream import FORMAT_MAJOR as FORMAT_MAJOR
+from gputop.frame.stream import FORMAT_MINOR as FORMAT_MINOR
+from gputop.frame.stream import Header as Header
+from gputop.frame.stream import Mark as Mark
+from gputop.frame.stream import SelfCost as SelfCost
+from gputop.frame.stream import SourceState as SourceState

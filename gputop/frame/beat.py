@@ -1,0 +1,40 @@
+"""One beat."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gputop.frame.gpu import Gpu
+from gputop.frame.machine import Host
+from gputop.frame.probes import Probes
+from gputop.frame.process import ProcInfo
+from gputop.frame.process import ProcSample
+from gputop.frame.process import Stack
+from gputop.frame.stream import Mark
+from gputop.frame.stream import SelfCost
+from gputop.frame.stream import SourceState
+
+
+class Frame(msgspec.Struct, omit_defaults=True):
+    """One beat: what was read between its deadline and its sending."""
+
+    seq: int
+    t_ns: int
+    """When reading began."""
+    late_ns: int = 0
+    """How much later than the beat's deadline that was."""
+    missed: int = 0
+    """Beats that were skipped since the previous frame."""
+    key: bool = False
+    gpus: list[Gpu] = []
+    procs: list[ProcSample] = []
+    infos: list[ProcInfo] = []
+    gone: list[int] = []
+    """Pids that ended (or were reused) since the previous frame."""
+    host: Host | None = None
+    probes: Probes | None = None
+    sources: list[SourceState] = []
+    """States that changed; in a key frame all of them."""
+    stacks: list[Stack] = []
+    marks: list[Mark] = []
+    cost: SelfCost | None = None

@@ -1,0 +1,116 @@
+"""GPUs as NVML gives them."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class GpuProc(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One process on one GPU (NVML's process lists; utilization from nvmlDeviceGetProcessUtilization)."""
+
+    pid: int
+    kind: str = "C"
+    """``C`` compute, ``G`` graphics, ``C+G`` both."""
+    mem_bytes: int | None = None
+    sm_pct: float | None = None
+    mem_pct: float | None = None
+    enc_pct: float | None = None
+    dec_pct: float | None = None
+    gpu_instance: int | None = None
+    """MIG GPU instance, None outside MIG."""
+
+
+class MigInstance(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """One MIG device (nvmlDeviceGetMigDeviceHandleByIndex)."""
+
+    index: int
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+    uuid: str = ""
+    profile: str = ""
+    mem_used_bytes: int | None = None
+    mem_total_bytes: int | None = None
+    sm_count: int | None = None
+    sm_active_pct: float | None = None
+
+
+class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What was read of one GPU at ``t_ns``. Several may stand in one frame, one per tier of cost.
+
+    ``None`` means "not read in this sample". ``missing`` says, per field, why there is no value from now on;
+    `gputop.board` then drops the value it had.
+    """
+
+    index: int
+    t_ns: int
+    # identity, in key frames and when it changes
+    name: str | None = None
+    uuid: str | None = None
+    pci_bus_id: str | None = None
+    architecture: str | None = None
+    # every tick
+    util_pct: float | None = None
+    util_t_ns: int | None = None
+    """When the driver took ``util_pct`` (nvmlDeviceGetSamples); None where it does not say."""
+    mem_util_pct: float | None = None
+    mem_used_bytes: int | None = None
+    mem_total_bytes: int | None = None
+    mem_reserved_bytes: int | None = None
+    power_w: float | None = None
+    power_instant: bool | None = None
+    """True: NVML_FI_DEV_POWER_INSTANT; False: nvmlDeviceGetPowerUsage, on most GPUs since Ampere a 1 s average."""
+    energy_mj: int | None = None
+    """Cumulative millijoules since the driver loaded (nvmlDeviceGetTotalEnergyConsumption)."""
+    sm_clock_mhz: int | None = None
+    mem_clock_mhz: int | None = None
+    throttle_mask: int | None = None
+    """nvmlDeviceGetCurrentClocksEventReasons, raw bits; `gputop.fields.throttle_words` names them."""
+    # Hopper and later: GPM, over the interval since the previous sample
+    sm_active_pct: float | None = None
+    sm_occupancy_pct: float | None = None
+    tensor_active_pct: float | None = None
+    dram_active_pct: float | None = None
+    # about once a second
+    temp_c: float | None = None
+    mem_temp_c: float | None = None
+    power_limit_w: float | None = None
+    power_limit_default_w: float | None = None
+    power_limit_max_w: float | None = None
+    sm_clock_max_mhz: int | None = None
+    mem_clock_max_mhz: int | None = None
+    pstate: int | None = None
+    fan_pct: float | None = None
+    pcie_tx_bytes: int | None = None
+    """Cumulative (field 197); where it is not supported the rate below is read instead."""
+    pcie_rx_bytes: int | None = None
+    pcie_tx_bytes_per_s: float | None = None
+    """nvmlDeviceGetPcieThroughput, which counts for 20 ms."""
+    pcie_rx_bytes_per_s: float | None = None
+    pcie_gen: int | None = None
+    pcie_gen_max: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    nvlink_tx_bytes: int | None = None
+    """Cumulative, summed over links."""
+    nvlink_rx_bytes: int | None = None
+    nvlink_links: int | None = None
+    enc_pct: float | None = None
+    dec_pct: float | None = None
+    ecc_corrected: int | None = None
+    ecc_uncorrected: int | None = None
+    retired_pages: int | None = None
+    remapped_rows: int | None = None
+    xid: int | None = None
+    """The latest Xid error's number since the collector began; None while there was none."""
+    compute_mode: str | None = None
+    mig_mode: bool | None = None
+    mig: list[MigInstance] | None = None
+    procs: list[GpuProc] | None = None
+    lost: bool | None = None
+    """True while NVML says the GPU is lost."""
+    # own cost
+    nvml_ns: int | None = None
+    """Cumulative wall time spent in NVML calls for this GPU."""
+    nvml_calls: int | None = None
+    missing: dict[str, str] = {}
+    """Field name -> why it has no value."""

@@ -1,0 +1,99 @@
+"""What the eBPF probes counted."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class SchedThread(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One thread as the sched probe counts it: cumulative ns and times, what is still going on counted up to the frame's moment.
+
+    ``oncpu_ns`` and ``runnable_ns`` are the scheduler's own sums since the thread was born (as in schedstat); everything else
+    counts from when the probe first saw the thread. Threads of hot processes come in every frame in which they changed,
+    others once a second.
+    """
+
+    tid: int
+    pid: int
+    oncpu_ns: int
+    runnable_ns: int
+    """Waiting for a CPU, after a wake-up or a preemption."""
+    preempted_ns: int
+    """The part of runnable_ns that began with a preemption."""
+    sleeping_ns: int
+    uninterruptible_ns: int
+    vol: int
+    invol: int
+    max_run_delay_ns: int
+    """Longest single wait for a CPU since the previous frame, exact; one still going on counts with its length so far."""
+    hist: dict[int, int] = {}
+    """Bucket (`gputop.histogram`) -> number of waits for a CPU that ended, cumulative; threads of hot processes only."""
+    start_ns: int = 0
+    """CLOCK_MONOTONIC when it was born, or first seen where that was before the probe: another value is another thread."""
+    state: str = ""
+    """``running``, ``runnable``, ``sleeping``, ``uninterruptible`` or ``dead``."""
+    comm: str = ""
+    """Its name when it died; empty before (see /proc)."""
+
+
+class Preempt(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """``culprit`` ran on the CPU that ``victim``, a thread of a hot process, was preempted on and still wanted (cumulative).
+
+    Culprit 0 is nobody: the CPU was idle, as when a cgroup quota throttles the victim.
+    """
+
+    victim_tid: int
+    culprit_tid: int
+    culprit_pid: int
+    ns: int
+    times: int
+    """Slices the culprit ran meanwhile."""
+
+
+class Wakeup(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """``waker`` ended a sleep of ``wakee``, a thread of a hot process (cumulative). Waker 0 is an interrupt: a timer or a device."""
+
+    wakee_tid: int
+    waker_tid: int
+    waker_pid: int
+    times: int
+    wait_ns: int
+    """How long the sleeps it ended had lasted."""
+
+
+class CudaCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One CUDA entry point of one process (uprobes; cumulative)."""
+
+    pid: int
+    call: str
+    count: int
+    total_ns: int
+    max_ns: int
+    """Longest since the previous frame."""
+    hist: dict[int, int] = {}
+    """Bucket (`gputop.histogram`) -> calls, cumulative."""
+    bytes: int | None = None
+    """Sum of the byte counts asked for, None for calls that have none among their arguments."""
+    sums: dict[int, int] = {}
+    """Bucket -> ns of the calls in it, cumulative: gives quantiles as the mean of their bucket."""
+    inflight_ns: int = 0
+    """How long the longest call that has not returned yet has lasted, 0 if there is none."""
+
+
+class Probes(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What the eBPF maps held at ``t_ns``; threads and pairs that did not change since the last frame are left out."""
+
+    t_ns: int
+    threads: list[SchedThread] = []
+    preempts: list[Preempt] = []
+    wakeups: list[Wakeup] = []
+    calls: list[CudaCall] = []
+    gone: list[int] = []
+    """tids whose entries were pruned."""
+    map_used: dict[str, int] = {}
+    map_size: dict[str, int] = {}
+    lost: dict[str, int] = {}
+    """Map name -> updates that failed (full map), cumulative."""
+    drain_ns: int = 0
+    run_ns: int | None = None
+    """CPU the probes' programs took, cumulative, where the kernel counts it."""

@@ -1,0 +1,129 @@
+"""Processes and threads as /proc gives them, and their stacks."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ThreadInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A thread's identity (/proc/PID/task/TID/comm)."""
+
+    tid: int
+    comm: str
+
+
+class ProcInfo(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """A process's identity: sent when it is new, when it changes, and in key frames."""
+
+    pid: int
+    start_ticks: int
+    """/proc/PID/stat field 22; with the pid it names a process for ever."""
+    ppid: int = 0
+    uid: int | None = None
+    user: str = ""
+    comm: str = ""
+    cmdline: list[str] = []
+    """/proc/PID/cmdline, cut to a bounded length; empty for kernel threads."""
+    exe: str = ""
+    ns_pid: int | None = None
+    """Its pid in its own namespace where that differs (NSpid of /proc/PID/status)."""
+    cgroup: str = ""
+    """Path in the unified hierarchy, or in v1's cpu controller."""
+    cpus_allowed: str = ""
+    """Cpus_allowed_list of /proc/PID/status, such as ``0-3,8``."""
+    env: dict[str, str] = {}
+    """Only the variables of `gputop.environment.ENV_OF_INTEREST`, where environ is readable."""
+    uses_cuda: bool | None = None
+    """Maps libcuda or holds /dev/nvidia*; None where that cannot be read."""
+    libs: list[str] = []
+    """Loader and framework libraries it maps, such as ``torch``, ``jax``, ``tensorflow``, ``dali``."""
+    threads: list[ThreadInfo] = []
+    """Names of its threads, for trainers and their workers only."""
+    wait_unreadable: str = ""
+    """Why syscall and wchan of this process cannot be read, empty where they can."""
+
+
+class ThreadSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One thread, read each tick for trainers and their workers (/proc/PID/task/TID/{schedstat,stat,status})."""
+
+    tid: int
+    oncpu_ns: int
+    """schedstat field 1, cumulative."""
+    run_delay_ns: int
+    """schedstat field 2, cumulative: runnable and not running. Counts cgroup throttling too."""
+    timeslices: int
+    """schedstat field 3."""
+    state: str | None = None
+    vol: int | None = None
+    invol: int | None = None
+
+
+class ProcSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One process at ``t_ns``. Counters are cumulative since it started.
+
+    ``utime_ns``, ``stime_ns``, faults and ``rss_bytes`` are the whole process's (/proc/PID/stat); ``oncpu_ns``,
+    ``run_delay_ns``, ``timeslices``, ``vol`` and ``invol`` its main thread's (schedstat, status), as the kernel gives them.
+    """
+
+    pid: int
+    start_ticks: int
+    t_ns: int
+    state: str
+    """R, S, D, T, t, Z, X, I, of the main thread."""
+    utime_ns: int
+    stime_ns: int
+    rss_bytes: int
+    num_threads: int
+    oncpu_ns: int | None = None
+    run_delay_ns: int | None = None
+    timeslices: int | None = None
+    vol: int | None = None
+    invol: int | None = None
+    minflt: int | None = None
+    majflt: int | None = None
+    blkio_delay_ns: int | None = None
+    """stat field 42, None where it is garbage or delay accounting is off."""
+    read_bytes: int | None = None
+    """/proc/PID/io: bytes fetched from storage."""
+    write_bytes: int | None = None
+    processor: int | None = None
+    """CPU it last ran on."""
+    syscall: int | None = None
+    """Number of the system call the main thread sleeps in, -1 while running, None where not readable."""
+    syscall_arg: int | None = None
+    """The argument that tells waits apart: poll's timeout in ms, otherwise the first argument (often a descriptor)."""
+    wchan: str | None = None
+    swapin_delay_ns: int | None = None
+    threads: list[ThreadSample] = []
+    """Its threads, main thread included, for trainers and their workers only."""
+    kernel_stack: str | None = None
+    rchar_bytes: int | None = None
+    """/proc/PID/io rchar: bytes asked for by read calls, pipes and sockets and the page cache included."""
+
+
+class Stack(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """One thread's stack, taken at ``t_ns``; frames innermost first."""
+
+    pid: int
+    tid: int
+    t_ns: int
+    python: list[str] = []
+    kernel: list[str] = []
+    syscall: str = ""
+    wchan: str = ""
+    wait: str = ""
+    """What it waits for, in words."""
+    error: str = ""
+    """Why it could not be read, empty otherwise."""
+    incident: str = ""
+    thread: str = ""
+    """The thread's name: Python's own, otherwise the kernel's comm."""
+    state: str = ""
+    """R, S, D, T, t, Z of the thread when it was taken."""
+    gil: bool = False
+    """It held the GIL."""
+    missing: dict[str, str] = {}
+    """Part (``kernel``, ``syscall``, ``native``) -> why it is not there although the rest is; ``moment`` -> why they may not belong
+    together."""
+    source: dict[str, str] = {}
+    """``file:line`` -> that line's text, for frames of the user's own code that could be read."""
