@@ -1,6 +1,6 @@
 # Every target sets up what it needs by itself (scripts/setup); nothing has to be installed beforehand but Python, git and make.
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench accuracy wheel kernels
+.PHONY: help run test check bench accuracy wheel wheel-check kernels screenshots
 
 VENV ?= .venv
 export VENV
@@ -38,6 +38,13 @@ accuracy: ## A confusion table of the diagnosis over labelled real workloads, wi
 wheel: ## Build wheel and sdist into dist/
 	@scripts/setup test
 	$(PYTHON_BIN) -m build --outdir dist
+
+wheel-check: wheel ## Install the wheel into clean environments of every Python 3.10 to 3.14 here, and try it
+	scripts/wheel-check dist
+
+screenshots: ## Write screenshots/*.svg from the recording that comes with gputop
+	@scripts/setup test
+	$(PYTHON_BIN) scripts/screenshots.py
 
 kernels: ## The probes on the kernels and bccs of several distributions (QEMU; minutes, a gigabyte; ARGS="bookworm")
 	@scripts/setup test

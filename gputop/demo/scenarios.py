@@ -56,7 +56,7 @@ def _feed(rank: Rank, loader: Loader, step_ms: float) -> None:
 
 def _contended(rank: Rank) -> None:
     """Workers that just keep up while the CPUs are theirs: a bit over half of all CPU time goes into the batches."""
-    workers = min(8, max(4, cpus()))
+    workers = min(8, max(2, cpus()))
     step_ms = 50.0
     _feed(rank, Loader(partial(_decode, 0.55 * step_ms * min(workers, cpus())), workers), step_ms)
 
