@@ -89,8 +89,8 @@ class LaneDrawer:
         value = history.at(lane.key, at_ns, max(2 * lane.field.refresh_ns, 3 * SECOND // 2))
         number = "–" if value != value else short(value, lane.field.digits)
         unit = lane.field.unit
-        room = width - 12
-        return [(fit(lane.title, room), ""), (f" {number:>6} ", level(lane.field, value) or "title"), (fit(unit, 4), "dim")]
+        room = width - 13
+        return [(fit(lane.title, room), ""), (f" {number:>6} ", level(lane.field, value) or "title"), (fit(unit, 5), "dim")]
 
     def _cells(self, lane: Lane, history: History, axis: Axis) -> list[Span]:
         scale = self._scale(lane, history, axis)
