@@ -18,6 +18,8 @@ RESTART_S = (0.5, 1.0, 2.0, 5.0)
 """Pauses before a collector that died is started again; the last one repeats."""
 STEADY_S = 30.0
 """A collector that ran this long starts the pauses anew."""
+TOLD_S = 5.0
+"""How long a stop stays on screen, though frames come again: shorter, nobody could read it."""
 
 
 class Stream(Protocol):
@@ -35,7 +37,8 @@ class Feed:
 
     def __init__(self, session: Session, start: Callable[[], Stream] | None, first: Stream, on_first: Callable[[], None]) -> None:
         self.trouble = ""
-        """What is wrong with the stream now, empty while frames come."""
+        """What is, or a moment ago was, wrong with the stream; otherwise empty."""
+        self._stopped = 0.0
         self.restarts = 0
         self.ended = False
         """True once no more will come."""
@@ -73,6 +76,7 @@ class Feed:
             failures = 0 if time.monotonic() - began > STEADY_S else failures
             pause = RESTART_S[min(failures, len(RESTART_S) - 1)]
             failures += 1
+            self._stopped = time.monotonic()
             self.trouble = f"the collector stopped ({why}); starting it again"
             self._closing.wait(pause)
             self.restarts += 1
@@ -97,7 +101,8 @@ class Feed:
         self._session.ingest(item)
         self.recorder.take(item)
         if isinstance(item, Frame):
-            self.trouble = ""
+            if self.trouble and time.monotonic() - self._stopped > TOLD_S:
+                self.trouble = ""
             first, self._on_first = self._on_first, None
             if first is not None:
                 first()
