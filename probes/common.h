@@ -29,8 +29,8 @@ static __always_inline void count_lost(int which) {
 /* Four buckets to the octave from 640 ns (bucket 0 holds what is shorter) to 32 minutes: gputop/histogram.py, less its FIRST. */
 #define BUCKETS 128
 
-static __always_inline u32 bucket_of(u64 ns) {
-  u32 octave = 0, bucket;
+static __always_inline u64 bucket_of(u64 ns) {
+  u64 octave = 0, bucket;
   u64 rest = ns;
   if (ns < 640)
     return 0;
@@ -41,7 +41,10 @@ static __always_inline u32 bucket_of(u64 ns) {
   if (rest >> 2) { octave += 2; rest >>= 2; }
   if (rest >> 1) octave += 1;
   bucket = 4 * octave + ((ns >> (octave - 2)) & 3) - 36;
-  return (bucket < BUCKETS ? bucket : BUCKETS - 1) & (BUCKETS - 1);
+  if (bucket >= BUCKETS)
+    bucket = BUCKETS - 1;
+  asm volatile("" : "+r"(bucket)); /* or clang drops the mask, without which older verifiers see no bound */
+  return bucket & (BUCKETS - 1);
 }
 
 /* The longest duration of an epoch: its low 16 bits over 48 bits of ns. Even and odd epochs have a slot each, so that the one

@@ -81,7 +81,7 @@ int cuda_leave(struct pt_regs *ctx) {
   struct call *call;
   int zero = 0;
   struct settings *tick = settings.lookup(&zero);
-  u32 bucket;
+  u64 bucket;
   if (!entered || !tick || !RETURNED(ctx, entered->sp))
     return 0;
   ns = now - entered->start;

@@ -59,12 +59,18 @@ def import_bcc() -> Any:
     raise Failure(f"{sys.executable} has no bcc ({missing})", INSTALL_BCC)
 
 
+def import_beside(name: str) -> Any:
+    """A module that lies beside this file; its folder as a whole would hide the standard library's sched."""
+    spec: Any = importlib.util.spec_from_file_location(name, os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py"))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
 def read_layout(path: str) -> tuple[dict[str, int], str]:
     """Macros with the offsets of this kernel, or none (and why) where it has no BTF: then the plain tracepoints are used."""
-    spec: Any = importlib.util.spec_from_file_location("btf", os.path.join(os.path.dirname(os.path.abspath(__file__)), "btf.py"))
-    btf = importlib.util.module_from_spec(spec)
-    sys.modules["btf"] = btf
-    spec.loader.exec_module(btf)
+    btf = import_beside("btf")
     try:
         return btf.task_layout(path), ""
     except btf.BtfError as error:
@@ -94,7 +100,8 @@ def load_uprobes(bpf: Any) -> tuple[list[int], str]:
     """Descriptors of cuda.c's two programs, and how they are attached: ``multi`` (6.6 and later), ``perf`` before, or ""."""
     for expected, way in ((UPROBE_MULTI, "multi"), (0, "perf")):
         programs = [load_program(bpf.dump_func(name.encode()), expected) for name in ("cuda_enter", "cuda_leave")]
-        if min(programs) >= 0:
+        # Kernels before 6.6 load a program for uprobe_multi and only then know nothing of it.
+        if min(programs) >= 0 and (way == "perf" or import_beside("uprobe").takes_multi(programs[0])):
             return programs, way
     return [], ""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+import errno
 import json
 import os
 import platform
@@ -62,6 +63,15 @@ def attach(path: str, cookies: dict[int, int], enter: int, leave: int, way: str)
         for descriptor in links:
             os.close(descriptor)
         raise
+
+
+def takes_multi(program: int) -> bool:
+    """Whether the kernel knows uprobe_multi links: then it looks at the path, and / is no regular file."""
+    try:
+        _attach_multi("/", {0: 0}, program, False)
+    except OSError as error:
+        return error.errno == errno.EBADF
+    return False
 
 
 def _attach_multi(path: str, cookies: dict[int, int], program: int, returns: bool) -> list[int]:
