@@ -6,7 +6,7 @@ import ctypes
 
 SMS = 132
 _HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2
-_SPIN, _BLOCK = 1, 4
+_AUTO, _SPIN = 0, 1
 
 
 class Dim3(ctypes.Structure):
@@ -20,12 +20,12 @@ class CudaError(Exception):
 
 
 class Gpu:
-    """One visible device. ``spin`` makes every wait burn a CPU, as CUDA does by default while contexts are few."""
+    """One visible device. ``spin`` makes every wait burn a CPU, as CUDA does by default; else $GPUTOP_CUDA_SCHEDULE says how to wait."""
 
     def __init__(self, device: int = 0, spin: bool = False, memory_bytes: int = 2 << 30) -> None:
         self._cuda = ctypes.CDLL("libcudart.so.12")
         self._check(self._cuda.cudaSetDevice(device))
-        self._check(self._cuda.cudaSetDeviceFlags(_SPIN if spin else _BLOCK))
+        self._check(self._cuda.cudaSetDeviceFlags(_SPIN if spin else _AUTO))
         self._memory = self._allocate(memory_bytes)
         self._host = ctypes.create_string_buffer(8)
         self._pinned = ctypes.c_void_p()
