@@ -12,8 +12,8 @@ from gputop.errors import UserError
 from gputop.frame import Frame
 from gputop.frame import Header
 
-ONCE_TICKS = 3
-"""Two readings make a rate; the third catches what the driver's threads had not answered at the second."""
+ONCE_TICKS = 2
+"""Two readings make a rate."""
 
 
 def run_once(args: argparse.Namespace) -> int:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import pwd
+from typing import TYPE_CHECKING
 
 from gputop.errors import UserError
-from gputop.sources import Settings
+
+if TYPE_CHECKING:
+    from gputop.sources import Settings
 
 LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.02, 60.0
 
@@ -46,6 +49,8 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
 
 def sampling_settings(args: argparse.Namespace) -> Settings:
     """The settings that `add_sampling`'s flags ask for."""
+    from gputop.sources import Settings
+
     return Settings(interval_ns=round(args.interval * 1e9), gpus=args.gpu, ebpf=not args.no_ebpf, sudo=args.sudo)
 
 

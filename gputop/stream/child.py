@@ -7,10 +7,11 @@ import select
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from gputop.frame import Frame
-from gputop.frame import Header
-from gputop.recording.format import Decoder
+if TYPE_CHECKING:
+    from gputop.frame import Frame
+    from gputop.frame import Header
 
 CHUNK_BYTES = 1 << 18
 PIPE_BYTES = 1 << 20
@@ -22,12 +23,15 @@ class ChildStream:
 
     def __init__(self, argv: list[str]) -> None:
         self.argv = argv
-        self._decoder = Decoder()
         # A session of its own: Ctrl-C and Ctrl-Z on our terminal are not meant for it. It ends when its pipe closes.
         self._child = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, bufsize=0
         )
         _widen(self._fd)
+        # Imported only now: what this takes to load, the collector takes to start.
+        from gputop.recording.format import Decoder
+
+        self._decoder = Decoder()
 
     @property
     def _fd(self) -> int:
