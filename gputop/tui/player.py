@@ -26,6 +26,8 @@ REFRESH_S = 0.5
 """How often a file that still grows is asked for more."""
 LEAST_PAST_NS = 60_000_000_000
 """What is shown of the time before a jump, and what the diagnosis needs to have settled."""
+QUICK_PAST_NS = 10_000_000_000
+"""What is shown first, where many processes make the whole past a matter of seconds."""
 GAP_NS = 5_000_000_000
 """Silence in a recording that is longer than this is passed over."""
 
@@ -115,8 +117,8 @@ class Player:
         self._steps = max(0, self._steps - 1)
         frame = self._file.next()
         if frame is not None:
-            self.playback.jump(frame.t_ns)
             yield frame
+            self._arrive(frame.t_ns)
         if self._steps:
             self._wake.set()
 
@@ -136,7 +138,7 @@ class Player:
     def _go(self, t_ns: int) -> Iterator[Frame]:
         """Stand at ``t_ns`` with what lies before it, unless another jump is wanted meanwhile.
 
-        A little ahead the frames between are run through; anywhere else a session of its own is prepared.
+        A little ahead the frames between are run through; anywhere else sessions of their own are prepared, first a short one.
         """
         position_ns = self._file.position_ns
         whole = self.jumps and self._session.oldest_ns <= max(self.start_ns, position_ns - self.past_ns)
@@ -145,23 +147,29 @@ class Player:
                 yield frame
                 if self._is_interrupted:
                     return
-        elif not self._prepare(t_ns):
-            return
-        self.playback.jump(t_ns)
-        self.jumps += 1
+            self._arrive(t_ns)
+        else:
+            known = self.jumps and self._session.oldest_ns <= t_ns <= self._session.now_ns
+            if not (known or self._prepare(t_ns, QUICK_PAST_NS)) or not self._prepare(t_ns, self.past_ns):
+                return
         self._going = False
 
-    def _prepare(self, t_ns: int) -> bool:
+    def _prepare(self, t_ns: int, past_ns: int) -> bool:
         """Take over a session that stands at ``t_ns``; whether that came to an end."""
         fresh = Session()
         fresh.ingest(self._file.header)
-        for frame in self._file.recording.frames(self._key_before(t_ns - self.past_ns), t_ns + 1):
+        for frame in self._file.recording.frames(self._key_before(t_ns - past_ns), t_ns + 1):
             fresh.ingest(frame)
             if self._is_interrupted:
                 return False
         self._file.position_ns = t_ns
         self._session.become(fresh)
+        self._arrive(t_ns)
         return True
+
+    def _arrive(self, t_ns: int) -> None:
+        self.playback.jump(t_ns)
+        self.jumps += 1
 
     @property
     def _is_interrupted(self) -> bool:

@@ -97,7 +97,7 @@ async def stands(pilot: Pilot[int], app: ReplayApp, t_ns: int) -> None:
     def arrived() -> bool:
         screen = app.screen_stack[0]
         assert isinstance(screen, ReplayScreen)
-        drawn_since = screen._jumps == app.player.jumps and not app.player.is_seeking
+        drawn_since = screen._arrived[0] == app.player.jumps and not app.player.is_seeking
         return drawn_since and (app.view.at_ns or app.session.now_ns) == t_ns
 
     await until(pilot, arrived, f"at {t_ns}")

@@ -117,8 +117,9 @@ class Dashboard(Screen[None]):
         shown_ns = session.now_ns if view.end_ns is None else 0
         state = (shown_ns, self.gputop.feed.trouble, self._note[0] and time.monotonic() < self._note[1], *self._more_state())
         if state != self._drawn_state and not self.gputop.is_behind and self.is_current:
-            self._drawn_state = state
-            self._draw(everything=False)
+            numbers_drawn = self._draw(everything=False)
+            # What stands still from now on must be drawn once more when its numbers are due.
+            self._drawn_state = state if numbers_drawn else ()
 
     def _more_state(self) -> tuple[object, ...]:
         """What else is on screen and changes by itself."""
@@ -128,10 +129,13 @@ class Dashboard(Screen[None]):
         """Draw every part from what is known now."""
         self._draw(everything=True)
 
-    def _draw(self, everything: bool) -> None:
-        """Draw the parts that are due: the lanes grow all the time, the table's when a column ends, numbers at a reader's pace."""
+    def _draw(self, everything: bool) -> bool:
+        """Draw the parts that are due: the lanes grow all the time, the table's when a column ends, numbers at a reader's pace.
+
+        Whether numbers were among them.
+        """
         if self.view.width < 1 or not self.is_mounted:
-            return
+            return False
         with self.session.lock, self.app.batch_update():
             numbers = self._numbers_due(everything)
             if numbers:
@@ -145,6 +149,7 @@ class Dashboard(Screen[None]):
             sent = [self._show(part, self._found, painter) for part in due]
         if any(sent):
             self.gputop.send("".join(sent))
+        return bool(numbers)
 
     def _numbers_due(self, everything: bool) -> list[str]:
         now = time.monotonic()

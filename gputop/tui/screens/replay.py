@@ -60,7 +60,8 @@ class ReplayScreen(MainScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._jumps = 0
+        self._arrived = (0, False)
+        """Jumps and playing as last drawn."""
         self._cursor_then: int | None = None
         """Where the cursor goes once the jump on its way has arrived."""
 
@@ -83,16 +84,23 @@ class ReplayScreen(MainScreen):
     # drawing
 
     def draw_live(self) -> None:
-        """Also: a jump that has arrived, and whoever looks back holds the playing."""
-        if self.player.jumps != self._jumps:
-            self._jumps = self.player.jumps
-            cursor, self._cursor_then = self._cursor_then, None
-            if cursor is not None:
-                navigate.go_to(self.view, self.session, cursor)
+        """Also: a jump that has arrived, playing that has ended, and whoever looks back holds the playing."""
+        arrived = self.player.jumps, self.player.playback.playing
+        if arrived != self._arrived:
+            if arrived[0] != self._arrived[0]:
+                self._put_cursor()
+            self._arrived = arrived
             self.redraw()
         if self.view.end_ns is not None:
             self.player.playback.playing = False
         super().draw_live()
+
+    def _put_cursor(self) -> None:
+        """Where a jump was to put it, once its past is there."""
+        cursor_ns = self._cursor_then
+        if cursor_ns is not None and self.session.oldest_ns <= cursor_ns <= self.session.now_ns:
+            navigate.go_to(self.view, self.session, cursor_ns)
+            self._cursor_then = None
 
     def _more_state(self) -> tuple[object, ...]:
         survey, playback = self.replay.survey, self.player.playback
@@ -225,6 +233,7 @@ class ReplayScreen(MainScreen):
         """Play on from a moment, or while not playing look at it, with ``ahead_ns`` of what comes behind it."""
         if self.player.playback.playing:
             navigate.follow(self.view)
+            self._cursor_then = None
             self.player.seek(t_ns)
             self.redraw()
         else:
