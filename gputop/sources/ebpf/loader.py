@@ -28,7 +28,7 @@ TRACEPOINTS = ("sched_switch", "sched_waking", "sched_wakeup", "sched_wakeup_new
 TRACEFS = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
 INSTALL_BCC = "install bcc"  # the collector knows the distribution's command
 SYS_BPF = {"x86_64": 321, "aarch64": 280}
-BPF_PROG_LOAD, KPROBE, UPROBE_MULTI = 5, 2, 48
+BPF_PROG_LOAD, BPF_OBJ_GET_INFO, KPROBE, UPROBE_MULTI = 5, 15, 2, 48
 
 
 class Failure(Exception):
@@ -121,6 +121,15 @@ def load_program(code: bytes, expected: int) -> int:
     return result
 
 
+def map_shape(descriptor: int) -> list[int]:
+    """Key and value size and entries (bpf_map_info), which bcc 0.18's tables do not all say."""
+    info = (ctypes.c_uint32 * 32)()
+    attr = (ctypes.c_uint64 * 2)(descriptor | ctypes.sizeof(info) << 32, ctypes.addressof(info))
+    if ctypes.CDLL(None).syscall(SYS_BPF[platform.machine()], BPF_OBJ_GET_INFO, ctypes.byref(attr), ctypes.sizeof(attr)) < 0:
+        raise Failure("the kernel does not describe its maps")
+    return list(info[2:5])
+
+
 def load(request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
     """(the answer, the descriptors it speaks of)."""
     bcc = import_bcc()
@@ -131,9 +140,8 @@ def load(request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
     descriptors: list[int] = []
     maps: dict[str, list[int]] = {}
     for name in MAPS:
-        table = bpf[name]
-        maps[name] = [len(descriptors), ctypes.sizeof(table.Key), ctypes.sizeof(table.Leaf), table.max_entries]
-        descriptors.append(table.map_fd)
+        maps[name] = [len(descriptors), *map_shape(bpf[name].map_fd)]
+        descriptors.append(bpf[name].map_fd)
     programs, way = load_uprobes(bpf)
     links = list(bpf.raw_tracepoint_fds.values()) + list(bpf.tracepoint_fds.values())
     if len(links) < len(TRACEPOINTS):
