@@ -165,7 +165,7 @@ class Collector:
 
     def _open(self, name: str, module: str, cls: str, now: int) -> None:
         if name == "ebpf" and not self.settings.ebpf:
-            state = SourceState(name, "off", "--no-ebpf was given")
+            state = SourceState(name, "off", "not asked for: --no-ebpf, or too short a look")
         elif name == "nvml" and _is_simulated():
             state = SourceState(name, "off", "gputop demo simulates the GPU")
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gputop.board import Board
 from gputop.commands.options import sampling_settings
@@ -39,7 +40,7 @@ def _collected(args: argparse.Namespace, ticks: int) -> list[Header | Frame]:
     from gputop.collector import Collector
     from gputop.collector import make_header
 
-    settings = sampling_settings(args)
+    settings = replace(sampling_settings(args), everyone=True, ebpf=False)
     items: list[Header | Frame] = [make_header(settings)]
 
     class Keep:

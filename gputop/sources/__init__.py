@@ -34,6 +34,8 @@ class Settings:
     ebpf: bool = True
     sudo: bool = False
     """Run what needs root (the eBPF loader) through sudo, which must not have to ask: see `gputop.sources.ebpf.privilege`."""
+    everyone: bool = False
+    """Read every process in every tick: for a look of two ticks, where once a second would be never."""
 
 
 @dataclass(slots=True)

@@ -49,6 +49,7 @@ class ProcfsSource:
         root = settings.root.rstrip("/") + "/"
         self._proc = root + "proc/"
         self._per_second = max(1, round(1e9 / settings.interval_ns))
+        self._everyone = settings.everyone
         self._users = Users(root)
         self._users_seen = 0
         self._pool = Descriptors()
@@ -100,7 +101,7 @@ class ProcfsSource:
         self._told.clear()
         due = self._list(tick, frame)
         self._follow(beat, tick)
-        due.update(self._slots[tick.number % self._per_second])
+        due.update(self._processes if self._everyone else self._slots[tick.number % self._per_second])
         due.update(self._hot)
         read = [process for process in due.values() if self._read(process, tick, frame)]
         read += self._revive(tick, frame)
