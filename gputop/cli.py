@@ -13,6 +13,7 @@ import sys
 from typing import NoReturn
 
 from gputop import __version__
+from gputop import config
 from gputop.errors import UserError
 
 COMMANDS = {
@@ -30,6 +31,8 @@ COMMANDS = {
     "doctor": "what works here, what is missing, and the command that mends it",
     "collect": "write the stream of frames to standard output",
 }
+CONFIGURED = ("live", "demo", "replay", "record")
+"""Those that take their defaults from the user's file; the others are scripts' and do what they are told."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -72,6 +75,8 @@ def _run(arguments: list[str]) -> int:
     if name == "live":
         parser.add_argument("-V", "--version", action="version", version=f"gputop {__version__}")
     module.add_arguments(parser)
+    if name in CONFIGURED:
+        config.apply(parser, strict=name == "live")
     return int(module.run(parser.parse_args(rest)))
 
 

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 from typing import Any
 
+from gputop import config
 from gputop.commands.options import add_sampling
 from gputop.commands.options import ask_sudo
 from gputop.commands.options import calm_garbage_collection
@@ -58,6 +59,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
         return run_once(args)
     check_terminal("gputop --once, gputop --once --json, or gputop record")
     ask_sudo(args)
+    keys = config.key_map()
     from gputop.stream.child import ChildStream
 
     argv = stream_argv(args)
@@ -67,16 +69,25 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
     from gputop.session import Session
     from gputop.tui.app import GputopApp
     from gputop.tui.app import Look
+    from gputop.tui.draw.rows import SORTS
     from gputop.tui.view import View
 
     calm_garbage_collection()
-    view = View(pid=args.pid, user=args.user, ascii_only=args.ascii, readonly=args.readonly)
+    left = config.load_screen()
+    view = View(
+        pid=args.pid, user=args.user, ascii_only=args.ascii, readonly=args.readonly,
+        window_s=left.window_s, sort=left.sort if left.sort in SORTS else "natural", reverse=left.reverse, tree=left.tree, bystanders=left.bystanders,
+    )  # fmt: skip
     look = Look("gputop-light" if args.light else "gputop-dark", remote=args.host is not None, auto_stacks=not args.no_auto_stacks)
     app = GputopApp(Session(), view, lambda: ChildStream(argv), first, look)
+    app.set_keymap(keys)
+    if left.theme in app.available_themes and not args.light:
+        app.theme = left.theme
     try:
         app.run(mouse=look.mouse, auto_pilot=guide)
     finally:
         app.feed.close()
+    config.save_screen(config.Saved(view.window_s, view.sort, view.reverse, view.tree, view.bystanders, app.theme))
     return app.return_code or 0
 
 

@@ -24,8 +24,8 @@ def staged(name: str, seconds: float) -> Iterator[dict[str, str]]:
     fds = [layout.create(scenario.ranks), disk.make_file() if scenario.file else -1]
     try:
         stage = subprocess.Popen(
-            [sys.executable, "-m", "gputop.demo.stage", name, str(os.getpid()), *map(str, fds), str(seconds)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+            [sys.executable, "-m", "gputop.demo.stage", name, *map(str, fds), str(seconds)],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
             pass_fds=[fd for fd in fds if fd >= 0],
         )  # fmt: skip
         try:
@@ -39,9 +39,11 @@ def staged(name: str, seconds: float) -> Iterator[dict[str, str]]:
 
 
 def _end(stage: subprocess.Popen[bytes]) -> None:
-    stage.terminate()
+    """Let the stage clear itself; only one that hangs is killed, which its children do not survive either."""
+    assert stage.stdin is not None
+    stage.stdin.close()
     try:
-        stage.wait(5.0)
+        stage.wait(10.0)
     except subprocess.TimeoutExpired:
         stage.kill()
         stage.wait()

@@ -1,12 +1,13 @@
 """The stage: starts trainers and disturbances, lets things go wrong in turns, and ends everybody.
 
-Runs as ``python -m gputop.demo.stage SCENARIO PARENT GPU_FD FILE_FD SECONDS`` in a session of its own. It is told to end by SIGTERM, also
-by the kernel when its parent dies.
+Runs as ``python -m gputop.demo.stage SCENARIO GPU_FD FILE_FD SECONDS`` in a session of its own, until its standard input is closed:
+that happens however its parent ends, and needs no permission, which a parent that was root and is no more would lack for a signal.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -17,7 +18,6 @@ from types import FrameType
 
 from gputop.demo import quota
 from gputop.demo import signals
-from gputop.demo.processes import die_with_parent
 from gputop.demo.scenarios import HOGS
 from gputop.demo.scenarios import MOST_CPUS
 from gputop.demo.scenarios import SCENARIOS
@@ -79,9 +79,9 @@ class Stage:
 
     def _wait(self, until: float) -> None:
         while time.monotonic() < until:
-            if any(trainer.poll() is not None for trainer in self._trainers):
+            closed = select.select([sys.stdin], [], [], 0.1)[0]
+            if closed or any(trainer.poll() is not None for trainer in self._trainers):
                 raise _Over
-            time.sleep(0.1)
 
     def _train(self, rank: int) -> None:
         fds = [self._gpu_fd, self._signals_fd, self._file_fd]
@@ -118,10 +118,9 @@ def _on_signal(number: int, _frame: FrameType | None) -> None:
     raise _Over
 
 
-def main(name: str, parent: str, gpu_fd: str, file_fd: str, seconds: str) -> None:
+def main(name: str, gpu_fd: str, file_fd: str, seconds: str) -> None:
     """Play a scenario."""
     signal.signal(signal.SIGTERM, _on_signal)
-    die_with_parent(int(parent), signal.SIGTERM)
     if cpus() > MOST_CPUS:
         os.nice(10)
     try:

@@ -1,0 +1,81 @@
+"""The user's file gives defaults, a flag comes before it, and what it says wrong is told in a line."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from gputop import cli
+from gputop import config
+from gputop.commands import live
+from gputop.errors import UserError
+
+
+def _write(text: str) -> None:
+    path = Path(config.config_path())
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+
+
+def _parsed(*arguments: str, strict: bool = True) -> argparse.Namespace:
+    parser = cli.Parser()
+    live.add_arguments(parser)
+    config.apply(parser, strict)
+    return parser.parse_args(arguments)
+
+
+def test_without_a_file_everything_is_as_always() -> None:
+    assert _parsed().interval == 0.1
+    assert config.key_map() == {}
+
+
+def test_the_file_sets_defaults_and_flags_come_before_it() -> None:
+    _write('interval = 0.5\nno-ebpf = true\ngpu = "0-1"\nlight = true\n[keys]\nquit = "x"\n')
+    assert vars(_parsed()) | {"interval": 0.5, "no_ebpf": True, "gpu": frozenset({0, 1}), "light": True} == vars(_parsed())
+    assert _parsed("--interval", "1").interval == 1.0
+    assert config.key_map() == {"quit": "x"}
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("interval = ", "config.toml"), ("interval = 0.001", "outside"), ("interval = true", "wants a value"),
+        ("light = 3", "true or false"),
+        ("colour = 'red'", "no flag"), ("\xff", "config.toml"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_told(text: str, part: str) -> None:
+    path = Path(config.config_path())
+    path.parent.mkdir(parents=True)
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError, match=part):
+        _parsed()
+
+
+def test_keys_must_be_text() -> None:
+    _write("[keys]\nquit = 3\n")
+    with pytest.raises(UserError, match="keys"):
+        config.key_map()
+
+
+def test_a_file_of_another_command_s_flags_does_not_disturb() -> None:
+    _write("readonly = true\n")
+    parser = cli.Parser()
+    config.apply(parser, strict=False)
+    assert vars(parser.parse_args([])) == {}
+
+
+def test_the_screen_is_kept() -> None:
+    kept = config.Saved(120, "cpu", True, False, False, "gputop-light")
+    config.save_screen(kept)
+    assert config.load_screen() == kept
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"window_s": 1}', '{"sort": 3}'])
+def test_a_broken_state_is_a_new_screen(text: str) -> None:
+    path = Path(config.state_path())
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    assert config.load_screen() == config.Saved()
