@@ -158,7 +158,9 @@ class _Table:
 
 
 def _take_rates(row: Row, rates: ProcRates) -> None:
-    row.cpu_pct, row.runq_pct, row.disk_pct = rates.cpu_pct, rates.runq_pct, rates.blkio_pct
+    # A wait is booked when it ends, so one that began before the last second may come out longer than it.
+    row.runq_pct = None if rates.runq_pct is None else min(100.0, rates.runq_pct)
+    row.cpu_pct, row.disk_pct = rates.cpu_pct, rates.blkio_pct
     row.switches_per_s, row.invol_per_s = rates.switches_per_s, rates.invol_per_s
     if rates.read_bytes_per_s is not None and rates.write_bytes_per_s is not None:
         row.disk_bytes_per_s = rates.read_bytes_per_s + rates.write_bytes_per_s
