@@ -76,7 +76,8 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
     left = config.load_screen()
     view = View(
         pid=args.pid, user=args.user, ascii_only=args.ascii, readonly=args.readonly,
-        window_s=left.window_s, sort=left.sort if left.sort in SORTS else "natural", reverse=left.reverse, tree=left.tree, bystanders=left.bystanders,
+        window_s=left.window_s, sort=left.sort if left.sort in SORTS else "natural",
+        reverse=left.reverse, tree=left.tree, bystanders=left.bystanders,
     )  # fmt: skip
     look = Look("gputop-light" if args.light else "gputop-dark", remote=args.host is not None, auto_stacks=not args.no_auto_stacks)
     app = GputopApp(Session(), view, lambda: ChildStream(argv), first, look)
