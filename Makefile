@@ -1,6 +1,6 @@
 # Every target sets up what it needs by itself (scripts/setup); nothing has to be installed beforehand but Python, git and make.
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench accuracy wheel wheel-check kernels screenshots
+.PHONY: help run test check bench accuracy wheel wheel-check kernels screenshots manual
 
 VENV ?= .venv
 export VENV
@@ -45,6 +45,10 @@ wheel-check: wheel ## Install the wheel into clean environments of every Python 
 screenshots: ## Write screenshots/*.svg from the recording that comes with gputop
 	@scripts/setup test
 	$(PYTHON_BIN) scripts/screenshots.py
+
+manual: ## Write the man page and the shells' completions from the commands' own parsers
+	@scripts/setup test
+	$(PYTHON_BIN) scripts/manual.py
 
 kernels: ## The probes on the kernels and bccs of several distributions (QEMU; minutes, a gigabyte; ARGS="bookworm")
 	@scripts/setup test

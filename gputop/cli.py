@@ -10,9 +10,9 @@ import argparse
 import importlib
 import os
 import sys
+from types import ModuleType
 from typing import NoReturn
 
-from gputop import __version__
 from gputop import config
 from gputop.errors import UserError
 
@@ -29,6 +29,7 @@ COMMANDS = {
     "mark": "drop a marker into the live stream and the recordings of it",
     "import": "turn an Ingero trace into a recording",
     "doctor": "what works here, what is missing, and the command that mends it",
+    "completion": "complete commands and flags in bash, zsh or fish",
     "collect": "write the stream of frames to standard output",
 }
 CONFIGURED = ("live", "demo", "replay", "record")
@@ -64,6 +65,14 @@ def _run(arguments: list[str]) -> int:
     if name not in COMMANDS:
         raise UserError(f"there is no command {name!r}: see gputop --help", code=2)
     rest = arguments[1:] if arguments and arguments[0] == name else arguments
+    parser, module = make_parser(name)
+    if name in CONFIGURED:
+        config.apply(parser, strict=name == "live")
+    return int(module.run(parser.parse_args(rest)))
+
+
+def make_parser(name: str) -> tuple[argparse.ArgumentParser, ModuleType]:
+    """The parser of a command, and its module."""
     module = importlib.import_module(f"gputop.commands.{name + '_' if name == 'import' else name}")
     parser = Parser(
         prog="gputop" if name == "live" else f"gputop {name}",
@@ -73,15 +82,24 @@ def _run(arguments: list[str]) -> int:
         allow_abbrev=False,
     )
     if name == "live":
-        parser.add_argument("-V", "--version", action="version", version=f"gputop {__version__}")
+        parser.add_argument("-V", "--version", action=Version, nargs=0, help="the version and what it runs on, for bug reports")
     module.add_arguments(parser)
-    if name in CONFIGURED:
-        config.apply(parser, strict=name == "live")
-    return int(module.run(parser.parse_args(rest)))
+    return parser, module
+
+
+class Version(argparse.Action):
+    """Print the version and the environment."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        """Exit 0."""
+        from gputop.version import report
+
+        print(report())
+        parser.exit()
 
 
 def _about(name: str, docstring: str) -> str:
     if name != "live":
         return docstring.strip()
-    listing = "\n".join(f"  {command:<10}{text}" for command, text in COMMANDS.items())
+    listing = "\n".join(f"  {command:<12}{text}" for command, text in COMMANDS.items())
     return f"{docstring.strip()}\n\ncommands (gputop COMMAND --help tells more):\n{listing}"

@@ -1,0 +1,28 @@
+"""Print a shell's completion of gputop's commands and flags, for its start-up file."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+HELP = "complete commands and flags in bash, zsh or fish"
+EXAMPLES = """examples:
+  eval "$(gputop completion bash)"        in ~/.bashrc
+  eval "$(gputop completion zsh)"         in ~/.zshrc, after compinit
+  gputop completion fish | source         in ~/.config/fish/config.fish
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of the command."""
+    parser.add_argument("shell", choices=["bash", "zsh", "fish"], help="whose")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print it; scripts/manual.py wrote it."""
+    import gputop
+
+    path = os.path.join(os.path.dirname(gputop.__file__), "data", f"completion.{args.shell}")
+    with open(path, encoding="utf-8") as file:
+        print(file.read(), end="")
+    return 0

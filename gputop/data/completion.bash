@@ -1,0 +1,24 @@
+# bash completion for gputop: eval "$(gputop completion bash)"
+_gputop() {
+    local word=${COMP_WORDS[COMP_CWORD]} command=live words
+    [[ $COMP_CWORD -gt 1 && ${COMP_WORDS[1]} != -* ]] && command=${COMP_WORDS[1]}
+    case $command in
+        live) words="-h --help -V --version --interval --gpu --no-ebpf --sudo --pid --user --host -1 --once --json --readonly --no-auto-stacks --ascii --light" ;;
+        demo) words="-h --help --duration --plain --interval --gpu --no-ebpf --sudo --readonly --ascii --light cpu-contention slow-disk too-few-workers throttled memcpy-bottleneck tiny-kernels sync-storm straggler queue-full-healthy tour" ;;
+        explain) words="-h --help --since --json --plot --fail-on --last --from --until --interval --gpu --no-ebpf --sudo" ;;
+        diff) words="-h --help --since --json --last --from --until" ;;
+        stacks) words="-h --help --native --duration --off-cpu --json --folded --speedscope -o --output" ;;
+        record) words="-h --help -o --output --duration --max-size --max-files --host --no-auto-stacks --interval --gpu --no-ebpf --sudo" ;;
+        replay) words="-h --help --sample --speed --at --loop --ascii --light" ;;
+        query) words="-h --help --last --from --until --json --csv" ;;
+        export) words="-h --help --to -o --output --beside --last --from --until" ;;
+        mark) words="-h --help" ;;
+        import) words="-h --help -o --output" ;;
+        doctor) words="-h --help --json" ;;
+        completion) words="-h --help bash zsh fish" ;;
+        collect) words="-h --help --interval --gpu --no-ebpf --sudo --frames" ;;
+    esac
+    [[ $COMP_CWORD -eq 1 ]] && words+=" live demo explain diff stacks record replay query export mark import doctor completion collect"
+    COMPREPLY=($(compgen -W "$words" -- "$word"))
+}
+complete -o default -F _gputop gputop

@@ -1,0 +1,44 @@
+#compdef gputop
+# zsh completion for gputop: eval "$(gputop completion zsh)"
+_gputop() {
+    local -a commands=(
+        'live:watch this machine (what `gputop` alone does)'
+        'demo:see it without a GPU  real trouble, a simulated GPU'
+        'explain:say why, from a live look or a recording'
+        'diff:compare two recordings, before and after a fix'
+        'stacks:the stacks of what is stalled now'
+        'record:record to a file, for a time or around a command'
+        'replay:replay a recording, or a stream from standard input'
+        'query:ask a recording in SQL'
+        'export:a recording as CSV, SQLite, Parquet or a Perfetto trace'
+        'mark:drop a marker into the live stream and the recordings of it'
+        'import:turn an Ingero trace into a recording'
+        'doctor:what works here, what is missing, and the command that mends it'
+        'completion:complete commands and flags in bash, zsh or fish'
+        'collect:write the stream of frames to standard output'
+    )
+    if (( CURRENT == 2 )) && [[ $words[2] != -* ]]; then
+        _describe command commands
+        return
+    fi
+    local command=live
+    [[ $words[2] != -* ]] && command=$words[2]
+    case $command in
+        live) compadd -- -h --help -V --version --interval --gpu --no-ebpf --sudo --pid --user --host -1 --once --json --readonly --no-auto-stacks --ascii --light ;;
+        demo) compadd -- -h --help --duration --plain --interval --gpu --no-ebpf --sudo --readonly --ascii --light cpu-contention slow-disk too-few-workers throttled memcpy-bottleneck tiny-kernels sync-storm straggler queue-full-healthy tour ;;
+        explain) compadd -- -h --help --since --json --plot --fail-on --last --from --until --interval --gpu --no-ebpf --sudo ;;
+        diff) compadd -- -h --help --since --json --last --from --until ;;
+        stacks) compadd -- -h --help --native --duration --off-cpu --json --folded --speedscope -o --output ;;
+        record) compadd -- -h --help -o --output --duration --max-size --max-files --host --no-auto-stacks --interval --gpu --no-ebpf --sudo ;;
+        replay) compadd -- -h --help --sample --speed --at --loop --ascii --light ;;
+        query) compadd -- -h --help --last --from --until --json --csv ;;
+        export) compadd -- -h --help --to -o --output --beside --last --from --until ;;
+        mark) compadd -- -h --help ;;
+        import) compadd -- -h --help -o --output ;;
+        doctor) compadd -- -h --help --json ;;
+        completion) compadd -- -h --help bash zsh fish ;;
+        collect) compadd -- -h --help --interval --gpu --no-ebpf --sudo --frames ;;
+    esac
+    _files
+}
+compdef _gputop gputop

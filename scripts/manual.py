@@ -1,0 +1,150 @@
+"""Write the man page and the shells' completions from the commands' own parsers: `make manual`. Nothing of them is made by hand.
+
+With ``--check`` nothing is written, and the exit code is 1 where a file is not what it would be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from gputop import __version__
+from gputop.cli import COMMANDS
+from gputop.cli import make_parser
+
+ROOT = Path(__file__).resolve().parent.parent
+_INTRO = """.TH GPUTOP 1 "" "gputop {version}" "User Commands"
+.SH NAME
+gputop \\- what the GPU does and what the host does to it, on one time axis
+.SH SYNOPSIS
+.B gputop
+[\\fICOMMAND\\fR] [\\fIOPTIONS\\fR]
+"""
+_OUTRO = """.SH FILES
+.TP
+.I ~/.config/gputop/config.toml
+Defaults for the live view: its long flags as keys, and [keys] for the key map.
+.TP
+.I ~/.local/state/gputop/screen.json
+How the screen was left.
+.SH EXIT STATUS
+0 fine, 1 it could not, 2 wrong usage, 3 \\-\\-fail\\-on met.
+"""
+
+
+def options(name: str) -> list[argparse.Action]:
+    """The flags and arguments of a command."""
+    return [action for action in make_parser(name)[0]._actions if action.help != argparse.SUPPRESS]
+
+
+def flags(name: str) -> list[str]:
+    """Its long and short flags."""
+    return [flag for action in options(name) for flag in action.option_strings]
+
+
+def man() -> str:
+    """The man page."""
+    return _INTRO.format(version=__version__) + "".join(_section(name) for name in COMMANDS) + _OUTRO
+
+
+def _section(name: str) -> str:
+    parser, module = make_parser(name)
+    title = "gputop" if name == "live" else f"gputop {name}"
+    lines = [f'.SH "{title}"', _roff((module.__doc__ or "").strip())]
+    for action in options(name):
+        word = ", ".join(action.option_strings) or str(action.metavar or action.dest)
+        value = f" {action.metavar}" if action.option_strings and action.metavar and action.nargs != 0 else ""
+        lines += [".TP", f".B {_roff(word + value)}", _roff((action.help or "").replace("%%", "%"))]
+    if parser.epilog:
+        lines += [".PP", ".nf", _roff(parser.epilog.rstrip()), ".fi"]
+    return "\n".join(lines) + "\n"
+
+
+def _roff(text: str) -> str:
+    escaped = text.replace("\\", "\\e").replace("-", "\\-").replace("`", "")
+    return "\n".join(f"\\&{line}" if line.startswith((".", "'")) else line for line in escaped.splitlines())
+
+
+def bash() -> str:
+    """Completion for bash."""
+    cases = "\n".join(f'        {name}) words="{" ".join(flags(name) + choices(name))}" ;;' for name in COMMANDS)
+    return f"""# bash completion for gputop: eval "$(gputop completion bash)"
+_gputop() {{
+    local word=${{COMP_WORDS[COMP_CWORD]}} command=live words
+    [[ $COMP_CWORD -gt 1 && ${{COMP_WORDS[1]}} != -* ]] && command=${{COMP_WORDS[1]}}
+    case $command in
+{cases}
+    esac
+    [[ $COMP_CWORD -eq 1 ]] && words+=" {" ".join(COMMANDS)}"
+    COMPREPLY=($(compgen -W "$words" -- "$word"))
+}}
+complete -o default -F _gputop gputop
+"""
+
+
+def choices(name: str) -> list[str]:
+    """What its arguments may be."""
+    return [str(one) for action in options(name) if not action.option_strings for one in action.choices or ()]
+
+
+def zsh() -> str:
+    """Completion for zsh."""
+    listed = "\n".join(f"        '{name}:{_quoted(text)}'" for name, text in COMMANDS.items())
+    cases = "\n".join(f"        {name}) compadd -- {' '.join(flags(name) + choices(name))} ;;" for name in COMMANDS)
+    return f"""#compdef gputop
+# zsh completion for gputop: eval "$(gputop completion zsh)"
+_gputop() {{
+    local -a commands=(
+{listed}
+    )
+    if (( CURRENT == 2 )) && [[ $words[2] != -* ]]; then
+        _describe command commands
+        return
+    fi
+    local command=live
+    [[ $words[2] != -* ]] && command=$words[2]
+    case $command in
+{cases}
+    esac
+    _files
+}}
+compdef _gputop gputop
+"""
+
+
+def fish() -> str:
+    """Completion for fish."""
+    lines = ["# fish completion for gputop: gputop completion fish | source"]
+    lines += [f"complete -c gputop -n __fish_use_subcommand -a {name} -d '{_quoted(text)}'" for name, text in COMMANDS.items()]
+    for name in COMMANDS:
+        seen = "__fish_use_subcommand" if name == "live" else f"__fish_seen_subcommand_from {name}"
+        for action in options(name):
+            for flag in action.option_strings:
+                kind = f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}"
+                lines.append(f"complete -c gputop -n '{seen}' {kind} -d '{_quoted((action.help or '').replace('%%', '%'))}'")
+        lines += [f"complete -c gputop -n '{seen}' -a '{' '.join(choices(name))}'"] if choices(name) else []
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return text.replace("'", "’").replace(":", " ")
+
+
+FILES = {
+    "packaging/gputop.1": man, "gputop/data/completion.bash": bash, "gputop/data/completion.zsh": zsh, "gputop/data/completion.fish": fish,
+}  # fmt: skip
+
+
+def main(check: bool) -> int:
+    """Write or check them all."""
+    stale = [name for name, make in FILES.items() if not (ROOT / name).exists() or (ROOT / name).read_text(encoding="utf-8") != make()]
+    for name in stale if not check else ():
+        (ROOT / name).write_text(FILES[name](), encoding="utf-8")
+    if stale:
+        print(f"{'stale' if check else 'written'}: {', '.join(stale)}")
+    return int(check and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main("--check" in sys.argv[1:]))

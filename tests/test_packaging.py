@@ -1,0 +1,77 @@
+"""What is shipped beside the code: the source distribution, the manual, completions, the unit and the recipe."""
+
+from __future__ import annotations
+
+import configparser
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from gputop.cli import make_parser
+from gputop.commands.replay import sample
+from gputop.recording.reader import Recording
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_the_source_distribution_can_be_built_from(tmp_path: Path) -> None:
+    for name in ("gputop", "probes"):
+        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    build = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", tmp_path / "dist", tmp_path]
+    subprocess.run(build, check=True, timeout=120, capture_output=True)
+    (archive,) = (tmp_path / "dist").glob("*.tar.gz")
+    with tarfile.open(archive) as tar:
+        carried = {name.partition("/")[2] for name in tar.getnames()}
+    assert {"pyproject.toml", "gputop/cli.py", "gputop/data/sample.gputop", "gputop/data/completion.bash"} <= carried
+    assert any(name.endswith("probes/sched.c") for name in carried)
+
+
+def test_the_sample_is_small_simulated_and_private() -> None:
+    assert Path(sample()).stat().st_size < 1 << 20
+    with Recording(sample()) as recording:
+        assert recording.header.simulated
+        assert recording.header.host == "demo"
+        assert not recording.problem
+        users = {info.user for frame in recording.frames() for info in frame.infos}
+    assert users == {"ada"}
+
+
+def test_manual_and_completions_are_fresh() -> None:
+    done = subprocess.run([sys.executable, ROOT / "scripts/manual.py", "--check"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}: make manual writes them anew"
+
+
+def test_bash_completes_commands_and_flags() -> None:
+    script = 'eval "$(cat "$1")"; COMP_WORDS=(gputop "${@:2}"); COMP_CWORD=$#; let COMP_CWORD-=1; _gputop; printf "%s\\n" "${COMPREPLY[@]}"'
+
+    def completed(*words: str) -> set[str]:
+        command = ["bash", "-c", script, "bash", str(ROOT / "gputop/data/completion.bash"), *words]
+        return set(subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split())
+
+    assert completed("rep") == {"replay"}
+    assert {"--duration", "straggler"} <= completed("demo", "")
+    assert "--once" in completed("--on")
+
+
+@pytest.mark.parametrize(("shell", "check"), [("zsh", ["-n"]), ("fish", ["--no-execute"])])
+def test_other_shells_can_read_theirs(shell: str, check: list[str]) -> None:
+    if not shutil.which(shell):
+        pytest.skip(f"no {shell}")
+    subprocess.run([shell, *check, ROOT / f"gputop/data/completion.{shell}"], check=True, timeout=20)
+
+
+
+
+def test_the_unit_runs_a_command_that_exists() -> None:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(ROOT / "packaging/gputop-record.service")
+    words = unit["Service"]["ExecStart"].split()
+    parser, _ = make_parser(words[1])
+    assert parser.parse_args(words[2:]).max_files == 5
