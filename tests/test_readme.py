@@ -1,0 +1,161 @@
+"""Every command that the README prints runs as printed.
+
+Commands of gputop run in a folder of their own, screens in a pseudo-terminal until `q`. What belongs to other programs is named
+in `FOREIGN` with the reason why it is not run here, and the files it names must exist.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gputop import config
+from gputop.cli import COMMANDS
+from gputop.cli import Parser
+from gputop.commands import live
+from gputop.commands.replay import sample
+from gputop.diagnosis.verdicts import judges
+from gputop.tui.app import GputopApp
+from gputop.tui.screens.main import MainScreen
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+FOREIGN = {
+    "make": "sets up the tree; tests of the house do that",
+    "pipx": "installs: make wheel-check does, in clean environments",
+    "sudo": "changes the machine",
+    "docker": "needs a container engine",
+    "kubectl": "needs a cluster",
+    "srun": "needs Slurm",
+    "sbatch": "needs Slurm",
+    "eval": "a shell's start-up file; tests of the packaging complete by it",
+}
+ELSEWHERE = ("--host", "--sudo")
+"""Flags that need another machine or may ask for a password."""
+_PATIENCE_S = 60.0
+
+
+def _blocks(language: str) -> Iterator[str]:
+    return iter(re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL))
+
+
+def _commands() -> list[str]:
+    lines = (line for block in _blocks("sh") for line in block.splitlines())
+    return [re.sub(r"\s+# .*$", "", line) for line in lines if line.strip()]
+
+
+OURS = [command for command in _commands() if command.split()[0] == "gputop"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where a reader might stand: recordings, a script, and gputop on the PATH."""
+    for name in ("run", "before", "after"):
+        shutil.copy(sample(), tmp_path / f"{name}.gputop")
+    (tmp_path / "train.py").write_text("import time; time.sleep(1)\n")
+    return tmp_path
+
+
+def _environment() -> dict[str, str]:
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    return {**os.environ, "PATH": path, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
+
+
+def _is_screen(command: str) -> bool:
+    words = command.split()
+    return words[1:2] in ([], ["demo"], ["replay"])
+
+
+TRIED = [command for command in OURS if not any(flag in command.split() for flag in ELSEWHERE)]
+
+
+@pytest.mark.parametrize("command", [command for command in TRIED if not _is_screen(command)])
+def test_command_runs_as_printed(command: str, folder: Path) -> None:
+    words = shlex.split(command)
+    for i, word in enumerate(words):
+        if word == "-o" and words[1] == "record":
+            (folder / words[i + 1]).unlink(missing_ok=True)
+    done = subprocess.run(words, cwd=folder, env=_environment(), capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
+    allowed = {0, 3} if "--fail-on" in words else {0, 1} if words[1] in ("doctor", "mark", "stacks") else {0}
+    assert done.returncode in allowed, done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) <= 1
+    if "--json" in words:
+        json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("command", [command for command in TRIED if _is_screen(command)])
+def test_screen_opens_and_q_leaves_it(command: str, folder: Path) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(folder)
+        os.execvpe("gputop", shlex.split(command), _environment())
+    seen, deadline, pressed_s = b"", time.monotonic() + _PATIENCE_S, 0.0
+    try:
+        while time.monotonic() < deadline:
+            if select.select([terminal], [], [], 0.1)[0]:
+                try:
+                    seen += os.read(terminal, 65536)
+                except OSError:  # the other end is closed
+                    break
+            if any(word in seen for word in (b"util", b"GPU  none", b"No GPU")) and time.monotonic() - pressed_s > 1.0:
+                os.write(terminal, b"q")
+                pressed_s = time.monotonic()
+        assert pressed_s, seen[-2000:]
+        ended, status = os.waitpid(pid, 0)
+        assert ended == pid
+        assert os.waitstatus_to_exitcode(status) == 0, seen[-2000:]
+    finally:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        os.close(terminal)
+
+
+def test_every_printed_command_is_run_or_excused() -> None:
+    strangers = {command.split()[0] for command in _commands()} - {"gputop"}
+    assert strangers == set(FOREIGN)
+    assert len(OURS) >= 15
+
+
+def test_files_that_it_names_exist() -> None:
+    links = re.findall(r"\]\(((?!http)[^)#]+)\)", README)
+    named = re.findall(r"\bpackaging/[\w.-]+", README)
+    assert [path for path in links + named if not (ROOT / path).exists()] == []
+
+
+def test_commands_of_gputop_in_other_programs_lines_exist() -> None:
+    inside = re.findall(r"(?:^| )gputop ((?!-)[a-z]+)", "\n".join(_commands()), re.MULTILINE)
+    assert set(inside) - {"gputop"} <= set(COMMANDS)
+
+
+def test_every_cause_is_in_the_table() -> None:
+    table = README.partition("## Verdicts")[2].partition("\n## ")[0]
+    assert [judge.cause for judge in judges() if f"`{judge.cause}`" not in table] == []
+
+
+def test_the_configuration_it_shows_is_understood() -> None:
+    (text,) = _blocks("toml")
+    path = Path(config.config_path())
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    parser = Parser()
+    live.add_arguments(parser)
+    config.apply(parser, strict=True)
+    assert parser.parse_args([]).interval == 0.2
+    known = {binding.id for binding in [*MainScreen.BINDINGS, *GputopApp.BINDINGS] if not isinstance(binding, tuple)}
+    assert set(config.key_map()) <= known
