@@ -34,6 +34,9 @@ EXAMPLES = """examples:
 """
 
 
+READ_EVERY_S = 0.19
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the live view."""
     add_sampling(parser)
@@ -63,7 +66,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
     from gputop.stream.child import ChildStream
 
     argv = stream_argv(args)
-    first = ChildStream(argv)
+    first = ChildStream(argv, READ_EVERY_S)
     leave_root()
     # The collector starts while we import: the first data should be there when the screen is.
     from gputop.session import Session
@@ -80,7 +83,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
         reverse=left.reverse, tree=left.tree, bystanders=left.bystanders,
     )  # fmt: skip
     look = Look("gputop-light" if args.light else "gputop-dark", remote=args.host is not None, auto_stacks=not args.no_auto_stacks)
-    app = GputopApp(Session(), view, lambda: ChildStream(argv), first, look)
+    app = GputopApp(Session(), view, lambda: ChildStream(argv, READ_EVERY_S), first, look)
     app.set_keymap(keys)
     if left.theme in app.available_themes and not args.light:
         app.theme = left.theme

@@ -6,6 +6,7 @@ import os
 import select
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -19,10 +20,14 @@ STDERR_BYTES = 2000
 
 
 class ChildStream:
-    """Starts ``argv`` and yields the header and frames that it writes to its standard output."""
+    """Starts ``argv`` and yields the header and frames that it writes to its standard output.
 
-    def __init__(self, argv: list[str]) -> None:
+    ``pace_s`` is waited between readings: whoever draws five times a second need not be woken ten times.
+    """
+
+    def __init__(self, argv: list[str], pace_s: float = 0.0) -> None:
         self.argv = argv
+        self._pace_s = pace_s
         # A session of its own: Ctrl-C and Ctrl-Z on our terminal are not meant for it. It ends when its pipe closes.
         self._child = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, bufsize=0
@@ -46,7 +51,9 @@ class ChildStream:
     def __iter__(self) -> Iterator[Header | Frame]:
         """What comes, as it comes; ends when the child does (see `ending`)."""
         while data := os.read(self._fd, CHUNK_BYTES):
-            yield from self._decoder.feed(data)
+            yield from (items := self._decoder.feed(data))
+            if self._pace_s and items:
+                time.sleep(self._pace_s)
 
     def read(self, wait_s: float) -> list[Header | Frame] | None:
         """What comes within ``wait_s``, None when the child has ended."""

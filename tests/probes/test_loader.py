@@ -93,7 +93,7 @@ def test_the_first_frames_do_not_wait_for_the_loader(beaten: Make) -> None:
     one.tick()
     assert one.frames[0].probes is None
     one.until_loaded()
-    one.until(lambda: one.tick().probes, "probes in the frame")
+    one.until(lambda: one.frames[-1].probes, "probes in the frame")
 
 
 def test_two_at_once_do_not_disturb_each_other(beaten: Make, run: Run) -> None:

@@ -9,8 +9,11 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import compress
+from operator import ne
 from typing import Generic
 from typing import TypeVar
 
@@ -187,18 +190,26 @@ class _Pairs(Generic[PairSample]):
         self._map = table
         self._make: Callable[[int, int, int, int, int], PairSample] = make
         self._times: dict[int, int] = {}
+        self._last: tuple[list[int], list[int]] = ([], [])
+        """Keys and times of the last reading: while no pair comes or goes, the kernel gives them in the same order."""
 
     def read(self, key: bool) -> tuple[list[PairSample], set[int]]:
         """Pairs that changed (all of them in a key frame), and the tids of the others in them."""
         count = self._map.read()
         keys, known = self._map.key_list(count), self._times
         times = self._map.words(count)[1 :: _PAIR.size // 8].tolist()
+        if key:
+            changed: Iterable[int] = range(count)
+        elif keys == self._last[0]:
+            changed = compress(range(count), map(ne, times, self._last[1]))
+        else:
+            changed = [i for i in range(count) if known.get(keys[i]) != times[i]]
+        self._last = keys, times
         samples, others = [], set()
-        for i in range(count):
-            if key or known.get(keys[i]) != times[i]:
-                known[keys[i]] = times[i]
-                samples.append(self._make(keys[i], *_PAIR.unpack_from(self._map.values, i * _PAIR.size)))
-                others.add(keys[i] >> 32)
+        for i in changed:
+            known[keys[i]] = times[i]
+            samples.append(self._make(keys[i], *_PAIR.unpack_from(self._map.values, i * _PAIR.size)))
+            others.add(keys[i] >> 32)
         return samples, others
 
     def prune(self, alive: set[int]) -> None:

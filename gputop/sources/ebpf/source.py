@@ -26,6 +26,9 @@ SIZES = {"PAIRS": 16384, "HOT_THREADS": 4096, "DEAD_THREADS": 8192, "HOT_PROCESS
 """Entries of the maps, by the macros of probes/*.c: some 10 MB of kernel memory with the least number of threads."""
 LEAST_THREADS, MOST_THREADS = 16384, 131072
 
+READ_EVERY_NS = 200_000_000
+"""The maps hold sums, so that reading them less often loses nothing; a distribution is then of a fifth of a second."""
+
 
 class EbpfSource:
     """What eBPF sees of scheduling and of CUDA calls: `Frame.probes`."""
@@ -38,6 +41,7 @@ class EbpfSource:
         self._helper: Helper | None = None
         self._probes: LoadedProbes | None = None
         self._state = self._told = SourceState(self.name, "partial", "the probes are being loaded")
+        self._stride = max(1, READ_EVERY_NS // settings.interval_ns)
         self._started_ns = 0
         self._ready_ms = 0
 
@@ -63,7 +67,7 @@ class EbpfSource:
         """Add what the maps hold, or say how loading went."""
         if self._helper is not None:
             self._receive(self._helper)
-        if self._probes is not None:
+        if self._probes is not None and (beat.key or not beat.seq % self._stride):
             try:
                 frame.probes = self._probes.read(beat)
             except OSError as error:
@@ -93,7 +97,8 @@ class EbpfSource:
                 self._fail(answer, helper.printed())
             else:
                 self._ready_ms = (time.monotonic_ns() - self._started_ns) // 1_000_000
-                self._probes = LoadedProbes(answer, handed[1], self._settings.interval_ns, self._settings.sudo, self._settings.root)
+                interval_ns = self._settings.interval_ns * self._stride
+                self._probes = LoadedProbes(answer, handed[1], interval_ns, self._settings.sudo, self._settings.root)
         except (HelperFailed, msgspec.ValidationError) as failure:
             self._give_up(f"the loader failed: {failure}", "gputop doctor")
         helper.close()
