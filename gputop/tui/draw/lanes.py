@@ -22,6 +22,8 @@ from gputop.tui.draw import Span
 from gputop.tui.draw.axis import Axis
 
 BARS = "▁▂▃▄▅▆▇█"
+FEW = 4
+"""Columns that a lane may have moved since it was last drawn for its spans to be moved too, instead of made anew."""
 _COLOURS = {"gpu.util_pct": "lane", "gpu.power_w": "lane2", "sync.p99_ms": "lane3"}
 
 
@@ -46,11 +48,11 @@ class Lane:
 class Moving:
     """The cells of one lane, remembered while its axis only moves: of a lane five times drawn, four times two cells are made."""
 
-    __slots__ = ("_body", "_cells", "_shape")
+    __slots__ = ("_body", "_range", "_shape")
 
     def __init__(self) -> None:
         self._shape: tuple[object, ...] = ()
-        self._cells: dict[int, Span] = {}
+        self._range = (0, -1)
         self._body: list[Span] = []
 
     def spans(self, axis: Axis, newest: int, shape: tuple[object, ...], make: Callable[[int], Span]) -> list[Span]:
@@ -60,15 +62,35 @@ class Moving:
         """
         settled = min(newest - 2, axis.last)
         shape = (axis.cell_ns, *shape)
-        if shape != self._shape[:-1] or self._shape[-1] != (axis.first, settled):
-            self._settle(axis, settled, shape, make)
+        if shape != self._shape or self._range != (axis.first, settled):
+            self._settle(axis.first, settled, shape, make)
         return self._body + [make(k) for k in range(max(settled + 1, axis.first), axis.last + 1)]
 
-    def _settle(self, axis: Axis, settled: int, shape: tuple[object, ...], make: Callable[[int], Span]) -> None:
-        known = self._cells if shape == self._shape[:-1] else {}
-        self._cells = {k: known.get(k) or make(k) for k in range(axis.first, settled + 1)}
-        self._body = merge(list(self._cells.values()))
-        self._shape = (*shape, (axis.first, settled))
+    def _settle(self, first: int, last: int, shape: tuple[object, ...], make: Callable[[int], Span]) -> None:
+        by = first - self._range[0]
+        if shape == self._shape and 0 <= by <= FEW and 0 <= last - self._range[1] <= FEW and self._range[0] + by <= self._range[1]:
+            self._drop(by)
+            self._append([make(k) for k in range(self._range[1] + 1, last + 1)])
+        else:
+            self._body = merge([make(k) for k in range(first, last + 1)])
+        self._shape, self._range = shape, (first, last)
+
+    def _drop(self, count: int) -> None:
+        """Take cells off the left end."""
+        for _ in range(count):
+            text, style = self._body[0]
+            if len(text) > 1:
+                self._body[0] = text[1:], style
+            else:
+                del self._body[0]
+
+    def _append(self, cells: list[Span]) -> None:
+        """Put cells on the right end."""
+        for text, style in cells:
+            if self._body and self._body[-1][1] == style:
+                self._body[-1] = self._body[-1][0] + text, style
+            else:
+                self._body.append((text, style))
 
 
 class LaneDrawer:

@@ -1,0 +1,79 @@
+"""Lanes as text: what a cell shows, and that moving them step by step gives what drawing them anew gives."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputop.history import History
+from gputop.tui.draw import Span
+from gputop.tui.draw.axis import Axis
+from gputop.tui.draw.lanes import Lane
+from gputop.tui.draw.lanes import LaneDrawer
+from gputop.tui.draw.lanes import Moving
+from gputop.tui.draw.lanes import merge
+from gputop.tui.draw.lanes import nice_top
+
+TICK = 100_000_000
+CELL = 5 * TICK
+
+
+def make(k: int) -> Span:
+    return "▁▂▃"[k % 3], "warn" if k % 7 < 3 else "lane"
+
+
+@pytest.mark.parametrize("steps", [[1, 1, 1, 2, 4, 1], [0, 0, 1, 0], [9, 1, 30, 1], [1, -3, 1]])
+def test_moving_gives_what_drawing_anew_gives(steps: list[int]) -> None:
+    moving, last = Moving(), 100
+    for step in steps:
+        last += step
+        axis = Axis(CELL, last, 40)
+        spans = moving.spans(axis, last, (), make)
+        anew = [make(k) for k in range(axis.first, axis.last + 1)]
+        assert merge(spans) == merge(anew)
+
+
+def test_a_change_of_shape_makes_all_cells_anew() -> None:
+    moving, axis = Moving(), Axis(CELL, 100, 20)
+    moving.spans(axis, 100, (1,), make)
+    assert merge(moving.spans(axis, 100, (2,), lambda _: ("x", "crit"))) == [("x" * 20, "crit")]
+
+
+def history(values: list[float | None], field: str = "gpu.util_pct") -> History:
+    kept = History(TICK)
+    for i, value in enumerate(values):
+        kept.tick((i + 1) * TICK)
+        if value is not None:
+            kept.put(field, 0, value)
+    return kept
+
+
+def cells(kept: History, field: str = "gpu.util_pct") -> str:
+    """The lane's last ten columns of one tick each."""
+    axis = Axis(TICK, kept.times[-1] // TICK, 10)
+    spans = LaneDrawer().line(Lane((field, 0), "lane"), kept, axis, 28, kept.times[-1], None)
+    return "".join(text for text, _ in spans)[28:]
+
+
+def test_a_gap_is_a_gap_and_a_reading_stands_only_as_long_as_its_refresh() -> None:
+    drawn = cells(history([100.0, None, None, None, None, None, None, None, 100.0, None]))
+    assert drawn[0] == "█"
+    assert drawn[1:4] == "███"
+    assert drawn[4:8] == "    "
+    assert drawn[8] == "█"
+
+
+def test_held_cells_are_dimmed() -> None:
+    kept = history([50.0, None, 50.0])
+    axis = Axis(TICK, 3, 3)
+    spans = LaneDrawer().line(Lane(("gpu.util_pct", 0), "lane"), kept, axis, 28, kept.times[-1], None)
+    assert [style for _, style in spans[3:]] == ["lane", "held", "lane"]
+
+
+def test_a_measured_zero_is_drawn_and_a_missing_value_is_not() -> None:
+    assert cells(history([0.0] * 10))[-1] == "▁"
+    assert cells(history([None] * 10)).strip() == ""
+
+
+@pytest.mark.parametrize(("value", "top"), [(0.0, 1.0), (0.3, 0.5), (1.0, 1.0), (3.0, 5.0), (700.0, 1000.0), (1001.0, 2000.0)])
+def test_tops_are_round(value: float, top: float) -> None:
+    assert nice_top(value) == pytest.approx(top)
