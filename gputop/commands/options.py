@@ -78,10 +78,22 @@ def leave_root() -> None:
     """After `sudo gputop`: the screen needs no privilege, so it becomes the user who typed it."""
     import os
 
-    if os.geteuid() == 0 and os.environ.get("SUDO_UID"):
+    user = os.environ.get("SUDO_UID", "")
+    if os.geteuid() == 0 and user.isdigit() and _can_import_as(int(user)):
         from gputop.sources.ebpf.privilege import drop_to_invoking_user
 
         drop_to_invoking_user()
+
+
+def _can_import_as(uid: int) -> bool:
+    """Not where Python or gputop lie in root's own home: whoever is not root could load nothing more from there."""
+    import os
+
+    os.seteuid(uid)
+    try:
+        return all(os.access(path, os.R_OK, effective_ids=True) for path in (os.__file__, __file__))
+    finally:
+        os.seteuid(0)
 
 
 def check_pid(pid: int | None) -> None:

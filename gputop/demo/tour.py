@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 from typing import Any
 
@@ -26,10 +27,14 @@ STEPS: tuple[tuple[str, tuple[str, ...], float], ...] = (
 
 
 async def guide(pilot: Pilot[Any]) -> None:
-    """Walk through the screen; ends early when the user quits."""
+    """Walk through the screen; ends at once when the user quits."""
     for caption, keys, seconds in STEPS:
-        if not pilot.app.is_running:
-            return
-        await pilot.press(*keys)
+        for key in keys:
+            if pilot.app.is_running:
+                await pilot.press(key)
         pilot.app.notify(caption, title="tour", timeout=seconds)
-        await asyncio.sleep(seconds)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if not pilot.app.is_running:
+                return
+            await asyncio.sleep(0.1)
