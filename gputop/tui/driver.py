@@ -71,6 +71,11 @@ class TerminalDriver(LinuxDriver):
             for event in parser.tick():
                 self.process_message(event)
 
+    def _sigcont_application(self, *_: object) -> None:
+        """Resume; a hang-up sends SIGCONT after SIGHUP too, and then waiting for a new input thread would never end."""
+        if not self._app._exit and os.isatty(self.fileno):
+            super()._sigcont_application()
+
     def _read(self) -> bytes:
         try:
             return os.read(self.fileno, 4096)
