@@ -12,11 +12,12 @@ from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.frame import Stack
 from gputop.stacks.auto import AutoStacks
+from gputop.stalled import family
 from gputop.stalled import stalled_pids
 from gputop.stalled import waits
 
-MOST_PROCESSES = 64
-"""Processes in one automatic set: the trainers and the first of their stalled workers."""
+MOST_PROCESSES = 17
+"""Processes in one automatic set, each some 15 ms of CPU: the incident's trainer and the first of its workers."""
 FEED_EVERY_NS = 500_000_000
 """How often a recorded stream is diagnosed: 1.3 ms each, a quarter of a percent of a core."""
 
@@ -36,7 +37,7 @@ class AutoCapture:
         incident = self._policy.due(engine.incidents, board.t_ns)
         if incident is None:
             return False
-        pids = stalled_pids(engine.roles, engine.states)[:MOST_PROCESSES]
+        pids = _of(incident, engine)[:MOST_PROCESSES]
         words = waits(board, engine.roles, engine.states, engine.verdict)
         self._taking = threading.Thread(target=self._take, args=(incident, board.t_ns, pids, words), daemon=True, name="autostacks")
         self._taking.start()
@@ -49,6 +50,13 @@ class AutoCapture:
         taken = capture(pids, waits=words, incident=str(incident.id))
         self._policy.taken(incident, now_ns, taken.took_ns)
         self._deliver([stack for stack in taken.stacks if not is_helper(stack)])
+
+
+def _of(incident: Incident, engine: Engine) -> list[int]:
+    """Whom to look at: the incident's trainer with its workers, all who are stalled where it has none."""
+    if incident.trainer_pid is not None:
+        return family(incident.trainer_pid, engine.roles)
+    return stalled_pids(engine.roles, engine.states)
 
 
 class StacksOnStall:

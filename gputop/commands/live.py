@@ -34,7 +34,7 @@ EXAMPLES = """examples:
 """
 
 
-READ_EVERY_S = 0.19
+READ_EVERY_S = 0.3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -29,12 +29,12 @@ class AutoStacks:
 
     An incident is due once, while it lasts. Two sets are at least ``least_gap_ns`` apart and at most ``most_per_hour`` are taken in
     an hour; an incident that must wait is due as soon as it may, if it still lasts. A set that took ``took_ns`` keeps the next away for
-    `COST_SHARE` times as long, so that it never costs more than a hundredth of the time, however many processes there are.
+    `COST_SHARE` times as long, so that it never takes more than 1/300 of the time, however many processes there are.
     """
 
-    COST_SHARE = 100
+    COST_SHARE = 300
 
-    def __init__(self, least_gap_ns: int = 10_000_000_000, most_per_hour: int = 60, enabled: bool = True) -> None:
+    def __init__(self, least_gap_ns: int = 30_000_000_000, most_per_hour: int = 60, enabled: bool = True) -> None:
         self.enabled = enabled
         self._least_gap_ns = least_gap_ns
         self._taken: deque[int] = deque(maxlen=most_per_hour)

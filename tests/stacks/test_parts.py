@@ -255,8 +255,8 @@ def test_an_hour_has_only_so_many_and_dear_ones_are_rarer() -> None:
     assert auto.due([Episode(9, 60 * SECOND)], 3601 * SECOND) is not None
     dear = AutoStacks(least_gap_ns=SECOND)
     dear.taken(Episode(1, 0), 0, took_ns=SECOND)
-    assert dear.due([Episode(2, SECOND)], 99 * SECOND) is None
-    assert dear.due([Episode(2, SECOND)], 100 * SECOND) is not None
+    assert dear.due([Episode(2, SECOND)], 299 * SECOND) is None
+    assert dear.due([Episode(2, SECOND)], 300 * SECOND) is not None
 
 
 def test_switched_off_it_never_is() -> None:

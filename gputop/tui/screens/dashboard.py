@@ -39,7 +39,7 @@ from gputop.tui.widgets.drawn import Drawn
 if TYPE_CHECKING:
     from gputop.tui.app import GputopApp
 
-DRAWS_PER_S = 4
+DRAWS_PER_S = 3
 TABLE_EVERY_S = 0.9
 NUMBERS_EVERY_S = 0.35
 NOTE_S = 4.0
