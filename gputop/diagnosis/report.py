@@ -29,9 +29,16 @@ def _dearest(incidents: list[Incident], ledger: Ledger) -> Incident | None:
     cause = max(costs, key=costs.__getitem__, default="")
     loud = any(incident.severity in ("medium", "high") for incident in incidents if incident.cause == cause)
     total_s = ledger.gpu_total_s
-    if not costs or (total_s > 0.0 and not loud and costs[cause] < LOST * total_s and ledger.gpu_lost_s < 2 * LOST * total_s):
+    if not costs or (total_s > 0.0 and not loud and _is_little(costs[cause], ledger)):
         return None
     return max((incident for incident in incidents if incident.cause == cause), key=_cost)
+
+
+def _is_little(cost_s: float, ledger: Ledger) -> bool:
+    """Whether a cause is not worth naming: neither it nor all losses are much, nor is it most of a loss that is felt."""
+    total_s, lost_s = ledger.gpu_total_s, ledger.gpu_lost_s
+    most_of_it = lost_s >= LOST * total_s and cost_s >= 0.5 * lost_s
+    return cost_s < LOST * total_s and lost_s < 2 * LOST * total_s and not most_of_it
 
 
 def _cost(incident: Incident) -> float:

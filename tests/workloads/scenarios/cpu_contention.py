@@ -17,7 +17,7 @@ _HOGS = ("node_exporter", "fluent-bit")
 
 
 def train(trainer: Trainer) -> None:
-    trainer.fit(loader(Images(cpu_ms=5), workers=cpus()), trainer.compute(80 / cpus()))
+    trainer.fit(loader(Images(cpu_ms=8), workers=cpus()), trainer.compute(80 / cpus()))
 
 
 def disturb(running: Running) -> AbstractContextManager[None]:

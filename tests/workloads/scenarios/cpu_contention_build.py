@@ -17,7 +17,7 @@ _HOG = "blender"
 
 
 def train(trainer: Trainer) -> None:
-    trainer.fit(loader(Images(cpu_ms=6), workers=cpus(), start="spawn"), trainer.compute(80 / cpus()))
+    trainer.fit(loader(Images(cpu_ms=8), workers=cpus(), start="spawn"), trainer.compute(80 / cpus()))
 
 
 def disturb(running: Running) -> AbstractContextManager[None]:
