@@ -38,6 +38,15 @@ static void pause_us(long long us)
     while (us > 0 && nanosleep(&left, &left) && errno == EINTR) {}
 }
 
+/* A number that looks drawn by lot: the finalizer of MurmurHash3. A plain multiple has a period, and calls made at a period of their
+   own would always fail or never. */
+static unsigned scattered(unsigned n)
+{
+    n ^= n >> 16, n *= 0x85ebca6bu;
+    n ^= n >> 13, n *= 0xc2b2ae35u;
+    return n ^ n >> 16;
+}
+
 /* What comes before every answer: log, delay, hang, loss, failure. GPU -1 is the system; its faults are those of GPU 0's table. */
 static nvmlReturn_t enter(enum kind kind, int gpu)
 {
@@ -53,7 +62,7 @@ static nvmlReturn_t enter(enum kind kind, int gpu)
     if (gpu >= 0 && (own->lost || gpu >= gpu_count()))
         return GPU_IS_LOST;
     static atomic_uint turn;
-    if (fault->code && (fault->percent >= 100 || atomic_fetch_add(&turn, 1) * 2654435761u % 100 < (unsigned)fault->percent))
+    if (fault->code && (fault->percent >= 100 || scattered(atomic_fetch_add(&turn, 1)) % 100 < (unsigned)fault->percent))
         return fault->code;
     return NVML_SUCCESS;
 }
