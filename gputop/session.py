@@ -61,8 +61,6 @@ class Session:
         self.stacks: deque[tuple[int, list[Stack]]] = deque(maxlen=64)
         """Sets of stacks in the stream, with the time of their frame."""
         self._own_stacks: list[Stack] = []
-        self.lateness_ns: deque[int] = deque(maxlen=600)
-        self.missed = 0
         self._fed_ns = 0
 
     def ingest(self, item: Header | Frame) -> None:
@@ -115,8 +113,6 @@ class Session:
         self.engine.look(frame)
         self.ring.add(frame)
         self.marks.extend(frame.marks)
-        self.lateness_ns.append(frame.late_ns)
-        self.missed += frame.missed
         if not self.snapshots or frame.t_ns - self.snapshots[-1].t_ns >= SECOND - OFF_BEAT_NS:
             self.snapshots.append(self.board.snapshot())
         if frame.t_ns - self._fed_ns >= (FEED_EVERY_NS if len(self.engine.states) <= MANY else 2 * FEED_EVERY_NS):

@@ -6,12 +6,17 @@ import argparse
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gputop.board import Board
 from gputop.commands.options import sampling_settings
 from gputop.errors import UserError
 from gputop.frame import Frame
 from gputop.frame import Header
+
+if TYPE_CHECKING:
+    from gputop.roles import Role
+    from gputop.stream.child import ChildStream
 
 ONCE_TICKS = 2
 """Two readings make a rate."""
@@ -52,10 +57,7 @@ def _collected(args: argparse.Namespace, ticks: int) -> list[Header | Frame]:
     return items
 
 
-def _child_frames(stream: object, ticks: int | None) -> Iterator[Header | Frame]:
-    from gputop.stream.child import ChildStream
-
-    assert isinstance(stream, ChildStream)
+def _child_frames(stream: ChildStream, ticks: int | None) -> Iterator[Header | Frame]:
     count = 0
     try:
         for item in stream:
@@ -83,7 +85,7 @@ def _print_json(items: Iterator[Header | Frame], args: argparse.Namespace, every
             continue
         board.fold(item)
         engine.feed(board)
-        only = _only(board, args, engine)
+        only = _only(board, args, engine.roles)
         line = encode(snapshot.take(older or board, board, engine.roles, engine.states, only)) + b"\n"
         older = board.snapshot() if every or older is None else older
         if every:
@@ -94,11 +96,10 @@ def _print_json(items: Iterator[Header | Frame], args: argparse.Namespace, every
     return 0
 
 
-def _only(board: Board, args: argparse.Namespace, engine: object) -> frozenset[int] | None:
+def _only(board: Board, args: argparse.Namespace, roles: dict[int, Role]) -> frozenset[int] | None:
     """The processes that --pid and --user ask for; None for everyone who matters."""
     if args.pid is None and args.user is None:
         return None
-    roles = getattr(engine, "roles", {})
     found = frozenset(board.procs)
     if args.pid is not None:
         found = frozenset(p for p in found if p == args.pid or (p in roles and roles[p].trainer_pid == args.pid))

@@ -4,32 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from gputop.board import Board
 from gputop.sources.nvml.fast import PcieCounters
-from tests.require import require
 from tests.sources.nvml_rig import Rig
-from tests.sources.nvml_rig import load
-from tests.sources.nvml_rig import stub
 
 MIB = 1 << 20
-
-
-@pytest.fixture
-def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    require("cc")
-    load(stub())
-    monkeypatch.setenv("GPUTOP_NVML_CONTROL", str(tmp_path / "gpus.conf"))
-    monkeypatch.delenv("GPUTOP_SIMGPU", raising=False)
-    rig = Rig(tmp_path)
-    yield rig
-    rig.close()
 
 
 def test_every_field_comes_from_its_call(rig: Rig) -> None:

@@ -6,28 +6,15 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gputop.sources import Unavailable
 from gputop.sources.nvml.gpu import READ_FIELDS
-from tests.require import require
 from tests.sources.nvml_rig import Rig
 from tests.sources.nvml_rig import load
 from tests.sources.nvml_rig import stub
-
-
-@pytest.fixture
-def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    require("cc")
-    load(stub())
-    monkeypatch.setenv("GPUTOP_NVML_CONTROL", str(tmp_path / "gpus.conf"))
-    monkeypatch.delenv("GPUTOP_SIMGPU", raising=False)
-    rig = Rig(tmp_path)
-    yield rig
-    rig.close()
 
 
 @pytest.mark.parametrize(

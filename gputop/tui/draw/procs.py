@@ -18,7 +18,6 @@ from gputop.tui.draw.rows import SORTS
 from gputop.tui.draw.rows import Row
 from gputop.tui.view import View
 
-LEAST_LANE = 10
 GLYPHS = {
     "": " ", "running": "▄", "computing": "▄", "runnable": "▒", "disk": "▪", "memory": "◆", "throttled": "▼", "blocked": "–",
     "ahead": "·", "stopped": "■", "waiting-data": "░", "waiting-gpu": "▂", "transfer": "►", "sleeping": " ", "dead": "×",
