@@ -39,7 +39,6 @@ class Feed:
         self.trouble = ""
         """What is, or a moment ago was, wrong with the stream; otherwise empty."""
         self._stopped = 0.0
-        self.restarts = 0
         self.ended = False
         """True once no more will come."""
         self.recorder = Recorder()
@@ -79,7 +78,6 @@ class Feed:
             self._stopped = time.monotonic()
             self.trouble = f"the collector stopped ({why}); starting it again"
             self._closing.wait(pause)
-            self.restarts += 1
 
     def _read_one(self) -> str:
         """Read one stream to its end; why it ended."""
