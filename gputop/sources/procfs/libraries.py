@@ -12,7 +12,7 @@ import time
 
 from gputop.sources.procfs.process import Process
 
-SHARE = 0.001
+SHARE = 0.0005
 """Of one CPU, what looking may take in the long run."""
 BURST_NS = 30_000_000
 """What it may take at once, so that a start finds the trainers quickly."""
@@ -96,7 +96,8 @@ class Libraries:
         uses_cuda, libs = look(process.folder)
         if uses_cuda is not None:
             rank = 0 if uses_cuda or _likely(process) else rank
-            self._push(process, now + delay, min(delay * 2, (300 if rank else 60) * _SECOND_NS), rank)
+            growth = 4 if uses_cuda else 2  # what it waits for it has: more libraries are all that can come
+            self._push(process, now + delay, min(delay * growth, (300 if rank else 60) * _SECOND_NS), rank)
         return process.identity.change(uses_cuda=uses_cuda, libs=libs)
 
 

@@ -21,7 +21,7 @@ from gputop.sources.procfs.waits import Waits
 COLD_SHARE = 0.5
 """Of all descriptors, so much at most goes to processes that are read once a second."""
 LOOKS_PER_S = 5
-"""State, waits and memory of hot processes; their CPU time, run delay and switches are read in every tick."""
+"""State, waits, memory and switches of hot processes; their CPU time, run delay and timeslices are read in every tick."""
 IO_PER_S = 2
 _UNREAD = parse.Stat(b"", "", 0, False, 0, 0, 0, 0, 0, 0, 0, b"", 0, 0)
 
@@ -35,7 +35,7 @@ class Process:
 
     __slots__ = (
         "_io", "_io_bytes", "_noticed", "_ran", "_sched", "_sched_data", "_sched_numbers", "_stat", "_stat_data", "_status", "_switches",
-        "_threads", "_wait", "_waits", "folder", "identity", "pid", "sample", "slot", "stat",
+        "_switches_stale", "_threads", "_wait", "_waits", "folder", "identity", "pid", "sample", "slot", "stat",
     )  # fmt: skip
 
     def __init__(self, proc: str, pid: int, slot: int, pool: Descriptors, users: Users) -> None:
@@ -51,6 +51,7 @@ class Process:
         self._io = KeptFile(folder + "io", 512, pool, COLD_SHARE)
         self._stat_data = self._sched_data = b""
         self._ran = True
+        self._switches_stale = True
         self._sched_numbers: tuple[int | None, int | None, int | None] = (None, None, None)
         self._switches: tuple[int | None, int | None] = (None, None)
         self._io_bytes: tuple[int | None, int | None, int | None] = (None, None, None)
@@ -66,14 +67,14 @@ class Process:
     def read(self, tick: Tick, hot: bool, full: bool) -> bool:
         """Take a sample, per thread where ``hot``; whether it has become another program since the last one.
 
-        On-CPU time, run delay and switches are read every time. The rest of a hot process is looked at `LOOKS_PER_S` times a
-        second and restated in between. A process of one thread that did not run has the same counters as before: unless ``full``
-        they are restated too.
+        On-CPU time and run delay are read every time. The rest of a hot process is looked at `LOOKS_PER_S` times a second and
+        restated in between. A process of one thread that did not run has the same counters as before: unless ``full`` they are
+        restated too.
         """
         t_ns = time.monotonic_ns()
         before = self.stat
-        self._read_sched()
         look = not hot or self._threads is None or tick.looks_at(self.slot, LOOKS_PER_S)
+        self._read_sched(look)
         if look and (self._ran or before.num_threads != 1 or (full and not before.kthread)):
             self._read_stat()
         stat = self.stat
@@ -86,14 +87,16 @@ class Process:
         # A kworker's name is what it works on at the moment.
         return stat.stack != before.stack or (stat.comm != before.comm and not before.kthread)
 
-    def _read_sched(self) -> None:
+    def _read_sched(self, look: bool) -> None:
         """Status is read after schedstat: should it run in between, the next schedstat differs and status is read again."""
         data = self._sched.read()
         if data != self._sched_data or not data:
-            self._ran = True
+            self._ran = self._switches_stale = True
             self._sched_data = data
             if data:
                 self._sched_numbers = parse.schedstat(data)
+        if look and self._switches_stale:
+            self._switches_stale = False
             status = self._status.read()
             self._switches = parse.switches(status) if status else (None, None)
 
@@ -129,7 +132,7 @@ class Process:
     def _read_threads(self, tick: Tick, stat: parse.Stat, look: bool) -> list[ThreadSample]:
         if self._threads is None:
             self._threads = Threads(self.folder, self.pid, self._stat.pool)
-        threads = self._threads.read(tick, stat.num_threads, look)
+        threads = self._threads.read(tick, stat.num_threads, look) if stat.num_threads > 1 or self._threads.infos else []
         oncpu, delay, slices = self._sched_numbers
         if oncpu is not None and delay is not None and slices is not None:
             threads.insert(0, ThreadSample(self.pid, oncpu, delay, slices, stat.state, *self._switches))
