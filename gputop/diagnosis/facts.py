@@ -78,6 +78,8 @@ class ProcFacts:
     first_seen_ns: int = 0
     still_s: float = 0.0
     """For how long, up to now, it has neither run nor switched."""
+    threaded: ProcSample | None = None
+    """The oldest sample of the window with its threads, which are read one by one only once it is known who it is."""
     state: ProcState = NO_STATE
     _others: tuple[float, float] | None = None
     _rates: ProcRates | None = None
@@ -90,6 +92,11 @@ class ProcFacts:
     def cpu_s(self) -> float:
         """CPU time of the whole process."""
         return max(0, self.newer.utime_ns + self.newer.stime_ns - self.older.utime_ns - self.older.stime_ns) / 1e9
+
+    @property
+    def cores(self) -> float:
+        """CPUs the whole process ran on."""
+        return self.cpu_s / self.seconds
 
     @property
     def majflt_per_s(self) -> float:
@@ -107,8 +114,9 @@ class ProcFacts:
     def others(self) -> tuple[float, float]:
         """On-CPU and run-queue share of its other threads, each summed; zero where threads were not read."""
         if self._others is None:
-            deltas = [thread for thread in thread_deltas(self.older.threads, self.newer.threads) if thread.tid != self.newer.pid]
-            ns = self.seconds * 1e9
+            older = self.threaded or self.newer
+            deltas = [thread for thread in thread_deltas(older.threads, self.newer.threads) if thread.tid != self.newer.pid]
+            ns = max(1, self.newer.t_ns - older.t_ns)
             self._others = (sum(thread.oncpu_ns for thread in deltas) / ns, sum(thread.run_delay_ns for thread in deltas) / ns)
         return self._others
 
@@ -183,15 +191,22 @@ class Capacity:
     """Idle CPUs among the allowed, summed shares."""
     idle_outside: float
     taken: float
-    """CPUs taken by processes outside the job."""
+    """CPUs taken by processes outside the job, also by those that lived too shortly to be seen."""
     used: float
     """CPUs the job's processes ran on."""
+    lacking: float
+    """CPUs it would lack with all of the allowed ones to itself."""
     preempted_by_others: float | None
     """Of the time its threads waited behind another, the share behind strangers (probe)."""
 
     @property
     def pinned(self) -> bool:
         return len(self.allowed) < len(self.host)
+
+    @property
+    def strangers_part(self) -> float:
+        """What strangers take, of all that the job lacks: the rest it would lack without them."""
+        return self.taken / (self.taken + self.lacking) if self.taken > 0.0 else 0.0
 
 
 @dataclass(slots=True)
@@ -222,6 +237,8 @@ class JobFacts:
     straggler: ProcFacts | None = None
     """The trainer of its own group that the others wait for, itself included."""
     capacity: Capacity | None = None
+    kin: list[JobFacts] = field(default_factory=list)
+    """The other ranks of its training on this host."""
     step: Step | None = None
     idle: float | None = field(init=False)
     """Mean share of the window in which its GPUs ran nothing; None where none is measured."""
@@ -259,12 +276,10 @@ class Facts:
     """The sched probe ran."""
     feeds: int = 0
     """Boards in the window."""
-    waited_s: float = 0.0
-    """Seconds that main threads of the jobs were runnable and not running."""
-    behind_s: float = 0.0
-    """Seconds that any of their threads were so while a known one ran on that CPU (probe)."""
-    behind_strangers_s: float = 0.0
-    """The part of it in which that one was outside the jobs."""
+    behind: dict[tuple[int, int], float] = field(default_factory=dict)
+    """(trainer, pid) -> seconds that threads of the trainer's job were runnable while that process ran on their CPU (probe)."""
+    helpers: dict[int, float] = field(default_factory=dict)
+    """Trainer -> CPUs that helpers of its job ran on."""
 
     @property
     def settled(self) -> bool:

@@ -26,7 +26,7 @@ PEER = 0.2
 
 
 def set_waste(facts: Facts) -> None:
-    """Fill in each job's ``waste`` and ``straggler``."""
+    """Fill in each job's ``waste``, ``straggler`` and ``kin``."""
     for job in facts.jobs:
         shares = [_waste(gpu) for gpu in job.gpus]
         for kind in ("light", "slowed"):
@@ -35,6 +35,9 @@ def set_waste(facts: Facts) -> None:
                 job.waste[kind] = share
     for group in _groups(facts.jobs):
         _set_straggler(group)
+    for family in _families(facts.jobs):
+        for job in family:
+            job.kin = [other for other in family if other is not job]
 
 
 def _waste(gpu: GpuFacts) -> tuple[str, float]:
@@ -71,11 +74,26 @@ def _groups(jobs: list[JobFacts]) -> list[list[JobFacts]]:
     """Jobs that are ranks of one training: told so by WORLD_SIZE, with ranks that differ, started alike."""
     groups: dict[tuple[str, ...], list[JobFacts]] = {}
     for job in jobs:
-        info = job.trainer.info
-        size = info.env.get("WORLD_SIZE", "") or info.env.get("OMPI_COMM_WORLD_SIZE", "") or info.env.get("SLURM_NTASKS", "")
-        if job.trainer.role.rank is not None and size.isdigit() and int(size) > 1:
-            groups.setdefault((size, *info.cmdline), []).append(job)
+        if world := _world(job):
+            groups.setdefault(world, []).append(job)
     return [group for group in groups.values() if len({job.trainer.role.rank for job in group}) == len(group) > 1]
+
+
+def _world(job: JobFacts) -> tuple[str, ...]:
+    """The training it is a rank of; empty where it is none."""
+    info = job.trainer.info
+    size = info.env.get("WORLD_SIZE", "") or info.env.get("OMPI_COMM_WORLD_SIZE", "") or info.env.get("SLURM_NTASKS", "")
+    return (size, *info.cmdline) if job.trainer.role.rank is not None and size.isdigit() and int(size) > 1 else ()
+
+
+def _families(jobs: list[JobFacts]) -> list[list[JobFacts]]:
+    """Jobs that belong together, whether or not their environment tells ranks: started by one process, and alike."""
+    families: dict[tuple[object, ...], list[JobFacts]] = {}
+    for job in jobs if len(jobs) > 1 else ():
+        info = job.trainer.info
+        started = (info.ppid, *(["spawned"] if "--multiprocessing-fork" in info.cmdline else info.cmdline))
+        families.setdefault(_world(job) or started, []).append(job)
+    return [family for family in families.values() if len(family) > 1]
 
 
 def _set_straggler(group: list[JobFacts]) -> None:

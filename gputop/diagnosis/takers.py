@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gputop.board import Board
 from gputop.diagnosis.facts import Taker
+from gputop.frame import Preempt
 from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
 from gputop.roles import Role
@@ -30,61 +31,75 @@ class _Stranger:
 
 
 class TakerTrack:
-    """CPU time of every process; those that did not run cost one comparison."""
+    """CPU time of every process that is no trainer or worker; those that did not run cost one comparison."""
 
-    __slots__ = ("_preempts", "_strangers")
+    __slots__ = ("_gains", "_pairs", "_strangers")
 
     def __init__(self) -> None:
         self._strangers: dict[int, _Stranger] = {}
-        self._preempts: deque[tuple[int, dict[int, int]]] = deque()
+        self._pairs: dict[tuple[int, int], Preempt] | None = None
+        self._gains: deque[tuple[int, dict[tuple[int, int], int]]] = deque()
+        """Per push what it added to `behind`: the pairs of a process that ends are pruned, what it did in the window is not."""
 
     def push(self, board: Board, roles: Mapping[int, Role], oldest_ns: int) -> None:
         """Add the samples that are new, forget who has been gone for a window."""
-        strangers = self._strangers
+        strangers, family = self._strangers, hot(roles)
         for pid, sample in board.procs.items():
-            if pid in roles:
-                continue
             known = strangers.get(pid)
+            if (known is not None and known.samples[-1] is sample) or pid in family:
+                continue
             if known is None or known.samples[-1].start_ticks != sample.start_ticks:
                 strangers[pid] = _Stranger(deque((sample,)), name_of(board, pid), board.infos.get(pid))
-            elif known.samples[-1] is not sample:
+            else:
                 _push(known, sample, board, oldest_ns)
-        if len(strangers) > len(board.procs) - len(roles):
+        if len(strangers) > len(board.procs) - len(family):
             for pid in [pid for pid in strangers if pid not in board.procs and strangers[pid].samples[-1].t_ns <= oldest_ns]:
                 del strangers[pid]
-        self._preempts.append((board.t_ns, self._sum_preempts(board, roles)))
-        while len(self._preempts) > 2 and self._preempts[1][0] <= oldest_ns:
-            self._preempts.popleft()
+        self._gains.append((board.t_ns, self._gained(board, roles)))
+        while self._gains and self._gains[0][0] <= oldest_ns:
+            self._gains.popleft()
 
-    def _sum_preempts(self, board: Board, roles: Mapping[int, Role]) -> dict[int, int]:
-        """culprit pid -> ns so far that it ran while a hot thread was runnable there."""
-        family = hot(roles)
-        found: dict[int, int] = {}
-        for (victim, _culprit), preempt in board.preempts.items():
-            owner = board.threads.get(victim)
-            if (owner.pid if owner is not None else victim) in family:
-                found[preempt.culprit_pid] = found.get(preempt.culprit_pid, 0) + preempt.ns
+    def _gained(self, board: Board, roles: Mapping[int, Role]) -> dict[tuple[int, int], int]:
+        """(trainer, culprit pid) -> ns since the last push that it ran while a thread of the trainer's job was runnable there."""
+        before, self._pairs = self._pairs, dict(board.preempts)
+        found: dict[tuple[int, int], int] = {}
+        for pair, preempt in self._pairs.items() if before is not None else ():
+            old = before.get(pair) if before is not None else None
+            if old is preempt or preempt.culprit_pid == 0:
+                continue
+            owner = board.threads.get(pair[0])
+            role = roles.get(owner.pid if owner is not None else pair[0])
+            if role is not None and role.kind != "helper" and role.trainer_pid is not None:
+                key = role.trainer_pid, preempt.culprit_pid
+                found[key] = found.get(key, 0) + max(0, preempt.ns - (old.ns if old is not None else 0))
         return found
 
-    def behind(self, roles: Mapping[int, Role]) -> tuple[float, float]:
-        """Seconds in the window that the jobs' threads waited behind a known one, and those behind strangers."""
-        before, after = self._preempts[0][1], self._preempts[-1][1]
-        gained = {pid: max(0, ns - before.get(pid, 0)) / 1e9 for pid, ns in after.items()}
-        return sum(gained.values()), sum(seconds for pid, seconds in gained.items() if pid not in roles)
+    def behind(self) -> dict[tuple[int, int], float]:
+        """(trainer, pid) -> seconds in the window that threads of that job waited while that process ran on their CPU."""
+        found: dict[tuple[int, int], float] = {}
+        for _t_ns, gained in self._gains:
+            for key, ns in gained.items():
+                found[key] = found.get(key, 0.0) + ns / 1e9
+        return found
 
-    def facts(self, board: Board, roles: Mapping[int, Role]) -> list[Taker]:
-        """Those that took a noticeable part of a CPU, most first. A job's own processes are no takers."""
-        before, after = self._preempts[0][1], self._preempts[-1][1]
-        found = []
+    def facts(self, board: Board, roles: Mapping[int, Role]) -> tuple[list[Taker], dict[int, float]]:
+        """Strangers that took a noticeable part of a CPU, most first; and the CPUs of each trainer's helpers."""
+        kept: dict[int, float] = {}
+        for (_trainer, pid), seconds in self.behind().items():
+            kept[pid] = kept.get(pid, 0.0) + seconds
+        found, helpers = [], dict[int, float]()
         for pid, stranger in self._strangers.items():
-            cores = 0.0 if pid in roles or len(stranger.samples) < 2 else _cores(stranger, board.t_ns, pid in board.procs)
-            if cores >= LEAST_CORES:
-                kept = max(0, after.get(pid, 0) - before.get(pid, 0)) / 1e9
-                old, new = stranger.samples[0], stranger.samples[-1]
-                found.append(Taker(pid, stranger.name, cores, kept, new.processor, old.utime_ns + old.stime_ns, stranger.info))
+            cores = _cores(stranger, board.t_ns, pid in board.procs) if len(stranger.samples) > 1 else 0.0
+            if cores < LEAST_CORES:
+                continue
+            role = roles.get(pid)
+            if role is not None and role.trainer_pid is not None:
+                helpers[role.trainer_pid] = helpers.get(role.trainer_pid, 0.0) + (cores if role.kind == "helper" else 0.0)
+            else:
+                before_ns = stranger.samples[0].utime_ns + stranger.samples[0].stime_ns
+                found.append(Taker(pid, stranger.name, cores, kept.get(pid, 0.0), stranger.samples[-1].processor, before_ns, stranger.info))
         found.sort(key=lambda taker: -taker.cores)
-        del found[MOST:]
-        return found
+        return found[:MOST], helpers
 
 
 def _push(known: _Stranger, sample: ProcSample, board: Board, oldest_ns: int) -> None:

@@ -79,7 +79,7 @@ class ProcTrack:
         kinds, measured = self._sleep_kinds(ns, max(0.0, 1.0 - run - runnable))
         return ProcFacts(
             older, newer, info, role, ns / 1e9, run, runnable, kinds, self._always_on_cpu(), measured,
-            self.first_seen_ns, (newer.t_ns - self.moved_ns) / 1e9,
+            self.first_seen_ns, (newer.t_ns - self.moved_ns) / 1e9, next((sample for sample in self.samples if sample.threads), None),
         )  # fmt: skip
 
     def _counters(self, ns: int) -> tuple[float, float]:

@@ -119,12 +119,11 @@ class Window:
         gpus = {index: track.facts(index) for index, track in self._gpus.items() if index in board.gpus}
         host = self._host.facts(board)
         jobs = self._jobs(board, gpus, host)
-        takers = self._takers.facts(board, self.roles)
-        waited_s = sum(proc.runnable * proc.seconds for job in jobs for proc in (job.trainer, *job.workers))
+        takers, helpers = self._takers.facts(board, self.roles)
+        behind = self._takers.behind()
         return Facts(
-            self.t_ns, seconds, jobs, host, list(gpus.values()), takers, bool(board.threads), len(self._points), waited_s,
-            *self._takers.behind(self.roles),
-        )  # fmt: skip
+            self.t_ns, seconds, jobs, host, list(gpus.values()), takers, bool(board.threads), len(self._points), behind, helpers
+        )
 
     def _jobs(self, board: Board, gpus: dict[int, GpuFacts], host: HostFacts) -> list[JobFacts]:
         procs: dict[int, ProcFacts] = {}

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 from collections.abc import Iterator
 from contextlib import ExitStack
 from contextlib import contextmanager
@@ -18,16 +19,17 @@ from dataclasses import field
 from pathlib import Path
 
 from gputop.board import Board
+from gputop.commands import explain
 from gputop.diagnosis import Engine
 from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.recording.format import Decoder
+from gputop.session import FEED_EVERY_NS
 from tests.bench import calm
 from tests.workloads import runner
 from tests.workloads import scenario
 from tests.workloads.scenario import Label
 
-FEED_NS = 500_000_000
 BEFORE_S = 3.0
 """Seconds of undisturbed training on the recording, where the disturbance can be told from the training."""
 SETTLE_NS = 3_000_000_000
@@ -126,21 +128,18 @@ def forget(runs: list[Recorded], folder: Path) -> None:
 
 
 def judge(run: Recorded, folder: Path) -> Outcome:
-    """Feed the recording to an engine, as a screen would have."""
-    engine, label = Engine(), scenario.load(run.workload).label
+    """Show the recording to an engine as a screen would have, and to `gputop explain`."""
+    engine, board, label = Engine(), Board(), scenario.load(run.workload).label
     said: Counter[bool] = Counter()
-    delay_s, board = None, Board()
-    for board in boards(folder / run.path):
-        if board.t_ns > run.ended_ns:
-            break
-        engine.feed(board)
+    delay_s = None
+    for t_ns in lived(items(folder / run.path, run.ended_ns), engine, board):
         right = (engine.verdict.symptom, engine.verdict.cause) == (label.symptom, label.cause)
-        since_ns = board.t_ns - run.onset_ns
+        since_ns = t_ns - run.onset_ns
         if right and since_ns > 0 and delay_s is None:
             delay_s = since_ns / 1e9
         if since_ns > SETTLE_NS:
             said[right] += 1
-    verdict: dict[str, str] = engine.explain()["verdict"]  # type: ignore[assignment]
+    verdict: dict[str, str] = explain.judge(Board(), items(folder / run.path, run.ended_ns), explain.FEED_EVERY_NS).explanation["verdict"]
     guilty = {one.pid: (one.name, one.cpu_s) for incident in engine.incidents if incident.cause == label.cause for one in incident.culprits}
     return Outcome(
         run.workload, label, run.mode, verdict["symptom"], verdict["cause"], said[True] / max(1, said.total()), delay_s,
@@ -150,18 +149,27 @@ def judge(run: Recorded, folder: Path) -> Outcome:
     )  # fmt: skip
 
 
-def boards(path: Path) -> Iterator[Board]:
-    """The recording's board, every half second."""
-    decoder, board, fed_ns = Decoder(), Board(), 0
-    for item in decoder.feed(path.read_bytes()):
+def items(path: Path, ended_ns: int) -> Iterator[Header | Frame]:
+    """A recording up to ``ended_ns``."""
+    for item in Decoder().feed(path.read_bytes()):
+        if isinstance(item, Frame) and item.t_ns > ended_ns:
+            return
+        yield item
+
+
+def lived(stream: Iterable[Header | Frame], engine: Engine, board: Board) -> Iterator[int]:
+    """Do with a stream what `gputop.session.Session` does, and yield the time of each verdict."""
+    fed_ns = 0
+    for item in stream:
         if isinstance(item, Header):
             board.header = item
             continue
-        assert isinstance(item, Frame)
         board.fold(item)
-        if item.t_ns - fed_ns >= FEED_NS:
+        engine.look(item)
+        if item.t_ns - fed_ns >= FEED_EVERY_NS:
             fed_ns = item.t_ns
-            yield board
+            engine.feed(board)
+            yield fed_ns
 
 
 @contextmanager

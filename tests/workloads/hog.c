@@ -1,9 +1,10 @@
-/* Burns CPU under whatever name it is compiled to: NAME SECONDS THREADS [DUTY_PCT]. Ends by itself, or with its parent. */
+/* Burns CPU under whatever name it is compiled to: NAME SECONDS THREADS [DUTY_PCT]. Ends by itself (SECONDS may be 0.3), or with its parent. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -29,7 +30,9 @@ static void *burn(void *unused) {
 int main(int argc, char **argv) {
     if (argc < 3) return 2;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    alarm((unsigned)atoi(argv[1]));
+    double seconds = atof(argv[1]);
+    struct itimerval end = {.it_value = {(time_t)seconds, (suseconds_t)((seconds - (double)(time_t)seconds) * 1e6)}};
+    setitimer(ITIMER_REAL, &end, NULL);
     if (argc > 3) duty = atol(argv[3]);
     for (int i = 1; i < atoi(argv[2]); i++) {
         pthread_t thread;

@@ -17,6 +17,7 @@ from gputop import roles
 from gputop.board import Board
 from gputop.diagnosis import Engine
 from gputop.frame import Frame
+from gputop.recording.format import Decoder
 from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources.procfs import ProcfsSource
@@ -106,8 +107,7 @@ def watched(env: dict[str, str], folder: Path, seconds: float) -> tuple[Engine, 
     frames = str(round(seconds * 10))
     with path.open("wb") as out:
         subprocess.run([sys.executable, "-m", "gputop", "collect", "--no-ebpf", "--frames", frames], env=env, stdout=out, check=True)
-    for board in judging.boards(path):
-        engine.feed(board)
+    for _t_ns in judging.lived(Decoder().feed(path.read_bytes()), engine, Board()):
         highlighted |= {pid for pid, state in engine.states.items() if state.starving}
     return engine, highlighted
 

@@ -1,6 +1,7 @@
 """affinity: the job is held to some CPUs, these are full, and others idle.
 
-Threshold: its CPUs are fewer than the host's, and `capacity.IDLE` of a CPU or more idles outside them while workers are runnable.
+Threshold: its CPUs are fewer than the host's, and `capacity.IDLE` of a CPU or more idles outside them while workers are runnable,
+unless the CPUs it is held to would do for it, if strangers left them (cpu-contention).
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 
+STRANGERS = 0.6
+"""Of what the job lacks, taken by others inside its CPUs."""
+
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
     cpus = capacity(job, facts)
-    if not cpus.pinned or cpus.idle_outside < IDLE or cpus.idle_outside <= cpus.idle_inside:
+    if not cpus.pinned or cpus.idle_outside < IDLE or cpus.idle_outside <= cpus.idle_inside or cpus.strangers_part >= STRANGERS:
         return {}
     return {"data.runnable": 1.0, "main.runnable": 1.0, "data.running": 0.5 if len(job.workers) > len(cpus.allowed) else 0.0}
 

@@ -1,57 +1,70 @@
 """cpu-contention: other processes run on the CPUs while workers or the trainer are runnable.
 
-Threshold: by the sched probe strangers stood for `BEHIND` of the job's waits; without it, they hold `TAKEN` of its CPUs. Else
-the job is in its own way (worker-oversubscription). Run-queue delay while CPUs idle is not contention.
+Threshold: by the sched probe strangers stood for `BEHIND` of the job's waits; or they hold `TAKEN` of its CPUs, and these would
+have been much of what it lacks. Else the job is in its own way (worker-oversubscription). A hog may stand on one CPU only, so that
+on the other the job's threads wait behind one another: that, too, is the hog's doing.
 """
 
 from __future__ import annotations
 
 from gputop.diagnosis.capacity import TAKEN
 from gputop.diagnosis.capacity import capacity
-from gputop.diagnosis.capacity import wanted
 from gputop.diagnosis.facts import Capacity
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.facts import ProcFacts
 from gputop.diagnosis.facts import Taker
 from gputop.diagnosis.model import Culprit
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
+from gputop.diagnosis.takers import LEAST_CORES
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
+from gputop.roles import program_name
 
 BEHIND = 0.35
-OF_LACK = 0.25
-"""What strangers take, of all that the job lacks: the rest it would lack without them."""
+OF_LACK, MOST_OF_LACK = 0.25, 0.5
+"""What strangers take, of all that the job lacks; the latter where the probe saw it wait behind its own."""
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
-    return {"data.runnable": 1.0, "main.runnable": 1.0} if _blames_others(job, capacity(job, facts)) else {}
+    return {"data.runnable": 1.0, "main.runnable": 1.0} if blames_others(capacity(job, facts)) else {}
 
 
-def _blames_others(job: JobFacts, cpus: Capacity) -> bool:
+def blames_others(cpus: Capacity) -> bool:
     """Strangers hold the CPUs the job wanted, and it does not want far more than there are anyway."""
-    if cpus.preempted_by_others is not None:
-        return cpus.preempted_by_others >= BEHIND
-    if cpus.taken < TAKEN * len(cpus.allowed):
-        return False
-    surplus = max(0.0, wanted(job) - len(cpus.allowed))
-    return cpus.taken >= OF_LACK * (cpus.taken + surplus)
+    seen = cpus.preempted_by_others
+    if seen is not None and seen >= BEHIND:
+        return True
+    return cpus.taken >= TAKEN * len(cpus.allowed) and cpus.strangers_part >= (OF_LACK if seen is None else MOST_OF_LACK)
 
 
-def culprits(facts: Facts) -> list[Taker]:
+def culprits(job: JobFacts, facts: Facts) -> list[Taker]:
     """Those who matter among the takers: by whom they kept waiting where the probe saw it, else by CPU time."""
-    ranked = sorted(facts.takers, key=lambda taker: (-taker.preempted_s, -taker.cores))
+    ranked = sorted([*facts.takers, *_rivals(job, facts)], key=lambda taker: (-taker.preempted_s, -taker.cores))
     most = ranked[0].cores if ranked else 0.0
     return [taker for taker in ranked if taker.cores >= 0.2 * most][:5]
 
 
+def _rivals(job: JobFacts, facts: Facts) -> list[Taker]:
+    """Processes of other trainings on this host."""
+    own = [job, *job.kin]
+    procs = [proc for other in facts.jobs if all(other is not one for one in own) for proc in (other.trainer, *other.workers)]
+    return [_rival(proc, own, facts) for proc in procs if proc.cores >= LEAST_CORES]
+
+
+def _rival(proc: ProcFacts, own: list[JobFacts], facts: Facts) -> Taker:
+    name = f"{program_name(proc.info)} {proc.role.label}" if proc.role.kind == "worker" else proc.role.label
+    kept_s = sum(facts.behind.get((job.trainer.pid, proc.pid), 0.0) for job in own)
+    return Taker(proc.pid, name, proc.cores, kept_s, None, proc.older.utime_ns + proc.older.stime_ns, proc.info)
+
+
 def _tell(job: JobFacts, facts: Facts) -> Finding:
-    cpus, takers = capacity(job, facts), culprits(facts)
+    cpus, takers = capacity(job, facts), culprits(job, facts)
     late = [worker for worker in job.workers if worker.state.fractions.get("runnable", 0.0) >= 0.2]
     share = 100 * sum(worker.runnable for worker in late) / len(late) if late else 100 * job.trainer.runnable
-    taken = sum(taker.cores for taker in takers)
-    names = ", ".join(f"{taker.name} ({taker.pid})" for taker in takers)
+    taken, names = max(cpus.taken, sum(taker.cores for taker in takers)), _names(takers, cpus)
     subject = f"{len(late)} of {len(job.workers)} workers" if late else job.trainer.role.label
     detail = f"{subject} runnable but not running {share:.0f}% of the time; {names} took {taken:.1f} of {len(cpus.allowed)} cores"
     evidence = [
@@ -66,6 +79,16 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         tuple(Culprit(taker.pid, taker.name, round(taker.cores * facts.seconds, 3)) for taker in takers),
         tuple(worker.pid for worker in late) or (job.trainer.pid,),
     )  # fmt: skip
+
+
+def _names(takers: list[Taker], cpus: Capacity) -> str:
+    """Each name with its pids; whoever lived too shortly to be told by name comes last."""
+    pids: dict[str, list[str]] = {}
+    for taker in takers:
+        pids.setdefault(taker.name, []).append(str(taker.pid))
+    names = [f"{name} ({', '.join(some)})" for name, some in pids.items()]
+    unseen = cpus.taken - sum(taker.cores for taker in takers)
+    return ", ".join([*names, "short-lived processes"] if unseen > max(0.2, 0.5 * cpus.taken) or not names else names)
 
 
 def _fixes(takers: list[Taker]) -> list[Fix]:

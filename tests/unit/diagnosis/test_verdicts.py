@@ -71,7 +71,7 @@ def crowded_beside_a_neighbour() -> Scene:
 
 def crowded_by_threads() -> Scene:
     """Each worker waits at a barrier for compute threads of its own, and these for a CPU."""
-    crowd = {200 + i: (0.1, 0.6) for i in range(8)}
+    crowd = {200 + i: (0.45, 0.5) for i in range(8)}
     scene = starved(workers=1, run=0.2, wait=0.3, looks=[FUTEX], threads=crowd)
     scene.cpu_busy = [1.0] * 4
     return scene
