@@ -26,22 +26,16 @@ def _capacity(job: JobFacts, facts: Facts) -> Capacity:
     lists = {proc.info.cpus_allowed for proc in job.workers or [job.trainer] if proc.info.cpus_allowed}
     allowed = frozenset().union(*(cpusets.parse(text) & host for text in lists)) or host
     inside = sum(1.0 - busy[cpu] for cpu in allowed if cpu in busy)
-    used = used_cores(job, facts)
     return Capacity(
-        allowed, host, inside, sum(1.0 - share for share in busy.values()) - inside, _taken(job, facts, allowed, used), used,
-        max(0.0, _needed(job, used) - len(allowed)), _preempted_by_others(job, facts),
+        allowed, host, inside, sum(1.0 - share for share in busy.values()) - inside, _taken(job, facts, allowed), job.used,
+        max(0.0, _needed(job) - len(allowed)), _preempted_by_others(job, facts),
     )  # fmt: skip
 
 
-def used_cores(job: JobFacts, facts: Facts) -> float:
-    """CPUs that the job's processes ran on, helpers included."""
-    return sum(proc.cores for proc in (job.trainer, *job.workers)) + facts.helpers.get(job.trainer.pid, 0.0)
-
-
-def _taken(job: JobFacts, facts: Facts, allowed: frozenset[int], used: float) -> float:
+def _taken(job: JobFacts, facts: Facts, allowed: frozenset[int]) -> float:
     """By those that were seen; by all but the job itself where that is more, for a compiler may live shorter than between two looks."""
     busy = facts.host.busy
-    own = used + sum(used_cores(kin, facts) for kin in job.kin)
+    own = job.used + sum(kin.used for kin in job.kin)
     pinned = len(allowed) < len(busy)
     seen = sum(taker.cores for taker in facts.takers if not pinned or taker.cpu is None or taker.cpu in allowed)
     return max(seen, sum(busy[cpu] for cpu in allowed if cpu in busy) - own)
@@ -52,19 +46,18 @@ def wanted(job: JobFacts) -> float:
     return sum(proc.cores + proc.runnable + proc.others_runnable for proc in (job.trainer, *job.workers))
 
 
-def _needed(job: JobFacts, used: float) -> float:
+def _needed(job: JobFacts) -> float:
     """CPUs with which its GPU would have no idle time: what it wanted at most, for who is late is always runnable.
 
     What a step costs the CPUs stays the same, so they would be used as much more as the GPU then worked more.
     """
     idle = job.idle
-    return wanted(job) if idle is None or idle >= 1.0 else min(wanted(job), used / (1.0 - idle))
+    return wanted(job) if idle is None or idle >= 1.0 else min(wanted(job), job.used / (1.0 - idle))
 
 
 def _preempted_by_others(job: JobFacts, facts: Facts) -> float | None:
     own = {job.trainer.pid, *(kin.trainer.pid for kin in job.kin)}
-    family = {proc.pid for one in (job, *job.kin) for proc in (one.trainer, *one.workers)}
-    waits = [(pid, seconds) for (trainer, pid), seconds in facts.behind.items() if trainer in own]
-    behind, strangers = sum(seconds for _, seconds in waits), sum(seconds for pid, seconds in waits if pid not in family)
-    waited_s = sum(proc.runnable * proc.seconds for one in (job, *job.kin) for proc in (one.trainer, *one.workers))
+    waits = facts.behind.get(job.trainer.pid, {})
+    behind, strangers = sum(waits.values()), sum(seconds for pid, seconds in waits.items() if facts.family.get(pid) not in own)
+    waited_s = sum(proc.runnable * proc.seconds for proc in (job.trainer, *job.workers))
     return strangers / behind if behind > 0.1 * waited_s else None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
+from collections.abc import Sequence
 
 from gputop.board import Board
 from gputop.diagnosis import chain
@@ -21,9 +23,12 @@ from gputop.diagnosis.symptoms import judge_job
 from gputop.diagnosis.symptoms import without_job
 from gputop.diagnosis.window import Window
 from gputop.frame import Frame
+from gputop.frame import Gpu
 from gputop.roles import Role
 
 MIDDLE_NS = WINDOW_NS // 2
+FEED_EVERY_NS = 490_000_000
+"""The pace of feeding: twice a second, as often as a column of the lanes ends at the usual time base."""
 
 
 class Engine:
@@ -57,6 +62,10 @@ class Engine:
         Without the probes these samples are all there is to tell one sleep from another.
         """
         self._window.look(frame)
+
+    def look_back(self, waits: Mapping[int, Sequence[tuple[str, int | None, int | None, str | None]]], gpus: Sequence[Gpu]) -> None:
+        """`look` for some frames at once: (state, syscall, syscall_arg, wchan) of each process's samples, and every GPU's readings."""
+        self._window.look_back(waits, gpus)
 
     def feed(self, board: Board) -> None:
         """Take in the board as it stands. Feeding the same moment twice changes nothing."""

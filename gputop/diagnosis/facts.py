@@ -15,6 +15,8 @@ from gputop.rates import thread_deltas
 from gputop.roles import Role
 
 NO_STATE = ProcState(0, "running")
+ALONE = 0.02
+"""CPUs that a process used beside its main thread, under which its other threads are not looked at one by one."""
 
 
 @dataclass(slots=True)
@@ -69,6 +71,8 @@ class ProcFacts:
     """On-CPU share of its main thread."""
     runnable: float
     """Run-queue share of its main thread."""
+    cores: float
+    """CPUs the whole process ran on."""
     kinds: dict[str, float]
     """What its main thread slept on (words of `gputop.diagnosis.waits`) -> share of the window."""
     unsampled: bool = False
@@ -91,12 +95,7 @@ class ProcFacts:
     @property
     def cpu_s(self) -> float:
         """CPU time of the whole process."""
-        return max(0, self.newer.utime_ns + self.newer.stime_ns - self.older.utime_ns - self.older.stime_ns) / 1e9
-
-    @property
-    def cores(self) -> float:
-        """CPUs the whole process ran on."""
-        return self.cpu_s / self.seconds
+        return self.cores * self.seconds
 
     @property
     def majflt_per_s(self) -> float:
@@ -112,7 +111,9 @@ class ProcFacts:
 
     @property
     def others(self) -> tuple[float, float]:
-        """On-CPU and run-queue share of its other threads, each summed; zero where threads were not read."""
+        """On-CPU and run-queue share of its other threads, each summed; zero where they were not read, or hardly ran."""
+        if self._others is None and self.cores - self.run < ALONE:
+            self._others = 0.0, 0.0
         if self._others is None:
             older = self.threaded or self.newer
             deltas = [thread for thread in thread_deltas(older.threads, self.newer.threads) if thread.tid != self.newer.pid]
@@ -236,6 +237,8 @@ class JobFacts:
     """Share of the window in which its GPUs were busy and yet did not work: ``light`` (few SMs), ``slowed`` (clocks), ``peer``."""
     straggler: ProcFacts | None = None
     """The trainer of its own group that the others wait for, itself included."""
+    used: float = 0.0
+    """CPUs its processes ran on, helpers included."""
     capacity: Capacity | None = None
     kin: list[JobFacts] = field(default_factory=list)
     """The other ranks of its training on this host."""
@@ -276,10 +279,10 @@ class Facts:
     """The sched probe ran."""
     feeds: int = 0
     """Boards in the window."""
-    behind: dict[tuple[int, int], float] = field(default_factory=dict)
-    """(trainer, pid) -> seconds that threads of the trainer's job were runnable while that process ran on their CPU (probe)."""
-    helpers: dict[int, float] = field(default_factory=dict)
-    """Trainer -> CPUs that helpers of its job ran on."""
+    behind: dict[int, dict[int, float]] = field(default_factory=dict)
+    """Trainer -> pid -> seconds that threads of the trainer's job were runnable while that process ran on their CPU (probe)."""
+    family: dict[int, int] = field(default_factory=dict)
+    """Pid of a trainer or worker -> its trainer."""
 
     @property
     def settled(self) -> bool:

@@ -99,7 +99,10 @@ def _claims(job: JobFacts, facts: Facts) -> list[tuple[Judge, float]]:
     """(judge, share of the loss), each pool given out at most once."""
     left = dict(job.pools)
     found = []
+    rest = 1.0 if left else 0.0
     for judge in judges():
+        if rest <= 0.001:
+            break
         held = 0.0
         for pool, part in judge.claim(job, facts).items():
             taken = left.get(pool, 0.0) * part
@@ -107,6 +110,7 @@ def _claims(job: JobFacts, facts: Facts) -> list[tuple[Judge, float]]:
             held += taken
         if held > 0.0:
             found.append((judge, held))
+            rest -= held
     return found
 
 

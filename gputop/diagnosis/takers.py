@@ -63,41 +63,43 @@ class TakerTrack:
         """(trainer, culprit pid) -> ns since the last push that it ran while a thread of the trainer's job was runnable there."""
         before, self._pairs = self._pairs, dict(board.preempts)
         found: dict[tuple[int, int], int] = {}
-        for pair, preempt in self._pairs.items() if before is not None else ():
-            old = before.get(pair) if before is not None else None
-            if old is preempt or preempt.culprit_pid == 0:
-                continue
-            owner = board.threads.get(pair[0])
+        if before is None:
+            return found
+        for pair, preempt in [(pair, preempt) for pair, preempt in self._pairs.items() if before.get(pair) is not preempt]:
+            old, owner = before.get(pair), board.threads.get(pair[0])
             role = roles.get(owner.pid if owner is not None else pair[0])
-            if role is not None and role.kind != "helper" and role.trainer_pid is not None:
+            if role is not None and role.kind != "helper" and role.trainer_pid is not None and preempt.culprit_pid:
                 key = role.trainer_pid, preempt.culprit_pid
                 found[key] = found.get(key, 0) + max(0, preempt.ns - (old.ns if old is not None else 0))
         return found
 
-    def behind(self) -> dict[tuple[int, int], float]:
-        """(trainer, pid) -> seconds in the window that threads of that job waited while that process ran on their CPU."""
-        found: dict[tuple[int, int], float] = {}
+    def behind(self) -> dict[int, dict[int, float]]:
+        """Trainer -> pid -> seconds in the window that threads of that job waited while that process ran on their CPU."""
+        found: dict[int, dict[int, float]] = {}
         for _t_ns, gained in self._gains:
-            for key, ns in gained.items():
-                found[key] = found.get(key, 0.0) + ns / 1e9
+            for (trainer, pid), ns in gained.items():
+                waits = found.setdefault(trainer, {})
+                waits[pid] = waits.get(pid, 0.0) + ns / 1e9
         return found
 
-    def facts(self, board: Board, roles: Mapping[int, Role]) -> tuple[list[Taker], dict[int, float]]:
+    def facts(
+        self, board: Board, roles: Mapping[int, Role], behind: Mapping[int, Mapping[int, float]], oldest_ns: int
+    ) -> tuple[list[Taker], dict[int, float]]:
         """Strangers that took a noticeable part of a CPU, most first; and the CPUs of each trainer's helpers."""
-        kept: dict[int, float] = {}
-        for (_trainer, pid), seconds in self.behind().items():
-            kept[pid] = kept.get(pid, 0.0) + seconds
         found, helpers = [], dict[int, float]()
         for pid, stranger in self._strangers.items():
-            cores = _cores(stranger, board.t_ns, pid in board.procs) if len(stranger.samples) > 1 else 0.0
+            if len(stranger.samples) < 2 or stranger.samples[-1].t_ns <= oldest_ns:
+                continue
+            cores = _cores(stranger, board.t_ns, pid in board.procs)
             if cores < LEAST_CORES:
                 continue
             role = roles.get(pid)
             if role is not None and role.trainer_pid is not None:
                 helpers[role.trainer_pid] = helpers.get(role.trainer_pid, 0.0) + (cores if role.kind == "helper" else 0.0)
             else:
+                kept_s = sum(waits.get(pid, 0.0) for waits in behind.values())
                 before_ns = stranger.samples[0].utime_ns + stranger.samples[0].stime_ns
-                found.append(Taker(pid, stranger.name, cores, kept.get(pid, 0.0), stranger.samples[-1].processor, before_ns, stranger.info))
+                found.append(Taker(pid, stranger.name, cores, kept_s, stranger.samples[-1].processor, before_ns, stranger.info))
         found.sort(key=lambda taker: -taker.cores)
         return found[:MOST], helpers
 

@@ -7,6 +7,7 @@ read (another user's process, or yama's ptrace_scope) the answer is ``unknown``,
 from __future__ import annotations
 
 import platform
+from functools import lru_cache
 
 from gputop.frame import ProcSample
 
@@ -44,25 +45,29 @@ _WCHAN = (
 
 
 def wait_kind(sample: ProcSample) -> str:
-    """What the main thread of ``sample`` waited for at that moment: one of this module's words.
+    """What the main thread of ``sample`` waited for at that moment, see `kind_of`."""
+    return kind_of(sample.state, sample.syscall, sample.syscall_arg, sample.wchan)
+
+
+@lru_cache(4096)
+def kind_of(state: str, call: int | None, argument: int | None, wchan: str | None) -> str:
+    """One of this module's words for what a sample of /proc tells.
 
     ``queue`` is a poll with torch's 5 s: of a worker, no work is left to do; of a trainer, no batch is there.
     """
-    state = sample.state
     if state == "R":
         return ONCPU
     if state in "TtZX":
         return STOPPED
-    by_name = _kind_of_name(sample.wchan)
+    by_name = _kind_of_name(wchan)
     if state == "D":
         return NETWORK if by_name == NETWORK else DISK
-    call = sample.syscall
     if call is None:
         return by_name
     if call < 0:
         return ONCPU
     if call in _POLL_CALLS:
-        return QUEUE if sample.syscall_arg == TORCH_POLL_MS else POLL
+        return QUEUE if argument == TORCH_POLL_MS else POLL
     kind = _KIND_OF.get(call, UNKNOWN)
     return by_name if kind in (PIPE, NETWORK, UNKNOWN) and by_name in (NETWORK, DISK, PIPE) else kind
 

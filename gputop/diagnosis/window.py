@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from collections.abc import Sequence
+from itertools import starmap
+
 from gputop import roles as who
 from gputop.board import Board
 from gputop.diagnosis import states
@@ -18,7 +22,10 @@ from gputop.diagnosis.takers import TakerTrack
 from gputop.diagnosis.tracks import GpuTrack
 from gputop.diagnosis.tracks import ProcTrack
 from gputop.diagnosis.tracks import gpu_pids
+from gputop.diagnosis.waits import kind_of
 from gputop.frame import Frame
+from gputop.frame import Gpu
+from gputop.frame import ProcInfo
 from gputop.roles import Role
 
 GAP_NS = 5_000_000_000
@@ -50,7 +57,7 @@ class Window:
         self._rhythm_ns: dict[int, int] = {}
         self._paces: dict[int, float | None] = {}
         self._roles_ns = 0
-        self._known = 0
+        self._seen: tuple[dict[int, ProcInfo], frozenset[int]] = {}, frozenset()
 
     def push(self, board: Board) -> bool:
         """Take in the board; False where it is not newer than the last one. A jump in time begins anew."""
@@ -83,11 +90,26 @@ class Window:
             if known is not None:
                 known.look(gpu)
 
+    def look_back(self, waits: Mapping[int, Sequence[tuple[str, int | None, int | None, str | None]]], gpus: Sequence[Gpu]) -> None:
+        """The same of some frames at once: what each process was met at (see `waits.kind_of`), and the GPUs' readings."""
+        self._points.looked = True
+        for pid, met in waits.items():
+            track = self._procs.get(pid)
+            if track is not None:
+                track.between += starmap(kind_of, met)
+        for gpu in gpus:
+            known = self._gpus.get(gpu.index)
+            if known is not None:
+                known.look(gpu)
+
     def _assign(self, board: Board) -> None:
-        if self.t_ns - self._roles_ns < ROLES_NS and len(board.infos) == self._known and all(pid in board.infos for pid in self._procs):
+        fresh = self.t_ns - self._roles_ns < ROLES_NS
+        if fresh and len(board.infos) == len(self._seen[0]) and all(pid in board.infos for pid in self._procs):
             return
-        self.roles = who.assign(board.infos, gpu_pids(board))
-        self._roles_ns, self._known = self.t_ns, len(board.infos)
+        seen = dict(board.infos), gpu_pids(board)
+        if seen != self._seen:
+            self.roles, self._seen = who.assign(*seen), seen
+        self._roles_ns = self.t_ns
 
     def _push_procs(self, board: Board, oldest_ns: int) -> None:
         hot = who.hot(self.roles)
@@ -118,11 +140,14 @@ class Window:
         seconds = (self.t_ns - self._points.oldest_ns) / 1e9
         gpus = {index: track.facts(index) for index, track in self._gpus.items() if index in board.gpus}
         host = self._host.facts(board)
-        jobs = self._jobs(board, gpus, host)
-        takers, helpers = self._takers.facts(board, self.roles)
         behind = self._takers.behind()
+        takers, helpers = self._takers.facts(board, self.roles, behind, self._points.oldest_ns)
+        jobs = self._jobs(board, gpus, host)
+        for job in jobs:
+            job.used = sum(proc.cores for proc in (job.trainer, *job.workers)) + helpers.get(job.trainer.pid, 0.0)
+        family = {proc.pid: job.trainer.pid for job in jobs for proc in (job.trainer, *job.workers)}
         return Facts(
-            self.t_ns, seconds, jobs, host, list(gpus.values()), takers, bool(board.threads), len(self._points), behind, helpers
+            self.t_ns, seconds, jobs, host, list(gpus.values()), takers, bool(board.threads), len(self._points), behind, family
         )
 
     def _jobs(self, board: Board, gpus: dict[int, GpuFacts], host: HostFacts) -> list[JobFacts]:

@@ -33,7 +33,7 @@ def group(controller: str, name: str) -> Iterator[Path]:
     try:
         yield path
     finally:
-        _remove(path, parent)
+        remove(path, parent)
 
 
 def add(path: Path, pids: list[int]) -> None:
@@ -99,7 +99,8 @@ def _v2_has(controller: str) -> bool:
     return control.exists() and kind in control.read_text().split()
 
 
-def _remove(path: Path, parent: Path) -> None:
+def remove(path: Path, parent: Path) -> None:
+    """Remove a group; whoever is still in it moves to ``parent``."""
     deadline = time.monotonic() + 5
     while True:
         add(parent, [int(pid) for pid in (path / "cgroup.procs").read_text().split()])

@@ -14,12 +14,17 @@ _SOURCE = Path(__file__).parent / "hog.c"
 
 
 @contextmanager
-def hogs(running: Running, threads: dict[str, int], duty_pct: int = 100) -> Iterator[None]:
-    """One process per name of ``threads``, each with so many threads, each thread busy ``duty_pct`` of the time."""
+def hogs(
+    running: Running, threads: dict[str, int], duty_pct: int = 100, period_ms: int = 50, through: tuple[str, ...] = ()
+) -> Iterator[None]:
+    """One process per name of ``threads``, each with so many threads, each thread busy ``duty_pct`` of each period.
+
+    ``through`` is a command that executes another one, such as ``nice -n 19`` or ``taskset -c 1``.
+    """
     with ExitStack() as stack:
         for name, count in threads.items():
             program = build(_SOURCE, name, program=True)
-            command = [str(program), str(int(running.seconds) + 5), str(count), str(duty_pct)]
+            command = [*through, str(program), str(int(running.seconds) + 5), str(count), str(duty_pct), str(period_ms)]
             running.blame(stack.enter_context(running.child(command)).pid, name)
         yield
         running.account()

@@ -56,7 +56,7 @@ def _rivals(job: JobFacts, facts: Facts) -> list[Taker]:
 
 def _rival(proc: ProcFacts, own: list[JobFacts], facts: Facts) -> Taker:
     name = f"{program_name(proc.info)} {proc.role.label}" if proc.role.kind == "worker" else proc.role.label
-    kept_s = sum(facts.behind.get((job.trainer.pid, proc.pid), 0.0) for job in own)
+    kept_s = sum(facts.behind.get(job.trainer.pid, {}).get(proc.pid, 0.0) for job in own)
     return Taker(proc.pid, name, proc.cores, kept_s, None, proc.older.utime_ns + proc.older.stime_ns, proc.info)
 
 

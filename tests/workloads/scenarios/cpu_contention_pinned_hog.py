@@ -1,0 +1,27 @@
+"""Two hogs share one CPU with the job, which fills both."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from tests.workloads.data import Images
+from tests.workloads.hogs import hogs
+from tests.workloads.loop import Trainer
+from tests.workloads.loop import loader
+from tests.workloads.runner import Running
+from tests.workloads.scenario import Label
+from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import cpus
+
+_HOGS = ("minerd", "xmrig")
+
+
+def train(trainer: Trainer) -> None:
+    trainer.fit(loader(Images(cpu_ms=9), workers=cpus()), trainer.compute(80 / cpus()))
+
+
+def disturb(running: Running) -> AbstractContextManager[None]:
+    return hogs(running, dict.fromkeys(_HOGS, 3), through=("taskset", "-c", "0"))
+
+
+SCENARIO = Scenario(Label("input-bound", "cpu-contention", frozenset(_HOGS)), train, disturb)

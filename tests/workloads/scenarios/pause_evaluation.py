@@ -1,0 +1,30 @@
+"""After each few seconds of training the metrics of a validation set are worked out on the CPU."""
+
+from __future__ import annotations
+
+import time
+
+from tests.workloads.data import Images
+from tests.workloads.data import decode
+from tests.workloads.loop import Trainer
+from tests.workloads.loop import loader
+from tests.workloads.scenario import Label
+from tests.workloads.scenario import Scenario
+
+_TRAIN_S, _EVALUATE_MS = 4.0, 1500
+
+
+def train(trainer: Trainer) -> None:
+    compute = trainer.compute(30)
+    evaluated = [time.monotonic()]
+
+    def step(batch: object) -> None:
+        compute(batch)
+        if time.monotonic() - evaluated[0] > _TRAIN_S:
+            decode(_EVALUATE_MS)
+            evaluated[0] = time.monotonic()
+
+    trainer.fit(loader(Images(cpu_ms=0.5), workers=2), step)
+
+
+SCENARIO = Scenario(Label("idle", "pause"), train)

@@ -1,0 +1,26 @@
+"""`torch.cuda.synchronize()` after each layer, for timing that nobody reads any more."""
+
+from __future__ import annotations
+
+from tests.workloads.data import Images
+from tests.workloads.data import numbers
+from tests.workloads.loop import Trainer
+from tests.workloads.loop import loader
+from tests.workloads.scenario import Label
+from tests.workloads.scenario import Scenario
+
+
+def train(trainer: Trainer) -> None:
+    gpu = trainer.gpu
+
+    def step(_batch: object) -> None:
+        gpu.copy_in(1 << 20)
+        for _ in range(48):
+            gpu.launch(1.5)
+            gpu.synchronize()
+            numbers(1.2)
+
+    trainer.fit(loader(Images(cpu_ms=0.3), workers=2), step)
+
+
+SCENARIO = Scenario(Label("wait-heavy", "sync-storm"), train)
