@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from operator import mul
 
 from gputop.diagnosis.facts import CallFacts
 from gputop.diagnosis.facts import JobFacts
@@ -98,7 +99,7 @@ def _autocorrelation(values: Sequence[float]) -> list[float]:
     if power <= (0.02 * mean) ** 2 or power <= 0.0:
         return []
     return [
-        sum(a * b for a, b in zip(centred, centred[lag:], strict=False)) / ((len(centred) - lag) * power) for lag in range(len(values) // 2)
+        sum(map(mul, centred, centred[lag:])) / ((len(centred) - lag) * power) for lag in range(len(values) // 2)
     ]
 
 
