@@ -18,6 +18,7 @@ from gputop.sources.nvml.abi import check
 from gputop.sources.nvml.fast import PCIE_COUNTERS
 from gputop.sources.nvml.fast import fast_readings
 from gputop.sources.nvml.lane import Lane
+from gputop.sources.nvml.lane import Taker
 from gputop.sources.nvml.mig import mig_is_on
 from gputop.sources.nvml.reading import SECOND
 from gputop.sources.nvml.reading import Lost
@@ -84,7 +85,7 @@ _APART_NS = 600_000
 class WatchedGpu:
     """GPU ``index``: its lanes append to ``reports``, the collector's thread takes from there."""
 
-    def __init__(self, index: int, interval_ns: int, stop: Lock) -> None:
+    def __init__(self, index: int, interval_ns: int, stop: Lock, crew: Taker | None = None) -> None:
         self.index = index
         self.reports: deque[Report] = deque(maxlen=_MOST_REPORTS)
         self.absent = ""
@@ -97,7 +98,8 @@ class WatchedGpu:
         # Slow ticks fall between quick ones, and each GPU's into another tenth of the second.
         phase_ns = (index % 10) * (SECOND // 10) + SECOND // 20
         # Calls that return at once would only hand the interpreter's lock to and fro if all GPUs were asked at the same moment.
-        self.fast = Tier(Lane(f"nvml-{index}", interval_ns, index % 8 * min(_APART_NS, interval_ns // 16), self._fast_tick, stop))
+        apart_ns = index % 8 * min(_APART_NS, interval_ns // 16)
+        self.fast = Tier(Lane(f"nvml-{index}", interval_ns, apart_ns, self._fast_tick, stop, crew))
         self.slow = Tier(Lane(f"nvml-{index}-slow", SECOND, phase_ns, self._slow_tick, stop))
         self.tiers = (self.fast, self.slow)
 
@@ -113,7 +115,7 @@ class WatchedGpu:
             self.fast.renew(handle, self._epoch)
             self.fast.readings = fast_readings(self.fast.device, self._interval_ns)
         self._tick(self.fast, beat_ns)
-        if not self.slow.lane.started:
+        if self.slow.lane.thread is None:
             self.slow.lane.start()
 
     def _slow_tick(self, beat_ns: int) -> None:

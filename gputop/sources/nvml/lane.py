@@ -1,14 +1,25 @@
-"""A lane: a thread that ticks on an absolute beat. Each GPU has two, so that no call holds up another GPU or a quick reading."""
+"""A lane: what ticks on an absolute beat. Each GPU has two, so that no call holds up another GPU or a quick reading.
+
+A lane has a thread of its own until its ticks prove quick; then a crew's one thread ticks it with the others (see `crew`).
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from collections.abc import Iterator
 from threading import Lock
 from threading import Thread
 from time import monotonic_ns
+from typing import Protocol
 
 _FOLLOW_EVERY_NS = 1_000_000_000
+
+
+class Taker(Protocol):
+    """Who may take a lane over."""
+
+    def takes(self, lane: Lane) -> bool: ...
 
 
 class Lane:
@@ -18,56 +29,74 @@ class Lane:
     releases it ends all lanes that wait on it, and a lane inside a hanging call dies with the process.
     """
 
-    __slots__ = ("_phase_ns", "_stop", "_thread", "_tick", "began_ns", "done_ns", "lasted_ns", "period_ns")
+    __slots__ = ("_crew", "_name", "_phase_ns", "_stop", "_tick", "began_ns", "done_ns", "lasted_ns", "period_ns", "quick_turns", "thread")
 
-    def __init__(self, name: str, period_ns: int, phase_ns: int, tick: Callable[[int], None], stop: Lock) -> None:
+    def __init__(
+        self, name: str, period_ns: int, phase_ns: int, tick: Callable[[int], None], stop: Lock, crew: Taker | None = None
+    ) -> None:
         self.period_ns = period_ns
         self.began_ns = 0
         """When the tick under way began, 0 between ticks."""
         self.lasted_ns = 0
         self.done_ns = 0
         """The beat whose tick ended last."""
+        self.quick_turns = 0
+        """How many ticks in a row were quick, by who counts them."""
+        self.thread: Thread | None = None
+        """That of its own which it has or had, None before the start."""
+        self._name = name
         self._phase_ns = phase_ns
         self._tick = tick
         self._stop = stop
-        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._crew = crew
 
     def start(self) -> None:
-        """Start ticking."""
-        self._thread.start()
-
-    @property
-    def started(self) -> bool:
-        """Whether `start` was called."""
-        return self._thread.ident is not None
+        """Start ticking on a thread of its own."""
+        self.thread = Thread(target=self.run, name=self._name, daemon=True)
+        self.thread.start()
 
     def join(self, timeout_s: float) -> bool:
-        """Whether it ended in time."""
-        if self.started:
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        """Whether its own thread ended in time."""
+        if self.thread is None:
+            return True
+        self.thread.join(timeout_s)
+        return not self.thread.is_alive()
 
-    def _run(self) -> None:
-        beat_ns = self._after(monotonic_ns()) - self.period_ns
-        priority_due_ns = 0
-        while True:
-            if beat_ns >= priority_due_ns:
-                priority_due_ns = beat_ns + _FOLLOW_EVERY_NS
-                _follow_priority()
-            self.began_ns = began_ns = monotonic_ns()
-            self._tick(beat_ns)
-            now_ns = monotonic_ns()
-            self.lasted_ns = now_ns - began_ns
-            self.began_ns = 0
-            self.done_ns = beat_ns
-            beat_ns = max(self._after(now_ns), self._after(beat_ns))
-            if self._stop.acquire(timeout=(beat_ns - now_ns) / 1e9):
-                self._stop.release()
+    def run(self) -> None:
+        """Tick on this thread, until the end or until the crew takes it over."""
+        for beat_ns in beats(self.period_ns, self._phase_ns, self._stop):
+            self.turn(beat_ns)
+            if self._crew is not None and self._crew.takes(self):
                 return
 
-    def _after(self, t_ns: int) -> int:
-        """The first beat after ``t_ns``."""
-        return ((t_ns - self._phase_ns) // self.period_ns + 1) * self.period_ns + self._phase_ns
+    def turn(self, beat_ns: int) -> None:
+        """Tick once."""
+        self.began_ns = began_ns = monotonic_ns()
+        self._tick(beat_ns)
+        self.lasted_ns = monotonic_ns() - began_ns
+        self.began_ns = 0
+        self.done_ns = beat_ns
+
+
+def beats(period_ns: int, phase_ns: int, stop: Lock) -> Iterator[int]:
+    """The beat under way and those to come, each when its time has come, until ``stop`` is released."""
+    beat_ns = _after(monotonic_ns(), period_ns, phase_ns) - period_ns
+    priority_due_ns = 0
+    while True:
+        if beat_ns >= priority_due_ns:
+            priority_due_ns = beat_ns + _FOLLOW_EVERY_NS
+            _follow_priority()
+        yield beat_ns
+        now_ns = monotonic_ns()
+        beat_ns = _after(max(now_ns, beat_ns), period_ns, phase_ns)
+        if stop.acquire(timeout=(beat_ns - now_ns) / 1e9):
+            stop.release()
+            return
+
+
+def _after(t_ns: int, period_ns: int, phase_ns: int) -> int:
+    """The first beat after ``t_ns``."""
+    return ((t_ns - phase_ns) // period_ns + 1) * period_ns + phase_ns
 
 
 def _follow_priority() -> None:

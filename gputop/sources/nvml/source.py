@@ -1,6 +1,6 @@
 """The NVML source: starts the library, watches each GPU on lanes of its own, and hands over what they reported.
 
-Nothing here waits for the driver: start-up runs on a thread, each GPU on two (see `lane`), and `NvmlSource.read` only
+Nothing here waits for the driver: start-up runs on a thread, each GPU on two (see `lane` and `crew`), and `NvmlSource.read` only
 takes what is finished.
 """
 
@@ -26,6 +26,7 @@ from gputop.sources import Settings
 from gputop.sources import Unavailable
 from gputop.sources.nvml.abi import bind
 from gputop.sources.nvml.abi import check
+from gputop.sources.nvml.crew import Crew
 from gputop.sources.nvml.gpu import WatchedGpu
 from gputop.sources.nvml.reading import SECOND
 from gputop.sources.nvml.reasons import FAILURES
@@ -55,6 +56,7 @@ class NvmlSource:
         self._failure: Unavailable | None = None
         self._begun = Event()
         self._stop = Lock()
+        self._crew = Crew(settings.interval_ns, self._stop)
         self._watching = False
         self._state = SourceState(self.name, "off")
         self._state_due_ns = 0
@@ -68,6 +70,7 @@ class NvmlSource:
         """Start NVML and watch each GPU. Raises Unavailable; while the driver still thinks about it the state is ``partial``."""
         self._gpus, self._standing, self._count, self._failure = [], [], 0, None
         self._begun, self._stop = Event(), Lock()
+        self._crew = Crew(self._settings.interval_ns, self._stop)
         self._stop.acquire()
         self._watching = True
         Thread(target=self._watch, args=(self._stop,), name="nvml-watch", daemon=True).start()
@@ -83,6 +86,7 @@ class NvmlSource:
         """Add the samples finished since the last call, and in a key frame all that stands."""
         self._standing += [Standing(gpu.index) for gpu in self._gpus[len(self._standing) :]]
         self._wait_for_quick(beat.t_ns)
+        self._crew.relieve(monotonic_ns())
         now_ns = monotonic_ns()
         for gpu, standing in zip(self._gpus, self._standing, strict=False):
             standing.begin()
@@ -101,7 +105,7 @@ class NvmlSource:
             return
         self._watching = False
         self._stop.release()
-        ended = [tier.lane.join(0.05) for gpu in self._gpus for tier in gpu.tiers]
+        ended = [tier.lane.join(0.05) for gpu in self._gpus for tier in gpu.tiers] + [self._crew.join(0.05)]
         if self._count and all(ended):
             _shut_down()
         self._count = 0
@@ -130,7 +134,7 @@ class NvmlSource:
             _shut_down()
             raise self._no_gpu(count)
         for index in sorted(self._wanted(count) - {gpu.index for gpu in self._gpus}):
-            gpu = WatchedGpu(index, self._settings.interval_ns, stop)
+            gpu = WatchedGpu(index, self._settings.interval_ns, stop, self._crew)
             self._gpus.append(gpu)
             gpu.start()
         self._count = max(count, self._count)

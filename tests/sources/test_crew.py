@@ -1,0 +1,101 @@
+"""Quick lanes share a thread; one that hangs or turns slow holds nobody up for longer than a beat."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from collections.abc import Iterator
+from threading import Event
+from threading import Lock
+
+import pytest
+
+from gputop.sources.nvml import crew as crews
+from gputop.sources.nvml.crew import Crew
+from gputop.sources.nvml.lane import Lane
+
+PERIOD_NS = 10_000_000
+
+
+class Rig:
+    """Three lanes and their crew; ``ran`` tells on which threads each ticked."""
+
+    def __init__(self) -> None:
+        self.stop = Lock()
+        self.stop.acquire()
+        self.crew = Crew(PERIOD_NS, self.stop)
+        self.ran: dict[int, list[int]] = {0: [], 1: [], 2: []}
+        self.hold = {number: Event() for number in self.ran}
+        for event in self.hold.values():
+            event.set()
+        self.lanes = [Lane(f"lane-{number}", PERIOD_NS, 0, self._tick(number), self.stop, self.crew) for number in self.ran]
+        for lane in self.lanes:
+            lane.start()
+
+    def _tick(self, number: int) -> Callable[[int], None]:
+        def tick(_beat_ns: int) -> None:
+            self.ran[number].append(threading.get_ident())
+            self.hold[number].wait(20)
+
+        return tick
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < deadline, self.ran
+            self.crew.relieve(time.monotonic_ns())
+            time.sleep(0.001)
+
+    def shared(self) -> bool:
+        """All three ticked last on one thread."""
+        return all(self.ran.values()) and len({threads[-1] for threads in self.ran.values()}) == 1
+
+    def grows(self, *numbers: int) -> Callable[[], bool]:
+        """Whether these have ticked three times more than now."""
+        before = {number: len(self.ran[number]) for number in numbers}
+        return lambda: all(len(self.ran[number]) >= before[number] + 3 for number in numbers)
+
+
+@pytest.fixture
+def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+    # A busy machine must not make a tick pass for slow here: that is decided by `hold` alone.
+    monkeypatch.setattr(crews, "QUICK_NS", 10**10)
+    monkeypatch.setattr(crews, "SLOW_NS", 10**10)
+    monkeypatch.setattr(crews, "HANGS_NS", 200_000_000)
+    rig = Rig()
+    yield rig
+    for event in rig.hold.values():
+        event.set()
+    rig.stop.release()
+    assert rig.crew.join(10)
+    assert all(lane.join(10) for lane in rig.lanes)
+
+
+def test_quick_lanes_come_to_share_a_thread(rig: Rig) -> None:
+    assert len({threads[0] for threads in rig.ran.values() if threads}) > 1
+    rig.until(rig.shared)
+    rig.until(rig.grows(0, 1, 2))
+
+
+def test_a_lane_that_hangs_keeps_the_thread_and_the_others_get_another(rig: Rig) -> None:
+    rig.until(rig.shared)
+    old = rig.ran[1][-1]
+    rig.hold[1].clear()
+    rig.until(lambda: bool(rig.lanes[1].began_ns))
+    rig.until(rig.grows(0, 2))
+    assert rig.ran[0][-1] == rig.ran[2][-1] != old
+    rig.hold[1].set()
+    rig.until(rig.grows(1))
+    assert rig.ran[1][-1] == old, "it goes on where it hung, by itself"
+
+
+def test_a_lane_that_turns_slow_gets_a_thread_of_its_own_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.until(rig.shared)
+    crew_thread = rig.ran[0][-1]
+    monkeypatch.setattr(crews, "SLOW_NS", 50_000_000)
+    rig.hold[2].clear()
+    rig.until(lambda: rig.lanes[2].began_ns > 0 and time.monotonic_ns() - rig.lanes[2].began_ns > 60_000_000)
+    rig.hold[2].set()
+    rig.until(lambda: rig.ran[2][-1] != crew_thread)
+    rig.until(rig.grows(0, 1, 2))
