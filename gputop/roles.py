@@ -28,6 +28,8 @@ _WATCHERS = frozenset((
     "nvidia-cuda-mps", "Xorg", "Xwayland", "gnome-shell", "gputop", "all-smi", "btop", "dcgmproftester",
 ))  # fmt: skip
 _LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed", "horovodrun", "torchelastic")
+WELL_KNOWN = frozenset((*_WATCHERS, *_LAUNCHERS, _TORCH_WORKER, PIN_THREAD))
+"""Names by which roles are found: they belong to nobody."""
 
 
 @dataclass(frozen=True, slots=True)
