@@ -8,6 +8,7 @@ import stat
 import sys
 from typing import TYPE_CHECKING
 
+from gputop.commands.live import Turns
 from gputop.commands.live import check_terminal
 from gputop.commands.options import calm_garbage_collection
 from gputop.errors import UserError
@@ -124,7 +125,8 @@ def _watch_pipe(args: argparse.Namespace) -> int:
         raise UserError("standard input is this terminal: ssh NODE gputop collect | gputop replay -")
     from gputop.stream.pipe import PipeStream
 
-    stream = PipeStream(_keys_from_terminal())
+    turns = Turns()
+    stream = PipeStream(_keys_from_terminal(), turns)
     check_terminal(INSTEAD)
     stream.begin()
     from gputop.session import Session
@@ -133,6 +135,7 @@ def _watch_pipe(args: argparse.Namespace) -> int:
     calm_garbage_collection()
     view, look = _looks(args)
     app = GputopApp(Session(), view, None, stream, look)
+    turns.app = app
     try:
         app.run(mouse=look.mouse)
     finally:

@@ -6,7 +6,7 @@ import os
 import select
 import subprocess
 import sys
-import time
+from collections.abc import Callable
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -22,12 +22,12 @@ STDERR_BYTES = 2000
 class ChildStream:
     """Starts ``argv`` and yields the header and frames that it writes to its standard output.
 
-    ``pace_s`` is waited between readings: whoever draws five times a second need not be woken ten times.
+    ``rest`` is called when all that had come was given out, and may wait: who draws a few times a second need not be woken ten times.
     """
 
-    def __init__(self, argv: list[str], pace_s: float = 0.0) -> None:
+    def __init__(self, argv: list[str], rest: Callable[[], None] | None = None) -> None:
         self.argv = argv
-        self._pace_s = pace_s
+        self._rest = rest
         # A session of its own: Ctrl-C and Ctrl-Z on our terminal are not meant for it. It ends when its pipe closes.
         self._child = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, bufsize=0
@@ -52,8 +52,8 @@ class ChildStream:
         """What comes, as it comes; ends when the child does (see `ending`)."""
         while data := os.read(self._fd, CHUNK_BYTES):
             yield from (items := self._decoder.feed(data))
-            if self._pace_s and items:
-                time.sleep(self._pace_s)
+            if self._rest is not None and items:
+                self._rest()
 
     def read(self, wait_s: float) -> list[Header | Frame] | None:
         """What comes within ``wait_s``, None when the child has ended."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+from collections.abc import Callable
 from collections.abc import Iterator
 
 from gputop.frame import Frame
@@ -15,10 +16,11 @@ POLL_S = 0.2
 
 
 class PipeStream:
-    """A stream that somebody else writes to the descriptor ``fd``; it is closed with us."""
+    """A stream that somebody else writes to the descriptor ``fd``; it is closed with us. ``rest`` as in `gputop.stream.child`."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, rest: Callable[[], None] | None = None) -> None:
         self._fd = fd
+        self._rest = rest
         self._decoder = Decoder()
         self._ready: list[Header | Frame] = []
         self._ended = False
@@ -34,6 +36,8 @@ class PipeStream:
         while not self._closing:
             ready, self._ready = self._ready, []
             yield from ready
+            if self._rest is not None and ready:
+                self._rest()
             if self._ended:
                 return
             if select.select([self._fd], [], [], POLL_S)[0]:

@@ -17,9 +17,8 @@ import msgspec
 from gputop.board import Board
 from gputop.diagnosis import Engine
 from gputop.recording.reader import Recording
+from gputop.stream.hindsight import hindsight
 
-FEED_EVERY_NS = 500_000_000
-"""Of recorded time: what `Engine.feed` asks for."""
 TELL_EVERY_S = 0.2
 
 
@@ -81,22 +80,14 @@ class Survey:
 
 def survey(path: str) -> Iterator[Found]:
     """Look at a recording from start to end; raises FormatError as `Recording` does."""
-    engine, known = Engine(), dict[int, Episode]()
-    fed_ns, told_s = 0, 0.0
+    engine, known, told_s, until_ns = Engine(), dict[int, Episode](), 0.0, 0
     with Recording(path) as recording:
-        board = Board(header=recording.header)
-        for frame in recording.frames():
-            board.fold(frame)
-            engine.look(frame)
-            if frame.t_ns - fed_ns < FEED_EVERY_NS:
-                continue
-            engine.feed(board)
-            fed_ns = frame.t_ns
-            news = _news(engine, known)
+        for board in hindsight(engine, Board(header=recording.header), recording):
+            news, until_ns = _news(engine, known), board.t_ns
             if news or time.monotonic() - told_s >= TELL_EVERY_S:
                 told_s = time.monotonic()
-                yield Found(fed_ns, news)
-        yield Found(board.t_ns, _news(engine, known))
+                yield Found(until_ns, news)
+        yield Found(recording.end_ns if until_ns else 0)
 
 
 def _news(engine: Engine, known: dict[int, Episode]) -> list[Episode]:

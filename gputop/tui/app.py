@@ -75,17 +75,24 @@ class GputopApp(App[int]):
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             self._loop.add_signal_handler(number, self.exit, 0)
         self.feed.start()
-        if self.look.auto_stacks and not self.look.remote:
-            self.set_interval(0.5, self._take_due_stacks)
 
-    def _take_due_stacks(self) -> None:
-        with self.session.lock:
-            self._auto.step(self.session.board, self.session.engine)
+    def on_news(self) -> None:
+        """Called in the feed's thread when all that came was taken in: take the stacks that are due, and draw."""
+        if self.look.auto_stacks and not self.look.remote:
+            with self.session.lock:
+                self._auto.step(self.session.board, self.session.engine)
+        self._soon(MainScreen.draw_live)
 
     def _on_first_frame(self) -> None:
         """Called in the feed's thread: draw as soon as there is something to draw."""
+        self._soon(MainScreen.draw_all)
+
+    def _soon(self, draw: Callable[[MainScreen], None]) -> None:
         if self._loop is not None and isinstance(screen := self.screen_stack[0] if self.screen_stack else None, MainScreen):
-            self._loop.call_soon_threadsafe(screen.draw_all)
+            try:
+                self._loop.call_soon_threadsafe(draw, screen)
+            except RuntimeError:
+                pass  # the loop has just been closed: we are leaving
 
     @property
     def is_behind(self) -> bool:

@@ -15,7 +15,10 @@ from textual.drivers._writer_thread import WriterThread
 from textual.drivers.linux_driver import LinuxDriver
 
 POLL_MS = 100
-"""How often the parser may decide that a lone Esc is a key, and `exit_event` is looked at."""
+"""How often the parser may decide that a lone Esc is a key, and `exit_event` is looked at, after a key."""
+IDLE_POLL_MS = 500
+"""The same while nobody types: whoever ends us then waits that long at most."""
+TYPING_TURNS = 10
 
 
 class PatientWriter(WriterThread):
@@ -60,8 +63,11 @@ class TerminalDriver(LinuxDriver):
         decode = getincrementaldecoder("utf-8")("replace").decode
         watch = select.poll()
         watch.register(self.fileno, select.POLLIN)
+        idle_turns = 0
         while not self.exit_event.is_set():
-            for _, happened in watch.poll(POLL_MS):
+            idle_turns += 1
+            for _, happened in watch.poll(POLL_MS if idle_turns <= TYPING_TURNS else IDLE_POLL_MS):
+                idle_turns = 0
                 data = self._read() if happened & select.POLLIN else b""
                 if not data:
                     self._hang_up()

@@ -46,7 +46,8 @@ class Feed:
         self._start = start
         self._stream: Stream | None = first
         self._on_first: Callable[[], None] | None = on_first
-        self._closing = threading.Event()
+        self.closing = threading.Event()
+        """Set when the screen ends."""
         self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
 
     def start(self) -> None:
@@ -55,7 +56,7 @@ class Feed:
 
     def close(self) -> None:
         """Stop the stream and the thread."""
-        self._closing.set()
+        self.closing.set()
         if self._stream is not None:
             self._stream.close()
         if self._thread.is_alive():
@@ -64,10 +65,10 @@ class Feed:
 
     def _run(self) -> None:
         failures = 0
-        while not self._closing.is_set():
+        while not self.closing.is_set():
             began = time.monotonic()
             why = self._read_one()
-            if self._closing.is_set():
+            if self.closing.is_set():
                 return
             if self._start is None:
                 self.trouble, self.ended = f"the stream has ended ({why})", True
@@ -77,7 +78,7 @@ class Feed:
             failures += 1
             self._stopped = time.monotonic()
             self.trouble = f"the collector stopped ({why}); starting it again"
-            self._closing.wait(pause)
+            self.closing.wait(pause)
 
     def _read_one(self) -> str:
         """Read one stream to its end; why it ended."""

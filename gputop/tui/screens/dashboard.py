@@ -1,4 +1,4 @@
-"""The dashboard: draws the parts from what is known, five times a second at most."""
+"""The dashboard: draws the parts from what is known, a few times a second."""
 
 from __future__ import annotations
 
@@ -39,9 +39,8 @@ from gputop.tui.widgets.drawn import Drawn
 if TYPE_CHECKING:
     from gputop.tui.app import GputopApp
 
-DRAWS_PER_S = 3
 TABLE_EVERY_S = 0.9
-NUMBERS_EVERY_S = 0.35
+NUMBERS_EVERY_S = 0.7
 NOTE_S = 4.0
 
 
@@ -53,6 +52,8 @@ class Dashboard(Screen[None]):
     """Top to bottom."""
     KEYS = keys.KEYS
     """What the last line names."""
+    LOOK_EVERY_S = 1.0
+    """How often it is drawn even if nobody said that there was news: notes end, and so may the stream."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,6 +64,7 @@ class Dashboard(Screen[None]):
         self._rows: list[Row] = []
         self._rows_at = 0.0
         self._numbers_at = 0.0
+        self._drawn_at = 0.0
         self._found: list[Lane] = []
         self._note = ("", 0.0)
         self._started = (time.monotonic(), time.process_time())
@@ -96,7 +98,7 @@ class Dashboard(Screen[None]):
         """Begin to draw."""
         self.repaint(self.app.theme)
         self.app.theme_changed_signal.subscribe(self, lambda theme: self.repaint(theme.name))
-        self.set_interval(1 / DRAWS_PER_S, self.draw_live)
+        self.set_interval(self.LOOK_EVERY_S, self._look_again)
 
     def repaint(self, theme: str) -> None:
         """Take the colours of a theme."""
@@ -111,8 +113,12 @@ class Dashboard(Screen[None]):
         self._heights = Heights(0, 0, 0, 0, 0, 0)
         self.draw_all()
 
+    def _look_again(self) -> None:
+        if time.monotonic() - self._drawn_at > 0.9 * self.LOOK_EVERY_S:
+            self.draw_live()
+
     def draw_live(self) -> None:
-        """The timer's turn: nothing to do while nothing moves, or while the terminal is behind."""
+        """There may be news: nothing to do while nothing moves, or while the terminal is behind."""
         session, view = self.session, self.view
         shown_ns = session.now_ns if view.end_ns is None else 0
         state = (shown_ns, self.gputop.feed.trouble, self._note[0] and time.monotonic() < self._note[1], *self._more_state())
@@ -136,6 +142,7 @@ class Dashboard(Screen[None]):
         """
         if self.view.width < 1 or not self.is_mounted:
             return False
+        self._drawn_at = time.monotonic()
         with self.session.lock, self.app.batch_update():
             numbers = self._numbers_due(everything)
             if numbers:

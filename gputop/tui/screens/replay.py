@@ -50,6 +50,7 @@ class ReplayScreen(MainScreen):
     """What the GPUs and the host did. Looking back holds the playing; `space` plays on from the moment looked at."""
 
     PARTS = ("header", "verdict", "gpus", "lanes", "procs", "scrub", "keys")
+    LOOK_EVERY_S = 1 / 3
     KEYS: tuple[keys.Key, ...] = (
         ("q", "quit", "quit"), ("space", "play", "pause"), ("<>", "speed", "speed(1)"), ("←→", "scrub", "scrub(-1)"),
         ("()", "10 s", "jump(10)"), ("n", "incident", "incident(1)"), ("@", "go to", "moment"), ("e", "explain", "explain"),

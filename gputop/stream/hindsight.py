@@ -1,0 +1,26 @@
+"""The diagnosis of a recording in hindsight: what live would have said, from a reading of a second at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gputop.board import Board
+from gputop.diagnosis import Engine
+from gputop.diagnosis.engine import FEED_EVERY_NS
+from gputop.recording.reader import Recording
+
+
+def hindsight(engine: Engine, board: Board, recording: Recording, start_ns: int = 0, end_ns: int = 1 << 63) -> Iterator[Board]:
+    """Feed the engine about once a second with the frames with ``start_ns <= t_ns < end_ns``; the board after each feed.
+
+    ``board`` is what stood before. What cannot be read is passed over, see `Recording.problem`.
+    """
+    fed_ns = 0
+    for second in recording.seconds(start_ns, end_ns):
+        for frame in second.frames:
+            board.fold(frame)
+        engine.look_back(second.waits, second.gpus)
+        if board.t_ns - fed_ns >= FEED_EVERY_NS:
+            engine.feed(board)
+            fed_ns = board.t_ns
+            yield board
