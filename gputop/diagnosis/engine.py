@@ -87,7 +87,7 @@ class Engine:
         chain.set_pools(job, facts.t_ns)
         standing = judge_job(job, facts)
         due = self._due(job, facts.t_ns, seconds)
-        if standing.warming_up:
+        if standing.unbooked:
             self._pending.pop(job.trainer.pid, None)
         elif due is not None:
             self.ledger.add(*due, standing.shares)
@@ -119,7 +119,7 @@ class Engine:
 
     def explain(self) -> dict[str, object]:
         """What was found over the whole stream, in the shape of DESIGN.md §6; ready for JSON."""
-        return report.explanation(self.verdict, self._settled(), self.incidents, self._unix_offset_ns)
+        return report.explanation(self.verdict, self._settled(), self.incidents, self._unix_offset_ns, self._window.t_ns)
 
 
 def _on_gpus(standing: list[Standing]) -> list[Standing]:
@@ -127,6 +127,6 @@ def _on_gpus(standing: list[Standing]) -> list[Standing]:
     return [one for one in standing if one.job.gpus] or standing
 
 
-def _weight(one: Standing) -> tuple[bool, float]:
-    """A straggler explains its peers' waits, so it comes first; then the job that lost most."""
-    return one.cause == "straggler-rank", one.job.lost if one.job.lost is not None else -1.0
+def _weight(one: Standing) -> tuple[bool, bool, bool, bool, float]:
+    """A straggler explains its peers' waits, so it comes first; then the job at fault that lost most, last those that merely rest."""
+    return one.cause == "straggler-rank", one.fault, one.troubled, not one.at_rest, one.job.lost if one.job.lost is not None else -1.0

@@ -9,29 +9,40 @@ from gputop.diagnosis.model import Verdict
 from gputop.diagnosis.symptoms import LOST
 
 SCHEMA = 1
+LEAST_S, PART = 2.5, 0.25
+"""An incident counts, however little the GPU lost before and after, if it stood for so long, and for this part of the GPU seconds."""
 
 
-def explanation(verdict: Verdict, ledger: Ledger, incidents: list[Incident], unix_offset_ns: int) -> dict[str, object]:
+def explanation(
+    verdict: Verdict, ledger: Ledger, incidents: list[Incident], unix_offset_ns: int, now_ns: int
+) -> dict[str, object]:
     """The whole of it. The verdict is the cause that cost most over the stream; where none cost enough, that nothing did."""
     return {
         "schema": SCHEMA,
-        "verdict": _verdict(verdict, ledger, _dearest(incidents, ledger)),
+        "verdict": _verdict(verdict, ledger, _dearest(incidents, ledger, now_ns)),
         "ledger": _ledger(ledger),
         "incidents": [_incident(incident, unix_offset_ns) for incident in incidents],
     }
 
 
-def _dearest(incidents: list[Incident], ledger: Ledger) -> Incident | None:
+def _dearest(incidents: list[Incident], ledger: Ledger, now_ns: int) -> Incident | None:
     """The worst incident of the cause that cost most in all; None where that is little and all losses together are not much."""
     costs: dict[str, float] = {}
     for incident in incidents:
         costs[incident.cause] = costs.get(incident.cause, 0.0) + incident.lost_s
     cause = max(costs, key=costs.__getitem__, default="")
-    loud = any(incident.severity in ("medium", "high") for incident in incidents if incident.cause == cause)
+    found = [incident for incident in incidents if incident.cause == cause]
+    counts = any(incident.severity in ("medium", "high") for incident in found) or _lasts(found, ledger, now_ns)
     total_s = ledger.gpu_total_s
-    if not costs or (total_s > 0.0 and not loud and _is_little(costs[cause], ledger)):
+    if not costs or (total_s > 0.0 and not counts and _is_little(costs[cause], ledger)):
         return None
-    return max((incident for incident in incidents if incident.cause == cause), key=_cost)
+    return max(found, key=_cost)
+
+
+def _lasts(incidents: list[Incident], ledger: Ledger, now_ns: int) -> bool:
+    """Whether they were felt for a good part of the time, the quiet before not counted in: that is what a screen would have shown."""
+    spans = [((incident.end_ns or now_ns) - incident.start_ns) / 1e9 for incident in incidents]
+    return sum(spans) >= max(LEAST_S, PART * ledger.gpu_total_s) and sum(map(_cost, incidents)) >= LOST * sum(spans)
 
 
 def _is_little(cost_s: float, ledger: Ledger) -> bool:

@@ -27,8 +27,10 @@ MEMORY_STALL = 0.05
 
 
 _NO_SLEEP = (waits.DISK, waits.STOPPED)
-_GPU_WAITS = (waits.DRIVER, waits.TIMER, waits.POLL, waits.LOCK, waits.UNKNOWN)
-"""What a wait for the GPU may look like without the probe."""
+_GPU_WAITS = (waits.DRIVER, waits.POLL, waits.TIMER, waits.LOCK, waits.UNKNOWN)
+"""What a wait for the GPU may look like without the probe, what it most likely is first."""
+_DATA_WAITS = (waits.QUEUE, waits.PIPE, waits.LOCK, waits.POLL, waits.UNKNOWN)
+"""The same of a wait for a batch."""
 
 
 def set_states(job: JobFacts, host: HostFacts) -> None:
@@ -47,9 +49,20 @@ def _set_trainer(job: JobFacts, host: HostFacts) -> None:
     spun = max(0.0, gpu + transfer - max(0.0, sleep - data))
     parts["computing"] = max(0.0, parts.pop("running") - spun)
     slept_on_gpu = max(0.0, gpu + transfer - spun)
+    other = _without(_without(other, data, _DATA_WAITS), slept_on_gpu, _GPU_WAITS)
     parts |= {"waiting-data": data, "waiting-gpu": gpu, "transfer": transfer, "blocked": max(0.0, sleep - data - slept_on_gpu)}
     job.data = data
     trainer.state = _state_of(trainer, parts, min(confidence, data_confidence), other)
+
+
+def _without(kinds: dict[str, float], share: float, looks: tuple[str, ...]) -> dict[str, float]:
+    """The kinds of a sleep less a part of it that is known, which looked like one of ``looks``, the first ones rather."""
+    left = dict(kinds)
+    for kind in looks:
+        taken = min(share, left.get(kind, 0.0))
+        if taken > 0.0:
+            left[kind], share = left[kind] - taken, share - taken
+    return left
 
 
 def _shared_parts(proc: ProcFacts, job: JobFacts, host: HostFacts) -> tuple[dict[str, float], float, dict[str, float]]:

@@ -19,6 +19,9 @@ LOST = 0.15
 """Share of the window lost from which something is said to be wrong (TraceML: input wait warns from 10 %, critical from 20 %)."""
 NAMED = 0.35
 """Share of the loss that a cause must hold to be named."""
+RESTING, ASLEEP, MOSTLY = 0.5, 0.9, 0.7
+"""Share of the window without work for the GPU, and of that the main thread's own rest, of a process that merely waits to be asked."""
+_RESTS = ("poll", "timer", "network", "lock", "pipe", "child", "unknown")
 WARM_UP_S = 30.0
 """A trainer this young whose GPU has not worked yet is starting, which is no fault."""
 
@@ -37,6 +40,8 @@ class Standing:
     shares: dict[str, float] = field(default_factory=dict)
     """Cause -> share of the loss; what is missing to 1 is unexplained."""
     warming_up: bool = False
+    at_rest: bool = False
+    """It does not want its GPU to work now."""
     lost_s: float | None = None
     """GPU seconds lost since the last feed, None where no GPU is measured."""
 
@@ -49,6 +54,11 @@ class Standing:
     def fault(self) -> bool:
         """Somebody should do something about it."""
         return self.troubled and (self.judge is None or self.judge.fault)
+
+    @property
+    def unbooked(self) -> bool:
+        """What its GPU does not work is no loss."""
+        return self.warming_up or self.at_rest
 
     @property
     def trainer_pid(self) -> int:
@@ -89,10 +99,23 @@ def judge_job(job: JobFacts, facts: Facts) -> Standing:
     if suffers < LOST:
         return Standing(job, facts, "healthy", headline=_well(job, trainer), shares=shares)
     judge, share = max(claims, key=_share, default=(None, 0.0))
+    if _is_at_rest(job) and (judge is None or judge.fault):
+        return Standing(job, facts, "idle", headline=f"{trainer} has no work for its GPU: it waits to be asked", at_rest=True)
     if judge is None or share < NAMED:
         symptom = "input-bound" if job.data >= 0.5 * (job.idle or 1.0) else "wait-heavy"
         return Standing(job, facts, symptom, "unexplained", shares=shares)
     return Standing(job, facts, judge.symptom, judge.cause, judge=judge, shares=shares)
+
+
+def _is_at_rest(job: JobFacts) -> bool:
+    """A server between requests, a notebook, a context kept open: nobody loads data for it, and its main thread waits for anybody.
+
+    Where its GPU does next to nothing, any sleep is such a wait.
+    """
+    if job.workers or job.births or job.host_only or (job.idle or 0.0) < RESTING:
+        return False
+    sleeps = _RESTS if (job.idle or 0.0) >= ASLEEP else _RESTS[:1]
+    return sum(job.pools.get(f"main.{kind}", 0.0) for kind in sleeps) >= MOSTLY
 
 
 def _claims(job: JobFacts, facts: Facts) -> list[tuple[Judge, float]]:

@@ -19,20 +19,22 @@ QUEUE, LOCK, NETWORK, PIPE, TIMER, DISK, POLL, CHILD, DRIVER, UNKNOWN, STOPPED, 
 )  # fmt: skip
 
 _X86_64 = {
-    LOCK: (202, 449, 73, 72, 65, 220), NETWORK: (45, 47, 44, 46, 42, 43, 288, 299), PIPE: (0, 1, 19, 20), TIMER: (35, 230, 34),
+    LOCK: (202, 449, 73, 72, 65, 220), NETWORK: (45, 47, 44, 46, 42, 299), PIPE: (0, 1, 19, 20), TIMER: (35, 230, 34),
     DISK: (17, 18, 295, 296, 327, 328, 74, 75, 162, 2, 257, 4, 5, 6, 262, 332, 217, 26, 40, 326, 187, 82, 83, 87, 263, 10, 11, 12, 9),
-    POLL: (7, 271, 23, 270, 232, 281, 441), CHILD: (61, 247), DRIVER: (16,),
+    POLL: (7, 271, 23, 270, 232, 281, 441, 43, 288), CHILD: (61, 247), DRIVER: (16,),
 }  # fmt: skip
 _AARCH64 = {
-    LOCK: (98, 449, 32, 25, 193, 192), NETWORK: (207, 212, 206, 211, 203, 202, 242, 243), PIPE: (63, 64, 65, 66), TIMER: (101, 115),
+    LOCK: (98, 449, 32, 25, 193, 192), NETWORK: (207, 212, 206, 211, 203, 243), PIPE: (63, 64, 65, 66), TIMER: (101, 115),
     DISK: (67, 68, 69, 70, 286, 287, 82, 83, 81, 56, 79, 80, 291, 61, 227, 71, 285, 213, 222, 226, 215, 214),
-    POLL: (73, 72, 22, 441), CHILD: (260, 95), DRIVER: (29,),
+    POLL: (73, 72, 22, 441, 202, 242), CHILD: (260, 95), DRIVER: (29,),
 }  # fmt: skip
 _KIND_OF = {number: kind for kind, numbers in (_AARCH64 if platform.machine() == "aarch64" else _X86_64).items() for number in numbers}
 _POLL_CALLS = (73,) if platform.machine() == "aarch64" else (7, 271)
 
-# Beginnings of kernel function names, from 5.15 to 6.18. The network's and the disk's come first: they decide what a plain read waits for.
+# Beginnings of kernel function names, from 5.15 to 6.18. Accepting waits for anybody, as polls do. The network's and the disk's
+# come early: they decide what a plain read waits for.
 _WCHAN = (
+    (POLL, ("inet_csk_accept", "unix_accept")),
     (NETWORK, ("sk_wait", "wait_woken", "tcp_", "inet_", "rpc_", "nfs", "request_wait_answer", "fuse_", "ceph_", "ptlrpc", "smb", "cifs")),
     (DISK, ("folio_wait", "wait_on_page", "io_schedule", "blk_", "submit_bio", "__iomap", "filemap_", "jbd2_", "ext4_", "xfs_", "btrfs_",
             "bit_wait_io", "wait_on_buffer", "__wait_on_buffer", "rq_qos_wait", "wbt_wait", "balance_dirty", "xlog_", "do_writepages")),

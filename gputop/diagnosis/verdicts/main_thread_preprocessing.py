@@ -22,7 +22,8 @@ def _claim(_job: JobFacts, _facts: Facts) -> Claims:
 
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
-    share = 100 * job.trainer.state.fractions.get("computing", 0.0)
+    share, slept = 100 * job.trainer.state.fractions.get("computing", 0.0), 100 * job.trainer.state.waits.get("timer", 0.0)
+    does = f"computes {share:.0f}% of the time between steps" if share >= slept else f"sleeps by itself {slept:.0f}% of the time"
     ahead = sum(worker.state.fractions.get("ahead", 0.0) for worker in job.workers) / len(job.workers) if job.workers else None
     beside = "it has no workers" if ahead is None else f"its {len(job.workers)} workers are ahead {100 * ahead:.0f}% of the time"
     evidence = (
@@ -35,7 +36,7 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
     else:
         fixes.append(Fix("Move it into the Dataset or a collate_fn, which run in the workers", "DataLoader(..., collate_fn=...)"))
     return Finding(
-        f"the trainer's main thread computes {share:.0f}% of the time between steps; {beside}",
+        f"the trainer's main thread {does}; {beside}",
         evidence,
         tuple(fixes),
         (),

@@ -1,4 +1,4 @@
-"""network-io: workers wait on sockets or on a network file system."""
+"""network-io: workers (or a trainer that loads by itself) wait on sockets or on a network file system."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 
 
-def _claim(_job: JobFacts, _facts: Facts) -> Claims:
-    return {"data.network": 1.0, "data.poll": 1.0}
+def _claim(job: JobFacts, _facts: Facts) -> Claims:
+    return {"data.network": 1.0, "data.poll": 1.0, "main.network": 0.0 if job.workers else 1.0}
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
@@ -20,7 +20,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     share = 100 * sum(proc.state.waits.get("network", 0.0) + proc.state.waits.get("poll", 0.0) for proc in procs) / len(procs)
     rate, lost = facts.host.net_rx_bytes_per_s, facts.host.retrans_per_s
     evidence = (
-        Evidence("network_pct", round(share, 1), "%", "of the workers' time asleep on sockets or a network file system"),
+        Evidence("network_pct", round(share, 1), "%", "of the loaders' time asleep on sockets or a network file system"),
         Evidence("net_rx_bytes_per_s", None if rate is None else round(rate), "B/s", "received by the host"),
         Evidence("tcp_retrans_per_s", None if lost is None else round(lost, 1), "/s", "TCP segments sent again"),
     )
@@ -33,7 +33,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
             f"DataLoader(..., num_workers={2 * max(1, len(job.workers))}, prefetch_factor=4)",
         ),
     )
-    return Finding(f"{len(procs)} workers waited for the network {share:.0f}% of the time{received}", evidence, fixes)
+    return Finding(f"{len(procs)} loaders waited for the network {share:.0f}% of the time{received}", evidence, fixes)
 
 
 JUDGE = Judge("network-io", "input-bound", 62, _claim, _tell, needs="/proc/PID/syscall or wchan")

@@ -1,7 +1,7 @@
 """sync-storm: the trainer waits for the GPU after every few operations (.item(), print, nonzero), so that the two take turns.
 
-Threshold: `SYNCS_PER_S` synchronize calls a second where probed, else that many voluntary switches of the main thread, which a
-step of a few milliseconds with one sync stays far under.
+Threshold, where probed: `SYNCS_PER_S` waits a second, or fewer of which a step (a copy to the GPU) has `PER_STEP`. Else
+`SLEEPS_PER_S` voluntary switches of the main thread, of which a step with one wait makes about six.
 """
 
 from __future__ import annotations
@@ -17,14 +17,22 @@ from gputop.diagnosis.verdicts import Judge
 from gputop.diagnosis.verdicts.h2d_transfer import BYTES_PER_S
 from gputop.diagnosis.verdicts.h2d_transfer import traffic
 
-SYNCS_PER_S = 400.0
+SYNCS_PER_S, SLEEPS_PER_S = 400.0, 350.0
+LEAST_PER_S, PER_STEP = 150.0, 8.0
 _BETWEEN = ("main.sync", "main.computing", "main.timer", "main.driver", "main.poll", "main.lock", "main.unknown", "main.transfer")
 
 
 def _claim(job: JobFacts, _facts: Facts) -> Claims:
     if traffic(job) >= BYTES_PER_S:
         return {}
-    return dict.fromkeys(_BETWEEN, 1.0) if _rate(job) >= SYNCS_PER_S else {}
+    return dict.fromkeys(_BETWEEN, 1.0) if _takes_turns(job) else {}
+
+
+def _takes_turns(job: JobFacts) -> bool:
+    rate, calls = _rate(job), job.calls
+    if calls is None:
+        return rate >= SLEEPS_PER_S
+    return rate >= SYNCS_PER_S or (rate >= LEAST_PER_S and rate >= PER_STEP * calls.to_gpu_per_s > 0.0)
 
 
 def _rate(job: JobFacts) -> float:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -11,6 +13,7 @@ import torch
 from tests.workloads.data import Images
 from tests.workloads.loop import Trainer
 from tests.workloads.loop import loader
+from tests.workloads.runner import Running
 from tests.workloads.scenario import Label
 from tests.workloads.scenario import Scenario
 
@@ -19,13 +22,13 @@ _PART = 8 << 20
 
 
 def train(trainer: Trainer) -> None:
-    compute, path = trainer.compute(30), Path(os.environ["GPUTOP_WORKLOAD_FOLDER"]) / "checkpoint.pt"
-    weights = torch.zeros(_PART // 4)
-    saved = [time.monotonic()]
+    compute, folder = trainer.compute(30), Path(os.environ["GPUTOP_WORKLOAD_FOLDER"])
+    path, flag, weights = folder / "checkpoint.pt", folder / "save", torch.zeros(_PART // 4)
+    saved = [0.0]
 
     def step(batch: object) -> None:
         compute(batch)
-        if time.monotonic() - saved[0] > _TRAIN_S:
+        if flag.exists() and time.monotonic() - saved[0] > _TRAIN_S:
             save(weights, path)
             saved[0] = time.monotonic()
 
@@ -42,4 +45,10 @@ def save(weights: torch.Tensor, path: Path) -> None:
             os.fsync(file.fileno())
 
 
-SCENARIO = Scenario(Label("idle", "pause"), train)
+@contextmanager
+def disturb(running: Running) -> Iterator[None]:
+    (running.folder / "save").touch()
+    yield
+
+
+SCENARIO = Scenario(Label("idle", "pause"), train, disturb)

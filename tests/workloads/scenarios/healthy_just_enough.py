@@ -1,0 +1,17 @@
+"""The workers are busy nearly all the time, and the GPU all the time: they just keep up."""
+
+from __future__ import annotations
+
+from tests.workloads.data import Images
+from tests.workloads.loop import Trainer
+from tests.workloads.loop import loader
+from tests.workloads.scenario import HEALTHY
+from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import cpus
+
+
+def train(trainer: Trainer) -> None:
+    trainer.fit(loader(Images(cpu_ms=7), workers=cpus(), prefetch_factor=4), trainer.compute(85 / cpus()))
+
+
+SCENARIO = Scenario(HEALTHY, train)
