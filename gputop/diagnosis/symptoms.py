@@ -19,8 +19,9 @@ LOST = 0.15
 """Share of the window lost from which something is said to be wrong (TraceML: input wait warns from 10 %, critical from 20 %)."""
 NAMED = 0.35
 """Share of the loss that a cause must hold to be named."""
-RESTING, ASLEEP, MOSTLY = 0.5, 0.9, 0.7
-"""Share of the window without work for the GPU, and of that the main thread's own rest, of a process that merely waits to be asked."""
+RESTING, ASLEEP, MOSTLY, POLLED = 0.5, 0.9, 0.7, 0.4
+"""Share of the window without work for the GPU, and of that the main thread's own rest, of a process that merely waits to be asked;
+and the share in which it polls, needed until its GPU is all but asleep."""
 _RESTS = ("poll", "timer", "network", "lock", "pipe", "child", "unknown")
 WARM_UP_S = 30.0
 """A trainer this young whose GPU has not worked yet is starting, which is no fault."""
@@ -114,8 +115,9 @@ def _is_at_rest(job: JobFacts) -> bool:
     """
     if job.workers or job.births or job.host_only or (job.idle or 0.0) < RESTING:
         return False
-    sleeps = _RESTS if (job.idle or 0.0) >= ASLEEP else _RESTS[:1]
-    return sum(job.pools.get(f"main.{kind}", 0.0) for kind in sleeps) >= MOSTLY
+    rest = sum(job.pools.get(f"main.{kind}", 0.0) for kind in _RESTS)
+    polled = job.pools.get("main.poll", 0.0) >= POLLED or (job.idle or 0.0) >= ASLEEP
+    return polled and rest >= MOSTLY
 
 
 def _claims(job: JobFacts, facts: Facts) -> list[tuple[Judge, float]]:

@@ -19,7 +19,6 @@ from dataclasses import field
 from pathlib import Path
 
 from gputop.board import Board
-from gputop.commands import explain
 from gputop.diagnosis import Engine
 from gputop.frame import Frame
 from gputop.frame import Header
@@ -128,7 +127,7 @@ def forget(runs: list[Recorded], folder: Path) -> None:
 
 
 def judge(run: Recorded, folder: Path) -> Outcome:
-    """Show the recording to an engine as a screen would have, and to `gputop explain`."""
+    """Show the recording to an engine as the screen and `gputop explain` do."""
     engine, board, label = Engine(), Board(), scenario.load(run.workload).label
     said: Counter[bool] = Counter()
     delay_s = None
@@ -139,7 +138,7 @@ def judge(run: Recorded, folder: Path) -> Outcome:
             delay_s = since_ns / 1e9
         if since_ns > SETTLE_NS:
             said[right] += 1
-    verdict: dict[str, str] = explain.judge(Board(), items(folder / run.path, run.ended_ns), explain.FEED_EVERY_NS).explanation["verdict"]
+    verdict: dict[str, str] = engine.explain()["verdict"]  # type: ignore[assignment]
     guilty = {one.pid: (one.name, one.cpu_s) for incident in engine.incidents if incident.cause == label.cause for one in incident.culprits}
     return Outcome(
         run.workload, label, run.mode, verdict["symptom"], verdict["cause"], said[True] / max(1, said.total()), delay_s,
