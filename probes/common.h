@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
  *
- * What sched.c and cuda.c share: the settings user space writes, counters of what was lost, and the histogram. The loader puts
- * it before them in one text, because bcc sees maps in its main file only.
+ * What sched.c, cuda.c and callers.c share: the settings user space writes, counters of what was lost, the histogram, and what
+ * programs on uprobes need. Loaders put it before them in one text, because bcc sees maps in its main file only.
  */
 #ifndef GPUTOP_COMMON_H
 #define GPUTOP_COMMON_H
@@ -57,5 +57,15 @@ static __always_inline void keep_max(u64 *max, u32 epoch, u64 ns) {
   if (*slot >> 48 != tagged >> 48 || *slot < tagged)
     *slot = tagged;
 }
+
+/* Programs on uprobes. A call has returned once the stack pointer is above (x86, where the return address has been popped), or as
+ * high as, it was on entry: a call from within the same call, as through an alias, began lower. */
+static u64 (*get_attach_cookie)(void *ctx) = (void *)174; /* bpf_get_attach_cookie, 5.15; not in bcc 0.18's list */
+
+#if defined(__aarch64__) || defined(__TARGET_ARCH_arm64)
+#define RETURNED(ctx, entry_sp) ((ctx)->sp >= (entry_sp))
+#else
+#define RETURNED(ctx, entry_sp) ((ctx)->sp > (entry_sp))
+#endif
 
 #endif

@@ -12,14 +12,10 @@
  */
 #include "common.h"
 
-static u64 (*get_attach_cookie)(void *ctx) = (void *)174; /* bpf_get_attach_cookie, 5.15; not in bcc 0.18's list */
-
 #if defined(__aarch64__) || defined(__TARGET_ARCH_arm64)
 #define ARGUMENT(ctx, n) ((ctx)->regs[(n) - 1])
-#define RETURNED(ctx, entry_sp) ((ctx)->sp >= (entry_sp))
 #else
 #define ARGUMENT(ctx, n) ((n) == 3 ? (ctx)->dx : (ctx)->r8)
-#define RETURNED(ctx, entry_sp) ((ctx)->sp > (entry_sp)) /* the return address has been popped */
 #endif
 
 struct call_key {

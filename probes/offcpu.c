@@ -8,7 +8,7 @@
  * Sizes     chosen and leaving as many as asked for (THREADS); sums SUMS entries of 24 + 16 bytes; stacks SUMS of 127 frames.
  *           What found no room is counted in `lost`.
  * Cost      a look-up for every switch on the machine, about 2.5 us for one of a chosen thread (the stack): for some seconds, on
- *           demand, and never by itself. gputop/stacks/offcpu_loader.py loads it and takes it away again.
+ *           demand, and never by itself. gputop/stacks/on_demand_loader.py loads it and takes it away again.
  */
 #define __always_inline inline __attribute__((always_inline))
 

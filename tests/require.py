@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -34,7 +36,25 @@ def _nvtop() -> str:
     return "" if shutil.which("nvtop") and shutil.which("script") else "no nvtop: apt install nvtop (Debian keeps it in contrib)"
 
 
+PYTHONS = ("3.6", "3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.13t", "3.14t")
+"""Versions of the interpreters whose stacks are read; a ``t`` is a build without GIL."""
+
+
+def pythons(version: str) -> list[Path]:
+    """The interpreters of ``version`` here: the distribution's (Debian's are static and stripped), pyenv's, in /opt, on PATH."""
+    name, number = f"python{version}", version.removesuffix("t")
+    found = [*Path.home().glob(f".pyenv/versions/{number}.*/bin/{name}"), *Path("/opt").glob(f"*/bin/{name}"), Path("/usr/bin", name)]
+    beside = shutil.which(name)
+    found += [Path(beside)] if beside and "/shims/" not in beside else []
+    return sorted({path.resolve() for path in found if path.exists()})
+
+
+def _python(version: str) -> str:
+    return "" if pythons(version) else f"no python{version} in /usr/bin, /opt/*/bin, ~/.pyenv/versions or on PATH"
+
+
 _PARTS: dict[str, Callable[[], str]] = {"torch": _torch, "cc": _cc, "ebpf": _ebpf, "nvitop": _nvitop, "nvtop": _nvtop}
+_PARTS |= {f"python{version}": partial(_python, version) for version in PYTHONS}
 
 
 def require(*parts: str) -> None:

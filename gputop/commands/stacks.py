@@ -1,7 +1,8 @@
 """The stacks of what is stalled now: Python and kernel, with what each waits for.
 
 Without PID: the trainers on this machine and those of their workers that do not run freely. Processes are not paused, unless
---native asks for C and C++ frames (about 20 ms each). With --duration the main threads are sampled and their time is split by line.
+--native asks for C and C++ frames (about 20 ms each). With --duration the main threads are sampled and their time is split by line;
+as root, every CUDA synchronize and memcpy of theirs is counted beside it, by the Python line that called it.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ if TYPE_CHECKING:
     from gputop.roles import Role
     from gputop.stacks.capture import StackSet
     from gputop.stacks.folded import Weighted
+    from gputop.stacks.main_thread import MainThread
 
 HELP = "the stacks of what is stalled now"
 EXAMPLES = """examples:
   gputop stacks                                   everything stalled now
   sudo "$(command -v gputop)" stacks 3821         another user's process, with its kernel stack
-  gputop stacks 3821 --duration 10                where its main thread's time goes, by line
+  gputop stacks 3821 --duration 10                where its main thread's time goes, by line (as root: in which CUDA calls)
   sudo "$(command -v gputop)" stacks --off-cpu    where trainers and workers wait in the kernel, for 5 s
   gputop stacks 3821 --duration 30 --folded | flamegraph.pl > train.svg
   gputop stacks --speedscope -o stacks.json       for https://www.speedscope.app"""
@@ -132,18 +134,21 @@ def _json(taken: StackSet, roles: dict[int, Role]) -> str:
 
 
 def _sample(args: argparse.Namespace, pids: list[int], roles: dict[int, Role]) -> int:
-    from gputop.stacks.sampling import sample_all
+    from gputop.stacks.main_thread import watch
 
-    sampled, failed = sample_all(pids, args.duration)
+    found, failed = watch(pids, args.duration)
     for pid, reason in failed.items():
         print(f"gputop: process {pid}: {clean(reason)}", file=sys.stderr)
-    names = {pid: roles[pid].label if pid in roles else f"process {pid}" for pid in pids}
+    names = _names(pids, roles)
     if args.folded or args.speedscope:
-        whole = [((names[pid], *frames), count) for pid, weighted in sampled.items() for frames, count in weighted]
-        _write_weighted(args, whole, "none")
-    elif sampled:
-        _write(args, _shares_json(sampled) if args.json else _shares_text(sampled, names))
-    return 0 if sampled else 1
+        _write_weighted(args, [((names[one.pid], *frames), count) for one in found for frames, count in one.stacks], "none")
+    elif found:
+        _write(args, _main_json(found) if args.json else _main_text(found, names))
+    return 0 if found else 1
+
+
+def _names(pids: list[int], roles: dict[int, Role]) -> dict[int, str]:
+    return {pid: roles[pid].label if pid in roles else f"process {pid}" for pid in pids}
 
 
 def _watch(args: argparse.Namespace, pids: list[int], roles: dict[int, Role]) -> int:
@@ -162,28 +167,21 @@ def _watch(args: argparse.Namespace, pids: list[int], roles: dict[int, Role]) ->
     elif args.json:
         _write(args, msgspec.json.encode({"schema": 1, "off_cpu": found}).decode() + "\n")
     else:
-        names = {pid: roles[pid].label if pid in roles else f"process {pid}" for pid in pids}
-        _write(args, "\n".join(line.text for line in offcpu_lines(found, names)) + "\n")
+        _write(args, "\n".join(line.text for line in offcpu_lines(found, _names(pids, roles))) + "\n")
     return 0
 
 
-def _shares_text(sampled: dict[int, list[Weighted]], names: dict[int, str]) -> str:
-    from gputop.stacks.lines import share_lines
-    from gputop.stacks.sampling import by_line
+def _main_text(found: list[MainThread], names: dict[int, str]) -> str:
+    from gputop.stacks.lines import main_thread_lines
 
-    out: list[str] = []
-    for pid, weighted in sampled.items():
-        out += [f"{names[pid]} ({pid}), main thread", *(line.text for line in share_lines(pid, by_line(weighted))), ""]
-    return "\n".join(out)
+    return "\n".join("".join(f"{line.text}\n" for line in main_thread_lines(one, names[one.pid])) for one in found)
 
 
-def _shares_json(sampled: dict[int, list[Weighted]]) -> str:
+def _main_json(found: list[MainThread]) -> str:
     import msgspec
 
-    from gputop.stacks.sampling import by_line
-
-    answer = {"schema": 1, "lines": [{"pid": pid, "shares": by_line(weighted)} for pid, weighted in sampled.items()]}
-    return msgspec.json.encode(answer).decode() + "\n"
+    lines = [{"pid": one.pid, "shares": one.shares, "cuda": one.cuda, "no_cuda": one.no_cuda or None} for one in found]
+    return msgspec.json.encode({"schema": 1, "lines": lines}).decode() + "\n"
 
 
 def _write_weighted(args: argparse.Namespace, weighted: list[Weighted], unit: str) -> None:

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from dataclasses import field
 
 from gputop.frame import Stack
+from gputop.stacks import interpreter
 from gputop.stacks import kernel
 from gputop.stacks import pyspy
+from gputop.stacks.layout import UPGRADE
 from gputop.stacks.permission import why_not
+from gputop.stacks.pyspy import BEYOND_PY_SPY
 from gputop.stacks.pyspy import PythonThread
 from gputop.stacks.pyspy import Unreadable
 from gputop.stacks.source_line import add_sources
@@ -124,11 +127,14 @@ def _process(pid: int, order: _Order) -> list[Stack]:
 def _python(pid: int, order: _Order) -> tuple[list[PythonThread], str]:
     """Its Python threads, and why they have no native frames although these were asked for."""
     why = _unstoppable(pid, order.root) if order.native else ""
-    if order.native and not why:
-        return _paused_dump(pid, order), ""
     try:
+        if order.native and not why:
+            return _paused_dump(pid, order), ""
         return pyspy.dump(pid, order.deadline), why
     except Unreadable as error:
+        if error.kind in BEYOND_PY_SPY:
+            order.paused.discard(pid)
+            return interpreter.dump(pid, order.root), "py-spy takes them, which cannot read this Python" if order.native else ""
         # A stack that moved while it was read: stop it for a millisecond instead, where that can be done.
         if error.kind != "torn" or _unstoppable(pid, order.root):
             raise
@@ -170,7 +176,7 @@ def _reason(pid: int, error: Unreadable, order: _Order) -> str:
 
 
 def which_python(pid: int, root: str) -> str:
-    """What kind of Python it is that py-spy does not recognise, from what it maps; empty where it maps none."""
+    """What kind of Python it is that is not recognised, from what it maps; empty where it maps none."""
     import re
 
     try:
@@ -180,9 +186,7 @@ def which_python(pid: int, root: str) -> str:
     found = re.search(r"/(?:lib)?python(\d\.\d+)(t?)[^/\n]*$", maps, re.MULTILINE)
     if found is None:
         return ""
-    if found[2]:
-        return f"Python {found[1]} without GIL: py-spy cannot read free-threaded builds; a newer one may: `pip install -U py-spy`"
-    return f"Python {found[1]} that py-spy cannot read (stripped, or newer than it): `pip install -U py-spy`"
+    return f"Python {found[1]}{found[2]} that exports no symbols, or is newer than what reads it: `{UPGRADE}`"
 
 
 def _view(pid: int, tid: int | None, order: _Order) -> kernel.KernelView | None:

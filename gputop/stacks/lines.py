@@ -12,13 +12,15 @@ from gputop.stacks.capture import StackSet
 from gputop.stacks.frames import Line
 from gputop.stacks.group import Group
 from gputop.stacks.group import Member
-from gputop.stacks.sampling import LineShare
 from gputop.stacks.source_line import read_lines
 from gputop.text import clean
 
 if TYPE_CHECKING:
+    from gputop.stacks.callers import CudaLine
+    from gputop.stacks.main_thread import MainThread
     from gputop.stacks.offcpu import OffCpu
     from gputop.stacks.offcpu import OffCpuStack
+    from gputop.stacks.sampling import LineShare
 
 _MEMBERS_SHOWN = 12
 _KERNEL_SHOWN = 6
@@ -55,18 +57,50 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
-def share_lines(pid: int, shares: Sequence[LineShare], most: int = 15) -> list[TextLine]:
-    """``62 %  train.py:138  DataLoader.__next__`` with the line's source, most first."""
-    shown = shares[:most]
-    wanted = {(pid, Line(share.function, share.file, share.line)) for share in shown}
-    sources = read_lines(wanted)
-    lines: list[TextLine] = []
-    for share in shown:
-        source = clean(sources.get((pid, Line(share.function, share.file, share.line)), ""))
-        doing = clean(share.call or share.function)
-        lines.append(TextLine("own", f"{100 * share.share:5.1f} %  {clean(share.place):<24} {doing:<36} {source}".rstrip()))
+def main_thread_lines(main: MainThread, name: str, most: int = 15) -> list[TextLine]:
+    """Its lines, most first, ``62.0 %  train.py:138  DataLoader.__next__``, then which of them were inside CUDA calls."""
+    shares = main.shares
+    lines = [TextLine("title", clean(f"{name} ({main.pid}), main thread"))]
+    places = [Line(share.function, share.file, share.line) for share in shares[:most]]
+    places += [Line(one.function, one.file, one.line) for one in main.cuda[:most]]
+    sources = {place: clean(text) for (_, place), text in read_lines({(main.pid, place) for place in places}).items()}
+    lines += [TextLine("own", _share(share, sources)) for share in shares[:most]]
     rest = sum(share.share for share in shares[most:])
-    return [*lines, TextLine("frame", f"{100 * rest:5.1f} %  {len(shares) - most} more lines")] if rest else lines
+    lines += [TextLine("frame", f"{100 * rest:5.1f} %  {len(shares) - most} more lines")] if rest else []
+    return lines + _cuda_lines(main, sources, most)
+
+
+def _share(share: LineShare, sources: Mapping[Line, str]) -> str:
+    source = sources.get(Line(share.function, share.file, share.line), "")
+    return f"{100 * share.share:5.1f} %  {clean(share.place):<24} {clean(share.call or share.function):<36} {source}".rstrip()
+
+
+def _cuda_lines(main: MainThread, sources: Mapping[Line, str], most: int) -> list[TextLine]:
+    """``41.2 %  train.py:57  loss.item() → cuStreamSynchronize  1,920 calls, p99 3.1 ms``, or why it is not known."""
+    if main.no_cuda:
+        return [TextLine("note", f"  which of these lines wait inside CUDA calls is not known: {clean(main.no_cuda)}")]
+    if not main.cuda:
+        return [TextLine("note", "  it made no CUDA synchronize and no memcpy in this time")]
+    inside = sum(one.share for one in main.cuda)
+    lines = [TextLine("title", f"inside CUDA calls {100 * min(1.0, inside):.0f} % of its time, every call counted:")]
+    lines += [TextLine("own", _cuda_line(one, sources)) for one in main.cuda[:most]]
+    more = main.cuda[most:]
+    return [*lines, TextLine("frame", f"{100 * sum(one.share for one in more):5.1f} %  {len(more)} more lines")] if more else lines
+
+
+def _cuda_line(one: CudaLine, sources: Mapping[Line, str]) -> str:
+    doing = sources.get(Line(one.function, one.file, one.line), "") or clean(one.via or one.function)
+    calls = f"{one.calls:,} call{'s' if one.calls != 1 else ''}" if one.calls else "lasts still"
+    p99 = f", p99 {_duration(one.p99_ns)}" if one.p99_ns is not None else ""
+    return f"{100 * one.share:5.1f} %  {clean(one.place):<24} {one.call}  {calls}{p99}, longest {_duration(one.max_ns)}  ← {doing}"
+
+
+def _duration(ns: float) -> str:
+    """``840 ns``, ``31 µs``, ``3.1 ms``, ``410 ms``, ``2.4 s``."""
+    for size, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
+        if ns >= size:
+            return f"{ns / size:.{1 if ns < 10 * size else 0}f} {unit}"
+    return f"{ns:.0f} ns"
 
 
 def offcpu_lines(found: OffCpu, names: Mapping[int, str], most: int = 8) -> list[TextLine]:

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterable
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import msgspec
-
-from gputop.sources import Unavailable
-from gputop.sources.ebpf import access
-from gputop.sources.ebpf import loader
-from gputop.sources.ebpf.handover import find_python
-from gputop.sources.ebpf.source import PROBES
-from gputop.stacks import offcpu_loader
+from gputop.stacks import on_demand
 from gputop.stacks.folded import Weighted
 from gputop.stacks.kernel import in_kernel
 from gputop.stacks.kernel import look
 from gputop.stacks.kernel import thread_list
 
 DURATION_S = 5.0
-_LOAD_S = 20.0
 _SCHEDULING = ("bpf_", "__bpf_", "__traceiter_", "__schedule", "schedule", "preempt_schedule", "io_schedule", "__cond_resched")
 
 
@@ -50,12 +40,8 @@ class OffCpu:
     lost: int
 
 
-class _Answer(msgspec.Struct):
+class _Answer(on_demand.Answer):
     rows: list[tuple[int, int, str, int, int, list[str]]] = []
-    seconds: float = 0.0
-    lost: int = 0
-    error: str = ""
-    remedy: str = ""
 
 
 def watch(pids: Sequence[int], duration_s: float = DURATION_S, root: str = "/") -> OffCpu:
@@ -63,8 +49,8 @@ def watch(pids: Sequence[int], duration_s: float = DURATION_S, root: str = "/") 
 
     A thread that was not seen to run at all and sleeps at the end slept throughout: its stack is /proc's.
     """
-    access.check(root, sudo=False)
-    answer = _run(pids, duration_s, root)
+    as_root = f"`{on_demand.SUDO} {' '.join(map(str, pids))} --off-cpu`"
+    answer = on_demand.watch("offcpu", {"pids": list(pids)}, duration_s, _Answer, as_root, root)
     waits: dict[tuple[int, int, str, tuple[str, ...]], tuple[int, int]] = {}
     for pid, tid, why, ns, times, names in answer.rows:
         place = pid, tid, why, _waiting_in(names)
@@ -92,25 +78,6 @@ def _slept_throughout(pid: int, seen: set[int], window_ns: int, root: str) -> li
             why = "uninterruptible" if view.state == "D" else "sleeping"
             found.append(OffCpuStack(pid, tid, why, window_ns, 0, _waiting_in(view.frames)))
     return found
-
-
-def _run(pids: Sequence[int], duration_s: float, root: str) -> _Answer:
-    import subprocess
-
-    request = {
-        "probes": PROBES, "ebpf": os.path.dirname(os.path.abspath(loader.__file__)), "btf": os.path.join(root, "sys/kernel/btf/vmlinux"),
-        "pids": list(pids), "seconds": duration_s,
-    }  # fmt: skip
-    command = [find_python(), "-I", os.path.abspath(offcpu_loader.__file__), json.dumps(request)]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=duration_s + _LOAD_S, check=False)
-        answer = msgspec.json.decode(done.stdout, type=_Answer)
-    except (OSError, subprocess.TimeoutExpired, msgspec.DecodeError) as error:
-        raise Unavailable(f"the off-CPU probe failed: {error}", "gputop doctor") from None
-    if answer.error:
-        remedy = access.install_bcc(root) if answer.remedy == loader.INSTALL_BCC else answer.remedy
-        raise Unavailable(answer.error, remedy or "gputop doctor")
-    return answer
 
 
 def weigh(stacks: Iterable[OffCpuStack]) -> list[Weighted]:

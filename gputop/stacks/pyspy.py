@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import subprocess
 
 MAX_THREADS = 256
+BEYOND_PY_SPY = frozenset({"not-python", "unsupported", "missing"})
+"""Kinds of failure after which `gputop.stacks.interpreter` may still read it: free-threaded builds, or py-spy is not there."""
 
 
 class Unreadable(Exception):

@@ -9,15 +9,17 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gputop.stacks import pyspy
+from gputop.stacks.code_object import Torn
 from gputop.stacks.folded import Weighted
 from gputop.stacks.frames import own_call
 from gputop.stacks.frames import own_part
 from gputop.stacks.frames import parse
+from gputop.stacks.interpreter import Interpreter
 from gputop.stacks.permission import why_not
+from gputop.stacks.pyspy import BEYOND_PY_SPY
 from gputop.stacks.pyspy import Unreadable
 
 RATE_HZ = 50
@@ -42,6 +44,30 @@ class LineShare:
 
 def sample(pid: int, duration_s: float, rate_hz: int = RATE_HZ) -> list[Weighted]:
     """Stacks of the main thread of ``pid``, outermost first, with how many of the samples had them. Raises `Unreadable`."""
+    try:
+        return _sample_by_py_spy(pid, duration_s, rate_hz)
+    except Unreadable as error:
+        if error.kind not in BEYOND_PY_SPY:
+            raise
+    return sample_by_memory(pid, duration_s, rate_hz)
+
+
+def sample_by_memory(pid: int, duration_s: float, rate_hz: int = RATE_HZ) -> list[Weighted]:
+    """The same of interpreters that py-spy does not know: 0.2 ms a sample. One that moved meanwhile is left out."""
+    counts: Counter[tuple[str, ...]] = Counter()
+    with Interpreter(pid) as python:
+        main = python.main_thread()
+        began = time.monotonic()
+        for number in range(max(1, round(duration_s * rate_hz))):
+            time.sleep(max(0.0, began + number / rate_hz - time.monotonic()))
+            try:
+                counts[tuple(line.text for line in reversed(python.frames(main)))] += 1
+            except Torn:
+                continue
+    return [(frames, count) for frames, count in counts.items() if frames]
+
+
+def _sample_by_py_spy(pid: int, duration_s: float, rate_hz: int) -> list[Weighted]:
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="gputop-") as folder:
@@ -53,30 +79,6 @@ def sample(pid: int, duration_s: float, rate_hz: int = RATE_HZ) -> list[Weighted
             raise _explained(pid, errors)
         with open(path, encoding="utf-8", errors="replace") as file:
             return parse_raw(file, pid)
-
-
-def sample_all(pids: Sequence[int], duration_s: float) -> tuple[dict[int, list[Weighted]], dict[int, str]]:
-    """Several processes at the same time: their samples, and why the others have none."""
-    import threading
-
-    sampled: dict[int, list[Weighted]] = {}
-    failed: dict[int, str] = {}
-
-    def work(pid: int) -> None:
-        try:
-            sampled[pid] = sample(pid, duration_s)
-        except Unreadable as error:
-            failed[pid] = error.reason
-        if not sampled.get(pid, True):
-            del sampled[pid]
-            failed[pid] = "no sample of its main thread"
-
-    threads = [threading.Thread(target=work, args=(pid,), daemon=True, name="sample") for pid in pids]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return {pid: sampled[pid] for pid in pids if pid in sampled}, failed
 
 
 def _explained(pid: int, errors: str) -> Unreadable:

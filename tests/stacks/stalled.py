@@ -92,6 +92,33 @@ def wait_for_lock(lock):
     lock.acquire()
 
 
+def syncing(library):
+    """Waits 3 ms on one line, 1 ms on another and not at all on a third, which calls a hundred times as often, of a stub of libcuda."""
+    import ctypes
+
+    stub = ctypes.CDLL(library)
+    say_ready()
+    while True:
+        stub.cuStreamSynchronize(ctypes.c_uint64(3000000))
+        item(stub, ctypes.c_uint64(1000000))
+        for _ in range(100):
+            stub.cuEventSynchronize(ctypes.c_uint64(0))
+
+
+def syncing_long(library):
+    """One wait of a second after the other."""
+    import ctypes
+
+    stub = ctypes.CDLL(library)
+    say_ready()
+    while True:
+        stub.cuEventSynchronize(ctypes.c_uint64(1000000000))
+
+
+def item(stub, wait):
+    stub.cuStreamSynchronize(wait)
+
+
 def tree(_):
     """A child that is no Python beside one that is."""
     import subprocess

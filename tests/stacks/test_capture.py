@@ -20,20 +20,15 @@ from gputop.stacks.capture import capture
 from gputop.stacks.frames import parse
 from gputop.stacks.group import group
 from gputop.stacks.lines import text_lines
+from tests.require import PYTHONS
+from tests.require import pythons
+from tests.require import require
 from tests.stacks.conftest import PROGRAM
 from tests.stacks.conftest import Target
 from tests.stacks.conftest import until
 
 Start = Callable[..., Target]
 NOBODY = 65534
-
-
-def pythons() -> list[Path]:
-    """Every Python 3 at hand: the distribution's (on Debian linked statically and stripped), pyenv's, and those on PATH."""
-    named = (shutil.which(f"python3.{minor}") for minor in range(8, 15))
-    found = [*Path("/usr/bin").glob("python3"), *Path.home().glob(".pyenv/versions/3.*/bin/python")]
-    found += [Path(name) for name in named if name and "/shims/" not in name]
-    return sorted({path.resolve() for path in found}) or [Path(sys.executable)]
 
 
 def main_thread(pid: int, **options: object) -> Stack:
@@ -211,11 +206,14 @@ def test_a_target_that_a_killed_py_spy_left_stopped_goes_on(start: Start, monkey
     until(lambda: (view := kernel.look(pid, pid)) is not None and view.state == "S")
 
 
-def test_without_py_spy_the_kernel_side_remains(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_native_frames_need_py_spy(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = start("sleeping").pid
+    await_frame(pid, "sleeping")
     monkeypatch.setattr(pyspy, "binary", lambda: None)
-    stack = main_thread(start("waiting_for_pipe").pid)
-    assert "pip install py-spy" in stack.error
-    assert stack.state in "SR"
+    taken = capture([pid], native=True)
+    assert parse(taken.stacks[0].python[0]).name == "sleeping"
+    assert "py-spy takes them" in taken.stacks[0].missing["native"]
+    assert taken.paused == frozenset()
 
 
 def test_the_diagnosis_words_come_first(start: Start) -> None:
@@ -225,33 +223,47 @@ def test_the_diagnosis_words_come_first(start: Start) -> None:
     assert stack.incident == "7"
 
 
-@pytest.mark.parametrize("python", pythons(), ids=str)
-def test_each_python_gives_both_threads_with_their_kernel_side(start: Start, python: Path) -> None:
-    target = start("threaded", python=str(python))
+def told_apart(pid: int) -> bool:
+    """Both threads of `threaded` are there, each with its own kernel side."""
+    stacks = {stack.thread: stack for stack in capture([pid]).stacks}
+    main, second = stacks.get("MainThread"), next((stack for stack in stacks.values() if "wait_for_lock" in stack.python[0]), None)
+    if main is None or second is None:
+        return False
+    return main.tid == pid and second.tid not in (0, pid) and "futex" in second.syscall and parse(main.python[0]).name == "threaded"
 
-    def whole() -> bool:
-        stacks = {stack.thread: stack for stack in capture([target.pid]).stacks}
-        second = stacks.get("second")
-        told_apart = second is not None and second.tid not in (0, target.pid) and stacks["MainThread"].tid == target.pid
-        return second is not None and told_apart and "futex" in second.syscall
 
-    until(whole)
+@pytest.mark.parametrize("version", PYTHONS)
+def test_each_python_gives_both_threads_with_their_kernel_side(start: Start, version: str) -> None:
+    require(f"python{version}")
+    for python in pythons(version):
+        pid = start("threaded", python=str(python)).pid
+        until(lambda pid=pid: told_apart(pid))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("version", [version for version in PYTHONS if version not in ("3.6", "3.7")])
+def test_each_python_is_read_without_py_spy_too(start: Start, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where py-spy is not installed, or is older than the Python."""
+    require(f"python{version}")
+    targets = [start("threaded", python=str(python)).pid for python in pythons(version)]
+    for pid in targets:
+        until(lambda pid=pid: told_apart(pid))  # type: ignore[misc]
+        by_py_spy = [stack.python for stack in capture([pid]).stacks]
+        with monkeypatch.context() as without:
+            without.setattr(pyspy, "binary", lambda: None)
+            ours = [stack.python for stack in capture([pid]).stacks]
+        assert sorted(ours) == sorted(by_py_spy)
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root and unshare, for a pid namespace")
-@pytest.mark.parametrize("python", pythons(), ids=str)
-def test_threads_in_a_container_are_found_by_our_ids(start_command: Callable[..., Target], python: Path) -> None:
+@pytest.mark.parametrize("version", PYTHONS)
+def test_threads_in_a_container_are_found_by_our_ids(start_command: Callable[..., Target], version: str) -> None:
     """In its own pid namespace a thread has another id, which is the one that Python 3.11 and later know."""
-    unshare = start_command("unshare", "--pid", "--fork", "--mount-proc", str(python), str(PROGRAM), "threaded")
-    children = Path(f"/proc/{unshare.pid}/task/{unshare.pid}/children")
-    pid = int(children.read_text().split()[0])
-
-    def whole() -> bool:
-        stacks = {stack.thread: stack for stack in capture([pid]).stacks}
-        second = stacks.get("second")
-        return second is not None and "futex" in second.syscall and second.tid != pid and stacks["MainThread"].tid == pid
-
-    until(whole)
+    require(f"python{version}")
+    for python in pythons(version):
+        unshare = start_command("unshare", "--pid", "--fork", "--mount-proc", str(python), str(PROGRAM), "threaded")
+        children = Path(f"/proc/{unshare.pid}/task/{unshare.pid}/children")
+        pid = int(children.read_text().split()[0])
+        until(lambda pid=pid: told_apart(pid))  # type: ignore[misc]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")

@@ -13,6 +13,8 @@ import pytest
 from gputop.sources import Unavailable
 from gputop.stacks import kernel
 from gputop.stacks import offcpu
+from gputop.stacks import on_demand
+from gputop.stacks import on_demand_loader
 from gputop.stacks.folded import to_folded
 from gputop.stacks.lines import offcpu_lines
 from gputop.stacks.offcpu import OffCpu
@@ -51,8 +53,9 @@ def test_without_btf_the_plain_tracepoint_serves(start: Start) -> None:
     if not Path("/sys/kernel/tracing/events/sched/sched_switch/id").exists():
         pytest.skip("tracefs is not mounted: mount -t tracefs tracefs /sys/kernel/tracing")
     pid = start("ticking").pid
-    request = {"probes": offcpu.PROBES, "ebpf": str(Path(offcpu.loader.__file__).parent), "btf": "/none", "pids": [pid], "seconds": 1.0}
-    command = [offcpu.find_python(), "-I", offcpu.offcpu_loader.__file__, json.dumps(request)]
+    request = {"probe": "offcpu", "probes": on_demand.PROBES, "btf": "/none", "pids": [pid], "seconds": 1.0}
+    request["ebpf"] = str(Path(on_demand.loader.__file__).parent)
+    command = [on_demand.find_python(), "-I", on_demand_loader.__file__, json.dumps(request)]
     answer = json.loads(subprocess.run(command, capture_output=True, timeout=60, check=True).stdout)
     assert any("nanosleep" in name for row in answer["rows"] for name in row[5]), answer
     assert all(row[0] == pid for row in answer["rows"])
@@ -71,9 +74,10 @@ def test_the_command_gives_text_json_and_folded(start: Start) -> None:
 
 
 def test_without_privilege_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offcpu.access, "capabilities", lambda _root="/": 0)
-    with pytest.raises(Unavailable, match="needs root"):
+    monkeypatch.setattr(on_demand.access, "capabilities", lambda _root="/": 0)
+    with pytest.raises(Unavailable, match="needs root") as refused:
         offcpu.watch([os.getpid()], 1.0)
+    assert refused.value.remedy == f'`sudo "$(command -v gputop)" stacks {os.getpid()} --off-cpu`'
 
 
 def test_lines_speak_of_main_threads_and_of_what_is_lost() -> None:

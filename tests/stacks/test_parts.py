@@ -128,9 +128,9 @@ def test_errors_of_py_spy(errors: str, kind: str) -> None:
 @pytest.mark.parametrize(
     ("mapped", "said"),
     [
-        ("/usr/bin/python3.13t", "Python 3.13 without GIL"),
-        ("/opt/lib/libpython3.14t.so.1.0", "Python 3.14 without GIL"),
-        ("/opt/bin/python3.12", "Python 3.12 that py-spy cannot read"),
+        ("/usr/bin/python3.13t", "Python 3.13t that exports no symbols"),
+        ("/opt/lib/libpython3.14t.so.1.0", "Python 3.14t that exports no symbols"),
+        ("/opt/bin/python3.12", "Python 3.12 that exports no symbols"),
         ("/usr/bin/sleep", ""),
     ],
 )

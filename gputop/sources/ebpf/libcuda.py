@@ -6,17 +6,17 @@ where the file has been replaced since the process opened it.
 
 from __future__ import annotations
 
-import mmap
 import os
 import re
-import struct
 from dataclasses import dataclass
 
+from gputop.sources.ebpf import elf
+
 _LIBRARY = re.compile(r"/libcuda\.so[.\d]*( \(deleted\))?$")
+_PREFIX = re.compile(rb"cu[CSEM]")
 _WANTED = re.compile(r"cu(?:Ctx|Stream|Event)Synchronize|cuMemcpy\w+|cuMemcpy")
 _SUFFIX = re.compile(r"(_v\d+)?(_ptsz|_ptds)?$")
 _ENDBR64 = b"\xf3\x0f\x1e\xfa"
-_PT_LOAD, _SHT_DYNSYM, _STT_FUNC = 1, 11, 2
 
 
 class NoFunctions(Exception):
@@ -40,78 +40,36 @@ def find(pid: int, root: str = "/") -> list[str]:
         for line in file:
             fields = line.rstrip("\n").split(None, 5)
             if len(fields) == 6 and _LIBRARY.search(fields[5]):
-                paths.setdefault(fields[4], _path(base, fields[0], fields[5]))
+                paths.setdefault(fields[4], elf.mapped_path(base, fields[0], fields[5]))
     return list(paths.values())
 
 
-def _path(base: str, span: str, name: str) -> str:
-    """Through the process's own root; by the mapping itself where the name leads nowhere any more."""
-    path = f"{base}/root{name}"
-    if name.endswith(" (deleted)") or not os.path.exists(path):
-        return f"{base}/map_files/{span}"
-    return path
-
-
 def functions(path: str) -> list[Function]:
-    """The synchronize and memcpy functions ``path`` exports (.dynsym, which stripping leaves), each address once.
+    """The synchronize and memcpy functions ``path`` exports, each address once.
 
     Raises NoFunctions, or OSError where the file has gone.
     """
+    try:
+        exports = elf.exports(path, elf.FUNCTION, _PREFIX)
+    except elf.NotElf as error:
+        raise NoFunctions(str(error)) from None
+    found: dict[int, Function] = {}
     with open(path, "rb") as file:
-        try:
-            image = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-        except ValueError:
-            raise NoFunctions("the file is empty") from None
-    with image:
-        try:
-            found = _parse(image)
-        except (struct.error, IndexError, OverflowError):
-            raise NoFunctions("the file is damaged") from None
+        for name, address in sorted(exports.symbols.items()):
+            call = _SUFFIX.sub("", name)
+            if _WANTED.fullmatch(call):
+                offset = _behind_endbr64(file.fileno(), exports.file_offset(address))
+                found.setdefault(offset, Function(call, offset, _bytes_argument(call)))
     if not found:
         raise NoFunctions("it exports no synchronize or memcpy function")
-    return found
-
-
-def _parse(image: mmap.mmap) -> list[Function]:
-    if image[:5] != b"\x7fELF\x02":
-        raise NoFunctions("it is no 64-bit ELF file")
-    head = struct.unpack_from("<HHIQQQIHHHHHH", image, 16)
-    program_at, section_at, program_count, section_count = head[4], head[5], head[9], head[11]
-    loads = [struct.unpack_from("<IIQQQQQQ", image, program_at + 56 * i) for i in range(program_count)]
-    sections = [struct.unpack_from("<IIQQQQIIQQ", image, section_at + 64 * i) for i in range(section_count)]
-    found: dict[int, Function] = {}
-    for section in sections:
-        if section[1] == _SHT_DYNSYM:
-            for name, address in _symbols(image, section, sections[section[6]]):
-                function = _function(image, name, _file_offset(loads, address))
-                found.setdefault(function.offset, function)
     return list(found.values())
 
 
-def _symbols(image: mmap.mmap, table: tuple[int, ...], strings: tuple[int, ...]) -> list[tuple[str, int]]:
-    chosen = []
-    for name, info, _, section, value, _ in struct.iter_unpack("<IBBHQQ", image[table[4] : table[4] + table[5] // 24 * 24]):
-        if section and value and info & 0xF == _STT_FUNC and image[strings[4] + name : strings[4] + name + 2] == b"cu":
-            end = image.find(b"\0", strings[4] + name)
-            text = image[strings[4] + name : end].decode(errors="replace")
-            if _WANTED.fullmatch(_SUFFIX.sub("", text)):
-                chosen.append((text, value))
-    return sorted(chosen)
-
-
-def _file_offset(loads: list[tuple[int, ...]], address: int) -> int:
-    for kind, _, offset, virtual, _, size, *_ in loads:
-        if kind == _PT_LOAD and virtual <= address < virtual + size:
-            return address - virtual + offset
-    raise NoFunctions("a function lies outside its segments")
-
-
-def _function(image: mmap.mmap, name: str, offset: int) -> Function:
-    """Behind endbr64, which the kernel would have to single-step: ten times the cost."""
-    if image[offset : offset + 4] == _ENDBR64:
-        offset += 4
-    call = _SUFFIX.sub("", name)
-    return Function(call, offset, _bytes_argument(call))
+def _behind_endbr64(descriptor: int, offset: int | None) -> int:
+    """The kernel would have to single-step it: ten times the cost."""
+    if offset is None:
+        raise NoFunctions("a function lies outside its segments")
+    return offset + 4 if os.pread(descriptor, 4, offset) == _ENDBR64 else offset
 
 
 def _bytes_argument(call: str) -> int:

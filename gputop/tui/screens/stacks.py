@@ -140,15 +140,14 @@ class StacksScreen(Box):
         return self.Taken(summary(taken), _drawn(taken.stacks, self._roles), taken.stacks)
 
     def _sampled(self, pids: list[int]) -> Taken:
-        from gputop.stacks.lines import share_lines
-        from gputop.stacks.sampling import by_line
-        from gputop.stacks.sampling import sample_all
+        from gputop.stacks.lines import main_thread_lines
+        from gputop.stacks.main_thread import watch
 
-        sampled, failed = sample_all(pids, SAMPLE_S)
+        found, failed = watch(pids, SAMPLE_S)
         shown = [TextLine("error", f"process {pid}: {reason}") for pid, reason in failed.items()]
-        for pid, weighted in sampled.items():
-            name = self._roles[pid].label if pid in self._roles else f"process {pid}"
-            shown += [TextLine("title", f"{name} ({pid})"), *share_lines(pid, by_line(weighted)), TextLine("blank", "")]
+        for one in found:
+            name = self._roles[one.pid].label if one.pid in self._roles else f"process {one.pid}"
+            shown += [*main_thread_lines(one, name), TextLine("blank", "")]
         return self.Taken(f"where {SAMPLE_S:.0f} s of the main thread went, by line", shown, ())
 
     def action_off_cpu(self) -> None:

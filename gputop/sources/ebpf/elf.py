@@ -1,0 +1,79 @@
+"""What a 64-bit ELF file exports: its dynamic symbols, which stripping leaves. Standard library only."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import struct
+from dataclasses import dataclass
+
+OBJECT, FUNCTION = 1, 2
+_PT_LOAD, _SHT_DYNSYM = 1, 11
+
+
+class NotElf(Exception):
+    """The file is nothing whose symbols can be read; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exports:
+    """The chosen symbols of one file, by name: virtual addresses as the file counts them."""
+
+    symbols: dict[str, int]
+    loads: list[tuple[int, int, int]]
+    """(virtual address, file offset, bytes in the file) of each segment."""
+
+    def file_offset(self, address: int) -> int | None:
+        """Where in the file the byte at ``address`` lies, None outside its segments."""
+        return next((address - virtual + offset for virtual, offset, size in self.loads if virtual <= address < virtual + size), None)
+
+    @property
+    def base(self) -> int:
+        """The address that the file's first byte has."""
+        return next((virtual for virtual, offset, _ in self.loads if offset == 0), 0)
+
+
+def mapped_path(base: str, span: str, name: str) -> str:
+    """A file that ``base`` (/proc/PID) maps at ``span``: through its own root; by the mapping where the name leads nowhere any more."""
+    path = f"{base}/root{name}"
+    if name.endswith(" (deleted)") or not os.path.exists(path):
+        return f"{base}/map_files/{span}"
+    return path
+
+
+def exports(path: str, kind: int, prefix: re.Pattern[bytes]) -> Exports:
+    """Symbols of ``kind`` whose name begins with what matches. Raises NotElf, or OSError where the file has gone."""
+    with open(path, "rb") as file:
+        try:
+            image = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        except ValueError:
+            raise NotElf("the file is empty") from None
+    with image:
+        try:
+            return _parse(image, kind, prefix)
+        except (struct.error, IndexError, OverflowError):
+            raise NotElf("the file is damaged") from None
+
+
+def _parse(image: mmap.mmap, kind: int, prefix: re.Pattern[bytes]) -> Exports:
+    if image[:5] != b"\x7fELF\x02":
+        raise NotElf("it is no 64-bit ELF file")
+    head = struct.unpack_from("<HHIQQQIHHHHHH", image, 16)
+    program_at, section_at, program_count, section_count = head[4], head[5], head[9], head[11]
+    programs = [struct.unpack_from("<IIQQQQQQ", image, program_at + 56 * i) for i in range(program_count)]
+    sections = [struct.unpack_from("<IIQQQQIIQQ", image, section_at + 64 * i) for i in range(section_count)]
+    symbols: dict[str, int] = {}
+    for section in sections:
+        if section[1] == _SHT_DYNSYM:
+            symbols.update(_symbols(image, section, sections[section[6]], kind, prefix))
+    return Exports(symbols, [(program[3], program[2], program[5]) for program in programs if program[0] == _PT_LOAD])
+
+
+def _symbols(image: mmap.mmap, table: tuple[int, ...], strings: tuple[int, ...], kind: int, prefix: re.Pattern[bytes]) -> dict[str, int]:
+    found = {}
+    for name, info, _, section, value, _ in struct.iter_unpack("<IBBHQQ", image[table[4] : table[4] + table[5] // 24 * 24]):
+        if section and value and info & 0xF == kind and prefix.match(image, strings[4] + name):
+            end = image.find(b"\0", strings[4] + name)
+            found[image[strings[4] + name : end].decode(errors="replace")] = value
+    return found

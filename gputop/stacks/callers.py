@@ -1,0 +1,158 @@
+"""Which Python lines of a main thread called CUDA's synchronizes and memcpys, and how long they waited there: by eBPF, on demand.
+
+Every call is counted, with the Python frames it was made from (probes/callers.c), so that even short ones belong to their line.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
+
+from gputop import histogram
+from gputop.sources import Unavailable
+from gputop.sources.ebpf import libcuda
+from gputop.stacks import on_demand
+from gputop.stacks.code_object import Torn
+from gputop.stacks.frames import Line
+from gputop.stacks.frames import own_call
+from gputop.stacks.interpreter import Interpreter
+from gputop.stacks.permission import why_not
+from gputop.stacks.pyspy import Unreadable
+
+_NO_LINE = Line("a line that cannot be told any more", "", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class CudaLine:
+    """One line of the user's code and the CUDA call that was made from it. Times in ns."""
+
+    place: str
+    """``train.py:57``."""
+    file: str
+    line: int
+    function: str
+    via: str
+    """What the line called that made the CUDA call, empty for a C function, which has no Python frame."""
+    call: str
+    """``cuStreamSynchronize``."""
+    share: float
+    """Of the time watched, 0 to 1."""
+    calls: int
+    """That returned; one that lasts still is in the share only."""
+    total_ns: int
+    p99_ns: float | None
+    max_ns: int
+
+
+@dataclass(slots=True)
+class _Sum:
+    calls: int = 0
+    total_ns: int = 0
+    max_ns: int = 0
+    hist: Counter[int] = field(default_factory=Counter)
+
+
+class _Answer(on_demand.Answer):
+    rows: list[tuple[int, int, int, int, int, dict[int, int], list[tuple[int, int]]]] = []
+
+
+def watch(pids: Sequence[int], duration_s: float, root: str = "/") -> tuple[dict[int, list[CudaLine]], dict[int, str]]:
+    """pid -> its lines, longest first, over ``duration_s``; and why the others have none, with what mends it."""
+    watched = _Watched(root)
+    for pid in pids:
+        watched.add(pid)
+    if watched.readers:
+        as_root = f"`{on_demand.SUDO} {' '.join(map(str, pids))} --duration {duration_s:.0f}`"
+        request = {"readers": watched.readers, "libraries": list(watched.libraries.items())}
+        try:
+            answer = on_demand.watch("callers", request, duration_s, _Answer, as_root, root)
+        except Unavailable as error:
+            missing = f"{error.reason}; {error.remedy}" if error.remedy else error.reason
+            return {}, watched.failed | dict.fromkeys(watched.readers, missing)
+        for pid in watched.readers:
+            watched.resolve(pid, answer)
+    return watched.lines, watched.failed
+
+
+class _Watched:
+    """What is asked of the probe, and what became of each process."""
+
+    def __init__(self, root: str) -> None:
+        self.readers: dict[int, tuple[int, ...]] = {}
+        self.libraries: dict[str, dict[int, int]] = {}
+        """Path -> {offset: cookie}; cookies number ``names``."""
+        self.names: list[str] = []
+        self.lines: dict[int, list[CudaLine]] = {}
+        self.failed: dict[int, str] = {}
+        self._root = root
+
+    def add(self, pid: int) -> None:
+        """Find its libcuda and where its interpreter keeps the main thread's frames."""
+        try:
+            self._add_libraries(pid)
+            self.readers[pid] = _reader(pid, self._root)
+        except Unreadable as error:
+            self.failed[pid] = why_not(pid, self._root) if error.kind == "permission" else error.reason
+        except (OSError, libcuda.NoFunctions) as error:
+            self.failed[pid] = f"its libcuda cannot be read: {error}"
+
+    def resolve(self, pid: int, answer: _Answer) -> None:
+        """Addresses to lines, which must be done while the process lives."""
+        try:
+            self.lines[pid] = _lines(pid, answer, self.names, self._root)
+        except Unreadable as error:
+            self.failed[pid] = error.reason
+
+    def _add_libraries(self, pid: int) -> None:
+        paths = libcuda.find(pid, self._root)
+        if not paths:
+            raise Unreadable("no-cuda", "it has no libcuda, so it makes no CUDA calls")
+        for path in paths:
+            functions = libcuda.functions(path)
+            self.names += sorted({function.call for function in functions} - set(self.names))
+            self.libraries[path] = {function.offset: self.names.index(function.call) for function in functions}
+
+
+def _reader(pid: int, root: str) -> tuple[int, ...]:
+    """The numbers of `struct reader` for its main thread. Raises `Unreadable`."""
+    with Interpreter(pid, root) as python:
+        at, thread = python.layout, python.main_thread()
+        hop = max(at.hop, 0)
+        return thread.address + at.frame, at.instruction_mask, int(at.hop >= 0), hop, at.back, at.code, at.instruction
+
+
+def _lines(pid: int, answer: _Answer, names: list[str], root: str) -> list[CudaLine]:
+    """Raises `Unreadable`."""
+    sums: dict[tuple[Line, str, str], _Sum] = {}
+    with Interpreter(pid, root) as python:
+        for who, call, count, total, longest, hist, frames in answer.rows:
+            if who == pid:
+                own, via = _own(python, frames)
+                _add(sums.setdefault((own, via, names[call]), _Sum()), count, total, longest, hist)
+    lines = [_line(own, via, call, one, answer.seconds) for (own, via, call), one in sums.items()]
+    return sorted(lines, key=lambda one: -one.total_ns)
+
+
+def _own(python: Interpreter, frames: list[tuple[int, int]]) -> tuple[Line, str]:
+    """The innermost line of the user's own code and what it had called; the innermost of all where none is the user's."""
+    try:
+        lines = python.lines(frames)
+    except Torn:
+        return _NO_LINE, ""
+    own, via = own_call(lines)
+    return own or (lines[0] if lines else _NO_LINE), via
+
+
+def _add(one: _Sum, count: int, total_ns: int, longest_ns: int, hist: dict[int, int]) -> None:
+    one.calls += count
+    one.total_ns += total_ns
+    one.max_ns = max(one.max_ns, longest_ns)
+    one.hist.update({histogram.FIRST + bucket: calls for bucket, calls in hist.items()})
+
+
+def _line(own: Line, via: str, call: str, one: _Sum, seconds: float) -> CudaLine:
+    p99 = histogram.quantile(one.hist, 0.99, max_ns=one.max_ns)
+    share = min(1.0, one.total_ns / 1e9 / seconds)
+    return CudaLine(own.place, own.file, own.line, own.name, via, call, share, one.calls, one.total_ns, p99, one.max_ns)

@@ -1,0 +1,63 @@
+"""Where the time of main threads goes: their lines by sampling and, where eBPF may be used, which of them called CUDA's synchronizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gputop.stacks import callers
+from gputop.stacks.callers import CudaLine
+from gputop.stacks.folded import Weighted
+from gputop.stacks.pyspy import Unreadable
+from gputop.stacks.sampling import LineShare
+from gputop.stacks.sampling import by_line
+from gputop.stacks.sampling import sample
+
+
+@dataclass(frozen=True, slots=True)
+class MainThread:
+    """One process's main thread over some seconds."""
+
+    pid: int
+    stacks: list[Weighted]
+    cuda: list[CudaLine]
+    """Counted and timed call by call, longest first."""
+    no_cuda: str
+    """Why there is nothing in ``cuda``, and the command that mends it; empty where the calls were watched."""
+
+    @property
+    def shares(self) -> list[LineShare]:
+        """Its samples by line of the user's own code, most first."""
+        return by_line(self.stacks)
+
+
+def watch(pids: Sequence[int], duration_s: float) -> tuple[list[MainThread], dict[int, str]]:
+    """All of ``pids`` at the same time, and why some have no sample."""
+    import threading
+
+    sampled: dict[int, list[Weighted]] = {}
+    failed: dict[int, str] = {}
+    cuda: dict[int, list[CudaLine]] = {}
+    no_cuda: dict[int, str] = {}
+
+    def sample_one(pid: int) -> None:
+        try:
+            sampled[pid] = sample(pid, duration_s)
+        except Unreadable as error:
+            failed[pid] = error.reason
+        if not sampled.get(pid, True):
+            del sampled[pid]
+            failed[pid] = "no sample of its main thread"
+
+    def watch_cuda() -> None:
+        lines, missing = callers.watch(pids, duration_s)
+        cuda.update(lines)
+        no_cuda.update(missing)
+
+    work = [threading.Thread(target=sample_one, args=(pid,), daemon=True, name="sample") for pid in pids]
+    work.append(threading.Thread(target=watch_cuda, daemon=True, name="callers"))
+    for thread in work:
+        thread.start()
+    for thread in work:
+        thread.join()
+    return [MainThread(pid, sampled[pid], cuda.get(pid, []), no_cuda.get(pid, "")) for pid in pids if pid in sampled], failed

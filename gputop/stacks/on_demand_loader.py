@@ -1,0 +1,127 @@
+"""Run one of the probes that are not always loaded for some seconds and print what it saw: the only part that needs bcc and root.
+
+Run as a script by the system's own Python (3.8 or later), with the standard library only:
+
+    python3 -I on_demand_loader.py REQUEST
+
+REQUEST is a JSON object: ``probe`` (offcpu or callers), ``probes`` (folder of the C), ``ebpf`` (folder of gputop.sources.ebpf, whose
+loader finds bcc and the kernel's layout), ``btf``, ``seconds``, and what the probe asks for. One JSON object is printed: ``rows``,
+``seconds`` really measured, ``lost``; or ``error`` and ``remedy``.
+
+offcpu asks for ``pids``; a row is pid, tid, why, ns, times, kernel functions innermost first.
+callers asks for ``readers`` (pid -> the numbers of `struct reader`) and ``libraries`` (path, {offset: cookie}); a row is pid, call,
+count, ns, longest ns, {bucket: count} and frames (code object, instruction) innermost first. One that lasts still has count 0.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import json
+import os
+import sys
+import time
+from typing import Any
+
+THREADS, SUMS, PROCESSES = 16384, 8192, 64
+WHY = ("sleeping", "uninterruptible", "preempted")
+
+
+def load_module(folder: str, name: str) -> Any:
+    """A module of gputop by its file: gputop itself cannot be imported by this Python."""
+    spec: Any = importlib.util.spec_from_file_location(name, os.path.join(folder, name + ".py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def compile_probe(loader: Any, request: dict[str, Any], names: tuple[str, ...], macros: dict[str, Any]) -> Any:
+    """The files ``names`` as one text."""
+    bcc = loader.import_bcc()
+    os.environ["BCC_KERNEL_SOURCE"] = request["probes"]
+    text = ""
+    for name in names:
+        with open(os.path.join(request["probes"], name)) as file:
+            text += file.read()
+    return bcc.BPF(text=text, cflags=["-I" + request["probes"], *(f"-D{name}={value}" for name, value in macros.items())])
+
+
+def off_cpu(loader: Any, request: dict[str, Any]) -> dict[str, Any]:
+    """Load, wait, read; detaching is the kernel's, when this process ends."""
+    layout, _ = loader.read_layout(request["btf"])
+    bpf = compile_probe(loader, request, ("offcpu.c",), {"THREADS": THREADS, "SUMS": SUMS, **layout})
+    for pid in request["pids"]:
+        bpf["chosen"][ctypes.c_uint32(pid)] = ctypes.c_uint8(1)
+    return measured(request, lambda: waits(bpf), bpf)
+
+
+def measured(request: dict[str, Any], rows: Any, bpf: Any) -> dict[str, Any]:
+    """Let it run for the time asked for."""
+    began = time.monotonic()
+    time.sleep(request["seconds"])
+    seconds = time.monotonic() - began
+    return {"rows": rows(), "seconds": seconds, "lost": sum(value.value for value in bpf["lost"].values())}
+
+
+def waits(bpf: Any) -> list[list[Any]]:
+    """What was summed, and the waits that last still (0 times); a stack that found no room is an empty one."""
+    now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    rows = [[place.pid, place.tid, place.why, total.ns, total.times, place.stack] for place, total in bpf["sums"].items()]
+    rows += [[left.pid, tid.value, left.why, max(0, now - left.since), 0, left.stack] for tid, left in bpf["leaving"].items()]
+    for row in rows:
+        addresses = bpf["stacks"].walk(row[5]) if row[5] >= 0 else ()
+        row[2], row[5] = WHY[row[2]], [bpf.ksym(address).decode("utf-8", "replace") for address in addresses]
+    return rows
+
+
+def callers(loader: Any, request: dict[str, Any]) -> dict[str, Any]:
+    """Say where the interpreters keep their frames, attach to the libraries, wait, read."""
+    bpf = compile_probe(loader, request, ("common.h", "callers.c"), {"PROCESSES": PROCESSES, "SUMS": SUMS})
+    programs, way = loader.load_uprobes(bpf)
+    if not programs:
+        raise loader.Failure("this kernel takes no uprobe programs", "Linux 5.15 or later")
+    for pid, numbers in list(request["readers"].items())[:PROCESSES]:
+        key = ctypes.c_uint32(int(pid))
+        bpf["scratch"][key] = bpf["scratch"].Leaf()
+        bpf["readers"][key] = bpf["readers"].Leaf(*numbers)
+    uprobe = load_module(request["ebpf"], "uprobe")
+    for path, cookies in request["libraries"]:
+        uprobe.attach(path, {int(offset): cookie for offset, cookie in cookies.items()}, programs[0], programs[1], way)
+    return measured(request, lambda: calls(bpf), bpf)
+
+
+def calls(bpf: Any) -> list[list[Any]]:
+    """What was summed, and what the threads are inside of now."""
+    now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    stacks = {
+        key.value: [[frame.code, frame.instruction] for frame in stack.frame if frame.code] for key, stack in bpf["python_stacks"].items()
+    }
+    rows = []
+    for key, total in bpf["sums"].items():
+        buckets = {bucket: count for bucket, count in enumerate(total.counts) if count}
+        rows.append([key.pid, key.call, total.count, total.total, total.longest, buckets, stacks.get(key.stack, [])])
+    for pid, inner in bpf["inside"].items():
+        lasted = max(0, now - inner.start)
+        rows.append([pid.value, inner.call, 0, lasted, lasted, {}, stacks.get(inner.stack, [])])
+    return rows
+
+
+def main() -> None:
+    """Everything that bcc prints goes to standard error."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    request = json.loads(sys.argv[1])
+    loader = load_module(request["ebpf"], "loader")
+    try:
+        answer = {"offcpu": off_cpu, "callers": callers}[request["probe"]](loader, request)
+    except loader.Failure as failure:
+        answer = {"error": str(failure), "remedy": failure.remedy}
+    except Exception as error:  # noqa: BLE001 - bcc raises bare Exception; whatever it is, the caller must hear of it
+        answer = {"error": f"{type(error).__name__}: {error}", "remedy": ""}
+    json.dump(answer, out)
+    out.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Which Python line called CUDA: counted call by call on the real kernel, in every Python at hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gputop.stacks import callers
+from gputop.stacks import main_thread
+from gputop.stacks import on_demand
+from gputop.stacks.callers import CudaLine
+from gputop.stacks.frames import Line
+from gputop.stacks.lines import main_thread_lines
+from gputop.stacks.main_thread import MainThread
+from tests.require import PYTHONS
+from tests.require import pythons
+from tests.require import require
+from tests.stacks.conftest import PROGRAM
+from tests.stacks.conftest import Target
+from tests.stacks.test_command import gputop
+from tests.stubs.build import build
+
+Start = Callable[..., Target]
+STUB = Path(__file__).parents[1] / "probes" / "libcuda.c"
+LINES = {text.strip(): number for number, text in enumerate(PROGRAM.read_text().splitlines(), 1)}
+THREE_MS = LINES["stub.cuStreamSynchronize(ctypes.c_uint64(3000000))"]
+ONE_MS = LINES["stub.cuStreamSynchronize(wait)"]
+FOLLOWED = [version for version in PYTHONS if version not in ("3.6", "3.7")]
+SHORT = LINES["stub.cuEventSynchronize(ctypes.c_uint64(0))"]
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> str:
+    """A copy of its own: an inode nobody else maps."""
+    require("cc")
+    return shutil.copy(build(STUB, "libcuda.so.1"), tmp_path / "libcuda.so.1")
+
+
+def by_line(lines: list[CudaLine]) -> dict[tuple[int, str], CudaLine]:
+    return {(one.line, one.call): one for one in lines}
+
+
+def test_in_each_python_each_call_belongs_to_its_line(start: Start, library: str) -> None:
+    """Three lines, one of them a function away and one whose calls are too short for any sample."""
+    require("ebpf")
+    targets = {python: start("syncing", library, python=str(python)).pid for version in FOLLOWED for python in pythons(version)}
+    assert targets
+    found, failed = callers.watch(list(targets.values()), 2.0)
+    assert failed == {}
+    for python, pid in targets.items():
+        lines = by_line(found[pid])
+        assert lines.keys() == {(THREE_MS, "cuStreamSynchronize"), (ONE_MS, "cuStreamSynchronize"), (SHORT, "cuEventSynchronize")}, python
+        three, one, short = lines[THREE_MS, "cuStreamSynchronize"], lines[ONE_MS, "cuStreamSynchronize"], lines[SHORT, "cuEventSynchronize"]
+        assert (three.place, three.function, one.function) == (f"stalled.py:{THREE_MS}", "syncing", "item"), python
+        assert three.calls > 20, python
+        assert abs(three.calls - one.calls) <= 1, python
+        assert abs(short.calls - 100 * three.calls) <= 200, python
+        assert three.total_ns >= 3_000_000 * three.calls, python
+        assert one.total_ns >= 1_000_000 * one.calls, python
+        assert three.p99_ns is not None
+        assert 3e6 * 0.8 <= three.p99_ns <= three.max_ns, python
+        assert 0 < short.share < three.share <= 1, python
+
+
+def test_a_call_that_lasts_still_is_there_with_its_share(start: Start, library: str) -> None:
+    """Calls of a second, watched for little more: mostly none returns."""
+    require("ebpf")
+    pid = start("syncing_long", library).pid
+    found, failed = callers.watch([pid], 1.1)
+    assert failed == {}
+    (line,) = found[pid]
+    assert line.calls <= 1
+    assert (line.p99_ns is None) == (line.calls == 0)
+    assert 0 < line.share <= 1
+    assert line.total_ns <= 2_000_000_000
+
+
+def test_beside_the_samples_in_text_and_json(start: Start, library: str) -> None:
+    require("ebpf")
+    pid = start("syncing", library).pid
+    text = gputop(str(pid), "--duration", "1").stdout.splitlines()
+    assert text[0] == f"process {pid} ({pid}), main thread"
+    title = next(i for i, line in enumerate(text) if line.startswith("inside CUDA calls "))
+    assert f"stalled.py:{THREE_MS}" in text[title + 1]
+    assert "cuStreamSynchronize" in text[title + 1]
+    assert text[title + 1].endswith("← stub.cuStreamSynchronize(ctypes.c_uint64(3000000))")
+    (answer,) = json.loads(gputop(str(pid), "--duration", "1", "--json").stdout)["lines"]
+    assert answer["no_cuda"] is None
+    assert (answer["cuda"][0]["line"], answer["cuda"][0]["call"]) == (THREE_MS, "cuStreamSynchronize")
+    assert answer["shares"][0]["line"] in (THREE_MS, ONE_MS)
+
+
+def test_a_process_without_cuda_says_so_and_keeps_its_samples(start: Start) -> None:
+    pid = start("sleeping").pid
+    (main,), failed = main_thread.watch([pid], 1.0)
+    assert failed == {}
+    assert main.shares[0].share > 0.9
+    assert (main.cuda, main.no_cuda) == ([], "it has no libcuda, so it makes no CUDA calls")
+
+
+def test_without_privilege_the_command_that_mends_it_is_named(start: Start, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = start("syncing", library).pid
+    monkeypatch.setattr(on_demand.access, "capabilities", lambda _root="/": 0)
+    found, failed = callers.watch([pid], 1.0)
+    assert found == {}
+    assert failed[pid].startswith("needs root")
+    assert failed[pid].endswith(f'`sudo "$(command -v gputop)" stacks {pid} --duration 1`')
+
+
+def test_lines_say_how_often_and_how_long() -> None:
+    sync = CudaLine("train.py:57", "/gone/train.py", 57, "step", "Tensor.item", "cuStreamSynchronize", 0.412, 1920, 0, 3.14e6, 41_000_000)
+    lasting = CudaLine("train.py:9", "/gone/train.py", 9, "step", "", "cuCtxSynchronize", 0.1, 0, 0, None, 2_400_000_000)
+    stacks = [((Line("step", "/gone/train.py", 57).text,), 3), ((Line("load", "/gone/train.py", 3).text,), 1)]
+    texts = [" ".join(line.text.split()) for line in main_thread_lines(MainThread(os.getpid(), stacks, [sync, lasting], ""), "rank 0")]
+    assert texts == [
+        f"rank 0 ({os.getpid()}), main thread",
+        "75.0 % train.py:57 step",
+        "25.0 % train.py:3 load",
+        "inside CUDA calls 51 % of its time, every call counted:",
+        "41.2 % train.py:57 cuStreamSynchronize 1,920 calls, p99 3.1 ms, longest 41 ms ← Tensor.item",
+        "10.0 % train.py:9 cuCtxSynchronize lasts still, longest 2.4 s ← step",
+    ]
+    nothing = main_thread_lines(MainThread(os.getpid(), stacks, [], ""), "rank 0")
+    assert nothing[-1].text.strip() == "it made no CUDA synchronize and no memcpy in this time"

@@ -1,0 +1,114 @@
+"""Python stacks read from memory, in every Python at hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gputop.stacks import interpreter
+from gputop.stacks import layout
+from gputop.stacks import pyspy
+from gputop.stacks.code_object import line_of
+from gputop.stacks.interpreter import Interpreter
+from gputop.stacks.pyspy import Unreadable
+from gputop.stacks.sampling import by_line
+from gputop.stacks.sampling import sample_by_memory
+from tests.require import PYTHONS
+from tests.require import pythons
+from tests.require import require
+from tests.stacks.conftest import Target
+from tests.stacks.conftest import until
+
+Start = Callable[..., Target]
+KNOWN = [version for version in PYTHONS if version not in ("3.6", "3.7")]
+
+
+@pytest.mark.parametrize("version", KNOWN)
+def test_every_instruction_has_the_line_that_python_says(version: str) -> None:
+    """Some 600 functions of the standard library."""
+    require(f"python{version}")
+    minor = int(version.removesuffix("t").partition(".")[2])
+    command = [pythons(version)[0], Path(__file__).parent / "line_tables.py"]
+    functions = [json.loads(line) for line in subprocess.run(command, capture_output=True, check=True).stdout.splitlines()]
+    assert len(functions) > 300
+    for table, first, lines in functions:
+        assert [line_of(minor, bytes.fromhex(table), first, offset) for offset, _ in lines] == [line for _, line in lines]
+
+
+def test_it_reads_itself_beside_a_thread_that_moves() -> None:
+    """This process: what `sys._current_frames` would say of the waiting thread, while another runs."""
+    gate, ended = threading.Event(), threading.Event()
+
+    def waits_here() -> None:
+        gate.wait()
+
+    def moves() -> None:
+        while not ended.is_set():
+            sum(range(10))
+
+    threads = [threading.Thread(target=target, daemon=True) for target in (waits_here, moves)]
+    for thread in threads:
+        thread.start()
+    try:
+        found = {thread.tid: thread.frames for thread in interpreter.dump(os.getpid())}
+    finally:
+        gate.set()
+        ended.set()
+    waiting = found[threads[0].native_id]
+    at = next(frame for frame in waiting if frame.name.endswith("waits_here"))
+    assert (at.file, at.line) == (__file__, waits_here.__code__.co_firstlineno + 1)
+    assert found.keys() >= {os.getpid()}
+
+
+def test_a_file_name_beyond_ascii(start_command: Callable[..., Target], tmp_path: Path) -> None:
+    for version in KNOWN:
+        for python in pythons(version):
+            for name in ("größe.py", "Ω.py", "🦊.py"):
+                path = tmp_path / name
+                path.write_text("import time\nprint('ready', flush=True)\ntime.sleep(600)\n", encoding="utf-8")
+                target = start_command(str(python), "-X", "utf8", str(path))
+                main = interpreter.dump(target.pid)[0]
+                assert [(line.file, line.line >= 2) for line in main.frames] == [(str(path), True)], python
+
+
+def test_sampling_from_memory_splits_time_by_line(start: Start) -> None:
+    share = by_line(sample_by_memory(start("sleeping").pid, 0.5))[0]
+    assert (share.function, share.file) == ("sleeping", str(Path(__file__).parent / "stalled.py"))
+    assert share.share > 0.8
+
+
+def test_what_is_no_python_says_so() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            with pytest.raises(Unreadable) as refused:
+                interpreter.dump(process.pid)
+        finally:
+            process.kill()
+        process.wait()
+    assert refused.value.kind in pyspy.BEYOND_PY_SPY
+    with pytest.raises(Unreadable) as gone:
+        Interpreter(process.pid)
+    assert gone.value.kind == "gone"
+
+
+def test_a_newer_python_is_named_with_what_may_mend_it(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "RELEASED", {})
+    with pytest.raises(Unreadable, match=r"this gputop knows 3\.8 to 3\.14: `pip install -U"):
+        interpreter.dump(start("sleeping").pid)
+
+
+def test_debug_offsets_of_an_unknown_form_are_refused() -> None:
+    assert layout.described(bytes(layout.DEBUG_OFFSETS_BYTES)) is None
+    newer = b"xdebugpy" + (0x030F00F0).to_bytes(8, "little") + bytes(layout.DEBUG_OFFSETS_BYTES)
+    assert layout.described(newer) is None
+
+
+def test_frames_of_the_main_thread_come_innermost_first(start: Start) -> None:
+    pid = start("threaded").pid
+    until(lambda: [line.name for line in interpreter.dump(pid)[0].frames] == ["threaded", "<module>"])
