@@ -58,6 +58,11 @@ def main(argv: list[str] | None = None) -> int:
         # Whoever read our output has left; Python would complain once more when it closes standard output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
+    except Exception as error:  # noqa: BLE001 - a bug: one line for the user, the traceback for whoever mends it
+        from gputop import crash
+
+        print(f"gputop: {crash.keep(error)}", file=sys.stderr)
+        return 1
 
 
 def _run(arguments: list[str]) -> int:

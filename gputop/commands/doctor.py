@@ -1,4 +1,4 @@
-"""What works here, what is missing, and the command that mends it.
+"""What works here, what is missing, and the command that mends it. With --bundle also a file for a bug report.
 
 Exit code 0, or 1 when the main job, watching GPUs, cannot be done.
 """
@@ -11,29 +11,60 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+from gputop.errors import UserError
+
 if TYPE_CHECKING:
     from gputop.doctor import Check
+    from gputop.doctor.bundle import Part
 
 HELP = "what works here, what is missing, and the command that mends it"
+EXAMPLES = """examples:
+  gputop doctor
+  gputop doctor --bundle                 findings, versions and 10 s of a recording, without anybody's names
+  gputop doctor --json | jq '.checks[] | select(.state == "missing")'
+"""
 _WIDTH = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the command."""
     parser.add_argument("--json", action="store_true", help="one object: ok, and the checks with their state, detail and remedy")
+    parser.add_argument("--bundle", action="store_true", help="write a file for a bug report; takes ten seconds")
+    parser.add_argument("-o", "--output", metavar="FILE", help="the bundle's name (gputop-bundle-DATE-TIME.tar.gz)")
+    parser.add_argument("--with-names", action="store_true", help="leave names and command lines of processes in the bundle")
 
 
 def run(args: argparse.Namespace) -> int:
     """Check everything and tell."""
+    if not args.bundle and (args.output or args.with_names):
+        raise UserError("--output and --with-names need --bundle (see gputop doctor --help)", code=2)
     from gputop.doctor import run_all
     from gputop.doctor import works
 
     checks = run_all()
+    ok = works(checks)
     if args.json:
-        print(as_json(checks, works(checks)))
+        print(as_json(checks, ok), flush=True)
     else:
-        print(as_text(checks, (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"))
-    return 0 if works(checks) else 1
+        print(as_text(checks, (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"), flush=True)
+    if args.bundle:
+        _bundle(args, {"doctor.txt": as_text(checks, True), "doctor.json": as_json(checks, ok)})
+    return 0 if ok else 1
+
+
+def _bundle(args: argparse.Namespace, findings: dict[str, str]) -> None:
+    """Write it and say on standard error what is inside."""
+    from gputop.doctor import bundle
+    from gputop.text import clean
+
+    print(f"recording {bundle.SECONDS:.0f} s …", file=sys.stderr, flush=True)
+    path = args.output or bundle.default_path()
+    parts = bundle.write(path, findings, args.with_names)
+    print(f"{clean(path)}: look into it before you send it; it holds\n{_listing(parts)}", file=sys.stderr)
+
+
+def _listing(parts: list[Part]) -> str:
+    return "\n".join(f"  {part.name:<18}{part.about}" for part in parts)
 
 
 def as_json(checks: list[Check], ok: bool) -> str:

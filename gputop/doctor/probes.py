@@ -32,7 +32,7 @@ def checks(root: str) -> list[Check]:
 def _capabilities(root: str) -> Check:
     if access.may_load(access.capabilities(root)):
         return Check("capabilities", "capabilities", "ok", "CAP_BPF and CAP_PERFMON, or CAP_SYS_ADMIN")
-    return Check("capabilities", "capabilities", "missing", "no CAP_BPF and CAP_PERFMON: /proc only", "gputop --sudo")
+    return Check("capabilities", "capabilities", "missing", "no CAP_BPF and CAP_PERFMON: /proc only", access.privilege(root))
 
 
 def _bcc(root: str) -> Check:
@@ -77,7 +77,7 @@ def _paranoid(root: str) -> Check:
     level = access.read_text(root, "proc/sys/kernel/perf_event_paranoid").strip() or "unknown"
     if access.capabilities(root) >> access.CAP_SYS_ADMIN & 1 or access.may_load(access.capabilities(root)):
         return Check("perf-event-paranoid", "perf_event_paranoid", "ok", f"{level}, and we are privileged")
-    return Check("perf-event-paranoid", "perf_event_paranoid", "limited", f"{level}: probes need privilege", "gputop --sudo")
+    return Check("perf-event-paranoid", "perf_event_paranoid", "limited", f"{level}: probes need privilege", access.privilege(root))
 
 
 def _load(root: str) -> Check:

@@ -122,6 +122,13 @@ class GputopApp(App[int]):
                     yield SystemCommand(binding.description.capitalize(), f"key {binding.key}", partial(screen.run_action, binding.action))
         yield from super().get_system_commands(screen)
 
+    def _handle_exception(self, error: Exception) -> None:
+        """Keep a bug for a bug report, then as always."""
+        from gputop import crash
+
+        crash.keep(error)
+        super()._handle_exception(error)
+
     async def action_quit(self) -> None:
         """Leave."""
         self.exit(0)

@@ -76,8 +76,26 @@ def test_without_btf_tracefs_is_needed(tmp_path: Path) -> None:
     checks = probes.checks(str(tmp_path))
     assert found(checks, "btf").state == "limited"
     assert found(checks, "tracefs").remedy.startswith("mount -t tracefs")
-    assert found(checks, "capabilities").remedy == "gputop --sudo"
     assert found(checks, "probes").state == "missing"
+
+
+@pytest.mark.parametrize(
+    ("uid", "mark", "remedy"),
+    [
+        (1000, "", "gputop --sudo"), (1000, ".dockerenv", "start the container with --user 0 --cap-add"),
+        (0, "", "start the container with --cap-add"),
+    ],
+)  # fmt: skip
+def test_without_privilege_the_remedy_fits_the_place(
+    uid: int, mark: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: uid)
+    for variable in ("container", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(variable, raising=False)
+    put(tmp_path, "proc/self/status", "CapEff:\t0000000000000000\n")
+    put(tmp_path, mark or "etc/x", "")
+    checks = probes.checks(str(tmp_path))
+    assert {found(checks, name).remedy.startswith(remedy) for name in ("capabilities", "perf-event-paranoid", "probes")} == {True}
 
 
 @pytest.mark.parametrize(

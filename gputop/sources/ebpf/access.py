@@ -42,6 +42,19 @@ def lockdown(root: str = "/") -> str:
     return text.partition("[")[2].partition("]")[0] or "none"
 
 
+def in_container(root: str = "/") -> bool:
+    """Whether a container engine started us, by the marks that Docker, Podman, systemd-nspawn and Kubernetes leave."""
+    marks = (os.path.exists(os.path.join(root, name)) for name in (".dockerenv", "run/.containerenv"))
+    return any(marks) or "KUBERNETES_SERVICE_HOST" in os.environ or "container" in os.environ
+
+
+def privilege(root: str = "/") -> str:
+    """What gives us the right to load probes. Root without it is a container's."""
+    if os.geteuid() == 0:
+        return "start the container with --cap-add SYS_ADMIN --cap-add SYS_PTRACE"
+    return "start the container with --user 0 --cap-add SYS_ADMIN --cap-add SYS_PTRACE" if in_container(root) else "gputop --sudo"
+
+
 def install_bcc(root: str = "/") -> str:
     """The command that installs iovisor's bcc on this distribution."""
     for line in read_text(root, "etc/os-release").splitlines():
@@ -61,7 +74,7 @@ def check(root: str, sudo: bool) -> None:
     if lockdown(root) == "confidentiality":
         raise Unavailable("the kernel is locked down (confidentiality)", "boot with lockdown=integrity")
     if not sudo and not may_load(capabilities(root)):
-        raise Unavailable("needs root, or CAP_BPF and CAP_PERFMON", "gputop --sudo")
+        raise Unavailable("needs root, or CAP_BPF and CAP_PERFMON", privilege(root))
 
 
 def read_text(root: str, path: str) -> str:

@@ -1,0 +1,149 @@
+"""Frames in which nobody is named: for a bug report that a stranger may read.
+
+Every text of a frame becomes a hash of itself, except those that `_RULES` names: a field that is added later is masked until
+somebody has judged it. The same text becomes the same hash all over one bundle, so processes stay told apart and roles are
+found as before; the key is thrown away.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import os
+import re
+import socket
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from gputop.frame import Frame
+from gputop.frame import Header
+from gputop.roles import WELL_KNOWN
+
+_PROGRAM = re.compile(r"(python|pypy)[\d.]*t?|pt_\w+|cuda-\w+|k(worker|softirqd|swapd|compactd)[\w/:+-]*|migration/\d+|rcu\w*")
+_FLAGS = frozenset(("-m", "-c", "-u", "-E", "-I", "-S", "--multiprocessing-fork"))
+_STARTER = re.compile(r"from multiprocessing\.\w+ import \w+|compile_worker")
+_SLICES = frozenset(("", ".", "..", "system.slice", "user.slice", "init.scope", "docker", "kubepods", "kubepods.slice", "slurm"))
+_PLAIN = re.compile(r"[\d,.-]*|all|none|void|true|false", re.IGNORECASE)
+_INTERFACE = re.compile(r"lo|(eth|ens|enp|eno|ib|bond|docker|wl)[a-z\d]*")
+_NUMBERS = re.compile(r"\b(int|float|bool|None|list|dict)\b|[\[\]|, ]")
+
+
+class Mask:
+    """One bundle's masking."""
+
+    def __init__(self) -> None:
+        self._key = os.urandom(16)
+        self._uids: dict[int, int] = {0: 0}
+
+    def header(self, header: Header) -> Header:
+        """The header without the machine's name."""
+        return msgspec.structs.replace(header, host=self.word(header.host), boot_id="")
+
+    def frame(self, frame: Frame) -> Frame:
+        """The frame without names; stacks, which quote programs, are left out."""
+        masked: Frame = self._struct(msgspec.structs.replace(frame, stacks=[]))
+        return masked
+
+    def word(self, text: str) -> str:
+        """A hash of it; what gputop itself or PyTorch calls so stays."""
+        if not text or text in WELL_KNOWN or _PROGRAM.fullmatch(text):
+            return text
+        return "x" + hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=4, key=self._key).hexdigest()
+
+    def file(self, text: str) -> str:
+        """As `word`, with the suffix that tells a script from a program."""
+        stem, dot, suffix = text.rpartition(".")
+        return f"{self.word(stem)}.{suffix}" if dot and stem and suffix in ("py", "sh", "so") else self.word(text)
+
+    def path(self, text: str) -> str:
+        """Its folder as one hash, its last part as `file`."""
+        folder, slash, name = text.rpartition("/")
+        return f"{self.word(folder)}{slash}{self.file(name)}"
+
+    def argument(self, text: str) -> str:
+        """One word of a command line; of options nothing stays but that they are."""
+        if text in _FLAGS or text in WELL_KNOWN:
+            return text
+        if found := _STARTER.search(text):
+            return f"{found[0]} {self.word(text)}"
+        return f"-{self.word(text)}" if text.startswith("-") else self.path(text)
+
+    def cgroup(self, text: str) -> str:
+        """Each part of its path by itself: the nesting matters."""
+        return "/".join(part if part in _SLICES else self.word(part) for part in text.split("/"))
+
+    def value(self, text: str) -> str:
+        """Of an environment variable: numbers and lists of them stay."""
+        return text if _PLAIN.fullmatch(text) else self.word(text)
+
+    def interface(self, text: str) -> str:
+        """Of the network, unless its name is everybody's."""
+        return text if _INTERFACE.fullmatch(text) else self.word(text)
+
+    def uid(self, uid: int) -> int:
+        """Root stays, others are numbered as they come."""
+        return self._uids.setdefault(uid, 999 + len(self._uids))
+
+    def told(self, text: str) -> str:
+        """What gputop itself says, without the names of this machine, its user and his folder."""
+        for name, neutral in _own_names():
+            text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", neutral, text)
+        return text
+
+    def _kept(self, text: Any) -> Any:
+        return text
+
+    def _struct(self, item: Any) -> Any:
+        fields = ((name, getattr(item, name), rule) for name, rule in _fields(item.__class__))
+        return msgspec.structs.replace(item, **{name: self._masked(value, rule) for name, value, rule in fields})
+
+    def _masked(self, value: Any, rule: _Rule) -> Any:
+        if isinstance(value, list):
+            return [self._masked(one, rule) for one in value]
+        if isinstance(value, dict):
+            return {key: self._masked(one, rule) for key, one in value.items()}
+        if isinstance(value, msgspec.Struct):
+            return self._struct(value)
+        return None if value is None else rule(self, value)
+
+
+_Rule = Callable[[Mask, Any], Any]
+_RULES: dict[str, _Rule] = {
+    "ProcInfo.uid": Mask.uid, "ProcInfo.cmdline": Mask.argument, "ProcInfo.exe": Mask.path, "ProcInfo.cgroup": Mask.cgroup,
+    "ProcInfo.env": Mask.value, "ProcInfo.wait_unreadable": Mask.told, "CgroupSample.path": Mask.cgroup,
+    "CgroupSample.quota_path": Mask.cgroup, "NetSample.name": Mask.interface, "SourceState.reason": Mask.told,
+    "SourceState.remedy": Mask.told, "SourceState.detail": Mask.told,
+    **dict.fromkeys((
+        "ProcInfo.cpus_allowed", "ProcInfo.libs", "ProcSample.state", "ProcSample.wchan", "ProcSample.kernel_stack", "ThreadSample.state",
+        "SchedThread.state", "CudaCall.call", "Probes.map_used", "Probes.map_size", "Probes.lost", "CgroupSample.cpuset",
+        "DiskSample.name", "Gpu.name", "Gpu.pci_bus_id", "Gpu.architecture", "Gpu.compute_mode", "Gpu.missing", "GpuProc.kind",
+        "MigInstance.profile", "SourceState.name", "SourceState.state",
+    ), Mask._kept),
+}  # fmt: skip
+"""Text that is not simply hashed; ``_kept`` is the kernel's, the driver's or our own vocabulary."""
+
+
+@cache
+def _fields(kind: type) -> list[tuple[str, _Rule]]:
+    """The fields of a struct that hold more than numbers, or that have a rule."""
+    named = ((name, f"{kind.__name__}.{name}", str(said)) for name, said in kind.__annotations__.items())
+    return [(name, _RULES.get(key, Mask.word)) for name, key, said in named if key in _RULES or _NUMBERS.sub("", said)]
+
+
+@cache
+def _own_names() -> list[tuple[str, str]]:
+    """(what stands for this machine's owner, what is told instead), the longest first."""
+    home = os.path.expanduser("~")
+    names = {home: "~", os.path.realpath(home): "~", socket.gethostname(): "HOST", os.path.basename(home): "USER", _user(): "USER"}
+    names = {name: neutral for name, neutral in names.items() if len(name) > 2 and name != "root"}
+    return sorted(names.items(), key=lambda pair: -len(pair[0]))
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""

@@ -1,0 +1,177 @@
+"""The bundle for a bug report: what is in it, and that nobody is named in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import tarfile
+import typing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gputop import cli
+from gputop import config
+from gputop import crash
+from gputop.board import Board
+from gputop.commands.replay import sample
+from gputop.diagnosis import Engine
+from gputop.doctor import bundle
+from gputop.doctor.mask import Mask
+from gputop.frame import Frame
+from gputop.frame import Header
+from gputop.frame import ProcInfo
+from gputop.recording.reader import Recording
+
+SECRET = "hunter2"
+KEPT = {
+    "CgroupSample.cpuset", "CudaCall.call", "DiskSample.name", "Gpu.architecture", "Gpu.compute_mode", "Gpu.missing", "Gpu.name",
+    "Gpu.pci_bus_id", "GpuProc.kind", "Header.gputop", "Header.kernel", "MigInstance.profile", "Probes.lost", "ProcInfo.cpus_allowed",
+    "ProcInfo.libs", "ProcInfo.wait_unreadable", "ProcSample.kernel_stack", "ProcSample.state", "ProcSample.wchan", "SchedThread.state",
+    "SourceState.detail", "SourceState.name", "SourceState.reason", "SourceState.remedy", "SourceState.state", "ThreadSample.state",
+}  # fmt: skip
+"""Texts that are the kernel's, the driver's or gputop's own. A new field of a frame is masked; leaving it as it is is decided here."""
+
+
+def _filled(kind: typing.Any, label: str) -> typing.Any:
+    """A value of a type, every text in it telling where it stands."""
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return kind(**{name: _filled(hint, f"{kind.__name__}.{name}") for name, hint in typing.get_type_hints(kind).items()})
+    if origin is list:
+        return [_filled(parts[0], label)]
+    if origin is dict:
+        return {"key" if parts[0] is str else 1: _filled(parts[1], label)}
+    if parts:  # X | None
+        return _filled(parts[0], label)
+    return f"{SECRET} {label}" if kind is str else kind(1)
+
+
+def _texts(item: object) -> set[str]:
+    """The labels that are left."""
+    data = msgspec.json.encode(item).decode()
+    return {piece.split('"')[0].strip() for piece in data.split(SECRET)[1:]}
+
+
+def test_every_text_is_masked_unless_somebody_decided_otherwise() -> None:
+    frame, header, mask = _filled(Frame, ""), _filled(Header, ""), Mask()
+    assert {"ProcInfo.cmdline", "ThreadInfo.comm", "Mark.text", "Stack.python", "Header.host"} <= _texts([frame, header])
+    assert _texts([mask.frame(frame), mask.header(header)]) <= KEPT
+
+
+def test_programs_stay_apart_and_starters_are_known() -> None:
+    mask = Mask()
+    python = "/opt/x/python3.11"
+    info = ProcInfo(7, 1, 2, 1234, "ada", "python", [python, "-u", "/home/ada/train.py", "--key=s3cret", "-m"], python)
+    one = mask.frame(Frame(0, 0, infos=[info])).infos[0]
+    assert one == mask.frame(Frame(1, 0, infos=[info])).infos[0], "the same process has the same name in every frame"
+    assert one.cmdline[0].endswith("/python3.11")
+    assert one.cmdline[1] == "-u"
+    assert one.cmdline[2].endswith(".py")
+    assert one.cmdline[3].startswith("-x")
+    assert one.uid == 1000
+    assert Mask().word("ada") != mask.word("ada"), "each bundle has a key of its own"
+    assert mask.argument("from multiprocessing.spawn import spawn_main; spawn_main(3)").startswith("from multiprocessing.spawn import")
+
+
+def _judged(frames: list[Frame], header: Header) -> list[tuple[str, str, int]]:
+    board, engine, seen = Board(header=header), Engine(), []
+    for number, frame in enumerate(frames):
+        board.fold(frame)
+        if number % 5 == 0:
+            engine.feed(board)
+            seen.append((engine.verdict.symptom, engine.verdict.cause, len(engine.roles)))
+    return seen
+
+
+def test_a_masked_recording_gets_the_same_verdicts() -> None:
+    with Recording(sample()) as recording:
+        header = recording.header
+        frames = list(recording.frames(end_ns=recording.start_ns + 25 * 10**9))
+    mask = Mask()
+    masked = [mask.frame(frame) for frame in frames]
+    assert any(verdict[1] == "cpu-contention" for verdict in _judged(frames, header))
+    assert _judged(masked, mask.header(header)) == _judged(frames, header)
+    told = msgspec.json.encode(masked)
+    assert not [name for name in (b"train.py", b"log-shipper", b'"ada"', b"/home/") if name in told]
+
+
+@pytest.fixture
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle, "SECONDS", 2.0)
+
+
+def _read(path: Path, folder: Path) -> dict[str, str]:
+    """The texts of a bundle, the recording's frames as JSON."""
+    with tarfile.open(path) as tar:
+        tar.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+    texts = {file.name: file.read_text() for file in (folder / "gputop-bundle").iterdir() if file.suffix != ".gputop"}
+    with Recording(str(folder / "gputop-bundle" / "recording.gputop")) as recording:
+        texts["recording.gputop"] = msgspec.json.encode([recording.header, *recording.frames()]).decode()
+    return texts
+
+
+@pytest.mark.usefixtures("_short")
+@pytest.mark.parametrize("with_names", [False, True])
+def test_the_bundle_of_this_machine(with_names: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(config.config_path())
+    path.parent.mkdir(parents=True)
+    path.write_text(f'gpu = "{SECRET}"\ninterval = 0.5\n')
+    crash.keep(ValueError("once"))
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "out.tar.gz"
+    sleeper = [sys.executable, "-c", "print(flush=True); import time; time.sleep(60)", f"--token={SECRET}"]
+    with subprocess.Popen(sleeper, stdout=subprocess.PIPE) as stranger:
+        try:
+            assert stranger.stdout is not None
+            stranger.stdout.readline()
+            assert cli.main(["doctor", "--bundle", "-o", str(out), *["--with-names"] * with_names]) in (0, 1)
+        finally:
+            stranger.kill()
+    assert stat.S_IMODE(out.stat().st_mode) == 0o600
+    texts = _read(out, tmp_path / "read")
+    assert {name for name, text in texts.items() if SECRET in text} == ({"config.json", "recording.gputop"} if with_names else set())
+    assert [name for name in texts if name != "README.txt" and name not in texts["README.txt"]] == []
+    assert json.loads(texts["doctor.json"])["checks"]
+    assert json.loads(texts["config.json"])["config"]["interval"] == 0.5
+    said = json.loads(texts["sources.json"])
+    assert {"procfs", "nvml"} <= {source["name"] for source in said["sources"]}
+    assert said["frames"] >= 10
+    assert said["collector_cpu_pct"] > 0
+    assert "ValueError: once" in texts["errors.txt"]
+    assert os.uname().release in texts["machine.txt"]
+    assert set(os.listdir(tmp_path)) == {"read", "out.tar.gz"}
+
+
+def test_what_exists_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    victim, link = tmp_path / "victim", tmp_path / "link"
+    victim.write_text("precious")
+    link.symlink_to(victim)
+    for path, word in ((victim, "exists already"), (link, "link")):
+        assert cli.main(["doctor", "--bundle", "-o", str(path)]) == 1
+        assert word in capsys.readouterr().err.splitlines()[-1]
+    assert victim.read_text() == "precious"
+
+
+@pytest.mark.parametrize("flag", [["-o", "x"], ["--with-names"]])
+def test_flags_of_the_bundle_need_it(flag: list[str]) -> None:
+    assert cli.main(["doctor", *flag]) == 2
+
+
+def test_a_bug_is_a_line_and_its_traceback_is_kept(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def broken(_arguments: list[str]) -> int:
+        raise LookupError("what was sought")
+
+    monkeypatch.setattr(cli, "_run", broken)
+    assert cli.main([]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("gputop: this is a bug: LookupError: what was sought")
+    assert "in broken" in crash.kept()
+    assert stat.S_IMODE(os.stat(crash.path()).st_mode) == 0o600
+    for _ in range(200):
+        crash.keep(LookupError("x" * 2000))
+    assert os.stat(crash.path()).st_size < 100_000
