@@ -19,7 +19,7 @@ from gputop.stacks.frames import Line
 from gputop.stacks.frames import own_call
 from gputop.stacks.interpreter import Interpreter
 from gputop.stacks.permission import why_not
-from gputop.stacks.pyspy import Unreadable
+from gputop.stacks.python_thread import Unreadable
 
 _NO_LINE = Line("a line that cannot be told any more", "", 0)
 

@@ -17,8 +17,8 @@ from gputop.stacks import pyspy
 from gputop.stacks.layout import UPGRADE
 from gputop.stacks.permission import why_not
 from gputop.stacks.pyspy import BEYOND_PY_SPY
-from gputop.stacks.pyspy import PythonThread
-from gputop.stacks.pyspy import Unreadable
+from gputop.stacks.python_thread import PythonThread
+from gputop.stacks.python_thread import Unreadable
 from gputop.stacks.source_line import add_sources
 from gputop.stacks.threads import thread_ids
 

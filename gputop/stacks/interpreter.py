@@ -19,9 +19,9 @@ from gputop.stacks.code_object import Torn
 from gputop.stacks.frames import MAX_FRAMES
 from gputop.stacks.frames import Line
 from gputop.stacks.layout import Layout
-from gputop.stacks.pyspy import MAX_THREADS
-from gputop.stacks.pyspy import PythonThread
-from gputop.stacks.pyspy import Unreadable
+from gputop.stacks.python_thread import MAX_THREADS
+from gputop.stacks.python_thread import PythonThread
+from gputop.stacks.python_thread import Unreadable
 
 _WANTED = re.compile(rb"_PyRuntime\0|PyCode_Type\0|Py_Version\0")
 _LIBRARY = re.compile(r"/libpython3\.\d+t?\.so[.\d]*(?: \(deleted\))?$")

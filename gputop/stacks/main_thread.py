@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gputop.stacks import callers
 from gputop.stacks.callers import CudaLine
 from gputop.stacks.folded import Weighted
-from gputop.stacks.pyspy import Unreadable
+from gputop.stacks.python_thread import Unreadable
 from gputop.stacks.sampling import LineShare
 from gputop.stacks.sampling import by_line
 from gputop.stacks.sampling import sample

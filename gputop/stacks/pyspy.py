@@ -6,7 +6,6 @@ import os
 import shutil
 import sys
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from typing import Any
 
@@ -14,34 +13,15 @@ import msgspec
 
 from gputop.stacks.frames import MAX_FRAMES
 from gputop.stacks.frames import Line
+from gputop.stacks.python_thread import MAX_THREADS
+from gputop.stacks.python_thread import PythonThread
+from gputop.stacks.python_thread import Unreadable
 
 if TYPE_CHECKING:
     import subprocess
 
-MAX_THREADS = 256
 BEYOND_PY_SPY = frozenset({"not-python", "unsupported", "missing"})
 """Kinds of failure after which `gputop.stacks.interpreter` may still read it: free-threaded builds, or py-spy is not there."""
-
-
-class Unreadable(Exception):
-    """No stack of this process. ``kind``: permission, not-python, unsupported, gone, timeout, torn or missing (py-spy itself)."""
-
-    def __init__(self, kind: str, reason: str) -> None:
-        super().__init__(reason)
-        self.kind = kind
-        self.reason = reason
-
-
-@dataclass(frozen=True, slots=True)
-class PythonThread:
-    """One thread of a dump, frames innermost first. ``tid`` is None before Python 3.11 unless the process was paused."""
-
-    name: str
-    tid: int | None
-    pthread: int
-    active: bool
-    gil: bool
-    frames: list[Line]
 
 
 def binary() -> str | None:

@@ -20,7 +20,7 @@ from gputop.stacks.frames import parse
 from gputop.stacks.interpreter import Interpreter
 from gputop.stacks.permission import why_not
 from gputop.stacks.pyspy import BEYOND_PY_SPY
-from gputop.stacks.pyspy import Unreadable
+from gputop.stacks.python_thread import Unreadable
 
 RATE_HZ = 50
 _START_S = 5.0

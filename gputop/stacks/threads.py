@@ -7,7 +7,7 @@ import struct
 from collections.abc import Sequence
 
 from gputop.stacks.kernel import read_file
-from gputop.stacks.pyspy import PythonThread
+from gputop.stacks.python_thread import PythonThread
 
 _PTHREAD_BYTES = 2048
 """glibc and musl keep the thread id well inside the first 2 KiB of ``struct pthread``."""

@@ -1,6 +1,6 @@
 """Runs inside the guest, under its own Python and bcc: loads the probes and compares them with /proc. Prints one line of JSON.
 
-The files of gputop.sources.ebpf that need the standard library only lie beside it.
+The modules of gputop that need the standard library only lie beside it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
+from typing import Any
 
-import libcuda
-import loader
-import maps
-import uprobe
+from gputop.sources.ebpf import libcuda
+from gputop.sources.ebpf import loader
+from gputop.sources.ebpf import maps
+from gputop.sources.ebpf import uprobe
+from gputop.stacks import on_demand_loader
+from gputop.stacks.interpreter import Interpreter
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SIZES = {"THREADS": 4096, "PAIRS": 4096, "HOT_THREADS": 512, "DEAD_THREADS": 512, "HOT_PROCESSES": 64, "CALLS": 64, "INFLIGHT": 256}
@@ -56,6 +60,7 @@ def check() -> dict[str, object]:
         "bcc": bcc.__version__, "tracepoints": "plain" if answer["no_btf"] else "raw", "loaded_s": round(loaded_s, 1),
         "vol_missed": said - me[7] - switches_before, "wakeups": wakeups.get((wakee, os.getpid()), 0), "rounds": ROUNDS,
         "uprobes": answer["uprobes"], "calls": count_calls(answer, descriptors, tables["calls"]),
+        "off_cpu": count_sleeps(), "callers": check_callers() if answer["uprobes"] else "",
     }  # fmt: skip
 
 
@@ -122,6 +127,44 @@ def count_calls(answer: dict[str, object], descriptors: list[int], table: maps.M
     for link in links:
         os.close(link)
     return sum(struct.unpack_from("<Q", table.values, i * table.shape.value_bytes)[0] for i in range(table.read()))
+
+
+def on_demand(request: dict[str, object], work: Callable[[], object]) -> list[list[Any]]:
+    """Rows of a probe that is loaded for a second, while this thread works."""
+    found: list[dict[str, Any]] = []
+    known = {"probes": os.path.join(HERE, "probes"), "ebpf": os.path.dirname(loader.__file__), "btf": loader_btf(), "seconds": 1.0}
+    probe = {"offcpu": on_demand_loader.off_cpu, "callers": on_demand_loader.callers}[str(request["probe"])]
+    watcher = threading.Thread(target=lambda: found.append(probe(loader, {**known, **request})))
+    watcher.start()
+    while watcher.is_alive():
+        work()
+    rows: list[list[Any]] = found[0]["rows"]
+    return rows
+
+
+def count_sleeps() -> int:
+    """Sleeps of this thread whose kernel stack names them."""
+    rows = on_demand({"probe": "offcpu", "pids": [os.getpid()]}, lambda: time.sleep(0.002))
+    return sum(row[4] for row in rows if row[1] == os.getpid() and any("nanosleep" in name for name in row[5]))
+
+
+def check_callers() -> str:
+    """Every call of the stub belongs to the one line that makes it."""
+    path = os.path.join(HERE, "libcuda.so.1")
+    cookies = {str(function.offset): 0 for function in libcuda.functions(path)}
+    stub = ctypes.CDLL(path)
+
+    def one_call() -> None:
+        stub.cuCtxSynchronize()
+
+    with Interpreter(os.getpid()) as python:
+        at, thread = python.layout, python.main_thread()
+        reader = thread.address + at.frame, at.instruction_mask, int(at.hop >= 0), max(at.hop, 0), at.back, at.code, at.instruction
+        rows = on_demand({"probe": "callers", "readers": {str(os.getpid()): reader}, "libraries": [[path, cookies]]}, one_call)
+        lines = {(python.lines(row[6])[0].name.rpartition(".")[2], python.lines(row[6])[0].line) for row in rows}
+    wanted = one_call.__name__, one_call.__code__.co_firstlineno + 1
+    calls = sum(row[2] for row in rows)
+    return "the line and no other" if lines == {wanted} and calls > 20 else f"{calls} calls by {sorted(lines)}"
 
 
 if __name__ == "__main__":

@@ -26,7 +26,11 @@ SUITES = {
     "trixie": (DEBIAN, "linux-image-amd64", "main"),
 }
 """Ubuntu 22.04 (5.15, bcc 0.18), Debian 12 (6.1, bcc 0.26), Debian 13 (6.12, bcc 0.31)."""
-SHARED = ("btf.py", "libcuda.py", "loader.py", "maps.py", "uprobe.py")
+SHARED = {
+    "sources/ebpf": ("btf", "elf", "libcuda", "loader", "maps", "uprobe"),
+    "stacks": ("code_object", "frames", "interpreter", "layout", "on_demand_loader", "python_thread"),
+}
+"""Modules that need the standard library only, by their package."""
 _LEFT_OUT = (
     "boot", "usr/lib/modules", "lib/modules", "usr/lib/firmware", "usr/share/doc", "usr/share/man", "usr/share/locale", "var/cache",
     "var/lib/apt", "dev", "proc", "sys",
@@ -58,8 +62,10 @@ def pack(suite: str, work: Path) -> tuple[Path, Path]:
     source, overlay, image = tree(suite), work / "overlay", work / "initramfs.cpio"
     probe = overlay / "probe"
     shutil.copytree(ROOT / "probes", probe / "probes")
-    for name in SHARED:
-        shutil.copy(ROOT / "gputop" / "sources" / "ebpf" / name, probe)
+    for package, names in SHARED.items():
+        (probe / "gputop" / package).mkdir(parents=True)
+        for name in names:
+            shutil.copy(ROOT / "gputop" / package / f"{name}.py", probe / "gputop" / package)
     shutil.copy(ROOT / "tests" / "kernels" / "guest.py", probe)
     shutil.copy(build(ROOT / "tests" / "probes" / "libcuda.c", "libcuda.so.1"), probe)
     (overlay / "init").write_text(_INIT)
@@ -101,6 +107,10 @@ def verdict(result: dict[str, object]) -> str:
         wrong.append(f"{result['wakeups']} of {result['rounds']} wake-ups")
     if result["calls"] not in (20, -1):
         wrong.append(f"{result['calls']} of 20 CUDA calls")
+    if int(str(result["off_cpu"])) < 20:
+        wrong.append(f"{result['off_cpu']} sleeps seen in the kernel")
+    if result["uprobes"] and result["callers"] != "the line and no other":
+        wrong.append(f"callers: {result['callers']}")
     return "; ".join(wrong) or "OK"
 
 

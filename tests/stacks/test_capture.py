@@ -20,6 +20,8 @@ from gputop.stacks.capture import capture
 from gputop.stacks.frames import parse
 from gputop.stacks.group import group
 from gputop.stacks.lines import text_lines
+from gputop.stacks.python_thread import PythonThread
+from gputop.stacks.python_thread import Unreadable
 from tests.require import PYTHONS
 from tests.require import pythons
 from tests.require import require
@@ -161,10 +163,10 @@ def test_a_torn_stack_is_read_again_with_a_pause(start: Start, monkeypatch: pyte
     await_frame(pid, "sleeping")
     real, calls = pyspy.dump, []
 
-    def torn_unless_paused(pid: int, deadline: float, *, pause: bool = False, native: bool = False) -> list[pyspy.PythonThread]:
+    def torn_unless_paused(pid: int, deadline: float, *, pause: bool = False, native: bool = False) -> list[PythonThread]:
         calls.append(pause)
         if not pause:
-            raise pyspy.Unreadable("torn", "a frame moved")
+            raise Unreadable("torn", "a frame moved")
         return real(pid, deadline, pause=pause, native=native)
 
     monkeypatch.setattr(capture_module.pyspy, "dump", torn_unless_paused)
@@ -196,10 +198,10 @@ def test_a_target_that_a_killed_py_spy_left_stopped_goes_on(start: Start, monkey
     pid = start("sleeping").pid
     await_frame(pid, "sleeping")
 
-    def killed_between_attach_and_detach(pid: int, *_: object, **__: object) -> list[pyspy.PythonThread]:
+    def killed_between_attach_and_detach(pid: int, *_: object, **__: object) -> list[PythonThread]:
         os.kill(pid, signal.SIGSTOP)
         until(lambda: (view := kernel.look(pid, pid)) is not None and view.state == "T")
-        raise pyspy.Unreadable("timeout", "timed out: py-spy did not answer")
+        raise Unreadable("timeout", "timed out: py-spy did not answer")
 
     monkeypatch.setattr(capture_module.pyspy, "dump", killed_between_attach_and_detach)
     assert capture([pid], native=True).stacks[0].error.startswith("timed out")

@@ -16,7 +16,7 @@ from gputop.stacks import layout
 from gputop.stacks import pyspy
 from gputop.stacks.code_object import line_of
 from gputop.stacks.interpreter import Interpreter
-from gputop.stacks.pyspy import Unreadable
+from gputop.stacks.python_thread import Unreadable
 from gputop.stacks.sampling import by_line
 from gputop.stacks.sampling import sample_by_memory
 from tests.require import PYTHONS
