@@ -17,6 +17,7 @@ from gputop.diagnosis.model import Incident
 from gputop.diagnosis.model import Ledger
 from gputop.diagnosis.model import ProcState
 from gputop.diagnosis.model import Verdict
+from gputop.diagnosis.orphans import Orphans
 from gputop.diagnosis.points import WINDOW_NS
 from gputop.diagnosis.symptoms import Standing
 from gputop.diagnosis.symptoms import judge_job
@@ -41,6 +42,7 @@ class Engine:
         self.facts: Facts | None = None
         self._window = Window()
         self._incidents = Incidents()
+        self._orphans = Orphans()
         self._pending: dict[int, deque[tuple[int, float, float]]] = {}
         """Per trainer (t_ns, GPU seconds, lost ones), not booked yet."""
         self._shares: dict[int, dict[str, float]] = {}
@@ -80,8 +82,9 @@ class Engine:
         standing = [self._judge(job, facts, seconds) for job in facts.jobs]
         standing = _on_gpus(standing)
         self._incidents.note(board, seconds, standing)
+        self._orphans.note(board, self.roles, facts.takers, self._incidents.all)
         worst = max(standing, key=_weight, default=None)
-        self.verdict = worst.verdict if worst is not None else without_job(facts)
+        self.verdict = worst.verdict if worst is not None else self._orphans.verdict() or without_job(facts)
 
     def _judge(self, job: JobFacts, facts: Facts, seconds: float) -> Standing:
         chain.set_pools(job, facts.t_ns)

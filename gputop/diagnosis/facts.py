@@ -137,6 +137,8 @@ class CallFacts:
     sync: float = 0.0
     """Share of the window inside synchronize calls."""
     sync_per_s: float = 0.0
+    waits_per_s: float = 0.0
+    """Of these, and of copies other than to the GPU: as many as their time would be if all were equally long."""
     copy: float = 0.0
     copy_per_s: float = 0.0
     to_gpu_per_s: float = 0.0

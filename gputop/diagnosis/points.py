@@ -18,6 +18,8 @@ from gputop.roles import pin_thread
 
 WINDOW_NS = 2_500_000_000
 """Long enough to tell shares apart by samples, short enough that a verdict stands 3 s after its cause began."""
+OFF_BEAT_NS = 50_000_000
+"""Feeds come on whole ticks: whether one more belongs to the window is not left to the microseconds by which a tick was late."""
 MIN_FEEDS, MIN_LOOKED = 6, 3
 """A recording fed once a second keeps more time in the window instead of fewer samples; less where frames between are looked at."""
 REFAULTS_PER_S = 200.0
@@ -37,6 +39,27 @@ class _Point:
     wakes: dict[tuple[int, int], int]
     """(wakee tid, waker pid) -> cumulative wait ended, for trainers' threads."""
     cgroups: dict[str, CgroupSample]
+
+
+class _Waits:
+    """How many calls share the time spent in all: those that find the GPU done at once hardly count (the inverse participation ratio)."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.total_ns = self.squares = 0.0
+
+    def add(self, old: CudaCall, new: CudaCall) -> None:
+        """The calls between two readings, each as long as the mean of its histogram's bucket."""
+        self.calls += max(0, new.count - old.count)
+        for bucket, total_ns in new.sums.items():
+            ns, count = total_ns - old.sums.get(bucket, 0), new.hist.get(bucket, 0) - old.hist.get(bucket, 0)
+            if ns > 0 and count > 0:
+                self.total_ns += ns
+                self.squares += ns * ns / count
+
+    def count(self) -> float:
+        """All calls where there is no histogram."""
+        return self.total_ns * self.total_ns / self.squares if self.squares else float(self.calls)
 
 
 class Points:
@@ -65,7 +88,7 @@ class Points:
                 wakes[wakee, wake.waker_pid] = wakes.get((wakee, wake.waker_pid), 0) + wake.wait_ns
         self._points.append(_Point(board.t_ns, dict(board.calls), wakes, board.cgroups))
         least = MIN_LOOKED if self.looked else MIN_FEEDS
-        while len(self._points) > least and self._points[1].t_ns <= board.t_ns - WINDOW_NS:
+        while len(self._points) > least and self._points[1].t_ns <= board.t_ns - WINDOW_NS + OFF_BEAT_NS:
             self._points.popleft()
 
     def calls(self, pid: int) -> CallFacts | None:
@@ -74,13 +97,15 @@ class Points:
         ns = last.t_ns - first.t_ns
         if ns <= 0 or not any(key[0] == pid for key in last.calls):
             return None
-        found = CallFacts()
+        found, waits = CallFacts(), _Waits()
         moved = 0
         for key, call in last.calls.items():
             if key[0] != pid:
                 continue
             old = first.calls.get(key) or CudaCall(pid, call.call, 0, 0, 0)
             share, per_s = max(0, call.total_ns - old.total_ns) / ns, max(0, call.count - old.count) * 1e9 / ns
+            if "HtoD" not in call.call:
+                waits.add(old, call)
             if any(word in call.call for word in _SYNC):
                 found.sync, found.sync_per_s = found.sync + share, found.sync_per_s + per_s
             elif "emcpy" in call.call:
@@ -88,6 +113,7 @@ class Points:
                 found.to_gpu_per_s += per_s if "HtoD" in call.call else 0.0
                 moved += max(0, (call.bytes or 0) - (old.bytes or 0))
         found.copy_bytes_per_s = moved * 1e9 / ns if moved else None
+        found.waits_per_s = waits.count() * 1e9 / ns
         return found
 
     def woken(self, board: Board, job: JobFacts) -> float | None:

@@ -38,7 +38,7 @@ def _takes_turns(job: JobFacts) -> bool:
 def _rate(job: JobFacts) -> float:
     """Waits for the GPU per second; short of the probe, sleeps of a main thread that has no other reason to sleep so often."""
     if job.calls is not None:
-        return job.calls.sync_per_s + job.calls.copy_per_s
+        return job.calls.waits_per_s
     worked = job.idle is not None and job.idle < 0.9
     return _sleeps_per_s(job.trainer) if worked else 0.0
 

@@ -1,0 +1,95 @@
+"""Workers that outlived their trainer: they hold memory, GPU memory or CPUs, and nobody will ever take their batches.
+
+torch's workers look for their parent every five seconds; one that is stopped, or blocked in its own code, never does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from dataclasses import field
+
+from gputop.board import Board
+from gputop.diagnosis.facts import Taker
+from gputop.diagnosis.model import Evidence
+from gputop.diagnosis.model import Fix
+from gputop.diagnosis.model import Incident
+from gputop.diagnosis.model import Verdict
+from gputop.diagnosis.model import Victim
+from gputop.frame import GpuProc
+from gputop.roles import Role
+from gputop.roles import program_name
+
+PATIENCE_NS = 8_000_000_000
+"""One that still ends by itself is none."""
+BUSY_CORES = 0.1
+
+
+@dataclass(slots=True)
+class _Orphan:
+    first_ns: int
+    incident: Incident | None = None
+
+
+@dataclass(slots=True)
+class Orphans:
+    """One incident for each that holds something, from when it was first seen without a trainer until it is gone."""
+
+    known: dict[int, _Orphan] = field(default_factory=dict)
+
+    @property
+    def incidents(self) -> list[Incident]:
+        """Of those that are there."""
+        return [orphan.incident for orphan in self.known.values() if orphan.incident is not None]
+
+    def note(self, board: Board, roles: dict[int, Role], takers: list[Taker], incidents: list[Incident]) -> None:
+        """Take in who is there now; new incidents join ``incidents``."""
+        present = {pid for pid, role in roles.items() if role.kind == "worker" and role.trainer_pid is None and pid in board.procs}
+        for pid in [pid for pid in self.known if pid not in present]:
+            gone = self.known.pop(pid).incident
+            if gone is not None:
+                gone.end_ns = board.t_ns
+        for pid in present:
+            orphan = self.known.setdefault(pid, _Orphan(board.t_ns))
+            if orphan.incident is None and board.t_ns - orphan.first_ns >= PATIENCE_NS:
+                orphan.incident = _incident(board, pid, takers, len(incidents) + 1, orphan.first_ns)
+                incidents += [orphan.incident] if orphan.incident is not None else []
+
+    def verdict(self) -> Verdict | None:
+        """For a host on which nobody trains: the first of them."""
+        first = next(iter(self.incidents), None)
+        if first is None:
+            return None
+        return Verdict(
+            first.symptom, first.cause, first.gpu, None, first.headline, first.detail, first.severity, first.confidence,
+            tuple(first.evidence), tuple(first.fixes), (), tuple(first.victims),
+        )  # fmt: skip
+
+
+def _incident(board: Board, pid: int, takers: list[Taker], number: int, first_ns: int) -> Incident | None:
+    """None for one that holds nothing worth a word."""
+    info, cores = board.infos[pid], next((taker.cores for taker in takers if taker.pid == pid), 0.0)
+    gpu, held = _held(board, pid)
+    if gpu is None and not info.uses_cuda and cores < BUSY_CORES:
+        return None
+    memory = f"{held / 2**30:.1f} GiB of GPU {gpu}" if held else f"memory of GPU {gpu}" if gpu is not None else "a GPU's device files"
+    holds = memory if gpu is not None or info.uses_cuda else f"{cores:.1f} CPUs"
+    evidence = [
+        Evidence("gpu_mem_bytes", held, "B", "held on a GPU, as the driver lists it"),
+        Evidence("rss_bytes", float(board.procs[pid].rss_bytes), "B", "of the host's memory"),
+        Evidence("cpu_cores", round(cores, 2), "CPUs", "it runs on"),
+    ]
+    return Incident(
+        number, first_ns, None, "idle", "hung-worker", "low", 0.9, None, gpu, 0.0,
+        f"worker {pid} has outlived its trainer and holds {holds}", f"{program_name(info)} ({pid}): its parent is gone, it is still there",
+        [Victim(pid, "worker", "orphaned worker")], [], evidence, [Fix("Nobody will take its batches: end it", f"kill {pid}")],
+    )  # fmt: skip
+
+
+def _held(board: Board, pid: int) -> tuple[int | None, float | None]:
+    """The GPU whose driver lists it, and the bytes; None where none does."""
+    for index, gpu in board.gpus.items():
+        procs = gpu.values.get("procs")
+        for proc in procs if isinstance(procs, list) else ():
+            if isinstance(proc, GpuProc) and proc.pid == pid:
+                return index, None if proc.mem_bytes is None else float(proc.mem_bytes)
+    return None, None
