@@ -8,6 +8,7 @@ from collections.abc import Callable
 from gputop.board import Board
 from gputop.diagnosis import Engine
 from gputop.diagnosis import Incident
+from gputop.diagnosis.engine import FEED_EVERY_NS
 from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.frame import Stack
@@ -18,8 +19,6 @@ from gputop.stalled import waits
 
 MOST_PROCESSES = 17
 """Processes in one automatic set, each some 15 ms of CPU: the incident's trainer and the first of its workers."""
-FEED_EVERY_NS = 500_000_000
-"""How often a recorded stream is diagnosed: 1.3 ms each, a quarter of a percent of a core."""
 
 
 class AutoCapture:

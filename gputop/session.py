@@ -14,6 +14,7 @@ from gputop.board import Board
 from gputop.diagnosis import Engine
 from gputop.diagnosis import ProcState
 from gputop.diagnosis import Verdict
+from gputop.diagnosis.engine import FEED_EVERY_NS
 from gputop.fields import SECOND
 from gputop.frame import Frame
 from gputop.frame import Header
@@ -25,9 +26,6 @@ from gputop.recording.ring import Ring
 from gputop.roles import Role
 from gputop.roles import assign
 from gputop.series import OBSERVERS
-
-FEED_EVERY_NS = 490_000_000
-"""A verdict twice a second: as often as a column of the lanes ends at the usual time base."""
 
 MANY = 16
 """With more trainers and workers than this a verdict once a second must do."""

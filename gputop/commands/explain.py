@@ -19,6 +19,8 @@ from gputop.commands.options import add_sampling
 from gputop.commands.options import ask_sudo
 from gputop.commands.options import sampling_argv
 from gputop.commands.span import add_span
+from gputop.diagnosis import Engine
+from gputop.diagnosis.engine import FEED_EVERY_NS
 from gputop.diagnosis.model import SEVERITIES
 from gputop.errors import UserError
 from gputop.frame import Frame
@@ -32,10 +34,8 @@ EXAMPLES = """examples:
   gputop explain --json --fail-on medium  for CI: exit code 3 where something is wrong
 """
 LIVE_S = 10.0
-FEED_EVERY_NS = 490_000_000
-FEED_RARELY_NS = 990_000_000
-LONG_NS = 600_000_000_000
-"""A longer stretch than this is judged once a second."""
+LONG_NS = 300_000_000_000
+"""A longer stretch than this is read a second at a time."""
 FAILED_ON = 3
 
 
@@ -85,13 +85,16 @@ def explained(path: str, args: argparse.Namespace) -> Found:
     """A recording, or the stretch of it that the flags choose. UserError where it cannot be read."""
     from gputop.commands.span import span
     from gputop.recording.reader import Recording
+    from gputop.stream.hindsight import hindsight
 
     with Recording(path) as recording:
         start, end = span(args, recording)
         if args.since is not None:
             start = max(start, end - round(args.since * 1e9))
-        every = FEED_EVERY_NS if end - start < LONG_NS else FEED_RARELY_NS
-        found = judge(recording.board_at(start), recording.frames(start + 1, end), every)
+        engine, board = Engine(), recording.board_at(start)
+        is_long = end - start > LONG_NS
+        items = hindsight(engine, board, recording, start + 1, end) if is_long else closely(engine, board, recording.frames(start + 1, end))
+        found = judge(engine, items)
         if recording.problem:
             found.problems.append(recording.problem)
         return found
@@ -107,7 +110,7 @@ def _live(args: argparse.Namespace) -> Found:
         print(f"gputop: looking for {seconds:g} s …", file=sys.stderr)
     stream = ChildStream(collector_argv(sampling_argv(args)))
     try:
-        return judge(Board(), _until(stream, time.monotonic() + seconds), FEED_EVERY_NS)
+        return judge(engine := Engine(), closely(engine, Board(), _until(stream, time.monotonic() + seconds)))
     finally:
         stream.close()
 
@@ -120,12 +123,8 @@ def _until(stream: Iterable[Header | Frame], end_s: float) -> Iterator[Header | 
     raise UserError("the collector stopped; gputop doctor says more")
 
 
-def judge(board: Board, items: Iterable[Header | Frame], every_ns: int) -> Found:
-    """Feed the engine with what follows on ``board``, about every ``every_ns`` of its time."""
-    from gputop.diagnosis import Engine
-
-    engine = Engine()
-    points: list[tuple[float, float]] = []
+def closely(engine: Engine, board: Board, items: Iterable[Header | Frame]) -> Iterator[Board]:
+    """Feed the engine frame by frame, as the screen does, with what follows on ``board``; the board after each feed."""
     fed_ns = 0
     for item in items:
         if isinstance(item, Header):
@@ -133,10 +132,17 @@ def judge(board: Board, items: Iterable[Header | Frame], every_ns: int) -> Found
             continue
         board.fold(item)
         engine.look(item)
-        if item.t_ns - fed_ns >= every_ns:
+        if item.t_ns - fed_ns >= FEED_EVERY_NS:
             fed_ns = item.t_ns
             engine.feed(board)
-            _add_point(points, board)
+            yield board
+
+
+def judge(engine: Engine, fed: Iterable[Board]) -> Found:
+    """What the engine says in the end of all that it is fed with."""
+    points: list[tuple[float, float]] = []
+    for board in fed:
+        _add_point(points, board)
     explanation = engine.explain()
     explanation["verdict"] = {**_as_dict(explanation["verdict"]), "steps_per_s": engine.verdict.steps_per_s}
     return Found(explanation, points)

@@ -9,7 +9,7 @@ import msgspec
 import zstandard
 
 from gputop.frame import Frame
-from gputop.recording.columns.decode import Orders
+from gputop.recording.columns.decode import Layouts
 from gputop.recording.columns.decode import Table
 from gputop.recording.columns.decode import decode
 from gputop.recording.columns.decode import open_table
@@ -72,7 +72,7 @@ class Unpacker:
     def __init__(self) -> None:
         self._known: OrderedDict[int, tuple[Reference, zstandard.ZstdDecompressor]] = OrderedDict()
         self._known[0] = Reference(), zstandard.ZstdDecompressor()
-        self._orders = Orders()
+        self._layouts = Layouts()
 
     def learn(self, payload: bytes, codec: int) -> int:
         """Take in a reference block; its id. Raises FormatError."""
@@ -101,14 +101,14 @@ class Unpacker:
             return unpack_frames(payload, codec)
         reference, table = self._open(payload)
         try:
-            return decode(table, reference, self._orders)
+            return decode(table, reference, self._layouts)
         except (ColumnError, msgspec.MsgspecError) as error:
             raise FormatError(f"a block cannot be decoded: {error}") from None
 
     def table(self, payload: bytes) -> Table:
         """The columns of a block of codec 2. Raises FormatError, and ColumnError as columns are read."""
         reference, table = self._open(payload)
-        return open_table(table, reference, self._orders)
+        return open_table(table, reference, self._layouts)
 
     def _open(self, payload: bytes) -> tuple[Reference, bytes]:
         known = self._known.get(int.from_bytes(payload[:4], "little"))

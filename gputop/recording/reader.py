@@ -15,6 +15,10 @@ from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.frame import Mark
 from gputop.recording.columns.decode import Table
+from gputop.recording.columns.layout import ColumnError
+from gputop.recording.columns.thin import Second
+from gputop.recording.columns.thin import thin
+from gputop.recording.columns.thin import whole
 from gputop.recording.compact import Unpacker
 from gputop.recording.contents import Contents
 from gputop.recording.format import CODEC_COLUMNS
@@ -29,6 +33,7 @@ from gputop.recording.scan import payload_at
 from gputop.recording.scan import place_at
 from gputop.recording.scan import scan
 from gputop.recording.seek import Seeker
+from gputop.recording.seek import blocks_between
 from gputop.recording.seek import frames_between
 from gputop.text import clean
 
@@ -56,6 +61,16 @@ class FileBlock:
     def table(self) -> Table | None:
         """Its columns, None where it has none or is damaged."""
         return self.recording.table_at(self.place)
+
+    def second(self) -> Second:
+        """Its frames thinned, as far as they can be."""
+        try:
+            table = self.table()
+            if table is not None:
+                return thin(table)
+        except ColumnError:
+            pass
+        return whole(list(self.frames()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +182,14 @@ class Recording:
     def frames(self, start_ns: int = 0, end_ns: int = 1 << 63) -> Iterator[Frame]:
         """The frames with ``start_ns <= t_ns < end_ns``, in order."""
         return frames_between(self.chunks(), start_ns, end_ns)
+
+    def seconds(self, start_ns: int = 0, end_ns: int = 1 << 63) -> Iterator[Second]:
+        """The same frames thinned, a block (a second or less) at a time: several times as fast."""
+        for block in blocks_between(self.chunks(), start_ns, end_ns):
+            second = block.second() if block.t_ns >= start_ns else None
+            if second is None or not second.frames or second.frames[-1].t_ns >= end_ns:
+                second = whole([frame for frame in block.frames() if start_ns <= frame.t_ns < end_ns])
+            yield second
 
     def chunks(self) -> Sequence[FileChunk]:
         """All chunks, in order; none is read yet."""

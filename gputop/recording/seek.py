@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Protocol
+from typing import TypeVar
 
 from gputop.board import Board
 from gputop.frame import Frame
@@ -28,7 +29,10 @@ class Block(Protocol):
         ...
 
 
-class Chunk(Protocol):
+AnyBlock = TypeVar("AnyBlock", bound=Block, covariant=True)
+
+
+class Chunk(Protocol[AnyBlock]):
     """The blocks from one key frame to the next."""
 
     @property
@@ -36,13 +40,13 @@ class Chunk(Protocol):
         """CLOCK_MONOTONIC of the first frame."""
         ...
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self) -> Sequence[AnyBlock]:
         """The blocks, in order of time."""
         ...
 
 
-def frames_between(chunks: Sequence[Chunk], start_ns: int, end_ns: int) -> Iterator[Frame]:
-    """The frames with ``start_ns <= t_ns < end_ns``, in order."""
+def blocks_between(chunks: Sequence[Chunk[AnyBlock]], start_ns: int, end_ns: int) -> Iterator[AnyBlock]:
+    """The blocks in which frames with ``start_ns <= t_ns < end_ns`` may stand, in order."""
     for i in range(_find(chunks, start_ns), len(chunks)):
         if chunks[i].t_ns >= end_ns:
             return
@@ -50,10 +54,16 @@ def frames_between(chunks: Sequence[Chunk], start_ns: int, end_ns: int) -> Itera
         for block in blocks[_find(blocks, start_ns) :]:
             if block.t_ns >= end_ns:
                 return
-            yield from (frame for frame in block.frames() if start_ns <= frame.t_ns < end_ns)
+            yield block
 
 
-def _find(parts: Sequence[Chunk] | Sequence[Block], t_ns: int) -> int:
+def frames_between(chunks: Sequence[Chunk[AnyBlock]], start_ns: int, end_ns: int) -> Iterator[Frame]:
+    """The frames with ``start_ns <= t_ns < end_ns``, in order."""
+    for block in blocks_between(chunks, start_ns, end_ns):
+        yield from (frame for frame in block.frames() if start_ns <= frame.t_ns < end_ns)
+
+
+def _find(parts: Sequence[Chunk[Block]] | Sequence[Block], t_ns: int) -> int:
     """Index of the last part that begins at or before ``t_ns``, else 0."""
     return max(0, bisect_right(parts, t_ns, key=lambda part: part.t_ns) - 1)
 
@@ -68,7 +78,7 @@ class Seeker:
         """Decoded blocks of that chunk, by their time."""
         self._board = Board(header=header)
 
-    def board_at(self, chunks: Sequence[Chunk], t_ns: int) -> Board:
+    def board_at(self, chunks: Sequence[Chunk[Block]], t_ns: int) -> Board:
         """What stood at ``t_ns``: a board of its own, empty (``seq`` -1) where nothing had been read by then."""
         if not chunks or chunks[0].t_ns > t_ns:
             return Board(header=self.header)

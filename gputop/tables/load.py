@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from gputop.recording.columns.layout import ColumnError
 from gputop.recording.columns.layout import Reference
 from gputop.recording.reader import FileBlock
 from gputop.recording.reader import Recording
+from gputop.stream.hindsight import hindsight
 from gputop.tables.rows import Known
 from gputop.tables.rows import Rows
 from gputop.tables.rows import rows_below
@@ -30,7 +32,6 @@ Wanted = Mapping[str, Sequence[str]]
 """Table -> its columns, in the order in which they are given out."""
 Batch = tuple[str, list[tuple[Any, ...]]]
 """Rows of a table."""
-JUDGE_EVERY_NS = 500_000_000
 _NEEDS_NAMES = {"name", "role", "victim", "victim_pid", "culprit", "wakee", "wakee_pid", "waker"}
 
 
@@ -147,15 +148,11 @@ class Loader:
             })  # fmt: skip
 
     def _incidents(self) -> Iterator[tuple[Any, ...]]:
-        """What the diagnosis finds when it is fed as the live screen feeds it."""
+        """What the diagnosis finds."""
         from gputop.board import Board
 
-        engine, board, fed_ns = Engine(), Board(header=self.recording.header), 0
-        for frame in self.recording.frames(self.start_ns, self.end_ns):
-            board.fold(frame)
-            if frame.t_ns - fed_ns >= JUDGE_EVERY_NS:
-                engine.feed(board.snapshot())
-                fed_ns = frame.t_ns
+        engine, board = Engine(), Board(header=self.recording.header)
+        deque(hindsight(engine, board, self.recording, self.start_ns, self.end_ns), maxlen=0)
         for incident in engine.incidents:
             row = asdict(incident)
             lists = {name: json.dumps(row[name]) for name in ("victims", "culprits", "evidence", "fixes")}

@@ -12,11 +12,11 @@ from typing import Any
 
 from gputop.board import Board
 from gputop.diagnosis import Engine
+from gputop.diagnosis.engine import FEED_EVERY_NS
 from gputop.frame import Frame
 from gputop.frame import Gpu
 from gputop.frame import ProcSample
 from gputop.recording.reader import Recording
-from gputop.tables.load import JUDGE_EVERY_NS
 from gputop.text import clean
 
 Event = dict[str, Any]
@@ -60,7 +60,7 @@ class _Trace:
                 yield self.counter(call.pid, f"{call.call} mean us", frame.t_ns, mean_us)
         for mark in frame.marks:
             yield {"ph": "i", "s": "g", "name": clean(mark.text), "cat": "mark", "pid": HOST_PID, "tid": 0, "ts": self.us(mark.t_ns)}
-        if frame.t_ns - self.fed_ns >= JUDGE_EVERY_NS:
+        if frame.t_ns - self.fed_ns >= FEED_EVERY_NS:
             yield from self.judge(frame.t_ns)
 
     def of_gpu(self, gpu: Gpu) -> Iterator[Event]:

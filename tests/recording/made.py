@@ -52,7 +52,7 @@ class _Proc:
     others: list[list[int]] = field(default_factory=list)
 
     def run(self, rng: random.Random, dt_ns: int) -> None:
-        self.share = min(1.0, max(0.0, self.share + rng.gauss(0, 0.02))) if self.share else 0.0
+        self.share = min(1.0, max(0.02, self.share + rng.gauss(0, 0.02))) if self.share else 0.0
         if not self.share:
             return
         self.cpu_ns += int(dt_ns * self.share * rng.uniform(0.9, 1))

@@ -15,14 +15,17 @@ columns of a second some minutes ago, which every block since refers to, so that
              | [5, values]                                   anything else
              | [6, lengths, table]                           lists of structs, and dicts of counts as lists of (bucket, count)
              | [7, absent, unit, bases, steps]               integers that run on from row to row, whoever they are about
+             | [8, absent, unit, lasts, steps]               as 1, told from its end; codes 1 and 2 are read, but no more written
+             | [9, absent, scale, lasts, steps]              as 2, told from its end
     absent   = a byte per row, 1 where the value is None; nil where none is
     integers = width u8 (0, 1, 2, 4, 8), then signed little-endian numbers, all first bytes, then all second ones, …
 
-``bases`` holds each subject's first value (less the reference's last, in code 1), ``steps`` a difference per row, 0 at a
-subject's first. ``lengths`` is a column; -1 is None. A field that is not there has its default in all rows; one that we do not
-know is not looked at. Codes 5 and 7 keep the order of the rows, the others that of subjects, by first appearance. A thread whose
-``timeslices`` is -1 and whose tid is its process's pid repeats what the process's own sample says; ``timeslices`` is told less
-``vol`` and ``invol``, which run with it.
+``bases`` holds each subject's first value (less the reference's last, in code 1), ``lasts`` its last (less the reference's last,
+in code 8), so that a whole second can be read by its end alone (`thin`), ``steps`` a difference per row, 0 at a subject's first.
+Where a value is absent, the one before stands, at a subject's beginning its first one. ``lengths`` is a column; -1 is None. A field
+that is not there has its default in all rows; one that we do not know is not looked at. Codes 5 and 7 keep the order of the rows,
+the others that of subjects, by first appearance. A thread whose ``timeslices`` is -1 and whose tid is its process's pid repeats
+what the process's own sample says; ``timeslices`` is told less ``vol`` and ``invol``, which run with it.
 
 Nanoseconds are kept in steps of `layout.UNITS`: the counters of a tick to a ten-thousandth of it, longest waits to 1 %.
 """

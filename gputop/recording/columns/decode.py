@@ -7,11 +7,15 @@ its field declares.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from itertools import chain
 from itertools import islice
 from itertools import repeat
+from operator import add
 from typing import Any
 
 import msgspec
@@ -22,6 +26,8 @@ from gputop.recording.columns.layout import ANY
 from gputop.recording.columns.layout import CONST
 from gputop.recording.columns.layout import DOUBLES
 from gputop.recording.columns.layout import INTS
+from gputop.recording.columns.layout import LAST_INTS
+from gputop.recording.columns.layout import LAST_SCALED
 from gputop.recording.columns.layout import MAX_ROWS
 from gputop.recording.columns.layout import RUNNING
 from gputop.recording.columns.layout import SCALED
@@ -32,64 +38,75 @@ from gputop.recording.columns.layout import ColumnError
 from gputop.recording.columns.layout import FieldPlan
 from gputop.recording.columns.layout import Order
 from gputop.recording.columns.layout import Reference
-from gputop.recording.columns.layout import Subject
 from gputop.recording.columns.layout import from_planes
-from gputop.recording.columns.layout import plan_of
+from gputop.recording.columns.layout import plans_of
 from gputop.recording.columns.layout import unpack_integers
 
 _BROKEN = (TypeError, ValueError, KeyError, IndexError, OverflowError, AttributeError, ZeroDivisionError, RecursionError)
 _KEY = FieldPlan("", "int", Any, True, None)
 _LENGTH = FieldPlan("", "int", int, False, None)
-_MAIN = ("pid", "oncpu_ns", "run_delay_ns", "timeslices", "state", "vol", "invol")
+main_thread_of = ("pid", "oncpu_ns", "run_delay_ns", "timeslices", "state", "vol", "invol")
 """What a main thread's sample repeats of its process's."""
 
 
-class Orders:
-    """The orders of the block before: from one second to the next it is mostly the same subjects in the same places."""
+@dataclass(slots=True, eq=False)
+class Layout:
+    """Which rows a table has: from one second to the next mostly the same subjects in the same places."""
+
+    order: Order
+    keys: dict[str, Sequence[Any]]
+    """The key fields, in the order of rows."""
+    lengths: list[int]
+    """How many rows each row of the table above has, -1 for None; of the topmost, none."""
+    groups: Sequence[Sequence[int] | None] | None = None
+    """See `gputop.recording.columns.thin`."""
+
+
+class Layouts:
+    """The layouts of the block before, by the columns that they were made from."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[Any, Order]] = {}
+        self._known: dict[str, tuple[Any, Layout]] = {}
 
-    def get(self, path: str, parents: Sequence[int], above: Sequence[Subject], packed: list[Any], keys: list[Sequence[Any]]) -> Order:
-        """The order of a table, from what was kept if nothing has changed. ``packed`` are its key columns as they stand there."""
-        now = (parents, above, packed)
+    def get(self, path: str, made_from: Any, make: Callable[[], Layout]) -> Layout:
+        """What was kept, if nothing has changed."""
         known = self._known.get(path)
-        if known is None or known[0] != now:
-            known = self._known[path] = now, Order(parents, above, keys)
+        if known is None or known[0] != made_from:
+            known = self._known[path] = made_from, make()
         return known[1]
 
 
 class _Context:
     """What the tables of a block share."""
 
-    def __init__(self, reference: Reference, orders: Orders, learnt: Reference | None = None) -> None:
+    def __init__(self, reference: Reference, layouts: Layouts, learnt: Reference | None = None) -> None:
         self.reference = reference
-        self.orders = orders
+        self.layouts = layouts
         self.learnt = learnt
         self.rows_left = MAX_ROWS
 
 
-def decode(payload: bytes, reference: Reference, orders: Orders | None = None) -> list[Frame]:
+def decode(payload: bytes, reference: Reference, layouts: Layouts | None = None) -> list[Frame]:
     """The frames of a table. Raises ColumnError."""
-    return _structs(open_table(payload, reference, orders))
+    return _structs(open_table(payload, reference, layouts))
 
 
 def reference_of(payload: bytes) -> Reference:
     """What later blocks build upon, from a table that builds upon nothing itself. Raises ColumnError."""
     learnt = Reference()
-    _structs(_open(payload, _Context(Reference(), Orders(), learnt)))
+    _structs(_open(payload, _Context(Reference(), Layouts(), learnt)))
     return learnt
 
 
-def open_table(payload: bytes, reference: Reference, orders: Orders | None = None) -> Table:
-    """A table of frames; ``orders`` is kept from block to block by who reads many. Raises ColumnError."""
-    return _open(payload, _Context(reference, orders or Orders()))
+def open_table(payload: bytes, reference: Reference, layouts: Layouts | None = None) -> Table:
+    """A table of frames; ``layouts`` is kept from block to block by who reads many. Raises ColumnError."""
+    return _open(payload, _Context(reference, layouts or Layouts()))
 
 
 def _open(payload: bytes, context: _Context) -> Table:
     try:
         packed = msgspec.msgpack.decode(payload)
-        return Table("", Frame, packed, [0] * _bounded(packed[0], MAX_ROWS), [()], context)
+        return Table(Frame, packed, context)
     except _BROKEN as error:
         raise ColumnError(f"a table is broken: {error}") from None
 
@@ -103,19 +120,35 @@ def _bounded(count: Any, most: int) -> int:
 class Table:
     """A table whose columns are decoded when they are asked for."""
 
-    def __init__(self, path: str, struct: type, packed: Any, parents: Sequence[int], above: Sequence[Subject], context: _Context) -> None:
+    def __init__(
+        self, struct: type, packed: Any, context: _Context, above: Table | None = None, name: str = "", lengths: Any = None
+    ) -> None:
+        """``above`` is the table whose rows hold these in their field ``name``, ``lengths`` the packed column that says how many."""
         self.struct = struct
-        self.path = path
-        self.plan = {field.name: field for field in plan_of(struct)}
+        self.path: str = f"{above.path}.{name}" if above is not None else ""
+        self.plan = plans_of(struct)
         self.rows = _bounded(packed[0], context.rows_left)
         context.rows_left -= self.rows
         self._context = context
         self._columns: dict[str, Any] = dict(packed[2])
+        packed_keys = [self._columns.pop(name) for name in packed[1]] if self.rows else []
+        parent = above.layout if above is not None else None
+        self.layout: Layout = context.layouts.get(
+            self.path, (context.reference, parent, lengths, self.rows, packed[1], packed_keys),
+            lambda: self._lay_out(above, above.lengths(name, lengths) if above is not None else [], packed[1], packed_keys),
+        )  # fmt: skip
+
+    @property
+    def order(self) -> Order:
+        """Its rows by subject."""
+        return self.layout.order
+
+    def _lay_out(self, above: Table | None, lengths: list[int], names: list[str], packed_keys: list[Any]) -> Layout:
+        parents = [0] * self.rows if above is None else list(chain.from_iterable(map(repeat, above.order.ids, lengths)))
         if len(parents) != self.rows:
             raise ColumnError("a table has another length than its parent says")
-        packed_keys = [self._columns.pop(name) for name in packed[1]] if self.rows else []
-        self._keys = {name: self._values(_KEY, key)[0] for name, key in zip(packed[1], packed_keys, strict=False)}
-        self.order = context.orders.get(path, parents, above, packed_keys, list(self._keys.values()))
+        keys = {name: self._values(_KEY, key)[0] for name, key in zip(names, packed_keys, strict=False)}
+        return Layout(Order(parents, [()] if above is None else above.order.subjects, list(keys.values())), keys, lengths)
 
     def column(self, name: str) -> Sequence[Any]:
         """A field's values in the order of rows; structs where the field holds them. Raises ColumnError."""
@@ -125,6 +158,59 @@ class Table:
         """The same in the order of subjects (see `order`), which for counters is the quicker one."""
         return self._read(name, by_row=False)
 
+    def at_last(self, name: str) -> Sequence[Any]:
+        """A field's value in the last row of each subject; the quickest, for the steps there need not be read."""
+        try:
+            values = self._at_last(self.plan[name], self._columns.get(name))
+        except _BROKEN as error:
+            raise ColumnError(f"column {name} is broken: {error}") from None
+        if name == "timeslices" and self.plan.keys() >= SWITCHES:
+            return _with_switches(values, self.at_last("vol"), self.at_last("invol"))
+        return values
+
+    def last_told(self, name: str) -> list[tuple[int, Any]]:
+        """Of each subject, the last row (in order of subjects) in which a field is there, and its value; (-1, None) where it is not."""
+        field, packed = self.plan[name], self._columns.get(name)
+        if packed is not None and packed[0] in (LAST_INTS, LAST_SCALED):
+            absent = packed[1]
+            rows = [end - 1 if absent is None else absent.rfind(0, start, end) for start, end in self.order.spans]
+            values = self._at_last(field, [packed[0], None, *packed[2:]])
+            return [(row, value) if row >= 0 else (-1, None) for row, value in zip(rows, values, strict=True)]
+        column = self.column_by_subject(name)
+        told = (range(end - 1, start - 1, -1) for start, end in self.order.spans)
+        return [next(((row, column[row]) for row in rows if column[row] is not None), (-1, None)) for rows in told]
+
+    def tells(self, name: str) -> bool:
+        """Whether a field that may be absent is there in any row."""
+        packed = self._columns.get(name)
+        return packed is not None and packed != [CONST, None]
+
+    def _at_last(self, field: FieldPlan, packed: Any) -> Sequence[Any]:
+        ends = self.order.ends
+        if field.name in self.layout.keys:
+            return [values[self.order.rows[end - 1]] for values in (self.layout.keys[field.name],) for end in ends]
+        if packed is None:
+            return self._defaults(field, len(ends))
+        code, parts = packed[0], packed[1:]
+        if code == CONST:
+            return [msgspec.convert(parts[0], field.type)] * len(ends)
+        if code == LAST_INTS and field.kind == "int":
+            return self._present(parts[0], self._anchors(field.name, parts[1], parts[2]))
+        if code == LAST_SCALED and field.kind == "float":
+            return self._present(parts[0], [value / parts[1] for value in unpack_integers(parts[2], len(ends))])
+        if code == WORDS and field.kind == "word":
+            words, indices = _typed(field, parts[0]), unpack_integers(parts[1], self.rows)
+            return [words[indices[end - 1]] for end in ends]
+        values, straight = self._column(field, packed)
+        values = self.order.by_subject(values) if straight else values
+        return [values[end - 1] for end in ends]
+
+    def _present(self, absent: bytes | None, values: Sequence[Any]) -> Sequence[Any]:
+        """``values``, one per subject, where the subject's last row has one."""
+        if absent is None:
+            return values
+        return [None if absent[end - 1] else value for end, value in zip(self.order.ends, values, strict=True)]
+
     def _read(self, name: str, by_row: bool) -> Sequence[Any]:
         field = self.plan[name]
         try:
@@ -132,17 +218,18 @@ class Table:
         except _BROKEN as error:
             raise ColumnError(f"column {name} is broken: {error}") from None
         if name == "timeslices" and self.plan.keys() >= SWITCHES:
-            values, straight = self._with_switches(values if straight else self.order.by_row(values)), True
+            values = _with_switches(values if straight else self.order.by_row(values), self.column("vol"), self.column("invol"))
+            straight = True
         if straight == by_row:
             return values
         return self.order.by_row(values) if by_row else self.order.by_subject(values)
 
     def _column(self, field: FieldPlan, packed: Any) -> tuple[Sequence[Any], bool]:
         """Values, and whether they are in the order of rows."""
-        if field.name in self._keys:
-            return _typed(field, self._keys[field.name]), True
+        if field.name in self.layout.keys:
+            return _typed(field, self.layout.keys[field.name]), True
         if packed is None:
-            return self._defaults(field), True
+            return self._defaults(field, self.rows), True
         return (self._nested(field), True) if packed[0] == TABLE else self._values(field, packed)
 
     def children(self, name: str) -> tuple[list[int], Table] | None:
@@ -150,26 +237,23 @@ class Table:
         packed = self._columns.get(name)
         if packed is None or packed[0] != TABLE:
             return None
-        lengths = self._lengths(name, packed[1])
         child = self.plan[name].child
         if child is None:
             raise ColumnError("a table stands where none belongs")
-        _bounded(sum(length for length in lengths if length > 0), self._context.rows_left)
-        parents = list(chain.from_iterable(map(repeat, self.order.ids, lengths)))
-        return lengths, Table(f"{self.path}.{name}", child, packed[2], parents, self.order.subjects, self._context)
+        below = Table(child, packed[2], self._context, self, name, packed[1])
+        return below.layout.lengths, below
 
-    def _with_switches(self, slices: Sequence[Any]) -> Sequence[Any]:
-        switches = zip(slices, self.column("vol"), self.column("invol"), strict=True)
-        return [count if count is None else count + (vol or 0) + (invol or 0) for count, vol, invol in switches]
-
-    def _lengths(self, name: str, packed: Any) -> list[int]:
+    def lengths(self, name: str, packed: Any) -> list[int]:
+        """How many rows of the table below a field each row has."""
         values, straight = self._values(_LENGTH, packed, name)
-        return list(values if straight else self.order.by_row(values))
+        lengths = list(values if straight else self.order.by_row(values))
+        _bounded(sum(length for length in lengths if length > 0), MAX_ROWS)
+        return lengths
 
-    def _defaults(self, field: FieldPlan) -> Sequence[Any]:
+    def _defaults(self, field: FieldPlan, count: int) -> Sequence[Any]:
         if field.default is None:
             raise ColumnError("it is missing")
-        return [field.default() for _ in range(self.rows)]
+        return [field.default() for _ in range(count)]
 
     def _nested(self, field: FieldPlan) -> Sequence[Any]:
         below = self.children(field.name)
@@ -188,7 +272,7 @@ class Table:
         """Main threads that only said that they repeat their process's sample."""
         if not any(thread.timeslices == -1 for thread in threads):
             return threads
-        mains = zip(*map(self.column, _MAIN), strict=True)
+        mains = zip(*map(self.column, main_thread_of), strict=True)
         owners = chain.from_iterable(repeat(main, length) for main, length in zip(mains, lengths, strict=True))
         return [
             ThreadSample(*main) if thread.timeslices == -1 and thread.tid == main[0] else thread
@@ -203,15 +287,18 @@ class Table:
         if code == ANY:
             return _typed(field, parts[0], self.rows), True
         if code == RUNNING:
-            return self._with_absent(field, parts[0], _sums(parts[1], unpack_integers(parts[2], 1), self._steps(parts[3]), [0])), True
+            return self._with_absent(field, parts[0], self._running(*parts[1:])), True
         return self._by_subject(field, code, parts, name or field.name), False
 
+    def _running(self, unit: int, first: bytes, steps: bytes) -> list[int]:
+        return _sums(_times(unit, unpack_integers(first, 1)), _times(unit, self._steps(steps)), [(0, self.rows)], from_last=False)
+
     def _by_subject(self, field: FieldPlan, code: int, parts: list[Any], name: str) -> Sequence[Any]:
-        if code == INTS and field.kind == "int":
-            return self._with_absent(field, parts[0], self._integers(name, *parts[1:]))
-        if code == SCALED and field.kind == "float":
-            scale, starts = parts[1], self.order.starts
-            whole = _sums(1, unpack_integers(parts[2], len(starts)), self._steps(parts[3]), starts)
+        if code in (INTS, LAST_INTS) and field.kind == "int":
+            return self._with_absent(field, parts[0], self._integers(name, code == LAST_INTS, *parts[1:]))
+        if code in (SCALED, LAST_SCALED) and field.kind == "float":
+            scale, anchors = parts[1], unpack_integers(parts[2], len(self.order.starts))
+            whole = _sums(anchors, self._steps(parts[3]), self.order.spans, code == LAST_SCALED)
             return self._with_absent(field, parts[0], [value / scale for value in whole])
         if code == DOUBLES and field.kind == "float":
             return self._with_absent(field, parts[0], from_planes(array("d"), parts[1], self.rows).tolist())
@@ -220,14 +307,18 @@ class Table:
             return [words[i] for i in unpack_integers(parts[1], self.rows)]
         raise ColumnError("its encoding is not known")
 
-    def _integers(self, name: str, unit: int, bases: bytes, steps: bytes) -> list[int]:
-        order, context = self.order, self._context
-        first = unpack_integers(bases, len(order.starts))
-        before = context.reference.of(self.path, name, order)
-        values = _sums(unit, first, self._steps(steps), order.starts, before)
-        if context.learnt is not None:
-            context.learnt.put(self.path, name, order, values)
+    def _integers(self, name: str, from_last: bool, unit: int, anchors: bytes, steps: bytes) -> list[int]:
+        values = _sums(self._anchors(name, unit, anchors), _times(unit, self._steps(steps)), self.order.spans, from_last)
+        if self._context.learnt is not None:
+            self._context.learnt.put(self.path, name, self.order, values)
         return values
+
+    def _anchors(self, name: str, unit: int, anchors: bytes) -> list[int]:
+        """Of a column of integers, each subject's known value."""
+        before = self._context.reference.of(self.path, name, self.order)
+        if anchors == b"\0":
+            return list(before)
+        return list(map(add, _times(unit, unpack_integers(anchors, len(self.order.starts))), before))
 
     def _steps(self, data: bytes) -> list[int]:
         return unpack_integers(data, self.rows)
@@ -240,16 +331,21 @@ class Table:
         return [None if gone else value for gone, value in zip(absent, values, strict=True)]
 
 
-def _sums(unit: int, bases: list[int], steps: list[int], starts: Sequence[int], before: list[int] | None = None) -> list[int]:
-    """Running sums of the steps in ``unit``, beginning anew at each of ``starts`` with its base over what was ``before``."""
-    if unit != 1:
-        steps, bases = [step * unit for step in steps], [base * unit for base in bases]
-    if before is not None:
-        bases = [base + last for base, last in zip(bases, before, strict=True)]
+def _with_switches(slices: Sequence[Any], vol: Sequence[Any], invol: Sequence[Any]) -> Sequence[Any]:
+    """Time slices, which are told less the switches."""
+    return [count if count is None else count + (a or 0) + (b or 0) for count, a, b in zip(slices, vol, invol, strict=True)]
+
+
+def _times(unit: int, numbers: list[int]) -> list[int]:
+    return numbers if unit == 1 else [number * unit for number in numbers]
+
+
+def _sums(anchors: list[int], steps: list[int], spans: Iterable[tuple[int, int]], from_last: bool) -> list[int]:
+    """Running sums of the steps, anew in each of ``spans`` so that it begins, or ends, with its anchor."""
     sums = list(accumulate(steps))
     offset = 0
-    for start, base in zip(starts, bases, strict=True):
-        steps[start] = base - sums[start] - offset
+    for (start, end), anchor in zip(spans, anchors, strict=True):
+        steps[start] = anchor - sums[end - 1 if from_last else start] - offset
         offset += steps[start]
     return list(accumulate(steps))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from collections.abc import Sequence
 from itertools import chain
 from itertools import repeat
@@ -19,11 +20,11 @@ from gputop.recording.columns.layout import ANY
 from gputop.recording.columns.layout import CLOCKS
 from gputop.recording.columns.layout import CONST
 from gputop.recording.columns.layout import DOUBLES
-from gputop.recording.columns.layout import INTS
 from gputop.recording.columns.layout import KEYS
+from gputop.recording.columns.layout import LAST_INTS
+from gputop.recording.columns.layout import LAST_SCALED
 from gputop.recording.columns.layout import PEAKS
 from gputop.recording.columns.layout import RUNNING
-from gputop.recording.columns.layout import SCALED
 from gputop.recording.columns.layout import SWITCHES
 from gputop.recording.columns.layout import TABLE
 from gputop.recording.columns.layout import UNITS
@@ -83,10 +84,10 @@ class _Encoder:
         return self._children(path, field, column, order, rows) if field.child else [ANY, column]
 
     def _ints(self, path: str, name: str, column: Sequence[Any], order: Order) -> list[Any]:
-        absent, filled = _fill(order.by_subject(column))
-        bases, steps = _split(filled, order.starts)
-        bases = list(map(sub, bases, self.reference.of(path, name, order)))
-        return _whole(INTS, absent, bases, steps) or [ANY, column]
+        absent, filled = _fill(order.by_subject(column), order.spans)
+        lasts, steps = _split(filled, order)
+        lasts = list(map(sub, lasts, self.reference.of(path, name, order)))
+        return _whole(LAST_INTS, absent, lasts, steps) or [ANY, column]
 
     def _children(self, path: str, field: FieldPlan, column: Sequence[Any], order: Order, rows: Sequence[Any]) -> list[Any]:
         assert field.child is not None
@@ -125,17 +126,18 @@ def _running(field: FieldPlan, column: Sequence[Any]) -> list[Any]:
     """Of key fields and clocks, whose order is that of the rows."""
     if field.kind != "int":
         return [ANY, column]
-    absent, filled = _fill(column)
-    return _whole(RUNNING, absent, *_split(filled, [0])) or [ANY, column]
+    absent, filled = _fill(column, [(0, len(column))])
+    steps = list(map(sub, filled, chain((filled[0],), filled)))
+    return _whole(RUNNING, absent, [filled[0]], steps) or [ANY, column]
 
 
 def _floats(column: Sequence[Any], order: Order) -> list[Any]:
-    absent, filled = _fill(order.by_subject(column))
+    absent, filled = _fill(order.by_subject(column), order.spans)
     for scale in _SCALES:
         whole = _scaled(filled, scale)
         if whole is not None:
-            bases, steps = _split(whole, order.starts)
-            return [SCALED, absent, scale, pack_integers(bases), pack_integers(steps)]
+            lasts, steps = _split(whole, order)
+            return [LAST_SCALED, absent, scale, pack_integers(lasts), pack_integers(steps)]
     return [DOUBLES, absent, to_planes(array("d", filled))]
 
 
@@ -163,28 +165,32 @@ def _coarse(name: str, column: tuple[Any, ...]) -> tuple[Any, ...]:
     return column
 
 
-def _fill(column: Sequence[Any]) -> tuple[bytes | None, Sequence[Any]]:
-    """Where values are absent, and the column with the value before (0 at first) in their places."""
+def _fill(column: Sequence[Any], spans: Iterable[tuple[int, int]]) -> tuple[bytes | None, Sequence[Any]]:
+    """Where values are absent, and the column with the value before in the same span, or its first one, or 0 in their places."""
     if None not in column:
         return None, column
-    last = 0
-    return bytes(value is None for value in column), [last := last if value is None else value for value in column]
+    filled: list[Any] = []
+    for start, end in spans:
+        part = column[start:end]
+        last = next((value for value in part if value is not None), 0)
+        filled += [last := last if value is None else value for value in part]
+    return bytes(value is None for value in column), filled
 
 
-def _split(column: Sequence[int], starts: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Where each subject begins, and the step to each row from the one before."""
+def _split(column: Sequence[int], order: Order) -> tuple[list[int], list[int]]:
+    """Where each subject ends, and the step to each row from the one before."""
     steps = list(map(sub, column, chain((0,), column)))
-    for start in starts:
+    for start in order.starts:
         steps[start] = 0
-    return [column[start] for start in starts], steps
+    return [column[end - 1] for end in order.ends], steps
 
 
-def _whole(code: int, absent: bytes | None, bases: list[int], steps: list[int]) -> list[Any] | None:
+def _whole(code: int, absent: bytes | None, anchors: list[int], steps: list[int]) -> list[Any] | None:
     """The column in the largest unit that divides all; None beyond 64 bits."""
-    unit = gcd(*bases, *steps) or 1
+    unit = gcd(*anchors, *steps) or 1
     if unit > 1:
-        bases, steps = [base // unit for base in bases], [step // unit for step in steps]
+        anchors, steps = [anchor // unit for anchor in anchors], [step // unit for step in steps]
     try:
-        return [code, absent, unit, pack_integers(bases), pack_integers(steps)]
+        return [code, absent, unit, pack_integers(anchors), pack_integers(steps)]
     except OverflowError:
         return None

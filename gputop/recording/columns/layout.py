@@ -7,6 +7,7 @@ import typing
 from array import array
 from collections import Counter
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -18,7 +19,7 @@ import msgspec
 
 MAX_ROWS = 400_000
 """In all tables of a block together."""
-CONST, INTS, SCALED, DOUBLES, WORDS, ANY, TABLE, RUNNING = range(8)
+CONST, INTS, SCALED, DOUBLES, WORDS, ANY, TABLE, RUNNING, LAST_INTS, LAST_SCALED = range(10)
 _TYPECODES = {1: "b", 2: "h", 4: "i", 8: "q"}
 _WIDTHS = (b"\1", b"\2", b"\4", b"\x08")
 KEYS = {
@@ -76,7 +77,7 @@ Subject = tuple[Any, ...]
 class Order:
     """The rows of a table by subject."""
 
-    __slots__ = ("ids", "rows", "starts", "straight", "subjects")
+    __slots__ = ("ends", "ids", "places", "rows", "starts", "straight", "subjects")
 
     def __init__(self, parents: Sequence[int], above: Sequence[Subject], keys: Sequence[Sequence[Any]]) -> None:
         """From the number of each row's parent, the parents' subjects, and the columns of the key fields."""
@@ -89,7 +90,16 @@ class Order:
         counts = Counter(self.ids)
         self.starts = [0, *accumulate(counts[i] for i in range(len(numbers)))][: len(numbers)]
         """Where in ``rows`` each subject begins."""
+        self.ends = [*self.starts[1:], len(self.ids)] if self.starts else []
+        """And ends."""
+        self.places: list[int] | None = None
+        """Where in the reference each subject is told of, once that has been looked for."""
         self.straight = len(numbers) <= 1 or self.rows == list(range(len(self.ids)))
+
+    @property
+    def spans(self) -> Iterator[tuple[int, int]]:
+        """(start, end) of each subject in ``rows``."""
+        return zip(self.starts, self.ends, strict=True)
 
     def by_subject(self, column: Sequence[Any]) -> Sequence[Any]:
         """From the order of rows to that of subjects."""
@@ -115,19 +125,29 @@ class Reference:
     def put(self, path: str, name: str, order: Order, values: Sequence[int]) -> None:
         """``values`` of a field in order of subjects."""
         self._subjects.setdefault(path, {subject: i for i, subject in enumerate(order.subjects)})
-        ends = [*order.starts[1:], len(values)]
-        self._last[path, name] = [*(values[end - 1] for end in ends), 0]
+        self._last[path, name] = [*(values[end - 1] for end in order.ends), 0]
 
-    def of(self, path: str, name: str, order: Order) -> list[int]:
+    def of(self, path: str, name: str, order: Order) -> Sequence[int]:
         """The last value of each of the order's subjects, 0 where there was none."""
         last = self._last.get((path, name))
         if last is None:
             return [0] * len(order.subjects)
-        subjects = self._subjects[path]
-        return [last[subjects.get(subject, -1)] for subject in order.subjects]
+        if order.places is None:
+            subjects = self._subjects[path]
+            order.places = [subjects.get(subject, -1) for subject in order.subjects]
+        return list(map(last.__getitem__, order.places))
 
 
 _plans: dict[type, tuple[FieldPlan, ...]] = {}
+_named: dict[type, dict[str, FieldPlan]] = {}
+
+
+def plans_of(struct: type) -> dict[str, FieldPlan]:
+    """The same by name."""
+    named = _named.get(struct)
+    if named is None:
+        named = _named[struct] = {field.name: field for field in plan_of(struct)}
+    return named
 
 
 def plan_of(struct: type) -> tuple[FieldPlan, ...]:

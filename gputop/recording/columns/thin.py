@@ -1,0 +1,214 @@
+"""A block as one frame: what its frames leave behind, without reading all of them.
+
+Where a counter stands at a subject's last row is told first in its column, so that a second of many processes is read in a
+fraction of the time that its ten frames take. Of what changes between, `Second` has the few fields that the diagnosis looks at.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
+from itertools import accumulate
+from itertools import repeat
+from typing import Any
+
+from gputop.frame import Frame
+from gputop.frame import Gpu
+from gputop.frame import ThreadSample
+from gputop.recording.columns.decode import Table
+from gputop.recording.columns.decode import main_thread_of
+from gputop.recording.columns.layout import ColumnError
+from gputop.recording.columns.layout import FieldPlan
+
+WITHOUT = frozenset({"hist", "sums", "stacks", "marks"})
+"""Fields that are left out: histograms of every thread, and what leaves nothing on a board."""
+Wait = tuple[str, "int | None", "int | None", "str | None"]
+"""(state, syscall, syscall_arg, wchan) of a `ProcSample`."""
+
+
+@dataclass(slots=True)
+class Second:
+    """Some frames in a row, thinned."""
+
+    frames: list[Frame]
+    """Few, or one: folded, they make the board that all would have made (but for the fields in `WITHOUT`)."""
+    waits: dict[int, list[Wait]] = field(default_factory=dict)
+    """What each process was met at in each of its samples, by pid."""
+    gpus: list[Gpu] = field(default_factory=list)
+    """Every reading's time, utilization and power, and nothing else."""
+
+
+def whole(frames: list[Frame]) -> Second:
+    """The same of frames that are there one by one."""
+    second = Second(frames, gpus=[gpu for frame in frames for gpu in frame.gpus])
+    for frame in frames:
+        for proc in frame.procs:
+            second.waits.setdefault(proc.pid, []).append((proc.state, proc.syscall, proc.syscall_arg, proc.wchan))
+    return second
+
+
+def thin(table: Table) -> Second:
+    """Raises ColumnError where one frame cannot tell what all of them did; they must then be read one by one."""
+    keys = table.column("key")
+    if any(keys[1:]):
+        raise ColumnError("a key frame stands within the block")
+    second = Second([Frame(table.column("seq")[-1], table.column("t_ns")[-1])])
+    frame = second.frames[0]
+    frame.gone = [pid for pids in table.column("gone") for pid in pids]
+    _add_procs(second, table)
+    _add_gpus(second, table)
+    below = table.children("sources")
+    frame.sources = _last(below[1]) if below else []
+    frame.probes = _probes(table)
+    _add_hosts(second, table)
+    second.frames[0].key = keys[0]
+    return second
+
+
+def _add_procs(second: Second, table: Table) -> None:
+    frame, below = second.frames[0], table.children("infos")
+    if below:
+        frame.infos = _alive(table, *below)
+    below = table.children("procs")
+    if below is None:
+        return
+    frame.procs = _alive(table, *below)
+    procs = below[1]
+    waits = list(zip(*map(procs.column_by_subject, ("state", "syscall", "syscall_arg", "wchan")), strict=True))
+    pids = procs.at_last("pid")
+    second.waits = {pid: waits[start:end] for pid, (start, end) in zip(pids, procs.order.spans, strict=True)}
+
+
+def _add_gpus(second: Second, table: Table) -> None:
+    below = table.children("gpus")
+    if below is None:
+        return
+    gpus = below[1]
+    second.frames[0].gpus = _merged(gpus)
+    readings = zip(*map(gpus.column_by_subject, ("index", "t_ns", "util_pct", "power_w", "power_instant")), strict=True)
+    second.gpus = [
+        Gpu(index, t_ns, util_pct=util, power_w=power, power_instant=instant)
+        for index, t_ns, util, power, instant in readings if util is not None or power is not None
+    ]  # fmt: skip
+
+
+def _add_hosts(second: Second, table: Table) -> None:
+    """A frame has room for one reading of the host; its parts are read at several paces."""
+    below = table.children("host")
+    *others, second.frames[0].host = _merged(below[1]) if below else [None]
+    frame = second.frames[0]
+    second.frames[:0] = [Frame(frame.seq, frame.t_ns, host=host) for host in others]
+
+
+def _probes(table: Table) -> Any:
+    below = table.children("probes")
+    if below is None:
+        return None
+    probes = below[1]
+    lists = {name: found for name in ("threads", "preempts", "wakeups", "calls") if (found := probes.children(name))}
+    gone = {tid: row for row, tids in enumerate(probes.column("gone")) for tid in tids}
+    for name, (lengths, held) in lists.items() if gone else ():
+        _refuse_return(name, lengths, held, gone)
+    last = {name: probes.column(name)[-1] for name in probes.plan if name not in lists}
+    return probes.struct(**last | {name: _last(held) for name, (_, held) in lists.items()} | {"gone": list(gone)})
+
+
+def _refuse_return(name: str, lengths: list[int], held: Table, gone: dict[int, int]) -> None:
+    """A thread's number that is used again within the block."""
+    keys = [held.at_last(key) for key in held.layout.keys] if name != "calls" else []
+    for numbers, row in zip(zip(*keys, strict=True), _parents(lengths, held), strict=True) if keys else ():
+        if any(row > gone.get(tid, row) for tid in numbers):
+            raise ColumnError("a thread's number is used again")
+
+
+def _alive(table: Table, lengths: list[int], held: Table) -> list[Any]:
+    """The last row of each process, but for those that ended later in the block."""
+    rows = _last(held)
+    gone = {pid: row for row, pids in enumerate(table.column("gone")) for pid in pids}
+    if not gone:
+        return rows
+    return [row for row, told in zip(rows, _parents(lengths, held), strict=True) if told >= gone.get(row.pid, told)]
+
+
+def _parents(lengths: list[int], held: Table) -> list[int]:
+    """In which row above each subject's last row stands."""
+    ends = list(accumulate(max(0, length) for length in lengths))
+    return [bisect_right(ends, held.order.rows[end - 1]) for end in held.order.ends]
+
+
+def _last(table: Table) -> list[Any]:
+    """The last row of each subject."""
+    return list(map(table.struct, *(_at_last(table, plan) for plan in table.plan.values()))) if table.rows else []
+
+
+def _at_last(table: Table, plan: FieldPlan) -> Iterable[Any]:
+    if plan.name in WITHOUT and plan.default is not None:
+        return repeat(plan.default())
+    below = table.children(plan.name) if plan.child is not None else None
+    if below is None:
+        return table.at_last(plan.name)
+    rows = [table.order.rows[end - 1] for end in table.order.ends]
+    return _lists(plan, _groups(below[1], rows), _held(table, below[1]))
+
+
+def _held(table: Table, below: Table) -> list[Any]:
+    """The last row of each subject below; a main thread that only says that it repeats its process does so."""
+    held = _last(below)
+    if below.struct is ThreadSample and any(thread.timeslices == -1 for thread in held):
+        mains = {main[0]: main for main in zip(*map(table.at_last, main_thread_of), strict=True)}
+        return [ThreadSample(*mains[thread.tid]) if thread.timeslices == -1 and thread.tid in mains else thread for thread in held]
+    return held
+
+
+def _lists(plan: FieldPlan, groups: Sequence[Sequence[int] | None], held: list[Any]) -> list[Any]:
+    """What the rows above hold in a field."""
+    if plan.kind == "one":
+        return [held[group[0]] if group else None for group in groups]
+    if plan.kind == "counts":
+        return [{held[i].bucket: held[i].count for i in group or ()} for group in groups]
+    return [None if group is None else [held[i] for i in group] for group in groups]
+
+
+def _groups(below: Table, rows: Sequence[int]) -> Sequence[Sequence[int] | None]:
+    """The subjects that each of some rows above holds; these rows must be the subjects' last ones. Kept with the layout."""
+    layout = below.layout
+    if layout.groups is None:
+        offsets = [0, *accumulate(max(0, length) for length in layout.lengths)]
+        spans = [range(offsets[row], offsets[row + 1]) if row >= 0 and layout.lengths[row] >= 0 else None for row in rows]
+        order = layout.order
+        lasts = {order.rows[end - 1] for end in order.ends}
+        if any(row not in lasts for span in spans if span for row in span):
+            raise ColumnError("a row is not its subject's last one")
+        layout.groups = [None if span is None else [order.ids[row] for row in span] for span in spans]
+    return layout.groups
+
+
+def _merged(table: Table) -> list[Any]:
+    """The last value of every field that may be absent, in structs for the moments at which they were read, in their order."""
+    moments: dict[int, dict[str, Any]] = {}
+    for plan in table.plan.values():
+        if plan.nullable and table.tells(plan.name):
+            for row, value in _last_told(table, plan):
+                if row >= 0:
+                    moments.setdefault(row, {})[plan.name] = value
+    if "missing" in table.plan and table.tells("missing"):
+        for row, missing in enumerate(table.column_by_subject("missing")):
+            if missing:
+                moments.setdefault(row, {})["missing"] = missing
+    certain = {name: table.column_by_subject(name) for name, plan in table.plan.items() if plan.default is None}
+    made = [(table.order.rows[row], row) for row in moments]
+    return [table.struct(**{name: column[row] for name, column in certain.items()}, **moments[row]) for _, row in sorted(made)]
+
+
+def _last_told(table: Table, plan: FieldPlan) -> list[tuple[int, Any]]:
+    below = table.children(plan.name) if plan.child is not None else None
+    if below is None:
+        return table.last_told(plan.name)
+    lengths = table.order.by_subject(below[1].layout.lengths)
+    told = [next((row for row in range(end - 1, start - 1, -1) if lengths[row] > (plan.kind == "one") - 1), -1)
+            for start, end in table.order.spans]  # fmt: skip
+    groups = _groups(below[1], [table.order.rows[row] if row >= 0 else -1 for row in told])
+    return list(zip(told, _lists(plan, groups, _held(table, below[1])), strict=True))
