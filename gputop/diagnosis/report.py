@@ -42,7 +42,7 @@ def _dearest(incidents: list[Incident], ledger: Ledger, now_ns: int) -> Incident
 def _lasts(incidents: list[Incident], ledger: Ledger, now_ns: int) -> bool:
     """Whether they were felt for a good part of the time, the quiet before not counted in: that is what a screen would have shown."""
     spans = [((incident.end_ns or now_ns) - incident.start_ns) / 1e9 for incident in incidents]
-    return sum(spans) >= max(LEAST_S, PART * ledger.gpu_total_s) and sum(map(_cost, incidents)) >= LOST * sum(spans)
+    return sum(spans) >= max(LEAST_S, PART * ledger.gpu_total_s) and sum(map(_cost, incidents)) >= LOST / 2 * sum(spans)
 
 
 def _is_little(cost_s: float, ledger: Ledger) -> bool:

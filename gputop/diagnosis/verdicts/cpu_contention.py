@@ -92,6 +92,8 @@ def _names(takers: list[Taker], cpus: Capacity) -> str:
 
 
 def _fixes(takers: list[Taker]) -> list[Fix]:
+    if not takers:
+        return [Fix("See what is started again and again: a build, cron, a health check", "ps -eo etimes,ppid,args --sort=etimes | head")]
     return [
         Fix(f"Let {taker.name} ({taker.pid}) run only when nobody else wants the CPU", f"chrt --idle --all-tasks --pid 0 {taker.pid}")
         for taker in takers

@@ -30,6 +30,8 @@ FUTEX = {"state": "S", "syscall": 202, "syscall_arg": 1}
 SLEEP = {"state": "S", "syscall": 230, "syscall_arg": 0}
 ON_CPU = {"state": "R", "syscall": -1}
 DISK = {"state": "D", "syscall": 17, "wchan": "folio_wait_bit_common"}
+CHILD = {"state": "S", "syscall": 61}
+EPOLL = {"state": "S", "syscall": 281, "syscall_arg": 5}
 SOCKET = {"state": "S", "syscall": 45, "syscall_arg": 9, "wchan": "wait_woken"}
 HIDDEN = {"state": "S"}
 START_S = 1000
@@ -72,6 +74,8 @@ class Scene:
     cgroups: dict[str, dict] = field(default_factory=dict)
     calls: dict[tuple[int, str], tuple[float, float, int]] = field(default_factory=dict)
     """(pid, call) -> count, seconds inside, bytes, each per second."""
+    hists: dict[tuple[int, str], dict[int, tuple[float, float]]] = field(default_factory=dict)
+    """(pid, call) -> bucket -> calls and seconds, each per second."""
     preempts: dict[tuple[int, int], float] = field(default_factory=dict)
     wakeups: dict[tuple[int, int], float] = field(default_factory=dict)
     host: dict[str, float] = field(default_factory=dict)
@@ -173,9 +177,17 @@ class Scene:
             [Preempt(victim, by, by, self._add(("pre", victim, by), share * ns), 1) for (victim, by), share in self.preempts.items()],
             [Wakeup(wakee, by, by, 1, self._add(("wake", wakee, by), share * ns)) for (wakee, by), share in self.wakeups.items()],
             [CudaCall(pid, call, self._add(("n", pid, call), count * dt), self._add(("t", pid, call), inside * ns), 0,
-                      bytes=self._add(("b", pid, call), moved * dt))
+                      bytes=self._add(("b", pid, call), moved * dt), **self._hist(pid, call, dt))
              for (pid, call), (count, inside, moved) in self.calls.items()],
         )  # fmt: skip
+
+
+    def _hist(self, pid: int, call: str, dt: float) -> dict[str, dict[int, int]]:
+        buckets = self.hists.get((pid, call), {})
+        return {
+            "hist": {b: self._add(("hn", pid, call, b), count * dt) for b, (count, _) in buckets.items()},
+            "sums": {b: self._add(("hs", pid, call, b), inside * dt * 1e9) for b, (_, inside) in buckets.items()},
+        }
 
 
 def training(workers: int = 2, util: float = 100.0, **worker: object) -> Scene:

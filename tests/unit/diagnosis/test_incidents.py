@@ -110,6 +110,61 @@ def test_the_whole_streams_verdict_is_what_cost_most_though_it_is_over():
     assert scene.engine.verdict.symptom == "healthy"
 
 
+def test_a_short_recording_with_a_long_quiet_lead_tells_what_it_ends_with():
+    """Most of a fifth of the time is lost at its end: the screen says so, and so does the explanation of the whole."""
+    scene = training().play(20)
+    sick(scene).gpus[0]["util_pct"] = 82.0
+    scene.play(12)
+    assert scene.engine.verdict.cause == "cpu-contention"
+    assert scene.engine.explain()["verdict"]["cause"] == "cpu-contention"
+
+
+def test_the_end_of_a_disturbance_is_not_the_jobs_own_doing():
+    """The hog is gone, and with it all that the probe counted of it; the window still holds what it did."""
+    scene = sick(training().play(4))
+    scene.probed, scene.preempts = True, {(101, 900): 0.4, (102, 900): 0.4, (101, 102): 0.1, (102, 101): 0.1}
+    scene.play(6)
+    scene.preempts = {(101, 102): 0.0}
+    well(scene)
+    scene.board.preempts.clear()
+    said = {scene.play(0.2).engine.verdict.cause for _ in range(30)}
+    assert said == {"cpu-contention", "none"}
+
+
+def orphaned(**info: object) -> Scene:
+    scene = training(run=0.2).play(3)
+    return scene.add(Proc(700, ppid=1, comm="pt_data_worker", cmdline=["python", "gone.py"], looks=[{"state": "T"}], info=info))
+
+
+def test_a_worker_that_outlived_its_trainer_is_told_with_what_it_holds():
+    scene = orphaned(uses_cuda=True)
+    scene.gpus[0]["pids"] = [100, 700]
+    assert scene.play(6).engine.incidents == []
+    [incident] = scene.play(6).engine.incidents
+    assert (incident.symptom, incident.cause, incident.severity, incident.gpu) == ("idle", "hung-worker", "low", 0)
+    assert [(victim.pid, victim.name) for victim in incident.victims] == [(700, "orphaned worker")]
+    assert incident.fixes[0].command == "kill 700"
+    assert scene.engine.verdict.symptom == "healthy"
+    scene.drop(700).play(2)
+    assert incident.end_ns is not None
+
+
+def test_on_a_host_without_training_it_is_the_verdict():
+    scene = Scene(gpus={0: {"util_pct": 0.0, "pids": [700]}})
+    scene.add(Proc(700, ppid=1, comm="pt_data_worker", cmdline=["python", "gone.py"], looks=[{"state": "T"}])).play(12)
+    assert (scene.engine.verdict.symptom, scene.engine.verdict.cause) == ("idle", "hung-worker")
+
+
+def test_one_that_holds_nothing_is_not_worth_a_word():
+    assert orphaned().play(15).engine.incidents == []
+
+
+def test_an_orphan_that_takes_the_cpus_is_a_stranger():
+    scene = sick(training().play(4)).drop(900)
+    scene.add(Proc(700, ppid=1, comm="pt_data_worker", cmdline=["python", "gone.py"], run=3.0, looks=[ON_CPU])).play(5)
+    assert [culprit.pid for culprit in scene.engine.verdict.culprits] == [700]
+
+
 def test_names_of_strangers_are_made_safe():
     scene = sick(training().play(4))
     scene.procs[900].cmdline, scene.procs[900].info = ["/bin/\x1b[2J[red]\nhog"], {"exe": "/bin/hog"}

@@ -9,7 +9,9 @@ import pytest
 from gputop.diagnosis.model import CAUSES
 from gputop.diagnosis.model import SYMPTOMS
 from gputop.diagnosis.verdicts import judges
+from tests.unit.diagnosis.scene import CHILD
 from tests.unit.diagnosis.scene import DISK
+from tests.unit.diagnosis.scene import EPOLL
 from tests.unit.diagnosis.scene import FUTEX
 from tests.unit.diagnosis.scene import HIDDEN
 from tests.unit.diagnosis.scene import ON_CPU
@@ -28,10 +30,10 @@ def starved(util: float = 30.0, workers: int = 2, **worker: object) -> Scene:
     return scene
 
 
-def alone(util: float, run: float, looks: list[dict], **gpu: object) -> Scene:
+def alone(util: float, run: float, looks: list[dict], threads: dict[int, tuple[float, float]] | None = None, **gpu: object) -> Scene:
     """A trainer whose two workers are ahead."""
     scene = training(util=util, run=0.1)
-    scene.procs[100].run, scene.procs[100].looks = run, looks
+    scene.procs[100].run, scene.procs[100].looks, scene.procs[100].threads = run, looks, threads or {}
     scene.gpus[0] |= gpu
     return scene
 
@@ -55,6 +57,44 @@ def probed_contention() -> Scene:
     scene.cpu_busy, scene.probed = [1.0] * 4, True
     scene.preempts = {(101, 900): 0.4, (102, 900): 0.4, (103, 900): 0.2, (104, 900): 0.3}
     return scene.add(Proc(900, comm="backup", cmdline=["/bin/backup"], run=0.5, looks=[ON_CPU]))
+
+
+def hog_on_one_cpu() -> Scene:
+    """A hog has one of two CPUs for itself; on the other, says the probe, the job's processes wait behind one another."""
+    scene = starved(util=55.0, run=0.5, wait=0.5, looks=[ON_CPU])
+    scene.cpus, scene.cpu_busy, scene.probed = 2, [1.0, 1.0], True
+    scene.preempts = {(101, 102): 0.45, (102, 101): 0.45, (101, 900): 0.05}
+    return scene.add(Proc(900, comm="blender", cmdline=["/bin/blender"], run=0.9, looks=[ON_CPU]))
+
+
+def storm() -> Scene:
+    """Compilers that live too shortly for any sample: only the CPUs tell of them."""
+    scene = starved(run=0.4, wait=0.6, looks=[ON_CPU])
+    scene.cpus, scene.cpu_busy = 2, [1.0, 1.0]
+    return scene
+
+
+def many_late_workers() -> Scene:
+    """Six workers are all late behind a hog, but with their two CPUs to themselves none would be."""
+    scene = starved(util=55.0, workers=6, run=0.16, wait=0.84, looks=[ON_CPU])
+    scene.cpus, scene.cpu_busy = 2, [1.0, 1.0]
+    return scene.add(Proc(900, comm="java", cmdline=["/bin/java"], run=0.95, looks=[ON_CPU]))
+
+
+def beside_another_training() -> Scene:
+    """The CPUs are full of another training's workers."""
+    scene = starved(run=0.3, wait=0.7, looks=[ON_CPU])
+    scene.cpu_busy = [1.0] * 4
+    scene.gpus[1] = {"util_pct": 97.0, "pids": [200]}
+    scene.add(Proc(200, cmdline=["python", "other.py"], run=0.1, looks=[FUTEX], info={"uses_cuda": True}))
+    return scene.add(*(Proc(201 + i, 200, "pt_data_worker", ["python", "other.py"], run=0.8, looks=[ON_CPU]) for i in range(4)))
+
+
+def hog_inside_the_mask() -> Scene:
+    """Held to two CPUs, which would do, if a hog were not held to one of them too."""
+    scene = starved(util=60.0, run=0.5, wait=0.4, looks=[ON_CPU], info={"cpus_allowed": "0-1"})
+    scene.cpu_busy = [1.0, 1.0, 0.1, 0.1]
+    return scene.add(Proc(900, comm="miner", cmdline=["/bin/miner"], run=0.9, looks=[ON_CPU], info={"cpus_allowed": "0"}))
 
 
 def oversubscription() -> Scene:
@@ -118,6 +158,11 @@ def gil() -> Scene:
     return scene
 
 
+def gil_in_trainer() -> Scene:
+    """Its thread keeps the lock; what the main thread sleeps on its GPU must not hide what it sleeps on the lock."""
+    return alone(45.0, 0.05, [SLEEP, FUTEX, SLEEP], threads={151: (0.9, 0.0)})
+
+
 def locks() -> Scene:
     return starved(workers=4, run=0.24, looks=[FUTEX, FUTEX, FUTEX, ON_CPU])
 
@@ -128,6 +173,15 @@ def disk() -> Scene:
 
 def network() -> Scene:
     return starved(run=0.05, looks=[SOCKET])
+
+
+def network_without_workers() -> Scene:
+    return alone(40.0, 0.05, [SOCKET]).drop(101, 102)
+
+
+def programs() -> Scene:
+    """Each sample is decoded by a program that the worker starts."""
+    return starved(run=0.1, looks=[CHILD])
 
 
 def swapping() -> Scene:
@@ -201,6 +255,21 @@ def probed_items() -> Scene:
     return scene
 
 
+def probed_sync_per_layer() -> Scene:
+    """Slow turns, but fifty of them in a step."""
+    scene = alone(55.0, 0.45, [ON_CPU])
+    calls = {(100, "cuStreamSynchronize"): (370, 0.55, 0), (100, "cuMemcpyHtoDAsync_v2"): (8, 0.001, 8e6)}
+    scene.probed, scene.calls = True, calls
+    return scene
+
+
+def probed_metrics() -> Scene:
+    """As many calls, but the first of a step waits for the GPU and the others find it done: the trainer computes between them."""
+    scene = probed_sync_per_layer()
+    scene.hists = {(100, "cuStreamSynchronize"): {40: (362, 0.004), 150: (8, 0.546)}}
+    return scene
+
+
 def small_kernels() -> Scene:
     return alone(95.0, 0.6, [ON_CPU], sm_active_pct=5.0)
 
@@ -237,6 +306,11 @@ EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
     cpu_contention: ("input-bound", "cpu-contention"),
     hidden_contention: ("input-bound", "cpu-contention"),
     probed_contention: ("input-bound", "cpu-contention"),
+    hog_on_one_cpu: ("input-bound", "cpu-contention"),
+    storm: ("input-bound", "cpu-contention"),
+    many_late_workers: ("input-bound", "cpu-contention"),
+    beside_another_training: ("input-bound", "cpu-contention"),
+    hog_inside_the_mask: ("input-bound", "cpu-contention"),
     oversubscription: ("input-bound", "worker-oversubscription"),
     crowded_beside_a_neighbour: ("input-bound", "worker-oversubscription"),
     crowded_by_threads: ("input-bound", "worker-oversubscription"),
@@ -247,9 +321,12 @@ EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
     slow_transform: ("input-bound", "slow-transform"),
     sleepy_transform: ("input-bound", "slow-transform"),
     gil: ("input-bound", "gil-contention"),
+    gil_in_trainer: ("input-bound", "gil-contention"),
     locks: ("input-bound", "lock-contention"),
     disk: ("input-bound", "disk-io"),
     network: ("input-bound", "network-io"),
+    network_without_workers: ("input-bound", "network-io"),
+    programs: ("input-bound", "slow-transform"),
     swapping: ("input-bound", "memory-pressure"),
     thrashing: ("input-bound", "memory-pressure"),
     reclaiming: ("input-bound", "memory-pressure"),
@@ -262,6 +339,8 @@ EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
     sync_storm: ("wait-heavy", "sync-storm"),
     probed_sync_storm: ("wait-heavy", "sync-storm"),
     probed_items: ("wait-heavy", "sync-storm"),
+    probed_sync_per_layer: ("wait-heavy", "sync-storm"),
+    probed_metrics: ("input-bound", "main-thread-preprocessing"),
     small_kernels: ("busy-not-working", "small-kernels"),
     undersized: ("busy-not-working", "undersized-work"),
     undersized_by_power: ("busy-not-working", "undersized-work"),
@@ -351,6 +430,41 @@ def test_every_cause_has_one_judge_and_every_judge_a_word_of_the_list():
     assert sorted(causes) == sorted(set(CAUSES) - {"none", "unexplained"})
     assert {judge.symptom for judge in judges()} <= set(SYMPTOMS)
     assert [judge.order for judge in judges()] == sorted({judge.order for judge in judges()})
+
+
+def server(util: float = 12.0) -> Scene:
+    """A process with a context on GPU 0 that waits for requests."""
+    scene = training(util=util).drop(101, 102)
+    scene.procs[100].looks, scene.procs[100].run = [EPOLL, EPOLL, EPOLL, SLEEP], 0.02
+    return scene
+
+
+@pytest.mark.parametrize("util", [0.0, 12.0, 30.0])
+def test_a_server_between_requests_is_idle_and_not_ill(util: float):
+    scene = server(util).play(60)
+    assert (scene.engine.verdict.symptom, scene.engine.verdict.cause) == ("idle", "none")
+    assert scene.engine.incidents == []
+    assert scene.engine.explain()["ledger"]["gpu_lost_s"] is None
+
+
+def test_an_idle_context_does_not_hide_a_training_in_trouble():
+    scene = cpu_contention()
+    scene.gpus[1] = {"util_pct": 0.0, "pids": [500]}
+    scene.add(Proc(500, cmdline=["python", "-m", "ipykernel"], looks=[EPOLL], info={"uses_cuda": True}, start_ticks=20_000)).play(8)
+    assert (scene.engine.verdict.cause, scene.engine.verdict.trainer_pid) == ("cpu-contention", 100)
+    assert [incident.trainer_pid for incident in scene.engine.incidents] == [100]
+
+
+def test_another_training_is_named_as_the_one_that_takes_the_cpus():
+    verdict = beside_another_training().play(8).engine.verdict
+    assert {culprit.pid for culprit in verdict.culprits} == {201, 202, 203, 204}
+    assert "other.py worker 0" in verdict.detail
+
+
+def test_what_nobody_could_name_is_said_to_be_short_lived():
+    verdict = storm().play(8).engine.verdict
+    assert verdict.culprits == ()
+    assert "short-lived processes took 1.1 of 2 cores" in verdict.detail
 
 
 def test_without_a_gpu_only_the_host_is_spoken_of():
