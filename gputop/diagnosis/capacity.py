@@ -25,20 +25,21 @@ def _capacity(job: JobFacts, facts: Facts) -> Capacity:
     host = frozenset(busy) or frozenset(range(facts.host.cpus))
     lists = {proc.info.cpus_allowed for proc in job.workers or [job.trainer] if proc.info.cpus_allowed}
     allowed = frozenset().union(*(cpusets.parse(text) & host for text in lists)) or host
-    inside = sum(1.0 - busy[cpu] for cpu in allowed if cpu in busy)
+    all_busy = sum(busy.values())
+    busy_inside = all_busy if len(allowed) == len(busy) else sum(busy.get(cpu, 1.0) for cpu in allowed)
+    inside = len(allowed) - busy_inside if busy else 0.0
     return Capacity(
-        allowed, host, inside, sum(1.0 - share for share in busy.values()) - inside, _taken(job, facts, allowed), job.used,
+        allowed, host, inside, len(busy) - all_busy - inside if busy else 0.0, _taken(job, facts, allowed, busy_inside), job.used,
         max(0.0, _needed(job) - len(allowed)), _preempted_by_others(job, facts),
     )  # fmt: skip
 
 
-def _taken(job: JobFacts, facts: Facts, allowed: frozenset[int]) -> float:
+def _taken(job: JobFacts, facts: Facts, allowed: frozenset[int], busy_inside: float) -> float:
     """By those that were seen; by all but the job itself where that is more, for a compiler may live shorter than between two looks."""
-    busy = facts.host.busy
     own = job.used + sum(kin.used for kin in job.kin)
-    pinned = len(allowed) < len(busy)
+    pinned = len(allowed) < len(facts.host.busy)
     seen = sum(taker.cores for taker in facts.takers if not pinned or taker.cpu is None or taker.cpu in allowed)
-    return max(seen, sum(busy[cpu] for cpu in allowed if cpu in busy) - own)
+    return max(seen, busy_inside - own)
 
 
 def wanted(job: JobFacts) -> float:

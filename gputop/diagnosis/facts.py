@@ -9,9 +9,7 @@ from gputop.diagnosis.model import ProcState
 from gputop.diagnosis.model import Step
 from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
-from gputop.rates import ProcRates
-from gputop.rates import proc_rates
-from gputop.rates import thread_deltas
+from gputop.rates import counter_per_s
 from gputop.roles import Role
 
 NO_STATE = ProcState(0, "running")
@@ -61,6 +59,7 @@ class GpuFacts:
 class ProcFacts:
     """One trainer or worker over the window."""
 
+    pid: int
     older: ProcSample
     newer: ProcSample
     info: ProcInfo
@@ -86,11 +85,6 @@ class ProcFacts:
     """The oldest sample of the window with its threads, which are read one by one only once it is known who it is."""
     state: ProcState = NO_STATE
     _others: tuple[float, float] | None = None
-    _rates: ProcRates | None = None
-
-    @property
-    def pid(self) -> int:
-        return self.newer.pid
 
     @property
     def cpu_s(self) -> float:
@@ -103,23 +97,45 @@ class ProcFacts:
         return max(0, (self.newer.majflt or 0) - (self.older.majflt or 0)) / self.seconds
 
     @property
-    def rates(self) -> ProcRates | None:
-        """Its rates, worked out when first asked for; None while there is but one sample."""
-        if self._rates is None:
-            self._rates = proc_rates(self.older, self.newer)
-        return self._rates
+    def system(self) -> float:
+        """Share of a CPU's time in the kernel."""
+        return max(0, self.newer.stime_ns - self.older.stime_ns) / 1e9 / self.seconds
+
+    @property
+    def read_bytes_per_s(self) -> float | None:
+        """From storage."""
+        return counter_per_s(self.older.read_bytes, self.newer.read_bytes, self.newer.t_ns - self.older.t_ns)
+
+    @property
+    def write_bytes_per_s(self) -> float | None:
+        """To storage."""
+        return counter_per_s(self.older.write_bytes, self.newer.write_bytes, self.newer.t_ns - self.older.t_ns)
+
+    @property
+    def sleeps_per_s(self) -> float | None:
+        """Voluntary switches of its main thread."""
+        return counter_per_s(self.older.vol, self.newer.vol, self.newer.t_ns - self.older.t_ns)
 
     @property
     def others(self) -> tuple[float, float]:
         """On-CPU and run-queue share of its other threads, each summed; zero where they were not read, or hardly ran."""
-        if self._others is None and self.cores - self.run < ALONE:
-            self._others = 0.0, 0.0
         if self._others is None:
-            older = self.threaded or self.newer
-            deltas = [thread for thread in thread_deltas(older.threads, self.newer.threads) if thread.tid != self.newer.pid]
-            ns = max(1, self.newer.t_ns - older.t_ns)
-            self._others = (sum(thread.oncpu_ns for thread in deltas) / ns, sum(thread.run_delay_ns for thread in deltas) / ns)
+            self._others = (0.0, 0.0) if self.cores - self.run < ALONE else self._sum_threads()
         return self._others
+
+    def _sum_threads(self) -> tuple[float, float]:
+        older = self.threaded or self.newer
+        before = {thread.tid: thread for thread in older.threads}
+        run = runnable = 0
+        for thread in self.newer.threads:
+            old = before.get(thread.tid)
+            if thread.tid != self.pid and old is not None:
+                run += max(0, thread.oncpu_ns - old.oncpu_ns)
+                runnable += max(0, thread.run_delay_ns - old.run_delay_ns)
+            elif thread.tid != self.pid:
+                run, runnable = run + thread.oncpu_ns, runnable + thread.run_delay_ns
+        ns = max(1, self.newer.t_ns - older.t_ns)
+        return run / ns, runnable / ns
 
     @property
     def others_run(self) -> float:

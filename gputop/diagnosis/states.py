@@ -71,9 +71,8 @@ def _shared_parts(proc: ProcFacts, job: JobFacts, host: HostFacts) -> tuple[dict
     throttled *= min(1.0, 2 * job.throttled_periods)
     disk, memory, run = proc.kinds.get(waits.DISK, 0.0), 0.0, proc.run
     pressed = (host.psi_memory or 0.0) >= MEMORY_STALL or bool(job.memory_path)
-    if pressed or _swaps(proc) or _thrashes(proc, host):
-        system = proc.rates.system_pct / 100 if proc.rates is not None else 0.0
-        stalled = min(run, system) if pressed else 0.0
+    if pressed or (proc.newer.majflt != proc.older.majflt and (_swaps(proc) or _thrashes(proc, host))):
+        stalled = min(run, proc.system) if pressed else 0.0
         memory, disk, run = disk + stalled, 0.0, run - stalled
     parts = {
         "running": run, "runnable": proc.runnable - throttled, "throttled": throttled, "disk": disk, "memory": memory,
@@ -85,11 +84,8 @@ def _shared_parts(proc: ProcFacts, job: JobFacts, host: HostFacts) -> tuple[dict
 
 def _swaps(proc: ProcFacts) -> bool:
     """Major faults by the hundred while it hardly reads files by calls: its own pages come back from swap."""
-    return proc.majflt_per_s >= 100 and proc.newer.read_bytes is not None and _read_per_s(proc) < 4096 * proc.majflt_per_s
-
-
-def _read_per_s(proc: ProcFacts) -> float:
-    return max(0, (proc.newer.read_bytes or 0) - (proc.older.read_bytes or 0)) / proc.seconds
+    faults, read = proc.majflt_per_s, proc.read_bytes_per_s
+    return faults >= 100 and read is not None and read < 4096 * faults
 
 
 def _thrashes(proc: ProcFacts, host: HostFacts) -> bool:
@@ -159,6 +155,8 @@ def _gpu_waits(job: JobFacts, trainer: ProcFacts, data: float) -> tuple[float, f
 
 
 def _worker_state(worker: ProcFacts, job: JobFacts, host: HostFacts) -> ProcState:
+    if len(worker.kinds) == 1 and worker.kinds.get(waits.QUEUE, 0.0) > 0.99:
+        return ProcState(worker.pid, "ahead", False, {"ahead": 1.0}, 1.0, worker.kinds)
     parts, confidence, kinds = _shared_parts(worker, job, host)
     ahead, idle_confidence = _ahead(worker, job)
     sleep = sum(kinds.values())

@@ -78,9 +78,10 @@ class ProcTrack:
         run, runnable = self._counters(ns)
         cores = max(0, newer.utime_ns + newer.stime_ns - older.utime_ns - older.stime_ns) / ns
         kinds, measured = self._sleep_kinds(ns, max(0.0, 1.0 - run - runnable))
+        threaded = older if older.threads else next((sample for sample in self.samples if sample.threads), None)
         return ProcFacts(
-            older, newer, info, role, ns / 1e9, run, runnable, cores, kinds, self._always_on_cpu(), measured,
-            self.first_seen_ns, (newer.t_ns - self.moved_ns) / 1e9, next((sample for sample in self.samples if sample.threads), None),
+            newer.pid, older, newer, info, role, ns / 1e9, run, runnable, cores, kinds, self._always_on_cpu(), measured,
+            self.first_seen_ns, (newer.t_ns - self.moved_ns) / 1e9, threaded,
         )  # fmt: skip
 
     def _counters(self, ns: int) -> tuple[float, float]:

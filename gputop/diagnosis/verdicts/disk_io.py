@@ -15,16 +15,14 @@ from gputop.diagnosis.verdicts import Judge
 
 
 def _claim(job: JobFacts, _facts: Facts) -> Claims:
-    reads = job.trainer.rates.read_bytes_per_s if job.trainer.rates is not None else None
-    writes = job.trainer.rates.write_bytes_per_s if job.trainer.rates is not None else None
-    loads_itself = (reads or 0.0) > (writes or 0.0)
+    loads_itself = (job.trainer.read_bytes_per_s or 0.0) > (job.trainer.write_bytes_per_s or 0.0)
     return {"data.disk": 1.0, "main.disk": 1.0 if loads_itself else 0.0}
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     procs = job.workers or [job.trainer]
     share = 100 * sum(proc.state.fractions.get("disk", 0.0) for proc in procs) / len(procs)
-    known = [proc.rates.read_bytes_per_s for proc in procs if proc.rates is not None and proc.rates.read_bytes_per_s is not None]
+    known = [rate for rate in (proc.read_bytes_per_s for proc in procs) if rate is not None]
     rate = sum(known) if known else None
     busiest = facts.host.disk_busy
     device = f" from {busiest[0]} ({100 * busiest[1]:.0f}% busy)" if busiest is not None and busiest[1] > 0.1 else ""

@@ -34,8 +34,7 @@ def _owed(job: JobFacts) -> float:
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
     stretch_s = max((gpu.stretch_s for gpu in job.gpus), default=0.0)
-    rates = job.trainer.rates
-    written = rates.write_bytes_per_s if rates is not None else None
+    written = job.trainer.write_bytes_per_s
     fractions = {word: share for word, share in job.trainer.state.fractions.items() if word not in ("waiting-gpu", "waiting-data")}
     word = max(fractions, key=fractions.__getitem__, default="blocked")
     saves = written is not None and written >= 1e6

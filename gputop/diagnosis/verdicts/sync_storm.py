@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.facts import ProcFacts
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.verdicts import Claims
@@ -40,12 +39,7 @@ def _rate(job: JobFacts) -> float:
     if job.calls is not None:
         return job.calls.waits_per_s
     worked = job.idle is not None and job.idle < 0.9
-    return _sleeps_per_s(job.trainer) if worked else 0.0
-
-
-def _sleeps_per_s(trainer: ProcFacts) -> float:
-    rates = trainer.rates
-    return (rates.main_vol_per_s or 0.0) if rates is not None else 0.0
+    return (job.trainer.sleeps_per_s or 0.0) if worked else 0.0
 
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
@@ -55,7 +49,7 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
     evidence = (
         Evidence("syncs_per_s", None if calls is None else round(calls.sync_per_s, 1), "/s", "synchronize calls"),
         Evidence("sync_pct", None if calls is None else round(100 * calls.sync, 1), "%", "of the trainer's time inside them"),
-        Evidence("sleeps_per_s", round(_sleeps_per_s(job.trainer), 1), "/s", "voluntary switches of the main thread"),
+        Evidence("sleeps_per_s", round(job.trainer.sleeps_per_s or 0.0, 1), "/s", "voluntary switches of the main thread"),
     )
     fixes = (
         Fix("Find the call that waits: .item(), .cpu(), print(tensor), nonzero(), boolean masks", f"gputop stacks {job.trainer.pid}"),
