@@ -1,0 +1,102 @@
+"""The screens of the recording that comes with gputop, the same each time: it stands still, clocks are UTC, our own cost is left out."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator
+from collections.abc import Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+os.environ.pop("NO_COLOR", None)
+os.environ.update(TZ="UTC", COLORTERM="truecolor")
+time.tzset()
+
+from textual.pilot import Pilot  # noqa: E402
+
+from gputop.commands.replay import sample  # noqa: E402
+from gputop.frame import Frame  # noqa: E402
+from gputop.frame import Header  # noqa: E402
+from gputop.recording.reader import Recording  # noqa: E402
+from gputop.session import Session  # noqa: E402
+from gputop.stream.file import FileStream  # noqa: E402
+from gputop.stream.playback import Playback  # noqa: E402
+from gputop.stream.survey import Survey  # noqa: E402
+from gputop.tui.app import GputopApp  # noqa: E402
+from gputop.tui.app import Look  # noqa: E402
+from gputop.tui.replay import ReplayApp  # noqa: E402
+from gputop.tui.screens.dashboard import Dashboard  # noqa: E402
+from gputop.tui.view import View  # noqa: E402
+
+SECOND = 1_000_000_000
+_PATIENCE_S = 30.0
+
+Dashboard._cost = lambda _screen: ""  # type: ignore[method-assign]
+
+
+class Silence:
+    """A stream that brings nothing."""
+
+    def __init__(self) -> None:
+        self._closed = False
+
+    def __iter__(self) -> Iterator[Header | Frame]:
+        while not self._closed:
+            time.sleep(0.01)
+        return iter(())
+
+    def ending(self) -> str:
+        """Never shown."""
+        return ""
+
+    def close(self) -> None:
+        """End the stream."""
+        self._closed = True
+
+
+def fed(session: Session, until_s: float) -> Iterator[float]:
+    """Put the recording into a session, frame by frame; gives the seconds since its beginning."""
+    with Recording(sample()) as recording:
+        session.ingest(recording.header)
+        for frame in recording.frames(end_ns=recording.start_ns + int(until_s * SECOND)):
+            session.ingest(frame)
+            yield (frame.t_ns - recording.start_ns) / SECOND
+
+
+def session_at(at_s: float) -> Session:
+    """What is known so many seconds into the recording."""
+    session = Session()
+    for _ in fed(session, at_s):
+        pass
+    return session
+
+
+def live(session: Session, theme: str = "gputop-dark") -> GputopApp:
+    """The live screen. Stacks come from the recording too, not from whoever has those pids now."""
+    return GputopApp(session, View(), Silence, Silence(), Look(theme, remote=True))
+
+
+@asynccontextmanager
+async def replayed(at_s: float, size: tuple[int, int], theme: str = "gputop-dark") -> AsyncIterator[tuple[ReplayApp, Pilot[Any]]]:
+    """The replay's screen, standing at a moment."""
+    file, survey = FileStream(sample()), Survey(sample())
+    app = ReplayApp(
+        View(), file, Playback(file.recording.start_ns + int(at_s * SECOND), 1.0, playing=False), survey,
+        Look(theme, remote=True, auto_stacks=False),
+    )  # fmt: skip
+    try:
+        async with app.run_test(size=size) as pilot:
+            await settle(app, pilot)
+            yield app, pilot
+    finally:
+        survey.close()
+        file.close()
+
+
+async def settle(app: ReplayApp, pilot: Pilot[Any]) -> None:
+    """Until a jump has arrived and the whole recording is surveyed."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while (app.player.is_seeking or not app.survey.done) and time.monotonic() < deadline:
+        await pilot.pause(0.05)
+    await pilot.pause(1.0)

@@ -1,0 +1,78 @@
+"""The session that screenshots/demo.cast shows: training well, then its workers starve; why; stacks; and later, the recording of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apps
+from asciicast import Cast
+from textual.pilot import Pilot
+
+from gputop.session import Session
+from gputop.tui.app import GputopApp
+
+SIZE = (110, 30)
+_FROM_S, _UNTIL_S, _STEP_S = 6.0, 24.0, 0.5
+_READING_S = 6.0
+_REPLAY_AT_S = 40.0
+
+
+async def cast() -> str:
+    """The file's text."""
+    told = Cast(*SIZE, "gputop: who takes the CPUs from the loader's workers")
+    told.command("gputop")
+    await _watch(told)
+    told.command("gputop replay run.gputop")
+    await _look_back(told)
+    return told.text()
+
+
+async def _watch(told: Cast) -> None:
+    session = Session()
+    seconds = apps.fed(session, _UNTIL_S)
+    next(second for second in seconds if second >= _FROM_S)
+    app = apps.live(session)
+    async with app.run_test(size=SIZE) as pilot:
+        told.marker("live")
+        for now in _moments():
+            next((second for second in seconds if second >= now), None)
+            app.screen.redraw()  # type: ignore[attr-defined]
+            await pilot.pause()
+            _shoot(told, app, _STEP_S)
+        told.wait(2.0)
+        for key, label in (("e", "e: why"), ("s", "s: stacks")):
+            await _open(told, app, pilot, key, label)
+
+
+def _moments() -> list[float]:
+    return [_FROM_S + _STEP_S * i for i in range(int((_UNTIL_S - _FROM_S) / _STEP_S) + 1)]
+
+
+async def _open(told: Cast, app: GputopApp, pilot: Pilot[Any], key: str, label: str) -> None:
+    told.marker(label)
+    for pressed, seconds in ((key, _READING_S), ("escape", 1.5)):
+        await pilot.press(pressed)
+        await pilot.pause()
+        _shoot(told, app, seconds)
+
+
+async def _look_back(told: Cast) -> None:
+    """Back in time by the arrow, why it was so then, and to where the incident began."""
+    async with apps.replayed(_REPLAY_AT_S, SIZE) as (app, pilot):
+        told.marker("replay")
+        _shoot(told, app, 2.0)
+        for _ in range(12):
+            await pilot.press("left")
+            await pilot.pause()
+            _shoot(told, app, 0.25)
+        await _open(told, app, pilot, "e", "e: why, then")
+        await pilot.press("N")
+        await apps.settle(app, pilot)
+        _shoot(told, app, 4.0)
+
+
+def _shoot(told: Cast, app: GputopApp, seconds: float) -> None:
+    """The screen as it is, for so long."""
+    update: Any = app.screen._compositor.render_update(full=True, screen_stack=app._background_screens)
+    told.show([segment for strip in line for segment in strip] for line in update.strips)
+    told.wait(seconds)
