@@ -29,6 +29,8 @@ from gputop.sources import Unavailable
 KEY_EVERY_NS = 10_000_000_000
 REOPEN_EVERY_NS = 5_000_000_000
 COST_EVERY_NS = 1_000_000_000
+LOOK_EVERY_NS = 1_000_000_000
+"""How often it is looked which of the missing sources are to be opened again."""
 BEHIND_DRIVER_NS = 8_000_000
 """How far our beat lies behind that of NVML's threads: when we begin, most of them are done and need the interpreter no more."""
 
@@ -83,12 +85,15 @@ class Collector:
         self._states: dict[str, SourceState] = {}
         self._unsent: dict[str, SourceState] = {}
         self._infos: dict[int, ProcInfo] = {}
+        self._open_due_ns = 0
         self._hot: frozenset[int] = frozenset()
         self._roles_due = True
         self._roles_second = -1
-        self._roles_gpu_pids: frozenset[int] = frozenset()
+        self._gpu_pids: frozenset[int] = frozenset()
+        """Processes with a context on one of the GPUs."""
         self._dropped = 0
         self._may_leave_root = os.geteuid() == 0 and bool(os.environ.get("SUDO_UID"))
+        self._gpu_source = "simulated" if _is_simulated() else "nvml"
         self._stopping = False
 
     def stop(self) -> None:
@@ -136,8 +141,9 @@ class Collector:
             drop_to_invoking_user(keep_probing=True)
 
     def _read(self, frame: Frame) -> Frame:
-        self._open_missing(frame.t_ns)
-        beat = Beat(frame.t_ns, frame.seq, frame.key, self._gpu_pids(), self._hot)
+        if frame.t_ns >= self._open_due_ns:
+            self._open_missing(frame.t_ns)
+        beat = Beat(frame.t_ns, frame.seq, frame.key, self._gpu_pids, self._hot)
         started = time.thread_time_ns()
         for source in self._sources.values():
             source.read(beat, frame)
@@ -155,6 +161,7 @@ class Collector:
             self._states[state.name] = self._unsent[state.name] = state
 
     def _open_missing(self, now: int) -> None:
+        self._open_due_ns = now + LOOK_EVERY_NS
         for name, module, cls in REGISTRY:
             if name in self._sources or (name == "simulated" and not _is_simulated()):
                 continue
@@ -182,20 +189,18 @@ class Collector:
             self._closed[name] = (now, state)
         self._note(state)
 
-    def _gpu_pids(self) -> frozenset[int]:
-        return getattr(self._sources.get("simulated" if _is_simulated() else "nvml"), "pids", frozenset())
-
     def _follow_roles(self, frame: Frame) -> None:
         """Find out who must be read each tick: trainers and workers, whenever processes came, went or changed."""
         for pid in frame.gone:
             self._infos.pop(pid, None)
         for info in frame.infos:
             self._infos[info.pid] = info
-        gpu_pids = self._gpu_pids()
-        self._roles_due |= bool(frame.infos or frame.gone) or gpu_pids != self._roles_gpu_pids
+        gpu_pids: frozenset[int] = getattr(self._sources.get(self._gpu_source), "pids", frozenset())
+        self._roles_due |= bool(frame.infos or frame.gone) or gpu_pids is not self._gpu_pids
+        self._gpu_pids = gpu_pids
         second = frame.t_ns // COST_EVERY_NS
         if self._roles_due and (second != self._roles_second or not self._hot):
-            self._roles_due, self._roles_second, self._roles_gpu_pids = False, second, gpu_pids
+            self._roles_due, self._roles_second = False, second
             self._hot = roles.hot(roles.assign(self._infos, gpu_pids))
 
     def _cost(self, frame: Frame, read_ns: int) -> SelfCost:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import select
+import stat
 import time
 
 from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
+
+
+_SELECTABLE = 1024
+"""FD_SETSIZE."""
 
 
 class ReaderGone(Exception):
@@ -28,6 +33,7 @@ class PipeSink:
         self._fd = fd
         self._pending = bytearray(pack_header(header))
         os.set_blocking(fd, False)
+        self._is_pipe = stat.S_ISFIFO(os.fstat(fd).st_mode) and fd < _SELECTABLE
         self._poll = select.poll()
         self._poll.register(fd, 0)  # POLLERR and POLLHUP come unasked: the reader left
 
@@ -51,6 +57,11 @@ class PipeSink:
 
     def wait(self, seconds: float) -> None:
         """Sleep to the deadline, leaving at once when the reader does. Raises `ReaderGone`."""
+        if self._is_pipe and not self._pending:
+            # A pipe's writing end is never readable: only its reader's leaving ends this, which is exact to the microsecond.
+            if select.select([self._fd], [], [], seconds)[0]:
+                raise ReaderGone("the reader closed the pipe")
+            return
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0.002:
             self._watch(int(min(left - 0.001, 1.0) * 1000))

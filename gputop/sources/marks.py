@@ -16,6 +16,8 @@ from gputop.sources import Settings
 from gputop.sources import Unavailable
 
 MOST_A_TICK = 32
+LOOK_EVERY_NS = 300_000_000
+"""A marker brings its own time, so that looking seldom loses nothing."""
 LATEST_NS = 60_000_000_000
 """A marker's own time is believed if it is no older than this."""
 
@@ -28,6 +30,7 @@ class MarksSource:
     def __init__(self, _settings: Settings) -> None:
         self._socket: socket.socket | None = None
         self._path = ""
+        self._due_ns = 0
 
     def open(self) -> SourceState:
         """Raises Unavailable where the socket cannot be made."""
@@ -43,9 +46,12 @@ class MarksSource:
         self._socket = listening
         return SourceState(self.name, "ok")
 
-    def read(self, beat: Beat, frame: Frame) -> None:  # noqa: ARG002
+    def read(self, beat: Beat, frame: Frame) -> None:
         """Take what has come."""
         assert self._socket is not None
+        if beat.t_ns < self._due_ns:
+            return
+        self._due_ns = beat.t_ns + LOOK_EVERY_NS
         for _ in range(MOST_A_TICK):
             try:
                 mark = unpack_mark(self._socket.recv(MAX_BYTES))

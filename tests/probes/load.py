@@ -28,6 +28,11 @@ def doze(seconds: str, cpu: str) -> None:
         time.sleep(0.001)
 
 
+def sleeps(tid: int) -> bool:
+    with open(f"/proc/self/task/{tid}/stat") as file:
+        return file.read().rpartition(") ")[2].startswith("S")
+
+
 def ping(times: str) -> None:
     """The main thread wakes a second one ``times`` times through a pipe, when told to; prints both tids."""
     there, here = os.pipe(), os.pipe()
@@ -43,7 +48,9 @@ def ping(times: str) -> None:
     say(json.dumps([tid, threading.get_native_id()]))
     sys.stdin.readline()
     for _ in range(int(times)):
-        time.sleep(0.002)  # so that it sleeps again
+        time.sleep(0.002)
+        while not sleeps(tid):  # on a busy machine it may take a while to get there
+            time.sleep(0.002)
         os.write(there[1], b"x")
     say("done")
     sys.stdin.readline()

@@ -37,6 +37,8 @@ _RUNNING, _RUNNABLE, _PREEMPTED, _SLEEPING, _UNINTERRUPTIBLE, _DEAD = range(1, 7
 _GOING_ON = (_RUNNING, _RUNNABLE, _PREEMPTED)
 _MOURN_NS = 1_000_000_000
 _PRUNE_S = 2
+PAIRS_EVERY = 2
+"""Readings: who preempted or woke whom is asked for in every other one. They are sums, and the largest maps."""
 
 PairSample = TypeVar("PairSample", Preempt, Wakeup)
 
@@ -53,6 +55,11 @@ class Turn:
     hot: frozenset[int]
     key: bool
 
+    @property
+    def prunes(self) -> bool:
+        """Whether what the dead had is forgotten in this turn, once it has been read."""
+        return self.number % (_PRUNE_S * self.per_second) == 0
+
 
 class SchedReader:
     """Turns the maps of one loaded sched.c into what is new in each tick."""
@@ -64,20 +71,26 @@ class SchedReader:
         """(tid | pid << 32) -> `since` of the record that was sent last."""
         self._sums: dict[int, tuple[int, int]] = {}
         """tid -> (on-CPU ns, runnable ns) sent last, of threads sent in every tick."""
+        self._readings = -1
         self._histogram_cache: dict[int, tuple[bytes, dict[int, int]]] = {}
         self._graves: list[tuple[int, int]] = []
         """(when to say it is gone, tid), so that a reader that looks twice a second sees its last counts."""
 
     def read(self, turn: Turn) -> Probes:
         """What changed since the last turn."""
-        preempts, culprits = self._preempts.read(turn.key)
-        wakeups, wakers = self._wakeups.read(turn.key)
+        preempts, culprits, wakeups, wakers = self._read_pairs(turn)
         dead = self._bury(turn)
         threads = self._living(turn, culprits | wakers) + dead
         self._graves += [(turn.now + _MOURN_NS, thread.tid) for thread in dead]
         gone = [tid for due, tid in self._graves if due <= turn.now]
         self._graves = [grave for grave in self._graves if grave[0] > turn.now]
         return Probes(turn.now, threads=threads, preempts=preempts, wakeups=wakeups, gone=gone)
+
+    def _read_pairs(self, turn: Turn) -> tuple[list[Preempt], set[int], list[Wakeup], set[int]]:
+        self._readings += 1
+        if self._readings % PAIRS_EVERY and not (turn.key or turn.prunes):
+            return [], set(), [], set()
+        return *self._preempts.read(turn.key), *self._wakeups.read(turn.key)
 
     def _living(self, turn: Turn, kin: set[int]) -> list[SchedThread]:
         count = self._threads.read()
@@ -91,7 +104,7 @@ class SchedReader:
             if who & 0xFFFFFFFF:  # 0 is the idle task
                 known[who] = since
                 threads.append(self._thread(_THREAD.unpack_from(self._threads.values, i * _THREAD.size), turn, histograms, i in near))
-        if turn.number % (_PRUNE_S * turn.per_second) == 0:
+        if turn.prunes:
             self._prune(frozenset(ids))
         return threads
 

@@ -58,17 +58,14 @@ class NvmlSource:
         self._stop = Lock()
         self._crew = Crew(settings.interval_ns, self._stop)
         self._watching = False
+        self.pids: frozenset[int] = frozenset()
+        """Processes with a context on one of the GPUs, as last listed."""
         self._state = SourceState(self.name, "off")
         self._state_due_ns = 0
 
-    @property
-    def pids(self) -> frozenset[int]:
-        """Processes with a context on one of the GPUs, as last listed."""
-        return frozenset().union(*(standing.pids for standing in self._standing))
-
     def open(self) -> SourceState:
         """Start NVML and watch each GPU. Raises Unavailable; while the driver still thinks about it the state is ``partial``."""
-        self._gpus, self._standing, self._count, self._failure = [], [], 0, None
+        self._gpus, self._standing, self._count, self._failure, self.pids = [], [], 0, None, frozenset()
         self._begun, self._stop = Event(), Lock()
         self._crew = Crew(self._settings.interval_ns, self._stop)
         self._stop.acquire()
@@ -86,18 +83,23 @@ class NvmlSource:
         """Add the samples finished since the last call, and in a key frame all that stands."""
         self._standing += [Standing(gpu.index) for gpu in self._gpus[len(self._standing) :]]
         self._wait_for_quick(beat.t_ns)
-        self._crew.relieve(monotonic_ns())
         now_ns = monotonic_ns()
         for gpu, standing in zip(self._gpus, self._standing, strict=False):
-            standing.begin()
-            while gpu.reports:
-                frame.gpus.append(standing.take(gpu.reports.popleft()))
+            self._take(gpu, standing, frame)
             frame.gpus += [silence for tier in gpu.tiers if (silence := standing.silence(tier, now_ns))]
             if beat.key:
                 frame.gpus += standing.restate(now_ns)
         if now_ns >= self._state_due_ns:
             self._state_due_ns = now_ns + _STATE_EVERY_NS
             self._tell_state(beat)
+
+    def _take(self, gpu: WatchedGpu, standing: Standing, frame: Frame) -> None:
+        standing.begin()
+        before = standing.pids
+        while gpu.reports:
+            frame.gpus.append(standing.take(gpu.reports.popleft()))
+        if standing.pids != before:
+            self.pids = frozenset().union(*(one.pids for one in self._standing))
 
     def close(self) -> None:
         """End the lanes; NVML is shut down unless one of them still waits for the driver."""
@@ -153,8 +155,10 @@ class NvmlSource:
     def _wait_for_quick(self, t_ns: int) -> None:
         """Give the quick ticks of this beat a few milliseconds to end, so that their samples are in this frame."""
         beat_ns = t_ns // self._settings.interval_ns * self._settings.interval_ns
-        lanes = [gpu.fast.lane for gpu in self._gpus if gpu.fast.lane.lasted_ns < _QUICK_NS]
-        self._wait_for(lambda: all(lane.done_ns >= beat_ns for lane in lanes), _QUICK_NS / 1e9)
+        late = [lane for gpu in self._gpus if (lane := gpu.fast.lane).done_ns < beat_ns and lane.lasted_ns < _QUICK_NS]
+        if late:
+            self._wait_for(lambda: all(lane.done_ns >= beat_ns for lane in late), _QUICK_NS / 1e9)
+            self._crew.relieve(monotonic_ns())
 
     @staticmethod
     def _wait_for(condition: Callable[[], bool], patience_s: float) -> None:

@@ -44,8 +44,10 @@ class Standing:
     def silence(self, tier: Tier, now_ns: int) -> Gpu | None:
         """A sample that says for how long a hanging lane's fields have had no answer; None where there is nothing new."""
         seconds = tier.silent_s(now_ns)
+        if not seconds:
+            return None
         reason = f"{_SILENT}{seconds} s"
-        news = {field: reason for field in tier.fields() if self._missing.get(field, _SILENT).startswith(_SILENT)} if seconds else {}
+        news = {field: reason for field in tier.fields() if self._missing.get(field, _SILENT).startswith(_SILENT)}
         if all(self._missing.get(field) == reason for field in news):
             return None
         for field in news:
