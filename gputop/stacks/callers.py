@@ -108,7 +108,7 @@ class _Watched:
     def _add_libraries(self, pid: int) -> None:
         paths = libcuda.find(pid, self._root)
         if not paths:
-            raise Unreadable("no-cuda", "it has no libcuda, so it makes no CUDA calls")
+            raise Unreadable("no-cuda", "it has no libcuda, and makes none")
         for path in paths:
             functions = libcuda.functions(path)
             self.names += sorted({function.call for function in functions} - set(self.names))

@@ -127,25 +127,35 @@ def _process(pid: int, order: _Order) -> list[Stack]:
 def _python(pid: int, order: _Order) -> tuple[list[PythonThread], str]:
     """Its Python threads, and why they have no native frames although these were asked for."""
     why = _unstoppable(pid, order.root) if order.native else ""
+    if order.native and not why:
+        try:
+            return _paused_dump(pid, order, native=True), ""
+        except Unreadable as error:
+            if error.kind not in {"torn", *BEYOND_PY_SPY}:
+                raise
+            why = f"py-spy could not take them: {error.reason}"
+    return _python_only(pid, order), why
+
+
+def _python_only(pid: int, order: _Order) -> list[PythonThread]:
     try:
-        if order.native and not why:
-            return _paused_dump(pid, order), ""
-        return pyspy.dump(pid, order.deadline), why
+        return pyspy.dump(pid, order.deadline)
     except Unreadable as error:
         if error.kind in BEYOND_PY_SPY:
-            order.paused.discard(pid)
-            return interpreter.dump(pid, order.root), "py-spy takes them, which cannot read this Python" if order.native else ""
+            return interpreter.dump(pid, order.root)
         # A stack that moved while it was read: stop it for a millisecond instead, where that can be done.
         if error.kind != "torn" or _unstoppable(pid, order.root):
             raise
-    return _paused_dump(pid, order), why
+    return _paused_dump(pid, order, native=False)
 
 
-def _paused_dump(pid: int, order: _Order) -> list[PythonThread]:
+def _paused_dump(pid: int, order: _Order, native: bool) -> list[PythonThread]:
     order.paused.add(pid)
     try:
-        return pyspy.dump(pid, order.deadline, pause=True, native=order.native)
+        return pyspy.dump(pid, order.deadline, pause=True, native=native)
     except Unreadable as error:
+        if error.kind in BEYOND_PY_SPY:
+            order.paused.discard(pid)  # it gave up before it stopped anything
         if error.kind == "timeout":
             _let_go_on(pid, order.root)
         raise

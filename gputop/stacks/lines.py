@@ -78,7 +78,7 @@ def _share(share: LineShare, sources: Mapping[Line, str]) -> str:
 def _cuda_lines(main: MainThread, sources: Mapping[Line, str], most: int) -> list[TextLine]:
     """``41.2 %  train.py:57  loss.item() → cuStreamSynchronize  1,920 calls, p99 3.1 ms``, or why it is not known."""
     if main.no_cuda:
-        return [TextLine("note", f"  which of these lines wait inside CUDA calls is not known: {clean(main.no_cuda)}")]
+        return [TextLine("note", f"  CUDA calls were not watched: {clean(main.no_cuda)}")]
     if not main.cuda:
         return [TextLine("note", "  it made no CUDA synchronize and no memcpy in this time")]
     inside = sum(one.share for one in main.cuda)

@@ -14,6 +14,7 @@ from gputop.sources.ebpf import access
 from gputop.sources.ebpf import loader
 from gputop.sources.ebpf.handover import find_python
 from gputop.sources.ebpf.source import PROBES
+from gputop.sources.rights import capabilities
 from gputop.stacks import on_demand_loader
 
 _LOAD_S = 20.0
@@ -37,7 +38,7 @@ def watch(probe: str, wanted: Mapping[str, object], duration_s: float, form: typ
     import subprocess
 
     access.check(root, sudo=True)
-    if not access.may_load(access.capabilities(root)):
+    if not access.may_load(capabilities(root)):
         raise Unavailable("needs root, or CAP_BPF and CAP_PERFMON", as_root)
     request = {
         "probe": probe, "probes": PROBES, "ebpf": os.path.dirname(os.path.abspath(loader.__file__)),

@@ -4,18 +4,8 @@ from __future__ import annotations
 
 import os
 
+from gputop.sources.rights import may_ptrace
 from gputop.stacks.kernel import read_file
-
-CAP_SYS_PTRACE = 19
-
-
-def may_ptrace(root: str = "/") -> bool:
-    """This process has CAP_SYS_PTRACE (CapEff of /proc/self/status)."""
-    try:
-        line = next(line for line in read_file(os.path.join(root, "proc/self/status")).splitlines() if line.startswith("CapEff:"))
-        return bool(int(line.split()[1], 16) >> CAP_SYS_PTRACE & 1)
-    except (OSError, StopIteration, ValueError, IndexError):
-        return False
 
 
 def why_not(pid: int, root: str = "/") -> str:

@@ -20,8 +20,8 @@ from gputop.stacks.python_thread import Unreadable
 if TYPE_CHECKING:
     import subprocess
 
-BEYOND_PY_SPY = frozenset({"not-python", "unsupported", "missing"})
-"""Kinds of failure after which `gputop.stacks.interpreter` may still read it: free-threaded builds, or py-spy is not there."""
+BEYOND_PY_SPY = frozenset({"not-python", "unsupported", "missing", "hidden"})
+"""Kinds of failure after which `gputop.stacks.interpreter` may still read it: free-threaded builds, a chroot, no py-spy here."""
 
 
 def binary() -> str | None:
@@ -103,6 +103,8 @@ def explain(errors: str) -> Unreadable:
         return Unreadable("gone", "ended while it was read")
     if "get process executable name" in lower or "open process" in lower:
         return Unreadable("gone", "ended while it was read, or has no program of its own")
+    if "os error 2)" in lower:
+        return Unreadable("hidden", "its program's files cannot be found by their names")
     if "unsupported version of python" in lower:
         return Unreadable("unsupported", f"{said}: `pip install -U py-spy` may read it")
     if "find python version" in lower or "find a python interpreter" in lower:

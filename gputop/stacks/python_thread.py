@@ -10,7 +10,10 @@ MAX_THREADS = 256
 
 
 class Unreadable(Exception):
-    """No stack of this process. ``kind``: permission, not-python, unsupported, gone, timeout, torn, missing (py-spy), no-cuda."""
+    """No stack of this process.
+
+    ``kind``: permission, not-python, unsupported, gone, timeout, torn, missing (py-spy), hidden (its files), no-cuda.
+    """
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason)

@@ -143,9 +143,10 @@ def on_demand(request: dict[str, object], work: Callable[[], object]) -> list[li
 
 
 def count_sleeps() -> int:
-    """Sleeps of this thread whose kernel stack names them."""
+    """Sleeps of this thread whose kernel stack names them; before Python 3.11 they are a select."""
     rows = on_demand({"probe": "offcpu", "pids": [os.getpid()]}, lambda: time.sleep(0.002))
-    return sum(row[4] for row in rows if row[1] == os.getpid() and any("nanosleep" in name for name in row[5]))
+    asleep = [row for row in rows if row[1] == os.getpid() and any("nanosleep" in name or "do_select" in name for name in row[5])]
+    return sum(row[4] for row in asleep)
 
 
 def check_callers() -> str:

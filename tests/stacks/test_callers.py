@@ -100,7 +100,7 @@ def test_a_process_without_cuda_says_so_and_keeps_its_samples(start: Start) -> N
     (main,), failed = main_thread.watch([pid], 1.0)
     assert failed == {}
     assert main.shares[0].share > 0.9
-    assert (main.cuda, main.no_cuda) == ([], "it has no libcuda, so it makes no CUDA calls")
+    assert (main.cuda, main.no_cuda) == ([], "it has no libcuda, and makes none")
 
 
 def test_without_privilege_the_command_that_mends_it_is_named(start: Start, library: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,8 +214,24 @@ def test_native_frames_need_py_spy(start: Start, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(pyspy, "binary", lambda: None)
     taken = capture([pid], native=True)
     assert parse(taken.stacks[0].python[0]).name == "sleeping"
-    assert "py-spy takes them" in taken.stacks[0].missing["native"]
+    assert taken.stacks[0].missing["native"].startswith("py-spy could not take them: py-spy is not installed")
     assert taken.paused == frozenset()
+
+
+def test_native_frames_that_cannot_be_unwound_leave_the_python_ones(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = start("sleeping").pid
+    await_frame(pid, "sleeping")
+    real = pyspy.dump
+
+    def no_native(pid: int, deadline: float, *, pause: bool = False, native: bool = False) -> list[PythonThread]:
+        if native:
+            raise Unreadable("torn", "UNW_EBADREG: bad register number")
+        return real(pid, deadline, pause=pause)
+
+    monkeypatch.setattr(capture_module.pyspy, "dump", no_native)
+    (stack,) = capture([pid], native=True).stacks
+    assert parse(stack.python[0]).name == "sleeping"
+    assert "UNW_EBADREG" in stack.missing["native"]
 
 
 def test_the_diagnosis_words_come_first(start: Start) -> None:

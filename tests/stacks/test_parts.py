@@ -117,6 +117,7 @@ def test_root_without_the_capability_is_told_about_the_container(tmp_path: Path,
         ("Error: Failed to get process executable name. Check that the process is running.\n\nCaused by: (os error 2)", "gone"),
         ("Error: Unsupported version of Python: 3.15.0", "unsupported"),
         ("Error: Failed to copy PyFrameObject\n\nCaused by: Bad address (os error 14)", "torn"),
+        ("Error: No such file or directory (os error 2)", "hidden"),
         ("", "torn"),
     ],
 )
