@@ -88,10 +88,12 @@ def _owing(worker: ProcFacts, young: bool) -> dict[str, float]:
     fractions = worker.state.fractions
     if young:
         return {"starting": 1.0 - fractions.get("ahead", 0.0)}
-    found = {word: fractions.get(word, 0.0) for word in ("running", "runnable", "throttled", "disk", "memory", "stopped")}
-    found |= _blocked_worker(worker, fractions.get("blocked", 0.0))
+    found = {word: share for word, share in fractions.items() if word not in ("ahead", "blocked")}
+    if "blocked" in fractions:
+        found |= _blocked_worker(worker, fractions["blocked"])
     if found.get("lock", 0.0) > 0.1 and worker.others_runnable >= CROWDED:
-        found["runnable"] += found.pop("lock")  # it waits for threads of its own, and these for a CPU
+        # It waits for threads of its own, and these for a CPU.
+        found["runnable"] = found.get("runnable", 0.0) + found.pop("lock")
     return found
 
 

@@ -24,7 +24,7 @@ from gputop.diagnosis.symptoms import judge_job
 from gputop.diagnosis.symptoms import without_job
 from gputop.diagnosis.window import Window
 from gputop.frame import Frame
-from gputop.frame import Gpu
+from gputop.frame import GpuReading
 from gputop.roles import Role
 
 MIDDLE_NS = WINDOW_NS // 2
@@ -65,9 +65,9 @@ class Engine:
         """
         self._window.look(frame)
 
-    def look_back(self, waits: Mapping[int, Sequence[tuple[str, int | None, int | None, str | None]]], gpus: Sequence[Gpu]) -> None:
-        """`look` for some frames at once: (state, syscall, syscall_arg, wchan) of each process's samples, and every GPU's readings."""
-        self._window.look_back(waits, gpus)
+    def look_back(self, kinds: Mapping[int, Sequence[str]], gpus: Sequence[GpuReading]) -> None:
+        """`look` for some frames at once: what each process was met at (words of `waits`), and every GPU's readings."""
+        self._window.look_back(kinds, gpus)
 
     def feed(self, board: Board) -> None:
         """Take in the board as it stands. Feeding the same moment twice changes nothing."""

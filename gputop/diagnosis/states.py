@@ -69,16 +69,21 @@ def _shared_parts(proc: ProcFacts, job: JobFacts, host: HostFacts) -> tuple[dict
     """The states both roles have, how sure the split is, and the kinds of its sleep."""
     throttled = proc.runnable if job.throttled_periods >= THROTTLED_PERIODS else 0.0
     throttled *= min(1.0, 2 * job.throttled_periods)
-    disk, memory, run = proc.kinds.get(waits.DISK, 0.0), 0.0, proc.run
+    kinds = proc.kinds
+    disk, memory, run = kinds.get(waits.DISK, 0.0), 0.0, proc.run
     pressed = (host.psi_memory or 0.0) >= MEMORY_STALL or bool(job.memory_path)
     if pressed or (proc.newer.majflt != proc.older.majflt and (_swaps(proc) or _thrashes(proc, host))):
         stalled = min(run, proc.system) if pressed else 0.0
         memory, disk, run = disk + stalled, 0.0, run - stalled
-    parts = {
-        "running": run, "runnable": proc.runnable - throttled, "throttled": throttled, "disk": disk, "memory": memory,
-        "stopped": proc.kinds.get(waits.STOPPED, 0.0),
-    }  # fmt: skip
-    kinds = {kind: share for kind, share in proc.kinds.items() if kind not in _NO_SLEEP}
+    parts = {"running": run, "runnable": proc.runnable - throttled}
+    if throttled:
+        parts["throttled"] = throttled
+    if disk or memory:
+        parts |= {"disk": disk, "memory": memory}
+    if waits.STOPPED in kinds:
+        parts["stopped"] = kinds[waits.STOPPED]
+    if waits.STOPPED in kinds or waits.DISK in kinds:
+        kinds = {kind: share for kind, share in kinds.items() if kind not in _NO_SLEEP}
     return parts, 1.0 - 0.5 * kinds.get(waits.UNKNOWN, 0.0), kinds
 
 
@@ -160,7 +165,7 @@ def _worker_state(worker: ProcFacts, job: JobFacts, host: HostFacts) -> ProcStat
     parts, confidence, kinds = _shared_parts(worker, job, host)
     ahead, idle_confidence = _ahead(worker, job)
     sleep = sum(kinds.values())
-    parts |= {"ahead": ahead, "blocked": max(0.0, sleep - ahead)}
+    parts["ahead"], parts["blocked"] = ahead, max(0.0, sleep - ahead)
     kept = 1.0 - parts["running"] - ahead
     starving = job.data >= DATA_WAIT and kept >= NOT_FREE and ahead < 0.5
     return _state_of(worker, parts, min(confidence, idle_confidence), kinds, starving)

@@ -130,9 +130,10 @@ def _claims(job: JobFacts, facts: Facts) -> list[tuple[Judge, float]]:
             break
         held = 0.0
         for pool, part in judge.claim(job, facts).items():
-            taken = left.get(pool, 0.0) * part
-            left[pool] = left.get(pool, 0.0) - taken
-            held += taken
+            here = left.get(pool)
+            if here:
+                left[pool] = here - here * part
+                held += here * part
         if held > 0.0:
             found.append((judge, held))
             rest -= held

@@ -17,6 +17,7 @@ from gputop.diagnosis.facts import ProcFacts
 from gputop.diagnosis.stepclock import Rhythm
 from gputop.frame import Gpu
 from gputop.frame import GpuProc
+from gputop.frame import GpuReading
 from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
 from gputop.frame import SchedThread
@@ -153,7 +154,7 @@ class GpuTrack:
         self.worked_before = False
         self.board: GpuBoard | None = None
 
-    def look(self, gpu: Gpu) -> None:
+    def look(self, gpu: Gpu | GpuReading) -> None:
         """A reading between two pushes: its utilization counts in the mean, its power in the rhythm."""
         if gpu.util_pct is not None:
             self.between.append(gpu.util_pct)

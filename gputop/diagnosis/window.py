@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence
-from itertools import starmap
 
 from gputop import roles as who
 from gputop.board import Board
@@ -22,14 +21,13 @@ from gputop.diagnosis.takers import TakerTrack
 from gputop.diagnosis.tracks import GpuTrack
 from gputop.diagnosis.tracks import ProcTrack
 from gputop.diagnosis.tracks import gpu_pids
-from gputop.diagnosis.waits import kind_of
 from gputop.frame import Frame
-from gputop.frame import Gpu
+from gputop.frame import GpuReading
 from gputop.frame import ProcInfo
 from gputop.roles import Role
 
 GAP_NS = 5_000_000_000
-RHYTHM_NS = 1_500_000_000
+RHYTHM_NS = 4_500_000_000
 ROLES_NS = 1_000_000_000
 FIRST_SET_NS = 1_500_000_000
 """Workers seen within this time of the first of a trainer are its first set."""
@@ -90,13 +88,13 @@ class Window:
             if known is not None:
                 known.look(gpu)
 
-    def look_back(self, waits: Mapping[int, Sequence[tuple[str, int | None, int | None, str | None]]], gpus: Sequence[Gpu]) -> None:
-        """The same of some frames at once: what each process was met at (see `waits.kind_of`), and the GPUs' readings."""
+    def look_back(self, kinds: Mapping[int, Sequence[str]], gpus: Sequence[GpuReading]) -> None:
+        """The same of some frames at once: what each process was met at (words of `waits`), and the GPUs' readings."""
         self._points.looked = True
-        for pid, met in waits.items():
+        for pid, met in kinds.items():
             track = self._procs.get(pid)
             if track is not None:
-                track.between += starmap(kind_of, met)
+                track.between += met
         for gpu in gpus:
             known = self._gpus.get(gpu.index)
             if known is not None:
@@ -188,7 +186,7 @@ class Window:
         return used or (list(gpus.values()) if len(gpus) == 1 else [])
 
     def _rhythm(self, job: JobFacts) -> float | None:
-        """The clearest of its GPUs; worked out anew about once a second, for it changes no faster."""
+        """The clearest of its GPUs; worked out anew now and then, for it looks at many seconds and costs as much as everything else."""
         if self.t_ns - self._rhythm_ns.get(job.trainer.pid, 0) >= RHYTHM_NS and job.calls is None:
             self._rhythm_ns[job.trainer.pid] = self.t_ns
             found = (self._gpus[gpu.index].rhythm.per_s() for gpu in job.gpus)
