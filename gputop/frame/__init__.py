@@ -18,6 +18,7 @@ in ``missing`` or in the source's state.
 from gputop.frame.beat import Frame as Frame
 from gputop.frame.gpu import Gpu as Gpu
 from gputop.frame.gpu import GpuProc as GpuProc
+from gputop.frame.gpu import GpuReading as GpuReading
 from gputop.frame.gpu import MigInstance as MigInstance
 from gputop.frame.machine import CgroupSample as CgroupSample
 from gputop.frame.machine import CpuSample as CpuSample

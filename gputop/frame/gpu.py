@@ -114,3 +114,13 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     nvml_calls: int | None = None
     missing: dict[str, str] = {}
     """Field name -> why it has no value."""
+
+
+class GpuReading(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Of a `Gpu`, what changes from tick to tick and the diagnosis looks at."""
+
+    index: int
+    t_ns: int
+    util_pct: float | None
+    power_w: float | None
+    power_instant: bool | None

@@ -96,8 +96,8 @@ class Recording:
     def __init__(self, path: str) -> None:
         self.path = path
         self._fd = _open(path)
-        self._lost: dict[int, int] = {}
-        """Offset -> damaged bytes there."""
+        self.lost: dict[int, int] = {}
+        """Offset -> damaged bytes there, as far as it has been read."""
         self._unpacker = Unpacker()
         try:
             self._size = os.fstat(self._fd).st_size
@@ -152,7 +152,7 @@ class Recording:
     def problem(self) -> str:
         """What of the recording is lost, as far as it has been read; empty where nothing is."""
         parts = []
-        lost = sum(self._lost.values()) + self._contents.lost_bytes
+        lost = sum(self.lost.values()) + self._contents.lost_bytes
         if lost:
             parts.append(f"{lost} bytes are damaged and left out")
         cut = self._size - self._contents.end
@@ -208,7 +208,7 @@ class Recording:
         found = scan(self._fd, start, end)
         lost = found.lost_bytes + end - found.end
         if lost and end <= self._contents.end:
-            self._lost[start] = lost
+            self.lost[start] = lost
         return [FileBlock(self, place) for place in found.places if place.head.kind == KIND_FRAMES]
 
     def frames_at(self, place: Place) -> Sequence[Frame]:
@@ -216,7 +216,7 @@ class Recording:
         try:
             return self._unpacker.frames(self._payload(place), place.head.codec)
         except FormatError:
-            self._lost[place.offset] = place.end - place.offset
+            self.lost[place.offset] = place.end - place.offset
             return ()
 
     def table_at(self, place: Place) -> Table | None:
@@ -226,7 +226,7 @@ class Recording:
         try:
             return self._unpacker.table(self._payload(place))
         except (FormatError, ValueError):
-            self._lost[place.offset] = place.end - place.offset
+            self.lost[place.offset] = place.end - place.offset
             return None
 
     def _payload(self, place: Place) -> bytes:
@@ -249,7 +249,7 @@ class Recording:
                 if self._unpacker.learn(payload_at(self._fd, place), place.head.codec) == wanted:
                     return
             except FormatError:
-                self._lost[offset] = place.end - offset
+                self.lost[offset] = place.end - offset
 
     def _read_header(self) -> Header:
         for place in scan(self._fd, 0, min(self._size, OPENING_BYTES)).places:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from gputop.board import Board
 from gputop.diagnosis import Engine
+from gputop.diagnosis.waits import kind_of
 from gputop.frame import CgroupSample
 from gputop.frame import Frame
 from gputop.frame import Gpu
@@ -29,6 +31,7 @@ from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
+from gputop.stream.hindsight import hindsight
 from tests.recording.made import HEADER
 from tests.recording.made import MS
 from tests.recording.made import START_NS
@@ -57,7 +60,7 @@ def compare(path: Path) -> Engine:
         for second in recording.seconds():
             for frame in second.frames:
                 other.fold(frame)
-            judge.look_back(second.waits, second.gpus)
+            judge.look_back({pid: [kind_of(*wait) for wait in waits] for pid, waits in second.waits.items()}, second.gpus)
             while board.t_ns < other.t_ns:
                 frame = next(frames)
                 board.fold(frame)
@@ -171,3 +174,45 @@ def test_a_key_frame_within_a_block_is_refused() -> None:
     frames[4].key = True
     with pytest.raises(ColumnError):
         thinned(frames)
+
+
+def test_hindsight_feeds_what_the_seconds_hold(tmp_path: Path) -> None:
+    path = tmp_path / "s.gputop"
+    writer = Writer(str(path), HEADER)
+    for frame in Session(1, 6, threads=2).frames(300):
+        writer.add(frame)
+    writer.close()
+    data = bytearray(path.read_bytes())
+    data[len(data) * 2 // 3] ^= 1
+    path.write_bytes(data)
+    with Recording(str(path)) as recording, Recording(str(path)) as other:
+        engine, board, fed = Engine(), Board(header=recording.header), []
+        for second in recording.seconds():
+            for frame in second.frames:
+                board.fold(frame)
+            engine.look_back({pid: [kind_of(*wait) for wait in waits] for pid, waits in second.waits.items()}, second.gpus)
+            if second.frames:
+                engine.feed(board)
+                fed.append(board.t_ns)
+        judge, again = Engine(), Board(header=other.header)
+        assert [board.t_ns for board in hindsight(judge, again, other)] == fed
+        assert judge.explain() == engine.explain()
+        assert standing(again) == standing(board)
+        assert "damaged" in other.problem
+        assert other.problem == recording.problem
+
+
+def test_who_stops_listening_to_hindsight_leaves_nothing_behind(tmp_path: Path) -> None:
+    path = tmp_path / "s.gputop"
+    writer = Writer(str(path), HEADER)
+    for frame in Session(2, 20).frames(600):
+        writer.add(frame)
+    writer.close()
+    children = Path(f"/proc/self/task/{threading.get_native_id()}/children")
+    before = children.read_text()
+    with Recording(str(path)) as recording:
+        told = hindsight(Engine(), Board(header=recording.header), recording)
+        next(told)
+        assert children.read_text() != before
+        told.close()
+    assert children.read_text() == before

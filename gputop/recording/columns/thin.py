@@ -16,7 +16,7 @@ from itertools import repeat
 from typing import Any
 
 from gputop.frame import Frame
-from gputop.frame import Gpu
+from gputop.frame import GpuReading
 from gputop.frame import ThreadSample
 from gputop.recording.columns.decode import Table
 from gputop.recording.columns.decode import main_thread_of
@@ -37,16 +37,19 @@ class Second:
     """Few, or one: folded, they make the board that all would have made (but for the fields in `WITHOUT`)."""
     waits: dict[int, list[Wait]] = field(default_factory=dict)
     """What each process was met at in each of its samples, by pid."""
-    gpus: list[Gpu] = field(default_factory=list)
-    """Every reading's time, utilization and power, and nothing else."""
+    gpus: list[GpuReading] = field(default_factory=list)
+    """Every reading that has utilization or power."""
 
 
 def whole(frames: list[Frame]) -> Second:
     """The same of frames that are there one by one."""
-    second = Second(frames, gpus=[gpu for frame in frames for gpu in frame.gpus])
+    second = Second(frames)
     for frame in frames:
         for proc in frame.procs:
             second.waits.setdefault(proc.pid, []).append((proc.state, proc.syscall, proc.syscall_arg, proc.wchan))
+        for gpu in frame.gpus:
+            if gpu.util_pct is not None or gpu.power_w is not None:
+                second.gpus.append(GpuReading(gpu.index, gpu.t_ns, gpu.util_pct, gpu.power_w, gpu.power_instant))
     return second
 
 
@@ -88,11 +91,8 @@ def _add_gpus(second: Second, table: Table) -> None:
         return
     gpus = below[1]
     second.frames[0].gpus = _merged(gpus)
-    readings = zip(*map(gpus.column_by_subject, ("index", "t_ns", "util_pct", "power_w", "power_instant")), strict=True)
-    second.gpus = [
-        Gpu(index, t_ns, util_pct=util, power_w=power, power_instant=instant)
-        for index, t_ns, util, power, instant in readings if util is not None or power is not None
-    ]  # fmt: skip
+    readings = zip(*map(gpus.column_by_subject, GpuReading.__struct_fields__), strict=True)
+    second.gpus = [GpuReading(*reading) for reading in readings if reading[2] is not None or reading[3] is not None]
 
 
 def _add_hosts(second: Second, table: Table) -> None:
