@@ -6,9 +6,9 @@ import os
 import time
 
 from gputop.doctor import Check
-from gputop.sources.ebpf.access import in_initial_pid_namespace
-from gputop.sources.ebpf.access import read_text
-from gputop.stacks.permission import may_ptrace
+from gputop.sources.rights import in_initial_pid_namespace
+from gputop.sources.rights import may_ptrace
+from gputop.sources.rights import read_text
 from gputop.stacks.permission import yama_scope
 
 

@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 
+from gputop.sources import rights
 from gputop.sources.ebpf import access
 
 _SETTINGS = (
@@ -28,12 +29,12 @@ def facts(root: str = "/") -> str:
 def _kernel(root: str) -> Iterator[tuple[str, object]]:
     yield "kernel", platform.release()
     yield "architecture", platform.machine()
-    yield "capabilities (effective)", f"{access.capabilities(root):#x}"
+    yield "capabilities (effective)", f"{rights.capabilities(root):#x}"
     yield "uid is 0", os.geteuid() == 0
-    yield "in a container", access.in_container(root)
-    yield "initial pid namespace", access.in_initial_pid_namespace()
+    yield "in a container", rights.in_container(root)
+    yield "initial pid namespace", rights.in_initial_pid_namespace()
     yield "lockdown", access.lockdown(root)
-    yield "security modules", access.read_text(root, "sys/kernel/security/lsm").strip() or "cannot be read"
+    yield "security modules", rights.read_text(root, "sys/kernel/security/lsm").strip() or "cannot be read"
     yield "/sys/kernel/btf/vmlinux", _size(root, "sys/kernel/btf/vmlinux")
     for folder in ("sys/kernel/tracing", "sys/kernel/debug/tracing"):
         yield f"/{folder}", _listed(root, f"{folder}/events/sched")
@@ -42,20 +43,20 @@ def _kernel(root: str) -> Iterator[tuple[str, object]]:
 
 def _settings(root: str) -> Iterator[tuple[str, object]]:
     for name in _SETTINGS:
-        yield name.replace("/", "."), access.read_text(root, f"proc/sys/{name}").strip() or "absent"
-    for line in access.read_text(root, "proc/self/limits").splitlines():
+        yield name.replace("/", "."), rights.read_text(root, f"proc/sys/{name}").strip() or "absent"
+    for line in rights.read_text(root, "proc/self/limits").splitlines():
         if line.startswith(("Max locked memory", "Max open files")):
             yield line[:26].strip(), " ".join(line[26:].split())
 
 
 def _hardware(root: str) -> Iterator[tuple[str, object]]:
-    models = [line for line in access.read_text(root, "proc/cpuinfo").splitlines() if line.startswith("model name")]
+    models = [line for line in rights.read_text(root, "proc/cpuinfo").splitlines() if line.startswith("model name")]
     yield "processor", models[0].partition(":")[2].strip() if models else "cannot be read"
     yield "CPUs", f"{os.cpu_count()}, ours {len(os.sched_getaffinity(0))}"
-    yield "memory", access.read_text(root, "proc/meminfo").partition("\n")[0].partition(":")[2].strip()
+    yield "memory", rights.read_text(root, "proc/meminfo").partition("\n")[0].partition(":")[2].strip()
     yield "NVIDIA devices", sum(name.removeprefix("nvidia").isdigit() for name in _names(root, "dev")) or "none"
-    yield "NVIDIA driver", access.read_text(root, "proc/driver/nvidia/version").partition("\n")[0] or "none"
-    yield "load", access.read_text(root, "proc/loadavg").strip()
+    yield "NVIDIA driver", rights.read_text(root, "proc/driver/nvidia/version").partition("\n")[0] or "none"
+    yield "load", rights.read_text(root, "proc/loadavg").strip()
 
 
 def _terminal() -> Iterator[tuple[str, object]]:

@@ -12,6 +12,7 @@ from gputop.frame import SourceState
 from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources import Unavailable
+from gputop.sources import rights
 from gputop.sources.ebpf import EbpfSource
 from gputop.sources.ebpf import access
 from gputop.sources.ebpf import loader
@@ -30,7 +31,7 @@ def checks(root: str) -> list[Check]:
 
 
 def _capabilities(root: str) -> Check:
-    if access.may_load(access.capabilities(root)):
+    if access.may_load(rights.capabilities(root)):
         return Check("capabilities", "capabilities", "ok", "CAP_BPF and CAP_PERFMON, or CAP_SYS_ADMIN")
     return Check("capabilities", "capabilities", "missing", "no CAP_BPF and CAP_PERFMON: /proc only", access.privilege(root))
 
@@ -74,8 +75,8 @@ def _tracefs(root: str, have_btf: bool) -> Check:
 
 def _paranoid(root: str) -> Check:
     """Uprobes by perf events, before Linux 6.6, are refused to others than CAP_SYS_ADMIN."""
-    level = access.read_text(root, "proc/sys/kernel/perf_event_paranoid").strip() or "unknown"
-    if access.capabilities(root) >> access.CAP_SYS_ADMIN & 1 or access.may_load(access.capabilities(root)):
+    level = rights.read_text(root, "proc/sys/kernel/perf_event_paranoid").strip() or "unknown"
+    if rights.capabilities(root) >> rights.CAP_SYS_ADMIN & 1 or access.may_load(rights.capabilities(root)):
         return Check("perf-event-paranoid", "perf_event_paranoid", "ok", f"{level}, and we are privileged")
     return Check("perf-event-paranoid", "perf_event_paranoid", "limited", f"{level}: probes need privilege", access.privilege(root))
 

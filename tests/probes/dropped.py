@@ -7,8 +7,8 @@ import os
 import subprocess
 import sys
 
-from gputop.sources.ebpf.access import capabilities
 from gputop.sources.ebpf.privilege import drop_to_invoking_user
+from gputop.sources.rights import capabilities
 from tests.probes.conftest import HERE
 from tests.probes.conftest import Beaten
 

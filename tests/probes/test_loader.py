@@ -16,6 +16,7 @@ import pytest
 
 from gputop.sources import Settings
 from gputop.sources import Unavailable
+from gputop.sources import rights
 from gputop.sources.ebpf import access
 from gputop.sources.ebpf import loader
 from gputop.sources.ebpf.handover import Helper
@@ -186,7 +187,7 @@ def test_what_is_certain_to_fail_is_said_before_anything_starts(tmp_path: Path, 
     for path, text in (("proc/self/status", f"CapEff:\t{capabilities}\n"), ("sys/kernel/security/lockdown", lockdown)):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
-    if not access.in_initial_pid_namespace():
+    if not rights.in_initial_pid_namespace():
         pytest.skip("in a pid namespace, which is said first")
     with pytest.raises(Unavailable, match=reason) as caught:
         access.check(str(tmp_path), sudo=False)
@@ -226,7 +227,7 @@ def test_the_invoking_user_goes_on_reading_and_attaching(keep: str) -> None:
         shutil.rmtree(library.parent)
     said = json.loads(done.stdout)
     assert (said["dropped"], said["uid"]) == (True, 65534)
-    assert said["capabilities"] == (3 << access.CAP_PERFMON if keep == "keep" else 0)
+    assert said["capabilities"] == (3 << rights.CAP_PERFMON if keep == "keep" else 0)
     assert said["threads"] > 0
     if said["state"] == "ok":
         assert said["calls"] == 5

@@ -6,9 +6,9 @@ import ctypes
 import os
 import pwd
 
-from gputop.sources.ebpf.access import CAP_BPF
-from gputop.sources.ebpf.access import CAP_PERFMON
-from gputop.sources.ebpf.access import capabilities
+from gputop.sources.rights import CAP_BPF
+from gputop.sources.rights import CAP_PERFMON
+from gputop.sources.rights import capabilities
 
 _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS = 4, 8
 _CAPABILITY_VERSION_3 = 0x20080522

@@ -20,6 +20,8 @@ from gputop.sources.ebpf.handover import Helper
 from gputop.sources.ebpf.handover import HelperFailed
 from gputop.sources.ebpf.loaded import Answer
 from gputop.sources.ebpf.loaded import LoadedProbes
+from gputop.sources.rights import capabilities
+from gputop.sources.rights import read_text
 
 PROBES = os.path.join(os.path.dirname(os.path.abspath(gputop.__file__)), "probes")
 SIZES = {"PAIRS": 16384, "HOT_THREADS": 4096, "DEAD_THREADS": 8192, "HOT_PROCESSES": 4096, "CALLS": 512, "INFLIGHT": 4096}
@@ -55,7 +57,7 @@ class EbpfSource:
         access.check(self._settings.root, self._settings.sudo)
         btf = os.path.join(self._settings.root, "sys/kernel/btf/vmlinux")
         request = json.dumps({"probes": PROBES, "btf": btf, "sizes": self._sizes})
-        needs_sudo = self._settings.sudo and not access.may_load(access.capabilities())
+        needs_sudo = self._settings.sudo and not access.may_load(capabilities())
         self._started_ns = time.monotonic_ns()
         try:
             self._helper = Helper(os.path.abspath(loader.__file__), request, sudo=needs_sudo)
@@ -128,6 +130,6 @@ class EbpfSource:
 
 def room_for_threads(root: str) -> int:
     """A power of two, at least twice as many as there are threads now (/proc/loadavg)."""
-    running = access.read_text(root, "proc/loadavg").partition("/")[2].split()
+    running = read_text(root, "proc/loadavg").partition("/")[2].split()
     wanted = 2 * int(running[0]) if running else 0
     return min(max(LEAST_THREADS, 1 << wanted.bit_length()), MOST_THREADS)

@@ -23,6 +23,8 @@ from gputop.sources.procfs.libraries import Libraries
 from gputop.sources.procfs.process import Process
 from gputop.sources.procfs.tick import Tick
 from gputop.sources.procfs.users import Users
+from gputop.sources.rights import in_initial_pid_namespace
+from gputop.sources.rights import may_ptrace
 
 GIVEN_MOST = 64
 """So many new pids are looked at one by one; when more were given out /proc is listed, which takes 0.5 ms per 1,000 processes."""
@@ -82,11 +84,20 @@ class ProcfsSource:
         return self._state()
 
     def _state(self) -> SourceState:
+        if not in_initial_pid_namespace():
+            reason = "the machine's other processes are hidden: this pid namespace is a container's own"
+            return SourceState(self.name, "partial", reason, "start the container with --pid=host")
         if os.geteuid() == 0:
-            return SourceState(self.name, "ok")
+            return self._state_of_root()
         hidden = not os.path.exists(self._proc + "1")
         reason = "of other users' processes nothing (hidepid)" if hidden else "of other users' processes no I/O, libraries, waits"
         return SourceState(self.name, "partial", reason, "run gputop as root to see them")
+
+    def _state_of_root(self) -> SourceState:
+        if may_ptrace():
+            return SourceState(self.name, "ok")
+        reason = "of processes outside this container no I/O, libraries, waits: no CAP_SYS_PTRACE"
+        return SourceState(self.name, "partial", reason, "start the container with --cap-add SYS_PTRACE")
 
     def close(self) -> None:
         for process in self._processes.values():
