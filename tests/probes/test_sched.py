@@ -117,9 +117,11 @@ def test_histogram_counts_each_wait_and_the_longest_is_exact(beaten: Make, run: 
     one = beaten()
     one.hot = frozenset({loads[0].pid})
     one.until_loaded()
-    thread = one.until(lambda: one.board.threads.get(loads[0].pid), "seen")
+    one.until(lambda: (t := one.board.threads.get(loads[0].pid)) and t.hist, "seen, and followed closely")
+    one.beat_for(0.2)
+    first = one.board.threads[loads[0].pid]
     one.beat_for(2)
-    thread, first = one.board.threads[loads[0].pid], thread
+    thread = one.board.threads[loads[0].pid]
     waits = sum(thread.hist.values()) - sum(first.hist.values())
     assert waits == pytest.approx(thread.vol + thread.invol - first.vol - first.invol, abs=2)
     longest = max(t.max_run_delay_ns for f in one.frames if f.probes for t in f.probes.threads if t.tid == thread.tid)
