@@ -12,7 +12,6 @@ from gputop.frame import Header
 from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
 
-
 _SELECTABLE = 1024
 """FD_SETSIZE."""
 
