@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import exp
+from math import log
 
 from gputop.board import Board
 from gputop.diagnosis.facts import CallFacts
@@ -42,24 +44,29 @@ class _Point:
 
 
 class _Waits:
-    """How many calls share the time spent in all: those that find the GPU done at once hardly count (the inverse participation ratio)."""
+    """How many calls share the time spent in all: those that find the GPU done at once hardly count.
+
+    The perplexity of the time over the calls: N for N equally long ones, one where a single call takes all of it. A few long
+    ones among thousands, as on a busy host, weigh less in it than in a ratio of squares.
+    """
 
     def __init__(self) -> None:
         self.calls = 0
-        self.total_ns = self.squares = 0.0
+        self.buckets: list[tuple[int, int]] = []
+        """(ns, calls) of each bucket of each call's histogram."""
 
     def add(self, old: CudaCall, new: CudaCall) -> None:
-        """The calls between two readings, each as long as the mean of its histogram's bucket."""
+        """The calls between two readings."""
         self.calls += max(0, new.count - old.count)
         for bucket, total_ns in new.sums.items():
             ns, count = total_ns - old.sums.get(bucket, 0), new.hist.get(bucket, 0) - old.hist.get(bucket, 0)
             if ns > 0 and count > 0:
-                self.total_ns += ns
-                self.squares += ns * ns / count
+                self.buckets.append((ns, count))
 
     def count(self) -> float:
         """All calls where there is no histogram."""
-        return self.total_ns * self.total_ns / self.squares if self.squares else float(self.calls)
+        total = sum(ns for ns, _ in self.buckets)
+        return exp(sum(ns / total * log(count * total / ns) for ns, count in self.buckets)) if total else float(self.calls)
 
 
 class Points:

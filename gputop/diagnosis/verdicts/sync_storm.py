@@ -24,7 +24,10 @@ _BETWEEN = ("main.sync", "main.computing", "main.timer", "main.driver", "main.po
 def _claim(job: JobFacts, _facts: Facts) -> Claims:
     if traffic(job) >= BYTES_PER_S:
         return {}
-    return dict.fromkeys(_BETWEEN, 1.0) if _takes_turns(job) else {}
+    if not _takes_turns(job):
+        return {}
+    # Each turn ends with a wake-up, and on a busy host that one waits for a CPU: it is the turns that make it hurt.
+    return dict.fromkeys(_BETWEEN, 1.0) | {"main.runnable": 1.0 if _rate(job) >= SYNCS_PER_S else 0.0}
 
 
 def _takes_turns(job: JobFacts) -> bool:
@@ -59,4 +62,4 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
     return Finding(detail, evidence, fixes, (), (job.trainer.pid,))
 
 
-JUDGE = Judge("sync-storm", "wait-heavy", 74, _claim, _tell, needs="CUDA uprobes, or the main thread's voluntary switches")
+JUDGE = Judge("sync-storm", "wait-heavy", 48, _claim, _tell, needs="CUDA uprobes, or the main thread's voluntary switches")

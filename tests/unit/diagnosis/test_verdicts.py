@@ -247,6 +247,13 @@ def probed_sync_storm() -> Scene:
     return scene
 
 
+def sync_storm_on_a_busy_host() -> Scene:
+    """Half of the time lies in the run queue, a little after each of thousands of wake-ups."""
+    scene = sync_storm()
+    scene.gpus[0]["util_pct"], scene.procs[100].run, scene.procs[100].wait, scene.cpu_busy = 30.0, 0.2, 0.5, [1.0] * 4
+    return scene.add(Proc(900, comm="hog", cmdline=["/bin/hog"], run=2.5, looks=[ON_CPU]))
+
+
 def probed_items() -> Scene:
     """`.item()`: a copy of four bytes, and the wait is inside it."""
     scene = alone(60.0, 0.4, [ON_CPU])
@@ -338,6 +345,7 @@ EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
     probed_transfer: ("transfer-bound", "h2d-transfer"),
     sync_storm: ("wait-heavy", "sync-storm"),
     probed_sync_storm: ("wait-heavy", "sync-storm"),
+    sync_storm_on_a_busy_host: ("wait-heavy", "sync-storm"),
     probed_items: ("wait-heavy", "sync-storm"),
     probed_sync_per_layer: ("wait-heavy", "sync-storm"),
     probed_metrics: ("input-bound", "main-thread-preprocessing"),
