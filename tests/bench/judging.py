@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -182,8 +180,10 @@ def _collecting(running: runner.Running, flags: list[str], path: Path) -> Iterat
             while path.stat().st_size < 4096 and time.monotonic() < deadline and collector.poll() is None:
                 time.sleep(0.02)
             yield
+            if collector.poll() is not None:
+                raise runner.NotReady(f"{running.name}: the collector ended by itself")
         finally:
-            os.kill(collector.pid, signal.SIGTERM)
+            collector.terminate()
             try:
                 collector.wait(5)
             except subprocess.TimeoutExpired:
