@@ -117,26 +117,28 @@ class Rows:
     def total(self, *names: str) -> Sequence[Any]:
         """The sum of increments, None where one is."""
         columns = [self.increment(name) for name in names]
+        if not any(None in column for column in columns):
+            return list(map(sum, zip(*columns, strict=True)))
         return [None if None in values else sum(values) for values in zip(*columns, strict=True)]
 
     def _grown(self, name: str) -> list[Any]:
-        values, order = self.gauge(name), self.table.order
-        last = self.known.last.setdefault((self.table.path, name), {})
-        if None in values:
-            return self._grown_with_gaps(values, last)
-        grown: list[Any] = list(map(sub, values, chain((0,), values)))
-        unseen = self._unseen
-        for start, subject in zip(order.starts, order.subjects, strict=True):
-            before = last.get(subject, unseen)
-            grown[start] = None if before is None else values[start] - before
-        last.update(zip(order.subjects, (values[end - 1] for end in self._ends), strict=True))
+        order, last = self.table.order, self.known.last.setdefault((self.table.path, name), {})
+        steps = self.table.steps(name)
+        if steps is None:
+            values = self.gauge(name)
+            if None in values:
+                return self._grown_with_gaps(values, last)
+            lasts, grown = [values[end - 1] for end in order.ends], list(map(sub, values, chain((0,), values)))
+            firsts: Iterable[Any] = map(values.__getitem__, order.starts)
+        else:
+            lasts, grown = steps
+            firsts = [told - sum(grown[start + 1 : end]) for told, (start, end) in zip(lasts, order.spans, strict=True)]
+        for start, first, before in zip(order.starts, firsts, map(last.get, order.subjects, repeat(self._unseen)), strict=False):
+            grown[start] = None if before is None else first - before
+        last.update(zip(order.subjects, lasts, strict=True))
         if min(filter(None, grown), default=0) < 0:
             return [None if value is None or value < 0 else value for value in grown]
         return grown
-
-    @property
-    def _ends(self) -> list[int]:
-        return [*self.table.order.starts[1:], self.count]
 
     @property
     def _unseen(self) -> int | None:
@@ -146,7 +148,7 @@ class Rows:
 
     def _grown_with_gaps(self, values: Sequence[Any], last: dict[tuple[Any, ...], Any]) -> list[Any]:
         order, grown = self.table.order, []
-        for subject, start, end in zip(order.subjects, order.starts, self._ends, strict=True):
+        for subject, start, end in zip(order.subjects, order.starts, order.ends, strict=True):
             previous = last.get(subject, self._unseen)
             for value in values[start:end]:
                 grown.append(None if value is None or previous is None or value < previous else value - previous)

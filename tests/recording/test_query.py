@@ -22,6 +22,7 @@ from gputop.frame import Frame
 from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
 from gputop.frame import Stack
+from gputop.recording.columns.decode import Table
 from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
 from gputop.recording.writer import Writer
@@ -262,3 +263,14 @@ def test_parquet_holds_what_a_query_gives(session: tuple[str, list[Frame]], tmp_
         table = parquet.read_table(tmp_path / "out" / f"{name}.parquet")
         assert table.num_rows == row["n"]
         assert table.column_names == [column.name for column in TABLES[name].columns]
+
+
+def test_steps_that_are_kept_say_what_the_counters_themselves_say(
+    session: tuple[str, list[Frame]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def answers() -> list[list[dict[str, Any]]]:
+        return [ask(session[0], f"SELECT * FROM {name}", capsys=capsys) for name in TABLES]
+
+    quick = answers()
+    monkeypatch.setattr(Table, "steps", lambda *_: None)
+    assert answers() == quick

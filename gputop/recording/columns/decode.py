@@ -180,6 +180,17 @@ class Table:
         told = (range(end - 1, start - 1, -1) for start, end in self.order.spans)
         return [next(((row, column[row]) for row in rows if column[row] is not None), (-1, None)) for rows in told]
 
+    def steps(self, name: str) -> tuple[list[int], list[int]] | None:
+        """Of a counter that is there in every row: each subject's last value, and how each row (in order of subjects) differs from
+        the one before, 0 at a subject's first. None where it is not kept so."""
+        packed = self._columns.get(name)
+        if packed is None or packed[0] != LAST_INTS or packed[1] is not None or name == "timeslices":
+            return None
+        try:
+            return self._anchors(name, packed[2], packed[3]), _times(packed[2], self._steps(packed[4]))
+        except _BROKEN as error:
+            raise ColumnError(f"column {name} is broken: {error}") from None
+
     def tells(self, name: str) -> bool:
         """Whether a field that may be absent is there in any row."""
         packed = self._columns.get(name)
