@@ -28,8 +28,9 @@ def _capacity(job: JobFacts, facts: Facts) -> Capacity:
     all_busy = sum(busy.values())
     busy_inside = all_busy if len(allowed) == len(busy) else sum(busy.get(cpu, 1.0) for cpu in allowed)
     inside = len(allowed) - busy_inside if busy else 0.0
+    given = cpusets.parse(job.cpuset) & host or host
     return Capacity(
-        allowed, host, inside, len(busy) - all_busy - inside if busy else 0.0, _taken(job, facts, allowed, busy_inside), job.used,
+        allowed, host, inside, len(busy) - all_busy - inside if busy else 0.0, given, _taken(job, facts, allowed, busy_inside), job.used,
         max(0.0, _needed(job) - len(allowed)), _preempted_by_others(job, facts),
     )  # fmt: skip
 

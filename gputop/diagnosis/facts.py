@@ -209,6 +209,8 @@ class Capacity:
     idle_inside: float
     """Idle CPUs among the allowed, summed shares."""
     idle_outside: float
+    given: frozenset[int]
+    """Those that its cgroup gives it; all of the host's where that is not known."""
     taken: float
     """CPUs taken by processes outside the job, also by those that lived too shortly to be seen."""
     used: float
@@ -248,6 +250,8 @@ class JobFacts:
     quota_cpus: float | None = None
     quota_path: str = ""
     cgroup_version: int = 2
+    cpuset: str = ""
+    """CPUs that its trainer's cgroup gives it; empty where that is not known."""
     memory_path: str = ""
     """The cgroup that is at its memory limit and reads dropped pages again; empty where none is."""
     memory_limit_bytes: int | None = None

@@ -148,6 +148,8 @@ class Points:
                 continue
             ns, older = self._earlier(newer)
             job.cgroup_version = newer.version
+            if path == job.trainer.info.cgroup:
+                job.cpuset = newer.cpuset or ""
             rates = cgroup_rates(older, newer, ns)
             share = (rates.throttled_periods_pct or 0.0) / 100 if rates is not None else 0.0
             if share >= job.throttled_periods and newer.quota_cpus is not None:

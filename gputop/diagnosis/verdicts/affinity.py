@@ -1,7 +1,8 @@
 """affinity: the job is held to some CPUs, these are full, and others idle.
 
-Threshold: its CPUs are fewer than the host's, and `capacity.IDLE` of a CPU or more idles outside them while workers are runnable,
-unless the CPUs it is held to would do for it, if strangers left them (cpu-contention).
+Threshold: its CPUs are fewer than the host's, and `capacity.IDLE` of a CPU or more idles outside them while workers are runnable. They
+need not idle where the job was pinned by hand, to fewer CPUs than its cgroup has, and lacks `LACKING` of one. All that unless the
+CPUs it is held to would do for it, if strangers left them (cpu-contention).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from gputop.diagnosis import cpusets
 from gputop.diagnosis.capacity import IDLE
 from gputop.diagnosis.capacity import capacity
+from gputop.diagnosis.facts import Capacity
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.model import Evidence
@@ -17,15 +19,24 @@ from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 
-STRANGERS = 0.6
-"""Of what the job lacks, taken by others inside its CPUs."""
+STRANGERS, LACKING = 0.6, 0.3
+"""Of what the job lacks, taken by others inside its CPUs; and what it lacks there even without them, in CPUs."""
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
     cpus = capacity(job, facts)
-    if not cpus.pinned or cpus.idle_outside < IDLE or cpus.idle_outside <= cpus.idle_inside or cpus.strangers_part >= STRANGERS:
+    if not cpus.pinned or cpus.strangers_part >= STRANGERS or not (_others_idle(cpus) or _by_hand(job, cpus)):
         return {}
     return {"data.runnable": 1.0, "main.runnable": 1.0, "data.running": 0.5 if len(job.workers) > len(cpus.allowed) else 0.0}
+
+
+def _others_idle(cpus: Capacity) -> bool:
+    return cpus.idle_outside >= IDLE and cpus.idle_outside > cpus.idle_inside
+
+
+def _by_hand(job: JobFacts, cpus: Capacity) -> bool:
+    """By taskset, numactl or the script itself: nobody promised the other CPUs to somebody else."""
+    return bool(job.cpuset) and cpus.allowed < cpus.given and cpus.lacking >= LACKING
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
@@ -33,7 +44,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     procs = job.workers or [job.trainer]
     share = 100 * sum(proc.runnable for proc in procs) / len(procs)
     mine, all_cpus = cpusets.spell(cpus.allowed), cpusets.spell(cpus.host)
-    elsewhere = f"{cpus.idle_outside:.1f} of the other CPUs idle"
+    elsewhere = f"{cpus.idle_outside:.1f} of the other CPUs idle" if _others_idle(cpus) else f"its cgroup has {cpusets.spell(cpus.given)}"
     detail = f"{len(procs)} processes are held to CPU {mine} and want it {share:.0f}% of the time in vain; {elsewhere}"
     evidence = (
         Evidence("allowed_cpus", float(len(cpus.allowed)), "CPUs", f"Cpus_allowed_list {mine} of {all_cpus}"),

@@ -60,6 +60,7 @@ class Proc:
     info: dict = field(default_factory=dict)
     start_ticks: int = 50_000
     uninterruptible: float | None = None
+    processor: int | None = None
 
 
 @dataclass
@@ -142,7 +143,7 @@ class Scene:
             self._add((pid, "stime"), proc.system * ns), 1 << 30, len(everyone), threads[0].oncpu_ns, threads[0].run_delay_ns,
             threads[0].timeslices, threads[0].vol, 0, minflt=0, majflt=self._add((pid, "majflt"), proc.majflt * dt),
             read_bytes=self._add((pid, "read"), proc.read_bytes * dt), write_bytes=self._add((pid, "write"), proc.write_bytes * dt),
-            syscall=look.get("syscall"), syscall_arg=look.get("syscall_arg"), wchan=look.get("wchan"), threads=threads,
+            processor=proc.processor, syscall=look.get("syscall"), syscall_arg=look.get("syscall_arg"), wchan=look.get("wchan"), threads=threads,
         )  # fmt: skip
 
     def _host(self, dt: float) -> Host:
@@ -156,7 +157,7 @@ class Scene:
             CgroupSample(path, 2, values.get("quota_cpus"), self._add((path, "periods"), 10 * dt),
                          self._add((path, "throttled"), 10 * dt * values.get("throttled", 0.0)),
                          self._add((path, "ns"), values.get("throttled", 0.0) * dt * 1e9), mem_bytes=values.get("mem_bytes"),
-                         mem_limit_bytes=values.get("mem_limit_bytes"))
+                         mem_limit_bytes=values.get("mem_limit_bytes"), cpuset=values.get("cpuset"))
             for path, values in self.cgroups.items()
         ]  # fmt: skip
         others = {name: self._add(("host", name), rate * dt) for name, rate in self.host.items()}

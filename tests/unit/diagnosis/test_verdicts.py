@@ -123,6 +123,22 @@ def affinity() -> Scene:
     return scene
 
 
+def pinned_by_hand() -> Scene:
+    """The other CPUs are not idle, but the job's cgroup has them, and its fair share of them is lost."""
+    scene = affinity()
+    scene.cpu_busy, scene.cgroups = [0.97, 0.97, 0.97, 1.0], {"/job": {"cpuset": "0-3"}}
+    return scene.add(*(Proc(900 + i, comm="sim", cmdline=["/bin/sim"], run=0.97, looks=[ON_CPU]) for i in range(3)))
+
+
+def crowded_in_its_cpuset() -> Scene:
+    """The same, held there by its cgroup: the others are for others."""
+    scene = pinned_by_hand()
+    scene.cgroups = {"/job": {"cpuset": "3"}}
+    for cpu in range(3):
+        scene.procs[900 + cpu].processor = cpu
+    return scene
+
+
 def throttled() -> Scene:
     scene = starved(run=0.2, wait=0.8, looks=[ON_CPU])
     scene.cpu_busy, scene.cgroups = [0.1] * 4, {"/job": {"quota_cpus": 0.5, "throttled": 0.95}}
@@ -322,6 +338,8 @@ EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
     crowded_beside_a_neighbour: ("input-bound", "worker-oversubscription"),
     crowded_by_threads: ("input-bound", "worker-oversubscription"),
     affinity: ("input-bound", "affinity"),
+    pinned_by_hand: ("input-bound", "affinity"),
+    crowded_in_its_cpuset: ("input-bound", "worker-oversubscription"),
     throttled: ("input-bound", "cgroup-throttle"),
     too_few: ("input-bound", "too-few-workers"),
     too_few_beside_neighbours: ("input-bound", "too-few-workers"),
