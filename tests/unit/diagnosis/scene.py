@@ -143,7 +143,8 @@ class Scene:
             self._add((pid, "stime"), proc.system * ns), 1 << 30, len(everyone), threads[0].oncpu_ns, threads[0].run_delay_ns,
             threads[0].timeslices, threads[0].vol, 0, minflt=0, majflt=self._add((pid, "majflt"), proc.majflt * dt),
             read_bytes=self._add((pid, "read"), proc.read_bytes * dt), write_bytes=self._add((pid, "write"), proc.write_bytes * dt),
-            processor=proc.processor, syscall=look.get("syscall"), syscall_arg=look.get("syscall_arg"), wchan=look.get("wchan"), threads=threads,
+            processor=proc.processor,
+            syscall=look.get("syscall"), syscall_arg=look.get("syscall_arg"), wchan=look.get("wchan"), threads=threads,
         )  # fmt: skip
 
     def _host(self, dt: float) -> Host:
