@@ -14,17 +14,20 @@ from gputop.sources.nvml.lane import Lane
 from gputop.sources.nvml.lane import beats
 
 QUICK_NS = 1_000_000
-QUICK_TURNS = 20
-"""A lane whose ticks were quick so many times in a row is taken over."""
+QUICK_TURNS, QUICK_FOR_NS = 5, 2_000_000_000
+"""A lane whose ticks were quick so many times in a row, for so long, is taken over."""
 SLOW_NS = 2_000_000
 """One that then takes longer is sent back to a thread of its own."""
 HANGS_NS = 5_000_000
-PROBATION = 600
-"""So many more quick turns are asked of a lane that once held up the others."""
+PROBATION_NS = 60_000_000_000
+"""For so much longer a lane must be quick that once held up the others."""
 
 
 class Crew:
-    """Lanes of one period. `takes` is called by their own threads, `relieve` by the collector's, in each of its beats."""
+    """Ticks lanes at the beat of the quickest; the others when they are due, behind them.
+
+    `takes` is called by the lanes' own threads, `relieve` by the collector's, in each of its beats.
+    """
 
     def __init__(self, period_ns: int, stop: Lock) -> None:
         self._period_ns = period_ns
@@ -38,10 +41,10 @@ class Crew:
     def takes(self, lane: Lane) -> bool:
         """Whether ``lane`` has proved quick, and is ticked by the crew from now on."""
         lane.quick_turns = lane.quick_turns + 1 if lane.lasted_ns < QUICK_NS else min(lane.quick_turns, 0)
-        if lane.quick_turns < QUICK_TURNS:
+        if lane.quick_turns < QUICK_TURNS or lane.quick_turns * lane.period_ns < QUICK_FOR_NS:
             return False
         with self._lock:
-            self._members.append(lane)
+            self._members = sorted([*self._members, lane], key=_period_ns)
             if self._thread is None:
                 self._begin()
         return True
@@ -70,13 +73,13 @@ class Crew:
         thread.start()
 
     def _dismiss(self, lane: Lane) -> None:
-        lane.quick_turns = -PROBATION
+        lane.quick_turns = -PROBATION_NS // lane.period_ns
         self._members.remove(lane)
 
     def _run(self, us: Thread) -> None:
         for beat_ns in beats(self._period_ns, 0, self._stop):
             for lane in self._members.copy():
-                if lane.done_ns < beat_ns and not self._turn(us, lane, beat_ns):
+                if lane.is_due(beat_ns) and not self._turn(us, lane, beat_ns):
                     lane.run()
                     return
 
@@ -92,3 +95,7 @@ class Crew:
                 self._dismiss(lane)
                 lane.start()
         return True
+
+
+def _period_ns(lane: Lane) -> int:
+    return lane.period_ns

@@ -100,7 +100,7 @@ class WatchedGpu:
         # Calls that return at once would only hand the interpreter's lock to and fro if all GPUs were asked at the same moment.
         apart_ns = index % 8 * min(_APART_NS, interval_ns // 16)
         self.fast = Tier(Lane(f"nvml-{index}", interval_ns, apart_ns, self._fast_tick, stop, crew))
-        self.slow = Tier(Lane(f"nvml-{index}-slow", SECOND, phase_ns, self._slow_tick, stop))
+        self.slow = Tier(Lane(f"nvml-{index}-slow", SECOND, phase_ns, self._slow_tick, stop, crew))
         self.tiers = (self.fast, self.slow)
 
     def start(self) -> None:

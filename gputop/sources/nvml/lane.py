@@ -69,6 +69,10 @@ class Lane:
             if self._crew is not None and self._crew.takes(self):
                 return
 
+    def is_due(self, t_ns: int) -> bool:
+        """Whether a beat of its own has come since its last tick."""
+        return _after(t_ns, self.period_ns, self._phase_ns) - self.period_ns > self.done_ns
+
     def turn(self, beat_ns: int) -> None:
         """Tick once."""
         self.began_ns = began_ns = monotonic_ns()

@@ -35,7 +35,8 @@ class Reading:
     """``fields`` of `gputop.frame.Gpu`, due every ``period_ns``, by the first of ``ways`` that this driver and GPU support."""
 
     __slots__ = (
-        "_base_ns", "_costs", "_failures", "_retry_ns", "_upgrade_ns", "_way", "_ways", "due_ns", "fields", "period_ns", "reason", "works",
+        "_base_ns", "_costs", "_dear", "_failures", "_retry_ns", "_upgrade_ns", "_way", "_ways", "due_ns", "fields", "period_ns", "reason",
+        "works",
     )  # fmt: skip
 
     def __init__(self, fields: tuple[str, ...], period_ns: int, *ways: Way) -> None:
@@ -49,6 +50,8 @@ class Reading:
         self._upgrade_ns = 0
         self._failures = 0
         self._retry_ns = _RETRY_FIRST_NS
+        self._dear = False
+        """Whether it cost too much the last time; only then are costs remembered."""
         self._costs: deque[int] = deque(maxlen=_COSTS)
 
     def read(self, now_ns: int, values: Values, missing: Missing, mig: bool) -> None:
@@ -66,6 +69,13 @@ class Reading:
 
     def charge(self, cost_ns: int) -> None:
         """Take down what it cost. The least of the last ten counts: neither a hang nor a busy host makes a driver slow."""
+        if cost_ns * _IDLE_SHARE <= self._base_ns:
+            if self._dear:
+                self._dear = False
+                self._costs.clear()
+                self.period_ns = self._base_ns
+            return
+        self._dear = True
         self._costs.append(cost_ns)
         least = min(self._costs) if len(self._costs) == _COSTS else 0
         self.period_ns = max(self._base_ns, min(least * _IDLE_SHARE, _LONGEST_NS))
