@@ -19,10 +19,13 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_the_source_distribution_can_be_built_from(tmp_path: Path) -> None:
-    for name in ("gputop", "probes"):
-        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tmp_path)
+    """From what the container's recipe is given, too."""
+    for line in (ROOT / ".dockerignore").read_text().splitlines()[1:]:
+        path = ROOT / line.removeprefix("!")
+        if path.is_dir():
+            shutil.copytree(path, tmp_path / path.name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(path, tmp_path)
     build = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", tmp_path / "dist", tmp_path]
     subprocess.run(build, check=True, timeout=120, capture_output=True)
     (archive,) = (tmp_path / "dist").glob("*.tar.gz")
@@ -64,8 +67,6 @@ def test_other_shells_can_read_theirs(shell: str, check: list[str]) -> None:
     if not shutil.which(shell):
         pytest.skip(f"no {shell}")
     subprocess.run([shell, *check, ROOT / f"gputop/data/completion.{shell}"], check=True, timeout=20)
-
-
 
 
 def test_the_unit_runs_a_command_that_exists() -> None:

@@ -52,6 +52,9 @@ def _pid_namespace() -> Check:
 
 def _yama(root: str) -> Check:
     scope = yama_scope(root)
+    if os.geteuid() == 0 and not may_ptrace(root):
+        detail = "root without CAP_SYS_PTRACE: no stacks of processes outside this container"
+        return Check("yama", "Yama", "limited", detail, "start the container with --cap-add SYS_PTRACE")
     if scope == 0 or may_ptrace(root):
         return Check("yama", "Yama", "ok", f"ptrace_scope {scope}: stacks can be read")
     remedy = "" if scope == 3 else "sudo sysctl kernel.yama.ptrace_scope=0"

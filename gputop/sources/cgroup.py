@@ -31,6 +31,7 @@ CGROUPS = 64
 """Most cgroups read."""
 _NO_LIMIT = 1 << 62
 """v1 says "no limit" with the largest multiple of the page size."""
+_REMEDY = "run gputop on the host, or start the container with --cgroupns=host -v /sys/fs/cgroup:/sys/fs/cgroup:ro"
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +200,7 @@ class CgroupSource:
         unseen = [main_cgroup(cgroups(data)) for data, group in self._groups.items() if group is None]
         if unseen:
             reason = f"not visible from here: {', '.join(unseen[:3])}{' …' if len(unseen) > 3 else ''}"
-            state = SourceState(self.name, "partial", reason, "run gputop on the host", self._state.detail)
+            state = SourceState(self.name, "partial", reason, _REMEDY, self._state.detail)
         else:
             state = SourceState(self.name, "ok", detail=self._state.detail)
         if state != self._state:

@@ -53,13 +53,20 @@ def test_json_names_every_check_and_null_is_no_remedy() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("scope", "state"), [("0", "ok"), ("1", "limited"), ("3", "limited")])
-def test_yama(tmp_path: Path, scope: str, state: str) -> None:
+@pytest.mark.parametrize(
+    ("scope", "uid", "state", "remedy"),
+    [
+        ("0", 1000, "ok", ""), ("1", 1000, "limited", "sudo sysctl kernel.yama.ptrace_scope=0"),
+        ("3", 1000, "limited", ""),  # it cannot be undone before the next boot
+        ("0", 0, "limited", "start the container with --cap-add SYS_PTRACE"),
+    ],
+)  # fmt: skip
+def test_yama(scope: str, uid: int, state: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: uid)
     put(tmp_path, "proc/self/status", "CapEff:\t0000000000000000\n")
     put(tmp_path, "proc/sys/kernel/yama/ptrace_scope", scope)
     check = found(host.checks(str(tmp_path)), "yama")
-    assert check.state == state
-    assert bool(check.remedy) == (scope == "1"), "3 cannot be undone before the next boot"
+    assert (check.state, check.remedy) == (state, remedy)
 
 
 def test_a_slow_clock_and_missing_pressure_are_said(tmp_path: Path) -> None:
