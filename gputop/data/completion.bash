@@ -14,7 +14,7 @@ _gputop() {
         export) words="-h --help --to -o --output --beside --last --from --until" ;;
         mark) words="-h --help" ;;
         import) words="-h --help -o --output" ;;
-        doctor) words="-h --help --json" ;;
+        doctor) words="-h --help --json --bundle -o --output --with-names" ;;
         completion) words="-h --help bash zsh fish" ;;
         collect) words="-h --help --interval --gpu --no-ebpf --sudo --frames" ;;
     esac

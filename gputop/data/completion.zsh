@@ -35,7 +35,7 @@ _gputop() {
         export) compadd -- -h --help --to -o --output --beside --last --from --until ;;
         mark) compadd -- -h --help ;;
         import) compadd -- -h --help -o --output ;;
-        doctor) compadd -- -h --help --json ;;
+        doctor) compadd -- -h --help --json --bundle -o --output --with-names ;;
         completion) compadd -- -h --help bash zsh fish ;;
         collect) compadd -- -h --help --interval --gpu --no-ebpf --sudo --frames ;;
     esac
