@@ -174,7 +174,7 @@ class Window:
         return jobs
 
     def _gpus_of(self, trainer: ProcFacts, trainers: list[ProcFacts], gpus: dict[int, GpuFacts]) -> list[GpuFacts]:
-        """Its GPUs by NVML's list; where that names nobody we know (a container), those in use, dealt by rank."""
+        """Its GPUs by NVML's list; where that names nobody we know (a container), those in use that it may see, dealt by rank."""
         own = [gpu for gpu in gpus.values() if trainer.pid in gpu.pids]
         known = {other.pid for other in trainers}
         if own or any(known & gpu.pids for gpu in gpus.values()):
@@ -183,7 +183,7 @@ class Window:
         if len(trainers) == len(used) > 1:
             order = sorted(trainers, key=lambda proc: (proc.role.rank if proc.role.rank is not None else 1 << 30, proc.pid))
             return [used[order.index(trainer)]]
-        return used or (list(gpus.values()) if len(gpus) == 1 else [])
+        return _visible(trainer, gpus) or used or (list(gpus.values()) if len(gpus) == 1 else [])
 
     def _rhythm(self, job: JobFacts) -> float | None:
         """The clearest of its GPUs; worked out anew now and then, for it looks at many seconds and costs as much as everything else."""
@@ -198,6 +198,12 @@ class Window:
         for pid in [pid for pid, born in births.items() if born < self.t_ns - BIRTHS_NS]:
             del births[pid]
         return sorted(births.values())
+
+
+def _visible(trainer: ProcFacts, gpus: dict[int, GpuFacts]) -> list[GpuFacts]:
+    """Those its environment chooses by number; none where it chooses nothing, or by UUID."""
+    chosen = trainer.info.env.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    return [gpus[int(index)] for index in chosen if index.strip().isdecimal() and int(index) in gpus]
 
 
 def _lend_kinds(workers: list[ProcFacts]) -> None:

@@ -169,12 +169,12 @@ class CgroupSource:
         frame.host = msgspec.structs.replace(frame.host or Host(beat.t_ns), cgroups=list(samples.values()))
 
     def _find(self, beat: Beat) -> None:
-        """Who is in which cgroup; a process that stays is asked every five seconds."""
+        """Who is in which cgroup; a process that stays is asked every two seconds, for a running job may be moved into one with a quota."""
         second = beat.t_ns // 1_000_000_000
         paths: dict[str, bytes] = {}
         for pid in ["self", *map(str, sorted(beat.hot))]:
             known = self._paths.get(pid)
-            again = known is None or not (second + len(paths)) % 5
+            again = known is None or not (second + len(paths)) % 2
             paths[pid] = (read_once(f"{self._root}proc/{pid}/cgroup", 8192) or known or b"") if again else known or b""
         self._paths = paths
         wanted = list(dict.fromkeys(data for data in paths.values() if data))[:CGROUPS]

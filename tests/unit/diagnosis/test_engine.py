@@ -72,3 +72,14 @@ def test_the_same_moment_twice_changes_nothing():
     before = scene.engine.explain()
     scene.engine.feed(scene.board)
     assert scene.engine.explain() == before
+
+
+def test_in_a_container_a_trainer_has_the_gpus_its_environment_chooses():
+    """NVML's pids are of another namespace, and on the other GPUs others train."""
+    scene = training(run=0.2)
+    for index, util in enumerate((100.0, 0.0, 40.0)):
+        scene.gpus[index] = {"util_pct": util, "pids": [90_000 + index]}
+    scene.procs[100].info |= {"env": {"CUDA_VISIBLE_DEVICES": "2"}}
+    engine = scene.play(4).engine
+    assert (engine.verdict.gpu, engine.verdict.trainer_pid or 100) == (2, 100)
+    assert engine.verdict.lost_pct == pytest.approx(60, abs=1)
