@@ -64,7 +64,7 @@ def watch(pids: Sequence[int], duration_s: float, root: str = "/") -> tuple[dict
     for pid in pids:
         watched.add(pid)
     if watched.readers:
-        as_root = f"`{on_demand.SUDO} {' '.join(map(str, pids))} --duration {duration_s:.0f}`"
+        as_root = f"{' '.join(map(str, pids))} --duration {duration_s:.0f}"
         request = {"readers": watched.readers, "libraries": list(watched.libraries.items())}
         try:
             answer = on_demand.watch("callers", request, duration_s, _Answer, as_root, root)

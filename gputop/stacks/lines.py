@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 _MEMBERS_SHOWN = 12
 _KERNEL_SHOWN = 6
+_OVERVIEW = 6
 _WAITS_SHOWN = 4
+_LEAST_SHOWN = 0.0005
+"""Of the time watched: what would be printed as 0.0 %."""
 
 
 class TextLine(NamedTuple):
@@ -35,12 +38,22 @@ class TextLine(NamedTuple):
 
 
 def text_lines(groups: Iterable[Group], depth: int = 12) -> list[TextLine]:
-    """All groups, at most ``depth`` frames of each; helper threads take one line together with their title."""
-    lines: list[TextLine] = []
-    for one in groups:
+    """What is where in a line each, then all groups, at most ``depth`` frames of each; helper threads take one line together."""
+    shown = list(groups)
+    lines = _overview([one for one in shown if one.rank < 4])
+    for one in shown:
         lines += _lines(one, depth if one.rank < 4 else 0)
         lines.append(TextLine("blank", ""))
     return lines[:-1]
+
+
+def _overview(groups: Sequence[Group]) -> list[TextLine]:
+    """A line each, where there are several: who is where, and for what."""
+    if len(groups) < 2:
+        return []
+    lines = [TextLine("own", f"{one.title}{f'  · {one.waits[0][0]}' if one.waits else ''}") for one in groups[:_OVERVIEW]]
+    more = len(groups) - _OVERVIEW
+    return [*lines, *([TextLine("note", f"and {more} more stacks")] if more > 0 else []), TextLine("blank", "")]
 
 
 def summary(taken: StackSet) -> str:
@@ -60,39 +73,49 @@ def _count(number: int, noun: str) -> str:
 def main_thread_lines(main: MainThread, name: str, most: int = 15) -> list[TextLine]:
     """Its lines, most first, ``62.0 %  train.py:138  DataLoader.__next__``, then which of them were inside CUDA calls."""
     shares = main.shares
-    lines = [TextLine("title", clean(f"{name} ({main.pid}), main thread"))]
     places = [Line(share.function, share.file, share.line) for share in shares[:most]]
     places += [Line(one.function, one.file, one.line) for one in main.cuda[:most]]
-    sources = {place: clean(text) for (_, place), text in read_lines({(main.pid, place) for place in places}).items()}
-    lines += [TextLine("own", _share(share, sources)) for share in shares[:most]]
-    rest = sum(share.share for share in shares[most:])
-    lines += [TextLine("frame", f"{100 * rest:5.1f} %  {len(shares) - most} more lines")] if rest else []
-    return lines + _cuda_lines(main, sources, most)
+    read = read_lines({(main.pid, place) for place in places})
+    sources = [clean(read.get((main.pid, place), "")) for place in places]
+    lines = [TextLine("title", clean(f"{name} ({main.pid}), main thread"))]
+    lines += _columns([_share(*one) for one in zip(shares[:most], sources, strict=False)])
+    lines += _rest([share.share for share in shares[most:]])
+    return lines + _cuda_lines(main, sources[len(shares[:most]) :], most)
 
 
-def _share(share: LineShare, sources: Mapping[Line, str]) -> str:
-    source = sources.get(Line(share.function, share.file, share.line), "")
-    return f"{100 * share.share:5.1f} %  {clean(share.place):<24} {clean(share.call or share.function):<36} {source}".rstrip()
-
-
-def _cuda_lines(main: MainThread, sources: Mapping[Line, str], most: int) -> list[TextLine]:
-    """``41.2 %  train.py:57  loss.item() → cuStreamSynchronize  1,920 calls, p99 3.1 ms``, or why it is not known."""
+def _cuda_lines(main: MainThread, sources: Sequence[str], most: int) -> list[TextLine]:
+    """``41.2 %  train.py:57  cuStreamSynchronize  1,920 calls, p99 3.1 ms  ← loss.item()``, or why it is not known."""
     if main.no_cuda:
         return [TextLine("note", f"  CUDA calls were not watched: {clean(main.no_cuda)}")]
     if not main.cuda:
         return [TextLine("note", "  it made no CUDA synchronize and no memcpy in this time")]
-    inside = sum(one.share for one in main.cuda)
-    lines = [TextLine("title", f"inside CUDA calls {100 * min(1.0, inside):.0f} % of its time, every call counted:")]
-    lines += [TextLine("own", _cuda_line(one, sources)) for one in main.cuda[:most]]
-    more = main.cuda[most:]
-    return [*lines, TextLine("frame", f"{100 * sum(one.share for one in more):5.1f} %  {len(more)} more lines")] if more else lines
+    inside = 100 * min(1.0, sum(one.share for one in main.cuda))
+    lines = [TextLine("title", f"inside CUDA calls {inside:.0f} % of its time, every call counted:")]
+    lines += _columns([_cuda(*one) for one in zip(main.cuda[:most], sources, strict=False)])
+    return lines + _rest([one.share for one in main.cuda[most:]])
 
 
-def _cuda_line(one: CudaLine, sources: Mapping[Line, str]) -> str:
-    doing = sources.get(Line(one.function, one.file, one.line), "") or clean(one.via or one.function)
+def _share(share: LineShare, source: str) -> tuple[float, str, str, str]:
+    return share.share, clean(share.place), clean(share.call or share.function), source
+
+
+def _cuda(one: CudaLine, source: str) -> tuple[float, str, str, str]:
     calls = f"{one.calls:,} call{'s' if one.calls != 1 else ''}" if one.calls else "lasts still"
     p99 = f", p99 {_duration(one.p99_ns)}" if one.p99_ns is not None else ""
-    return f"{100 * one.share:5.1f} %  {clean(one.place):<24} {one.call}  {calls}{p99}, longest {_duration(one.max_ns)}  ← {doing}"
+    what = f"{one.call}  {calls}{p99}, longest {_duration(one.max_ns)}"
+    return one.share, clean(one.place), what, f"← {source or clean(one.via or one.function)}"
+
+
+def _columns(rows: Sequence[tuple[float, str, str, str]]) -> list[TextLine]:
+    """Share, place, what was done, source: as wide as these are, so that little needs to be wrapped."""
+    places = max((len(place) for _, place, _, _ in rows), default=0)
+    doings = max((len(doing) for _, _, doing, _ in rows), default=0)
+    texts = (f"{100 * share:5.1f} %  {place:<{places}}  {doing:<{doings}}  {source}" for share, place, doing, source in rows)
+    return [TextLine("own", text.rstrip()) for text in texts]
+
+
+def _rest(shares: Sequence[float]) -> list[TextLine]:
+    return [TextLine("frame", f"{100 * sum(shares):5.1f} %  {len(shares)} more lines")] if shares else []
 
 
 def _duration(ns: float) -> str:
@@ -109,9 +132,10 @@ def offcpu_lines(found: OffCpu, names: Mapping[int, str], most: int = 8) -> list
     for pid, name in names.items():
         mine = [one for one in found.stacks if one.tid == pid]
         away = sum(one.ns for one in mine) / 1e9 / found.seconds
+        shown = [one for one in mine[:most] if one.ns >= _LEAST_SHOWN * found.seconds * 1e9]
         share = f"{100 * min(1.0, away):.0f} % of {found.seconds:.1f} s"
         lines.append(TextLine("title", clean(f"{name} ({pid}): main thread off the CPU {share}")))
-        lines += [TextLine("wait" if one.why == "preempted" else "kernel", _departure(one, found.seconds)) for one in mine[:most]]
+        lines += [TextLine("wait" if one.why == "preempted" else "kernel", _departure(one, found.seconds)) for one in shown]
         lines.append(TextLine("blank", ""))
     if found.lost:
         lines.append(TextLine("error", f"{found.lost} waits found no room in the probe's maps and are not in these sums"))

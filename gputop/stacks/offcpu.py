@@ -49,7 +49,7 @@ def watch(pids: Sequence[int], duration_s: float = DURATION_S, root: str = "/") 
 
     A thread that was not seen to run at all and sleeps at the end slept throughout: its stack is /proc's.
     """
-    as_root = f"`{on_demand.SUDO} {' '.join(map(str, pids))} --off-cpu`"
+    as_root = f"{' '.join(map(str, pids))} --off-cpu"
     answer = on_demand.watch("offcpu", {"pids": list(pids)}, duration_s, _Answer, as_root, root)
     waits: dict[tuple[int, int, str, tuple[str, ...]], tuple[int, int]] = {}
     for pid, tid, why, ns, times, names in answer.rows:

@@ -15,10 +15,11 @@ from gputop.sources.ebpf import loader
 from gputop.sources.ebpf.handover import find_python
 from gputop.sources.ebpf.source import PROBES
 from gputop.sources.rights import capabilities
+from gputop.sources.rights import in_container
 from gputop.stacks import on_demand_loader
+from gputop.stacks.permission import SUDO
 
 _LOAD_S = 20.0
-SUDO = 'sudo "$(command -v gputop)" stacks'
 
 
 class Answer(msgspec.Struct):
@@ -34,12 +35,13 @@ Said = TypeVar("Said", bound=Answer)
 
 
 def watch(probe: str, wanted: Mapping[str, object], duration_s: float, form: type[Said], as_root: str, root: str = "/") -> Said:
-    """Run ``probe`` (see on_demand_loader) for ``duration_s``. Raises Unavailable; ``as_root`` is what one types who needs root for it."""
+    """Run ``probe`` (see on_demand_loader) for ``duration_s``. Raises Unavailable; ``as_root`` is what follows `SUDO`."""
     import subprocess
 
     access.check(root, sudo=True)
     if not access.may_load(capabilities(root)):
-        raise Unavailable("needs root, or CAP_BPF and CAP_PERFMON", as_root)
+        mends = access.privilege(root) if os.geteuid() == 0 or in_container(root) else f"`{SUDO} {as_root}`"
+        raise Unavailable("needs root, or CAP_BPF and CAP_PERFMON", mends)
     request = {
         "probe": probe, "probes": PROBES, "ebpf": os.path.dirname(os.path.abspath(loader.__file__)),
         "btf": os.path.join(root, "sys/kernel/btf/vmlinux"), "seconds": duration_s, **wanted,

@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import os
 
+from gputop.sources.rights import in_container
 from gputop.sources.rights import may_ptrace
 from gputop.stacks.kernel import read_file
+
+SUDO = 'sudo "$(command -v gputop)" stacks'
+"""What one types who needs root for stacks."""
+_AT_BOOT = "`echo kernel.yama.ptrace_scope=1 | sudo tee /etc/sysctl.d/99-ptrace.conf`"
 
 
 def why_not(pid: int, root: str = "/") -> str:
     """The reason why ``pid`` may not be read, with the command that mends it."""
-    sudo = f'`sudo "$(command -v gputop)" stacks {pid}`'
+    scope = yama_scope(root)
+    if scope >= 3:
+        return f"not permitted: kernel.yama.ptrace_scope is 3, which forbids it to everybody until the next boot; {_AT_BOOT}, then reboot"
     if os.geteuid() == 0 and not may_ptrace(root):
         return "not permitted: root without CAP_SYS_PTRACE; start the container with `--cap-add SYS_PTRACE`"
     if os.geteuid() == 0:
         return "not permitted, even for root here: it has privileges that this container has not"
-    scope = yama_scope(root)
-    if scope >= 3:
-        return "not permitted: kernel.yama.ptrace_scope is 3, which forbids it to everybody until the next boot"
+    as_root = "start the container with `--user 0 --cap-add SYS_PTRACE`" if in_container(root) else f"`{SUDO} {pid}`"
     owner = _owner(pid, root)
     if owner is not None and owner != os.geteuid():
-        return f"not permitted: it belongs to {user_name(owner)}; {sudo}"
+        return f"not permitted: it belongs to {user_name(owner)}; {as_root}"
     if scope == 2:
-        return f"not permitted: kernel.yama.ptrace_scope is 2; {sudo}"
+        return f"not permitted: kernel.yama.ptrace_scope is 2; {as_root}"
     if scope == 1:
-        return f"not permitted: kernel.yama.ptrace_scope is 1; {sudo}, or `sudo sysctl kernel.yama.ptrace_scope=0`"
-    return f"not permitted: it has other privileges than you, or has made itself unreadable; {sudo}"
+        return f"not permitted: kernel.yama.ptrace_scope is 1; {as_root}, or `sudo sysctl kernel.yama.ptrace_scope=0`"
+    return f"not permitted: it has other privileges than you, or has made itself unreadable; {as_root}"
 
 
 def yama_scope(root: str = "/") -> int:

@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -22,12 +23,14 @@ from gputop.sources.ebpf import loader
 from gputop.sources.ebpf import maps
 from gputop.sources.ebpf import uprobe
 from gputop.stacks import on_demand_loader
+from gputop.stacks import permission
 from gputop.stacks.interpreter import Interpreter
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SIZES = {"THREADS": 4096, "PAIRS": 4096, "HOT_THREADS": 512, "DEAD_THREADS": 512, "HOT_PROCESSES": 64, "CALLS": 64, "INFLIGHT": 256}
 THREAD = struct.Struct("<11QIIBBHIIIII")
 ROUNDS = 200
+NOBODY = 65534
 
 
 def main() -> None:
@@ -61,6 +64,7 @@ def check() -> dict[str, object]:
         "vol_missed": said - me[7] - switches_before, "wakeups": wakeups.get((wakee, os.getpid()), 0), "rounds": ROUNDS,
         "uprobes": answer["uprobes"], "calls": count_calls(answer, descriptors, tables["calls"]),
         "off_cpu": count_sleeps(), "callers": check_callers() if answer["uprobes"] else "",
+        "yama": under_yama(),
     }  # fmt: skip
 
 
@@ -166,6 +170,42 @@ def check_callers() -> str:
     wanted = one_call.__name__, one_call.__code__.co_firstlineno + 1
     calls = sum(row[2] for row in rows)
     return "the line and no other" if lines == {wanted} and calls > 20 else f"{calls} calls by {sorted(lines)}"
+
+
+def under_yama() -> list[str]:
+    """What a user hears of a process of his own under each ptrace_scope, at last what root hears under 3, which is for good."""
+    said = []
+    with subprocess.Popen(["sleep", "600"], user=NOBODY, group=NOBODY, extra_groups=[]) as target:
+        for scope in range(4):
+            with open("/proc/sys/kernel/yama/ptrace_scope", "w", encoding="ascii") as file:
+                file.write(str(scope))
+            said.append(as_nobody(lambda: memory_of(target.pid)))
+        said.append(memory_of(target.pid))
+        target.kill()
+    return said
+
+
+def memory_of(pid: int) -> str:
+    """``read``, or why it may not be."""
+    try:
+        with open(f"/proc/{pid}/mem", "rb"):
+            return "read"
+    except PermissionError:
+        return permission.why_not(pid)
+
+
+def as_nobody(work: Callable[[], str]) -> str:
+    """``work`` in a child without privileges."""
+    theirs, ours = os.pipe()
+    if os.fork() == 0:
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+        os.write(ours, work().encode())
+        os._exit(0)
+    os.close(ours)
+    with os.fdopen(theirs, encoding="utf-8") as said:
+        return said.read()
 
 
 if __name__ == "__main__":

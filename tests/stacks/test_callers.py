@@ -106,6 +106,8 @@ def test_a_process_without_cuda_says_so_and_keeps_its_samples(start: Start) -> N
 def test_without_privilege_the_command_that_mends_it_is_named(start: Start, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pid = start("syncing", library).pid
     monkeypatch.setattr(on_demand, "capabilities", lambda _root="/": 0)
+    monkeypatch.setattr(on_demand.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(on_demand, "in_container", lambda _root="/": False)
     found, failed = callers.watch([pid], 1.0)
     assert found == {}
     assert failed[pid].startswith("needs root")

@@ -285,8 +285,11 @@ def test_threads_in_a_container_are_found_by_our_ids(start_command: Callable[...
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
-def test_another_users_process_says_whose_it_is_and_what_mends_it(start: Start, tmp_path: Path) -> None:
+def test_another_users_process_says_whose_it_is_and_what_mends_it(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same capture as nobody, without capabilities: stacks of root's process are refused, with the reason."""
+    monkeypatch.setattr("gputop.stacks.permission.in_container", lambda _root: False)
     pid = start("sleeping").pid
     child = os.fork()
     if child == 0:

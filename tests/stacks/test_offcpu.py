@@ -75,6 +75,8 @@ def test_the_command_gives_text_json_and_folded(start: Start) -> None:
 
 def test_without_privilege_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_demand, "capabilities", lambda _root="/": 0)
+    monkeypatch.setattr(on_demand.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(on_demand, "in_container", lambda _root="/": False)
     with pytest.raises(Unavailable, match="needs root") as refused:
         offcpu.watch([os.getpid()], 1.0)
     assert refused.value.remedy == f'`sudo "$(command -v gputop)" stacks {os.getpid()} --off-cpu`'
