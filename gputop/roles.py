@@ -20,7 +20,7 @@ from gputop.frame import ProcInfo
 from gputop.text import clean
 
 PIN_THREAD = "pt_data_pin"
-_TORCH_WORKER = "pt_data_worker"
+TORCH_WORKER = "pt_data_worker"
 _LOADERS = ("grain", "dali", "tensorflow", "torch")
 # They hold /dev/nvidia* or map libcuda to watch or to draw, not to train.
 _WATCHERS = frozenset((
@@ -28,7 +28,7 @@ _WATCHERS = frozenset((
     "nvidia-cuda-mps", "Xorg", "Xwayland", "gnome-shell", "gputop", "all-smi", "btop", "dcgmproftester",
 ))  # fmt: skip
 _LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed", "horovodrun", "torchelastic")
-WELL_KNOWN = frozenset((*_WATCHERS, *_LAUNCHERS, _TORCH_WORKER, PIN_THREAD))
+WELL_KNOWN = frozenset((*_WATCHERS, *_LAUNCHERS, TORCH_WORKER, PIN_THREAD))
 """Names by which roles are found: they belong to nobody."""
 
 
@@ -81,7 +81,7 @@ class _Assignment:
         for info in self.infos.values():
             if info.pid in found:
                 continue
-            if info.comm == _TORCH_WORKER:
+            if info.comm == TORCH_WORKER:
                 found[info.pid] = Role("worker", loader="torch", label="orphaned worker")
             elif _is_launcher(info):
                 found[info.pid] = Role("helper", label="launcher")
@@ -105,7 +105,7 @@ class _Assignment:
         return trainers
 
     def _may_train(self, info: ProcInfo) -> bool:
-        if not info.cmdline or info.comm == _TORCH_WORKER:
+        if not info.cmdline or info.comm == TORCH_WORKER:
             return False
         if not (info.pid in self.listed or info.uses_cuda or self._started_as_rank(info) or self._feeds_from_workers(info)):
             return False
@@ -121,9 +121,9 @@ class _Assignment:
     def _feeds_from_workers(self, info: ProcInfo) -> bool:
         """Has DataLoader workers: a trainer also where there is no GPU (or not yet a context on it)."""
         for child in self.children.get(info.pid, ()):
-            if child.comm == _TORCH_WORKER and _own_child(info, child):
+            if child.comm == TORCH_WORKER and _own_child(info, child):
                 return True
-            if self._is_forkserver(child) and any(g.comm == _TORCH_WORKER for g in self.children.get(child.pid, ())):
+            if self._is_forkserver(child) and any(g.comm == TORCH_WORKER for g in self.children.get(child.pid, ())):
                 return _own_child(info, child)
             if "grain" in info.libs and _is_spawned(child):
                 return True
@@ -150,7 +150,7 @@ class _Assignment:
 
     def _is_forkserver(self, info: ProcInfo) -> bool:
         parent = self.infos.get(info.ppid)
-        return _is_forkserving(info) and info.comm != _TORCH_WORKER and not (parent is not None and _is_forkserving(parent))
+        return _is_forkserving(info) and info.comm != TORCH_WORKER and not (parent is not None and _is_forkserving(parent))
 
     def _trainer_role(self, info: ProcInfo) -> Role:
         rank = _rank(info)
@@ -189,11 +189,11 @@ class _Assignment:
 
     def _loader_of(self, child: ProcInfo, trainer: ProcInfo) -> str:
         """Which loader's worker it is, empty where it is none. Beside named torch workers, an unnamed twin is a helper."""
-        if child.comm == _TORCH_WORKER:
+        if child.comm == TORCH_WORKER:
             return "torch"
         if _is_service(child) or self._is_forkserver(child) or not (_is_defunct(child, trainer) or _forked_or_spawned(child, trainer)):
             return ""
-        if any(sibling.comm == _TORCH_WORKER for sibling in self._offspring(trainer)):
+        if any(sibling.comm == TORCH_WORKER for sibling in self._offspring(trainer)):
             return ""
         return next((lib for lib in _LOADERS if lib in trainer.libs), "multiprocessing")
 

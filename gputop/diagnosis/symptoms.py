@@ -6,14 +6,17 @@ from dataclasses import dataclass
 from dataclasses import field
 from functools import cached_property
 
+from gputop.diagnosis import waits
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import GpuFacts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.facts import ProcFacts
 from gputop.diagnosis.model import Verdict
 from gputop.diagnosis.model import Victim
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 from gputop.diagnosis.verdicts import judges
+from gputop.roles import TORCH_WORKER
 
 LOST = 0.15
 """Share of the window lost from which something is said to be wrong (TraceML: input wait warns from 10 %, critical from 20 %)."""
@@ -22,6 +25,8 @@ NAMED = 0.35
 RESTING, ASLEEP, MOSTLY, POLLED = 0.5, 0.9, 0.7, 0.4
 """Share of the window without work for the GPU, and of that the main thread's own rest, of a process that merely waits to be asked;
 and the share in which it polls, needed until its GPU is all but asleep."""
+ASLEEP_RUN = 0.02
+"""Share of the window up to which a process that wakes up by a timer of its own hardly runs."""
 _RESTS = ("poll", "timer", "network", "lock", "pipe", "child", "unknown")
 WARM_UP_S = 30.0
 """A trainer this young whose GPU has not worked yet is starting, which is no fault."""
@@ -113,11 +118,19 @@ def _is_at_rest(job: JobFacts) -> bool:
 
     Where its GPU does next to nothing, any sleep is such a wait.
     """
-    if job.workers or job.births or job.host_only or (job.idle or 0.0) < RESTING:
+    if job.births or job.host_only or (job.idle or 0.0) < RESTING:
         return False
+    if job.workers:
+        return job.trainer.kinds.get(waits.POLL, 0.0) >= MOSTLY and all(_is_idle_helper(worker) for worker in job.workers)
     rest = sum(job.pools.get(f"main.{kind}", 0.0) for kind in _RESTS)
     polled = job.pools.get("main.poll", 0.0) >= POLLED or (job.idle or 0.0) >= ASLEEP
     return polled and rest >= MOSTLY
+
+
+def _is_idle_helper(worker: ProcFacts) -> bool:
+    """A server's own child beside it, such as a tokenizer: no loader's, for these are named or wait on a queue, and nobody stopped it."""
+    asleep = worker.run + worker.runnable < ASLEEP_RUN and not {waits.QUEUE, waits.STOPPED, waits.DISK} & worker.kinds.keys()
+    return asleep and worker.info.comm != TORCH_WORKER
 
 
 def _claims(job: JobFacts, facts: Facts) -> list[tuple[Judge, float]]:

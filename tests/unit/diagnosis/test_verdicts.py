@@ -473,6 +473,17 @@ def test_a_server_between_requests_is_idle_and_not_ill(util: float):
     assert scene.engine.explain()["ledger"]["gpu_lost_s"] is None
 
 
+def test_its_idle_children_are_no_loader_that_hangs():
+    scene = server(30.0)
+    scene.procs[100].looks = [EPOLL]
+    for pid, look in ((101, SLEEP), (102, FUTEX)):
+        scene.add(Proc(pid, ppid=100, run=0.001, looks=[look], switches=0, start_ticks=50_100))
+    scene.play(30)
+    assert {role.kind for pid, role in scene.engine.roles.items() if pid != 100} == {"worker"}
+    assert (scene.engine.verdict.symptom, scene.engine.verdict.cause) == ("idle", "none")
+    assert scene.engine.incidents == []
+
+
 def test_an_idle_context_does_not_hide_a_training_in_trouble():
     scene = cpu_contention()
     scene.gpus[1] = {"util_pct": 0.0, "pids": [500]}
