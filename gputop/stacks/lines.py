@@ -51,7 +51,8 @@ def _overview(groups: Sequence[Group]) -> list[TextLine]:
     """A line each, where there are several: who is where, and for what."""
     if len(groups) < 2:
         return []
-    lines = [TextLine("own", f"{one.title}{f'  · {one.waits[0][0]}' if one.waits else ''}") for one in groups[:_OVERVIEW]]
+    waits = [one.waits[0][0].partition(";")[0] if one.waits else "" for one in groups[:_OVERVIEW]]
+    lines = [TextLine("own", f"{one.title}  · {wait}" if wait else one.title) for one, wait in zip(groups, waits, strict=False)]
     more = len(groups) - _OVERVIEW
     return [*lines, *([TextLine("note", f"and {more} more stacks")] if more > 0 else []), TextLine("blank", "")]
 

@@ -66,7 +66,7 @@ class Box(ModalScreen[None]):
         columns = max((cell_width(row) for row in text.plain.split("\n")), default=1)
         self.query_one("#text", Static).update(text)
         self.query_one(VerticalScroll).styles.height = min(rows, self.text_height)
-        self.query_one(".box").styles.width = min(max(columns, cell_width(self.title or self.TITLE)) + 5, self.text_width + 4)
+        self.query_one(".box").styles.width = min(max(columns, cell_width(self.title or self.TITLE)), self.text_width) + 5
 
     def lines(self) -> Sequence[Line]:
         """What to show; the session is locked meanwhile."""
@@ -74,8 +74,8 @@ class Box(ModalScreen[None]):
 
     @property
     def text_width(self) -> int:
-        """Columns that a line may take."""
-        return max(20, self.app.size.width * 96 // 100 - 4)
+        """Columns that a line may take, beside the border and the bar that shows where one is."""
+        return max(20, self.app.size.width * 96 // 100 - 5)
 
     @property
     def text_height(self) -> int:

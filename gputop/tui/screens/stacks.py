@@ -88,7 +88,7 @@ class StacksScreen(Box):
         """Show a text, in a box of the same size whatever it holds: what comes and goes in it must not make it jump."""
         self.query_one("#text", Static).update(text)
         self.query_one(VerticalScroll).styles.height = self.text_height - 1
-        self.query_one(".box").styles.width = self.text_width + 4
+        self.query_one(".box").styles.width = self.text_width + 5
 
     def _wanted(self) -> list[int]:
         """Whose stacks to take now, with the roles and waits of this moment."""
