@@ -26,6 +26,8 @@ from gputop.demo.scenarios import cpus
 
 CALM_S, TROUBLE_S = 8.0, 25.0
 """Healthy first, then trouble, in turns: the dip and its cause stand beside each other on the time axis."""
+FIRST_CALM_S = 4.0
+"""Whoever has just come should not wait for what there is to see."""
 _QUOTA_CPUS = 0.4
 _TRAIN = Path(__file__).with_name("train.py")
 
@@ -61,9 +63,10 @@ class Stage:
 
     def play(self, seconds: float) -> None:
         """Calm and trouble in turns, until the time is over or a trainer has ended."""
-        end = time.monotonic() + seconds
+        end, calm_s = time.monotonic() + seconds, FIRST_CALM_S
         while time.monotonic() < end:
-            self._wait(min(end, time.monotonic() + CALM_S))
+            self._wait(min(end, time.monotonic() + calm_s))
+            calm_s = CALM_S
             with ExitStack() as trouble:
                 trouble.callback(self._set_trouble, False)
                 self._set_trouble(True)

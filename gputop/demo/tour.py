@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 SCENARIO = "cpu-contention"
 STEPS: tuple[tuple[str, tuple[str, ...], float], ...] = (
-    ("A training job on a simulated GPU; its loader workers are real. Top line: what can be seen here. Below: the verdict.", (), 8.0),
-    ("In a moment two agents take the CPUs. Watch the GPU's lane and the workers' lanes: one time axis.", (), 9.0),
+    ("A training job on a simulated GPU; its loader workers are real. Top line: what can be seen here. Below: the verdict.", (), 5.0),
+    ("Now two agents take the CPUs. Watch the GPU's lane and the workers' lanes: one time axis.", (), 9.0),
     ("The GPU starves, and the second line says who is to blame and how much they took.", (), 8.0),
     ("e: why. The evidence with its numbers, and commands that mend it.", ("e",), 9.0),
     ("Esc closes it.", ("escape",), 2.0),

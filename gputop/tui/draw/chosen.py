@@ -22,8 +22,10 @@ def lanes(session: Session, view: View) -> list[Lane]:
     found.append(Lane(("offcpu.pct", 0), "off-CPU", absent="no trainer found yet", priority=4))
     found.append(Lane(("switches.per_s", 0), "ctx-switch", absent="no trainer found yet", priority=5))
     found.append(Lane(("cpu.busy_pct", 0), "host CPU", priority=5))
-    found.append(Lane(("psi.io_pct", 0), "PSI io", absent="this kernel has no PSI", priority=8))
-    found.append(Lane(("psi.memory_pct", 0), "PSI memory", absent="this kernel has no PSI", priority=9))
+    host = board.sources.get("host")
+    pressure = "no reading yet" if host is None or host.state == "ok" else host.reason
+    found.append(Lane(("psi.io_pct", 0), "PSI io", absent=pressure, priority=8))
+    found.append(Lane(("psi.memory_pct", 0), "PSI memory", absent=pressure, priority=9))
     found.append(Lane(("disk.read_mb_per_s", 0), "disk read", priority=9))
     found.append(Lane(("net.rx_mb_per_s", 0), "net rx", priority=9))
     return found
