@@ -91,8 +91,8 @@ class _Assignment:
         """NVML's pids, less those that merely collide with ours: another namespace's list misses processes that do use CUDA."""
         present = frozenset(pid for pid in gpu_pids if pid in self.infos)
         users = frozenset(pid for pid, info in self.infos.items() if info.uses_cuda and not _is_watcher(info))
-        foreign = len(present) < len(gpu_pids) and bool(users) and not users & present
-        return frozenset() if foreign else present
+        strange = len(present) < len(gpu_pids) or all(self.infos[pid].uses_cuda is False for pid in present)
+        return frozenset() if strange and users and not users & present else present
 
     def _trainers(self) -> list[int]:
         """In order of age, so that a trainer comes before those it started."""

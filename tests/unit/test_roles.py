@@ -142,6 +142,16 @@ def test_without_a_gpu_the_workers_tell_the_trainer():
     assert kinds(info(10), info(12, 10)) == {}
 
 
+def test_a_pid_of_another_namespace_that_exists_here_too_is_not_believed():
+    """Pid 1 of the container is not our init, which uses no CUDA, while somebody else does."""
+    init = info(1, 0, "init", ["/sbin/init"], exe="/sbin/init", uses_cuda=False)
+    assert kinds(init, info(40, uses_cuda=True), gpu={1}) == {40: "trainer"}
+
+
+def test_the_drivers_list_is_believed_where_nobody_seems_to_use_cuda():
+    assert kinds(info(40, uses_cuda=False), gpu={40}) == {40: "trainer"}
+
+
 def test_in_a_container_the_pids_of_another_namespace_are_not_believed():
     own = info(10, uses_cuda=True)
     stranger = info(77, comm="postgres", cmdline=["postgres"], exe="/usr/bin/postgres", uses_cuda=False)
