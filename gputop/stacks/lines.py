@@ -31,7 +31,7 @@ _LEAST_SHOWN = 0.0005
 
 
 class TextLine(NamedTuple):
-    """One line. ``kind``: title, members, wait, own (a frame of the user's code), frame, source, kernel, error, note, blank."""
+    """One line. ``kind``: title, members, wait, own (the user's code), row (of a table), frame, source, kernel, error, note, blank."""
 
     kind: str
     text: str
@@ -112,7 +112,7 @@ def _columns(rows: Sequence[tuple[float, str, str, str]]) -> list[TextLine]:
     places = max((len(place) for _, place, _, _ in rows), default=0)
     doings = max((len(doing) for _, _, doing, _ in rows), default=0)
     texts = (f"{100 * share:5.1f} %  {place:<{places}}  {doing:<{doings}}  {source}" for share, place, doing, source in rows)
-    return [TextLine("own", text.rstrip()) for text in texts]
+    return [TextLine("row", text.rstrip()) for text in texts]
 
 
 def _rest(shares: Sequence[float]) -> list[TextLine]:

@@ -24,6 +24,7 @@ from gputop.stacks.capture import capture
 from gputop.stacks.frames import parse
 from gputop.tui.app import GputopApp
 from gputop.tui.app import Look
+from gputop.tui.screens import stacks as stacks_screen
 from gputop.tui.screens.stacks import StacksScreen
 from gputop.tui.view import View
 from tests.stacks.conftest import Target
@@ -90,6 +91,26 @@ async def test_s_shows_the_selected_process(start: Start, tmp_path: Path, monkey
         await shown(program, pilot, "paused for about 20 ms each")
         await pilot.press("s")
         assert not isinstance(program.screen, StacksScreen)
+
+
+async def test_sampling_fits_a_small_terminal_and_is_written_for_flame_graphs(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(stacks_screen, "SAMPLE_S", 1.0)
+    pid = ready(start)
+    program = app(view=View(selected=pid))
+    async with program.run_test(size=(80, 24)) as pilot:
+        await pilot.press("s", "t")
+        screen = await shown(program, pilot, "by line")
+        assert "CUDA calls were not watched: it has no libcuda" in screen.text
+        await pilot.pause()
+        drawn = str(screen.query_one("#text").render()).split("\n")
+        assert max(map(len, drawn)) <= screen.text_width
+        assert sum("stalled.py" in row for row in drawn) == 1, "a row of the table takes one line"
+        await pilot.press("f")
+        (written,) = tmp_path.glob("*.folded")
+        assert written.read_text().startswith(f"process {pid};<module> (")
 
 
 async def test_a_small_ascii_terminal_shows_all_of_it(start: Start) -> None:

@@ -18,16 +18,19 @@ from textual.widgets import Static
 from gputop.errors import UserError
 from gputop.frame import Stack
 from gputop.roles import Role
+from gputop.stacks.folded import Weighted
+from gputop.stacks.folded import weigh
 from gputop.stacks.lines import TextLine
 from gputop.stalled import stalled_pids
 from gputop.stalled import waits
+from gputop.text import cut
 from gputop.tui.draw import Line
 from gputop.tui.draw import ascii_line
 from gputop.tui.screens.box import Box
 
 SAMPLE_S = 10.0
 MEANINGS = {
-    "title": "title", "members": "dim", "wait": "warn", "own": "accent", "frame": "", "source": "good", "kernel": "dim",
+    "title": "title", "members": "dim", "wait": "warn", "own": "accent", "row": "accent", "frame": "", "source": "good", "kernel": "dim",
     "error": "crit", "note": "dim", "blank": "",
 }  # fmt: skip
 _KEYS = "r again  n native  t by line  o off-CPU  c copy  w write  f folded  Esc"
@@ -49,13 +52,13 @@ class StacksScreen(Box):
     REFRESH_S = 0.0
 
     class Taken(Message):
-        """What a thread brought back: the title's words, the lines, and the stacks they show."""
+        """What a thread brought back: the title's words, the lines, and the stacks they show for flame-graph tools."""
 
-        def __init__(self, heading: str, shown: list[TextLine], stacks: Sequence[Stack]) -> None:
+        def __init__(self, heading: str, shown: list[TextLine], weighted: Sequence[Weighted] = ()) -> None:
             super().__init__()
             self.heading = heading
             self.shown = shown
-            self.stacks = stacks
+            self.weighted = weighted
 
     def __init__(self, pids: list[int] | None = None) -> None:
         """``pids``: whose stacks; None is everybody who is stalled."""
@@ -63,7 +66,7 @@ class StacksScreen(Box):
         self.pids = pids
         self.heading = ""
         self.shown: list[TextLine] = []
-        self.stacks: Sequence[Stack] = ()
+        self.weighted: Sequence[Weighted] = ()
         self._roles: dict[int, Role] = {}
         self._waits: dict[int, str] = {}
         self._busy = False
@@ -77,8 +80,9 @@ class StacksScreen(Box):
             self.action_take(False)
 
     def lines(self) -> Sequence[Line]:
-        """The lines as last brought, wrapped to the box."""
-        return [[(part, MEANINGS[line.kind])] for line in self.shown for part in _wrapped(line.text, self.text_width)]
+        """The lines as last brought: rows of a table cut to the box, all others wrapped to it."""
+        width = self.text_width
+        return [[(part, MEANINGS[line.kind])] for line in self.shown for part in _fitted(line, width)]
 
     def on_resize(self) -> None:
         """Wrap anew."""
@@ -110,7 +114,7 @@ class StacksScreen(Box):
         t_ns, stacks = found
         at = strftime("%H:%M:%S", localtime(session.unix_s(t_ns)))
         incident = next((f", as incident {stack.incident} began" for stack in stacks if stack.incident), "")
-        self.on_stacks_screen_taken(self.Taken(f"taken at {at}{incident}", _drawn(stacks, self._roles), stacks))
+        self.on_stacks_screen_taken(self.Taken(f"taken at {at}{incident}", _drawn(stacks, self._roles), weigh(stacks)))
 
     def action_take(self, native: bool) -> None:
         """Take stacks of the processes as they are now."""
@@ -137,7 +141,7 @@ class StacksScreen(Box):
 
         taken = capture(pids, waits=self._waits, native=native)
         self.gputop.session.add_stacks(list(taken.stacks))
-        return self.Taken(summary(taken), _drawn(taken.stacks, self._roles), taken.stacks)
+        return self.Taken(summary(taken), _drawn(taken.stacks, self._roles), weigh(taken.stacks))
 
     def _sampled(self, pids: list[int]) -> Taken:
         from gputop.stacks.lines import main_thread_lines
@@ -145,10 +149,12 @@ class StacksScreen(Box):
 
         found, failed = watch(pids, SAMPLE_S)
         shown = [TextLine("error", f"process {pid}: {reason}") for pid, reason in failed.items()]
+        weighted: list[Weighted] = []
         for one in found:
-            name = self._roles[one.pid].label if one.pid in self._roles else f"process {one.pid}"
+            name = self._who_is(one.pid)
             shown += [*main_thread_lines(one, name), TextLine("blank", "")]
-        return self.Taken(f"where {SAMPLE_S:.0f} s of the main thread went, by line", shown, ())
+            weighted += [((name, *frames), count) for frames, count in one.stacks]
+        return self.Taken(f"where {SAMPLE_S:.0f} s of the main thread went, by line", shown, weighted)
 
     def action_off_cpu(self) -> None:
         """Kernel stacks of what the chosen processes wait in, summed over some seconds."""
@@ -163,11 +169,15 @@ class StacksScreen(Box):
         from gputop.stacks import offcpu
         from gputop.stacks.lines import offcpu_lines
 
-        names = {pid: self._roles[pid].label if pid in self._roles else f"process {pid}" for pid in pids}
         try:
-            return self.Taken("where main threads waited in the kernel", offcpu_lines(offcpu.watch(pids), names), ())
+            found = offcpu.watch(pids)
         except Unavailable as error:
-            return self.Taken("off-CPU stacks need eBPF", [TextLine("error", f"{error.reason}; {error.remedy}")], ())
+            return self.Taken("off-CPU stacks need eBPF", [TextLine("error", f"{error.reason}; {error.remedy}")])
+        lines = offcpu_lines(found, {pid: self._who_is(pid) for pid in pids})
+        return self.Taken("where main threads waited in the kernel", lines, offcpu.weigh(found.stacks))
+
+    def _who_is(self, pid: int) -> str:
+        return self._roles[pid].label if pid in self._roles else f"process {pid}"
 
     def _start(self, saying: str, work: Callable[[], Taken]) -> None:
         """Do ``work`` in a thread that nothing waits for."""
@@ -180,7 +190,7 @@ class StacksScreen(Box):
     def on_stacks_screen_taken(self, message: Taken) -> None:
         """Show what was brought."""
         self._busy = False
-        self.heading, self.shown, self.stacks = message.heading, message.shown, message.stacks
+        self.heading, self.shown, self.weighted = message.heading, message.shown, message.weighted
         self._say(self.heading)
         self.refresh_text()
 
@@ -204,19 +214,24 @@ class StacksScreen(Box):
         """To a new file in the working folder: the text, or folded stacks."""
         from gputop.stacks.folded import save
         from gputop.stacks.folded import to_folded
-        from gputop.stacks.folded import weigh
 
+        if form == "folded" and not self.weighted:
+            self._say("there is no stack to write")
+            return
         path = f"gputop-stacks-{strftime('%Y%m%d-%H%M%S')}.{form}"
         try:
-            save(path, self.text if form == "txt" else to_folded(weigh(self.stacks)))
+            save(path, self.text if form == "txt" else to_folded(self.weighted))
         except UserError as error:
             self._say(str(error))
         else:
             self._say(f"written to {path}")
 
 
-def _wrapped(text: str, width: int) -> list[str]:
-    """``text`` in lines of ``width``, the further ones indented below the first."""
+def _fitted(line: TextLine, width: int) -> list[str]:
+    """One line, or several of ``width``, the further ones indented below the first."""
+    if line.kind == "row":
+        return [cut(line.text, width)]
+    text = line.text
     indent = " " * (len(text) - len(text.lstrip()) + 4)
     return textwrap.wrap(text, width, subsequent_indent=indent, drop_whitespace=False, break_on_hyphens=False) or [""]
 
