@@ -1,8 +1,8 @@
 """cpu-contention: other processes run on the CPUs while workers or the trainer are runnable.
 
-Threshold: by the sched probe strangers stood for `BEHIND` of the job's waits; or they hold `TAKEN` of its CPUs, and these would
-have been much of what it lacks. Else the job is in its own way (worker-oversubscription). A hog may stand on one CPU only, so that
-on the other the job's threads wait behind one another: that, too, is the hog's doing.
+Threshold: strangers hold `TAKEN` of the job's CPUs, and these are as much as it lacks without them (`MOST_OF_LACK`). Where by the
+sched probe they stood for `BEHIND` of its waits, less will do. Else the job is in its own way (worker-oversubscription). A hog may
+stand on one CPU only, so that on the other the job's threads wait behind one another: that, too, is the hog's doing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gputop.roles import program_name
 
 BEHIND = 0.35
 OF_LACK, MOST_OF_LACK = 0.25, 0.5
-"""What strangers take, of all that the job lacks; the latter where the probe saw it wait behind its own."""
+"""What strangers take, of all that the job lacks; the former where the probe saw it wait behind them."""
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
@@ -34,10 +34,9 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
 
 def blames_others(cpus: Capacity) -> bool:
     """Strangers hold the CPUs the job wanted, and it does not want far more than there are anyway."""
-    seen = cpus.preempted_by_others
-    if seen is not None and seen >= BEHIND:
+    if (cpus.preempted_by_others or 0.0) >= BEHIND and cpus.strangers_part >= OF_LACK:
         return True
-    return cpus.taken >= TAKEN * len(cpus.allowed) and cpus.strangers_part >= (OF_LACK if seen is None else MOST_OF_LACK)
+    return cpus.taken >= TAKEN * len(cpus.allowed) and cpus.strangers_part >= MOST_OF_LACK
 
 
 def culprits(job: JobFacts, facts: Facts) -> list[Taker]:
