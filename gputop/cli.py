@@ -10,7 +10,10 @@ import argparse
 import importlib
 import os
 import sys
+import textwrap
+from collections.abc import Iterable
 from types import ModuleType
+from typing import Any
 from typing import NoReturn
 
 from gputop import config
@@ -32,6 +35,8 @@ COMMANDS = {
     "completion": "complete commands and flags in bash, zsh or fish",
     "collect": "write the stream of frames to standard output",
 }
+SELDOM = ("mark", "import", "completion", "collect")
+"""Commands that the overview only names."""
 CONFIGURED = ("live", "demo", "replay", "record")
 """Those that take their defaults from the user's file; the others are scripts' and do what they are told."""
 
@@ -42,6 +47,42 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Exit 2 with one line on standard error."""
         raise UserError(f"{message} (see {self.prog} --help)", code=2)
+
+
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Help that fits a screen: usage in a line, arguments and options in one list, and no line for ``--help`` itself."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=22)
+
+    def add_usage(self, usage: str | None, actions: Iterable[argparse.Action], groups: Any, prefix: str | None = None) -> None:
+        """``usage: gputop record [OPTIONS] [-- COMMAND]``."""
+        words = [self._argument(action) for action in actions if not action.option_strings]
+        super().add_usage(usage or " ".join(["%(prog)s", "[OPTIONS]", *words]), [], groups, prefix)
+
+    def start_section(self, heading: str | None) -> None:  # noqa: ARG002 - argparse's own
+        """Without headings: what begins with a dash is an option."""
+        super().start_section(argparse.SUPPRESS)
+
+    def add_argument(self, action: argparse.Action) -> None:
+        """As always, but for ``--help``."""
+        if not isinstance(action, argparse._HelpAction):
+            super().add_argument(action)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        """``-o, --output FILE``."""
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        return f"{', '.join(action.option_strings)} {action.metavar or action.dest.upper()}"
+
+    def _argument(self, action: argparse.Action) -> str:
+        name = str(action.metavar or action.dest)
+        return f"[{name}]" if action.nargs in ("?", "*", argparse.REMAINDER) else name
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002 - argparse's own
+        """Paragraphs in lines of the terminal's width; what is set out in columns stays."""
+        blocks = (block if "  " in block else textwrap.fill(" ".join(block.split()), width) for block in text.strip("\n").split("\n\n"))
+        return "\n\n".join(blocks)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -66,6 +107,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    if arguments[:1] in (["-h"], ["--help"]):
+        print(overview())
+        return 0
     name = arguments[0] if arguments and not arguments[0].startswith("-") else "live"
     if name not in COMMANDS:
         raise UserError(f"there is no command {name!r}: see gputop --help", code=2)
@@ -81,9 +125,9 @@ def make_parser(name: str) -> tuple[argparse.ArgumentParser, ModuleType]:
     module = importlib.import_module(f"gputop.commands.{name + '_' if name == 'import' else name}")
     parser = Parser(
         prog="gputop" if name == "live" else f"gputop {name}",
-        description=_about(name, module.__doc__ or ""),
+        description=(module.__doc__ or "").strip(),
         epilog=getattr(module, "EXAMPLES", None),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Help,
         allow_abbrev=False,
     )
     if name == "live":
@@ -103,8 +147,11 @@ class Version(argparse.Action):
         parser.exit()
 
 
-def _about(name: str, docstring: str) -> str:
-    if name != "live":
-        return docstring.strip()
-    listing = "\n".join(f"  {command:<12}{text}" for command, text in COMMANDS.items())
-    return f"{docstring.strip()}\n\ncommands (gputop COMMAND --help tells more):\n{listing}"
+def overview() -> str:
+    """What `gputop --help` tells: the commands, the live view's flags by name, examples."""
+    parser, module = make_parser("live")
+    listed = "\n".join(f"  {command:<10}{text}" for command, text in COMMANDS.items() if command not in SELDOM)
+    flags = [action.option_strings[-1] for action in parser._actions[1:] if action.option_strings]
+    more = textwrap.fill(f"live's flags (gputop live --help): {' '.join(flags)}", 79, subsequent_indent="  ", break_on_hyphens=False)
+    seldom = f"  also {', '.join(SELDOM)}; gputop COMMAND --help tells more"
+    return f"usage: gputop [COMMAND] [OPTIONS]\n\n{module.__doc__}\n\n{listed}\n{seldom}\n{more}\n\n{module.EXAMPLES.rstrip()}"

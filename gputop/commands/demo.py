@@ -1,7 +1,4 @@
-"""See it without a GPU: real worker processes and real trouble on this machine, a simulated GPU that waits for them.
-
-Numbers of the GPU are SIMULATED; everything else is measured. It ends with the screen, and leaves nothing behind.
-"""
+"""See it without a GPU: real processes, real trouble, and a SIMULATED GPU. It leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -11,7 +8,8 @@ import sys
 import time
 from collections.abc import Iterator
 
-from gputop.commands.options import add_sampling
+from gputop.commands.options import NO_EBPF
+from gputop.commands.options import SUDO
 from gputop.commands.options import sampling_argv
 from gputop.demo.scenarios import SCENARIOS
 from gputop.demo.tour import SCENARIO as TOURED
@@ -21,15 +19,12 @@ from gputop.frame import Header
 HELP = "see it without a GPU: real trouble, a simulated GPU"
 TOUR = "tour"
 EXAMPLES = (
-    "scenarios:\n"
-    + "".join(f"  {name:<20}{scenario.summary}\n" for name, scenario in SCENARIOS.items())
+    "".join(f"  {name:<20}{scenario.summary}\n" for name, scenario in SCENARIOS.items())
     + f"  {TOUR:<20}the first of them, with captions that show you around\n"
     + """
 examples:
-  gputop demo
   gputop demo tour
-  gputop demo straggler --duration 60
-  gputop demo slow-disk --plain          no screen: the verdicts as lines
+  gputop demo slow-disk --plain --duration 60
 """
 )
 _LIVE_S, _PLAIN_S = 600.0, 30.0
@@ -37,14 +32,16 @@ _LIVE_S, _PLAIN_S = 600.0, 30.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the command."""
-    parser.add_argument("scenario", nargs="?", default="cpu-contention", choices=[*SCENARIOS, TOUR], metavar="SCENARIO", help="see below")
-    parser.add_argument("--duration", type=_seconds, metavar="S", help="how long the processes work, 5 to 3600 (600; plain 30)")
-    parser.add_argument("--plain", action="store_true", help="no screen: print each verdict as a line, as where there is no terminal")
-    add_sampling(parser)
+    names = [*SCENARIOS, TOUR]
+    parser.add_argument("scenario", nargs="?", default=names[0], choices=names, metavar="SCENARIO", help=f"one of those below ({names[0]})")
+    parser.add_argument("--duration", type=_seconds, metavar="S", help="how long, 5 to 3600 (600; plain 30)")
+    parser.add_argument("--plain", action="store_true", help="no screen: each verdict as a line")
+    parser.add_argument("--no-ebpf", action="store_true", help=NO_EBPF)
+    parser.add_argument("--sudo", action="store_true", help=SUDO)
     parser.add_argument("--readonly", action="store_true", help="no signals to processes")
     parser.add_argument("--ascii", action="store_true", help="no character beyond ASCII")
     parser.add_argument("--light", action="store_true", help="colours for a light terminal")
-    parser.set_defaults(host=None, pid=None, user=None, once=False, json=False, no_auto_stacks=False)
+    parser.set_defaults(interval=0.1, gpu=None, host=None, pid=None, user=None, once=False, json=False, no_auto_stacks=False)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,6 +11,8 @@ from gputop.errors import UserError
 if TYPE_CHECKING:
     from gputop.sources import Settings
 
+NO_EBPF = "no eBPF probes, even where they could run"
+SUDO = "load the eBPF probes through sudo; the rest runs as you"
 LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.02, 60.0
 
 
@@ -43,8 +45,8 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     """What and how often to sample."""
     parser.add_argument("--interval", type=interval, default=0.1, metavar="S", help="seconds between samples, 0.02 to 60 (0.1)")
     parser.add_argument("--gpu", type=indices, metavar="LIST", help="only these GPUs: 0 or 0,2 or 0-3")
-    parser.add_argument("--no-ebpf", action="store_true", help="leave the eBPF probes out, even where they could run")
-    parser.add_argument("--sudo", action="store_true", help="load the eBPF probes through sudo; all the rest runs as you")
+    parser.add_argument("--no-ebpf", action="store_true", help=NO_EBPF)
+    parser.add_argument("--sudo", action="store_true", help=SUDO)
 
 
 def sampling_settings(args: argparse.Namespace) -> Settings:

@@ -4,7 +4,7 @@ _gputop() {
     [[ $COMP_CWORD -gt 1 && ${COMP_WORDS[1]} != -* ]] && command=${COMP_WORDS[1]}
     case $command in
         live) words="-h --help -V --version --interval --gpu --no-ebpf --sudo --pid --user --host -1 --once --json --readonly --no-auto-stacks --ascii --light" ;;
-        demo) words="-h --help --duration --plain --interval --gpu --no-ebpf --sudo --readonly --ascii --light cpu-contention slow-disk too-few-workers throttled memcpy-bottleneck tiny-kernels sync-storm straggler queue-full-healthy tour" ;;
+        demo) words="-h --help --duration --plain --no-ebpf --sudo --readonly --ascii --light cpu-contention slow-disk too-few-workers throttled memcpy-bottleneck tiny-kernels sync-storm straggler queue-full-healthy tour" ;;
         explain) words="-h --help --since --json --plot --fail-on --last --from --until --interval --gpu --no-ebpf --sudo" ;;
         diff) words="-h --help --since --json --last --from --until" ;;
         stacks) words="-h --help --native --duration --off-cpu --json --folded --speedscope -o --output" ;;

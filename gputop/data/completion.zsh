@@ -25,7 +25,7 @@ _gputop() {
     [[ $words[2] != -* ]] && command=$words[2]
     case $command in
         live) compadd -- -h --help -V --version --interval --gpu --no-ebpf --sudo --pid --user --host -1 --once --json --readonly --no-auto-stacks --ascii --light ;;
-        demo) compadd -- -h --help --duration --plain --interval --gpu --no-ebpf --sudo --readonly --ascii --light cpu-contention slow-disk too-few-workers throttled memcpy-bottleneck tiny-kernels sync-storm straggler queue-full-healthy tour ;;
+        demo) compadd -- -h --help --duration --plain --no-ebpf --sudo --readonly --ascii --light cpu-contention slow-disk too-few-workers throttled memcpy-bottleneck tiny-kernels sync-storm straggler queue-full-healthy tour ;;
         explain) compadd -- -h --help --since --json --plot --fail-on --last --from --until --interval --gpu --no-ebpf --sudo ;;
         diff) compadd -- -h --help --since --json --last --from --until ;;
         stacks) compadd -- -h --help --native --duration --off-cpu --json --folded --speedscope -o --output ;;

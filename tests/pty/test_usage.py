@@ -6,6 +6,8 @@ import subprocess
 
 import pytest
 
+from gputop.cli import COMMANDS
+from gputop.cli import make_parser
 from tests.pty.conftest import GPUTOP
 from tests.pty.conftest import Launch
 
@@ -53,7 +55,20 @@ def test_help_fits_a_screen(env: dict[str, str]) -> None:
     done = run(env, "--help")
     assert done.returncode == 0
     assert "--once" in done.stdout
-    assert max(map(len, done.stdout.splitlines())) <= 100
+    lines = done.stdout.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert [name for name in COMMANDS if name not in done.stdout] == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command_is_short_and_has_its_flags(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    parser, _ = make_parser(command)
+    text = parser.format_help()
+    assert len(text.splitlines()) <= 32
+    flags = [flag for action in parser._actions[1:] for flag in action.option_strings]
+    assert [flag for flag in flags if flag not in text] == []
 
 
 def test_a_closed_pipe_is_no_error(env: dict[str, str]) -> None:
