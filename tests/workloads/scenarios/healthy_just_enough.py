@@ -1,4 +1,4 @@
-"""The workers are busy nearly all the time, and the GPU all the time: they just keep up."""
+"""The workers are busy most of the time, and the GPU all the time: they just keep up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.workloads.scenario import cpus
 
 
 def train(trainer: Trainer) -> None:
-    trainer.fit(loader(Images(cpu_ms=7), workers=cpus(), prefetch_factor=4), trainer.compute(85 / cpus()))
+    trainer.fit(loader(Images(cpu_ms=6), workers=cpus(), prefetch_factor=4), trainer.compute(85 / cpus()))
 
 
 SCENARIO = Scenario(HEALTHY, train)
