@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import subprocess
 import threading
 import time
 from collections.abc import Callable
+from collections.abc import Iterable
+from typing import cast
 
 import pytest
 
 from gputop import histogram
 from gputop.frame import SchedThread
+from gputop.sources.ebpf import sched
+from gputop.sources.ebpf.maps import Map
+from gputop.sources.ebpf.maps import Shape
 from tests.probes.conftest import Beaten
 
 Run = Callable[..., subprocess.Popen[str]]
@@ -198,3 +204,45 @@ def test_others_come_once_a_second_and_only_if_they_changed(beaten: Make, run: R
     assert 1 <= seen <= 10, "about one frame in ten: who comes and goes shifts the turns"
     asleep = one.board.threads.get(1)
     assert asleep is None or asleep.hist == {}
+
+
+class CrowdedMap:
+    """What `_Pairs` uses of a map, with entries that the test gives it: pair -> (ns, times)."""
+
+    def __init__(self, entries: dict[int, tuple[int, int]]) -> None:
+        self.entries = entries
+        self.shape = Shape(8, 24, 16)
+        self.values = b""
+
+    def read(self) -> int:
+        self.values = b"".join(struct.pack("<QQII", ns, times, 7, 0) for ns, times in self.entries.values())
+        return len(self.entries)
+
+    def key_list(self, _count: int) -> list[int]:
+        return list(self.entries)
+
+    def words(self, _count: int) -> memoryview:
+        return memoryview(self.values).cast("Q")
+
+    def delete(self, keys: Iterable[int]) -> None:
+        for key in keys:
+            self.entries.pop(key, None)
+
+
+def test_a_crowded_map_drops_small_sums_that_grow_no_more() -> None:
+    rare, growing, large = 1 << 32 | 1, 1 << 32 | 2, 1 << 32 | 3
+    table = CrowdedMap({rare: (10_000, 1), growing: (10_000, 1), large: (5_000_000, 3)} | {1 << 32 | 10 + i: (9_000_000, 1) for i in range(5)})
+    pairs = sched._Pairs(cast(Map, table), sched._preempt)
+    alive = set(range(20))
+    pairs.read(False)
+    pairs.prune(alive)
+    assert len(table.entries) == 8, "what is new may still grow"
+    table.entries[growing] = (20_000, 2)
+    pairs.read(False)
+    pairs.prune(alive)
+    assert rare not in table.entries
+    assert growing in table.entries
+    assert large in table.entries
+    table.entries[rare] = (4_000, 1)
+    again, _ = pairs.read(False)
+    assert [(one.victim_tid, one.ns) for one in again] == [(1, 4_000)]

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 SYS_BPF = {"x86_64": 321, "aarch64": 280}.get(platform.machine(), -1)
-LOOKUP, UPDATE, DELETE, INFO, LINK_CREATE, LOOKUP_BATCH, TAKE_BATCH = 1, 2, 3, 15, 28, 24, 25
+LOOKUP, UPDATE, INFO, LINK_CREATE, LOOKUP_BATCH, TAKE_BATCH, DELETE_BATCH = 1, 2, 15, 28, 24, 25, 27
 _ENOENT = 2
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -110,12 +110,17 @@ class Map:
 
     def delete(self, keys: Iterable[int]) -> None:
         """Remove entries; one that is not there is no error."""
-        for key in keys:
-            key_bytes = self._key(key)
+        size = self.shape.key_bytes
+        packed = ctypes.create_string_buffer(b"".join(key.to_bytes(size, "little") for key in keys))
+        left, at = (len(packed) - 1) // size, ctypes.addressof(packed)
+        while left:
+            batch = _Batch(fd=self.fd, keys=at, count=left)
             try:
-                bpf(DELETE, _Element(fd=self.fd, key=ctypes.addressof(key_bytes)))
+                bpf(DELETE_BATCH, batch)
+                return
             except OSError:
-                pass
+                done = min(batch.count + 1, left)  # it stops at a key that is not there
+                left, at = left - done, at + done * size
 
     def _key(self, key: int) -> ctypes.Array[ctypes.c_char]:
         return ctypes.create_string_buffer(key.to_bytes(self.shape.key_bytes, "little"), self.shape.key_bytes)

@@ -40,6 +40,9 @@ _PRUNE_S = 2
 PAIRS_EVERY = 2
 """Readings: who preempted or woke whom is asked for in every other one. They are sums, and the largest maps."""
 
+LITTLE_NS = 1_000_000
+"""Where many threads meet, most pairs meet once. A sum this small that has stopped growing makes room for others."""
+
 PairSample = TypeVar("PairSample", Preempt, Wakeup)
 
 
@@ -205,6 +208,8 @@ class _Pairs(Generic[PairSample]):
         self._times: dict[int, int] = {}
         self._last: tuple[list[int], list[int]] = ([], [])
         """Keys and times of the last reading: while no pair comes or goes, the kernel gives them in the same order."""
+        self._then: dict[int, int] = {}
+        """The times as they were when it was last pruned, while the map is crowded."""
 
     def read(self, key: bool) -> tuple[list[PairSample], set[int]]:
         """Pairs that changed (all of them in a key frame), and the tids of the others in them."""
@@ -226,9 +231,19 @@ class _Pairs(Generic[PairSample]):
         return samples, others
 
     def prune(self, alive: set[int]) -> None:
-        """Delete the pairs one of which lives no more. 0, the idle CPU or an interrupt, never dies."""
+        """Delete the pairs one of which lives no more (0, the idle CPU or an interrupt, never dies), and what is not worth its place."""
         alive = alive | {0}
-        stale = [pair for pair in self._times if pair & 0xFFFFFFFF not in alive or pair >> 32 not in alive]
+        stale = {pair for pair in self._times if pair & 0xFFFFFFFF not in alive or pair >> 32 not in alive}
+        stale.update(self._negligible())
         self._map.delete(stale)
         for pair in stale:
-            del self._times[pair]
+            self._times.pop(pair, None)
+
+    def _negligible(self) -> list[int]:
+        keys, times = self._last
+        if len(keys) <= self._map.shape.entries // 4:
+            self._then = {}
+            return []
+        then, self._then = self._then, dict(zip(keys, times, strict=True))
+        sums = self._map.words(len(keys))[:: _PAIR.size // 8].tolist()
+        return [key for key, count, ns in zip(keys, times, sums, strict=True) if ns < LITTLE_NS and then.get(key) == count]
