@@ -1,0 +1,370 @@
+"""A scene for each face of each cause: its mechanism, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.unit.diagnosis.scene import CHILD
+from tests.unit.diagnosis.scene import DISK
+from tests.unit.diagnosis.scene import FUTEX
+from tests.unit.diagnosis.scene import HIDDEN
+from tests.unit.diagnosis.scene import ON_CPU
+from tests.unit.diagnosis.scene import QUEUE
+from tests.unit.diagnosis.scene import SLEEP
+from tests.unit.diagnosis.scene import SOCKET
+from tests.unit.diagnosis.scene import Proc
+from tests.unit.diagnosis.scene import Scene
+from tests.unit.diagnosis.scene import training
+
+
+def starved(util: float = 30.0, workers: int = 2, **worker: object) -> Scene:
+    """A trainer that polls for its next batch."""
+    scene = training(workers, util, **worker)
+    scene.procs[100].looks = [QUEUE]
+    return scene
+
+
+def alone(util: float, run: float, looks: list[dict], threads: dict[int, tuple[float, float]] | None = None, **gpu: object) -> Scene:
+    """A trainer whose two workers are ahead."""
+    scene = training(util=util, run=0.1)
+    scene.procs[100].run, scene.procs[100].looks, scene.procs[100].threads = run, looks, threads or {}
+    scene.gpus[0] |= gpu
+    return scene
+
+
+def cpu_contention() -> Scene:
+    scene = starved(run=0.3, wait=0.7, looks=[ON_CPU])
+    scene.cpu_busy = [1.0] * 4
+    return scene.add(Proc(900, comm="fluent-bit", cmdline=["/bin/fluent-bit"], run=2.0, looks=[ON_CPU]))
+
+
+def hidden_contention() -> Scene:
+    """Nothing of the waits can be read: counters, the GPU and the strangers must do."""
+    scene = cpu_contention()
+    scene.procs[100].looks = [HIDDEN]
+    return scene
+
+
+def probed_contention() -> Scene:
+    """Strangers hold little of the CPUs over all, but the probe saw them run in the workers' place."""
+    scene = starved(workers=4, run=0.4, wait=0.5, looks=[ON_CPU])
+    scene.cpu_busy, scene.probed = [1.0] * 4, True
+    scene.preempts = {(101, 900): 0.4, (102, 900): 0.4, (103, 900): 0.2, (104, 900): 0.3}
+    return scene.add(Proc(900, comm="backup", cmdline=["/bin/backup"], run=0.5, looks=[ON_CPU]))
+
+
+def hog_on_one_cpu() -> Scene:
+    """A hog has one of two CPUs for itself; on the other, says the probe, the job's processes wait behind one another."""
+    scene = starved(util=55.0, run=0.5, wait=0.5, looks=[ON_CPU])
+    scene.cpus, scene.cpu_busy, scene.probed = 2, [1.0, 1.0], True
+    scene.preempts = {(101, 102): 0.45, (102, 101): 0.45, (101, 900): 0.05}
+    return scene.add(Proc(900, comm="blender", cmdline=["/bin/blender"], run=0.9, looks=[ON_CPU]))
+
+
+def storm() -> Scene:
+    """Compilers that live too shortly for any sample: only the CPUs tell of them."""
+    scene = starved(run=0.4, wait=0.6, looks=[ON_CPU])
+    scene.cpus, scene.cpu_busy = 2, [1.0, 1.0]
+    return scene
+
+
+def many_late_workers() -> Scene:
+    """Six workers are all late behind a hog, but with their two CPUs to themselves none would be."""
+    scene = starved(util=55.0, workers=6, run=0.16, wait=0.84, looks=[ON_CPU])
+    scene.cpus, scene.cpu_busy = 2, [1.0, 1.0]
+    return scene.add(Proc(900, comm="java", cmdline=["/bin/java"], run=0.95, looks=[ON_CPU]))
+
+
+def beside_another_training() -> Scene:
+    """The CPUs are full of another training's workers."""
+    scene = starved(run=0.3, wait=0.7, looks=[ON_CPU])
+    scene.cpu_busy = [1.0] * 4
+    scene.gpus[1] = {"util_pct": 97.0, "pids": [200]}
+    scene.add(Proc(200, cmdline=["python", "other.py"], run=0.1, looks=[FUTEX], info={"uses_cuda": True}))
+    return scene.add(*(Proc(201 + i, 200, "pt_data_worker", ["python", "other.py"], run=0.8, looks=[ON_CPU]) for i in range(4)))
+
+
+def hog_inside_the_mask() -> Scene:
+    """Held to two CPUs, which would do, if a hog were not held to one of them too."""
+    scene = starved(util=60.0, run=0.5, wait=0.4, looks=[ON_CPU], info={"cpus_allowed": "0-1"})
+    scene.cpu_busy = [1.0, 1.0, 0.1, 0.1]
+    return scene.add(Proc(900, comm="miner", cmdline=["/bin/miner"], run=0.9, looks=[ON_CPU], info={"cpus_allowed": "0"}))
+
+
+def oversubscription() -> Scene:
+    scene = starved(workers=12, run=0.3, wait=0.7, looks=[ON_CPU])
+    scene.cpu_busy = [1.0] * 4
+    return scene
+
+
+def crowded_beside_a_neighbour() -> Scene:
+    """A stranger takes a part, but the job would lack CPUs without it too."""
+    scene = oversubscription()
+    return scene.add(Proc(900, comm="backup", cmdline=["/bin/backup"], run=0.8, looks=[ON_CPU]))
+
+
+def crowded_by_threads() -> Scene:
+    """Each worker waits at a barrier for compute threads of its own, and these for a CPU."""
+    crowd = {200 + i: (0.45, 0.5) for i in range(8)}
+    scene = starved(workers=1, run=0.2, wait=0.3, looks=[FUTEX], threads=crowd)
+    scene.cpu_busy = [1.0] * 4
+    return scene
+
+
+def affinity() -> Scene:
+    scene = starved(workers=4, run=0.24, wait=0.76, looks=[ON_CPU], info={"cpus_allowed": "3"})
+    scene.cpu_busy = [0.05, 0.05, 0.05, 1.0]
+    return scene
+
+
+def pinned_by_hand() -> Scene:
+    """The other CPUs are not idle, but the job's cgroup has them, and its fair share of them is lost."""
+    scene = affinity()
+    scene.cpu_busy, scene.cgroups = [0.97, 0.97, 0.97, 1.0], {"/job": {"cpuset": "0-3"}}
+    return scene.add(*(Proc(900 + i, comm="sim", cmdline=["/bin/sim"], run=0.97, looks=[ON_CPU]) for i in range(3)))
+
+
+def crowded_in_its_cpuset() -> Scene:
+    """The same, held there by its cgroup: the others are for others."""
+    scene = pinned_by_hand()
+    scene.cgroups = {"/job": {"cpuset": "3"}}
+    for cpu in range(3):
+        scene.procs[900 + cpu].processor = cpu
+    return scene
+
+
+def throttled() -> Scene:
+    scene = starved(run=0.2, wait=0.8, looks=[ON_CPU])
+    scene.cpu_busy, scene.cgroups = [0.1] * 4, {"/job": {"quota_cpus": 0.5, "throttled": 0.95}}
+    return scene
+
+
+def too_few() -> Scene:
+    scene = starved(workers=1, run=0.95, looks=[ON_CPU])
+    scene.cpu_busy = [1.0, 0.1, 0.1, 0.1]
+    return scene
+
+
+def too_few_beside_neighbours() -> Scene:
+    """No CPU idles, for others use those that one worker leaves."""
+    scene = starved(workers=1, run=0.9, wait=0.1, looks=[ON_CPU])
+    scene.cpu_busy = [1.0] * 4
+    return scene.add(Proc(900, comm="sim", cmdline=["/bin/sim"], run=2.5, looks=[ON_CPU]))
+
+
+def slow_transform() -> Scene:
+    scene = starved(workers=4, run=0.93, wait=0.07, looks=[ON_CPU])
+    scene.cpu_busy = [1.0] * 4
+    return scene
+
+
+def sleepy_transform() -> Scene:
+    return starved(looks=[SLEEP])
+
+
+def gil() -> Scene:
+    scene = starved(workers=1, run=0.45, looks=[ON_CPU, FUTEX], threads={151: (0.5, 0.0)})
+    scene.cpu_busy = [0.5, 0.5, 0.1, 0.1]
+    return scene
+
+
+def gil_in_trainer() -> Scene:
+    """Its thread keeps the lock; what the main thread sleeps on its GPU must not hide what it sleeps on the lock."""
+    return alone(45.0, 0.05, [SLEEP, FUTEX, SLEEP], threads={151: (0.9, 0.0)})
+
+
+def locks() -> Scene:
+    return starved(workers=4, run=0.24, looks=[FUTEX, FUTEX, FUTEX, ON_CPU])
+
+
+def disk() -> Scene:
+    return starved(run=0.15, looks=[DISK], read_bytes=20_000_000)
+
+
+def network() -> Scene:
+    return starved(run=0.05, looks=[SOCKET])
+
+
+def network_without_workers() -> Scene:
+    return alone(40.0, 0.05, [SOCKET]).drop(101, 102)
+
+
+def programs() -> Scene:
+    """Each sample is decoded by a program that the worker starts."""
+    return starved(run=0.1, looks=[CHILD])
+
+
+def swapping() -> Scene:
+    scene = starved(run=0.3, looks=[DISK], majflt=2000, read_bytes=8_000_000)
+    scene.psi = {"memory_some_ns": 0.4, "memory_full_ns": 0.3}
+    return scene
+
+
+def thrashing() -> Scene:
+    """No pressure stall information: faults that are refaults."""
+    scene = starved(run=0.3, looks=[DISK], majflt=2000, read_bytes=8_000_000)
+    scene.host = {"refaults": 5000}
+    return scene
+
+
+def reclaiming() -> Scene:
+    """Direct reclaim looks like a busy worker."""
+    scene = starved(run=0.9, system=0.8, looks=[ON_CPU])
+    scene.psi = {"memory_some_ns": 0.6, "memory_full_ns": 0.5}
+    return scene
+
+
+def stopped() -> Scene:
+    scene = starved(util=0.0, workers=4)
+    scene.procs[102].looks, scene.procs[102].switches = [{"state": "T"}], 0
+    return scene
+
+
+def deadlocked() -> Scene:
+    scene = starved(util=0.0, workers=4)
+    scene.procs[102].looks, scene.procs[102].switches = [FUTEX], 0
+    return scene
+
+
+def preprocessing() -> Scene:
+    return alone(40.0, 0.6, [ON_CPU])
+
+
+def no_workers() -> Scene:
+    scene = preprocessing()
+    return scene.drop(101, 102)
+
+
+def transfer() -> Scene:
+    return alone(30.0, 0.05, [SLEEP], pcie_rx_bytes_per_s=4e9)
+
+
+def probed_transfer() -> Scene:
+    scene = alone(30.0, 0.6, [ON_CPU])
+    scene.probed, scene.calls = True, {(100, "cuMemcpyHtoD_v2"): (10, 0.6, 4e9), (100, "cuStreamSynchronize"): (10, 0.3, 0)}
+    return scene
+
+
+def sync_storm() -> Scene:
+    scene = alone(60.0, 0.4, [ON_CPU, SLEEP])
+    scene.procs[100].switches = 4000
+    return scene
+
+
+def probed_sync_storm() -> Scene:
+    scene = alone(60.0, 0.95, [ON_CPU])
+    scene.probed, scene.calls = True, {(100, "cuStreamSynchronize"): (3000, 0.5, 0)}
+    return scene
+
+
+def sync_storm_on_a_busy_host() -> Scene:
+    """Half of the time lies in the run queue, a little after each of thousands of wake-ups."""
+    scene = sync_storm()
+    scene.gpus[0]["util_pct"], scene.procs[100].run, scene.procs[100].wait, scene.cpu_busy = 30.0, 0.2, 0.5, [1.0] * 4
+    return scene.add(Proc(900, comm="hog", cmdline=["/bin/hog"], run=2.5, looks=[ON_CPU]))
+
+
+def probed_items() -> Scene:
+    """`.item()`: a copy of four bytes, and the wait is inside it."""
+    scene = alone(60.0, 0.4, [ON_CPU])
+    copies = {(100, "cuMemcpyDtoHAsync_v2"): (1500, 0.5, 6000), (100, "cuMemcpyHtoDAsync_v2"): (15, 0.01, 1e7)}
+    scene.probed, scene.calls = True, copies | {(100, "cuStreamSynchronize"): (1500, 0.05, 0)}
+    return scene
+
+
+def probed_sync_per_layer() -> Scene:
+    """Slow turns, but fifty of them in a step."""
+    scene = alone(55.0, 0.45, [ON_CPU])
+    calls = {(100, "cuStreamSynchronize"): (370, 0.55, 0), (100, "cuMemcpyHtoDAsync_v2"): (8, 0.001, 8e6)}
+    scene.probed, scene.calls = True, calls
+    return scene
+
+
+def probed_metrics() -> Scene:
+    """As many calls, but the first of a step waits for the GPU and the others find it done: the trainer computes between them."""
+    scene = probed_sync_per_layer()
+    scene.hists = {(100, "cuStreamSynchronize"): {40: (362, 0.004), 150: (8, 0.546)}}
+    return scene
+
+
+def small_kernels() -> Scene:
+    return alone(95.0, 0.6, [ON_CPU], sm_active_pct=5.0)
+
+
+def undersized() -> Scene:
+    return alone(97.0, 0.05, [SLEEP], sm_active_pct=9.0)
+
+
+def undersized_by_power() -> Scene:
+    return alone(97.0, 0.05, [SLEEP], power_w=90.0)
+
+
+def hot_gpu() -> Scene:
+    return alone(98.0, 0.05, [SLEEP], throttle_mask=0x20, sm_clock_mhz=800, sm_clock_max_mhz=1980, temp_c=89.0)
+
+
+def capped_gpu() -> Scene:
+    """Someone lowered the power limit."""
+    clocks = {"sm_clock_mhz": 900, "sm_clock_max_mhz": 1980, "power_limit_default_w": 700.0}
+    return alone(98.0, 0.05, [SLEEP], throttle_mask=0x4, power_w=390.0, **clocks)
+
+
+def straggling() -> Scene:
+    """Rank 1 computes between steps; rank 0's GPU spins in the collective."""
+    spinning = {"util_pct": 99.0, "sm_active_pct": 45.0, "pids": [100]}
+    scene = Scene(gpus={0: spinning, 1: {"util_pct": 40.0, "sm_active_pct": 40.0, "pids": [200]}})
+    for rank, pid, run, looks in ((0, 100, 0.05, [SLEEP]), (1, 200, 0.6, [ON_CPU])):
+        env = {"RANK": str(rank), "WORLD_SIZE": "2"}
+        scene.add(Proc(pid, run=run, looks=looks, info={"uses_cuda": True, "env": env}))
+    return scene
+
+
+EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
+    cpu_contention: ("input-bound", "cpu-contention"),
+    hidden_contention: ("input-bound", "cpu-contention"),
+    probed_contention: ("input-bound", "cpu-contention"),
+    hog_on_one_cpu: ("input-bound", "cpu-contention"),
+    storm: ("input-bound", "cpu-contention"),
+    many_late_workers: ("input-bound", "cpu-contention"),
+    beside_another_training: ("input-bound", "cpu-contention"),
+    hog_inside_the_mask: ("input-bound", "cpu-contention"),
+    oversubscription: ("input-bound", "worker-oversubscription"),
+    crowded_beside_a_neighbour: ("input-bound", "worker-oversubscription"),
+    crowded_by_threads: ("input-bound", "worker-oversubscription"),
+    affinity: ("input-bound", "affinity"),
+    pinned_by_hand: ("input-bound", "affinity"),
+    crowded_in_its_cpuset: ("input-bound", "worker-oversubscription"),
+    throttled: ("input-bound", "cgroup-throttle"),
+    too_few: ("input-bound", "too-few-workers"),
+    too_few_beside_neighbours: ("input-bound", "too-few-workers"),
+    slow_transform: ("input-bound", "slow-transform"),
+    sleepy_transform: ("input-bound", "slow-transform"),
+    gil: ("input-bound", "gil-contention"),
+    gil_in_trainer: ("input-bound", "gil-contention"),
+    locks: ("input-bound", "lock-contention"),
+    disk: ("input-bound", "disk-io"),
+    network: ("input-bound", "network-io"),
+    network_without_workers: ("input-bound", "network-io"),
+    programs: ("input-bound", "slow-transform"),
+    swapping: ("input-bound", "memory-pressure"),
+    thrashing: ("input-bound", "memory-pressure"),
+    reclaiming: ("input-bound", "memory-pressure"),
+    stopped: ("input-bound", "hung-worker"),
+    deadlocked: ("input-bound", "hung-worker"),
+    preprocessing: ("input-bound", "main-thread-preprocessing"),
+    no_workers: ("input-bound", "main-thread-preprocessing"),
+    transfer: ("transfer-bound", "h2d-transfer"),
+    probed_transfer: ("transfer-bound", "h2d-transfer"),
+    sync_storm: ("wait-heavy", "sync-storm"),
+    probed_sync_storm: ("wait-heavy", "sync-storm"),
+    sync_storm_on_a_busy_host: ("wait-heavy", "sync-storm"),
+    probed_items: ("wait-heavy", "sync-storm"),
+    probed_sync_per_layer: ("wait-heavy", "sync-storm"),
+    probed_metrics: ("input-bound", "main-thread-preprocessing"),
+    small_kernels: ("busy-not-working", "small-kernels"),
+    undersized: ("busy-not-working", "undersized-work"),
+    undersized_by_power: ("busy-not-working", "undersized-work"),
+    hot_gpu: ("compute-bound", "gpu-throttle"),
+    capped_gpu: ("compute-bound", "gpu-throttle"),
+    straggling: ("straggler", "straggler-rank"),
+}
