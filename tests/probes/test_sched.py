@@ -231,7 +231,8 @@ class CrowdedMap:
 
 def test_a_crowded_map_drops_small_sums_that_grow_no_more() -> None:
     rare, growing, large = 1 << 32 | 1, 1 << 32 | 2, 1 << 32 | 3
-    table = CrowdedMap({rare: (10_000, 1), growing: (10_000, 1), large: (5_000_000, 3)} | {1 << 32 | 10 + i: (9_000_000, 1) for i in range(5)})
+    others = {1 << 32 | 10 + i: (9_000_000, 1) for i in range(5)}
+    table = CrowdedMap({rare: (10_000, 1), growing: (10_000, 1), large: (5_000_000, 3)} | others)
     pairs = sched._Pairs(cast(Map, table), sched._preempt)
     alive = set(range(20))
     pairs.read(False)
