@@ -47,8 +47,9 @@ def coarse(value: Any, name: str = "") -> Any:
     if isinstance(value, int) and name in UNITS:
         return value // UNITS[name] * UNITS[name]
     if isinstance(value, int) and name in PEAKS:
-        spare = max(0, value.bit_length() - 8)
-        return value >> spare << spare
+        steps = value // PEAKS[name]
+        spare = max(0, steps.bit_length() - 6)
+        return (steps >> spare << spare) * PEAKS[name]
     return value
 
 
@@ -89,8 +90,8 @@ def test_every_kind_of_value_comes_back() -> None:
 
 def test_a_main_thread_that_differs_is_kept_as_it_is() -> None:
     procs = [
-        ProcSample(7, 1, 0, "R", 0, 0, 0, 2, 50_000, 20_000, 3, 1, 2, threads=[ThreadSample(7, 50_000, 20_000, 3, "R", 1, 2)]),
-        ProcSample(8, 1, 0, "R", 0, 0, 0, 2, 50_000, 20_000, 3, 1, 2, threads=[ThreadSample(8, 60_000, 20_000, 3, "R", 1, 2)]),
+        ProcSample(7, 1, 0, "R", 0, 0, 0, 2, 500_000, 200_000, 3, 1, 2, threads=[ThreadSample(7, 500_000, 200_000, 3, "R", 1, 2)]),
+        ProcSample(8, 1, 0, "R", 0, 0, 0, 2, 500_000, 200_000, 3, 1, 2, threads=[ThreadSample(8, 600_000, 200_000, 3, "R", 1, 2)]),
         ProcSample(9, 1, 0, "R", 0, 0, 0, 2, threads=[ThreadSample(9, 0, 0, 0, None, None, None), ThreadSample(10, 0, 0, 0)]),
     ]
     frames = [Frame(0, 0, procs=procs), Frame(1, 0, procs=procs[::-1])]

@@ -11,12 +11,14 @@ columns of a second some minutes ago, which every block since refers to, so that
              | [1, absent, unit, bases, steps]               integers, as multiples of ``unit``
              | [2, absent, scale, bases, steps]              floats that are whole numbers over ``scale``
              | [3, absent, doubles]                          other floats
-             | [4, words, indices]                           few different values
+             | [4, words, indices]                           few different values, or numbers
              | [5, values]                                   anything else
              | [6, lengths, table]                           lists of structs, and dicts of counts as lists of (bucket, count)
              | [7, absent, unit, bases, steps]               integers that run on from row to row, whoever they are about
              | [8, absent, unit, lasts, steps]               as 1, told from its end; codes 1 and 2 are read, but no more written
              | [9, absent, scale, lasts, steps]              as 2, told from its end
+             | [10, lengths, table]                          dicts of counts: in each subject's first row all of them, then what has
+                                                             changed since its row before; 0 is one that is no more
     absent   = a byte per row, 1 where the value is None; nil where none is
     integers = width u8 (0, 1, 2, 4, 8), then signed little-endian numbers, all first bytes, then all second ones, …
 
@@ -27,5 +29,6 @@ that is not there has its default in all rows; one that we do not know is not lo
 the others that of subjects, by first appearance. A thread whose ``timeslices`` is -1 and whose tid is its process's pid repeats
 what the process's own sample says; ``timeslices`` is told less ``vol`` and ``invol``, which run with it.
 
-Nanoseconds are kept in steps of `layout.UNITS`: the counters of a tick to a ten-thousandth of it, longest waits to 1 %.
+Nanoseconds are kept in steps of `layout.UNITS`: the counters of a tick to a two-thousandth of it, longest waits to 3 %. Threads, who
+preempted whom and who woke whom stand in the order of their numbers.
 """

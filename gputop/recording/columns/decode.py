@@ -23,6 +23,7 @@ import msgspec
 from gputop.frame import Frame
 from gputop.frame import ThreadSample
 from gputop.recording.columns.layout import ANY
+from gputop.recording.columns.layout import CHANGES
 from gputop.recording.columns.layout import CONST
 from gputop.recording.columns.layout import DOUBLES
 from gputop.recording.columns.layout import INTS
@@ -209,7 +210,7 @@ class Table:
             return self._present(parts[0], self._anchors(field.name, parts[1], parts[2]))
         if code == LAST_SCALED and field.kind == "float":
             return self._present(parts[0], [value / parts[1] for value in unpack_integers(parts[2], len(ends))])
-        if code == WORDS and field.kind == "word":
+        if code == WORDS and field.kind in ("word", "int"):
             words, indices = _typed(field, parts[0]), unpack_integers(parts[1], self.rows)
             return [words[indices[end - 1]] for end in ends]
         values, straight = self._column(field, packed)
@@ -241,12 +242,12 @@ class Table:
             return _typed(field, self.layout.keys[field.name]), True
         if packed is None:
             return self._defaults(field, self.rows), True
-        return (self._nested(field), True) if packed[0] == TABLE else self._values(field, packed)
+        return (self._nested(field, packed[0]), True) if packed[0] in (TABLE, CHANGES) else self._values(field, packed)
 
     def children(self, name: str) -> tuple[list[int], Table] | None:
         """The table below a field, and how many of its rows each row has (-1: None); None where no row has any."""
         packed = self._columns.get(name)
-        if packed is None or packed[0] != TABLE:
+        if packed is None or packed[0] not in (TABLE, CHANGES):
             return None
         child = self.plan[name].child
         if child is None:
@@ -266,7 +267,7 @@ class Table:
             raise ColumnError("it is missing")
         return [field.default() for _ in range(count)]
 
-    def _nested(self, field: FieldPlan) -> Sequence[Any]:
+    def _nested(self, field: FieldPlan, code: int) -> Sequence[Any]:
         below = self.children(field.name)
         lengths, table = below if below else ([], None)
         held = _structs(table) if table else []
@@ -276,7 +277,8 @@ class Table:
         if field.kind == "one":
             return [next(rows) if length > 0 else None for length in lengths]
         if field.kind == "counts":
-            return [{row.bucket: row.count for row in islice(rows, max(0, length))} for length in lengths]
+            told = [{row.bucket: row.count for row in islice(rows, max(0, length))} for length in lengths]
+            return _with_changes(told, self.order) if code == CHANGES else told
         return [list(islice(rows, length)) if length >= 0 else None for length in lengths]
 
     def _with_main(self, lengths: list[int], threads: list[ThreadSample]) -> list[ThreadSample]:
@@ -313,7 +315,7 @@ class Table:
             return self._with_absent(field, parts[0], [value / scale for value in whole])
         if code == DOUBLES and field.kind == "float":
             return self._with_absent(field, parts[0], from_planes(array("d"), parts[1], self.rows).tolist())
-        if code == WORDS and field.kind == "word":
+        if code == WORDS and field.kind in ("word", "int"):
             words = _typed(field, parts[0])
             return [words[i] for i in unpack_integers(parts[1], self.rows)]
         raise ColumnError("its encoding is not known")
@@ -340,6 +342,18 @@ class Table:
         if not field.nullable or len(absent) != self.rows:
             raise ColumnError("values are absent that must be there")
         return [None if gone else value for gone, value in zip(absent, values, strict=True)]
+
+
+def _with_changes(changes: list[dict[int, int]], order: Order) -> list[dict[int, int]]:
+    """What stood in each row, from what had changed in it."""
+    known: dict[int, dict[int, int]] = {}
+    for i, (subject, changed) in enumerate(zip(order.ids, changes, strict=True)):
+        before = known.get(subject)
+        if before is not None:
+            merged = before | changed if changed else before
+            changes[i] = {bucket: count for bucket, count in merged.items() if count} if 0 in changed.values() else merged
+        known[subject] = changes[i]
+    return changes
 
 
 def _with_switches(slices: Sequence[Any], vol: Sequence[Any], invol: Sequence[Any]) -> Sequence[Any]:

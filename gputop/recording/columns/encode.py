@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Sequence
 from itertools import chain
 from itertools import repeat
 from math import gcd
+from operator import attrgetter
 from operator import sub
 from typing import Any
 
 import msgspec
 
 from gputop.frame import Frame
+from gputop.frame import Preempt
 from gputop.frame import ProcSample
+from gputop.frame import SchedThread
 from gputop.frame import ThreadSample
+from gputop.frame import Wakeup
 from gputop.recording.columns.layout import ANY
+from gputop.recording.columns.layout import CHANGES
 from gputop.recording.columns.layout import CLOCKS
 from gputop.recording.columns.layout import CONST
 from gputop.recording.columns.layout import DOUBLES
+from gputop.recording.columns.layout import FEW_VALUES
 from gputop.recording.columns.layout import KEYS
 from gputop.recording.columns.layout import LAST_INTS
 from gputop.recording.columns.layout import LAST_SCALED
@@ -34,11 +42,17 @@ from gputop.recording.columns.layout import FieldPlan
 from gputop.recording.columns.layout import Order
 from gputop.recording.columns.layout import Reference
 from gputop.recording.columns.layout import pack_integers
+from gputop.recording.columns.layout import peak
 from gputop.recording.columns.layout import plan_of
 from gputop.recording.columns.layout import to_planes
 
 _SCALES = (1, 10, 100, 1000, 1_000_000)
+MOST_WORDS = 64
 _NONE = Reference()
+SORTED: dict[type | None, Callable[[Any], Any]] = {
+    SchedThread: attrgetter("tid"), Preempt: attrgetter("victim_tid", "culprit_tid"), Wakeup: attrgetter("wakee_tid", "waker_tid"),
+}  # fmt: skip
+"""Lists that come in no order of their own."""
 
 
 def encode(frames: list[Frame], reference: Reference = _NONE) -> bytes:
@@ -75,6 +89,8 @@ class _Encoder:
         return [len(rows), list(keys), packed]
 
     def _column(self, path: str, field: FieldPlan, column: Sequence[Any], order: Order, rows: Sequence[Any]) -> list[Any]:
+        if field.name in FEW_VALUES and len(set(column)) <= MOST_WORDS:
+            return _words(column, order)
         if field.kind == "int":
             return self._ints(path, field.name, column, order)
         if field.kind == "float":
@@ -94,7 +110,9 @@ class _Encoder:
         if field.kind == "one":
             column = [() if value is None else (value,) for value in column]
         elif field.kind == "counts":
-            column = [tuple(map(Count, value.keys(), value.values())) for value in column]
+            column = [tuple(map(Count, value.keys(), value.values())) for value in _changes(column, order)]
+        elif field.child in SORTED:
+            column = [sorted(value, key=SORTED[field.child]) for value in column]
         lengths = [-1 if value is None else len(value) for value in column]
         held = list(chain.from_iterable(value or () for value in column))
         parents = list(chain.from_iterable(map(repeat, order.ids, lengths)))
@@ -102,12 +120,25 @@ class _Encoder:
             held = _without_main(rows, held)
         below = f"{path}.{field.name}"
         packed = self._ints(path, field.name, lengths, order) if lengths.count(lengths[0]) < len(lengths) else [CONST, lengths[0]]
-        return [TABLE, packed, self.table(below, field.child, held, parents, order.subjects)]
+        return [CHANGES if field.kind == "counts" else TABLE, packed, self.table(below, field.child, held, parents, order.subjects)]
 
 
 def main_thread(proc: ProcSample) -> tuple[Any, ...]:
     """What a process's own sample says of its main thread, as the fields of a ThreadSample."""
     return (proc.pid, proc.oncpu_ns, proc.run_delay_ns, proc.timeslices, proc.state, proc.vol, proc.invol)
+
+
+def _changes(column: Sequence[dict[int, int]], order: Order) -> Iterator[dict[int, int]]:
+    """Of each row, what has changed since its subject's row before; a count of 0 where there is none any more."""
+    before: dict[int, dict[int, int]] = {}
+    for subject, counts in zip(order.ids, column, strict=True):
+        known = before.get(subject, {})
+        before[subject] = counts
+        if counts is known or counts == known:
+            yield {}
+        else:
+            gone = dict.fromkeys(known.keys() - counts.keys(), 0)
+            yield {bucket: count for bucket, count in counts.items() if known.get(bucket) != count} | gone
 
 
 def _without_main(procs: Sequence[ProcSample], threads: list[ThreadSample]) -> list[ThreadSample]:
@@ -160,8 +191,9 @@ def _coarse(name: str, column: tuple[Any, ...]) -> tuple[Any, ...]:
     unit = UNITS.get(name)
     if unit:
         return tuple([value and value - value % unit for value in column])
-    if name in PEAKS:
-        return tuple([value and value >> (cut := max(0, value.bit_length() - 8)) << cut for value in column])
+    step = PEAKS.get(name)
+    if step:
+        return tuple([value and peak(value, step) for value in column])
     return column
 
 

@@ -19,7 +19,7 @@ import msgspec
 
 MAX_ROWS = 400_000
 """In all tables of a block together."""
-CONST, INTS, SCALED, DOUBLES, WORDS, ANY, TABLE, RUNNING, LAST_INTS, LAST_SCALED = range(10)
+CONST, INTS, SCALED, DOUBLES, WORDS, ANY, TABLE, RUNNING, LAST_INTS, LAST_SCALED, CHANGES = range(11)
 _TYPECODES = {1: "b", 2: "h", 4: "i", 8: "q"}
 _WIDTHS = (b"\1", b"\2", b"\4", b"\x08")
 KEYS = {
@@ -28,12 +28,14 @@ KEYS = {
 }  # fmt: skip
 """What a row is about, where that is not its first field."""
 UNITS = dict.fromkeys(
-    ("t_ns", "util_t_ns", "late_ns", "oncpu_ns", "run_delay_ns", "runnable_ns", "preempted_ns", "sleeping_ns", "uninterruptible_ns",
-     "ns", "wait_ns", "nvml_ns", "proc_ns", "cpu_ns", "drain_ns", "run_ns"), 10_000,
-) | {"total_ns": 1000}  # fmt: skip
-"""Fields kept in steps of so many ns: what a source measures is no finer, and nanoseconds of noise do not compress."""
-PEAKS = frozenset({"max_run_delay_ns", "max_ns"})
-"""Longest waits, kept to eight significant bits."""
+    ("late_ns", "oncpu_ns", "run_delay_ns", "runnable_ns", "preempted_ns", "sleeping_ns", "uninterruptible_ns",
+     "ns", "wait_ns", "nvml_ns", "proc_ns", "cpu_ns", "drain_ns", "run_ns"), 50_000,
+) | {"t_ns": 10_000, "util_t_ns": 10_000, "total_ns": 1000}  # fmt: skip
+"""Fields kept in steps of so many ns: counters lose nothing by it in the long run, and noise does not compress."""
+PEAKS = {"max_run_delay_ns": 10_000, "max_ns": 1000}
+"""Longest waits, kept in steps of so many ns and to six significant bits."""
+FEW_VALUES = frozenset({"syscall", "syscall_arg", "processor"})
+"""Numbers that count nothing: few different ones, in any order."""
 SWITCHES = frozenset({"timeslices", "vol", "invol"})
 """Where a struct has these, ``timeslices`` is kept less the other two."""
 CLOCKS = frozenset({"t_ns", "seq"})
@@ -64,6 +66,10 @@ class FieldPlan:
     child: type | None = None
 
 
+def peak(ns: int, unit: int) -> int:
+    """A longest wait as a recording keeps it."""
+    spare = max(0, (ns // unit).bit_length() - 6)
+    return (ns // unit >> spare << spare) * unit
 
 
 def tick_ns(t_ns: int) -> int:
