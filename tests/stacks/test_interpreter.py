@@ -99,6 +99,7 @@ def test_what_is_no_python_says_so() -> None:
 
 def test_a_newer_python_is_named_with_what_may_mend_it(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "RELEASED", {})
+    monkeypatch.setattr(layout, "described", lambda _: None)
     with pytest.raises(Unreadable, match=r"this gputop knows 3\.8 to 3\.14: `pip install -U"):
         interpreter.dump(start("sleeping").pid)
 
