@@ -67,5 +67,5 @@ def _py_spy() -> Check:
 
     path = binary()
     if path is None or not os.access(path, os.X_OK):
-        return Check("py-spy", "py-spy", "missing", "no Python stacks", "pip install py-spy")
+        return Check("py-spy", "py-spy", "limited", "Python stacks of 3.8 to 3.14 only, and no native frames", "pip install py-spy")
     return Check("py-spy", "py-spy", "ok", path)
