@@ -26,6 +26,8 @@ _MEMBERS_SHOWN = 12
 _KERNEL_SHOWN = 6
 _OVERVIEW = 6
 _WAITS_SHOWN = 4
+_LEAST_LINE = 0.01
+"""Of the samples: lines below it are summed, so that the CUDA calls fit on the screen too."""
 _LEAST_SHOWN = 0.0005
 """Of the time watched: what would be printed as 0.0 %."""
 
@@ -74,14 +76,15 @@ def _count(number: int, noun: str) -> str:
 def main_thread_lines(main: MainThread, name: str, most: int = 15) -> list[TextLine]:
     """Its lines, most first, ``62.0 %  train.py:138  DataLoader.__next__``, then which of them were inside CUDA calls."""
     shares = main.shares
-    places = [Line(share.function, share.file, share.line) for share in shares[:most]]
+    shown = [share for share in shares[:most] if share.share >= _LEAST_LINE] or shares[:1]
+    places = [Line(share.function, share.file, share.line) for share in shown]
     places += [Line(one.function, one.file, one.line) for one in main.cuda[:most]]
     read = read_lines({(main.pid, place) for place in places})
     sources = [clean(read.get((main.pid, place), "")) for place in places]
     lines = [TextLine("title", clean(f"{name} ({main.pid}), main thread"))]
-    lines += _columns([_share(*one) for one in zip(shares[:most], sources, strict=False)])
-    lines += _rest([share.share for share in shares[most:]])
-    return lines + _cuda_lines(main, sources[len(shares[:most]) :], most)
+    lines += _columns([_share(*one) for one in zip(shown, sources, strict=False)])
+    lines += _rest([share.share for share in shares[len(shown) :]])
+    return lines + _cuda_lines(main, sources[len(shown) :], most)
 
 
 def _cuda_lines(main: MainThread, sources: Sequence[str], most: int) -> list[TextLine]:

@@ -117,12 +117,14 @@ def test_without_privilege_the_command_that_mends_it_is_named(start: Start, libr
 def test_lines_say_how_often_and_how_long() -> None:
     sync = CudaLine("train.py:57", "/gone/train.py", 57, "step", "Tensor.item", "cuStreamSynchronize", 0.412, 1920, 0, 3.14e6, 41_000_000)
     lasting = CudaLine("train.py:9", "/gone/train.py", 9, "step", "", "cuCtxSynchronize", 0.1, 0, 0, None, 2_400_000_000)
-    stacks = [((Line("step", "/gone/train.py", 57).text,), 3), ((Line("load", "/gone/train.py", 3).text,), 1)]
+    stacks = [((Line("step", "/gone/train.py", 57).text,), 300), ((Line("load", "/gone/train.py", 3).text,), 99)]
+    stacks += [((Line("rare", "/gone/train.py", line).text,), 1) for line in (4, 5)]
     texts = [" ".join(line.text.split()) for line in main_thread_lines(MainThread(os.getpid(), stacks, [sync, lasting], ""), "rank 0")]
     assert texts == [
         f"rank 0 ({os.getpid()}), main thread",
-        "75.0 % train.py:57 step",
-        "25.0 % train.py:3 load",
+        "74.8 % train.py:57 step",
+        "24.7 % train.py:3 load",
+        "0.5 % 2 more lines",
         "inside CUDA calls 51 % of its time, every call counted:",
         "41.2 % train.py:57 cuStreamSynchronize 1,920 calls, p99 3.1 ms, longest 41 ms ← Tensor.item",
         "10.0 % train.py:9 cuCtxSynchronize lasts still, longest 2.4 s ← step",
