@@ -8,7 +8,6 @@ from collections.abc import Callable
 from gputop.board import Board
 from gputop.diagnosis import Engine
 from gputop.diagnosis import Incident
-from gputop.diagnosis.engine import FEED_EVERY_NS
 from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.frame import Stack
@@ -72,7 +71,7 @@ class StacksOnStall:
     def see(self, frame: Frame) -> None:
         """The stream's next frame, before it is written: stacks that were taken since the last one are added to it."""
         self._board.fold(frame)
-        if frame.t_ns - self._fed_ns >= FEED_EVERY_NS:
+        if frame.t_ns - self._fed_ns >= self._engine.pace_ns:
             self._engine.feed(self._board)
             self._fed_ns = frame.t_ns
             self._auto.step(self._board, self._engine)

@@ -27,8 +27,6 @@ from gputop.roles import Role
 from gputop.roles import assign
 from gputop.series import OBSERVERS
 
-MANY = 16
-"""With more trainers and workers than this a verdict once a second must do."""
 OFF_BEAT_NS = 10_000_000
 """Waking a little late is part of every beat: what is asked for in whole ticks is not left to some microseconds."""
 
@@ -113,7 +111,7 @@ class Session:
         self.marks.extend(frame.marks)
         if not self.snapshots or frame.t_ns - self.snapshots[-1].t_ns >= SECOND - OFF_BEAT_NS:
             self.snapshots.append(self.board.snapshot())
-        if frame.t_ns - self._fed_ns >= (FEED_EVERY_NS if len(self.engine.states) <= MANY else 2 * FEED_EVERY_NS):
+        if frame.t_ns - self._fed_ns >= self.engine.pace_ns:
             self._diagnose(frame.t_ns)
 
     def _diagnose(self, t_ns: int) -> None:

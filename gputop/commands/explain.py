@@ -20,7 +20,6 @@ from gputop.commands.options import ask_sudo
 from gputop.commands.options import sampling_argv
 from gputop.commands.span import add_span
 from gputop.diagnosis import Engine
-from gputop.diagnosis.engine import FEED_EVERY_NS
 from gputop.diagnosis.model import SEVERITIES
 from gputop.errors import UserError
 from gputop.frame import Frame
@@ -132,7 +131,7 @@ def closely(engine: Engine, board: Board, items: Iterable[Header | Frame]) -> It
             continue
         board.fold(item)
         engine.look(item)
-        if item.t_ns - fed_ns >= FEED_EVERY_NS:
+        if item.t_ns - fed_ns >= engine.pace_ns:
             fed_ns = item.t_ns
             engine.feed(board)
             yield board

@@ -30,6 +30,8 @@ from gputop.roles import Role
 MIDDLE_NS = WINDOW_NS // 2
 FEED_EVERY_NS = 490_000_000
 """The pace of feeding: twice a second, as often as a column of the lanes ends at the usual time base."""
+MANY = 16
+"""With more trainers and workers than this, once a second must do."""
 
 
 class Engine:
@@ -57,6 +59,11 @@ class Engine:
     def incidents(self) -> list[Incident]:
         """All so far, oldest first; those that last have no end."""
         return self._incidents.all
+
+    @property
+    def pace_ns(self) -> int:
+        """Of the stream's time between two feeds."""
+        return FEED_EVERY_NS if len(self.states) <= MANY else 2 * FEED_EVERY_NS
 
     def look(self, frame: Frame) -> None:
         """Optional, for every frame between two feeds: more samples of what the processes wait for, at a few microseconds each.

@@ -27,6 +27,7 @@ from gputop.recording.scan import payload_at
 from gputop.recording.scan import scan
 from gputop.recording.writer import Writer
 from gputop.tables.database import Database
+from tests.bench import recording_live
 from tests.recording.made import HEADER
 from tests.recording.made import SECOND
 from tests.recording.made import Session
@@ -41,8 +42,8 @@ WINDOWS = "SELECT CAST(t_s / 10 AS INT) w, sum(switches), sum(runq_s) FROM proc 
 HOUR_TICKS = 36_000
 
 
-def report(ticks: int = 3000) -> Iterator[str]:
-    """Paragraphs of Markdown; ``ticks`` of 100 ms are recorded of each shape."""
+def report(ticks: int = 3000, runs: int = 2, run_s: float = 20.0) -> Iterator[str]:
+    """Paragraphs of Markdown; ``ticks`` of 100 ms are recorded of each shape, real processes for ``runs`` times ``run_s``."""
     with tempfile.TemporaryDirectory() as folder:
         yield "## Recording"
         titles = "| session | write, ms/frame | MB/hour | read, ms/frame | ring, µs/frame | ring, MB for 10 min |"
@@ -50,6 +51,7 @@ def report(ticks: int = 3000) -> Iterator[str]:
         rows += [shape_row(name, Path(folder), ticks) for name in SHAPES]
         yield "\n".join(rows)
         yield long_file(Path(folder), Path(folder) / "8 GPUs, 80 processes.gputop")
+    yield from recording_live.report(runs, run_s)
 
 
 def shape_row(name: str, folder: Path, ticks: int) -> str:

@@ -201,12 +201,14 @@ def _fill(column: Sequence[Any], spans: Iterable[tuple[int, int]]) -> tuple[byte
     """Where values are absent, and the column with the value before in the same span, or its first one, or 0 in their places."""
     if None not in column:
         return None, column
-    filled: list[Any] = []
+    absent = bytes([value is None for value in column])
+    last: Any = 0
+    filled = [last := last if value is None else value for value in column]
     for start, end in spans:
-        part = column[start:end]
-        last = next((value for value in part if value is not None), 0)
-        filled += [last := last if value is None else value for value in part]
-    return bytes(value is None for value in column), filled
+        if absent[start]:
+            first = absent.find(0, start, end)
+            filled[start : first if first >= 0 else end] = [column[first]] * (first - start) if first >= 0 else [0] * (end - start)
+    return absent, filled
 
 
 def _split(column: Sequence[int], order: Order) -> tuple[list[int], list[int]]:
