@@ -209,12 +209,15 @@ def program_name(info: ProcInfo) -> str:
     args = info.cmdline
     if not _is_python(info) or len(args) < 2:
         return clean(args[0].rpartition("/")[2] if args and not _is_python(info) else info.comm, 32) or clean(info.comm, 32)
-    for i, arg in enumerate(args[1:], 1):
-        if arg == "-m" and i + 1 < len(args):
-            return clean(args[i + 1], 32)
+    rest = iter(args[1:])
+    for arg in rest:
+        if arg == "-m":
+            return clean(next(rest, info.comm), 32)
         if arg == "-c":
             return clean(info.comm, 32)
-        if not arg.startswith("-"):
+        if arg in ("-W", "-X"):  # what follows is theirs
+            next(rest, "")
+        elif not arg.startswith("-"):
             return clean(arg.rpartition("/")[2], 32)
     return clean(info.comm, 32)
 

@@ -190,6 +190,7 @@ def test_pin_thread():
 @pytest.mark.parametrize(
     ("cmdline", "name"),
     [(["python", "-u", "/a/b/train.py", "x"], "train.py"), (["python", "-m", "pkg.train"], "pkg.train"), (["python", "-c", "x"], "python"),
+     (["python", "-W", "ignore::DeprecationWarning", "-X", "dev", "/a/train.py"], "train.py"),
      (["python"], "python"), ([], "python"), (["python", "\x1b[2J[red]"], "·[2J[red]")],
 )  # fmt: skip
 def test_program_name(cmdline: list[str], name: str):
