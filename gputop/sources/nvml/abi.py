@@ -95,13 +95,23 @@ class Attributes(Structure):
     _fields_ = [("sms", c_uint), ("others", c_uint * 7), ("mem_mib", c_ulonglong)]
 
 
+_found: tuple[object, dict[str, Function]] = (None, {})
+"""A library and its functions as far as they were asked for: ctypes makes a new object each time it is asked."""
+
+
 def find(name: str) -> Function | None:
     """The library's function ``name``, None where it has none."""
-    try:
-        function: Function = pynvml.nvmlLib[name]
-    except AttributeError:
-        return None
-    return function
+    global _found
+    library = pynvml.nvmlLib
+    if _found[0] is not library:
+        _found = library, {}
+    known = _found[1]
+    if name not in known:
+        try:
+            known[name] = library[name]
+        except AttributeError:
+            return None
+    return known[name]
 
 
 def bind(name: str) -> Function:
