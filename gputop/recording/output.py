@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+from itertools import chain
+from itertools import count
 
 from gputop.errors import UserError
 from gputop.text import clean
@@ -22,6 +24,11 @@ def create(path: str) -> int:
         raise UserError(f"cannot create {clean(path)}: {error.strerror}") from None
     except ValueError:
         raise UserError(f"{clean(path)!r} is no file name") from None
+
+
+def unused(stem: str) -> str:
+    """A name for a recording at which nothing stands: ``stem``.gputop, or with a number."""
+    return next(path for path in (f"{stem}{end}.gputop" for end in chain([""], (f"-{i}" for i in count(2)))) if not os.path.lexists(path))
 
 
 def _what_stands_at(path: str) -> str:

@@ -126,13 +126,11 @@ class Ring:
         """The frames since the latest key frame: what a recording that starts now begins with."""
         return list(self.frames(self._chunks[-1].t_ns, self.end_ns + 1)) if self._chunks else []
 
-    def save(self, path: str) -> int:
-        """Write what is held to a new recording; its size in bytes. Raises `gputop.errors.UserError` where that cannot be."""
-        from gputop.recording.writer import write_blocks
-
+    def sealed(self) -> list[bytes]:
+        """Everything held as the blocks of a recording, see `gputop.recording.writer.write_blocks`; they are shared, not copied."""
         if self._chunks:
             self.held_bytes += self._chunks[-1].seal()
-        return write_blocks(path, self.header, [packed.data for chunk in self._chunks for packed in chunk.sealed])
+        return [packed.data for chunk in self._chunks for packed in chunk.sealed]
 
     def _trim(self, now: int) -> None:
         """Drop the oldest chunks, and of the one that grows what exceeds all bounds."""

@@ -158,11 +158,10 @@ class Rotation:
             os.unlink(self._kept.pop(0))
 
 
-def write_blocks(path: str, header: Header, blocks: list[bytes]) -> int:
-    """A whole recording of packed blocks in a new file; its size in bytes."""
+def write_blocks(path: str, fd: int, header: Header, blocks: list[bytes]) -> int:
+    """A whole recording of packed blocks into a new file, which is closed; its size in bytes. Where that cannot be it is removed."""
     opening = pack_header(header)
     data = b"".join((opening, opening[len(MAGIC) :], *blocks))
-    fd = create(path)
     try:
         write_all(fd, data)
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,10 @@ import pytest
 from gputop.board import Board
 from gputop.errors import UserError
 from gputop.recording.format import Decoder
+from gputop.recording.output import create
+from gputop.recording.output import unused
 from gputop.recording.ring import Ring
+from gputop.recording.writer import write_blocks
 from tests.recording.made import HEADER
 from tests.recording.made import SECOND
 from tests.recording.made import Session
@@ -79,7 +83,7 @@ def test_what_is_saved_is_a_stream_of_the_same_frames(tmp_path: Path) -> None:
     for frame in frames:
         ring.add(frame)
     path = tmp_path / "last.gputop"
-    size = ring.save(str(path))
+    size = write_blocks(str(path), create(str(path)), HEADER, ring.sealed())
     assert size == path.stat().st_size
     assert path.stat().st_mode & 0o777 == 0o600
     decoder = Decoder()
@@ -100,5 +104,24 @@ def test_what_is_in_the_way_is_said_and_left_alone(tmp_path: Path, kind: str) ->
     else:
         path = tmp_path / "no" / "out.gputop"
     with pytest.raises(UserError, match=r"exists already|directory|is a link"):
-        Ring(HEADER).save(str(path))
+        create(str(path))
     assert other.read_text() == "mine"
+
+
+def test_a_full_disk_leaves_no_half_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("gputop.recording.writer.write_all", full)
+    path = str(tmp_path / "out.gputop")
+    with pytest.raises(UserError, match="No space left"):
+        write_blocks(path, create(path), HEADER, [b"block"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_names_of_the_same_second_do_not_clash(tmp_path: Path) -> None:
+    names = []
+    for _ in range(3):
+        names.append(unused(str(tmp_path / "now")))
+        os.close(create(names[-1]))
+    assert [Path(name).name for name in names] == ["now.gputop", "now-2.gputop", "now-3.gputop"]

@@ -181,11 +181,22 @@ async def test_leaving_completes_the_recording(make_app: MakeApp, tmp_path: Path
     assert written(path) == list(range(100))
 
 
+async def test_all_files_of_one_second_have_names_of_their_own(make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = make_app()
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.press("R", "r", "R")
+        await app.workers.wait_for_complete()
+        await pilot.press("r")
+    assert [written(path) for path in tmp_path.iterdir()] == [list(range(100))] * 3
+
+
 async def test_the_last_ten_minutes_are_saved_and_read_back(make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     app = make_app(scene.session(234))
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.press("R")
+        await app.workers.wait_for_complete()
         await pilot.pause()
         assert "saved" in part(app, "keys")[0]
     (path,) = tmp_path.iterdir()

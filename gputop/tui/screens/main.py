@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from time import strftime
 
 from textual.binding import Binding
 
 from gputop.errors import UserError
+from gputop.frame import Header
+from gputop.recording.output import create
+from gputop.recording.output import unused
 from gputop.tui import navigate
 from gputop.tui.screens.confirm import ConfirmScreen
 from gputop.tui.screens.confirm import send_signal
@@ -131,7 +135,7 @@ class MainScreen(TableActions):
         if recorder.size is not None:
             self.note(f"recorded {recorder.stop()}")
             return
-        path = f"gputop-{strftime('%Y%m%d-%H%M%S')}.gputop"
+        path = unused(f"gputop-{strftime('%Y%m%d-%H%M%S')}")
         try:
             recorder.start(path, self.session)
         except UserError as error:
@@ -148,15 +152,25 @@ class MainScreen(TableActions):
         super().draw_live()
 
     def action_save(self) -> None:
-        """Write what is remembered to a file in the working folder."""
-        path = f"gputop-{strftime('%Y%m%d-%H%M%S')}.gputop"
+        """Write what is remembered to a file in the working folder, while the screen goes on."""
+        with self.session.lock:
+            header, blocks = self.session.ring.header, self.session.ring.sealed()
+        path = unused(f"gputop-{strftime('%Y%m%d-%H%M%S')}")
         try:
-            with self.session.lock:
-                size_bytes = self.session.ring.save(path)
+            fd = create(path)
         except UserError as error:
             self.note(str(error))
         else:
-            self.note(f"saved {size_bytes / 1e6:.1f} MB to {path}: gputop replay {path}")
+            self.run_worker(partial(self._write, path, fd, header, blocks), thread=True, exit_on_error=False)
+
+    def _write(self, path: str, fd: int, header: Header, blocks: list[bytes]) -> None:
+        from gputop.recording.writer import write_blocks
+
+        try:
+            said = f"saved {write_blocks(path, fd, header, blocks) / 1e6:.1f} MB to {path}: gputop replay {path}"
+        except UserError as error:
+            said = str(error)
+        self.app.call_from_thread(self.note, said)
 
     def action_tag(self) -> None:
         """Tag the selected process, or untag it, and go on to the next."""
