@@ -37,7 +37,7 @@ def _capacity(job: JobFacts, facts: Facts) -> Capacity:
 
 def _taken(job: JobFacts, facts: Facts, allowed: frozenset[int], busy_inside: float) -> float:
     """By those that were seen; by all but the job itself where that is more, for a compiler may live shorter than between two looks."""
-    own = job.used + sum(kin.used for kin in job.kin)
+    own = max(job.used, job.kin_used)
     pinned = len(allowed) < len(facts.host.busy)
     seen = sum(taker.cores for taker in facts.takers if not pinned or taker.cpu is None or taker.cpu in allowed)
     return max(seen, busy_inside - own)
@@ -58,7 +58,7 @@ def _needed(job: JobFacts) -> float:
 
 
 def _preempted_by_others(job: JobFacts, facts: Facts) -> float | None:
-    own = {job.trainer.pid, *(kin.trainer.pid for kin in job.kin)}
+    own = job.kin | {job.trainer.pid}
     waits = facts.behind.get(job.trainer.pid, {})
     behind, strangers = sum(waits.values()), sum(seconds for pid, seconds in waits.items() if facts.family.get(pid) not in own)
     waited_s = sum(proc.runnable * proc.seconds for proc in (job.trainer, *job.workers))

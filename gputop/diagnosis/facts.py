@@ -262,8 +262,10 @@ class JobFacts:
     used: float = 0.0
     """CPUs its processes ran on, helpers included."""
     capacity: Capacity | None = None
-    kin: list[JobFacts] = field(default_factory=list)
-    """The other ranks of its training on this host."""
+    kin: frozenset[int] = frozenset()
+    """Trainers of its training on this host, itself among them; empty where it is alone. Pids: jobs that hold each other are garbage."""
+    kin_used: float = 0.0
+    """CPUs that all of them use."""
     step: Step | None = None
     idle: float | None = field(init=False)
     """Mean share of the window in which its GPUs ran nothing; None where none is measured."""

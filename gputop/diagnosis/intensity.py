@@ -36,8 +36,9 @@ def set_waste(facts: Facts) -> None:
     for group in _groups(facts.jobs):
         _set_straggler(group)
     for family in _families(facts.jobs):
+        pids, used = frozenset(job.trainer.pid for job in family), sum(job.used for job in family)
         for job in family:
-            job.kin = [other for other in family if other is not job]
+            job.kin, job.kin_used = pids, used
 
 
 def _waste(gpu: GpuFacts) -> tuple[str, float]:

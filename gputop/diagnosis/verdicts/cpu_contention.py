@@ -48,14 +48,14 @@ def culprits(job: JobFacts, facts: Facts) -> list[Taker]:
 
 def _rivals(job: JobFacts, facts: Facts) -> list[Taker]:
     """Processes of other trainings on this host."""
-    own = [job, *job.kin]
-    procs = [proc for other in facts.jobs if all(other is not one for one in own) for proc in (other.trainer, *other.workers)]
+    own = job.kin | {job.trainer.pid}
+    procs = [proc for other in facts.jobs if other.trainer.pid not in own for proc in (other.trainer, *other.workers)]
     return [_rival(proc, own, facts) for proc in procs if proc.cores >= LEAST_CORES]
 
 
-def _rival(proc: ProcFacts, own: list[JobFacts], facts: Facts) -> Taker:
+def _rival(proc: ProcFacts, own: frozenset[int], facts: Facts) -> Taker:
     name = f"{program_name(proc.info)} {proc.role.label}" if proc.role.kind == "worker" else proc.role.label
-    kept_s = sum(facts.behind.get(job.trainer.pid, {}).get(proc.pid, 0.0) for job in own)
+    kept_s = sum(facts.behind.get(pid, {}).get(proc.pid, 0.0) for pid in own)
     return Taker(proc.pid, name, proc.cores, kept_s, None, proc.older.utime_ns + proc.older.stime_ns, proc.info)
 
 
