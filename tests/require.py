@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -40,12 +41,22 @@ PYTHONS = ("3.6", "3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "
 """Versions of the interpreters whose stacks are read; a ``t`` is a build without GIL."""
 
 
+_OURS = f"{sys.version_info.major}.{sys.version_info.minor}{getattr(sys, 'abiflags', '').strip('dm')}"
+
+
+def pythons_here() -> list[str]:
+    """The versions that can be tested: those that are here, and those that GPUTOP_REQUIRE names, here or not."""
+    asked = os.environ.get("GPUTOP_REQUIRE", "").split(",")
+    return [version for version in PYTHONS if pythons(version) or f"python{version}" in asked]
+
+
 def pythons(version: str) -> list[Path]:
     """The interpreters of ``version`` here: the distribution's (Debian's are static and stripped), pyenv's, in /opt, on PATH."""
     name, number = f"python{version}", version.removesuffix("t")
     found = [*Path.home().glob(f".pyenv/versions/{number}.*/bin/{name}"), *Path("/opt").glob(f"*/bin/{name}"), Path("/usr/bin", name)]
     beside = shutil.which(name)
     found += [Path(beside)] if beside and "/shims/" not in beside else []
+    found += [Path(sys.executable)] if version == _OURS else []
     return sorted({path.resolve() for path in found if path.exists()})
 
 

@@ -35,6 +35,8 @@ class CudaLine:
     function: str
     via: str
     """What the line called that made the CUDA call, empty for a C function, which has no Python frame."""
+    inside: str
+    """The library's own line that made the call, ``Trainer._log transformers/trainer.py:2507``; empty where the user's line did."""
     call: str
     """``cuStreamSynchronize``."""
     share: float
@@ -125,24 +127,26 @@ def _reader(pid: int, root: str) -> tuple[int, ...]:
 
 def _lines(pid: int, answer: _Answer, names: list[str], root: str) -> list[CudaLine]:
     """Raises `Unreadable`."""
-    sums: dict[tuple[Line, str, str], _Sum] = {}
+    sums: dict[tuple[Line, str, str, str], _Sum] = {}
     with Interpreter(pid, root) as python:
         for who, call, count, total, longest, hist, frames in answer.rows:
             if who == pid:
-                own, via = _own(python, frames)
-                _add(sums.setdefault((own, via, names[call]), _Sum()), count, total, longest, hist)
-    lines = [_line(own, via, call, one, answer.seconds) for (own, via, call), one in sums.items()]
+                _add(sums.setdefault((*_made_by(python, frames), names[call]), _Sum()), count, total, longest, hist)
+    lines = [_line(own, via, inside, call, one, answer.seconds) for (own, via, inside, call), one in sums.items()]
     return sorted(lines, key=lambda one: -one.total_ns)
 
 
-def _own(python: Interpreter, frames: list[tuple[int, int]]) -> tuple[Line, str]:
-    """The innermost line of the user's own code and what it had called; the innermost of all where none is the user's."""
+def _made_by(python: Interpreter, frames: list[tuple[int, int]]) -> tuple[Line, str, str]:
+    """The innermost line of the user's own code, what it had called, and the innermost of all where that is another."""
     try:
         lines = python.lines(frames)
     except Torn:
-        return _NO_LINE, ""
+        lines = []
+    if not lines:
+        return _NO_LINE, "", ""
     own, via = own_call(lines)
-    return own or (lines[0] if lines else _NO_LINE), via
+    inside = "" if own in (None, lines[0]) else f"{lines[0].name} {lines[0].short_file}:{lines[0].line}"
+    return own or lines[0], via, inside
 
 
 def _add(one: _Sum, count: int, total_ns: int, longest_ns: int, hist: dict[int, int]) -> None:
@@ -152,7 +156,7 @@ def _add(one: _Sum, count: int, total_ns: int, longest_ns: int, hist: dict[int, 
     one.hist.update({histogram.FIRST + bucket: calls for bucket, calls in hist.items()})
 
 
-def _line(own: Line, via: str, call: str, one: _Sum, seconds: float) -> CudaLine:
+def _line(own: Line, via: str, inside: str, call: str, one: _Sum, seconds: float) -> CudaLine:
     p99 = histogram.quantile(one.hist, 0.99, max_ns=one.max_ns)
     share = min(1.0, one.total_ns / 1e9 / seconds)
-    return CudaLine(own.place, own.file, own.line, own.name, via, call, share, one.calls, one.total_ns, p99, one.max_ns)
+    return CudaLine(own.place, own.file, own.line, own.name, via, inside, call, share, one.calls, one.total_ns, p99, one.max_ns)

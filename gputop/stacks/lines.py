@@ -107,7 +107,8 @@ def _cuda(one: CudaLine, source: str) -> tuple[float, str, str, str]:
     calls = f"{one.calls:,} call{'s' if one.calls != 1 else ''}" if one.calls else "lasts still"
     p99 = f", p99 {_duration(one.p99_ns)}" if one.p99_ns is not None else ""
     what = f"{one.call}  {calls}{p99}, longest {_duration(one.max_ns)}"
-    return one.share, clean(one.place), what, f"← {source or clean(one.via or one.function)}"
+    within = f", in {clean(one.inside)}" if one.inside else ""
+    return one.share, clean(one.place), what, f"← {source or clean(one.via or one.function)}{within}"
 
 
 def _columns(rows: Sequence[tuple[float, str, str, str]]) -> list[TextLine]:

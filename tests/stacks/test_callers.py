@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import linecache
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,20 +19,21 @@ from gputop.stacks.callers import CudaLine
 from gputop.stacks.frames import Line
 from gputop.stacks.lines import main_thread_lines
 from gputop.stacks.main_thread import MainThread
-from tests.require import PYTHONS
 from tests.require import pythons
+from tests.require import pythons_here
 from tests.require import require
 from tests.stacks.conftest import PROGRAM
 from tests.stacks.conftest import Target
 from tests.stacks.test_command import gputop
 from tests.stubs.build import build
+from tests.workloads import runner
 
 Start = Callable[..., Target]
 STUB = Path(__file__).parents[1] / "probes" / "libcuda.c"
 LINES = {text.strip(): number for number, text in enumerate(PROGRAM.read_text().splitlines(), 1)}
 THREE_MS = LINES["stub.cuStreamSynchronize(ctypes.c_uint64(3000000))"]
 ONE_MS = LINES["stub.cuStreamSynchronize(wait)"]
-FOLLOWED = [version for version in PYTHONS if version not in ("3.6", "3.7")]
+FOLLOWED = [version for version in pythons_here() if version not in ("3.6", "3.7")]
 SHORT = LINES["stub.cuEventSynchronize(ctypes.c_uint64(0))"]
 
 
@@ -38,7 +41,7 @@ SHORT = LINES["stub.cuEventSynchronize(ctypes.c_uint64(0))"]
 def library(tmp_path: Path) -> str:
     """A copy of its own: an inode nobody else maps."""
     require("cc")
-    return shutil.copy(build(STUB, "libcuda.so.1"), tmp_path / "libcuda.so.1")
+    return str(shutil.copy(build(STUB, "libcuda.so.1"), tmp_path / "libcuda.so.1"))
 
 
 def by_line(lines: list[CudaLine]) -> dict[tuple[int, str], CudaLine]:
@@ -80,6 +83,40 @@ def test_a_call_that_lasts_still_is_there_with_its_share(start: Start, library: 
     assert line.total_ns <= 2_000_000_000
 
 
+def test_a_call_by_a_library_belongs_to_the_users_line_and_names_the_library(
+    start_command: Start, library: str, tmp_path: Path
+) -> None:
+    require("ebpf")
+    package = tmp_path / "lib/python3.11/site-packages/trainer.py"
+    package.parent.mkdir(parents=True)
+    package.write_text("import ctypes\ndef fit(stub):\n    while True:\n        stub.cuStreamSynchronize(ctypes.c_uint64(1000000))\n")
+    script = tmp_path / "train.py"
+    script.write_text(
+        f"import ctypes, sys\nsys.path.insert(0, {str(package.parent)!r})\nimport trainer\nstub = ctypes.CDLL({library!r})\n"
+        "print('ready', flush=True)\ntrainer.fit(stub)\n"
+    )
+    found, failed = callers.watch([start_command(sys.executable, str(script)).pid], 1.0)
+    assert failed == {}
+    ((line,),) = found.values()
+    assert (line.place, line.via, line.inside) == ("train.py:6", "fit", "fit trainer.py:4")
+
+
+def test_a_real_trainer_with_torch_workers() -> None:
+    """`.item()` after every small operation: nearly all the time inside CUDA is one line's."""
+    require("ebpf", "torch", "cc")
+    with runner.started("sync-storm-item", 60) as running:
+        (pid,) = running.trainer_pids
+        found, failed = callers.watch([pid], 3.0)
+    assert failed == {}
+    first = found[pid][0]
+    source = linecache.getline(first.file, first.line)
+    assert (first.call, first.function.rpartition(".")[2]) == ("cuMemcpyDtoHAsync", "copy_out")
+    assert "cudaMemcpyAsync(self._host, self._memory" in source
+    assert first.total_ns > 0.8 * sum(one.total_ns for one in found[pid])
+    syncs = next(one for one in found[pid] if one.call == "cuStreamSynchronize")
+    assert abs(syncs.calls - first.calls) <= 2
+
+
 def test_beside_the_samples_in_text_and_json(start: Start, library: str) -> None:
     require("ebpf")
     pid = start("syncing", library).pid
@@ -115,8 +152,9 @@ def test_without_privilege_the_command_that_mends_it_is_named(start: Start, libr
 
 
 def test_lines_say_how_often_and_how_long() -> None:
-    sync = CudaLine("train.py:57", "/gone/train.py", 57, "step", "Tensor.item", "cuStreamSynchronize", 0.412, 1920, 0, 3.14e6, 41_000_000)
-    lasting = CudaLine("train.py:9", "/gone/train.py", 9, "step", "", "cuCtxSynchronize", 0.1, 0, 0, None, 2_400_000_000)
+    call = "Trainer.log", "Trainer._log lib/trainer.py:7", "cuStreamSynchronize"
+    sync = CudaLine("train.py:57", "/gone/train.py", 57, "step", *call, 0.412, 1920, 0, 3.14e6, 41_000_000)
+    lasting = CudaLine("train.py:9", "/gone/train.py", 9, "step", "", "", "cuCtxSynchronize", 0.1, 0, 0, None, 2_400_000_000)
     stacks = [((Line("step", "/gone/train.py", 57).text,), 300), ((Line("load", "/gone/train.py", 3).text,), 99)]
     stacks += [((Line("rare", "/gone/train.py", line).text,), 1) for line in (4, 5)]
     texts = [" ".join(line.text.split()) for line in main_thread_lines(MainThread(os.getpid(), stacks, [sync, lasting], ""), "rank 0")]
@@ -126,7 +164,7 @@ def test_lines_say_how_often_and_how_long() -> None:
         "24.7 % train.py:3 load",
         "0.5 % 2 more lines",
         "inside CUDA calls 51 % of its time, every call counted:",
-        "41.2 % train.py:57 cuStreamSynchronize 1,920 calls, p99 3.1 ms, longest 41 ms ← Tensor.item",
+        "41.2 % train.py:57 cuStreamSynchronize 1,920 calls, p99 3.1 ms, longest 41 ms ← Trainer.log, in Trainer._log lib/trainer.py:7",
         "10.0 % train.py:9 cuCtxSynchronize lasts still, longest 2.4 s ← step",
     ]
     nothing = main_thread_lines(MainThread(os.getpid(), stacks, [], ""), "rank 0")

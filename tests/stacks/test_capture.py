@@ -22,8 +22,8 @@ from gputop.stacks.group import group
 from gputop.stacks.lines import text_lines
 from gputop.stacks.python_thread import PythonThread
 from gputop.stacks.python_thread import Unreadable
-from tests.require import PYTHONS
 from tests.require import pythons
+from tests.require import pythons_here
 from tests.require import require
 from tests.stacks.conftest import PROGRAM
 from tests.stacks.conftest import Target
@@ -250,7 +250,7 @@ def told_apart(pid: int) -> bool:
     return main.tid == pid and second.tid not in (0, pid) and "futex" in second.syscall and parse(main.python[0]).name == "threaded"
 
 
-@pytest.mark.parametrize("version", PYTHONS)
+@pytest.mark.parametrize("version", pythons_here())
 def test_each_python_gives_both_threads_with_their_kernel_side(start: Start, version: str) -> None:
     require(f"python{version}")
     for python in pythons(version):
@@ -258,7 +258,7 @@ def test_each_python_gives_both_threads_with_their_kernel_side(start: Start, ver
         until(lambda pid=pid: told_apart(pid))  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("version", [version for version in PYTHONS if version not in ("3.6", "3.7")])
+@pytest.mark.parametrize("version", [version for version in pythons_here() if version not in ("3.6", "3.7")])
 def test_each_python_is_read_without_py_spy_too(start: Start, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where py-spy is not installed, or is older than the Python."""
     require(f"python{version}")
@@ -273,7 +273,7 @@ def test_each_python_is_read_without_py_spy_too(start: Start, version: str, monk
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root and unshare, for a pid namespace")
-@pytest.mark.parametrize("version", PYTHONS)
+@pytest.mark.parametrize("version", pythons_here())
 def test_threads_in_a_container_are_found_by_our_ids(start_command: Callable[..., Target], version: str) -> None:
     """In its own pid namespace a thread has another id, which is the one that Python 3.11 and later know."""
     require(f"python{version}")

@@ -19,14 +19,14 @@ from gputop.stacks.interpreter import Interpreter
 from gputop.stacks.python_thread import Unreadable
 from gputop.stacks.sampling import by_line
 from gputop.stacks.sampling import sample_by_memory
-from tests.require import PYTHONS
 from tests.require import pythons
+from tests.require import pythons_here
 from tests.require import require
 from tests.stacks.conftest import Target
 from tests.stacks.conftest import until
 
 Start = Callable[..., Target]
-KNOWN = [version for version in PYTHONS if version not in ("3.6", "3.7")]
+KNOWN = [version for version in pythons_here() if version not in ("3.6", "3.7")]
 
 
 @pytest.mark.parametrize("version", KNOWN)
