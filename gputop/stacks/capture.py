@@ -129,7 +129,10 @@ def _python(pid: int, order: _Order) -> tuple[list[PythonThread], str]:
     why = _unstoppable(pid, order.root) if order.native else ""
     if order.native and not why:
         try:
-            return _paused_dump(pid, order, native=True), ""
+            threads = _paused_dump(pid, order, native=True)
+            if any(thread.frames for thread in threads):
+                return threads, ""
+            why = "py-spy found none"
         except Unreadable as error:
             if error.kind not in {"torn", *BEYOND_PY_SPY}:
                 raise
@@ -139,7 +142,10 @@ def _python(pid: int, order: _Order) -> tuple[list[PythonThread], str]:
 
 def _python_only(pid: int, order: _Order) -> list[PythonThread]:
     try:
-        return pyspy.dump(pid, order.deadline)
+        threads = pyspy.dump(pid, order.deadline)
+        if any(thread.frames for thread in threads) or not interpreter.is_free_threaded(pid, order.root):
+            return threads
+        return interpreter.dump(pid, order.root)
     except Unreadable as error:
         if error.kind in BEYOND_PY_SPY:
             return interpreter.dump(pid, order.root)

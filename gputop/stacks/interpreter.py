@@ -162,6 +162,15 @@ class Interpreter:
         return int(named[1]) if named else None
 
 
+def is_free_threaded(pid: int, root: str = "/") -> bool:
+    """Whether it is a build without GIL, which py-spy takes for another and then finds no frames in; False where it cannot be told."""
+    try:
+        with Interpreter(pid, root) as python:
+            return python.layout.free_threaded
+    except Unreadable:
+        return False
+
+
 def dump(pid: int, root: str = "/") -> list[PythonThread]:
     """All Python threads of ``pid``, as `pyspy.dump` gives them, without a pause. Raises `Unreadable`."""
     with Interpreter(pid, root) as python:

@@ -59,6 +59,11 @@ class Layout:
     wide_more: int = 16
 
     @property
+    def free_threaded(self) -> bool:
+        """A build without GIL: its objects have a longer head."""
+        return self.ob_type > 8
+
+    @property
     def instruction_mask(self) -> int:
         """What of the 64 bits at ``instruction`` is the instruction."""
         return (1 << 64) - 1 if self.minor >= 11 else 0xFFFFFFFF

@@ -18,6 +18,7 @@ from gputop.stacks.frames import own_call
 from gputop.stacks.frames import own_part
 from gputop.stacks.frames import parse
 from gputop.stacks.interpreter import Interpreter
+from gputop.stacks.interpreter import is_free_threaded
 from gputop.stacks.permission import why_not
 from gputop.stacks.pyspy import BEYOND_PY_SPY
 from gputop.stacks.python_thread import Unreadable
@@ -44,6 +45,8 @@ class LineShare:
 
 def sample(pid: int, duration_s: float, rate_hz: int = RATE_HZ) -> list[Weighted]:
     """Stacks of the main thread of ``pid``, outermost first, with how many of the samples had them. Raises `Unreadable`."""
+    if is_free_threaded(pid):
+        return sample_by_memory(pid, duration_s, rate_hz)
     try:
         return _sample_by_py_spy(pid, duration_s, rate_hz)
     except Unreadable as error:

@@ -14,6 +14,7 @@ import pytest
 
 from gputop.frame import Stack
 from gputop.stacks import capture as capture_module
+from gputop.stacks import interpreter
 from gputop.stacks import kernel
 from gputop.stacks import pyspy
 from gputop.stacks.capture import capture
@@ -216,6 +217,21 @@ def test_native_frames_need_py_spy(start: Start, monkeypatch: pytest.MonkeyPatch
     assert parse(taken.stacks[0].python[0]).name == "sleeping"
     assert taken.stacks[0].missing["native"].startswith("py-spy could not take them: py-spy is not installed")
     assert taken.paused == frozenset()
+
+
+def test_a_build_without_gil_in_which_py_spy_finds_no_frame(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sometimes takes such a build for one it knows."""
+    free_threaded = [python for version in pythons_here() if version.endswith("t") for python in pythons(version)]
+    for python in free_threaded or [Path(sys.executable)]:
+        with monkeypatch.context() as here:
+            here.setattr(capture_module.pyspy, "dump", lambda pid, *_, **__: [PythonThread("", pid, 0, False, False, [])])
+            if not free_threaded:
+                here.setattr(capture_module.interpreter, "is_free_threaded", lambda *_: True)
+            pid = start("sleeping", python=str(python)).pid
+            until(lambda pid=pid: parse(main_thread(pid).python[0]).name == "sleeping")  # type: ignore[misc]
+            assert main_thread(pid, native=True).missing["native"] == "py-spy found none"
+            here.undo()
+            assert interpreter.is_free_threaded(pid) == bool(free_threaded)
 
 
 def test_native_frames_that_cannot_be_unwound_leave_the_python_ones(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
