@@ -42,7 +42,7 @@ class TextLine(NamedTuple):
 def text_lines(groups: Iterable[Group], depth: int = 12) -> list[TextLine]:
     """What is where in a line each, then all groups, at most ``depth`` frames of each; helper threads take one line together."""
     shown = list(groups)
-    lines = _overview([one for one in shown if one.rank < 4])
+    lines = _overview([one for one in shown if one.members[0].tid == one.members[0].pid])
     for one in shown:
         lines += _lines(one, depth if one.rank < 4 else 0)
         lines.append(TextLine("blank", ""))
@@ -50,7 +50,7 @@ def text_lines(groups: Iterable[Group], depth: int = 12) -> list[TextLine]:
 
 
 def _overview(groups: Sequence[Group]) -> list[TextLine]:
-    """A line each, where there are several: who is where, and for what."""
+    """A line each, where there are several main threads' stacks: who is where, and for what."""
     if len(groups) < 2:
         return []
     waits = [one.waits[0][0].partition(";")[0] if one.waits else "" for one in groups[:_OVERVIEW]]

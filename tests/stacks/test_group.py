@@ -119,3 +119,15 @@ def test_native_frames_and_packages_are_not_the_users() -> None:
     assert Line("f", "/usr/local/lib/python3.13t/queue.py", 4).library
     assert not Line("f", "/home/me/project/data.py", 4).library
     assert not Line("f", "<ipython-input-3>", 4).library
+
+
+def test_an_overview_stands_before_the_stacks_of_several_processes() -> None:
+    trainer = Stack(1, 1, 0, python=[frame("wait", "/home/me/train.py", 9)], state="S", wait="waits for data 62 %; poll", thread="MainThread")
+    beside = Stack(1, 7, 0, python=[frame("run", "/home/me/train.py", 5)], state="S", thread="logger")
+    lines = text_lines(group([trainer, beside, *(worker(pid, wait="read of /data") for pid in range(2, 10))], ROLES))
+    assert [line.text for line in lines[: [line.kind for line in lines].index("blank")]] == [
+        "train.py rank 0: wait train.py:9  · waits for data 62 %",
+        "8 of 8 workers: cv2.imread ← __getitem__ data.py:41  · read of /data",
+    ]
+    alone = text_lines(group([trainer, beside], ROLES))
+    assert alone[0].kind == "title"
