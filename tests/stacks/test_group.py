@@ -122,7 +122,7 @@ def test_native_frames_and_packages_are_not_the_users() -> None:
 
 
 def test_an_overview_stands_before_the_stacks_of_several_processes() -> None:
-    trainer = Stack(1, 1, 0, python=[frame("wait", "/home/me/train.py", 9)], state="S", wait="waits for data 62 %; poll", thread="MainThread")
+    trainer = Stack(1, 1, 0, python=[frame("wait", "/home/me/train.py", 9)], state="S", wait="waits for data 62 %; poll", thread="main")
     beside = Stack(1, 7, 0, python=[frame("run", "/home/me/train.py", 5)], state="S", thread="logger")
     lines = text_lines(group([trainer, beside, *(worker(pid, wait="read of /data") for pid in range(2, 10))], ROLES))
     assert [line.text for line in lines[: [line.kind for line in lines].index("blank")]] == [
