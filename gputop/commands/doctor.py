@@ -10,12 +10,12 @@ import dataclasses
 import json
 import sys
 from typing import TYPE_CHECKING
+from typing import Any
 
 from gputop.errors import UserError
 
 if TYPE_CHECKING:
     from gputop.doctor import Check
-    from gputop.doctor.bundle import Part
 
 HELP = "what works here, what is missing, and the command that mends it"
 EXAMPLES = """examples:
@@ -43,34 +43,39 @@ def run(args: argparse.Namespace) -> int:
 
     checks = run_all()
     ok = works(checks)
-    if args.json:
-        print(as_json(checks, ok), flush=True)
-    else:
+    if not args.json:
         print(as_text(checks, (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"), flush=True)
-    if args.bundle:
-        _bundle(args, {"doctor.txt": as_text(checks, True), "doctor.json": as_json(checks, ok)})
+    packed = _bundle(args, checks, ok) if args.bundle else {}
+    if args.json:
+        print(as_json(checks, ok, packed))
+    elif packed:
+        print(f"\n{packed['path']}: look into it before you send it; it holds\n{_listing(packed['parts'])}")
     return 0 if ok else 1
 
 
-def _bundle(args: argparse.Namespace, findings: dict[str, str]) -> None:
-    """Write it and say on standard error what is inside."""
+def _bundle(args: argparse.Namespace, checks: list[Check], ok: bool) -> dict[str, Any]:
+    """Write it; its ``path`` and ``parts``."""
     from gputop.doctor import bundle
     from gputop.text import clean
 
-    print(f"recording {bundle.SECONDS:.0f} s …", file=sys.stderr, flush=True)
+    print(f"gputop: recording {bundle.SECONDS:.0f} s …", file=sys.stderr, flush=True)
     path = args.output or bundle.default_path()
-    parts = bundle.write(path, findings, args.with_names)
-    print(f"{clean(path)}: look into it before you send it; it holds\n{_listing(parts)}", file=sys.stderr)
+    parts = bundle.write(path, {"doctor.txt": as_text(checks, True), "doctor.json": as_json(checks, ok, {})}, args.with_names)
+    return {"path": clean(path), "parts": [{"name": part.name, "bytes": len(part.data), "about": part.about} for part in parts]}
 
 
-def _listing(parts: list[Part]) -> str:
-    return "\n".join(f"  {part.name:<18}{part.about}" for part in parts)
+def _listing(parts: list[dict[str, Any]]) -> str:
+    return "\n".join(f"  {part['name']:<18}{part['about']}" for part in parts)
 
 
-def as_json(checks: list[Check], ok: bool) -> str:
-    """``{"schema":1,"ok":…,"checks":[{"id","title","state","detail","remedy","required"}]}``, indented; no remedy is null."""
+def as_json(checks: list[Check], ok: bool, packed: dict[str, Any]) -> str:
+    """``{"schema":1,"ok":…,"checks":[{"id","title","state","detail","remedy","required"}]}``, indented; no remedy is null.
+
+    With a bundle also ``"bundle":{"path","parts":[{"name","bytes","about"}]}``.
+    """
     listed = [{**dataclasses.asdict(check), "remedy": check.remedy or None} for check in checks]
-    return json.dumps({"schema": 1, "ok": ok, "checks": listed}, indent=2, ensure_ascii=False)
+    said = {"schema": 1, "ok": ok, "checks": listed} | ({"bundle": packed} if packed else {})
+    return json.dumps(said, indent=2, ensure_ascii=False)
 
 
 def as_text(checks: list[Check], unicode: bool) -> str:

@@ -117,7 +117,9 @@ def _read(path: Path, folder: Path) -> dict[str, str]:
 
 @pytest.mark.usefixtures("_short")
 @pytest.mark.parametrize("with_names", [False, True])
-def test_the_bundle_of_this_machine(with_names: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bundle_of_this_machine(
+    with_names: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = Path(config.config_path())
     path.parent.mkdir(parents=True)
     path.write_text(f'gpu = "{SECRET}"\ninterval = 0.5\n')
@@ -129,13 +131,16 @@ def test_the_bundle_of_this_machine(with_names: bool, tmp_path: Path, monkeypatc
         try:
             assert stranger.stdout is not None
             stranger.stdout.readline()
-            assert cli.main(["doctor", "--bundle", "-o", str(out), *["--with-names"] * with_names]) in (0, 1)
+            assert cli.main(["doctor", "--bundle", "--json", "-o", str(out), *["--with-names"] * with_names]) in (0, 1)
         finally:
             stranger.kill()
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
+    told = json.loads(capsys.readouterr().out)["bundle"]
     texts = _read(out, tmp_path / "read")
     assert {name for name, text in texts.items() if SECRET in text} == ({"config.json", "recording.gputop"} if with_names else set())
     assert [name for name in texts if name != "README.txt" and name not in texts["README.txt"]] == []
+    assert told["path"] == str(out)
+    assert {part["name"] for part in told["parts"]} | {"README.txt"} == set(texts)
     assert json.loads(texts["doctor.json"])["checks"]
     assert json.loads(texts["config.json"])["config"]["interval"] == 0.5
     said = json.loads(texts["sources.json"])

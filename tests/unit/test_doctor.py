@@ -46,7 +46,7 @@ def test_text_has_a_line_a_check_and_the_remedy_under_it() -> None:
 
 
 def test_json_names_every_check_and_null_is_no_remedy() -> None:
-    said = json.loads(doctor.as_json(CHECKS, True))
+    said = json.loads(doctor.as_json(CHECKS, True, {}))
     assert (said["schema"], said["ok"]) == (1, True)
     assert [(check["id"], check["state"], check["remedy"]) for check in said["checks"]] == [
         ("nvml", "ok", None), ("bcc", "missing", "apt install python3-bpfcc"), ("clock", "limited", "boot with tsc=reliable"),
