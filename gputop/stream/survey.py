@@ -1,4 +1,4 @@
-"""The incidents of a whole recording, found by a process of its own that reads ahead while the replay is already watched.
+"""The incidents and lost GPU time of a whole recording, found by a process of its own while the replay is already watched.
 
 `python -m gputop.stream.survey FILE` writes a line of JSON (`Found`) whenever there is news.
 """
@@ -10,16 +10,20 @@ import subprocess
 import sys
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Iterator
 
 import msgspec
 
 from gputop.board import Board
 from gputop.diagnosis import Engine
+from gputop.diagnosis import Ledger
 from gputop.recording.reader import Recording
 from gputop.stream.hindsight import hindsight
 
 TELL_EVERY_S = 0.2
+LEDGER_EVERY_NS = 5_000_000_000
+"""Of recorded time: a day's are some megabytes."""
 
 
 class Episode(msgspec.Struct, frozen=True):
@@ -30,6 +34,7 @@ class Episode(msgspec.Struct, frozen=True):
     end_ns: int | None
     severity: str
     cause: str
+    headline: str = ""
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -37,6 +42,8 @@ class Found(msgspec.Struct, frozen=True):
 
     until_ns: int
     episodes: list[Episode] = []
+    ledger: Ledger | None = None
+    """Where the GPUs' time went until then; now and then."""
 
 
 class Survey:
@@ -46,6 +53,8 @@ class Survey:
         self.until_ns = 0
         """Up to here the recording has been looked at."""
         self.episodes: dict[int, Episode] = {}
+        self.ledgers: list[tuple[int, Ledger]] = []
+        """(t_ns, what was lost by then)"""
         self.done = False
         """True once nothing more will come, for whatever reason."""
         self._child = subprocess.Popen(
@@ -61,6 +70,13 @@ class Survey:
         ahead = [start for start in starts if (start > t_ns if direction > 0 else start < t_ns)]
         return (ahead[0] if direction > 0 else ahead[-1]) if ahead else None
 
+    def until(self, t_ns: int) -> tuple[Ledger, list[Episode]] | None:
+        """What was lost, and what happened, from the recording's start up to a moment; None where it has not been looked at so far."""
+        i = bisect_right(self.ledgers, t_ns, key=lambda entry: entry[0])
+        if self.until_ns < t_ns or not i:
+            return None
+        return self.ledgers[i - 1][1], [episode for episode in list(self.episodes.values()) if episode.start_ns <= t_ns]
+
     def close(self) -> None:
         """Stop looking."""
         if self._child.poll() is None:
@@ -74,24 +90,27 @@ class Survey:
         for line in self._child.stdout:
             found = decode(line)
             self.episodes.update({episode.id: episode for episode in found.episodes})
+            if found.ledger is not None:
+                self.ledgers.append((found.until_ns, found.ledger))
             self.until_ns = found.until_ns
         self.done = True
 
 
 def survey(path: str) -> Iterator[Found]:
     """Look at a recording from start to end; raises FormatError as `Recording` does."""
-    engine, known, told_s, until_ns = Engine(), dict[int, Episode](), 0.0, 0
+    engine, known, told_s, booked_ns, until_ns = Engine(), dict[int, Episode](), 0.0, 0, 0
     with Recording(path) as recording:
         for board in hindsight(engine, Board(header=recording.header), recording):
             news, until_ns = _news(engine, known), board.t_ns
-            if news or time.monotonic() - told_s >= TELL_EVERY_S:
-                told_s = time.monotonic()
-                yield Found(until_ns, news)
-        yield Found(recording.end_ns if until_ns else 0)
+            due = until_ns - booked_ns >= LEDGER_EVERY_NS
+            if news or due or time.monotonic() - told_s >= TELL_EVERY_S:
+                booked_ns, told_s = until_ns if due else booked_ns, time.monotonic()
+                yield Found(until_ns, news, engine.ledger if due else None)
+        yield Found(recording.end_ns if until_ns else 0, [], engine.ledger)
 
 
 def _news(engine: Engine, known: dict[int, Episode]) -> list[Episode]:
-    episodes = (Episode(one.id, one.start_ns, one.end_ns, one.severity, one.cause) for one in engine.incidents)
+    episodes = (Episode(one.id, one.start_ns, one.end_ns, one.severity, one.cause, one.headline) for one in engine.incidents)
     news = [episode for episode in episodes if known.get(episode.id) != episode]
     known.update({episode.id: episode for episode in news})
     return news

@@ -7,8 +7,10 @@ import signal
 import time
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 from typing import Any
 
 from textual._ansi_sequences import SYNC_END
@@ -27,6 +29,11 @@ from gputop.tui.feed import Stream
 from gputop.tui.palette import themes
 from gputop.tui.screens.main import MainScreen
 from gputop.tui.view import View
+
+if TYPE_CHECKING:
+    from gputop.diagnosis import Incident
+    from gputop.diagnosis import Ledger
+    from gputop.stream.survey import Episode
 
 
 @dataclass(slots=True)
@@ -108,6 +115,11 @@ class GputopApp(App[int]):
         """Write to the terminal past the compositor, as one update where the terminal knows those."""
         if self._driver is not None:
             self._driver.write(f"{SYNC_START}{text}{SYNC_END}" if self._sync_available else text)
+
+    def happened(self, t_ns: int | None) -> tuple[Ledger, Sequence[Incident | Episode]]:
+        """What was lost by now, and what had happened by a moment (None is now)."""
+        engine = self.session.engine
+        return engine.ledger, [incident for incident in engine.incidents if t_ns is None or incident.start_ns <= t_ns]
 
     @property
     def is_remote(self) -> bool:

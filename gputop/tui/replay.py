@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from gputop.diagnosis import Incident
+from gputop.diagnosis import Ledger
 from gputop.session import Session
 from gputop.stream.file import FileStream
 from gputop.stream.playback import Playback
+from gputop.stream.survey import Episode
 from gputop.stream.survey import Survey
 from gputop.tui.app import GputopApp
 from gputop.tui.app import Look
@@ -26,6 +31,10 @@ class ReplayApp(GputopApp):
     def get_default_screen(self) -> ReplayScreen:
         """The dashboard that plays."""
         return ReplayScreen()
+
+    def happened(self, t_ns: int | None) -> tuple[Ledger, Sequence[Incident | Episode]]:
+        """From the recording's start on, as far as the survey has looked: a jump loads no more than the last minutes."""
+        return self.survey.until(t_ns or self.session.now_ns) or super().happened(t_ns)
 
     def unix_s(self, t_ns: int) -> float:
         """The wall clock at a moment of the recording."""

@@ -13,13 +13,18 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
+from gputop.board import Board
+from gputop.diagnosis import Engine
+from gputop.diagnosis import Ledger
 from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.frame import Mark
 from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
+from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
 from gputop.stream.file import FileStream
+from gputop.stream.hindsight import hindsight
 from gputop.stream.pipe import PipeStream
 from gputop.stream.playback import MOST_BEHIND_NS
 from gputop.stream.playback import SPEEDS
@@ -34,6 +39,7 @@ from gputop.tui.screens.help import HelpScreen
 from gputop.tui.screens.main import MainScreen
 from gputop.tui.screens.moment import MomentScreen
 from gputop.tui.screens.replay import ReplayScreen
+from gputop.tui.screens.why import WhyScreen
 from gputop.tui.view import View
 from tests.tui import scene
 from tests.tui.test_dashboard import part
@@ -63,8 +69,10 @@ class Known:
     def __init__(self, *episodes: Episode) -> None:
         self.episodes = {episode.id: episode for episode in episodes}
         self.until_ns, self.done = END, True
+        self.ledgers = [(START + 20 * SECOND, Ledger(200.0, 123.4, {"disk-io": 123.4}))]
 
     next_start = Survey.next_start
+    until = Survey.until
 
 
 MakeReplay = Callable[..., ReplayApp]
@@ -223,6 +231,25 @@ def test_the_survey_finds_the_incidents_of_the_whole_file(path: Path) -> None:
     assert survey.next_start(first, -1) is None
 
 
+def test_the_survey_knows_what_was_lost_up_to_any_moment(path: Path) -> None:
+    survey = Survey(str(path))
+    deadline = time.monotonic() + 60
+    while not survey.done and time.monotonic() < deadline:
+        assert survey.until(END) is None or survey.until_ns == END
+        time.sleep(0.01)
+    survey.close()
+    engine = Engine()
+    with Recording(str(path)) as recording:
+        for board in hindsight(engine, Board(header=recording.header), recording):
+            told = survey.until(board.t_ns)
+            if board.t_ns in dict(survey.ledgers):
+                assert told is not None
+                assert told[0] == engine.ledger
+                assert [one.id for one in told[1]] == [one.id for one in engine.incidents if one.start_ns <= board.t_ns]
+    assert survey.until(END) is not None
+    assert survey.until(START - 1) is None
+
+
 # the screen
 
 
@@ -306,6 +333,24 @@ async def test_incidents_are_jumped_to_wherever_they_are(make_replay: MakeReplay
         assert app.session.now_ns > starts[1], "what comes behind an incident's start is seen"
         await pilot.press("N")
         assert "no incident" in part(app, "keys")[0]
+
+
+async def test_why_tells_of_the_whole_recording_after_a_jump(make_replay: MakeReplay) -> None:
+    begun, later = Episode(1, START + SECOND, END, "high", "disk-io", "it reads"), Episode(2, END - SECOND, None, "low", "pause", "later")
+    app = make_replay(Playback(START + 50 * SECOND, playing=False), begun, later)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await stands(pilot, app, START + 50 * SECOND)
+        await pilot.press("e")
+        await until(pilot, lambda: isinstance(app.screen, WhyScreen), "why")
+        assert isinstance(app.screen, WhyScreen)
+        told = shown(app.screen)
+        assert "123.4 of 200.0 GPU seconds" in told
+        assert "now" in next(line for line in told.splitlines() if "it reads" in line)
+        assert "later" not in told
+
+
+def shown(screen: WhyScreen) -> str:
+    return "\n".join("".join(text for text, _ in line) for line in screen.lines())
 
 
 async def test_looking_back_holds_the_playing(make_replay: MakeReplay) -> None:

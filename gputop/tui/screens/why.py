@@ -6,14 +6,19 @@ import textwrap
 from collections.abc import Sequence
 from time import localtime
 from time import strftime
+from typing import TYPE_CHECKING
 
-from gputop.diagnosis import Incident
 from gputop.diagnosis import Verdict
 from gputop.session import Session
 from gputop.text import clean
 from gputop.tui.draw import Line
 from gputop.tui.draw.verdict import COLOURS
 from gputop.tui.screens.box import Box
+
+if TYPE_CHECKING:
+    from gputop.diagnosis import Incident
+    from gputop.diagnosis import Ledger
+    from gputop.stream.survey import Episode
 
 LAST_INCIDENTS = 8
 
@@ -27,13 +32,14 @@ class WhyScreen(Box):
         """Verdict, evidence, who, what to do, where the time went, what happened before."""
         session, view = self.gputop.session, self.gputop.view
         verdict = session.verdict_at(view.at_ns)
+        ledger, incidents = self.gputop.happened(view.at_ns)
         width = min(self.text_width, 116)
         return [
             *_verdict(verdict, width),
             *_people(verdict),
             *_fixes(verdict, width),
-            *_ledger(session),
-            *_incidents(session, width),
+            *_ledger(ledger),
+            *_incidents(session, incidents[-LAST_INCIDENTS:], view.at_ns, width),
         ]
 
 
@@ -78,8 +84,7 @@ def _fixes(verdict: Verdict, width: int) -> list[Line]:
     return out
 
 
-def _ledger(session: Session) -> list[Line]:
-    ledger = session.engine.ledger
+def _ledger(ledger: Ledger) -> list[Line]:
     if not ledger.gpu_total_s:
         return []
     share = 100 * ledger.gpu_lost_s / ledger.gpu_total_s
@@ -91,15 +96,15 @@ def _ledger(session: Session) -> list[Line]:
     return out
 
 
-def _incidents(session: Session, width: int) -> list[Line]:
-    incidents = session.engine.incidents[-LAST_INCIDENTS:]
+def _incidents(session: Session, incidents: Sequence[Incident | Episode], at_ns: int | None, width: int) -> list[Line]:
     out: list[Line] = [[], [("incidents (n, N jump to them)", "head")]] if incidents else []
-    return out + [_incident(session, incident, width) for incident in reversed(incidents)]
+    return out + [_incident(session, incident, at_ns or session.now_ns, width) for incident in reversed(incidents)]
 
 
-def _incident(session: Session, incident: Incident, width: int) -> Line:
+def _incident(session: Session, incident: Incident | Episode, now_ns: int, width: int) -> Line:
     start = strftime("%H:%M:%S", localtime(session.unix_s(incident.start_ns)))
-    end = "now" if incident.end_ns is None else strftime("%H:%M:%S", localtime(session.unix_s(incident.end_ns)))
+    lasts = incident.end_ns is None or incident.end_ns > now_ns
+    end = "now" if lasts else strftime("%H:%M:%S", localtime(session.unix_s(incident.end_ns or 0)))
     head = f"  {start}–{end:<8} "
     return [(head, "dim"), (f"{incident.cause:<24}", COLOURS.get(incident.severity, "")), (clean(incident.headline)[: width - 36], "")]
 
