@@ -70,7 +70,7 @@ def _tracefs(root: str, have_btf: bool) -> Check:
     detail = "not mounted, or not ours to read"
     if have_btf:
         return Check("tracefs", "tracefs", "ok", f"{detail}; not needed, as there is BTF")
-    return Check("tracefs", "tracefs", "missing", detail, "mount -t tracefs tracefs /sys/kernel/tracing")
+    return Check("tracefs", "tracefs", "missing", detail, loader.MOUNT_TRACEFS)
 
 
 def _paranoid(root: str) -> Check:

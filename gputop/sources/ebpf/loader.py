@@ -26,6 +26,7 @@ from typing import Any
 MAPS = ("settings", "lost", "threads", "dead", "histograms", "preempts", "wakeups", "hot", "calls", "inflight")
 TRACEPOINTS = ("sched_switch", "sched_waking", "sched_wakeup", "sched_wakeup_new")
 TRACEFS = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
+MOUNT_TRACEFS = "mount -t tracefs tracefs /sys/kernel/tracing; start a container with -v /sys/kernel/tracing:/sys/kernel/tracing"
 INSTALL_BCC = "install bcc"  # the collector knows the distribution's command
 SYS_BPF = {"x86_64": 321, "aarch64": 280}
 BPF_PROG_LOAD, BPF_OBJ_GET_INFO, KPROBE, UPROBE_MULTI = 5, 15, 2, 48
@@ -135,7 +136,7 @@ def load(request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
     bcc = import_bcc()
     layout, no_btf = read_layout(request["btf"])
     if no_btf and not any(os.path.exists(folder + "/events/sched") for folder in TRACEFS):
-        raise Failure(f"no BTF ({no_btf}) and no tracefs", "mount -t tracefs tracefs /sys/kernel/tracing")
+        raise Failure(f"no BTF ({no_btf}) and no tracefs", MOUNT_TRACEFS)
     bpf = compile_probes(bcc, request, layout)
     descriptors: list[int] = []
     maps: dict[str, list[int]] = {}
