@@ -8,8 +8,8 @@
  * Keys      readers, scratch: pid · inside: pid · sums: (pid, call, hash of the frames) · python_stacks: that hash. Main threads
  *           only, whose tid is the pid. `call` is in the low 16 bits of the attach cookie.
  * Sizes     PROCESSES readers; SUMS sums of 552 bytes and as many stacks of 512. What found no room is counted in `lost`.
- * Cost      about 100 ns for each frame beyond cuda.c's 1 us a call: for some seconds, on demand, and never by itself.
- *           gputop/stacks/on_demand_loader.py loads it and takes it away again.
+ * Cost      measured 2.7 us a call of a thread two frames deep and 9.7 us at 32, which is as deep as it looks: for some seconds, on
+ *           demand, and never by itself. gputop/stacks/on_demand_loader.py loads it and takes it away again.
  */
 #include "common.h"
 
