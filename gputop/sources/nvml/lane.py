@@ -89,7 +89,7 @@ def beats(period_ns: int, phase_ns: int, stop: Lock) -> Iterator[int]:
     while True:
         if beat_ns >= priority_due_ns:
             priority_due_ns = beat_ns + _FOLLOW_EVERY_NS
-            _follow_priority()
+            follow_priority()
         yield beat_ns
         now_ns = monotonic_ns()
         beat_ns = _after(max(now_ns, beat_ns), period_ns, phase_ns)
@@ -103,7 +103,7 @@ def _after(t_ns: int, period_ns: int, phase_ns: int) -> int:
     return ((t_ns - phase_ns) // period_ns + 1) * period_ns + phase_ns
 
 
-def _follow_priority() -> None:
+def follow_priority() -> None:
     """Take the main thread's scheduling: what it raised for the beat its lanes need too, and they share a lock with it (the GIL)."""
     main = os.getpid()
     try:

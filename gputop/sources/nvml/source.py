@@ -28,6 +28,7 @@ from gputop.sources.nvml.abi import bind
 from gputop.sources.nvml.abi import check
 from gputop.sources.nvml.crew import Crew
 from gputop.sources.nvml.gpu import WatchedGpu
+from gputop.sources.nvml.lane import follow_priority
 from gputop.sources.nvml.reading import SECOND
 from gputop.sources.nvml.reasons import FAILURES
 from gputop.sources.nvml.reasons import unavailable
@@ -126,6 +127,7 @@ class NvmlSource:
                 # Once GPUs are watched each of them says what ails it.
                 self._failure = self._failure if self._count else unavailable(error)
             self._begun.set()
+            follow_priority()
             if stop.acquire(timeout=_LOOK_AGAIN_S):
                 stop.release()
                 return
