@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from dataclasses import field
+from operator import attrgetter
 
 from gputop.frame import CgroupSample
 from gputop.frame import CudaCall
@@ -41,11 +42,11 @@ class GpuBoard:
 
     def fold(self, gpu: Gpu) -> None:
         """Take over what ``gpu`` has; a field it names in ``missing`` loses its value."""
-        for name in _GPU_FIELDS:
-            value = getattr(gpu, name)
+        values, read_ns, t_ns = self.values, self.read_ns, gpu.t_ns
+        for name, value in zip(_GPU_FIELDS, _gpu_values(gpu), strict=True):
             if value is not None:
-                self.values[name] = value
-                self.read_ns[name] = gpu.t_ns
+                values[name] = value
+                read_ns[name] = t_ns
                 self.missing.pop(name, None)
         for name, reason in gpu.missing.items():
             self.missing[name] = reason
@@ -70,6 +71,7 @@ class GpuBoard:
 
 
 _GPU_FIELDS = tuple(f for f in Gpu.__struct_fields__ if f not in ("index", "t_ns", "missing"))
+_gpu_values = attrgetter(*_GPU_FIELDS)
 _HOST_FIELDS = tuple(f for f in Host.__struct_fields__ if f not in ("t_ns", "cgroups"))
 
 
