@@ -39,9 +39,10 @@ def test_waits_are_summed_and_one_that_outlasts_the_watch_is_there_too(start: St
     found = offcpu.watch([ticking, asleep], 1.0)
     assert found.lost == 0
     assert 0.9 < found.seconds < 5
-    short = [one for one in found.stacks if one.pid == ticking and any("nanosleep" in name for name in one.frames)]
+    in_sleep = [one for one in found.stacks if one.pid == ticking and any("nanosleep" in name for name in one.frames)]
+    assert all(one.frames[0] not in ("schedule", "__schedule") for one in in_sleep)
+    short = [one for one in in_sleep if one.why == "sleeping"]  # a busy machine also takes the CPU from it on its way to sleep
     assert sum(one.times for one in short) > 20
-    assert all(one.why == "sleeping" and one.frames[0] not in ("schedule", "__schedule") for one in short)
     assert 0.1e9 < sum(one.ns for one in short) < found.seconds * 1.1e9
     (long,) = [one for one in found.stacks if one.pid == asleep]
     assert (long.times, long.ns, long.why) == (0, round(found.seconds * 1e9), "sleeping")
