@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,9 @@ from gputop.session import Session
 from gputop.tui.app import GputopApp
 from gputop.tui.app import Look
 from gputop.tui.view import View
+from tests.pty.conftest import GPUTOP
+from tests.pty.conftest import clean
+from tests.pty.terminal import Terminal
 from tests.tui import scene
 from tests.tui.conftest import Silence
 
@@ -50,3 +55,19 @@ async def test_quitting_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     await app.run_async(headless=True, size=(120, 40), auto_pilot=tour.guide)
     await leaving
     assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize(("columns", "lines"), [(80, 24), (160, 48)])
+def test_nothing_is_drawn_over_a_caption(columns: int, lines: int, tmp_path: Path) -> None:
+    """The dashboard paints past the compositor, which must not know of it where a caption lies over the screen."""
+    words = tour.STEPS[0][0].split()[:4]
+    env = clean(dict(os.environ), tmp_path)
+    with Terminal([GPUTOP, "demo", "tour", "--no-ebpf"], columns=columns, lines=lines, env=env, cwd=tmp_path) as terminal:
+        terminal.wait_for(lambda: " ".join(words) in terminal.text(), "the first caption", 30.0)
+        drawn, until = set(), time.monotonic() + 2.5
+        while time.monotonic() < until:
+            drawn.add(" ".join(words) in terminal.text())
+            time.sleep(0.05)
+        terminal.send("q")
+        assert terminal.exit_code() == 0
+    assert drawn == {True}

@@ -180,7 +180,7 @@ class Dashboard(Screen[None]):
 
     @property
     def _uncovered(self) -> bool:
-        return bool(self.query_one("#filter", Input).disabled)
+        return bool(self.query_one("#filter", Input).disabled) and not len(self.app._notifications)
 
     def _lane_of(self, part: str) -> int:
         """The column where a part's lanes begin, 0 where it has none."""
