@@ -54,7 +54,8 @@ def _blocks(language: str) -> Iterator[str]:
 
 def _commands() -> list[str]:
     lines = (line for block in _blocks("sh") for line in block.splitlines())
-    return [re.sub(r"\s+# .*$", "", line) for line in lines if line.strip()]
+    bare = (re.sub(r"\s+# .*$", "", line) for line in lines if line.strip())
+    return [re.sub(r'^make run ARGS="(.*)"$', r"gputop \1", line) for line in bare]
 
 
 OURS = [command for command in _commands() if command.split()[0] == "gputop"]
