@@ -8,10 +8,10 @@ CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF = 19, 21, 38, 39
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 
 
-def capabilities(root: str = "/") -> int:
-    """This process's effective capabilities, as bits (CapEff of /proc/self/status)."""
+def capabilities(root: str = "/", which: str = "CapEff") -> int:
+    """This process's capabilities, as bits (/proc/self/status): the effective ones, or those of CapBnd that it could ever get."""
     for line in read_text(root, "proc/self/status").splitlines():
-        if line.startswith("CapEff:"):
+        if line.startswith(f"{which}:"):
             return int(line.split()[1], 16)
     return 0
 

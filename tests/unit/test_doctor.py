@@ -87,20 +87,17 @@ def test_without_btf_tracefs_is_needed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("uid", "mark", "remedy"),
+    ("uid", "bounds", "remedy"),
     [
-        (1000, "", "gputop --sudo"), (1000, ".dockerenv", "start the container with --user 0 --cap-add"),
-        (0, "", "start the container with --cap-add"),
+        (1000, "000001ffffffffff", "gputop --sudo"), (1000, "00000000a80425fb", "start the container with --user 0 --cap-add"),
+        (0, "00000000a80425fb", "start the container with --cap-add"),
     ],
 )  # fmt: skip
 def test_without_privilege_the_remedy_fits_the_place(
-    uid: int, mark: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    uid: int, bounds: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: uid)
-    for variable in ("container", "KUBERNETES_SERVICE_HOST"):
-        monkeypatch.delenv(variable, raising=False)
-    put(tmp_path, "proc/self/status", "CapEff:\t0000000000000000\n")
-    put(tmp_path, mark or "etc/x", "")
+    put(tmp_path, "proc/self/status", f"CapEff:\t0000000000000000\nCapBnd:\t{bounds}\n")
     checks = probes.checks(str(tmp_path))
     assert {found(checks, name).remedy.startswith(remedy) for name in ("capabilities", "perf-event-paranoid", "probes")} == {True}
 

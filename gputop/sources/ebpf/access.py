@@ -10,7 +10,6 @@ from gputop.sources.rights import CAP_BPF
 from gputop.sources.rights import CAP_PERFMON
 from gputop.sources.rights import CAP_SYS_ADMIN
 from gputop.sources.rights import capabilities
-from gputop.sources.rights import in_container
 from gputop.sources.rights import in_initial_pid_namespace
 from gputop.sources.rights import read_text
 
@@ -32,10 +31,10 @@ def lockdown(root: str = "/") -> str:
 
 
 def privilege(root: str = "/") -> str:
-    """What gives us the right to load probes. Root without it is a container's."""
-    if os.geteuid() == 0:
-        return "start the container with --cap-add SYS_ADMIN --cap-add SYS_PTRACE"
-    return "start the container with --user 0 --cap-add SYS_ADMIN --cap-add SYS_PTRACE" if in_container(root) else "gputop --sudo"
+    """What gives us the right to load probes. Where even root has it not, we are in a container."""
+    if os.geteuid() != 0 and may_load(capabilities(root, "CapBnd")):
+        return "gputop --sudo"
+    return f"start the container with {'--user 0 ' if os.geteuid() else ''}--cap-add SYS_ADMIN --cap-add SYS_PTRACE"
 
 
 def install_bcc(root: str = "/") -> str:
