@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import field
 
@@ -266,11 +267,17 @@ class JobFacts:
     """Trainers of its training on this host, itself among them; empty where it is alone. Pids: jobs that hold each other are garbage."""
     kin_used: float = 0.0
     """CPUs that all of them use."""
-    step: Step | None = None
+    find_step: Callable[[JobFacts], Step | None] = lambda _: None
+    """See `step`; looked for only where somebody asks, for it costs as much as everything else."""
     idle: float | None = field(init=False)
     """Mean share of the window in which its GPUs ran nothing; None where none is measured."""
     age_s: float = 0.0
     """Since the trainer started."""
+
+    @property
+    def step(self) -> Step | None:
+        """One training step; None where its pace is not found."""
+        return self.find_step(self)
 
     @property
     def host_only(self) -> bool:

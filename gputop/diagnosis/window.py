@@ -16,6 +16,7 @@ from gputop.diagnosis.facts import HostFacts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.facts import ProcFacts
 from gputop.diagnosis.hosts import HostTrack
+from gputop.diagnosis.model import Step
 from gputop.diagnosis.points import Points
 from gputop.diagnosis.takers import TakerTrack
 from gputop.diagnosis.tracks import GpuTrack
@@ -169,7 +170,7 @@ class Window:
             job.data_woken_by_workers = self._points.woken(board, job)
             self._points.set_cgroup(job)
             states.set_states(job, host)
-            job.step = stepclock.step_of(job, self._rhythm(job))
+            job.find_step = self._step
             jobs.append(job)
         return jobs
 
@@ -185,8 +186,11 @@ class Window:
             return [used[order.index(trainer)]]
         return _visible(trainer, gpus) or used or (list(gpus.values()) if len(gpus) == 1 else [])
 
+    def _step(self, job: JobFacts) -> Step | None:
+        return stepclock.step_of(job, self._rhythm(job))
+
     def _rhythm(self, job: JobFacts) -> float | None:
-        """The clearest of its GPUs; worked out anew now and then, for it looks at many seconds and costs as much as everything else."""
+        """The clearest of its GPUs; worked out anew now and then, for it looks at many seconds."""
         if self.t_ns - self._rhythm_ns.get(job.trainer.pid, 0) >= RHYTHM_NS and job.calls is None:
             self._rhythm_ns[job.trainer.pid] = self.t_ns
             found = (self._gpus[gpu.index].rhythm.per_s() for gpu in job.gpus)
