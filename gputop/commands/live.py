@@ -36,13 +36,14 @@ EXAMPLES = """examples:
 """
 
 
-READ_EVERY_S = 0.4
+LEAST_S, MOST_S = 0.25, 0.5
+"""How often the stream is read and drawn: about once a column of the lanes, within these bounds."""
 
 
 class Turns:
     """Between two readings of the stream: what came is drawn, then nobody is woken for a while.
 
-    Two samples share a column, so this loses nothing, and drawing while what was read is still in the CPU's caches costs least.
+    Some samples share a column, so this loses nothing, and drawing while what was read is still in the CPU's caches costs least.
     """
 
     def __init__(self) -> None:
@@ -51,7 +52,8 @@ class Turns:
     def __call__(self) -> None:
         if self.app is not None:
             self.app.on_news()
-            self.app.feed.closing.wait(READ_EVERY_S)
+            view = self.app.view
+            self.app.feed.closing.wait(min(max(LEAST_S, view.window_s / max(1, view.cells)), MOST_S))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
