@@ -270,15 +270,16 @@ class Table:
     def _nested(self, field: FieldPlan, code: int) -> Sequence[Any]:
         below = self.children(field.name)
         lengths, table = below if below else ([], None)
+        if field.kind == "counts" and table:
+            entries = zip(table.column("bucket"), table.column("count"), strict=True) if table.rows else iter(())
+            told = [dict(islice(entries, max(0, length))) for length in lengths]
+            return _with_changes(told, self.order) if code == CHANGES else told
         held = _structs(table) if table else []
         if field.child is ThreadSample:
             held = self._with_main(lengths, held)
         rows = iter(held)
         if field.kind == "one":
             return [next(rows) if length > 0 else None for length in lengths]
-        if field.kind == "counts":
-            told = [{row.bucket: row.count for row in islice(rows, max(0, length))} for length in lengths]
-            return _with_changes(told, self.order) if code == CHANGES else told
         return [list(islice(rows, length)) if length >= 0 else None for length in lengths]
 
     def _with_main(self, lengths: list[int], threads: list[ThreadSample]) -> list[ThreadSample]:

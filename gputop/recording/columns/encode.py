@@ -48,6 +48,7 @@ from gputop.recording.columns.layout import to_planes
 
 _SCALES = (1, 10, 100, 1000, 1_000_000)
 MOST_WORDS = 64
+_NOTHING: dict[int, int] = {}
 _NONE = Reference()
 SORTED: dict[type | None, Callable[[Any], Any]] = {
     SchedThread: attrgetter("tid"), Preempt: attrgetter("victim_tid", "culprit_tid"), Wakeup: attrgetter("wakee_tid", "waker_tid"),
@@ -65,11 +66,11 @@ class _Encoder:
         self.reference = reference
 
     def table(self, path: str, struct: type, rows: Sequence[Any], parents: Sequence[int], above: Sequence[Any]) -> list[Any]:
-        """``parents`` is the number of each row's parent's subject, ``above`` those subjects."""
+        """``parents`` is the number of each row's parent's subject, ``above`` those subjects. Rows of `Count` are plain tuples."""
         if not rows:
             return [0, [], {}]
         plan = plan_of(struct)
-        values = zip(*map(msgspec.structs.astuple, rows), strict=True)
+        values = zip(*(rows if struct is Count else map(msgspec.structs.astuple, rows)), strict=True)
         columns = {field.name: _coarse(field.name, column) for field, column in zip(plan, values, strict=True)}
         if columns.keys() >= SWITCHES:
             columns["timeslices"] = _beyond_switches(columns)
@@ -110,7 +111,7 @@ class _Encoder:
         if field.kind == "one":
             column = [() if value is None else (value,) for value in column]
         elif field.kind == "counts":
-            column = [tuple(map(Count, value.keys(), value.values())) for value in _changes(column, order)]
+            column = [tuple(value.items()) for value in _changes(column, order)]
         elif field.child in SORTED:
             column = [sorted(value, key=SORTED[field.child]) for value in column]
         lengths = [-1 if value is None else len(value) for value in column]
@@ -132,10 +133,12 @@ def _changes(column: Sequence[dict[int, int]], order: Order) -> Iterator[dict[in
     """Of each row, what has changed since its subject's row before; a count of 0 where there is none any more."""
     before: dict[int, dict[int, int]] = {}
     for subject, counts in zip(order.ids, column, strict=True):
-        known = before.get(subject, {})
+        known = before.get(subject)
         before[subject] = counts
-        if counts is known or counts == known:
-            yield {}
+        if known is None:
+            yield counts
+        elif counts is known or counts == known:
+            yield _NOTHING
         else:
             gone = dict.fromkeys(known.keys() - counts.keys(), 0)
             yield {bucket: count for bucket, count in counts.items() if known.get(bucket) != count} | gone
