@@ -14,6 +14,7 @@ from gputop.recording.columns.decode import Table
 from gputop.recording.columns.decode import decode
 from gputop.recording.columns.decode import open_table
 from gputop.recording.columns.decode import reference_of
+from gputop.recording.columns.encode import Orders
 from gputop.recording.columns.encode import encode
 from gputop.recording.columns.layout import ColumnError
 from gputop.recording.columns.layout import Reference
@@ -41,6 +42,7 @@ class Packer:
     def __init__(self) -> None:
         self.reference_id = 0
         self._reference = Reference()
+        self._orders: Orders = {}
         self._compressor = zstandard.ZstdCompressor(level=LEVEL)
 
     def refer(self, frames: list[Frame]) -> bytes:
@@ -50,7 +52,7 @@ class Packer:
         except OverflowError:
             table = encode([], Reference())
         self.reference_id = zlib.crc32(table)
-        self._reference = reference_of(table)
+        self._reference, self._orders = reference_of(table), {}
         content = zstandard.ZstdCompressionDict(table, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
         content.precompute_compress(level=LEVEL)
         self._compressor = zstandard.ZstdCompressor(level=LEVEL, dict_data=content)
@@ -59,7 +61,7 @@ class Packer:
     def pack(self, frames: list[Frame]) -> bytes:
         """A block of frames."""
         try:
-            table = encode(frames, self._reference)
+            table = encode(frames, self._reference, self._orders)
         except OverflowError:  # numbers that no kernel counts to, from a stream that is not ours
             return pack_frames(frames, LEVEL)
         payload = self.reference_id.to_bytes(4, "little") + self._compressor.compress(table)

@@ -56,17 +56,31 @@ SORTED: dict[type | None, Callable[[Any], Any]] = {
 """Lists that come in no order of their own."""
 
 
-def encode(frames: list[Frame], reference: Reference = _NONE) -> bytes:
-    """The table of some frames, at most `MAX_ROWS` rows of them."""
-    return msgspec.msgpack.encode(_Encoder(reference).table("", Frame, frames, [0] * len(frames), [()]))
+Orders = dict[str, tuple[Any, Order]]
+"""Path -> what the order of the block before was made from, and that."""
+
+
+def encode(frames: list[Frame], reference: Reference = _NONE, orders: Orders | None = None) -> bytes:
+    """The table of some frames, at most `MAX_ROWS` rows of them. ``orders`` is kept from block to block that build upon one reference."""
+    encoder = _Encoder(reference, {} if orders is None else orders)
+    return msgspec.msgpack.encode(encoder.table("", Frame, frames, [0] * len(frames), None))
 
 
 class _Encoder:
-    def __init__(self, reference: Reference) -> None:
+    def __init__(self, reference: Reference, orders: Orders) -> None:
         self.reference = reference
+        self.orders = orders
 
-    def table(self, path: str, struct: type, rows: Sequence[Any], parents: Sequence[int], above: Sequence[Any]) -> list[Any]:
-        """``parents`` is the number of each row's parent's subject, ``above`` those subjects. Rows of `Count` are plain tuples."""
+    def order(self, path: str, above: Order | None, parents: Sequence[int], keys: list[Sequence[Any]]) -> Order:
+        """That of the block before, if nothing has changed: mostly the same subjects stand in the same places."""
+        known = self.orders.get(path)
+        if known is None or known[0] != (above, parents, keys):
+            order = Order(parents, [()] if above is None else above.subjects, keys)
+            known = self.orders[path] = (above, parents, keys), order
+        return known[1]
+
+    def table(self, path: str, struct: type, rows: Sequence[Any], parents: Sequence[int], above: Order | None) -> list[Any]:
+        """``parents`` is the number of each row's parent's subject in ``above``. Rows of `Count` are plain tuples."""
         if not rows:
             return [0, [], {}]
         plan = plan_of(struct)
@@ -75,7 +89,7 @@ class _Encoder:
         if columns.keys() >= SWITCHES:
             columns["timeslices"] = _beyond_switches(columns)
         keys = KEYS.get(struct.__name__, (plan[0].name,))
-        order = Order(parents, above, [columns[key] for key in keys])
+        order = self.order(path, above, parents, [columns[key] for key in keys])
         packed = {}
         for field in plan:
             column = columns[field.name]
@@ -121,7 +135,7 @@ class _Encoder:
             held = _without_main(rows, held)
         below = f"{path}.{field.name}"
         packed = self._ints(path, field.name, lengths, order) if lengths.count(lengths[0]) < len(lengths) else [CONST, lengths[0]]
-        return [CHANGES if field.kind == "counts" else TABLE, packed, self.table(below, field.child, held, parents, order.subjects)]
+        return [CHANGES if field.kind == "counts" else TABLE, packed, self.table(below, field.child, held, parents, order)]
 
 
 def main_thread(proc: ProcSample) -> tuple[Any, ...]:
