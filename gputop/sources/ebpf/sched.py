@@ -27,6 +27,8 @@ from gputop.sources.ebpf.maps import Map
 
 _THREAD = struct.Struct("<11QIIBBHIIIII")
 _PAIR = struct.Struct("<QQII")
+_HISTOGRAM = struct.Struct(f"<{COUNT}I")
+_BUCKETS = range(FIRST, FIRST + COUNT)
 _WORDS = _THREAD.size // 8
 _SINCE, _ID, _STATE = 0, 11, 12
 _HOT = 97
@@ -180,8 +182,8 @@ class SchedReader:
         raw = self._histograms.values[position * size : (position + 1) * size]
         cached = self._histogram_cache.get(tid)
         if cached is None or cached[0] != raw:
-            counts = struct.unpack(f"<{COUNT}I", raw)
-            cached = self._histogram_cache[tid] = raw, {FIRST + bucket: count for bucket, count in enumerate(counts) if count}
+            counts = _HISTOGRAM.unpack(raw)
+            cached = self._histogram_cache[tid] = raw, dict(zip(compress(_BUCKETS, counts), filter(None, counts), strict=True))
         return cached[1]
 
 
