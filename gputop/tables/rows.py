@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence
+from itertools import accumulate
 from itertools import chain
 from itertools import repeat
 from operator import sub
@@ -132,7 +133,8 @@ class Rows:
             firsts: Iterable[Any] = map(values.__getitem__, order.starts)
         else:
             lasts, grown = steps
-            firsts = [told - sum(grown[start + 1 : end]) for told, (start, end) in zip(lasts, order.spans, strict=True)]
+            sums = list(accumulate(grown))
+            firsts = [told - sums[end - 1] + sums[start] for told, (start, end) in zip(lasts, order.spans, strict=True)]
         for start, first, before in zip(order.starts, firsts, map(last.get, order.subjects, repeat(self._unseen)), strict=False):
             grown[start] = None if before is None else first - before
         last.update(zip(order.subjects, lasts, strict=True))
