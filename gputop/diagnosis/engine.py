@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gputop.board import Board
 from gputop.diagnosis import chain
@@ -91,7 +92,7 @@ class Engine:
         self._incidents.note(board, seconds, standing)
         self._orphans.note(board, self.roles, facts.takers, self._incidents.all)
         worst = max(standing, key=_weight, default=None)
-        self.verdict = worst.verdict if worst is not None else self._orphans.verdict() or without_job(facts)
+        self.verdict = _paced(worst) if worst is not None else self._orphans.verdict() or without_job(facts)
 
     def _judge(self, job: JobFacts, facts: Facts, seconds: float) -> Standing:
         chain.set_pools(job, facts.t_ns)
@@ -130,6 +131,12 @@ class Engine:
     def explain(self) -> dict[str, object]:
         """What was found over the whole stream, in the shape of DESIGN.md §6; ready for JSON."""
         return report.explanation(self.verdict, self._settled(), self.incidents, self._unix_offset_ns, self._window.t_ns)
+
+
+def _paced(one: Standing) -> Verdict:
+    """Its verdict with the steps a second, which nobody else is told."""
+    step = one.job.step
+    return one.verdict if step is None else replace(one.verdict, steps_per_s=round(step.per_s, 2))
 
 
 def _on_gpus(standing: list[Standing]) -> list[Standing]:

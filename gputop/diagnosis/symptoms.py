@@ -163,10 +163,9 @@ def _worded(one: Standing) -> Verdict:
     finding = one.judge.tell(job, facts) if one.judge is not None else Finding("")
     headline = one.headline or _headline(one)
     victims = _victims(job, finding) if one.troubled else ()
-    pace = None if job.step is None else round(job.step.per_s, 2)
     return Verdict(
         one.symptom, one.cause, None if gpu is None else gpu.index, one.lost_pct, headline, finding.detail, _loudness(one), one.confidence,
-        finding.evidence, finding.fixes, finding.culprits, victims, one.trainer_pid, pace,
+        finding.evidence, finding.fixes, finding.culprits, victims, one.trainer_pid,
     )  # fmt: skip
 
 
