@@ -1,0 +1,177 @@
+"""What the parts of the dashboard show: the lines of each, from what is known now. When they are drawn is `dashboard`'s business."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from typing import cast
+
+from textual.screen import Screen
+
+from gputop.session import Session
+from gputop.text import fit
+from gputop.tui import navigate
+from gputop.tui.draw import Line
+from gputop.tui.draw import Span
+from gputop.tui.draw import axis
+from gputop.tui.draw import chosen
+from gputop.tui.draw import gpus
+from gputop.tui.draw import header
+from gputop.tui.draw import keys
+from gputop.tui.draw import procs
+from gputop.tui.draw import verdict
+from gputop.tui.draw.lanes import Lane
+from gputop.tui.draw.lanes import LaneDrawer
+from gputop.tui.draw.rows import Row
+from gputop.tui.layout import Heights
+from gputop.tui.view import View
+
+if TYPE_CHECKING:
+    from gputop.tui.app import GputopApp
+
+
+class Parts(Screen[None]):
+    """Header, verdict, GPUs, lanes, table and keys, each as lines."""
+
+    PARTS: tuple[str, ...] = ("header", "verdict", "gpus", "lanes", "procs", "keys")
+    """Top to bottom."""
+    KEYS = keys.KEYS
+    """What the last line names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._heights = Heights(0, 0, 0, 0, 0, 0)
+        self._drawer = LaneDrawer()
+        self._states = procs.StateLanes()
+        self._rows: list[Row] = []
+        self._note = ("", 0.0)
+        self._started = (time.monotonic(), time.process_time())
+        self._own = ("", 0.0)
+
+    @property
+    def gputop(self) -> GputopApp:
+        """The application, by its own type."""
+        return cast("GputopApp", self.app)
+
+    @property
+    def view(self) -> View:
+        """How the stream is looked at."""
+        return self.gputop.view
+
+    @property
+    def session(self) -> Session:
+        """What is known."""
+        return self.gputop.session
+
+    def _lines_of(self, part: str, found: list[Lane]) -> list[Line]:
+        """A part's lines; before the first frame nothing is claimed that is not known yet."""
+        session, view = self.session, self.view
+        known = session.board.seq >= 0
+        if part == "header":
+            return header.lines(session, view, self._mode(), self._cost(), self._recording())
+        if part == "keys":
+            return keys.lines(view, self._note[0] if time.monotonic() < self._note[1] else "", self.KEYS)
+        if part == "verdict":
+            return self._verdict(known)
+        if not known:
+            return []
+        return {"gpus": self._gpus, "lanes": lambda: self._lanes(found), "procs": self._procs}[part]()
+
+    def _verdict(self, known: bool) -> list[Line]:
+        session, view, trouble = self.session, self.view, self.gputop.feed.trouble
+        if not known:
+            return [[(f" {trouble or 'starting: the first readings are on their way'}", "crit" if trouble else "dim")]]
+        offer = "" if session.board.gpus else offer_of(session)
+        return verdict.lines(session.verdict_at(view.at_ns), view, trouble, offer)[: self._heights.verdict]
+
+    def _gpus(self) -> list[Line]:
+        older, newer = self.session.boards_around(self.view.at_ns, 1_000_000_000)
+        if newer.gpus:
+            return gpus.lines(newer, older, self.view, self._heights.gpus)
+        return [[(fit(f" GPU  none: {offer_of(self.session)}", self.view.width), "dim")]]
+
+    def _lanes(self, found: list[Lane]) -> list[Line]:
+        session, view = self.session, self.view
+        if not self._heights.lanes:
+            return []
+        columns = navigate.axis_of(view, session)
+        cursor = columns.column_of(view.cursor_ns) if view.cursor_ns is not None else None
+        end = self._axis_end_s()
+        label = f" {columns.columns * columns.cell_ns / 1e9:.0f} s  {columns.cell_ns / 1e9:g} s a column"
+        ruler = axis.with_signs(axis.axis_line(columns, end, fit(label, view.label_width)), self._signs(columns))
+        shown = chosen.fitting(found, self._heights.lanes - 1)
+        at = view.at_ns or session.now_ns
+        return [ruler, *(self._drawer.line(lane, session.history, columns, view.label_width, at, cursor) for lane in shown)]
+
+    def _axis_end_s(self) -> float | None:
+        """The clock at the right end of the axis, None where that is now."""
+        return None if self.view.end_ns is None else self.session.unix_s(self.view.end_ns)
+
+    def _signs(self, columns: axis.Axis) -> Iterator[tuple[int | None, str, str]]:
+        """Markers of the job, and where incidents began."""
+        for mark in self.session.marks:
+            yield columns.column_of(mark.t_ns), "◆", "accent"
+        for incident in self.session.engine.incidents:
+            yield columns.column_of(incident.start_ns), "▼", "incident"
+
+    def _procs(self) -> list[Line]:
+        session, view = self.session, self.view
+        room = self._heights.procs - 1
+        if room < 0:
+            return []
+        width = procs.lane_columns(view)
+        columns = navigate.axis_of(view, session).narrowed(width)
+        cursor = columns.column_of(view.cursor_ns) if view.cursor_ns is not None else None
+        view.top_row = scrolled(view.top_row, self.selected_row(), room, len(self._rows))
+        shown = self._rows[view.top_row : view.top_row + room]
+        lines = [procs.heading(view, width), *(procs.line(row, view, session.history, columns, self._states, cursor) for row in shown)]
+        if not self._rows:
+            nobody = "nothing matches the filter" if view.pattern else "no trainer, no GPU process and nobody taking CPU"
+            lines.append([(f"  {nobody}", "dim")])
+        return lines
+
+    def selected_row(self) -> int | None:
+        """Where the selected process stands in the table."""
+        return next((i for i, row in enumerate(self._rows) if row.pid == self.view.selected), None)
+
+    @property
+    def rows(self) -> list[Row]:
+        """The table's rows as last drawn."""
+        return self._rows
+
+    def _mode(self) -> Span:
+        if self.view.end_ns is not None:
+            return ("|| PAUSED", "warn")
+        if self.gputop.feed.ended:
+            return ("■ ENDED", "warn")
+        if self.session.header is None or self.session.board.seq < 0:
+            return ("starting", "dim")
+        interval = self.session.header.interval_ns // 1_000_000
+        return (f"● LIVE {interval} ms", "good")
+
+    def _recording(self) -> str:
+        size = self.gputop.feed.recorder.size
+        return "" if size is None else f"● REC {size / 1e6:.1f} MB"
+
+    def _cost(self) -> str:
+        from gputop.tui.app import own_cost
+
+        if time.monotonic() - self._own[1] > 1:
+            self._own = (own_cost(self.session, self._started), time.monotonic())
+        return self._own[0]
+
+
+def scrolled(top: int, selected: int | None, room: int, total: int) -> int:
+    """The first row to show, so that the selected one is in sight and no room is wasted."""
+    if selected is not None:
+        top = min(max(top, selected - room + 1), selected)
+    return max(0, min(top, total - room))
+
+
+def offer_of(session: Session) -> str:
+    """Why there is no GPU, and what can be seen without one."""
+    nvml = session.board.sources.get("nvml")
+    if session.header is None or nvml is None or nvml.state == "ok":
+        return ""
+    return f"{nvml.reason}; gputop demo shows everything with a simulated GPU"
