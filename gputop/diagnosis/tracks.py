@@ -252,6 +252,8 @@ class GpuTrack:
 
     def _mask(self) -> int:
         masks = [row[4] for row in self.readings]
+        if not any(masks):
+            return 0
         return sum(bit for bit in (1 << i for i in range(9)) if 2 * sum(1 for mask in masks if mask & bit) >= len(masks) > 0)
 
 
