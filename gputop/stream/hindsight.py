@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from fcntl import fcntl
 from itertools import starmap
 from typing import BinaryIO
@@ -57,7 +58,8 @@ def hindsight(engine: Engine, board: Board, recording: Recording, start_ns: int 
 def _read_ahead(recording: Recording, start_ns: int, end_ns: int) -> Iterator[_Told]:
     """What a child reads; it ends when nobody wants to know any more."""
     reads, writes = os.pipe()
-    fcntl(writes, F_SETPIPE_SZ, PIPE_BYTES)
+    with suppress(OSError):  # a user may have so much in pipes, all of them together
+        fcntl(writes, F_SETPIPE_SZ, PIPE_BYTES)
     child = os.fork()
     if not child:
         _tell(recording, start_ns, end_ns, writes)

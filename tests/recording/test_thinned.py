@@ -38,17 +38,15 @@ from tests.recording.made import START_NS
 from tests.recording.made import Session
 from tests.recording.test_columns import coarse
 
-LEFT_OUT = {"hist": {}, "sums": {}}
 KEPT = sorted(Path(__file__).with_name("data").glob("*.gputop"))
 
 
 def standing(board: Board) -> dict[str, Any]:
     """Everything on a board but what a thinned reading leaves out."""
     plain = {name: getattr(board, name) for name in ("seq", "t_ns", "infos", "procs", "host", "host_read_ns", "cgroups", "sources")}
-    plain |= {"preempts": board.preempts, "wakeups": board.wakeups}
+    plain |= {"preempts": board.preempts, "wakeups": board.wakeups, "calls": board.calls}
     plain["gpus"] = {index: (gpu.values, gpu.read_ns, gpu.missing) for index, gpu in board.gpus.items()}
     plain["threads"] = {tid: msgspec.structs.replace(thread, hist={}) for tid, thread in board.threads.items()}
-    plain["calls"] = {key: msgspec.structs.replace(call, **LEFT_OUT) for key, call in board.calls.items()}
     return plain
 
 

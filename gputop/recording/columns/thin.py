@@ -17,14 +17,13 @@ from typing import Any
 
 from gputop.frame import Frame
 from gputop.frame import GpuReading
+from gputop.frame import SchedThread
 from gputop.frame import ThreadSample
 from gputop.recording.columns.decode import Table
 from gputop.recording.columns.decode import main_thread_of
 from gputop.recording.columns.layout import ColumnError
 from gputop.recording.columns.layout import FieldPlan
 
-WITHOUT = frozenset({"hist", "sums", "stacks", "marks"})
-"""Fields that are left out: histograms of every thread, and what leaves nothing on a board."""
 Wait = tuple[str, "int | None", "int | None", "str | None"]
 """(state, syscall, syscall_arg, wchan) of a `ProcSample`."""
 
@@ -34,7 +33,8 @@ class Second:
     """Some frames in a row, thinned."""
 
     frames: list[Frame]
-    """Few, or one: folded, they make the board that all would have made (but for the fields in `WITHOUT`)."""
+    """Few, or one: folded, they make the board that all would have made, but for the histograms of threads. Stacks and markers, which
+    leave nothing on a board, are left out."""
     waits: dict[int, list[Wait]] = field(default_factory=dict)
     """What each process was met at in each of its samples, by pid."""
     gpus: list[GpuReading] = field(default_factory=list)
@@ -145,9 +145,9 @@ def _last(table: Table) -> list[Any]:
 
 
 def _at_last(table: Table, plan: FieldPlan) -> Iterable[Any]:
-    if plan.name in WITHOUT and plan.default is not None:
-        return repeat(plan.default())
-    below = table.children(plan.name) if plan.child is not None else None
+    if table.struct is SchedThread and plan.name == "hist":
+        return repeat({})
+    below = table.children(plan.name) if plan.kind in ("list", "one") else None
     if below is None:
         return table.at_last(plan.name)
     rows = [table.order.rows[end - 1] for end in table.order.ends]
@@ -167,8 +167,6 @@ def _lists(plan: FieldPlan, groups: Sequence[Sequence[int] | None], held: list[A
     """What the rows above hold in a field."""
     if plan.kind == "one":
         return [held[group[0]] if group else None for group in groups]
-    if plan.kind == "counts":
-        return [{held[i].bucket: held[i].count for i in group or ()} for group in groups]
     return [None if group is None else [held[i] for i in group] for group in groups]
 
 
