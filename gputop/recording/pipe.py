@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import stat
@@ -32,7 +33,7 @@ class PipeSink:
         self._fd = fd
         self._pending = bytearray(pack_header(header))
         os.set_blocking(fd, False)
-        self._is_pipe = stat.S_ISFIFO(os.fstat(fd).st_mode) and fd < _SELECTABLE
+        self._is_pipe = fd < _SELECTABLE and _is_write_end(fd)
         self._poll = select.poll()
         self._poll.register(fd, 0)  # POLLERR and POLLHUP come unasked: the reader left
 
@@ -75,3 +76,8 @@ class PipeSink:
             self.flush()
         elif self._poll.poll(timeout_ms):
             raise ReaderGone("the reader closed the pipe")
+
+
+def _is_write_end(fd: int) -> bool:
+    """Of a pipe, and of nothing else: one opened both ways is readable while it holds what nobody has taken."""
+    return stat.S_ISFIFO(os.fstat(fd).st_mode) and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
