@@ -93,7 +93,8 @@ def test_suspend_and_resume(launch: Launch) -> None:
     shell.send("\x1a")
     shell.wait_text("Stopped")
     assert ALTERNATE_SCREEN not in shell.modes
-    assert shell.termios_now() == before
+    # The shell says "Stopped" before it prepares the terminal for its prompt.
+    shell.wait_for(lambda: shell.termios_now() == before, "the terminal as it was")
     shell.send("fg\n")
     shell.wait_for(lambda: ALTERNATE_SCREEN in shell.modes and "LIVE" in shell.text(), "the screen again")
     shell.send("q")

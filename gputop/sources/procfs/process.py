@@ -35,7 +35,7 @@ class Process:
 
     __slots__ = (
         "_io", "_io_bytes", "_noticed", "_ran", "_sched", "_sched_data", "_sched_numbers", "_stat", "_stat_data", "_status", "_switches",
-        "_switches_stale", "_threads", "_wait", "_waits", "folder", "identity", "pid", "sample", "slot", "stat",
+        "_switches_due", "_threads", "_wait", "_waits", "folder", "identity", "pid", "sample", "slot", "stat",
     )  # fmt: skip
 
     def __init__(self, proc: str, pid: int, slot: int, pool: Descriptors, users: Users) -> None:
@@ -51,7 +51,7 @@ class Process:
         self._io = KeptFile(folder + "io", 512, pool, COLD_SHARE)
         self._stat_data = self._sched_data = b""
         self._ran = True
-        self._switches_stale = True
+        self._switches_due = 2
         self._sched_numbers: tuple[int | None, int | None, int | None] = (None, None, None)
         self._switches: tuple[int | None, int | None] = (None, None)
         self._io_bytes: tuple[int | None, int | None, int | None] = (None, None, None)
@@ -88,15 +88,18 @@ class Process:
         return stat.stack != before.stack or (stat.comm != before.comm and not before.kthread)
 
     def _read_sched(self, look: bool) -> None:
-        """Status is read after schedstat: should it run in between, the next schedstat differs and status is read again."""
+        """Status is read after schedstat: should it run in between, the next schedstat differs and status is read again.
+
+        And once more after that: it leaves the CPU for schedstat a moment before it does for status.
+        """
         data = self._sched.read()
         if data != self._sched_data or not data:
-            self._ran = self._switches_stale = True
+            self._ran, self._switches_due = True, 2
             self._sched_data = data
             if data:
                 self._sched_numbers = parse.schedstat(data)
-        if look and self._switches_stale:
-            self._switches_stale = False
+        if look and self._switches_due:
+            self._switches_due -= 1
             status = self._status.read()
             self._switches = parse.switches(status) if status else (None, None)
 
