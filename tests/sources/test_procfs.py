@@ -88,10 +88,22 @@ def test_hot_process_tells_its_wait_and_threads(proc: FakeProc, reader: Reader) 
 
 def test_switches_are_read_again_when_schedstat_moves(proc: FakeProc, reader: Reader) -> None:
     reader.beat()
+    reader.second(hot={100})
     proc.identity(100, vol=99)
-    assert sample(reader.beat(hot={100}), 100).vol == 11
+    assert sample(reader.second(hot={100}), 100).vol == 11
     proc.counters(100, oncpu=2)
-    assert sample(reader.beat(hot={100}), 100).vol == 99
+    assert sample(reader.second(hot={100}), 100).vol == 99
+
+
+def test_switches_are_read_once_more_after_it_left_the_cpu(proc: FakeProc, reader: Reader) -> None:
+    """Schedstat is complete a moment before status is."""
+    reader.beat()
+    reader.second(hot={100})
+    proc.counters(100, oncpu=2)
+    reader.beat(hot={100})
+    reader.beat(hot={100})  # in one of the two its status was read
+    proc.identity(100, vol=99)
+    assert sample(reader.second(hot={100}), 100).vol == 99
 
 
 def test_a_thread_that_waits_for_a_cpu_is_seen_though_its_schedstat_rests(proc: FakeProc, reader: Reader) -> None:
