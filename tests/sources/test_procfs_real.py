@@ -113,8 +113,8 @@ def test_counters_lie_between_independent_readings(live: Live) -> None:
     with child(spin) as one, child(spin) as two:
         live.beat()
         hot = {one, two}
+        before = {pid: sched(pid) for pid in hot}
         first = live.beat(hot)
-        earlier = before = {pid: sched(pid) for pid in hot}
         for _ in range(15):
             earlier, before = before, {pid: sched(pid) for pid in hot}
             frame = live.beat(hot)
