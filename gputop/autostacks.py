@@ -63,7 +63,6 @@ class StacksOnStall:
     def __init__(self, header: Header, policy: AutoStacks | None = None) -> None:
         self._board = Board(header=header)
         self._engine = Engine()
-        self._fed_ns = 0
         self._lock = threading.Lock()
         self._ready: list[Stack] = []
         self._auto = AutoCapture(policy or AutoStacks(), self._keep)
@@ -71,9 +70,7 @@ class StacksOnStall:
     def see(self, frame: Frame) -> None:
         """The stream's next frame, before it is written: stacks that were taken since the last one are added to it."""
         self._board.fold(frame)
-        if frame.t_ns - self._fed_ns >= self._engine.pace_ns:
-            self._engine.feed(self._board)
-            self._fed_ns = frame.t_ns
+        if self._engine.follow(self._board, frame):
             self._auto.step(self._board, self._engine)
         with self._lock:
             if self._ready:

@@ -57,7 +57,6 @@ class Session:
         self.stacks: deque[tuple[int, list[Stack]]] = deque(maxlen=64)
         """Sets of stacks in the stream, with the time of their frame."""
         self._own_stacks: list[Stack] = []
-        self._fed_ns = 0
 
     def ingest(self, item: Header | Frame) -> None:
         """Take the next thing of the stream."""
@@ -93,7 +92,6 @@ class Session:
         self.engine = Engine()
         self.snapshots.clear()
         self.ring = Ring(header)
-        self._fed_ns = 0
         if not same_clock or self.history.ticks == 0:
             self.history = History(header.interval_ns)
 
@@ -106,22 +104,20 @@ class Session:
             frame.stacks, self._own_stacks = [*frame.stacks, *self._own_stacks], []
         if frame.stacks:
             self.stacks.append((frame.t_ns, frame.stacks))
-        self.engine.look(frame)
         self.ring.add(frame)
         self.marks.extend(frame.marks)
         if not self.snapshots or frame.t_ns - self.snapshots[-1].t_ns >= SECOND - OFF_BEAT_NS:
             self.snapshots.append(self.board.snapshot())
-        if frame.t_ns - self._fed_ns >= self.engine.pace_ns:
-            self._diagnose(frame.t_ns)
+        since_ns = self.engine.fed_ns
+        if self.engine.follow(self.board, frame):
+            self._keep_diagnosis(since_ns, frame.t_ns)
 
-    def _diagnose(self, t_ns: int) -> None:
-        self.engine.feed(self.board)
+    def _keep_diagnosis(self, since_ns: int, t_ns: int) -> None:
         for pid, state in self.engine.states.items():
-            self.history.put_state(pid, code_of(state), self._fed_ns)
+            self.history.put_state(pid, code_of(state), since_ns)
         self.history.forget_states({pid for pid in self.history.states if pid not in self.board.infos and not self._lately(pid)})
         if self._is_news(t_ns, self.engine.verdict):
             self.verdicts.append((t_ns, self.engine.verdict))
-        self._fed_ns = t_ns
 
     def _is_news(self, t_ns: int, verdict: Verdict) -> bool:
         if not self.verdicts:

@@ -124,16 +124,12 @@ def _until(stream: Iterable[Header | Frame], end_s: float) -> Iterator[Header | 
 
 def closely(engine: Engine, board: Board, items: Iterable[Header | Frame]) -> Iterator[Board]:
     """Feed the engine frame by frame, as the screen does, with what follows on ``board``; the board after each feed."""
-    fed_ns = 0
     for item in items:
         if isinstance(item, Header):
             board = Board(header=item)
             continue
         board.fold(item)
-        engine.look(item)
-        if item.t_ns - fed_ns >= engine.pace_ns:
-            fed_ns = item.t_ns
-            engine.feed(board)
+        if engine.follow(board, item):
             yield board
 
 

@@ -62,9 +62,17 @@ class Engine:
         return self._incidents.all
 
     @property
-    def pace_ns(self) -> int:
-        """Of the stream's time between two feeds."""
-        return FEED_EVERY_NS if len(self.states) <= MANY else 2 * FEED_EVERY_NS
+    def fed_ns(self) -> int:
+        """The moment of the last feed, 0 before the first."""
+        return self._window.t_ns
+
+    def follow(self, board: Board, frame: Frame) -> bool:
+        """`look` at the next frame of a stream, which ``board`` holds already, and `feed` when it is time; whether it was."""
+        self.look(frame)
+        if frame.t_ns - self.fed_ns < (FEED_EVERY_NS if len(self.states) <= MANY else 2 * FEED_EVERY_NS):
+            return False
+        self.feed(board)
+        return True
 
     def look(self, frame: Frame) -> None:
         """Optional, for every frame between two feeds: more samples of what the processes wait for, at a few microseconds each.

@@ -12,7 +12,6 @@ from typing import Any
 
 from gputop.board import Board
 from gputop.diagnosis import Engine
-from gputop.diagnosis.engine import FEED_EVERY_NS
 from gputop.frame import Frame
 from gputop.frame import Gpu
 from gputop.frame import ProcSample
@@ -33,7 +32,6 @@ class _Trace:
         self.base_ns = base_ns
         self.board = Board(header=recording.header)
         self.engine = Engine()
-        self.fed_ns = 0
         self.named: set[int] = set()
         self.states: dict[int, tuple[str, int]] = {}
         """pid -> its state and since when."""
@@ -60,7 +58,7 @@ class _Trace:
                 yield self.counter(call.pid, f"{call.call} mean us", frame.t_ns, mean_us)
         for mark in frame.marks:
             yield {"ph": "i", "s": "g", "name": clean(mark.text), "cat": "mark", "pid": HOST_PID, "tid": 0, "ts": self.us(mark.t_ns)}
-        if frame.t_ns - self.fed_ns >= FEED_EVERY_NS:
+        if self.engine.follow(self.board, frame):
             yield from self.judge(frame.t_ns)
 
     def of_gpu(self, gpu: Gpu) -> Iterator[Event]:
@@ -87,8 +85,6 @@ class _Trace:
 
     def judge(self, t_ns: int) -> Iterator[Event]:
         """Slices of the states of trainers and workers."""
-        self.fed_ns = t_ns
-        self.engine.feed(self.board.snapshot())
         now = {pid: "starving" if state.starving else state.state for pid, state in self.engine.states.items()}
         for pid in self.states.keys() | now.keys():
             if self.states.get(pid, ("", 0))[0] != now.get(pid, ""):

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
 from collections.abc import Iterator
 from contextlib import ExitStack
 from contextlib import contextmanager
@@ -17,11 +16,11 @@ from dataclasses import field
 from pathlib import Path
 
 from gputop.board import Board
+from gputop.commands.explain import closely
 from gputop.diagnosis import Engine
 from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.recording.format import Decoder
-from gputop.session import FEED_EVERY_NS
 from tests.bench import calm
 from tests.workloads import runner
 from tests.workloads import scenario
@@ -129,9 +128,9 @@ def judge(run: Recorded, folder: Path) -> Outcome:
     engine, board, label = Engine(), Board(), scenario.load(run.workload).label
     said: Counter[bool] = Counter()
     delay_s = None
-    for t_ns in lived(items(folder / run.path, run.ended_ns), engine, board):
+    for board in closely(engine, Board(), items(folder / run.path, run.ended_ns)):
         right = (engine.verdict.symptom, engine.verdict.cause) == (label.symptom, label.cause)
-        since_ns = t_ns - run.onset_ns
+        since_ns = board.t_ns - run.onset_ns
         if right and since_ns > 0 and delay_s is None:
             delay_s = since_ns / 1e9
         if since_ns > SETTLE_NS:
@@ -152,21 +151,6 @@ def items(path: Path, ended_ns: int) -> Iterator[Header | Frame]:
         if isinstance(item, Frame) and item.t_ns > ended_ns:
             return
         yield item
-
-
-def lived(stream: Iterable[Header | Frame], engine: Engine, board: Board) -> Iterator[int]:
-    """Do with a stream what `gputop.session.Session` does, and yield the time of each verdict."""
-    fed_ns = 0
-    for item in stream:
-        if isinstance(item, Header):
-            board.header = item
-            continue
-        board.fold(item)
-        engine.look(item)
-        if item.t_ns - fed_ns >= FEED_EVERY_NS:
-            fed_ns = item.t_ns
-            engine.feed(board)
-            yield fed_ns
 
 
 @contextmanager

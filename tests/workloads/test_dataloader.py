@@ -15,13 +15,13 @@ import pytest
 
 from gputop import roles
 from gputop.board import Board
+from gputop.commands.explain import closely
 from gputop.diagnosis import Engine
 from gputop.frame import Frame
 from gputop.recording.format import Decoder
 from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources.procfs import ProcfsSource
-from tests.bench import judging
 from tests.require import require
 from tests.workloads import environment
 from tests.workloads import jobs
@@ -107,7 +107,7 @@ def watched(env: dict[str, str], folder: Path, seconds: float) -> tuple[Engine, 
     frames = str(round(seconds * 10))
     with path.open("wb") as out:
         subprocess.run([sys.executable, "-m", "gputop", "collect", "--no-ebpf", "--frames", frames], env=env, stdout=out, check=True)
-    for _t_ns in judging.lived(Decoder().feed(path.read_bytes()), engine, Board()):
+    for _board in closely(engine, Board(), Decoder().feed(path.read_bytes())):
         highlighted |= {pid for pid, state in engine.states.items() if state.starving}
     return engine, highlighted
 
