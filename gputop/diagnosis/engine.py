@@ -40,16 +40,24 @@ class Engine:
 
     def __init__(self) -> None:
         self.states: dict[int, ProcState] = {}
-        self.verdict = Verdict()
         self.ledger = Ledger()
         self.facts: Facts | None = None
         self._window = Window()
+        self._worst: Standing | None = None
+        self._verdict: Verdict | None = Verdict()
         self._incidents = Incidents()
         self._orphans = Orphans()
         self._pending: dict[int, deque[tuple[int, float, float]]] = {}
         """Per trainer (t_ns, GPU seconds, lost ones), not booked yet."""
         self._shares: dict[int, dict[str, float]] = {}
         self._unix_offset_ns = 0
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of the last board; put in words when it is asked for, for a recording is read by its incidents and last words alone."""
+        if self._verdict is None and self.facts is not None:
+            self._verdict = _paced(self._worst) if self._worst is not None else self._orphans.verdict() or without_job(self.facts)
+        return self._verdict or Verdict()
 
     @property
     def roles(self) -> dict[int, Role]:
@@ -99,8 +107,7 @@ class Engine:
         standing = _on_gpus(standing)
         self._incidents.note(board, seconds, standing)
         self._orphans.note(board, self.roles, facts.takers, self._incidents.all)
-        worst = max(standing, key=_weight, default=None)
-        self.verdict = _paced(worst) if worst is not None else self._orphans.verdict() or without_job(facts)
+        self._worst, self._verdict = max(standing, key=_weight, default=None), None
 
     def _judge(self, job: JobFacts, facts: Facts, seconds: float) -> Standing:
         chain.set_pools(job, facts.t_ns)

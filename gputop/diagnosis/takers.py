@@ -88,9 +88,12 @@ class TakerTrack:
         """Strangers that took a noticeable part of a CPU, most first; and the CPUs of each trainer's helpers."""
         found, helpers = [], dict[int, float]()
         for pid, stranger in self._strangers.items():
-            if len(stranger.samples) < 2 or stranger.samples[-1].t_ns <= oldest_ns:
+            old, new = stranger.samples[0], stranger.samples[-1]
+            if new is old or new.t_ns <= oldest_ns:
                 continue
-            cores = _cores(stranger, board.t_ns, pid in board.procs)
+            # Over the time between its samples, for it is read seldom; over the time to now once it is gone.
+            ns = (new.t_ns if pid in board.procs else board.t_ns) - old.t_ns
+            cores = (new.utime_ns + new.stime_ns - old.utime_ns - old.stime_ns) / (ns or 1)
             if cores < LEAST_CORES:
                 continue
             role = roles.get(pid)
@@ -98,8 +101,7 @@ class TakerTrack:
                 helpers[role.trainer_pid] = helpers.get(role.trainer_pid, 0.0) + (cores if role.kind == "helper" else 0.0)
             else:
                 kept_s = sum(waits.get(pid, 0.0) for waits in behind.values())
-                before_ns = stranger.samples[0].utime_ns + stranger.samples[0].stime_ns
-                found.append(Taker(pid, stranger.name, cores, kept_s, stranger.samples[-1].processor, before_ns, stranger.info))
+                found.append(Taker(pid, stranger.name, cores, kept_s, new.processor, old.utime_ns + old.stime_ns, stranger.info))
         found.sort(key=lambda taker: -taker.cores)
         return found[:MOST], helpers
 
@@ -111,13 +113,6 @@ def _push(known: _Stranger, sample: ProcSample, board: Board, oldest_ns: int) ->
     known.samples.append(sample)
     while len(known.samples) > 2 and known.samples[1].t_ns <= oldest_ns:
         known.samples.popleft()
-
-
-def _cores(stranger: _Stranger, t_ns: int, alive: bool) -> float:
-    """Over the time between its samples, for it is read seldom; over the time to now once it is gone."""
-    old, new = stranger.samples[0], stranger.samples[-1]
-    ran_ns = new.utime_ns + new.stime_ns - old.utime_ns - old.stime_ns
-    return ran_ns / max(1, (new.t_ns if alive else t_ns) - old.t_ns)
 
 
 def name_of(board: Board, pid: int) -> str:

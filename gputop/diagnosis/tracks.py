@@ -76,30 +76,30 @@ class ProcTrack:
         """What it did over the window; all zero while there is but one sample."""
         older, newer = self.samples[0], self.samples[-1]
         ns = max(1, newer.t_ns - older.t_ns)
-        run, runnable = self._counters(ns)
         cores = max(0, newer.utime_ns + newer.stime_ns - older.utime_ns - older.stime_ns) / ns
-        kinds, measured = self._sleep_kinds(ns, max(0.0, 1.0 - run - runnable))
+        asleep = {kind: count for kind, count in self.counts.items() if count and kind != waits.ONCPU}
+        unsampled = not asleep
+        run, runnable = self._counters(ns, cores, unsampled)
+        kinds, measured = self._sleep_kinds(ns, max(0.0, 1.0 - run - runnable), asleep)
         threaded = older if older.threads else next((sample for sample in self.samples if sample.threads), None)
         return ProcFacts(
-            newer.pid, older, newer, info, role, ns / 1e9, run, runnable, cores, kinds, self._always_on_cpu(), measured,
+            newer.pid, older, newer, info, role, ns / 1e9, run, runnable, cores, kinds, unsampled, measured,
             self.first_seen_ns, (newer.t_ns - self.moved_ns) / 1e9, threaded,
         )  # fmt: skip
 
-    def _counters(self, ns: int) -> tuple[float, float]:
+    def _counters(self, ns: int, cores: float, always_on_cpu: bool) -> tuple[float, float]:
         """On-CPU and runnable share of the main thread, from schedstat; from the probe or from ticks where that is missing."""
         older, newer = self.samples[0], self.samples[-1]
         if older.oncpu_ns is None or newer.oncpu_ns is None or older.run_delay_ns is None or newer.run_delay_ns is None:
-            ticks = newer.utime_ns + newer.stime_ns - older.utime_ns - older.stime_ns
-            return min(1.0, max(0, ticks) / ns), 0.0
+            return min(1.0, cores), 0.0
         run = min(1.0, max(0, newer.oncpu_ns - older.oncpu_ns) / ns)
         wait = max(0, newer.run_delay_ns - older.run_delay_ns) / ns
-        if run + wait < 0.01 and len(self.kinds) > 2 and self._always_on_cpu():
+        if run + wait < 0.01 and len(self.kinds) > 2 and always_on_cpu:
             wait = 1.0  # never off the run queue and never on a CPU: the delay is booked only when it gets one
         return run, min(1.0 - run, wait)
 
-    def _sleep_kinds(self, ns: int, sleep: float) -> tuple[dict[str, float], bool]:
+    def _sleep_kinds(self, ns: int, sleep: float, counts: dict[str, int]) -> tuple[dict[str, float], bool]:
         """Spread the sleep over the kinds that were sampled, the uninterruptible part by the probe where it ran."""
-        counts = {kind: count for kind, count in self.counts.items() if count and kind != waits.ONCPU}
         probed = self._uninterruptible(ns)
         if probed is None:
             return _spread(sleep, counts or self._unsampled()), False
@@ -115,9 +115,6 @@ class ProcTrack:
         if first is None or last is None or last.uninterruptible_ns < first.uninterruptible_ns:
             return None
         return (last.uninterruptible_ns - first.uninterruptible_ns) / ns
-
-    def _always_on_cpu(self) -> bool:
-        return not any(count for kind, count in self.counts.items() if kind != waits.ONCPU)
 
     def _unsampled(self) -> dict[str, int]:
         """Every sample met it running, so its sleeps were short: on the disk if it read from one."""
