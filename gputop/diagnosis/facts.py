@@ -196,7 +196,7 @@ class Taker:
     cpu: int | None = None
     """The CPU it was last seen on."""
     before_ns: int = 0
-    """CPU time it had taken when the window began."""
+    """CPU time it had taken when the window began, or shortly before where it has run ever since."""
     info: ProcInfo | None = None
 
 

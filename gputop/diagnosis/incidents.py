@@ -10,6 +10,7 @@ from gputop.board import Board
 from gputop.diagnosis.model import Incident
 from gputop.diagnosis.model import Verdict
 from gputop.diagnosis.symptoms import Standing
+from gputop.diagnosis.takers import LEAD_NS
 
 BEGIN_NS = 1_000_000_000
 """A cause must stand this long before it is an incident; it is then dated back to when it began."""
@@ -17,8 +18,8 @@ BEGIN_LOST_S, BEGIN_SHARE = 0.6, 0.1
 """It must have cost so many GPU seconds, and this share of its time, to begin."""
 TELL_NS = 2_000_000_000
 """Victims and culprits are gathered this often, and whenever it gets worse."""
-BORN_WITH_NS, MOST_SINCE_NS = 1_500_000_000, 3_000_000_000
-"""A culprit that started so shortly before an episode started it; its last reading may be so old."""
+MOST_SINCE_NS = 3_000_000_000
+"""A culprit's last reading may be so old."""
 UNEXPLAINED_NS = 4_000_000_000
 """What cannot be explained must stand longer: while one window turns into the next, nothing fits for a moment."""
 END_NS = 4_000_000_000
@@ -128,7 +129,7 @@ def _update(episode: _Episode, incident: Incident, one: Standing, board: Board) 
 
 
 def _add_culprits(episode: _Episode, incident: Incident, one: Standing, board: Board) -> None:
-    """A culprit counts from the window in which it was first seen as one; one born in the episode in full."""
+    """A culprit counts from the window in which it was first seen as one, or when it began to run shortly before; one born then in full."""
     before = {taker.pid: taker.before_ns for taker in one.facts.takers}
     for culprit in one.verdict.culprits:
         sample = board.procs.get(culprit.pid)
@@ -139,7 +140,7 @@ def _add_culprits(episode: _Episode, incident: Incident, one: Standing, board: B
         if account is None:
             base_ns = before.get(culprit.pid, sample.utime_ns + sample.stime_ns - taken_ns)
             born_ns = sample.start_ticks * 1_000_000_000 // board.header.clock_tick_hz
-            account = _Account(sample.start_ticks, 0 if born_ns >= episode.first_ns - BORN_WITH_NS else base_ns)
+            account = _Account(sample.start_ticks, 0 if born_ns >= episode.first_ns - LEAD_NS else base_ns)
             episode.accounts[culprit.pid] = account
             incident.culprits.append(culprit)
         account.cores = taken_ns / 1e9 / max(0.1, one.facts.seconds)

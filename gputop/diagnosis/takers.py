@@ -19,6 +19,10 @@ from gputop.text import clean
 LEAST_CORES = 0.02
 MOST = 12
 """Takers kept per window."""
+RESTING_CORES = 0.1
+"""Who runs less than this between two looks rests."""
+LEAD_NS = 5_000_000_000
+"""So long may somebody have run before what he takes is felt: prefetched batches, and CPUs that were idle, last for a while."""
 
 
 @dataclass(slots=True)
@@ -28,6 +32,14 @@ class _Stranger:
     samples: deque[ProcSample]
     name: str
     info: ProcInfo | None
+    began: ProcSample
+    """How it stood when it last rested."""
+
+    def before_ns(self, oldest_ns: int) -> int:
+        """CPU time it had taken when the window began, or shortly before where it has run ever since."""
+        first = self.samples[0]
+        base = self.began if oldest_ns - LEAD_NS <= self.began.t_ns < first.t_ns else first
+        return base.utime_ns + base.stime_ns
 
 
 class TakerTrack:
@@ -49,7 +61,7 @@ class TakerTrack:
             if (known is not None and known.samples[-1] is sample) or pid in family:
                 continue
             if known is None or known.samples[-1].start_ticks != sample.start_ticks:
-                strangers[pid] = _Stranger(deque((sample,)), name_of(board, pid), board.infos.get(pid))
+                strangers[pid] = _Stranger(deque((sample,)), name_of(board, pid), board.infos.get(pid), sample)
             else:
                 _push(known, sample, board, oldest_ns)
         if len(strangers) > len(board.procs) - len(family):
@@ -101,7 +113,7 @@ class TakerTrack:
                 helpers[role.trainer_pid] = helpers.get(role.trainer_pid, 0.0) + (cores if role.kind == "helper" else 0.0)
             else:
                 kept_s = sum(waits.get(pid, 0.0) for waits in behind.values())
-                found.append(Taker(pid, stranger.name, cores, kept_s, new.processor, old.utime_ns + old.stime_ns, stranger.info))
+                found.append(Taker(pid, stranger.name, cores, kept_s, new.processor, stranger.before_ns(oldest_ns), stranger.info))
         found.sort(key=lambda taker: -taker.cores)
         return found[:MOST], helpers
 
@@ -110,6 +122,9 @@ def _push(known: _Stranger, sample: ProcSample, board: Board, oldest_ns: int) ->
     info = board.infos.get(sample.pid)
     if info is not None and info is not known.info:
         known.info, known.name = info, name_of(board, sample.pid)
+    last = known.samples[-1]
+    if sample.utime_ns + sample.stime_ns - last.utime_ns - last.stime_ns < RESTING_CORES * (sample.t_ns - last.t_ns):
+        known.began = sample
     known.samples.append(sample)
     while len(known.samples) > 2 and known.samples[1].t_ns <= oldest_ns:
         known.samples.popleft()

@@ -198,3 +198,20 @@ def _fed_s(scene: Scene) -> float:
 class _Nobody:
     def feed(self, board: object) -> None:
         pass
+
+
+def test_what_a_hog_took_while_the_queues_drained_counts():
+    """It was there before, at rest; its CPU time is felt only seconds after it begins."""
+    scene = training().add(Proc(900, comm="hog", cmdline=["/bin/hog"], run=0.01, start_ticks=60_900)).play(6)
+    scene.procs[900].run, scene.procs[900].looks = 3.0, [ON_CPU]
+    sick(scene.play(4)).play(6)
+    [incident] = scene.engine.incidents
+    assert [(one.pid, one.cpu_s) for one in incident.culprits] == [(900, pytest.approx(30, rel=0.05))]
+
+
+def test_what_a_hog_took_long_before_an_episode_does_not_count():
+    scene = sick(well(sick(training().play(4)).play(6), hog=0).play(15)).play(6)
+    first, second = scene.engine.incidents
+    assert [one.pid for one in second.culprits] == [900]
+    assert second.culprits[0].cpu_s == pytest.approx(3.0 * 6, abs=3.0 * 2.5)
+    assert first.end_ns is not None
