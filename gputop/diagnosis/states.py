@@ -22,6 +22,8 @@ NOT_FREE = 0.25
 """A worker kept from running for this share of the window is not running freely."""
 THROTTLED_PERIODS = 0.1
 """Share of a cgroup's periods with throttling from which its run-queue delay is the quota's doing."""
+SPINNING = 0.95
+"""Share of the window on the CPU or its queue of a main thread that does not even sleep while it waits for its GPU."""
 MEMORY_STALL = 0.05
 """PSI memory `some` from which uninterruptible waits and kernel time are put down to reclaim."""
 
@@ -52,7 +54,12 @@ def _set_trainer(job: JobFacts, host: HostFacts) -> None:
     other = _without(_without(other, data, _DATA_WAITS), slept_on_gpu, _GPU_WAITS)
     parts |= {"waiting-data": data, "waiting-gpu": gpu, "transfer": transfer, "blocked": max(0.0, sleep - data - slept_on_gpu)}
     job.data = data
-    trainer.state = _state_of(trainer, parts, min(confidence, data_confidence), other)
+    trainer.state = _state_of(trainer, parts, min(confidence, data_confidence, 0.5 if may_spin(job) else 1.0), other)
+
+
+def may_spin(job: JobFacts) -> bool:
+    """What looks like computing may be spinning waits for the GPU: its main thread never sleeps, and its calls are not probed."""
+    return job.calls is None and job.idle is not None and job.trainer.run + job.trainer.runnable >= SPINNING
 
 
 def _without(kinds: dict[str, float], share: float, looks: tuple[str, ...]) -> dict[str, float]:

@@ -78,11 +78,11 @@ class Standing:
 
     @property
     def confidence(self) -> float:
-        """Of the states, of how much of the loss the cause holds, and of how long the window is."""
-        share = self.shares.get(self.cause, 0.0) if self.troubled else 1.0
+        """Of how long the window is; in trouble also of the states, and of how much of the loss the cause holds."""
         if self.cause == "unexplained":
             return 0.3
-        return round(self.job.trainer.state.confidence * min(1.0, 0.4 + share) * min(1.0, self.facts.seconds / 2.0), 2)
+        held = self.job.trainer.state.confidence * min(1.0, 0.4 + self.shares.get(self.cause, 0.0)) if self.troubled else 1.0
+        return round(held * min(1.0, self.facts.seconds / 2.0), 2)
 
     @cached_property
     def verdict(self) -> Verdict:

@@ -1,6 +1,7 @@
 """main-thread-preprocessing: the trainer itself loads, mixes or transforms between the steps, and the GPU waits meanwhile.
 
-It gets the main thread's own computing (and its own sleeping) that no smaller rule explains.
+It gets the main thread's own computing (and its own sleeping) that no smaller rule explains. From /proc a spinning wait for the GPU
+looks the same, so where that is possible (`states.may_spin`) it says so.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
+from gputop.diagnosis.states import may_spin
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
@@ -35,13 +37,11 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
         fixes.append(Fix("Load and transform in workers", "DataLoader(..., num_workers=4, persistent_workers=True)"))
     else:
         fixes.append(Fix("Move it into the Dataset or a collate_fn, which run in the workers", "DataLoader(..., collate_fn=...)"))
-    return Finding(
-        f"the trainer's main thread {does}; {beside}",
-        evidence,
-        tuple(fixes),
-        (),
-        (job.trainer.pid,),
-    )
+    detail = f"the trainer's main thread {does}; {beside}"
+    if may_spin(job):
+        detail += ", or spins in waits for the GPU: from /proc both look the same"
+        fixes.insert(0, Fix("Tell the two apart: as root, waits for the GPU (.item(), .cpu()) are counted", "sudo gputop"))
+    return Finding(detail, evidence, tuple(fixes), (), (job.trainer.pid,))
 
 
 JUDGE = Judge("main-thread-preprocessing", "input-bound", 95, _claim, _tell, needs="schedstat")

@@ -177,3 +177,15 @@ def test_a_gpu_that_is_no_longer_read_is_not_judged():
     scene.play(6)
     assert scene.engine.verdict.cause == "none"
     assert "no fresh reading" in scene.engine.verdict.headline
+
+
+@pytest.mark.parametrize(("run", "probed", "says"), [(1.0, False, True), (0.8, False, False), (1.0, True, False)])
+def test_a_main_thread_that_never_sleeps_may_spin_in_waits_for_its_gpu(run: float, probed: bool, says: bool):
+    scene = training(util=40.0)
+    scene.procs[100].run, scene.procs[100].looks = run, [ON_CPU, ON_CPU, ON_CPU, ON_CPU, FUTEX] if run < 1.0 else [ON_CPU]
+    if probed:
+        scene.probed, scene.calls[100, "cudaMemcpyAsync HtoD"] = True, (10, 0.01, 1000)
+    verdict = scene.play(6).engine.verdict
+    assert verdict.cause == "main-thread-preprocessing"
+    assert ("spins" in verdict.detail, any(fix.command == "sudo gputop" for fix in verdict.fixes)) == (says, says)
+    assert (verdict.confidence <= 0.5) == says
