@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from gputop.fields import SECOND
 from gputop.history import History
 from gputop.tui.draw import Span
 from gputop.tui.draw.axis import Axis
+from gputop.tui.draw.axis import axis_line
+from gputop.tui.draw.axis import with_signs
 from gputop.tui.draw.lanes import Lane
 from gputop.tui.draw.lanes import LaneDrawer
 from gputop.tui.draw.lanes import Moving
@@ -77,3 +82,16 @@ def test_a_measured_zero_is_drawn_and_a_missing_value_is_not() -> None:
 @pytest.mark.parametrize(("value", "top"), [(0.0, 1.0), (0.3, 0.5), (1.0, 1.0), (3.0, 5.0), (700.0, 1000.0), (1001.0, 2000.0)])
 def test_tops_are_round(value: float, top: float) -> None:
     assert nice_top(value) == pytest.approx(top)
+
+
+def test_a_sign_on_the_ruler_never_leaves_half_a_time():
+    ruler = axis_line(Axis(SECOND, 100, 60), None, "last 60 s")
+    plain = ruler[1][0]
+    times = re.findall(r" (?:−\d+ s|now) ", plain)
+    assert len(times) == 6
+    for column in range(60):
+        shown = "".join(text for text, _ in with_signs(ruler, [(column, "!", "crit")])[1:])
+        assert (len(shown), shown[column]) == (60, "!")
+        hidden = [time for time in times if plain.index(time) <= column < plain.index(time) + len(time)]
+        assert re.findall(r" (?:−\d+ s|now) ", shown) == [time for time in times if time not in hidden]
+        assert set("".join(re.sub(r" (?:−\d+ s|now) ", "", shown))) <= {"─", "!"}

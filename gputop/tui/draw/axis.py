@@ -6,6 +6,7 @@ worker that starved, whichever part of the screen they are drawn in.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,6 +16,8 @@ from time import strftime
 from gputop.fields import SECOND
 from gputop.tui.draw import Span
 
+_LABEL = re.compile(r" [^─ ]+(?: [a-z]+)? ")
+"""A time on the ruler, such as " −10 s "."""
 WINDOWS_S = (10, 20, 30, 60, 120, 300, 600)
 
 
@@ -74,14 +77,26 @@ def _ruler(cell_ns: int, columns: int, end_unix_s: float | None, label: str) -> 
 
 
 def with_signs(ruler: list[Span], signs: Iterable[tuple[int | None, str, str]]) -> list[Span]:
-    """The ruler with signs on it: (column, glyph, meaning); those outside are left out, the later one wins a column."""
+    """The ruler with signs on it: (column, glyph, meaning); those outside are left out, the later one wins a column.
+
+    A time on which a sign falls makes room for it, for half a number tells a wrong one.
+    """
     (label, style), (text, meaning) = ruler
     out: list[Span] = [(label, style)]
     at = 0
     for column, (glyph, sign) in sorted({c: (glyph, sign) for c, glyph, sign in signs if c is not None}.items()):
+        text = _without_label(text, column)
         out += [(text[at:column], meaning), (glyph, sign)]
         at = column + 1
     return [*out, (text[at:], meaning)]
+
+
+def _without_label(text: str, column: int) -> str:
+    for label in _LABEL.finditer(text):
+        start, end = label.span()
+        if start <= column < end:
+            return text[:start] + "─" * (end - start) + text[end:]
+    return text
 
 
 def _write(cells: list[str], column: int, text: str) -> None:
