@@ -9,13 +9,16 @@
               2 frames   some `gputop.frame.Frame`, see codec
               3 index    where chunks begin, see `gputop.recording.index`; in files only
               4 reference   what later blocks of codec 2 build upon, always written twice, see `gputop.recording.columns`
+              5 parity   mends a block of the run before it, see `gputop.recording.parity`; in files only
               other      skipped by its size, so that a newer minor version may add kinds
     codec   = 0 msgpack · 1 msgpack in zstd · 2 columns in zstd, see `gputop.recording.columns`
     flags   = 1 the first frame is a key frame: a chunk begins here · 2 a marker was dropped in it
+              4 it builds upon the block of frames right before it, and belongs to the same run
     t_ns    = CLOCK_MONOTONIC of the first frame; of the block's making for other kinds
     check   = CRC-32 of the payload as it stands in the stream; head_check: CRC-32 of the 24 bytes before it
 
-Every block can be read by itself. One whose check fails never existed; reading goes on behind it, at its end where its
+Blocks of codec 2 stand in runs of half a minute, each building upon the one before it; every other can be read by itself. One
+whose check fails never existed, unless the parity of its run brings it back; reading goes on behind it, at its end where its
 head is sound, at the next sync otherwise. Every length is bounded before anything is allocated.
 """
 
@@ -40,9 +43,9 @@ if TYPE_CHECKING:
 MAGIC = b"GPUTOP1\n"
 SYNC = b"\x9dGP\n"
 HEAD = struct.Struct("<4sBBHIQII")
-KIND_HEADER, KIND_FRAMES, KIND_INDEX, KIND_REFERENCE = 1, 2, 3, 4
+KIND_HEADER, KIND_FRAMES, KIND_INDEX, KIND_REFERENCE, KIND_PARITY = 1, 2, 3, 4, 5
 CODEC_PLAIN, CODEC_ZSTD, CODEC_COLUMNS = 0, 1, 2
-FLAG_KEY, FLAG_MARK = 1, 2
+FLAG_KEY, FLAG_MARK, FLAG_FOLLOWS = 1, 2, 4
 MAX_BLOCK_BYTES = 16 << 20
 """As stored, and once inflated."""
 _MAX_NOISE_BYTES = 64 << 10

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
 
@@ -48,16 +49,23 @@ class Found:
 def scan(fd: int, start: int, end: int) -> Found:
     """The whole blocks between two offsets; their payloads are not looked at."""
     found = Found(end=start)
+    for place in places(fd, start, end):
+        found.lost_bytes += place.offset - found.end
+        found.places.append(place)
+        found.end = place.end
+    return found
+
+
+def places(fd: int, start: int, end: int) -> Iterator[Place]:
+    """The same, one by one."""
     offset = start
     while offset + HEAD.size <= end:
         head = unpack_head(os.pread(fd, HEAD.size, offset))
         if head is not None and offset + HEAD.size + head.size <= end:
-            found.lost_bytes += offset - found.end
-            found.places.append(Place(offset, head))
-            offset = found.end = found.places[-1].end
+            yield Place(offset, head)
+            offset += HEAD.size + head.size
         else:
             offset = _next_sync(fd, offset + 1, end)
-    return found
 
 
 def _next_sync(fd: int, offset: int, end: int) -> int:

@@ -11,6 +11,7 @@ from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.frame import Mark
 from gputop.recording.columns.layout import tick_ns
+from gputop.recording.compact import MOST_IN_RUN
 from gputop.recording.compact import Packer
 from gputop.recording.format import KIND_INDEX
 from gputop.recording.format import MAGIC
@@ -19,10 +20,13 @@ from gputop.recording.format import pack_header
 from gputop.recording.index import Index
 from gputop.recording.index import pack_index
 from gputop.recording.output import create
+from gputop.recording.parity import Parity
 from gputop.text import clean
 
 SECOND = 1_000_000_000
 REFERENCE_EVERY_NS = 240 * SECOND
+RUN_NS = 25 * SECOND
+"""A run ends with the first chunk that is so much older than its beginning."""
 INDEX_EVERY = 32
 """Chunks."""
 MAX_PENDING_ROWS = 50_000
@@ -45,6 +49,8 @@ class Writer:
         self._packer = Packer()
         self._pending: list[Frame] = []
         self._rows = 0
+        self._parity = Parity()
+        self._run_ns = 0
         self._referred_ns = 0
         self._index = 0
         self._chunks: list[tuple[int, int]] = []
@@ -70,16 +76,21 @@ class Writer:
             return
         if frames[0].key or not self._referred_ns:
             self._begin_chunk(frames)
-        self._write(self._packer.pack(frames))
+        elif len(self._parity.sizes) >= MOST_IN_RUN:
+            self._end_run()
+        block = self._packer.pack(frames)
+        self._write(block)
+        self._parity.add(block)
         self._marks += [mark for frame in frames for mark in frame.marks]
         self.end_ns = tick_ns(frames[-1].t_ns)
 
     def close(self) -> None:
-        """Write what is pending and the index, and close the file; what the disk has no room for is left out."""
+        """Write what is pending, what ends the run, and the index, and close the file; what the disk has no room for is left out."""
         if self._fd < 0:
             return
         try:
             self.flush()
+            self._end_run()
             self._write_index()
         except UserError:
             pass
@@ -88,6 +99,13 @@ class Writer:
 
     def _begin_chunk(self, frames: list[Frame]) -> None:
         now = tick_ns(frames[0].t_ns)
+        if now - self._run_ns >= RUN_NS:
+            self._end_run()
+            self._begin_run(frames, now)
+        self._chunks.append((now, self.size))
+
+    def _begin_run(self, frames: list[Frame], now: int) -> None:
+        self._run_ns = now
         if len(self._chunks) >= INDEX_EVERY:
             self._write_index()
         if now - self._referred_ns >= REFERENCE_EVERY_NS or not self._referred_ns:
@@ -95,7 +113,12 @@ class Writer:
             reference = self._packer.refer(frames)
             self._references += [self.size, self.size + len(reference)]
             self._write(reference + reference)
-        self._chunks.append((now, self.size))
+
+    def _end_run(self) -> None:
+        parity, self._parity = self._parity, Parity()
+        self._packer.begin_run()
+        if parity.sizes:
+            self._write(parity.pack(self.end_ns))
 
     def _write_index(self) -> None:
         index = Index(self._index, self._chunks, self._references, self._marks, self.end_ns)

@@ -16,7 +16,6 @@ from gputop.recording.columns.decode import Table
 from gputop.recording.columns.decode import open_table
 from gputop.recording.columns.encode import encode
 from gputop.recording.columns.layout import ColumnError
-from gputop.recording.columns.layout import Reference
 from gputop.recording.reader import FileBlock
 from gputop.recording.reader import Recording
 from gputop.stream.hindsight import hindsight
@@ -167,7 +166,7 @@ def _table_of(block: FileBlock) -> Table | None:
     if table is not None:
         return table
     frames = list(block.frames())
-    return open_table(encode(frames, Reference()), Reference()) if frames else None
+    return open_table(encode(frames)) if frames else None
 
 
 def _highest(peaks: Iterator[tuple[int, int, int]]) -> dict[tuple[int, int], int]:

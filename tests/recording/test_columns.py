@@ -25,16 +25,18 @@ from gputop.frame import ProcSample
 from gputop.frame import Psi
 from gputop.frame import Stack
 from gputop.frame import ThreadSample
-from gputop.recording.columns.decode import decode
+from gputop.recording.columns.decode import Layouts
 from gputop.recording.columns.decode import open_table
-from gputop.recording.columns.decode import reference_of
+from gputop.recording.columns.decode import structs
+from gputop.recording.columns.encode import Orders
 from gputop.recording.columns.encode import encode
 from gputop.recording.columns.layout import PEAKS
 from gputop.recording.columns.layout import UNITS
 from gputop.recording.columns.layout import ColumnError
-from gputop.recording.columns.layout import Reference
 from gputop.recording.columns.layout import pack_integers
 from gputop.recording.columns.layout import unpack_integers
+from gputop.recording.columns.run import Run
+from gputop.recording.columns.standing import Standings
 from tests.recording.made import Session
 
 
@@ -53,22 +55,26 @@ def coarse(value: Any, name: str = "") -> Any:
     return value
 
 
-def through(frames: list[Frame], reference: Reference) -> list[Frame]:
-    return decode(encode(frames, reference), reference)
+def through(*blocks: list[Frame]) -> list[Frame]:
+    """The frames of the last of some blocks of one run."""
+    standings: Standings = {}
+    orders: Orders = {}
+    run, layouts = Run(), Layouts()
+    return [structs(run.add(encode(frames, standings, orders), layouts)) for frames in blocks][-1]
 
 
 @pytest.mark.parametrize(("gpus", "procs"), [(1, 1), (1, 10), (4, 30)])
 def test_a_session_comes_back(gpus: int, procs: int) -> None:
     frames = list(Session(gpus, procs).frames(120))
-    reference = reference_of(encode(frames[:10], Reference()))
+    blocks = [frames[i : i + 10] for i in range(0, 120, 10)]
     for i in range(0, 120, 10):
-        assert through(frames[i : i + 10], reference) == [coarse(frame) for frame in frames[i : i + 10]]
-        assert through(frames[i : i + 10], Reference()) == [coarse(frame) for frame in frames[i : i + 10]]
+        assert through(*blocks[: i // 10 + 1]) == [coarse(frame) for frame in frames[i : i + 10]]
+        assert through(frames[i : i + 10]) == [coarse(frame) for frame in frames[i : i + 10]]
 
 
 def test_what_was_kept_once_is_kept_exactly() -> None:
     frames = [coarse(frame) for frame in Session(2, 8).frames(10)]
-    assert through(frames, Reference()) == frames
+    assert through(frames) == frames
 
 
 EVERYTHING = [
@@ -83,9 +89,9 @@ EVERYTHING = [
 
 
 def test_every_kind_of_value_comes_back() -> None:
-    assert through(EVERYTHING, Reference()) == [coarse(frame) for frame in EVERYTHING]
+    assert through(EVERYTHING) == [coarse(frame) for frame in EVERYTHING]
     for frame in EVERYTHING:
-        assert through([frame], Reference()) == [coarse(frame)]
+        assert through([frame]) == [coarse(frame)]
 
 
 def test_a_main_thread_that_differs_is_kept_as_it_is() -> None:
@@ -95,7 +101,7 @@ def test_a_main_thread_that_differs_is_kept_as_it_is() -> None:
         ProcSample(9, 1, 0, "R", 0, 0, 0, 2, threads=[ThreadSample(9, 0, 0, 0, None, None, None), ThreadSample(10, 0, 0, 0)]),
     ]
     frames = [Frame(0, 0, procs=procs), Frame(1, 0, procs=procs[::-1])]
-    assert through(frames, Reference()) == frames
+    assert through(frames) == frames
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=50))
@@ -126,43 +132,47 @@ made_frames = st.builds(
 @settings(max_examples=150, deadline=None)
 @given(st.lists(made_frames, min_size=1, max_size=5), st.lists(made_frames, min_size=1, max_size=3))
 def test_any_frames_come_back(frames: list[Frame], before: list[Frame]) -> None:
-    assert through(frames, reference_of(encode(before, Reference()))) == [coarse(frame) for frame in frames]
+    assert through(before, frames) == [coarse(frame) for frame in frames]
+
+
+def _decode(payload: bytes) -> list[Frame]:
+    return structs(open_table(payload))
 
 
 def test_fields_of_the_future_are_skipped_and_missing_ones_absent() -> None:
-    table = msgspec.msgpack.decode(encode(list(Session(1, 3).frames(10)), Reference()))
+    table = msgspec.msgpack.decode(encode(list(Session(1, 3).frames(10))))
     table[2]["colour"] = [0, "blue"]
     procs = table[2]["procs"][2]
     procs[2]["mood"] = [99, "no such code"]
     del procs[2]["minflt"]
-    frames = decode(msgspec.msgpack.encode(table), Reference())
+    frames = _decode(msgspec.msgpack.encode(table))
     assert len(frames) == 10
     assert frames[0].procs[0].minflt is None
     assert frames[0].procs[0].num_threads > 0
 
 
 def test_made_up_tables_are_refused_within_bounds() -> None:
-    good = msgspec.msgpack.decode(encode(list(Session(1, 3).frames(10)), Reference()))
+    good = msgspec.msgpack.decode(encode(list(Session(1, 3).frames(10))))
     for rows in (1 << 60, -1, "ten", 11, 400_001):
         with pytest.raises(ColumnError):
-            decode(msgspec.msgpack.encode([rows, *good[1:]]), Reference())
+            _decode(msgspec.msgpack.encode([rows, *good[1:]]))
     columns: list[object] = [[], [0], 7, [1, None, 1, b"", b""], [1, b"\1", 1, b"\0", b"\0"], [4, ["a"], b"\1" + b"\5" * 10]]
     for column in [*columns, [6, [0, 1 << 60], [0, [], {}]]]:
         with pytest.raises(ColumnError):
-            decode(msgspec.msgpack.encode([10, [], good[2] | {"t_ns": column}]), Reference())
+            _decode(msgspec.msgpack.encode([10, [], good[2] | {"t_ns": column}]))
         with pytest.raises(ColumnError):
-            decode(msgspec.msgpack.encode([10, [], good[2] | {"procs": column}]), Reference())
+            _decode(msgspec.msgpack.encode([10, [], good[2] | {"procs": column}]))
 
 
 def test_broken_bytes_raise_nothing_else() -> None:
     rng = random.Random(9)
-    data = encode(list(Session(1, 3).frames(10)), Reference())
+    data = encode(list(Session(1, 3).frames(10)))
     for _ in range(1000):
         broken = bytearray(data)
         for _ in range(rng.randrange(1, 4)):
             broken[rng.randrange(len(broken))] = rng.randrange(256)
         try:
-            frames = decode(bytes(broken), Reference())
+            frames = _decode(bytes(broken))
         except ColumnError:
             continue
         assert all(isinstance(frame, Frame) for frame in frames)
@@ -170,7 +180,7 @@ def test_broken_bytes_raise_nothing_else() -> None:
 
 def test_single_columns_can_be_read() -> None:
     frames = list(Session(2, 5).frames(10))
-    table = open_table(encode(frames, Reference()), Reference())
+    table = open_table(encode(frames))
     assert list(table.column("seq")) == [frame.seq for frame in frames]
     below = table.children("procs")
     assert below is not None

@@ -26,6 +26,7 @@ from gputop.recording.columns.layout import ANY
 from gputop.recording.columns.layout import CHANGES
 from gputop.recording.columns.layout import CONST
 from gputop.recording.columns.layout import DOUBLES
+from gputop.recording.columns.layout import GROWTH
 from gputop.recording.columns.layout import INTS
 from gputop.recording.columns.layout import LAST_INTS
 from gputop.recording.columns.layout import LAST_SCALED
@@ -38,12 +39,13 @@ from gputop.recording.columns.layout import WORDS
 from gputop.recording.columns.layout import ColumnError
 from gputop.recording.columns.layout import FieldPlan
 from gputop.recording.columns.layout import Order
-from gputop.recording.columns.layout import Reference
 from gputop.recording.columns.layout import from_planes
 from gputop.recording.columns.layout import plans_of
 from gputop.recording.columns.layout import unpack_integers
+from gputop.recording.columns.standing import Standing
 
 _BROKEN = (TypeError, ValueError, KeyError, IndexError, OverflowError, AttributeError, ZeroDivisionError, RecursionError)
+_TABLES = (TABLE, CHANGES, GROWTH)
 _KEY = FieldPlan("", "int", Any, True, None)
 _LENGTH = FieldPlan("", "int", int, False, None)
 main_thread_of = ("pid", "oncpu_ns", "run_delay_ns", "timeslices", "state", "vol", "invol")
@@ -77,38 +79,24 @@ class Layouts:
         return known[1]
 
 
+Before = Callable[[str, str], Standing]
+"""(path, field) -> where it stood before a table, see `gputop.recording.columns.standing`."""
+
+
 class _Context:
     """What the tables of a block share."""
 
-    def __init__(self, reference: Reference, layouts: Layouts, learnt: Reference | None = None) -> None:
-        self.reference = reference
+    def __init__(self, before: Before, layouts: Layouts) -> None:
+        self.before = before
         self.layouts = layouts
-        self.learnt = learnt
         self.rows_left = MAX_ROWS
 
 
-def decode(payload: bytes, reference: Reference, layouts: Layouts | None = None) -> list[Frame]:
-    """The frames of a table. Raises ColumnError."""
-    return _structs(open_table(payload, reference, layouts))
-
-
-def reference_of(payload: bytes) -> Reference:
-    """What later blocks build upon, from a table that builds upon nothing itself. Raises ColumnError."""
-    learnt = Reference()
-    _structs(_open(payload, _Context(Reference(), Layouts(), learnt)))
-    return learnt
-
-
-def open_table(payload: bytes, reference: Reference, layouts: Layouts | None = None) -> Table:
+def open_table(payload: bytes, before: Before | None = None, layouts: Layouts | None = None) -> Table:
     """A table of frames; ``layouts`` is kept from block to block by who reads many. Raises ColumnError."""
-    return _open(payload, _Context(reference, layouts or Layouts()))
-
-
-def _open(payload: bytes, context: _Context) -> Table:
     try:
-        packed = msgspec.msgpack.decode(payload)
-        return Table(Frame, packed, context)
-    except _BROKEN as error:
+        return Table(Frame, msgspec.msgpack.decode(payload), _Context(before or (lambda *_: Standing()), layouts or Layouts()))
+    except (*_BROKEN, msgspec.MsgspecError) as error:
         raise ColumnError(f"a table is broken: {error}") from None
 
 
@@ -132,12 +120,12 @@ class Table:
         context.rows_left -= self.rows
         self._context = context
         self._columns: dict[str, Any] = dict(packed[2])
+        self._below: dict[str, Table] = {}
         packed_keys = [self._columns.pop(name) for name in packed[1]] if self.rows else []
-        parent = above.layout if above is not None else None
+        parent, counts = (above.layout, above.lengths(name, lengths)) if above is not None else (None, [])
         self.layout: Layout = context.layouts.get(
-            self.path, (context.reference, parent, lengths, self.rows, packed[1], packed_keys),
-            lambda: self._lay_out(above, above.lengths(name, lengths) if above is not None else [], packed[1], packed_keys),
-        )  # fmt: skip
+            self.path, (parent, counts, self.rows, packed[1], packed_keys), lambda: self._lay_out(above, counts, packed[1], packed_keys)
+        )
 
     @property
     def order(self) -> Order:
@@ -242,18 +230,61 @@ class Table:
             return _typed(field, self.layout.keys[field.name]), True
         if packed is None:
             return self._defaults(field, self.rows), True
-        return (self._nested(field, packed[0]), True) if packed[0] in (TABLE, CHANGES) else self._values(field, packed)
+        return (self._nested(field, packed[0]), True) if packed[0] in _TABLES else self._values(field, packed)
 
     def children(self, name: str) -> tuple[list[int], Table] | None:
         """The table below a field, and how many of its rows each row has (-1: None); None where no row has any."""
         packed = self._columns.get(name)
-        if packed is None or packed[0] not in (TABLE, CHANGES):
+        if packed is None or packed[0] not in _TABLES:
             return None
-        child = self.plan[name].child
-        if child is None:
-            raise ColumnError("a table stands where none belongs")
-        below = Table(child, packed[2], self._context, self, name, packed[1])
+        below = self._below.get(name)
+        if below is None:
+            child = self.plan[name].child
+            if child is None:
+                raise ColumnError("a table stands where none belongs")
+            below = self._below[name] = Table(child, packed[2], self._context, self, name, packed[1])
         return below.layout.lengths, below
+
+    def leave(self, path: str, name: str, standing: Standing) -> None:
+        """Take ``standing``, which is of a field below here, to where it stands after this table. Raises ColumnError."""
+        above, _, field = path.rpartition(".") if not name else (path, "", name)
+        table = self._at(above)
+        packed = table._columns.get(field) if table is not None else None
+        if table is None or packed is None:
+            return
+        try:
+            lasts = table._left(field, packed) if name else table._counts_left(field, packed)
+        except _BROKEN as error:
+            raise ColumnError(f"column {field} is broken: {error}") from None
+        if lasts is not None:
+            standing.put(table.order, lasts)
+
+    def _at(self, path: str) -> Table | None:
+        """The table at a path below here."""
+        table = self
+        for name in path.split(".")[1:]:
+            below = table.children(name)
+            if below is None:
+                return None
+            table = below[1]
+        return table
+
+    def _left(self, name: str, packed: Any) -> Sequence[int] | None:
+        """Each subject's last value in a column of integers."""
+        code, *parts = packed[1] if packed[0] in _TABLES else packed
+        if code == LAST_INTS:
+            return self._anchors(name, parts[1], parts[2])
+        if code != INTS:
+            return None
+        values = self._integers(name, False, *parts[1:])
+        return [values[end - 1] for end in self.order.ends]
+
+    def _counts_left(self, name: str, packed: Any) -> Sequence[dict[int, int]] | None:
+        """The same of a column of counts."""
+        if packed[0] not in _TABLES:
+            return None
+        values = self.column_by_subject(name)
+        return [values[end - 1] for end in self.order.ends]
 
     def lengths(self, name: str, packed: Any) -> list[int]:
         """How many rows of the table below a field each row has."""
@@ -273,8 +304,10 @@ class Table:
         if field.kind == "counts" and table:
             entries = zip(table.column("bucket"), table.column("count"), strict=True) if table.rows else iter(())
             told = [dict(islice(entries, max(0, length))) for length in lengths]
-            return _with_changes(told, self.order) if code == CHANGES else told
-        held = _structs(table) if table else []
+            if code == GROWTH:
+                return _with_changes(told, self.order, self._context.before(table.path, "").of(self.order, None))
+            return _with_changes(told, self.order, repeat(None)) if code == CHANGES else told
+        held = structs(table) if table else []
         if field.child is ThreadSample:
             held = self._with_main(lengths, held)
         rows = iter(held)
@@ -322,14 +355,11 @@ class Table:
         raise ColumnError("its encoding is not known")
 
     def _integers(self, name: str, from_last: bool, unit: int, anchors: bytes, steps: bytes) -> list[int]:
-        values = _sums(self._anchors(name, unit, anchors), _times(unit, self._steps(steps)), self.order.spans, from_last)
-        if self._context.learnt is not None:
-            self._context.learnt.put(self.path, name, self.order, values)
-        return values
+        return _sums(self._anchors(name, unit, anchors), _times(unit, self._steps(steps)), self.order.spans, from_last)
 
     def _anchors(self, name: str, unit: int, anchors: bytes) -> list[int]:
         """Of a column of integers, each subject's known value."""
-        before = self._context.reference.of(self.path, name, self.order)
+        before = self._context.before(self.path, name).of(self.order)
         if anchors == b"\0":
             return list(before)
         return list(map(add, _times(unit, unpack_integers(anchors, len(self.order.starts))), before))
@@ -345,13 +375,13 @@ class Table:
         return [None if gone else value for gone, value in zip(absent, values, strict=True)]
 
 
-def _with_changes(changes: list[dict[int, int]], order: Order) -> list[dict[int, int]]:
-    """What stood in each row, from what had changed in it."""
-    known: dict[int, dict[int, int]] = {}
+def _with_changes(changes: list[dict[int, int]], order: Order, before: Iterable[dict[int, int] | None]) -> list[dict[int, int]]:
+    """What stood in each row, from what had changed in it and from what each subject had before."""
+    known = [counts for counts, _ in zip(before, order.starts, strict=False)]
     for i, (subject, changed) in enumerate(zip(order.ids, changes, strict=True)):
-        before = known.get(subject)
-        if before is not None:
-            merged = before | changed if changed else before
+        counts = known[subject]
+        if counts is not None:
+            merged = counts | changed if changed else counts
             changes[i] = {bucket: count for bucket, count in merged.items() if count} if 0 in changed.values() else merged
         known[subject] = changes[i]
     return changes
@@ -382,7 +412,8 @@ def _typed(field: FieldPlan, values: Any, count: int | None = None) -> list[Any]
     return list(msgspec.convert(values, list[field.type]))  # type: ignore[name-defined]
 
 
-def _structs(table: Table) -> list[Any]:
+def structs(table: Table) -> list[Any]:
+    """All rows of a table, as its structs. Raises ColumnError."""
     if not table.rows:
         return []
     return list(map(table.struct, *(table.column(name) for name in table.plan)))

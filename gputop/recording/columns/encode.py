@@ -23,11 +23,11 @@ from gputop.frame import SchedThread
 from gputop.frame import ThreadSample
 from gputop.frame import Wakeup
 from gputop.recording.columns.layout import ANY
-from gputop.recording.columns.layout import CHANGES
 from gputop.recording.columns.layout import CLOCKS
 from gputop.recording.columns.layout import CONST
 from gputop.recording.columns.layout import DOUBLES
 from gputop.recording.columns.layout import FEW_VALUES
+from gputop.recording.columns.layout import GROWTH
 from gputop.recording.columns.layout import KEYS
 from gputop.recording.columns.layout import LAST_INTS
 from gputop.recording.columns.layout import LAST_SCALED
@@ -40,16 +40,16 @@ from gputop.recording.columns.layout import WORDS
 from gputop.recording.columns.layout import Count
 from gputop.recording.columns.layout import FieldPlan
 from gputop.recording.columns.layout import Order
-from gputop.recording.columns.layout import Reference
 from gputop.recording.columns.layout import pack_integers
 from gputop.recording.columns.layout import peak
 from gputop.recording.columns.layout import plan_of
 from gputop.recording.columns.layout import to_planes
+from gputop.recording.columns.standing import Standing
+from gputop.recording.columns.standing import Standings
 
 _SCALES = (1, 10, 100, 1000, 1_000_000)
 MOST_WORDS = 64
 _NOTHING: dict[int, int] = {}
-_NONE = Reference()
 SORTED: dict[type | None, Callable[[Any], Any]] = {
     SchedThread: attrgetter("tid"), Preempt: attrgetter("victim_tid", "culprit_tid"), Wakeup: attrgetter("wakee_tid", "waker_tid"),
 }  # fmt: skip
@@ -60,16 +60,24 @@ Orders = dict[str, tuple[Any, Order]]
 """Path -> what the order of the block before was made from, and that."""
 
 
-def encode(frames: list[Frame], reference: Reference = _NONE, orders: Orders | None = None) -> bytes:
-    """The table of some frames, at most `MAX_ROWS` rows of them. ``orders`` is kept from block to block that build upon one reference."""
-    encoder = _Encoder(reference, {} if orders is None else orders)
+def encode(frames: list[Frame], standings: Standings | None = None, orders: Orders | None = None) -> bytes:
+    """The table of some frames, at most `MAX_ROWS` rows of them, told from where ``standings`` stand, which then go on to its end.
+    ``orders`` is kept from block to block. OverflowError beyond 64 bits; ``standings`` are then of no more use."""
+    encoder = _Encoder({} if standings is None else standings, {} if orders is None else orders)
     return msgspec.msgpack.encode(encoder.table("", Frame, frames, [0] * len(frames), None))
 
 
 class _Encoder:
-    def __init__(self, reference: Reference, orders: Orders) -> None:
-        self.reference = reference
+    def __init__(self, standings: Standings, orders: Orders) -> None:
+        self.standings = standings
         self.orders = orders
+
+    def standing(self, path: str, name: str) -> Standing:
+        """Where a field stands."""
+        known = self.standings.get((path, name))
+        if known is None:
+            known = self.standings[path, name] = Standing()
+        return known
 
     def order(self, path: str, above: Order | None, parents: Sequence[int], keys: list[Sequence[Any]]) -> Order:
         """That of the block before, if nothing has changed: mostly the same subjects stand in the same places."""
@@ -117,15 +125,20 @@ class _Encoder:
     def _ints(self, path: str, name: str, column: Sequence[Any], order: Order) -> list[Any]:
         absent, filled = _fill(order.by_subject(column), order.spans)
         lasts, steps = _split(filled, order)
-        lasts = list(map(sub, lasts, self.reference.of(path, name, order)))
-        return _whole(LAST_INTS, absent, lasts, steps) or [ANY, column]
+        standing = self.standing(path, name)
+        packed = _whole(LAST_INTS, absent, list(map(sub, lasts, standing.of(order))), steps)
+        if packed is None:
+            return [ANY, column]
+        standing.put(order, lasts)
+        return packed
 
     def _children(self, path: str, field: FieldPlan, column: Sequence[Any], order: Order, rows: Sequence[Any]) -> list[Any]:
         assert field.child is not None
+        below = f"{path}.{field.name}"
         if field.kind == "one":
             column = [() if value is None else (value,) for value in column]
         elif field.kind == "counts":
-            column = [tuple(value.items()) for value in _changes(column, order)]
+            column = [tuple(value.items()) for value in _changes(column, order, self.standing(below, ""))]
         elif field.child in SORTED:
             column = [sorted(value, key=SORTED[field.child]) for value in column]
         lengths = [-1 if value is None else len(value) for value in column]
@@ -133,9 +146,8 @@ class _Encoder:
         parents = list(chain.from_iterable(map(repeat, order.ids, lengths)))
         if field.child is ThreadSample:
             held = _without_main(rows, held)
-        below = f"{path}.{field.name}"
         packed = self._ints(path, field.name, lengths, order) if lengths.count(lengths[0]) < len(lengths) else [CONST, lengths[0]]
-        return [CHANGES if field.kind == "counts" else TABLE, packed, self.table(below, field.child, held, parents, order)]
+        return [GROWTH if field.kind == "counts" else TABLE, packed, self.table(below, field.child, held, parents, order)]
 
 
 def main_thread(proc: ProcSample) -> tuple[Any, ...]:
@@ -143,19 +155,17 @@ def main_thread(proc: ProcSample) -> tuple[Any, ...]:
     return (proc.pid, proc.oncpu_ns, proc.run_delay_ns, proc.timeslices, proc.state, proc.vol, proc.invol)
 
 
-def _changes(column: Sequence[dict[int, int]], order: Order) -> Iterator[dict[int, int]]:
-    """Of each row, what has changed since its subject's row before; a count of 0 where there is none any more."""
-    before: dict[int, dict[int, int]] = {}
+def _changes(column: Sequence[dict[int, int]], order: Order, standing: Standing) -> Iterator[dict[int, int]]:
+    """Of each row, what has changed since its subject was told of before; a count of 0 where there is none any more."""
+    known = list(standing.of(order, _NOTHING))
     for subject, counts in zip(order.ids, column, strict=True):
-        known = before.get(subject)
-        before[subject] = counts
-        if known is None:
-            yield counts
-        elif counts is known or counts == known:
+        before, known[subject] = known[subject], counts
+        if counts is before or counts == before:
             yield _NOTHING
         else:
-            gone = dict.fromkeys(known.keys() - counts.keys(), 0)
-            yield {bucket: count for bucket, count in counts.items() if known.get(bucket) != count} | gone
+            gone = dict.fromkeys(before.keys() - counts.keys(), 0)
+            yield {bucket: count for bucket, count in counts.items() if before.get(bucket) != count} | gone
+    standing.put(order, known)
 
 
 def _without_main(procs: Sequence[ProcSample], threads: list[ThreadSample]) -> list[ThreadSample]:

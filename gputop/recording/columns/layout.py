@@ -19,7 +19,7 @@ import msgspec
 
 MAX_ROWS = 400_000
 """In all tables of a block together."""
-CONST, INTS, SCALED, DOUBLES, WORDS, ANY, TABLE, RUNNING, LAST_INTS, LAST_SCALED, CHANGES = range(11)
+CONST, INTS, SCALED, DOUBLES, WORDS, ANY, TABLE, RUNNING, LAST_INTS, LAST_SCALED, CHANGES, GROWTH = range(12)
 _TYPECODES = {1: "b", 2: "h", 4: "i", 8: "q"}
 _WIDTHS = (b"\1", b"\2", b"\4", b"\x08")
 KEYS = {
@@ -83,7 +83,7 @@ Subject = tuple[Any, ...]
 class Order:
     """The rows of a table by subject."""
 
-    __slots__ = ("ends", "ids", "places", "rows", "starts", "straight", "subjects")
+    __slots__ = ("ends", "ids", "rows", "starts", "straight", "subjects")
 
     def __init__(self, parents: Sequence[int], above: Sequence[Subject], keys: Sequence[Sequence[Any]]) -> None:
         """From the number of each row's parent, the parents' subjects, and the columns of the key fields."""
@@ -98,8 +98,6 @@ class Order:
         """Where in ``rows`` each subject begins."""
         self.ends = [*self.starts[1:], len(self.ids)] if self.starts else []
         """And ends."""
-        self.places: list[int] | None = None
-        """Where in the reference each subject is told of, once that has been looked for."""
         self.straight = len(numbers) <= 1 or self.rows == list(range(len(self.ids)))
 
     @property
@@ -119,29 +117,6 @@ class Order:
         for row, value in zip(self.rows, column, strict=True):
             out[row] = value
         return out
-
-
-class Reference:
-    """The last integers of every subject in a block that later ones build upon."""
-
-    def __init__(self) -> None:
-        self._subjects: dict[str, dict[Subject, int]] = {}
-        self._last: dict[tuple[str, str], list[int]] = {}
-
-    def put(self, path: str, name: str, order: Order, values: Sequence[int]) -> None:
-        """``values`` of a field in order of subjects."""
-        self._subjects.setdefault(path, {subject: i for i, subject in enumerate(order.subjects)})
-        self._last[path, name] = [*(values[end - 1] for end in order.ends), 0]
-
-    def of(self, path: str, name: str, order: Order) -> Sequence[int]:
-        """The last value of each of the order's subjects, 0 where there was none."""
-        last = self._last.get((path, name))
-        if last is None:
-            return [0] * len(order.subjects)
-        if order.places is None:
-            subjects = self._subjects[path]
-            order.places = [subjects.get(subject, -1) for subject in order.subjects]
-        return list(map(last.__getitem__, order.places))
 
 
 _plans: dict[type, tuple[FieldPlan, ...]] = {}
