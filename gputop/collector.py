@@ -70,6 +70,7 @@ def make_header(settings: Settings) -> Header:
         collector_pid=os.getpid(),
         pid_namespace=_inode("/proc/self/ns/pid"),
         simulated=_is_simulated(),
+        machine=uname.machine,
     )
 
 

@@ -37,12 +37,13 @@ _STANDING = (
 class ProcTrack:
     """One trainer or worker."""
 
-    __slots__ = ("between", "counts", "first_seen_ns", "kinds", "moved_ns", "samples", "sched")
+    __slots__ = ("between", "counts", "first_seen_ns", "kind_of", "kinds", "moved_ns", "samples", "sched")
 
-    def __init__(self, sample: ProcSample, sched: SchedThread | None) -> None:
+    def __init__(self, sample: ProcSample, sched: SchedThread | None, kind_of: waits.KindOf) -> None:
+        self.kind_of = kind_of
         self.first_seen_ns = self.moved_ns = sample.t_ns
         self.samples = deque([sample])
-        self.kinds: deque[list[str]] = deque([[waits.wait_kind(sample)]])
+        self.kinds: deque[list[str]] = deque([[self._met(sample)]])
         """What each sample met it at, and those between it and the one before; summed up in ``counts``."""
         self.counts = {self.kinds[0][0]: 1}
         self.sched = deque([sched])
@@ -50,7 +51,10 @@ class ProcTrack:
 
     def look(self, sample: ProcSample) -> None:
         """A sample between two feeds: only what it waits for is kept."""
-        self.between.append(waits.wait_kind(sample))
+        self.between.append(self._met(sample))
+
+    def _met(self, sample: ProcSample) -> str:
+        return self.kind_of(sample.state, sample.syscall, sample.syscall_arg, sample.wchan)
 
     def push(self, sample: ProcSample, sched: SchedThread | None, oldest_ns: int) -> None:
         """Add a newer sample and drop those that ended before ``oldest_ns``, but for one to difference with."""
@@ -60,7 +64,7 @@ class ProcTrack:
         if (sample.vol, sample.invol, sample.oncpu_ns) != (last.vol, last.invol, last.oncpu_ns):
             self.moved_ns = sample.t_ns
         self.samples.append(sample)
-        met = self.between or [waits.wait_kind(sample)]
+        met = self.between or [self._met(sample)]
         self.kinds.append(met)
         for kind in met:
             self.counts[kind] = self.counts.get(kind, 0) + 1

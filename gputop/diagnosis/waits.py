@@ -7,9 +7,8 @@ read (another user's process, or yama's ptrace_scope) the answer is ``unknown``,
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
 from functools import lru_cache
-
-from gputop.frame import ProcSample
 
 TORCH_POLL_MS = 5000
 """MP_STATUS_CHECK_INTERVAL of torch/utils/data/_utils: an idle worker polls its index queue, a waiting trainer the data queue, with it."""
@@ -28,8 +27,8 @@ _AARCH64 = {
     DISK: (67, 68, 69, 70, 286, 287, 82, 83, 81, 56, 79, 80, 291, 61, 227, 71, 285, 213, 222, 226, 215, 214),
     POLL: (73, 72, 22, 441, 202, 242), CHILD: (260, 95), DRIVER: (29,),
 }  # fmt: skip
-_KIND_OF = {number: kind for kind, numbers in (_AARCH64 if platform.machine() == "aarch64" else _X86_64).items() for number in numbers}
-_POLL_CALLS = (73,) if platform.machine() == "aarch64" else (7, 271)
+_MACHINES = {"x86_64": (_X86_64, (7, 271)), "aarch64": (_AARCH64, (73,))}
+"""Kinds of system calls, and the polls with a time limit."""
 
 # Beginnings of kernel function names, from 5.15 to 6.18. Accepting waits for anybody, as polls do. The network's and the disk's
 # come early: they decide what a plain read waits for.
@@ -46,32 +45,38 @@ _WCHAN = (
 )  # fmt: skip
 
 
-def wait_kind(sample: ProcSample) -> str:
-    """What the main thread of ``sample`` waited for at that moment, see `kind_of`."""
-    return kind_of(sample.state, sample.syscall, sample.syscall_arg, sample.wchan)
+KindOf = Callable[[str, "int | None", "int | None", "str | None"], str]
+"""state, system call, its argument, wchan -> one of this module's words"""
 
 
-@lru_cache(4096)
-def kind_of(state: str, call: int | None, argument: int | None, wchan: str | None) -> str:
-    """One of this module's words for what a sample of /proc tells.
+@lru_cache
+def kinds(machine: str) -> KindOf:
+    """What a sample of /proc tells on such a machine (``uname -m``; "" is this one): the numbers of system calls are its own.
 
     ``queue`` is a poll with torch's 5 s: of a worker, no work is left to do; of a trainer, no batch is there.
     """
-    if state == "R":
-        return ONCPU
-    if state in "TtZX":
-        return STOPPED
-    by_name = _kind_of_name(wchan)
-    if state == "D":
-        return NETWORK if by_name == NETWORK else DISK
-    if call is None:
-        return by_name
-    if call < 0:
-        return ONCPU
-    if call in _POLL_CALLS:
-        return QUEUE if argument == TORCH_POLL_MS else POLL
-    kind = _KIND_OF.get(call, UNKNOWN)
-    return by_name if kind in (PIPE, NETWORK, UNKNOWN) and by_name in (NETWORK, DISK, PIPE) else kind
+    by_kind, polls = _MACHINES.get(machine or platform.machine(), ({}, ()))
+    by_number = {number: kind for kind, numbers in by_kind.items() for number in numbers}
+
+    @lru_cache(4096)
+    def kind_of(state: str, call: int | None, argument: int | None, wchan: str | None) -> str:
+        if state == "R":
+            return ONCPU
+        if state in "TtZX":
+            return STOPPED
+        by_name = _kind_of_name(wchan)
+        if state == "D":
+            return NETWORK if by_name == NETWORK else DISK
+        if call is None:
+            return by_name
+        if call < 0:
+            return ONCPU
+        if call in polls:
+            return QUEUE if argument == TORCH_POLL_MS else POLL
+        kind = by_number.get(call, UNKNOWN)
+        return by_name if kind in (PIPE, NETWORK, UNKNOWN) and by_name in (NETWORK, DISK, PIPE) else kind
+
+    return kind_of
 
 
 def _kind_of_name(wchan: str | None) -> str:

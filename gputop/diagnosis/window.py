@@ -119,7 +119,7 @@ class Window:
             sched = board.threads.get(pid)
             track = self._procs.get(pid)
             if track is None or track.samples[-1].start_ticks != sample.start_ticks:
-                self._procs[pid] = ProcTrack(sample, sched)
+                self._procs[pid] = ProcTrack(sample, sched, waits.kinds(board.header.machine))
                 self._note_birth(pid)
             else:
                 track.push(sample, sched, oldest_ns)

@@ -30,6 +30,8 @@ class Header(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Inode of the collector's pid namespace (/proc/self/ns/pid)."""
     simulated: bool = False
     """True when the GPU numbers come from `gputop demo`; the screen then says SIMULATED."""
+    machine: str = ""
+    """``uname -m`` there, for system calls are told by their numbers."""
 
 
 class SourceState(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -6,6 +6,7 @@ Numbers from 424 on are the same on both.
 from __future__ import annotations
 
 import platform
+from functools import lru_cache
 
 _X86_64 = """
 0: read write open close stat fstat lstat poll lseek mmap mprotect munmap brk rt_sigaction rt_sigprocmask rt_sigreturn ioctl pread64
@@ -81,10 +82,11 @@ def _parse(text: str) -> dict[int, str]:
     return names
 
 
+@lru_cache(2)
 def table(machine: str) -> dict[int, str]:
-    """Number -> name for ``machine`` (``uname -m``); empty where it is another."""
-    first = {"x86_64": _X86_64, "aarch64": _AARCH64}.get(machine)
+    """Number -> name for ``machine`` (``uname -m``; "" is this one); empty where it is another."""
+    first = {"x86_64": _X86_64, "aarch64": _AARCH64}.get(machine or platform.machine())
     return _parse(first + _COMMON) if first else {}
 
 
-NAMES = table(platform.machine())
+NAMES = table("")

@@ -12,6 +12,7 @@ from gputop.rates import ProcRates
 from gputop.rates import proc_rates
 from gputop.roles import Role
 from gputop.session import Session
+from gputop.stacks.syscalls import table
 from gputop.text import clean
 from gputop.text import fit
 from gputop.tui.draw import Line
@@ -39,7 +40,7 @@ class DetailsScreen(Box):
         return [
             *_identity(info, session.roles_at(newer).get(self.pid), width),
             *_state(session, self.pid, at),
-            *_numbers(sample, rates),
+            *_numbers(sample, rates, session.board.header.machine),
             *_threads(info, sample, before),
             *_cgroup(session, info),
         ]
@@ -71,10 +72,10 @@ def _state(session: Session, pid: int, at: int | None) -> list[Line]:
             _pair("confidence", f"{100 * state.confidence:.0f} %")]  # fmt: skip
 
 
-def _numbers(sample: ProcSample, rates: ProcRates | None) -> list[Line]:
+def _numbers(sample: ProcSample, rates: ProcRates | None, machine: str) -> list[Line]:
     out = [_pair("memory", f"{size(sample.rss_bytes)} resident, {sample.num_threads} threads")]
     if sample.syscall is not None or sample.wchan:
-        out.append(_pair("waits in", f"system call {sample.syscall}, {clean(sample.wchan or '')}"))
+        out.append(_pair("waits in", _waits_in(sample, machine)))
     if rates is None:
         return out
     out.append(_pair("CPU", f"{rates.cpu_pct:.0f} %, of that {rates.system_pct:.0f} % in the kernel"))
@@ -85,6 +86,13 @@ def _numbers(sample: ProcSample, rates: ProcRates | None) -> list[Line]:
     unread = "not readable: another user's process"
     out.append(_pair("disk", unread if reads is None or writes is None else f"{size(reads)}/s read, {size(writes)}/s written"))
     return out
+
+
+def _waits_in(sample: ProcSample, machine: str) -> str:
+    """The system call by the name it has on that machine, and the kernel's function."""
+    call = sample.syscall
+    name = "" if call is None else "nothing, it runs" if call < 0 else table(machine).get(call, f"system call {call}")
+    return ", ".join(part for part in (name, clean(sample.wchan or "")) if part and part != "0")
 
 
 def _share(value: float | None, of_what: str) -> str:

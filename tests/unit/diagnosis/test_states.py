@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from gputop.board import Board
 from gputop.diagnosis import waits
 from gputop.frame import Frame
+from gputop.frame import Header
 from gputop.frame import ProcSample
 from tests.unit.diagnosis.scene import DISK
 from tests.unit.diagnosis.scene import FUTEX
@@ -14,6 +16,8 @@ from tests.unit.diagnosis.scene import ON_CPU
 from tests.unit.diagnosis.scene import QUEUE
 from tests.unit.diagnosis.scene import SLEEP
 from tests.unit.diagnosis.scene import SOCKET
+from tests.unit.diagnosis.scene import START_S
+from tests.unit.diagnosis.scene import Scene
 from tests.unit.diagnosis.scene import training
 
 
@@ -36,10 +40,19 @@ def sample(**fields: object) -> ProcSample:
         ({"wchan": "poll_schedule_timeout.constprop.0"}, waits.POLL), ({"syscall": 16}, waits.DRIVER), ({"syscall": 9999}, waits.UNKNOWN),
     ],
 )  # fmt: skip
-def test_what_a_sample_waits_for(look: dict, kind: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(waits, "_KIND_OF", {number: word for word, numbers in waits._X86_64.items() for number in numbers})
-    monkeypatch.setattr(waits, "_POLL_CALLS", (7, 271))
-    assert waits.wait_kind(sample(**look)) == kind
+def test_what_a_sample_waits_for(look: dict, kind: str):
+    met = sample(**look)
+    assert waits.kinds("x86_64")(met.state, met.syscall, met.syscall_arg, met.wchan) == kind
+
+
+def test_system_calls_are_those_of_the_machine_that_was_watched():
+    """A recording of a Grace Hopper is looked at on a laptop."""
+    scene = Scene(board=Board(Header(t_ns=START_S * 10**9, unix_ns=1, cpus=4, machine="aarch64")))
+    like = training(util=20.0)
+    scene.gpus, scene.procs = like.gpus, like.procs
+    scene.procs[100].looks, scene.procs[101].looks = [{"state": "S", "syscall": 73, "syscall_arg": 5000}], [{"state": "S", "syscall": 98}]
+    states = scene.play(3).engine.states
+    assert (states[100].state, states[101].waits) == ("waiting-data", {"lock": pytest.approx(1.0)})
 
 
 @pytest.mark.parametrize(
