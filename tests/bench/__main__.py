@@ -15,6 +15,7 @@ PARTS = {
     "cadence": ("tests.bench.cadence", {"run_s": 8.0}),
     "beat": ("tests.bench.beat", {"run_s": 8.0}),
     "truth": ("tests.bench.truth", {"run_s": 6.0}),
+    "recovery": ("tests.bench.recovery", {"runs": 1}),
     "recording": ("tests.bench.recording_cost", {"ticks": 300, "runs": 1, "run_s": 8.0}),
 }
 """Name, module whose ``report`` yields paragraphs, and what makes it quick."""

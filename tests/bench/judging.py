@@ -90,9 +90,12 @@ class Recorded:
     """CPUs that processes outside the workload took meanwhile."""
 
 
-def record(name: str, seconds: float, modes: dict[str, list[str]], folder: Path) -> list[Recorded]:
-    """Run the workload once, with a collector beside it for each of ``modes`` (name -> flags), into ``folder``."""
-    with runner.started(name, seconds + BEFORE_S) as running, ExitStack() as stack:
+def record(name: str, seconds: float, modes: dict[str, list[str]], folder: Path, after_s: float = 0.0) -> list[Recorded]:
+    """Run the workload once, with a collector beside it for each of ``modes`` (name -> flags), into ``folder``.
+
+    The recordings go on for ``after_s`` when the disturbance is over.
+    """
+    with runner.started(name, BEFORE_S + seconds + after_s) as running, ExitStack() as stack:
         stem = f"{name}-{running.trainer_pids[0]}"
         files = {mode: folder / f"{stem}-{number}.gputop" for number, mode in enumerate(modes)}
         for mode, flags in modes.items():
@@ -103,6 +106,7 @@ def record(name: str, seconds: float, modes: dict[str, list[str]], folder: Path)
             others = calm.Meter()
             time.sleep(seconds)
             ended_ns, others_cpus = time.monotonic_ns(), others.cpus()
+        time.sleep(after_s)
         stack.close()
         culprits = {str(pid): (who, running.culprit_cpu_s.get(pid, 0.0)) for pid, who in running.culprits.items()}
         found = [Recorded(name, mode, path.name, running.onset_ns, ended_ns, culprits, others_cpus) for mode, path in files.items()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,8 +29,10 @@ def prepare(running: Running) -> Iterator[None]:
 
 @contextmanager
 def disturb(running: Running) -> Iterator[None]:
-    cgroup.limit_cpu(Path(running.env["GPUTOP_WORKLOAD_CGROUP"]), 0.4)
+    group = Path(running.env["GPUTOP_WORKLOAD_CGROUP"])
+    cgroup.limit_cpu(group, 0.4)
     yield
+    cgroup.limit_cpu(group, os.cpu_count() or 1)
 
 
 SCENARIO = Scenario(Label("input-bound", "cgroup-throttle"), train, disturb, prepare, needs=lambda: cgroup.missing("cpu"))

@@ -37,6 +37,8 @@ def disturb(running: Running) -> Iterator[None]:
     draft.write_text(f"throttle {_SW_THERMAL_SLOWDOWN}\nsm_clock 790\ntemp 88\n")
     draft.replace(running.folder / "nvml")
     yield
+    draft.touch()
+    draft.replace(running.folder / "nvml")
 
 
 SCENARIO = Scenario(Label("compute-bound", "gpu-throttle"), train, disturb, prepare)

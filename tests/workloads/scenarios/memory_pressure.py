@@ -55,6 +55,7 @@ def disturb(running: Running) -> Iterator[None]:
     group = Path(running.env["GPUTOP_WORKLOAD_CGROUP"])
     cgroup.limit_memory(group, cgroup.unreclaimable_bytes(group) + _ROOM_BYTES)
     yield
+    cgroup.limit_memory(group, 1 << 40)
 
 
 SCENARIO = Scenario(Label("input-bound", "memory-pressure"), train, disturb, prepare, needs=lambda: cgroup.missing("memory"))

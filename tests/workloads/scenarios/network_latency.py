@@ -64,8 +64,10 @@ def _answer(connection: socket.socket, far: Path) -> None:
 
 @contextmanager
 def disturb(running: Running) -> Iterator[None]:
-    (running.folder / "far").touch()
+    far = running.folder / "far"
+    far.touch()
     yield
+    far.unlink()
 
 
 SCENARIO = Scenario(Label("input-bound", "network-io"), train, disturb, prepare)

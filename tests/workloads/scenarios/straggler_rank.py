@@ -60,6 +60,7 @@ def disturb(running: Running) -> Iterator[None]:
     running.blame(running.trainer_pids[1], "train.py")
     yield
     running.account()
+    (running.folder / "straggle").unlink()
 
 
 SCENARIO = Scenario(Label("straggler", "straggler-rank", frozenset({"train.py"})), train, disturb, prepare, ranks=_RANKS, devices=_RANKS)
