@@ -122,8 +122,10 @@ class Collector:
                     raised = True
                     self._note(SourceState("beat", "ok", detail={"priority": raise_priority()}))
                 self._leave_root()
+                # The first tick opens the sources, which may take longer than a beat.
+                latest = interval // 2 if seq else 0
                 last_sent, seq = deadline, seq + 1
-                deadline = next_deadline(deadline, time.monotonic_ns(), interval)
+                deadline = next_deadline(deadline, time.monotonic_ns(), interval, latest)
                 wait(max(0.0, (deadline - time.monotonic_ns()) / 1e9))
         finally:
             self.close()
@@ -217,11 +219,14 @@ class Collector:
         )
 
 
-def next_deadline(deadline: int, now: int, interval: int) -> int:
-    """The next beat after ``deadline``; one that passed less than an interval ago is run late, an older one is skipped."""
+def next_deadline(deadline: int, now: int, interval: int, latest: int) -> int:
+    """The next beat after ``deadline``; one that passed up to ``latest`` ns ago is run late, an older one is skipped.
+
+    A later one would stand so close to the next that rates between the two were noise.
+    """
     following = deadline + interval
-    behind = (now - following) // interval
-    return following + behind * interval if behind > 0 else following
+    skipped = -(min(0, following + latest - now) // interval)
+    return following + skipped * interval
 
 
 def raise_priority() -> str:
