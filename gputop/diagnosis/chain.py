@@ -31,7 +31,7 @@ OWED = 0.05
 
 def set_pools(job: JobFacts, now_ns: int) -> None:
     """Fill in ``job.pools``; empty where there is no loss, or none can be told."""
-    loss = job.idle if job.idle is not None else _host_side_loss(job)
+    loss = job.idle if job.idle is not None else host_side_loss(job)
     pools = {f"gpu.{kind}": share for kind, share in job.waste.items()}
     data = min(job.data, loss)
     for name, share in _worker_shares(job, now_ns).items() if data > 0.0 else ():
@@ -42,17 +42,19 @@ def set_pools(job: JobFacts, now_ns: int) -> None:
     job.pools = {name: share / total for name, share in pools.items() if share > 0.0}
 
 
-def _host_side_loss(job: JobFacts) -> float:
-    """Without a GPU to measure: the time the trainer was kept from computing."""
+def host_side_loss(job: JobFacts) -> float:
+    """Without a GPU to measure: the share of time in which the trainer neither computed nor, as far as one can tell, waited for it."""
     fractions = job.trainer.state.fractions
-    return 1.0 - fractions.get("computing", 0.0) - fractions.get("waiting-gpu", 0.0)
+    return max(0.0, 1.0 - fractions.get("computing", 0.0) - fractions.get("waiting-gpu", 0.0))
 
 
 def _main_shares(job: JobFacts, loss: float) -> dict[str, float]:
     """The loss outside data waits over what the main thread did; what its states cannot hold lies in its wait for the GPU."""
     if loss <= 0.0:
         return {}
-    fractions = job.trainer.state.fractions
+    fractions = dict(job.trainer.state.fractions)
+    if job.idle is None:
+        fractions.pop("computing", None)  # whether a GPU nobody measures waits for that is not known
     shares = {word: fractions.get(word, 0.0) for word in ("computing", "runnable", "throttled", "transfer", "disk", "memory", "stopped")}
     shares |= _blocked(job.trainer, fractions.get("blocked", 0.0))
     held = sum(shares.values())

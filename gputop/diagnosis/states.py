@@ -156,14 +156,14 @@ def _loaders_at_work(job: JobFacts) -> bool:
 
 
 def _gpu_waits(job: JobFacts, trainer: ProcFacts, data: float) -> tuple[float, float]:
-    """Time in synchronize and in copies: measured by the probe, else the sleep in which the GPU was at work."""
+    """Time in synchronize and in copies: measured by the probe, else the sleep in which the GPU was at work, or may have been."""
     if job.calls is not None:
         return min(1.0, job.calls.sync), min(1.0, job.calls.copy)
-    if job.idle is None:
+    if job.idle is None and (not job.host_only or trainer.info.uses_cuda is False):
         return 0.0, 0.0
     sleep = sum(trainer.kinds.get(kind, 0.0) for kind in _GPU_WAITS)
     vague_data = max(0.0, data - trainer.kinds.get(waits.QUEUE, 0.0))
-    return max(0.0, min(sleep - vague_data, 1.0 - job.idle)), 0.0
+    return max(0.0, min(sleep - vague_data, 1.0 - (job.idle or 0.0))), 0.0
 
 
 def _worker_state(worker: ProcFacts, job: JobFacts, host: HostFacts) -> ProcState:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from dataclasses import field
 from functools import cached_property
 
+from gputop.diagnosis import chain
 from gputop.diagnosis import waits
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import GpuFacts
@@ -101,12 +102,14 @@ def judge_job(job: JobFacts, facts: Facts) -> Standing:
         return Standing(job, facts, "idle", headline=f"{trainer}: no fresh reading of its GPU")
     claims = _claims(job, facts)
     shares = {judge.cause: share for judge, share in claims}
-    suffers = job.lost if job.lost is not None else 1.0 - job.trainer.state.fractions.get("computing", 0.0)
+    suffers = job.lost if job.lost is not None else chain.host_side_loss(job)
     if suffers < LOST:
         return Standing(job, facts, "healthy", headline=_well(job, trainer), shares=shares)
     judge, share = max(claims, key=_share, default=(None, 0.0))
     if _is_at_rest(job) and (judge is None or judge.fault):
         return Standing(job, facts, "idle", headline=f"{trainer} has no work for its GPU: it waits to be asked", at_rest=True)
+    if (judge is None or share < NAMED) and job.host_only:
+        return Standing(job, facts, "idle", headline=_well(job, trainer), shares=shares)
     if judge is None or share < NAMED:
         symptom = "input-bound" if job.data >= 0.5 * (job.idle or 1.0) else "wait-heavy"
         return Standing(job, facts, symptom, "unexplained", shares=shares)
@@ -193,7 +196,8 @@ def _headline(one: Standing) -> str:
     trainer, gpu = f"{job.trainer.role.label} ({job.trainer.pid})", _worst(job)
     why = _WHY[one.symptom] if one.cause != "unexplained" else "what was measured does not say why"
     if gpu is None or job.lost is None:
-        return f"{trainer} {why} {100 * job.data:.0f}% of the time (no GPU is measured: host side only)"
+        share = max(job.data, chain.host_side_loss(job))
+        return f"{trainer} {why} {100 * share:.0f}% of the time (no GPU is measured: host side only)"
     return f"GPU {gpu.index} lost {100 * job.lost:.0f}% of the last {facts.seconds:.0f} s: {trainer} {why}"
 
 
@@ -215,7 +219,8 @@ def _lost_of(gpu: GpuFacts) -> float:
 
 def _well(job: JobFacts, trainer: str) -> str:
     if job.lost is None:
-        return f"{trainer} computes; no GPU is measured (host side only)"
+        computing = job.trainer.state.fractions.get("computing", 0.0)
+        return f"{trainer} computes {100 * computing:.0f}% of the time; no GPU is measured (host side only)"
     return f"{trainer} keeps its GPU working {100 * (1 - job.lost):.0f}% of the time"
 
 

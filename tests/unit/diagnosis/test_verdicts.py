@@ -165,6 +165,20 @@ def test_without_a_gpu_only_the_host_is_spoken_of():
     assert scene.engine.explain()["ledger"]["gpu_lost_s"] is None
 
 
+@pytest.mark.parametrize(
+    ("look", "uses_cuda", "state"), [(FUTEX, True, "waiting-gpu"), (EPOLL, None, "waiting-gpu"), (FUTEX, False, "blocked")]
+)
+def test_a_wait_that_may_be_for_a_gpu_nobody_measures_is_no_trouble(look: dict, uses_cuda: bool | None, state: str):
+    scene = training()
+    scene.gpus = {}
+    scene.procs[100].looks, scene.procs[100].info = [look], {"uses_cuda": uses_cuda}
+    verdict = scene.play(6).engine.verdict
+    assert (verdict.symptom, verdict.cause) == ("idle" if uses_cuda is False else "healthy", "none")
+    assert verdict.headline == "train.py (100) computes 10% of the time; no GPU is measured (host side only)"
+    assert scene.engine.states[100].state == state
+    assert scene.engine.incidents == []
+
+
 def test_an_empty_machine_is_idle():
     scene = Scene(procs={900: Proc(900, comm="sshd", cmdline=["sshd"])}).play(3)
     assert (scene.engine.verdict.symptom, scene.engine.verdict.cause) == ("idle", "none")
