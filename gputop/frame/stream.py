@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 FORMAT_MAJOR = 1
-FORMAT_MINOR = 1
+FORMAT_MINOR = 2
 
 
 class Header(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

@@ -1,10 +1,10 @@
-"""Codec 2 both ways: frames to small blocks and back, with the references and runs that these build upon."""
+"""Codecs 2 and 3: frames to small blocks and back, with the references and runs that these build upon. 3 is what is written."""
 
 from __future__ import annotations
 
+import struct
 import zlib
 from collections import OrderedDict
-from dataclasses import dataclass
 
 import msgspec
 import zstandard
@@ -20,10 +20,13 @@ from gputop.recording.columns.layout import tick_ns
 from gputop.recording.columns.run import Run
 from gputop.recording.columns.standing import Standings
 from gputop.recording.format import CODEC_COLUMNS
+from gputop.recording.format import CODEC_RUN
 from gputop.recording.format import CODEC_ZSTD
+from gputop.recording.format import COLUMNS
 from gputop.recording.format import FLAG_FOLLOWS
 from gputop.recording.format import KIND_FRAMES
 from gputop.recording.format import KIND_REFERENCE
+from gputop.recording.format import MAX_BLOCK_BYTES
 from gputop.recording.format import FormatError
 from gputop.recording.format import flags_of
 from gputop.recording.format import inflate
@@ -33,10 +36,15 @@ from gputop.recording.format import unpack_frames
 from gputop.recording.format import unzstd
 
 LEVEL = 7
+_PARAMETERS = zstandard.ZstdCompressionParameters.from_level(LEVEL, window_log=19, chain_log=17, hash_log=17)
+"""Of runs: the window holds half a minute of few processes, or some seconds of many."""
+_MAX_WINDOW_BYTES = 8 << 20
 MOST_IN_RUN = 100
 """Blocks in a run: a reader keeps them all."""
 KEPT = 4
 """References a reader keeps."""
+_ABOVE = struct.Struct("<II")
+"""What a payload of codec 3 begins with: the name of the table that it builds upon, and the length of its own."""
 
 
 class Packer:
@@ -45,9 +53,7 @@ class Packer:
     def __init__(self) -> None:
         self._orders: Orders = {}
         self._reference: tuple[bytes, Standings] = b"", {}
-        self._table = b""
-        self._standings: Standings = {}
-        self._follows = False
+        self.begin_run()
 
     def refer(self, frames: list[Frame]) -> bytes:
         """A reference block made of ``frames``, which begin with a key frame. It must stand before the blocks packed next."""
@@ -63,35 +69,63 @@ class Packer:
 
     def begin_run(self) -> None:
         """The next block builds upon the reference."""
-        self._follows = False
-        self._table, standings = self._reference
+        table, standings = self._reference
         self._standings = {field: standing.copy() for field, standing in standings.items()}
+        self._above, self._follows = _name_of(table), False
+        self._stream = zstandard.ZstdCompressor(compression_params=_PARAMETERS, dict_data=_dictionary(table)).compressobj()
 
     def pack(self, frames: list[Frame]) -> bytes:
         """A block of frames."""
-        above, flags = self._table, flags_of(frames) | (FLAG_FOLLOWS if self._follows else 0)
         try:
-            self._table = encode(frames, self._standings, self._orders)
+            table = encode(frames, self._standings, self._orders)
         except OverflowError:  # numbers that no kernel counts to, from a stream that is not ours
             self.begin_run()
             return pack_frames(frames, LEVEL)
-        self._follows = True
-        compressor = zstandard.ZstdCompressor(level=LEVEL, dict_data=_dictionary(above))
-        payload = _name_of(above).to_bytes(4, "little") + compressor.compress(self._table)
-        return pack(KIND_FRAMES, payload, CODEC_COLUMNS, flags, tick_ns(frames[0].t_ns))
+        compressed = self._stream.compress(table) + self._stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+        payload = _ABOVE.pack(self._above, len(table)) + compressed
+        flags = flags_of(frames) | (FLAG_FOLLOWS if self._follows else 0)
+        self._above, self._follows = _name_of(table), True
+        return pack(KIND_FRAMES, payload, CODEC_RUN, flags, tick_ns(frames[0].t_ns))
 
 
-@dataclass(slots=True)
+class _Parts:
+    """The file that a run's zstd stream is read from, a block at a time."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def read(self, size: int) -> bytes:
+        """The next bytes."""
+        part, self.data = self.data[:size], self.data[size:]
+        return part
+
+
 class _Reading:
     """A run as far as it has been read."""
 
-    run: Run
-    payload: bytes
-    """The last block's."""
-    table: bytes
-    """What that holds, by which the block behind it was compressed."""
-    name: int
-    """And what that block calls it."""
+    def __init__(self, base: Run, dictionary: bytes, name: int) -> None:
+        self.run = Run(base)
+        self.payload = b""
+        """The last block's."""
+        self.name = name
+        """Of what the next block builds upon."""
+        self._parts = _Parts()
+        self._stream = _decompressor(dictionary).stream_reader(self._parts)  # type: ignore[arg-type]
+
+    def read(self, payload: bytes, layouts: Layouts) -> None:
+        """Take in the next block. Raises FormatError, ColumnError."""
+        size = _ABOVE.unpack_from(payload)[1]
+        if size > MAX_BLOCK_BYTES or len(self.run.tables) >= MOST_IN_RUN:
+            raise FormatError("a block claims an impossible size")
+        self._parts.data = payload[_ABOVE.size :]
+        try:
+            table = self._stream.read(size)
+        except zstandard.ZstdError as error:
+            raise FormatError(f"a block cannot be inflated: {error}") from None
+        if len(table) != size:
+            raise FormatError("a block is shorter than it says")
+        self.run.add(table, layouts)
+        self.payload, self.name = payload, _name_of(table)
 
 
 class Unpacker:
@@ -121,39 +155,47 @@ class Unpacker:
     def missing(self, payload: bytes, codec: int) -> int:
         """The name of what this block builds upon where that has not been read, 0 where it has."""
         name = int.from_bytes(payload[:4], "little")
-        known = codec != CODEC_COLUMNS or name in self._references or (self._reading and self._reading.name == name)
-        return 0 if known or self._is_last(payload) else name
+        known = codec not in COLUMNS or name in self._references or self._continues(payload, codec)
+        return 0 if known else name
 
     def frames(self, payload: bytes, codec: int) -> list[Frame]:
         """The frames of a block. Raises FormatError."""
-        if codec != CODEC_COLUMNS:
+        if codec not in COLUMNS:
             return unpack_frames(payload, codec)
         try:
-            return structs(self.table(payload))
+            return structs(self.table(payload, codec))
         except (ColumnError, msgspec.MsgspecError) as error:
             raise FormatError(f"a block cannot be decoded: {error}") from None
 
-    def table(self, payload: bytes) -> Table:
-        """The columns of a block of codec 2. Raises FormatError, and ColumnError as columns are read."""
-        if self._reading is None or not self._is_last(payload):
-            self._reading = self._read(payload)
-        return self._reading.run.tables[-1]
+    def table(self, payload: bytes, codec: int) -> Table:
+        """The columns of a block of codec 2 or 3. Raises FormatError, and ColumnError as columns are read."""
+        reading = self._reading
+        if reading is not None and reading.payload == payload:
+            return reading.run.tables[-1]
+        if codec == CODEC_COLUMNS:
+            base, dictionary = self._base(payload)
+            return Run(base).add(unzstd(payload[4:], _decompressor(dictionary)), self._layouts)
+        if len(payload) < _ABOVE.size:
+            raise FormatError("a block is empty")
+        if reading is None or not self._continues(payload, codec):
+            reading = _Reading(*self._base(payload), _ABOVE.unpack_from(payload)[0])
+        self._reading = None
+        reading.read(payload, self._layouts)
+        self._reading = reading
+        return reading.run.tables[-1]
 
-    def _is_last(self, payload: bytes) -> bool:
-        return self._reading is not None and self._reading.payload == payload
+    def _continues(self, payload: bytes, codec: int) -> bool:
+        """Whether it is the block read last, or the one behind that."""
+        reading = self._reading
+        if reading is None or codec != CODEC_RUN:
+            return False
+        return reading.payload == payload or payload[:4] == reading.name.to_bytes(4, "little")
 
-    def _read(self, payload: bytes) -> _Reading:
-        name, reading = int.from_bytes(payload[:4], "little"), self._reading
-        if reading is not None and reading.name == name and len(reading.run.tables) < MOST_IN_RUN:
-            run, above = reading.run, reading.table
-        elif name in self._references:
-            base, above = self._references[name]
-            run = Run(base)
-        else:
-            raise FormatError("what this block builds upon is missing")
-        table = unzstd(payload[4:], zstandard.ZstdDecompressor(dict_data=_dictionary(above)))
-        run.add(table, self._layouts)
-        return _Reading(run, payload, table, _name_of(table))
+    def _base(self, payload: bytes) -> tuple[Run, bytes]:
+        try:
+            return self._references[int.from_bytes(payload[:4], "little")]
+        except KeyError:
+            raise FormatError("what this block builds upon is missing") from None
 
 
 def _name_of(table: bytes) -> int:
@@ -163,3 +205,7 @@ def _name_of(table: bytes) -> int:
 
 def _dictionary(table: bytes) -> zstandard.ZstdCompressionDict | None:
     return zstandard.ZstdCompressionDict(table, dict_type=zstandard.DICT_TYPE_RAWCONTENT) if table else None
+
+
+def _decompressor(dictionary: bytes) -> zstandard.ZstdDecompressor:
+    return zstandard.ZstdDecompressor(dict_data=_dictionary(dictionary), max_window_size=_MAX_WINDOW_BYTES)

@@ -8,16 +8,17 @@
     kind    = 1 header   msgpack of `gputop.frame.Header`; the first block of every stream, restated in files
               2 frames   some `gputop.frame.Frame`, see codec
               3 index    where chunks begin, see `gputop.recording.index`; in files only
-              4 reference   what later blocks of codec 2 build upon, always written twice, see `gputop.recording.columns`
+              4 reference   what blocks of codecs 2 and 3 build upon, always written twice, see `gputop.recording.columns`
               5 parity   mends a block of the run before it, see `gputop.recording.parity`; in files only
               other      skipped by its size, so that a newer minor version may add kinds
-    codec   = 0 msgpack · 1 msgpack in zstd · 2 columns in zstd, see `gputop.recording.columns`
+    codec   = 0 msgpack · 1 msgpack in zstd · 2 columns in zstd, which is read, but no more written
+              3 columns, building upon those before, see `gputop.recording.columns`
     flags   = 1 the first frame is a key frame: a chunk begins here · 2 a marker was dropped in it
               4 it builds upon the block of frames right before it, and belongs to the same run
     t_ns    = CLOCK_MONOTONIC of the first frame; of the block's making for other kinds
     check   = CRC-32 of the payload as it stands in the stream; head_check: CRC-32 of the 24 bytes before it
 
-Blocks of codec 2 stand in runs of half a minute, each building upon the one before it; every other can be read by itself. One
+Blocks of codec 3 stand in runs of half a minute, each building upon the one before it; every other can be read by itself. One
 whose check fails never existed, unless the parity of its run brings it back; reading goes on behind it, at its end where its
 head is sound, at the next sync otherwise. Every length is bounded before anything is allocated.
 """
@@ -44,7 +45,8 @@ MAGIC = b"GPUTOP1\n"
 SYNC = b"\x9dGP\n"
 HEAD = struct.Struct("<4sBBHIQII")
 KIND_HEADER, KIND_FRAMES, KIND_INDEX, KIND_REFERENCE, KIND_PARITY = 1, 2, 3, 4, 5
-CODEC_PLAIN, CODEC_ZSTD, CODEC_COLUMNS = 0, 1, 2
+CODEC_PLAIN, CODEC_ZSTD, CODEC_COLUMNS, CODEC_RUN = 0, 1, 2, 3
+COLUMNS = (CODEC_COLUMNS, CODEC_RUN)
 FLAG_KEY, FLAG_MARK, FLAG_FOLLOWS = 1, 2, 4
 MAX_BLOCK_BYTES = 16 << 20
 """As stored, and once inflated."""
@@ -222,7 +224,7 @@ class Decoder:
         return []
 
     def _frames(self, head: Head, payload: bytes) -> list[Header | Frame]:
-        if head.kind == KIND_FRAMES and head.codec != CODEC_COLUMNS:
+        if head.kind == KIND_FRAMES and head.codec not in COLUMNS:
             return [*unpack_frames(payload, head.codec)]
         if self._unpacker is None:
             # Only recordings need it, and the live screen is to start fast.

@@ -24,7 +24,7 @@ from gputop.recording.columns.thin import whole
 from gputop.recording.compact import MOST_IN_RUN
 from gputop.recording.compact import Unpacker
 from gputop.recording.contents import Contents
-from gputop.recording.format import CODEC_COLUMNS
+from gputop.recording.format import COLUMNS
 from gputop.recording.format import FLAG_FOLLOWS
 from gputop.recording.format import KIND_FRAMES
 from gputop.recording.format import KIND_HEADER
@@ -252,10 +252,10 @@ class Recording:
 
     def table_at(self, place: Place) -> Table | None:
         """The columns of a block, None where it has none or is damaged."""
-        if place.head.codec != CODEC_COLUMNS:
+        if place.head.codec not in COLUMNS:
             return None
         try:
-            return self._unpacker.table(self._payload(place))
+            return self._unpacker.table(self._payload(place), place.head.codec)
         except (FormatError, ValueError):
             self.lost[place.offset] = place.end - place.offset
             return None
@@ -289,7 +289,7 @@ class Recording:
             begin = max((j for j, place in enumerate(blocks) if not place.head.flags & FLAG_FOLLOWS), default=0)
             run, i, end = blocks[begin:] + run, i - 1, start
         for place in run[:-1]:
-            self._unpacker.table(self._payload(place))
+            self._unpacker.table(self._payload(place), place.head.codec)
 
     def _learn(self, before: int, wanted: int) -> None:
         """Look for a reference among the last ones before an offset."""

@@ -31,6 +31,7 @@ from gputop.recording.columns.decode import structs
 from gputop.recording.columns.encode import Orders
 from gputop.recording.columns.encode import encode
 from gputop.recording.columns.layout import PEAKS
+from gputop.recording.columns.layout import SCALES
 from gputop.recording.columns.layout import UNITS
 from gputop.recording.columns.layout import ColumnError
 from gputop.recording.columns.layout import pack_integers
@@ -40,18 +41,22 @@ from gputop.recording.columns.standing import Standings
 from tests.recording.made import Session
 
 
-def coarse(value: Any, name: str = "") -> Any:
+def coarse(value: Any, name: str = "", struct: str = "") -> Any:
     """``value`` as a recording keeps it, worked out field by field."""
     if isinstance(value, msgspec.Struct):
-        return type(value)(*(coarse(getattr(value, field), field) for field in value.__struct_fields__))
+        owner = type(value).__name__
+        return type(value)(*(coarse(getattr(value, field), field, owner) for field in value.__struct_fields__))
     if isinstance(value, list):
         return [coarse(item) for item in value]
-    if isinstance(value, int) and name in UNITS:
-        return value // UNITS[name] * UNITS[name]
+    unit = UNITS.get(f"{struct}.{name}") or UNITS.get(name)
+    if isinstance(value, int) and unit:
+        return value // unit * unit
     if isinstance(value, int) and name in PEAKS:
         steps = value // PEAKS[name]
         spare = max(0, steps.bit_length() - 6)
         return (steps >> spare << spare) * PEAKS[name]
+    if isinstance(value, float) and name in SCALES:
+        return round(value * SCALES[name]) / SCALES[name]
     return value
 
 

@@ -22,6 +22,7 @@ import msgspec
 
 from gputop.frame import Frame
 from gputop.frame import ThreadSample
+from gputop.recording.columns.layout import ABOVE_NS
 from gputop.recording.columns.layout import ANY
 from gputop.recording.columns.layout import CHANGES
 from gputop.recording.columns.layout import CONST
@@ -30,6 +31,7 @@ from gputop.recording.columns.layout import GROWTH
 from gputop.recording.columns.layout import INTS
 from gputop.recording.columns.layout import LAST_INTS
 from gputop.recording.columns.layout import LAST_SCALED
+from gputop.recording.columns.layout import LESS
 from gputop.recording.columns.layout import MAX_ROWS
 from gputop.recording.columns.layout import RUNNING
 from gputop.recording.columns.layout import SCALED
@@ -41,11 +43,13 @@ from gputop.recording.columns.layout import FieldPlan
 from gputop.recording.columns.layout import Order
 from gputop.recording.columns.layout import from_planes
 from gputop.recording.columns.layout import plans_of
+from gputop.recording.columns.layout import told_less
 from gputop.recording.columns.layout import unpack_integers
 from gputop.recording.columns.standing import Standing
 
 _BROKEN = (TypeError, ValueError, KeyError, IndexError, OverflowError, AttributeError, ZeroDivisionError, RecursionError)
-_TABLES = (TABLE, CHANGES, GROWTH)
+_TABLES = (TABLE, CHANGES)
+_ANCHORED = (LAST_INTS, LESS)
 _KEY = FieldPlan("", "int", Any, True, None)
 _LENGTH = FieldPlan("", "int", int, False, None)
 main_thread_of = ("pid", "oncpu_ns", "run_delay_ns", "timeslices", "state", "vol", "invol")
@@ -120,6 +124,7 @@ class Table:
         context.rows_left -= self.rows
         self._context = context
         self._columns: dict[str, Any] = dict(packed[2])
+        self._above = above
         self._below: dict[str, Table] = {}
         packed_keys = [self._columns.pop(name) for name in packed[1]] if self.rows else []
         parent, counts = (above.layout, above.lengths(name, lengths)) if above is not None else (None, [])
@@ -149,13 +154,30 @@ class Table:
 
     def at_last(self, name: str) -> Sequence[Any]:
         """A field's value in the last row of each subject; the quickest, for the steps there need not be read."""
+        field, packed = self.plan[name], self._columns.get(name)
         try:
-            values = self._at_last(self.plan[name], self._columns.get(name))
+            values = self._at_last(field, packed)
+            if packed is not None and packed[0] == LESS:
+                return list(map(add, values, told_less(field, self._other_at_last)))
         except _BROKEN as error:
             raise ColumnError(f"column {name} is broken: {error}") from None
         if name == "timeslices" and self.plan.keys() >= SWITCHES:
             return _with_switches(values, self.at_last("vol"), self.at_last("invol"))
         return values
+
+    def _other(self, name: str) -> Sequence[int]:
+        """A column of what another is told less, in the order of rows."""
+        if name != ABOVE_NS:
+            return self.column(name)
+        if self._above is None:
+            raise ColumnError("there is no row above")
+        return list(chain.from_iterable(map(repeat, self._above.column("t_ns"), self.layout.lengths)))
+
+    def _other_at_last(self, name: str) -> Sequence[int]:
+        if name != ABOVE_NS:
+            return self.at_last(name)
+        times = self._other(name)
+        return [times[self.order.rows[end - 1]] for end in self.order.ends]
 
     def last_told(self, name: str) -> list[tuple[int, Any]]:
         """Of each subject, the last row (in order of subjects) in which a field is there, and its value; (-1, None) where it is not."""
@@ -194,7 +216,7 @@ class Table:
         code, parts = packed[0], packed[1:]
         if code == CONST:
             return [msgspec.convert(parts[0], field.type)] * len(ends)
-        if code == LAST_INTS and field.kind == "int":
+        if code in _ANCHORED and field.kind == "int":
             return self._present(parts[0], self._anchors(field.name, parts[1], parts[2]))
         if code == LAST_SCALED and field.kind == "float":
             return self._present(parts[0], [value / parts[1] for value in unpack_integers(parts[2], len(ends))])
@@ -212,9 +234,11 @@ class Table:
         return [None if absent[end - 1] else value for end, value in zip(self.order.ends, values, strict=True)]
 
     def _read(self, name: str, by_row: bool) -> Sequence[Any]:
-        field = self.plan[name]
+        field, packed = self.plan[name], self._columns.get(name)
         try:
-            values, straight = self._column(field, self._columns.get(name))
+            values, straight = self._column(field, packed)
+            if packed is not None and packed[0] == LESS:
+                values, straight = list(map(add, self.order.by_row(values), told_less(field, self._other))), True
         except _BROKEN as error:
             raise ColumnError(f"column {name} is broken: {error}") from None
         if name == "timeslices" and self.plan.keys() >= SWITCHES:
@@ -272,7 +296,7 @@ class Table:
     def _left(self, name: str, packed: Any) -> Sequence[int] | None:
         """Each subject's last value in a column of integers."""
         code, *parts = packed[1] if packed[0] in _TABLES else packed
-        if code == LAST_INTS:
+        if code in _ANCHORED:
             return self._anchors(name, parts[1], parts[2])
         if code != INTS:
             return None
@@ -281,7 +305,7 @@ class Table:
 
     def _counts_left(self, name: str, packed: Any) -> Sequence[dict[int, int]] | None:
         """The same of a column of counts."""
-        if packed[0] not in _TABLES:
+        if packed[0] != GROWTH:
             return None
         values = self.column_by_subject(name)
         return [values[end - 1] for end in self.order.ends]
@@ -304,9 +328,7 @@ class Table:
         if field.kind == "counts" and table:
             entries = zip(table.column("bucket"), table.column("count"), strict=True) if table.rows else iter(())
             told = [dict(islice(entries, max(0, length))) for length in lengths]
-            if code == GROWTH:
-                return _with_changes(told, self.order, self._context.before(table.path, "").of(self.order, None))
-            return _with_changes(told, self.order, repeat(None)) if code == CHANGES else told
+            return _with_changes(told, self.order) if code == CHANGES else told
         held = structs(table) if table else []
         if field.child is ThreadSample:
             held = self._with_main(lengths, held)
@@ -341,18 +363,34 @@ class Table:
         return _sums(_times(unit, unpack_integers(first, 1)), _times(unit, self._steps(steps)), [(0, self.rows)], from_last=False)
 
     def _by_subject(self, field: FieldPlan, code: int, parts: list[Any], name: str) -> Sequence[Any]:
-        if code in (INTS, LAST_INTS) and field.kind == "int":
-            return self._with_absent(field, parts[0], self._integers(name, code == LAST_INTS, *parts[1:]))
+        if code in (INTS, *_ANCHORED) and field.kind == "int":
+            return self._with_absent(field, parts[0], self._integers(name, code != INTS, *parts[1:]))
         if code in (SCALED, LAST_SCALED) and field.kind == "float":
             scale, anchors = parts[1], unpack_integers(parts[2], len(self.order.starts))
             whole = _sums(anchors, self._steps(parts[3]), self.order.spans, code == LAST_SCALED)
             return self._with_absent(field, parts[0], [value / scale for value in whole])
+        if code == GROWTH and field.kind == "counts":
+            return self._grown(name, *parts)
         if code == DOUBLES and field.kind == "float":
             return self._with_absent(field, parts[0], from_planes(array("d"), parts[1], self.rows).tolist())
         if code == WORDS and field.kind in ("word", "int"):
             words = _typed(field, parts[0])
             return [words[i] for i in unpack_integers(parts[1], self.rows)]
         raise ColumnError("its encoding is not known")
+
+    def _grown(self, name: str, *packed: bytes) -> list[dict[int, int]]:
+        lengths = unpack_integers(packed[0], self.rows)
+        count = _bounded(sum(lengths), self._context.rows_left)
+        grown = zip(unpack_integers(packed[1], count), unpack_integers(packed[2], count), strict=True)
+        out: list[dict[int, int]] = []
+        before = self._context.before(f"{self.path}.{name}", "").of(self.order, {})
+        for (start, end), known in zip(self.order.spans, before, strict=True):
+            counts = known
+            for length in lengths[start:end]:
+                if length:
+                    counts = _with_growth(counts, list(islice(grown, length)))
+                out.append(counts)
+        return out
 
     def _integers(self, name: str, from_last: bool, unit: int, anchors: bytes, steps: bytes) -> list[int]:
         return _sums(self._anchors(name, unit, anchors), _times(unit, self._steps(steps)), self.order.spans, from_last)
@@ -375,13 +413,21 @@ class Table:
         return [None if gone else value for gone, value in zip(absent, values, strict=True)]
 
 
-def _with_changes(changes: list[dict[int, int]], order: Order, before: Iterable[dict[int, int] | None]) -> list[dict[int, int]]:
-    """What stood in each row, from what had changed in it and from what each subject had before."""
-    known = [counts for counts, _ in zip(before, order.starts, strict=False)]
+def _with_growth(before: dict[int, int], grown: list[tuple[int, int]]) -> dict[int, int]:
+    counts = before | {bucket: before.get(bucket, 0) + count for bucket, count in grown}
+    for bucket, count in grown:
+        if count and not counts[bucket]:
+            del counts[bucket]
+    return counts
+
+
+def _with_changes(changes: list[dict[int, int]], order: Order) -> list[dict[int, int]]:
+    """What stood in each row, from what had changed in it."""
+    known: dict[int, dict[int, int]] = {}
     for i, (subject, changed) in enumerate(zip(order.ids, changes, strict=True)):
-        counts = known[subject]
-        if counts is not None:
-            merged = counts | changed if changed else counts
+        before = known.get(subject)
+        if before is not None:
+            merged = before | changed if changed else before
             changes[i] = {bucket: count for bucket, count in merged.items() if count} if 0 in changed.values() else merged
         known[subject] = changes[i]
     return changes

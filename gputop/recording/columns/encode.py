@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from collections.abc import Iterable
-from collections.abc import Iterator
 from collections.abc import Sequence
 from itertools import chain
 from itertools import repeat
@@ -22,6 +21,7 @@ from gputop.frame import ProcSample
 from gputop.frame import SchedThread
 from gputop.frame import ThreadSample
 from gputop.frame import Wakeup
+from gputop.recording.columns.layout import ABOVE_NS
 from gputop.recording.columns.layout import ANY
 from gputop.recording.columns.layout import CLOCKS
 from gputop.recording.columns.layout import CONST
@@ -31,19 +31,18 @@ from gputop.recording.columns.layout import GROWTH
 from gputop.recording.columns.layout import KEYS
 from gputop.recording.columns.layout import LAST_INTS
 from gputop.recording.columns.layout import LAST_SCALED
-from gputop.recording.columns.layout import PEAKS
+from gputop.recording.columns.layout import LESS
 from gputop.recording.columns.layout import RUNNING
 from gputop.recording.columns.layout import SWITCHES
 from gputop.recording.columns.layout import TABLE
-from gputop.recording.columns.layout import UNITS
 from gputop.recording.columns.layout import WORDS
-from gputop.recording.columns.layout import Count
 from gputop.recording.columns.layout import FieldPlan
 from gputop.recording.columns.layout import Order
 from gputop.recording.columns.layout import pack_integers
 from gputop.recording.columns.layout import peak
 from gputop.recording.columns.layout import plan_of
 from gputop.recording.columns.layout import to_planes
+from gputop.recording.columns.layout import told_less
 from gputop.recording.columns.standing import Standing
 from gputop.recording.columns.standing import Standings
 
@@ -87,13 +86,15 @@ class _Encoder:
             known = self.orders[path] = (above, parents, keys), order
         return known[1]
 
-    def table(self, path: str, struct: type, rows: Sequence[Any], parents: Sequence[int], above: Order | None) -> list[Any]:
-        """``parents`` is the number of each row's parent's subject in ``above``. Rows of `Count` are plain tuples."""
+    def table(
+        self, path: str, struct: type, rows: Sequence[Any], parents: Sequence[int], above: Order | None, above_ns: Sequence[int] = ()
+    ) -> list[Any]:
+        """``parents`` is the number of each row's parent's subject in ``above``, ``above_ns`` that parent's time, where it has one."""
         if not rows:
             return [0, [], {}]
         plan = plan_of(struct)
-        values = zip(*(rows if struct is Count else map(msgspec.structs.astuple, rows)), strict=True)
-        columns = {field.name: _coarse(field.name, column) for field, column in zip(plan, values, strict=True)}
+        values = zip(*map(msgspec.structs.astuple, rows), strict=True)
+        columns = {field.name: _coarse(field, column) for field, column in zip(plan, values, strict=True)}
         if columns.keys() >= SWITCHES:
             columns["timeslices"] = _beyond_switches(columns)
         keys = KEYS.get(struct.__name__, (plan[0].name,))
@@ -103,6 +104,9 @@ class _Encoder:
             column = columns[field.name]
             if field.name in keys or field.name in CLOCKS:
                 packed[field.name] = _running(field, column)
+            elif field.less:
+                less = told_less(field, (columns | {ABOVE_NS: above_ns}).__getitem__)
+                packed[field.name] = self._ints(path, field.name, list(map(sub, column, less)), order, LESS) or [ANY, column]
             elif column.count(column[0]) < len(column):
                 packed[field.name] = self._column(path, field, column, order, rows)
             elif field.child and column[0]:
@@ -115,39 +119,41 @@ class _Encoder:
         if field.name in FEW_VALUES and len(set(column)) <= MOST_WORDS:
             return _words(column, order)
         if field.kind == "int":
-            return self._ints(path, field.name, column, order)
+            return self._ints(path, field.name, column, order) or [ANY, column]
         if field.kind == "float":
             return _floats(column, order)
         if field.kind == "word":
             return _words(column, order)
         return self._children(path, field, column, order, rows) if field.child else [ANY, column]
 
-    def _ints(self, path: str, name: str, column: Sequence[Any], order: Order) -> list[Any]:
+    def _ints(self, path: str, name: str, column: Sequence[Any], order: Order, code: int = LAST_INTS) -> list[Any] | None:
+        """None beyond 64 bits."""
         absent, filled = _fill(order.by_subject(column), order.spans)
         lasts, steps = _split(filled, order)
         standing = self.standing(path, name)
-        packed = _whole(LAST_INTS, absent, list(map(sub, lasts, standing.of(order))), steps)
-        if packed is None:
-            return [ANY, column]
-        standing.put(order, lasts)
+        packed = _whole(code, absent, list(map(sub, lasts, standing.of(order))), steps)
+        if packed is not None:
+            standing.put(order, lasts)
         return packed
 
     def _children(self, path: str, field: FieldPlan, column: Sequence[Any], order: Order, rows: Sequence[Any]) -> list[Any]:
         assert field.child is not None
         below = f"{path}.{field.name}"
+        if field.kind == "counts":
+            return _growth(order.by_subject(column), order, self.standing(below, ""))
         if field.kind == "one":
             column = [() if value is None else (value,) for value in column]
-        elif field.kind == "counts":
-            column = [tuple(value.items()) for value in _changes(column, order, self.standing(below, ""))]
         elif field.child in SORTED:
             column = [sorted(value, key=SORTED[field.child]) for value in column]
         lengths = [-1 if value is None else len(value) for value in column]
         held = list(chain.from_iterable(value or () for value in column))
         parents = list(chain.from_iterable(map(repeat, order.ids, lengths)))
+        above_ns = list(chain.from_iterable(map(repeat, (row.t_ns for row in rows), lengths))) if field.child is SchedThread else ()
         if field.child is ThreadSample:
             held = _without_main(rows, held)
-        packed = self._ints(path, field.name, lengths, order) if lengths.count(lengths[0]) < len(lengths) else [CONST, lengths[0]]
-        return [GROWTH if field.kind == "counts" else TABLE, packed, self.table(below, field.child, held, parents, order)]
+        same = lengths.count(lengths[0]) == len(lengths)
+        packed = [CONST, lengths[0]] if same else self._ints(path, field.name, lengths, order)
+        return [TABLE, packed, self.table(below, field.child, held, parents, order, above_ns)]
 
 
 def main_thread(proc: ProcSample) -> tuple[Any, ...]:
@@ -155,17 +161,27 @@ def main_thread(proc: ProcSample) -> tuple[Any, ...]:
     return (proc.pid, proc.oncpu_ns, proc.run_delay_ns, proc.timeslices, proc.state, proc.vol, proc.invol)
 
 
-def _changes(column: Sequence[dict[int, int]], order: Order, standing: Standing) -> Iterator[dict[int, int]]:
-    """Of each row, what has changed since its subject was told of before; a count of 0 where there is none any more."""
-    known = list(standing.of(order, _NOTHING))
-    for subject, counts in zip(order.ids, column, strict=True):
-        before, known[subject] = known[subject], counts
-        if counts is before or counts == before:
-            yield _NOTHING
-        else:
-            gone = dict.fromkeys(before.keys() - counts.keys(), 0)
-            yield {bucket: count for bucket, count in counts.items() if before.get(bucket) != count} | gone
-    standing.put(order, known)
+def _growth(column: Sequence[dict[int, int]], order: Order, standing: Standing) -> list[Any]:
+    """What each row's counts, in order of subjects, have grown by since the subject was told of before."""
+    told: list[list[tuple[int, int]]] = []
+    lasts = []
+    for (start, end), before in zip(order.spans, standing.of(order, _NOTHING), strict=True):
+        last = before
+        for counts in column[start:end]:
+            told.append([] if counts is last else _grown(last, counts))
+            last = counts
+        lasts.append(last)
+    standing.put(order, lasts)
+    grown = list(chain.from_iterable(told))
+    return [GROWTH, *map(pack_integers, (list(map(len, told)), [bucket for bucket, _ in grown], [count for _, count in grown]))]
+
+
+def _grown(before: dict[int, int], counts: dict[int, int]) -> list[tuple[int, int]]:
+    """(bucket, how much its count grew); all of it where it is no more."""
+    grown = [(bucket, count - before.get(bucket, 0)) for bucket, count in sorted(counts.items() - before.items())]
+    if counts.keys() >= before.keys():
+        return grown
+    return grown + [(bucket, -before[bucket]) for bucket in before.keys() - counts.keys()]
 
 
 def _without_main(procs: Sequence[ProcSample], threads: list[ThreadSample]) -> list[ThreadSample]:
@@ -213,14 +229,15 @@ def _words(column: Sequence[Any], order: Order) -> list[Any]:
     return [WORDS, list(numbers), pack_integers(order.by_subject(indices))]
 
 
-def _coarse(name: str, column: tuple[Any, ...]) -> tuple[Any, ...]:
+def _coarse(field: FieldPlan, column: tuple[Any, ...]) -> tuple[Any, ...]:
     """``column`` with the precision that a recording keeps."""
-    unit = UNITS.get(name)
-    if unit:
+    if field.unit:
+        unit = field.unit
         return tuple([value and value - value % unit for value in column])
-    step = PEAKS.get(name)
-    if step:
-        return tuple([value and peak(value, step) for value in column])
+    if field.peak:
+        return tuple([value and peak(value, field.peak) for value in column])
+    if field.scale:
+        return tuple([value and round(value * field.scale) / field.scale for value in column])
     return column
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import itemgetter
+from operator import sub
 from types import NoneType
 from typing import Any
 
@@ -19,7 +20,7 @@ import msgspec
 
 MAX_ROWS = 400_000
 """In all tables of a block together."""
-CONST, INTS, SCALED, DOUBLES, WORDS, ANY, TABLE, RUNNING, LAST_INTS, LAST_SCALED, CHANGES, GROWTH = range(12)
+CONST, INTS, SCALED, DOUBLES, WORDS, ANY, TABLE, RUNNING, LAST_INTS, LAST_SCALED, CHANGES, GROWTH, LESS = range(13)
 _TYPECODES = {1: "b", 2: "h", 4: "i", 8: "q"}
 _WIDTHS = (b"\1", b"\2", b"\4", b"\x08")
 KEYS = {
@@ -28,12 +29,24 @@ KEYS = {
 }  # fmt: skip
 """What a row is about, where that is not its first field."""
 UNITS = dict.fromkeys(
-    ("late_ns", "oncpu_ns", "run_delay_ns", "runnable_ns", "preempted_ns", "sleeping_ns", "uninterruptible_ns",
-     "ns", "wait_ns", "nvml_ns", "proc_ns", "cpu_ns", "drain_ns", "run_ns"), 50_000,
-) | {"t_ns": 10_000, "util_t_ns": 10_000, "total_ns": 1000}  # fmt: skip
-"""Fields kept in steps of so many ns: counters lose nothing by it in the long run, and noise does not compress."""
-PEAKS = {"max_run_delay_ns": 10_000, "max_ns": 1000}
+    ("late_ns", "oncpu_ns", "run_delay_ns", "runnable_ns", "preempted_ns", "sleeping_ns", "uninterruptible_ns", "ns", "wait_ns", "nvml_ns",
+     "proc_ns", "cpu_ns", "drain_ns", "run_ns", "Gpu.t_ns", "util_t_ns"), 100_000,
+) | {"t_ns": 10_000, "total_ns": 1000, "energy_mj": 100} | dict.fromkeys(
+    ("pcie_tx_bytes", "pcie_rx_bytes", "nvlink_tx_bytes", "nvlink_rx_bytes"), 1 << 16,
+)  # fmt: skip
+"""Fields, of one struct where it is named, kept in steps of so much: counters lose nothing by it in the long run, and noise does not
+compress."""
+PEAKS = {"max_run_delay_ns": 50_000, "max_ns": 1000}
 """Longest waits, kept in steps of so many ns and to six significant bits."""
+SCALES = dict.fromkeys(("power_w", "sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct", "sm_pct", "mem_pct"), 10)
+"""Readings kept as multiples of one over that."""
+ABOVE_NS = "^t_ns"
+"""The ``t_ns`` of the row above."""
+TOLD_LESS = {
+    "SchedThread.pid": ("tid",), "Preempt.culprit_pid": ("culprit_tid",), "Wakeup.waker_pid": ("waker_tid",),
+    "SchedThread.sleeping_ns": (ABOVE_NS, "oncpu_ns", "runnable_ns", "uninterruptible_ns"),
+}  # fmt: skip
+"""Fields kept less another of the row: a main thread's pid is its tid, and who does not run sleeps. The first, less the rest."""
 FEW_VALUES = frozenset({"syscall", "syscall_arg", "processor"})
 """Numbers that count nothing: few different ones, in any order."""
 SWITCHES = frozenset({"timeslices", "vol", "invol"})
@@ -64,12 +77,28 @@ class FieldPlan:
     nullable: bool
     default: Callable[[], Any] | None
     child: type | None = None
+    unit: int = 0
+    peak: int = 0
+    scale: int = 0
+    """From `UNITS`, `PEAKS` and `SCALES`, 0 for none."""
+    less: tuple[str, ...] = ()
+    """From `TOLD_LESS`."""
 
 
 def peak(ns: int, unit: int) -> int:
     """A longest wait as a recording keeps it."""
     spare = max(0, (ns // unit).bit_length() - 6)
     return (ns // unit >> spare << spare) * unit
+
+
+def told_less(field: FieldPlan, column: Callable[[str], Sequence[int]]) -> Sequence[int]:
+    """What a field of `TOLD_LESS` is less, from the columns that make that up."""
+    first, *rest = map(column, field.less)
+    if field.less[0] == ABOVE_NS:
+        first = [t_ns - t_ns % field.unit for t_ns in first]
+    for other in rest:
+        first = list(map(sub, first, other))
+    return first
 
 
 def tick_ns(t_ns: int) -> int:
@@ -136,11 +165,11 @@ def plan_of(struct: type) -> tuple[FieldPlan, ...]:
     plan = _plans.get(struct)
     if plan is None:
         hints = typing.get_type_hints(struct)
-        plan = _plans[struct] = tuple(_plan_field(info, hints[info.name]) for info in msgspec.structs.fields(struct))
+        plan = _plans[struct] = tuple(_plan_field(struct.__name__, info, hints[info.name]) for info in msgspec.structs.fields(struct))
     return plan
 
 
-def _plan_field(info: msgspec.structs.FieldInfo, hint: Any) -> FieldPlan:
+def _plan_field(struct: str, info: msgspec.structs.FieldInfo, hint: Any) -> FieldPlan:
     nullable = NoneType in typing.get_args(hint)
     kind, child = _kind_of(next(part for part in typing.get_args(hint) if part is not NoneType) if nullable else hint)
     default: Callable[[], Any] | None = None
@@ -148,7 +177,11 @@ def _plan_field(info: msgspec.structs.FieldInfo, hint: Any) -> FieldPlan:
         default = lambda value=info.default: value  # noqa: E731
     elif info.default_factory is not msgspec.NODEFAULT:
         default = info.default_factory
-    return FieldPlan(info.name, kind, hint, nullable, default, child)
+    name, full = info.name, f"{struct}.{info.name}"
+    unit = UNITS.get(full) or UNITS.get(name, 0)
+    return FieldPlan(
+        name, kind, hint, nullable, default, child, unit, PEAKS.get(name, 0), SCALES.get(name, 0), TOLD_LESS.get(full, ()),
+    )  # fmt: skip
 
 
 def _kind_of(hint: Any) -> tuple[str, type | None]:
@@ -164,7 +197,7 @@ def _kind_of(hint: Any) -> tuple[str, type | None]:
 
 def pack_integers(numbers: Sequence[int]) -> bytes:
     """``integers`` of the format. OverflowError beyond 64 bits."""
-    low, high = min(numbers), max(numbers)
+    low, high = min(numbers, default=0), max(numbers, default=0)
     if not low and not high:
         return b"\0"
     width = next((w for w in (1, 2, 4) if -(1 << (8 * w - 1)) <= low and high < 1 << (8 * w - 1)), 8)
