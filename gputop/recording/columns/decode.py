@@ -11,6 +11,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from itertools import chain
 from itertools import islice
@@ -32,6 +33,7 @@ from gputop.recording.columns.layout import INTS
 from gputop.recording.columns.layout import LAST_INTS
 from gputop.recording.columns.layout import LAST_SCALED
 from gputop.recording.columns.layout import LESS
+from gputop.recording.columns.layout import MAIN_THREAD
 from gputop.recording.columns.layout import MAX_ROWS
 from gputop.recording.columns.layout import RUNNING
 from gputop.recording.columns.layout import SCALED
@@ -52,8 +54,6 @@ _TABLES = (TABLE, CHANGES)
 _ANCHORED = (LAST_INTS, LESS)
 _KEY = FieldPlan("", "int", Any, True, None)
 _LENGTH = FieldPlan("", "int", int, False, None)
-main_thread_of = ("pid", "oncpu_ns", "run_delay_ns", "timeslices", "state", "vol", "invol")
-"""What a main thread's sample repeats of its process's."""
 
 
 @dataclass(slots=True, eq=False)
@@ -158,26 +158,22 @@ class Table:
         try:
             values = self._at_last(field, packed)
             if packed is not None and packed[0] == LESS:
-                return list(map(add, values, told_less(field, self._other_at_last)))
+                return list(map(add, values, told_less(field, partial(self._other, self.at_last, field.unit))))
         except _BROKEN as error:
             raise ColumnError(f"column {name} is broken: {error}") from None
         if name == "timeslices" and self.plan.keys() >= SWITCHES:
             return _with_switches(values, self.at_last("vol"), self.at_last("invol"))
         return values
 
-    def _other(self, name: str) -> Sequence[int]:
-        """A column of what another is told less, in the order of rows."""
+    def _other(self, column: Callable[[str], Sequence[int]], unit: int, name: str) -> Sequence[int]:
+        """What another field is told less: of each row or, where that is what ``column`` gives, of each subject's last one."""
         if name != ABOVE_NS:
-            return self.column(name)
+            return column(name)
         if self._above is None:
             raise ColumnError("there is no row above")
-        return list(chain.from_iterable(map(repeat, self._above.column("t_ns"), self.layout.lengths)))
-
-    def _other_at_last(self, name: str) -> Sequence[int]:
-        if name != ABOVE_NS:
-            return self.at_last(name)
-        times = self._other(name)
-        return [times[self.order.rows[end - 1]] for end in self.order.ends]
+        t_ns = list(chain.from_iterable(map(repeat, self._above.column("t_ns"), self.layout.lengths)))
+        rows = range(self.rows) if column == self.column else [self.order.rows[end - 1] for end in self.order.ends]
+        return [t_ns[row] - t_ns[row] % unit for row in rows]
 
     def last_told(self, name: str) -> list[tuple[int, Any]]:
         """Of each subject, the last row (in order of subjects) in which a field is there, and its value; (-1, None) where it is not."""
@@ -238,7 +234,8 @@ class Table:
         try:
             values, straight = self._column(field, packed)
             if packed is not None and packed[0] == LESS:
-                values, straight = list(map(add, self.order.by_row(values), told_less(field, self._other))), True
+                less = told_less(field, partial(self._other, self.column, field.unit))
+                values, straight = list(map(add, self.order.by_row(values), less)), True
         except _BROKEN as error:
             raise ColumnError(f"column {name} is broken: {error}") from None
         if name == "timeslices" and self.plan.keys() >= SWITCHES:
@@ -341,7 +338,7 @@ class Table:
         """Main threads that only said that they repeat their process's sample."""
         if not any(thread.timeslices == -1 for thread in threads):
             return threads
-        mains = zip(*map(self.column, main_thread_of), strict=True)
+        mains = zip(*map(self.column, MAIN_THREAD), strict=True)
         owners = chain.from_iterable(repeat(main, length) for main, length in zip(mains, lengths, strict=True))
         return [
             ThreadSample(*main) if thread.timeslices == -1 and thread.tid == main[0] else thread

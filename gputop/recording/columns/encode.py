@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import gc
 from array import array
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
+from contextlib import contextmanager
 from itertools import chain
+from itertools import compress
 from itertools import repeat
 from math import gcd
 from operator import attrgetter
+from operator import floordiv
 from operator import sub
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from gputop.frame import Frame
 from gputop.frame import Preempt
-from gputop.frame import ProcSample
 from gputop.frame import SchedThread
 from gputop.frame import ThreadSample
 from gputop.frame import Wakeup
@@ -32,6 +38,7 @@ from gputop.recording.columns.layout import KEYS
 from gputop.recording.columns.layout import LAST_INTS
 from gputop.recording.columns.layout import LAST_SCALED
 from gputop.recording.columns.layout import LESS
+from gputop.recording.columns.layout import MAIN_THREAD
 from gputop.recording.columns.layout import RUNNING
 from gputop.recording.columns.layout import SWITCHES
 from gputop.recording.columns.layout import TABLE
@@ -40,7 +47,7 @@ from gputop.recording.columns.layout import FieldPlan
 from gputop.recording.columns.layout import Order
 from gputop.recording.columns.layout import pack_integers
 from gputop.recording.columns.layout import peak
-from gputop.recording.columns.layout import plan_of
+from gputop.recording.columns.layout import plans_of
 from gputop.recording.columns.layout import to_planes
 from gputop.recording.columns.layout import told_less
 from gputop.recording.columns.standing import Standing
@@ -49,21 +56,38 @@ from gputop.recording.columns.standing import Standings
 _SCALES = (1, 10, 100, 1000, 1_000_000)
 MOST_WORDS = 64
 _NOTHING: dict[int, int] = {}
+_ZEROS = pack_integers([])
+_REPEATED = astuple(ThreadSample(0, 0, 0, -1, None, 0, 0))[1:]
+Told = Mapping[str, Sequence[Any]]
+"""A table's columns."""
 SORTED: dict[type | None, Callable[[Any], Any]] = {
     SchedThread: attrgetter("tid"), Preempt: attrgetter("victim_tid", "culprit_tid"), Wakeup: attrgetter("wakee_tid", "waker_tid"),
 }  # fmt: skip
 """Lists that come in no order of their own."""
 
 
-Orders = dict[str, tuple[Any, Order]]
-"""Path -> what the order of the block before was made from, and that."""
+Orders = dict[str, tuple[Any, Order, dict[str, Any]]]
+"""Path -> what the order of the block before was made from, that, and the columns of its keys."""
 
 
 def encode(frames: list[Frame], standings: Standings | None = None, orders: Orders | None = None) -> bytes:
     """The table of some frames, at most `MAX_ROWS` rows of them, told from where ``standings`` stand, which then go on to its end.
     ``orders`` is kept from block to block. OverflowError beyond 64 bits; ``standings`` are then of no more use."""
     encoder = _Encoder({} if standings is None else standings, {} if orders is None else orders)
-    return msgspec.msgpack.encode(encoder.table("", Frame, frames, [0] * len(frames), None))
+    with _no_collecting():
+        return msgspec.msgpack.encode(encoder.table("", Frame, list(map(astuple, frames)), [0] * len(frames), None))
+
+
+@contextmanager
+def _no_collecting() -> Iterator[None]:
+    """Thousands of tuples are made that live for some milliseconds and hold no cycles: looking through them would take as long again."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 class _Encoder:
@@ -78,65 +102,76 @@ class _Encoder:
             known = self.standings[path, name] = Standing()
         return known
 
-    def order(self, path: str, above: Order | None, parents: Sequence[int], keys: list[Sequence[Any]]) -> Order:
-        """That of the block before, if nothing has changed: mostly the same subjects stand in the same places."""
+    def order(self, path: str, above: Order | None, parents: Sequence[int], keys: dict[str, Sequence[Any]]) -> tuple[Order, dict[str, Any]]:
+        """That of the block before, if nothing has changed: mostly the same subjects stand in the same places. And its keys' columns."""
         known = self.orders.get(path)
         if known is None or known[0] != (above, parents, keys):
-            order = Order(parents, [()] if above is None else above.subjects, keys)
-            known = self.orders[path] = (above, parents, keys), order
-        return known[1]
+            order = Order(parents, [()] if above is None else above.subjects, list(keys.values()))
+            packed = {name: _running(column, 0) for name, column in keys.items()}
+            known = self.orders[path] = (above, parents, keys), order, packed
+        return known[1], known[2]
 
     def table(
-        self, path: str, struct: type, rows: Sequence[Any], parents: Sequence[int], above: Order | None, above_ns: Sequence[int] = ()
+        self, path: str, struct: type, rows: list[Any], parents: Sequence[int], above: Order | None, above_ns: Sequence[int] = ()
     ) -> list[Any]:
-        """``parents`` is the number of each row's parent's subject in ``above``, ``above_ns`` that parent's time, where it has one."""
+        """``rows`` are tuples, ``parents`` the number of each one's parent's subject in ``above``, ``above_ns`` its time, if it has one."""
         if not rows:
             return [0, [], {}]
-        plan = plan_of(struct)
-        values = zip(*map(msgspec.structs.astuple, rows), strict=True)
-        columns = {field.name: _coarse(field, column) for field, column in zip(plan, values, strict=True)}
+        plan = plans_of(struct)
+        told = dict(zip(plan, zip(*rows, strict=True), strict=True))
+        columns = {name: _coarse(plan[name], column) for name, column in told.items()}
         if columns.keys() >= SWITCHES:
             columns["timeslices"] = _beyond_switches(columns)
-        keys = KEYS.get(struct.__name__, (plan[0].name,))
-        order = self.order(path, above, parents, [columns[key] for key in keys])
-        packed = {}
-        for field in plan:
-            column = columns[field.name]
-            if field.name in keys or field.name in CLOCKS:
-                packed[field.name] = _running(field, column)
+        keys = KEYS.get(struct.__name__, (next(iter(plan)),))
+        order, packed_keys = self.order(path, above, parents, {key: columns[key] for key in keys})
+        packed = dict(packed_keys)
+        for name, field in plan.items():
+            column = columns[name]
+            if name in CLOCKS:
+                packed[name] = _running(column, field.unit)
             elif field.less:
-                less = told_less(field, (columns | {ABOVE_NS: above_ns}).__getitem__)
-                packed[field.name] = self._ints(path, field.name, list(map(sub, column, less)), order, LESS) or [ANY, column]
-            elif column.count(column[0]) < len(column):
-                packed[field.name] = self._column(path, field, column, order, rows)
-            elif field.child and column[0]:
-                packed[field.name] = self._children(path, field, column, order, rows)
-            elif field.default is None or column[0] != field.default():
-                packed[field.name] = [CONST, column[0]]
+                less = told_less(field, (columns | {ABOVE_NS: [t_ns // (field.unit or 1) for t_ns in above_ns]}).__getitem__)
+                packed[name] = self._ints(path, field, tuple(map(sub, column, less)), order, LESS) or [ANY, told[name]]
+            elif name not in keys:
+                found = self._column(path, field, column, order, told)
+                if found is not None:
+                    packed[name] = found
         return [len(rows), list(keys), packed]
 
-    def _column(self, path: str, field: FieldPlan, column: Sequence[Any], order: Order, rows: Sequence[Any]) -> list[Any]:
-        if field.name in FEW_VALUES and len(set(column)) <= MOST_WORDS:
-            return _words(column, order)
-        if field.kind == "int":
-            return self._ints(path, field.name, column, order) or [ANY, column]
-        if field.kind == "float":
-            return _floats(column, order)
-        if field.kind == "word":
-            return _words(column, order)
-        return self._children(path, field, column, order, rows) if field.child else [ANY, column]
+    def _column(self, path: str, field: FieldPlan, column: Sequence[Any], order: Order, told: Told) -> list[Any] | None:
+        """None for one that need not be told."""
+        first = column[0]
+        if first != column[-1] or column.count(first) < len(column):
+            return self._varying(path, field, column, order, told)
+        if field.child and first:
+            return self._children(path, field, column, order, told)
+        if field.default is not None and first == field.default():
+            return None
+        return [CONST, first * field.unit if first and field.unit else first]
 
-    def _ints(self, path: str, name: str, column: Sequence[Any], order: Order, code: int = LAST_INTS) -> list[Any] | None:
+    def _varying(self, path: str, field: FieldPlan, column: Sequence[Any], order: Order, told: Told) -> list[Any]:
+        if field.kind == "int" and field.name not in FEW_VALUES:
+            return self._ints(path, field, column, order) or [ANY, told[field.name]]
+        if field.child:
+            return self._children(path, field, column, order, told)
+        standing = self.standing(path, field.name)
+        return standing.as_before(order, column) or standing.keep(order, column, _unrelated(field, column, order))
+
+    def _ints(self, path: str, field: FieldPlan, column: Sequence[Any], order: Order, code: int = LAST_INTS) -> list[Any] | None:
         """None beyond 64 bits."""
-        absent, filled = _fill(order.by_subject(column), order.spans)
-        lasts, steps = _split(filled, order)
-        standing = self.standing(path, name)
-        packed = _whole(code, absent, list(map(sub, lasts, standing.of(order))), steps)
+        standing = self.standing(path, field.name)
+        known = standing.as_before(order, column)
+        if known is not None:
+            return known
+        absent, lasts, steps = _split(column, order)
+        packed = _whole(code, absent, list(map(sub, lasts, standing.of(order))), steps, field.unit)
         if packed is not None:
             standing.put(order, lasts)
+            if packed[-1] == _ZEROS:
+                standing.keep(order, column, [code, absent, 1, _ZEROS, _ZEROS])
         return packed
 
-    def _children(self, path: str, field: FieldPlan, column: Sequence[Any], order: Order, rows: Sequence[Any]) -> list[Any]:
+    def _children(self, path: str, field: FieldPlan, column: Sequence[Any], order: Order, told: Told) -> list[Any]:
         assert field.child is not None
         below = f"{path}.{field.name}"
         if field.kind == "counts":
@@ -146,19 +181,14 @@ class _Encoder:
         elif field.child in SORTED:
             column = [sorted(value, key=SORTED[field.child]) for value in column]
         lengths = [-1 if value is None else len(value) for value in column]
-        held = list(chain.from_iterable(value or () for value in column))
+        held = list(map(astuple, chain.from_iterable(value or () for value in column)))
         parents = list(chain.from_iterable(map(repeat, order.ids, lengths)))
-        above_ns = list(chain.from_iterable(map(repeat, (row.t_ns for row in rows), lengths))) if field.child is SchedThread else ()
+        above_ns = list(chain.from_iterable(map(repeat, told["t_ns"], lengths))) if field.child is SchedThread else ()
         if field.child is ThreadSample:
-            held = _without_main(rows, held)
+            _leave_out_main(held, lengths, told)
         same = lengths.count(lengths[0]) == len(lengths)
-        packed = [CONST, lengths[0]] if same else self._ints(path, field.name, lengths, order)
+        packed = [CONST, lengths[0]] if same else self._ints(path, field, lengths, order)
         return [TABLE, packed, self.table(below, field.child, held, parents, order, above_ns)]
-
-
-def main_thread(proc: ProcSample) -> tuple[Any, ...]:
-    """What a process's own sample says of its main thread, as the fields of a ThreadSample."""
-    return (proc.pid, proc.oncpu_ns, proc.run_delay_ns, proc.timeslices, proc.state, proc.vol, proc.invol)
 
 
 def _growth(column: Sequence[dict[int, int]], order: Order, standing: Standing) -> list[Any]:
@@ -178,62 +208,88 @@ def _growth(column: Sequence[dict[int, int]], order: Order, standing: Standing) 
 
 def _grown(before: dict[int, int], counts: dict[int, int]) -> list[tuple[int, int]]:
     """(bucket, how much its count grew); all of it where it is no more."""
-    grown = [(bucket, count - before.get(bucket, 0)) for bucket, count in sorted(counts.items() - before.items())]
+    if list(counts) == list(before):
+        growths = list(map(sub, counts.values(), before.values()))
+        return list(compress(zip(counts, growths, strict=True), growths))
+    grown = [(bucket, count - before.get(bucket, 0)) for bucket, count in counts.items() if before.get(bucket) != count]
     if counts.keys() >= before.keys():
         return grown
     return grown + [(bucket, -before[bucket]) for bucket in before.keys() - counts.keys()]
 
 
-def _without_main(procs: Sequence[ProcSample], threads: list[ThreadSample]) -> list[ThreadSample]:
-    """Main threads that repeat their process's sample become a sign that they do."""
-    mains = {id(proc.threads[0]) for proc in procs if proc.threads and msgspec.structs.astuple(proc.threads[0]) == main_thread(proc)}
-    return [ThreadSample(thread.tid, 0, 0, -1) if id(thread) in mains else thread for thread in threads]
+def _leave_out_main(threads: list[tuple[Any, ...]], lengths: Sequence[int], told: Told) -> None:
+    """Main threads, the first of each process, that repeat its sample become a sign that they do."""
+    at = 0
+    for main, length in zip(zip(*map(told.__getitem__, MAIN_THREAD), strict=True), lengths, strict=True):
+        if length > 0:
+            if threads[at] == main:
+                threads[at] = main[0], *_REPEATED
+            at += length
 
 
-def _beyond_switches(columns: dict[str, tuple[Any, ...]]) -> tuple[Any, ...]:
+def _beyond_switches(columns: Told) -> Sequence[Any]:
     """Every time slice ends in a switch, so that these counters run together and only their distance is kept."""
-    slices = zip(columns["timeslices"], columns["vol"], columns["invol"], strict=True)
-    return tuple(count if count is None else count - (vol or 0) - (invol or 0) for count, vol, invol in slices)
+    slices, vol, invol = columns["timeslices"], columns["vol"], columns["invol"]
+    try:
+        return tuple(map(sub, map(sub, slices, vol), invol))
+    except TypeError:
+        return tuple(count if count is None else count - (a or 0) - (b or 0) for count, a, b in zip(slices, vol, invol, strict=True))
 
 
-def _running(field: FieldPlan, column: Sequence[Any]) -> list[Any]:
-    """Of key fields and clocks, whose order is that of the rows."""
-    if field.kind != "int":
+def _running(column: Sequence[Any], unit: int) -> list[Any]:
+    """Of key fields and clocks, whose order is that of the rows; in ``unit`` where that is not 0."""
+    try:
+        steps = list(map(sub, column, chain((column[0],), column)))
+    except TypeError:
         return [ANY, column]
-    absent, filled = _fill(column, [(0, len(column))])
-    steps = list(map(sub, filled, chain((filled[0],), filled)))
-    return _whole(RUNNING, absent, [filled[0]], steps) or [ANY, column]
+    return _whole(RUNNING, None, [column[0]], steps, unit) or [ANY, [value * (unit or 1) for value in column]]
 
 
-def _floats(column: Sequence[Any], order: Order) -> list[Any]:
-    absent, filled = _fill(order.by_subject(column), order.spans)
-    for scale in _SCALES:
+def _unrelated(field: FieldPlan, column: Sequence[Any], order: Order) -> list[Any]:
+    """A column that does not build upon the block before."""
+    if field.kind == "float":
+        return _floats(field, column, order)
+    words = _words(column, order) if field.kind == "word" or field.name in FEW_VALUES else None
+    return words or [ANY, column]
+
+
+def _floats(field: FieldPlan, column: Sequence[Any], order: Order) -> list[Any]:
+    filled = order.by_subject(column)
+    absent, filled = _fill(filled, order.spans) if None in filled else (None, filled)
+    for scale in (field.scale,) if field.scale else _SCALES:
         whole = _scaled(filled, scale)
         if whole is not None:
-            lasts, steps = _split(whole, order)
+            _, lasts, steps = _steps(None, whole, order)
             return [LAST_SCALED, absent, scale, pack_integers(lasts), pack_integers(steps)]
     return [DOUBLES, absent, to_planes(array("d", filled))]
 
 
 def _scaled(column: Sequence[float], scale: int) -> list[int] | None:
     """``column`` times ``scale`` where that is a column of (not too large) whole numbers and can be undone."""
-    if not all(-1e9 < value < 1e9 for value in column):
+    if round(column[-1] * scale) / scale != column[-1] if -1e9 < column[-1] < 1e9 else True:
+        return None
+    if not (min(column) > -1e9 and max(column) < 1e9):
         return None
     whole = [round(value * scale) for value in column]
-    return whole if all(number / scale == value for number, value in zip(whole, column, strict=True)) else None
+    return whole if [number / scale for number in whole] == list(column) else None
 
 
-def _words(column: Sequence[Any], order: Order) -> list[Any]:
-    numbers: dict[Any, int] = {}
-    indices = [numbers.setdefault(value, len(numbers)) for value in column]
-    return [WORDS, list(numbers), pack_integers(order.by_subject(indices))]
+def _words(column: Sequence[Any], order: Order) -> list[Any] | None:
+    """None for too many different ones."""
+    words = dict.fromkeys(column)
+    if len(words) > MOST_WORDS:
+        return None
+    numbers = dict(zip(words, range(len(words)), strict=True))
+    return [WORDS, list(words), pack_integers(list(map(numbers.__getitem__, order.by_subject(column))))]
 
 
-def _coarse(field: FieldPlan, column: tuple[Any, ...]) -> tuple[Any, ...]:
-    """``column`` with the precision that a recording keeps."""
+def _coarse(field: FieldPlan, column: tuple[Any, ...]) -> Sequence[Any]:
+    """``column`` with the precision that a recording keeps; where the field has a unit, as multiples of that."""
     if field.unit:
-        unit = field.unit
-        return tuple([value and value - value % unit for value in column])
+        try:
+            return tuple(map(floordiv, column, repeat(field.unit)))
+        except TypeError:
+            return tuple([value if value is None else value // field.unit for value in column])
     if field.peak:
         return tuple([value and peak(value, field.peak) for value in column])
     if field.scale:
@@ -241,10 +297,8 @@ def _coarse(field: FieldPlan, column: tuple[Any, ...]) -> tuple[Any, ...]:
     return column
 
 
-def _fill(column: Sequence[Any], spans: Iterable[tuple[int, int]]) -> tuple[bytes | None, Sequence[Any]]:
+def _fill(column: Sequence[Any], spans: Iterable[tuple[int, int]]) -> tuple[bytes, Sequence[Any]]:
     """Where values are absent, and the column with the value before in the same span, or its first one, or 0 in their places."""
-    if None not in column:
-        return None, column
     absent = bytes([value is None for value in column])
     last: Any = 0
     filled = [last := last if value is None else value for value in column]
@@ -255,19 +309,28 @@ def _fill(column: Sequence[Any], spans: Iterable[tuple[int, int]]) -> tuple[byte
     return absent, filled
 
 
-def _split(column: Sequence[int], order: Order) -> tuple[list[int], list[int]]:
-    """Where each subject ends, and the step to each row from the one before."""
+def _split(column: Sequence[Any], order: Order) -> tuple[bytes | None, list[int], list[int]]:
+    """Of a column by row: where values are absent, where each subject ends, and the step to each row from the one before."""
+    column = order.by_subject(column)
+    try:
+        return _steps(None, column, order)
+    except TypeError:
+        return _steps(*_fill(column, order.spans), order)
+
+
+def _steps(absent: bytes | None, column: Sequence[int], order: Order) -> tuple[bytes | None, list[int], list[int]]:
     steps = list(map(sub, column, chain((0,), column)))
     for start in order.starts:
         steps[start] = 0
-    return [column[end - 1] for end in order.ends], steps
+    return absent, [column[end - 1] for end in order.ends], steps
 
 
-def _whole(code: int, absent: bytes | None, anchors: list[int], steps: list[int]) -> list[Any] | None:
-    """The column in the largest unit that divides all; None beyond 64 bits."""
-    unit = gcd(*anchors, *steps) or 1
-    if unit > 1:
-        anchors, steps = [anchor // unit for anchor in anchors], [step // unit for step in steps]
+def _whole(code: int, absent: bytes | None, anchors: list[int], steps: list[int], unit: int) -> list[Any] | None:
+    """The column, which is in ``unit``; where that is 0 in the largest one that divides all. None beyond 64 bits."""
+    if not unit:
+        unit = gcd(*anchors, *steps) or 1
+        if unit > 1:
+            anchors, steps = [anchor // unit for anchor in anchors], [step // unit for step in steps]
     try:
         return [code, absent, unit, pack_integers(anchors), pack_integers(steps)]
     except OverflowError:

@@ -41,7 +41,7 @@ PEAKS = {"max_run_delay_ns": 50_000, "max_ns": 1000}
 SCALES = dict.fromkeys(("power_w", "sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct", "sm_pct", "mem_pct"), 10)
 """Readings kept as multiples of one over that."""
 ABOVE_NS = "^t_ns"
-"""The ``t_ns`` of the row above."""
+"""The ``t_ns`` of the row above, as a multiple of the field's unit."""
 TOLD_LESS = {
     "SchedThread.pid": ("tid",), "Preempt.culprit_pid": ("culprit_tid",), "Wakeup.waker_pid": ("waker_tid",),
     "SchedThread.sleeping_ns": (ABOVE_NS, "oncpu_ns", "runnable_ns", "uninterruptible_ns"),
@@ -53,6 +53,10 @@ SWITCHES = frozenset({"timeslices", "vol", "invol"})
 """Where a struct has these, ``timeslices`` is kept less the other two."""
 CLOCKS = frozenset({"t_ns", "seq"})
 """Fields that run on from row to row."""
+
+
+MAIN_THREAD = ("pid", "oncpu_ns", "run_delay_ns", "timeslices", "state", "vol", "invol")
+"""What a main thread's sample repeats of its process's."""
 
 
 class ColumnError(ValueError):
@@ -94,8 +98,6 @@ def peak(ns: int, unit: int) -> int:
 def told_less(field: FieldPlan, column: Callable[[str], Sequence[int]]) -> Sequence[int]:
     """What a field of `TOLD_LESS` is less, from the columns that make that up."""
     first, *rest = map(column, field.less)
-    if field.less[0] == ABOVE_NS:
-        first = [t_ns - t_ns % field.unit for t_ns in first]
     for other in rest:
         first = list(map(sub, first, other))
     return first
@@ -197,11 +199,20 @@ def _kind_of(hint: Any) -> tuple[str, type | None]:
 
 def pack_integers(numbers: Sequence[int]) -> bytes:
     """``integers`` of the format. OverflowError beyond 64 bits."""
-    low, high = min(numbers, default=0), max(numbers, default=0)
-    if not low and not high:
+    if not any(numbers):
         return b"\0"
-    width = next((w for w in (1, 2, 4) if -(1 << (8 * w - 1)) <= low and high < 1 << (8 * w - 1)), 8)
-    return bytes((width,)) + to_planes(array(_TYPECODES[width], numbers))
+    width, numbers = next(found for width in _TYPECODES if (found := _in_width(numbers, width)))
+    return bytes((width,)) + to_planes(numbers)
+
+
+def _in_width(numbers: Sequence[int], width: int) -> tuple[int, array[Any]] | None:
+    """``numbers`` in so many bytes each, None where these are too few. OverflowError where 8 are."""
+    try:
+        return width, array(_TYPECODES[width], numbers)
+    except OverflowError:
+        if width == max(_TYPECODES):
+            raise
+        return None
 
 
 def unpack_integers(data: bytes, count: int) -> list[int]:

@@ -12,12 +12,13 @@ from gputop.recording.columns.layout import Subject
 class Standing:
     """One field's last value of every subject. Mostly a block is about the very subjects of the one before: these come first."""
 
-    __slots__ = ("_lasts", "_order", "_others")
+    __slots__ = ("_kept", "_lasts", "_order", "_others")
 
     def __init__(self) -> None:
         self._order: Order | None = None
         self._lasts: Sequence[Any] = ()
         """Of each subject of that order."""
+        self._kept: tuple[Order | None, Sequence[Any], list[Any]] = None, (), []
         self._others: dict[Subject, Any] = {}
 
     def of(self, order: Order, unseen: Any = 0) -> Sequence[Any]:
@@ -27,11 +28,22 @@ class Standing:
         self._settle()
         return [self._others.get(subject, unseen) for subject in order.subjects]
 
+    def as_before(self, order: Order, column: Sequence[Any]) -> list[Any] | None:
+        """How the block before told its column, if that was this very one and would be told so again; None otherwise."""
+        if order is self._kept[0] and column == self._kept[1]:
+            return self._kept[2]
+        return None
+
+    def keep(self, order: Order, column: Sequence[Any], packed: list[Any]) -> list[Any]:
+        """Keep for `as_before` how a column was told."""
+        self._kept = order, column, packed
+        return packed
+
     def put(self, order: Order, lasts: Sequence[Any]) -> None:
         """What the order's subjects stand at now."""
         if order is not self._order:
             self._settle()
-        self._order, self._lasts = order, lasts
+        self._order, self._lasts, self._kept = order, lasts, (None, (), [])
 
     def copy(self) -> Standing:
         """One that goes on by itself."""

@@ -20,7 +20,7 @@ from gputop.frame import GpuReading
 from gputop.frame import SchedThread
 from gputop.frame import ThreadSample
 from gputop.recording.columns.decode import Table
-from gputop.recording.columns.decode import main_thread_of
+from gputop.recording.columns.layout import MAIN_THREAD
 from gputop.recording.columns.layout import ColumnError
 from gputop.recording.columns.layout import FieldPlan
 
@@ -158,7 +158,7 @@ def _held(table: Table, below: Table) -> list[Any]:
     """The last row of each subject below; a main thread that only says that it repeats its process does so."""
     held = _last(below)
     if below.struct is ThreadSample and any(thread.timeslices == -1 for thread in held):
-        mains = {main[0]: main for main in zip(*map(table.at_last, main_thread_of), strict=True)}
+        mains = {main[0]: main for main in zip(*map(table.at_last, MAIN_THREAD), strict=True)}
         return [ThreadSample(*mains[thread.tid]) if thread.timeslices == -1 and thread.tid in mains else thread for thread in held]
     return held
 
