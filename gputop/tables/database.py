@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from collections.abc import Sequence
+from itertools import chain
 
 from gputop.errors import UserError
 from gputop.recording.reader import Recording
@@ -17,6 +18,8 @@ from gputop.text import clean
 MAX_ROWS = 40_000_000
 """Loaded for one statement."""
 CACHE_KIB = 150_000
+MOST_PARAMETERS = 500
+"""Of one statement: some builds of SQLite allow 999."""
 _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, 33}
 """33 is SQLITE_RECURSIVE, which the module has no name for."""
 ONLY_SELECT = "a recording is only read: SELECT is all that may be asked of it"
@@ -79,11 +82,23 @@ class Database:
         loader, loaded = Loader(self._recording, wanted, *self._range), 0
         self._sqlite.execute("BEGIN")
         for table, rows in loader.batches():
-            self._sqlite.executemany(f"INSERT INTO {table} VALUES({','.join('?' * len(wanted[table]))})", rows)
+            self._insert(table, rows)
             loaded += len(rows)
             if loaded > MAX_ROWS:
                 raise UserError(f"this would load more than {MAX_ROWS} rows: ask for less time with --last, or --from and --until")
         self._sqlite.execute("COMMIT")
+
+
+    def _insert(self, table: str, rows: list[tuple[object, ...]]) -> None:
+        """Many rows by each statement, which takes a third of the time that one by one would."""
+        if not rows:
+            return
+        place = f"({','.join('?' * len(rows[0]))})"
+        together = max(1, MOST_PARAMETERS // len(rows[0]))
+        whole = len(rows) - len(rows) % together
+        groups = (list(chain.from_iterable(rows[i : i + together])) for i in range(0, whole, together))
+        self._sqlite.executemany(f"INSERT INTO {table} VALUES{','.join([place] * together)}", groups)
+        self._sqlite.executemany(f"INSERT INTO {table} VALUES{place}", rows[whole:])
 
 
 def create_statement(spec: TableSpec, names: Sequence[str] | None = None) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence
-from itertools import accumulate
 from itertools import chain
 from itertools import repeat
+from operator import add
+from operator import mul
 from operator import sub
 from typing import Any
 
@@ -113,33 +114,46 @@ class Rows:
 
     def scaled(self, name: str, factor: float) -> Sequence[Any]:
         """An increment times ``factor``."""
-        return [value if value is None else value * factor for value in self.increment(name)]
+        column = self.increment(name)
+        try:
+            return list(map(mul, column, repeat(factor)))
+        except TypeError:
+            return [value if value is None else value * factor for value in column]
 
     def total(self, *names: str) -> Sequence[Any]:
         """The sum of increments, None where one is."""
-        columns = [self.increment(name) for name in names]
-        if not any(None in column for column in columns):
-            return list(map(sum, zip(*columns, strict=True)))
-        return [None if None in values else sum(values) for values in zip(*columns, strict=True)]
+        first, *others = map(self.increment, names)
+        try:
+            for column in others:
+                first = list(map(add, first, column))
+        except TypeError:
+            columns = [self.increment(name) for name in names]
+            return [None if None in values else sum(values) for values in zip(*columns, strict=True)]
+        return first
 
     def _grown(self, name: str) -> list[Any]:
         order, last = self.table.order, self.known.last.setdefault((self.table.path, name), {})
         steps = self.table.steps(name)
+        grown: list[Any]
         if steps is None:
             values = self.gauge(name)
             if None in values:
                 return self._grown_with_gaps(values, last)
             lasts, grown = [values[end - 1] for end in order.ends], list(map(sub, values, chain((0,), values)))
-            firsts: Iterable[Any] = map(values.__getitem__, order.starts)
+            firsts = [values[start] for start in order.starts]
         else:
             lasts, grown = steps
-            sums = list(accumulate(grown))
-            firsts = [told - sums[end - 1] + sums[start] for told, (start, end) in zip(lasts, order.spans, strict=True)]
+            firsts = [told - sum(grown[start + 1 : end]) for told, (start, end) in zip(lasts, order.spans, strict=True)]
+        unknown = []
         for start, first, before in zip(order.starts, firsts, map(last.get, order.subjects, repeat(self._unseen)), strict=False):
-            grown[start] = None if before is None else first - before
+            grown[start] = 0 if before is None else first - before
+            if before is None:
+                unknown.append(start)
+        if min(grown) < 0:
+            grown = [None if value < 0 else value for value in grown]
+        for start in unknown:
+            grown[start] = None
         last.update(zip(order.subjects, lasts, strict=True))
-        if min(filter(None, grown), default=0) < 0:
-            return [None if value is None or value < 0 else value for value in grown]
         return grown
 
     @property
