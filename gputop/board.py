@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from dataclasses import field
 from operator import attrgetter
+from typing import Any
 
 from gputop.frame import CgroupSample
 from gputop.frame import CudaCall
@@ -97,13 +98,33 @@ class Board:
     """By (wakee tid, waker tid)."""
     calls: dict[tuple[int, str], CudaCall] = field(default_factory=dict)
     """By (pid, call)."""
-    probes: Probes | None = None
+    probed_ns: int = 0
+    """When the probes were read last, 0 for never."""
     cost: SelfCost | None = None
 
     def fold(self, frame: Frame) -> None:
         """Bring the board to the moment of ``frame``."""
         if frame.key:
+            before = [getattr(self, name) for name in _RESTATED]
             self._clear()
+            self._take(frame)
+            self._keep_what_stood(before)
+        else:
+            self._take(frame)
+
+    def snapshot(self) -> Board:
+        """A copy that later folds do not change."""
+        return Board(
+            self.header, self.seq, self.t_ns, {i: g.copy() for i, g in self.gpus.items()}, dict(self.infos),
+            dict(self.procs), dict(self.host), dict(self.host_read_ns), dict(self.cgroups), dict(self.sources),
+            dict(self.threads), dict(self.preempts), dict(self.wakeups), dict(self.calls), self.probed_ns, self.cost,
+        )  # fmt: skip
+
+    def counters(self) -> Board:
+        """Of a `snapshot` the GPUs and processes alone: what the rates of the next second are taken against."""
+        return Board(self.header, self.seq, self.t_ns, gpus={i: g.copy() for i, g in self.gpus.items()}, procs=dict(self.procs))
+
+    def _take(self, frame: Frame) -> None:
         self.seq, self.t_ns = frame.seq, frame.t_ns
         for pid in frame.gone:
             self.infos.pop(pid, None)
@@ -122,19 +143,20 @@ class Board:
             self._fold_probes(frame.probes)
         self.cost = frame.cost or self.cost
 
-    def snapshot(self) -> Board:
-        """A copy that later folds do not change."""
-        return Board(
-            self.header, self.seq, self.t_ns, {i: g.copy() for i, g in self.gpus.items()}, dict(self.infos),
-            dict(self.procs), dict(self.host), dict(self.host_read_ns), dict(self.cgroups), dict(self.sources),
-            dict(self.threads), dict(self.preempts), dict(self.wakeups), dict(self.calls), self.probes, self.cost,
-        )  # fmt: skip
-
     def _clear(self) -> None:
         """A key frame restates everything, so what it leaves out is no more."""
         fresh = Board(header=self.header)
         for name in _TABLES:
             setattr(self, name, getattr(fresh, name))
+
+    def _keep_what_stood(self, before: list[dict[Any, Any]]) -> None:
+        """What a key frame says again is the object that it was: snapshots hold that one, and a second one would only take room."""
+        for name, old in zip(_RESTATED, before, strict=True):
+            table = getattr(self, name)
+            for key, sample in table.items():
+                stood = old.get(key)
+                if stood == sample:
+                    table[key] = stood
 
     def _fold_host(self, host: Host) -> None:
         for name in _HOST_FIELDS:
@@ -156,7 +178,7 @@ class Board:
             self.calls[call.pid, call.call] = call
         if probes.gone:
             self._prune_threads(frozenset(probes.gone))
-        self.probes = probes
+        self.probed_ns = probes.t_ns
 
     def _prune_threads(self, gone: frozenset[int]) -> None:
         for tid in gone:
@@ -166,3 +188,5 @@ class Board:
 
 
 _TABLES = ("gpus", "infos", "procs", "host", "host_read_ns", "cgroups", "sources", "threads", "preempts", "wakeups", "calls")
+_RESTATED = ("infos", "procs", "threads", "preempts", "wakeups", "calls")
+"""Of these, what a key frame restates is mostly what stood already."""

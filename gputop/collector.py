@@ -38,7 +38,7 @@ REGISTRY = (
     ("procfs", "gputop.sources.procfs", "ProcfsSource"),
     ("host", "gputop.sources.host", "HostSource"),
     ("cgroup", "gputop.sources.cgroup", "CgroupSource"),
-    ("ebpf", "gputop.sources.ebpf", "EbpfSource"),
+    ("ebpf", "gputop.sources.ebpf.source", "EbpfSource"),
     ("nvml", "gputop.sources.nvml", "NvmlSource"),
     ("simulated", "gputop.sources.simulated", "SimulatedSource"),
     ("marks", "gputop.sources.marks", "MarksSource"),

@@ -51,8 +51,8 @@ class Session:
         self.engine = Engine()
         self.verdicts: deque[tuple[int, Verdict]] = deque(maxlen=4000)
         """When each verdict began to stand."""
-        self.snapshots: deque[Board] = deque(maxlen=4)
-        """The board at each of the last seconds: what the table's rates are taken against."""
+        self._counters: deque[Board] = deque(maxlen=2)
+        """Those of the last two seconds, see `Board.counters`."""
         self.marks: list[Mark] = []
         self.stacks: deque[tuple[int, list[Stack]]] = deque(maxlen=64)
         """Sets of stacks in the stream, with the time of their frame."""
@@ -90,7 +90,7 @@ class Session:
         self.header = header
         self.board = Board(header=header)
         self.engine = Engine()
-        self.snapshots.clear()
+        self._counters.clear()
         self.ring = Ring(header)
         if not same_clock or self.history.ticks == 0:
             self.history = History(header.interval_ns)
@@ -106,8 +106,8 @@ class Session:
             self.stacks.append((frame.t_ns, frame.stacks))
         self.ring.add(frame)
         self.marks.extend(frame.marks)
-        if not self.snapshots or frame.t_ns - self.snapshots[-1].t_ns >= SECOND - OFF_BEAT_NS:
-            self.snapshots.append(self.board.snapshot())
+        if not self._counters or frame.t_ns - self._counters[-1].t_ns >= SECOND - OFF_BEAT_NS:
+            self._counters.append(self.board.counters())
         since_ns = self.engine.fed_ns
         if self.engine.follow(self.board, frame):
             self._keep_diagnosis(since_ns, frame.t_ns)
@@ -158,12 +158,15 @@ class Session:
         return self.history.state_cell(pid, end - FEED_EVERY_NS, end)
 
     def boards_around(self, t_ns: int | None, span_ns: int) -> tuple[Board, Board]:
-        """(older, newer): two boards about ``span_ns`` apart, the newer at ``t_ns``; what rates in the table are taken from."""
+        """(older, newer): two boards about ``span_ns`` apart, the newer at ``t_ns``; what rates in the table are taken from.
+
+        The older one may hold `Board.counters` alone, and reaches back two seconds at most.
+        """
         if t_ns is not None and t_ns < self.now_ns:
             newer = self.board_at(t_ns)
             return self.board_at(max(self.oldest_ns, t_ns - span_ns)), newer
-        older = next((b for b in reversed(self.snapshots) if self.now_ns - b.t_ns >= span_ns - OFF_BEAT_NS), None)
-        return older or (self.snapshots[0] if self.snapshots else self.board), self.board
+        older = next((b for b in reversed(self._counters) if self.now_ns - b.t_ns >= span_ns - OFF_BEAT_NS), None)
+        return older or (self._counters[0] if self._counters else self.board), self.board
 
     def roles_at(self, board: Board) -> dict[int, Role]:
         """Who is who on a board: the engine's answer for the newest one, found anew for a past one."""

@@ -10,9 +10,10 @@ import signal
 import sys
 
 from gputop.commands.options import add_sampling
-from gputop.commands.options import calm_garbage_collection
 from gputop.commands.options import sampling_settings
 from gputop.errors import UserError
+from gputop.memory import calm_garbage_collection
+from gputop.memory import return_what_is_freed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,6 +26,7 @@ def run(args: argparse.Namespace) -> int:
     """Collect until the reader leaves or a signal ends it."""
     if sys.stdout.isatty():
         raise UserError("the stream is binary: send it to a file or a pipe, as in: gputop collect > session.gputop", code=2)
+    return_what_is_freed()
     from gputop.collector import Collector
     from gputop.collector import make_header
     from gputop.recording.pipe import PipeSink

@@ -11,12 +11,13 @@ from typing import Any
 from gputop import config
 from gputop.commands.options import add_sampling
 from gputop.commands.options import ask_sudo
-from gputop.commands.options import calm_garbage_collection
 from gputop.commands.options import check_pid
 from gputop.commands.options import check_user
 from gputop.commands.options import leave_root
 from gputop.commands.options import sampling_argv
 from gputop.errors import UserError
+from gputop.memory import calm_garbage_collection
+from gputop.memory import return_what_is_freed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,6 +90,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
     first = ChildStream(argv, turns)
     leave_root()
     # The collector starts while we import: the first data should be there when the screen is.
+    return_what_is_freed()
     from gputop.session import Session
     from gputop.tui.app import GputopApp
     from gputop.tui.app import Look

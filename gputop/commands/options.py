@@ -115,10 +115,3 @@ def check_user(user: str | None) -> None:
     except KeyError:
         raise UserError(f"there is no user {user!r}") from None
 
-
-def calm_garbage_collection() -> None:
-    """Collect seldom: nearly all we allocate is freed by its reference count, and each sweep would cost milliseconds."""
-    import gc
-
-    gc.freeze()
-    gc.set_threshold(100_000, 20, 50)

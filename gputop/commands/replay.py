@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from gputop.commands.live import Turns
 from gputop.commands.live import check_terminal
-from gputop.commands.options import calm_garbage_collection
 from gputop.errors import UserError
+from gputop.memory import calm_garbage_collection
 
 if TYPE_CHECKING:
     from gputop.stream.file import FileStream

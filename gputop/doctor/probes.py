@@ -13,12 +13,12 @@ from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources import Unavailable
 from gputop.sources import rights
-from gputop.sources.ebpf import EbpfSource
 from gputop.sources.ebpf import access
 from gputop.sources.ebpf import loader
 from gputop.sources.ebpf.btf import BtfError
 from gputop.sources.ebpf.btf import task_layout
 from gputop.sources.ebpf.handover import find_python
+from gputop.sources.ebpf.source import EbpfSource
 
 _PATIENCE_S = 15.0
 _LOOK = "import runpy, sys; m = runpy.run_path(sys.argv[1]); b = m['import_bcc'](); print(b.__version__, b.__file__)"

@@ -89,11 +89,11 @@ class Seeker:
             self._board = Board(header=self.header)
         blocks = [block for block in chunk.blocks() if block.t_ns <= t_ns]
         for block in blocks[_find(blocks, self._board.t_ns) :]:
-            self._fold(block, t_ns, keep=block is not blocks[-1])
+            self._fold(block, t_ns, keep=block is not blocks[-1] or chunk is not chunks[-1])
         return self._board.snapshot()
 
     def _fold(self, block: Block, t_ns: int, keep: bool) -> None:
-        """``keep`` is False for the last block, which may still grow."""
+        """``keep`` is False for the last block of all, which may still grow."""
         frames = self._frames.get(block.t_ns) or block.frames()
         if keep:
             self._frames[block.t_ns] = frames

@@ -51,8 +51,12 @@ class ChildStream:
     def __iter__(self) -> Iterator[Header | Frame]:
         """What comes, as it comes; ends when the child does (see `ending`)."""
         while data := os.read(self._fd, CHUNK_BYTES):
-            yield from (items := self._decoder.feed(data))
-            if self._rest is not None and items:
+            items = self._decoder.feed(data)
+            del data
+            news = bool(items)
+            while items:
+                yield items.pop(0)  # what was taken in must not outlast the next wait
+            if self._rest is not None and news:
                 self._rest()
 
     def read(self, wait_s: float) -> list[Header | Frame] | None:

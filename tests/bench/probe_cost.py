@@ -23,8 +23,8 @@ from pathlib import Path
 from gputop.frame import Frame
 from gputop.sources import Beat
 from gputop.sources import Settings
-from gputop.sources.ebpf import EbpfSource
 from gputop.sources.ebpf import btf
+from gputop.sources.ebpf.source import EbpfSource
 from tests.bench.figures import quantile
 from tests.bench.figures import spread
 from tests.bench.figures import table

@@ -17,7 +17,7 @@ from gputop.frame import Frame
 from gputop.frame import SchedThread
 from gputop.sources import Beat
 from gputop.sources import Settings
-from gputop.sources.ebpf import EbpfSource
+from gputop.sources.ebpf.source import EbpfSource
 from tests.require import require
 
 HERE = Path(__file__).parent

@@ -9,7 +9,6 @@ from __future__ import annotations
 import array
 import json
 import os
-import secrets
 import signal
 import socket
 import struct
@@ -34,7 +33,7 @@ class Helper:
     """One run of ``script``. `poll` until it gives (answer, descriptors)."""
 
     def __init__(self, script: str, *arguments: str, sudo: bool = False) -> None:
-        name = f"gputop-{os.getpid()}-{secrets.token_hex(8)}"
+        name = f"gputop-{os.getpid()}-{os.urandom(8).hex()}"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind("\0" + name)
         self._listener.listen(1)

@@ -19,18 +19,18 @@ _ENVIRON_BYTES = 262_144
 class Identity:
     """Keeps the texts it was made of, so that looking again costs no parsing when nothing changed."""
 
-    __slots__ = ("_cgroup", "_cmdline", "_folder", "_status", "_users", "info")
+    __slots__ = ("_cgroup", "_cmdline", "_folder", "_users", "info")
 
     def __init__(self, folder: str, pid: int, users: Users) -> None:
         self.info = ProcInfo(pid, 0)
         self._folder = folder
         self._users = users
-        self._cmdline = self._cgroup = self._status = b""
+        self._cmdline = self._cgroup = b""
 
     def read(self, stat: parse.Stat) -> ProcInfo:
         """Everything anew: it is new, or ran another program."""
-        self._cmdline, self._cgroup, self._status = self._texts(stat)
-        uid = _uid(self._status)
+        self._cmdline, self._cgroup, status = self._texts(stat)
+        uid = _uid(status)
         self.info = msgspec.structs.replace(
             self.info,
             start_ticks=stat.start_ticks,
@@ -40,9 +40,9 @@ class Identity:
             comm=parse.text(stat.comm),
             cmdline=parse.cmdline(self._cmdline),
             exe="" if stat.kthread else self._exe(),
-            ns_pid=_ns_pid(self._status, self.info.pid),
+            ns_pid=_ns_pid(status, self.info.pid),
             cgroup=parse.main_cgroup(parse.cgroups(self._cgroup)),
-            cpus_allowed=parse.text(parse.status_line(self._status, b"Cpus_allowed_list")),
+            cpus_allowed=parse.text(parse.status_line(status, b"Cpus_allowed_list")),
             env={} if stat.kthread else self._env(),
         )
         return self.info

@@ -44,7 +44,7 @@ class ContentionScreen(Box):
         newer = session.board_at(at)
         older = session.board_at(max(session.oldest_ns, newer.t_ns - SPAN_NS))
         state = newer.sources.get("ebpf")
-        if newer.probes is None:
+        if not newer.probed_ns:
             reason = state.reason if state and state.reason else "no reading yet"
             remedy = f" ({state.remedy})" if state and state.remedy else ""
             return [[("needs the eBPF probes: ", ""), (f"{reason}{remedy}", "warn")]]

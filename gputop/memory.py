@@ -1,0 +1,29 @@
+"""The memory of processes that run for long: garbage is looked for seldom, what is freed goes back to the system."""
+
+from __future__ import annotations
+
+import gc
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
+"""mallopt's parameters (malloc.h)."""
+_LARGE_BYTES = 64 << 10
+
+
+def calm_garbage_collection() -> None:
+    """Collect seldom: nearly all we allocate is freed by its reference count, and each sweep would cost milliseconds."""
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 50)
+
+
+def return_what_is_freed() -> None:
+    """One heap for all threads, which hold the interpreter in turns anyway, and large blocks beside it.
+
+    Otherwise glibc keeps a heap for each thread, and what the largest block took once. Other C libraries are left as they are.
+    """
+    import ctypes
+
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_ARENA_MAX, 1)
+        mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)
+        mallopt(_TRIM_THRESHOLD, 2 * _LARGE_BYTES)

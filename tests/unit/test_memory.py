@@ -1,0 +1,59 @@
+"""What would only take room is not kept, and not loaded."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+import sys
+
+import pytest
+
+from gputop.board import Board
+from gputop.frame import Frame
+from gputop.frame import Preempt
+from gputop.frame import Probes
+from gputop.frame import ProcInfo
+from gputop.frame import ProcSample
+
+SCREEN = "gputop.cli, gputop.commands.live, gputop.stream.child, gputop.session, gputop.tui.app, gputop.stacks.capture"
+COLLECTOR = "gputop.commands.collect, gputop.collector, gputop.sources.procfs, gputop.sources.ebpf.source, gputop.recording.pipe"
+
+
+@pytest.mark.parametrize(
+    ("modules", "unwanted"),
+    [(SCREEN, {"ssl", "_ssl", "_hashlib", "gputop.sources.ebpf.source"}), (COLLECTOR, {"ssl", "_hashlib", "subprocess", "asyncio"})],
+)
+def test_what_is_not_needed_is_not_loaded(modules: str, unwanted: set[str]) -> None:
+    code = f"import sys, {modules}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert set(loaded) & unwanted == set()
+
+
+def test_who_wants_tls_still_gets_it() -> None:
+    code = "import gputop.tui.app, ssl; print(ssl.OPENSSL_VERSION)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == ssl.OPENSSL_VERSION
+
+
+def _key(seq: int, ns: int) -> Frame:
+    infos = [ProcInfo(7, 1, comm="python", cmdline=["python", "train.py"]), ProcInfo(8, 1, comm=f"worker {seq}")]
+    procs = [ProcSample(7, 1, 5, "S", 1000, 2000, 3000, 1), ProcSample(8, 1, ns, "R", ns, 0, 0, 1)]
+    return Frame(seq, ns, key=True, infos=infos, procs=procs, probes=Probes(ns, preempts=[Preempt(7, 8, 8, 10_000, 3)]))
+
+
+def test_a_key_frame_replaces_only_what_has_changed() -> None:
+    board = Board()
+    board.fold(_key(0, 1_000_000))
+    before = board.snapshot()
+    board.fold(_key(1, 2_000_000))
+    assert board.infos[7] is before.infos[7]
+    assert board.procs[7] is before.procs[7]
+    assert board.preempts[7, 8] is before.preempts[7, 8]
+    assert board.infos[8].comm == "worker 1"
+    assert board.procs[8].utime_ns == 2_000_000
+
+
+def test_a_key_frame_still_forgets_who_is_not_in_it() -> None:
+    board = Board()
+    board.fold(_key(0, 1_000_000))
+    board.fold(Frame(1, 2_000_000, key=True))
+    assert (board.infos, board.procs, board.preempts) == ({}, {}, {})
