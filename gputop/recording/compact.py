@@ -105,6 +105,7 @@ class _Reading:
 
     def __init__(self, base: Run, dictionary: bytes, name: int) -> None:
         self.run = Run(base)
+        self.table: Table | None = None
         self.payload = b""
         """The last block's."""
         self.name = name
@@ -112,10 +113,10 @@ class _Reading:
         self._parts = _Parts()
         self._stream = _decompressor(dictionary).stream_reader(self._parts)  # type: ignore[arg-type]
 
-    def read(self, payload: bytes, layouts: Layouts) -> None:
-        """Take in the next block. Raises FormatError, ColumnError."""
+    def read(self, payload: bytes, layouts: Layouts) -> Table:
+        """The next block's table. Raises FormatError, ColumnError."""
         size = _ABOVE.unpack_from(payload)[1]
-        if size > MAX_BLOCK_BYTES or len(self.run.tables) >= MOST_IN_RUN:
+        if size > MAX_BLOCK_BYTES or len(self.run) >= MOST_IN_RUN:
             raise FormatError("a block claims an impossible size")
         self._parts.data = payload[_ABOVE.size :]
         try:
@@ -124,8 +125,9 @@ class _Reading:
             raise FormatError(f"a block cannot be inflated: {error}") from None
         if len(table) != size:
             raise FormatError("a block is shorter than it says")
-        self.run.add(table, layouts)
+        self.table = self.run.add(table, layouts)
         self.payload, self.name = payload, _name_of(table)
+        return self.table
 
 
 class Unpacker:
@@ -170,8 +172,8 @@ class Unpacker:
     def table(self, payload: bytes, codec: int) -> Table:
         """The columns of a block of codec 2 or 3. Raises FormatError, and ColumnError as columns are read."""
         reading = self._reading
-        if reading is not None and reading.payload == payload:
-            return reading.run.tables[-1]
+        if reading is not None and reading.table is not None and reading.payload == payload:
+            return reading.table
         if codec == CODEC_COLUMNS:
             base, dictionary = self._base(payload)
             return Run(base).add(unzstd(payload[4:], _decompressor(dictionary)), self._layouts)
@@ -180,9 +182,9 @@ class Unpacker:
         if reading is None or not self._continues(payload, codec):
             reading = _Reading(*self._base(payload), _ABOVE.unpack_from(payload)[0])
         self._reading = None
-        reading.read(payload, self._layouts)
+        opened = reading.read(payload, self._layouts)
         self._reading = reading
-        return reading.run.tables[-1]
+        return opened
 
     def _continues(self, payload: bytes, codec: int) -> bool:
         """Whether it is the block read last, or the one behind that."""

@@ -134,7 +134,6 @@ class Rows:
     def _grown(self, name: str) -> list[Any]:
         order, last = self.table.order, self.known.last.setdefault((self.table.path, name), {})
         steps = self.table.steps(name)
-        grown: list[Any]
         if steps is None:
             values = self.gauge(name)
             if None in values:
@@ -149,12 +148,11 @@ class Rows:
             grown[start] = 0 if before is None else first - before
             if before is None:
                 unknown.append(start)
-        if min(grown) < 0:
-            grown = [None if value < 0 else value for value in grown]
+        found: list[Any] = [None if value < 0 else value for value in grown] if min(grown) < 0 else grown
         for start in unknown:
-            grown[start] = None
+            found[start] = None
         last.update(zip(order.subjects, lasts, strict=True))
-        return grown
+        return found
 
     @property
     def _unseen(self) -> int | None:

@@ -124,7 +124,7 @@ class Table:
         context.rows_left -= self.rows
         self._context = context
         self._columns: dict[str, Any] = dict(packed[2])
-        self._above = above
+        self._above_ns = above.column("t_ns") if above is not None and _needs_time(self.plan) else ()
         self._below: dict[str, Table] = {}
         packed_keys = [self._columns.pop(name) for name in packed[1]] if self.rows else []
         parent, counts = (above.layout, above.lengths(name, lengths)) if above is not None else (None, [])
@@ -169,9 +169,7 @@ class Table:
         """What another field is told less: of each row or, where that is what ``column`` gives, of each subject's last one."""
         if name != ABOVE_NS:
             return column(name)
-        if self._above is None:
-            raise ColumnError("there is no row above")
-        t_ns = list(chain.from_iterable(map(repeat, self._above.column("t_ns"), self.layout.lengths)))
+        t_ns = list(chain.from_iterable(map(repeat, self._above_ns, self.layout.lengths)))
         rows = range(self.rows) if column == self.column else [self.order.rows[end - 1] for end in self.order.ends]
         return [t_ns[row] - t_ns[row] % unit for row in rows]
 
@@ -408,6 +406,10 @@ class Table:
         if not field.nullable or len(absent) != self.rows:
             raise ColumnError("values are absent that must be there")
         return [None if gone else value for gone, value in zip(absent, values, strict=True)]
+
+
+def _needs_time(plan: dict[str, FieldPlan]) -> bool:
+    return any(ABOVE_NS in field.less for field in plan.values())
 
 
 def _with_growth(before: dict[int, int], grown: list[tuple[int, int]]) -> dict[int, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 
 from gputop.recording.columns.decode import Layouts
@@ -9,34 +11,57 @@ from gputop.recording.columns.decode import Table
 from gputop.recording.columns.decode import open_table
 from gputop.recording.columns.standing import Standing
 
+_Known = dict[tuple[str, str], tuple[int, Standing]]
+"""(path, field) -> behind how many tables, and where it stands there."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Link:
+    """A table, and the one before it. Nothing points forward, so that a run is gone with its last table."""
+
+    count: int
+    """Tables up to this one."""
+    table: Table
+    before: _Link | None
+
 
 class Run:
     """The tables read so far."""
 
     def __init__(self, base: Run | None = None) -> None:
         """``base`` is the run at whose end this one begins."""
-        self.tables: list[Table] = []
         self._base = base
-        self._known: dict[tuple[str, str], tuple[int, Standing]] = {}
-        """(path, field) -> before which table, and where it stood there."""
+        self._known: _Known = {}
+        self._last: _Link | None = None
+
+    def __len__(self) -> int:
+        return self._last.count if self._last else 0
 
     def add(self, payload: bytes, layouts: Layouts | None = None) -> Table:
         """The next table. Raises ColumnError."""
-        table = open_table(payload, partial(self._standing, len(self.tables)), layouts)
-        self.tables.append(table)
+        table = open_table(payload, partial(_standing, self._last, self._known, self._base), layouts)
+        self._last = _Link(len(self) + 1, table, self._last)
         return table
 
     def end(self, path: str, name: str) -> Standing:
         """Where a field stands after the last table."""
-        return self._standing(len(self.tables), path, name).copy()
+        return _standing(self._last, self._known, self._base, path, name).copy()
 
-    def _standing(self, at: int, path: str, name: str) -> Standing:
-        """Where it stood before a table. Raises ColumnError."""
-        reached, standing = self._known.get((path, name), (at + 1, None))
-        if standing is None or reached > at:
-            reached, standing = 0, self._base.end(path, name) if self._base else Standing()
-        for i in range(reached, at):
-            self._known[path, name] = i, standing
-            self.tables[i].leave(path, name, standing)
-        self._known[path, name] = at, standing
-        return standing
+
+def _standing(last: _Link | None, known: _Known, base: Run | None, path: str, name: str) -> Standing:
+    """Where a field stands behind a table. Raises ColumnError."""
+    count = last.count if last else 0
+    reached, standing = known.get((path, name), (count + 1, None))
+    if standing is None or reached > count:
+        reached, standing = 0, base.end(path, name) if base else Standing()
+    for link in reversed(list(_back_to(reached, last))):
+        known[path, name] = link.count - 1, standing
+        link.table.leave(path, name, standing)
+    known[path, name] = count, standing
+    return standing
+
+
+def _back_to(count: int, last: _Link | None) -> Iterator[_Link]:
+    while last is not None and last.count > count:
+        yield last
+        last = last.before
