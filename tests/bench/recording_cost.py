@@ -13,11 +13,14 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable
 from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 
 from gputop.board import Board
 from gputop.frame import Frame
 from gputop.recording.format import KIND_FRAMES
+from gputop.recording.format import KIND_INDEX
+from gputop.recording.format import KIND_REFERENCE
 from gputop.recording.format import pack
 from gputop.recording.index import Index
 from gputop.recording.index import pack_index
@@ -119,22 +122,26 @@ def stretch(source: Path, path: Path, seconds: int) -> None:
     """Repeat the blocks of ``source`` until they fill ``seconds``, with an index as a writer leaves it."""
     fd = os.open(source, os.O_RDONLY)
     places = scan(fd, 8, source.stat().st_size).places
-    opening = next(place.offset for place in places if place.head.kind == KIND_FRAMES)
-    blocks = [(place.head, payload_at(fd, place)) for place in places if place.head.kind == KIND_FRAMES]
+    opening = next(place.offset for place in places if place.head.kind == KIND_REFERENCE)
+    blocks = [(place.head, payload_at(fd, place)) for place in places if place.head.kind in (KIND_FRAMES, KIND_REFERENCE)]
     data = os.pread(fd, opening, 0)
     os.close(fd)
-    references = [place.offset for place in places if place.offset < opening and place.head.kind == 4]
     chunks: list[tuple[int, int]] = []
-    previous = 0
+    references: list[int] = []
+    previous = second = 0
     with open(path, "wb") as file:
         file.write(data)
-        for second in range(seconds):
-            head, payload = blocks[second % len(blocks)]
+        for head, payload in cycle(blocks):
             t_ns = blocks[0][0].t_ns + second * SECOND
-            if head.flags & 1:
+            if head.kind == KIND_REFERENCE:
+                references.append(file.tell())
+            elif head.flags & 1:
                 if len(chunks) >= 32:
-                    index = pack(3, pack_index(Index(previous, chunks, references if not previous else [], [], t_ns)))
-                    previous, chunks = file.tell(), []
+                    index = pack(KIND_INDEX, pack_index(Index(previous, chunks, references, [], t_ns)))
+                    previous, chunks, references = file.tell(), [], []
                     file.write(index)
                 chunks.append((t_ns, file.tell()))
+            second += head.kind == KIND_FRAMES
+            if second > seconds:
+                return
             file.write(pack(head.kind, payload, head.codec, head.flags, t_ns))
