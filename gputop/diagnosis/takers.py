@@ -25,21 +25,26 @@ LEAD_NS = 5_000_000_000
 """So long may somebody have run before what he takes is felt: prefetched batches, and CPUs that were idle, last for a while."""
 
 
+_Used = tuple[int, int]
+"""(t_ns, CPU time taken until then)."""
+
+
 @dataclass(slots=True)
 class _Stranger:
     """One process outside the jobs; kept for as long as its last sample reaches into the window."""
 
-    samples: deque[ProcSample]
+    latest: ProcSample
     name: str
     info: ProcInfo | None
-    began: ProcSample
+    used: list[_Used]
+    """Of the window. There are hundreds of strangers: whole samples, and a deque for each, would take megabytes."""
+    began: _Used
     """How it stood when it last rested."""
 
     def before_ns(self, oldest_ns: int) -> int:
         """CPU time it had taken when the window began, or shortly before where it has run ever since."""
-        first = self.samples[0]
-        base = self.began if oldest_ns - LEAD_NS <= self.began.t_ns < first.t_ns else first
-        return base.utime_ns + base.stime_ns
+        first = self.used[0]
+        return (self.began if oldest_ns - LEAD_NS <= self.began[0] < first[0] else first)[1]
 
 
 class TakerTrack:
@@ -58,14 +63,15 @@ class TakerTrack:
         strangers, family = self._strangers, hot(roles)
         for pid, sample in board.procs.items():
             known = strangers.get(pid)
-            if (known is not None and known.samples[-1] is sample) or pid in family:
+            if (known is not None and known.latest is sample) or pid in family:
                 continue
-            if known is None or known.samples[-1].start_ticks != sample.start_ticks:
-                strangers[pid] = _Stranger(deque((sample,)), name_of(board, pid), board.infos.get(pid), sample)
+            if known is None or known.latest.start_ticks != sample.start_ticks:
+                used = _used(sample)
+                strangers[pid] = _Stranger(sample, name_of(board, pid), board.infos.get(pid), [used], used)
             else:
                 _push(known, sample, board, oldest_ns)
         if len(strangers) > len(board.procs) - len(family):
-            for pid in [pid for pid in strangers if pid not in board.procs and strangers[pid].samples[-1].t_ns <= oldest_ns]:
+            for pid in [pid for pid in strangers if pid not in board.procs and strangers[pid].latest.t_ns <= oldest_ns]:
                 del strangers[pid]
         self._gains.append((board.t_ns, self._gained(board, roles)))
         while self._gains and self._gains[0][0] <= oldest_ns:
@@ -100,12 +106,12 @@ class TakerTrack:
         """Strangers that took a noticeable part of a CPU, most first; and the CPUs of each trainer's helpers."""
         found, helpers = [], dict[int, float]()
         for pid, stranger in self._strangers.items():
-            old, new = stranger.samples[0], stranger.samples[-1]
-            if new is old or new.t_ns <= oldest_ns:
+            (old_ns, old_used), (new_ns, new_used) = stranger.used[0], stranger.used[-1]
+            if len(stranger.used) < 2 or new_ns <= oldest_ns:
                 continue
             # Over the time between its samples, for it is read seldom; over the time to now once it is gone.
-            ns = (new.t_ns if pid in board.procs else board.t_ns) - old.t_ns
-            cores = (new.utime_ns + new.stime_ns - old.utime_ns - old.stime_ns) / (ns or 1)
+            ns = (new_ns if pid in board.procs else board.t_ns) - old_ns
+            cores = (new_used - old_used) / (ns or 1)
             if cores < LEAST_CORES:
                 continue
             role = roles.get(pid)
@@ -113,7 +119,8 @@ class TakerTrack:
                 helpers[role.trainer_pid] = helpers.get(role.trainer_pid, 0.0) + (cores if role.kind == "helper" else 0.0)
             else:
                 kept_s = sum(waits.get(pid, 0.0) for waits in behind.values())
-                found.append(Taker(pid, stranger.name, cores, kept_s, new.processor, stranger.before_ns(oldest_ns), stranger.info))
+                cpu = stranger.latest.processor
+                found.append(Taker(pid, stranger.name, cores, kept_s, cpu, stranger.before_ns(oldest_ns), stranger.info))
         found.sort(key=lambda taker: -taker.cores)
         return found[:MOST], helpers
 
@@ -122,12 +129,17 @@ def _push(known: _Stranger, sample: ProcSample, board: Board, oldest_ns: int) ->
     info = board.infos.get(sample.pid)
     if info is not None and info is not known.info:
         known.info, known.name = info, name_of(board, sample.pid)
-    last = known.samples[-1]
-    if sample.utime_ns + sample.stime_ns - last.utime_ns - last.stime_ns < RESTING_CORES * (sample.t_ns - last.t_ns):
-        known.began = sample
-    known.samples.append(sample)
-    while len(known.samples) > 2 and known.samples[1].t_ns <= oldest_ns:
-        known.samples.popleft()
+    used, (last_ns, last_used) = _used(sample), known.used[-1]
+    if used[1] - last_used < RESTING_CORES * (sample.t_ns - last_ns):
+        known.began = used
+    known.latest = sample
+    known.used.append(used)
+    while len(known.used) > 2 and known.used[1][0] <= oldest_ns:
+        del known.used[0]
+
+
+def _used(sample: ProcSample) -> _Used:
+    return sample.t_ns, sample.utime_ns + sample.stime_ns
 
 
 def name_of(board: Board, pid: int) -> str:
