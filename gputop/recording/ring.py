@@ -1,12 +1,13 @@
 """The last ten minutes, always in memory: what `R` writes after the event, and what the cursor goes back into.
 
-Frames are packed a second at a time into the very blocks that a file holds, lightly compressed; the newest second is kept
-as msgpack. Once a chunk is whole its seconds are packed together and closer, which takes a quarter off. Memory is bounded by
-``max_bytes``: a machine with more to tell keeps fewer minutes.
+Frames are packed into the very blocks that a file holds; the newest are kept as msgpack until there are enough of them. The more
+seconds lie together, the less they take: ten of them a quarter less than one by one. Memory is bounded by ``max_bytes``: a
+machine with more to tell keeps fewer minutes.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +24,6 @@ from gputop.recording.format import CODEC_ZSTD
 from gputop.recording.format import HEAD
 from gputop.recording.format import KIND_FRAMES
 from gputop.recording.format import flags_of
-from gputop.recording.format import inflate
 from gputop.recording.format import pack
 from gputop.recording.format import unpack_frames
 from gputop.recording.format import unpack_head
@@ -33,12 +33,13 @@ from gputop.recording.seek import frames_between
 
 SECOND = 1_000_000_000
 WINDOW_NS = 600 * SECOND
-MAX_BYTES = 48 << 20
-LEVEL, CLOSER_LEVEL = 1, 3
-JOINED_BYTES = 4 << 20
-"""Of msgpack, in a block of seconds packed together: so much is decoded when the cursor goes there."""
-_ARRAY = 5
-"""Bytes of the head of a msgpack array of any length."""
+MAX_BYTES = 40 << 20
+LEVEL = 3
+BLOCK_BYTES = 1 << 20
+"""Of msgpack, in a block: two seconds of a machine with a thousand processes, a whole chunk of most. So much is not compressed yet, and
+so much is decoded when the cursor goes there."""
+_ARRAY = struct.Struct(">BI")
+"""The head of a msgpack array of any length: 0xDD, how many."""
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -49,48 +50,37 @@ class _Packed:
     t_ns: int
     data: bytes
 
-    def payload(self) -> tuple[bytes, int]:
-        """A msgpack array of frames, and the head's flags."""
-        head = unpack_head(self.data)
-        assert head is not None
-        return inflate(self.data[HEAD.size :], head.codec), head.flags
-
     def frames(self) -> Sequence[Frame]:
-        return unpack_frames(self.payload()[0], CODEC_PLAIN)
+        head = unpack_head(self.data)
+        return unpack_frames(self.data[HEAD.size :], head.codec) if head else ()
 
 
 class _Open:
     """A block that grows: a msgpack array of frames."""
 
-    __slots__ = ("_flags", "payload", "t_ns")
+    __slots__ = ("_count", "_flags", "_payload", "t_ns")
 
     def __init__(self, t_ns: int) -> None:
         self.t_ns = t_ns
-        self.payload = bytearray(b"\xdd\0\0\0\0")
-        self._flags = 0
+        self._payload = bytearray(_ARRAY.pack(0xDD, 0))
+        self._count = self._flags = 0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._payload) >= BLOCK_BYTES
 
     def add(self, frame: Frame) -> None:
-        self._put(1, _encode(frame), flags_of([frame]))
-
-    def join(self, payload: bytes, flags: int) -> None:
-        """Add what another block holds."""
-        self._put(_count(payload), memoryview(payload)[_ARRAY:], flags)
+        self._count += 1
+        self._flags |= flags_of([frame])
+        self._payload += _encode(frame)
+        _ARRAY.pack_into(self._payload, 0, 0xDD, self._count)
 
     def frames(self) -> Sequence[Frame]:
-        return unpack_frames(bytes(self.payload), CODEC_PLAIN)
+        return unpack_frames(bytes(self._payload), CODEC_PLAIN)
 
-    def seal(self, level: int) -> _Packed:
-        content = zstandard.ZstdCompressor(level=level).compress(self.payload)
+    def seal(self) -> _Packed:
+        content = zstandard.ZstdCompressor(level=LEVEL).compress(self._payload)
         return _Packed(self.t_ns, pack(KIND_FRAMES, content, CODEC_ZSTD, self._flags, self.t_ns))
-
-    def _put(self, count: int, content: bytes | memoryview, flags: int) -> None:
-        self.payload[1:_ARRAY] = (_count(self.payload) + count).to_bytes(4, "big")
-        self.payload += content
-        self._flags |= flags
-
-
-def _count(payload: bytes | bytearray) -> int:
-    return int.from_bytes(payload[1:_ARRAY], "big")
 
 
 @dataclass(slots=True)
@@ -106,42 +96,23 @@ class _Chunk:
     def blocks(self) -> Sequence[Block]:
         return [*self.sealed, self.pending] if self.pending else list(self.sealed)
 
-    def add(self, frame: Frame) -> bool:
-        """Append to the newest second; True where another one begins with it."""
-        begins = self.pending is None or frame.t_ns - self.pending.t_ns >= SECOND
-        if begins:
+    def add(self, frame: Frame) -> None:
+        """Append to the block that grows, or begin one."""
+        if self.pending and self.pending.is_full:
             self.seal()
         self.pending = self.pending or _Open(frame.t_ns)
         self.pending.add(frame)
-        return begins
 
     def seal(self) -> None:
         """Pack what is pending."""
         if self.pending:
-            self._keep(self.pending.seal(LEVEL))
-            self.pending = None
-
-    def close(self) -> None:
-        """No more will come: pack its seconds together."""
-        self.seal()
-        seconds = self.sealed
-        self.drop()
-        together = _Open(self.t_ns)
-        for second in seconds:
-            payload, flags = second.payload()
-            if _ARRAY < len(together.payload) > JOINED_BYTES - len(payload):
-                self._keep(together.seal(CLOSER_LEVEL))
-                together = _Open(second.t_ns)
-            together.join(payload, flags)
-        self._keep(together.seal(CLOSER_LEVEL))
+            packed, self.pending = self.pending.seal(), None
+            self.sealed.append(packed)
+            self.size += len(packed.data)
 
     def drop(self) -> None:
         """Forget what is sealed."""
         self.sealed, self.size = [], 0
-
-    def _keep(self, packed: _Packed) -> None:
-        self.sealed.append(packed)
-        self.size += len(packed.data)
 
 
 class Ring:
@@ -173,10 +144,10 @@ class Ring:
         self.end_ns = frame.t_ns
         if frame.key or not self._chunks:
             if self._chunks:
-                self._chunks[-1].close()
+                self._chunks[-1].seal()
             self._chunks.append(_Chunk(frame.t_ns))
-        if self._chunks[-1].add(frame):
-            self._trim()
+        self._chunks[-1].add(frame)
+        self._trim()
 
     def board_at(self, t_ns: int) -> Board:
         """What stood at ``t_ns``; an empty board (``seq`` -1) before `start_ns`."""
