@@ -141,8 +141,7 @@ class Rows:
             lasts, grown = [values[end - 1] for end in order.ends], list(map(sub, values, chain((0,), values)))
             firsts = [values[start] for start in order.starts]
         else:
-            lasts, grown = steps
-            firsts = [told - sum(grown[start + 1 : end]) for told, (start, end) in zip(lasts, order.spans, strict=True)]
+            firsts, lasts, grown = steps
         unknown = []
         for start, first, before in zip(order.starts, firsts, map(last.get, order.subjects, repeat(self._unseen)), strict=False):
             grown[start] = 0 if before is None else first - before

@@ -17,6 +17,7 @@ from itertools import chain
 from itertools import islice
 from itertools import repeat
 from operator import add
+from operator import sub
 from typing import Any
 
 import msgspec
@@ -37,6 +38,7 @@ from gputop.recording.columns.layout import MAIN_THREAD
 from gputop.recording.columns.layout import MAX_ROWS
 from gputop.recording.columns.layout import RUNNING
 from gputop.recording.columns.layout import SCALED
+from gputop.recording.columns.layout import STEPS
 from gputop.recording.columns.layout import SWITCHES
 from gputop.recording.columns.layout import TABLE
 from gputop.recording.columns.layout import WORDS
@@ -51,7 +53,8 @@ from gputop.recording.columns.standing import Standing
 
 _BROKEN = (TypeError, ValueError, KeyError, IndexError, OverflowError, AttributeError, ZeroDivisionError, RecursionError)
 _TABLES = (TABLE, CHANGES)
-_ANCHORED = (LAST_INTS, LESS)
+_STEPS = (STEPS, LESS)
+_INTS = (INTS, LAST_INTS, *_STEPS)
 _KEY = FieldPlan("", "int", Any, True, None)
 _LENGTH = FieldPlan("", "int", int, False, None)
 
@@ -126,6 +129,8 @@ class Table:
         self._columns: dict[str, Any] = dict(packed[2])
         self._above_ns = above.column("t_ns") if above is not None and _needs_time(self.plan) else ()
         self._below: dict[str, Table] = {}
+        self._at_paths: dict[str, Table | None] = {}
+        self._known_lasts: dict[str, list[int]] = {}
         packed_keys = [self._columns.pop(name) for name in packed[1]] if self.rows else []
         parent, counts = (above.layout, above.lengths(name, lengths)) if above is not None else (None, [])
         self.layout: Layout = context.layouts.get(
@@ -170,13 +175,13 @@ class Table:
         if name != ABOVE_NS:
             return column(name)
         t_ns = list(chain.from_iterable(map(repeat, self._above_ns, self.layout.lengths)))
-        rows = range(self.rows) if column == self.column else [self.order.rows[end - 1] for end in self.order.ends]
+        rows = range(self.rows) if column == self.column else self.order.last_rows
         return [t_ns[row] - t_ns[row] % unit for row in rows]
 
     def last_told(self, name: str) -> list[tuple[int, Any]]:
         """Of each subject, the last row (in order of subjects) in which a field is there, and its value; (-1, None) where it is not."""
         field, packed = self.plan[name], self._columns.get(name)
-        if packed is not None and packed[0] in (LAST_INTS, LAST_SCALED):
+        if packed is not None and packed[0] in (LAST_INTS, LAST_SCALED, *_STEPS):
             absent = packed[1]
             rows = [end - 1 if absent is None else absent.rfind(0, start, end) for start, end in self.order.spans]
             values = self._at_last(field, [packed[0], None, *packed[2:]])
@@ -185,14 +190,16 @@ class Table:
         told = (range(end - 1, start - 1, -1) for start, end in self.order.spans)
         return [next(((row, column[row]) for row in rows if column[row] is not None), (-1, None)) for rows in told]
 
-    def steps(self, name: str) -> tuple[list[int], list[int]] | None:
-        """Of a counter that is there in every row: each subject's last value, and how each row (in order of subjects) differs from
-        the one before, 0 at a subject's first. None where it is not kept so."""
+    def steps(self, name: str) -> tuple[list[int], list[int], list[int]] | None:
+        """Of a counter that is there in every row: each subject's first and last value, and how each row (in order of subjects) differs
+        from the one before, whatever at a subject's first. None where it is not kept so."""
         packed = self._columns.get(name)
-        if packed is None or packed[0] != LAST_INTS or packed[1] is not None or name == "timeslices":
+        if packed is None or packed[0] not in (LAST_INTS, STEPS) or packed[1] is not None or name == "timeslices":
             return None
         try:
-            return self._anchors(name, packed[2], packed[3]), _times(packed[2], self._steps(packed[4]))
+            lasts, steps = self._lasts(name, packed), _times(packed[2], self._steps(packed[-1]))
+            spans = zip(lasts, self.order.spans, strict=True)
+            return [last - sum(steps[start + 1 : end]) for last, (start, end) in spans], lasts, steps
         except _BROKEN as error:
             raise ColumnError(f"column {name} is broken: {error}") from None
 
@@ -204,14 +211,14 @@ class Table:
     def _at_last(self, field: FieldPlan, packed: Any) -> Sequence[Any]:
         ends = self.order.ends
         if field.name in self.layout.keys:
-            return [values[self.order.rows[end - 1]] for values in (self.layout.keys[field.name],) for end in ends]
+            return list(map(self.layout.keys[field.name].__getitem__, self.order.last_rows))
         if packed is None:
             return self._defaults(field, len(ends))
         code, parts = packed[0], packed[1:]
         if code == CONST:
             return [msgspec.convert(parts[0], field.type)] * len(ends)
-        if code in _ANCHORED and field.kind == "int":
-            return self._present(parts[0], self._anchors(field.name, parts[1], parts[2]))
+        if code in (LAST_INTS, *_STEPS) and field.kind == "int":
+            return self._present(parts[0], self._lasts(field.name, packed))
         if code == LAST_SCALED and field.kind == "float":
             return self._present(parts[0], [value / parts[1] for value in unpack_integers(parts[2], len(ends))])
         if code == WORDS and field.kind in ("word", "int"):
@@ -280,23 +287,19 @@ class Table:
 
     def _at(self, path: str) -> Table | None:
         """The table at a path below here."""
-        table = self
-        for name in path.split(".")[1:]:
-            below = table.children(name)
-            if below is None:
-                return None
-            table = below[1]
-        return table
+        if not path:
+            return self
+        if path not in self._at_paths:
+            above, _, name = path.rpartition(".")
+            table = self._at(above)
+            below = table.children(name) if table is not None else None
+            self._at_paths[path] = below[1] if below else None
+        return self._at_paths[path]
 
     def _left(self, name: str, packed: Any) -> Sequence[int] | None:
         """Each subject's last value in a column of integers."""
-        code, *parts = packed[1] if packed[0] in _TABLES else packed
-        if code in _ANCHORED:
-            return self._anchors(name, parts[1], parts[2])
-        if code != INTS:
-            return None
-        values = self._integers(name, False, *parts[1:])
-        return [values[end - 1] for end in self.order.ends]
+        told = packed[1] if packed[0] in _TABLES else packed
+        return self._lasts(name, told) if told[0] in _INTS else None
 
     def _counts_left(self, name: str, packed: Any) -> Sequence[dict[int, int]] | None:
         """The same of a column of counts."""
@@ -358,8 +361,8 @@ class Table:
         return _sums(_times(unit, unpack_integers(first, 1)), _times(unit, self._steps(steps)), [(0, self.rows)], from_last=False)
 
     def _by_subject(self, field: FieldPlan, code: int, parts: list[Any], name: str) -> Sequence[Any]:
-        if code in (INTS, *_ANCHORED) and field.kind == "int":
-            return self._with_absent(field, parts[0], self._integers(name, code != INTS, *parts[1:]))
+        if code in _INTS and field.kind == "int":
+            return self._with_absent(field, parts[0], self._integers(name, code, *parts[1:]))
         if code in (SCALED, LAST_SCALED) and field.kind == "float":
             scale, anchors = parts[1], unpack_integers(parts[2], len(self.order.starts))
             whole = _sums(anchors, self._steps(parts[3]), self.order.spans, code == LAST_SCALED)
@@ -387,12 +390,35 @@ class Table:
                 out.append(counts)
         return out
 
-    def _integers(self, name: str, from_last: bool, unit: int, anchors: bytes, steps: bytes) -> list[int]:
-        return _sums(self._anchors(name, unit, anchors), _times(unit, self._steps(steps)), self.order.spans, from_last)
+    def _integers(self, name: str, code: int, unit: int, *packed: bytes) -> list[int]:
+        steps = _times(unit, self._steps(packed[-1]))
+        if code not in _STEPS:
+            return _sums(self._anchors(name, unit, packed[0]), steps, self.order.spans, code == LAST_INTS)
+        return _onward(self._before(name), steps, self.order)
+
+    def _lasts(self, name: str, packed: Any) -> list[int]:
+        """Each subject's last value in a column of integers."""
+        lasts = self._known_lasts.get(name)
+        if lasts is None:
+            code, _, unit, *rest = packed
+            if code == LAST_INTS:
+                lasts = self._anchors(name, unit, rest[0])
+            elif code in _STEPS:
+                grown = _per_subject(self._steps(rest[-1]), self.order) if rest[-1] != b"\0" else repeat(0)
+                lasts = [before + unit * steps for before, steps in zip(self._before(name), grown, strict=False)]
+            else:
+                values = self._integers(name, code, unit, *rest)
+                lasts = [values[end - 1] for end in self.order.ends]
+            self._known_lasts[name] = lasts
+        return lasts
+
+    def _before(self, name: str) -> Sequence[int]:
+        """Where each subject stood before this table."""
+        return self._context.before(self.path, name).of(self.order)
 
     def _anchors(self, name: str, unit: int, anchors: bytes) -> list[int]:
         """Of a column of integers, each subject's known value."""
-        before = self._context.before(self.path, name).of(self.order)
+        before = self._before(name)
         if anchors == b"\0":
             return list(before)
         return list(map(add, _times(unit, unpack_integers(anchors, len(self.order.starts))), before))
@@ -439,6 +465,22 @@ def _with_switches(slices: Sequence[Any], vol: Sequence[Any], invol: Sequence[An
 
 def _times(unit: int, numbers: list[int]) -> list[int]:
     return numbers if unit == 1 else [number * unit for number in numbers]
+
+
+def _per_subject(steps: list[int], order: Order) -> list[int]:
+    """The sum of each subject's steps."""
+    sums = list(accumulate(steps))
+    ends = [sums[end - 1] for end in order.ends]
+    return list(map(sub, ends, chain((0,), ends)))
+
+
+def _onward(before: Sequence[int], steps: list[int], order: Order) -> list[int]:
+    """Running sums of the steps, each subject's from where it stood before."""
+    reached = 0
+    for start, stood, grown in zip(order.starts, before, _per_subject(steps, order), strict=True):
+        steps[start] += stood - reached
+        reached = stood + grown
+    return list(accumulate(steps))
 
 
 def _sums(anchors: list[int], steps: list[int], spans: Iterable[tuple[int, int]], from_last: bool) -> list[int]:

@@ -35,11 +35,11 @@ from gputop.recording.columns.layout import DOUBLES
 from gputop.recording.columns.layout import FEW_VALUES
 from gputop.recording.columns.layout import GROWTH
 from gputop.recording.columns.layout import KEYS
-from gputop.recording.columns.layout import LAST_INTS
 from gputop.recording.columns.layout import LAST_SCALED
 from gputop.recording.columns.layout import LESS
 from gputop.recording.columns.layout import MAIN_THREAD
 from gputop.recording.columns.layout import RUNNING
+from gputop.recording.columns.layout import STEPS
 from gputop.recording.columns.layout import SWITCHES
 from gputop.recording.columns.layout import TABLE
 from gputop.recording.columns.layout import WORDS
@@ -157,18 +157,22 @@ class _Encoder:
         standing = self.standing(path, field.name)
         return standing.as_before(order, column) or standing.keep(order, column, _unrelated(field, column, order))
 
-    def _ints(self, path: str, field: FieldPlan, column: Sequence[Any], order: Order, code: int = LAST_INTS) -> list[Any] | None:
+    def _ints(self, path: str, field: FieldPlan, column: Sequence[Any], order: Order, code: int = STEPS) -> list[Any] | None:
         """None beyond 64 bits."""
         standing = self.standing(path, field.name)
         known = standing.as_before(order, column)
         if known is not None:
             return known
-        absent, lasts, steps = _split(column, order)
-        packed = _whole(code, absent, list(map(sub, lasts, standing.of(order))), steps, field.unit)
-        if packed is not None:
-            standing.put(order, lasts)
-            if packed[-1] == _ZEROS:
-                standing.keep(order, column, [code, absent, 1, _ZEROS, _ZEROS])
+        absent, filled, steps = _split(order.by_subject(column), order)
+        for start, before in zip(order.starts, standing.of(order), strict=True):
+            steps[start] = filled[start] - before
+        try:
+            packed = [code, absent, *_in_unit(steps, field.unit)]
+        except OverflowError:
+            return None
+        standing.put(order, [filled[end - 1] for end in order.ends])
+        if packed[-1] == _ZEROS:
+            standing.keep(order, column, packed)
         return packed
 
     def _children(self, path: str, field: FieldPlan, column: Sequence[Any], order: Order, told: Told) -> list[Any]:
@@ -239,10 +243,12 @@ def _beyond_switches(columns: Told) -> Sequence[Any]:
 def _running(column: Sequence[Any], unit: int) -> list[Any]:
     """Of key fields and clocks, whose order is that of the rows; in ``unit`` where that is not 0."""
     try:
-        steps = list(map(sub, column, chain((column[0],), column)))
-    except TypeError:
-        return [ANY, column]
-    return _whole(RUNNING, None, [column[0]], steps, unit) or [ANY, [value * (unit or 1) for value in column]]
+        steps = list(map(sub, column, chain(column[:1], column)))
+        divisor = unit or gcd(column[0], *steps) or 1
+        first = column[0] if unit else column[0] // divisor
+        return [RUNNING, None, divisor, pack_integers([first]), pack_integers(steps if unit else [step // divisor for step in steps])]
+    except (TypeError, OverflowError):
+        return [ANY, [value * unit if unit else value for value in column]]
 
 
 def _unrelated(field: FieldPlan, column: Sequence[Any], order: Order) -> list[Any]:
@@ -259,8 +265,10 @@ def _floats(field: FieldPlan, column: Sequence[Any], order: Order) -> list[Any]:
     for scale in (field.scale,) if field.scale else _SCALES:
         whole = _scaled(filled, scale)
         if whole is not None:
-            _, lasts, steps = _steps(None, whole, order)
-            return [LAST_SCALED, absent, scale, pack_integers(lasts), pack_integers(steps)]
+            steps = list(map(sub, whole, chain((0,), whole)))
+            for start in order.starts:
+                steps[start] = 0
+            return [LAST_SCALED, absent, scale, pack_integers([whole[end - 1] for end in order.ends]), pack_integers(steps)]
     return [DOUBLES, absent, to_planes(array("d", filled))]
 
 
@@ -309,29 +317,19 @@ def _fill(column: Sequence[Any], spans: Iterable[tuple[int, int]]) -> tuple[byte
     return absent, filled
 
 
-def _split(column: Sequence[Any], order: Order) -> tuple[bytes | None, list[int], list[int]]:
-    """Of a column by row: where values are absent, where each subject ends, and the step to each row from the one before."""
-    column = order.by_subject(column)
+def _split(column: Sequence[Any], order: Order) -> tuple[bytes | None, Sequence[int], list[int]]:
+    """Of a column by subject: where values are absent, all values, and the step to each row from the one before."""
     try:
-        return _steps(None, column, order)
+        return None, column, list(map(sub, column, chain((0,), column)))
     except TypeError:
-        return _steps(*_fill(column, order.spans), order)
+        absent, filled = _fill(column, order.spans)
+        return absent, filled, list(map(sub, filled, chain((0,), filled)))
 
 
-def _steps(absent: bytes | None, column: Sequence[int], order: Order) -> tuple[bytes | None, list[int], list[int]]:
-    steps = list(map(sub, column, chain((0,), column)))
-    for start in order.starts:
-        steps[start] = 0
-    return absent, [column[end - 1] for end in order.ends], steps
-
-
-def _whole(code: int, absent: bytes | None, anchors: list[int], steps: list[int], unit: int) -> list[Any] | None:
-    """The column, which is in ``unit``; where that is 0 in the largest one that divides all. None beyond 64 bits."""
+def _in_unit(steps: list[int], unit: int) -> tuple[int, bytes]:
+    """Steps that are in ``unit``; where that is 0 in the largest one that divides all. OverflowError beyond 64 bits."""
     if not unit:
-        unit = gcd(*anchors, *steps) or 1
+        unit = gcd(*steps) or 1
         if unit > 1:
-            anchors, steps = [anchor // unit for anchor in anchors], [step // unit for step in steps]
-    try:
-        return [code, absent, unit, pack_integers(anchors), pack_integers(steps)]
-    except OverflowError:
-        return None
+            steps = [step // unit for step in steps]
+    return unit, pack_integers(steps)

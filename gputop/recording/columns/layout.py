@@ -20,7 +20,7 @@ import msgspec
 
 MAX_ROWS = 400_000
 """In all tables of a block together."""
-CONST, INTS, SCALED, DOUBLES, WORDS, ANY, TABLE, RUNNING, LAST_INTS, LAST_SCALED, CHANGES, GROWTH, LESS = range(13)
+CONST, INTS, SCALED, DOUBLES, WORDS, ANY, TABLE, RUNNING, LAST_INTS, LAST_SCALED, CHANGES, GROWTH, STEPS, LESS = range(14)
 _TYPECODES = {1: "b", 2: "h", 4: "i", 8: "q"}
 _WIDTHS = (b"\1", b"\2", b"\4", b"\x08")
 KEYS = {
@@ -114,7 +114,7 @@ Subject = tuple[Any, ...]
 class Order:
     """The rows of a table by subject."""
 
-    __slots__ = ("ends", "ids", "rows", "starts", "straight", "subjects")
+    __slots__ = ("ends", "ids", "last_rows", "rows", "starts", "straight", "subjects")
 
     def __init__(self, parents: Sequence[int], above: Sequence[Subject], keys: Sequence[Sequence[Any]]) -> None:
         """From the number of each row's parent, the parents' subjects, and the columns of the key fields."""
@@ -129,6 +129,8 @@ class Order:
         """Where in ``rows`` each subject begins."""
         self.ends = [*self.starts[1:], len(self.ids)] if self.starts else []
         """And ends."""
+        self.last_rows = [self.rows[end - 1] for end in self.ends]
+        """Each subject's last row."""
         self.straight = len(numbers) <= 1 or self.rows == list(range(len(self.ids)))
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -54,14 +53,17 @@ def _standing(last: _Link | None, known: _Known, base: Run | None, path: str, na
     reached, standing = known.get((path, name), (count + 1, None))
     if standing is None or reached > count:
         reached, standing = 0, base.end(path, name) if base else Standing()
-    for link in reversed(list(_back_to(reached, last))):
+    for link in _from(reached, last):
         known[path, name] = link.count - 1, standing
         link.table.leave(path, name, standing)
     known[path, name] = count, standing
     return standing
 
 
-def _back_to(count: int, last: _Link | None) -> Iterator[_Link]:
+def _from(count: int, last: _Link | None) -> list[_Link]:
+    """The links behind so many tables, up to the last."""
+    links: list[_Link] = []
     while last is not None and last.count > count:
-        yield last
+        links.append(last)
         last = last.before
+    return links[::-1]

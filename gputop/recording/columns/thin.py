@@ -136,7 +136,7 @@ def _alive(table: Table, lengths: list[int], held: Table) -> list[Any]:
 def _parents(lengths: list[int], held: Table) -> list[int]:
     """In which row above each subject's last row stands."""
     ends = list(accumulate(max(0, length) for length in lengths))
-    return [bisect_right(ends, held.order.rows[end - 1]) for end in held.order.ends]
+    return [bisect_right(ends, row) for row in held.order.last_rows]
 
 
 def _last(table: Table) -> list[Any]:
@@ -150,7 +150,7 @@ def _at_last(table: Table, plan: FieldPlan) -> Iterable[Any]:
     below = table.children(plan.name) if plan.kind in ("list", "one") else None
     if below is None:
         return table.at_last(plan.name)
-    rows = [table.order.rows[end - 1] for end in table.order.ends]
+    rows = table.order.last_rows
     return _lists(plan, _groups(below[1], rows), _held(table, below[1]))
 
 
@@ -177,7 +177,7 @@ def _groups(below: Table, rows: Sequence[int]) -> Sequence[Sequence[int] | None]
         offsets = [0, *accumulate(max(0, length) for length in layout.lengths)]
         spans = [range(offsets[row], offsets[row + 1]) if row >= 0 and layout.lengths[row] >= 0 else None for row in rows]
         order = layout.order
-        lasts = {order.rows[end - 1] for end in order.ends}
+        lasts = set(order.last_rows)
         if any(row not in lasts for span in spans if span for row in span):
             raise ColumnError("a row is not its subject's last one")
         layout.groups = [None if span is None else [order.ids[row] for row in span] for span in spans]
