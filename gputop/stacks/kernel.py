@@ -166,17 +166,20 @@ def wait_words(pid: int, view: KernelView, root: str = "/") -> str:
 def _call_words(pid: int, view: KernelView, root: str) -> str:
     if view.syscall in _SLEEPS:
         return f"sleeping: {view.syscall}"
-    if view.syscall == "poll" and view.args:
-        return _poll_words(view.args[2])
+    if view.syscall in ("poll", "ppoll") and view.args:
+        return _poll_words(pid, view, root)
     if view.syscall in _ON_DESCRIPTOR and view.args:
         return f"{view.syscall} of {_descriptor(pid, view.args[0], root)}"
     return view.syscall
 
 
-def _poll_words(timeout: int) -> str:
-    """poll(2)'s third argument is an int: negative waits for ever."""
-    timeout &= 0xFFFFFFFF
-    return "poll" if timeout >= 0x80000000 else f"poll, at most {timeout} ms"
+def _poll_words(pid: int, view: KernelView, root: str) -> str:
+    """aarch64 has no poll: what calls it makes a ppoll, whose time limit lies in memory."""
+    from gputop.sources.procfs import waits
+
+    unit = waits.MS if view.syscall == "poll" else waits.NANO
+    limit_ms = waits.timeout_ms(view.args[2], unit, os.path.join(root, "proc", str(pid), ""))
+    return view.syscall if limit_ms is None or limit_ms < 0 else f"{view.syscall}, at most {limit_ms} ms"
 
 
 def _descriptor(pid: int, number: int, root: str) -> str:

@@ -9,6 +9,7 @@ import ctypes
 import json
 import os
 import platform
+import select
 import struct
 import subprocess
 import sys
@@ -22,6 +23,8 @@ from gputop.sources.ebpf import libcuda
 from gputop.sources.ebpf import loader
 from gputop.sources.ebpf import maps
 from gputop.sources.ebpf import uprobe
+from gputop.sources.procfs.files import Descriptors
+from gputop.sources.procfs.waits import Waits
 from gputop.stacks import on_demand_loader
 from gputop.stacks import permission
 from gputop.stacks.interpreter import Interpreter
@@ -30,6 +33,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 SIZES = {"THREADS": 4096, "PAIRS": 4096, "HOT_THREADS": 512, "DEAD_THREADS": 512, "HOT_PROCESSES": 64, "CALLS": 64, "INFLIGHT": 256}
 THREAD = struct.Struct("<11QIIBBHIIIII")
 ROUNDS = 200
+COPY_BYTES = 1000
 NOBODY = 65534
 
 
@@ -62,9 +66,9 @@ def check() -> dict[str, object]:
     return {
         "bcc": bcc.__version__, "tracepoints": "plain" if answer["no_btf"] else "raw", "loaded_s": round(loaded_s, 1),
         "vol_missed": said - me[7] - switches_before, "wakeups": wakeups.get((wakee, os.getpid()), 0), "rounds": ROUNDS,
-        "uprobes": answer["uprobes"], "calls": count_calls(answer, descriptors, tables["calls"]),
+        "uprobes": answer["uprobes"], **count_calls(answer, descriptors, tables["calls"]),
         "off_cpu": count_sleeps(), "callers": check_callers() if answer["uprobes"] else "",
-        "yama": under_yama(),
+        "polls": [timeout_of_a_poll(5000), timeout_of_a_poll(-1)], "yama": under_yama(),
     }  # fmt: skip
 
 
@@ -117,10 +121,11 @@ def pairs(table: maps.Map) -> dict[tuple[int, int], int]:
     return {(key & 0xFFFFFFFF, key >> 32): times[i] for i, key in enumerate(table.key_list(count))}
 
 
-def count_calls(answer: dict[str, object], descriptors: list[int], table: maps.Map) -> int:
-    """Calls of a stub's cuCtxSynchronize that were counted, of 20; -1 where the kernel takes no uprobe programs."""
+def count_calls(answer: dict[str, object], descriptors: list[int], table: maps.Map) -> dict[str, int]:
+    """Calls of a stub's cuCtxSynchronize and cuMemcpyHtoD that were counted, of 20 each, and the bytes of these; -1 where the
+    kernel takes no uprobe programs."""
     if not answer["programs"]:
-        return -1
+        return {"calls": -1, "bytes": -1}
     path = os.path.join(HERE, "libcuda.so.1")
     stub = ctypes.CDLL(path)
     cookies = {function.offset: i | function.bytes_argument << 16 for i, function in enumerate(libcuda.functions(path))}
@@ -128,9 +133,11 @@ def count_calls(answer: dict[str, object], descriptors: list[int], table: maps.M
     links = uprobe.attach(path, cookies, enter, leave, str(answer["uprobes"]))
     for _ in range(20):
         stub.cuCtxSynchronize()
+        stub.cuMemcpyHtoD_v2(1, 1, COPY_BYTES)
     for link in links:
         os.close(link)
-    return sum(struct.unpack_from("<Q", table.values, i * table.shape.value_bytes)[0] for i in range(table.read()))
+    records = [struct.unpack_from("<5Q", table.values, i * table.shape.value_bytes) for i in range(table.read())]
+    return {"calls": sum(record[0] for record in records), "bytes": sum(record[4] for record in records)}
 
 
 def on_demand(request: dict[str, object], work: Callable[[], object]) -> list[list[Any]]:
@@ -170,6 +177,34 @@ def check_callers() -> str:
     wanted = one_call.__name__, one_call.__code__.co_firstlineno + 1
     calls = sum(row[2] for row in rows)
     return "the line and no other" if lines == {wanted} and calls > 20 else f"{calls} calls by {sorted(lines)}"
+
+
+def timeout_of_a_poll(timeout_ms: int) -> int | None:
+    """What is read of another thread's poll, which on some machines is a ppoll with its time in memory."""
+    there, here = os.pipe()
+    tid: list[int] = []
+
+    def wait() -> None:
+        tid.append(threading.get_native_id())
+        poll = select.poll()
+        poll.register(there, select.POLLIN)
+        poll.poll(timeout_ms)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while not tid or state_of(tid[0]) != "S":
+        time.sleep(0.01)
+    waits = Waits(f"/proc/{tid[0]}/", Descriptors())
+    _, argument, _ = waits.read("S")
+    waits.close()
+    os.write(here, b".")
+    thread.join()
+    return argument
+
+
+def state_of(tid: int) -> str:
+    with open(f"/proc/{tid}/stat", encoding="ascii") as file:
+        return file.read().rpartition(") ")[2][0]
 
 
 def under_yama() -> list[str]:

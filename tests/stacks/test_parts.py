@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import struct
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +79,17 @@ def test_a_thread_in_a_disk_read(tmp_path: Path) -> None:
     assert (view.comm, view.state, view.syscall) == ("a) b (c", "D", "pread64")
     assert view.frames == ("folio_wait_bit_common", "filemap_read")
     assert kernel.wait_words(7, view, str(tmp_path)) == "pread64 of /data/train.bin on nvme0n1p1 (folio_wait_bit_common)"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ns", "said"), [(5, 0, "ppoll, at most 5000 ms"), (0, 250_000_000, "ppoll, at most 250 ms"), (None, 0, "ppoll")]
+)
+def test_the_time_limit_of_a_ppoll_lies_in_memory(tmp_path: Path, seconds: int | None, ns: int, said: str) -> None:
+    number = next(number for number, name in kernel.NAMES.items() if name == "ppoll")
+    address = 0 if seconds is None else 32
+    fake_thread(tmp_path, 7, syscall=f"{number} 0x10 0x1 {address:#x} 0x0 0x0 0x0 0x7f 0x7f", wchan="0")
+    (tmp_path / "proc/7/mem").write_bytes(bytes(32) + struct.pack("@2q", seconds or 0, ns))
+    assert kernel.wait_words(7, kernel.read_thread(7, 7, str(tmp_path)), str(tmp_path)) == said
 
 
 def test_what_may_not_be_read_is_named_and_what_ended_is_gone(tmp_path: Path) -> None:

@@ -12,17 +12,16 @@ import struct
 
 from gputop.sources.procfs.files import Descriptors
 from gputop.sources.procfs.files import KeptFile
-from gputop.sources.procfs.parse import text
 
 RUNNING = -1
 
 # System call number -> (which argument is the timeout, what it is: ms, or a pointer to seconds and 1/N seconds).
-_MS, _MICRO, _NANO = 1, 1_000_000, 1_000_000_000
+MS, _MICRO, NANO = 1, 1_000_000, 1_000_000_000
 _TIMEOUTS: dict[str, dict[int, tuple[int, int]]] = {
     # poll, select, epoll_wait, pselect6, ppoll, epoll_pwait, epoll_pwait2
-    "x86_64": {7: (2, _MS), 23: (4, _MICRO), 232: (3, _MS), 270: (4, _NANO), 271: (2, _NANO), 281: (3, _MS), 441: (3, _NANO)},
+    "x86_64": {7: (2, MS), 23: (4, _MICRO), 232: (3, MS), 270: (4, NANO), 271: (2, NANO), 281: (3, MS), 441: (3, NANO)},
     # epoll_pwait, pselect6, ppoll, epoll_pwait2
-    "aarch64": {22: (3, _MS), 72: (4, _NANO), 73: (2, _NANO), 441: (3, _NANO)},
+    "aarch64": {22: (3, MS), 72: (4, NANO), 73: (2, NANO), 441: (3, NANO)},
 }
 TIMEOUTS = _TIMEOUTS.get(platform.machine(), {})
 
@@ -50,7 +49,7 @@ class Waits:
             return *call, ""
         if call != self._call or call[0] is None or state == "D" or self._kept >= 10:
             name = self._wchan.read()
-            self._call, self._kept, self._name = call, 0, text(name) if name and name != b"0" else None
+            self._call, self._kept, self._name = call, 0, name.decode("utf-8", "replace") if name and name != b"0" else None
         self._kept += 1
         return *call, self._name
 
@@ -70,29 +69,7 @@ class Waits:
         call = int(fields[0])
         where, unit = TIMEOUTS.get(call, (0, 0))
         argument = int(fields[where + 1], 16)
-        return call, self._timeout_ms(argument, unit) if unit else _signed(argument, 64)
-
-    def _timeout_ms(self, argument: int, unit: int) -> int | None:
-        """-1 is for ever, as in poll(2)."""
-        if unit == _MS:
-            return _signed(argument & 0xFFFF_FFFF, 32)
-        if argument == 0:
-            return -1
-        pair = self._memory(argument)
-        return None if pair is None else pair[0] * 1000 + pair[1] * 1000 // unit
-
-    def _memory(self, address: int) -> tuple[int, int] | None:
-        """Two longs of its memory: what lets us read its system call lets us read them."""
-        try:
-            fd = os.open(self._folder + "mem", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return None
-        try:
-            return struct.unpack("@2q", os.pread(fd, 16, address))
-        except (OSError, OverflowError, struct.error):
-            return None
-        finally:
-            os.close(fd)
+        return call, timeout_ms(argument, unit, self._folder) if unit else _signed(argument, 64)
 
     def retry(self) -> None:
         self._syscall.retry()
@@ -101,6 +78,30 @@ class Waits:
     def close(self) -> None:
         self._syscall.close()
         self._wchan.close()
+
+
+def timeout_ms(argument: int, unit: int, folder: str) -> int | None:
+    """A call's time limit; -1 is for ever, as in poll(2), None what cannot be read. ``unit``: `MS`, or the argument points to a pair."""
+    if unit == MS:
+        return _signed(argument & 0xFFFF_FFFF, 32)
+    if argument == 0:
+        return -1
+    pair = _memory(argument, folder)
+    return None if pair is None else pair[0] * 1000 + pair[1] * 1000 // unit
+
+
+def _memory(address: int, folder: str) -> tuple[int, int] | None:
+    """Two longs of its memory: what lets us read its system call lets us read them."""
+    try:
+        fd = os.open(folder + "mem", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return struct.unpack("@2q", os.pread(fd, 16, address))
+    except (OSError, OverflowError, struct.error):
+        return None
+    finally:
+        os.close(fd)
 
 
 def _signed(value: int, bits: int) -> int:
