@@ -11,6 +11,8 @@ from dataclasses import field
 from operator import attrgetter
 from typing import Any
 
+import msgspec
+
 from gputop.frame import CgroupSample
 from gputop.frame import CudaCall
 from gputop.frame import Frame
@@ -111,6 +113,9 @@ class Board:
             self._keep_what_stood(before)
         else:
             self._take(frame)
+        for info in frame.infos:
+            if self.infos.get(info.pid) is info:
+                self.infos[info.pid] = _like(info, self.infos.get(info.ppid))
 
     def snapshot(self) -> Board:
         """A copy that later folds do not change."""
@@ -190,3 +195,12 @@ class Board:
 _TABLES = ("gpus", "infos", "procs", "host", "host_read_ns", "cgroups", "sources", "threads", "preempts", "wakeups", "calls")
 _RESTATED = ("infos", "procs", "threads", "preempts", "wakeups", "calls")
 """Of these, what a key frame restates is mostly what stood already."""
+_INHERITED = ("user", "comm", "cmdline", "exe", "cgroup", "cpus_allowed", "env", "libs")
+
+
+def _like(info: ProcInfo, parent: ProcInfo | None) -> ProcInfo:
+    """What it has in common with its parent as the same objects: workers are forked by the dozen, and these are most of what they take."""
+    if parent is None or parent is info:
+        return info
+    same = {name: value for name in _INHERITED if (value := getattr(parent, name)) == getattr(info, name)}
+    return msgspec.structs.replace(info, **same)

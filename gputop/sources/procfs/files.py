@@ -121,8 +121,13 @@ def read_once(path: str, size: int) -> bytes | None:
     except OSError:
         return None
     try:
-        return os.read(fd, size)
+        return trimmed(os.read(fd, size))
     except OSError:
         return None
     finally:
         os.close(fd)
+
+
+def trimmed(data: bytes) -> bytes:
+    """A copy to keep: what was read has been made for ``size`` bytes, and cut to its own size it leaves a hole in the heap."""
+    return bytes(memoryview(data))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 
 import msgspec
 
@@ -14,6 +15,8 @@ CMDLINE_BYTES = 4096
 """A command line is cut to this."""
 ENV_VALUE_CHARS = 256
 _KTHREAD = 0x0020_0000
+SHARED = 512
+"""So many texts are remembered: hundreds of processes run the same program in the same cgroup."""
 
 
 class Stat(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -89,13 +92,15 @@ def io(data: bytes) -> tuple[int, int, int]:
     return int(f[9]), int(f[11]), int(f[1])
 
 
+@lru_cache(maxsize=SHARED)
 def text(data: bytes) -> str:
     """Bytes of other people as text that msgpack can carry."""
     return data.decode("utf-8", "replace")
 
 
+@lru_cache(maxsize=SHARED)
 def cmdline(data: bytes) -> list[str]:
-    """The arguments, cut to `CMDLINE_BYTES` in all."""
+    """The arguments, cut to `CMDLINE_BYTES` in all; not to be changed, for whoever runs the same gets the same list."""
     data = data[:CMDLINE_BYTES].rstrip(b"\0")
     return [text(argument) for argument in data.split(b"\0")] if data else []
 
@@ -106,7 +111,7 @@ def environ(data: bytes, wanted: frozenset[bytes]) -> dict[str, str]:
     for entry in data.split(b"\0"):
         name, equals, value = entry.partition(b"=")
         if equals and name in wanted:
-            found[text(name)] = text(value)[:ENV_VALUE_CHARS]
+            found[text(name)] = text(value[: 4 * ENV_VALUE_CHARS])[:ENV_VALUE_CHARS]
     return found
 
 

@@ -11,6 +11,7 @@ from gputop.frame import ThreadSample
 from gputop.sources.procfs import parse
 from gputop.sources.procfs.files import Descriptors
 from gputop.sources.procfs.files import KeptFile
+from gputop.sources.procfs.files import trimmed
 from gputop.sources.procfs.identity import Identity
 from gputop.sources.procfs.threads import Threads
 from gputop.sources.procfs.tick import Tick
@@ -116,7 +117,7 @@ class Process:
             stat = parse.stat(data)
             if self._stat_data and stat.start_ticks != self.stat.start_ticks:
                 raise ProcessLookupError(self.pid)
-            self._stat_data, self.stat = data, stat
+            self._stat_data, self.stat = trimmed(data), stat
         elif not data:
             raise ValueError(self._stat.reason)
 
