@@ -50,8 +50,10 @@ def _settings(root: str) -> Iterator[tuple[str, object]]:
 
 
 def _hardware(root: str) -> Iterator[tuple[str, object]]:
-    models = [line for line in rights.read_text(root, "proc/cpuinfo").splitlines() if line.startswith("model name")]
-    yield "processor", models[0].partition(":")[2].strip() if models else "cannot be read"
+    lines = (line.partition(":") for line in rights.read_text(root, "proc/cpuinfo").splitlines())
+    said = {name.strip(): value.strip() for name, _, value in lines}
+    arm = ", ".join(f"{name} {said[name]}" for name in ("CPU implementer", "CPU part") if name in said)
+    yield "processor", said.get("model name") or arm or "cannot be read"
     yield "CPUs", f"{os.cpu_count()}, ours {len(os.sched_getaffinity(0))}"
     yield "memory", rights.read_text(root, "proc/meminfo").partition("\n")[0].partition(":")[2].strip()
     yield "NVIDIA devices", sum(name.removeprefix("nvidia").isdigit() for name in _names(root, "dev")) or "none"

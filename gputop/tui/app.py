@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -162,4 +163,4 @@ def own_cost(session: Session, started: tuple[float, float]) -> str:
 
 def _rss_mb() -> int:
     with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * 4096 >> 20
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20

@@ -10,6 +10,7 @@ import pytest
 from gputop.commands import doctor
 from gputop.doctor import Check
 from gputop.doctor import host
+from gputop.doctor import machine
 from gputop.doctor import probes
 from gputop.doctor import terminal
 from gputop.doctor import works
@@ -117,3 +118,15 @@ def test_colours(monkeypatch: pytest.MonkeyPatch, term: str, colorterm: str, sta
 def test_maps_have_room_for_twice_the_threads(tmp_path: Path, threads: int, room: int) -> None:
     put(tmp_path, "proc/loadavg", f"0.1 0.2 0.3 2/{threads} 4711\n")
     assert room_for_threads(str(tmp_path)) == room
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "said"),
+    [
+        ("processor\t: 0\nmodel name\t: A CPU @ 2 GHz\nflags\t\t: fpu\n", "A CPU @ 2 GHz"),
+        ("processor\t: 0\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: 0xd4f\n", "CPU implementer 0x41, CPU part 0xd4f"),
+    ],
+)
+def test_the_processor_of_x86_and_of_arm(tmp_path: Path, cpuinfo: str, said: str) -> None:
+    put(tmp_path, "proc/cpuinfo", cpuinfo)
+    assert next(line for line in machine.facts(str(tmp_path)).splitlines() if line.startswith("processor")).endswith(f"  {said}")
