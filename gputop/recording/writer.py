@@ -25,8 +25,8 @@ from gputop.text import clean
 
 SECOND = 1_000_000_000
 REFERENCE_EVERY_NS = 240 * SECOND
-RUN_NS = 25 * SECOND
-"""A run ends with the first chunk that is so much older than its beginning."""
+RUN_BYTES, RUN_NS = 160_000, 55 * SECOND
+"""A run ends with the chunk that makes it so large, or so long: who wants its last block must open all."""
 INDEX_EVERY = 32
 """Chunks."""
 MAX_PENDING_ROWS = 50_000
@@ -50,7 +50,7 @@ class Writer:
         self._pending: list[Frame] = []
         self._rows = 0
         self._parity = Parity()
-        self._run_ns = 0
+        self._run_ns = self._runs = 0
         self._referred_ns = 0
         self._index = 0
         self._chunks: list[tuple[int, int]] = []
@@ -74,7 +74,7 @@ class Writer:
         frames, self._pending, self._rows = self._pending, [], 0
         if not frames:
             return
-        if frames[0].key or not self._referred_ns:
+        if frames[0].key or not self._runs:
             self._begin_chunk(frames)
         elif len(self._parity.sizes) >= MOST_IN_RUN:
             self._end_run()
@@ -99,16 +99,17 @@ class Writer:
 
     def _begin_chunk(self, frames: list[Frame]) -> None:
         now = tick_ns(frames[0].t_ns)
-        if now - self._run_ns >= RUN_NS:
+        sizes = self._parity.sizes
+        if not sizes or now - self._run_ns >= RUN_NS or sum(sizes) >= RUN_BYTES:
             self._end_run()
             self._begin_run(frames, now)
         self._chunks.append((now, self.size))
 
     def _begin_run(self, frames: list[Frame], now: int) -> None:
-        self._run_ns = now
+        self._run_ns, self._runs = now, self._runs + 1
         if len(self._chunks) >= INDEX_EVERY:
             self._write_index()
-        if now - self._referred_ns >= REFERENCE_EVERY_NS or not self._referred_ns:
+        if self._runs <= 2 or now - self._referred_ns >= REFERENCE_EVERY_NS:  # as recording begins, the probes have told of nobody yet
             self._referred_ns = now
             reference = self._packer.refer(frames)
             self._references += [self.size, self.size + len(reference)]

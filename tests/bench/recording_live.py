@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gputop.recording.format import KIND_FRAMES
+from gputop.recording.format import KIND_PARITY
 from gputop.recording.format import KIND_REFERENCE
 from gputop.recording.reader import Recording
 from gputop.recording.scan import scan
@@ -70,14 +71,13 @@ def live(command: Sequence[str], env: dict[str, str], folder: str, keys: str, ru
 
 
 def hour_mb(path: Path) -> float:
-    """MB that an hour of it takes: its blocks, and a reference in every few minutes."""
+    """MB that an hour of it takes: its blocks with what mends them, and a reference in every few minutes."""
     with Recording(str(path)) as recording, path.open("rb") as file:
-        sizes = {KIND_FRAMES: 0, KIND_REFERENCE: 0}
-        for place in scan(file.fileno(), 0, path.stat().st_size).places:
-            if place.head.kind in sizes:
-                sizes[place.head.kind] += place.end - place.offset
+        places = scan(file.fileno(), 0, path.stat().st_size).places
         span_ns = recording.end_ns - recording.start_ns
-    return (sizes[KIND_FRAMES] * HOUR_NS / span_ns + sizes[KIND_REFERENCE] * HOUR_NS / REFERENCE_EVERY_NS) / 1e6
+    running = sum(place.end - place.offset for place in places if place.head.kind in (KIND_FRAMES, KIND_PARITY))
+    reference = next(place.end - place.offset for place in reversed(places) if place.head.kind == KIND_REFERENCE)
+    return (running * HOUR_NS / span_ns + 2 * reference * HOUR_NS / REFERENCE_EVERY_NS) / 1e6
 
 
 def _cpu_pct(pid: int, run_s: float) -> float:
