@@ -1,0 +1,209 @@
+"""Runs: blocks that build upon each other, opened anywhere, cut off anywhere, mended where one of them is damaged."""
+
+from __future__ import annotations
+
+import random
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+import pytest
+import zstandard
+
+from gputop.board import Board
+from gputop.frame import CudaCall
+from gputop.frame import Frame
+from gputop.frame import Probes
+from gputop.frame import SchedThread
+from gputop.recording.format import CODEC_RUN
+from gputop.recording.format import CODEC_ZSTD
+from gputop.recording.format import FLAG_FOLLOWS
+from gputop.recording.format import KIND_FRAMES
+from gputop.recording.format import KIND_PARITY
+from gputop.recording.format import KIND_REFERENCE
+from gputop.recording.format import Decoder
+from gputop.recording.format import pack
+from gputop.recording.reader import Recording
+from gputop.recording.scan import Place
+from gputop.recording.scan import scan
+from gputop.recording.writer import Writer
+from tests.recording.made import HEADER
+from tests.recording.made import MS
+from tests.recording.made import SECOND
+from tests.recording.made import START_NS
+from tests.recording.made import Session
+from tests.recording.test_columns import coarse
+from tests.recording.test_columns import through
+
+Recorded = tuple[bytes, list[Frame]]
+
+
+def record(path: Path, frames: list[Frame]) -> None:
+    writer = Writer(str(path), HEADER)
+    for frame in frames:
+        writer.add(frame)
+    writer.close()
+
+
+def places(path: Path) -> list[Place]:
+    with path.open("rb") as file:
+        return scan(file.fileno(), 8, path.stat().st_size).places
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """Three runs."""
+    path = tmp_path_factory.mktemp("runs") / "a.gputop"
+    frames = [coarse(frame) for frame in Session(1, 3, threads=2).frames(1500)]
+    record(path, frames)
+    return path.read_bytes(), frames
+
+
+@pytest.fixture
+def path(tmp_path: Path, recorded: Recorded) -> Path:
+    path = tmp_path / "a.gputop"
+    path.write_bytes(recorded[0])
+    return path
+
+
+def damage(path: Path, *places: Place) -> None:
+    data = bytearray(path.read_bytes())
+    for place in places:
+        data[place.offset + random.Random(place.offset).randrange(place.end - place.offset)] ^= 4
+    path.write_bytes(data)
+
+
+def test_a_run_begins_without_building_upon_another(path: Path) -> None:
+    kinds = "".join({KIND_FRAMES: "f", KIND_PARITY: "p", KIND_REFERENCE: "r"}.get(place.head.kind, "") for place in places(path))
+    frames = [place for place in places(path) if place.head.kind == KIND_FRAMES]
+    starts = [place for place in frames if not place.head.flags & FLAG_FOLLOWS]
+    assert kinds.count("p") == len(starts) == 3
+    assert kinds.startswith("rrf")
+    assert "prrf" in kinds  # a second one once all have been told of
+    assert all(place.head.flags & 1 for place in starts)
+
+
+def test_one_damaged_block_in_every_run_costs_nothing(path: Path, recorded: Recorded) -> None:
+    runs: list[list[Place]] = []
+    for place in places(path):
+        if place.head.kind == KIND_FRAMES:
+            runs += [] if place.head.flags & FLAG_FOLLOWS else [[]]
+            runs[-1].append(place)
+    rng = random.Random(2)
+    damage(path, *(rng.choice(run) for run in runs))
+    with Recording(str(path)) as recording:
+        assert list(recording.frames()) == recorded[1]
+        assert recording.problem == ""
+
+
+def test_two_cost_the_rest_of_their_run_and_are_said(path: Path, recorded: Recorded) -> None:
+    frames = [place for place in places(path) if place.head.kind == KIND_FRAMES]
+    damage(path, frames[20], frames[30])
+    end = next(place.head.t_ns for place in frames[31:] if not place.head.flags & FLAG_FOLLOWS)
+    with Recording(str(path)) as recording:
+        found = list(recording.frames())
+        assert found == [frame for frame in recorded[1] if frame.t_ns < frames[20].head.t_ns or frame.t_ns >= end]
+        assert "damaged" in recording.problem
+
+
+def test_any_moment_is_reached_in_any_order(path: Path, recorded: Recorded) -> None:
+    frames, rng = recorded[1], random.Random(8)
+    wanted = sorted(rng.sample(range(len(frames)), 12))
+    board, expected = Board(header=HEADER), {}
+    for i, frame in enumerate(frames):
+        board.fold(frame)
+        if i in wanted:
+            expected[i] = board.snapshot()
+    rng.shuffle(wanted)
+    with Recording(str(path)) as recording:
+        for i in wanted:
+            found = recording.board_at(frames[i].t_ns)
+            assert (found.procs, found.threads, found.calls) == (expected[i].procs, expected[i].threads, expected[i].calls)
+            assert list(islice(recording.frames(frames[i].t_ns), 10)) == frames[i : i + 10]
+
+
+def test_a_run_that_grows_is_followed(tmp_path: Path) -> None:
+    path = tmp_path / "a.gputop"
+    frames = [coarse(frame) for frame in Session(1, 3, threads=2).frames(200)]
+    writer, seen = Writer(str(path), HEADER), 0
+    for i, frame in enumerate(frames):
+        writer.add(frame)
+        if i == 50:
+            recording = Recording(str(path))
+        if i > 50 and i % 13 == 0:
+            recording.refresh()
+            found = list(recording.frames(frames[seen].t_ns))
+            assert found == frames[seen : seen + len(found)]
+            seen += max(0, len(found) - 3)
+    writer.close()
+    recording.close()
+    assert seen > 150
+
+
+def test_without_key_frames_runs_end_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "a.gputop"
+    frames = [coarse(frame) for frame in Session(1, 2, threads=1, probes=False).frames(1300, key_every=10_000)]
+    record(path, frames)
+    assert sum(place.head.kind == KIND_PARITY for place in places(path)) == 2
+    with Recording(str(path)) as recording:
+        assert list(recording.frames()) == frames
+
+
+def test_numbers_that_no_column_holds_end_a_run(tmp_path: Path) -> None:
+    path = tmp_path / "a.gputop"
+    frames = [coarse(frame) for frame in Session(1, 2, threads=1, probes=False).frames(90)]
+    frames[45].probes = Probes(frames[45].t_ns, [thread(7, 5, {40: (1 << 63) + 1}, 90), thread(8, 5, {40: 1}, 90)])
+    record(path, frames)
+    starts = [place.head.codec for place in places(path) if place.head.kind == KIND_FRAMES and not place.head.flags & FLAG_FOLLOWS]
+    assert starts == [CODEC_RUN, CODEC_ZSTD, CODEC_RUN]
+    with Recording(str(path)) as recording:
+        assert list(recording.frames()) == frames
+
+
+def probed(t_ns: int, *threads: SchedThread, calls: tuple[CudaCall, ...] = ()) -> list[Frame]:
+    return [Frame(0, t_ns, probes=Probes(t_ns, list(threads), calls=list(calls)))]
+
+
+def thread(tid: int, ms: int, hist: dict[int, int], slept: int) -> SchedThread:
+    return SchedThread(tid, 7, ms * MS, 2 * MS, MS, slept * MS, 0, ms, 1, 0, hist, start_ns=START_NS)
+
+
+def test_distributions_grow_shrink_and_begin_anew_from_block_to_block() -> None:
+    blocks = [
+        probed(START_NS, thread(7, 5, {40: 3, 51: 1}, 90), thread(8, 5, {}, 90)),
+        probed(START_NS + SECOND, thread(9, 6, {60: 2**40}, 1090)),
+        probed(START_NS + 2 * SECOND, thread(7, 7, {40: 3, 51: 2, 70: 9}, 2090), thread(8, 7, {41: 1}, 2090)),
+        probed(START_NS + 3 * SECOND, thread(7, 8, {70: 4}, 3090), thread(9, 8, {60: 2**40 + 1}, 3090), thread(8, 9, {41: 1}, 3090)),
+    ]
+    calls = [CudaCall(7, "cuCtxSynchronize", n, n * MS, 0, {50: n}, sums={50: n * MS}) for n in range(1, 5)]
+    for block, call in zip(blocks, calls, strict=True):
+        block[0].probes = msgspec.structs.replace(block[0].probes, calls=[call])  # type: ignore[type-var]
+    for i in range(1, 5):
+        found = through(*blocks[:i])[0].probes
+        told = blocks[i - 1][0].probes
+        assert found is not None
+        assert told is not None
+        assert {one.tid: one for one in found.threads} == {one.tid: one for one in told.threads}
+        assert found.calls == told.calls
+
+
+def test_made_up_runs_and_parities_are_left_out_within_bounds(path: Path, recorded: Recorded) -> None:
+    bomb = zstandard.ZstdCompressor().compress(bytes(200 << 20))
+    encode = msgspec.msgpack.encode
+    payloads = [b"", b"\0" * 4, bytes(4) + b"\xff\xff\xff\x7f" + bomb, bytes(4) + (1 << 24).to_bytes(4, "little") + bomb,
+                bytes(8) + bomb, bytes(4) + b"\x09\0\0\0", b"\1\2\3\4" + b"\x09\0\0\0" + bomb]  # fmt: skip
+    late = START_NS + 3600 * SECOND
+    lies = [pack(KIND_FRAMES, payload, CODEC_RUN, flags, late) for payload in payloads for flags in (0, FLAG_FOLLOWS)]
+    sizes: list[object] = [[], [1 << 60], [-5], [28] * 9, [40, 1 << 62], ["a"], [28, 29]]
+    lies += [pack(KIND_PARITY, encode([size, bytes(40)]), t_ns=late) for size in sizes] + [pack(KIND_PARITY, b"\xc1", t_ns=late)]
+    frames = [place for place in places(path) if place.head.kind == KIND_FRAMES]
+    damage(path, frames[-1], frames[-2])
+    path.write_bytes(path.read_bytes() + b"".join(lies))
+    with Recording(str(path)) as recording:
+        found = list(recording.frames())
+        recording.board_at(1 << 62)
+        assert found == [frame for frame in recorded[1] if frame.t_ns < frames[-2].head.t_ns]
+        assert recording.problem
+    decoder = Decoder()
+    decoder.feed(path.read_bytes())
+    assert decoder.problem
