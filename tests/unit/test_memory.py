@@ -26,6 +26,8 @@ COLLECTOR = "gputop.commands.collect, gputop.collector, gputop.sources.procfs, g
 def test_what_is_not_needed_is_not_loaded(modules: str, unwanted: set[str]) -> None:
     code = f"import sys, {modules}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    if sys.version_info < (3, 11):
+        unwanted = unwanted - {"subprocess"}  # zstandard imports platform, and that imported it then
     assert set(loaded) & unwanted == set()
 
 
