@@ -22,6 +22,9 @@ from gputop.recording.scan import Place
 from gputop.recording.scan import payload_at
 from gputop.recording.scan import places
 
+MOST_IN_RUN_BYTES = 64 << 20
+"""How far behind a block its run's parity is looked for."""
+
 
 class Parity:
     """Of the blocks of a run, as they are written."""
@@ -43,12 +46,13 @@ class Parity:
 
 def mend(fd: int, offset: int, end: int) -> tuple[Place, bytes]:
     """The block of a run that stood at ``offset``, and its payload. FormatError where it cannot be brought back."""
+    end = min(end, offset + MOST_IN_RUN_BYTES)
     parity = next((place for place in places(fd, offset + 1, end) if place.head.kind == KIND_PARITY), None)
     if parity is None:
         raise FormatError("a block is damaged")
     sizes, mixed = _open(payload_at(fd, parity))
     starts = list(accumulate(sizes, initial=parity.offset - sum(sizes)))
-    if offset not in starts[:-1]:
+    if starts[0] < 0 or offset not in starts[:-1]:
         raise FormatError("a block is damaged")
     whole, size = int.from_bytes(mixed, "little"), sizes[starts.index(offset)]
     for start, length in zip(starts, sizes, strict=False):

@@ -5,9 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
-from bisect import bisect_left
-from bisect import bisect_right
-from bisect import insort
 from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,26 +13,19 @@ from gputop.board import Board
 from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.frame import Mark
+from gputop.recording.blocks import Blocks
 from gputop.recording.columns.decode import Table
 from gputop.recording.columns.layout import ColumnError
 from gputop.recording.columns.thin import Second
 from gputop.recording.columns.thin import thin
 from gputop.recording.columns.thin import whole
-from gputop.recording.compact import MOST_IN_RUN
-from gputop.recording.compact import Unpacker
 from gputop.recording.contents import Contents
-from gputop.recording.format import COLUMNS
-from gputop.recording.format import FLAG_FOLLOWS
-from gputop.recording.format import KIND_FRAMES
 from gputop.recording.format import KIND_HEADER
-from gputop.recording.format import KIND_REFERENCE
 from gputop.recording.format import FormatError
 from gputop.recording.format import NewerError
 from gputop.recording.format import unpack_header
-from gputop.recording.parity import mend
 from gputop.recording.scan import Place
 from gputop.recording.scan import payload_at
-from gputop.recording.scan import place_at
 from gputop.recording.scan import scan
 from gputop.recording.seek import Seeker
 from gputop.recording.seek import blocks_between
@@ -44,15 +34,13 @@ from gputop.text import clean
 
 OPENING_BYTES = 1 << 20
 """Within so much of a file's beginning its header must stand."""
-REFERENCES_TRIED = 6
-MENDINGS_KEPT = 8
 
 
 @dataclass(frozen=True, slots=True)
 class FileBlock:
     """A block of a recording."""
 
-    recording: Recording
+    file: Blocks
     place: Place
 
     @property
@@ -62,11 +50,11 @@ class FileBlock:
 
     def frames(self) -> Sequence[Frame]:
         """Its frames; none where it is damaged, which the recording then counts."""
-        return self.recording.frames_at(self.place)
+        return self.file.frames(self.place)
 
     def table(self) -> Table | None:
         """Its columns, None where it has none or is damaged."""
-        return self.recording.table_at(self.place)
+        return self.file.table(self.place)
 
     def second(self) -> Second:
         """Its frames thinned, as far as they can be."""
@@ -83,14 +71,14 @@ class FileBlock:
 class FileChunk:
     """The stretch of a file from one key frame to the next."""
 
-    recording: Recording
+    file: Blocks
     t_ns: int
     start: int
     end: int
 
     def blocks(self) -> Sequence[FileBlock]:
         """Its blocks of frames."""
-        return self.recording.blocks_between(self.start, self.end)
+        return [FileBlock(self.file, place) for place in self.file.between(self.start, self.end)]
 
 
 class Recording:
@@ -102,11 +90,6 @@ class Recording:
     def __init__(self, path: str) -> None:
         self.path = path
         self._fd = _open(path)
-        self.lost: dict[int, int] = {}
-        """Offset -> damaged bytes there, as far as it has been read."""
-        self._unpacker = Unpacker()
-        self._mendings: dict[int, bytes] = {}
-        """Offset -> payload of a damaged block that was brought back."""
         try:
             self._size = os.fstat(self._fd).st_size
             self.header = self._read_header()
@@ -117,6 +100,7 @@ class Recording:
         except FormatError as error:
             self.close()
             raise FormatError(f"{clean(path)}: {error}") from None
+        self._blocks = Blocks(self._fd, self._contents)
         self._seeker = Seeker(self.header)
         self._end_ns: tuple[Place | None, int] = (None, self._contents.end_ns)
 
@@ -142,9 +126,14 @@ class Recording:
         """Time of the last frame; the header's where there is none."""
         last = self._contents.last
         if last is not self._end_ns[0] and last is not None:
-            frames = self.frames_at(last)
+            frames = self._blocks.frames(last)
             self._end_ns = last, frames[-1].t_ns if frames else last.head.t_ns
         return max(self._end_ns[1], self.start_ns)
+
+    @property
+    def lost(self) -> dict[int, int]:
+        """Offset -> damaged bytes there, as far as it has been read."""
+        return self._blocks.lost
 
     @property
     def growing(self) -> bool:
@@ -173,7 +162,7 @@ class Recording:
     @property
     def marks(self) -> list[Mark]:
         """All markers, in order."""
-        later = [mark for place in self._contents.marked for frame in self.frames_at(place) for mark in frame.marks]
+        later = [mark for place in self._contents.marked for frame in self._blocks.frames(place) for mark in frame.marks]
         return sorted((*self._contents.marks, *later), key=lambda mark: mark.t_ns)
 
     def refresh(self) -> bool:
@@ -201,7 +190,7 @@ class Recording:
 
     def chunks(self) -> Sequence[FileChunk]:
         """All chunks, in order; none is read yet."""
-        return _Chunks(self, self._contents)
+        return _Chunks(self._blocks, self._contents)
 
     def t_ns_of(self, unix_ns: int) -> int:
         """CLOCK_MONOTONIC of a moment of wall-clock time, by the clocks as they stood when the recording began."""
@@ -210,100 +199,6 @@ class Recording:
     def unix_ns_of(self, t_ns: int) -> int:
         """The inverse of `t_ns_of`."""
         return t_ns - self.header.t_ns + self.header.unix_ns
-
-    def blocks_between(self, start: int, end: int) -> list[FileBlock]:
-        """The blocks of frames between two offsets."""
-        found = scan(self._fd, start, end)
-        lost = found.lost_bytes + end - found.end
-        if lost and end <= self._contents.end:
-            for place in self._mended(start, found.places, end):
-                lost -= place.end - place.offset
-                insort(found.places, place, key=lambda place: place.offset)
-            if lost:
-                self.lost[start] = lost
-        return [FileBlock(self, place) for place in found.places if place.head.kind == KIND_FRAMES]
-
-    def _mended(self, start: int, whole: list[Place], end: int) -> Iterator[Place]:
-        """The blocks that stood where none is whole, as far as they can be brought back."""
-        edges = [start, *(place.end for place in whole)]
-        following = [*(place.offset for place in whole), end]
-        for edge, offset in zip(edges, following, strict=True):
-            if edge < offset:
-                try:
-                    yield self._mend(edge)
-                except FormatError:
-                    continue
-
-    def _mend(self, offset: int) -> Place:
-        """Bring back the block at an offset. Raises FormatError."""
-        place, payload = mend(self._fd, offset, self._contents.end)
-        if len(self._mendings) >= MENDINGS_KEPT:
-            self._mendings.clear()
-        self._mendings[offset] = payload
-        return place
-
-    def frames_at(self, place: Place) -> Sequence[Frame]:
-        """The frames of a block; none where it is damaged."""
-        try:
-            return self._unpacker.frames(self._payload(place), place.head.codec)
-        except FormatError:
-            self.lost[place.offset] = place.end - place.offset
-            return ()
-
-    def table_at(self, place: Place) -> Table | None:
-        """The columns of a block, None where it has none or is damaged."""
-        if place.head.codec not in COLUMNS:
-            return None
-        try:
-            return self._unpacker.table(self._payload(place), place.head.codec)
-        except (FormatError, ValueError):
-            self.lost[place.offset] = place.end - place.offset
-            return None
-
-    def _payload(self, place: Place) -> bytes:
-        """A block's payload, what it builds upon being read."""
-        payload = self._raw(place)
-        wanted = self._unpacker.missing(payload, place.head.codec)
-        if wanted and place.head.flags & FLAG_FOLLOWS:
-            self._read_run(place)
-        elif wanted:
-            self._learn(place.offset, wanted)
-        return payload
-
-    def _raw(self, place: Place) -> bytes:
-        if place.offset in self._mendings:
-            return self._mendings[place.offset]
-        try:
-            return payload_at(self._fd, place)
-        except FormatError:
-            self._mend(place.offset)
-            return self._mendings[place.offset]
-
-    def _read_run(self, before: Place) -> None:
-        """Open the blocks of a run that stand before one of its blocks. Raises FormatError."""
-        i, run = bisect_right(self._contents.chunks, before.offset, key=lambda chunk: chunk[1]) - 1, [before]
-        end = before.offset
-        while run[0].head.flags & FLAG_FOLLOWS and i >= 0 and len(run) <= MOST_IN_RUN:
-            start = self._contents.chunks[i][1]
-            blocks = [block.place for block in self.blocks_between(start, end)]
-            begin = max((j for j, place in enumerate(blocks) if not place.head.flags & FLAG_FOLLOWS), default=0)
-            run, i, end = blocks[begin:] + run, i - 1, start
-        for place in run[:-1]:
-            self._unpacker.table(self._payload(place), place.head.codec)
-
-    def _learn(self, before: int, wanted: int) -> None:
-        """Look for a reference among the last ones before an offset."""
-        references = self._contents.references
-        i = bisect_left(references, before)
-        for offset in reversed(references[max(0, i - REFERENCES_TRIED) : i]):
-            place = place_at(self._fd, offset)
-            if place is None or place.head.kind != KIND_REFERENCE:
-                continue
-            try:
-                if self._unpacker.learn(payload_at(self._fd, place), place.head.codec) == wanted:
-                    return
-            except FormatError:
-                self.lost[offset] = place.end - offset
 
     def _read_header(self) -> Header:
         for place in scan(self._fd, 0, min(self._size, OPENING_BYTES)).places:
@@ -320,8 +215,8 @@ class Recording:
 class _Chunks(Sequence[FileChunk]):
     """The chunks of a recording, made as they are asked for: a day has thousands."""
 
-    def __init__(self, recording: Recording, contents: Contents) -> None:
-        self._recording = recording
+    def __init__(self, blocks: Blocks, contents: Contents) -> None:
+        self._blocks = blocks
         self._contents = contents
 
     def __len__(self) -> int:
@@ -330,7 +225,7 @@ class _Chunks(Sequence[FileChunk]):
     def __getitem__(self, i: int) -> FileChunk:  # type: ignore[override]
         t_ns, start = self._contents.chunks[i]
         following = i % len(self) + 1
-        return FileChunk(self._recording, t_ns, start, self._contents.chunks[following][1] if following < len(self) else self._contents.end)
+        return FileChunk(self._blocks, t_ns, start, self._contents.chunks[following][1] if following < len(self) else self._contents.end)
 
 
 def _open(path: str) -> int:

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from collections.abc import Iterable
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
 from itertools import chain
 from itertools import islice
 from itertools import repeat
 from operator import add
-from operator import sub
 from typing import Any
 
 import msgspec
@@ -50,6 +47,13 @@ from gputop.recording.columns.layout import plans_of
 from gputop.recording.columns.layout import told_less
 from gputop.recording.columns.layout import unpack_integers
 from gputop.recording.columns.standing import Standing
+from gputop.recording.columns.sums import onward
+from gputop.recording.columns.sums import per_subject
+from gputop.recording.columns.sums import sums
+from gputop.recording.columns.sums import times
+from gputop.recording.columns.sums import with_changes
+from gputop.recording.columns.sums import with_growth
+from gputop.recording.columns.sums import with_switches
 
 _BROKEN = (TypeError, ValueError, KeyError, IndexError, OverflowError, AttributeError, ZeroDivisionError, RecursionError)
 _TABLES = (TABLE, CHANGES)
@@ -167,7 +171,7 @@ class Table:
         except _BROKEN as error:
             raise ColumnError(f"column {name} is broken: {error}") from None
         if name == "timeslices" and self.plan.keys() >= SWITCHES:
-            return _with_switches(values, self.at_last("vol"), self.at_last("invol"))
+            return with_switches(values, self.at_last("vol"), self.at_last("invol"))
         return values
 
     def _other(self, column: Callable[[str], Sequence[int]], unit: int, name: str) -> Sequence[int]:
@@ -197,7 +201,7 @@ class Table:
         if packed is None or packed[0] not in (LAST_INTS, STEPS) or packed[1] is not None or name == "timeslices":
             return None
         try:
-            lasts, steps = self._lasts(name, packed), _times(packed[2], self._steps(packed[-1]))
+            lasts, steps = self._lasts(name, packed), times(packed[2], self._steps(packed[-1]))
             spans = zip(lasts, self.order.spans, strict=True)
             return [last - sum(steps[start + 1 : end]) for last, (start, end) in spans], lasts, steps
         except _BROKEN as error:
@@ -244,7 +248,7 @@ class Table:
         except _BROKEN as error:
             raise ColumnError(f"column {name} is broken: {error}") from None
         if name == "timeslices" and self.plan.keys() >= SWITCHES:
-            values = _with_switches(values if straight else self.order.by_row(values), self.column("vol"), self.column("invol"))
+            values = with_switches(values if straight else self.order.by_row(values), self.column("vol"), self.column("invol"))
             straight = True
         if straight == by_row:
             return values
@@ -326,7 +330,7 @@ class Table:
         if field.kind == "counts" and table:
             entries = zip(table.column("bucket"), table.column("count"), strict=True) if table.rows else iter(())
             told = [dict(islice(entries, max(0, length))) for length in lengths]
-            return _with_changes(told, self.order) if code == CHANGES else told
+            return with_changes(told, self.order) if code == CHANGES else told
         held = structs(table) if table else []
         if field.child is ThreadSample:
             held = self._with_main(lengths, held)
@@ -358,14 +362,14 @@ class Table:
         return self._by_subject(field, code, parts, name or field.name), False
 
     def _running(self, unit: int, first: bytes, steps: bytes) -> list[int]:
-        return _sums(_times(unit, unpack_integers(first, 1)), _times(unit, self._steps(steps)), [(0, self.rows)], from_last=False)
+        return sums(times(unit, unpack_integers(first, 1)), times(unit, self._steps(steps)), [(0, self.rows)], from_last=False)
 
     def _by_subject(self, field: FieldPlan, code: int, parts: list[Any], name: str) -> Sequence[Any]:
         if code in _INTS and field.kind == "int":
             return self._with_absent(field, parts[0], self._integers(name, code, *parts[1:]))
         if code in (SCALED, LAST_SCALED) and field.kind == "float":
             scale, anchors = parts[1], unpack_integers(parts[2], len(self.order.starts))
-            whole = _sums(anchors, self._steps(parts[3]), self.order.spans, code == LAST_SCALED)
+            whole = sums(anchors, self._steps(parts[3]), self.order.spans, code == LAST_SCALED)
             return self._with_absent(field, parts[0], [value / scale for value in whole])
         if code == GROWTH and field.kind == "counts":
             return self._grown(name, *parts)
@@ -386,15 +390,15 @@ class Table:
             counts = known
             for length in lengths[start:end]:
                 if length:
-                    counts = _with_growth(counts, list(islice(grown, length)))
+                    counts = with_growth(counts, list(islice(grown, length)))
                 out.append(counts)
         return out
 
     def _integers(self, name: str, code: int, unit: int, *packed: bytes) -> list[int]:
-        steps = _times(unit, self._steps(packed[-1]))
+        steps = times(unit, self._steps(packed[-1]))
         if code not in _STEPS:
-            return _sums(self._anchors(name, unit, packed[0]), steps, self.order.spans, code == LAST_INTS)
-        return _onward(self._before(name), steps, self.order)
+            return sums(self._anchors(name, unit, packed[0]), steps, self.order.spans, code == LAST_INTS)
+        return onward(self._before(name), steps, self.order)
 
     def _lasts(self, name: str, packed: Any) -> list[int]:
         """Each subject's last value in a column of integers."""
@@ -404,7 +408,7 @@ class Table:
             if code == LAST_INTS:
                 lasts = self._anchors(name, unit, rest[0])
             elif code in _STEPS:
-                grown = _per_subject(self._steps(rest[-1]), self.order) if rest[-1] != b"\0" else repeat(0)
+                grown = per_subject(self._steps(rest[-1]), self.order) if rest[-1] != b"\0" else repeat(0)
                 lasts = [before + unit * steps for before, steps in zip(self._before(name), grown, strict=False)]
             else:
                 values = self._integers(name, code, unit, *rest)
@@ -421,7 +425,7 @@ class Table:
         before = self._before(name)
         if anchors == b"\0":
             return list(before)
-        return list(map(add, _times(unit, unpack_integers(anchors, len(self.order.starts))), before))
+        return list(map(add, times(unit, unpack_integers(anchors, len(self.order.starts))), before))
 
     def _steps(self, data: bytes) -> list[int]:
         return unpack_integers(data, self.rows)
@@ -436,61 +440,6 @@ class Table:
 
 def _needs_time(plan: dict[str, FieldPlan]) -> bool:
     return any(ABOVE_NS in field.less for field in plan.values())
-
-
-def _with_growth(before: dict[int, int], grown: list[tuple[int, int]]) -> dict[int, int]:
-    counts = before | {bucket: before.get(bucket, 0) + count for bucket, count in grown}
-    for bucket, count in grown:
-        if count and not counts[bucket]:
-            del counts[bucket]
-    return counts
-
-
-def _with_changes(changes: list[dict[int, int]], order: Order) -> list[dict[int, int]]:
-    """What stood in each row, from what had changed in it."""
-    known: dict[int, dict[int, int]] = {}
-    for i, (subject, changed) in enumerate(zip(order.ids, changes, strict=True)):
-        before = known.get(subject)
-        if before is not None:
-            merged = before | changed if changed else before
-            changes[i] = {bucket: count for bucket, count in merged.items() if count} if 0 in changed.values() else merged
-        known[subject] = changes[i]
-    return changes
-
-
-def _with_switches(slices: Sequence[Any], vol: Sequence[Any], invol: Sequence[Any]) -> Sequence[Any]:
-    """Time slices, which are told less the switches."""
-    return [count if count is None else count + (a or 0) + (b or 0) for count, a, b in zip(slices, vol, invol, strict=True)]
-
-
-def _times(unit: int, numbers: list[int]) -> list[int]:
-    return numbers if unit == 1 else [number * unit for number in numbers]
-
-
-def _per_subject(steps: list[int], order: Order) -> list[int]:
-    """The sum of each subject's steps."""
-    sums = list(accumulate(steps))
-    ends = [sums[end - 1] for end in order.ends]
-    return list(map(sub, ends, chain((0,), ends)))
-
-
-def _onward(before: Sequence[int], steps: list[int], order: Order) -> list[int]:
-    """Running sums of the steps, each subject's from where it stood before."""
-    reached = 0
-    for start, stood, grown in zip(order.starts, before, _per_subject(steps, order), strict=True):
-        steps[start] += stood - reached
-        reached = stood + grown
-    return list(accumulate(steps))
-
-
-def _sums(anchors: list[int], steps: list[int], spans: Iterable[tuple[int, int]], from_last: bool) -> list[int]:
-    """Running sums of the steps, anew in each of ``spans`` so that it begins, or ends, with its anchor."""
-    sums = list(accumulate(steps))
-    offset = 0
-    for (start, end), anchor in zip(spans, anchors, strict=True):
-        steps[start] = anchor - sums[end - 1 if from_last else start] - offset
-        offset += steps[start]
-    return list(accumulate(steps))
 
 
 def _typed(field: FieldPlan, values: Any, count: int | None = None) -> list[Any]:
