@@ -50,6 +50,6 @@ manual: ## Write the man page and the shells' completions from the commands' own
 	@scripts/setup test
 	$(PYTHON_BIN) scripts/manual.py
 
-kernels: ## The probes on the kernels and bccs of several distributions (QEMU; minutes, a gigabyte; ARGS="bookworm")
+kernels: ## The probes on the kernels and bccs of several distributions (QEMU; half an hour, 5 GB; ARGS="bookworm trixie-arm64")
 	@scripts/setup test
 	$(PYTHON_BIN) -m tests.kernels.matrix $(ARGS)

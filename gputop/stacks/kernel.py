@@ -146,9 +146,10 @@ def _parse_stack(text: str) -> tuple[str, ...]:
 
 
 def in_kernel(symbols: Iterable[str]) -> tuple[str, ...]:
-    """Kernel functions as they are shown: without the compiler's suffixes and without how the kernel was entered."""
+    """Kernel functions as they are shown: without the compiler's suffixes, how the kernel was entered, and addresses of no function,
+    which aarch64 finds on the stack of a thread that runs."""
     names = (_symbol(symbol) for symbol in symbols)
-    return tuple(name for name in names if name and not name.startswith(_WAY_IN))[:MAX_KERNEL_FRAMES]
+    return tuple(name for name in names if name and not name.startswith(("0x", *_WAY_IN)))[:MAX_KERNEL_FRAMES]
 
 
 def wait_words(pid: int, view: KernelView, root: str = "/") -> str:

@@ -1,4 +1,4 @@
-"""The probes on the kernels and bccs of several distributions: `make kernels` (QEMU, no KVM; a quarter of an hour, 3 GB of cache).
+"""The probes on the kernels and bccs of several distributions: `make kernels` (QEMU, no KVM; half an hour, 5 GB of cache).
 
 Each row is a distribution's own kernel, Python and bcc in a machine that lives in memory: debootstrap fetches the packages once,
 unpacked and with our files they are an initramfs. Needs root and: apt install qemu-system-x86 qemu-system-arm debootstrap cpio gcc
@@ -96,6 +96,7 @@ def tree(key: str) -> Path:
         subprocess.run(command, check=True, stdout=sys.stderr)
         for package in (folder / "var/cache/apt/archives").glob("*.deb"):
             unpack(package, folder)
+            package.unlink()
         (folder / "complete").touch()
     return folder
 

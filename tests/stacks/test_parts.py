@@ -92,6 +92,11 @@ def test_the_time_limit_of_a_ppoll_lies_in_memory(tmp_path: Path, seconds: int |
     assert kernel.wait_words(7, kernel.read_thread(7, 7, str(tmp_path)), str(tmp_path)) == said
 
 
+def test_an_address_that_belongs_to_no_function_is_no_frame(tmp_path: Path) -> None:
+    fake_thread(tmp_path, 7, "R", syscall="running", wchan="0", stack="[<0>] 0x1\n[<0>] do_sys_poll+0x5/0x6\n[<0>] el0_svc+0x1/0x2\n")
+    assert kernel.read_thread(7, 7, str(tmp_path)).frames == ("do_sys_poll",)
+
+
 def test_what_may_not_be_read_is_named_and_what_ended_is_gone(tmp_path: Path) -> None:
     fake_thread(tmp_path, 7, syscall="running", wchan="0")
     view = kernel.read_thread(7, 7, str(tmp_path))
