@@ -37,16 +37,16 @@ _STANDING = (
 class ProcTrack:
     """One trainer or worker."""
 
-    __slots__ = ("between", "counts", "first_seen_ns", "kind_of", "kinds", "moved_ns", "samples", "sched")
+    __slots__ = ("between", "counts", "first_seen_ns", "kind_of", "kinds", "moved_ns", "samples", "uninterruptible_ns")
 
     def __init__(self, sample: ProcSample, sched: SchedThread | None, kind_of: waits.KindOf) -> None:
         self.kind_of = kind_of
         self.first_seen_ns = self.moved_ns = sample.t_ns
-        self.samples = deque([sample])
-        self.kinds: deque[list[str]] = deque([[self._met(sample)]])
+        self.samples = [sample]  # few, for which a deque has far too much room
+        self.kinds = [[self._met(sample)]]
         """What each sample met it at, and those between it and the one before; summed up in ``counts``."""
         self.counts = {self.kinds[0][0]: 1}
-        self.sched = deque([sched])
+        self.uninterruptible_ns = [sched.uninterruptible_ns if sched else None]
         self.between: list[str] = []
 
     def look(self, sample: ProcSample) -> None:
@@ -69,11 +69,10 @@ class ProcTrack:
         for kind in met:
             self.counts[kind] = self.counts.get(kind, 0) + 1
         self.between = []
-        self.sched.append(sched)
+        self.uninterruptible_ns.append(sched.uninterruptible_ns if sched else None)
         while len(self.samples) > 2 and self.samples[1].t_ns <= oldest_ns:
-            self.samples.popleft()
-            self.sched.popleft()
-            for kind in self.kinds.popleft():
+            del self.samples[0], self.uninterruptible_ns[0]
+            for kind in self.kinds.pop(0):
                 self.counts[kind] -= 1
 
     def facts(self, info: ProcInfo, role: Role) -> ProcFacts:
@@ -115,10 +114,8 @@ class ProcTrack:
         return kinds, True
 
     def _uninterruptible(self, ns: int) -> float | None:
-        first, last = self.sched[0], self.sched[-1]
-        if first is None or last is None or last.uninterruptible_ns < first.uninterruptible_ns:
-            return None
-        return (last.uninterruptible_ns - first.uninterruptible_ns) / ns
+        first, last = self.uninterruptible_ns[0], self.uninterruptible_ns[-1]
+        return None if first is None or last is None or last < first else (last - first) / ns
 
     def _unsampled(self) -> dict[str, int]:
         """Every sample met it running, so its sleeps were short: on the disk if it read from one."""
