@@ -18,7 +18,7 @@
     t_ns    = CLOCK_MONOTONIC of the first frame; of the block's making for other kinds
     check   = CRC-32 of the payload as it stands in the stream; head_check: CRC-32 of the 24 bytes before it
 
-Blocks of codec 3 stand in runs of half a minute, each building upon the one before it; every other can be read by itself. One
+Blocks of codec 3 stand in runs of up to a minute, each building upon the one before it; every other can be read by itself. One
 whose check fails never existed, unless the parity of its run brings it back; reading goes on behind it, at its end where its
 head is sound, at the next sync otherwise. Every length is bounded before anything is allocated.
 """

@@ -1,6 +1,6 @@
 """What brings back a damaged block of a run: all of its blocks, each filled up with zeros, exclusive-ored.
 
-    payload = msgpack [[size of each block of the run, head included, in the order in which they stand right before this one], bytes]
+payload = msgpack [[size of each block of the run, head included, in the order in which they stand right before this one], bytes]
 """
 
 from __future__ import annotations

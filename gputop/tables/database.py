@@ -88,7 +88,6 @@ class Database:
                 raise UserError(f"this would load more than {MAX_ROWS} rows: ask for less time with --last, or --from and --until")
         self._sqlite.execute("COMMIT")
 
-
     def _insert(self, table: str, rows: list[tuple[object, ...]]) -> None:
         """Many rows by each statement, which takes a third of the time that one by one would."""
         if not rows:

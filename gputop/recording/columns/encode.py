@@ -54,6 +54,7 @@ from gputop.recording.columns.standing import Standing
 from gputop.recording.columns.standing import Standings
 
 _SCALES = (1, 10, 100, 1000, 1_000_000)
+_MOST = 1e9
 MOST_WORDS = 64
 _NOTHING: dict[int, int] = {}
 _ZEROS = pack_integers([])
@@ -147,11 +148,11 @@ class _Encoder:
             return self._children(path, field, column, order, told)
         if field.default is not None and first == field.default():
             return None
-        return [CONST, first * field.unit if first and field.unit else first]
+        return [CONST, _plain(column[:1], field.unit)[0]]
 
     def _varying(self, path: str, field: FieldPlan, column: Sequence[Any], order: Order, told: Told) -> list[Any]:
         if field.kind == "int" and field.name not in FEW_VALUES:
-            return self._ints(path, field, column, order) or [ANY, told[field.name]]
+            return self._ints(path, field, column, order) or [ANY, _plain(column, field.unit)]
         if field.child:
             return self._children(path, field, column, order, told)
         standing = self.standing(path, field.name)
@@ -248,7 +249,12 @@ def _running(column: Sequence[Any], unit: int) -> list[Any]:
         first = column[0] if unit else column[0] // divisor
         return [RUNNING, None, divisor, pack_integers([first]), pack_integers(steps if unit else [step // divisor for step in steps])]
     except (TypeError, OverflowError):
-        return [ANY, [value * unit if unit else value for value in column]]
+        return [ANY, _plain(column, unit)]
+
+
+def _plain(column: Sequence[Any], unit: int) -> Sequence[Any]:
+    """A column that is in ``unit``, 0 for none, as it is."""
+    return [value and value * unit for value in column] if unit else column
 
 
 def _unrelated(field: FieldPlan, column: Sequence[Any], order: Order) -> list[Any]:
@@ -274,9 +280,7 @@ def _floats(field: FieldPlan, column: Sequence[Any], order: Order) -> list[Any]:
 
 def _scaled(column: Sequence[float], scale: int) -> list[int] | None:
     """``column`` times ``scale`` where that is a column of (not too large) whole numbers and can be undone."""
-    if round(column[-1] * scale) / scale != column[-1] if -1e9 < column[-1] < 1e9 else True:
-        return None
-    if not (min(column) > -1e9 and max(column) < 1e9):
+    if not all(map(_MOST.__gt__, map(abs, column))) or round(column[-1] * scale) / scale != column[-1]:
         return None
     whole = [round(value * scale) for value in column]
     return whole if [number / scale for number in whole] == list(column) else None
