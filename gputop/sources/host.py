@@ -39,7 +39,7 @@ class HostSource:
         pool = Descriptors()
         sizes = {"stat": 1 << 18, "vmstat": 1 << 14, "diskstats": 1 << 16, "net/dev": 1 << 16, "net/snmp": 1 << 13, "meminfo": 1 << 13}
         names = (*sizes, "loadavg", *(f"pressure/{kind}" for kind in ("cpu", "io", "memory")))
-        self._files = {name: KeptFile(f"{root}proc/{name}", sizes.get(name, 512), pool) for name in names}
+        self._files = {name: KeptFile(f"{root}proc/", name, sizes.get(name, 512), pool) for name in names}
         self._whole: dict[str, bool] = {}
         self._half = settings.interval_ns // 2
         self._cpu_due_ns = self._rest_due_ns = 0

@@ -50,15 +50,19 @@ def _raised_limit() -> int:
 class KeptFile:
     """One file, kept open where the descriptors suffice. What cannot be read says why in ``reason`` and is not tried again."""
 
-    __slots__ = ("_fd", "_share", "_size", "path", "pool", "reason")
+    __slots__ = ("_fd", "_folder", "_name", "_share", "_size", "pool", "reason")
 
-    def __init__(self, path: str, size: int, pool: Descriptors, share: float = 1.0) -> None:
-        self.path = path
+    def __init__(self, folder: str, name: str, size: int, pool: Descriptors, share: float = 1.0) -> None:
+        self._folder, self._name = folder, name  # apart: thousands of files share them
         self.reason = ""
         self._fd = -1
         self._size = size
         self.pool = pool
         self._share = share
+
+    @property
+    def path(self) -> str:
+        return self._folder + self._name
 
     def read(self) -> bytes:
         """Its text, cut to ``size``; empty where unreadable. Raises ProcessLookupError when the process is gone."""

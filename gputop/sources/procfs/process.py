@@ -24,6 +24,7 @@ COLD_SHARE = 0.5
 LOOKS_PER_S = 5
 """State, waits, memory and switches of hot processes; their CPU time, run delay and timeslices are read in every tick."""
 IO_PER_S = 2
+_NOTHING_NOTICED: tuple[list[ThreadInfo], str] = ([], "")
 _UNREAD = parse.Stat(b"", "", 0, False, 0, 0, 0, 0, 0, 0, 0, b"", 0, 0)
 
 
@@ -46,17 +47,17 @@ class Process:
         self.identity = Identity(folder, pid, users)
         self.stat = _UNREAD
         self.sample: ProcSample | None = None
-        self._stat = KeptFile(folder + "stat", 1024, pool, COLD_SHARE)
-        self._sched = KeptFile(folder + "schedstat", 128, pool, COLD_SHARE)
-        self._status = KeptFile(folder + "status", 16_384, pool, COLD_SHARE)
-        self._io = KeptFile(folder + "io", 512, pool, COLD_SHARE)
+        self._stat = KeptFile(folder, "stat", 1024, pool, COLD_SHARE)
+        self._sched = KeptFile(folder, "schedstat", 128, pool, COLD_SHARE)
+        self._status = KeptFile(folder, "status", 16_384, pool, COLD_SHARE)
+        self._io = KeptFile(folder, "io", 512, pool, COLD_SHARE)
         self._stat_data = self._sched_data = b""
         self._ran = True
         self._switches_due = 2
         self._sched_numbers: tuple[int | None, int | None, int | None] = (None, None, None)
         self._switches: tuple[int | None, int | None] = (None, None)
         self._io_bytes: tuple[int | None, int | None, int | None] = (None, None, None)
-        self._noticed: tuple[list[ThreadInfo], str] = ([], "")
+        self._noticed = _NOTHING_NOTICED
         self._threads: Threads | None = None
         self._waits: Waits | None = None
         self._wait: tuple[int | None, int | None, str | None] = (None, None, None)
@@ -155,7 +156,7 @@ class Process:
 
     def notice(self) -> bool:
         """Take over what the last reading found out about its identity; whether that is new."""
-        threads = self._threads.infos if self._threads else []
+        threads = self._threads.infos if self._threads else _NOTHING_NOTICED[0]
         reason = self._waits.unreadable() if self._waits else ""
         if threads is self._noticed[0] and reason == self._noticed[1]:
             return False

@@ -70,7 +70,7 @@ class ProcfsSource:
         """What listing /proc gave last."""
         self._listed_ns = -LIST_AT_LEAST_NS
         self._last_pid = -1
-        self._loadavg = KeptFile(self._proc + "loadavg", 128, self._pool)
+        self._loadavg = KeptFile(self._proc, "loadavg", 128, self._pool)
         self._delays = False
 
     def open(self) -> SourceState:

@@ -47,9 +47,9 @@ class Thread:
         self._data = b""
         self._stale = False
         """Its numbers changed after the last look."""
-        self._sched = KeptFile(base + "schedstat", 128, pool)
-        self._stat = KeptFile(base + "stat", 1024, pool)
-        self._status = KeptFile(base + "status", 16_384, pool)
+        self._sched = KeptFile(base, "schedstat", 128, pool)
+        self._stat = KeptFile(base, "stat", 1024, pool)
+        self._status = KeptFile(base, "status", 16_384, pool)
 
     def read(self, tick: Tick, look: bool) -> ThreadSample | None:
         """Its sample, with state and switches as of the last ``look``; None where the kernel keeps no schedstat.

@@ -33,8 +33,8 @@ class Waits:
 
     def __init__(self, folder: str, pool: Descriptors) -> None:
         self._folder = folder
-        self._syscall = KeptFile(folder + "syscall", 256, pool)
-        self._wchan = KeptFile(folder + "wchan", 128, pool)
+        self._syscall = KeptFile(folder, "syscall", 256, pool)
+        self._wchan = KeptFile(folder, "wchan", 128, pool)
         self._call: tuple[int | None, int | None] = (None, None)
         self._name: str | None = None
         self._kept = 0
