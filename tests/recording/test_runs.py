@@ -15,6 +15,7 @@ from gputop.frame import CudaCall
 from gputop.frame import Frame
 from gputop.frame import Probes
 from gputop.frame import SchedThread
+from gputop.recording.columns.layout import ColumnError
 from gputop.recording.format import CODEC_RUN
 from gputop.recording.format import CODEC_ZSTD
 from gputop.recording.format import FLAG_FOLLOWS
@@ -185,6 +186,15 @@ def test_distributions_grow_shrink_and_begin_anew_from_block_to_block() -> None:
         assert told is not None
         assert {one.tid: one for one in found.threads} == {one.tid: one for one in told.threads}
         assert found.calls == told.calls
+
+
+def test_distributions_and_runs_that_swell_are_refused() -> None:
+    swollen = probed(START_NS, *(thread(7, 5, dict.fromkeys(range(i), 1), 90) for i in range(990, 1010)))
+    with pytest.raises(ColumnError, match="too many"):
+        through(swollen)
+    crowds = [probed(START_NS + i, *(thread(tid, 5, {}, 90 + tid % 7) for tid in range(i * 30_000, i * 30_000 + 30_000))) for i in range(9)]
+    with pytest.raises(ColumnError, match="too many"):
+        through(*crowds)
 
 
 def test_made_up_runs_and_parities_are_left_out_within_bounds(path: Path, recorded: Recorded) -> None:

@@ -59,6 +59,8 @@ _BROKEN = (TypeError, ValueError, KeyError, IndexError, OverflowError, Attribute
 _TABLES = (TABLE, CHANGES)
 _STEPS = (STEPS, LESS)
 _INTS = (INTS, LAST_INTS, *_STEPS)
+MOST_COUNTS = 4_000_000
+"""In all rows of a column of counts."""
 _KEY = FieldPlan("", "int", Any, True, None)
 _LENGTH = FieldPlan("", "int", int, False, None)
 
@@ -386,11 +388,13 @@ class Table:
         grown = zip(unpack_integers(packed[1], count), unpack_integers(packed[2], count), strict=True)
         out: list[dict[int, int]] = []
         before = self._context.before(f"{self.path}.{name}", "").of(self.order, {})
+        left = MOST_COUNTS
         for (start, end), known in zip(self.order.spans, before, strict=True):
             counts = known
             for length in lengths[start:end]:
                 if length:
                     counts = with_growth(counts, list(islice(grown, length)))
+                    left = _bounded(left - len(counts), left)
                 out.append(counts)
         return out
 

@@ -8,8 +8,11 @@ from functools import partial
 from gputop.recording.columns.decode import Layouts
 from gputop.recording.columns.decode import Table
 from gputop.recording.columns.decode import open_table
+from gputop.recording.columns.layout import ColumnError
 from gputop.recording.columns.standing import Standing
 
+MOST_SUBJECTS = 200_000
+"""Of one field: what a made-up run may cost in memory."""
 _Known = dict[tuple[str, str], tuple[int, Standing]]
 """(path, field) -> behind how many tables, and where it stands there."""
 
@@ -56,6 +59,8 @@ def _standing(last: _Link | None, known: _Known, base: Run | None, path: str, na
     for link in _from(reached, last):
         known[path, name] = link.count - 1, standing
         link.table.leave(path, name, standing)
+        if len(standing) > MOST_SUBJECTS:
+            raise ColumnError("a run tells of too many")
     known[path, name] = count, standing
     return standing
 

@@ -21,6 +21,9 @@ class Standing:
         self._kept: tuple[Order | None, Sequence[Any], list[Any]] = None, (), []
         self._others: dict[Subject, Any] = {}
 
+    def __len__(self) -> int:
+        return len(self._others) + len(self._lasts)
+
     def of(self, order: Order, unseen: Any = 0) -> Sequence[Any]:
         """The last value of each of the order's subjects."""
         if order is self._order:

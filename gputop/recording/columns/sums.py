@@ -9,7 +9,11 @@ from itertools import chain
 from operator import sub
 from typing import Any
 
+from gputop.recording.columns.layout import ColumnError
 from gputop.recording.columns.layout import Order
+
+MOST_BUCKETS = 1000
+"""Several times those of `gputop.histogram`."""
 
 
 def with_growth(before: dict[int, int], grown: list[tuple[int, int]]) -> dict[int, int]:
@@ -18,6 +22,8 @@ def with_growth(before: dict[int, int], grown: list[tuple[int, int]]) -> dict[in
     for bucket, count in grown:
         if count and not counts[bucket]:
             del counts[bucket]
+    if len(counts) > MOST_BUCKETS:
+        raise ColumnError("a distribution has too many buckets")
     return counts
 
 
