@@ -144,7 +144,7 @@ def bootable(kernel: Path, work: Path) -> Path:
 
 def boot(machine: Machine, kernel: Path, image: Path, plain: bool) -> dict[str, object]:
     """What the guest said of itself."""
-    words = f"console={machine.console} rdinit=/init quiet panic=-1" + (" gputop.plain" if plain else "")
+    words = f"console={machine.console} rdinit=/init loglevel=1 panic=-1" + (" gputop.plain" if plain else "")
     command = [*machine.qemu, "-accel", "tcg", "-cpu", "max", "-smp", "2", "-m", "6000", "-nographic", "-no-reboot", "-nic", "none"]
     command += ["-kernel", str(kernel), "-initrd", str(image), "-append", words]
     try:
@@ -155,7 +155,7 @@ def boot(machine: Machine, kernel: Path, image: Path, plain: bool) -> dict[str, 
         return {"error": f"nothing within {BOOT_S} s"}
     for line in output.stdout.splitlines():
         if "RESULT {" in line:
-            result: dict[str, object] = json.loads(line[line.index("{") :])
+            result: dict[str, object] = json.JSONDecoder().raw_decode(line, line.index("{"))[0]  # a message of the kernel may follow
             return result
     return {"error": "it said nothing: " + " / ".join(output.stdout.splitlines()[-5:])}
 
