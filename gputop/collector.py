@@ -21,6 +21,7 @@ from gputop.frame import Header
 from gputop.frame import ProcInfo
 from gputop.frame import SelfCost
 from gputop.frame import SourceState
+from gputop.memory import return_pages
 from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources import Source
@@ -118,6 +119,7 @@ class Collector:
                     key_due = 0
                 elif key:
                     key_due = now + KEY_EVERY_NS
+                    return_pages()
                 if not raised:
                     raised = True
                     self._note(SourceState("beat", "ok", detail={"priority": raise_priority()}))

@@ -11,6 +11,7 @@ from typing import Protocol
 from gputop.errors import UserError
 from gputop.frame import Frame
 from gputop.frame import Header
+from gputop.memory import return_pages
 from gputop.session import Session
 from gputop.tui.recorder import Recorder
 
@@ -100,6 +101,8 @@ class Feed:
         self._session.ingest(item)
         self.recorder.take(item)
         if isinstance(item, Frame):
+            if item.key:
+                return_pages()
             if self.trouble and time.monotonic() - self._stopped > TOLD_S:
                 self.trouble = ""
             first, self._on_first = self._on_first, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import ssl
 import subprocess
 import sys
@@ -59,3 +60,26 @@ def test_a_key_frame_still_forgets_who_is_not_in_it() -> None:
     board.fold(_key(0, 1_000_000))
     board.fold(Frame(1, 2_000_000, key=True))
     assert (board.infos, board.procs, board.preempts) == ({}, {}, {})
+
+
+HOLES = """
+import resource
+from gputop.memory import return_pages, return_what_is_freed
+
+def held():
+    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+
+return_what_is_freed()
+blocks = [b"x" * i for i in range(32768, 33768)]
+kept, before = blocks[::10], held()
+del blocks
+return_pages()
+print(before - held())
+"""
+
+
+def test_pages_between_what_is_kept_are_given_back() -> None:
+    if not hasattr(ctypes.CDLL(None), "malloc_trim"):
+        pytest.skip("this C library is not glibc")
+    given_back = int(subprocess.run([sys.executable, "-c", HOLES], capture_output=True, text=True, check=True).stdout)
+    assert given_back > 20 << 20
