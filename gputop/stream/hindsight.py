@@ -18,6 +18,7 @@ import msgspec
 from gputop.board import Board
 from gputop.diagnosis import Engine
 from gputop.diagnosis.engine import FEED_EVERY_NS
+from gputop.diagnosis.unread import UNREAD
 from gputop.diagnosis.waits import kinds
 from gputop.errors import UserError
 from gputop.frame import Frame
@@ -94,6 +95,6 @@ def _tell(recording: Recording, start_ns: int, end_ns: int, writes: int) -> NoRe
 
 def _seconds(recording: Recording, start_ns: int, end_ns: int) -> Iterator[_Told]:
     kind_of = kinds(recording.header.machine)
-    for second in recording.seconds(start_ns, end_ns):
+    for second in recording.seconds(start_ns, end_ns, UNREAD):
         yield _Told(second.frames, {pid: list(starmap(kind_of, waits)) for pid, waits in second.waits.items()}, second.gpus)
     yield _Told(lost=recording.lost)

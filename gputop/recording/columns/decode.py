@@ -229,10 +229,9 @@ class Table:
             return self._present(parts[0], [value / parts[1] for value in unpack_integers(parts[2], len(ends))])
         if code == WORDS and field.kind in ("word", "int"):
             words, indices = _typed(field, parts[0]), unpack_integers(parts[1], self.rows)
-            return [words[indices[end - 1]] for end in ends]
+            return [words[index] for index in self.order.at_ends(indices)]
         values, straight = self._column(field, packed)
-        values = self.order.by_subject(values) if straight else values
-        return [values[end - 1] for end in ends]
+        return self.order.at_ends(self.order.by_subject(values) if straight else values)
 
     def _present(self, absent: bytes | None, values: Sequence[Any]) -> Sequence[Any]:
         """``values``, one per subject, where the subject's last row has one."""
@@ -318,7 +317,7 @@ class Table:
         """How many rows of the table below a field each row has."""
         values, straight = self._values(_LENGTH, packed, name)
         lengths = list(values if straight else self.order.by_row(values))
-        _bounded(sum(length for length in lengths if length > 0), MAX_ROWS)
+        _bounded(sum(map(max, lengths, repeat(0))), MAX_ROWS)
         return lengths
 
     def _defaults(self, field: FieldPlan, count: int) -> Sequence[Any]:
@@ -416,7 +415,7 @@ class Table:
                 lasts = [before + unit * steps for before, steps in zip(self._before(name), grown, strict=False)]
             else:
                 values = self._integers(name, code, unit, *rest)
-                lasts = [values[end - 1] for end in self.order.ends]
+                lasts = self.order.at_ends(values)
             self._known_lasts[name] = lasts
         return lasts
 

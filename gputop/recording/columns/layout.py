@@ -114,7 +114,7 @@ Subject = tuple[Any, ...]
 class Order:
     """The rows of a table by subject."""
 
-    __slots__ = ("ends", "ids", "last_rows", "rows", "starts", "straight", "subjects")
+    __slots__ = ("_last", "ends", "ids", "last_rows", "rows", "starts", "straight", "subjects")
 
     def __init__(self, parents: Sequence[int], above: Sequence[Subject], keys: Sequence[Sequence[Any]]) -> None:
         """From the number of each row's parent, the parents' subjects, and the columns of the key fields."""
@@ -129,7 +129,8 @@ class Order:
         """Where in ``rows`` each subject begins."""
         self.ends = [*self.starts[1:], len(self.ids)] if self.starts else []
         """And ends."""
-        self.last_rows = [self.rows[end - 1] for end in self.ends]
+        self._last = [end - 1 for end in self.ends]
+        self.last_rows = [self.rows[last] for last in self._last]
         """Each subject's last row."""
         self.straight = len(numbers) <= 1 or self.rows == list(range(len(self.ids)))
 
@@ -137,6 +138,10 @@ class Order:
     def spans(self) -> Iterator[tuple[int, int]]:
         """(start, end) of each subject in ``rows``."""
         return zip(self.starts, self.ends, strict=True)
+
+    def at_ends(self, column: Sequence[Any]) -> list[Any]:
+        """Each subject's last value in a column that is in the order of subjects."""
+        return list(map(column.__getitem__, self._last))
 
     def by_subject(self, column: Sequence[Any]) -> Sequence[Any]:
         """From the order of rows to that of subjects."""

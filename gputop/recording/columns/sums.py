@@ -51,8 +51,7 @@ def times(unit: int, numbers: list[int]) -> list[int]:
 
 def per_subject(steps: list[int], order: Order) -> list[int]:
     """The sum of each subject's steps."""
-    totals = list(accumulate(steps))
-    ends = [totals[end - 1] for end in order.ends]
+    ends = order.at_ends(list(accumulate(steps)))
     return list(map(sub, ends, chain((0,), ends)))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
@@ -26,6 +27,8 @@ from gputop.recording.columns.layout import FieldPlan
 
 Wait = tuple[str, "int | None", "int | None", "str | None"]
 """(state, syscall, syscall_arg, wchan) of a `ProcSample`."""
+Without = Mapping[type, "frozenset[str]"]
+"""Struct -> fields that nobody asks for: they are left at their default, numbers without one at 0."""
 
 
 @dataclass(slots=True)
@@ -53,7 +56,7 @@ def whole(frames: list[Frame]) -> Second:
     return second
 
 
-def thin(table: Table) -> Second:
+def thin(table: Table, without: Without) -> Second:
     """Raises ColumnError where one frame cannot tell what all of them did; they must then be read one by one."""
     keys = table.column("key")
     if any(keys[1:]):
@@ -61,49 +64,49 @@ def thin(table: Table) -> Second:
     second = Second([Frame(table.column("seq")[-1], table.column("t_ns")[-1])])
     frame = second.frames[0]
     frame.gone = [pid for pids in table.column("gone") for pid in pids]
-    _add_procs(second, table)
-    _add_gpus(second, table)
+    _add_procs(second, table, without)
+    _add_gpus(second, table, without)
     below = table.children("sources")
-    frame.sources = _last(below[1]) if below else []
-    frame.probes = _probes(table)
-    _add_hosts(second, table)
+    frame.sources = _last(below[1], without) if below else []
+    frame.probes = _probes(table, without)
+    _add_hosts(second, table, without)
     second.frames[0].key = keys[0]
     return second
 
 
-def _add_procs(second: Second, table: Table) -> None:
+def _add_procs(second: Second, table: Table, without: Without) -> None:
     frame, below = second.frames[0], table.children("infos")
     if below:
-        frame.infos = _alive(table, *below)
+        frame.infos = _alive(table, *below, without)
     below = table.children("procs")
     if below is None:
         return
-    frame.procs = _alive(table, *below)
+    frame.procs = _alive(table, *below, without)
     procs = below[1]
     waits = list(zip(*map(procs.column_by_subject, ("state", "syscall", "syscall_arg", "wchan")), strict=True))
     pids = procs.at_last("pid")
     second.waits = {pid: waits[start:end] for pid, (start, end) in zip(pids, procs.order.spans, strict=True)}
 
 
-def _add_gpus(second: Second, table: Table) -> None:
+def _add_gpus(second: Second, table: Table, without: Without) -> None:
     below = table.children("gpus")
     if below is None:
         return
     gpus = below[1]
-    second.frames[0].gpus = _merged(gpus)
+    second.frames[0].gpus = _merged(gpus, without)
     readings = zip(*map(gpus.column_by_subject, GpuReading.__struct_fields__), strict=True)
     second.gpus = [GpuReading(*reading) for reading in readings if reading[2] is not None or reading[3] is not None]
 
 
-def _add_hosts(second: Second, table: Table) -> None:
+def _add_hosts(second: Second, table: Table, without: Without) -> None:
     """A frame has room for one reading of the host; its parts are read at several paces."""
     below = table.children("host")
-    *others, second.frames[0].host = _merged(below[1]) if below else [None]
+    *others, second.frames[0].host = _merged(below[1], without) if below else [None]
     frame = second.frames[0]
     second.frames[:0] = [Frame(frame.seq, frame.t_ns, host=host) for host in others]
 
 
-def _probes(table: Table) -> Any:
+def _probes(table: Table, without: Without) -> Any:
     below = table.children("probes")
     if below is None:
         return None
@@ -113,7 +116,7 @@ def _probes(table: Table) -> Any:
     for name, (lengths, held) in lists.items() if gone else ():
         _refuse_return(name, lengths, held, gone)
     last = {name: probes.column(name)[-1] for name in probes.plan if name not in lists}
-    return probes.struct(**last | {name: _last(held) for name, (_, held) in lists.items()} | {"gone": list(gone)})
+    return probes.struct(**last | {name: _last(held, without) for name, (_, held) in lists.items()} | {"gone": list(gone)})
 
 
 def _refuse_return(name: str, lengths: list[int], held: Table, gone: dict[int, int]) -> None:
@@ -124,9 +127,9 @@ def _refuse_return(name: str, lengths: list[int], held: Table, gone: dict[int, i
             raise ColumnError("a thread's number is used again")
 
 
-def _alive(table: Table, lengths: list[int], held: Table) -> list[Any]:
+def _alive(table: Table, lengths: list[int], held: Table, without: Without) -> list[Any]:
     """The last row of each process, but for those that ended later in the block."""
-    rows = _last(held)
+    rows = _last(held, without)
     gone = {pid: row for row, pids in enumerate(table.column("gone")) for pid in pids}
     if not gone:
         return rows
@@ -139,24 +142,24 @@ def _parents(lengths: list[int], held: Table) -> list[int]:
     return [bisect_right(ends, row) for row in held.order.last_rows]
 
 
-def _last(table: Table) -> list[Any]:
+def _last(table: Table, without: Without) -> list[Any]:
     """The last row of each subject."""
-    return list(map(table.struct, *(_at_last(table, plan) for plan in table.plan.values()))) if table.rows else []
+    return list(map(table.struct, *(_at_last(table, plan, without) for plan in table.plan.values()))) if table.rows else []
 
 
-def _at_last(table: Table, plan: FieldPlan) -> Iterable[Any]:
-    if table.struct is SchedThread and plan.name == "hist":
-        return repeat({})
+def _at_last(table: Table, plan: FieldPlan, without: Without) -> Iterable[Any]:
+    if plan.name in without.get(table.struct, ()) or (table.struct is SchedThread and plan.name == "hist"):
+        return repeat(plan.default() if plan.default else 0)
     below = table.children(plan.name) if plan.kind in ("list", "one") else None
     if below is None:
         return table.at_last(plan.name)
     rows = table.order.last_rows
-    return _lists(plan, _groups(below[1], rows), _held(table, below[1]))
+    return _lists(plan, _groups(below[1], rows), _held(table, below[1], without))
 
 
-def _held(table: Table, below: Table) -> list[Any]:
+def _held(table: Table, below: Table, without: Without) -> list[Any]:
     """The last row of each subject below; a main thread that only says that it repeats its process does so."""
-    held = _last(below)
+    held = _last(below, without)
     if below.struct is ThreadSample and any(thread.timeslices == -1 for thread in held):
         mains = {main[0]: main for main in zip(*map(table.at_last, MAIN_THREAD), strict=True)}
         return [ThreadSample(*mains[thread.tid]) if thread.timeslices == -1 and thread.tid in mains else thread for thread in held]
@@ -184,12 +187,13 @@ def _groups(below: Table, rows: Sequence[int]) -> Sequence[Sequence[int] | None]
     return layout.groups
 
 
-def _merged(table: Table) -> list[Any]:
+def _merged(table: Table, without: Without) -> list[Any]:
     """The last value of every field that may be absent, in structs for the moments at which they were read, in their order."""
     moments: dict[int, dict[str, Any]] = {}
-    for plan in table.plan.values():
+    skipped = without.get(table.struct, frozenset())
+    for plan in [plan for name, plan in table.plan.items() if name not in skipped]:
         if plan.nullable and table.tells(plan.name):
-            for row, value in _last_told(table, plan):
+            for row, value in _last_told(table, plan, without):
                 if row >= 0:
                     moments.setdefault(row, {})[plan.name] = value
     if "missing" in table.plan and table.tells("missing"):
@@ -201,12 +205,12 @@ def _merged(table: Table) -> list[Any]:
     return [table.struct(**{name: column[row] for name, column in certain.items()}, **moments[row]) for _, row in sorted(made)]
 
 
-def _last_told(table: Table, plan: FieldPlan) -> list[tuple[int, Any]]:
+def _last_told(table: Table, plan: FieldPlan, without: Without) -> list[tuple[int, Any]]:
     below = table.children(plan.name) if plan.child is not None else None
     if below is None:
         return table.last_told(plan.name)
-    lengths = table.order.by_subject(below[1].layout.lengths)
-    told = [next((row for row in range(end - 1, start - 1, -1) if lengths[row] > (plan.kind == "one") - 1), -1)
-            for start, end in table.order.spans]  # fmt: skip
-    groups = _groups(below[1], [table.order.rows[row] if row >= 0 else -1 for row in told])
-    return list(zip(told, _lists(plan, groups, _held(table, below[1])), strict=True))
+    order, least = table.order, int(plan.kind == "one")
+    lengths = order.by_subject(below[1].layout.lengths)
+    told = [next((row for row in range(end - 1, start - 1, -1) if lengths[row] >= least), -1) for start, end in order.spans]
+    groups = _groups(below[1], [order.rows[row] if row >= 0 else -1 for row in told])
+    return list(zip(told, _lists(plan, groups, _held(table, below[1], without)), strict=True))
