@@ -30,7 +30,7 @@ _ON_DESCRIPTOR = frozenset({
 _SLEEPS = frozenset({"nanosleep", "clock_nanosleep"})
 _WAY_IN = (
     "entry_SYSCALL", "do_syscall_64", "x64_sys_call", "asm_", "irqentry_", "exit_to_user_mode", "syscall_exit_to_user", "ret_from_fork",
-    "el0_", "el0t_", "do_el0_svc", "invoke_syscall",
+    "el0_", "el0t_", "__el0_", "el1_", "el1h_", "__el1_", "do_el0_svc", "invoke_syscall", "do_notify_resume",
 )  # fmt: skip
 
 

@@ -97,6 +97,13 @@ def test_an_address_that_belongs_to_no_function_is_no_frame(tmp_path: Path) -> N
     assert kernel.read_thread(7, 7, str(tmp_path)).frames == ("do_sys_poll",)
 
 
+def test_how_aarch64_enters_the_kernel_is_left_out() -> None:
+    preempted = ["do_notify_resume", "__el0_irq_handler_common", "el0t_64_irq_handler", "el0t_64_irq"]
+    waiting = ["do_sys_poll", "__arm64_sys_ppoll", "invoke_syscall.constprop.0", "el0_svc_common.constprop.0", "do_el0_svc", "el0_svc"]
+    assert kernel.in_kernel(preempted) == ()
+    assert kernel.in_kernel(waiting) == ("do_sys_poll", "__arm64_sys_ppoll")
+
+
 def test_what_may_not_be_read_is_named_and_what_ended_is_gone(tmp_path: Path) -> None:
     fake_thread(tmp_path, 7, syscall="running", wchan="0")
     view = kernel.read_thread(7, 7, str(tmp_path))
