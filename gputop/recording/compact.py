@@ -10,7 +10,7 @@ import msgspec
 import zstandard
 
 from gputop.frame import Frame
-from gputop.recording.columns.decode import Layouts
+from gputop.recording.columns.context import Layouts
 from gputop.recording.columns.decode import Table
 from gputop.recording.columns.decode import structs
 from gputop.recording.columns.encode import Orders

@@ -25,7 +25,7 @@ from gputop.frame import ProcSample
 from gputop.frame import Psi
 from gputop.frame import Stack
 from gputop.frame import ThreadSample
-from gputop.recording.columns.decode import Layouts
+from gputop.recording.columns.context import Layouts
 from gputop.recording.columns.decode import open_table
 from gputop.recording.columns.decode import structs
 from gputop.recording.columns.encode import Orders

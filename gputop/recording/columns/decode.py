@@ -9,7 +9,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from itertools import islice
@@ -21,6 +20,11 @@ import msgspec
 
 from gputop.frame import Frame
 from gputop.frame import ThreadSample
+from gputop.recording.columns.context import Before
+from gputop.recording.columns.context import Context
+from gputop.recording.columns.context import Layout
+from gputop.recording.columns.context import Layouts
+from gputop.recording.columns.context import bounded
 from gputop.recording.columns.layout import ABOVE_NS
 from gputop.recording.columns.layout import ANY
 from gputop.recording.columns.layout import CHANGES
@@ -65,71 +69,25 @@ _KEY = FieldPlan("", "int", Any, True, None)
 _LENGTH = FieldPlan("", "int", int, False, None)
 
 
-@dataclass(slots=True, eq=False)
-class Layout:
-    """Which rows a table has: from one second to the next mostly the same subjects in the same places."""
-
-    order: Order
-    keys: dict[str, Sequence[Any]]
-    """The key fields, in the order of rows."""
-    lengths: list[int]
-    """How many rows each row of the table above has, -1 for None; of the topmost, none."""
-    groups: Sequence[Sequence[int] | None] | None = None
-    """See `gputop.recording.columns.thin`."""
-
-
-class Layouts:
-    """The layouts of the block before, by the columns that they were made from."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[Any, Layout]] = {}
-
-    def get(self, path: str, made_from: Any, make: Callable[[], Layout]) -> Layout:
-        """What was kept, if nothing has changed."""
-        known = self._known.get(path)
-        if known is None or known[0] != made_from:
-            known = self._known[path] = made_from, make()
-        return known[1]
-
-
-Before = Callable[[str, str], Standing]
-"""(path, field) -> where it stood before a table, see `gputop.recording.columns.standing`."""
-
-
-class _Context:
-    """What the tables of a block share."""
-
-    def __init__(self, before: Before, layouts: Layouts) -> None:
-        self.before = before
-        self.layouts = layouts
-        self.rows_left = MAX_ROWS
-
-
 def open_table(payload: bytes, before: Before | None = None, layouts: Layouts | None = None) -> Table:
     """A table of frames; ``layouts`` is kept from block to block by who reads many. Raises ColumnError."""
     try:
-        return Table(Frame, msgspec.msgpack.decode(payload), _Context(before or (lambda *_: Standing()), layouts or Layouts()))
+        return Table(Frame, msgspec.msgpack.decode(payload), Context(before or (lambda *_: Standing()), layouts or Layouts()))
     except (*_BROKEN, msgspec.MsgspecError) as error:
         raise ColumnError(f"a table is broken: {error}") from None
-
-
-def _bounded(count: Any, most: int) -> int:
-    if not isinstance(count, int) or not 0 <= count <= most:
-        raise ColumnError("a table claims too many rows")
-    return count
 
 
 class Table:
     """A table whose columns are decoded when they are asked for."""
 
     def __init__(
-        self, struct: type, packed: Any, context: _Context, above: Table | None = None, name: str = "", lengths: Any = None
+        self, struct: type, packed: Any, context: Context, above: Table | None = None, name: str = "", lengths: Any = None
     ) -> None:
         """``above`` is the table whose rows hold these in their field ``name``, ``lengths`` the packed column that says how many."""
         self.struct = struct
         self.path: str = f"{above.path}.{name}" if above is not None else ""
         self.plan = plans_of(struct)
-        self.rows = _bounded(packed[0], context.rows_left)
+        self.rows = bounded(packed[0], context.rows_left)
         context.rows_left -= self.rows
         self._context = context
         self._columns: dict[str, Any] = dict(packed[2])
@@ -317,7 +275,7 @@ class Table:
         """How many rows of the table below a field each row has."""
         values, straight = self._values(_LENGTH, packed, name)
         lengths = list(values if straight else self.order.by_row(values))
-        _bounded(sum(map(max, lengths, repeat(0))), MAX_ROWS)
+        bounded(sum(map(max, lengths, repeat(0))), MAX_ROWS)
         return lengths
 
     def _defaults(self, field: FieldPlan, count: int) -> Sequence[Any]:
@@ -383,7 +341,7 @@ class Table:
 
     def _grown(self, name: str, *packed: bytes) -> list[dict[int, int]]:
         lengths = unpack_integers(packed[0], self.rows)
-        count = _bounded(sum(lengths), self._context.rows_left)
+        count = bounded(sum(lengths), self._context.rows_left)
         grown = zip(unpack_integers(packed[1], count), unpack_integers(packed[2], count), strict=True)
         out: list[dict[int, int]] = []
         before = self._context.before(f"{self.path}.{name}", "").of(self.order, {})
@@ -393,7 +351,7 @@ class Table:
             for length in lengths[start:end]:
                 if length:
                     counts = with_growth(counts, list(islice(grown, length)))
-                    left = _bounded(left - len(counts), left)
+                    left = bounded(left - len(counts), left)
                 out.append(counts)
         return out
 

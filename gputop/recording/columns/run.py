@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from gputop.recording.columns.decode import Layouts
+from gputop.recording.columns.context import Layouts
 from gputop.recording.columns.decode import Table
 from gputop.recording.columns.decode import open_table
 from gputop.recording.columns.layout import ColumnError

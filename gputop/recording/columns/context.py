@@ -1,0 +1,60 @@
+"""What the tables of a block share: which rows they have, what stood before them, and how much they may still claim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gputop.recording.columns.layout import MAX_ROWS
+from gputop.recording.columns.layout import ColumnError
+from gputop.recording.columns.layout import Order
+from gputop.recording.columns.standing import Standing
+
+
+@dataclass(slots=True, eq=False)
+class Layout:
+    """Which rows a table has: from one second to the next mostly the same subjects in the same places."""
+
+    order: Order
+    keys: dict[str, Sequence[Any]]
+    """The key fields, in the order of rows."""
+    lengths: list[int]
+    """How many rows each row of the table above has, -1 for None; of the topmost, none."""
+    groups: Sequence[Sequence[int] | None] | None = None
+    """See `gputop.recording.columns.thin`."""
+
+
+class Layouts:
+    """The layouts of the block before, by the columns that they were made from."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Any, Layout]] = {}
+
+    def get(self, path: str, made_from: Any, make: Callable[[], Layout]) -> Layout:
+        """What was kept, if nothing has changed."""
+        known = self._known.get(path)
+        if known is None or known[0] != made_from:
+            known = self._known[path] = made_from, make()
+        return known[1]
+
+
+Before = Callable[[str, str], Standing]
+"""(path, field) -> where it stood before a table, see `gputop.recording.columns.standing`."""
+
+
+class Context:
+    """What the tables of a block share."""
+
+    def __init__(self, before: Before, layouts: Layouts) -> None:
+        self.before = before
+        self.layouts = layouts
+        self.rows_left = MAX_ROWS
+
+
+def bounded(count: Any, most: int) -> int:
+    """``count``, where it is one and at most ``most``. Raises ColumnError."""
+    if not isinstance(count, int) or not 0 <= count <= most:
+        raise ColumnError("a table claims too many rows")
+    return count
