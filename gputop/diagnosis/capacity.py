@@ -58,8 +58,10 @@ def _needed(job: JobFacts) -> float:
 
 
 def _preempted_by_others(job: JobFacts, facts: Facts) -> float | None:
+    waits = facts.behind.get(job.trainer.pid)
+    if not waits:
+        return None
     own = job.kin | {job.trainer.pid}
-    waits = facts.behind.get(job.trainer.pid, {})
     behind, strangers = sum(waits.values()), sum(seconds for pid, seconds in waits.items() if facts.family.get(pid) not in own)
     waited_s = sum(proc.runnable * proc.seconds for proc in (job.trainer, *job.workers))
     return strangers / behind if behind > 0.1 * waited_s else None

@@ -130,11 +130,13 @@ class ProcFacts:
         run = runnable = 0
         for thread in self.newer.threads:
             old = before.get(thread.tid)
-            if thread.tid != self.pid and old is not None:
-                run += max(0, thread.oncpu_ns - old.oncpu_ns)
-                runnable += max(0, thread.run_delay_ns - old.run_delay_ns)
-            elif thread.tid != self.pid:
-                run, runnable = run + thread.oncpu_ns, runnable + thread.run_delay_ns
+            if thread.tid == self.pid:
+                continue
+            ran, waited = thread.oncpu_ns, thread.run_delay_ns
+            if old is not None:
+                ran, waited = ran - old.oncpu_ns, waited - old.run_delay_ns
+            run += ran if ran > 0 else 0
+            runnable += waited if waited > 0 else 0
         ns = max(1, self.newer.t_ns - older.t_ns)
         return run / ns, runnable / ns
 

@@ -16,6 +16,7 @@ from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.model import Step
 
 GRID_NS = 100_000_000
+_NEAR_NS = GRID_NS * 3 // 4
 SPAN_NS = 15_000_000_000
 LEAST_POINTS = 80
 LEAST_LAG, LEAST_PEAK, LEAST_RISE = 3, 0.5, 0.25
@@ -35,7 +36,7 @@ class Rhythm:
 
     def push(self, t_ns: int, value: float) -> None:
         """Add a reading; at most one per grid step is kept."""
-        if self.points and t_ns - self.points[-1][0] < GRID_NS * 3 // 4:
+        if self.points and t_ns - self.points[-1][0] < _NEAR_NS:
             return
         self.points.append((t_ns, value))
         while self.points[-1][0] - self.points[0][0] > SPAN_NS:

@@ -196,7 +196,8 @@ def _headline(one: Standing) -> str:
     trainer, gpu = f"{job.trainer.role.label} ({job.trainer.pid})", _worst(job)
     why = _WHY[one.symptom] if one.cause != "unexplained" else "what was measured does not say why"
     if gpu is None or job.lost is None:
-        share = max(job.data, chain.host_side_loss(job))
+        loss = chain.host_side_loss(job)
+        share = job.data if job.data >= 0.5 * loss else loss
         return f"{trainer} {why} {100 * share:.0f}% of the time (no GPU is measured: host side only)"
     return f"GPU {gpu.index} lost {100 * job.lost:.0f}% of the last {facts.seconds:.0f} s: {trainer} {why}"
 

@@ -23,6 +23,7 @@ from gputop.diagnosis.waits import kinds
 from gputop.errors import UserError
 from gputop.frame import Frame
 from gputop.frame import GpuReading
+from gputop.memory import calm_garbage_collection
 from gputop.recording.reader import Recording
 
 F_SETPIPE_SZ = 1031
@@ -84,6 +85,7 @@ def _message(pipe: BinaryIO) -> bytes:
 
 def _tell(recording: Recording, start_ns: int, end_ns: int, writes: int) -> NoReturn:
     encode = msgspec.msgpack.Encoder().encode
+    calm_garbage_collection()
     try:
         with open(writes, "wb") as pipe:
             for told in _seconds(recording, start_ns, end_ns):

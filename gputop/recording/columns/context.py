@@ -47,8 +47,10 @@ Before = Callable[[str, str], Standing]
 class Context:
     """What the tables of a block share."""
 
-    def __init__(self, before: Before, layouts: Layouts) -> None:
+    def __init__(self, before: Before, layouts: Layouts, previous: Any = None) -> None:
         self.before = before
+        self.previous = previous
+        """The topmost table of the block before, where it is read too."""
         self.layouts = layouts
         self.rows_left = MAX_ROWS
 

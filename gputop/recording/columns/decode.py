@@ -69,10 +69,10 @@ _KEY = FieldPlan("", "int", Any, True, None)
 _LENGTH = FieldPlan("", "int", int, False, None)
 
 
-def open_table(payload: bytes, before: Before | None = None, layouts: Layouts | None = None) -> Table:
+def open_table(payload: bytes, before: Before | None = None, layouts: Layouts | None = None, previous: Table | None = None) -> Table:
     """A table of frames; ``layouts`` is kept from block to block by who reads many. Raises ColumnError."""
     try:
-        return Table(Frame, msgspec.msgpack.decode(payload), Context(before or (lambda *_: Standing()), layouts or Layouts()))
+        return Table(Frame, msgspec.msgpack.decode(payload), Context(before or (lambda *_: Standing()), layouts or Layouts(), previous))
     except (*_BROKEN, msgspec.MsgspecError) as error:
         raise ColumnError(f"a table is broken: {error}") from None
 
@@ -378,7 +378,11 @@ class Table:
         return lasts
 
     def _before(self, name: str) -> Sequence[int]:
-        """Where each subject stood before this table."""
+        """Where each subject stood before this table: mostly, where it ended in the block before."""
+        above: Table | None = self._context.previous
+        before = above._at(self.path) if above is not None else None
+        if before is not None and before.order is self.order and name in before._known_lasts:
+            return before._known_lasts[name]
         return self._context.before(self.path, name).of(self.order)
 
     def _anchors(self, name: str, unit: int, anchors: bytes) -> list[int]:

@@ -41,7 +41,8 @@ class Run:
 
     def add(self, payload: bytes, layouts: Layouts | None = None) -> Table:
         """The next table. Raises ColumnError."""
-        table = open_table(payload, partial(_standing, self._last, self._known, self._base), layouts)
+        previous = self._last.table if self._last else None
+        table = open_table(payload, partial(_standing, self._last, self._known, self._base), layouts, previous)
         self._last = _Link(len(self) + 1, table, self._last)
         return table
 
