@@ -64,6 +64,7 @@ def _read_ahead(recording: Recording, start_ns: int, end_ns: int) -> Iterator[_T
         fcntl(writes, F_SETPIPE_SZ, PIPE_BYTES)
     child = os.fork()
     if not child:
+        os.close(reads)  # or it would wait for itself to read what it writes when nobody else does any more
         _tell(recording, start_ns, end_ns, writes)
     os.close(writes)
     decode = msgspec.msgpack.Decoder(_Told).decode

@@ -200,7 +200,8 @@ def test_hindsight_feeds_what_the_seconds_hold(tmp_path: Path) -> None:
         assert other.problem == recording.problem
 
 
-def test_who_stops_listening_to_hindsight_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_who_stops_listening_to_hindsight_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gputop.stream.hindsight.PIPE_BYTES", 4096)  # the reader is soon ahead as far as it can be
     path = tmp_path / "s.gputop"
     writer = Writer(str(path), HEADER)
     for frame in Session(2, 20).frames(600):
