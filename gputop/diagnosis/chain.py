@@ -25,6 +25,8 @@ DELAYED, FREE = 0.5, 0.7
 their own work; between the two it is shared out."""
 CROWDED = 0.5
 """Run-queue share of a worker's other threads from which its waits for them are waits for a CPU."""
+_KEPT_FROM = ("runnable", "throttled", "transfer", "disk", "memory", "stopped")
+"""States that keep the trainer from computing, beside what it is blocked on."""
 OWED = 0.05
 """Below this mean share of time in which workers were not ahead, nobody of them owed a batch."""
 
@@ -52,10 +54,10 @@ def _main_shares(job: JobFacts, loss: float) -> dict[str, float]:
     """The loss outside data waits over what the main thread did; what its states cannot hold lies in its wait for the GPU."""
     if loss <= 0.0:
         return {}
-    fractions = dict(job.trainer.state.fractions)
-    if job.idle is None:
-        fractions.pop("computing", None)  # whether a GPU nobody measures waits for that is not known
-    shares = {word: fractions.get(word, 0.0) for word in ("computing", "runnable", "throttled", "transfer", "disk", "memory", "stopped")}
+    fractions = job.trainer.state.fractions
+    # Whether a GPU that nobody measures waits for its computing is not known.
+    words = _KEPT_FROM if job.idle is None else ("computing", *_KEPT_FROM)
+    shares = {word: fractions.get(word, 0.0) for word in words}
     shares |= _blocked(job.trainer, fractions.get("blocked", 0.0))
     held = sum(shares.values())
     scale = min(1.0, loss / held) if held > 0.0 else 0.0

@@ -108,9 +108,9 @@ def judge_job(job: JobFacts, facts: Facts) -> Standing:
     judge, share = max(claims, key=_share, default=(None, 0.0))
     if _is_at_rest(job) and (judge is None or judge.fault):
         return Standing(job, facts, "idle", headline=f"{trainer} has no work for its GPU: it waits to be asked", at_rest=True)
-    if (judge is None or share < NAMED) and job.host_only:
-        return Standing(job, facts, "idle", headline=_well(job, trainer), shares=shares)
     if judge is None or share < NAMED:
+        if job.host_only:
+            return Standing(job, facts, "idle", headline=_well(job, trainer), shares=shares)
         symptom = "input-bound" if job.data >= 0.5 * (job.idle or 1.0) else "wait-heavy"
         return Standing(job, facts, symptom, "unexplained", shares=shares)
     return Standing(job, facts, judge.symptom, judge.cause, judge=judge, shares=shares)

@@ -16,6 +16,7 @@ from gputop.frame import Mark
 from gputop.recording.blocks import Blocks
 from gputop.recording.columns.decode import Table
 from gputop.recording.columns.layout import ColumnError
+from gputop.recording.columns.thin import NO_HISTOGRAMS
 from gputop.recording.columns.thin import Second
 from gputop.recording.columns.thin import Without
 from gputop.recording.columns.thin import thin
@@ -181,10 +182,10 @@ class Recording:
         """The frames with ``start_ns <= t_ns < end_ns``, in order."""
         return frames_between(self.chunks(), start_ns, end_ns)
 
-    def seconds(self, start_ns: int = 0, end_ns: int = 1 << 63, without: Without | None = None) -> Iterator[Second]:
+    def seconds(self, start_ns: int = 0, end_ns: int = 1 << 63, without: Without = NO_HISTOGRAMS) -> Iterator[Second]:
         """The same frames thinned, a block (a second or less) at a time: several times as fast, the more so ``without`` some fields."""
         for block in blocks_between(self.chunks(), start_ns, end_ns):
-            second = block.second(without or {}) if block.t_ns >= start_ns else None
+            second = block.second(without) if block.t_ns >= start_ns else None
             if second is None or not second.frames or second.frames[-1].t_ns >= end_ns:
                 second = whole([frame for frame in block.frames() if start_ns <= frame.t_ns < end_ns])
             yield second

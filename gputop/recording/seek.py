@@ -1,6 +1,6 @@
 """Going to a moment: what stood then, and what comes after, over chunks that lie in memory or in a file.
 
-A chunk begins with a key frame, so a reader may begin there; it is made of blocks of about a second, each readable by itself.
+A chunk begins with a key frame, so a reader may begin there; it is made of blocks, of which one may build upon those before it.
 """
 
 from __future__ import annotations

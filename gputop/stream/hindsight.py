@@ -46,14 +46,12 @@ def hindsight(engine: Engine, board: Board, recording: Recording, start_ns: int 
 
     ``board`` is what stood before. What cannot be read is passed over, see `Recording.problem`.
     """
-    fed_ns = 0
     for told in _read_ahead(recording, start_ns, end_ns):
         for frame in told.frames:
             board.fold(frame)
         engine.look_back(told.kinds, told.gpus)
-        if board.t_ns - fed_ns >= FEED_EVERY_NS:
+        if board.t_ns - engine.fed_ns >= FEED_EVERY_NS:
             engine.feed(board)
-            fed_ns = board.t_ns
             yield board
 
 

@@ -138,7 +138,7 @@ class Rows:
             values = self.gauge(name)
             if None in values:
                 return self._grown_with_gaps(values, last)
-            lasts, grown = [values[end - 1] for end in order.ends], list(map(sub, values, chain((0,), values)))
+            lasts, grown = order.at_ends(values), list(map(sub, values, chain((0,), values)))
             firsts = [values[start] for start in order.starts]
         else:
             firsts, lasts, grown = steps

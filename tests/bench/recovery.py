@@ -13,15 +13,16 @@ from gputop.board import Board
 from gputop.commands.explain import closely
 from gputop.diagnosis import Engine
 from tests.bench import judging
+from tests.bench.accuracy import MODES
 from tests.bench.figures import table
 from tests.workloads import runner
+from tests.workloads import scenario
 
 WORKLOADS = (
     "cpu-contention", "cpu-contention-build", "cpu-contention-many-workers", "cpu-contention-bursts", "cpu-contention-pinned-hog",
     "cgroup-throttle", "memory-pressure", "hung-worker", "network-latency", "gpu-throttle", "straggler-rank",
 )  # fmt: skip
 """Those whose disturbance is another process's, or is taken back."""
-MODES = {"eBPF": [], "/proc": ["--no-ebpf"]}
 
 
 @dataclass(slots=True)
@@ -79,7 +80,7 @@ def _run(name: str, run_s: float, after_s: float, folder: Path) -> list[Recovery
 
 def judge(run: judging.Recorded, folder: Path) -> Recovery:
     """Show the whole recording to an engine."""
-    engine, label = Engine(), judging.scenario.load(run.workload).label
+    engine, label = Engine(), scenario.load(run.workload).label
     said, healthy_ns, others = False, None, []
     for board in closely(engine, Board(), judging.items(folder / run.path, 1 << 63)):
         cause, over = engine.verdict.cause, board.t_ns > run.ended_ns

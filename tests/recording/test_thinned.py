@@ -118,7 +118,7 @@ def folded(frames: list[Frame]) -> dict[str, Any]:
 
 
 def thinned(frames: list[Frame]) -> list[Frame]:
-    return thin(open_table(encode(frames)), {}).frames
+    return thin(open_table(encode(frames))).frames
 
 
 def sample(pid: int, i: int, start: int = 1) -> ProcSample:

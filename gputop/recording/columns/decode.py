@@ -268,8 +268,7 @@ class Table:
         """The same of a column of counts."""
         if packed[0] != GROWTH:
             return None
-        values = self.column_by_subject(name)
-        return [values[end - 1] for end in self.order.ends]
+        return self.order.at_ends(self.column_by_subject(name))
 
     def lengths(self, name: str, packed: Any) -> list[int]:
         """How many rows of the table below a field each row has."""

@@ -171,7 +171,7 @@ class _Encoder:
             packed = [code, absent, *_in_unit(steps, field.unit)]
         except OverflowError:
             return None
-        standing.put(order, [filled[end - 1] for end in order.ends])
+        standing.put(order, order.at_ends(filled))
         if packed[-1] == _ZEROS:
             standing.keep(order, column, packed)
         return packed
@@ -274,7 +274,7 @@ def _floats(field: FieldPlan, column: Sequence[Any], order: Order) -> list[Any]:
             steps = list(map(sub, whole, chain((0,), whole)))
             for start in order.starts:
                 steps[start] = 0
-            return [LAST_SCALED, absent, scale, pack_integers([whole[end - 1] for end in order.ends]), pack_integers(steps)]
+            return [LAST_SCALED, absent, scale, pack_integers(order.at_ends(whole)), pack_integers(steps)]
     return [DOUBLES, absent, to_planes(array("d", filled))]
 
 

@@ -29,6 +29,7 @@ Wait = tuple[str, "int | None", "int | None", "str | None"]
 """(state, syscall, syscall_arg, wchan) of a `ProcSample`."""
 Without = Mapping[type, "frozenset[str]"]
 """Struct -> fields that nobody asks for: they are left at their default, numbers without one at 0."""
+NO_HISTOGRAMS: Without = {SchedThread: frozenset(("hist",))}
 
 
 @dataclass(slots=True)
@@ -56,7 +57,7 @@ def whole(frames: list[Frame]) -> Second:
     return second
 
 
-def thin(table: Table, without: Without) -> Second:
+def thin(table: Table, without: Without = NO_HISTOGRAMS) -> Second:
     """Raises ColumnError where one frame cannot tell what all of them did; they must then be read one by one."""
     keys = table.column("key")
     if any(keys[1:]):
@@ -148,7 +149,7 @@ def _last(table: Table, without: Without) -> list[Any]:
 
 
 def _at_last(table: Table, plan: FieldPlan, without: Without) -> Iterable[Any]:
-    if plan.name in without.get(table.struct, ()) or (table.struct is SchedThread and plan.name == "hist"):
+    if plan.name in without.get(table.struct, ()):
         return repeat(plan.default() if plan.default else 0)
     below = table.children(plan.name) if plan.kind in ("list", "one") else None
     if below is None:
