@@ -16,7 +16,7 @@ from gputop.diagnosis.model import Verdict
 from gputop.diagnosis.model import Victim
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
-from gputop.diagnosis.verdicts import judges
+from gputop.diagnosis.verdicts import judges_of
 from gputop.roles import TORCH_WORKER
 
 LOST = 0.15
@@ -141,7 +141,7 @@ def _claims(job: JobFacts, facts: Facts) -> list[tuple[Judge, float]]:
     left = dict(job.pools)
     found = []
     rest = 1.0 if left else 0.0
-    for judge in judges():
+    for judge in judges_of(frozenset(left)):
         if rest <= 0.001:
             break
         held = 0.0

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from gputop.board import Board
 from gputop.frame import Frame
@@ -22,12 +23,14 @@ from gputop.recording.columns.thin import Without
 from gputop.recording.columns.thin import thin
 from gputop.recording.columns.thin import whole
 from gputop.recording.contents import Contents
+from gputop.recording.format import FLAG_FOLLOWS
 from gputop.recording.format import KIND_HEADER
 from gputop.recording.format import FormatError
 from gputop.recording.format import NewerError
 from gputop.recording.format import unpack_header
 from gputop.recording.scan import Place
 from gputop.recording.scan import payload_at
+from gputop.recording.scan import place_at
 from gputop.recording.scan import scan
 from gputop.recording.seek import Seeker
 from gputop.recording.seek import blocks_between
@@ -189,6 +192,12 @@ class Recording:
             if second is None or not second.frames or second.frames[-1].t_ns >= end_ns:
                 second = whole([frame for frame in block.frames() if start_ns <= frame.t_ns < end_ns])
             yield second
+
+    def runs(self, start_ns: int = 0, end_ns: int = 1 << 63) -> list[tuple[int, int]]:
+        """(from, until) of stretches that can be read apart without reading anything twice; together they are what was asked for."""
+        chunks = [chunk for chunk in self._contents.chunks if start_ns < chunk[0] < end_ns]
+        begins = [t_ns for t_ns, offset in chunks if (place := place_at(self._fd, offset)) and not place.head.flags & FLAG_FOLLOWS]
+        return list(pairwise((start_ns, *begins, end_ns)))
 
     def chunks(self) -> Sequence[FileChunk]:
         """All chunks, in order; none is read yet."""

@@ -33,6 +33,7 @@ from gputop.recording.writer import Writer
 from gputop.stream.hindsight import hindsight
 from tests.recording.made import HEADER
 from tests.recording.made import MS
+from tests.recording.made import SECOND
 from tests.recording.made import START_NS
 from tests.recording.made import Session
 from tests.recording.test_columns import coarse
@@ -200,8 +201,28 @@ def test_hindsight_feeds_what_the_seconds_hold(tmp_path: Path) -> None:
         assert other.problem == recording.problem
 
 
+def test_runs_are_read_apart_and_make_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gputop.recording.writer.RUN_NS", 9 * SECOND)
+    path = tmp_path / "s.gputop"
+    writer = Writer(str(path), HEADER)
+    for frame in Session(1, 6, threads=2).frames(450):
+        writer.add(frame)
+    writer.close()
+    start_ns, end_ns = START_NS + 3 * SECOND, START_NS + 41 * SECOND
+    with Recording(str(path)) as recording:
+        runs = recording.runs(start_ns, end_ns)
+        assert [begin for begin, _ in runs[1:]] == [end for _, end in runs[:-1]]
+        assert (runs[0][0], runs[-1][1], len(runs)) == (start_ns, end_ns, 5)
+        whole, apart = list(recording.frames(start_ns, end_ns)), []
+    for run in reversed(runs):
+        with Recording(str(path)) as recording:
+            apart[:0] = recording.frames(*run)
+    assert apart == whole
+
+
 def test_who_stops_listening_to_hindsight_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gputop.stream.hindsight.PIPE_BYTES", 4096)  # the reader is soon ahead as far as it can be
+    monkeypatch.setattr("gputop.recording.writer.RUN_NS", 20 * SECOND)  # several readers
+    monkeypatch.setattr("gputop.stream.ahead.PIPE_BYTES", 4096)  # the reader is soon ahead as far as it can be
     path = tmp_path / "s.gputop"
     writer = Writer(str(path), HEADER)
     for frame in Session(2, 20).frames(600):

@@ -41,12 +41,20 @@ class Judge:
     cause: str
     symptom: str
     order: int
+    pools: tuple[str, ...]
+    """How those begin that it may claim; where the job has none of them it is not asked."""
     claim: Callable[[JobFacts, Facts], Claims]
     tell: Callable[[JobFacts, Facts], Finding]
     fault: bool = True
     """False for what is no fault, such as a pause: its severity is never above ``info``."""
     needs: str = ""
     """What must be readable for it to speak."""
+
+
+@lru_cache(maxsize=256)
+def judges_of(pools: frozenset[str]) -> tuple[Judge, ...]:
+    """Those that may claim one of these pools, in order."""
+    return tuple(judge for judge in judges() if any(pool.startswith(judge.pools) for pool in pools))
 
 
 @lru_cache(maxsize=1)

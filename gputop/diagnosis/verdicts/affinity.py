@@ -21,6 +21,7 @@ from gputop.diagnosis.verdicts import Judge
 
 STRANGERS, LACKING = 0.6, 0.3
 """Of what the job lacks, taken by others inside its CPUs; and what it lacks there even without them, in CPUs."""
+_POOLS = ("data.runnable", "data.running", "main.runnable")
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
@@ -59,4 +60,4 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     return Finding(detail, evidence, fixes, (), tuple(proc.pid for proc in procs))
 
 
-JUDGE = Judge("affinity", "input-bound", 40, _claim, _tell, needs="Cpus_allowed_list, /proc/stat")
+JUDGE = Judge("affinity", "input-bound", 40, _POOLS, _claim, _tell, needs="Cpus_allowed_list, /proc/stat")

@@ -13,9 +13,11 @@ from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 
+_POOLS = ("data.throttled", "main.throttled")
+
 
 def _claim(_job: JobFacts, _facts: Facts) -> Claims:
-    return {"data.throttled": 1.0, "main.throttled": 1.0}
+    return dict.fromkeys(_POOLS, 1.0)
 
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
@@ -43,4 +45,4 @@ def _command(job: JobFacts) -> str:
     return f"echo max > /sys/fs/cgroup{job.quota_path}/cpu.max"
 
 
-JUDGE = Judge("cgroup-throttle", "input-bound", 20, _claim, _tell, needs="cpu.stat of the job's cgroup")
+JUDGE = Judge("cgroup-throttle", "input-bound", 20, _POOLS, _claim, _tell, needs="cpu.stat of the job's cgroup")

@@ -26,10 +26,11 @@ from gputop.roles import program_name
 BEHIND = 0.35
 OF_LACK, MOST_OF_LACK = 0.25, 0.5
 """What strangers take, of all that the job lacks; the former where the probe saw it wait behind them."""
+_POOLS = ("data.runnable", "main.runnable")
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
-    return {"data.runnable": 1.0, "main.runnable": 1.0} if blames_others(capacity(job, facts)) else {}
+    return dict.fromkeys(_POOLS, 1.0) if blames_others(capacity(job, facts)) else {}
 
 
 def blames_others(cpus: Capacity) -> bool:
@@ -99,4 +100,4 @@ def _fixes(takers: list[Taker]) -> list[Fix]:
     ]
 
 
-JUDGE = Judge("cpu-contention", "input-bound", 50, _claim, _tell, needs="schedstat, /proc/PID/stat of the others")
+JUDGE = Judge("cpu-contention", "input-bound", 50, _POOLS, _claim, _tell, needs="schedstat, /proc/PID/stat of the others")

@@ -13,6 +13,8 @@ from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 
+_POOLS = ("data.disk", "main.disk")
+
 
 def _claim(job: JobFacts, _facts: Facts) -> Claims:
     loads_itself = (job.trainer.read_bytes_per_s or 0.0) > (job.trainer.write_bytes_per_s or 0.0)
@@ -41,4 +43,4 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     return Finding(f"{len(procs)} loaders waited for the disk {share:.0f}% of the time{read}", evidence, fixes)
 
 
-JUDGE = Judge("disk-io", "input-bound", 60, _claim, _tell, needs="state of the process; /proc/PID/io for the rates")
+JUDGE = Judge("disk-io", "input-bound", 60, _POOLS, _claim, _tell, needs="state of the process; /proc/PID/io for the rates")

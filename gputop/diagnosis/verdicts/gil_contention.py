@@ -18,6 +18,7 @@ from gputop.diagnosis.verdicts import Judge
 OTHERS, ONE_CPU, LOCKED = 0.25, 1.25, 0.15
 READY = 1.8
 """Threads behind one GIL sleep until it is theirs; when more than this many are ready to run, they compute side by side."""
+_POOLS = ("data.lock", "data.unknown", "data.running", "data.runnable", "main.lock", "main.unknown", "main.computing")
 
 
 def _claim(job: JobFacts, _facts: Facts) -> Claims:
@@ -57,4 +58,4 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
     return Finding(detail, evidence, fixes, (), tuple(proc.pid for proc in procs))
 
 
-JUDGE = Judge("gil-contention", "input-bound", 45, _claim, _tell, needs="schedstat of every thread")
+JUDGE = Judge("gil-contention", "input-bound", 45, _POOLS, _claim, _tell, needs="schedstat of every thread")

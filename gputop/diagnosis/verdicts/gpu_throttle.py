@@ -40,4 +40,4 @@ def _fixes(gpu: GpuFacts) -> list[Fix]:
     return [Fix("Check fans, airflow and the room; see when it began", f"nvidia-smi -i {gpu.index} -q -d PERFORMANCE,TEMPERATURE,POWER")]
 
 
-JUDGE = Judge("gpu-throttle", "compute-bound", 85, _claim, _tell, needs="NVML clock event reasons and SM clock")
+JUDGE = Judge("gpu-throttle", "compute-bound", 85, ("gpu.slowed",), _claim, _tell, needs="NVML clock event reasons and SM clock")

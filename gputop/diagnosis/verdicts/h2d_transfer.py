@@ -15,6 +15,7 @@ from gputop.diagnosis.verdicts import Judge
 
 BYTES_PER_S = 1e9
 _WAITS = ("main.sync", "main.timer", "main.driver", "main.poll", "main.computing", "main.unknown", "main.lock")
+_POOLS = ("main.transfer", *_WAITS)
 
 
 def _claim(job: JobFacts, _facts: Facts) -> Claims:
@@ -48,4 +49,4 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
     return Finding(detail, evidence, fixes, (), (job.trainer.pid,))
 
 
-JUDGE = Judge("h2d-transfer", "transfer-bound", 76, _claim, _tell, needs="CUDA uprobes, or NVML's PCIe counters")
+JUDGE = Judge("h2d-transfer", "transfer-bound", 76, _POOLS, _claim, _tell, needs="CUDA uprobes, or NVML's PCIe counters")

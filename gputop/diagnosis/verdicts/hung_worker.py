@@ -72,4 +72,4 @@ def _fixes(hung: list[ProcFacts]) -> list[Fix]:
     return fixes
 
 
-JUDGE = Judge("hung-worker", "input-bound", 10, _claim, _tell, needs="/proc/PID/stat; status for the switches")
+JUDGE = Judge("hung-worker", "input-bound", 10, ("data.stopped", *_STILL), _claim, _tell, needs="/proc/PID/stat; status for the switches")

@@ -45,4 +45,4 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
     return Finding(detail, evidence, fixes)
 
 
-JUDGE = Judge("lock-contention", "input-bound", 66, _claim, _tell, needs="/proc/PID/syscall or wchan")
+JUDGE = Judge("lock-contention", "input-bound", 66, ("data.lock", "data.running"), _claim, _tell, needs="/proc/PID/syscall or wchan")

@@ -17,6 +17,7 @@ from gputop.diagnosis.verdicts import Judge
 
 SLEEPS = 0.6
 """Part of the main thread's timer sleeps that is its own: a blocking wait for the GPU may sleep by a timer too."""
+_POOLS = ("main.computing", "main.timer", "main.child")
 
 
 def _claim(_job: JobFacts, _facts: Facts) -> Claims:
@@ -44,4 +45,4 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
     return Finding(detail, evidence, tuple(fixes), (), (job.trainer.pid,))
 
 
-JUDGE = Judge("main-thread-preprocessing", "input-bound", 95, _claim, _tell, needs="schedstat")
+JUDGE = Judge("main-thread-preprocessing", "input-bound", 95, _POOLS, _claim, _tell, needs="schedstat")

@@ -13,9 +13,11 @@ from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 
+_POOLS = ("data.memory", "main.memory")
+
 
 def _claim(_job: JobFacts, _facts: Facts) -> Claims:
-    return {"data.memory": 1.0, "main.memory": 1.0}
+    return dict.fromkeys(_POOLS, 1.0)
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
@@ -50,4 +52,4 @@ def _fixes(job: JobFacts) -> list[Fix]:
     return [Fix("See who holds the memory", "ps -eo pid,rss,comm --sort=-rss | head")]
 
 
-JUDGE = Judge("memory-pressure", "input-bound", 25, _claim, _tell, needs="/proc/pressure/memory or the cgroup's memory.stat")
+JUDGE = Judge("memory-pressure", "input-bound", 25, _POOLS, _claim, _tell, needs="/proc/pressure/memory or the cgroup's memory.stat")

@@ -10,6 +10,8 @@ from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 
+_POOLS = ("data.network", "data.poll", "main.network")
+
 
 def _claim(job: JobFacts, _facts: Facts) -> Claims:
     return {"data.network": 1.0, "data.poll": 1.0, "main.network": 0.0 if job.workers else 1.0}
@@ -36,4 +38,4 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     return Finding(f"{len(procs)} loaders waited for the network {share:.0f}% of the time{received}", evidence, fixes)
 
 
-JUDGE = Judge("network-io", "input-bound", 62, _claim, _tell, needs="/proc/PID/syscall or wchan")
+JUDGE = Judge("network-io", "input-bound", 62, _POOLS, _claim, _tell, needs="/proc/PID/syscall or wchan")

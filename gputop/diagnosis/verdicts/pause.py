@@ -51,4 +51,4 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
     return Finding(f"no work for the GPU for {stretch_s:.1f} s; {what}", evidence, fixes, (), (job.trainer.pid,))
 
 
-JUDGE = Judge("pause", "idle", 35, _claim, _tell, fault=False, needs="GPU utilization, schedstat")
+JUDGE = Judge("pause", "idle", 35, ("main.", "data.ahead"), _claim, _tell, fault=False, needs="GPU utilization, schedstat")

@@ -46,4 +46,4 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     return Finding(detail, evidence, fixes, (), tuple(worker.pid for worker in job.workers))
 
 
-JUDGE = Judge("slow-transform", "input-bound", 75, _claim, _tell, needs="schedstat")
+JUDGE = Judge("slow-transform", "input-bound", 75, ("data.running", "data.timer", "data.child"), _claim, _tell, needs="schedstat")

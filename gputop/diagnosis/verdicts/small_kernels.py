@@ -17,6 +17,7 @@ from gputop.diagnosis.verdicts import Judge
 
 LAUNCHING = 0.25
 FEW = 0.35
+_POOLS = ("gpu.light", "main.computing")
 
 
 def _claim(job: JobFacts, _facts: Facts) -> Claims:
@@ -48,4 +49,4 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
     return Finding(detail, evidence, fixes, (), (job.trainer.pid,))
 
 
-JUDGE = Judge("small-kernels", "busy-not-working", 82, _claim, _tell, needs="GPM SM activity, or power and its limit")
+JUDGE = Judge("small-kernels", "busy-not-working", 82, _POOLS, _claim, _tell, needs="GPM SM activity, or power and its limit")

@@ -42,4 +42,4 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     return Finding(detail, evidence, fixes, (culprit,), tuple(other.trainer.pid for other in waiting))
 
 
-JUDGE = Judge("straggler-rank", "straggler", 5, _claim, _tell, needs="RANK and WORLD_SIZE of the trainers, utilization of each GPU")
+JUDGE = Judge("straggler-rank", "straggler", 5, ("",), _claim, _tell, needs="RANK and WORLD_SIZE of the trainers, utilization of each GPU")

@@ -19,6 +19,7 @@ from gputop.diagnosis.verdicts.h2d_transfer import traffic
 SYNCS_PER_S, SLEEPS_PER_S = 400.0, 350.0
 LEAST_PER_S, PER_STEP = 150.0, 8.0
 _BETWEEN = ("main.sync", "main.computing", "main.timer", "main.driver", "main.poll", "main.lock", "main.unknown", "main.transfer")
+_POOLS = ("main.runnable", *_BETWEEN)
 
 
 def _claim(job: JobFacts, _facts: Facts) -> Claims:
@@ -62,4 +63,4 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
     return Finding(detail, evidence, fixes, (), (job.trainer.pid,))
 
 
-JUDGE = Judge("sync-storm", "wait-heavy", 48, _claim, _tell, needs="CUDA uprobes, or the main thread's voluntary switches")
+JUDGE = Judge("sync-storm", "wait-heavy", 48, _POOLS, _claim, _tell, needs="CUDA uprobes, or the main thread's voluntary switches")

@@ -41,4 +41,4 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     return Finding(detail, evidence, (Fix("Start more workers", f"DataLoader(..., num_workers={more})"),))
 
 
-JUDGE = Judge("too-few-workers", "input-bound", 70, _claim, _tell, needs="schedstat, /proc/stat")
+JUDGE = Judge("too-few-workers", "input-bound", 70, ("data.running",), _claim, _tell, needs="schedstat, /proc/stat")

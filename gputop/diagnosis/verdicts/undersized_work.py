@@ -11,6 +11,8 @@ from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 
+_POOLS = ("gpu.light",)
+
 
 def _claim(_job: JobFacts, _facts: Facts) -> Claims:
     return {"gpu.light": 1.0}
@@ -33,4 +35,4 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
     return Finding(detail, evidence, fixes, (), (job.trainer.pid,))
 
 
-JUDGE = Judge("undersized-work", "busy-not-working", 90, _claim, _tell, fault=False, needs="GPM SM activity, or power and its limit")
+JUDGE = Judge("undersized-work", "busy-not-working", 90, _POOLS, _claim, _tell, fault=False, needs="GPM SM activity, or power and limit")

@@ -16,12 +16,14 @@ from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 
+_POOLS = ("data.runnable", "main.runnable")
+
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
     cpus = capacity(job, facts)
     if facts.host.busy and cpus.idle_inside > IDLE * len(cpus.allowed):
         return {}
-    return {"data.runnable": 1.0, "main.runnable": 1.0}
+    return dict.fromkeys(_POOLS, 1.0)
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
@@ -44,4 +46,4 @@ def _fixes(job: JobFacts, cpus: int) -> list[Fix]:
     return fixes
 
 
-JUDGE = Judge("worker-oversubscription", "input-bound", 55, _claim, _tell, needs="schedstat, /proc/stat")
+JUDGE = Judge("worker-oversubscription", "input-bound", 55, _POOLS, _claim, _tell, needs="schedstat, /proc/stat")

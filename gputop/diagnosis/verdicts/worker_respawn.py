@@ -15,6 +15,7 @@ from gputop.diagnosis.verdicts import Judge
 
 RECENT_NS = 3_000_000_000
 _MAKING = ("main.computing", "main.child", "main.sync", "main.lock", "main.pipe", "main.poll", "main.unknown", "main.timer", "main.network")
+_POOLS = ("data.starting", "data.ahead", "data.running", *_MAKING)
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
@@ -36,4 +37,4 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     return Finding(detail, evidence, tuple(fixes), (), tuple(worker.pid for worker in job.workers))
 
 
-JUDGE = Judge("worker-respawn", "input-bound", 30, _claim, _tell, needs="the process list")
+JUDGE = Judge("worker-respawn", "input-bound", 30, _POOLS, _claim, _tell, needs="the process list")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence
 from functools import partial
 from itertools import chain
@@ -95,6 +96,7 @@ class Table:
         self._below: dict[str, Table] = {}
         self._at_paths: dict[str, Table | None] = {}
         self._known_lasts: dict[str, list[int]] = {}
+        self._known_counts: dict[str, list[dict[int, int]]] = {}
         packed_keys = [self._columns.pop(name) for name in packed[1]] if self.rows else []
         parent, counts = (above.layout, above.lengths(name, lengths)) if above is not None else (None, [])
         self.layout: Layout = context.layouts.get(
@@ -183,6 +185,8 @@ class Table:
             return [msgspec.convert(parts[0], field.type)] * len(ends)
         if code in (LAST_INTS, *_STEPS) and field.kind == "int":
             return self._present(parts[0], self._lasts(field.name, packed))
+        if code == GROWTH and field.kind == "counts":
+            return self._grown_lasts(field.name, parts)
         if code == LAST_SCALED and field.kind == "float":
             return self._present(parts[0], [value / parts[1] for value in unpack_integers(parts[2], len(ends))])
         if code == WORDS and field.kind in ("word", "int"):
@@ -266,9 +270,7 @@ class Table:
 
     def _counts_left(self, name: str, packed: Any) -> Sequence[dict[int, int]] | None:
         """The same of a column of counts."""
-        if packed[0] != GROWTH:
-            return None
-        return self.order.at_ends(self.column_by_subject(name))
+        return self._grown_lasts(name, packed[1:]) if packed[0] == GROWTH else None
 
     def lengths(self, name: str, packed: Any) -> list[int]:
         """How many rows of the table below a field each row has."""
@@ -330,7 +332,7 @@ class Table:
             whole = sums(anchors, self._steps(parts[3]), self.order.spans, code == LAST_SCALED)
             return self._with_absent(field, parts[0], [value / scale for value in whole])
         if code == GROWTH and field.kind == "counts":
-            return self._grown(name, *parts)
+            return self._grown(name, parts)
         if code == DOUBLES and field.kind == "float":
             return self._with_absent(field, parts[0], from_planes(array("d"), parts[1], self.rows).tolist())
         if code == WORDS and field.kind in ("word", "int"):
@@ -338,14 +340,11 @@ class Table:
             return [words[i] for i in unpack_integers(parts[1], self.rows)]
         raise ColumnError("its encoding is not known")
 
-    def _grown(self, name: str, *packed: bytes) -> list[dict[int, int]]:
-        lengths = unpack_integers(packed[0], self.rows)
-        count = bounded(sum(lengths), self._context.rows_left)
-        grown = zip(unpack_integers(packed[1], count), unpack_integers(packed[2], count), strict=True)
+    def _grown(self, name: str, packed: Sequence[bytes]) -> list[dict[int, int]]:
+        lengths, grown = self._growth(packed)
         out: list[dict[int, int]] = []
-        before = self._context.before(f"{self.path}.{name}", "").of(self.order, {})
         left = MOST_COUNTS
-        for (start, end), known in zip(self.order.spans, before, strict=True):
+        for (start, end), known in zip(self.order.spans, self._grown_before(name), strict=True):
             counts = known
             for length in lengths[start:end]:
                 if length:
@@ -353,6 +352,26 @@ class Table:
                     left = bounded(left - len(counts), left)
                 out.append(counts)
         return out
+
+    def _grown_lasts(self, name: str, packed: Sequence[bytes]) -> list[dict[int, int]]:
+        """Each subject's last value in a column of counts: all that it has grown by at once."""
+        lasts = self._known_counts.get(name)
+        if lasts is None:
+            lengths, grown = self._growth(packed)
+            before = zip(self.order.spans, self._grown_before(name), strict=True)
+            lasts = [with_growth(known, list(islice(grown, sum(lengths[start:end])))) for (start, end), known in before]
+            bounded(sum(map(len, lasts)), MOST_COUNTS)
+            self._known_counts[name] = lasts
+        return lasts
+
+    def _growth(self, packed: Sequence[bytes]) -> tuple[list[int], Iterator[tuple[int, int]]]:
+        """How many buckets have grown in each row, and all of these with by how much."""
+        lengths = unpack_integers(packed[0], self.rows)
+        count = bounded(sum(lengths), self._context.rows_left)
+        return lengths, zip(unpack_integers(packed[1], count), unpack_integers(packed[2], count), strict=True)
+
+    def _grown_before(self, name: str) -> Sequence[dict[int, int]]:
+        return self._context.before(f"{self.path}.{name}", "").of(self.order, {})
 
     def _integers(self, name: str, code: int, unit: int, *packed: bytes) -> list[int]:
         steps = times(unit, self._steps(packed[-1]))

@@ -17,11 +17,15 @@ MOST_BUCKETS = 1000
 
 
 def with_growth(before: dict[int, int], grown: list[tuple[int, int]]) -> dict[int, int]:
-    """Counts, some of which have grown; a bucket all of whose count is taken is no more."""
-    counts = before | {bucket: before.get(bucket, 0) + count for bucket, count in grown}
+    """Counts, some of which have grown, maybe more than once; a bucket all of whose count is taken is no more."""
+    if not grown:
+        return before
+    counts = before.copy()
     for bucket, count in grown:
-        if count and not counts[bucket]:
-            del counts[bucket]
+        counts[bucket] = counts.get(bucket, 0) + count
+    if 0 in counts.values():
+        taken = {bucket for bucket, count in grown if count}
+        counts = {bucket: count for bucket, count in counts.items() if count or bucket not in taken}
     if len(counts) > MOST_BUCKETS:
         raise ColumnError("a distribution has too many buckets")
     return counts

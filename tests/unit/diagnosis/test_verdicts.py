@@ -109,6 +109,15 @@ def test_every_cause_has_one_judge_and_every_judge_a_word_of_the_list():
     assert [judge.order for judge in judges()] == sorted({judge.order for judge in judges()})
 
 
+@pytest.mark.parametrize("make", EXPECTED, ids=lambda make: make.__name__)
+def test_a_judge_claims_what_it_says_that_it_may(make: Callable[[], Scene]):
+    facts = make().play(5).engine.facts
+    assert facts is not None
+    for judge in judges():
+        for job in facts.jobs:
+            assert all(pool.startswith(judge.pools) for pool in judge.claim(job, facts))
+
+
 def server(util: float = 12.0) -> Scene:
     """A process with a context on GPU 0 that waits for requests."""
     scene = training(util=util).drop(101, 102)
