@@ -18,6 +18,8 @@ from gputop.stalled import waits
 
 MOST_PROCESSES = 17
 """Processes in one automatic set, each some 15 ms of CPU: the incident's trainer and the first of its workers."""
+UNWATCHED_NS = 990_000_000
+"""The pace of a diagnosis whose only reader is this module: an incident takes a second to begin anyway."""
 
 
 class AutoCapture:
@@ -70,7 +72,9 @@ class StacksOnStall:
     def see(self, frame: Frame) -> None:
         """The stream's next frame, before it is written: stacks that were taken since the last one are added to it."""
         self._board.fold(frame)
-        if self._engine.follow(self._board, frame):
+        self._engine.look(frame)
+        if frame.t_ns - self._engine.fed_ns >= UNWATCHED_NS:
+            self._engine.feed(self._board)
             self._auto.step(self._board, self._engine)
         with self._lock:
             if self._ready:

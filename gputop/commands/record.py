@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import select
 import signal
 import sys
 import time
@@ -101,6 +102,9 @@ class _Session:
         self._stopping = False
         self._started = time.monotonic()
         self._frames = 0
+        self._wakes, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # or the command's end would wake nobody
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_signal)
 
@@ -126,15 +130,24 @@ class _Session:
         """Until stopped. A recorder that fails lets the command run on, and says so."""
         try:
             while not self._over() and self._take(_WAIT_S):
-                pass
+                self._rest()
             if not self._over():
                 raise UserError(f"the collector ended: {self._stream.ending()}")
+            self._take(0.0)
         except UserError as error:
             if self._command is None:
                 raise
             self._problem = str(error)
             print(f"gputop: {error}; the command runs on", file=sys.stderr)
             self._command.wait()
+
+    def _rest(self) -> None:
+        """Until the next block is nearly full, or a signal comes: who is woken for every frame pays for cold caches every time."""
+        rest_s = self._file.full_in_ns / 1e9 if self._file is not None else 0.0
+        if self._args.duration is not None:
+            rest_s = min(rest_s, self._started + self._args.duration - time.monotonic())
+        if rest_s > 0.0 and select.select([self._wakes], [], [], rest_s)[0]:
+            os.read(self._wakes, 4096)
 
     def close(self) -> None:
         """Complete the file and say where it is."""

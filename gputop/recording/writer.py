@@ -65,9 +65,14 @@ class Writer:
             self.flush()
         self._pending.append(frame)
         self._rows += len(frame.procs) + sum(len(proc.threads) for proc in frame.procs)
-        span_ns = frame.t_ns - self._pending[0].t_ns + self.header.interval_ns * 3 // 2  # half a beat for jitter
-        if span_ns >= SECOND or self._rows > MAX_PENDING_ROWS:
+        if self.full_in_ns <= 0 or self._rows > MAX_PENDING_ROWS:
             self.flush()
+
+    @property
+    def full_in_ns(self) -> int:
+        """How long after the last frame comes the one that completes a block, less half a beat for jitter."""
+        span_ns = self._pending[-1].t_ns - self._pending[0].t_ns if self._pending else -self.header.interval_ns
+        return SECOND - self.header.interval_ns * 3 // 2 - span_ns
 
     def flush(self) -> None:
         """Write what is pending."""
@@ -161,6 +166,11 @@ class Rotation:
                 self._turn()
             self._chunk_at = self.writer.size
         self.writer.add(frame)
+
+    @property
+    def full_in_ns(self) -> int:
+        """As `Writer.full_in_ns`."""
+        return self.writer.full_in_ns
 
     def close(self) -> None:
         """As `Writer.close`."""
