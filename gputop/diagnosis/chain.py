@@ -23,8 +23,8 @@ YOUNG_NS = 2_000_000_000
 DELAYED, FREE = 0.5, 0.7
 """Workers that run less than the former share of their busy time are late for what keeps them, from the latter share on for
 their own work; between the two it is shared out."""
-CROWDED = 0.5
-"""Run-queue share of a worker's other threads from which its waits for them are waits for a CPU."""
+AT_WORK = 0.25
+"""CPUs that a process's other threads must want, together, for its waits for locks to be waits for them."""
 _KEPT_FROM = ("runnable", "throttled", "transfer", "disk", "memory", "stopped")
 """States that keep the trainer from computing, beside what it is blocked on."""
 OWED = 0.05
@@ -59,6 +59,7 @@ def _main_shares(job: JobFacts, loss: float) -> dict[str, float]:
     words = _KEPT_FROM if job.idle is None else ("computing", *_KEPT_FROM)
     shares = {word: fractions.get(word, 0.0) for word in words}
     shares |= _blocked(job.trainer, fractions.get("blocked", 0.0))
+    _wait_for_own_threads(job.trainer, shares)
     held = sum(shares.values())
     scale = min(1.0, loss / held) if held > 0.0 else 0.0
     found = {name: share * scale for name, share in shares.items()}
@@ -95,11 +96,22 @@ def _owing(worker: ProcFacts, young: bool) -> dict[str, float]:
     found = {word: share for word, share in fractions.items() if word not in ("ahead", "blocked")}
     if "blocked" in fractions:
         found |= _blocked_worker(worker, fractions["blocked"])
-    if found.get("lock", 0.0) > 0.1 and worker.others_runnable >= CROWDED:
-        # It waits for threads of its own, and these for a CPU.
-        found["runnable"] = found.get("runnable", 0.0) + found.pop("lock")
+    _wait_for_own_threads(worker, found)
     return found
 
+
+def _wait_for_own_threads(proc: ProcFacts, found: dict[str, float]) -> None:
+    """Who waits for threads of its own, which are late for a CPU, waits for a CPU as well."""
+    wanted = proc.others_run + proc.others_runnable
+    if found.get("lock", 0.0) > 0.1 and wanted >= AT_WORK:
+        word = "throttled" if found.get("throttled") else "runnable"
+        late = found["lock"] * (1.0 - _own_work(proc.others_run / wanted))
+        found[word], found["lock"] = found.get(word, 0.0) + late, found["lock"] - late
+
+
+def _own_work(running: float) -> float:
+    """How far it is its own work that somebody is late for who runs for this share of the time in which he wants to."""
+    return min(1.0, max(0.0, (running - DELAYED) / (FREE - DELAYED)))
 
 def _blocked_worker(worker: ProcFacts, share: float) -> dict[str, float]:
     """Being ahead is a queue wait and no delay, so it does not count among the kinds."""
@@ -111,7 +123,7 @@ def _blocked_worker(worker: ProcFacts, share: float) -> dict[str, float]:
 def _lean_to_delays(shares: dict[str, float]) -> dict[str, float]:
     """Put the workers' own running down to what delays them, the more the smaller its part is."""
     running = shares.get("running", 0.0)
-    keep = min(1.0, max(0.0, (running - DELAYED) / (FREE - DELAYED)))
+    keep = _own_work(running)
     if keep == 1.0 or running >= 1.0:
         return shares
     scale = 1.0 + running * (1.0 - keep) / (1.0 - running)

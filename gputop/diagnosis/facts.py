@@ -249,6 +249,8 @@ class JobFacts:
     """Where the lost time lies: a path such as ``data.runnable`` -> share of the loss; sums to 1. See `gputop.diagnosis.chain`."""
     data_woken_by_workers: float | None = None
     """Share of the trainer's sleep that a worker's wake-up ended (probe)."""
+    woken_by_own: float | None = None
+    """Share of the window that the trainer's main thread slept until another of its threads woke it (probe)."""
     throttled_periods: float = 0.0
     quota_cpus: float | None = None
     quota_path: str = ""

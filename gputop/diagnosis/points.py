@@ -127,17 +127,21 @@ class Points:
         """Share of the window that the trainer's main thread slept until a worker, or its pin thread, woke it."""
         if not board.wakeups or not job.workers:
             return None
-        first, last = self._points[0], self._points[-1]
-        ns = max(1, last.t_ns - first.t_ns)
         family = {worker.pid for worker in job.workers}
         pin = pin_thread(job.trainer.info)
         if pin is not None:
-            fed = sum(1 for (wakee, waker), _ in last.wakes.items() if wakee == pin and waker in family)
+            fed = sum(1 for (wakee, waker), _ in self._points[-1].wakes.items() if wakee == pin and waker in family)
             family |= {job.trainer.pid} if fed else set()
-        waited = sum(
-            max(0, total - first.wakes.get(key, 0)) for key, total in last.wakes.items() if key[0] == job.trainer.pid and key[1] in family
-        )
-        return min(1.0, waited / ns)
+        return self._slept_until(job.trainer.pid, family)
+
+    def woken_by_own(self, board: Board, pid: int) -> float | None:
+        """Share of the window that the main thread of a trainer slept until another thread of its process woke it."""
+        return self._slept_until(pid, {pid}) if board.wakeups else None
+
+    def _slept_until(self, tid: int, wakers: set[int]) -> float:
+        first, last = self._points[0], self._points[-1]
+        waits = (total - first.wakes.get(key, 0) for key, total in last.wakes.items() if key[0] == tid and key[1] in wakers)
+        return min(1.0, sum(max(0, wait) for wait in waits) / max(1, last.t_ns - first.t_ns))
 
     def set_cgroup(self, job: JobFacts) -> None:
         """The tightest quota over its processes, and the cgroup that is full, if one is."""

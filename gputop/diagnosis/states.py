@@ -31,6 +31,7 @@ MEMORY_STALL = 0.05
 _NO_SLEEP = (waits.DISK, waits.STOPPED)
 _GPU_WAITS = (waits.DRIVER, waits.POLL, waits.TIMER, waits.LOCK, waits.UNKNOWN)
 """What a wait for the GPU may look like without the probe, what it most likely is first."""
+_UNSURE = (waits.TIMER, waits.UNKNOWN, waits.POLL, waits.DRIVER)
 _DATA_WAITS = (waits.QUEUE, waits.PIPE, waits.LOCK, waits.POLL, waits.UNKNOWN)
 """The same of a wait for a batch."""
 
@@ -44,6 +45,7 @@ def set_states(job: JobFacts, host: HostFacts) -> None:
 
 def _set_trainer(job: JobFacts, host: HostFacts) -> None:
     trainer = job.trainer
+    trainer.kinds = _with_wakers(job)
     parts, confidence, other = _shared_parts(trainer, job, host)
     data, data_confidence = _data_wait(job)
     gpu, transfer = _gpu_waits(job, trainer, data)
@@ -55,6 +57,17 @@ def _set_trainer(job: JobFacts, host: HostFacts) -> None:
     parts |= {"waiting-data": data, "waiting-gpu": gpu, "transfer": transfer, "blocked": max(0.0, sleep - data - slept_on_gpu)}
     job.data = data
     trainer.state = _state_of(trainer, parts, min(confidence, data_confidence, 0.5 if may_spin(job) else 1.0), other)
+
+
+def _with_wakers(job: JobFacts) -> dict[str, float]:
+    """The kinds of its sleep, of which at least what its own threads ended was on a lock: samples may miss that for seconds on end."""
+    kinds = job.trainer.kinds
+    missed = (job.woken_by_own or 0.0) - kinds.get(waits.LOCK, 0.0)
+    if missed <= 0.0 or job.workers:
+        return kinds
+    left = _without(kinds, missed, _UNSURE)
+    left[waits.LOCK] = left.get(waits.LOCK, 0.0) + sum(kinds.values()) - sum(left.values())
+    return left
 
 
 def may_spin(job: JobFacts) -> bool:

@@ -168,6 +168,7 @@ class Window:
             job.age_s = self.t_ns / 1e9 - trainer.info.start_ticks / board.header.clock_tick_hz
             job.births = self._recent_births(trainer.pid)
             job.data_woken_by_workers = self._points.woken(board, job)
+            job.woken_by_own = self._points.woken_by_own(board, trainer.pid)
             self._points.set_cgroup(job)
             states.set_states(job, host)
             job.find_step = self._step

@@ -75,6 +75,14 @@ def limit_reads(path: Path, device: str, bytes_per_s: int) -> None:
         (path / "blkio.throttle.read_bps_device").write_text(f"{device} {bytes_per_s}")
 
 
+def limit_writes(path: Path, device: str, bytes_per_s: int) -> None:
+    """The same of writes."""
+    if (path / "io.max").exists():
+        (path / "io.max").write_text(f"{device} wbps={bytes_per_s}")
+    else:
+        (path / "blkio.throttle.write_bps_device").write_text(f"{device} {bytes_per_s}")
+
+
 def device_of(file: Path) -> str:
     """``MAJ:MIN`` of the disk below the file system that holds ``file``."""
     number = file.stat().st_dev

@@ -44,8 +44,8 @@ def throttle(running: Running) -> Iterator[None]:
 
 @contextmanager
 def opened(path: Path, flags: int) -> Iterator[int]:
-    """A descriptor for reading."""
-    descriptor = os.open(path, os.O_RDONLY | flags)
+    """A descriptor, for reading unless ``flags`` say otherwise."""
+    descriptor = os.open(path, flags)
     try:
         yield descriptor
     finally:

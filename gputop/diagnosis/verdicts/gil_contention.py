@@ -1,7 +1,8 @@
 """gil-contention: threads of one Python process take turns at its interpreter lock.
 
 Threshold: a second thread runs for `OTHERS` of the time, the main thread waits for a lock while wanting to load, and all together
-use hardly more than one CPU (`ONE_CPU`) although CPUs are not what they wait for.
+use hardly more than one CPU (`ONE_CPU`) although CPUs are not what they wait for. CPython's waits for the lock end after 5 ms
+(`sys.getswitchinterval`) to ask for it anew, so that who sleeps for longer waits for something else.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from gputop.diagnosis.verdicts import Judge
 OTHERS, ONE_CPU, LOCKED = 0.25, 1.25, 0.15
 READY = 1.8
 """Threads behind one GIL sleep until it is theirs; when more than this many are ready to run, they compute side by side."""
+TURN_S = 0.007
+"""The longest mean sleep of who waits for the GIL: its 5 ms, and the time until the thread is awake."""
 _POOLS = ("data.lock", "data.unknown", "data.running", "data.runnable", "main.lock", "main.unknown", "main.computing")
 
 
@@ -34,8 +37,10 @@ def _claim(job: JobFacts, _facts: Facts) -> Claims:
 def fights(proc: ProcFacts) -> bool:
     """Its main thread waits for a lock while its other threads run, all on about one CPU."""
     locked = proc.kinds.get("lock", 0.0) + proc.kinds.get("unknown", 0.0)
-    if locked < LOCKED or locked <= proc.runnable:
+    if locked < LOCKED or locked <= proc.runnable or (proc.sleeps_per_s is not None and locked > TURN_S * proc.sleeps_per_s):
         return False
+    if 2 * proc.others_runnable > proc.others_run:
+        return False  # a CPU is what those threads wait for
     ready = proc.run + proc.runnable + proc.others_run + proc.others_runnable
     return proc.others_run >= OTHERS and proc.run + proc.others_run <= ONE_CPU and ready <= READY
 

@@ -173,6 +173,27 @@ def gil_in_trainer() -> Scene:
     return alone(45.0, 0.05, [SLEEP, FUTEX, SLEEP], threads={151: (0.9, 0.0)})
 
 
+def prefetching_thread() -> Scene:
+    """No workers, but a thread of the trainer that cannot keep up: the main thread sleeps until a batch is there, not 5 ms at a time."""
+    scene = alone(40.0, 0.02, [SLEEP, FUTEX, FUTEX], threads={151: (0.97, 0.0)}).drop(101, 102)
+    scene.procs[100].switches = 30
+    return scene
+
+
+def late_prefetching_thread() -> Scene:
+    """The same thread keeps up while nobody takes its CPU."""
+    scene = prefetching_thread()
+    scene.procs[100].threads, scene.cpus, scene.cpu_busy = {151: (0.4, 0.5)}, 2, [1.0, 1.0]
+    return scene.add(Proc(900, comm="updatedb", cmdline=["/bin/updatedb"], run=1.6, looks=[ON_CPU]))
+
+
+def unseen_prefetching_thread() -> Scene:
+    """Every sample meets the wait for the GPU; the probe knows who ended the other one."""
+    scene = late_prefetching_thread()
+    scene.procs[100].looks, scene.probed, scene.wakeups = [SLEEP], True, {(100, 100): 0.55}
+    return scene
+
+
 def locks() -> Scene:
     return starved(workers=4, run=0.24, looks=[FUTEX, FUTEX, FUTEX, ON_CPU])
 
@@ -341,6 +362,9 @@ EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
     sleepy_transform: ("input-bound", "slow-transform"),
     gil: ("input-bound", "gil-contention"),
     gil_in_trainer: ("input-bound", "gil-contention"),
+    prefetching_thread: ("input-bound", "main-thread-preprocessing"),
+    late_prefetching_thread: ("input-bound", "cpu-contention"),
+    unseen_prefetching_thread: ("input-bound", "cpu-contention"),
     locks: ("input-bound", "lock-contention"),
     disk: ("input-bound", "disk-io"),
     network: ("input-bound", "network-io"),

@@ -1,0 +1,19 @@
+"""A home-made loader's pool in a control group that gets a quota of 0.5 CPUs."""
+
+from __future__ import annotations
+
+from tests.workloads import cgroup
+from tests.workloads import handmade
+from tests.workloads.data import Images
+from tests.workloads.loop import Trainer
+from tests.workloads.scenario import Label
+from tests.workloads.scenario import Scenario
+from tests.workloads.scenarios.cgroup_throttle import disturb
+from tests.workloads.scenarios.cgroup_throttle import prepare
+
+
+def train(trainer: Trainer) -> None:
+    trainer.fit(handmade.pooled(Images(cpu_ms=4).__getitem__, workers=3), trainer.compute(35))
+
+
+SCENARIO = Scenario(Label("input-bound", "cgroup-throttle"), train, disturb, prepare, needs=lambda: cgroup.missing("cpu"))

@@ -1,0 +1,17 @@
+"""A `multiprocessing.Pool` that fetches its samples from a store which answers slowly."""
+
+from __future__ import annotations
+
+from tests.workloads import handmade
+from tests.workloads import store
+from tests.workloads.loop import Trainer
+from tests.workloads.scenario import Label
+from tests.workloads.scenario import Scenario
+from tests.workloads.scenarios.network_io import Remote
+
+
+def train(trainer: Trainer) -> None:
+    trainer.fit(handmade.pooled(Remote(0.3).__getitem__, workers=2), trainer.compute(30))
+
+
+SCENARIO = Scenario(Label("input-bound", "network-io"), train, store.slow, store.serving)

@@ -1,0 +1,17 @@
+"""Producers of a home-made loader, one per CPU, that cannot keep up."""
+
+from __future__ import annotations
+
+from tests.workloads import handmade
+from tests.workloads.data import Images
+from tests.workloads.loop import Trainer
+from tests.workloads.scenario import Label
+from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import cpus
+
+
+def train(trainer: Trainer) -> None:
+    trainer.fit(handmade.queued(Images(cpu_ms=16).__getitem__, workers=cpus()), trainer.compute(50 / cpus()))
+
+
+SCENARIO = Scenario(Label("input-bound", "slow-transform"), train)
