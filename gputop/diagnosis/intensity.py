@@ -23,6 +23,8 @@ _BRAKES = 0x8 | 0x20 | 0x40 | 0x80
 _POWER_CAP = 0x4
 PEER = 0.2
 """A rank is a straggler when its GPU idles for this much more of the time than its peers'."""
+WORKED = 0.25
+"""Or when, all GPUs being busy, so much more of its own is used: the others spin in a kernel on few SMs."""
 
 
 def set_waste(facts: Facts) -> None:
@@ -98,19 +100,43 @@ def _families(jobs: list[JobFacts]) -> list[list[JobFacts]]:
 
 
 def _set_straggler(group: list[JobFacts]) -> None:
-    """The rank that the others wait for: its GPU idles while theirs spin, or they sleep while it does not."""
+    """The rank that the others wait for, and how much of the time their GPUs spin until it arrives."""
     measured = [job for job in group if job.idle is not None]
-    if len(measured) < 2:
-        return
-    slowest = max(measured, key=_own_delay)
-    others = [job for job in measured if job is not slowest]
-    typical = sorted(_own_delay(job) for job in others)[len(others) // 2]
-    if _own_delay(slowest) - typical < PEER:
+    slowest = _slowest(measured) if len(measured) > 1 else None
+    if slowest is None:
         return
     for job in measured:
         job.straggler = slowest.trainer
         if job is not slowest:
-            job.waste = {"peer": max(0.0, min(1.0 - (job.idle or 0.0), (slowest.idle or 0.0) - (job.idle or 0.0)))}
+            job.waste = {"peer": max(0.0, min(1.0 - (job.idle or 0.0), _spun(job, slowest)))}
+
+
+def _slowest(measured: list[JobFacts]) -> JobFacts | None:
+    """Its GPU idles while theirs spin, or they sleep while it does not; or all are busy, and it is the one whose GPU really works."""
+    for measure, least in ((_own_delay, PEER), (_worked, WORKED)):
+        values = [measure(job) for job in measured]
+        known = sorted(value for value in values if value is not None)
+        if len(known) == len(measured) and known[-1] - known[(len(known) - 1) // 2] >= least:
+            return measured[values.index(known[-1])]
+    return None
+
+
+def _spun(job: JobFacts, slowest: JobFacts) -> float:
+    """Share of the window; of GPUs that are all busy by how much less they work than the slowest one's, which never waits."""
+    later = (slowest.idle or 0.0) - (job.idle or 0.0)
+    mine, most = _worked(job), _worked(slowest)
+    return later if later >= PEER or mine is None or not most else (1.0 - (job.idle or 0.0)) * (1.0 - mine / most)
+
+
+def _worked(job: JobFacts) -> float | None:
+    """`used`; None where one of its GPUs was not busy all the time."""
+    return used(job) if all((gpu.util or 0.0) >= BUSY for gpu in job.gpus) else None
+
+
+def used(job: JobFacts) -> float | None:
+    """How much of its GPUs was used over the window, 0..1; None where that is not known."""
+    parts = [part * (gpu.util or 0.0) for gpu in job.gpus if (part := intensity(gpu)) is not None]
+    return sum(parts) / len(parts) if parts else None
 
 
 def _own_delay(job: JobFacts) -> float:

@@ -195,6 +195,8 @@ def _headline(one: Standing) -> str:
     job, facts = one.job, one.facts
     trainer, gpu = f"{job.trainer.role.label} ({job.trainer.pid})", _worst(job)
     why = _WHY[one.symptom] if one.cause != "unexplained" else "what was measured does not say why"
+    if job.straggler is job.trainer:
+        why = "is slower than the other ranks, which wait for it"
     if gpu is None or job.lost is None:
         loss = chain.host_side_loss(job)
         share = job.data if job.data >= 0.5 * loss else loss

@@ -1,8 +1,8 @@
 """main-thread-preprocessing: the trainer itself loads, mixes or transforms between the steps, and the GPU waits meanwhile.
 
-It gets the main thread's own computing (and its own sleeping) that no smaller rule explains; where there are no workers and other
-threads of the trainer run, also what it waits for them. From /proc a spinning wait for the GPU
-looks the same, so where that is possible (`states.may_spin`) it says so.
+It gets the main thread's own computing (and its own sleeping) that no smaller rule explains; where there are no workers, also what it
+reads through a pipe, and what it waits for other threads of the trainer that run. From /proc a spinning wait for the GPU looks the
+same as computing, so where that is possible (`states.may_spin`) it says so.
 """
 
 from __future__ import annotations
@@ -20,27 +20,39 @@ SLEEPS = 0.6
 """Part of the main thread's timer sleeps that is its own: a blocking wait for the GPU may sleep by a timer too."""
 OTHERS = 0.25
 """CPUs that threads of the trainer must run on for its waits for locks to be waits for them."""
-_POOLS = ("main.computing", "main.timer", "main.child", "main.lock")
+_POOLS = ("main.computing", "main.timer", "main.child", "main.lock", "main.pipe")
 
 
 def _claim(job: JobFacts, _facts: Facts) -> Claims:
-    return {"main.computing": 1.0, "main.timer": SLEEPS, "main.child": 1.0, "main.lock": 1.0 if _loads_in_threads(job) else 0.0}
+    claims = {"main.computing": 1.0, "main.timer": SLEEPS, "main.child": 1.0}
+    return claims | {"main.lock": 1.0 if _loads_in_threads(job) else 0.0, "main.pipe": 0.0 if job.workers else 1.0}
 
 
 def _loads_in_threads(job: JobFacts) -> bool:
     return not job.workers and job.trainer.others_run >= OTHERS
 
 
-def _does(job: JobFacts) -> str:
+def _does(job: JobFacts, facts: Facts) -> str:
     """What the main thread is at for most of what it costs."""
-    computes, waits = 100 * job.trainer.state.fractions.get("computing", 0.0), job.trainer.state.waits
-    slept, waited = 100 * waits.get("timer", 0.0), 100 * waits.get("lock", 0.0)
-    if _loads_in_threads(job) and waited > max(computes, slept):
-        return f"waits {waited:.0f}% of the time for its own threads, which run on {job.trainer.others_run:.1f} CPUs"
-    return f"computes {computes:.0f}% of the time between steps" if computes >= slept else f"sleeps by itself {slept:.0f}% of the time"
+    state = job.trainer.state
+    costs = {"computing": state.fractions.get("computing", 0.0), **{kind: state.waits.get(kind, 0.0) for kind in ("timer", "lock", "pipe")}}
+    most = max(costs, key=costs.__getitem__)
+    share = f"{100 * costs[most]:.0f}% of the time"
+    if most == "lock" and _loads_in_threads(job):
+        return f"waits {share} for its own threads, which run on {job.trainer.others_run:.1f} CPUs"
+    if most == "pipe" and not job.workers:
+        return f"reads from a pipe {share}{_feeder(job, facts)}"
+    return f"sleeps by itself {share}" if most == "timer" else f"computes {100 * costs['computing']:.0f}% of the time between steps"
 
 
-def _tell(job: JobFacts, _facts: Facts) -> Finding:
+def _feeder(job: JobFacts, facts: Facts) -> str:
+    """The program that it started and that runs most."""
+    started = (taker for taker in facts.takers if taker.info is not None and taker.info.ppid == job.trainer.pid)
+    feeder = next(started, None)
+    return "" if feeder is None else f", while {feeder.name} ({feeder.pid}), which it started, runs on {feeder.cores:.1f} CPUs"
+
+
+def _tell(job: JobFacts, facts: Facts) -> Finding:
     ahead = sum(worker.state.fractions.get("ahead", 0.0) for worker in job.workers) / len(job.workers) if job.workers else None
     beside = "it has no workers" if ahead is None else f"its {len(job.workers)} workers are ahead {100 * ahead:.0f}% of the time"
     evidence = (
@@ -52,7 +64,7 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
         fixes.append(Fix("Load and transform in workers", "DataLoader(..., num_workers=4, persistent_workers=True)"))
     else:
         fixes.append(Fix("Move it into the Dataset or a collate_fn, which run in the workers", "DataLoader(..., collate_fn=...)"))
-    detail = f"the trainer's main thread {_does(job)}; {beside}"
+    detail = f"the trainer's main thread {_does(job, facts)}; {beside}"
     if may_spin(job):
         detail += ", or spins in waits for the GPU: from /proc both look the same"
         fixes.insert(0, Fix("Tell the two apart: as root, waits for the GPU (.item(), .cpu()) are counted", "sudo gputop"))

@@ -1,12 +1,15 @@
 """straggler-rank: one rank of a training is slower than its peers, and they wait for it in each collective.
 
-Threshold: `intensity.PEER` more of the time than its peers (TraceML: straggler from 10 %, critical from 20 % of the step).
+Threshold: its GPU idles for `intensity.PEER` more of the time than its peers' (TraceML: straggler from 10 %, critical from 20 % of the
+step), or is used `intensity.WORKED` more than theirs, which spin.
 """
 
 from __future__ import annotations
 
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.intensity import PEER
+from gputop.diagnosis.intensity import used
 from gputop.diagnosis.model import Culprit
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
@@ -22,24 +25,49 @@ def _claim(job: JobFacts, _facts: Facts) -> Claims:
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     slow = job.straggler if job.straggler is not None else job.trainer
     own = next((other for other in facts.jobs if other.trainer is slow), job)
+    waiting = [other for other in facts.jobs if other.straggler is slow and other is not own]
+    late = _late_gpu if (own.idle or 0.0) < PEER else _late_host
+    detail, evidence, fixes = late(own, waiting)
+    culprit = Culprit(slow.pid, slow.role.label.partition(" rank")[0], round(slow.cpu_s, 3))
+    return Finding(detail, evidence, fixes, (culprit,), tuple(other.trainer.pid for other in waiting))
+
+
+_Late = tuple[str, tuple[Evidence, ...], tuple[Fix, ...]]
+
+
+def _late_host(own: JobFacts, waiting: list[JobFacts]) -> _Late:
+    """Its GPU has nothing to do: what keeps its main thread?"""
+    slow = own.trainer
     fractions = {word: share for word, share in slow.state.fractions.items() if word != "waiting-gpu"}
     word = max(fractions, key=fractions.__getitem__, default="computing")
     share = 100 * fractions.get(word, 0.0)
-    waiting = [other for other in facts.jobs if other.straggler is slow and other is not own]
     detail = f"{slow.role.label} ({slow.pid}) is {word} {share:.0f}% of the time, while {len(waiting)} other rank(s) wait for it"
     evidence = (
-        Evidence(
-            "straggler_idle_pct", round(100 * (own.idle or 0.0), 1), "%", f"of the time the GPU of {slow.role.label} has nothing to do"
-        ),
-        Evidence("straggler_state_pct", round(share, 1), "%", f"of the time its main thread is {word}"),
-        *(
-            Evidence("peer_idle_pct", round(100 * (other.idle or 0.0), 1), "%", f"the same of {other.trainer.role.label}")
-            for other in waiting[:4]
-        ),
+        _percent("straggler_idle_pct", own.idle, f"of the time the GPU of {slow.role.label} has nothing to do"),
+        _percent("straggler_state_pct", fractions.get(word, 0.0), f"of the time its main thread is {word}"),
+        *(_percent("peer_idle_pct", other.idle, f"the same of {other.trainer.role.label}") for other in waiting[:4]),
     )
-    fixes = (Fix(f"See what {slow.role.label} does that the others do not", f"gputop stacks {slow.pid}"),)
-    culprit = Culprit(slow.pid, slow.role.label.partition(" rank")[0], round(slow.cpu_s, 3))
-    return Finding(detail, evidence, fixes, (culprit,), tuple(other.trainer.pid for other in waiting))
+    return detail, evidence, (Fix(f"See what {slow.role.label} does that the others do not", f"gputop stacks {slow.pid}"),)
+
+
+def _late_gpu(own: JobFacts, waiting: list[JobFacts]) -> _Late:
+    """Its GPU is busy all the time, and the others' are done before it."""
+    slow, index = own.trainer, own.gpus[0].index
+    others = f"those of {len(waiting)} other rank(s) spin until it is done"
+    detail = f"the GPU of {slow.role.label} ({slow.pid}) works without a pause, while {others}"
+    evidence = (
+        _percent("straggler_used_pct", used(own), f"of GPU {index} is used by kernels of {slow.role.label}"),
+        *(_percent("peer_used_pct", used(other), f"the same of {other.trainer.role.label}") for other in waiting[:4]),
+    )
+    fixes = (
+        Fix("See whether that GPU is slower than the others", f"nvidia-smi -i {index} -q -d CLOCK,PERFORMANCE,TEMPERATURE"),
+        Fix("If it is not, its rank has more to do: even out the batches (by tokens rather than by samples)"),
+    )
+    return detail, evidence, fixes
+
+
+def _percent(name: str, share: float | None, what: str) -> Evidence:
+    return Evidence(name, None if share is None else round(100 * share, 1), "%", what)
 
 
 JUDGE = Judge("straggler-rank", "straggler", 5, ("",), _claim, _tell, needs="RANK and WORLD_SIZE of the trainers, utilization of each GPU")

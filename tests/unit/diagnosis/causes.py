@@ -340,6 +340,20 @@ def straggling() -> Scene:
     return scene
 
 
+def straggling_gpu() -> Scene:
+    """Rank 1's kernels take longer; both GPUs are busy all the time, but rank 0's merely spins."""
+    scene = straggling()
+    scene.gpus[1] |= {"util_pct": 99.0, "sm_active_pct": 95.0}
+    scene.procs[200].run, scene.procs[200].looks = 0.05, [SLEEP]
+    return scene
+
+
+def feeding_program() -> Scene:
+    """A program that the trainer started and reads from."""
+    scene = alone(40.0, 0.02, [{"state": "S", "syscall": 0, "wchan": "pipe_read"}]).drop(101, 102)
+    return scene.add(Proc(900, ppid=100, comm="ffmpeg", cmdline=["ffmpeg"], run=1.0, looks=[ON_CPU]))
+
+
 EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
     cpu_contention: ("input-bound", "cpu-contention"),
     hidden_contention: ("input-bound", "cpu-contention"),
@@ -391,4 +405,6 @@ EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
     hot_gpu: ("compute-bound", "gpu-throttle"),
     capped_gpu: ("compute-bound", "gpu-throttle"),
     straggling: ("straggler", "straggler-rank"),
+    straggling_gpu: ("straggler", "straggler-rank"),
+    feeding_program: ("input-bound", "main-thread-preprocessing"),
 }

@@ -17,7 +17,7 @@ from tests.workloads.runner import Running
 from tests.workloads.scenario import Label
 from tests.workloads.scenario import Scenario
 
-_RANKS = 2
+RANKS = 2
 
 
 class Ring:
@@ -25,7 +25,7 @@ class Ring:
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:
-            self.arrived = (ctypes.c_uint64 * _RANKS).from_buffer(mmap.mmap(file.fileno(), 8 * _RANKS))
+            self.arrived = (ctypes.c_uint64 * RANKS).from_buffer(mmap.mmap(file.fileno(), 8 * RANKS))
 
     def peer(self, rank: int) -> ctypes.c_uint64:
         """The counter of the other rank."""
@@ -50,7 +50,7 @@ def train(trainer: Trainer) -> None:
 
 @contextmanager
 def prepare(running: Running) -> Iterator[None]:
-    (running.folder / "ring").write_bytes(bytes(8 * _RANKS))
+    (running.folder / "ring").write_bytes(bytes(8 * RANKS))
     yield
 
 
@@ -63,4 +63,4 @@ def disturb(running: Running) -> Iterator[None]:
     (running.folder / "straggle").unlink()
 
 
-SCENARIO = Scenario(Label("straggler", "straggler-rank", frozenset({"train.py"})), train, disturb, prepare, ranks=_RANKS, devices=_RANKS)
+SCENARIO = Scenario(Label("straggler", "straggler-rank", frozenset({"train.py"})), train, disturb, prepare, ranks=RANKS, devices=RANKS)
