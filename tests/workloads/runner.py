@@ -109,7 +109,7 @@ def _start(running: Running, rank: int, seconds: float) -> subprocess.Popen[str]
     ranks = running.scenario.ranks
     more = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)} if ranks > 1 else {}
     command = [sys.executable, str(_TRAIN), running.name, "--seconds", str(seconds)]
-    env = {"PYTHONWARNINGS": "ignore", **running.env, **more, "GPUTOP_WORKLOAD_FOLDER": str(running.folder)}
+    env = {"PYTHONWARNINGS": "ignore", **running.env, **more, "GPUTOP_WORKLOAD_FOLDER": str(running.folder), "TMPDIR": str(running.folder)}
     trainer = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True)
     if group := env.get("GPUTOP_WORKLOAD_CGROUP"):
         cgroup.add(Path(group), [trainer.pid])
