@@ -26,6 +26,8 @@ NAMED = 0.35
 RESTING, ASLEEP, MOSTLY, POLLED = 0.5, 0.9, 0.7, 0.4
 """Share of the window without work for the GPU, and of that the main thread's own rest, of a process that merely waits to be asked;
 and the share in which it polls, needed until its GPU is all but asleep."""
+NOTHING = 0.995
+"""Share of the window without work for the GPU from which not even a step now and then was made."""
 ASLEEP_RUN = 0.02
 """Share of the window up to which a process that wakes up by a timer of its own hardly runs."""
 _RESTS = ("poll", "timer", "network", "lock", "pipe", "child", "unknown")
@@ -106,7 +108,7 @@ def judge_job(job: JobFacts, facts: Facts) -> Standing:
     if suffers < LOST:
         return Standing(job, facts, "healthy", headline=_well(job, trainer), shares=shares)
     judge, share = max(claims, key=_share, default=(None, 0.0))
-    if _is_at_rest(job) and (judge is None or judge.fault):
+    if _is_at_rest(job, facts) and (judge is None or judge.fault):
         return Standing(job, facts, "idle", headline=f"{trainer} has no work for its GPU: it waits to be asked", at_rest=True)
     if judge is None or share < NAMED:
         if job.host_only:
@@ -116,18 +118,25 @@ def judge_job(job: JobFacts, facts: Facts) -> Standing:
     return Standing(job, facts, judge.symptom, judge.cause, judge=judge, shares=shares)
 
 
-def _is_at_rest(job: JobFacts) -> bool:
+def _is_at_rest(job: JobFacts, facts: Facts) -> bool:
     """A server between requests, a notebook, a context kept open: nobody loads data for it, and its main thread waits for anybody.
 
     Where its GPU does next to nothing, any sleep is such a wait.
     """
-    if job.births or job.host_only or (job.idle or 0.0) < RESTING:
+    if job.births or job.host_only or (job.idle or 0.0) < RESTING or ((job.idle or 0.0) < NOTHING and _feeds_itself(job, facts)):
         return False
     if job.workers:
         return job.trainer.kinds.get(waits.POLL, 0.0) >= MOSTLY and all(_is_idle_helper(worker) for worker in job.workers)
     rest = sum(job.pools.get(f"main.{kind}", 0.0) for kind in _RESTS)
     polled = job.pools.get("main.poll", 0.0) >= POLLED or (job.idle or 0.0) >= ASLEEP
     return polled and rest >= MOSTLY
+
+
+def _feeds_itself(job: JobFacts, facts: Facts) -> bool:
+    """Threads of its own, or programs that it started, are at work."""
+    pid = job.trainer.pid
+    programs = sum(taker.cores for taker in facts.takers if taker.info is not None and taker.info.ppid == pid)
+    return job.trainer.others_run + programs >= chain.AT_WORK
 
 
 def _is_idle_helper(worker: ProcFacts) -> bool:

@@ -194,6 +194,13 @@ def unseen_prefetching_thread() -> Scene:
     return scene
 
 
+def hardly_prefetching_thread() -> Scene:
+    """Its batches come so seldom that the GPU is all but asleep; who merely waits to be asked has no thread at work."""
+    scene = prefetching_thread()
+    scene.gpus[0]["util_pct"], scene.procs[100].looks = 5.0, [FUTEX]
+    return scene
+
+
 def locks() -> Scene:
     return starved(workers=4, run=0.24, looks=[FUTEX, FUTEX, FUTEX, ON_CPU])
 
@@ -350,7 +357,7 @@ def straggling_gpu() -> Scene:
 
 def feeding_program() -> Scene:
     """A program that the trainer started and reads from."""
-    scene = alone(40.0, 0.02, [{"state": "S", "syscall": 0, "wchan": "pipe_read"}]).drop(101, 102)
+    scene = alone(8.0, 0.02, [{"state": "S", "syscall": 0, "wchan": "pipe_read"}]).drop(101, 102)
     return scene.add(Proc(900, ppid=100, comm="ffmpeg", cmdline=["ffmpeg"], run=1.0, looks=[ON_CPU]))
 
 
@@ -377,6 +384,7 @@ EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
     gil: ("input-bound", "gil-contention"),
     gil_in_trainer: ("input-bound", "gil-contention"),
     prefetching_thread: ("input-bound", "main-thread-preprocessing"),
+    hardly_prefetching_thread: ("input-bound", "main-thread-preprocessing"),
     late_prefetching_thread: ("input-bound", "cpu-contention"),
     unseen_prefetching_thread: ("input-bound", "cpu-contention"),
     locks: ("input-bound", "lock-contention"),
