@@ -17,14 +17,13 @@ from __future__ import annotations
 
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.facts import ProcFacts
+from gputop.diagnosis.feeders import AT_WORK
 
 YOUNG_NS = 2_000_000_000
 """A worker is starting for this long: interpreter, imports, dataset, first batch."""
 DELAYED, FREE = 0.5, 0.7
 """Workers that run less than the former share of their busy time are late for what keeps them, from the latter share on for
 their own work; between the two it is shared out."""
-AT_WORK = 0.25
-"""CPUs that a process's other threads must want, together, for its waits for locks to be waits for them."""
 _KEPT_FROM = ("runnable", "throttled", "transfer", "disk", "memory", "stopped")
 """States that keep the trainer from computing, beside what it is blocked on."""
 OWED = 0.05

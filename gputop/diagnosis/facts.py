@@ -84,6 +84,8 @@ class ProcFacts:
     """For how long, up to now, it has neither run nor switched."""
     threaded: ProcSample | None = None
     """The oldest sample of the window with its threads, which are read one by one only once it is known who it is."""
+    children: float = 0.0
+    """CPUs that children of it ran on which it has waited for meanwhile, each counted from its birth."""
     state: ProcState = NO_STATE
     _others: tuple[float, float] | None = None
 
@@ -266,6 +268,8 @@ class JobFacts:
     """The trainer of its own group that the others wait for, itself included."""
     used: float = 0.0
     """CPUs its processes ran on, helpers included."""
+    helpers: float = 0.0
+    """CPUs these ran on."""
     capacity: Capacity | None = None
     kin: frozenset[int] = frozenset()
     """Trainers of its training on this host, itself among them; empty where it is alone. Pids: jobs that hold each other are garbage."""

@@ -7,6 +7,7 @@ from dataclasses import field
 from functools import cached_property
 
 from gputop.diagnosis import chain
+from gputop.diagnosis import feeders
 from gputop.diagnosis import waits
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import GpuFacts
@@ -123,7 +124,7 @@ def _is_at_rest(job: JobFacts, facts: Facts) -> bool:
 
     Where its GPU does next to nothing, any sleep is such a wait.
     """
-    if job.births or job.host_only or (job.idle or 0.0) < RESTING or ((job.idle or 0.0) < NOTHING and _feeds_itself(job, facts)):
+    if job.births or job.host_only or (job.idle or 0.0) < RESTING or _is_fed(job, facts):
         return False
     if job.workers:
         return job.trainer.kinds.get(waits.POLL, 0.0) >= MOSTLY and all(_is_idle_helper(worker) for worker in job.workers)
@@ -132,11 +133,9 @@ def _is_at_rest(job: JobFacts, facts: Facts) -> bool:
     return polled and rest >= MOSTLY
 
 
-def _feeds_itself(job: JobFacts, facts: Facts) -> bool:
-    """Threads of its own, or programs that it started, are at work."""
-    pid = job.trainer.pid
-    programs = sum(taker.cores for taker in facts.takers if taker.info is not None and taker.info.ppid == pid)
-    return job.trainer.others_run + programs >= chain.AT_WORK
+def _is_fed(job: JobFacts, facts: Facts) -> bool:
+    """Somebody is at work for it, and now and then a step is made."""
+    return (job.idle or 0.0) < NOTHING and (feeders.threads_at_work(job) or feeders.programs_at_work(job, facts))
 
 
 def _is_idle_helper(worker: ProcFacts) -> bool:

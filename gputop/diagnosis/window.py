@@ -143,7 +143,8 @@ class Window:
         takers, helpers = self._takers.facts(board, self.roles, behind, self._points.oldest_ns)
         jobs = self._jobs(board, gpus, host)
         for job in jobs:
-            job.used = sum(proc.cores for proc in (job.trainer, *job.workers)) + helpers.get(job.trainer.pid, 0.0)
+            job.helpers = helpers.get(job.trainer.pid, 0.0)
+            job.used = sum(proc.cores for proc in (job.trainer, *job.workers)) + job.helpers
         family = {proc.pid: job.trainer.pid for job in jobs for proc in (job.trainer, *job.workers)}
         return Facts(
             self.t_ns, seconds, jobs, host, list(gpus.values()), takers, bool(board.threads), len(self._points), behind, family

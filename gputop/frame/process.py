@@ -99,6 +99,8 @@ class ProcSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     kernel_stack: str | None = None
     rchar_bytes: int | None = None
     """/proc/PID/io rchar: bytes asked for by read calls, pipes and sockets and the page cache included."""
+    children_ns: int | None = None
+    """stat's cutime and cstime: CPU of the children that it has waited for, and of theirs."""
 
 
 class Stack(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

@@ -78,8 +78,8 @@ class FakeProc:
 
 
 def stat(pid: int, comm: str = "python", state: str = "S", ppid: int = 1, utime: int = 0, stime: int = 0, threads: int = 1,
-         start: int = 500, rss: int = 100, blkio: int = 0, flags: int = 0x400000, stack: int = 0) -> str:  # fmt: skip
-    head = f"{pid} ({comm}) {state} {ppid} 1 1 0 -1 {flags} 31 0 7 0 {utime} {stime} 0 0 20 0 {threads} 0 {start} 1000000 {rss}"
+         start: int = 500, rss: int = 100, blkio: int = 0, flags: int = 0x400000, stack: int = 0, children: int = 0) -> str:  # fmt: skip
+    head = f"{pid} ({comm}) {state} {ppid} 1 1 0 -1 {flags} 31 0 7 0 {utime} {stime} {children} 1 20 0 {threads} 0 {start} 1000000 {rss}"
     return f"{head} 18446744073709551615 1 1 {stack} 0 0 0 0 0 0 0 0 0 17 2 0 0 {blkio} 0 0 0 0 0 0 0 0 0 0\n"
 
 

@@ -38,7 +38,7 @@ def reader(proc: FakeProc) -> Iterator[Reader]:
 def test_first_frame_tells_who_and_how_much(reader: Reader) -> None:
     frame = reader.beat()
     got, who = sample(frame, 100), info(frame, 100)
-    assert (got.utime_ns, got.stime_ns, got.rss_bytes) == (30_000_000, 40_000_000, 100 * PAGE_BYTES)
+    assert (got.utime_ns, got.stime_ns, got.children_ns, got.rss_bytes) == (30_000_000, 40_000_000, 10_000_000, 100 * PAGE_BYTES)
     assert (got.oncpu_ns, got.run_delay_ns, got.timeslices, got.vol, got.invol) == (1, 2, 3, 11, 22)
     assert (got.minflt, got.majflt, got.processor, got.state, got.num_threads) == (31, 7, 2, "S", 1)
     assert (got.read_bytes, got.write_bytes, got.rchar_bytes) == (4096, 8192, 7)

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.feeders import programs_at_work
+from gputop.diagnosis.feeders import started
+from gputop.diagnosis.feeders import threads_at_work
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.states import may_spin
@@ -18,37 +21,32 @@ from gputop.diagnosis.verdicts import Judge
 
 SLEEPS = 0.6
 """Part of the main thread's timer sleeps that is its own: a blocking wait for the GPU may sleep by a timer too."""
-OTHERS = 0.25
-"""CPUs that threads of the trainer must run on for its waits for locks to be waits for them."""
-_POOLS = ("main.computing", "main.timer", "main.child", "main.lock", "main.pipe")
+_SLEEPS = ("timer", "lock", "pipe", "poll")
+_POOLS = ("main.computing", "main.timer", "main.child", "main.lock", "main.pipe", "main.poll")
 
 
-def _claim(job: JobFacts, _facts: Facts) -> Claims:
-    claims = {"main.computing": 1.0, "main.timer": SLEEPS, "main.child": 1.0}
-    return claims | {"main.lock": 1.0 if _loads_in_threads(job) else 0.0, "main.pipe": 0.0 if job.workers else 1.0}
-
-
-def _loads_in_threads(job: JobFacts) -> bool:
-    return not job.workers and job.trainer.others_run >= OTHERS
+def _claim(job: JobFacts, facts: Facts) -> Claims:
+    claims = {"main.computing": 1.0, "main.timer": SLEEPS, "main.child": 1.0, "main.pipe": 0.0 if job.workers else 1.0}
+    threads, programs = threads_at_work(job), not job.workers and programs_at_work(job, facts)
+    return claims | {"main.lock": 1.0 if threads else 0.0, "main.poll": 1.0 if threads or programs else 0.0}
 
 
 def _does(job: JobFacts, facts: Facts) -> str:
     """What the main thread is at for most of what it costs."""
     state = job.trainer.state
-    costs = {"computing": state.fractions.get("computing", 0.0), **{kind: state.waits.get(kind, 0.0) for kind in ("timer", "lock", "pipe")}}
+    costs = {"computing": state.fractions.get("computing", 0.0)} | {kind: state.waits.get(kind, 0.0) for kind in _SLEEPS}
     most = max(costs, key=costs.__getitem__)
     share = f"{100 * costs[most]:.0f}% of the time"
-    if most == "lock" and _loads_in_threads(job):
+    if most in ("lock", "poll") and threads_at_work(job):
         return f"waits {share} for its own threads, which run on {job.trainer.others_run:.1f} CPUs"
-    if most == "pipe" and not job.workers:
-        return f"reads from a pipe {share}{_feeder(job, facts)}"
+    if most in ("pipe", "poll") and not job.workers:
+        return f"waits {share} for what comes through a pipe{_feeder(job, facts)}"
     return f"sleeps by itself {share}" if most == "timer" else f"computes {100 * costs['computing']:.0f}% of the time between steps"
 
 
 def _feeder(job: JobFacts, facts: Facts) -> str:
-    """The program that it started and that runs most."""
-    started = (taker for taker in facts.takers if taker.info is not None and taker.info.ppid == job.trainer.pid)
-    feeder = next(started, None)
+    """The program that runs most."""
+    feeder = next(iter(started(job, facts)), None)
     return "" if feeder is None else f", while {feeder.name} ({feeder.pid}), which it started, runs on {feeder.cores:.1f} CPUs"
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.feeders import programs_at_work
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 
+# A poll is one on sockets, unless programs are at work whose output may be waited for.
 _POOLS = ("data.network", "data.poll", "main.network")
 
 
-def _claim(job: JobFacts, _facts: Facts) -> Claims:
-    return {"data.network": 1.0, "data.poll": 1.0, "main.network": 0.0 if job.workers else 1.0}
+def _claim(job: JobFacts, facts: Facts) -> Claims:
+    return {"data.network": 1.0, "data.poll": 0.0 if programs_at_work(job, facts) else 1.0, "main.network": 0.0 if job.workers else 1.0}
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:

@@ -25,7 +25,7 @@ LOOKS_PER_S = 5
 """State, waits, memory and switches of hot processes; their CPU time, run delay and timeslices are read in every tick."""
 IO_PER_S = 2
 _NOTHING_NOTICED: tuple[list[ThreadInfo], str] = ([], "")
-_UNREAD = parse.Stat(b"", "", 0, False, 0, 0, 0, 0, 0, 0, 0, b"", 0, 0)
+_UNREAD = parse.Stat(b"", "", 0, False, 0, 0, 0, 0, 0, 0, 0, 0, b"", 0, 0)
 
 
 class Process:
@@ -151,7 +151,7 @@ class Process:
             self.pid, stat.start_ticks, t_ns, stat.state, stat.utime * ns, stat.stime * ns, stat.rss * parse.PAGE_BYTES,
             stat.num_threads, *self._sched_numbers, *self._switches, stat.minflt, stat.majflt,
             blkio_delay_ns(stat, tick.boot_ticks) if tick.delays else None, read_bytes, write_bytes, stat.processor, call, argument, wchan,
-            None, threads, None, rchar_bytes,
+            None, threads, None, rchar_bytes, stat.children * ns,
         )  # fmt: skip
 
     def notice(self) -> bool:

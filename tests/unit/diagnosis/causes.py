@@ -222,6 +222,11 @@ def programs() -> Scene:
     return starved(run=0.1, looks=[CHILD])
 
 
+def captured_programs() -> Scene:
+    """The same with their output captured: the worker polls pipes, and only what its ended children used tells it from the network."""
+    return starved(run=0.05, looks=[{"state": "S", "syscall": 7, "syscall_arg": -1}], children=0.8)
+
+
 def swapping() -> Scene:
     scene = starved(run=0.3, looks=[DISK], majflt=2000, read_bytes=8_000_000)
     scene.psi = {"memory_some_ns": 0.4, "memory_full_ns": 0.3}
@@ -392,6 +397,7 @@ EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
     network: ("input-bound", "network-io"),
     network_without_workers: ("input-bound", "network-io"),
     programs: ("input-bound", "slow-transform"),
+    captured_programs: ("input-bound", "slow-transform"),
     swapping: ("input-bound", "memory-pressure"),
     thrashing: ("input-bound", "memory-pressure"),
     reclaiming: ("input-bound", "memory-pressure"),

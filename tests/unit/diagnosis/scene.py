@@ -60,6 +60,8 @@ class Proc:
     info: dict = field(default_factory=dict)
     start_ticks: int = 50_000
     uninterruptible: float | None = None
+    children: float = 0.0
+    """CPU of programs that it ran and waited for."""
     processor: int | None = None
 
 
@@ -145,6 +147,7 @@ class Scene:
             read_bytes=self._add((pid, "read"), proc.read_bytes * dt), write_bytes=self._add((pid, "write"), proc.write_bytes * dt),
             processor=proc.processor,
             syscall=look.get("syscall"), syscall_arg=look.get("syscall_arg"), wchan=look.get("wchan"), threads=threads,
+            children_ns=self._add((pid, "children"), proc.children * ns),
         )  # fmt: skip
 
     def _host(self, dt: float) -> Host:
