@@ -130,10 +130,12 @@ class _Session:
         """Until stopped. A recorder that fails lets the command run on, and says so."""
         try:
             while not self._over() and self._take(_WAIT_S):
-                self._rest()
+                if not self._stream.waits:
+                    self._rest()
             if not self._over():
                 raise UserError(f"the collector ended: {self._stream.ending()}")
-            self._take(0.0)
+            while self._stream.waits and self._take(0.0):
+                pass
         except UserError as error:
             if self._command is None:
                 raise

@@ -66,6 +66,11 @@ class ChildStream:
         data = os.read(self._fd, CHUNK_BYTES)
         return self._decoder.feed(data) if data else None
 
+    @property
+    def waits(self) -> bool:
+        """Whether there is something to read."""
+        return bool(select.select([self._fd], [], [], 0.0)[0])
+
     def ending(self) -> str:
         """Why the child ended, in a line: its own last words where it had any."""
         code = self._child.wait()

@@ -17,6 +17,8 @@ import pytest
 from gputop import cli
 from gputop.commands.record import size
 from gputop.frame import Frame
+from gputop.recording.format import pack_frames
+from gputop.recording.format import pack_header
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
 from gputop.sources import Beat
@@ -109,6 +111,22 @@ def test_for_a_time(tmp_path: Path) -> None:
     assert process.returncode == 0
     frames = frames_of(path)
     assert 1.2 <= (frames[-1].t_ns - frames[0].t_ns) / SECOND <= 3
+
+
+def test_no_frame_of_a_stream_that_is_ahead_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, path = tmp_path / "stream", tmp_path / "a.gputop"
+    frames = list(Session(1, 500, threads=2).frames(60))
+    stream.write_bytes(pack_header(HEADER) + b"".join(pack_frames([frame]) for frame in frames))
+    assert stream.stat().st_size > 4 << 20  # far more than is read at once, or fits into a pipe
+    far = tmp_path / "ssh"
+    far.write_text(f"#!/bin/sh\ncat {stream}\nexec sleep 60\n")
+    far.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    process = record("-o", str(path), "--host", "node")
+    wait_until(lambda: path.exists() and Recording(str(path)).end_ns >= coarse(frames[-3]).t_ns)
+    process.terminate()
+    process.communicate(timeout=60)
+    assert [frame.seq for frame in frames_of(path)] == [frame.seq for frame in frames]
 
 
 def test_what_is_in_the_way_is_left_alone(tmp_path: Path) -> None:
