@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
 
@@ -13,6 +14,8 @@ from gputop.frame import ProcSample
 from gputop.rates import counter_per_s
 from gputop.roles import Role
 
+FUTEX, FOR_EVER, SOME = (202, 98), -1, 0
+"""Its numbers on x86_64 and aarch64, and what ``syscall_arg`` says of its time limit."""
 NO_STATE = ProcState(0, "running")
 ALONE = 0.02
 """CPUs that a process used beside its main thread, under which its other threads are not looked at one by one."""
@@ -86,6 +89,8 @@ class ProcFacts:
     """The oldest sample of the window with its threads, which are read one by one only once it is known who it is."""
     children: float = 0.0
     """CPUs that children of it ran on which it has waited for meanwhile, each counted from its birth."""
+    samples: Sequence[ProcSample] = ()
+    """Those of the feeds, which hold more than their kinds tell."""
     state: ProcState = NO_STATE
     _others: tuple[float, float] | None = None
 
@@ -125,6 +130,12 @@ class ProcFacts:
         if self._others is None:
             self._others = (0.0, 0.0) if self.cores - self.run < ALONE else self._sum_threads()
         return self._others
+
+    @property
+    def waits_its_turn(self) -> bool | None:
+        """Whether the locks it was met at were waited for with a time limit; None where it was met at none, or that is not known."""
+        limits = [sample.syscall_arg for sample in self.samples if sample.syscall in FUTEX and sample.syscall_arg in (FOR_EVER, SOME)]
+        return None if not limits else 2 * limits.count(FOR_EVER) < len(limits)
 
     def _sum_threads(self) -> tuple[float, float]:
         older = self.threaded or self.newer

@@ -11,8 +11,8 @@ AT_WORK = 0.25
 
 
 def threads_at_work(job: JobFacts) -> bool:
-    """Of a trainer without workers, which then load."""
-    return not job.workers and job.trainer.others_run >= AT_WORK
+    """The trainer's own: they load where there are no workers, and launch the backward pass anywhere."""
+    return job.trainer.others_run >= AT_WORK
 
 
 def programs_at_work(job: JobFacts, facts: Facts) -> bool:

@@ -91,7 +91,8 @@ class ProcSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     syscall: int | None = None
     """Number of the system call the main thread sleeps in, -1 while running, None where not readable."""
     syscall_arg: int | None = None
-    """The argument that tells waits apart: poll's timeout in ms, otherwise the first argument (often a descriptor)."""
+    """The argument that tells waits apart: poll's timeout in ms; futex's, -1 for none and 0 for some; otherwise the first argument
+    (often a descriptor)."""
     wchan: str | None = None
     swapin_delay_ns: int | None = None
     threads: list[ThreadSample] = []

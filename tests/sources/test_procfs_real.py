@@ -144,6 +144,16 @@ def test_what_a_child_sleeps_in(live: Live) -> None:
         assert sample(frame, reading).wchan
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are x86-64's")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to read another process's system call")
+def test_whether_a_lock_is_waited_for_with_a_limit(live: Live) -> None:
+    held = threading.Lock()
+    with held, child(lambda: held.acquire()) as for_ever, child(lambda: held.acquire(timeout=60)) as a_minute:
+        live.beat()
+        frame = live.until(lambda frame: [sample(frame, pid).syscall for pid in (for_ever, a_minute)] == [202, 202], {for_ever, a_minute})
+        assert [sample(frame, pid).syscall_arg for pid in (for_ever, a_minute)] == [-1, 0]
+
+
 def test_hostile_name_and_command_line(live: Live) -> None:
     name = b") R \x1b[2J\xff"
     code = (

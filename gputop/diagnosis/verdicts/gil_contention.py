@@ -2,7 +2,7 @@
 
 Threshold: a second thread runs for `OTHERS` of the time, the main thread waits for a lock while wanting to load, and all together
 use hardly more than one CPU (`ONE_CPU`) although CPUs are not what they wait for. CPython's waits for the lock end after 5 ms
-(`sys.getswitchinterval`) to ask for it anew, so that who sleeps for longer waits for something else.
+(`sys.getswitchinterval`) to ask for it anew, so that who sleeps for longer, or without a limit, waits for something else.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def _claim(job: JobFacts, _facts: Facts) -> Claims:
 def fights(proc: ProcFacts) -> bool:
     """Its main thread waits for a lock while its other threads run, all on about one CPU."""
     locked = proc.kinds.get("lock", 0.0) + proc.kinds.get("unknown", 0.0)
-    if locked < LOCKED or locked <= proc.runnable or (proc.sleeps_per_s is not None and locked > TURN_S * proc.sleeps_per_s):
+    if locked < LOCKED or locked <= proc.runnable or proc.waits_its_turn is False:
+        return False
+    if proc.sleeps_per_s is not None and locked > TURN_S * proc.sleeps_per_s:
         return False
     if 2 * proc.others_runnable > proc.others_run:
         return False  # a CPU is what those threads wait for

@@ -9,6 +9,7 @@ from __future__ import annotations
 from gputop.diagnosis import intensity
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.feeders import threads_at_work
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.verdicts import Claims
@@ -17,29 +18,35 @@ from gputop.diagnosis.verdicts import Judge
 
 LAUNCHING = 0.25
 FEW = 0.35
-_POOLS = ("gpu.light", "main.computing")
+_POOLS = ("gpu.light", "main.computing", "main.lock")
 
 
 def _claim(job: JobFacts, _facts: Facts) -> Claims:
-    if job.trainer.state.fractions.get("computing", 0.0) < LAUNCHING:
+    if _launching(job) < LAUNCHING:
         return {}
     claims: Claims = {"gpu.light": 1.0}
     working = [part for part in (intensity.intensity(gpu) for gpu in job.gpus) if part is not None]
     if working and min(working) <= FEW and (job.idle or 0.0) < 0.8:
-        claims["main.computing"] = 1.0
+        claims |= {"main.computing": 1.0, "main.lock": 1.0 if threads_at_work(job) else 0.0}
     return claims
+
+
+def _launching(job: JobFacts) -> float:
+    """Share of the window in which its main thread, or the one that it waits for in the backward pass, may have launched kernels."""
+    state = job.trainer.state
+    return state.fractions.get("computing", 0.0) + (state.waits.get("lock", 0.0) if threads_at_work(job) else 0.0)
 
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
     gpu = min(job.gpus, key=lambda gpu: intensity.intensity(gpu) or 1.0)
-    share, working = 100 * job.trainer.state.fractions.get("computing", 0.0), intensity.intensity(gpu)
+    share, working = 100 * _launching(job), intensity.intensity(gpu)
     used = "" if working is None else f", which use {100 * working:.0f}% of the GPU while they run"
-    detail = f"the trainer's main thread is on the CPU {share:.0f}% of the time launching kernels{used}"
+    detail = f"the trainer is on the CPU {share:.0f}% of the time launching kernels{used}"
     evidence = (
         Evidence("util_pct", None if gpu.util is None else round(100 * gpu.util, 1), "%", "of the time some kernel ran"),
         Evidence("sm_active_pct", None if gpu.sm_active is None else round(100 * gpu.sm_active, 1), "%", "of the SMs had work"),
         Evidence("power_w", None if gpu.power_w is None else round(gpu.power_w, 1), "W", f"of {gpu.power_limit_w or 0:.0f} W"),
-        Evidence("main_cpu_pct", round(share, 1), "%", "on-CPU share of the trainer's main thread"),
+        Evidence("main_cpu_pct", round(100 * job.trainer.run, 1), "%", "on-CPU share of the trainer's main thread"),
     )
     fixes = (
         Fix("Launch many kernels at once, by CUDA graphs", 'model = torch.compile(model, mode="reduce-overhead")'),

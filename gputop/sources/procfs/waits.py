@@ -15,14 +15,18 @@ from gputop.sources.procfs.files import KeptFile
 
 RUNNING = -1
 
-# System call number -> (which argument is the timeout, what it is: ms, or a pointer to seconds and 1/N seconds).
-MS, _MICRO, NANO = 1, 1_000_000, 1_000_000_000
+# System call number -> (which argument is the timeout, what it is: ms, a pointer to seconds and 1/N seconds, or one whose being there
+# is enough: futex is asked too often to look where it points, which is to a moment and not to a time).
+MS, _MICRO, NANO, _LIMIT = 1, 1_000_000, 1_000_000_000, -1
+FOR_EVER = -1
 _TIMEOUTS: dict[str, dict[int, tuple[int, int]]] = {
-    # poll, select, epoll_wait, pselect6, ppoll, epoll_pwait, epoll_pwait2
-    "x86_64": {7: (2, MS), 23: (4, _MICRO), 232: (3, MS), 270: (4, NANO), 271: (2, NANO), 281: (3, MS), 441: (3, NANO)},
-    # epoll_pwait, pselect6, ppoll, epoll_pwait2
-    "aarch64": {22: (3, MS), 72: (4, NANO), 73: (2, NANO), 441: (3, NANO)},
-}
+    # poll, select, epoll_wait, pselect6, ppoll, epoll_pwait, epoll_pwait2, futex
+    "x86_64": {
+        7: (2, MS), 23: (4, _MICRO), 232: (3, MS), 270: (4, NANO), 271: (2, NANO), 281: (3, MS), 441: (3, NANO), 202: (3, _LIMIT),
+    },
+    # epoll_pwait, pselect6, ppoll, epoll_pwait2, futex
+    "aarch64": {22: (3, MS), 72: (4, NANO), 73: (2, NANO), 441: (3, NANO), 98: (3, _LIMIT)},
+}  # fmt: skip
 TIMEOUTS = _TIMEOUTS.get(platform.machine(), {})
 
 
@@ -81,11 +85,16 @@ class Waits:
 
 
 def timeout_ms(argument: int, unit: int, folder: str) -> int | None:
-    """A call's time limit; -1 is for ever, as in poll(2), None what cannot be read. ``unit``: `MS`, or the argument points to a pair."""
+    """A call's time limit; -1 is for ever, as in poll(2), None what cannot be read. ``unit``: `MS`, or the argument points to a pair.
+
+    Of a futex 0 where there is some limit.
+    """
     if unit == MS:
         return _signed(argument & 0xFFFF_FFFF, 32)
     if argument == 0:
-        return -1
+        return FOR_EVER
+    if unit == _LIMIT:
+        return 0
     pair = _memory(argument, folder)
     return None if pair is None else pair[0] * 1000 + pair[1] * 1000 // unit
 

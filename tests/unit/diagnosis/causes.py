@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.unit.diagnosis.scene import AWAIT
 from tests.unit.diagnosis.scene import CHILD
 from tests.unit.diagnosis.scene import DISK
 from tests.unit.diagnosis.scene import FUTEX
@@ -12,6 +13,7 @@ from tests.unit.diagnosis.scene import ON_CPU
 from tests.unit.diagnosis.scene import QUEUE
 from tests.unit.diagnosis.scene import SLEEP
 from tests.unit.diagnosis.scene import SOCKET
+from tests.unit.diagnosis.scene import TURN
 from tests.unit.diagnosis.scene import Proc
 from tests.unit.diagnosis.scene import Scene
 from tests.unit.diagnosis.scene import training
@@ -163,7 +165,7 @@ def sleepy_transform() -> Scene:
 
 
 def gil() -> Scene:
-    scene = starved(workers=1, run=0.45, looks=[ON_CPU, FUTEX], threads={151: (0.5, 0.0)})
+    scene = starved(workers=1, run=0.45, looks=[ON_CPU, TURN], threads={151: (0.5, 0.0)})
     scene.cpu_busy = [0.5, 0.5, 0.1, 0.1]
     return scene
 
@@ -199,6 +201,15 @@ def hardly_prefetching_thread() -> Scene:
     scene = prefetching_thread()
     scene.gpus[0]["util_pct"], scene.procs[100].looks = 5.0, [FUTEX]
     return scene
+
+
+def backward_pass() -> Scene:
+    """In quick steps its main thread waits for the thread of the backward pass, which launches: no lock that they take turns at."""
+    return alone(60.0, 0.35, [ON_CPU, AWAIT], threads={151: (0.45, 0.0)})
+
+
+def backward_pass_of_small_kernels() -> Scene:
+    return alone(60.0, 0.35, [ON_CPU, AWAIT], threads={151: (0.45, 0.0)}, sm_active_pct=12.0)
 
 
 def locks() -> Scene:
@@ -388,6 +399,8 @@ EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
     sleepy_transform: ("input-bound", "slow-transform"),
     gil: ("input-bound", "gil-contention"),
     gil_in_trainer: ("input-bound", "gil-contention"),
+    backward_pass: ("input-bound", "main-thread-preprocessing"),
+    backward_pass_of_small_kernels: ("busy-not-working", "small-kernels"),
     prefetching_thread: ("input-bound", "main-thread-preprocessing"),
     hardly_prefetching_thread: ("input-bound", "main-thread-preprocessing"),
     late_prefetching_thread: ("input-bound", "cpu-contention"),

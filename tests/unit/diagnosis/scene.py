@@ -27,6 +27,8 @@ from gputop.frame import Wakeup
 TRAIN = ["python", "train.py"]
 QUEUE = {"state": "S", "syscall": 7, "syscall_arg": 5000}
 FUTEX = {"state": "S", "syscall": 202, "syscall_arg": 1}
+TURN = {"state": "S", "syscall": 202, "syscall_arg": 0}
+AWAIT = {"state": "S", "syscall": 202, "syscall_arg": -1}
 SLEEP = {"state": "S", "syscall": 230, "syscall_arg": 0}
 ON_CPU = {"state": "R", "syscall": -1}
 DISK = {"state": "D", "syscall": 17, "wchan": "folio_wait_bit_common"}
