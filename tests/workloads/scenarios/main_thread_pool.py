@@ -1,4 +1,4 @@
-"""No workers: the script decodes each batch in a pool of threads, which take turns at the interpreter lock whatever the CPUs."""
+"""No workers: the script decodes each batch in a pool of threads and waits for it before the GPU gets anything."""
 
 from __future__ import annotations
 
@@ -21,4 +21,4 @@ def train(trainer: Trainer) -> None:
         trainer.fit(iter(int, 1), step)
 
 
-SCENARIO = Scenario(Label("input-bound", "gil-contention"), train)
+SCENARIO = Scenario(Label("input-bound", "main-thread-preprocessing"), train)
