@@ -11,6 +11,7 @@ from gputop.diagnosis.facts import HostFacts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.facts import ProcFacts
 from gputop.diagnosis.model import ProcState
+from gputop.roles import pin_thread
 
 DATA_WAIT = 0.15
 """A trainer that waits for data for less than this share of the window is not waiting (TraceML warns from 10 %, critical from 20 %)."""
@@ -60,10 +61,13 @@ def _set_trainer(job: JobFacts, host: HostFacts) -> None:
 
 
 def _with_wakers(job: JobFacts) -> dict[str, float]:
-    """The kinds of its sleep, of which at least what its own threads ended was on a lock: samples may miss that for seconds on end."""
+    """The kinds of its sleep, of which at least what its own threads ended was on a lock: samples may miss that for seconds on end.
+
+    Not so where a pin thread hands it the batches.
+    """
     kinds = job.trainer.kinds
     missed = (job.woken_by_own or 0.0) - kinds.get(waits.LOCK, 0.0)
-    if missed <= 0.0 or job.workers:
+    if missed <= 0.0 or pin_thread(job.trainer.info) is not None:
         return kinds
     left = _without(kinds, missed, _UNSURE)
     left[waits.LOCK] = left.get(waits.LOCK, 0.0) + sum(kinds.values()) - sum(left.values())

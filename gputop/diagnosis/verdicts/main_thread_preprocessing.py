@@ -28,7 +28,8 @@ _POOLS = ("main.computing", "main.timer", "main.child", "main.lock", "main.pipe"
 def _claim(job: JobFacts, facts: Facts) -> Claims:
     claims = {"main.computing": 1.0, "main.timer": SLEEPS, "main.child": 1.0, "main.pipe": 0.0 if job.workers else 1.0}
     threads, programs = threads_at_work(job), not job.workers and programs_at_work(job, facts)
-    return claims | {"main.lock": 1.0 if threads else 0.0, "main.poll": 1.0 if threads or programs else 0.0}
+    awaits = not job.workers or job.trainer.waits_its_turn is False  # beside workers a lock may be the GIL, unless it is known not to be
+    return claims | {"main.lock": 1.0 if threads and awaits else 0.0, "main.poll": 1.0 if threads or programs else 0.0}
 
 
 def _does(job: JobFacts, facts: Facts) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.feeders import threads_at_work
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.verdicts import Claims
@@ -43,7 +44,13 @@ def _rate(job: JobFacts) -> float:
     if job.calls is not None:
         return job.calls.waits_per_s
     worked = job.idle is not None and job.idle < 0.9
-    return (job.trainer.sleeps_per_s or 0.0) if worked else 0.0
+    return (job.trainer.sleeps_per_s or 0.0) if worked and not _waits_for_threads(job) else 0.0
+
+
+def _waits_for_threads(job: JobFacts) -> bool:
+    """Half of its sleep and more is on locks, while threads of its own work: these are its reason to sleep so often."""
+    kinds = job.trainer.kinds
+    return threads_at_work(job) and 2 * kinds.get("lock", 0.0) >= sum(kinds.values())
 
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
