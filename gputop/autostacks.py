@@ -8,6 +8,7 @@ from collections.abc import Callable
 from gputop.board import Board
 from gputop.diagnosis import Engine
 from gputop.diagnosis import Incident
+from gputop.diagnosis.engine import FEED_EVERY_NS
 from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.frame import Stack
@@ -18,7 +19,7 @@ from gputop.stalled import waits
 
 MOST_PROCESSES = 17
 """Processes in one automatic set, each some 15 ms of CPU: the incident's trainer and the first of its workers."""
-UNWATCHED_NS = 990_000_000
+UNWATCHED_NS = 2 * FEED_EVERY_NS
 """The pace of a diagnosis whose only reader is this module: an incident takes a second to begin anyway."""
 
 
@@ -72,9 +73,7 @@ class StacksOnStall:
     def see(self, frame: Frame) -> None:
         """The stream's next frame, before it is written: stacks that were taken since the last one are added to it."""
         self._board.fold(frame)
-        self._engine.look(frame)
-        if frame.t_ns - self._engine.fed_ns >= UNWATCHED_NS:
-            self._engine.feed(self._board)
+        if self._engine.follow(self._board, frame, UNWATCHED_NS):
             self._auto.step(self._board, self._engine)
         with self._lock:
             if self._ready:

@@ -114,4 +114,3 @@ def check_user(user: str | None) -> None:
         pwd.getpwuid(int(user)) if user.isdigit() else pwd.getpwnam(user)
     except KeyError:
         raise UserError(f"there is no user {user!r}") from None
-

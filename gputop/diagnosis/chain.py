@@ -112,6 +112,7 @@ def _own_work(running: float) -> float:
     """How far it is its own work that somebody is late for who runs for this share of the time in which he wants to."""
     return min(1.0, max(0.0, (running - DELAYED) / (FREE - DELAYED)))
 
+
 def _blocked_worker(worker: ProcFacts, share: float) -> dict[str, float]:
     """Being ahead is a queue wait and no delay, so it does not count among the kinds."""
     waits = {kind: part for kind, part in worker.state.waits.items() if kind != "queue"}

@@ -74,10 +74,10 @@ class Engine:
         """The moment of the last feed, 0 before the first."""
         return self._window.t_ns
 
-    def follow(self, board: Board, frame: Frame) -> bool:
+    def follow(self, board: Board, frame: Frame, every_ns: int = FEED_EVERY_NS) -> bool:
         """`look` at the next frame of a stream, which ``board`` holds already, and `feed` when it is time; whether it was."""
         self.look(frame)
-        if frame.t_ns - self.fed_ns < (FEED_EVERY_NS if len(self.states) <= MANY else 2 * FEED_EVERY_NS):
+        if frame.t_ns - self.fed_ns < (every_ns if len(self.states) <= MANY else 2 * FEED_EVERY_NS):
             return False
         self.feed(board)
         return True

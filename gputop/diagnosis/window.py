@@ -35,7 +35,6 @@ FIRST_SET_NS = 1_500_000_000
 BIRTHS_NS = 30_000_000_000
 
 
-
 class Window:
     """Folds nothing and forgets by itself; `facts` costs well under a millisecond for twenty processes."""
 

@@ -64,5 +64,3 @@ def _rate(older: GpuBoard, gpu: Gpu, field_id: str, name: str, history: History)
             history.put(field_id, gpu.index, (counter - before) / (gpu.t_ns - since) * 1000)
     elif rate is not None:
         history.put(field_id, gpu.index, rate / 1e6)
-
-

@@ -67,5 +67,3 @@ def report(runs: int = 7) -> Iterator[str]:
     yield f"## Response ({SCENE}, min/median/max)"
     rows = [["`gputop --once --json`, s", spread(once, 3)], [f"key to screen, ms ({len(keys)} presses)", spread(keys)]]
     yield table(["what", "measured"], rows)
-
-

@@ -69,18 +69,19 @@ def unreclaimable_bytes(path: Path) -> int:
 
 def limit_reads(path: Path, device: str, bytes_per_s: int) -> None:
     """Reads from block device ``MAJ:MIN`` at ``bytes_per_s`` at most."""
-    if (path / "io.max").exists():
-        (path / "io.max").write_text(f"{device} rbps={bytes_per_s}")
-    else:
-        (path / "blkio.throttle.read_bps_device").write_text(f"{device} {bytes_per_s}")
+    _limit_disk(path, "rbps", "read", device, bytes_per_s)
 
 
 def limit_writes(path: Path, device: str, bytes_per_s: int) -> None:
     """The same of writes."""
+    _limit_disk(path, "wbps", "write", device, bytes_per_s)
+
+
+def _limit_disk(path: Path, v2_key: str, v1_word: str, device: str, bytes_per_s: int) -> None:
     if (path / "io.max").exists():
-        (path / "io.max").write_text(f"{device} wbps={bytes_per_s}")
+        (path / "io.max").write_text(f"{device} {v2_key}={bytes_per_s}")
     else:
-        (path / "blkio.throttle.write_bps_device").write_text(f"{device} {bytes_per_s}")
+        (path / f"blkio.throttle.{v1_word}_bps_device").write_text(f"{device} {bytes_per_s}")
 
 
 def device_of(file: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,10 +13,11 @@ from tests.workloads.runner import Running
 
 FILE_BYTES = 192 << 20
 _READ_BYTES_PER_S = 24 << 20
+_Limit = Callable[[Path, str, int], None]
 
 
 def missing() -> str:
-    """Why reads cannot be limited here, empty if they can."""
+    """Why a disk cannot be made slow here, empty if it can."""
     return cgroup.missing("blkio")
 
 
@@ -34,10 +36,10 @@ def file(running: Running) -> Iterator[None]:
 
 
 @contextmanager
-def throttle(running: Running) -> Iterator[None]:
-    """From now on the workload reads at 24 MB/s at most."""
+def throttle(running: Running, limit: _Limit = cgroup.limit_reads, bytes_per_s: int = _READ_BYTES_PER_S) -> Iterator[None]:
+    """From now on the workload reads (or what else ``limit`` limits) at ``bytes_per_s`` at most."""
     with cgroup.group("blkio", running.name) as group:
-        cgroup.limit_reads(group, cgroup.device_of(running.folder / "samples"), _READ_BYTES_PER_S)
+        limit(group, cgroup.device_of(running.folder / "samples"), bytes_per_s)
         cgroup.add(group, [*running.trainer_pids, *running.workers()])
         yield
 

@@ -109,6 +109,7 @@ def load_uprobes(bpf: Any) -> tuple[list[int], str]:
 
 def load_program(code: bytes, expected: int) -> int:
     """bpf(BPF_PROG_LOAD) of a kprobe program, -1 where it is refused; bcc itself cannot set expected_attach_type."""
+
     class Attr(ctypes.Structure):
         _fields_ = [
             ("type", ctypes.c_uint32), ("count", ctypes.c_uint32), ("insns", ctypes.c_uint64), ("license", ctypes.c_uint64),

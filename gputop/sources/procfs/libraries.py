@@ -155,5 +155,3 @@ def holds_device(folder: str, watches: bool) -> bool:
         if target == "/dev/nvidia-uvm" or (not watches and target.startswith("/dev/nvidia") and target[11:].isdigit()):
             return True
     return False
-
-

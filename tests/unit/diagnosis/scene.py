@@ -188,7 +188,6 @@ class Scene:
              for (pid, call), (count, inside, moved) in self.calls.items()],
         )  # fmt: skip
 
-
     def _hist(self, pid: int, call: str, dt: float) -> dict[str, dict[int, int]]:
         buckets = self.hists.get((pid, call), {})
         return {

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
@@ -38,12 +37,8 @@ def train(trainer: Trainer) -> None:
     trainer.fit(loader(Kept(0.5), workers=2), trainer.compute(40))
 
 
-@contextmanager
-def disturb(running: Running) -> Iterator[None]:
-    with cgroup.group("blkio", running.name) as group:
-        cgroup.limit_writes(group, cgroup.device_of(running.folder / "samples"), _WRITE_BYTES_PER_S)
-        cgroup.add(group, [*running.trainer_pids, *running.workers()])
-        yield
+def disturb(running: Running) -> AbstractContextManager[None]:
+    return slow_disk.throttle(running, cgroup.limit_writes, _WRITE_BYTES_PER_S)
 
 
 SCENARIO = Scenario(Label("input-bound", "disk-io"), train, disturb, slow_disk.file, needs=slow_disk.missing)
