@@ -6,6 +6,7 @@ from collections.abc import Callable
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from typing import TypeVar
 
 from gputop.recording.columns.layout import MAX_ROWS
 from gputop.recording.columns.layout import ColumnError
@@ -26,18 +27,22 @@ class Layout:
     """See `gputop.recording.columns.thin`."""
 
 
+_T = TypeVar("_T")
+
+
 class Layouts:
-    """The layouts of the block before, by the columns that they were made from."""
+    """The layouts of the block before, and the lengths that lead to them, by the columns that they were made from."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[Any, Layout]] = {}
+        self._known: dict[str, tuple[Any, Any]] = {}
 
-    def get(self, path: str, made_from: Any, make: Callable[[], Layout]) -> Layout:
+    def get(self, path: str, made_from: Any, make: Callable[[], _T]) -> _T:
         """What was kept, if nothing has changed."""
         known = self._known.get(path)
         if known is None or known[0] != made_from:
             known = self._known[path] = made_from, make()
-        return known[1]
+        kept: _T = known[1]
+        return kept
 
 
 Before = Callable[[str, str], Standing]

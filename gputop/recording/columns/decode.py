@@ -274,6 +274,10 @@ class Table:
 
     def lengths(self, name: str, packed: Any) -> list[int]:
         """How many rows of the table below a field each row has."""
+        made_from = self.order, packed, self._before(name)
+        return self._context.layouts.get(f"{self.path}.{name} lengths", made_from, lambda: self._lengths(name, packed))
+
+    def _lengths(self, name: str, packed: Any) -> list[int]:
         values, straight = self._values(_LENGTH, packed, name)
         lengths = list(values if straight else self.order.by_row(values))
         bounded(sum(map(max, lengths, repeat(0))), MAX_ROWS)
