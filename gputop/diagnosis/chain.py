@@ -15,9 +15,10 @@ the workers that owed it. Each end of the walk is a *pool*: a path with its shar
 
 from __future__ import annotations
 
+from gputop.diagnosis import feeders
+from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.facts import ProcFacts
-from gputop.diagnosis.feeders import AT_WORK
 
 YOUNG_NS = 2_000_000_000
 """A worker is starting for this long: interpreter, imports, dataset, first batch."""
@@ -30,14 +31,14 @@ OWED = 0.05
 """Below this mean share of time in which workers were not ahead, nobody of them owed a batch."""
 
 
-def set_pools(job: JobFacts, now_ns: int) -> None:
+def set_pools(job: JobFacts, facts: Facts) -> None:
     """Fill in ``job.pools``; empty where there is no loss, or none can be told."""
     loss = job.idle if job.idle is not None else host_side_loss(job)
     pools = {f"gpu.{kind}": share for kind, share in job.waste.items()}
     data = min(job.data, loss)
-    for name, share in _worker_shares(job, now_ns).items() if data > 0.0 else ():
+    for name, share in _worker_shares(job, facts).items() if data > 0.0 else ():
         pools[f"data.{name}"] = share * data
-    for name, share in _main_shares(job, loss - data).items():
+    for name, share in _main_shares(job, facts, loss - data).items():
         pools[f"main.{name}"] = share
     total = sum(pools.values())
     job.pools = {name: share / total for name, share in pools.items() if share > 0.0}
@@ -49,7 +50,7 @@ def host_side_loss(job: JobFacts) -> float:
     return max(0.0, 1.0 - fractions.get("computing", 0.0) - fractions.get("waiting-gpu", 0.0))
 
 
-def _main_shares(job: JobFacts, loss: float) -> dict[str, float]:
+def _main_shares(job: JobFacts, facts: Facts, loss: float) -> dict[str, float]:
     """The loss outside data waits over what the main thread did; what its states cannot hold lies in its wait for the GPU."""
     if loss <= 0.0:
         return {}
@@ -58,7 +59,9 @@ def _main_shares(job: JobFacts, loss: float) -> dict[str, float]:
     words = _KEPT_FROM if job.idle is None else ("computing", *_KEPT_FROM)
     shares = {word: fractions.get(word, 0.0) for word in words}
     shares |= _blocked(job.trainer, fractions.get("blocked", 0.0))
-    _wait_for_own_threads(job.trainer, shares)
+    _wait_for_own_threads(job.trainer, shares, "lock")
+    if not job.workers:
+        _wait_for_programs(job, facts, shares)
     held = sum(shares.values())
     scale = min(1.0, loss / held) if held > 0.0 else 0.0
     found = {name: share * scale for name, share in shares.items()}
@@ -73,15 +76,16 @@ def _blocked(proc: ProcFacts, share: float) -> dict[str, float]:
     return {kind: share * part / total for kind, part in waits.items()} if total > 0.0 else {"unknown": share}
 
 
-def _worker_shares(job: JobFacts, now_ns: int) -> dict[str, float]:
+def _worker_shares(job: JobFacts, facts: Facts) -> dict[str, float]:
     """What the workers that were not ahead did, as shares summing to 1."""
     if not job.workers:
         return {"starting": 1.0} if job.births else {"ahead": 1.0}
     totals: dict[str, float] = {}
     for worker in job.workers:
-        young = now_ns - worker.first_seen_ns < YOUNG_NS and bool(job.births)
+        young = facts.t_ns - worker.first_seen_ns < YOUNG_NS and bool(job.births)
         for name, share in _owing(worker, young).items():
             totals[name] = totals.get(name, 0.0) + share
+    _wait_for_programs(job, facts, totals)
     owed = sum(totals.values())
     if owed < OWED * len(job.workers):
         return {"ahead": 1.0}
@@ -95,17 +99,35 @@ def _owing(worker: ProcFacts, young: bool) -> dict[str, float]:
     found = {word: share for word, share in fractions.items() if word not in ("ahead", "blocked")}
     if "blocked" in fractions:
         found |= _blocked_worker(worker, fractions["blocked"])
-    _wait_for_own_threads(worker, found)
+    _wait_for_own_threads(worker, found, "running")
     return found
 
 
-def _wait_for_own_threads(proc: ProcFacts, found: dict[str, float]) -> None:
-    """Who waits for threads of its own, which are late for a CPU, waits for a CPU as well."""
+def _wait_for_own_threads(proc: ProcFacts, found: dict[str, float], own_work: str) -> None:
+    """Who waits for threads of its own waits for what these are late for: the disk, the network, a CPU, or their ``own_work``."""
+    locked = found.get("lock", 0.0)
+    if locked <= 0.1:
+        return
+    for kind, share in feeders.threads_wait(proc).items():
+        _shift(found, "lock", kind, locked * share)
     wanted = proc.others_run + proc.others_runnable
-    if found.get("lock", 0.0) > 0.1 and wanted >= AT_WORK:
-        word = "throttled" if found.get("throttled") else "runnable"
-        late = found["lock"] * (1.0 - _own_work(proc.others_run / wanted))
-        found[word], found["lock"] = found.get(word, 0.0) + late, found["lock"] - late
+    if wanted >= feeders.AT_WORK:
+        free = _own_work(proc.others_run / wanted)
+        _shift(found, "lock", "throttled" if found.get("throttled") else "runnable", found["lock"] * (1.0 - free))
+        _shift(found, "lock", own_work, min(found["lock"], proc.others_run))
+
+
+def _wait_for_programs(job: JobFacts, facts: Facts, found: dict[str, float]) -> None:
+    """Who reads what a program writes, or waits for its end, waits for what the program is late for."""
+    asleep = {word: found[word] for word in ("pipe", "child") if word in found}
+    for kind, share in feeders.programs_wait(job, facts).items() if asleep else ():
+        for word, waited in asleep.items():
+            _shift(found, word, kind, waited * share)
+
+
+def _shift(found: dict[str, float], source: str, target: str, share: float) -> None:
+    found[source] -= share
+    found[target] = found.get(target, 0.0) + share
 
 
 def _own_work(running: float) -> float:

@@ -110,7 +110,7 @@ class Engine:
         self._worst, self._verdict = max(standing, key=_weight, default=None), None
 
     def _judge(self, job: JobFacts, facts: Facts, seconds: float) -> Standing:
-        chain.set_pools(job, facts.t_ns)
+        chain.set_pools(job, facts)
         standing = judge_job(job, facts)
         due = self._due(job, facts.t_ns, seconds)
         if standing.unbooked:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,14 +10,19 @@ from dataclasses import field
 
 from gputop.diagnosis.model import ProcState
 from gputop.diagnosis.model import Step
+from gputop.diagnosis.waits import UNKNOWN
+from gputop.diagnosis.waits import KindOf
 from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
+from gputop.frame import ThreadSample
 from gputop.rates import counter_per_s
 from gputop.roles import Role
 
 FUTEX, FOR_EVER, SOME = (202, 98), -1, 0
 """Its numbers on x86_64 and aarch64, and what ``syscall_arg`` says of its time limit."""
 NO_STATE = ProcState(0, "running")
+TURN = "turn"
+"""A lock waited for with a time limit, as Python waits for its GIL."""
 ALONE = 0.02
 """CPUs that a process used beside its main thread, under which its other threads are not looked at one by one."""
 
@@ -91,6 +97,7 @@ class ProcFacts:
     """CPUs that children of it ran on which it has waited for meanwhile, each counted from its birth."""
     samples: Sequence[ProcSample] = ()
     """Those of the feeds, which hold more than their kinds tell."""
+    kind_of: KindOf = lambda *_: UNKNOWN
     state: ProcState = NO_STATE
     _others: tuple[float, float] | None = None
 
@@ -136,6 +143,20 @@ class ProcFacts:
         """Whether the locks it was met at were waited for with a time limit; None where it was met at none, or that is not known."""
         limits = [sample.syscall_arg for sample in self.samples if sample.syscall in FUTEX and sample.syscall_arg in (FOR_EVER, SOME)]
         return None if not limits else 2 * limits.count(FOR_EVER) < len(limits)
+
+    @property
+    def threads_met(self) -> Counter[str]:
+        """What its other threads were met at while its main thread waited for a lock, those that ran in the window: words of `waits`, or
+        `TURN`."""
+        first = {thread.tid: thread.oncpu_ns for thread in (self.threaded or self.newer).threads}
+        moved = {thread.tid for thread in self.newer.threads if thread.oncpu_ns != first.get(thread.tid)} - {self.pid}
+        told = (thread for sample in self.samples for thread in sample.threads if thread.tid in moved)
+        return Counter(self._met(thread) for thread in told if thread.syscall is not None or thread.wchan is not None)
+
+    def _met(self, thread: ThreadSample) -> str:
+        if thread.syscall in FUTEX and thread.syscall_arg == SOME:
+            return TURN
+        return self.kind_of("D" if thread.state == "D" else "S", thread.syscall, thread.syscall_arg, thread.wchan)
 
     def _sum_threads(self) -> tuple[float, float]:
         older = self.threaded or self.newer
@@ -281,6 +302,8 @@ class JobFacts:
     """CPUs its processes ran on, helpers included."""
     helpers: float = 0.0
     """CPUs these ran on."""
+    programs_met: Counter[str] = field(default_factory=Counter)
+    """What programs that its loaders (its workers, the trainer where it has none) started were met at: words of `waits`."""
     capacity: Capacity | None = None
     kin: frozenset[int] = frozenset()
     """Trainers of its training on this host, itself among them; empty where it is alone. Pids: jobs that hold each other are garbage."""

@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+from gputop.diagnosis import waits
+from gputop.diagnosis.facts import TURN
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.facts import ProcFacts
 from gputop.diagnosis.facts import Taker
 
 AT_WORK = 0.25
 """CPUs from which one of these is at work."""
+OFTEN = 0.25
+"""Share of the samples in which threads or programs must be met at the disk or the network to be late for these."""
 
 
 def threads_at_work(job: JobFacts) -> bool:
     """The trainer's own: they load where there are no workers, and launch the backward pass anywhere."""
     return job.trainer.others_run >= AT_WORK
+
+
+def threads_wait(proc: ProcFacts) -> dict[str, float]:
+    """``disk`` and ``network`` -> share of the samples in which its own threads, for which its main thread waits, were met there."""
+    met = proc.threads_met
+    return _late_for({waits.DISK: met[waits.DISK], waits.NETWORK: met[waits.NETWORK]}, sum(met.values()) - met[waits.LOCK] - met[TURN])
+
+
+def programs_wait(job: JobFacts, facts: Facts) -> dict[str, float]:
+    """The same of the programs that its loaders started, where these do not compute: what they poll is the network."""
+    met: Counter[str] = Counter() if programs_at_work(job, facts) else job.programs_met
+    return _late_for({waits.DISK: met[waits.DISK], waits.NETWORK: met[waits.NETWORK] + met[waits.POLL]}, sum(met.values()))
+
+
+def _late_for(met: dict[str, int], samples: int) -> dict[str, float]:
+    often = sum(met.values()) >= OFTEN * samples > 0.0
+    return {kind: count / samples for kind, count in met.items() if count} if often else {}
 
 
 def programs_at_work(job: JobFacts, facts: Facts) -> bool:

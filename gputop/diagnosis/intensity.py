@@ -13,8 +13,9 @@ from gputop.diagnosis.facts import JobFacts
 
 BUSY = 0.7
 """Utilization from which what a GPU does while busy is judged."""
-LIGHT_SM, LIGHT_POWER = 0.3, 0.25
-"""Share of the SMs (KempnerPulse: busy at less than 25 % SM is "busy-low-SM"), or of the power above idle, that is light."""
+LIGHT_SM, LIGHT_POWER = 0.4, 0.25
+"""Share of the SMs (NVIDIA's DCGM: less than half "likely indicates ineffective GPU usage"; KempnerPulse: less than a quarter is
+"busy-low-SM"), or of the power above idle, that is light."""
 IDLE_POWER = 0.15
 """Of the limit, drawn by a GPU with a context and no work (H100 and H200: 70 to 115 of 700 W)."""
 SLOW_CLOCK = 0.85

@@ -135,7 +135,8 @@ def _is_at_rest(job: JobFacts, facts: Facts) -> bool:
 
 def _is_fed(job: JobFacts, facts: Facts) -> bool:
     """Somebody is at work for it, and now and then a step is made."""
-    return (job.idle or 0.0) < NOTHING and (feeders.threads_at_work(job) or feeders.programs_at_work(job, facts))
+    late = bool(feeders.threads_wait(job.trainer) or feeders.programs_wait(job, facts))
+    return (job.idle or 0.0) < NOTHING and (late or feeders.threads_at_work(job) or feeders.programs_at_work(job, facts))
 
 
 def _is_idle_helper(worker: ProcFacts) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gputop.board import Board
 from gputop.diagnosis.facts import Taker
+from gputop.diagnosis.waits import KindOf
 from gputop.frame import Preempt
 from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
@@ -24,6 +26,9 @@ RESTING_CORES = 0.1
 LEAD_NS = 5_000_000_000
 """So long may somebody have run before what he takes is felt: prefetched batches, and CPUs that were idle, last for a while."""
 
+
+LEVELS = 3
+"""A shell may stand between a program and who wanted it."""
 
 _Used = tuple[int, int]
 """(t_ns, CPU time taken until then)."""
@@ -123,6 +128,31 @@ class TakerTrack:
                 found.append(Taker(pid, stranger.name, cores, kept_s, cpu, stranger.before_ns(oldest_ns), stranger.info))
         found.sort(key=lambda taker: -taker.cores)
         return found[:MOST], helpers
+
+    def met(self, roles: Mapping[int, Role], kind_of: KindOf) -> dict[int, Counter[str]]:
+        """What programs wait for that trainers and workers started, by the pid of who started them."""
+        found: dict[int, Counter[str]] = {}
+        for pid, stranger in self._strangers.items():
+            sample = stranger.latest
+            if sample.syscall is None and sample.wchan is None:
+                continue
+            starter = self._starter(pid, roles)
+            if starter is not None:
+                kind = kind_of(sample.state, sample.syscall, sample.syscall_arg, sample.wchan)
+                found.setdefault(starter, Counter())[kind] += 1
+        return found
+
+    def _starter(self, pid: int, roles: Mapping[int, Role]) -> int | None:
+        """The nearest trainer or worker above a process; only the first few levels are looked at."""
+        for _ in range(LEVELS):
+            stranger = self._strangers.get(pid)
+            if stranger is None or stranger.info is None:
+                break
+            pid = stranger.info.ppid
+            role = roles.get(pid)
+            if role is not None and role.kind in ("trainer", "worker"):
+                return pid
+        return None
 
 
 def _push(known: _Stranger, sample: ProcSample, board: Board, oldest_ns: int) -> None:

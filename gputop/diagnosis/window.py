@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -141,7 +142,9 @@ class Window:
         behind = self._takers.behind()
         takers, helpers = self._takers.facts(board, self.roles, behind, self._points.oldest_ns)
         jobs = self._jobs(board, gpus, host)
+        met = self._takers.met(self.roles, waits.kinds(board.header.machine))
         for job in jobs:
+            job.programs_met = sum((met.get(proc.pid, Counter()) for proc in job.workers or [job.trainer]), Counter())
             job.helpers = helpers.get(job.trainer.pid, 0.0)
             job.used = sum(proc.cores for proc in (job.trainer, *job.workers)) + job.helpers
         family = {proc.pid: job.trainer.pid for job in jobs for proc in (job.trainer, *job.workers)}

@@ -56,6 +56,10 @@ class ThreadSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     state: str | None = None
     vol: int | None = None
     invol: int | None = None
+    syscall: int | None = None
+    """This and the next two as of a process, asked only while the main thread waits for a lock: for one of these threads, it may be."""
+    syscall_arg: int | None = None
+    wchan: str | None = None
 
 
 class ProcSample(msgspec.Struct, frozen=True, array_like=True, gc=False):

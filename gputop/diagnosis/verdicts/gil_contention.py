@@ -2,11 +2,13 @@
 
 Threshold: a second thread runs for `OTHERS` of the time, the main thread waits for a lock while wanting to load, and all together
 use hardly more than one CPU (`ONE_CPU`) although CPUs are not what they wait for. CPython's waits for the lock end after 5 ms
-(`sys.getswitchinterval`) to ask for it anew, so that who sleeps for longer, or without a limit, waits for something else.
+(`sys.getswitchinterval`) to ask for it anew, so that who sleeps for longer, or without a limit, waits for something else. A main
+thread that waits for a pool of its own threads does: then these are the ones that take turns (`IN_TURN`), on one CPU in all (`POOL`).
 """
 
 from __future__ import annotations
 
+from gputop.diagnosis.facts import TURN
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.facts import ProcFacts
@@ -15,10 +17,12 @@ from gputop.diagnosis.model import Fix
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
+from gputop.diagnosis.waits import ONCPU
 
 OTHERS, ONE_CPU, LOCKED = 0.25, 1.25, 0.15
 READY = 1.8
 """Threads behind one GIL sleep until it is theirs; when more than this many are ready to run, they compute side by side."""
+POOL, IN_TURN, LEAST = (0.7, 1.15), 0.5, 3
 TURN_S = 0.007
 """The longest mean sleep of who waits for the GIL: its 5 ms, and the time until the thread is awake."""
 _POOLS = ("data.lock", "data.unknown", "data.running", "data.runnable", "main.lock", "main.unknown", "main.computing")
@@ -35,7 +39,20 @@ def _claim(job: JobFacts, _facts: Facts) -> Claims:
 
 
 def fights(proc: ProcFacts) -> bool:
-    """Its main thread waits for a lock while its other threads run, all on about one CPU."""
+    """Threads of it wait for one another, all on about one CPU."""
+    return _main_fights(proc) or _pool_fights(proc)
+
+
+def _pool_fights(proc: ProcFacts) -> bool:
+    """Its main thread waits for the others, of which one runs while others wait for their turn, met so for each time one was met running."""
+    if proc.kinds.get("lock", 0.0) < LOCKED or not POOL[0] <= proc.others_run <= POOL[1]:
+        return False
+    met = proc.threads_met
+    return met[TURN] >= max(LEAST, IN_TURN * met[ONCPU])
+
+
+def _main_fights(proc: ProcFacts) -> bool:
+    """Its main thread waits for a lock while its other threads run."""
     locked = proc.kinds.get("lock", 0.0) + proc.kinds.get("unknown", 0.0)
     if locked < LOCKED or locked <= proc.runnable or proc.waits_its_turn is False:
         return False

@@ -1,7 +1,8 @@
 """hung-worker: a worker is stopped, dead, or does not move while its trainer waits and the GPU does nothing.
 
 Threshold: stopped or zombie in /proc; or neither run nor switched for `STUCK_S`, with the GPU idle for `IDLE_S`: a slow but living
-worker wakes up many times in that span.
+worker wakes up many times in that span. One that merely asks now and then whether something is there yet (`ASKS`) hangs too where all
+the others are ahead. And where nobody of the job moves, the trainer included, a worker that died took along what it was to deliver.
 """
 
 from __future__ import annotations
@@ -17,15 +18,31 @@ from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 
 STUCK_S, IDLE_S = 2.0, 1.5
+ASKS, AHEAD = 0.02, 0.9
+"""Share of the window on a CPU of who sleeps by a timer and looks; and of the others' without any work."""
 _STILL = ("data.lock", "data.network", "data.pipe", "data.timer", "data.poll", "data.unknown", "data.disk", "data.child", "data.driver")
 
 
 def _claim(job: JobFacts, _facts: Facts) -> Claims:
     claims = {"data.stopped": 1.0}
     idle = not job.gpus or all(gpu.idle_s >= IDLE_S for gpu in job.gpus)
-    if idle and any(stuck(worker) for worker in job.workers):
+    if idle and _hung(job):
         claims |= dict.fromkeys(_STILL, 1.0)
+    if idle and _nobody_moves(job):
+        claims["main.lock"] = 1.0
     return claims
+
+
+def _nobody_moves(job: JobFacts) -> bool:
+    """Trainer and workers have slept since before the window, none of them on a queue where it would be asked again."""
+    family = (job.trainer, *job.workers)
+    return bool(job.workers) and all(proc.still_s >= STUCK_S and proc.cores < ASKS and waits.QUEUE not in proc.kinds for proc in family)
+
+
+def _asks_for_ever(worker: ProcFacts, job: JobFacts) -> bool:
+    others = [other for other in job.workers if other is not worker]
+    waiting = worker.kinds.get(waits.TIMER, 0.0) >= AHEAD and worker.cores < ASKS
+    return waiting and bool(others) and all(other.state.fractions.get("ahead", 0.0) >= AHEAD for other in others)
 
 
 def stuck(worker: ProcFacts) -> bool:
@@ -35,25 +52,31 @@ def stuck(worker: ProcFacts) -> bool:
 
 
 def _hung(job: JobFacts) -> list[ProcFacts]:
-    return [worker for worker in job.workers if worker.kinds.get(waits.STOPPED, 0.0) > 0.3 or stuck(worker)]
+    return [
+        worker for worker in job.workers if worker.kinds.get(waits.STOPPED, 0.0) > 0.3 or stuck(worker) or _asks_for_ever(worker, job)
+    ]
 
 
 def _how(worker: ProcFacts) -> str:
     if worker.kinds.get(waits.STOPPED, 0.0) > 0.3:
         return "dead" if not worker.info.cmdline else "stopped"
     kind = max(worker.state.waits, key=worker.state.waits.__getitem__, default=waits.UNKNOWN)
-    return {"lock": "waiting for a lock", "network": "waiting for the network", "unknown": "asleep"}.get(kind, f"waiting ({kind})")
+    words = {
+        "lock": "waiting for a lock", "network": "waiting for the network", "unknown": "asleep",
+        "timer": "asking again and again for something that does not come",
+    }  # fmt: skip
+    return words.get(kind, f"waiting ({kind})")
 
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
     hung = _hung(job)
     names = ", ".join(f"{worker.role.label} ({worker.pid}) is {_how(worker)}" for worker in hung)
+    lost = "; one died lately, and what it was to deliver will not come" if job.births and _nobody_moves(job) else ""
     evidence = tuple(
-        Evidence("still_s", round(worker.still_s, 1), "s", f"{worker.role.label} has neither run nor switched")
-        for worker in hung
+        Evidence("still_s", round(worker.still_s, 1), "s", f"{worker.role.label} has neither run nor switched") for worker in hung
     )
     return Finding(
-        f"{names}; the others cannot deliver in its place", evidence, tuple(_fixes(hung)), (), tuple(worker.pid for worker in hung)
+        f"{names}; the others cannot deliver in its place{lost}", evidence, tuple(_fixes(hung)), (), tuple(worker.pid for worker in hung)
     )
 
 
@@ -72,4 +95,5 @@ def _fixes(hung: list[ProcFacts]) -> list[Fix]:
     return fixes
 
 
-JUDGE = Judge("hung-worker", "input-bound", 10, ("data.stopped", *_STILL), _claim, _tell, needs="/proc/PID/stat; status for the switches")
+_POOLS = ("data.stopped", "main.lock", *_STILL)
+JUDGE = Judge("hung-worker", "input-bound", 10, _POOLS, _claim, _tell, needs="/proc/PID/stat; status for the switches")

@@ -1,26 +1,32 @@
 """lock-contention: workers wait for a lock (futex, flock, semaphore) that another one holds.
 
-A lock wait that turns over: workers that never move are hung instead.
+A lock wait that turns over: workers that never move are hung instead. A lock that a process of its own gives out (a Manager's) is
+waited for at a pipe or socket: there it is told by the workers' running, `TURNS` CPUs in all however many they are.
 """
 
 from __future__ import annotations
 
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.feeders import programs_at_work
+from gputop.diagnosis.feeders import programs_wait
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 
+TURNS = (0.75, 1.15)
+_WHERE = {"lock": "in futex, flock or a semaphore", "pipe": "until a process that gives out the lock answers"}
 STILL_S = 1.0
 """A worker that has not moved for this long does not take turns; after `hung_worker.STUCK_S` it hangs."""
 
 
-def _claim(job: JobFacts, _facts: Facts) -> Claims:
+def _claim(job: JobFacts, facts: Facts) -> Claims:
     waiting = [worker for worker in job.workers if worker.kinds.get("lock", 0.0) > 0.0]
     turning = sum(worker.still_s < STILL_S for worker in waiting) / len(waiting) if waiting else 0.0
-    return {"data.lock": turning, "data.running": 1.0 if _one_at_a_time(job) else 0.0}
+    served = _served_in_turns(job, facts)
+    return {"data.lock": turning, "data.pipe": 1.0 if served else 0.0, "data.running": 1.0 if served or _one_at_a_time(job) else 0.0}
 
 
 def _one_at_a_time(job: JobFacts) -> bool:
@@ -29,12 +35,21 @@ def _one_at_a_time(job: JobFacts) -> bool:
     return len(locked) >= 2 and sum(worker.run for worker in job.workers) <= 1.25
 
 
-def _tell(job: JobFacts, _facts: Facts) -> Finding:
-    share = 100 * sum(worker.state.waits.get("lock", 0.0) for worker in job.workers) / max(1, len(job.workers))
+def _served_in_turns(job: JobFacts, facts: Facts) -> bool:
+    """The same of workers that read an answer, from somebody who hardly runs and waits for no disk and no network either."""
+    asking = [worker for worker in job.workers if worker.kinds.get("pipe", 0.0) >= 0.3]
+    running = sum(worker.run for worker in job.workers)
+    idle = not programs_at_work(job, facts) and not programs_wait(job, facts)
+    return len(asking) >= 2 and len(asking) == len(job.workers) and TURNS[0] <= running <= TURNS[1] and idle
+
+
+def _tell(job: JobFacts, facts: Facts) -> Finding:
+    kind = "pipe" if _served_in_turns(job, facts) else "lock"
+    share = 100 * sum(worker.state.waits.get(kind, 0.0) for worker in job.workers) / max(1, len(job.workers))
     running = sum(worker.run for worker in job.workers)
     detail = f"{len(job.workers)} workers waited for a lock {share:.0f}% of the time; together they run on {running:.1f} CPUs"
     evidence = (
-        Evidence("lock_pct", round(share, 1), "%", "of the workers' time asleep in futex, flock or a semaphore"),
+        Evidence("lock_pct", round(share, 1), "%", f"of the workers' time asleep {_WHERE[kind]}"),
         Evidence("running_cpus", round(running, 2), "CPUs", "used by all workers together"),
     )
     pids = " ".join(str(worker.pid) for worker in job.workers)
@@ -45,4 +60,5 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
     return Finding(detail, evidence, fixes)
 
 
-JUDGE = Judge("lock-contention", "input-bound", 66, ("data.lock", "data.running"), _claim, _tell, needs="/proc/PID/syscall or wchan")
+_POOLS = ("data.lock", "data.pipe", "data.running")
+JUDGE = Judge("lock-contention", "input-bound", 66, _POOLS, _claim, _tell, needs="/proc/PID/syscall or wchan")

@@ -1,6 +1,7 @@
 """too-few-workers: the workers run freely all the time and CPUs that more of them could use idle.
 
-Threshold: fewer workers than CPUs the job may use, and `SPARE` of a CPU among these that it does not use.
+Threshold: fewer workers than CPUs the job may use, and `SPARE` of a CPU among these that it does not use. A worker that has had
+nothing at all to do for `UNUSED_S`, while its trainer waits, is none: a stream of few shards gives work to so many only.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.facts import ProcFacts
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.verdicts import Claims
@@ -15,30 +17,42 @@ from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 from gputop.diagnosis.verdicts.slow_transform import flat_out
 
+AHEAD = 0.95
 SPARE, RESERVE = 0.4, 0.2
 """CPUs that idle, or that it leaves to others though it may use them, less what the trainer itself needs now and then."""
+UNUSED_S = 2.0
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
-    cpus = capacity(job, facts)
+    cpus, workers = capacity(job, facts), len(_at_work(job))
     unused = max(cpus.idle_inside, len(cpus.allowed) - cpus.used - RESERVE)
-    if not job.workers or len(job.workers) >= len(cpus.allowed) or unused < SPARE:
+    if not workers or workers >= len(cpus.allowed) or unused < SPARE:
         return {}
     return {"data.running": flat_out(job)}
 
 
+def _at_work(job: JobFacts) -> list[ProcFacts]:
+    """The workers without those that get no work."""
+    return [worker for worker in job.workers if worker.still_s < UNUSED_S or worker.state.fractions.get("ahead", 0.0) < AHEAD]
+
+
 def _tell(job: JobFacts, facts: Facts) -> Finding:
-    cpus = capacity(job, facts)
-    share = 100 * sum(worker.run for worker in job.workers) / len(job.workers)
-    workers = len(job.workers)
+    cpus, busy = capacity(job, facts), _at_work(job)
+    share = 100 * sum(worker.run for worker in busy) / len(busy)
+    workers = len(busy)
     who = "its only worker runs" if workers == 1 else f"all {workers} workers run"
+    if workers < len(job.workers):
+        who = f"only {workers} of its {len(job.workers)} workers got work in the last {UNUSED_S:.0f} s, and run"
     detail = f"{who} {share:.0f}% of the time, while the job uses {cpus.used:.1f} of the {len(cpus.allowed)} CPUs it may use"
     evidence = (
         Evidence("worker_cpu_pct", round(share, 1), "%", "on-CPU share of the workers' loading threads"),
         Evidence("idle_cpus", round(cpus.idle_inside, 2), "CPUs", "idle among those it may use"),
     )
     more = min(len(cpus.allowed), workers + max(1, int(cpus.idle_inside)))
-    return Finding(detail, evidence, (Fix("Start more workers", f"DataLoader(..., num_workers={more})"),))
+    fix = Fix("Start more workers", f"DataLoader(..., num_workers={more})")
+    if workers < len(job.workers):
+        fix = Fix(f"Give each worker a part of the data: a stream needs at least as many shards as the {len(job.workers)} workers")
+    return Finding(detail, evidence, (fix,))
 
 
 JUDGE = Judge("too-few-workers", "input-bound", 70, ("data.running",), _claim, _tell, needs="schedstat, /proc/stat")

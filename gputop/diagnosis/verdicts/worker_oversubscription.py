@@ -1,13 +1,16 @@
 """worker-oversubscription: the job has more runnable workers (or threads in them) than CPUs, and they wait for one another.
 
-It gets the run-queue delay that no stranger, quota or affinity explains, while the CPUs the job may use are full.
+It gets the run-queue delay that no stranger, quota or affinity explains, while the CPUs the job may use are full; or full by turns,
+as where an epoch begins: `CROWD` workers for each CPU, which wait for one for longer than they run, and nobody else who takes any.
 """
 
 from __future__ import annotations
 
 from gputop.diagnosis.capacity import IDLE
+from gputop.diagnosis.capacity import TAKEN
 from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.capacity import wanted
+from gputop.diagnosis.facts import Capacity
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.model import Evidence
@@ -16,14 +19,20 @@ from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 
+CROWD = 2
 _POOLS = ("data.runnable", "main.runnable")
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
     cpus = capacity(job, facts)
-    if facts.host.busy and cpus.idle_inside > IDLE * len(cpus.allowed):
+    if facts.host.busy and cpus.idle_inside > IDLE * len(cpus.allowed) and not _crowds(job, cpus):
         return {}
     return dict.fromkeys(_POOLS, 1.0)
+
+
+def _crowds(job: JobFacts, cpus: Capacity) -> bool:
+    late = sum(worker.runnable for worker in job.workers) > sum(worker.run for worker in job.workers)
+    return late and len(job.workers) >= CROWD * len(cpus.allowed) and cpus.taken < TAKEN * len(cpus.allowed)
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:

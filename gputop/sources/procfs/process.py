@@ -16,7 +16,10 @@ from gputop.sources.procfs.identity import Identity
 from gputop.sources.procfs.threads import Threads
 from gputop.sources.procfs.tick import Tick
 from gputop.sources.procfs.users import Users
+from gputop.sources.procfs.waits import FUTEX
 from gputop.sources.procfs.waits import RUNNING
+from gputop.sources.procfs.waits import UNKNOWN
+from gputop.sources.procfs.waits import Wait
 from gputop.sources.procfs.waits import Waits
 
 COLD_SHARE = 0.5
@@ -60,14 +63,16 @@ class Process:
         self._noticed = _NOTHING_NOTICED
         self._threads: Threads | None = None
         self._waits: Waits | None = None
-        self._wait: tuple[int | None, int | None, str | None] = (None, None, None)
+        self._wait = UNKNOWN
 
     @property
     def info(self) -> ProcInfo:
         return self.identity.info
 
-    def read(self, tick: Tick, hot: bool, full: bool) -> bool:
+    def read(self, tick: Tick, hot: bool, full: bool, near: bool = False) -> bool:
         """Take a sample, per thread where ``hot``; whether it has become another program since the last one.
+
+        What its main thread waits in is asked where it is hot, or ``near``: a child of one that is.
 
         On-CPU time and run delay are read every time. The rest of a hot process is looked at `LOOKS_PER_S` times a second and
         restated in between. A process of one thread that did not run has the same counters as before: unless ``full`` they are
@@ -82,10 +87,10 @@ class Process:
         stat = self.stat
         threads: list[ThreadSample] = []
         if look:
-            self._look(tick, hot, before)
+            self._look(tick, hot, near, before)
         if hot:
             threads = self._read_threads(tick, stat, look)
-        self.sample = self._sample(tick, t_ns, stat, threads, hot)
+        self.sample = self._sample(tick, t_ns, stat, threads, self._wait if hot or near else UNKNOWN)
         # A kworker's name is what it works on at the moment.
         return stat.stack != before.stack or (stat.comm != before.comm and not before.kthread)
 
@@ -105,11 +110,11 @@ class Process:
             status = self._status.read()
             self._switches = parse.switches(status) if status else (None, None)
 
-    def _look(self, tick: Tick, hot: bool, before: parse.Stat) -> None:
+    def _look(self, tick: Tick, hot: bool, near: bool, before: parse.Stat) -> None:
         ran, self._ran = self._ran, False
         if (ran or self.stat.num_threads > 1) and (not hot or tick.looks_at(self.slot, IO_PER_S)):
             self._read_io()
-        if hot:
+        if hot or near:
             self._read_wait(ran or self.stat.state != before.state, self.stat.state)
 
     def _read_stat(self) -> None:
@@ -137,16 +142,17 @@ class Process:
     def _read_threads(self, tick: Tick, stat: parse.Stat, look: bool) -> list[ThreadSample]:
         if self._threads is None:
             self._threads = Threads(self.folder, self.pid, self._stat.pool)
-        threads = self._threads.read(tick, stat.num_threads, look) if stat.num_threads > 1 or self._threads.infos else []
+        locked = FUTEX is not None and self._wait[0] == FUTEX
+        threads = self._threads.read(tick, stat.num_threads, look, locked) if stat.num_threads > 1 or self._threads.infos else []
         oncpu, delay, slices = self._sched_numbers
         if oncpu is not None and delay is not None and slices is not None:
             threads.insert(0, ThreadSample(self.pid, oncpu, delay, slices, stat.state, *self._switches))
         return threads
 
-    def _sample(self, tick: Tick, t_ns: int, stat: parse.Stat, threads: list[ThreadSample], hot: bool) -> ProcSample:
+    def _sample(self, tick: Tick, t_ns: int, stat: parse.Stat, threads: list[ThreadSample], wait: Wait) -> ProcSample:
         ns = parse.NS_PER_CLOCK_TICK
         read_bytes, write_bytes, rchar_bytes = self._io_bytes
-        call, argument, wchan = self._wait if hot else (None, None, None)
+        call, argument, wchan = wait
         return ProcSample(
             self.pid, stat.start_ticks, t_ns, stat.state, stat.utime * ns, stat.stime * ns, stat.rss * parse.PAGE_BYTES,
             stat.num_threads, *self._sched_numbers, *self._switches, stat.minflt, stat.majflt,

@@ -211,7 +211,7 @@ class ProcfsSource:
         """Read one process; False when it is gone or gave no sense."""
         try:
             hot = process.pid in self._hot
-            if process.read(tick, hot, hot or self._is_full_look(process, tick)):
+            if process.read(tick, hot, hot or self._is_full_look(process, tick), self._is_near(process)):
                 self._identify(process, tick)
             elif self._refresh_due(process, tick, hot) and process.identity.refresh(process.stat):
                 self._told[process.pid] = process
@@ -224,6 +224,11 @@ class ProcfsSource:
         except (ValueError, IndexError):
             return False
         return True
+
+    def _is_near(self, process: Process) -> bool:
+        """A child of a trainer or worker, or a shell's."""
+        parent = process.stat.ppid
+        return parent in self._hot or ((shell := self._processes.get(parent)) is not None and shell.stat.ppid in self._hot)
 
     def _is_full_look(self, process: Process, tick: Tick) -> bool:
         return not (tick.number // self._per_second + process.pid) % COLD_FULL_S

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 
+import msgspec
+
 from gputop.frame import ThreadInfo
 from gputop.frame import ThreadSample
 from gputop.sources.procfs import parse
@@ -15,6 +17,8 @@ from gputop.sources.procfs.files import Descriptors
 from gputop.sources.procfs.files import KeptFile
 from gputop.sources.procfs.files import read_once
 from gputop.sources.procfs.tick import Tick
+from gputop.sources.procfs.waits import UNKNOWN
+from gputop.sources.procfs.waits import Waits
 
 FOLLOWED = 64
 """Threads of one process that are read in every tick; what ran beyond them is read about once a second."""
@@ -27,6 +31,8 @@ NAMED = 512
 RESTING_AFTER = 50
 """Ticks without running after which a thread is taken to rest."""
 _STATE_EVERY = 5
+ASKED = 16
+"""Threads of one process that are asked what they wait in, at a look."""
 DOZING_AFTER = 20
 """Readings without running after which a thread is read with the looks only; it wakes for us a tick late, nothing is lost."""
 
@@ -34,10 +40,14 @@ DOZING_AFTER = 20
 class Thread:
     """One thread. While its schedstat stays the same it has not left or got a CPU, so its switches are the same too."""
 
-    __slots__ = ("_data", "_sched", "_stale", "_stat", "_status", "comm", "idle", "looks", "resting", "sample", "tid")
+    __slots__ = (
+        "_data", "_folder", "_pool", "_sched", "_stale", "_stat", "_status", "_wait", "_waits", "comm", "idle", "looks", "resting",
+        "sample", "tid",
+    )  # fmt: skip
 
     def __init__(self, folder: str, tid: int, pool: Descriptors) -> None:
-        base = f"{folder}task/{tid}/"
+        base = self._folder = f"{folder}task/{tid}/"
+        self._pool = pool
         self.tid = tid
         self.comm = ""
         self.looks = 0
@@ -47,6 +57,8 @@ class Thread:
         self._data = b""
         self._stale = False
         """Its numbers changed after the last look."""
+        self._wait = UNKNOWN
+        self._waits: Waits | None = None
         self._sched = KeptFile(base, "schedstat", 128, pool)
         self._stat = KeptFile(base, "stat", 1024, pool)
         self._status = KeptFile(base, "status", 16_384, pool)
@@ -85,17 +97,30 @@ class Thread:
             status = self._status.read()
             state, (vol, invol) = parse.status_state(status), parse.switches(status)
         self._data = data
-        self.sample = ThreadSample(self.tid, oncpu, delay, slices, state, vol, invol)
+        self.sample = ThreadSample(self.tid, oncpu, delay, slices, state, vol, invol, *self._wait)
         return self.sample
 
     def _read_state(self, sample: ThreadSample) -> ThreadSample:
         state = parse.state(self._stat.read())
         if state != sample.state:
             counts = (sample.oncpu_ns, sample.run_delay_ns, sample.timeslices)
-            sample = self.sample = ThreadSample(self.tid, *counts, state, sample.vol, sample.invol)
+            sample = self.sample = ThreadSample(self.tid, *counts, state, sample.vol, sample.invol, *self._wait)
         return sample
 
+    def ask(self, asked: bool) -> ThreadSample | None:
+        """Its sample with what it waits in, or without where that is not ``asked`` any more."""
+        sample, wait = self.sample, UNKNOWN
+        if sample is not None and asked:
+            self._waits = self._waits or Waits(self._folder, self._pool)
+            wait = self._waits.read(sample.state or "S")
+        if sample is not None and wait != self._wait:
+            self._wait = wait
+            self.sample = msgspec.structs.replace(sample, syscall=wait[0], syscall_arg=wait[1], wchan=wait[2])
+        return self.sample
+
     def close(self) -> None:
+        if self._waits is not None:
+            self._waits.close()
         self._sched.close()
         self._stat.close()
         self._status.close()
@@ -104,7 +129,10 @@ class Thread:
 class Threads:
     """All threads of one process but its main one, which is the process's own sample."""
 
-    __slots__ = ("_folder", "_followed", "_known", "_listed_ns", "_listings", "_lost", "_main", "_pool", "_resting", "_woke", "infos")
+    __slots__ = (
+        "_asked", "_folder", "_followed", "_known", "_listed_ns", "_listings", "_lost", "_main", "_pool", "_resting", "_woke",
+        "infos",
+    )  # fmt: skip
 
     def __init__(self, folder: str, pid: int, pool: Descriptors) -> None:
         self._folder = folder
@@ -115,13 +143,20 @@ class Threads:
         self._resting: list[Thread] = []
         self._listed_ns = -(10**10)
         self._listings = 0
+        self._asked = 0
+        """How many may still be asked in this look."""
         self._lost = False
         self._woke = False
         self.infos: list[ThreadInfo] = []
 
-    def read(self, tick: Tick, count: int, look: bool) -> list[ThreadSample]:
-        """Samples of those read in this tick. ``count`` is what stat says: it tells when to list them again."""
+    def read(self, tick: Tick, count: int, look: bool, locked: bool = False) -> list[ThreadSample]:
+        """Samples of those read in this tick. ``count`` is what stat says: it tells when to list them again.
+
+        Where the main thread is ``locked``, those that work are asked what they wait in.
+        """
         self._list_if_due(tick, count)
+        if look:
+            self._asked = ASKED if locked else 0
         samples = [sample for thread in self._due(tick) if (sample := self._read(thread, tick, look)) is not None]
         if self._lost or self._woke or (self._resting and not (tick.number + self._main) % RESTING_AFTER):
             self._sort()
@@ -130,6 +165,8 @@ class Threads:
     def _read(self, thread: Thread, tick: Tick, look: bool) -> ThreadSample | None:
         try:
             sample = thread.read(tick, look)
+            if look and sample is not None and thread.idle < DOZING_AFTER:
+                sample, self._asked = thread.ask(self._asked > 0), self._asked - 1
         except ProcessLookupError:
             self._lost = True
             self._known.pop(thread.tid, None)

@@ -28,10 +28,16 @@ _TIMEOUTS: dict[str, dict[int, tuple[int, int]]] = {
     "aarch64": {22: (3, MS), 72: (4, NANO), 73: (2, NANO), 441: (3, NANO), 98: (3, _LIMIT)},
 }  # fmt: skip
 TIMEOUTS = _TIMEOUTS.get(platform.machine(), {})
+FUTEX = next((call for call, timeout in TIMEOUTS.items() if timeout[1] == _LIMIT), None)
+"""Its number here, None on a machine that is not known."""
+
+Wait = tuple[int | None, int | None, str | None]
+"""(syscall, argument, wchan), each None where it cannot be read."""
+UNKNOWN: Wait = (None, None, None)
 
 
 class Waits:
-    """The wait of one process, as (syscall, argument, wchan); each None where it cannot be read."""
+    """The wait of one thread: of a process its main one, of a thread's own folder that."""
 
     __slots__ = ("_call", "_folder", "_kept", "_name", "_syscall", "_wchan")
 
@@ -43,7 +49,7 @@ class Waits:
         self._name: str | None = None
         self._kept = 0
 
-    def read(self, state: str) -> tuple[int | None, int | None, str | None]:
+    def read(self, state: str) -> Wait:
         """Ask the kernel. The thread need not be asleep any more: then the call is `RUNNING`.
 
         wchan is asked only in state D, when the call or its argument is another one, and in every tenth reading.
