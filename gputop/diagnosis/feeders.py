@@ -31,7 +31,18 @@ def threads_wait(proc: ProcFacts) -> dict[str, float]:
 def programs_wait(job: JobFacts, facts: Facts) -> dict[str, float]:
     """The same of the programs that its loaders started, where these do not compute: what they poll is the network."""
     met: Counter[str] = Counter() if programs_at_work(job, facts) else job.programs_met
-    return _late_for({waits.DISK: met[waits.DISK], waits.NETWORK: met[waits.NETWORK] + met[waits.POLL]}, sum(met.values()))
+    shells = met[waits.CHILD]  # whose own programs are told
+    return _late_for({waits.DISK: met[waits.DISK], waits.NETWORK: met[waits.NETWORK] + met[waits.POLL]}, sum(met.values()) - shells)
+
+
+def met_at(job: JobFacts, facts: Facts, kind: str) -> str:
+    """Whom of these a job waits for, and how often they were met at the ``disk`` or the ``network``; empty where nobody is."""
+    for proc in job.workers or [job.trainer]:
+        share = threads_wait(proc).get(kind)
+        if share is not None:
+            return f"the loading threads of {proc.role.label} ({proc.pid}) were met at the {kind} in {100 * share:.0f}% of the samples"
+    share = programs_wait(job, facts).get(kind)
+    return "" if share is None else f"the programs that it reads from were met at the {kind} in {100 * share:.0f}% of the samples"
 
 
 def _late_for(met: dict[str, int], samples: int) -> dict[str, float]:

@@ -39,12 +39,14 @@ class Live:
         self.source = ProcfsSource(Settings())
         self.state = self.source.open()
         self.seq = -1
+        self.board = Board()
 
     def beat(self, hot: set[int] | None = None, key: bool = False) -> Frame:
         self.seq += 1
         now = time.monotonic_ns()
         frame = Frame(self.seq, now, key=key or not self.seq)
         self.source.read(Beat(now, self.seq, frame.key, hot=frozenset(hot or ())), frame)
+        self.board.fold(frame)
         return frame
 
     def until(self, found: Callable[[Frame], bool], hot: set[int]) -> Frame:
@@ -152,6 +154,47 @@ def test_whether_a_lock_is_waited_for_with_a_limit(live: Live) -> None:
         live.beat()
         frame = live.until(lambda frame: [sample(frame, pid).syscall for pid in (for_ever, a_minute)] == [202, 202], {for_ever, a_minute})
         assert [sample(frame, pid).syscall_arg for pid in (for_ever, a_minute)] == [-1, 0]
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are x86-64's")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to read another process's system call")
+def test_threads_are_asked_what_they_wait_in_while_the_main_thread_waits_for_a_lock(live: Live) -> None:
+    def load() -> None:
+        threading.Thread(target=os.read, args=(os.pipe()[0], 1), daemon=True).start()
+
+    def locked() -> None:
+        load()
+        held = threading.Lock()
+        held.acquire()
+        held.acquire()
+
+    def polling() -> None:
+        load()
+        poll_a_minute()
+
+    with child(locked) as asked, child(polling) as left_alone:
+        live.beat()
+        hot = {asked, left_alone}
+        frame = live.until(lambda frame: [thread.syscall for thread in sample(frame, asked).threads] == [None, 0], hot)
+        assert sample(frame, asked).syscall == 202
+        assert sample(frame, asked).threads[1].wchan
+        frame = live.until(lambda frame: sample(frame, left_alone).syscall == 7 and len(sample(frame, left_alone).threads) == 2, hot)
+        assert [thread.syscall for thread in sample(frame, left_alone).threads] == [None, None]
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are x86-64's")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to read another process's system call")
+def test_a_program_that_a_worker_started_is_asked_too_behind_a_shell_as_well(live: Live) -> None:
+    with child(lambda: subprocess.run(["sh", "-c", "sleep 60; true"], check=False)) as worker, child(poll_a_minute) as stranger:
+        live.beat()
+
+        def programs() -> dict[int, int | None]:
+            started = {i.pid for i in live.board.infos.values() if i.ppid == worker}
+            family = started | {i.pid for i in live.board.infos.values() if i.ppid in started}
+            return {pid: live.board.procs[pid].syscall for pid in family if pid in live.board.procs}
+
+        live.until(lambda _: sorted(call for call in programs().values() if call is not None) == [61, 230], {worker})
+        assert live.board.procs[stranger].syscall is None
 
 
 def test_hostile_name_and_command_line(live: Live) -> None:

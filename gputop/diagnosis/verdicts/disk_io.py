@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.feeders import met_at
+from gputop.diagnosis.feeders import programs_wait
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.verdicts import Claims
@@ -16,8 +18,8 @@ from gputop.diagnosis.verdicts import Judge
 _POOLS = ("data.disk", "main.disk")
 
 
-def _claim(job: JobFacts, _facts: Facts) -> Claims:
-    loads_itself = (job.trainer.read_bytes_per_s or 0.0) > (job.trainer.write_bytes_per_s or 0.0)
+def _claim(job: JobFacts, facts: Facts) -> Claims:
+    loads_itself = (job.trainer.read_bytes_per_s or 0.0) > (job.trainer.write_bytes_per_s or 0.0) or "disk" in programs_wait(job, facts)
     return {"data.disk": 1.0, "main.disk": 1.0 if loads_itself else 0.0}
 
 
@@ -40,7 +42,8 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         Fix("Copy the data set to a faster disk or to memory, or pack many small files into few large ones (WebDataset, tar, LMDB)"),
         Fix("Have more reads in flight", f"DataLoader(..., num_workers={2 * max(1, len(job.workers))}, prefetch_factor=4)"),
     )
-    return Finding(f"{len(procs)} loaders waited for the disk {share:.0f}% of the time{read}", evidence, fixes)
+    waited = met_at(job, facts, "disk") or f"{len(procs)} loaders waited for the disk {share:.0f}% of the time"
+    return Finding(waited + read, evidence, fixes)
 
 
 JUDGE = Judge("disk-io", "input-bound", 60, _POOLS, _claim, _tell, needs="state of the process; /proc/PID/io for the rates")

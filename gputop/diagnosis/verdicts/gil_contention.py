@@ -23,6 +23,7 @@ OTHERS, ONE_CPU, LOCKED = 0.25, 1.25, 0.15
 READY = 1.8
 """Threads behind one GIL sleep until it is theirs; when more than this many are ready to run, they compute side by side."""
 POOL, IN_TURN, LEAST = (0.7, 1.15), 0.5, 3
+"""CPUs of the pool; how often one was met waiting for each time one was met running, and at least."""
 TURN_S = 0.007
 """The longest mean sleep of who waits for the GIL: its 5 ms, and the time until the thread is awake."""
 _POOLS = ("data.lock", "data.unknown", "data.running", "data.runnable", "main.lock", "main.unknown", "main.computing")
@@ -44,7 +45,7 @@ def fights(proc: ProcFacts) -> bool:
 
 
 def _pool_fights(proc: ProcFacts) -> bool:
-    """Its main thread waits for the others, of which one runs while others wait for their turn, met so for each time one was met running."""
+    """Its main thread waits for the others, of which one runs while some wait for their turn."""
     if proc.kinds.get("lock", 0.0) < LOCKED or not POOL[0] <= proc.others_run <= POOL[1]:
         return False
     met = proc.threads_met

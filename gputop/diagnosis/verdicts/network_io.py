@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.feeders import met_at
 from gputop.diagnosis.feeders import programs_at_work
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
@@ -37,7 +38,8 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
             f"DataLoader(..., num_workers={2 * max(1, len(job.workers))}, prefetch_factor=4)",
         ),
     )
-    return Finding(f"{len(procs)} loaders waited for the network {share:.0f}% of the time{received}", evidence, fixes)
+    waited = met_at(job, facts, "network") or f"{len(procs)} loaders waited for the network {share:.0f}% of the time"
+    return Finding(waited + received, evidence, fixes)
 
 
 JUDGE = Judge("network-io", "input-bound", 62, _POOLS, _claim, _tell, needs="/proc/PID/syscall or wchan")

@@ -35,6 +35,7 @@ DISK = {"state": "D", "syscall": 17, "wchan": "folio_wait_bit_common"}
 CHILD = {"state": "S", "syscall": 61}
 EPOLL = {"state": "S", "syscall": 281, "syscall_arg": 5}
 SOCKET = {"state": "S", "syscall": 45, "syscall_arg": 9, "wchan": "wait_woken"}
+READ = {"state": "S", "syscall": 0, "syscall_arg": 5, "wchan": "unix_stream_data_wait"}
 HIDDEN = {"state": "S"}
 START_S = 1000
 
@@ -55,6 +56,8 @@ class Proc:
     """Part of ``run`` spent in the kernel."""
     threads: dict[int, tuple[float, float]] = field(default_factory=dict)
     """Other threads: tid -> (run, wait)."""
+    thread_looks: list[dict] = field(default_factory=list)
+    """What these were met at, the first by one, the next by another."""
     read_bytes: int = 0
     write_bytes: int = 0
     majflt: int = 0
@@ -138,8 +141,8 @@ class Scene:
         everyone = {pid: (proc.run, proc.wait)} | proc.threads
         threads = [
             ThreadSample(tid, self._add((tid, "run"), run * ns), self._add((tid, "wait"), wait * ns), self._add((tid, "slices"), 9 * dt),
-                         "S", self._add((tid, "vol"), proc.switches * dt), 0)
-            for tid, (run, wait) in everyone.items()
+                         "S", self._add((tid, "vol"), proc.switches * dt), 0, **_wait(proc, i))
+            for i, (tid, (run, wait)) in enumerate(everyone.items())
         ]  # fmt: skip
         ran = sum(run for run, _ in everyone.values())
         return ProcSample(
@@ -194,6 +197,12 @@ class Scene:
             "hist": {b: self._add(("hn", pid, call, b), count * dt) for b, (count, _) in buckets.items()},
             "sums": {b: self._add(("hs", pid, call, b), inside * dt * 1e9) for b, (_, inside) in buckets.items()},
         }
+
+
+def _wait(proc: Proc, i: int) -> dict:
+    """What the i-th thread was met at; nobody asks the main thread, who is 0."""
+    look = proc.thread_looks[(i - 1) % len(proc.thread_looks)] if i and proc.thread_looks else {}
+    return {name: look.get(name) for name in ("syscall", "syscall_arg", "wchan")}
 
 
 def training(workers: int = 2, util: float = 100.0, **worker: object) -> Scene:

@@ -11,6 +11,7 @@ import pytest
 from gputop.diagnosis.unread import UNREAD
 from gputop.frame import Frame
 from tests.unit.diagnosis.causes import EXPECTED
+from tests.unit.diagnosis.causes_behind import BEHIND
 from tests.unit.diagnosis.scene import Scene
 
 
@@ -50,6 +51,6 @@ def said(make: Callable[[], Scene], monkeypatch: pytest.MonkeyPatch, strip: bool
     return scene.engine.explain(), scene.engine.states
 
 
-@pytest.mark.parametrize("make", EXPECTED, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", EXPECTED | BEHIND, ids=lambda make: make.__name__)
 def test_a_cause_is_told_alike_without_them(make: Callable[[], Scene], monkeypatch: pytest.MonkeyPatch) -> None:
     assert said(make, monkeypatch, strip=True) == said(make, monkeypatch, strip=False)

@@ -1,0 +1,119 @@
+"""The same of what is behind a wait: threads that somebody waits for, programs that feed him, a process that gives out a lock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.unit.diagnosis.causes import alone
+from tests.unit.diagnosis.causes import starved
+from tests.unit.diagnosis.scene import AWAIT
+from tests.unit.diagnosis.scene import DISK
+from tests.unit.diagnosis.scene import EPOLL
+from tests.unit.diagnosis.scene import ON_CPU
+from tests.unit.diagnosis.scene import READ
+from tests.unit.diagnosis.scene import SLEEP
+from tests.unit.diagnosis.scene import SOCKET
+from tests.unit.diagnosis.scene import TURN
+from tests.unit.diagnosis.scene import Proc
+from tests.unit.diagnosis.scene import Scene
+
+POOL = {151 + i: (0.04, 0.0) for i in range(4)}
+
+
+def threads_on_the_disk() -> Scene:
+    """No workers: threads of the trainer read; one that collates waits for these by itself."""
+    scene = alone(40.0, 0.02, [SLEEP, AWAIT], threads=POOL).drop(101, 102)
+    scene.procs[100].thread_looks, scene.procs[100].read_bytes = [DISK, DISK, DISK, AWAIT], 20_000_000
+    return scene
+
+
+def threads_on_the_network() -> Scene:
+    """They hardly ever deliver, so that the GPU is all but asleep: no server that merely waits to be asked."""
+    scene = alone(6.0, 0.02, [AWAIT], threads=POOL).drop(101, 102)
+    scene.procs[100].thread_looks = [SOCKET, SOCKET, ON_CPU, SOCKET]
+    return scene
+
+
+def threads_of_a_worker_on_the_network() -> Scene:
+    return starved(workers=1, run=0.02, looks=[AWAIT], threads=POOL, thread_looks=[SOCKET])
+
+
+def threads_of_a_worker_at_work() -> Scene:
+    """They decode, without the GIL, on all CPUs there are."""
+    scene = starved(workers=1, run=0.01, looks=[AWAIT], threads={151: (0.95, 0.03), 152: (0.95, 0.03)}, thread_looks=[ON_CPU])
+    scene.cpus, scene.cpu_busy = 2, [1.0, 1.0]
+    return scene
+
+
+def threads_of_a_worker_in_turns() -> Scene:
+    """Four that parse in Python: one CPU in all, and the other idles."""
+    pool = {151 + i: (0.24, 0.02) for i in range(4)}
+    scene = starved(workers=1, run=0.01, looks=[AWAIT], threads=pool, thread_looks=[ON_CPU, TURN, TURN, AWAIT])
+    scene.cpus, scene.cpu_busy = 2, [0.5, 0.5]
+    return scene
+
+
+def programs_on_the_network() -> Scene:
+    """Each worker reads what its own curl writes, which waits for its server."""
+    scene = starved(run=0.03, looks=[{"state": "S", "syscall": 0, "wchan": "pipe_read"}])
+    curls = (Proc(900 + i, 101 + i, "curl", ["curl", "-s"], run=0.03, looks=[EPOLL]) for i in range(2))
+    return scene.add(*curls)
+
+
+def program_of_the_trainer_on_the_disk() -> Scene:
+    """Started by a shell."""
+    scene = alone(40.0, 0.02, [{"state": "S", "syscall": 0, "wchan": "pipe_read"}]).drop(101, 102)
+    shell = Proc(900, 100, "sh", ["sh", "-c", "cat data | unpack"], looks=[{"state": "S", "syscall": 61}])
+    return scene.add(shell, Proc(901, 900, "cat", ["cat", "data"], run=0.03, looks=[DISK]))
+
+
+def lock_of_a_manager() -> Scene:
+    """The lock is a process's: the workers wait for its answer at a socket, and one of them runs at a time."""
+    scene = starved(workers=4, run=0.24, looks=[READ, READ, READ, ON_CPU])
+    return scene.add(Proc(900, 100, cmdline=["python", "-c", "--multiprocessing-fork"], run=0.04, looks=[READ]))
+
+
+def asking_for_ever() -> Scene:
+    """One worker looks again and again whether its shard is there; the others are ahead."""
+    scene = starved(util=0.0, workers=3)
+    scene.procs[102].looks = [SLEEP]
+    return scene
+
+
+def nobody_moves() -> Scene:
+    """A pool's process was killed and replaced: its batch never comes, and nobody has anything to do."""
+    scene = starved(util=0.0, workers=0)
+    scene.procs[100].looks, scene.procs[100].run, scene.procs[100].switches, scene.probed = [AWAIT], 0.0, 0, True
+    scene.wakeups = {(100, 999): 0.0}
+    return scene.add(*(Proc(101 + i, 100, looks=[AWAIT], switches=0, start_ticks=50_100 + i) for i in range(3)))
+
+
+def few_shards() -> Scene:
+    """One of four workers has work; a CPU idles, and the others have never had anything to do."""
+    scene = starved(util=55.0, workers=4, switches=0)
+    scene.procs[101].run, scene.procs[101].looks, scene.procs[101].switches = 0.97, [ON_CPU], 100
+    scene.cpus, scene.cpu_busy = 2, [0.97, 0.1]
+    return scene
+
+
+def crowd_by_turns() -> Scene:
+    """All begin each short epoch at once, eight for each CPU, and then the CPUs idle."""
+    scene = starved(util=60.0, workers=16, run=0.05, wait=0.35)
+    scene.cpus, scene.cpu_busy = 2, [0.4, 0.4]
+    return scene
+
+
+BEHIND: dict[Callable[[], Scene], tuple[str, str]] = {
+    threads_on_the_disk: ("input-bound", "disk-io"),
+    threads_on_the_network: ("input-bound", "network-io"),
+    threads_of_a_worker_on_the_network: ("input-bound", "network-io"),
+    threads_of_a_worker_at_work: ("input-bound", "slow-transform"),
+    threads_of_a_worker_in_turns: ("input-bound", "gil-contention"),
+    programs_on_the_network: ("input-bound", "network-io"),
+    program_of_the_trainer_on_the_disk: ("input-bound", "disk-io"),
+    lock_of_a_manager: ("input-bound", "lock-contention"),
+    asking_for_ever: ("input-bound", "hung-worker"),
+    nobody_moves: ("input-bound", "hung-worker"),
+    few_shards: ("input-bound", "too-few-workers"),
+    crowd_by_turns: ("input-bound", "worker-oversubscription"),
+}
