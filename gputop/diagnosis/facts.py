@@ -145,6 +145,13 @@ class ProcFacts:
         return None if not limits else 2 * limits.count(FOR_EVER) < len(limits)
 
     @property
+    def locked_out(self) -> tuple[int, float]:
+        """Who most of the time held a lock that it waited for, and in which share of the samples; (0, 0.0) where nobody did."""
+        holders = Counter(sample.locked_by for sample in self.samples if sample.locked_by is not None)
+        pid, count = max(holders.items(), key=lambda pair: pair[1], default=(0, 0))
+        return pid, count / max(1, len(self.samples))
+
+    @property
     def threads_met(self) -> Counter[str]:
         """What its other threads were met at while its main thread waited for a lock, those that ran in the window: words of `waits`, or
         `TURN`."""
@@ -277,6 +284,8 @@ class JobFacts:
     calls: CallFacts | None
     data: float = 0.0
     """Share of the window in which the trainer waited for data."""
+    holders: dict[int, str] = field(default_factory=dict)
+    """Those of whom its workers waited for a lock, with their names."""
     births: list[int] = field(default_factory=list)
     """When its workers were first seen, over the last half minute, without those of its first set."""
     pools: dict[str, float] = field(default_factory=dict)

@@ -20,6 +20,7 @@ from gputop.diagnosis.hosts import HostTrack
 from gputop.diagnosis.model import Step
 from gputop.diagnosis.points import Points
 from gputop.diagnosis.takers import TakerTrack
+from gputop.diagnosis.takers import name_of
 from gputop.diagnosis.tracks import GpuTrack
 from gputop.diagnosis.tracks import ProcTrack
 from gputop.diagnosis.tracks import gpu_pids
@@ -170,6 +171,7 @@ class Window:
             job = JobFacts(trainer, own, self._gpus_of(trainer, trainers, gpus), self._points.calls(trainer.pid))
             job.age_s = self.t_ns / 1e9 - trainer.info.start_ticks / board.header.clock_tick_hz
             job.births = self._recent_births(trainer.pid)
+            job.holders = {pid: name_of(board, pid) for worker in own if (pid := worker.locked_out[0])}
             job.data_woken_by_workers = self._points.woken(board, job)
             job.woken_by_own = self._points.woken_by_own(board, trainer.pid)
             self._points.set_cgroup(job)

@@ -106,6 +106,9 @@ class ProcSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """/proc/PID/io rchar: bytes asked for by read calls, pipes and sockets and the page cache included."""
     children_ns: int | None = None
     """stat's cutime and cstime: CPU of the children that it has waited for, and of theirs."""
+    locked_by: int | None = None
+    """Of a trainer or worker that sleeps by a timer or in fcntl or flock: who holds an exclusive lock that it waits for, or on a file that
+    it has open (/proc/locks)."""
 
 
 class Stack(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

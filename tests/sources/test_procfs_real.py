@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import os
 import platform
@@ -15,6 +16,8 @@ import time
 from collections.abc import Callable
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -195,6 +198,34 @@ def test_a_program_that_a_worker_started_is_asked_too_behind_a_shell_as_well(liv
 
         live.until(lambda _: sorted(call for call in programs().values() if call is not None) == [61, 230], {worker})
         assert live.board.procs[stranger].syscall is None
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are x86-64's")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to read another process's system call")
+def test_who_holds_the_file_that_somebody_asks_or_waits_for(live: Live, tmp_path: Path) -> None:
+    path, ready = tmp_path / "samples.db", os.pipe()
+    path.touch()
+
+    def holding() -> None:
+        fcntl.lockf(os.open(path, os.O_RDWR), fcntl.LOCK_EX)
+        os.write(ready[1], b"x")
+        poll_a_minute()
+
+    def asking() -> None:
+        file = os.open(path, os.O_RDWR)
+        while True:
+            with suppress(OSError):
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            time.sleep(0.01)
+
+    with child(holding) as holder:
+        os.read(ready[0], 1)
+        waits = child(lambda: fcntl.lockf(os.open(path, os.O_RDWR), fcntl.LOCK_EX))
+        with child(asking) as asker, waits as waiter, child(lambda: time.sleep(60)) as sleeper:
+            live.beat()
+            hot = {holder, asker, waiter, sleeper}
+            frame = live.until(lambda frame: [sample(frame, pid).locked_by for pid in (asker, waiter)] == [holder, holder], hot)
+            assert [sample(frame, pid).locked_by for pid in (holder, sleeper)] == [None, None]
 
 
 def test_hostile_name_and_command_line(live: Live) -> None:

@@ -47,7 +47,7 @@ TOLD_LESS = {
     "SchedThread.sleeping_ns": (ABOVE_NS, "oncpu_ns", "runnable_ns", "uninterruptible_ns"),
 }  # fmt: skip
 """Fields kept less another of the row: a main thread's pid is its tid, and who does not run sleeps. The first, less the rest."""
-FEW_VALUES = frozenset({"syscall", "syscall_arg", "processor"})
+FEW_VALUES = frozenset({"syscall", "syscall_arg", "processor", "locked_by"})
 """Numbers that count nothing: few different ones, in any order."""
 SWITCHES = frozenset({"timeslices", "vol", "invol"})
 """Where a struct has these, ``timeslices`` is kept less the other two."""

@@ -13,6 +13,8 @@ from gputop.sources.procfs.files import Descriptors
 from gputop.sources.procfs.files import KeptFile
 from gputop.sources.procfs.files import trimmed
 from gputop.sources.procfs.identity import Identity
+from gputop.sources.procfs.locks import CALLS
+from gputop.sources.procfs.locks import OpenFiles
 from gputop.sources.procfs.threads import Threads
 from gputop.sources.procfs.tick import Tick
 from gputop.sources.procfs.users import Users
@@ -39,8 +41,9 @@ class Process:
     """
 
     __slots__ = (
-        "_io", "_io_bytes", "_noticed", "_ran", "_sched", "_sched_data", "_sched_numbers", "_stat", "_stat_data", "_status", "_switches",
-        "_switches_due", "_threads", "_wait", "_waits", "folder", "identity", "pid", "sample", "slot", "stat",
+        "_files", "_io", "_io_bytes", "_locked_by", "_noticed", "_ran", "_sched", "_sched_data", "_sched_numbers", "_stat",
+        "_stat_data", "_status", "_switches", "_switches_due", "_threads", "_wait", "_waits", "folder", "identity", "pid", "sample",
+        "slot", "stat",
     )  # fmt: skip
 
     def __init__(self, proc: str, pid: int, slot: int, pool: Descriptors, users: Users) -> None:
@@ -64,6 +67,8 @@ class Process:
         self._threads: Threads | None = None
         self._waits: Waits | None = None
         self._wait = UNKNOWN
+        self._files: OpenFiles | None = None
+        self._locked_by: int | None = None
 
     @property
     def info(self) -> ProcInfo:
@@ -116,6 +121,7 @@ class Process:
             self._read_io()
         if hot or near:
             self._read_wait(ran or self.stat.state != before.state, self.stat.state)
+        self._locked_by = self._read_locks(tick) if hot and self._wait[0] in CALLS else None
 
     def _read_stat(self) -> None:
         data = self._stat.read()
@@ -139,6 +145,11 @@ class Process:
         elif changed or self._wait[0] == RUNNING:
             self._wait = self._waits.read(state)
 
+    def _read_locks(self, tick: Tick) -> int | None:
+        if self._files is None:
+            self._files = OpenFiles(self.folder, self.pid)
+        return self._files.locked_by(tick.locks.held(tick), tick.t_ns) if tick.locks is not None else None
+
     def _read_threads(self, tick: Tick, stat: parse.Stat, look: bool) -> list[ThreadSample]:
         if self._threads is None:
             self._threads = Threads(self.folder, self.pid, self._stat.pool)
@@ -158,6 +169,7 @@ class Process:
             stat.num_threads, *self._sched_numbers, *self._switches, stat.minflt, stat.majflt,
             blkio_delay_ns(stat, tick.boot_ticks) if tick.delays else None, read_bytes, write_bytes, stat.processor, call, argument, wchan,
             None, threads, None, rchar_bytes, stat.children * ns,
+            self._locked_by,
         )  # fmt: skip
 
     def notice(self) -> bool:

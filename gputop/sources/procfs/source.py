@@ -20,6 +20,7 @@ from gputop.sources.procfs.files import Descriptors
 from gputop.sources.procfs.files import KeptFile
 from gputop.sources.procfs.files import read_once
 from gputop.sources.procfs.libraries import Libraries
+from gputop.sources.procfs.locks import Locks
 from gputop.sources.procfs.process import Process
 from gputop.sources.procfs.tick import Tick
 from gputop.sources.procfs.users import Users
@@ -71,6 +72,7 @@ class ProcfsSource:
         self._listed_ns = -LIST_AT_LEAST_NS
         self._last_pid = -1
         self._loadavg = KeptFile(self._proc, "loadavg", 128, self._pool)
+        self._locks = Locks(self._proc, self._pool)
         self._delays = False
 
     def open(self) -> SourceState:
@@ -105,6 +107,7 @@ class ProcfsSource:
         self._processes.clear()
         self._hot.clear()
         self._loadavg.close()
+        self._locks.close()
 
     def read(self, beat: Beat, frame: Frame) -> None:
         """Add what this tick reads to ``frame``."""
@@ -127,7 +130,7 @@ class ProcfsSource:
         if beat.key:
             self._delays = self._accounts_delays()
         boot_ticks = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // parse.NS_PER_CLOCK_TICK
-        return Tick(self._number, beat.t_ns, beat.key, self._per_second, boot_ticks, self._delays)
+        return Tick(self._number, beat.t_ns, beat.key, self._per_second, boot_ticks, self._delays, locks=self._locks)
 
     def _accounts_delays(self) -> bool:
         """Kernels before 5.14 have no switch and always account."""

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gputop.sources.procfs.locks import Locks
 
 STATUSES = 64
 """Most status texts of secondary threads read in one tick (9 us each); beyond it their state and switches are None."""
@@ -22,6 +26,7 @@ class Tick:
     delays: bool = True
     """Whether the kernel accounts delays (kernel.task_delayacct)."""
     statuses: int = STATUSES
+    locks: Locks | None = None
 
     def looks_at(self, slot: int, per_s: int) -> bool:
         """Whether something done ``per_s`` times a second, evenly over the ``slot``s, is due in this tick."""

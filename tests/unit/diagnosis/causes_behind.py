@@ -73,6 +73,12 @@ def lock_of_a_manager() -> Scene:
     return scene.add(Proc(900, 100, cmdline=["python", "-c", "--multiprocessing-fork"], run=0.04, looks=[READ]))
 
 
+def lock_of_a_file() -> Scene:
+    """SQLite's: the workers sleep between two tries, and somebody else holds the file."""
+    scene = starved(workers=3, run=0.02, looks=[SLEEP], locked_by=900)
+    return scene.add(Proc(900, comm="label-tool", cmdline=["/bin/label-tool"], run=0.01, looks=[SLEEP]))
+
+
 def asking_for_ever() -> Scene:
     """One worker looks again and again whether its shard is there; the others are ahead."""
     scene = starved(util=0.0, workers=3)
@@ -112,6 +118,7 @@ BEHIND: dict[Callable[[], Scene], tuple[str, str]] = {
     programs_on_the_network: ("input-bound", "network-io"),
     program_of_the_trainer_on_the_disk: ("input-bound", "disk-io"),
     lock_of_a_manager: ("input-bound", "lock-contention"),
+    lock_of_a_file: ("input-bound", "lock-contention"),
     asking_for_ever: ("input-bound", "hung-worker"),
     nobody_moves: ("input-bound", "hung-worker"),
     few_shards: ("input-bound", "too-few-workers"),

@@ -16,6 +16,7 @@ from tests.unit.diagnosis.causes import cpu_contention
 from tests.unit.diagnosis.causes import starved
 from tests.unit.diagnosis.causes import storm
 from tests.unit.diagnosis.causes_behind import BEHIND
+from tests.unit.diagnosis.causes_behind import lock_of_a_file
 from tests.unit.diagnosis.scene import DISK
 from tests.unit.diagnosis.scene import EPOLL
 from tests.unit.diagnosis.scene import FUTEX
@@ -213,3 +214,9 @@ def test_a_main_thread_that_never_sleeps_may_spin_in_waits_for_its_gpu(run: floa
     assert verdict.cause == "main-thread-preprocessing"
     assert ("spins" in verdict.detail, any(fix.command == "sudo gputop" for fix in verdict.fixes)) == (says, says)
     assert (verdict.confidence <= 0.5) == says
+
+
+def test_who_holds_the_lock_of_a_file_is_named():
+    verdict = lock_of_a_file().play(6).engine.verdict
+    assert "label-tool (900) held it in 100% of the samples" in verdict.detail
+    assert [(culprit.pid, culprit.name) for culprit in verdict.culprits] == [(900, "label-tool")]
