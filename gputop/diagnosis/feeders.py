@@ -35,14 +35,14 @@ def programs_wait(job: JobFacts, facts: Facts) -> dict[str, float]:
     return _late_for({waits.DISK: met[waits.DISK], waits.NETWORK: met[waits.NETWORK] + met[waits.POLL]}, sum(met.values()) - shells)
 
 
-def met_at(job: JobFacts, facts: Facts, kind: str) -> str:
-    """Whom of these a job waits for, and how often they were met at the ``disk`` or the ``network``; empty where nobody is."""
+def met_at(job: JobFacts, facts: Facts, kind: str) -> tuple[str, float] | None:
+    """Whom of these a job waits for, and in which share of the samples they were met at the ``disk`` or the ``network``."""
     for proc in job.workers or [job.trainer]:
         share = threads_wait(proc).get(kind)
         if share is not None:
-            return f"the loading threads of {proc.role.label} ({proc.pid}) were met at the {kind} in {100 * share:.0f}% of the samples"
+            return f"loading threads of {proc.role.label} ({proc.pid})", share
     share = programs_wait(job, facts).get(kind)
-    return "" if share is None else f"the programs that it reads from were met at the {kind} in {100 * share:.0f}% of the samples"
+    return None if share is None else ("programs that it reads from", share)
 
 
 def _late_for(met: dict[str, int], samples: int) -> dict[str, float]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.facts import ProcFacts
 from gputop.diagnosis.feeders import met_at
 from gputop.diagnosis.feeders import programs_wait
 from gputop.diagnosis.model import Evidence
@@ -25,14 +26,14 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     procs = job.workers or [job.trainer]
-    share = 100 * sum(proc.state.fractions.get("disk", 0.0) for proc in procs) / len(procs)
+    who, share = met_at(job, facts, "disk") or (f"{len(procs)} loaders", _share(procs))
     known = [rate for rate in (proc.read_bytes_per_s for proc in procs) if rate is not None]
     rate = sum(known) if known else None
     busiest = facts.host.disk_busy
     device = f" from {busiest[0]} ({100 * busiest[1]:.0f}% busy)" if busiest is not None and busiest[1] > 0.1 else ""
     read = "" if rate is None else f", reading {rate / 1e6:.0f} MB/s{device}"
     evidence = (
-        Evidence("disk_pct", round(share, 1), "%", "of the loaders' time in uninterruptible I/O wait"),
+        Evidence("disk_pct", round(100 * share, 1), "%", f"of the time of {who} in I/O wait"),
         Evidence("read_bytes_per_s", None if rate is None else round(rate), "B/s", "they fetched from storage"),
         Evidence("psi_io_pct", None if facts.host.psi_io is None else round(100 * facts.host.psi_io, 1), "%", "PSI io some"),
     )
@@ -42,8 +43,11 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         Fix("Copy the data set to a faster disk or to memory, or pack many small files into few large ones (WebDataset, tar, LMDB)"),
         Fix("Have more reads in flight", f"DataLoader(..., num_workers={2 * max(1, len(job.workers))}, prefetch_factor=4)"),
     )
-    waited = met_at(job, facts, "disk") or f"{len(procs)} loaders waited for the disk {share:.0f}% of the time"
-    return Finding(waited + read, evidence, fixes)
+    return Finding(f"{who} waited for the disk {100 * share:.0f}% of the time{read}", evidence, fixes)
+
+
+def _share(procs: list[ProcFacts]) -> float:
+    return sum(proc.state.fractions.get("disk", 0.0) for proc in procs) / len(procs)
 
 
 JUDGE = Judge("disk-io", "input-bound", 60, _POOLS, _claim, _tell, needs="state of the process; /proc/PID/io for the rates")

@@ -63,9 +63,9 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         Evidence("lock_pct", round(share, 1), "%", f"of the workers' time asleep {_WHERE[kind]}"),
         Evidence("running_cpus", round(running, 2), "CPUs", "used by all workers together"),
     )
-    pids = " ".join(str(worker.pid) for worker in job.workers)
+    pids = " ".join(map(str, job.holders)) or " ".join(str(worker.pid) for worker in job.workers)
     fixes = (
-        Fix("See which lock, and who holds it", f"gputop stacks {pids}"),
+        Fix("See what the holder does meanwhile" if job.holders else "See which lock, and who holds it", f"gputop stacks {pids}"),
         Fix("Give each worker its own handle or shard (HDF5, LMDB, SQLite, a file cache), opened in worker_init_fn"),
     )
     own = {worker.pid for worker in job.workers}

@@ -22,10 +22,11 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     procs = job.workers or [job.trainer]
-    share = 100 * sum(proc.state.waits.get("network", 0.0) + proc.state.waits.get("poll", 0.0) for proc in procs) / len(procs)
+    own = sum(proc.state.waits.get("network", 0.0) + proc.state.waits.get("poll", 0.0) for proc in procs) / len(procs)
+    who, share = met_at(job, facts, "network") or (f"{len(procs)} loaders", own)
     rate, lost = facts.host.net_rx_bytes_per_s, facts.host.retrans_per_s
     evidence = (
-        Evidence("network_pct", round(share, 1), "%", "of the loaders' time asleep on sockets or a network file system"),
+        Evidence("network_pct", round(100 * share, 1), "%", f"of the time of {who} asleep on sockets or a network file system"),
         Evidence("net_rx_bytes_per_s", None if rate is None else round(rate), "B/s", "received by the host"),
         Evidence("tcp_retrans_per_s", None if lost is None else round(lost, 1), "/s", "TCP segments sent again"),
     )
@@ -38,8 +39,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
             f"DataLoader(..., num_workers={2 * max(1, len(job.workers))}, prefetch_factor=4)",
         ),
     )
-    waited = met_at(job, facts, "network") or f"{len(procs)} loaders waited for the network {share:.0f}% of the time"
-    return Finding(waited + received, evidence, fixes)
+    return Finding(f"{who} waited for the network {100 * share:.0f}% of the time{received}", evidence, fixes)
 
 
 JUDGE = Judge("network-io", "input-bound", 62, _POOLS, _claim, _tell, needs="/proc/PID/syscall or wchan")
