@@ -45,6 +45,17 @@ def met_at(job: JobFacts, facts: Facts, kind: str) -> tuple[str, float] | None:
     return None if share is None else ("programs that it reads from", share)
 
 
+def by_itself(job: JobFacts, kind: str) -> list[ProcFacts]:
+    """The trainer, where it waits for the ``disk`` or the ``network`` rather than its workers do; none otherwise."""
+    own, workers = (job.pools.get(f"{who}.{kind}", 0.0) for who in ("main", "data"))
+    return [job.trainer] if own > workers or not job.workers else []
+
+
+def loaders(procs: list[ProcFacts]) -> str:
+    """Their number; one that is a trainer by name."""
+    return f"{len(procs)} loaders" if procs[0].role.kind == "worker" else f"the main thread of {procs[0].role.label} ({procs[0].pid})"
+
+
 def _late_for(met: dict[str, int], samples: int) -> dict[str, float]:
     often = sum(met.values()) >= OFTEN * samples > 0.0
     return {kind: count / samples for kind, count in met.items() if count} if often else {}

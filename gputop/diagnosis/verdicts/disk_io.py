@@ -1,6 +1,7 @@
-"""disk-io: workers (or a trainer that loads by itself) wait for block I/O.
+"""disk-io: workers wait for block I/O, or the trainer itself does between its steps.
 
-What is uninterruptible sleep by the probe or by samples of /proc, unless memory pressure makes it reclaim.
+What is uninterruptible sleep by the probe or by samples of /proc, unless memory pressure makes it reclaim. A trainer that writes while
+its GPU has had nothing to do for `STEPS_S` saves a checkpoint, which is no fault.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.facts import ProcFacts
+from gputop.diagnosis.feeders import by_itself
+from gputop.diagnosis.feeders import loaders
 from gputop.diagnosis.feeders import met_at
 from gputop.diagnosis.feeders import programs_wait
 from gputop.diagnosis.model import Evidence
@@ -16,17 +19,19 @@ from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 
+STEPS_S = 0.5
 _POOLS = ("data.disk", "main.disk")
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
     loads_itself = (job.trainer.read_bytes_per_s or 0.0) > (job.trainer.write_bytes_per_s or 0.0) or "disk" in programs_wait(job, facts)
+    loads_itself |= all(gpu.idle_s < STEPS_S for gpu in job.gpus)
     return {"data.disk": 1.0, "main.disk": 1.0 if loads_itself else 0.0}
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
-    procs = job.workers or [job.trainer]
-    who, share = met_at(job, facts, "disk") or (f"{len(procs)} loaders", _share(procs))
+    procs = by_itself(job, "disk") or job.workers
+    who, share = met_at(job, facts, "disk") or (loaders(procs), _share(procs))
     known = [rate for rate in (proc.read_bytes_per_s for proc in procs) if rate is not None]
     rate = sum(known) if known else None
     busiest = facts.host.disk_busy
@@ -41,7 +46,9 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     fixes = (
         Fix("See which files they read", f"ls -l /proc/{pid}/fd"),
         Fix("Copy the data set to a faster disk or to memory, or pack many small files into few large ones (WebDataset, tar, LMDB)"),
-        Fix("Have more reads in flight", f"DataLoader(..., num_workers={2 * max(1, len(job.workers))}, prefetch_factor=4)"),
+        Fix("Have more reads in flight", f"DataLoader(..., num_workers={2 * max(1, len(job.workers))}, prefetch_factor=4)")
+        if procs is job.workers or not job.workers
+        else Fix("Write logs and samples from a thread beside the training, without fsync after every step"),
     )
     return Finding(f"{who} waited for the disk {100 * share:.0f}% of the time{read}", evidence, fixes)
 

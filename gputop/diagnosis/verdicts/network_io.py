@@ -1,9 +1,14 @@
-"""network-io: workers (or a trainer that loads by itself) wait on sockets or on a network file system."""
+"""network-io: workers wait on sockets or on a network file system, or the trainer itself does between its steps.
+
+Not one of several ranks whose workers are ahead: it may wait for the others.
+"""
 
 from __future__ import annotations
 
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.feeders import by_itself
+from gputop.diagnosis.feeders import loaders
 from gputop.diagnosis.feeders import met_at
 from gputop.diagnosis.feeders import programs_at_work
 from gputop.diagnosis.model import Evidence
@@ -17,13 +22,14 @@ _POOLS = ("data.network", "data.poll", "main.network")
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
-    return {"data.network": 1.0, "data.poll": 0.0 if programs_at_work(job, facts) else 1.0, "main.network": 0.0 if job.workers else 1.0}
+    own = 0.0 if job.workers and job.kin else 1.0
+    return {"data.network": 1.0, "data.poll": 0.0 if programs_at_work(job, facts) else 1.0, "main.network": own}
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
-    procs = job.workers or [job.trainer]
+    procs = by_itself(job, "network") or job.workers
     own = sum(proc.state.waits.get("network", 0.0) + proc.state.waits.get("poll", 0.0) for proc in procs) / len(procs)
-    who, share = met_at(job, facts, "network") or (f"{len(procs)} loaders", own)
+    who, share = met_at(job, facts, "network") or (loaders(procs), own)
     rate, lost = facts.host.net_rx_bytes_per_s, facts.host.retrans_per_s
     evidence = (
         Evidence("network_pct", round(100 * share, 1), "%", f"of the time of {who} asleep on sockets or a network file system"),
@@ -37,7 +43,9 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         Fix(
             "Have more requests in flight, or cache the data set on this host",
             f"DataLoader(..., num_workers={2 * max(1, len(job.workers))}, prefetch_factor=4)",
-        ),
+        )
+        if procs is job.workers or not job.workers
+        else Fix("Send metrics, logs and samples from a thread beside the training, and not after every step"),
     )
     return Finding(f"{who} waited for the network {100 * share:.0f}% of the time{received}", evidence, fixes)
 

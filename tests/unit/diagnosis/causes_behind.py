@@ -67,6 +67,18 @@ def program_of_the_trainer_on_the_disk() -> Scene:
     return scene.add(shell, Proc(901, 900, "cat", ["cat", "data"], run=0.03, looks=[DISK]))
 
 
+def metrics_over_the_network() -> Scene:
+    """After each step the script posts its loss and waits for the answer, while its workers are ahead."""
+    return alone(40.0, 0.02, [SLEEP, SOCKET])
+
+
+def images_to_the_disk() -> Scene:
+    """After each step the script writes, and waits until it is on the disk."""
+    scene = alone(40.0, 0.02, [SLEEP, DISK])
+    scene.procs[100].write_bytes = 3_000_000
+    return scene
+
+
 def lock_of_a_manager() -> Scene:
     """The lock is a process's: the workers wait for its answer at a socket, and one of them runs at a time."""
     scene = starved(workers=4, run=0.24, looks=[READ, READ, READ, ON_CPU])
@@ -117,6 +129,8 @@ BEHIND: dict[Callable[[], Scene], tuple[str, str]] = {
     threads_of_a_worker_in_turns: ("input-bound", "gil-contention"),
     programs_on_the_network: ("input-bound", "network-io"),
     program_of_the_trainer_on_the_disk: ("input-bound", "disk-io"),
+    metrics_over_the_network: ("input-bound", "network-io"),
+    images_to_the_disk: ("input-bound", "disk-io"),
     lock_of_a_manager: ("input-bound", "lock-contention"),
     lock_of_a_file: ("input-bound", "lock-contention"),
     asking_for_ever: ("input-bound", "hung-worker"),
