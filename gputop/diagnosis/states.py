@@ -11,6 +11,7 @@ from gputop.diagnosis.facts import HostFacts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.facts import ProcFacts
 from gputop.diagnosis.model import ProcState
+from gputop.roles import TORCH_WORKER
 from gputop.roles import pin_thread
 
 DATA_WAIT = 0.15
@@ -19,6 +20,9 @@ MET = 0.25
 """Share of the trainer's sleeping samples in which the queue must be met to be believed in full."""
 FLAT_OUT = (0.4, 0.7)
 """Workers not ahead for the latter share of the window work flat out; below the former they surely do not."""
+ASLEEP, LOITERS, LATE = 0.02, 0.1, 0.7
+"""Share of the window up to which a worker of a home-made loader that waits on a pipe or a lock has nothing to do: little, and more
+where another is late for the last of these shares."""
 NOT_FREE = 0.25
 """A worker kept from running for this share of the window is not running freely."""
 THROTTLED_PERIODS = 0.1
@@ -131,7 +135,7 @@ def _data_wait(job: JobFacts) -> tuple[float, float]:
     """
     kinds, loss = job.trainer.kinds, job.idle
     sure = kinds.get(waits.QUEUE, 0.0)
-    if any(worker.role.loader == "torch" for worker in job.workers):
+    if _is_torchs(job):
         # The batch itself comes through a pipe, its memory's descriptors through a socket; met by chance while all are ahead, too.
         sure += kinds.get(waits.PIPE, 0.0) * min(1.0, _owing(job) / 0.3)
     if not job.workers:
@@ -204,7 +208,7 @@ def _ahead(worker: ProcFacts, job: JobFacts) -> tuple[float, float]:
     kinds = worker.kinds
     queue = kinds.get(waits.QUEUE, 0.0)
     unknown = kinds.get(waits.UNKNOWN, 0.0)
-    if worker.role.loader == "torch":
+    if _is_torchs(job):
         if unknown == 0.0:
             return queue, 1.0
         idle = worker.run + worker.runnable < 0.02 or job.data < DATA_WAIT
@@ -212,8 +216,23 @@ def _ahead(worker: ProcFacts, job: JobFacts) -> tuple[float, float]:
     if job.data < DATA_WAIT:
         vague = (waits.LOCK, waits.PIPE, waits.POLL, waits.UNKNOWN)
         return queue + sum(kinds.get(kind, 0.0) for kind in vague), 0.8
-    idle_share = kinds.get(waits.PIPE, 0.0) + kinds.get(waits.LOCK, 0.0) if worker.run + worker.runnable < 0.02 else 0.0
-    return queue + idle_share, 0.6
+    asked = worker.run + worker.runnable >= (LOITERS if _another_is_late(worker, job) else ASLEEP)
+    return queue + (0.0 if asked else kinds.get(waits.PIPE, 0.0) + kinds.get(waits.LOCK, 0.0)), 0.6
+
+
+def _is_torchs(job: JobFacts) -> bool:
+    """Its loader is torch's: the workers have its name, or somebody polls as it does. A script that uses torch may have one of its own."""
+    return any(worker.info.comm == TORCH_WORKER for worker in job.workers) or (
+        any(worker.role.loader == "torch" for worker in job.workers)
+        and any(waits.QUEUE in proc.kinds for proc in (job.trainer, *job.workers))
+    )
+
+
+def _another_is_late(worker: ProcFacts, job: JobFacts) -> bool:
+    """For reasons that are plain to see: in a loader that keeps its order the others wait for that one's batch to be taken."""
+    plain = (waits.DISK, waits.NETWORK, waits.STOPPED)
+    others = (other for other in job.workers if other is not worker)
+    return any(other.run + other.runnable + sum(other.kinds.get(kind, 0.0) for kind in plain) >= LATE for other in others)
 
 
 def _state_of(

@@ -29,7 +29,7 @@ def _claim(job: JobFacts, _facts: Facts) -> Claims:
     if idle and _hung(job):
         claims |= dict.fromkeys(_STILL, 1.0)
     if idle and _nobody_moves(job):
-        claims["main.lock"] = 1.0
+        claims |= {"main.lock": 1.0, "data.ahead": 1.0}
     return claims
 
 
@@ -69,14 +69,25 @@ def _how(worker: ProcFacts) -> str:
 
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
-    hung = _hung(job)
+    return _tell_of_all(job) if _nobody_moves(job) else _tell_of(_hung(job))
+
+
+def _tell_of_all(job: JobFacts) -> Finding:
+    still_s, pids = job.trainer.still_s, " ".join(str(proc.pid) for proc in (job.trainer, *job.workers))
+    lost = " a worker has died lately, and" if job.births else ""
+    detail = f"trainer and workers have not moved for {still_s:.1f} s:{lost} the batch that it waits for will not come"
+    evidence = Evidence("still_s", round(still_s, 1), "s", "the trainer and all of its workers have neither run nor switched")
+    fixes = (Fix("See where they stand", f"gputop stacks {pids}"), Fix("Was a worker killed?", "dmesg | grep -i 'killed process'"))
+    return Finding(detail, (evidence,), fixes, (), tuple(worker.pid for worker in job.workers))
+
+
+def _tell_of(hung: list[ProcFacts]) -> Finding:
     names = ", ".join(f"{worker.role.label} ({worker.pid}) is {_how(worker)}" for worker in hung)
-    lost = "; one died lately, and what it was to deliver will not come" if job.births and _nobody_moves(job) else ""
     evidence = tuple(
         Evidence("still_s", round(worker.still_s, 1), "s", f"{worker.role.label} has neither run nor switched") for worker in hung
     )
     return Finding(
-        f"{names}; the others cannot deliver in its place{lost}", evidence, tuple(_fixes(hung)), (), tuple(worker.pid for worker in hung)
+        f"{names}; the others cannot deliver in its place", evidence, tuple(_fixes(hung)), (), tuple(worker.pid for worker in hung)
     )
 
 
@@ -95,5 +106,5 @@ def _fixes(hung: list[ProcFacts]) -> list[Fix]:
     return fixes
 
 
-_POOLS = ("data.stopped", "main.lock", *_STILL)
+_POOLS = ("data.stopped", "main.lock", "data.ahead", *_STILL)
 JUDGE = Judge("hung-worker", "input-bound", 10, _POOLS, _claim, _tell, needs="/proc/PID/stat; status for the switches")

@@ -106,6 +106,15 @@ def nobody_moves() -> Scene:
     return scene.add(*(Proc(101 + i, 100, looks=[AWAIT], switches=0, start_ticks=50_100 + i) for i in range(3)))
 
 
+def one_shard_on_a_slow_disk() -> Scene:
+    """A home-made loader that keeps its order: one of four workers is late, and the others wait at their pipes to be asked again."""
+    scene = starved(util=50.0, workers=0)
+    scene.procs[100].looks = [EPOLL]
+    idle = {"run": 0.03, "looks": [{"state": "S", "syscall": 0, "wchan": "pipe_read"}]}
+    scene.add(*(Proc(101 + i, 100, start_ticks=50_100 + i, **idle) for i in range(3)))
+    return scene.add(Proc(104, 100, start_ticks=50_104, run=0.03, looks=[DISK], read_bytes=5_000_000))
+
+
 def few_shards() -> Scene:
     """One of four workers has work; a CPU idles, and the others have never had anything to do."""
     scene = starved(util=55.0, workers=4, switches=0)
@@ -135,6 +144,7 @@ BEHIND: dict[Callable[[], Scene], tuple[str, str]] = {
     lock_of_a_file: ("input-bound", "lock-contention"),
     asking_for_ever: ("input-bound", "hung-worker"),
     nobody_moves: ("input-bound", "hung-worker"),
+    one_shard_on_a_slow_disk: ("input-bound", "disk-io"),
     few_shards: ("input-bound", "too-few-workers"),
     crowd_by_turns: ("input-bound", "worker-oversubscription"),
 }
