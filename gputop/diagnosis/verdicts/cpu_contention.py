@@ -21,6 +21,7 @@ from gputop.diagnosis.takers import LEAST_CORES
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
+from gputop.roles import TORCH_WORKER
 from gputop.roles import program_name
 
 BEHIND = 0.35
@@ -55,7 +56,10 @@ def _rivals(job: JobFacts, facts: Facts) -> list[Taker]:
 
 
 def _rival(proc: ProcFacts, own: frozenset[int], facts: Facts) -> Taker:
-    name = f"{program_name(proc.info)} {proc.role.label}" if proc.role.kind == "worker" else proc.role.label
+    program = program_name(proc.info)
+    name = proc.role.label
+    if proc.role.kind == "worker":
+        name = f"{TORCH_WORKER} of {program}" if proc.info.comm == TORCH_WORKER else f"{program} {name}"
     kept_s = sum(facts.behind.get(pid, {}).get(proc.pid, 0.0) for pid in own)
     return Taker(proc.pid, name, proc.cores, kept_s, None, proc.older.utime_ns + proc.older.stime_ns, proc.info)
 

@@ -157,7 +157,7 @@ def test_an_idle_context_does_not_hide_a_training_in_trouble():
 def test_another_training_is_named_as_the_one_that_takes_the_cpus():
     verdict = beside_another_training().play(8).engine.verdict
     assert {culprit.pid for culprit in verdict.culprits} == {201, 202, 203, 204}
-    assert "other.py worker 0" in verdict.detail
+    assert "pt_data_worker of other.py (201, 202, 203, 204)" in verdict.detail
 
 
 def test_what_nobody_could_name_is_said_to_be_short_lived():

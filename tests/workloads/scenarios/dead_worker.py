@@ -20,7 +20,7 @@ from tests.workloads.scenario import Scenario
 def load(queue: Queue[object]) -> None:
     """The worker: a batch's bytes, again and again."""
     while True:
-        queue.put(bytes(decode(8).numpy()))
+        queue.put(decode(8).tolist())
 
 
 def train(trainer: Trainer) -> None:
