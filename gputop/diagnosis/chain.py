@@ -18,7 +18,7 @@ from __future__ import annotations
 from gputop.diagnosis import feeders
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.facts import ProcFacts
+from gputop.diagnosis.proc import ProcFacts
 
 YOUNG_NS = 2_000_000_000
 """A worker is starting for this long: interpreter, imports, dataset, first batch."""

@@ -4,27 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
 
-from gputop.diagnosis.model import ProcState
 from gputop.diagnosis.model import Step
-from gputop.diagnosis.waits import UNKNOWN
-from gputop.diagnosis.waits import KindOf
+from gputop.diagnosis.proc import ProcFacts
 from gputop.frame import ProcInfo
-from gputop.frame import ProcSample
-from gputop.frame import ThreadSample
-from gputop.rates import counter_per_s
-from gputop.roles import Role
-
-FUTEX, FOR_EVER, SOME = (202, 98), -1, 0
-"""Its numbers on x86_64 and aarch64, and what ``syscall_arg`` says of its time limit."""
-NO_STATE = ProcState(0, "running")
-TURN = "turn"
-"""A lock waited for with a time limit, as Python waits for its GIL."""
-ALONE = 0.02
-"""CPUs that a process used beside its main thread, under which its other threads are not looked at one by one."""
 
 
 @dataclass(slots=True)
@@ -63,131 +48,6 @@ class GpuFacts:
     def lost(self) -> float | None:
         """Share of the window in which it did no work."""
         return None if self.util is None else 1.0 - self.util
-
-
-@dataclass(slots=True)
-class ProcFacts:
-    """One trainer or worker over the window."""
-
-    pid: int
-    older: ProcSample
-    newer: ProcSample
-    info: ProcInfo
-    role: Role
-    seconds: float
-    """Observed: shorter than the window for a young process."""
-    run: float
-    """On-CPU share of its main thread."""
-    runnable: float
-    """Run-queue share of its main thread."""
-    cores: float
-    """CPUs the whole process ran on."""
-    kinds: dict[str, float]
-    """What its main thread slept on (words of `gputop.diagnosis.waits`) -> share of the window."""
-    unsampled: bool = False
-    """No sample met it asleep."""
-    measured_sleep: bool = False
-    """The probe measured what was sleep and what was uninterruptible."""
-    first_seen_ns: int = 0
-    still_s: float = 0.0
-    """For how long, up to now, it has neither run nor switched."""
-    threaded: ProcSample | None = None
-    """The oldest sample of the window with its threads, which are read one by one only once it is known who it is."""
-    children: float = 0.0
-    """CPUs that children of it ran on which it has waited for meanwhile, each counted from its birth."""
-    samples: Sequence[ProcSample] = ()
-    """Those of the feeds, which hold more than their kinds tell."""
-    kind_of: KindOf = lambda *_: UNKNOWN
-    state: ProcState = NO_STATE
-    _others: tuple[float, float] | None = None
-
-    @property
-    def cpu_s(self) -> float:
-        """CPU time of the whole process."""
-        return self.cores * self.seconds
-
-    @property
-    def majflt_per_s(self) -> float:
-        """Major faults; 0 where they are not read."""
-        return max(0, (self.newer.majflt or 0) - (self.older.majflt or 0)) / self.seconds
-
-    @property
-    def system(self) -> float:
-        """Share of a CPU's time in the kernel."""
-        return max(0, self.newer.stime_ns - self.older.stime_ns) / 1e9 / self.seconds
-
-    @property
-    def read_bytes_per_s(self) -> float | None:
-        """From storage."""
-        return counter_per_s(self.older.read_bytes, self.newer.read_bytes, self.newer.t_ns - self.older.t_ns)
-
-    @property
-    def write_bytes_per_s(self) -> float | None:
-        """To storage."""
-        return counter_per_s(self.older.write_bytes, self.newer.write_bytes, self.newer.t_ns - self.older.t_ns)
-
-    @property
-    def sleeps_per_s(self) -> float | None:
-        """Voluntary switches of its main thread."""
-        return counter_per_s(self.older.vol, self.newer.vol, self.newer.t_ns - self.older.t_ns)
-
-    @property
-    def others(self) -> tuple[float, float]:
-        """On-CPU and run-queue share of its other threads, each summed; zero where they were not read, or hardly ran."""
-        if self._others is None:
-            self._others = (0.0, 0.0) if self.cores - self.run < ALONE else self._sum_threads()
-        return self._others
-
-    @property
-    def waits_its_turn(self) -> bool | None:
-        """Whether the locks it was met at were waited for with a time limit; None where it was met at none, or that is not known."""
-        limits = [sample.syscall_arg for sample in self.samples if sample.syscall in FUTEX and sample.syscall_arg in (FOR_EVER, SOME)]
-        return None if not limits else 2 * limits.count(FOR_EVER) < len(limits)
-
-    @property
-    def locked_out(self) -> tuple[int, float]:
-        """Who most of the time held a lock that it waited for, and in which share of the samples; (0, 0.0) where nobody did."""
-        holders = Counter(sample.locked_by for sample in self.samples if sample.locked_by is not None)
-        pid, count = max(holders.items(), key=lambda pair: pair[1], default=(0, 0))
-        return pid, count / max(1, len(self.samples))
-
-    @property
-    def threads_met(self) -> Counter[str]:
-        """What its other threads were met at while its main thread waited for a lock, those that ran in the window: words of `waits`, or
-        `TURN`."""
-        first = {thread.tid: thread.oncpu_ns for thread in (self.threaded or self.newer).threads}
-        moved = {thread.tid for thread in self.newer.threads if thread.oncpu_ns != first.get(thread.tid)} - {self.pid}
-        told = (thread for sample in self.samples for thread in sample.threads if thread.tid in moved)
-        return Counter(self._met(thread) for thread in told if thread.syscall is not None or thread.wchan is not None)
-
-    def _met(self, thread: ThreadSample) -> str:
-        if thread.syscall in FUTEX and thread.syscall_arg == SOME:
-            return TURN
-        return self.kind_of("D" if thread.state == "D" else "S", thread.syscall, thread.syscall_arg, thread.wchan)
-
-    def _sum_threads(self) -> tuple[float, float]:
-        older = self.threaded or self.newer
-        before = {thread.tid: thread for thread in older.threads}
-        run = runnable = 0
-        for thread in self.newer.threads:
-            old = before.get(thread.tid)
-            if thread.tid == self.pid:
-                continue
-            ran, waited = thread.oncpu_ns, thread.run_delay_ns
-            if old is not None:
-                ran, waited = ran - old.oncpu_ns, waited - old.run_delay_ns
-            run += ran if ran > 0 else 0
-            runnable += waited if waited > 0 else 0
-        ns = max(1, self.newer.t_ns - older.t_ns)
-        return run / ns, runnable / ns
-
-    @property
-    def others_run(self) -> float:
-        return self.others[0]
-
-    @property
-    def others_runnable(self) -> float:
-        return self.others[1]
 
 
 @dataclass(slots=True)
@@ -294,6 +154,8 @@ class JobFacts:
     """Share of the trainer's sleep that a worker's wake-up ended (probe)."""
     woken_by_own: float | None = None
     """Share of the window that the trainer's main thread slept until another of its threads woke it (probe)."""
+    woken_by: dict[int, float] = field(default_factory=dict)
+    """Of one without workers: pid -> share of the window that its main thread slept until that process woke it (probe)."""
     throttled_periods: float = 0.0
     quota_cpus: float | None = None
     quota_path: str = ""

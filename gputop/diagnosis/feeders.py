@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import Counter
 
 from gputop.diagnosis import waits
-from gputop.diagnosis.facts import TURN
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.facts import ProcFacts
 from gputop.diagnosis.facts import Taker
+from gputop.diagnosis.proc import TURN
+from gputop.diagnosis.proc import ProcFacts
 
 AT_WORK = 0.25
 """CPUs from which one of these is at work."""
+WOKEN = 0.15
+"""Share of the window that the trainer must have slept until they woke it."""
 OFTEN = 0.25
 """Share of the samples in which threads or programs must be met at the disk or the network to be late for these."""
 
@@ -43,6 +45,14 @@ def met_at(job: JobFacts, facts: Facts, kind: str) -> tuple[str, float] | None:
             return f"loading threads of {proc.role.label} ({proc.pid})", share
     share = programs_wait(job, facts).get(kind)
     return None if share is None else ("programs that it reads from", share)
+
+
+def elsewhere(job: JobFacts, facts: Facts) -> list[Taker]:
+    """Busy processes that are neither workers nor programs of the trainer, such as actors, but wake it with what it waits for (probe)."""
+    own = {taker.pid for taker in started(job, facts)}
+    found = [taker for taker in facts.takers if taker.pid not in own and job.woken_by.get(taker.pid, 0.0) > 0.01]
+    waited = sum(job.woken_by[taker.pid] for taker in found)
+    return found if waited >= WOKEN and sum(taker.cores for taker in found) >= AT_WORK else []
 
 
 def by_itself(job: JobFacts, kind: str) -> list[ProcFacts]:

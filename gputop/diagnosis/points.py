@@ -138,6 +138,13 @@ class Points:
         """Share of the window that the main thread of a trainer slept until another thread of its process woke it."""
         return self._slept_until(pid, {pid}) if board.wakeups else None
 
+    def woken_by(self, tid: int) -> dict[int, float]:
+        """Pid -> share of the window that a trainer's main thread slept until somebody of that process woke it."""
+        first, last = self._points[0], self._points[-1]
+        ns = max(1, last.t_ns - first.t_ns)
+        waits = {waker: total - first.wakes.get((wakee, waker), 0) for (wakee, waker), total in last.wakes.items() if wakee == tid}
+        return {waker: max(0, waited) / ns for waker, waited in waits.items()}
+
     def _slept_until(self, tid: int, wakers: set[int]) -> float:
         first, last = self._points[0], self._points[-1]
         waits = (total - first.wakes.get(key, 0) for key, total in last.wakes.items() if key[0] == tid and key[1] in wakers)

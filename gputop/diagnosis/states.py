@@ -9,8 +9,8 @@ from __future__ import annotations
 from gputop.diagnosis import waits
 from gputop.diagnosis.facts import HostFacts
 from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.facts import ProcFacts
 from gputop.diagnosis.model import ProcState
+from gputop.diagnosis.proc import ProcFacts
 from gputop.roles import TORCH_WORKER
 from gputop.roles import pin_thread
 

@@ -13,7 +13,7 @@ from gputop.board import Board
 from gputop.board import GpuBoard
 from gputop.diagnosis import waits
 from gputop.diagnosis.facts import GpuFacts
-from gputop.diagnosis.facts import ProcFacts
+from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.stepclock import Rhythm
 from gputop.frame import Gpu
 from gputop.frame import GpuProc

@@ -15,10 +15,10 @@ from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import GpuFacts
 from gputop.diagnosis.facts import HostFacts
 from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.facts import ProcFacts
 from gputop.diagnosis.hosts import HostTrack
 from gputop.diagnosis.model import Step
 from gputop.diagnosis.points import Points
+from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.takers import TakerTrack
 from gputop.diagnosis.takers import name_of
 from gputop.diagnosis.tracks import GpuTrack
@@ -166,19 +166,25 @@ class Window:
         trainers = [facts for facts in procs.values() if facts.role.kind == "trainer"]
         jobs = []
         for trainer in trainers:
-            _lend_kinds(workers.get(trainer.pid, []))
             own = sorted(workers.get(trainer.pid, []), key=lambda worker: worker.role.index or 0)
+            _lend_kinds(own)
             job = JobFacts(trainer, own, self._gpus_of(trainer, trainers, gpus), self._points.calls(trainer.pid))
-            job.age_s = self.t_ns / 1e9 - trainer.info.start_ticks / board.header.clock_tick_hz
-            job.births = self._recent_births(trainer.pid)
-            job.holders = {pid: name_of(board, pid) for worker in own if (pid := worker.locked_out[0])}
-            job.data_woken_by_workers = self._points.woken(board, job)
-            job.woken_by_own = self._points.woken_by_own(board, trainer.pid)
-            self._points.set_cgroup(job)
+            self._complete(job, board)
             states.set_states(job, host)
-            job.find_step = self._step
             jobs.append(job)
         return jobs
+
+    def _complete(self, job: JobFacts, board: Board) -> None:
+        """What its processes and GPUs do not tell by themselves."""
+        trainer = job.trainer
+        job.age_s = self.t_ns / 1e9 - trainer.info.start_ticks / board.header.clock_tick_hz
+        job.births = self._recent_births(trainer.pid)
+        job.holders = {pid: name_of(board, pid) for worker in job.workers if (pid := worker.locked_out[0])}
+        job.data_woken_by_workers = self._points.woken(board, job)
+        job.woken_by_own = self._points.woken_by_own(board, trainer.pid)
+        job.woken_by = {} if job.workers else self._points.woken_by(trainer.pid)
+        self._points.set_cgroup(job)
+        job.find_step = self._step
 
     def _gpus_of(self, trainer: ProcFacts, trainers: list[ProcFacts], gpus: dict[int, GpuFacts]) -> list[GpuFacts]:
         """Its GPUs by NVML's list; where that names nobody we know (a container), those in use that it may see, dealt by rank."""

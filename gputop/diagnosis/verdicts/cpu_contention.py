@@ -12,11 +12,11 @@ from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.facts import Capacity
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.facts import ProcFacts
 from gputop.diagnosis.facts import Taker
 from gputop.diagnosis.model import Culprit
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
+from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.takers import LEAST_CORES
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding

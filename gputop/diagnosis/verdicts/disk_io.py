@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.facts import ProcFacts
 from gputop.diagnosis.feeders import by_itself
 from gputop.diagnosis.feeders import loaders
 from gputop.diagnosis.feeders import met_at
 from gputop.diagnosis.feeders import programs_wait
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
+from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge

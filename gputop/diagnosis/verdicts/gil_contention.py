@@ -8,12 +8,12 @@ thread that waits for a pool of its own threads does: then these are the ones th
 
 from __future__ import annotations
 
-from gputop.diagnosis.facts import TURN
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.facts import ProcFacts
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
+from gputop.diagnosis.proc import TURN
+from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge

@@ -10,9 +10,9 @@ from __future__ import annotations
 from gputop.diagnosis import waits
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.facts import ProcFacts
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
+from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
@@ -34,9 +34,10 @@ def _claim(job: JobFacts, _facts: Facts) -> Claims:
 
 
 def _nobody_moves(job: JobFacts) -> bool:
-    """Trainer and workers have slept since before the window, none of them on a queue where it would be asked again."""
+    """After steady work trainer and workers have slept for long, none of them on a queue where it would be asked again."""
     family = (job.trainer, *job.workers)
-    return bool(job.workers) and all(proc.still_s >= STUCK_S and proc.cores < ASKS and waits.QUEUE not in proc.kinds for proc in family)
+    still = all(proc.still_s >= STUCK_S and proc.cores < ASKS and waits.QUEUE not in proc.kinds for proc in family)
+    return still and bool(job.workers) and all(gpu.stretch_s > 0.0 for gpu in job.gpus)
 
 
 def _asks_for_ever(worker: ProcFacts, job: JobFacts) -> bool:

@@ -1,6 +1,6 @@
 """network-io: workers wait on sockets or on a network file system, or the trainer itself does between its steps.
 
-Not one of several ranks whose workers are ahead: it may wait for the others.
+Not one of several ranks whose workers are ahead, or whose threads wait there: it may be for the others.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from gputop.diagnosis.feeders import by_itself
 from gputop.diagnosis.feeders import loaders
 from gputop.diagnosis.feeders import met_at
 from gputop.diagnosis.feeders import programs_at_work
+from gputop.diagnosis.feeders import threads_wait
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.verdicts import Claims
@@ -22,7 +23,7 @@ _POOLS = ("data.network", "data.poll", "main.network")
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
-    own = 0.0 if job.workers and job.kin else 1.0
+    own = 0.0 if job.kin and (job.workers or threads_wait(job.trainer)) else 1.0
     return {"data.network": 1.0, "data.poll": 0.0 if programs_at_work(job, facts) else 1.0, "main.network": own}
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.facts import Taker
+from gputop.diagnosis.feeders import elsewhere
 from gputop.diagnosis.feeders import programs_at_work
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
@@ -20,12 +22,16 @@ LAZY, BUSY = 0.3, 0.65
 
 
 _FOR_PROGRAMS = ("child", "pipe", "poll")
-_POOLS = ("data.running", "data.timer", "data.child", "data.pipe", "data.poll")
+_POOLS = ("data.running", "data.timer", "data.child", "data.pipe", "data.poll", "main.pipe", "main.poll")
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
     programs = 1.0 if programs_at_work(job, facts) else 0.0
-    return {"data.running": flat_out(job), "data.timer": 1.0, "data.child": 1.0, "data.pipe": programs, "data.poll": programs}
+    fed = 1.0 if elsewhere(job, facts) else 0.0
+    return {
+        "data.running": flat_out(job), "data.timer": 1.0, "data.child": 1.0, "data.pipe": programs, "data.poll": programs,
+        "main.pipe": fed, "main.poll": fed,
+    }  # fmt: skip
 
 
 def flat_out(job: JobFacts) -> float:
@@ -35,24 +41,41 @@ def flat_out(job: JobFacts) -> float:
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
+    feeders = elsewhere(job, facts)
+    return _tell_of_feeders(job, feeders) if feeders else _tell_of_workers(job, facts)
+
+
+def _tell_of_feeders(job: JobFacts, feeders: list[Taker]) -> Finding:
+    waited, cores = 100 * sum(job.woken_by[one.pid] for one in feeders), sum(one.cores for one in feeders)
+    names = ", ".join(f"{one.name} ({one.pid})" for one in feeders[:4])
+    detail = f"the trainer waits {waited:.0f}% of the time for {names}, which run on {cores:.1f} CPUs and cannot keep up"
+    evidence = (Evidence("waited_pct", round(waited, 1), "%", f"of its time the trainer slept until {names} woke it"),)
+    return Finding(detail, evidence, _fixes(feeders[0].pid), (), (job.trainer.pid,))
+
+
+def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
     cpus = capacity(job, facts)
     workers = max(1, len(job.workers))
     share = 100 * sum(worker.run for worker in job.workers) / workers
     slept = 100 * sum(worker.state.waits.get("timer", 0.0) for worker in job.workers) / workers
     waited = 100 * sum(sum(worker.state.waits.get(kind, 0.0) for kind in _FOR_PROGRAMS) for worker in job.workers) / workers
+    threads = sum(worker.others_run for worker in job.workers)
     own = f"run {share:.0f}% of the time" if share >= slept else f"sleep by themselves {slept:.0f}% of the time"
+    if 100 * threads / workers > max(share, slept):
+        own = f"let threads run on {threads:.1f} CPUs"
     detail = f"{len(job.workers)} workers {own} on {len(cpus.allowed)} CPUs and cannot keep up: their own work is too slow"
     if waited > max(share, slept):
         detail = f"{len(job.workers)} workers wait {waited:.0f}% of the time for programs that they start, which cannot keep up"
     evidence = (Evidence("worker_cpu_pct", round(share, 1), "%", "on-CPU share of the workers' loading threads"),)
     pid = max(job.workers, key=lambda worker: worker.run).pid if job.workers else job.trainer.pid
-    fixes = (
+    return Finding(detail, evidence, _fixes(pid), (), tuple(worker.pid for worker in job.workers))
+
+
+def _fixes(pid: int) -> tuple[Fix, ...]:
+    return (
         Fix("See which transform it is", f"gputop stacks {pid}"),
-        Fix(
-            "Make it cheaper: decode to the size needed, do it once and store it, or move it to the GPU (DALI, torchvision v2)"
-        ),
+        Fix("Make it cheaper: decode to the size needed, do it once and store it, or move it to the GPU (DALI, torchvision v2)"),
     )
-    return Finding(detail, evidence, fixes, (), tuple(worker.pid for worker in job.workers))
 
 
 JUDGE = Judge("slow-transform", "input-bound", 75, _POOLS, _claim, _tell, needs="schedstat")

@@ -9,9 +9,9 @@ from __future__ import annotations
 from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.facts import ProcFacts
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
+from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
@@ -38,7 +38,7 @@ def _at_work(job: JobFacts) -> list[ProcFacts]:
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     cpus, busy = capacity(job, facts), _at_work(job)
-    share = 100 * sum(worker.run for worker in busy) / len(busy)
+    share = 100 * sum(max(worker.run, worker.others_run) for worker in busy) / len(busy)
     workers = len(busy)
     who = "its only worker runs" if workers == 1 else f"all {workers} workers run"
     if workers < len(job.workers):

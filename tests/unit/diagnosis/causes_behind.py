@@ -60,6 +60,13 @@ def programs_on_the_network() -> Scene:
     return scene.add(*curls)
 
 
+def actors() -> Scene:
+    """Processes of somebody else's decode for it, all the time, and answer at sockets: the probe saw who ends its waits."""
+    scene = alone(45.0, 0.02, [SLEEP, READ, READ]).drop(101, 102)
+    scene.cpus, scene.cpu_busy, scene.probed, scene.wakeups = 2, [1.0, 1.0], True, {(100, 900): 0.3, (100, 901): 0.3}
+    return scene.add(*(Proc(900 + i, comm="actor", cmdline=["/bin/actor"], run=0.97, looks=[ON_CPU]) for i in range(2)))
+
+
 def program_of_the_trainer_on_the_disk() -> Scene:
     """Started by a shell."""
     scene = alone(40.0, 0.02, [{"state": "S", "syscall": 0, "wchan": "pipe_read"}]).drop(101, 102)
@@ -100,10 +107,13 @@ def asking_for_ever() -> Scene:
 
 def nobody_moves() -> Scene:
     """A pool's process was killed and replaced: its batch never comes, and nobody has anything to do."""
-    scene = starved(util=0.0, workers=0)
-    scene.procs[100].looks, scene.procs[100].run, scene.procs[100].switches, scene.probed = [AWAIT], 0.0, 0, True
-    scene.wakeups = {(100, 999): 0.0}
-    return scene.add(*(Proc(101 + i, 100, looks=[AWAIT], switches=0, start_ticks=50_100 + i) for i in range(3)))
+    scene = starved(util=100.0, workers=0)
+    scene.procs[100].looks, scene.probed, scene.wakeups = [AWAIT], True, {(100, 999): 0.0}
+    scene.add(*(Proc(101 + i, 100, looks=[AWAIT], start_ticks=50_100 + i) for i in range(3))).play(4)
+    for proc in scene.procs.values():
+        proc.run, proc.switches = 0.0, 0
+    scene.gpus[0]["util_pct"] = 0.0
+    return scene
 
 
 def one_shard_on_a_slow_disk() -> Scene:
@@ -137,6 +147,7 @@ BEHIND: dict[Callable[[], Scene], tuple[str, str]] = {
     threads_of_a_worker_at_work: ("input-bound", "slow-transform"),
     threads_of_a_worker_in_turns: ("input-bound", "gil-contention"),
     programs_on_the_network: ("input-bound", "network-io"),
+    actors: ("input-bound", "slow-transform"),
     program_of_the_trainer_on_the_disk: ("input-bound", "disk-io"),
     metrics_over_the_network: ("input-bound", "network-io"),
     images_to_the_disk: ("input-bound", "disk-io"),
