@@ -27,6 +27,7 @@ DELAYED, FREE = 0.5, 0.7
 their own work; between the two it is shared out."""
 _KEPT_FROM = ("runnable", "throttled", "transfer", "disk", "memory", "stopped")
 """States that keep the trainer from computing, beside what it is blocked on."""
+_UNSURE = ("timer", "poll", "driver", "unknown")
 OWED = 0.05
 """Below this mean share of time in which workers were not ahead, nobody of them owed a batch."""
 
@@ -59,9 +60,10 @@ def _main_shares(job: JobFacts, facts: Facts, loss: float) -> dict[str, float]:
     words = _KEPT_FROM if job.idle is None else ("computing", *_KEPT_FROM)
     shares = {word: fractions.get(word, 0.0) for word in words}
     shares |= _blocked(job.trainer, fractions.get("blocked", 0.0))
-    _wait_for_own_threads(job.trainer, shares, "lock")
     if not job.workers:
+        _call_lock(job.trainer, shares)
         _wait_for_programs(job, facts, shares)
+    _wait_for_own_threads(job.trainer, shares, "lock")
     held = sum(shares.values())
     scale = min(1.0, loss / held) if held > 0.0 else 0.0
     found = {name: share * scale for name, share in shares.items()}
@@ -117,6 +119,13 @@ def _wait_for_own_threads(proc: ProcFacts, found: dict[str, float], own_work: st
         _shift(found, "lock", own_work, min(found["lock"], proc.others_run))
 
 
+def _call_lock(trainer: ProcFacts, found: dict[str, float]) -> None:
+    """A step that keeps time with the samples lets these meet one of its waits only; where threads load, the rest is for them."""
+    if feeders.threads_wait(trainer):
+        for kind in _UNSURE:
+            _shift(found, kind, "lock", found.get(kind, 0.0))
+
+
 def _wait_for_programs(job: JobFacts, facts: Facts, found: dict[str, float]) -> None:
     """Who reads what a program writes, or waits for its end, waits for what the program is late for."""
     asleep = {word: found[word] for word in ("pipe", "child") if word in found}
@@ -126,7 +135,7 @@ def _wait_for_programs(job: JobFacts, facts: Facts, found: dict[str, float]) -> 
 
 
 def _shift(found: dict[str, float], source: str, target: str, share: float) -> None:
-    found[source] -= share
+    found[source] = found.get(source, 0.0) - share
     found[target] = found.get(target, 0.0) + share
 
 

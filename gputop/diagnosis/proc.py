@@ -20,6 +20,7 @@ FUTEX, FOR_EVER, SOME = (202, 98), -1, 0
 NO_STATE = ProcState(0, "running")
 TURN = "turn"
 """A lock waited for with a time limit, as Python waits for its GIL."""
+_NOBODY: Counter[str] = Counter()
 ALONE = 0.02
 """CPUs that a process used beside its main thread, under which its other threads are not looked at one by one."""
 
@@ -59,6 +60,7 @@ class ProcFacts:
     kind_of: KindOf = lambda *_: UNKNOWN
     state: ProcState = NO_STATE
     _others: tuple[float, float] | None = None
+    _threads_met: Counter[str] | None = None
 
     @property
     def cpu_s(self) -> float:
@@ -114,12 +116,18 @@ class ProcFacts:
 
     @property
     def threads_met(self) -> Counter[str]:
-        """What its other threads were met at while its main thread waited for a lock, those that ran in the window: words of `waits`, or
-        `TURN`."""
+        """What its other threads were met at in the samples, those that ran in the window: words of `waits`, or `TURN`."""
+        if self._threads_met is None:
+            self._threads_met = self._meet_threads()
+        return self._threads_met
+
+    def _meet_threads(self) -> Counter[str]:
+        told = [thread for sample in self.samples for thread in sample.threads if thread.syscall is not None or thread.wchan is not None]
+        if not told:
+            return _NOBODY
         first = {thread.tid: thread.oncpu_ns for thread in (self.threaded or self.newer).threads}
         moved = {thread.tid for thread in self.newer.threads if thread.oncpu_ns != first.get(thread.tid)} - {self.pid}
-        told = (thread for sample in self.samples for thread in sample.threads if thread.tid in moved)
-        return Counter(self._met(thread) for thread in told if thread.syscall is not None or thread.wchan is not None)
+        return Counter(self._met(thread) for thread in told if thread.tid in moved)
 
     def _met(self, thread: ThreadSample) -> str:
         if thread.syscall in FUTEX and thread.syscall_arg == SOME:

@@ -57,7 +57,7 @@ class ThreadSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     vol: int | None = None
     invol: int | None = None
     syscall: int | None = None
-    """This and the next two as of a process, asked only while the main thread waits for a lock: for one of these threads, it may be."""
+    """This and the next two as of a process, of some of those that work: the main thread may wait for one of them."""
     syscall_arg: int | None = None
     wchan: str | None = None
 

@@ -161,28 +161,29 @@ def test_whether_a_lock_is_waited_for_with_a_limit(live: Live) -> None:
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are x86-64's")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to read another process's system call")
-def test_threads_are_asked_what_they_wait_in_while_the_main_thread_waits_for_a_lock(live: Live) -> None:
-    def load() -> None:
-        threading.Thread(target=os.read, args=(os.pipe()[0], 1), daemon=True).start()
+def test_threads_are_asked_what_they_wait_in(live: Live) -> None:
+    def load(count: int) -> None:
+        for _ in range(count):
+            threading.Thread(target=os.read, args=(os.pipe()[0], 1), daemon=True).start()
 
     def locked() -> None:
-        load()
+        load(20)
         held = threading.Lock()
         held.acquire()
         held.acquire()
 
     def polling() -> None:
-        load()
+        load(20)
         poll_a_minute()
 
-    with child(locked) as asked, child(polling) as left_alone:
+    def asked(frame: Frame, pid: int) -> list[int | None]:
+        return sorted(thread.syscall for thread in sample(frame, pid).threads if thread.syscall is not None)
+
+    with child(locked) as waiter, child(polling) as poller:
         live.beat()
-        hot = {asked, left_alone}
-        frame = live.until(lambda frame: [thread.syscall for thread in sample(frame, asked).threads] == [None, 0], hot)
-        assert sample(frame, asked).syscall == 202
-        assert sample(frame, asked).threads[1].wchan
-        frame = live.until(lambda frame: sample(frame, left_alone).syscall == 7 and len(sample(frame, left_alone).threads) == 2, hot)
-        assert [thread.syscall for thread in sample(frame, left_alone).threads] == [None, None]
+        most = live.until(lambda frame: asked(frame, waiter) == [0] * 16 and asked(frame, poller) == [0] * 4, {waiter, poller})
+        assert [sample(most, pid).syscall for pid in (waiter, poller)] == [202, 7]
+        assert all(thread.wchan for thread in sample(most, waiter).threads if thread.syscall is not None)
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are x86-64's")

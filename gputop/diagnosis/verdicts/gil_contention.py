@@ -19,7 +19,7 @@ from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 from gputop.diagnosis.waits import ONCPU
 
-OTHERS, ONE_CPU, LOCKED = 0.25, 1.25, 0.15
+OTHERS, ONE_CPU, LOCKED = 0.25, 1.15, 0.15
 READY = 1.8
 """Threads behind one GIL sleep until it is theirs; when more than this many are ready to run, they compute side by side."""
 POOL, IN_TURN, LEAST = (0.7, 1.15), 0.5, 3
@@ -54,7 +54,8 @@ def _pool_fights(proc: ProcFacts) -> bool:
 
 def _main_fights(proc: ProcFacts) -> bool:
     """Its main thread waits for a lock while its other threads run."""
-    locked = proc.kinds.get("lock", 0.0) + proc.kinds.get("unknown", 0.0)
+    waits = proc.state.waits  # without those for its GPU
+    locked = waits.get("lock", 0.0) + waits.get("unknown", 0.0)
     if locked < LOCKED or locked <= proc.runnable or proc.waits_its_turn is False:
         return False
     if proc.sleeps_per_s is not None and locked > TURN_S * proc.sleeps_per_s:

@@ -31,8 +31,9 @@ NAMED = 512
 RESTING_AFTER = 50
 """Ticks without running after which a thread is taken to rest."""
 _STATE_EVERY = 5
-ASKED = 16
-"""Threads of one process that are asked what they wait in, at a look."""
+ASKED, ASKED_FEW = 16, 4
+"""Threads of one process that are asked what they wait in at a look: while its main thread waits for a lock, and otherwise. A main
+thread that keeps time with the looks may never be met at the lock."""
 DOZING_AFTER = 20
 """Readings without running after which a thread is read with the looks only; it wakes for us a tick late, nothing is lost."""
 
@@ -152,11 +153,11 @@ class Threads:
     def read(self, tick: Tick, count: int, look: bool, locked: bool = False) -> list[ThreadSample]:
         """Samples of those read in this tick. ``count`` is what stat says: it tells when to list them again.
 
-        Where the main thread is ``locked``, those that work are asked what they wait in.
+        Those that work are asked what they wait in, more of them where the main thread is ``locked``.
         """
         self._list_if_due(tick, count)
         if look:
-            self._asked = ASKED if locked else 0
+            self._asked = ASKED if locked else ASKED_FEW
         samples = [sample for thread in self._due(tick) if (sample := self._read(thread, tick, look)) is not None]
         if self._lost or self._woke or (self._resting and not (tick.number + self._main) % RESTING_AFTER):
             self._sort()
