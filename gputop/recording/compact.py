@@ -1,11 +1,10 @@
-"""Codecs 2 and 3: frames to small blocks and back, with the references and runs that these build upon. Recordings are written in 3."""
+"""Codecs 2 and 3: frames to small blocks and back, with the references and runs that these build upon. 3 is what is written."""
 
 from __future__ import annotations
 
 import struct
 import zlib
 from collections import OrderedDict
-from collections.abc import Sequence
 
 import msgspec
 import zstandard
@@ -38,8 +37,6 @@ from gputop.recording.format import unzstd
 
 LEVEL = 7
 """Of references, and of blocks that are no columns."""
-ALONE_LEVEL = 3
-"""Of blocks that build upon nothing."""
 _PARAMETERS = zstandard.ZstdCompressionParameters.from_level(10, window_log=19, chain_log=17, hash_log=17, min_match=6)
 """Of runs: the window holds half a minute of few processes, or some seconds of many."""
 _MAX_WINDOW_BYTES = 8 << 20
@@ -90,16 +87,6 @@ class Packer:
         flags = flags_of(frames) | (FLAG_FOLLOWS if self._follows else 0)
         self._above, self._follows = _name_of(table), True
         return pack(KIND_FRAMES, payload, CODEC_RUN, flags, tick_ns(frames[0].t_ns))
-
-
-def pack_alone(frames: Sequence[Frame]) -> bytes:
-    """A block of frames that builds upon nothing: larger than a `Packer`'s, and easily had."""
-    try:
-        table = encode(list(frames), {})
-    except OverflowError:
-        return pack_frames(list(frames), LEVEL)
-    payload = bytes(4) + zstandard.ZstdCompressor(level=ALONE_LEVEL).compress(table)
-    return pack(KIND_FRAMES, payload, CODEC_COLUMNS, flags_of(list(frames)), tick_ns(frames[0].t_ns))
 
 
 class _Parts:

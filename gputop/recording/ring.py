@@ -1,9 +1,8 @@
 """The last ten minutes, always in memory: what `R` writes after the event, and what the cursor goes back into.
 
-Frames are packed into blocks that a file may hold; the newest are kept as msgpack until there are enough of them. The more seconds
-lie together, the less they take: ten of them a quarter less than one by one. Where so much is told that a block is full before its
-chunk ends, as of a thousand processes, it is packed as columns, in a quarter of the room for a hundredth of a CPU. Memory is bounded by
-``max_bytes``: a machine with more to tell keeps fewer minutes.
+Frames are packed into the very blocks that a file holds; the newest are kept as msgpack until there are enough of them. The more
+seconds lie together, the less they take: ten of them a quarter less than one by one. Memory is bounded by ``max_bytes``: a
+machine with more to tell keeps fewer minutes.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ import zstandard
 from gputop.board import Board
 from gputop.frame import Frame
 from gputop.frame import Header
-from gputop.recording.columns.layout import tick_ns
 from gputop.recording.format import CODEC_PLAIN
 from gputop.recording.format import CODEC_ZSTD
 from gputop.recording.format import HEAD
@@ -54,13 +52,7 @@ class _Packed:
 
     def frames(self) -> Sequence[Frame]:
         head = unpack_head(self.data)
-        if head is None:
-            return ()
-        if head.codec == CODEC_ZSTD:
-            return unpack_frames(self.data[HEAD.size :], head.codec)
-        from gputop.recording.compact import Unpacker
-
-        return Unpacker().frames(self.data[HEAD.size :], head.codec)
+        return unpack_frames(self.data[HEAD.size :], head.codec) if head else ()
 
 
 class _Open:
@@ -87,10 +79,6 @@ class _Open:
         return unpack_frames(bytes(self._payload), CODEC_PLAIN)
 
     def seal(self) -> _Packed:
-        if self.is_full:
-            from gputop.recording.compact import pack_alone  # a megabyte of code that few machines need
-
-            return _Packed(self.t_ns, pack_alone(self.frames()))
         content = zstandard.ZstdCompressor(level=LEVEL).compress(self._payload)
         return _Packed(self.t_ns, pack(KIND_FRAMES, content, CODEC_ZSTD, self._flags, self.t_ns))
 
@@ -112,7 +100,7 @@ class _Chunk:
         """Append to the block that grows, or begin one."""
         if self.pending and self.pending.is_full:
             self.seal()
-        self.pending = self.pending or _Open(tick_ns(frame.t_ns))
+        self.pending = self.pending or _Open(frame.t_ns)
         self.pending.add(frame)
 
     def seal(self) -> None:
@@ -157,7 +145,7 @@ class Ring:
         if frame.key or not self._chunks:
             if self._chunks:
                 self._chunks[-1].seal()
-            self._chunks.append(_Chunk(tick_ns(frame.t_ns)))
+            self._chunks.append(_Chunk(frame.t_ns))
         self._chunks[-1].add(frame)
         self._trim()
 

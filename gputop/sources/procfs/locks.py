@@ -13,13 +13,14 @@ from dataclasses import field
 
 from gputop.sources.procfs.files import Descriptors
 from gputop.sources.procfs.files import KeptFile
-from gputop.sources.procfs.tick import Tick
 
 _CALLS = {"x86_64": (35, 230, 23, 270, 72, 73), "aarch64": (101, 115, 72, 25, 32)}
 CALLS = frozenset(_CALLS.get(platform.machine(), ()))
 """nanosleep, clock_nanosleep, select, pselect6, fcntl, flock."""
-OPEN_NS = 2_000_000_000
-"""The files that a process has open are looked at this often."""
+READ_NS = 380_000_000
+"""/proc/locks is read no more often."""
+OPEN_NS, NEWS_NS = 10_000_000_000, 1_000_000_000
+"""The files that a process has open are looked at this often; sooner where a file is locked that was not before."""
 MOST_FILES = 256
 
 
@@ -34,18 +35,20 @@ class Held:
 
 
 class Locks:
-    """Of the machine; read at most once a tick, and only when somebody asks."""
+    """Of the machine; read now and then, and only when somebody asks."""
 
     def __init__(self, proc: str, pool: Descriptors) -> None:
         self._file = KeptFile(proc, "locks", 65_536, pool)
+        self._text = b""
         self._held = Held()
-        self._number = -1
+        self._read_ns = -READ_NS
 
-    def held(self, tick: Tick) -> Held:
+    def held(self, t_ns: int) -> Held:
         """Empty where it cannot be read."""
-        if tick.number != self._number:
-            self._number = tick.number
-            self._held = parse(self._file.read().decode("ascii", "replace"))
+        if t_ns - self._read_ns >= READ_NS:
+            self._read_ns, text = t_ns, self._file.read()
+            if text != self._text:
+                self._text, self._held = text, parse(text.decode("ascii", "replace"))
         return self._held
 
     def close(self) -> None:
@@ -75,23 +78,29 @@ def parse(text: str) -> Held:
 class OpenFiles:
     """Those of one process."""
 
-    __slots__ = ("_files", "_folder", "_looked_ns", "_pid")
+    __slots__ = ("_checked", "_files", "_folder", "_locked", "_looked_ns", "_pid")
 
     def __init__(self, folder: str, pid: int) -> None:
         self._folder, self._pid = folder, pid
-        self._files: frozenset[str] = frozenset()
         self._looked_ns = -OPEN_NS
+        self._files: frozenset[str] = frozenset()
+        self._locked: frozenset[str] = frozenset()
+        """Files that were locked when those open were looked at."""
+        self._checked: tuple[Held | None, int | None] = None, None
 
     def locked_by(self, held: Held, t_ns: int) -> int | None:
         """The pid of another process that holds a lock which this one waits for, or keeps a file from it; None where nobody does."""
-        if self._pid in held.waited:
-            return held.waited[self._pid]
-        others = {file: pid for file, pid in held.by_file.items() if pid != self._pid}
-        if not others:
-            return None
-        if t_ns - self._looked_ns >= OPEN_NS:
+        if self._checked[0] is not held or t_ns - self._looked_ns >= OPEN_NS:
+            self._checked = held, held.waited.get(self._pid) or self._kept_from(held.by_file, t_ns)
+        return self._checked[1]
+
+    def _kept_from(self, locked: dict[str, int], t_ns: int) -> int | None:
+        age_ns = t_ns - self._looked_ns
+        is_old = age_ns >= OPEN_NS
+        if locked and (is_old or (age_ns >= NEWS_NS and not self._locked.issuperset(locked))):
+            self._locked = frozenset(locked) if is_old else self._locked.union(locked)
             self._looked_ns, self._files = t_ns, _open_files(self._folder + "fd/")
-        return next((others[file] for file in self._files if file in others), None)
+        return next((pid for file, pid in locked.items() if pid != self._pid and file in self._files), None)
 
 
 def _open_files(folder: str) -> frozenset[str]:
