@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from tests.workloads import collector
+from tests.workloads import receiver
 from tests.workloads.data import Images
 from tests.workloads.loop import Trainer
 from tests.workloads.loop import loader
@@ -48,7 +48,7 @@ def upload(weights: torch.Tensor, path: str) -> None:
 
 
 def prepare(running: Running) -> AbstractContextManager[None]:
-    return collector.taking(running, bytes_per_s=_BYTES_PER_S)
+    return receiver.taking(running, bytes_per_s=_BYTES_PER_S)
 
 
 SCENARIO = Scenario(Label("idle", "pause"), train, disturb, prepare)

@@ -7,7 +7,7 @@ import os
 from contextlib import AbstractContextManager
 from http.client import HTTPConnection
 
-from tests.workloads import collector
+from tests.workloads import receiver
 from tests.workloads.data import Images
 from tests.workloads.loop import Trainer
 from tests.workloads.loop import loader
@@ -32,7 +32,7 @@ def train(trainer: Trainer) -> None:
 
 
 def prepare(running: Running) -> AbstractContextManager[None]:
-    return collector.taking(running, late_s=_LATE_S)
+    return receiver.taking(running, late_s=_LATE_S)
 
 
-SCENARIO = Scenario(Label("input-bound", "network-io"), train, collector.slow, prepare)
+SCENARIO = Scenario(Label("input-bound", "network-io"), train, receiver.slow, prepare)
