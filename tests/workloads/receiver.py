@@ -4,48 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from contextlib import contextmanager
-from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
-from http.server import ThreadingHTTPServer
-from threading import Thread
 
+from tests.workloads import web
 from tests.workloads.runner import Running
 
 _CHUNK = 256 << 10
 
 
-@contextmanager
-def taking(running: Running, late_s: float = 0.0, bytes_per_s: float = 1e9) -> Iterator[None]:
-    """The port is in the workload's environment, connections are kept; answers are ``late_s`` late where the flag says so."""
+def taking(running: Running, late_s: float = 0.0, bytes_per_s: float = 1e9) -> AbstractContextManager[None]:
+    """Answers are ``late_s`` late where the flag says so."""
     slow_flag = running.folder / "slow"
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
-
-        def do_POST(self) -> None:
-            _take(self, int(self.headers["Content-Length"]), bytes_per_s)
+    class Taker(web.Handler):
+        def post(self, length: int) -> None:
+            _take(self, length, bytes_per_s)
             if slow_flag.exists():
                 time.sleep(late_s)
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            self.answer(0)
 
-        def handle(self) -> None:
-            with suppress(ConnectionError):  # a client may leave in the middle
-                super().handle()
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Nothing: requests are many."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        server.block_on_close = False
-        Thread(target=server.serve_forever, daemon=True).start()
-        running.env["GPUTOP_COLLECTOR_PORT"] = str(server.server_port)
-        yield
-        server.shutdown()
+    return web.served(running, Taker)
 
 
 @contextmanager

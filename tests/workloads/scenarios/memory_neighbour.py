@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from tests.workloads import cgroup
 from tests.workloads import slow_disk
+from tests.workloads import tight_memory
 from tests.workloads.data import Images
 from tests.workloads.data import decode
 from tests.workloads.loop import Trainer
@@ -49,22 +49,13 @@ def train(trainer: Trainer) -> None:
 
 
 @contextmanager
-def prepare(running: Running) -> Iterator[None]:
-    with slow_disk.file(running), cgroup.group("memory", running.name) as group:
-        running.env["GPUTOP_WORKLOAD_CGROUP"] = str(group)  # joined before anything is allocated, so that all of it counts
-        yield
-
-
-@contextmanager
 def disturb(running: Running) -> Iterator[None]:
-    group = Path(running.env["GPUTOP_WORKLOAD_CGROUP"])
     spare = slow_disk.FILE_BYTES + _SPARE_BYTES
-    cgroup.limit_memory(group, cgroup.unreclaimable_bytes(group) + spare)
-    join = f'echo $$ > {group}/cgroup.procs; exec "$@"'
-    notebook = [sys.executable, "-c", _NOTEBOOK, str(spare - _LEFT_BYTES), str(running.seconds + 5)]
-    with running.child(["sh", "-c", join, "sh", *notebook]):
-        yield
-    cgroup.limit_memory(group, 1 << 40)
+    with tight_memory.limited(running, spare) as group:
+        join = f'echo $$ > {group}/cgroup.procs; exec "$@"'
+        notebook = [sys.executable, "-c", _NOTEBOOK, str(spare - _LEFT_BYTES), str(running.seconds + 5)]
+        with running.child(["sh", "-c", join, "sh", *notebook]):
+            yield
 
 
-SCENARIO = Scenario(Label("input-bound", "memory-pressure"), train, disturb, prepare, needs=lambda: cgroup.missing("memory"))
+SCENARIO = Scenario(Label("input-bound", "memory-pressure"), train, disturb, tight_memory.group, needs=tight_memory.missing)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
 
-from tests.workloads import cgroup
-from tests.workloads import slow_disk
+from tests.workloads import tight_memory
 from tests.workloads.data import Images
 from tests.workloads.data import decode
 from tests.workloads.loop import Trainer
@@ -43,19 +41,8 @@ def train(trainer: Trainer) -> None:
     trainer.fit(loader(Mapped(0.5), workers=2), trainer.compute(30))
 
 
-@contextmanager
-def prepare(running: Running) -> Iterator[None]:
-    with slow_disk.file(running), cgroup.group("memory", running.name) as group:
-        running.env["GPUTOP_WORKLOAD_CGROUP"] = str(group)  # joined before anything is allocated, so that all of it counts
-        yield
+def disturb(running: Running) -> AbstractContextManager[object]:
+    return tight_memory.limited(running, _ROOM_BYTES)
 
 
-@contextmanager
-def disturb(running: Running) -> Iterator[None]:
-    group = Path(running.env["GPUTOP_WORKLOAD_CGROUP"])
-    cgroup.limit_memory(group, cgroup.unreclaimable_bytes(group) + _ROOM_BYTES)
-    yield
-    cgroup.limit_memory(group, 1 << 40)
-
-
-SCENARIO = Scenario(Label("input-bound", "memory-pressure"), train, disturb, prepare, needs=lambda: cgroup.missing("memory"))
+SCENARIO = Scenario(Label("input-bound", "memory-pressure"), train, disturb, tight_memory.group, needs=tight_memory.missing)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from tests.workloads import cgroup
 from tests.workloads import slow_disk
+from tests.workloads import tight_memory
 from tests.workloads.loop import Trainer
 from tests.workloads.loop import loader
 from tests.workloads.runner import Running
@@ -44,19 +44,10 @@ def train(trainer: Trainer) -> None:
 
 
 @contextmanager
-def prepare(running: Running) -> Iterator[None]:
-    with slow_disk.file(running), cgroup.group("memory", running.name) as group:
-        running.env["GPUTOP_WORKLOAD_CGROUP"] = str(group)  # joined before anything is allocated, so that all of it counts
+def disturb(running: Running) -> Iterator[None]:
+    with tight_memory.limited(running, slow_disk.FILE_BYTES + _SPARE_BYTES):
+        (running.folder / "keep").touch()
         yield
 
 
-@contextmanager
-def disturb(running: Running) -> Iterator[None]:
-    group = Path(running.env["GPUTOP_WORKLOAD_CGROUP"])
-    cgroup.limit_memory(group, cgroup.unreclaimable_bytes(group) + slow_disk.FILE_BYTES + _SPARE_BYTES)
-    (running.folder / "keep").touch()
-    yield
-    cgroup.limit_memory(group, 1 << 40)
-
-
-SCENARIO = Scenario(Label("input-bound", "memory-pressure"), train, disturb, prepare, needs=lambda: cgroup.missing("memory"))
+SCENARIO = Scenario(Label("input-bound", "memory-pressure"), train, disturb, tight_memory.group, needs=tight_memory.missing)

@@ -41,7 +41,7 @@ def upload(weights: torch.Tensor, path: str) -> None:
     """`torch.save`, and one request with all of it."""
     packed = io.BytesIO()
     torch.save(weights, packed)
-    store = HTTPConnection("127.0.0.1", int(os.environ["GPUTOP_COLLECTOR_PORT"]))
+    store = HTTPConnection("127.0.0.1", int(os.environ["GPUTOP_WEB_PORT"]))
     store.request("POST", path, packed.getvalue())
     store.getresponse().read()
     store.close()

@@ -19,7 +19,7 @@ _LATE_S = 0.08
 
 
 def train(trainer: Trainer) -> None:
-    compute, server = trainer.compute(60), HTTPConnection("127.0.0.1", int(os.environ["GPUTOP_COLLECTOR_PORT"]))
+    compute, server = trainer.compute(60), HTTPConnection("127.0.0.1", int(os.environ["GPUTOP_WEB_PORT"]))
 
     def step(batch: object) -> None:
         compute(batch)
