@@ -154,6 +154,8 @@ class JobFacts:
     """Share of the trainer's sleep that a worker's wake-up ended (probe)."""
     woken_by_own: float | None = None
     """Share of the window that the trainer's main thread slept until another of its threads woke it (probe)."""
+    is_torchs: bool = False
+    """Its loader is torch's DataLoader."""
     woken_by: dict[int, float] = field(default_factory=dict)
     """Of one without workers: pid -> share of the window that its main thread slept until that process woke it (probe)."""
     throttled_periods: float = 0.0

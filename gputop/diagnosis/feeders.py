@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from gputop.diagnosis import waits
 from gputop.diagnosis.facts import Facts
@@ -37,14 +38,24 @@ def programs_wait(job: JobFacts, facts: Facts) -> dict[str, float]:
     return _late_for({waits.DISK: met[waits.DISK], waits.NETWORK: met[waits.NETWORK] + met[waits.POLL]}, sum(met.values()) - shells)
 
 
-def met_at(job: JobFacts, facts: Facts, kind: str) -> tuple[str, float] | None:
-    """Whom of these a job waits for, and in which share of the samples they were met at the ``disk`` or the ``network``."""
-    for proc in job.workers or [job.trainer]:
-        share = threads_wait(proc).get(kind)
-        if share is not None:
-            return f"loading threads of {proc.role.label} ({proc.pid})", share
-    share = programs_wait(job, facts).get(kind)
-    return None if share is None else ("programs that it reads from", share)
+def who_waits(job: JobFacts, facts: Facts, kind: str, share: Callable[[ProcFacts], float]) -> tuple[list[ProcFacts], str, float]:
+    """Who waits for the ``disk`` or the ``network``: processes, in words, and for which part of the time (of the samples, where it is
+    threads or programs that were met there). ``share`` tells how long a process's main thread did.
+
+    The workers; where it rather is the trainer itself between its steps, or where there are none, that one.
+    """
+    own, owed = (job.pools.get(f"{who}.{kind}", 0.0) for who in ("main", "data"))
+    if job.workers and own > owed:
+        return [job.trainer], f"the main thread of {job.trainer.role.label} ({job.trainer.pid})", share(job.trainer)
+    procs = job.workers or [job.trainer]
+    for proc in procs:
+        if kind in threads_wait(proc):
+            return procs, f"loading threads of {proc.role.label} ({proc.pid})", threads_wait(proc)[kind]
+    programs = programs_wait(job, facts)
+    if kind in programs:
+        return procs, "programs that it reads from", programs[kind]
+    name = f"{len(procs)} loaders" if job.workers else f"the main thread of {job.trainer.role.label} ({job.trainer.pid})"
+    return procs, name, sum(map(share, procs)) / len(procs)
 
 
 def elsewhere(job: JobFacts, facts: Facts) -> list[Taker]:
@@ -53,17 +64,6 @@ def elsewhere(job: JobFacts, facts: Facts) -> list[Taker]:
     found = [taker for taker in facts.takers if taker.pid not in own and job.woken_by.get(taker.pid, 0.0) > 0.01]
     waited = sum(job.woken_by[taker.pid] for taker in found)
     return found if waited >= WOKEN and sum(taker.cores for taker in found) >= AT_WORK else []
-
-
-def by_itself(job: JobFacts, kind: str) -> list[ProcFacts]:
-    """The trainer, where it waits for the ``disk`` or the ``network`` rather than its workers do; none otherwise."""
-    own, workers = (job.pools.get(f"{who}.{kind}", 0.0) for who in ("main", "data"))
-    return [job.trainer] if own > workers or not job.workers else []
-
-
-def loaders(procs: list[ProcFacts]) -> str:
-    """Their number; one that is a trainer by name."""
-    return f"{len(procs)} loaders" if procs[0].role.kind == "worker" else f"the main thread of {procs[0].role.label} ({procs[0].pid})"
 
 
 def _late_for(met: dict[str, int], samples: int) -> dict[str, float]:

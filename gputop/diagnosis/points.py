@@ -146,9 +146,7 @@ class Points:
         return {waker: max(0, waited) / ns for waker, waited in waits.items()}
 
     def _slept_until(self, tid: int, wakers: set[int]) -> float:
-        first, last = self._points[0], self._points[-1]
-        waits = (total - first.wakes.get(key, 0) for key, total in last.wakes.items() if key[0] == tid and key[1] in wakers)
-        return min(1.0, sum(max(0, wait) for wait in waits) / max(1, last.t_ns - first.t_ns))
+        return min(1.0, sum(share for waker, share in self.woken_by(tid).items() if waker in wakers))
 
     def set_cgroup(self, job: JobFacts) -> None:
         """The tightest quota over its processes, and the cgroup that is full, if one is."""

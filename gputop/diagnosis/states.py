@@ -43,6 +43,7 @@ _DATA_WAITS = (waits.QUEUE, waits.PIPE, waits.LOCK, waits.POLL, waits.UNKNOWN)
 
 def set_states(job: JobFacts, host: HostFacts) -> None:
     """Fill in the state of the trainer and of each worker, and the job's data wait."""
+    job.is_torchs = _is_torchs(job)
     _set_trainer(job, host)
     for worker in job.workers:
         worker.state = _worker_state(worker, job, host)
@@ -135,7 +136,7 @@ def _data_wait(job: JobFacts) -> tuple[float, float]:
     """
     kinds, loss = job.trainer.kinds, job.idle
     sure = kinds.get(waits.QUEUE, 0.0)
-    if _is_torchs(job):
+    if job.is_torchs:
         # The batch itself comes through a pipe, its memory's descriptors through a socket; met by chance while all are ahead, too.
         sure += kinds.get(waits.PIPE, 0.0) * min(1.0, _owing(job) / 0.3)
     if not job.workers:
@@ -208,7 +209,7 @@ def _ahead(worker: ProcFacts, job: JobFacts) -> tuple[float, float]:
     kinds = worker.kinds
     queue = kinds.get(waits.QUEUE, 0.0)
     unknown = kinds.get(waits.UNKNOWN, 0.0)
-    if _is_torchs(job):
+    if job.is_torchs:
         if unknown == 0.0:
             return queue, 1.0
         idle = worker.run + worker.runnable < 0.02 or job.data < DATA_WAIT

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.feeders import by_itself
-from gputop.diagnosis.feeders import loaders
-from gputop.diagnosis.feeders import met_at
 from gputop.diagnosis.feeders import programs_wait
+from gputop.diagnosis.feeders import who_waits
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.proc import ProcFacts
@@ -30,8 +28,7 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
-    procs = by_itself(job, "disk") or job.workers
-    who, share = met_at(job, facts, "disk") or (loaders(procs), _share(procs))
+    procs, who, share = who_waits(job, facts, "disk", _share)
     known = [rate for rate in (proc.read_bytes_per_s for proc in procs) if rate is not None]
     rate = sum(known) if known else None
     busiest = facts.host.disk_busy
@@ -42,19 +39,19 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         Evidence("read_bytes_per_s", None if rate is None else round(rate), "B/s", "they fetched from storage"),
         Evidence("psi_io_pct", None if facts.host.psi_io is None else round(100 * facts.host.psi_io, 1), "%", "PSI io some"),
     )
-    pid = max(procs, key=lambda proc: proc.state.fractions.get("disk", 0.0)).pid
+    pid = max(procs, key=_share).pid
     fixes = (
         Fix("See which files they read", f"ls -l /proc/{pid}/fd"),
         Fix("Copy the data set to a faster disk or to memory, or pack many small files into few large ones (WebDataset, tar, LMDB)"),
         Fix("Have more reads in flight", f"DataLoader(..., num_workers={2 * max(1, len(job.workers))}, prefetch_factor=4)")
-        if procs is job.workers or not job.workers
+        if job.trainer not in procs or not job.workers
         else Fix("Write logs and samples from a thread beside the training, without fsync after every step"),
     )
     return Finding(f"{who} waited for the disk {100 * share:.0f}% of the time{read}", evidence, fixes)
 
 
-def _share(procs: list[ProcFacts]) -> float:
-    return sum(proc.state.fractions.get("disk", 0.0) for proc in procs) / len(procs)
+def _share(proc: ProcFacts) -> float:
+    return proc.state.fractions.get("disk", 0.0)
 
 
 JUDGE = Judge("disk-io", "input-bound", 60, _POOLS, _claim, _tell, needs="state of the process; /proc/PID/io for the rates")

@@ -84,12 +84,17 @@ def _tell_of_all(job: JobFacts) -> Finding:
 
 def _tell_of(hung: list[ProcFacts]) -> Finding:
     names = ", ".join(f"{worker.role.label} ({worker.pid}) is {_how(worker)}" for worker in hung)
-    evidence = tuple(
-        Evidence("still_s", round(worker.still_s, 1), "s", f"{worker.role.label} has neither run nor switched") for worker in hung
-    )
+    evidence = tuple(_evidence(worker) for worker in hung)
     return Finding(
         f"{names}; the others cannot deliver in its place", evidence, tuple(_fixes(hung)), (), tuple(worker.pid for worker in hung)
     )
+
+
+def _evidence(worker: ProcFacts) -> Evidence:
+    asks = worker.state.waits.get(waits.TIMER, 0.0)
+    if worker.still_s < STUCK_S and asks >= AHEAD:
+        return Evidence("timer_pct", round(100 * asks, 1), "%", f"of its time {worker.role.label} slept between one look and the next")
+    return Evidence("still_s", round(worker.still_s, 1), "s", f"{worker.role.label} has neither run nor switched")
 
 
 def _fixes(hung: list[ProcFacts]) -> list[Fix]:

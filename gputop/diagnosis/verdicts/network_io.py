@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.feeders import by_itself
-from gputop.diagnosis.feeders import loaders
-from gputop.diagnosis.feeders import met_at
 from gputop.diagnosis.feeders import programs_at_work
 from gputop.diagnosis.feeders import threads_wait
+from gputop.diagnosis.feeders import who_waits
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
+from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
@@ -28,9 +27,7 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
-    procs = by_itself(job, "network") or job.workers
-    own = sum(proc.state.waits.get("network", 0.0) + proc.state.waits.get("poll", 0.0) for proc in procs) / len(procs)
-    who, share = met_at(job, facts, "network") or (loaders(procs), own)
+    procs, who, share = who_waits(job, facts, "network", _share)
     rate, lost = facts.host.net_rx_bytes_per_s, facts.host.retrans_per_s
     evidence = (
         Evidence("network_pct", round(100 * share, 1), "%", f"of the time of {who} asleep on sockets or a network file system"),
@@ -45,10 +42,14 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
             "Have more requests in flight, or cache the data set on this host",
             f"DataLoader(..., num_workers={2 * max(1, len(job.workers))}, prefetch_factor=4)",
         )
-        if procs is job.workers or not job.workers
+        if job.trainer not in procs or not job.workers
         else Fix("Send metrics, logs and samples from a thread beside the training, and not after every step"),
     )
     return Finding(f"{who} waited for the network {100 * share:.0f}% of the time{received}", evidence, fixes)
+
+
+def _share(proc: ProcFacts) -> float:
+    return proc.state.waits.get("network", 0.0) + proc.state.waits.get("poll", 0.0)
 
 
 JUDGE = Judge("network-io", "input-bound", 62, _POOLS, _claim, _tell, needs="/proc/PID/syscall or wchan")

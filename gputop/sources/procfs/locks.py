@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+from contextlib import suppress
 from dataclasses import dataclass
 from dataclasses import field
 
@@ -59,19 +60,17 @@ def parse(text: str) -> Held:
     """Lines such as ``1: POSIX  ADVISORY  WRITE 812 08:01:99 0 EOF``; those with an arrow wait for the last one without."""
     held, holder = Held(), 0
     for line in text.splitlines():
-        fields = line.split()
-        waits = len(fields) > 1 and fields[1] == "->"
-        kind = fields[2:] if waits else fields[1:]
-        if len(kind) < 5 or not kind[3].lstrip("-").isdigit():
+        waits = " -> " in line
+        fields = line.replace(" -> ", " ").split()
+        if len(fields) < 6 or not fields[4].lstrip("-").isdigit():
             continue
-        pid, exclusive = int(kind[3]), kind[2] == "WRITE"
-        if waits:
-            if holder > 0:
-                held.waited[pid] = holder
-            continue
-        holder = pid
-        if exclusive and pid > 0:
-            held.by_file[kind[4]] = pid
+        pid = int(fields[4])
+        if not waits:
+            holder = pid
+        if pid > 0 and waits and holder > 0:
+            held.waited[pid] = holder
+        elif pid > 0 and not waits and fields[3] == "WRITE":
+            held.by_file[fields[5]] = pid
     return held
 
 
@@ -105,11 +104,10 @@ class OpenFiles:
 
 def _open_files(folder: str) -> frozenset[str]:
     """As /proc/locks names them; what cannot be seen is left out."""
-    found = set()
-    try:
+    found: set[str] = set()
+    with suppress(OSError):
         for name in os.listdir(folder)[:MOST_FILES]:
-            stat = os.stat(folder + name)
-            found.add(f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino}")
-    except OSError:
-        pass
+            with suppress(FileNotFoundError):  # closed meanwhile
+                stat = os.stat(folder + name)
+                found.add(f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino}")
     return frozenset(found)

@@ -148,7 +148,7 @@ class Process:
     def _read_locks(self, tick: Tick) -> int | None:
         if self._files is None:
             self._files = OpenFiles(self.folder, self.pid)
-        return self._files.locked_by(tick.locks.held(tick.t_ns), tick.t_ns) if tick.locks is not None else None
+        return self._files.locked_by(tick.locks.held(tick.t_ns), tick.t_ns)
 
     def _read_threads(self, tick: Tick, stat: parse.Stat, look: bool) -> list[ThreadSample]:
         if self._threads is None:

@@ -130,7 +130,7 @@ class ProcfsSource:
         if beat.key:
             self._delays = self._accounts_delays()
         boot_ticks = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // parse.NS_PER_CLOCK_TICK
-        return Tick(self._number, beat.t_ns, beat.key, self._per_second, boot_ticks, self._delays, locks=self._locks)
+        return Tick(self._number, beat.t_ns, beat.key, self._per_second, self._locks, boot_ticks, self._delays)
 
     def _accounts_delays(self) -> bool:
         """Kernels before 5.14 have no switch and always account."""

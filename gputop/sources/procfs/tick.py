@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from gputop.sources.procfs.locks import Locks
+from gputop.sources.procfs.locks import Locks
 
 STATUSES = 64
 """Most status texts of secondary threads read in one tick (9 us each); beyond it their state and switches are None."""
@@ -21,12 +19,12 @@ class Tick:
     key: bool
     per_second: int
     """Ticks in about a second, at least 1."""
+    locks: Locks
     boot_ticks: int = 0
     """CLOCK_BOOTTIME in clock ticks, as processes' start times are."""
     delays: bool = True
     """Whether the kernel accounts delays (kernel.task_delayacct)."""
     statuses: int = STATUSES
-    locks: Locks | None = None
 
     def looks_at(self, slot: int, per_s: int) -> bool:
         """Whether something done ``per_s`` times a second, evenly over the ``slot``s, is due in this tick."""
