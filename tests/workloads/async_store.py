@@ -60,10 +60,3 @@ def serving(running: Running, latency_ms: float, slow_ms: float = 0) -> Iterator
     Thread(target=asyncio.run, args=(serve(),), daemon=True).start()
     listening.wait()
     yield
-
-
-@contextmanager
-def slow(running: Running) -> Iterator[None]:
-    """From now on it is slow."""
-    (running.folder / "slow").touch()
-    yield

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 
 from tests.workloads import web
@@ -26,13 +24,6 @@ def taking(running: Running, late_s: float = 0.0, bytes_per_s: float = 1e9) -> A
             self.answer(0)
 
     return web.served(running, Taker)
-
-
-@contextmanager
-def slow(running: Running) -> Iterator[None]:
-    """From now on it answers late."""
-    (running.folder / "slow").touch()
-    yield
 
 
 def _take(handler: BaseHTTPRequestHandler, left: int, bytes_per_s: float) -> None:

@@ -39,13 +39,6 @@ def serving(running) -> Iterator[None]:  # type: ignore[no-untyped-def]
         yield
 
 
-@contextmanager
-def slow(running) -> Iterator[None]:  # type: ignore[no-untyped-def]
-    """From now on it sends 24 MB/s per connection."""
-    (running.folder / "slow").touch()
-    yield
-
-
 def _answer(connection: socket.socket, slow_flag: Path) -> None:
     with suppress(ConnectionError):  # a client may leave in the middle
         _send_samples(connection, slow_flag)

@@ -78,7 +78,7 @@ def serving(running: Running, content: bytes) -> AbstractContextManager[None]:
 
 @contextmanager
 def slow(running: Running) -> Iterator[None]:
-    """From now on it sends 5 MB/s per connection."""
+    """From now on servers of this workload are slow: here, one that sends 5 MB/s per connection."""
     (running.folder / "slow").touch()
     yield
 

@@ -8,6 +8,7 @@ import os
 import torch
 
 from tests.workloads import store
+from tests.workloads import web
 from tests.workloads.data import Images
 from tests.workloads.data import decode
 from tests.workloads.loop import Trainer
@@ -44,4 +45,4 @@ def train(trainer: Trainer) -> None:
     trainer.fit(loader(Gathered(0.2), workers=2, batch=4), trainer.compute(25))
 
 
-SCENARIO = Scenario(Label("input-bound", "network-io"), train, store.slow, store.serving)
+SCENARIO = Scenario(Label("input-bound", "network-io"), train, web.slow, store.serving)

@@ -7,6 +7,7 @@ from collections import deque
 from contextlib import AbstractContextManager
 
 from tests.workloads import async_store
+from tests.workloads import web
 from tests.workloads.loop import Over
 from tests.workloads.loop import Trainer
 from tests.workloads.runner import Running
@@ -39,4 +40,4 @@ def prepare(running: Running) -> AbstractContextManager[None]:
     return async_store.serving(running, latency_ms=2, slow_ms=40)
 
 
-SCENARIO = Scenario(Label("input-bound", "network-io"), train, async_store.slow, prepare=prepare)
+SCENARIO = Scenario(Label("input-bound", "network-io"), train, web.slow, prepare=prepare)

@@ -8,6 +8,7 @@ import socket
 import torch
 
 from tests.workloads import store
+from tests.workloads import web
 from tests.workloads.data import Images
 from tests.workloads.data import decode
 from tests.workloads.loop import Trainer
@@ -32,4 +33,4 @@ def train(trainer: Trainer) -> None:
     trainer.fit(loader(Remote(0.3), workers=2), trainer.compute(30))
 
 
-SCENARIO = Scenario(Label("input-bound", "network-io"), train, store.slow, store.serving)
+SCENARIO = Scenario(Label("input-bound", "network-io"), train, web.slow, store.serving)

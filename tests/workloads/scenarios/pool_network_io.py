@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.workloads import handmade
 from tests.workloads import store
+from tests.workloads import web
 from tests.workloads.loop import Trainer
 from tests.workloads.scenario import Label
 from tests.workloads.scenario import Scenario
@@ -14,4 +15,4 @@ def train(trainer: Trainer) -> None:
     trainer.fit(handmade.pooled(Remote(0.3).__getitem__, workers=2), trainer.compute(30))
 
 
-SCENARIO = Scenario(Label("input-bound", "network-io"), train, store.slow, store.serving)
+SCENARIO = Scenario(Label("input-bound", "network-io"), train, web.slow, store.serving)

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from http.client import HTTPConnection
 
 from tests.workloads import receiver
+from tests.workloads import web
 from tests.workloads.data import Images
 from tests.workloads.loop import Trainer
 from tests.workloads.loop import loader
@@ -35,4 +36,4 @@ def prepare(running: Running) -> AbstractContextManager[None]:
     return receiver.taking(running, late_s=_LATE_S)
 
 
-SCENARIO = Scenario(Label("input-bound", "network-io"), train, receiver.slow, prepare)
+SCENARIO = Scenario(Label("input-bound", "network-io"), train, web.slow, prepare)
