@@ -22,6 +22,7 @@ from textual.binding import Binding
 from textual.screen import Screen
 
 from gputop.autostacks import AutoCapture
+from gputop.fields import SECOND
 from gputop.session import Session
 from gputop.stacks.auto import AutoStacks
 from gputop.tui.driver import TerminalDriver
@@ -152,12 +153,12 @@ class GputopApp(App[int]):
 
 
 def own_cost(session: Session, started: tuple[float, float]) -> str:
-    """What screen and collector cost together, for the header."""
+    """What screen and collector cost together, for the header; empty in a collector's first second, which is all start."""
     cost = session.board.cost
     wall, cpu = time.monotonic() - started[0], time.process_time() - started[1]
-    if cost is None or session.header is None or wall <= 0:
+    if cost is None or session.header is None or wall <= 0 or session.now_ns - session.header.t_ns < SECOND:
         return ""
-    collected = cost.cpu_ns / max(1, session.now_ns - session.header.t_ns)
+    collected = cost.cpu_ns / (session.now_ns - session.header.t_ns)
     return f"self {100 * (cpu / wall + collected):.1f}% CPU {cost.rss_bytes >> 20}+{_rss_mb()} MB"
 
 
