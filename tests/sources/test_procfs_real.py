@@ -176,13 +176,14 @@ def test_threads_are_asked_what_they_wait_in(live: Live) -> None:
         load(20)
         poll_a_minute()
 
-    def asked(frame: Frame, pid: int) -> list[int | None]:
-        return sorted(thread.syscall for thread in sample(frame, pid).threads if thread.syscall is not None)
+    def asked(frame: Frame, pid: int) -> tuple[int | None, list[int]]:
+        one = sample(frame, pid)
+        return one.syscall, sorted(thread.syscall for thread in one.threads if thread.syscall is not None)
 
     with child(locked) as waiter, child(polling) as poller:
         live.beat()
-        most = live.until(lambda frame: asked(frame, waiter) == [0] * 16 and asked(frame, poller) == [0] * 4, {waiter, poller})
-        assert [sample(most, pid).syscall for pid in (waiter, poller)] == [202, 7]
+        seen = {waiter: (202, [0] * 16), poller: (7, [0] * 4)}
+        most = live.until(lambda frame: all(asked(frame, pid) == calls for pid, calls in seen.items()), set(seen))
         assert all(thread.wchan for thread in sample(most, waiter).threads if thread.syscall is not None)
 
 
