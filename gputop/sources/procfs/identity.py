@@ -17,19 +17,18 @@ _ENVIRON_BYTES = 262_144
 
 
 class Identity:
-    """Keeps the texts it was made of, so that looking again costs no parsing when nothing changed."""
+    """What is told of a process, and where it is read."""
 
-    __slots__ = ("_cgroup", "_cmdline", "_folder", "_users", "info")
+    __slots__ = ("_folder", "_users", "info")
 
     def __init__(self, folder: str, pid: int, users: Users) -> None:
         self.info = ProcInfo(pid, 0)
         self._folder = folder
         self._users = users
-        self._cmdline = self._cgroup = b""
 
     def read(self, stat: parse.Stat) -> ProcInfo:
         """Everything anew: it is new, or ran another program."""
-        self._cmdline, self._cgroup, status = self._texts(stat)
+        cmdline, cgroup, status = self._texts(stat)
         uid = _uid(status)
         self.info = msgspec.structs.replace(
             self.info,
@@ -38,10 +37,10 @@ class Identity:
             uid=uid,
             user="" if uid is None else self._users.name(uid),
             comm=parse.text(stat.comm),
-            cmdline=parse.cmdline(self._cmdline),
+            cmdline=cmdline,
             exe="" if stat.kthread else self._exe(),
             ns_pid=_ns_pid(status, self.info.pid),
-            cgroup=parse.main_cgroup(parse.cgroups(self._cgroup)),
+            cgroup=cgroup,
             cpus_allowed=parse.text(parse.status_line(status, b"Cpus_allowed_list")),
             env={} if stat.kthread else self._env(),
         )
@@ -55,11 +54,10 @@ class Identity:
             "ppid": stat.ppid,
             "uid": uid,
             "user": "" if uid is None else self._users.name(uid),
-            "cmdline": self.info.cmdline if cmdline == self._cmdline else parse.cmdline(cmdline),
-            "cgroup": self.info.cgroup if cgroup == self._cgroup else parse.main_cgroup(parse.cgroups(cgroup)),
+            "cmdline": cmdline,
+            "cgroup": cgroup,
             "cpus_allowed": parse.text(parse.status_line(status, b"Cpus_allowed_list")),
         }
-        self._cmdline, self._cgroup = cmdline, cgroup
         return self.change(**found)
 
     def change(self, **found: object) -> bool:
@@ -69,12 +67,13 @@ class Identity:
         self.info = msgspec.structs.replace(self.info, **found)
         return True
 
-    def _texts(self, stat: parse.Stat) -> tuple[bytes, bytes, bytes]:
-        """A zombie has no command line any more: the one it had stands."""
-        cmdline = self._cmdline
+    def _texts(self, stat: parse.Stat) -> tuple[list[str], str, bytes]:
+        """Command line, cgroup and status. A zombie has no command line any more: the one it had stands."""
+        cmdline = self.info.cmdline
         if not stat.kthread and stat.state not in "ZX":
-            cmdline = read_once(self._folder + "cmdline", parse.CMDLINE_BYTES) or b""
-        return cmdline, read_once(self._folder + "cgroup", 8192) or b"", read_once(self._folder + "status", 16_384) or b""
+            cmdline = parse.cmdline(read_once(self._folder + "cmdline", parse.CMDLINE_BYTES) or b"")
+        cgroup = parse.main_cgroup(parse.cgroups(read_once(self._folder + "cgroup", 8192) or b""))
+        return cmdline, cgroup, read_once(self._folder + "status", 16_384) or b""
 
     def _exe(self) -> str:
         try:

@@ -1,4 +1,7 @@
-"""One process: what is kept open of it, what it was last, and how it is read."""
+"""One process: what is kept open of it, what it was last, and how it is read.
+
+Of a text that is only compared with the next its hash is kept, a tenth of its size: there are thousands of processes.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,6 @@ from gputop.frame import ThreadSample
 from gputop.sources.procfs import parse
 from gputop.sources.procfs.files import Descriptors
 from gputop.sources.procfs.files import KeptFile
-from gputop.sources.procfs.files import trimmed
 from gputop.sources.procfs.identity import Identity
 from gputop.sources.procfs.locks import CALLS
 from gputop.sources.procfs.locks import OpenFiles
@@ -42,7 +44,7 @@ class Process:
 
     __slots__ = (
         "_files", "_io", "_io_bytes", "_locked_by", "_noticed", "_ran", "_sched", "_sched_data", "_sched_numbers", "_stat",
-        "_stat_data", "_status", "_switches", "_switches_due", "_threads", "_wait", "_waits", "folder", "identity", "pid", "sample",
+        "_stat_seen", "_status", "_switches", "_switches_due", "_threads", "_wait", "_waits", "folder", "identity", "pid", "sample",
         "slot", "stat",
     )  # fmt: skip
 
@@ -57,7 +59,7 @@ class Process:
         self._sched = KeptFile(folder, "schedstat", 128, pool, COLD_SHARE)
         self._status = KeptFile(folder, "status", 16_384, pool, COLD_SHARE)
         self._io = KeptFile(folder, "io", 512, pool, COLD_SHARE)
-        self._stat_data = self._sched_data = b""
+        self._stat_seen, self._sched_data = hash(b""), b""
         self._ran = True
         self._switches_due = 2
         self._sched_numbers: tuple[int | None, int | None, int | None] = (None, None, None)
@@ -125,11 +127,12 @@ class Process:
 
     def _read_stat(self) -> None:
         data = self._stat.read()
-        if data != self._stat_data:
+        seen = hash(data)
+        if seen != self._stat_seen:
             stat = parse.stat(data)
-            if self._stat_data and stat.start_ticks != self.stat.start_ticks:
+            if self.stat is not _UNREAD and stat.start_ticks != self.stat.start_ticks:
                 raise ProcessLookupError(self.pid)
-            self._stat_data, self.stat = trimmed(data), stat
+            self._stat_seen, self.stat = seen, stat
         elif not data:
             raise ValueError(self._stat.reason)
 
