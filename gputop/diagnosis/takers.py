@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gputop.board import Board
+from gputop.diagnosis import waits
 from gputop.diagnosis.facts import Taker
+from gputop.diagnosis.model import Culprit
 from gputop.diagnosis.waits import KindOf
 from gputop.frame import Preempt
 from gputop.frame import ProcInfo
@@ -30,13 +32,16 @@ LEAD_NS = 5_000_000_000
 LEVELS = 3
 """A shell may stand between a program and who wanted it."""
 
+GONE_NS = 2_000_000_000
+"""So long after the window has left its last sample a process is remembered: it ended up to a second later."""
+
 _Used = tuple[int, int]
 """(t_ns, CPU time taken until then)."""
 
 
 @dataclass(slots=True)
 class _Stranger:
-    """One process outside the jobs; kept for as long as its last sample reaches into the window."""
+    """One process outside the jobs; kept for as long as its end may lie in the window."""
 
     latest: ProcSample
     name: str
@@ -45,6 +50,8 @@ class _Stranger:
     """Of the window. There are hundreds of strangers: whole samples, and a deque for each, would take megabytes."""
     began: _Used
     """How it stood when it last rested."""
+    asked: tuple[ProcSample, ...] = ()
+    """Samples of the window that say what it waited for: of who was started by a trainer or worker."""
 
     def before_ns(self, oldest_ns: int) -> int:
         """CPU time it had taken when the window began, or shortly before where it has run ever since."""
@@ -72,11 +79,11 @@ class TakerTrack:
                 continue
             if known is None or known.latest.start_ticks != sample.start_ticks:
                 used = _used(sample)
-                strangers[pid] = _Stranger(sample, name_of(board, pid), board.infos.get(pid), [used], used)
+                strangers[pid] = _Stranger(sample, name_of(board, pid), board.infos.get(pid), [used], used, _asked(sample))
             else:
                 _push(known, sample, board, oldest_ns)
         if len(strangers) > len(board.procs) - len(family):
-            for pid in [pid for pid in strangers if pid not in board.procs and strangers[pid].latest.t_ns <= oldest_ns]:
+            for pid in [pid for pid in strangers if pid not in board.procs and strangers[pid].latest.t_ns <= oldest_ns - GONE_NS]:
                 del strangers[pid]
         self._gains.append((board.t_ns, self._gained(board, roles)))
         while self._gains and self._gains[0][0] <= oldest_ns:
@@ -129,17 +136,27 @@ class TakerTrack:
         found.sort(key=lambda taker: -taker.cores)
         return found[:MOST], helpers
 
-    def met(self, roles: Mapping[int, Role], kind_of: KindOf) -> dict[int, Counter[str]]:
-        """What programs wait for that trainers and workers started, by the pid of who started them."""
+    def ended_ns(self, board: Board, roles: Mapping[int, Role]) -> dict[int, int]:
+        """CPU time in all of programs that have ended, as far as it was seen while they ran, by the pid of who started them."""
+        found: dict[int, int] = {}
+        for pid, stranger in self._strangers.items():
+            starter = self._starter(pid, roles) if pid not in board.procs else None
+            if starter is not None:
+                found[starter] = found.get(starter, 0) + stranger.used[-1][1]
+        return found
+
+    def met(self, roles: Mapping[int, Role], kind_of: KindOf, oldest_ns: int) -> dict[int, Counter[str]]:
+        """How often in the window programs that trainers and workers started were met at what, by the pid of who started them.
+
+        Not those that are ahead of their reader: nobody waits for them.
+        """
         found: dict[int, Counter[str]] = {}
         for pid, stranger in self._strangers.items():
-            sample = stranger.latest
-            if sample.syscall is None and sample.wchan is None:
-                continue
-            starter = self._starter(pid, roles)
+            starter = self._starter(pid, roles) if stranger.asked else None
             if starter is not None:
-                kind = kind_of(sample.state, sample.syscall, sample.syscall_arg, sample.wchan)
-                found.setdefault(starter, Counter())[kind] += 1
+                late = [sample for sample in stranger.asked if sample.t_ns > oldest_ns and not waits.is_ahead(sample.wchan)]
+                kinds = (kind_of(sample.state, sample.syscall, sample.syscall_arg, sample.wchan) for sample in late)
+                found.setdefault(starter, Counter()).update(kinds)
         return found
 
     def _starter(self, pid: int, roles: Mapping[int, Role]) -> int | None:
@@ -163,13 +180,32 @@ def _push(known: _Stranger, sample: ProcSample, board: Board, oldest_ns: int) ->
     if used[1] - last_used < RESTING_CORES * (sample.t_ns - last_ns):
         known.began = used
     known.latest = sample
+    if known.asked or sample.wchan is not None or sample.syscall is not None:
+        known.asked = tuple(one for one in known.asked if one.t_ns > oldest_ns) + _asked(sample)
     known.used.append(used)
     while len(known.used) > 2 and known.used[1][0] <= oldest_ns:
         del known.used[0]
 
 
+def _asked(sample: ProcSample) -> tuple[ProcSample, ...]:
+    return () if sample.syscall is None and sample.wchan is None else (sample,)
+
+
 def _used(sample: ProcSample) -> _Used:
     return sample.t_ns, sample.utime_ns + sample.stime_ns
+
+
+def blame(takers: list[Taker], seconds: float) -> tuple[Culprit, ...]:
+    """With the CPU seconds that they took in a window of so many seconds."""
+    return tuple(Culprit(taker.pid, taker.name, round(taker.cores * seconds, 3)) for taker in takers)
+
+
+def names_of(takers: list[Taker]) -> list[str]:
+    """Each name with its pids."""
+    pids: dict[str, list[str]] = {}
+    for taker in takers:
+        pids.setdefault(taker.name, []).append(str(taker.pid))
+    return [f"{name} ({', '.join(some)})" for name, some in pids.items()]
 
 
 def name_of(board: Board, pid: int) -> str:

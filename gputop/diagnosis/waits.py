@@ -80,6 +80,11 @@ def kinds(machine: str) -> KindOf:
     return kind_of
 
 
+def is_ahead(wchan: str | None) -> bool:
+    """Whether it waits until somebody reads what it has written."""
+    return wchan is not None and wchan.endswith("pipe_write")
+
+
 def _kind_of_name(wchan: str | None) -> str:
     if not wchan or wchan == "0":
         return UNKNOWN

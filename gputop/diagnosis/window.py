@@ -143,15 +143,26 @@ class Window:
         behind = self._takers.behind()
         takers, helpers = self._takers.facts(board, self.roles, behind, self._points.oldest_ns)
         jobs = self._jobs(board, gpus, host)
-        met = self._takers.met(self.roles, waits.kinds(board.header.machine))
         for job in jobs:
-            job.programs_met = sum((met.get(proc.pid, Counter()) for proc in job.workers or [job.trainer]), Counter())
             job.helpers = helpers.get(job.trainer.pid, 0.0)
             job.used = sum(proc.cores for proc in (job.trainer, *job.workers)) + job.helpers
+        self._tell_of_programs(board, jobs)
         family = {proc.pid: job.trainer.pid for job in jobs for proc in (job.trainer, *job.workers)}
         return Facts(
             self.t_ns, seconds, jobs, host, list(gpus.values()), takers, bool(board.threads), len(self._points), behind, family
         )
+
+    def _tell_of_programs(self, board: Board, jobs: list[JobFacts]) -> None:
+        """What those that its loaders started were met at; of those that ended a parent inherits CPU time only that was not seen before."""
+        oldest_ns = self._points.oldest_ns
+        span_ns = max(1, self.t_ns - oldest_ns)
+        met = self._takers.met(self.roles, waits.kinds(board.header.machine), oldest_ns)
+        ended_ns = self._takers.ended_ns(board, self.roles)
+        for job in jobs:
+            loaders = job.workers or [job.trainer]
+            job.programs_met = sum((met.get(proc.pid, Counter()) for proc in loaders), Counter())
+            for proc in loaders:
+                proc.children = max(0.0, proc.children - ended_ns.get(proc.pid, 0) / span_ns)
 
     def _jobs(self, board: Board, gpus: dict[int, GpuFacts], host: HostFacts) -> list[JobFacts]:
         procs: dict[int, ProcFacts] = {}

@@ -13,11 +13,12 @@ from gputop.diagnosis.facts import Capacity
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.facts import Taker
-from gputop.diagnosis.model import Culprit
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.takers import LEAST_CORES
+from gputop.diagnosis.takers import blame
+from gputop.diagnosis.takers import names_of
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
@@ -80,17 +81,14 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         evidence.append(Evidence("preempted_by_others_pct", share_behind, "%", "of these waits were behind processes outside the job"))
     return Finding(
         detail, tuple(evidence), tuple(_fixes(takers)),
-        tuple(Culprit(taker.pid, taker.name, round(taker.cores * facts.seconds, 3)) for taker in takers),
+        blame(takers, facts.seconds),
         tuple(worker.pid for worker in late) or (job.trainer.pid,),
     )  # fmt: skip
 
 
 def _names(takers: list[Taker], cpus: Capacity) -> str:
-    """Each name with its pids; whoever lived too shortly to be told by name comes last."""
-    pids: dict[str, list[str]] = {}
-    for taker in takers:
-        pids.setdefault(taker.name, []).append(str(taker.pid))
-    names = [f"{name} ({', '.join(some)})" for name, some in pids.items()]
+    """Whoever lived too shortly to be told by name comes last."""
+    names = names_of(takers)
     unseen = cpus.taken - sum(taker.cores for taker in takers)
     return ", ".join([*names, "short-lived processes"] if unseen > max(0.2, 0.5 * cpus.taken) or not names else names)
 

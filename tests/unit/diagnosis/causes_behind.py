@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.causes import starved
@@ -10,6 +11,7 @@ from tests.unit.diagnosis.scene import AWAIT
 from tests.unit.diagnosis.scene import DISK
 from tests.unit.diagnosis.scene import EPOLL
 from tests.unit.diagnosis.scene import ON_CPU
+from tests.unit.diagnosis.scene import QUEUE
 from tests.unit.diagnosis.scene import READ
 from tests.unit.diagnosis.scene import SLEEP
 from tests.unit.diagnosis.scene import SOCKET
@@ -17,6 +19,7 @@ from tests.unit.diagnosis.scene import TURN
 from tests.unit.diagnosis.scene import Proc
 from tests.unit.diagnosis.scene import Scene
 
+READ_PIPE = {"state": "S", "syscall": 0, "wchan": "pipe_read"}
 POOL = {151 + i: (0.04, 0.0) for i in range(4)}
 
 
@@ -55,9 +58,24 @@ def threads_of_a_worker_in_turns() -> Scene:
 
 def programs_on_the_network() -> Scene:
     """Each worker reads what its own curl writes, which waits for its server."""
-    scene = starved(run=0.03, looks=[{"state": "S", "syscall": 0, "wchan": "pipe_read"}])
+    scene = starved(run=0.03, looks=[READ_PIPE])
     curls = (Proc(900 + i, 101 + i, "curl", ["curl", "-s"], run=0.03, looks=[EPOLL]) for i in range(2))
     return scene.add(*curls)
+
+
+def programs_on_the_disk() -> Scene:
+    """Each worker reads what its own gzip writes. One is ahead with its worker, and of each kind one just ended: a life's CPU at once."""
+    scene = starved(run=0.02, looks=[READ_PIPE], workers=3)
+    scene.procs[101].looks = [QUEUE]
+    gzips = [Proc(900 + i, 101 + i, "gzip", ["gzip", "-dc"], run=0.05, looks=[DISK]) for i in range(3)]
+    gzips[0].looks = [{"state": "S", "syscall": 1, "wchan": "anon_pipe_write"}]
+    scene.add(*gzips).play(8).drop(900, 901, 902)
+    for i in range(3):
+        scene.procs[101 + i].children = 8 * 0.05 / 0.2
+    scene.add(*(replace(gzip, pid=gzip.pid + 10) for gzip in gzips)).play(0.2)
+    for i in range(3):
+        scene.procs[101 + i].children = 0.0
+    return scene
 
 
 def actors() -> Scene:
@@ -69,7 +87,7 @@ def actors() -> Scene:
 
 def program_of_the_trainer_on_the_disk() -> Scene:
     """Started by a shell."""
-    scene = alone(40.0, 0.02, [{"state": "S", "syscall": 0, "wchan": "pipe_read"}]).drop(101, 102)
+    scene = alone(40.0, 0.02, [READ_PIPE]).drop(101, 102)
     shell = Proc(900, 100, "sh", ["sh", "-c", "cat data | unpack"], looks=[{"state": "S", "syscall": 61}])
     return scene.add(shell, Proc(901, 900, "cat", ["cat", "data"], run=0.03, looks=[DISK]))
 
@@ -146,6 +164,7 @@ BEHIND: dict[Callable[[], Scene], tuple[str, str]] = {
     threads_of_a_worker_on_the_network: ("input-bound", "network-io"),
     threads_of_a_worker_at_work: ("input-bound", "slow-transform"),
     threads_of_a_worker_in_turns: ("input-bound", "gil-contention"),
+    programs_on_the_disk: ("input-bound", "disk-io"),
     programs_on_the_network: ("input-bound", "network-io"),
     actors: ("input-bound", "slow-transform"),
     program_of_the_trainer_on_the_disk: ("input-bound", "disk-io"),

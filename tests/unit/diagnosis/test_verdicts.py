@@ -15,8 +15,10 @@ from tests.unit.diagnosis.causes import beside_another_training
 from tests.unit.diagnosis.causes import cpu_contention
 from tests.unit.diagnosis.causes import starved
 from tests.unit.diagnosis.causes import storm
+from tests.unit.diagnosis.causes import throttled
 from tests.unit.diagnosis.causes_behind import BEHIND
 from tests.unit.diagnosis.causes_behind import lock_of_a_file
+from tests.unit.diagnosis.causes_behind import programs_on_the_disk
 from tests.unit.diagnosis.scene import DISK
 from tests.unit.diagnosis.scene import EPOLL
 from tests.unit.diagnosis.scene import FUTEX
@@ -215,6 +217,25 @@ def test_a_main_thread_that_never_sleeps_may_spin_in_waits_for_its_gpu(run: floa
     assert verdict.cause == "main-thread-preprocessing"
     assert ("spins" in verdict.detail, any(fix.command == "sudo gputop" for fix in verdict.fixes)) == (says, says)
     assert (verdict.confidence <= 0.5) == says
+
+
+def test_programs_are_told_by_all_samples_and_what_was_seen_of_their_lives():
+    scene = programs_on_the_disk()
+    verdicts = [scene.play(0.2).engine.verdict for _ in range(20)]
+    assert {verdict.cause for verdict in verdicts} == {"disk-io"}
+    assert verdicts[-1].evidence[0].value == 100, "one that waits for its reader is late for nothing"
+
+
+def test_who_else_uses_up_the_quota_is_blamed():
+    scene = throttled()
+    scene.add(Proc(900, comm="rsync", cmdline=["rsync"], run=0.2, info={"cgroup": "/job/exec"}))
+    scene.add(Proc(901, comm="xz", cmdline=["xz"], run=0.3, info={"cgroup": "/jobs"})).play(6)
+    verdict, facts = scene.engine.verdict, scene.engine.facts
+    assert facts is not None
+    blamed = [(culprit.pid, culprit.name, culprit.cpu_s) for culprit in verdict.culprits]
+    assert blamed == [(900, "rsync", pytest.approx(0.2 * facts.seconds, rel=0.1))]
+    assert "rsync (900) in the same group took 0.2" in verdict.detail
+    assert verdict.fixes[0].command.endswith("-p 900")
 
 
 def test_who_holds_the_lock_of_a_file_is_named():
