@@ -23,6 +23,8 @@ from gputop.text import clean
 LEAST_CORES = 0.02
 MOST = 12
 """Takers kept per window."""
+NAMES, PIDS = 5, 5
+"""Told in a sentence; the latter of one name."""
 RESTING_CORES = 0.1
 """Who runs less than this between two looks rests."""
 LEAD_NS = 5_000_000_000
@@ -201,11 +203,16 @@ def blame(takers: list[Taker], seconds: float) -> tuple[Culprit, ...]:
 
 
 def names_of(takers: list[Taker]) -> list[str]:
-    """Each name with its pids."""
+    """The first names, each with its first pids."""
     pids: dict[str, list[str]] = {}
     for taker in takers:
         pids.setdefault(taker.name, []).append(str(taker.pid))
-    return [f"{name} ({', '.join(some)})" for name, some in pids.items()]
+    told = [f"{name} ({', '.join(some[:PIDS])}{_more(len(some) - PIDS)})" for name, some in pids.items()]
+    return told[:NAMES] + ["others"] * (len(told) > NAMES)
+
+
+def _more(count: int) -> str:
+    return f" and {count} more" if count > 0 else ""
 
 
 def name_of(board: Board, pid: int) -> str:

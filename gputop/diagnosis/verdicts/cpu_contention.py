@@ -17,6 +17,7 @@ from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.takers import LEAST_CORES
+from gputop.diagnosis.takers import MOST
 from gputop.diagnosis.takers import blame
 from gputop.diagnosis.takers import names_of
 from gputop.diagnosis.verdicts import Claims
@@ -46,7 +47,7 @@ def culprits(job: JobFacts, facts: Facts) -> list[Taker]:
     """Those who matter among the takers: by whom they kept waiting where the probe saw it, else by CPU time."""
     ranked = sorted([*facts.takers, *_rivals(job, facts)], key=lambda taker: (-taker.preempted_s, -taker.cores))
     most = ranked[0].cores if ranked else 0.0
-    return [taker for taker in ranked if taker.cores >= 0.2 * most][:5]
+    return [taker for taker in ranked if taker.cores >= 0.2 * most][:MOST]
 
 
 def _rivals(job: JobFacts, facts: Facts) -> list[Taker]:
@@ -96,10 +97,16 @@ def _names(takers: list[Taker], cpus: Capacity) -> str:
 def _fixes(takers: list[Taker]) -> list[Fix]:
     if not takers:
         return [Fix("See what is started again and again: a build, cron, a health check", "ps -eo etimes,ppid,args --sort=etimes | head")]
-    return [
-        Fix(f"Let {taker.name} ({taker.pid}) run only when nobody else wants the CPU", f"chrt --idle --all-tasks --pid 0 {taker.pid}")
-        for taker in takers
-    ]
+    return [_to_idle([taker for taker in takers if taker.name == name]) for name in dict.fromkeys(taker.name for taker in takers)]
+
+
+def _to_idle(takers: list[Taker]) -> Fix:
+    """For all of one name."""
+    pids = [str(taker.pid) for taker in takers]
+    command = f"chrt --idle --all-tasks --pid 0 {pids[0]}" if len(pids) == 1 else (
+        f"for pid in {' '.join(pids)}; do chrt --idle --all-tasks --pid 0 $pid; done"
+    )  # fmt: skip
+    return Fix(f"Let {', '.join(names_of(takers))} run only when nobody else wants the CPU", command)
 
 
 JUDGE = Judge("cpu-contention", "input-bound", 50, _POOLS, _claim, _tell, needs="schedstat, /proc/PID/stat of the others")

@@ -226,6 +226,16 @@ def test_programs_are_told_by_all_samples_and_what_was_seen_of_their_lives():
     assert verdicts[-1].evidence[0].value == 100, "one that waits for its reader is late for nothing"
 
 
+def test_all_of_a_crowd_are_blamed_and_the_first_told():
+    scene = cpu_contention().drop(900)
+    scene.add(*(Proc(900 + i, comm="postgres", cmdline=["postgres"], run=0.4, looks=[ON_CPU]) for i in range(8)))
+    verdict = scene.play(6).engine.verdict
+    assert sorted(culprit.pid for culprit in verdict.culprits) == list(range(900, 908))
+    assert "and 3 more) took" in verdict.detail
+    assert len(verdict.fixes) == 1
+    assert all(f" {900 + i}" in verdict.fixes[0].command for i in range(8))
+
+
 def test_who_else_uses_up_the_quota_is_blamed():
     scene = throttled()
     scene.add(Proc(900, comm="rsync", cmdline=["rsync"], run=0.2, info={"cgroup": "/job/exec"}))
