@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ NO_STATE = ProcState(0, "running")
 TURN = "turn"
 """A lock waited for with a time limit, as Python waits for its GIL."""
 _NOBODY: Counter[str] = Counter()
+AUTOGRAD = "pt_autograd"
 ALONE = 0.02
 """CPUs that a process used beside its main thread, under which its other threads are not looked at one by one."""
 
@@ -134,13 +136,13 @@ class ProcFacts:
             return TURN
         return self.kind_of("D" if thread.state == "D" else "S", thread.syscall, thread.syscall_arg, thread.wchan)
 
-    def _sum_threads(self) -> tuple[float, float]:
+    def _sum_threads(self, only: Collection[int] = ()) -> tuple[float, float]:
         older = self.threaded or self.newer
         before = {thread.tid: thread for thread in older.threads}
         run = runnable = 0
         for thread in self.newer.threads:
             old = before.get(thread.tid)
-            if thread.tid == self.pid:
+            if thread.tid == self.pid or (only and thread.tid not in only):
                 continue
             ran, waited = thread.oncpu_ns, thread.run_delay_ns
             if old is not None:
@@ -149,6 +151,12 @@ class ProcFacts:
             runnable += waited if waited > 0 else 0
         ns = max(1, self.newer.t_ns - older.t_ns)
         return run / ns, runnable / ns
+
+    @property
+    def autograd_run(self) -> float:
+        """On-CPU share of the threads in which PyTorch's backward pass launches its kernels (torch/csrc/autograd/engine.cpp names them)."""
+        named = {thread.tid for thread in self.info.threads if thread.comm.startswith(AUTOGRAD)}
+        return self._sum_threads(named)[0] if named and self.others_run else 0.0
 
     @property
     def others_run(self) -> float:

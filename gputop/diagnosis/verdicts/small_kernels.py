@@ -34,7 +34,9 @@ def _claim(job: JobFacts, _facts: Facts) -> Claims:
 def _launching(job: JobFacts) -> float:
     """Share of the window in which its main thread, or the one that it waits for in the backward pass, may have launched kernels."""
     state = job.trainer.state
-    return state.fractions.get("computing", 0.0) + (state.waits.get("lock", 0.0) if threads_at_work(job) else 0.0)
+    awaited = state.waits.get("lock", 0.0) if threads_at_work(job) else 0.0
+    # Without probes a wait for that thread looks like one for the GPU.
+    return state.fractions.get("computing", 0.0) + max(awaited, job.trainer.autograd_run)
 
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
