@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gputop.diagnosis.model import ProcState
+from gputop.diagnosis.waits import TIMER
 from gputop.diagnosis.waits import UNKNOWN
 from gputop.diagnosis.waits import KindOf
 from gputop.frame import ProcInfo
@@ -115,6 +116,12 @@ class ProcFacts:
             return 0, 0.0
         pid, count = Counter(holders).most_common(1)[0]
         return pid, count / len(self.samples)
+
+    @property
+    def kept_out(self) -> float:
+        """In which share of the samples that met it asleep by a timer anybody held a lock that it waited for."""
+        asleep = [one for one in self.samples if self.kind_of(one.state, one.syscall, one.syscall_arg, one.wchan) == TIMER]
+        return sum(sample.locked_by is not None for sample in asleep) / len(asleep) if asleep else 0.0
 
     @property
     def threads_met(self) -> Counter[str]:

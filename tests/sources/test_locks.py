@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gputop.sources.procfs.locks import Held
-from gputop.sources.procfs.locks import parse
+from gputop.sources.procfs.locks import parse_locks
 
 TEXT = """1: POSIX  ADVISORY  WRITE 812 08:01:99 0 EOF
 1: -> POSIX  ADVISORY  WRITE 900 08:01:99 0 EOF
@@ -16,13 +16,13 @@ TEXT = """1: POSIX  ADVISORY  WRITE 812 08:01:99 0 EOF
 
 
 def test_exclusive_locks_with_their_holders_and_who_waits_for_them():
-    assert parse(TEXT) == Held({"08:01:99": 812, "00:1a:6": 701}, {900: 812, 901: 812})
+    assert parse_locks(TEXT) == Held({"08:01:99": 812, "00:1a:6": 701}, {900: 812, 901: 812})
 
 
 def test_a_reader_keeps_a_writer_waiting():
     text = "1: FLOCK  ADVISORY  READ 700 00:1a:5 0 EOF\n1: -> FLOCK  ADVISORY  WRITE 702 00:1a:5 0 EOF\n"
-    assert parse(text) == Held({}, {702: 700})
+    assert parse_locks(text) == Held({}, {702: 700})
 
 
 def test_what_is_no_such_line_is_left_out():
-    assert parse("\n1:\n1: ->\nx y z\n1: POSIX ADVISORY WRITE ten 08:01:99 0 EOF\n1: LEASE  ACTIVE\n") == Held()
+    assert parse_locks("\n1:\n1: ->\nx y z\n1: POSIX ADVISORY WRITE ten 08:01:99 0 EOF\n1: LEASE  ACTIVE\n") == Held()

@@ -230,6 +230,28 @@ def test_who_holds_the_file_that_somebody_asks_or_waits_for(live: Live, tmp_path
             assert [sample(frame, pid).locked_by for pid in (holder, sleeper)] == [None, None]
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are x86-64's")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to read another process's system call")
+def test_siblings_that_take_turns_at_a_lock_and_close_its_file_meanwhile(live: Live, tmp_path: Path) -> None:
+    path = tmp_path / "archive.lock"
+
+    def turning() -> None:
+        while True:
+            file = os.open(path, os.O_RDWR | os.O_CREAT)
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                time.sleep(0.3)
+            os.close(file)
+            time.sleep(0.05)
+
+    with child(turning) as one, child(turning) as other, child(lambda: time.sleep(60)) as sleeper:
+        live.beat()
+        hot = {one, other}
+        assert sample(live.until(lambda frame: sample(frame, one).locked_by == other, hot), other).locked_by != other
+        live.until(lambda frame: sample(frame, other).locked_by == one, hot)
+        assert live.board.procs[sleeper].locked_by is None, "nobody asks for who is not hot"
+
+
 def test_hostile_name_and_command_line(live: Live) -> None:
     name = b") R \x1b[2J\xff"
     code = (

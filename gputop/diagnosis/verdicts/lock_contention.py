@@ -2,7 +2,8 @@
 
 A lock wait that turns over: workers that never move are hung instead. A lock that a process of its own gives out (a Manager's) is
 waited for at a pipe or socket: there it is told by the workers' running, `TURNS` CPUs in all however many they are. Who asks again
-and again for the lock of a file sleeps by a timer meanwhile, and somebody else holds one in `HELD` of the samples.
+and again for the lock of a file sleeps by a timer meanwhile, and somebody else holds one in `HELD` of the samples; in fewer where
+several workers were met as its holders, for each has it shortly.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 
-TURNS, HELD = (0.75, 1.15), 0.4
+TURNS, HELD, HELD_BY_TURNS = (0.75, 1.15), 0.4, 0.2
 _WHERE = {"lock": "in futex, flock or a semaphore", "pipe": "until a process that gives out the lock answers",
           "timer": "between one try for the lock of a file and the next"}  # fmt: skip
 STILL_S = 1.0
@@ -36,7 +37,8 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
 def _asking(job: JobFacts) -> float:
     """How many of the workers that sleep by a timer do so while somebody else holds the file."""
     asleep = [worker for worker in job.workers if worker.kinds.get("timer", 0.0) >= 0.3]
-    return sum(worker.locked_out[1] >= HELD for worker in asleep) / len(asleep) if asleep else 0.0
+    by_turns = len({worker.pid for worker in job.workers} & set(job.holders)) > 1
+    return sum(worker.kept_out >= (HELD_BY_TURNS if by_turns else HELD) for worker in asleep) / len(asleep) if asleep else 0.0
 
 
 def _one_at_a_time(job: JobFacts) -> bool:

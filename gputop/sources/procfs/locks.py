@@ -1,7 +1,8 @@
 """Who holds a file that a process waits for: /proc/locks, and the files that the process has open.
 
 Who waits in fcntl or flock is listed there behind the holder. Who merely asks again and again (SQLite, whatever uses LOCK_NB) is
-not: it sleeps by a timer, with a file open on which somebody else holds an exclusive lock.
+not: it sleeps by a timer, with a file open on which somebody else holds an exclusive lock. Or without: Python's ``filelock`` closes
+the file between two tries. There it is told by its siblings, who hold the lock in turns.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from dataclasses import field
 
+from gputop.sources.procfs import parse
 from gputop.sources.procfs.files import Descriptors
 from gputop.sources.procfs.files import KeptFile
+from gputop.sources.procfs.files import read_once
 
 _CALLS = {"x86_64": (35, 230, 23, 270, 72, 73), "aarch64": (101, 115, 72, 25, 32)}
 CALLS = frozenset(_CALLS.get(platform.machine(), ()))
@@ -23,6 +26,8 @@ READ_NS = 380_000_000
 OPEN_NS, NEWS_NS = 10_000_000_000, 1_000_000_000
 """The files that a process has open are looked at this often; sooner where a file is locked that was not before."""
 MOST_FILES = 256
+TURN_NS = 10_000_000_000
+"""Siblings that held the same lock within such a time take turns at it."""
 
 
 @dataclass(slots=True)
@@ -33,6 +38,45 @@ class Held:
     """``major:minor:inode`` -> pid of who holds it."""
     waited: dict[int, int] = field(default_factory=dict)
     """Pid of who waits in the kernel for such a lock -> pid of who holds it."""
+    by_parent: dict[int, int] = field(default_factory=dict)
+    """Pid of whose children take turns at a lock -> pid of the one who holds it."""
+
+
+class _Turns:
+    """Who held which lock of late."""
+
+    def __init__(self, proc: str) -> None:
+        self._proc = proc
+        self._held: dict[str, dict[int, tuple[int, int]]] = {}
+        """``major:minor:inode`` -> pid of a holder -> (its parent, t_ns of the last reading that it stood in)."""
+
+    def by_parent(self, by_file: dict[str, int], t_ns: int) -> dict[int, int]:
+        """As `Held.by_parent`."""
+        for file, pid in by_file.items():
+            holders = self._held.setdefault(file, {})
+            holders[pid] = holders[pid][0] if pid in holders else _parent_of(self._proc, pid), t_ns
+        self._forget(t_ns - TURN_NS)
+        return {parent: pid for file, pid in by_file.items() if (parent := self._parent_of_several(file, pid))}
+
+    def _parent_of_several(self, file: str, pid: int) -> int:
+        """The parent of a holder and of others who held it; 0 where there is none."""
+        parents = [parent for parent, _t_ns in self._held[file].values()]
+        own = self._held[file][pid][0]
+        return own if parents.count(own) > 1 else 0
+
+    def _forget(self, oldest_ns: int) -> None:
+        for file, holders in list(self._held.items()):
+            kept = {pid: held for pid, held in holders.items() if held[1] >= oldest_ns}
+            if kept:
+                self._held[file] = kept
+            else:
+                del self._held[file]
+
+
+def _parent_of(proc: str, pid: int) -> int:
+    """0 where it is gone."""
+    data = read_once(f"{proc}{pid}/stat", 1024)
+    return parse.stat(data).ppid if data else 0
 
 
 class Locks:
@@ -42,6 +86,7 @@ class Locks:
         self._file = KeptFile(proc, "locks", 65_536, pool)
         self._text = b""
         self._held = Held()
+        self._turns = _Turns(proc)
         self._read_ns = -READ_NS
 
     def held(self, t_ns: int) -> Held:
@@ -49,14 +94,15 @@ class Locks:
         if t_ns - self._read_ns >= READ_NS:
             self._read_ns, text = t_ns, self._file.read()
             if text != self._text:
-                self._text, self._held = text, parse(text.decode("ascii", "replace"))
+                self._text, self._held = text, parse_locks(text.decode("ascii", "replace"))
+                self._held.by_parent = self._turns.by_parent(self._held.by_file, t_ns)
         return self._held
 
     def close(self) -> None:
         self._file.close()
 
 
-def parse(text: str) -> Held:
+def parse_locks(text: str) -> Held:
     """Lines such as ``1: POSIX  ADVISORY  WRITE 812 08:01:99 0 EOF``; those with an arrow wait for the last one without."""
     held, holder = Held(), 0
     for line in text.splitlines():
@@ -87,10 +133,11 @@ class OpenFiles:
         """Files that were locked when those open were looked at."""
         self._checked: tuple[Held | None, int | None] = None, None
 
-    def locked_by(self, held: Held, t_ns: int) -> int | None:
+    def locked_by(self, held: Held, t_ns: int, parent: int) -> int | None:
         """The pid of another process that holds a lock which this one waits for, or keeps a file from it; None where nobody does."""
         if self._checked[0] is not held or t_ns - self._looked_ns >= OPEN_NS:
-            self._checked = held, held.waited.get(self._pid) or self._kept_from(held.by_file, t_ns)
+            by = held.waited.get(self._pid) or self._kept_from(held.by_file, t_ns) or held.by_parent.get(parent)
+            self._checked = held, by if by != self._pid else None
         return self._checked[1]
 
     def _kept_from(self, locked: dict[str, int], t_ns: int) -> int | None:

@@ -151,7 +151,7 @@ class Process:
     def _read_locks(self, tick: Tick) -> int | None:
         if self._files is None:
             self._files = OpenFiles(self.folder, self.pid)
-        return self._files.locked_by(tick.locks.held(tick.t_ns), tick.t_ns)
+        return self._files.locked_by(tick.locks.held(tick.t_ns), tick.t_ns, self.stat.ppid)
 
     def _read_threads(self, tick: Tick, stat: parse.Stat, look: bool) -> list[ThreadSample]:
         if self._threads is None:

@@ -116,6 +116,15 @@ def lock_of_a_file() -> Scene:
     return scene.add(Proc(900, comm="label-tool", cmdline=["/bin/label-tool"], run=0.01, looks=[SLEEP]))
 
 
+def lock_of_a_file_by_turns() -> Scene:
+    """filelock's: each has it for a moment, so that readings often meet nobody."""
+    scene = starved(workers=4, run=0.2)
+    for i in range(4):
+        held = [SLEEP | {"locked_by": 101 + other} for other in range(4) if other != i]
+        scene.procs[101 + i].looks = [*held, *[SLEEP] * 6, ON_CPU]
+    return scene
+
+
 def asking_for_ever() -> Scene:
     """One worker looks again and again whether its shard is there; the others are ahead."""
     scene = starved(util=0.0, workers=3)
@@ -172,6 +181,7 @@ BEHIND: dict[Callable[[], Scene], tuple[str, str]] = {
     images_to_the_disk: ("input-bound", "disk-io"),
     lock_of_a_manager: ("input-bound", "lock-contention"),
     lock_of_a_file: ("input-bound", "lock-contention"),
+    lock_of_a_file_by_turns: ("input-bound", "lock-contention"),
     asking_for_ever: ("input-bound", "hung-worker"),
     nobody_moves: ("input-bound", "hung-worker"),
     one_shard_on_a_slow_disk: ("input-bound", "disk-io"),

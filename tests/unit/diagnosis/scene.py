@@ -153,7 +153,7 @@ class Scene:
             read_bytes=self._add((pid, "read"), proc.read_bytes * dt), write_bytes=self._add((pid, "write"), proc.write_bytes * dt),
             processor=proc.processor,
             syscall=look.get("syscall"), syscall_arg=look.get("syscall_arg"), wchan=look.get("wchan"), threads=threads,
-            children_ns=self._add((pid, "children"), proc.children * ns), locked_by=proc.locked_by,
+            children_ns=self._add((pid, "children"), proc.children * ns), locked_by=look.get("locked_by", proc.locked_by),
         )  # fmt: skip
 
     def _host(self, dt: float) -> Host:
