@@ -10,6 +10,7 @@ import signal
 import sys
 
 from gputop.commands.options import add_sampling
+from gputop.commands.options import number
 from gputop.commands.options import sampling_settings
 from gputop.errors import UserError
 from gputop.memory import calm_garbage_collection
@@ -19,7 +20,7 @@ from gputop.memory import return_what_is_freed
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the command."""
     add_sampling(parser)
-    parser.add_argument("--frames", type=int, metavar="N", help="stop after N frames")
+    parser.add_argument("--frames", type=number, metavar="N", help="stop after N frames")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from gputop.commands.options import NO_EBPF
 from gputop.commands.options import SUDO
+from gputop.commands.options import duration
 from gputop.commands.options import sampling_argv
 from gputop.demo.scenarios import SCENARIOS
 from gputop.demo.tour import SCENARIO as TOURED
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the command."""
     names = [*SCENARIOS, TOUR]
     parser.add_argument("scenario", nargs="?", default=names[0], choices=names, metavar="SCENARIO", help=f"one of those below ({names[0]})")
-    parser.add_argument("--duration", type=_seconds, metavar="S", help="how long, 5 to 3600 (600; plain 30)")
+    parser.add_argument("--duration", type=duration("5s", "1h"), metavar="TIME", help="how long, 5s to 1h (10m; plain 30s)")
     parser.add_argument("--plain", action="store_true", help="no screen: each verdict as a line")
     parser.add_argument("--no-ebpf", action="store_true", help=NO_EBPF)
     parser.add_argument("--sudo", action="store_true", help=SUDO)
@@ -58,16 +59,6 @@ def run(args: argparse.Namespace) -> int:
         from gputop.demo.tour import guide
 
         return live.run(args, guide if args.scenario == TOUR else None)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 5 <= value <= 3600:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 5 to 3600")
-    return value
 
 
 def _print_verdicts(flags: list[str], seconds: float) -> int:

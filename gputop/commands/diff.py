@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from gputop.commands.explain import explained
+from gputop.commands.options import duration
 from gputop.commands.span import add_span
 
 HELP = "compare two recordings, before and after a fix"
@@ -19,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the command."""
     parser.add_argument("before", metavar="A", help="the recording before")
     parser.add_argument("after", metavar="B", help="the recording after")
-    parser.add_argument("--since", type=float, metavar="S", help="only the last S seconds of each")
+    parser.add_argument("--since", type=duration(), metavar="TIME", help="only the last 90s, 10m, 2h of each")
     parser.add_argument("--json", action="store_true", help="one JSON object with both explanations")
     add_span(parser)
 

@@ -17,6 +17,7 @@ from typing import Any
 from gputop.board import Board
 from gputop.commands.options import add_sampling
 from gputop.commands.options import ask_sudo
+from gputop.commands.options import duration
 from gputop.commands.options import sampling_argv
 from gputop.commands.span import add_span
 from gputop.diagnosis import Engine
@@ -28,7 +29,7 @@ from gputop.frame import Header
 HELP = "say why, from a live look or a recording"
 EXAMPLES = """examples:
   gputop explain                          look for 10 s, then explain
-  gputop explain run.gputop --since 120   the last two minutes of a recording
+  gputop explain run.gputop --since 2m    the last two minutes of a recording
   gputop explain run.gputop --from "epoch 3" --until "epoch 4"
   gputop explain --json --fail-on medium  for CI: exit code 3 where something is wrong
 """
@@ -41,7 +42,7 @@ FAILED_ON = 3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the command."""
     parser.add_argument("file", nargs="?", metavar="FILE", help="a recording; without it this machine, now")
-    parser.add_argument("--since", type=float, metavar="S", help="the last S seconds of the recording; live: look for S seconds (10)")
+    parser.add_argument("--since", type=duration(), metavar="TIME", help="the last 90s, 10m, 2h of it; live: look for so long (10s)")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--plot", action="store_true", help="GPU utilization over the time, with the incidents")
     parser.add_argument("--fail-on", choices=SEVERITIES, metavar="SEVERITY", help="exit 3 where an incident is at least that bad")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import pwd
+import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gputop.errors import UserError
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
 
 NO_EBPF = "no eBPF probes, even where they could run"
 SUDO = "load the eBPF probes through sudo; the rest runs as you"
+_SECONDS_OF = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.02, 60.0
 
 
@@ -24,6 +27,32 @@ def interval(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds") from None
     if not LEAST_INTERVAL_S <= value <= MOST_INTERVAL_S:
         raise argparse.ArgumentTypeError(f"{text} s is outside {LEAST_INTERVAL_S}–{MOST_INTERVAL_S:g} s")
+    return value
+
+
+def duration(least: str = "1ms", most: str = "10000d") -> Callable[[str], float]:
+    """Reads seconds from ``90``, ``90s``, ``10m``, ``2h`` or ``1d``; what lies outside of the bounds is refused."""
+
+    def seconds(text: str) -> float:
+        value = _seconds(text)
+        if not _seconds(least) <= value <= _seconds(most):
+            raise argparse.ArgumentTypeError(f"{text!r} is no time from {least} to {most}: write 90, 90s, 10m or 2h")
+        return value
+
+    return seconds
+
+
+def _seconds(text: str) -> float:
+    """-1 where it is no length of time."""
+    match = re.fullmatch(r"(\d+\.?\d*|\.\d+) ?(ms|[smhd]?)", text.strip(), re.ASCII)
+    return float(match[1]) * _SECONDS_OF[match[2] or "s"] if match else -1.0
+
+
+def number(text: str) -> int:
+    """A whole number from 1 on."""
+    value = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+    if not value:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
     return value
 
 

@@ -12,6 +12,8 @@ import time
 from typing import TYPE_CHECKING
 
 from gputop.commands.options import add_sampling
+from gputop.commands.options import duration
+from gputop.commands.options import number
 from gputop.errors import UserError
 
 if TYPE_CHECKING:
@@ -45,23 +47,12 @@ def size(text: str) -> int:
     return value
 
 
-def seconds(text: str) -> float:
-    """A positive number of seconds."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
-    return value
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the command."""
     parser.add_argument("-o", "--output", metavar="FILE", help="a new file (gputop-HOST-DATE-TIME.gputop)")
-    parser.add_argument("--duration", type=seconds, metavar="S", help="stop after so many seconds")
+    parser.add_argument("--duration", type=duration(), metavar="TIME", help="stop after 90s, 10m, 2h")
     parser.add_argument("--max-size", type=size, metavar="SIZE", help="go on in FILE's name with .2, .3 … before a file is larger")
-    parser.add_argument("--max-files", type=int, default=0, metavar="N", help="with --max-size: keep the newest N files only (all)")
+    parser.add_argument("--max-files", type=number, default=0, metavar="N", help="with --max-size: keep the newest N files only (all)")
     parser.add_argument("--host", metavar="[USER@]NODE", help="record another machine: runs `gputop collect` there over ssh")
     parser.add_argument("--no-auto-stacks", action="store_true", help="take no stacks by itself as an incident begins")
     add_sampling(parser)
@@ -105,8 +96,8 @@ class _Session:
         self._wakes, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # or the command's end would wake nobody
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._on_signal)
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(signum, self._on_signal)
 
     def begin(self) -> None:
         """Wait for the first frame. Raises UserError where the collector gives none or the file cannot be made."""

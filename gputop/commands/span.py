@@ -7,6 +7,7 @@ import re
 import time
 from typing import TYPE_CHECKING
 
+from gputop.commands.options import duration
 from gputop.errors import UserError
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 def add_span(parser: argparse.ArgumentParser) -> None:
     """Which part of the recording."""
-    parser.add_argument("--last", type=float, metavar="S", help="only the last S seconds")
+    parser.add_argument("--last", type=duration(), metavar="TIME", help="only the last 90s, 10m, 2h")
     parser.add_argument("--from", dest="from_", metavar="T", help="only from here on: seconds since it began, or a clock time HH:MM[:SS]")
     parser.add_argument("--until", metavar="T", help="only up to here")
 

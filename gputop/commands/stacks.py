@@ -11,6 +11,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from gputop.commands.options import duration
 from gputop.errors import UserError
 from gputop.text import clean
 
@@ -37,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the command."""
     parser.add_argument("pids", type=_pid, nargs="*", metavar="PID", help="processes to look at; a trainer stands for itself only")
     parser.add_argument("--native", action="store_true", help="C and C++ frames too: pauses each process for about 20 ms")
-    parser.add_argument("--duration", type=_seconds, metavar="S", help="sample the main threads for S seconds (1 to 600), by line")
+    parser.add_argument("--duration", type=duration("1s", "10m"), metavar="TIME", help="sample main threads so long (1s to 10m), by line")
     parser.add_argument("--off-cpu", action="store_true", help="with eBPF: kernel stacks in which threads wait, over --duration (5 s)")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one object: stacks, and groups of equal ones")
@@ -209,13 +210,3 @@ def _pid(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 1 << 31:
         raise argparse.ArgumentTypeError(f"{text!r} is no process id")
     return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds") from None
-    if not 1 <= value <= 600:
-        raise argparse.ArgumentTypeError(f"{text} s is outside 1–600 s")
-    return value

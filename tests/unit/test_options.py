@@ -1,0 +1,36 @@
+"""Lengths of time and counts as people write them, and what is no such thing."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from gputop.commands.options import duration
+from gputop.commands.options import number
+
+
+@pytest.mark.parametrize(("text", "seconds"), [
+    ("90", 90), ("90s", 90), ("1.5", 1.5), (".5", 0.5), ("10m", 600), ("1.5h", 5400), ("2d", 172_800), (" 20 s ", 20), ("250ms", 0.25),
+])  # fmt: skip
+def test_lengths_of_time(text: str, seconds: float) -> None:
+    assert duration()(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "nan", "inf", "-5", "0", "1e3", "5x", "m", "1h30m", "٣", "9" * 400, "0ms", "20000d"])
+def test_what_is_no_length_of_time(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="write 90, 90s, 10m or 2h"):
+        duration()(text)
+
+
+def test_bounds_are_told_as_they_were_written() -> None:
+    assert duration("5s", "1h")("60m") == 3600
+    with pytest.raises(argparse.ArgumentTypeError, match="'61m' is no time from 5s to 1h"):
+        duration("5s", "1h")("61m")
+
+
+def test_counts() -> None:
+    assert number("7") == 7
+    for text in ("0", "-1", "x", "1.5", "", "9" * 400):
+        with pytest.raises(argparse.ArgumentTypeError):
+            number(text)
