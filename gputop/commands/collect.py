@@ -20,7 +20,7 @@ from gputop.memory import return_what_is_freed
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the command."""
     add_sampling(parser)
-    parser.add_argument("--frames", type=number, metavar="N", help="stop after N frames")
+    parser.add_argument("--frames", type=number(), metavar="N", help="stop after N frames")
 
 
 def run(args: argparse.Namespace) -> int:

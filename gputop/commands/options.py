@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 NO_EBPF = "no eBPF probes, even where they could run"
 SUDO = "load the eBPF probes through sudo; the rest runs as you"
 _SECONDS_OF = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+MOST_GPUS = 4096
 LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.02, 60.0
 
 
@@ -48,12 +49,16 @@ def _seconds(text: str) -> float:
     return float(match[1]) * _SECONDS_OF[match[2] or "s"] if match else -1.0
 
 
-def number(text: str) -> int:
-    """A whole number from 1 on."""
-    value = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
-    if not value:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
-    return value
+def number(least: int = 1) -> Callable[[str], int]:
+    """Reads a whole number from ``least`` on."""
+
+    def whole(text: str) -> int:
+        value = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else -1
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is no number from {least} on")
+        return value
+
+    return whole
 
 
 def indices(text: str) -> frozenset[int]:
@@ -62,7 +67,7 @@ def indices(text: str) -> frozenset[int]:
     try:
         for part in text.split(","):
             first, _, last = part.partition("-")
-            chosen.update(range(int(first), int(last or first) + 1))
+            chosen.update(range(int(first), min(int(last or first), MOST_GPUS) + 1))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} names no GPUs: write 0, 0,2 or 0-3") from None
     if not chosen or min(chosen) < 0:

@@ -27,12 +27,19 @@ def span(args: argparse.Namespace, recording: Recording) -> tuple[int, int]:
     end = recording.end_ns + 1 if args.until is None else moment(args.until, recording)
     if args.last is not None:
         start = max(start, end - round(args.last * 1e9))
+    if start >= end or start > recording.end_ns:
+        first, last = _clock(recording.start_ns, recording), _clock(recording.end_ns, recording)
+        raise UserError(f"nothing was recorded in that stretch: this recording goes from {first} to {last}", code=2)
     return start, end
+
+
+def _clock(t_ns: int, recording: Recording) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(recording.unix_ns_of(t_ns) / 1e9))
 
 
 def moment(text: str, recording: Recording) -> int:
     """CLOCK_MONOTONIC ns of ``90``, ``03:12`` or ``03:12:30.5``; a clock time is the first of its kind in the recording."""
-    clock = re.fullmatch(r"(\d{1,2}):(\d\d)(?::(\d\d(?:\.\d+)?))?", text)
+    clock = re.fullmatch(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d(?:\.\d+)?))?", text)
     if clock is None:
         try:
             return recording.start_ns + round(float(text) * 1e9)

@@ -60,6 +60,18 @@ def test_only_the_stretch_that_is_asked_for(starving: str, capsys: pytest.Captur
     assert totals[1] < totals[0]
 
 
+@pytest.mark.parametrize("flags", [["--from", "1e9"], ["--from", "3", "--until", "2"], ["--until", "0"]])
+def test_a_stretch_in_which_nothing_was_recorded_is_said(flags: list[str], starving: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", starving, *flags]) == 2
+    assert "nothing was recorded in that stretch: this recording goes from " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("clock", ["25:00", "03:60", "03:12:60", "nan"])
+def test_what_is_no_clock_time_is_said(clock: str, starving: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", starving, "--from", clock]) == 2
+    assert f"{clock!r} is no time" in capsys.readouterr().err
+
+
 def test_fail_on_is_for_scripts(starving: str, healthy: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", starving, "--fail-on", "low"]) == 3
     assert main(["explain", healthy, "--fail-on", "low"]) == 0

@@ -7,6 +7,7 @@ import argparse
 import pytest
 
 from gputop.commands.options import duration
+from gputop.commands.options import indices
 from gputop.commands.options import number
 
 
@@ -30,7 +31,11 @@ def test_bounds_are_told_as_they_were_written() -> None:
 
 
 def test_counts() -> None:
-    assert number("7") == 7
+    assert (number()("7"), number(0)("0")) == (7, 0)
     for text in ("0", "-1", "x", "1.5", "", "9" * 400):
         with pytest.raises(argparse.ArgumentTypeError):
-            number(text)
+            number()(text)
+
+
+def test_a_range_of_gpus_without_end_costs_nothing() -> None:
+    assert indices("0-99999999999") >= {0, 7, 1000}
