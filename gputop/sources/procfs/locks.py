@@ -28,6 +28,8 @@ OPEN_NS, NEWS_NS = 10_000_000_000, 1_000_000_000
 MOST_FILES = 256
 TURN_NS = 10_000_000_000
 """Siblings that held the same lock within such a time take turns at it."""
+MOST_TURNS = 16
+"""Such locks are looked at in one reading: each asks for the parents of some."""
 
 
 @dataclass(slots=True)
@@ -47,29 +49,28 @@ class _Turns:
 
     def __init__(self, proc: str) -> None:
         self._proc = proc
-        self._held: dict[str, dict[int, tuple[int, int]]] = {}
-        """``major:minor:inode`` -> pid of a holder -> (its parent, t_ns of the last reading that it stood in)."""
+        self._held: dict[str, dict[int, int]] = {}
+        """``major:minor:inode`` -> pid of a holder -> t_ns of the last reading that it stood in."""
 
     def by_parent(self, by_file: dict[str, int], t_ns: int) -> dict[int, int]:
         """As `Held.by_parent`."""
         for file, pid in by_file.items():
-            holders = self._held.setdefault(file, {})
-            holders[pid] = holders[pid][0] if pid in holders else _parent_of(self._proc, pid), t_ns
+            self._held.setdefault(file, {})[pid] = t_ns
         self._forget(t_ns - TURN_NS)
-        return {parent: pid for file, pid in by_file.items() if (parent := self._parent_of_several(file, pid))}
+        turning = [(file, pid) for file, pid in by_file.items() if len(self._held[file]) > 1][:MOST_TURNS]
+        return {parent: pid for file, pid in turning if (parent := self._parent_of_several(file, pid))}
 
     def _parent_of_several(self, file: str, pid: int) -> int:
         """The parent of a holder and of others who held it; 0 where there is none."""
-        parents = [parent for parent, _t_ns in self._held[file].values()]
-        own = self._held[file][pid][0]
-        return own if parents.count(own) > 1 else 0
+        others = [other for other in self._held[file] if other != pid]
+        own = _parent_of(self._proc, pid)
+        return own if own and any(_parent_of(self._proc, other) == own for other in others) else 0
 
     def _forget(self, oldest_ns: int) -> None:
         for file, holders in list(self._held.items()):
-            kept = {pid: held for pid, held in holders.items() if held[1] >= oldest_ns}
-            if kept:
-                self._held[file] = kept
-            else:
+            for pid in [pid for pid, held_ns in holders.items() if held_ns < oldest_ns]:
+                del holders[pid]
+            if not holders:
                 del self._held[file]
 
 
