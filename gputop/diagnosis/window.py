@@ -103,8 +103,9 @@ class Window:
                 known.look(gpu)
 
     def _assign(self, board: Board) -> None:
-        fresh = self.t_ns - self._roles_ns < ROLES_NS
-        if fresh and len(board.infos) == len(self._seen[0]) and all(pid in board.infos for pid in self._procs):
+        fresh, before = self.t_ns - self._roles_ns < ROLES_NS, self._seen[0]
+        # A spawned child is named a worker once it has imported torch, and may be gone a second later.
+        if fresh and len(board.infos) == len(before) and all(board.infos.get(pid) is before.get(pid) for pid in self.roles):
             return
         seen = dict(board.infos), gpu_pids(board)
         if seen != self._seen:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from dataclasses import field
@@ -21,8 +22,8 @@ from gputop.sources.procfs.files import read_once
 _CALLS = {"x86_64": (35, 230, 23, 270, 72, 73), "aarch64": (101, 115, 72, 25, 32)}
 CALLS = frozenset(_CALLS.get(platform.machine(), ()))
 """nanosleep, clock_nanosleep, select, pselect6, fcntl, flock."""
-READ_NS = 380_000_000
-"""/proc/locks is read no more often."""
+READ_NS, SHARE = 90_000_000, 0.001
+"""/proc/locks is read no more often, and takes no more of one CPU: it tells of a moment, and some locks are held for a few milliseconds."""
 OPEN_NS, NEWS_NS = 10_000_000_000, 1_000_000_000
 """The files that a process has open are looked at this often; sooner where a file is locked that was not before."""
 MOST_FILES = 256
@@ -88,16 +89,21 @@ class Locks:
         self._text = b""
         self._held = Held()
         self._turns = _Turns(proc)
-        self._read_ns = -READ_NS
+        self._due_ns = 0
 
     def held(self, t_ns: int) -> Held:
         """Empty where it cannot be read."""
-        if t_ns - self._read_ns >= READ_NS:
-            self._read_ns, text = t_ns, self._file.read()
-            if text != self._text:
-                self._text, self._held = text, parse_locks(text.decode("ascii", "replace"))
-                self._held.by_parent = self._turns.by_parent(self._held.by_file, t_ns)
+        if t_ns >= self._due_ns:
+            started = time.thread_time_ns()
+            self._read(t_ns)
+            self._due_ns = t_ns + max(READ_NS, int((time.thread_time_ns() - started) / SHARE))
         return self._held
+
+    def _read(self, t_ns: int) -> None:
+        text = self._file.read()
+        if text != self._text:
+            self._text, self._held = text, parse_locks(text.decode("ascii", "replace"))
+            self._held.by_parent = self._turns.by_parent(self._held.by_file, t_ns)
 
     def close(self) -> None:
         self._file.close()

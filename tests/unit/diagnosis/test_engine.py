@@ -100,3 +100,14 @@ def test_what_a_feed_leaves_is_freed_without_the_garbage_collector(make: Callabl
         assert gc.collect() < 100
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("shift", range(5))
+def test_a_spawned_worker_that_is_named_for_a_moment_is_told(shift: int):
+    scene = training(util=40.0, workers=2).play(4)
+    child = Proc(105, 100, cmdline=["python", "-c", "from multiprocessing.spawn import spawn_main", "--multiprocessing-fork"], run=1.0)
+    scene.add(child).play(2 + 0.2 * shift)
+    child.comm = "pt_data_worker"
+    scene.play(0.4).drop(105).play(1)
+    assert scene.engine.facts is not None
+    assert len(scene.engine.facts.jobs[0].births) == 1
