@@ -15,8 +15,6 @@ from gputop.commands.options import add_sampling
 from gputop.commands.options import duration
 from gputop.commands.options import number
 from gputop.errors import UserError
-from gputop.memory import calm_garbage_collection
-from gputop.memory import return_what_is_freed
 
 if TYPE_CHECKING:
     import subprocess
@@ -68,13 +66,11 @@ def run(args: argparse.Namespace) -> int:
     from gputop.commands.live import stream_argv
     from gputop.stream.child import ChildStream
 
-    return_what_is_freed()
     argv = args.command[1:] if args.command[:1] == ["--"] else args.command
     stream = ChildStream(stream_argv(args))
     session = _Session(args, stream)
     try:
         session.begin()
-        calm_garbage_collection()
         if argv:
             session.start(argv)
         session.record()
