@@ -182,8 +182,9 @@ def _push(known: _Stranger, sample: ProcSample, board: Board, oldest_ns: int) ->
     if used[1] - last_used < RESTING_CORES * (sample.t_ns - last_ns):
         known.began = used
     known.latest = sample
-    if known.asked or sample.wchan is not None or sample.syscall is not None:
-        known.asked = tuple(one for one in known.asked if one.t_ns > oldest_ns) + _asked(sample)
+    asked = _asked(sample)
+    if asked or known.asked:
+        known.asked = tuple(one for one in known.asked if one.t_ns > oldest_ns) + asked
     known.used.append(used)
     while len(known.used) > 2 and known.used[1][0] <= oldest_ns:
         del known.used[0]

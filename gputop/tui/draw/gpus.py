@@ -32,7 +32,7 @@ def lines(board: Board, older: Board, view: View, rows: int) -> list[Line]:
     more += f"{first + 1}–{first + shown} of {len(gpus)} GPUs  " if len(gpus) > shown else ""
     if more:
         text = out[0][0][0]
-        out[0] = [(f"{text[: view.width - len(more)]:<{view.width - len(more)}} {more[:-1]}", "head")]
+        out[0] = [(f"{text[: view.width - len(more)]} {more[:-1]}", "head")]
     return out
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gputop.frame import ThreadInfo
 from tests.unit.diagnosis.scene import AWAIT
 from tests.unit.diagnosis.scene import CHILD
 from tests.unit.diagnosis.scene import DISK
@@ -336,17 +335,6 @@ def small_kernels() -> Scene:
     return alone(95.0, 0.6, [ON_CPU], sm_active_pct=5.0)
 
 
-def small_kernels_backward() -> Scene:
-    """Without probes: its main thread sleeps, for the GPU or for the thread that launches."""
-    scene = undersized_beside_threads()
-    scene.procs[100].info = {"uses_cuda": True, "threads": [ThreadInfo(151, "pt_autograd_0")]}
-    return scene
-
-
-def undersized_beside_threads() -> Scene:
-    return alone(95.0, 0.1, [SLEEP], threads={151: (0.4, 0.0)}, sm_active_pct=5.0)
-
-
 def undersized() -> Scene:
     return alone(97.0, 0.05, [SLEEP], sm_active_pct=9.0)
 
@@ -439,8 +427,6 @@ EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
     probed_sync_per_layer: ("wait-heavy", "sync-storm"),
     probed_metrics: ("input-bound", "main-thread-preprocessing"),
     small_kernels: ("busy-not-working", "small-kernels"),
-    small_kernels_backward: ("busy-not-working", "small-kernels"),
-    undersized_beside_threads: ("busy-not-working", "undersized-work"),
     undersized: ("busy-not-working", "undersized-work"),
     undersized_by_power: ("busy-not-working", "undersized-work"),
     hot_gpu: ("compute-bound", "gpu-throttle"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from gputop.frame import ThreadInfo
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.causes import starved
 from tests.unit.diagnosis.scene import AWAIT
@@ -54,6 +55,17 @@ def threads_of_a_worker_in_turns() -> Scene:
     scene = starved(workers=1, run=0.01, looks=[AWAIT], threads=pool, thread_looks=[ON_CPU, TURN, TURN, AWAIT])
     scene.cpus, scene.cpu_busy = 2, [0.5, 0.5]
     return scene
+
+
+def small_kernels_backward() -> Scene:
+    """Without probes: its main thread sleeps, for the GPU or for the thread that launches."""
+    scene = undersized_beside_threads()
+    scene.procs[100].info = {"uses_cuda": True, "threads": [ThreadInfo(151, "pt_autograd_0")]}
+    return scene
+
+
+def undersized_beside_threads() -> Scene:
+    return alone(95.0, 0.1, [SLEEP], threads={151: (0.4, 0.0)}, sm_active_pct=5.0)
 
 
 def programs_on_the_network() -> Scene:
@@ -173,6 +185,8 @@ BEHIND: dict[Callable[[], Scene], tuple[str, str]] = {
     threads_of_a_worker_on_the_network: ("input-bound", "network-io"),
     threads_of_a_worker_at_work: ("input-bound", "slow-transform"),
     threads_of_a_worker_in_turns: ("input-bound", "gil-contention"),
+    small_kernels_backward: ("busy-not-working", "small-kernels"),
+    undersized_beside_threads: ("busy-not-working", "undersized-work"),
     programs_on_the_disk: ("input-bound", "disk-io"),
     programs_on_the_network: ("input-bound", "network-io"),
     actors: ("input-bound", "slow-transform"),
