@@ -18,6 +18,7 @@ from gputop.sources import Settings
 from gputop.sources import Unavailable
 from gputop.sources.procfs.files import Descriptors
 from gputop.sources.procfs.files import KeptFile
+from gputop.sources.procfs.files import KeptList
 from gputop.sources.procfs.parse import NS_PER_CLOCK_TICK
 
 CPU_EVERY_NS = 200_000_000
@@ -37,9 +38,11 @@ class HostSource:
     def __init__(self, settings: Settings) -> None:
         root = self._root = settings.root.rstrip("/") + "/"
         pool = Descriptors()
-        sizes = {"stat": 1 << 18, "vmstat": 1 << 14, "diskstats": 1 << 16, "net/dev": 1 << 16, "net/snmp": 1 << 13, "meminfo": 1 << 13}
+        sizes = {"stat": 1 << 18, "net/snmp": 1 << 13, "meminfo": 1 << 13}
+        lists = {"vmstat": 1 << 14, "diskstats": 1 << 18, "net/dev": 1 << 18}
         names = (*sizes, "loadavg", *(f"pressure/{kind}" for kind in ("cpu", "io", "memory")))
         self._files = {name: KeptFile(f"{root}proc/", name, sizes.get(name, 512), pool) for name in names}
+        self._files |= {name: KeptList(f"{root}proc/", name, size, pool) for name, size in lists.items()}
         self._whole: dict[str, bool] = {}
         self._half = settings.interval_ns // 2
         self._cpu_due_ns = self._rest_due_ns = 0

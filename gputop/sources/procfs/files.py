@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+from contextlib import suppress
 
 LIMIT = 16_384
 """Most descriptors kept, however high RLIMIT_NOFILE is: the kernel pays about 2 KB for each."""
@@ -111,6 +112,16 @@ class KeptFile:
             self.pool.kept -= 1
 
 
+class KeptList(KeptFile):
+    """A kept file of lines without number: of such the kernel gives a page at a time, however much is asked for."""
+
+    __slots__ = ()
+
+    def read(self) -> bytes:
+        data = super().read()
+        return data + _rest(self._fd, data, self._size) if self._fd >= 0 else data
+
+
 def why(error: OSError) -> str:
     """The reason in words."""
     if error.errno == errno.ENOENT:
@@ -130,6 +141,31 @@ def read_once(path: str, size: int) -> bytes | None:
         return None
     finally:
         os.close(fd)
+
+
+def read_list(path: str, size: int) -> bytes:
+    """The same of a file of lines without number, see `KeptList`; empty where it is gone or not readable."""
+    try:
+        fd = os.open(path, _FLAGS)
+    except OSError:
+        return b""
+    try:
+        data = os.pread(fd, size, 0)
+        return data + _rest(fd, data, size)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
+def _rest(fd: int, begun: bytes, size: int) -> bytes:
+    """What comes behind the first page, as far as ``size`` goes. However little a page holds, a long line may follow."""
+    parts, have = [], len(begun)
+    with suppress(OSError):
+        while 0 < have < size and (part := os.pread(fd, size - have, have)):
+            parts.append(part)
+            have += len(part)
+    return b"".join(parts)
 
 
 def trimmed(data: bytes) -> bytes:

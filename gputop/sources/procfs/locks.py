@@ -16,7 +16,7 @@ from dataclasses import field
 
 from gputop.sources.procfs import parse
 from gputop.sources.procfs.files import Descriptors
-from gputop.sources.procfs.files import KeptFile
+from gputop.sources.procfs.files import KeptList
 from gputop.sources.procfs.files import read_once
 
 _CALLS = {"x86_64": (35, 230, 23, 270, 72, 73), "aarch64": (101, 115, 72, 25, 32)}
@@ -85,7 +85,7 @@ class Locks:
     """Of the machine; read now and then, and only when somebody asks."""
 
     def __init__(self, proc: str, pool: Descriptors) -> None:
-        self._file = KeptFile(proc, "locks", 65_536, pool)
+        self._file = KeptList(proc, "locks", 1 << 18, pool)
         self._text = b""
         self._held = Held()
         self._turns = _Turns(proc)
