@@ -61,7 +61,7 @@ def _main_shares(job: JobFacts, facts: Facts, loss: float) -> dict[str, float]:
     shares = {word: fractions.get(word, 0.0) for word in words}
     shares |= _blocked(job.trainer, fractions.get("blocked", 0.0))
     if not job.workers:
-        _call_lock(job.trainer, shares)
+        _call_lock(job, shares)
         _wait_for_programs(job, facts, shares)
     _wait_for_own_threads(job.trainer, shares, "lock")
     held = sum(shares.values())
@@ -119,9 +119,9 @@ def _wait_for_own_threads(proc: ProcFacts, found: dict[str, float], own_work: st
         _shift(found, "lock", own_work, min(found["lock"], proc.others_run))
 
 
-def _call_lock(trainer: ProcFacts, found: dict[str, float]) -> None:
+def _call_lock(job: JobFacts, found: dict[str, float]) -> None:
     """A step that keeps time with the samples lets these meet one of its waits only; where threads load, the rest is for them."""
-    if feeders.threads_wait(trainer):
+    if feeders.threads_wait(job.trainer) and not feeders.serves(job):
         for kind in _UNSURE:
             _shift(found, kind, "lock", found.get(kind, 0.0))
 

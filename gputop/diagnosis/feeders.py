@@ -12,6 +12,10 @@ from gputop.diagnosis.facts import Taker
 from gputop.diagnosis.proc import TURN
 from gputop.diagnosis.proc import ProcFacts
 
+LISTENING, CONNECTED = "listening", "connected"
+"""Words of `ProcInfo.sockets`."""
+SERVING = 0.5
+"""Share of the window in which who can be asked must wait for that."""
 AT_WORK = 0.25
 """CPUs from which one of these is at work."""
 WOKEN = 0.15
@@ -77,6 +81,16 @@ def programs_at_work(job: JobFacts, facts: Facts) -> bool:
     ended = sum(min(1.0, parent.children) for parent in parents) if not job.births else 0.0  # workers that ended are no programs
     running = 0.0 if job.workers else sum(taker.cores for taker in started(job, facts))
     return job.helpers + ended + running >= AT_WORK
+
+
+def asks_others(job: JobFacts) -> bool:
+    """Its event loop waits for whom it asked over the network: it has connections, and nobody can ask it."""
+    return job.trainer.info.sockets == CONNECTED
+
+
+def serves(job: JobFacts) -> bool:
+    """It can be asked and mostly waits for that. What its threads wait for, other than its programs, is its clients' business."""
+    return not job.workers and job.trainer.info.sockets == LISTENING and job.trainer.kinds.get(waits.POLL, 0.0) >= SERVING
 
 
 def started(job: JobFacts, facts: Facts) -> list[Taker]:

@@ -117,9 +117,10 @@ _RULES: dict[str, _Rule] = {
     "CgroupSample.quota_path": Mask.cgroup, "NetSample.name": Mask.interface, "SourceState.reason": Mask.told,
     "SourceState.remedy": Mask.told, "SourceState.detail": Mask.told,
     **dict.fromkeys((
-        "ProcInfo.cpus_allowed", "ProcInfo.libs", "ProcSample.state", "ProcSample.wchan", "ProcSample.kernel_stack", "ThreadSample.state",
-        "SchedThread.state", "CudaCall.call", "Probes.map_used", "Probes.map_size", "Probes.lost", "CgroupSample.cpuset",
-        "DiskSample.name", "Gpu.name", "Gpu.pci_bus_id", "Gpu.architecture", "Gpu.compute_mode", "Gpu.missing", "GpuProc.kind",
+        "ProcInfo.cpus_allowed", "ProcInfo.libs", "ProcInfo.sockets", "ProcSample.state", "ProcSample.wchan", "ProcSample.kernel_stack",
+        "ThreadSample.state", "SchedThread.state", "CudaCall.call", "Probes.map_used", "Probes.map_size", "Probes.lost",
+        "CgroupSample.cpuset", "DiskSample.name", "Gpu.name",
+        "Gpu.pci_bus_id", "Gpu.architecture", "Gpu.compute_mode", "Gpu.missing", "GpuProc.kind",
         "MigInstance.profile", "SourceState.name", "SourceState.state",
     ), Mask._kept),
 }  # fmt: skip

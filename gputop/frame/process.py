@@ -41,6 +41,9 @@ class ProcInfo(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Names of its threads, for trainers and their workers only."""
     wait_unreadable: str = ""
     """Why syscall and wchan of this process cannot be read, empty where they can."""
+    sockets: str = ""
+    """Of a trainer that sleeps in a poll: ``listening`` where it or a parent in its session has one that listens, ``connected`` where it
+    has one to somebody (not a UNIX one), ``none``; empty where that is not known."""
 
 
 class ThreadSample(msgspec.Struct, frozen=True, array_like=True, gc=False):

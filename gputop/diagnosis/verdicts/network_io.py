@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.feeders import asks_others
 from gputop.diagnosis.feeders import programs_at_work
+from gputop.diagnosis.feeders import threads_at_work
 from gputop.diagnosis.feeders import threads_wait
 from gputop.diagnosis.feeders import who_waits
 from gputop.diagnosis.model import Evidence
@@ -17,13 +19,15 @@ from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 
-# A poll is one on sockets, unless programs are at work whose output may be waited for.
-_POOLS = ("data.network", "data.poll", "main.network")
+# A poll is one on sockets, unless programs are at work whose output may be waited for; a trainer's where it has any to somebody.
+_POOLS = ("data.network", "data.poll", "main.network", "main.poll")
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
     own = 0.0 if job.kin and (job.workers or threads_wait(job.trainer)) else 1.0
-    return {"data.network": 1.0, "data.poll": 0.0 if programs_at_work(job, facts) else 1.0, "main.network": own}
+    polled = 0.0 if programs_at_work(job, facts) else 1.0
+    asked = polled if asks_others(job) and not job.workers and not threads_at_work(job) else 0.0
+    return {"data.network": 1.0, "data.poll": polled, "main.network": own, "main.poll": asked}
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:

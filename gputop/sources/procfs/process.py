@@ -17,6 +17,7 @@ from gputop.sources.procfs.files import KeptFile
 from gputop.sources.procfs.identity import Identity
 from gputop.sources.procfs.locks import CALLS
 from gputop.sources.procfs.locks import OpenFiles
+from gputop.sources.procfs.sockets import POLLS
 from gputop.sources.procfs.threads import Threads
 from gputop.sources.procfs.tick import Tick
 from gputop.sources.procfs.users import Users
@@ -75,6 +76,11 @@ class Process:
     @property
     def info(self) -> ProcInfo:
         return self.identity.info
+
+    @property
+    def polls(self) -> bool:
+        """Whether its main thread, as far as it is asked, slept in a poll when it was met last."""
+        return self._wait[0] in POLLS
 
     def read(self, tick: Tick, hot: bool, full: bool, near: bool = False) -> bool:
         """Take a sample, per thread where ``hot``; whether it has become another program since the last one.

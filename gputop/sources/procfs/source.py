@@ -22,6 +22,8 @@ from gputop.sources.procfs.files import read_once
 from gputop.sources.procfs.libraries import Libraries
 from gputop.sources.procfs.locks import Locks
 from gputop.sources.procfs.process import Process
+from gputop.sources.procfs.sockets import LISTENING
+from gputop.sources.procfs.sockets import use_of_sockets
 from gputop.sources.procfs.tick import Tick
 from gputop.sources.procfs.users import Users
 from gputop.sources.rights import in_initial_pid_namespace
@@ -216,7 +218,7 @@ class ProcfsSource:
             hot = process.pid in self._hot
             if process.read(tick, hot, hot or self._is_full_look(process, tick), self._is_near(process)):
                 self._identify(process, tick)
-            elif self._refresh_due(process, tick, hot) and process.identity.refresh(process.stat):
+            elif self._refresh_due(process, tick, hot) and self._refresh(process, hot):
                 self._told[process.pid] = process
             if hot and process.notice():
                 self._told[process.pid] = process
@@ -249,6 +251,22 @@ class ProcfsSource:
         if hot:
             return not (tick.number + process.pid) % (HOT_REFRESH_S * self._per_second)
         return not (tick.number // self._per_second + process.pid) % COLD_REFRESH_S
+
+    def _refresh(self, process: Process, hot: bool) -> bool:
+        """Look again at what changes without an exec; whether anything did."""
+        changed = process.identity.refresh(process.stat)
+        if hot and process.polls and process.stat.ppid not in self._hot and process.info.sockets != LISTENING:
+            use = use_of_sockets(self._proc, process.pid, self._above(process))
+            changed = process.identity.change(sockets=use) or changed
+        return changed
+
+    def _above(self, process: Process) -> list[int]:
+        """The pids of its parents, nearest first."""
+        found: list[int] = []
+        while (parent := self._processes.get(process.stat.ppid)) is not None and parent.pid not in found:
+            found.append(parent.pid)
+            process = parent
+        return found
 
     def _revive(self, tick: Tick, frame: Frame) -> list[Process]:
         """A pid that was given away again within the tick is a new process."""

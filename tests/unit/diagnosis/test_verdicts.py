@@ -26,6 +26,7 @@ from tests.unit.diagnosis.scene import HIDDEN
 from tests.unit.diagnosis.scene import ON_CPU
 from tests.unit.diagnosis.scene import QUEUE
 from tests.unit.diagnosis.scene import SLEEP
+from tests.unit.diagnosis.scene import SOCKET
 from tests.unit.diagnosis.scene import Proc
 from tests.unit.diagnosis.scene import Scene
 from tests.unit.diagnosis.scene import training
@@ -136,6 +137,21 @@ def test_a_server_between_requests_is_idle_and_not_ill(util: float):
     assert (scene.engine.verdict.symptom, scene.engine.verdict.cause) == ("idle", "none")
     assert scene.engine.incidents == []
     assert scene.engine.explain()["ledger"]["gpu_lost_s"] is None
+
+
+def test_what_a_servers_threads_wait_for_is_their_clients_business():
+    scene = server(30.0)
+    scene.procs[100].looks, scene.procs[100].info = [EPOLL], {"uses_cuda": True, "sockets": "listening"}
+    scene.procs[100].threads, scene.procs[100].thread_looks = {151: (0.01, 0.0)}, [SOCKET]
+    assert (scene.play(30).engine.verdict.symptom, scene.engine.verdict.cause) == ("idle", "none")
+    assert scene.engine.incidents == []
+
+
+@pytest.mark.parametrize(("sockets", "verdict"), [("connected", ("input-bound", "network-io")), ("none", ("idle", "none"))])
+def test_an_event_loop_whom_nobody_can_ask_waits_for_whom_it_asked(sockets: str, verdict: tuple[str, str]):
+    scene = server(30.0)
+    scene.procs[100].looks, scene.procs[100].info = [EPOLL], {"uses_cuda": True, "sockets": sockets}
+    assert (scene.play(10).engine.verdict.symptom, scene.engine.verdict.cause) == verdict
 
 
 def test_its_idle_children_are_no_loader_that_hangs():

@@ -1,0 +1,109 @@
+"""Who serves and who asks, by the sockets of real processes."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextlib import suppress
+
+import pytest
+
+from gputop.sources.procfs.sockets import use_of_sockets
+from tests.sources.test_procfs_real import Live
+from tests.sources.test_procfs_real import child
+from tests.sources.test_procfs_real import live as live
+
+Listener = Callable[[], socket.socket]
+
+
+def tcp() -> socket.socket:
+    return socket.create_server(("127.0.0.1", 0))
+
+
+def tcp6() -> socket.socket:
+    return socket.create_server(("::1", 0), family=socket.AF_INET6)
+
+
+def unix() -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(f"\0gputop-test-{os.getpid()}")
+    listener.listen()
+    return listener
+
+
+@pytest.fixture(scope="module")
+def peer() -> Iterator[tuple[str, int]]:
+    """Somebody who can be asked, the only listener of this process."""
+    with tcp() as listener:
+        yield listener.getsockname()
+
+
+@contextmanager
+def told(work: Callable[[int], object]) -> Iterator[int]:
+    """The pid of a child that has done ``work``, to which a pipe was given, and then sleeps in a poll."""
+    reads, writes = os.pipe()
+
+    def run() -> None:
+        os.closerange(3, reads)
+        kept = work(writes)  # noqa: F841  its sockets live as long as it
+        os.write(writes, b"%d\n" % os.getpid())
+        select.poll().poll(60_000)
+
+    with child(run) as pid:
+        assert int(os.read(reads, 16)) > 0
+        yield pid
+    for fd in (reads, writes):
+        with suppress(OSError):
+            os.close(fd)
+
+
+def use(pid: int, *above: int) -> str:
+    return use_of_sockets("/proc/", pid, above)
+
+
+@pytest.mark.parametrize("listen", [tcp, tcp6, unix])
+def test_one_that_listens_can_be_asked(listen: Listener) -> None:
+    with told(lambda _: listen()) as pid:
+        assert use(pid) == "listening"
+
+
+def test_one_with_a_connection_asks(peer: tuple[str, int]) -> None:
+    with told(lambda _: socket.create_connection(peer)) as pid:
+        assert use(pid) == "connected"
+
+
+def test_a_pair_of_its_own_is_no_connection() -> None:
+    with told(lambda _: socket.socketpair()) as pid:
+        assert use(pid) == "none"
+
+
+def test_who_is_started_by_one_that_listens_is_asked_through_it(peer: tuple[str, int]) -> None:
+    with told(lambda _: socket.create_connection(peer)) as pid:
+        assert use(pid, os.getpid()) == "listening"
+
+
+def test_a_login_that_listens_is_another_session(peer: tuple[str, int]) -> None:
+    with told(lambda _: (os.setsid(), socket.create_connection(peer))) as pid:
+        assert use(pid, os.getpid()) == "connected"
+
+
+def test_who_is_gone_is_not_known() -> None:
+    assert use(2**22 + 1) == ""
+
+
+def test_more_sockets_than_a_page_of_their_list_holds() -> None:
+    with told(lambda _: ([socket.socket(socket.AF_UNIX) for _ in range(300)], unix())) as pid:
+        assert use(pid) == "listening"
+
+
+def test_a_trainer_that_sleeps_in_accept_is_told_to_listen(live: Live) -> None:
+    def serve() -> None:
+        os.setsid()
+        tcp().accept()
+
+    with child(serve) as pid:
+        live.until(lambda _: pid in live.board.infos and live.board.infos[pid].sockets == "listening", {pid})
