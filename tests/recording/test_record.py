@@ -17,6 +17,7 @@ import pytest
 from gputop import cli
 from gputop.commands.record import size
 from gputop.frame import Frame
+from gputop.recording.format import FormatError
 from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
 from gputop.recording.reader import Recording
@@ -53,6 +54,14 @@ def wait_until(condition: Callable[[], object], seconds: float = 40) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)
+
+
+def so_far(path: Path) -> Recording | None:
+    """A recording that grows; None while it has no header yet."""
+    try:
+        return Recording(str(path))
+    except FormatError:
+        return None
 
 
 def frames_of(path: Path) -> list[Frame]:
@@ -123,7 +132,7 @@ def test_no_frame_of_a_stream_that_is_ahead_is_left_behind(tmp_path: Path, monke
     far.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     process = record("-o", str(path), "--host", "node")
-    wait_until(lambda: path.exists() and Recording(str(path)).end_ns >= coarse(frames[-3]).t_ns)
+    wait_until(lambda: (found := so_far(path)) and found.end_ns >= coarse(frames[-3]).t_ns)
     process.terminate()
     process.communicate(timeout=60)
     assert [frame.seq for frame in frames_of(path)] == [frame.seq for frame in frames]
@@ -147,7 +156,7 @@ def test_markers_reach_the_recording(tmp_path: Path, runtime: Path) -> None:
     before = time.monotonic_ns()
     assert cli.main(["mark", "epoch", "3\x1b[2J"]) == 0
     after = time.monotonic_ns()
-    wait_until(lambda: path.exists() and Recording(str(path)).marks)
+    wait_until(lambda: (found := so_far(path)) and found.marks)
     process.terminate()
     process.communicate(timeout=30)
     with Recording(str(path)) as recording:
