@@ -23,16 +23,25 @@ def capacity(job: JobFacts, facts: Facts) -> Capacity:
 def _capacity(job: JobFacts, facts: Facts) -> Capacity:
     busy = facts.host.busy
     host = frozenset(busy) or frozenset(range(facts.host.cpus))
-    lists = {proc.info.cpus_allowed for proc in job.workers or [job.trainer] if proc.info.cpus_allowed}
-    allowed = frozenset().union(*(cpusets.parse(text) & host for text in lists)) or host
+    allowed = _allowed(job, host)
     all_busy = sum(busy.values())
     busy_inside = all_busy if len(allowed) == len(busy) else sum(busy.get(cpu, 1.0) for cpu in allowed)
     inside = len(allowed) - busy_inside if busy else 0.0
     given = cpusets.parse(job.cpuset) & host or host
     return Capacity(
         allowed, host, inside, len(busy) - all_busy - inside if busy else 0.0, given, _taken(job, facts, allowed, busy_inside), job.used,
-        max(0.0, _needed(job) - len(allowed)), _preempted_by_others(job, facts),
+        max(0.0, sum(_needed(one) for one in _sharing(job, facts, allowed, host)) - len(allowed)), _preempted_by_others(job, facts),
     )  # fmt: skip
+
+
+def _allowed(job: JobFacts, host: frozenset[int]) -> frozenset[int]:
+    lists = {proc.info.cpus_allowed for proc in job.workers or [job.trainer] if proc.info.cpus_allowed}
+    return frozenset().union(*(cpusets.parse(text) & host for text in lists)) or host
+
+
+def _sharing(job: JobFacts, facts: Facts, allowed: frozenset[int], host: frozenset[int]) -> list[JobFacts]:
+    """The job, and the other ranks of its training that have no other CPUs than it has."""
+    return [one for one in facts.jobs if one is job or (one.trainer.pid in job.kin and _allowed(one, host) <= allowed)]
 
 
 def _taken(job: JobFacts, facts: Facts, allowed: frozenset[int], busy_inside: float) -> float:

@@ -102,6 +102,7 @@ def _owing(worker: ProcFacts, young: bool) -> dict[str, float]:
     if "blocked" in fractions:
         found |= _blocked_worker(worker, fractions["blocked"])
     _wait_for_own_threads(worker, found, "running")
+    _ask_own_threads(worker, found)
     return found
 
 
@@ -117,6 +118,13 @@ def _wait_for_own_threads(proc: ProcFacts, found: dict[str, float], own_work: st
         free = _own_work(proc.others_run / wanted)
         _shift(found, "lock", "throttled" if found.get("throttled") else "runnable", found["lock"] * (1.0 - free))
         _shift(found, "lock", own_work, min(found["lock"], proc.others_run))
+
+
+def _ask_own_threads(worker: ProcFacts, found: dict[str, float]) -> None:
+    """Who sleeps by a timer while its threads load looks again and again whether they have (downloads that become files)."""
+    slept = found.get("timer", 0.0)
+    for kind, share in feeders.threads_wait(worker).items() if slept > 0.0 else ():
+        _shift(found, "timer", kind, slept * share)
 
 
 def _call_lock(job: JobFacts, found: dict[str, float]) -> None:

@@ -35,6 +35,8 @@ class GpuFacts:
     pids: frozenset[int] = frozenset()
     stretch_s: float = 0.0
     """The longest time in which it did nothing at all that reaches into the window, if steady work came before it."""
+    breaks_s: float = 0.0
+    """What `breaks` cost in the window."""
     worked_before: bool = False
     """It has worked since the engine began."""
     unmeasurable: bool = False

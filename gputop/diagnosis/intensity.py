@@ -24,6 +24,8 @@ _BRAKES = 0x8 | 0x20 | 0x40 | 0x80
 _POWER_CAP = 0x4
 PEER = 0.2
 """A rank is a straggler when its GPU idles for this much more of the time than its peers'."""
+OWN_THREADS = 0.25
+"""CPUs from which threads of a rank may be what it waits for."""
 WORKED = 0.25
 """Or when, all GPUs being busy, so much more of its own is used: the others spin in a kernel on few SMs."""
 
@@ -113,8 +115,9 @@ def _set_straggler(group: list[JobFacts]) -> None:
 
 
 def _slowest(measured: list[JobFacts]) -> JobFacts | None:
-    """Its GPU idles while theirs spin, or they sleep while it does not; or all are busy, and it is the one whose GPU really works."""
-    for measure, least in ((_own_delay, PEER), (_worked, WORKED)):
+    """Its GPU idles while theirs spin, or they sleep while it does not; or all are busy, and it is the one whose GPU really works; or
+    theirs idle and it works on, while they sleep in a collective of the host (gloo)."""
+    for measure, least in ((_own_delay, PEER), (_worked, WORKED), (_awaited, PEER)):
         values = [measure(job) for job in measured]
         known = sorted(value for value in values if value is not None)
         if len(known) == len(measured) and known[-1] - known[(len(known) - 1) // 2] >= least:
@@ -138,6 +141,16 @@ def used(job: JobFacts) -> float | None:
     """How much of its GPUs was used over the window, 0..1; None where that is not known."""
     parts = [part * (gpu.util or 0.0) for gpu in job.gpus if (part := intensity(gpu)) is not None]
     return sum(parts) / len(parts) if parts else None
+
+
+def _awaited(job: JobFacts) -> float | None:
+    """Share of the window in which it did not sleep on a lock beside an idle GPU, as in a collective of the host until the last rank
+    arrives; None where that may be a lock of its own threads, or where its GPU spins in a collective itself."""
+    state = job.trainer.state
+    if job.trainer.others_run >= OWN_THREADS or job.idle is None or any(_waste(gpu)[0] == "light" for gpu in job.gpus):
+        return None
+    locked = state.fractions.get("blocked", 0.0) * state.waits.get("lock", 0.0) / (sum(state.waits.values()) or 1.0)
+    return 1.0 - min(locked, job.idle)
 
 
 def _own_delay(job: JobFacts) -> float:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gputop.diagnosis.model import ProcState
+from gputop.diagnosis.waits import POLL
 from gputop.diagnosis.waits import TIMER
 from gputop.diagnosis.waits import UNKNOWN
 from gputop.diagnosis.waits import KindOf
@@ -23,6 +24,8 @@ NO_STATE = ProcState(0, "running")
 TURN = "turn"
 """A lock waited for with a time limit, as Python waits for its GIL."""
 _NOBODY: Counter[str] = Counter()
+IDLE = 0.9
+"""Share of its samples in which a thread is met in a poll that has nothing to do."""
 AUTOGRAD = "pt_autograd"
 ALONE = 0.02
 """CPUs that a process used beside its main thread, under which its other threads are not looked at one by one."""
@@ -125,7 +128,10 @@ class ProcFacts:
 
     @property
     def threads_met(self) -> Counter[str]:
-        """What its other threads were met at in the samples, those that ran in the window: words of `waits`, or `TURN`."""
+        """What its other threads were met at in the samples, those that ran in the window: words of `waits`, or `TURN`.
+
+        Not those that merely wait to be asked.
+        """
         if self._threads_met is None:
             self._threads_met = self._meet_threads()
         return self._threads_met
@@ -136,7 +142,11 @@ class ProcFacts:
             return _NOBODY
         first = {thread.tid: thread.oncpu_ns for thread in (self.threaded or self.newer).threads}
         moved = {thread.tid for thread in self.newer.threads if thread.oncpu_ns != first.get(thread.tid)} - {self.pid}
-        return Counter(self._met(thread) for thread in told if thread.tid in moved)
+        by_thread: dict[int, Counter[str]] = {}
+        for thread in told:
+            if thread.tid in moved:
+                by_thread.setdefault(thread.tid, Counter())[self._met(thread)] += 1
+        return sum((met for met in by_thread.values() if met[POLL] < IDLE * met.total()), Counter())
 
     def _met(self, thread: ThreadSample) -> str:
         if thread.syscall in FUTEX and thread.syscall_arg == SOME:

@@ -23,6 +23,8 @@ FLAT_OUT = (0.4, 0.7)
 ASLEEP, LOITERS, LATE = 0.02, 0.1, 0.7
 """Share of the window up to which a worker of a home-made loader that waits on a pipe or a lock has nothing to do: little, and more
 where another is late for the last of these shares."""
+AT_WORK = 0.25
+"""CPUs from which threads of such a worker are at work for it."""
 NOT_FREE = 0.25
 """A worker kept from running for this share of the window is not running freely."""
 THROTTLED_PERIODS = 0.1
@@ -174,7 +176,10 @@ def _owing(job: JobFacts) -> float:
 def _loaders_at_work(job: JobFacts) -> bool:
     """Some worker is doing or wanting something for most of its time: the loader is working flat out."""
     busy = (waits.DISK, waits.STOPPED, waits.NETWORK, waits.TIMER)
-    return any(worker.run + worker.runnable + sum(worker.kinds.get(kind, 0.0) for kind in busy) >= 0.5 for worker in job.workers)
+    return any(
+        worker.run + worker.runnable + worker.others_run + sum(worker.kinds.get(kind, 0.0) for kind in busy) >= 0.5
+        for worker in job.workers
+    )
 
 
 def _gpu_waits(job: JobFacts, trainer: ProcFacts, data: float) -> tuple[float, float]:
@@ -217,7 +222,7 @@ def _ahead(worker: ProcFacts, job: JobFacts) -> tuple[float, float]:
     if job.data < DATA_WAIT:
         vague = (waits.LOCK, waits.PIPE, waits.POLL, waits.UNKNOWN)
         return queue + sum(kinds.get(kind, 0.0) for kind in vague), 0.8
-    asked = worker.run + worker.runnable >= (LOITERS if _another_is_late(worker, job) else ASLEEP)
+    asked = worker.run + worker.runnable >= (LOITERS if _another_is_late(worker, job) else ASLEEP) or worker.others_run >= AT_WORK
     return queue + (0.0 if asked else kinds.get(waits.PIPE, 0.0) + kinds.get(waits.LOCK, 0.0)), 0.6
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from gputop.board import Board
 from gputop.board import GpuBoard
 from gputop.diagnosis import waits
+from gputop.diagnosis.breaks import Breaks
 from gputop.diagnosis.facts import GpuFacts
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.stepclock import Rhythm
@@ -25,6 +26,8 @@ from gputop.roles import Role
 
 STALE_NS = 3_000_000_000
 """A GPU reading older than this says nothing of now."""
+ASYNCHRONOUS = 0.25
+"""Samples that meet the disk in so much more of the window than the probe: who waits for asynchronous I/O may be interrupted."""
 STEADY_NS = 1_000_000_000
 """A GPU that was never idle for this long was training; being idle after that is an interruption, not its rhythm."""
 
@@ -108,8 +111,9 @@ class ProcTrack:
         probed = self._uninterruptible(ns)
         if probed is None:
             return _spread(sleep, counts or self._unsampled()), False
-        disk = min(sleep, probed)
+        met = sleep * counts.get(waits.DISK, 0) / (sum(counts.values()) or 1)
         counts.pop(waits.DISK, None)
+        disk = min(sleep, met if met - probed >= ASYNCHRONOUS else probed)
         kinds = _spread(sleep - disk, counts or {waits.UNKNOWN: 1})
         if disk > 0.0:
             kinds[waits.DISK] = disk
@@ -135,7 +139,7 @@ class GpuTrack:
     """One GPU: utilization weighted by time, and the standing values of the rest."""
 
     __slots__ = (
-        "between", "board", "busy_since_ns", "idle_since_ns", "last_ns", "moved", "noted_ns", "readings", "rhythm", "stretches",
+        "between", "board", "breaks", "busy_since_ns", "idle_since_ns", "last_ns", "moved", "noted_ns", "readings", "rhythm", "stretches",
         "worked_before",
     )  # fmt: skip
 
@@ -149,6 +153,7 @@ class GpuTrack:
         self.busy_since_ns: int | None = None
         self.stretches: deque[tuple[int, int]] = deque()
         """(from, until) of idle stretches that followed steady work and reach into the window"""
+        self.breaks = Breaks()
         self.moved: deque[tuple[int, int]] = deque()
         """(t_ns, bytes over PCIe both ways, cumulative)"""
         self.worked_before = False
@@ -185,6 +190,7 @@ class GpuTrack:
         self.last_ns = t_ns
 
     def _note_idle(self, util: float, t_ns: int) -> None:
+        self.breaks.note(util / 100, t_ns)
         began_ns, self.noted_ns = self.noted_ns or t_ns, t_ns
         if util >= 2:
             if self.idle_since_ns is not None or self.busy_since_ns is None:
@@ -199,8 +205,7 @@ class GpuTrack:
         elif self.stretches and self.stretches[-1][0] == self.idle_since_ns:
             self.stretches[-1] = (self.idle_since_ns, t_ns)
 
-    def _stretch_s(self) -> float:
-        oldest_ns = self.readings[0][0] if self.readings else 0
+    def _stretch_s(self, oldest_ns: int) -> float:
         while self.stretches and self.stretches[0][1] <= oldest_ns:
             self.stretches.popleft()
         return max((until - since for since, until in self.stretches), default=0) / 1e9
@@ -210,11 +215,12 @@ class GpuTrack:
         board = self.board or GpuBoard(index)
         fresh = bool(self.readings) and self.readings[-1][0] == self.last_ns
         idle_ns = self.last_ns - self.idle_since_ns if self.idle_since_ns is not None else 0
-        number = board.number
+        number, oldest_ns = board.number, self.readings[0][0] if self.readings else 0
         return GpuFacts(
             index, self._mean(1) if fresh else None, self._mean(2), self._mean(3),
             **{name: number(name) for name in _STANDING}, throttle_mask=self._mask(), pids=compute_pids(board),
-            unmeasurable="util_pct" in board.missing, stretch_s=self._stretch_s(), idle_s=idle_ns / 1e9,
+            unmeasurable="util_pct" in board.missing, stretch_s=self._stretch_s(oldest_ns), idle_s=idle_ns / 1e9,
+            breaks_s=self.breaks.lost_s(oldest_ns),
             pcie_bytes_per_s=self._pcie(), worked_before=self.worked_before, util_now=self.readings[-1][1] if fresh else None,
         )  # fmt: skip
 

@@ -19,13 +19,14 @@ QUEUE, LOCK, NETWORK, PIPE, TIMER, DISK, POLL, CHILD, DRIVER, UNKNOWN, STOPPED, 
 
 _X86_64 = {
     LOCK: (202, 449, 73, 72, 65, 220), NETWORK: (45, 47, 44, 46, 42, 299), PIPE: (0, 1, 19, 20), TIMER: (35, 230, 34),
-    DISK: (17, 18, 295, 296, 327, 328, 74, 75, 162, 2, 257, 4, 5, 6, 262, 332, 217, 26, 40, 326, 187, 82, 83, 87, 263, 10, 11, 12, 9),
+    DISK: (17, 18, 295, 296, 327, 328, 74, 75, 162, 2, 257, 4, 5, 6, 262, 332, 217, 26, 40, 326, 187, 82, 83, 87, 263, 10, 11, 12, 9,
+           208, 333, 426),
     POLL: (7, 271, 23, 270, 232, 281, 441, 43, 288), CHILD: (61, 247), DRIVER: (16,),
 }  # fmt: skip
 _AARCH64 = {
     LOCK: (98, 449, 32, 25, 193, 192), NETWORK: (207, 212, 206, 211, 203, 243), PIPE: (63, 64, 65, 66), TIMER: (101, 115),
     DISK: (67, 68, 69, 70, 286, 287, 82, 83, 81, 56, 79, 80, 291, 61, 227, 71, 285, 213, 34, 35,
-           38, 276, 222, 226, 215, 214),
+           38, 276, 222, 226, 215, 214, 4, 292, 426),
     POLL: (73, 72, 22, 441, 202, 242), CHILD: (260, 95), DRIVER: (29,),
 }  # fmt: skip
 _MACHINES = {"x86_64": (_X86_64, (7, 271)), "aarch64": (_AARCH64, (73,))}
@@ -37,7 +38,8 @@ _WCHAN = (
     (POLL, ("inet_csk_accept", "unix_accept")),
     (NETWORK, ("sk_wait", "wait_woken", "tcp_", "inet_", "rpc_", "nfs", "request_wait_answer", "fuse_", "ceph_", "ptlrpc", "smb", "cifs")),
     (DISK, ("folio_wait", "wait_on_page", "io_schedule", "blk_", "submit_bio", "__iomap", "filemap_", "jbd2_", "ext4_", "xfs_", "btrfs_",
-            "bit_wait_io", "wait_on_buffer", "__wait_on_buffer", "rq_qos_wait", "wbt_wait", "balance_dirty", "xlog_", "do_writepages")),
+            "bit_wait_io", "wait_on_buffer", "__wait_on_buffer", "rq_qos_wait", "wbt_wait", "balance_dirty", "xlog_", "do_writepages",
+            "read_events", "io_cqring_wait")),
     (PIPE, ("pipe_", "anon_pipe_", "unix_stream", "unix_dgram", "unix_wait")),
     (LOCK, ("futex_", "do_futex", "flock_lock", "fcntl_setlk", "locks_", "do_sem", "rwsem_", "__mutex", "mutex_")),
     (TIMER, ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep")),

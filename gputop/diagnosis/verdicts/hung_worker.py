@@ -10,6 +10,7 @@ from __future__ import annotations
 from gputop.diagnosis import waits
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.feeders import programs_at_work
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.proc import ProcFacts
@@ -23,13 +24,14 @@ ASKS, AHEAD = 0.02, 0.9
 _STILL = ("data.lock", "data.network", "data.pipe", "data.timer", "data.poll", "data.unknown", "data.disk", "data.child", "data.driver")
 
 
-def _claim(job: JobFacts, _facts: Facts) -> Claims:
+def _claim(job: JobFacts, facts: Facts) -> Claims:
     claims = {"data.stopped": 1.0}
     idle = not job.gpus or all(gpu.idle_s >= IDLE_S for gpu in job.gpus)
     if idle and _hung(job):
         claims |= dict.fromkeys(_STILL, 1.0)
     if idle and _nobody_moves(job):
-        claims |= {"main.lock": 1.0, "data.ahead": 1.0}
+        asked = 0.0 if programs_at_work(job, facts) else 1.0
+        claims |= {"main.lock": 1.0, "main.pipe": asked, "main.poll": asked, "data.ahead": 1.0}
     return claims
 
 
@@ -112,5 +114,5 @@ def _fixes(hung: list[ProcFacts]) -> list[Fix]:
     return fixes
 
 
-_POOLS = ("data.stopped", "main.lock", "data.ahead", *_STILL)
+_POOLS = ("data.stopped", "main.lock", "main.pipe", "main.poll", "data.ahead", *_STILL)
 JUDGE = Judge("hung-worker", "input-bound", 10, _POOLS, _claim, _tell, needs="/proc/PID/stat; status for the switches")

@@ -1,7 +1,8 @@
 """pause: after steady training the trainer stops giving work for a while by its own will: checkpoint, evaluation on the CPU, a prompt.
 
 Threshold: one idle stretch of the GPU of at least `PAUSE_S`, after `tracks.STEADY_NS` of work, that holds most of the loss, while no
-worker owes the trainer a batch. No fault, unless it comes too often.
+worker owes the trainer a batch; or shorter ones together (`breaks`), again and again, while the workers are `AHEAD` of a
+trainer that could go on. No fault, unless it comes too often.
 """
 
 from __future__ import annotations
@@ -15,16 +16,24 @@ from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 
-PAUSE_S, MOST = 0.7, 0.6
+PAUSE_S, MOST, AHEAD = 0.7, 0.6, 0.8
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
     claims: Claims = {"main.stopped": 1.0}
     lost_s = (job.idle or 0.0) * facts.seconds
     stretch_s = min((gpu.stretch_s for gpu in job.gpus), default=0.0)
-    if stretch_s >= PAUSE_S and min(stretch_s, facts.seconds) >= MOST * lost_s and _owed(job) < DATA_WAIT:
+    is_long = stretch_s >= PAUSE_S and min(stretch_s, facts.seconds) >= MOST * lost_s
+    if (is_long or _breaks_off(job, lost_s)) and _owed(job) < DATA_WAIT:
         claims |= {pool: 1.0 for pool in job.pools if pool == "data.ahead" or (pool.startswith("main.") and pool != "main.runnable")}
     return claims
+
+
+def _breaks_off(job: JobFacts, lost_s: float) -> bool:
+    """After some steps each it turns from a GPU that it could give work to something else: to a save, an evaluation, a log."""
+    ahead = sum(worker.state.fractions.get("ahead", 0.0) for worker in job.workers)
+    breaks_s = min((gpu.breaks_s for gpu in job.gpus), default=0.0)
+    return bool(job.workers) and ahead >= AHEAD * len(job.workers) and breaks_s >= MOST * lost_s > 0.0
 
 
 def _owed(job: JobFacts) -> float:
@@ -32,8 +41,10 @@ def _owed(job: JobFacts) -> float:
     return sum(share for pool, share in job.pools.items() if pool.startswith("data.") and pool != "data.ahead")
 
 
-def _tell(job: JobFacts, _facts: Facts) -> Finding:
+def _tell(job: JobFacts, facts: Facts) -> Finding:
     stretch_s = max((gpu.stretch_s for gpu in job.gpus), default=0.0)
+    breaks_s = max((gpu.breaks_s for gpu in job.gpus), default=0.0)
+    when = f"for {stretch_s:.1f} s" if stretch_s >= breaks_s else f"in {breaks_s:.1f} of the last {facts.seconds:.1f} s, again and again"
     written = job.trainer.write_bytes_per_s
     fractions = {word: share for word, share in job.trainer.state.fractions.items() if word not in ("waiting-gpu", "waiting-data")}
     word = max(fractions, key=fractions.__getitem__, default="blocked")
@@ -44,11 +55,11 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
         else f"its main thread is {word}, its workers have batches ready"
     )
     evidence = (
-        Evidence("gpu_idle_s", round(stretch_s, 2), "s", "without any work, after steady training"),
+        Evidence("gpu_idle_s", round(max(stretch_s, breaks_s), 2), "s", "without any work, after steady training"),
         Evidence("write_bytes_per_s", None if written is None else round(written), "B/s", "written by the trainer"),
     )
     fixes = (Fix("Write checkpoints beside the training", "torch.distributed.checkpoint.async_save(...)"),) if saves else ()
-    return Finding(f"no work for the GPU for {stretch_s:.1f} s; {what}", evidence, fixes, (), (job.trainer.pid,))
+    return Finding(f"no work for the GPU {when}; {what}", evidence, fixes, (), (job.trainer.pid,))
 
 
 JUDGE = Judge("pause", "idle", 35, ("main.", "data.ahead"), _claim, _tell, fault=False, needs="GPU utilization, schedstat")

@@ -53,7 +53,8 @@ def _late_host(own: JobFacts, waiting: list[JobFacts]) -> _Late:
 def _late_gpu(own: JobFacts, waiting: list[JobFacts]) -> _Late:
     """Its GPU is busy all the time, and the others' are done before it."""
     slow, index = own.trainer, own.gpus[0].index
-    others = f"those of {len(waiting)} other rank(s) spin until it is done"
+    spin = all((other.idle or 0.0) < PEER for other in waiting)
+    others = f"those of {len(waiting)} other rank(s) {'spin' if spin else 'idle'} until it is done"
     detail = f"the GPU of {slow.role.label} ({slow.pid}) works without a pause, while {others}"
     evidence = (
         _percent("straggler_used_pct", used(own), f"of GPU {index} is used by kernels of {slow.role.label}"),

@@ -179,6 +179,64 @@ def crowd_by_turns() -> Scene:
     return scene
 
 
+def downloads_that_become_files() -> Scene:
+    """A worker looks every few milliseconds whether the next shard is there; beside the thread that loads one waits to be asked."""
+    pool = {151: (0.04, 0.0), 152: (0.01, 0.0)}
+    return starved(run=0.05, looks=[SLEEP], threads=pool, thread_looks=[SOCKET, EPOLL])
+
+
+def asynchronous_reads() -> Scene:
+    """io_getevents, in which a worker may be interrupted: the probe counts that as plain sleep."""
+    scene = starved(run=0.02, looks=[{"state": "S", "syscall": 208, "syscall_arg": 5, "wchan": "read_events"}], uninterruptible=0.01)
+    scene.probed = True
+    return scene
+
+
+def dead_game() -> Scene:
+    """Of environments in lockstep with games one waits for ever for its own; the trainer reads at its pipe, and all others at theirs."""
+    scene = starved(util=100.0, workers=0)
+    scene.procs[100].looks = [READ]
+    scene.add(*(Proc(101 + i, 100, looks=[AWAIT if i == 2 else READ], start_ticks=50_100 + i) for i in range(4))).play(4)
+    for proc in scene.procs.values():
+        proc.run, proc.switches = 0.0, 0
+    scene.gpus[0]["util_pct"] = 0.0
+    return scene
+
+
+def ranks_on_one_cpu() -> Scene:
+    """Two ranks and their workers were bound to CPU 0, and CPU 1 idles; strangers take a little of both."""
+    scene = Scene(cpus=2, cpu_busy=[1.0, 0.1])
+    for rank, pid in enumerate((100, 200)):
+        env = {"RANK": str(rank), "WORLD_SIZE": "2"}
+        scene.gpus[rank] = {"util_pct": 70.0, "pids": [pid]}
+        scene.add(Proc(pid, run=0.02, wait=0.05, looks=[QUEUE], info={"uses_cuda": True, "env": env, "cpus_allowed": "0"}))
+        worker = {"run": 0.45, "wait": 0.54, "looks": [ON_CPU], "info": {"cpus_allowed": "0"}}
+        scene.add(Proc(pid + 1, pid, comm="pt_data_worker", start_ticks=50_100, **worker))
+    return scene
+
+
+def sorted_by_length() -> Scene:
+    """Rank 2 has all the long recordings; the others sleep in gloo's all-reduce until it arrives."""
+    scene = Scene()
+    for rank, pid in enumerate((100, 200, 300)):
+        env, late = {"RANK": str(rank), "WORLD_SIZE": "3"}, rank == 2
+        scene.gpus[rank] = {"util_pct": 97.0 if late else 35.0, "pids": [pid]}
+        looks = [SLEEP] if late else [AWAIT, AWAIT, SLEEP]
+        scene.add(Proc(pid, run=0.02, looks=looks, info={"uses_cuda": True, "env": env}))
+        scene.add(Proc(pid + 1, pid, comm="pt_data_worker", start_ticks=50_100, run=0.03))
+    return scene
+
+
+def server_in_turns() -> Scene:
+    """A home-made server of clips, whose main thread waits for its decoders; these wait for the GIL, which a fifth one has."""
+    scene = starved(util=15.0, workers=0)
+    scene.procs[100].looks = [READ]
+    pool = {151: (0.93, 0.02)} | {152 + i: (0.02, 0.02) for i in range(4)}
+    scene.add(Proc(101, 100, start_ticks=50_100, looks=[AWAIT], threads=pool, thread_looks=[ON_CPU, TURN, TURN, TURN, AWAIT]))
+    scene.cpus, scene.cpu_busy = 2, [0.5, 0.5]
+    return scene
+
+
 BEHIND: dict[Callable[[], Scene], tuple[str, str]] = {
     threads_on_the_disk: ("input-bound", "disk-io"),
     threads_on_the_network: ("input-bound", "network-io"),
@@ -201,4 +259,10 @@ BEHIND: dict[Callable[[], Scene], tuple[str, str]] = {
     one_shard_on_a_slow_disk: ("input-bound", "disk-io"),
     few_shards: ("input-bound", "too-few-workers"),
     crowd_by_turns: ("input-bound", "worker-oversubscription"),
+    downloads_that_become_files: ("input-bound", "network-io"),
+    asynchronous_reads: ("input-bound", "disk-io"),
+    dead_game: ("input-bound", "hung-worker"),
+    ranks_on_one_cpu: ("input-bound", "affinity"),
+    sorted_by_length: ("straggler", "straggler-rank"),
+    server_in_turns: ("input-bound", "gil-contention"),
 }

@@ -19,6 +19,7 @@ from tests.unit.diagnosis.causes import throttled
 from tests.unit.diagnosis.causes_behind import BEHIND
 from tests.unit.diagnosis.causes_behind import lock_of_a_file
 from tests.unit.diagnosis.causes_behind import programs_on_the_disk
+from tests.unit.diagnosis.causes_behind import sorted_by_length
 from tests.unit.diagnosis.scene import DISK
 from tests.unit.diagnosis.scene import EPOLL
 from tests.unit.diagnosis.scene import FUTEX
@@ -137,6 +138,46 @@ def test_a_server_between_requests_is_idle_and_not_ill(util: float):
     assert (scene.engine.verdict.symptom, scene.engine.verdict.cause) == ("idle", "none")
     assert scene.engine.incidents == []
     assert scene.engine.explain()["ledger"]["gpu_lost_s"] is None
+
+
+def saving(busy_s: float, idle_s: float, cycles: int = 8, looks: list[dict] | None = None) -> Scene:
+    """Its workers are ahead; after some steps each the main thread waits for a program."""
+    scene = training(util=100.0)
+    scene.procs[100].run, scene.procs[100].looks = 0.03, looks or [SLEEP]
+    for _ in range(cycles):
+        scene.gpus[0]["util_pct"] = 98.0
+        scene.play(busy_s, 0.1)
+        scene.gpus[0]["util_pct"] = 0.0
+        scene.play(idle_s, 0.1)
+    return scene
+
+
+def test_short_pauses_again_and_again_are_pauses():
+    verdict = saving(0.7, 0.6).engine.verdict
+    assert (verdict.symptom, verdict.cause) == ("idle", "pause")
+    assert "again and again" in verdict.detail
+
+
+def test_every_steps_own_wait_is_no_pause():
+    assert saving(0.2, 0.3, 20).engine.verdict.cause == "main-thread-preprocessing"
+
+
+def test_nor_are_the_waits_of_one_whose_workers_are_late():
+    scene = saving(0.7, 0.6, 2, looks=[QUEUE])
+    scene.procs[101].looks = scene.procs[102].looks = [SOCKET]
+    for _ in range(6):
+        scene.gpus[0]["util_pct"] = 98.0
+        scene.play(0.7, 0.1)
+        scene.gpus[0]["util_pct"] = 0.0
+        scene.play(0.6, 0.1)
+    assert scene.engine.verdict.cause == "network-io"
+
+
+def test_a_rank_that_sleeps_on_a_lock_of_its_own_while_the_other_spins_makes_that_one_no_straggler():
+    scene = sorted_by_length().drop(200, 201)
+    del scene.gpus[1]
+    scene.gpus[2] |= {"util_pct": 99.0, "sm_active_pct": 20.0}
+    assert scene.play(5).engine.verdict.trainer_pid != 300
 
 
 def test_what_a_servers_threads_wait_for_is_their_clients_business():
