@@ -78,10 +78,21 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
 def _tell_of_all(job: JobFacts) -> Finding:
     still_s, pids = job.trainer.still_s, " ".join(str(proc.pid) for proc in (job.trainer, *job.workers))
     lost = " a worker has died lately, and" if job.births else ""
-    detail = f"trainer and workers have not moved for {still_s:.1f} s:{lost} the batch that it waits for will not come"
+    detail = f"trainer and workers have not moved for {still_s:.1f} s:{lost} the batch that it waits for will not come{_unlike(job)}"
     evidence = Evidence("still_s", round(still_s, 1), "s", "the trainer and all of its workers have neither run nor switched")
     fixes = (Fix("See where they stand", f"gputop stacks {pids}"), Fix("Was a worker killed?", "dmesg | grep -i 'killed process'"))
     return Finding(detail, (evidence,), fixes, (), tuple(worker.pid for worker in job.workers))
+
+
+def _unlike(job: JobFacts) -> str:
+    """Who waits for something else than most of the workers do."""
+    by_kind: dict[str, list[ProcFacts]] = {}
+    for worker in job.workers:
+        by_kind.setdefault(max(worker.kinds, key=worker.kinds.__getitem__, default=waits.UNKNOWN), []).append(worker)
+    odd = min(by_kind.values(), key=len)
+    if 2 * len(odd) >= len(job.workers):
+        return ""
+    return f"; {', '.join(f'{worker.role.label} ({worker.pid}) is {_how(worker)}' for worker in odd)}, unlike the others"
 
 
 def _tell_of(hung: list[ProcFacts]) -> Finding:

@@ -17,6 +17,7 @@ from tests.unit.diagnosis.causes import starved
 from tests.unit.diagnosis.causes import storm
 from tests.unit.diagnosis.causes import throttled
 from tests.unit.diagnosis.causes_behind import BEHIND
+from tests.unit.diagnosis.causes_behind import dead_game
 from tests.unit.diagnosis.causes_behind import lock_of_a_file
 from tests.unit.diagnosis.causes_behind import programs_on_the_disk
 from tests.unit.diagnosis.causes_behind import sorted_by_length
@@ -171,6 +172,10 @@ def test_nor_are_the_waits_of_one_whose_workers_are_late():
         scene.gpus[0]["util_pct"] = 0.0
         scene.play(0.6, 0.1)
     assert scene.engine.verdict.cause == "network-io"
+
+
+def test_of_a_job_that_stands_still_the_one_that_waits_for_something_else_is_named():
+    assert "worker 2 (103) is waiting for a lock, unlike the others" in dead_game().play(5).engine.verdict.detail
 
 
 def test_a_rank_that_sleeps_on_a_lock_of_its_own_while_the_other_spins_makes_that_one_no_straggler():
