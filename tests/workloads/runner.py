@@ -69,9 +69,9 @@ class Running:
         self.culprits[pid] = name
 
     def account(self) -> None:
-        """Note what the culprits have taken so far; called before they end."""
+        """Note what the culprits have taken so far; called before they end. Of who has ended what was noted before stands."""
         for pid in self.culprits:
-            self.culprit_cpu_s[pid] = _cpu_s(pid)
+            self.culprit_cpu_s[pid] = max(_cpu_s(pid), self.culprit_cpu_s.get(pid, 0.0))
 
     @contextmanager
     def disturbed(self) -> Iterator[None]:
