@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import GpuFacts
 from gputop.diagnosis.facts import JobFacts
@@ -118,11 +120,23 @@ def _slowest(measured: list[JobFacts]) -> JobFacts | None:
     """Its GPU idles while theirs spin, or they sleep while it does not; or all are busy, and it is the one whose GPU really works; or
     theirs idle and it works on, while they sleep in a collective of the host (gloo)."""
     for measure, least in ((_own_delay, PEER), (_worked, WORKED), (_awaited, PEER)):
-        values = [measure(job) for job in measured]
-        known = sorted(value for value in values if value is not None)
-        if len(known) == len(measured) and known[-1] - known[(len(known) - 1) // 2] >= least:
-            return measured[values.index(known[-1])]
+        ahead = _far_ahead(measured, measure, least)
+        if ahead is not None and (measure is not _awaited or ahead is _far_ahead(measured, _busy, PEER)):
+            return ahead
     return None
+
+
+def _far_ahead(measured: list[JobFacts], measure: Callable[[JobFacts], float | None], least: float) -> JobFacts | None:
+    """The one with by ``least`` more of it than the median."""
+    values = [measure(job) for job in measured]
+    known = sorted(value for value in values if value is not None)
+    if len(known) == len(measured) and known[-1] - known[(len(known) - 1) // 2] >= least:
+        return measured[values.index(known[-1])]
+    return None
+
+
+def _busy(job: JobFacts) -> float | None:
+    return None if job.idle is None else 1.0 - job.idle
 
 
 def _spun(job: JobFacts, slowest: JobFacts) -> float:

@@ -6,6 +6,7 @@ On-CPU time and run-queue delay are counters and exact. What is left is sleep, a
 
 from __future__ import annotations
 
+from gputop.diagnosis import feeders
 from gputop.diagnosis import waits
 from gputop.diagnosis.facts import HostFacts
 from gputop.diagnosis.facts import JobFacts
@@ -23,8 +24,6 @@ FLAT_OUT = (0.4, 0.7)
 ASLEEP, LOITERS, LATE = 0.02, 0.1, 0.7
 """Share of the window up to which a worker of a home-made loader that waits on a pipe or a lock has nothing to do: little, and more
 where another is late for the last of these shares."""
-AT_WORK = 0.25
-"""CPUs from which threads of such a worker are at work for it."""
 NOT_FREE = 0.25
 """A worker kept from running for this share of the window is not running freely."""
 THROTTLED_PERIODS = 0.1
@@ -222,7 +221,8 @@ def _ahead(worker: ProcFacts, job: JobFacts) -> tuple[float, float]:
     if job.data < DATA_WAIT:
         vague = (waits.LOCK, waits.PIPE, waits.POLL, waits.UNKNOWN)
         return queue + sum(kinds.get(kind, 0.0) for kind in vague), 0.8
-    asked = worker.run + worker.runnable >= (LOITERS if _another_is_late(worker, job) else ASLEEP) or worker.others_run >= AT_WORK
+    by_itself = worker.run + worker.runnable >= (LOITERS if _another_is_late(worker, job) else ASLEEP)
+    asked = by_itself or worker.others_run >= feeders.AT_WORK or feeders.threads_wait(worker)
     return queue + (0.0 if asked else kinds.get(waits.PIPE, 0.0) + kinds.get(waits.LOCK, 0.0)), 0.6
 
 

@@ -1,8 +1,9 @@
 """hung-worker: a worker is stopped, dead, or does not move while its trainer waits and the GPU does nothing.
 
 Threshold: stopped or zombie in /proc; or neither run nor switched for `STUCK_S`, with the GPU idle for `IDLE_S`: a slow but living
-worker wakes up many times in that span. One that merely asks now and then whether something is there yet (`ASKS`) hangs too where all
-the others are ahead. And where nobody of the job moves, the trainer included, a worker that died took along what it was to deliver.
+worker wakes up many times in that span. Or for `LONG_STUCK_S` with a GPU that other workers still feed. One that merely asks now and
+then whether something is there yet (`ASKS`) hangs too where all the others are ahead. And where nobody of the job moves, the trainer
+included, a worker that died took along what it was to deliver.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 
-STUCK_S, IDLE_S = 2.0, 1.5
+STUCK_S, LONG_STUCK_S, IDLE_S = 2.0, 3.0, 1.5
 ASKS, AHEAD = 0.02, 0.9
 """Share of the window on a CPU of who sleeps by a timer and looks; and of the others' without any work."""
 _STILL = ("data.lock", "data.network", "data.pipe", "data.timer", "data.poll", "data.unknown", "data.disk", "data.child", "data.driver")
@@ -26,13 +27,25 @@ _STILL = ("data.lock", "data.network", "data.pipe", "data.timer", "data.poll", "
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
     claims = {"data.stopped": 1.0}
-    idle = not job.gpus or all(gpu.idle_s >= IDLE_S for gpu in job.gpus)
+    idle = _gpu_rests(job)
     if idle and _hung(job):
         claims |= dict.fromkeys(_STILL, 1.0)
+    elif job.is_torchs:
+        claims |= dict.fromkeys(_STILL, _stuck_part(job))
     if idle and _nobody_moves(job):
         asked = 0.0 if programs_at_work(job, facts) else 1.0
         claims |= {"main.lock": 1.0, "main.pipe": asked, "main.poll": asked, "data.ahead": 1.0}
     return claims
+
+
+def _gpu_rests(job: JobFacts) -> bool:
+    return not job.gpus or all(gpu.idle_s >= IDLE_S for gpu in job.gpus)
+
+
+def _stuck_part(job: JobFacts) -> float:
+    """Of the workers that owe a batch, how many are stuck while others go on delivering (a loader that keeps no order)."""
+    owing = [worker for worker in job.workers if worker.state.fractions.get("ahead", 0.0) < AHEAD]
+    return sum(stuck(worker, LONG_STUCK_S) for worker in owing) / len(owing) if owing else 0.0
 
 
 def _nobody_moves(job: JobFacts) -> bool:
@@ -48,10 +61,10 @@ def _asks_for_ever(worker: ProcFacts, job: JobFacts) -> bool:
     return waiting and bool(others) and all(other.state.fractions.get("ahead", 0.0) >= AHEAD for other in others)
 
 
-def stuck(worker: ProcFacts) -> bool:
+def stuck(worker: ProcFacts, least_s: float = STUCK_S) -> bool:
     """Asleep for long, and not on its queue."""
     fractions = worker.state.fractions
-    return worker.still_s >= STUCK_S and fractions.get("blocked", 0.0) + fractions.get("disk", 0.0) > 0.5
+    return worker.still_s >= least_s and fractions.get("blocked", 0.0) + fractions.get("disk", 0.0) > 0.5
 
 
 def _hung(job: JobFacts) -> list[ProcFacts]:
@@ -72,7 +85,7 @@ def _how(worker: ProcFacts) -> str:
 
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
-    return _tell_of_all(job) if _nobody_moves(job) else _tell_of(_hung(job))
+    return _tell_of_all(job) if _nobody_moves(job) else _tell_of(_hung(job), _gpu_rests(job))
 
 
 def _tell_of_all(job: JobFacts) -> Finding:
@@ -95,11 +108,12 @@ def _unlike(job: JobFacts) -> str:
     return f"; {', '.join(f'{worker.role.label} ({worker.pid}) is {_how(worker)}' for worker in odd)}, unlike the others"
 
 
-def _tell_of(hung: list[ProcFacts]) -> Finding:
+def _tell_of(hung: list[ProcFacts], gpu_rests: bool) -> Finding:
     names = ", ".join(f"{worker.role.label} ({worker.pid}) is {_how(worker)}" for worker in hung)
     evidence = tuple(_evidence(worker) for worker in hung)
+    others = "the others cannot deliver in its place" if gpu_rests else "the others go on without it"
     return Finding(
-        f"{names}; the others cannot deliver in its place", evidence, tuple(_fixes(hung)), (), tuple(worker.pid for worker in hung)
+        f"{names}; {others}", evidence, tuple(_fixes(hung)), (), tuple(worker.pid for worker in hung)
     )
 
 

@@ -237,6 +237,23 @@ def server_in_turns() -> Scene:
     return scene
 
 
+def consumers_of_a_slow_broker() -> Scene:
+    """Home-made: each waits for what a thread of its own receives, and hardly ever runs."""
+    scene = starved(util=35.0, workers=0)
+    scene.procs[100].looks = [AWAIT]
+    for i in range(3):
+        threads = {150 + 10 * i: (0.02, 0.0)}
+        scene.add(Proc(101 + i, 100, start_ticks=50_100 + i, run=0.005, looks=[AWAIT], threads=threads, thread_looks=[SOCKET]))
+    return scene
+
+
+def two_of_three_hang() -> Scene:
+    """In a loader that keeps no order one worker goes on."""
+    scene = starved(util=45.0, workers=3, switches=0, looks=[EPOLL])
+    scene.procs[101].run, scene.procs[101].looks, scene.procs[101].switches = 0.1, [EPOLL, ON_CPU], 200
+    return scene
+
+
 BEHIND: dict[Callable[[], Scene], tuple[str, str]] = {
     threads_on_the_disk: ("input-bound", "disk-io"),
     threads_on_the_network: ("input-bound", "network-io"),
@@ -265,4 +282,6 @@ BEHIND: dict[Callable[[], Scene], tuple[str, str]] = {
     ranks_on_one_cpu: ("input-bound", "affinity"),
     sorted_by_length: ("straggler", "straggler-rank"),
     server_in_turns: ("input-bound", "gil-contention"),
+    consumers_of_a_slow_broker: ("input-bound", "network-io"),
+    two_of_three_hang: ("input-bound", "hung-worker"),
 }

@@ -185,6 +185,13 @@ def test_a_rank_that_sleeps_on_a_lock_of_its_own_while_the_other_spins_makes_tha
     assert scene.play(5).engine.verdict.trainer_pid != 300
 
 
+def test_ranks_that_wait_for_one_lock_in_turns_have_no_straggler():
+    scene = sorted_by_length()
+    for gpu in scene.gpus.values():
+        gpu["util_pct"] = 45.0
+    assert scene.play(5).engine.verdict.cause != "straggler-rank"
+
+
 def test_what_a_servers_threads_wait_for_is_their_clients_business():
     scene = server(30.0)
     scene.procs[100].looks, scene.procs[100].info = [EPOLL], {"uses_cuda": True, "sockets": "listening"}
