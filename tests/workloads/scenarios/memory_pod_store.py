@@ -103,6 +103,4 @@ def disturb(running: Running) -> Iterator[None]:
         running.account()
 
 
-SCENARIO = Scenario(
-    Label("input-bound", "memory-pressure", frozenset({_NAME})), train, disturb, prepare, needs=tight_memory.missing
-)
+SCENARIO = Scenario(Label("input-bound", "memory-pressure", frozenset({_NAME})), train, disturb, prepare, needs=tight_memory.missing)
