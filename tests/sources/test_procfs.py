@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -189,6 +190,19 @@ def test_container_pid_and_v1_cgroup(proc: FakeProc, reader: Reader) -> None:
     proc.identity(7, ns="\t1")
     who = info(reader.beat(), 7)
     assert (who.cgroup, who.ns_pid) == ("/docker/x", 1)
+
+
+@pytest.mark.parametrize(("age_s", "known"), [(0.5, "/job"), (2.5, "/job/shipper"), (4.5, "/job")])
+def test_a_process_is_looked_at_again_when_it_has_settled(
+    proc: FakeProc, reader: Reader, monkeypatch: pytest.MonkeyPatch, age_s: float, known: str
+) -> None:
+    """It was moved into its cgroup after its start; those who are older are asked once a minute, at another second than these."""
+    monkeypatch.setattr(time, "clock_gettime_ns", lambda _: round(1e12 + age_s * 1e9))
+    proc.process(107, start=round(1e12) // parse.NS_PER_CLOCK_TICK)
+    reader.beat()
+    proc.write("proc/107/cgroup", "0::/job/shipper\n")
+    infos = [i for frame in reader.second() for i in frame.infos if i.pid == 107]
+    assert (infos[-1].cgroup if infos else "/job") == known
 
 
 def test_pid_given_away_again_within_a_tick(proc: FakeProc, reader: Reader) -> None:

@@ -35,8 +35,8 @@ LIST_EVERY_NS = 200_000_000
 LIST_AT_LEAST_NS = 1_000_000_000
 HOT_REFRESH_S = 3
 """Seconds between two looks at the command line, cgroup and affinity of a trainer or worker."""
-COLD_REFRESH_S = 60
-"""The same for everyone else."""
+COLD_REFRESH_S, SETTLED_S = 60, 2
+"""The same for everyone else, and the age at which they are looked at once more: by then they are in the cgroup that they are meant for."""
 
 COLD_FULL_S = 5
 """Seconds within which the state and memory are asked of a single-threaded process that did not run; kernel threads are not asked."""
@@ -250,7 +250,8 @@ class ProcfsSource:
             return False
         if hot:
             return not (tick.number + process.pid) % (HOT_REFRESH_S * self._per_second)
-        return not (tick.number // self._per_second + process.pid) % COLD_REFRESH_S
+        age_s = (tick.boot_ticks - process.stat.start_ticks) * parse.NS_PER_CLOCK_TICK // 1_000_000_000
+        return age_s == SETTLED_S or not (tick.number // self._per_second + process.pid) % COLD_REFRESH_S
 
     def _refresh(self, process: Process, hot: bool) -> bool:
         """Look again at what changes without an exec; whether anything did."""
