@@ -106,6 +106,15 @@ class Taker:
 
 
 @dataclass(frozen=True, slots=True)
+class Grower:
+    """A process outside the jobs that has come to hold more memory since it was first seen."""
+
+    pid: int
+    name: str
+    grown_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Capacity:
     """CPUs as the job sees them."""
 
@@ -231,6 +240,8 @@ class Facts:
     """Trainer -> pid -> seconds that threads of the trainer's job were runnable while that process ran on their CPU (probe)."""
     family: dict[int, int] = field(default_factory=dict)
     """Pid of a trainer or worker -> its trainer."""
+    growers: list[Grower] = field(default_factory=list)
+    """The one that has grown most first."""
 
     @property
     def settled(self) -> bool:

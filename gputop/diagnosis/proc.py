@@ -64,6 +64,8 @@ class ProcFacts:
     samples: Sequence[ProcSample] = ()
     """Those of the feeds, which hold more than their kinds tell."""
     kind_of: KindOf = lambda *_: UNKNOWN
+    grown_bytes: int = 0
+    """Of memory that it holds, since it was first seen."""
     state: ProcState = NO_STATE
     _others: tuple[float, float] | None = None
     _threads_met: Counter[str] | None = None

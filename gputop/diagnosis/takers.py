@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from gputop.board import Board
 from gputop.diagnosis import waits
+from gputop.diagnosis.facts import Grower
 from gputop.diagnosis.facts import Taker
 from gputop.diagnosis.model import Culprit
 from gputop.diagnosis.waits import KindOf
@@ -31,6 +32,7 @@ LEAD_NS = 5_000_000_000
 """So long may somebody have run before what he takes is felt: prefetched batches, and CPUs that were idle, last for a while."""
 
 
+GROWN_BYTES = 64 << 20
 LEVELS = 3
 """A shell may stand between a program and who wanted it."""
 
@@ -52,6 +54,7 @@ class _Stranger:
     """Of the window. There are hundreds of strangers: whole samples, and a deque for each, would take megabytes."""
     began: _Used
     """How it stood when it last rested."""
+    first_rss_bytes: int
     asked: tuple[ProcSample, ...] = ()
     """Samples of the window that say what it waited for: of who was started by a trainer or worker."""
 
@@ -81,7 +84,8 @@ class TakerTrack:
                 continue
             if known is None or known.latest.start_ticks != sample.start_ticks:
                 used = _used(sample)
-                strangers[pid] = _Stranger(sample, name_of(board, pid), board.infos.get(pid), [used], used, _asked(sample))
+                name, info = name_of(board, pid), board.infos.get(pid)
+                strangers[pid] = _Stranger(sample, name, info, [used], used, sample.rss_bytes, _asked(sample))
             else:
                 _push(known, sample, board, oldest_ns)
         if len(strangers) > len(board.procs) - len(family):
@@ -137,6 +141,12 @@ class TakerTrack:
                 found.append(Taker(pid, stranger.name, cores, kept_s, cpu, stranger.before_ns(oldest_ns), stranger.info))
         found.sort(key=lambda taker: -taker.cores)
         return found[:MOST], helpers
+
+    def growers(self, board: Board, roles: Mapping[int, Role]) -> list[Grower]:
+        """Strangers that nobody of a job started and that hold `GROWN_BYTES` more memory than when they were first seen."""
+        grown = [(one.latest.rss_bytes - one.first_rss_bytes, pid) for pid, one in self._strangers.items() if pid in board.procs]
+        found = [(grown_bytes, pid) for grown_bytes, pid in grown if grown_bytes >= GROWN_BYTES and self._starter(pid, roles) is None]
+        return [Grower(pid, self._strangers[pid].name, grown_bytes) for grown_bytes, pid in sorted(found, reverse=True)[:MOST]]
 
     def ended_ns(self, board: Board, roles: Mapping[int, Role]) -> dict[int, int]:
         """CPU time in all of programs that have ended, as far as it was seen while they ran, by the pid of who started them."""

@@ -150,7 +150,8 @@ class Window:
         self._tell_of_programs(board, jobs)
         family = {proc.pid: job.trainer.pid for job in jobs for proc in (job.trainer, *job.workers)}
         return Facts(
-            self.t_ns, seconds, jobs, host, list(gpus.values()), takers, bool(board.threads), len(self._points), behind, family
+            self.t_ns, seconds, jobs, host, list(gpus.values()), takers, bool(board.threads), len(self._points), behind, family,
+            self._takers.growers(board, self.roles),
         )
 
     def _tell_of_programs(self, board: Board, jobs: list[JobFacts]) -> None:

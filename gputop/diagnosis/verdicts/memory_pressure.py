@@ -1,18 +1,23 @@
 """memory-pressure: reclaim, swapping or thrashing stops workers or the trainer.
 
 Threshold: PSI memory `some` of `states.MEMORY_STALL` or a cgroup at its limit with refaults; then disk waits and kernel time are reclaim's.
+Processes outside the job that have grown more than the job since they were first seen are blamed.
 """
 
 from __future__ import annotations
 
 from gputop.diagnosis.facts import Facts
+from gputop.diagnosis.facts import Grower
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.model import Culprit
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 
+OF_MOST, NAMED = 0.3, 3
+"""Of what the first has grown, and how many are blamed at most."""
 _POOLS = ("data.memory", "main.memory")
 
 
@@ -25,15 +30,31 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     share = 100 * sum(proc.state.fractions.get("memory", 0.0) for proc in procs) / len(procs)
     faults = sum(proc.majflt_per_s for proc in procs)
     where = f"cgroup {job.memory_path} is at its limit" if job.memory_path else "the host reclaims memory"
-    psi = facts.host.psi_memory
+    psi, growers = facts.host.psi_memory, _growers(job, facts)
+    grown = ", ".join(f"{one.name} ({one.pid}) by {one.grown_bytes / 1e6:.0f} MB" for one in growers)
     evidence = (
         Evidence("memory_stall_pct", round(share, 1), "%", "of the loaders' time went to reclaim, swap or pages read again"),
         Evidence("psi_memory_pct", None if psi is None else round(100 * psi, 1), "%", "PSI memory some"),
         Evidence("majflt_per_s", round(faults, 1), "/s", "major faults of the loaders"),
     )
-    return Finding(
-        f"{where}: loaders stalled on memory {share:.0f}% of the time, {faults:.0f} major faults/s", evidence, tuple(_fixes(job))
-    )
+    detail = f"{where}: loaders stalled on memory {share:.0f}% of the time, {faults:.0f} major faults/s"
+    if grown:
+        detail += f"; outside of the job grew {grown}"
+    culprits = tuple(Culprit(one.pid, one.name, None) for one in growers)
+    return Finding(detail, evidence, (*_ending(growers), *_fixes(job)), culprits)
+
+
+def _growers(job: JobFacts, facts: Facts) -> list[Grower]:
+    """Who outside of the job has grown since he was first seen, if that is more than the job itself has; nobody's small change."""
+    own = sum(max(0, proc.grown_bytes) for proc in (job.trainer, *job.workers))
+    most = facts.growers[0].grown_bytes if facts.growers else 0
+    return [one for one in facts.growers if one.grown_bytes >= max(own, OF_MOST * most)][:NAMED]
+
+
+def _ending(growers: list[Grower]) -> list[Fix]:
+    names = ", ".join(f"{one.name} ({one.pid})" for one in growers)
+    pids = ",".join(str(one.pid) for one in growers)
+    return [Fix(f"End {names}, or give it a limit of its own", f"ps -o pid,ppid,rss,args -p {pids}")] if growers else []
 
 
 def _fixes(job: JobFacts) -> list[Fix]:

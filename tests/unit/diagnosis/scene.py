@@ -69,6 +69,8 @@ class Proc:
     """CPU of programs that it ran and waited for."""
     processor: int | None = None
     locked_by: int | None = None
+    grows_bytes: int = 0
+    """Of memory, per second."""
 
 
 @dataclass
@@ -148,7 +150,8 @@ class Scene:
         ran = sum(run for run, _ in everyone.values())
         return ProcSample(
             pid, proc.start_ticks, self._t_ns, look["state"], self._add((pid, "utime"), (ran - proc.system) * ns),
-            self._add((pid, "stime"), proc.system * ns), 1 << 30, len(everyone), threads[0].oncpu_ns, threads[0].run_delay_ns,
+            self._add((pid, "stime"), proc.system * ns), (1 << 30) + self._add((pid, "rss"), proc.grows_bytes * dt),
+            len(everyone), threads[0].oncpu_ns, threads[0].run_delay_ns,
             threads[0].timeslices, threads[0].vol, 0, minflt=0, majflt=self._add((pid, "majflt"), proc.majflt * dt),
             read_bytes=self._add((pid, "read"), proc.read_bytes * dt), write_bytes=self._add((pid, "write"), proc.write_bytes * dt),
             processor=proc.processor,

@@ -15,6 +15,7 @@ from tests.unit.diagnosis.causes import beside_another_training
 from tests.unit.diagnosis.causes import cpu_contention
 from tests.unit.diagnosis.causes import starved
 from tests.unit.diagnosis.causes import storm
+from tests.unit.diagnosis.causes import thrashing
 from tests.unit.diagnosis.causes import throttled
 from tests.unit.diagnosis.causes_behind import BEHIND
 from tests.unit.diagnosis.causes_behind import dead_game
@@ -172,6 +173,26 @@ def test_nor_are_the_waits_of_one_whose_workers_are_late():
         scene.gpus[0]["util_pct"] = 0.0
         scene.play(0.6, 0.1)
     assert scene.engine.verdict.cause == "network-io"
+
+
+def beside_a_store(grows_bytes: int, own_bytes: int, ppid: int = 1) -> Scene:
+    """A job short of memory, and somebody who holds more and more."""
+    scene = thrashing()
+    scene.procs[101].grows_bytes = own_bytes
+    return scene.add(Proc(900, ppid, comm="vineyardd", cmdline=["/bin/vineyardd"], looks=[EPOLL], grows_bytes=grows_bytes)).play(5)
+
+
+def test_who_has_grown_is_blamed_for_the_memory_that_a_job_lacks():
+    verdict = beside_a_store(50_000_000, 1_000_000).engine.verdict
+    assert (verdict.cause, [(culprit.pid, culprit.name) for culprit in verdict.culprits]) == ("memory-pressure", [(900, "vineyardd")])
+    assert "outside of the job grew vineyardd (900) by" in verdict.detail
+    assert any(fix.command == "ps -o pid,ppid,rss,args -p 900" for fix in verdict.fixes)
+
+
+@pytest.mark.parametrize("scene", [(50_000_000, 90_000_000), (5_000_000, 0), (50_000_000, 1_000_000, 100)])
+def test_not_so_who_has_grown_less_than_the_job_or_hardly_or_belongs_to_it(scene: tuple[int, ...]):
+    verdict = beside_a_store(*scene).engine.verdict
+    assert (verdict.cause, verdict.culprits) == ("memory-pressure", ())
 
 
 def test_of_a_job_that_stands_still_the_one_that_waits_for_something_else_is_named():
