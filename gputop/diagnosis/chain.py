@@ -103,6 +103,7 @@ def _owing(worker: ProcFacts, young: bool) -> dict[str, float]:
         found |= _blocked_worker(worker, fractions["blocked"])
     _wait_for_own_threads(worker, found, "running")
     _ask_own_threads(worker, found)
+    _wait_for_own_programs(worker, found)
     return found
 
 
@@ -125,6 +126,16 @@ def _ask_own_threads(worker: ProcFacts, found: dict[str, float]) -> None:
     slept = found.get("timer", 0.0)
     for kind, share in feeders.threads_wait(worker).items() if slept > 0.0 else ():
         _shift(found, "timer", kind, slept * share)
+
+
+def _wait_for_own_programs(worker: ProcFacts, found: dict[str, float]) -> None:
+    """Who waits at a pipe for a program of its own that computes is late for that, or for the CPU that it waits for."""
+    ran, waited = worker.programs
+    wanted = ran + waited
+    for word in ("pipe", "child") if wanted >= feeders.AT_WORK else ():
+        asleep, free = found.get(word, 0.0) * min(1.0, wanted), _own_work(ran / wanted)
+        _shift(found, word, "running", asleep * free)
+        _shift(found, word, "throttled" if found.get("throttled") else "runnable", asleep * (1.0 - free))
 
 
 def _call_lock(job: JobFacts, found: dict[str, float]) -> None:

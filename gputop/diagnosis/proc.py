@@ -64,6 +64,8 @@ class ProcFacts:
     samples: Sequence[ProcSample] = ()
     """Those of the feeds, which hold more than their kinds tell."""
     kind_of: KindOf = lambda *_: UNKNOWN
+    programs: tuple[float, float] = (0.0, 0.0)
+    """CPUs on which programs that it started, and that live, ran, and for which their main threads waited."""
     grown_bytes: int = 0
     """Of memory that it holds, since it was first seen."""
     state: ProcState = NO_STATE

@@ -171,6 +171,18 @@ class TakerTrack:
                 found.setdefault(starter, Counter()).update(kinds)
         return found
 
+    def programs(self, roles: Mapping[int, Role], oldest_ns: int) -> dict[int, tuple[float, float]]:
+        """Of programs that trainers and workers started: CPUs they ran on and, of their main threads, waited for; by who started them."""
+        found: dict[int, tuple[float, float]] = {}
+        for pid, stranger in self._strangers.items():
+            recent = [sample for sample in stranger.asked if sample.t_ns > oldest_ns]
+            starter = self._starter(pid, roles) if len(recent) > 1 else None
+            if starter is not None:
+                run, waited = found.get(starter, (0.0, 0.0))
+                more_run, more_waited = _wanted(recent[0], recent[-1])
+                found[starter] = run + more_run, waited + more_waited
+        return found
+
     def _starter(self, pid: int, roles: Mapping[int, Role]) -> int | None:
         """The nearest trainer or worker above a process; only the first few levels are looked at."""
         for _ in range(LEVELS):
@@ -202,6 +214,11 @@ def _push(known: _Stranger, sample: ProcSample, board: Board, oldest_ns: int) ->
 
 def _asked(sample: ProcSample) -> tuple[ProcSample, ...]:
     return () if sample.syscall is None and sample.wchan is None else (sample,)
+
+
+def _wanted(old: ProcSample, new: ProcSample) -> tuple[float, float]:
+    ns = max(1, new.t_ns - old.t_ns)
+    return (_used(new)[1] - _used(old)[1]) / ns, max(0, (new.run_delay_ns or 0) - (old.run_delay_ns or 0)) / ns
 
 
 def _used(sample: ProcSample) -> _Used:

@@ -93,7 +93,7 @@ class ProcTrack:
             newer.pid, older, newer, info, role, ns / 1e9, run, runnable, cores, kinds, unsampled, measured,
             self.first_seen_ns, (newer.t_ns - self.moved_ns) / 1e9, threaded,
             max(0, (newer.children_ns or 0) - (older.children_ns or 0)) / ns if older.children_ns is not None else 0.0,
-            self.samples, self.kind_of, newer.rss_bytes - self.first_rss_bytes,
+            self.samples, self.kind_of, grown_bytes=newer.rss_bytes - self.first_rss_bytes,
         )  # fmt: skip
 
     def _counters(self, ns: int, cores: float, always_on_cpu: bool) -> tuple[float, float]:

@@ -160,10 +160,12 @@ class Window:
         span_ns = max(1, self.t_ns - oldest_ns)
         met = self._takers.met(self.roles, waits.kinds(board.header.machine), oldest_ns)
         ended_ns = self._takers.ended_ns(board, self.roles)
+        programs = self._takers.programs(self.roles, oldest_ns)
         for job in jobs:
             loaders = job.workers or [job.trainer]
             job.programs_met = sum((met.get(proc.pid, Counter()) for proc in loaders), Counter())
             for proc in loaders:
+                proc.programs = programs.get(proc.pid, (0.0, 0.0))
                 proc.children = max(0.0, proc.children - ended_ns.get(proc.pid, 0) / span_ns)
 
     def _jobs(self, board: Board, gpus: dict[int, GpuFacts], host: HostFacts) -> list[JobFacts]:

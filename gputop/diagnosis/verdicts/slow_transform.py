@@ -35,8 +35,8 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
 
 
 def flat_out(job: JobFacts) -> float:
-    """How far its busiest worker is from idling, 0..1: who cannot keep up does not sleep, but for its own threads to be done."""
-    busiest = max((max(worker.run + worker.runnable, sum(worker.others)) for worker in job.workers), default=0.0)
+    """How far its busiest worker is from idling, 0..1: who cannot keep up does not sleep, but for its own threads or programs."""
+    busiest = max((max(worker.run + worker.runnable, sum(worker.others), sum(worker.programs)) for worker in job.workers), default=0.0)
     return min(1.0, max(0.0, (busiest - LAZY) / (BUSY - LAZY)))
 
 

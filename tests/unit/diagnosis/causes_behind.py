@@ -254,6 +254,31 @@ def two_of_three_hang() -> Scene:
     return scene
 
 
+def segmenter_of_one_worker() -> Scene:
+    """It asks a program of its own sentence by sentence, which is always at work; three CPUs idle."""
+    scene = starved(util=55.0, workers=1, run=0.08, looks=[READ_PIPE])
+    scene.cpu_busy = [0.9, 0.1, 0.1, 0.1]
+    return scene.add(Proc(900, 101, comm="mecab", cmdline=["mecab"], run=0.88, looks=[ON_CPU], start_ticks=50_200))
+
+
+def detectors_kept_from_their_cpus() -> Scene:
+    """Each worker's program computes as far as strangers let it."""
+    scene = starved(run=0.02, looks=[READ_PIPE])
+    scene.cpus, scene.cpu_busy = 2, [1.0, 1.0]
+    for i in range(2):
+        scene.add(Proc(900 + i, 101 + i, comm="vad", cmdline=["vad"], run=0.3, wait=0.65, looks=[ON_CPU], start_ticks=50_200 + i))
+    return scene.add(Proc(950, comm="updatedb", cmdline=["/bin/updatedb"], run=1.35, looks=[ON_CPU]))
+
+
+def detectors_in_one_anothers_way() -> Scene:
+    """The same without strangers: twice as many as CPUs."""
+    scene = starved(workers=4, run=0.01, looks=[READ_PIPE])
+    scene.cpus, scene.cpu_busy = 2, [1.0, 1.0]
+    for i in range(4):
+        scene.add(Proc(900 + i, 101 + i, comm="vad", cmdline=["vad"], run=0.45, wait=0.5, looks=[ON_CPU], start_ticks=50_200 + i))
+    return scene
+
+
 BEHIND: dict[Callable[[], Scene], tuple[str, str]] = {
     threads_on_the_disk: ("input-bound", "disk-io"),
     threads_on_the_network: ("input-bound", "network-io"),
@@ -284,4 +309,7 @@ BEHIND: dict[Callable[[], Scene], tuple[str, str]] = {
     server_in_turns: ("input-bound", "gil-contention"),
     consumers_of_a_slow_broker: ("input-bound", "network-io"),
     two_of_three_hang: ("input-bound", "hung-worker"),
+    segmenter_of_one_worker: ("input-bound", "too-few-workers"),
+    detectors_kept_from_their_cpus: ("input-bound", "cpu-contention"),
+    detectors_in_one_anothers_way: ("input-bound", "worker-oversubscription"),
 }
