@@ -53,8 +53,8 @@ def _taken(job: JobFacts, facts: Facts, allowed: frozenset[int], busy_inside: fl
 
 
 def wanted(job: JobFacts) -> float:
-    """CPUs its threads ran on or were runnable for."""
-    return sum(proc.cores + proc.runnable + proc.others_runnable for proc in (job.trainer, *job.workers))
+    """CPUs its threads and programs ran on or were runnable for."""
+    return sum(proc.cores + proc.runnable + proc.others_runnable + sum(proc.programs) for proc in (job.trainer, *job.workers))
 
 
 def _needed(job: JobFacts) -> float:

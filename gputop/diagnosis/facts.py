@@ -239,7 +239,7 @@ class Facts:
     behind: dict[int, dict[int, float]] = field(default_factory=dict)
     """Trainer -> pid -> seconds that threads of the trainer's job were runnable while that process ran on their CPU (probe)."""
     family: dict[int, int] = field(default_factory=dict)
-    """Pid of a trainer or worker -> its trainer."""
+    """Pid of a trainer, of a worker, or of a program that one of them started -> the trainer."""
     growers: list[Grower] = field(default_factory=list)
     """The one that has grown most first."""
 

@@ -32,7 +32,8 @@ LEAD_NS = 5_000_000_000
 """So long may somebody have run before what he takes is felt: prefetched batches, and CPUs that were idle, last for a while."""
 
 
-GROWN_BYTES = 64 << 20
+GROWN_BYTES, NEWBORN_NS = 64 << 20, 2_000_000_000
+"""Of memory, to be worth naming; who is younger when first seen held none before."""
 LEVELS = 3
 """A shell may stand between a program and who wanted it."""
 
@@ -85,7 +86,8 @@ class TakerTrack:
             if known is None or known.latest.start_ticks != sample.start_ticks:
                 used = _used(sample)
                 name, info = name_of(board, pid), board.infos.get(pid)
-                strangers[pid] = _Stranger(sample, name, info, [used], used, sample.rss_bytes, _asked(sample))
+                held_bytes = 0 if _is_newborn(sample, board) else sample.rss_bytes
+                strangers[pid] = _Stranger(sample, name, info, [used], used, held_bytes, _asked(sample))
             else:
                 _push(known, sample, board, oldest_ns)
         if len(strangers) > len(board.procs) - len(family):
@@ -183,6 +185,11 @@ class TakerTrack:
                 found[starter] = run + more_run, waited + more_waited
         return found
 
+    def started(self, roles: Mapping[int, Role]) -> dict[int, int]:
+        """Pid of a program that somebody of a job started -> the trainer's."""
+        starters = {pid: self._starter(pid, roles) for pid, stranger in self._strangers.items() if stranger.asked}
+        return {pid: trainer for pid, by in starters.items() if by is not None and (trainer := roles[by].trainer_pid) is not None}
+
     def _starter(self, pid: int, roles: Mapping[int, Role]) -> int | None:
         """The nearest trainer or worker above a process; only the first few levels are looked at."""
         for _ in range(LEVELS):
@@ -214,6 +221,10 @@ def _push(known: _Stranger, sample: ProcSample, board: Board, oldest_ns: int) ->
 
 def _asked(sample: ProcSample) -> tuple[ProcSample, ...]:
     return () if sample.syscall is None and sample.wchan is None else (sample,)
+
+
+def _is_newborn(sample: ProcSample, board: Board) -> bool:
+    return sample.t_ns - sample.start_ticks * 1_000_000_000 // board.header.clock_tick_hz < NEWBORN_NS
 
 
 def _wanted(old: ProcSample, new: ProcSample) -> tuple[float, float]:

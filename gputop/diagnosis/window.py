@@ -148,7 +148,8 @@ class Window:
             job.helpers = helpers.get(job.trainer.pid, 0.0)
             job.used = sum(proc.cores for proc in (job.trainer, *job.workers)) + job.helpers
         self._tell_of_programs(board, jobs)
-        family = {proc.pid: job.trainer.pid for job in jobs for proc in (job.trainer, *job.workers)}
+        family = self._takers.started(self.roles)
+        family |= {proc.pid: job.trainer.pid for job in jobs for proc in (job.trainer, *job.workers)}
         return Facts(
             self.t_ns, seconds, jobs, host, list(gpus.values()), takers, bool(board.threads), len(self._points), behind, family,
             self._takers.growers(board, self.roles),

@@ -279,6 +279,13 @@ def detectors_in_one_anothers_way() -> Scene:
     return scene
 
 
+def probed_detectors_in_one_anothers_way() -> Scene:
+    """The probe sees the workers wait behind the detectors, which are the job's own; a stranger takes next to nothing."""
+    scene = detectors_in_one_anothers_way()
+    scene.probed, scene.preempts = True, {(101 + i, 900 + (i + 1) % 4): 0.4 for i in range(4)}
+    return scene.add(Proc(950, comm="cron", cmdline=["/bin/cron"], run=0.03, looks=[ON_CPU]))
+
+
 BEHIND: dict[Callable[[], Scene], tuple[str, str]] = {
     threads_on_the_disk: ("input-bound", "disk-io"),
     threads_on_the_network: ("input-bound", "network-io"),
@@ -312,4 +319,5 @@ BEHIND: dict[Callable[[], Scene], tuple[str, str]] = {
     segmenter_of_one_worker: ("input-bound", "too-few-workers"),
     detectors_kept_from_their_cpus: ("input-bound", "cpu-contention"),
     detectors_in_one_anothers_way: ("input-bound", "worker-oversubscription"),
+    probed_detectors_in_one_anothers_way: ("input-bound", "worker-oversubscription"),
 }

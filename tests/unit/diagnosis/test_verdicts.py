@@ -30,6 +30,7 @@ from tests.unit.diagnosis.scene import ON_CPU
 from tests.unit.diagnosis.scene import QUEUE
 from tests.unit.diagnosis.scene import SLEEP
 from tests.unit.diagnosis.scene import SOCKET
+from tests.unit.diagnosis.scene import START_S
 from tests.unit.diagnosis.scene import Proc
 from tests.unit.diagnosis.scene import Scene
 from tests.unit.diagnosis.scene import training
@@ -187,6 +188,12 @@ def test_who_has_grown_is_blamed_for_the_memory_that_a_job_lacks():
     assert (verdict.cause, [(culprit.pid, culprit.name) for culprit in verdict.culprits]) == ("memory-pressure", [(900, "vineyardd")])
     assert "outside of the job grew vineyardd (900) by" in verdict.detail
     assert any(fix.command == "ps -o pid,ppid,rss,args -p 900" for fix in verdict.fixes)
+
+
+def test_who_was_born_meanwhile_held_nothing_before():
+    scene = thrashing().play(3)
+    scene.add(Proc(900, comm="vineyardd", cmdline=["/bin/vineyardd"], looks=[EPOLL], start_ticks=(START_S + 3) * 100)).play(3)
+    assert [culprit.pid for culprit in scene.engine.verdict.culprits] == [900]
 
 
 @pytest.mark.parametrize("scene", [(50_000_000, 90_000_000), (5_000_000, 0), (50_000_000, 1_000_000, 100)])
