@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Awaitable
+from collections.abc import Callable
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextlib import suppress
@@ -38,10 +40,24 @@ class Client:
         return sample
 
 
+def serve(running: Running, answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> None:
+    """A server in a thread of the runner, at a port that the workload's environment tells; it listens when this returns."""
+    listening = Event()
+
+    async def listen() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        running.env["GPUTOP_STORE_PORT"] = str(server.sockets[0].getsockname()[1])
+        listening.set()
+        await server.serve_forever()
+
+    Thread(target=asyncio.run, args=(listen(),), daemon=True).start()
+    listening.wait()
+
+
 @contextmanager
 def serving(running: Running, latency_ms: float, slow_ms: float = 0) -> Iterator[None]:
     """A store, in a thread of the runner, that thinks for ``latency_ms``, or ``slow_ms`` once it is slow."""
-    listening, slow_flag, sample = Event(), running.folder / "slow", os.urandom(_SAMPLE_BYTES)
+    slow_flag, sample = running.folder / "slow", os.urandom(_SAMPLE_BYTES)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):  # a client may leave in the middle
@@ -51,12 +67,5 @@ def serving(running: Running, latency_ms: float, slow_ms: float = 0) -> Iterator
                 await writer.drain()
         writer.close()
 
-    async def serve() -> None:
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        running.env["GPUTOP_STORE_PORT"] = str(server.sockets[0].getsockname()[1])
-        listening.set()
-        await server.serve_forever()
-
-    Thread(target=asyncio.run, args=(serve(),), daemon=True).start()
-    listening.wait()
+    serve(running, answer)
     yield

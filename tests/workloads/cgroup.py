@@ -8,6 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.workloads.runner import Running
 
 _ROOT = Path("/sys/fs/cgroup")
 
@@ -34,6 +38,25 @@ def group(controller: str, name: str) -> Iterator[Path]:
         yield path
     finally:
         remove(path, parent)
+
+
+@contextmanager
+def pod(controller: str, running: Running, sidecar: str) -> Iterator[Path]:
+    """A control group with one for each of two containers below it: the workload runs in the first, ``trainer``."""
+    with group(controller, running.name) as path:
+        if is_v2(controller):
+            (path / "cgroup.subtree_control").write_text(f"+{controller}")
+        containers = [path / "trainer", path / sidecar]
+        for container in containers:
+            container.mkdir()
+        running.env["GPUTOP_WORKLOAD_CGROUP"] = str(containers[0])
+        try:
+            yield path
+        finally:
+            if controller == "memory":
+                limit_memory(path, 1 << 40)
+            for container in containers:
+                remove(container, path.parent)
 
 
 def add(path: Path, pids: list[int]) -> None:

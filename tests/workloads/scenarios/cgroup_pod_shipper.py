@@ -66,19 +66,9 @@ def prepare(running: Running) -> Iterator[None]:
         blobs = [zlib.compress(array("f", [random.uniform(0, 12) for _ in range(3 * _ATOMS)]).tobytes()) for _ in range(64)]
         rows.executemany("INSERT INTO systems VALUES (?, ?)", ((row, random.choice(blobs)) for row in range(_MOLECULES)))
     rows.close()
-    with cgroup.group("cpu", running.name) as pod:
-        if cgroup.is_v2("cpu"):
-            (pod / "cgroup.subtree_control").write_text("+cpu")
+    with cgroup.pod("cpu", running, _SHIPPER) as pod:
         cgroup.limit_cpu(pod, _QUOTA_CPUS)
-        containers = [pod / "trainer", pod / _SHIPPER]
-        for container in containers:
-            container.mkdir()
-        running.env["GPUTOP_WORKLOAD_CGROUP"] = str(containers[0])
-        try:
-            yield
-        finally:
-            for container in containers:
-                cgroup.remove(container, pod.parent)
+        yield
 
 
 @contextmanager

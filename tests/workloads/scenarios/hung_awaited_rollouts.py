@@ -7,13 +7,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextlib import suppress
-from threading import Event
-from threading import Thread
 
 import torch
 from torch.utils.data import IterableDataset
 from torch.utils.data import get_worker_info
 
+from tests.workloads import async_store
 from tests.workloads.loop import Trainer
 from tests.workloads.loop import loader
 from tests.workloads.runner import Running
@@ -63,7 +62,7 @@ def train(trainer: Trainer) -> None:
 
 @contextmanager
 def prepare(running: Running) -> Iterator[None]:
-    listening, restarting = Event(), running.folder / "restarting"
+    restarting = running.folder / "restarting"
 
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError, asyncio.IncompleteReadError):
@@ -74,14 +73,7 @@ def prepare(running: Running) -> Iterator[None]:
                 await writer.drain()
         writer.close()
 
-    async def serve() -> None:
-        server = await asyncio.start_server(play, "127.0.0.1", 0)
-        running.env["GPUTOP_STORE_PORT"] = str(server.sockets[0].getsockname()[1])
-        listening.set()
-        await server.serve_forever()
-
-    Thread(target=asyncio.run, args=(serve(),), daemon=True).start()
-    listening.wait()
+    async_store.serve(running, play)
     yield
 
 

@@ -69,19 +69,8 @@ def train(trainer: Trainer) -> None:
 @contextmanager
 def prepare(running: Running) -> Iterator[None]:
     """The features and the pod with its two containers."""
-    with slow_disk.file(running), cgroup.group("memory", running.name) as pod:
-        if cgroup.is_v2("memory"):
-            (pod / "cgroup.subtree_control").write_text("+memory")
-        containers = [pod / "trainer", pod / "store"]
-        for container in containers:
-            container.mkdir()
-        running.env["GPUTOP_WORKLOAD_CGROUP"] = str(containers[0])
-        try:
-            yield
-        finally:
-            cgroup.limit_memory(pod, 1 << 40)
-            for container in containers:
-                cgroup.remove(container, pod.parent)
+    with slow_disk.file(running), cgroup.pod("memory", running, "store"):
+        yield
 
 
 @contextmanager
