@@ -59,7 +59,7 @@ def _main_shares(job: JobFacts, facts: Facts, loss: float) -> dict[str, float]:
     # Whether a GPU that nobody measures waits for its computing is not known.
     words = _KEPT_FROM if job.idle is None else ("computing", *_KEPT_FROM)
     shares = {word: fractions.get(word, 0.0) for word in words}
-    shares |= _blocked(job.trainer, fractions.get("blocked", 0.0))
+    shares |= blocked_on(job.trainer)
     if not job.workers:
         _call_lock(job, shares)
         _wait_for_programs(job, facts, shares)
@@ -71,9 +71,10 @@ def _main_shares(job: JobFacts, facts: Facts, loss: float) -> dict[str, float]:
     return found
 
 
-def _blocked(proc: ProcFacts, share: float) -> dict[str, float]:
-    """A blocked share by what was waited for."""
-    waits = proc.state.waits
+def blocked_on(proc: ProcFacts, left_out: str = "") -> dict[str, float]:
+    """The blocked share of its time by what was waited for, but for one kind that is no delay."""
+    share = proc.state.fractions.get("blocked", 0.0)
+    waits = {kind: part for kind, part in proc.state.waits.items() if kind != left_out}
     total = sum(waits.values())
     return {kind: share * part / total for kind, part in waits.items()} if total > 0.0 else {"unknown": share}
 
@@ -100,7 +101,7 @@ def _owing(worker: ProcFacts, young: bool) -> dict[str, float]:
         return {"starting": 1.0 - fractions.get("ahead", 0.0)}
     found = {word: share for word, share in fractions.items() if word not in ("ahead", "blocked")}
     if "blocked" in fractions:
-        found |= _blocked_worker(worker, fractions["blocked"])
+        found |= blocked_on(worker, left_out="queue")  # being ahead
     _wait_for_own_threads(worker, found, "running")
     _ask_own_threads(worker, found)
     _wait_for_own_programs(worker, found)
@@ -117,7 +118,7 @@ def _wait_for_own_threads(proc: ProcFacts, found: dict[str, float], own_work: st
     wanted = proc.others_run + proc.others_runnable
     if wanted >= feeders.AT_WORK:
         free = _own_work(proc.others_run / wanted)
-        _shift(found, "lock", "throttled" if found.get("throttled") else "runnable", found["lock"] * (1.0 - free))
+        _shift_to_cpu(found, "lock", found["lock"] * (1.0 - free))
         _shift(found, "lock", own_work, min(found["lock"], proc.others_run))
 
 
@@ -135,7 +136,7 @@ def _wait_for_own_programs(worker: ProcFacts, found: dict[str, float]) -> None:
     for word in ("pipe", "child") if wanted >= feeders.AT_WORK else ():
         asleep, free = found.get(word, 0.0) * min(1.0, wanted), _own_work(ran / wanted)
         _shift(found, word, "running", asleep * free)
-        _shift(found, word, "throttled" if found.get("throttled") else "runnable", asleep * (1.0 - free))
+        _shift_to_cpu(found, word, asleep * (1.0 - free))
 
 
 def _call_lock(job: JobFacts, found: dict[str, float]) -> None:
@@ -158,16 +159,14 @@ def _shift(found: dict[str, float], source: str, target: str, share: float) -> N
     found[target] = found.get(target, 0.0) + share
 
 
+def _shift_to_cpu(found: dict[str, float], source: str, share: float) -> None:
+    """To the wait for a CPU, which the quota keeps from all where it does from one."""
+    _shift(found, source, "throttled" if found.get("throttled") else "runnable", share)
+
+
 def _own_work(running: float) -> float:
     """How far it is its own work that somebody is late for who runs for this share of the time in which he wants to."""
     return min(1.0, max(0.0, (running - DELAYED) / (FREE - DELAYED)))
-
-
-def _blocked_worker(worker: ProcFacts, share: float) -> dict[str, float]:
-    """Being ahead is a queue wait and no delay, so it does not count among the kinds."""
-    waits = {kind: part for kind, part in worker.state.waits.items() if kind != "queue"}
-    total = sum(waits.values())
-    return {kind: share * part / total for kind, part in waits.items()} if total > 0.0 else {"unknown": share}
 
 
 def _lean_to_delays(shares: dict[str, float]) -> dict[str, float]:

@@ -241,7 +241,7 @@ class Facts:
     family: dict[int, int] = field(default_factory=dict)
     """Pid of a trainer, of a worker, or of a program that one of them started -> the trainer."""
     growers: list[Grower] = field(default_factory=list)
-    """The one that has grown most first."""
+    """The one that has grown most first; only looked for where a job is short of memory."""
 
     @property
     def settled(self) -> bool:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gputop.diagnosis.chain import blocked_on
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import GpuFacts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.feeders import threads_at_work
 
 BUSY = 0.7
 """Utilization from which what a GPU does while busy is judged."""
@@ -26,8 +28,6 @@ _BRAKES = 0x8 | 0x20 | 0x40 | 0x80
 _POWER_CAP = 0x4
 PEER = 0.2
 """A rank is a straggler when its GPU idles for this much more of the time than its peers'."""
-OWN_THREADS = 0.25
-"""CPUs from which threads of a rank may be what it waits for."""
 WORKED = 0.25
 """Or when, all GPUs being busy, so much more of its own is used: the others spin in a kernel on few SMs."""
 
@@ -119,10 +119,10 @@ def _set_straggler(group: list[JobFacts]) -> None:
 def _slowest(measured: list[JobFacts]) -> JobFacts | None:
     """Its GPU idles while theirs spin, or they sleep while it does not; or all are busy, and it is the one whose GPU really works; or
     theirs idle and it works on, while they sleep in a collective of the host (gloo)."""
-    for measure, least in ((_own_delay, PEER), (_worked, WORKED), (_awaited, PEER)):
-        ahead = _far_ahead(measured, measure, least)
-        if ahead is not None and (measure is not _awaited or ahead is _far_ahead(measured, _busy, PEER)):
-            return ahead
+    for measures, least in (((_own_delay,), PEER), ((_worked,), WORKED), ((_awaited, _busy), PEER)):
+        found = [_far_ahead(measured, measure, least) for measure in measures]
+        if found[0] is not None and all(one is found[0] for one in found):
+            return found[0]
     return None
 
 
@@ -160,11 +160,9 @@ def used(job: JobFacts) -> float | None:
 def _awaited(job: JobFacts) -> float | None:
     """Share of the window in which it did not sleep on a lock beside an idle GPU, as in a collective of the host until the last rank
     arrives; None where that may be a lock of its own threads, or where its GPU spins in a collective itself."""
-    state = job.trainer.state
-    if job.trainer.others_run >= OWN_THREADS or job.idle is None or any(_waste(gpu)[0] == "light" for gpu in job.gpus):
+    if threads_at_work(job) or job.idle is None or any(_waste(gpu)[0] == "light" for gpu in job.gpus):
         return None
-    locked = state.fractions.get("blocked", 0.0) * state.waits.get("lock", 0.0) / (sum(state.waits.values()) or 1.0)
-    return 1.0 - min(locked, job.idle)
+    return 1.0 - min(blocked_on(job.trainer).get("lock", 0.0), job.idle)
 
 
 def _own_delay(job: JobFacts) -> float:

@@ -124,7 +124,7 @@ def _is_at_rest(job: JobFacts, facts: Facts) -> bool:
 
     Where its GPU does next to nothing, any sleep is such a wait.
     """
-    if job.births or job.host_only or (job.idle or 0.0) < RESTING or _is_fed(job, facts) or _asks(job):
+    if job.births or job.host_only or (job.idle or 0.0) < RESTING or _is_fed(job, facts):
         return False
     if job.workers:
         return job.trainer.kinds.get(waits.POLL, 0.0) >= MOSTLY and all(_is_idle_helper(worker) for worker in job.workers)
@@ -134,15 +134,10 @@ def _is_at_rest(job: JobFacts, facts: Facts) -> bool:
 
 
 def _is_fed(job: JobFacts, facts: Facts) -> bool:
-    """Somebody is at work for it, and now and then a step is made."""
+    """Somebody is at work for it, or was asked by one whom nobody can ask, and now and then a step is made."""
     by_threads = not feeders.serves(job) and bool(feeders.threads_wait(job.trainer) or feeders.threads_at_work(job))
     by_programs = bool(feeders.programs_wait(job, facts)) or feeders.programs_at_work(job, facts)
-    return (job.idle or 0.0) < NOTHING and (by_threads or by_programs)
-
-
-def _asks(job: JobFacts) -> bool:
-    """It has asked somebody, nobody can ask it, and now and then a step is made."""
-    return (job.idle or 0.0) < NOTHING and feeders.asks_others(job)
+    return (job.idle or 0.0) < NOTHING and (by_threads or by_programs or feeders.asks_others(job))
 
 
 def _is_idle_helper(worker: ProcFacts) -> bool:

@@ -159,36 +159,34 @@ class TakerTrack:
                 found[starter] = found.get(starter, 0) + stranger.used[-1][1]
         return found
 
-    def met(self, roles: Mapping[int, Role], kind_of: KindOf, oldest_ns: int) -> dict[int, Counter[str]]:
+    def starters(self, roles: Mapping[int, Role]) -> dict[int, int]:
+        """Pid of a program that a trainer or worker started -> the pid of that one; of those that were asked what they wait for."""
+        found = {pid: self._starter(pid, roles) for pid, stranger in self._strangers.items() if stranger.asked}
+        return {pid: starter for pid, starter in found.items() if starter is not None}
+
+    def met(self, starters: Mapping[int, int], kind_of: KindOf, oldest_ns: int) -> dict[int, Counter[str]]:
         """How often in the window programs that trainers and workers started were met at what, by the pid of who started them.
 
         Not those that are ahead of their reader: nobody waits for them.
         """
         found: dict[int, Counter[str]] = {}
-        for pid, stranger in self._strangers.items():
-            starter = self._starter(pid, roles) if stranger.asked else None
-            if starter is not None:
-                late = [sample for sample in stranger.asked if sample.t_ns > oldest_ns and not waits.is_ahead(sample.wchan)]
-                kinds = (kind_of(sample.state, sample.syscall, sample.syscall_arg, sample.wchan) for sample in late)
-                found.setdefault(starter, Counter()).update(kinds)
+        for pid, starter in starters.items():
+            asked = self._strangers[pid].asked
+            late = [sample for sample in asked if sample.t_ns > oldest_ns and not waits.is_ahead(sample.wchan)]
+            kinds = (kind_of(sample.state, sample.syscall, sample.syscall_arg, sample.wchan) for sample in late)
+            found.setdefault(starter, Counter()).update(kinds)
         return found
 
-    def programs(self, roles: Mapping[int, Role], oldest_ns: int) -> dict[int, tuple[float, float]]:
+    def programs(self, starters: Mapping[int, int], oldest_ns: int) -> dict[int, tuple[float, float]]:
         """Of programs that trainers and workers started: CPUs they ran on and, of their main threads, waited for; by who started them."""
         found: dict[int, tuple[float, float]] = {}
-        for pid, stranger in self._strangers.items():
-            recent = [sample for sample in stranger.asked if sample.t_ns > oldest_ns]
-            starter = self._starter(pid, roles) if len(recent) > 1 else None
-            if starter is not None:
+        for pid, starter in starters.items():
+            recent = [sample for sample in self._strangers[pid].asked if sample.t_ns > oldest_ns]
+            if len(recent) > 1:
                 run, waited = found.get(starter, (0.0, 0.0))
                 more_run, more_waited = _wanted(recent[0], recent[-1])
                 found[starter] = run + more_run, waited + more_waited
         return found
-
-    def started(self, roles: Mapping[int, Role]) -> dict[int, int]:
-        """Pid of a program that somebody of a job started -> the trainer's."""
-        starters = {pid: self._starter(pid, roles) for pid, stranger in self._strangers.items() if stranger.asked}
-        return {pid: trainer for pid, by in starters.items() if by is not None and (trainer := roles[by].trainer_pid) is not None}
 
     def _starter(self, pid: int, roles: Mapping[int, Role]) -> int | None:
         """The nearest trainer or worker above a process; only the first few levels are looked at."""

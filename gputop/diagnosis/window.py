@@ -147,21 +147,23 @@ class Window:
         for job in jobs:
             job.helpers = helpers.get(job.trainer.pid, 0.0)
             job.used = sum(proc.cores for proc in (job.trainer, *job.workers)) + job.helpers
-        self._tell_of_programs(board, jobs)
-        family = self._takers.started(self.roles)
-        family |= {proc.pid: job.trainer.pid for job in jobs for proc in (job.trainer, *job.workers)}
+        starters = self._takers.starters(self.roles)
+        self._tell_of_programs(board, jobs, starters)
+        family = {proc.pid: job.trainer.pid for job in jobs for proc in (job.trainer, *job.workers)}
+        family |= {pid: family[starter] for pid, starter in starters.items() if starter in family}
+        short = any("memory" in proc.state.fractions for job in jobs for proc in (job.trainer, *job.workers))
         return Facts(
             self.t_ns, seconds, jobs, host, list(gpus.values()), takers, bool(board.threads), len(self._points), behind, family,
-            self._takers.growers(board, self.roles),
+            self._takers.growers(board, self.roles) if short else [],
         )
 
-    def _tell_of_programs(self, board: Board, jobs: list[JobFacts]) -> None:
+    def _tell_of_programs(self, board: Board, jobs: list[JobFacts], starters: Mapping[int, int]) -> None:
         """What those that its loaders started were met at; of those that ended a parent inherits CPU time only that was not seen before."""
         oldest_ns = self._points.oldest_ns
         span_ns = max(1, self.t_ns - oldest_ns)
-        met = self._takers.met(self.roles, waits.kinds(board.header.machine), oldest_ns)
+        met = self._takers.met(starters, waits.kinds(board.header.machine), oldest_ns)
         ended_ns = self._takers.ended_ns(board, self.roles)
-        programs = self._takers.programs(self.roles, oldest_ns)
+        programs = self._takers.programs(starters, oldest_ns)
         for job in jobs:
             loaders = job.workers or [job.trainer]
             job.programs_met = sum((met.get(proc.pid, Counter()) for proc in loaders), Counter())

@@ -56,10 +56,11 @@ def wait_until(condition: Callable[[], object], seconds: float = 40) -> None:
         time.sleep(0.02)
 
 
-def so_far(path: Path) -> Recording | None:
-    """A recording that grows; None while it has no header yet."""
+def so_far(path: Path, look: Callable[[Recording], object]) -> object:
+    """What a recording that grows tells now; None while it has no header yet."""
     try:
-        return Recording(str(path))
+        with Recording(str(path)) as recording:
+            return look(recording)
     except FormatError:
         return None
 
@@ -132,7 +133,7 @@ def test_no_frame_of_a_stream_that_is_ahead_is_left_behind(tmp_path: Path, monke
     far.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     process = record("-o", str(path), "--host", "node")
-    wait_until(lambda: (found := so_far(path)) and found.end_ns >= coarse(frames[-3]).t_ns)
+    wait_until(lambda: so_far(path, lambda found: found.end_ns >= coarse(frames[-3]).t_ns))
     process.terminate()
     process.communicate(timeout=60)
     assert [frame.seq for frame in frames_of(path)] == [frame.seq for frame in frames]
@@ -156,7 +157,7 @@ def test_markers_reach_the_recording(tmp_path: Path, runtime: Path) -> None:
     before = time.monotonic_ns()
     assert cli.main(["mark", "epoch", "3\x1b[2J"]) == 0
     after = time.monotonic_ns()
-    wait_until(lambda: (found := so_far(path)) and found.marks)
+    wait_until(lambda: so_far(path, lambda found: found.marks))
     process.terminate()
     process.communicate(timeout=30)
     with Recording(str(path)) as recording:

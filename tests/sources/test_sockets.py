@@ -43,13 +43,13 @@ def peer() -> Iterator[tuple[str, int]]:
 
 
 @contextmanager
-def told(work: Callable[[int], object]) -> Iterator[int]:
-    """The pid of a child that has done ``work``, to which a pipe was given, and then sleeps in a poll."""
+def told(work: Callable[[], object]) -> Iterator[int]:
+    """The pid of a child that has done ``work`` and then sleeps in a poll."""
     reads, writes = os.pipe()
 
     def run() -> None:
         os.closerange(3, reads)
-        kept = work(writes)  # noqa: F841  its sockets live as long as it
+        kept = work()  # noqa: F841  its sockets live as long as it
         os.write(writes, b"%d\n" % os.getpid())
         select.poll().poll(60_000)
 
@@ -67,27 +67,27 @@ def use(pid: int, *above: int) -> str:
 
 @pytest.mark.parametrize("listen", [tcp, tcp6, unix])
 def test_one_that_listens_can_be_asked(listen: Listener) -> None:
-    with told(lambda _: listen()) as pid:
+    with told(listen) as pid:
         assert use(pid) == "listening"
 
 
 def test_one_with_a_connection_asks(peer: tuple[str, int]) -> None:
-    with told(lambda _: socket.create_connection(peer)) as pid:
+    with told(lambda: socket.create_connection(peer)) as pid:
         assert use(pid) == "connected"
 
 
 def test_a_pair_of_its_own_is_no_connection() -> None:
-    with told(lambda _: socket.socketpair()) as pid:
+    with told(lambda: socket.socketpair()) as pid:
         assert use(pid) == "none"
 
 
 def test_who_is_started_by_one_that_listens_is_asked_through_it(peer: tuple[str, int]) -> None:
-    with told(lambda _: socket.create_connection(peer)) as pid:
+    with told(lambda: socket.create_connection(peer)) as pid:
         assert use(pid, os.getpid()) == "listening"
 
 
 def test_a_login_that_listens_is_another_session(peer: tuple[str, int]) -> None:
-    with told(lambda _: (os.setsid(), socket.create_connection(peer))) as pid:
+    with told(lambda: (os.setsid(), socket.create_connection(peer))) as pid:
         assert use(pid, os.getpid()) == "connected"
 
 
@@ -96,7 +96,7 @@ def test_who_is_gone_is_not_known() -> None:
 
 
 def test_more_sockets_than_a_page_of_their_list_holds() -> None:
-    with told(lambda _: ([socket.socket(socket.AF_UNIX) for _ in range(300)], unix())) as pid:
+    with told(lambda: ([socket.socket(socket.AF_UNIX) for _ in range(300)], unix())) as pid:
         assert use(pid) == "listening"
 
 

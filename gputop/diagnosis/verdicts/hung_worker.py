@@ -105,16 +105,17 @@ def _unlike(job: JobFacts) -> str:
     odd = min(by_kind.values(), key=len)
     if 2 * len(odd) >= len(job.workers):
         return ""
-    return f"; {', '.join(f'{worker.role.label} ({worker.pid}) is {_how(worker)}' for worker in odd)}, unlike the others"
+    return f"; {_who_is_how(odd)}, unlike the others"
+
+
+def _who_is_how(workers: list[ProcFacts]) -> str:
+    return ", ".join(f"{worker.role.label} ({worker.pid}) is {_how(worker)}" for worker in workers)
 
 
 def _tell_of(hung: list[ProcFacts], gpu_rests: bool) -> Finding:
-    names = ", ".join(f"{worker.role.label} ({worker.pid}) is {_how(worker)}" for worker in hung)
     evidence = tuple(_evidence(worker) for worker in hung)
     others = "the others cannot deliver in its place" if gpu_rests else "the others go on without it"
-    return Finding(
-        f"{names}; {others}", evidence, tuple(_fixes(hung)), (), tuple(worker.pid for worker in hung)
-    )
+    return Finding(f"{_who_is_how(hung)}; {others}", evidence, tuple(_fixes(hung)), (), tuple(worker.pid for worker in hung))
 
 
 def _evidence(worker: ProcFacts) -> Evidence:

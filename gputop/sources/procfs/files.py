@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+from collections.abc import Callable
 from contextlib import suppress
 
 LIMIT = 16_384
@@ -131,29 +132,23 @@ def why(error: OSError) -> str:
 
 def read_once(path: str, size: int) -> bytes | None:
     """The first ``size`` bytes of a file that is seldom read; None where it is gone or not readable."""
-    try:
-        fd = os.open(path, _FLAGS)
-    except OSError:
-        return None
-    try:
-        return trimmed(os.read(fd, size))
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
+    return _read(path, lambda fd: trimmed(os.read(fd, size)))
 
 
 def read_list(path: str, size: int) -> bytes:
     """The same of a file of lines without number, see `KeptList`; empty where it is gone or not readable."""
+    return _read(path, lambda fd: (begun := os.pread(fd, size, 0)) + _rest(fd, begun, size)) or b""
+
+
+def _read(path: str, how: Callable[[int], bytes]) -> bytes | None:
     try:
         fd = os.open(path, _FLAGS)
     except OSError:
-        return b""
+        return None
     try:
-        data = os.pread(fd, size, 0)
-        return data + _rest(fd, data, size)
+        return how(fd)
     except OSError:
-        return b""
+        return None
     finally:
         os.close(fd)
 
