@@ -60,21 +60,22 @@ def _of(incident: Incident, engine: Engine) -> list[int]:
     return stalled_pids(engine.roles, engine.states)
 
 
-class StacksOnStall:
-    """For a stream that is recorded and not looked at: follows its diagnosis and puts stacks into its frames."""
+class Unwatched:
+    """The diagnosis of a stream that is recorded and not looked at, which puts stacks into its frames."""
 
-    def __init__(self, header: Header, policy: AutoStacks | None = None) -> None:
+    def __init__(self, header: Header, policy: AutoStacks | None) -> None:
+        """Without a ``policy`` no stacks are taken."""
+        self.engine = Engine()
         self._board = Board(header=header)
-        self._engine = Engine()
         self._lock = threading.Lock()
         self._ready: list[Stack] = []
-        self._auto = AutoCapture(policy or AutoStacks(), self._keep)
+        self._auto = AutoCapture(policy, self._keep) if policy is not None else None
 
     def see(self, frame: Frame) -> None:
         """The stream's next frame, before it is written: stacks that were taken since the last one are added to it."""
         self._board.fold(frame)
-        if self._engine.follow(self._board, frame, UNWATCHED_NS):
-            self._auto.step(self._board, self._engine)
+        if self.engine.follow(self._board, frame, UNWATCHED_NS) and self._auto is not None:
+            self._auto.step(self._board, self.engine)
         with self._lock:
             if self._ready:
                 frame.stacks, self._ready = [*frame.stacks, *self._ready], []

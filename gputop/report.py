@@ -5,26 +5,25 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator
-from collections.abc import Mapping
 from collections.abc import Sequence
 from time import localtime
 from time import strftime
-from typing import Any
 
+from gputop.diagnosis.report import Booked
+from gputop.diagnosis.report import Episode
+from gputop.diagnosis.report import Explanation
 from gputop.text import clean
 
 WIDTH = 100
-Explanation = Mapping[str, Any]
-"""What `gputop.diagnosis.Engine.explain` gives: the JSON contract."""
 
 
 def explain_lines(found: Explanation) -> Iterator[str]:
     """The verdict, where the GPU's time went, and each incident with its evidence and fixes."""
     verdict = found["verdict"]
-    cause = "" if verdict["cause"] == "none" else f" <- {verdict['cause']}"
-    yield f"{verdict['symptom'].upper()}{cause}"
-    yield from _wrapped(verdict.get("headline", ""), "  ")
-    yield from _wrapped(verdict.get("detail", ""), "  ")
+    cause = "" if verdict["cause"] == "none" else f" <- {clean(verdict['cause'])}"
+    yield f"{clean(verdict['symptom'].upper())}{cause}"
+    yield from _wrapped(verdict["headline"], "  ")
+    yield from _wrapped(verdict["detail"], "  ")
     yield ""
     yield from ledger_lines(found["ledger"])
     for incident in found["incidents"]:
@@ -32,26 +31,26 @@ def explain_lines(found: Explanation) -> Iterator[str]:
         yield from _incident(incident)
 
 
-def ledger_lines(ledger: Mapping[str, Any]) -> Iterator[str]:
+def ledger_lines(ledger: Booked) -> Iterator[str]:
     """Lost GPU seconds by cause, the dearest first."""
-    total, lost = ledger.get("gpu_total_s"), ledger["gpu_lost_s"]
+    total, lost = ledger["gpu_total_s"], ledger["gpu_lost_s"]
     if lost is None or not total:
         yield "GPU time lost: not measured (no GPU, or no trainer on one)"
         return
     yield f"GPU time lost: {lost:.1f} of {total:.1f} GPU seconds ({100 * lost / total:.0f} %)"
     for cause, seconds in sorted(ledger["by_cause"].items(), key=lambda item: -item[1]):
         if seconds >= 0.05:
-            yield f"  {cause:<28}{seconds:>10.1f} s {100 * seconds / lost if lost else 0:>5.0f} %"
+            yield f"  {clean(cause):<28}{seconds:>10.1f} s {100 * seconds / lost if lost else 0:>5.0f} %"
 
 
-def _incident(incident: Mapping[str, Any]) -> Iterator[str]:
+def _incident(incident: Episode) -> Iterator[str]:
     end = "still going on" if incident["end_unix_s"] is None else f"to {_clock(incident['end_unix_s'])}"
-    lost = incident.get("gpu_lost_s")
+    lost = incident["gpu_lost_s"]
     cost = "" if not lost else f", {lost:.1f} GPU s lost"
-    what = f"{incident['symptom']} <- {incident['cause']} ({incident['severity']}{cost})"
+    what = clean(f"{incident['symptom']} <- {incident['cause']} ({incident['severity']}{cost})")
     yield f"#{incident['id']} {_clock(incident['start_unix_s'])} {end}: {what}"
-    yield from _wrapped(incident.get("headline", ""), "   ")
-    yield from _wrapped(incident.get("detail", ""), "   ")
+    yield from _wrapped(incident["headline"], "   ")
+    yield from _wrapped(incident["detail"], "   ")
     for item in incident["evidence"]:
         value = "not measured" if item["value"] is None else f"{item['value']:.4g} {item['unit']}"
         yield from _wrapped(f"{clean(item['metric'])} = {value}: {item['text']}", "   . ")
@@ -68,8 +67,8 @@ def diff_lines(names: Sequence[str], before: Explanation, after: Explanation) ->
     """Two explanations side by side: verdicts, lost share, each cause's part."""
     for name, found in zip(names, (before, after), strict=True):
         verdict = found["verdict"]
-        yield f"{name}: {verdict['symptom']} <- {verdict['cause']}"
-        yield from _wrapped(verdict.get("headline", ""), "   ")
+        yield clean(f"{name}: {verdict['symptom']} <- {verdict['cause']}")
+        yield from _wrapped(verdict["headline"], "   ")
     shares = [lost_share(found["ledger"]) for found in (before, after)]
     yield ""
     yield f"{'share of GPU time lost':<30}{_percent(shares[0]):>12}{_percent(shares[1]):>12}{_change(*shares):>12}"
@@ -77,24 +76,27 @@ def diff_lines(names: Sequence[str], before: Explanation, after: Explanation) ->
     for cause in sorted(parts[0].keys() | parts[1].keys(), key=lambda c: -max(parts[0].get(c, 0.0), parts[1].get(c, 0.0))):
         old, new = (part.get(cause, 0.0) if share is not None else None for part, share in zip(parts, shares, strict=True))
         yield f"  {cause:<28}{_percent(old):>12}{_percent(new):>12}{_change(old, new):>12}"
-    for title, key in (("steps a second", "steps_per_s"), ("incidents", "incidents")):
-        values = [len(f[key]) if key == "incidents" else f["verdict"].get(key) for f in (before, after)]
-        yield f"{title:<30}{_number(values[0]):>12}{_number(values[1]):>12}"
+    yield _row("steps a second", *(found["verdict"]["steps_per_s"] for found in (before, after)))
+    yield _row("incidents", *(len(found["incidents"]) for found in (before, after)))
 
 
-def lost_share(ledger: Mapping[str, Any]) -> float | None:
+def _row(title: str, old: float | None, new: float | None) -> str:
+    return f"{title:<30}{_number(old):>12}{_number(new):>12}"
+
+
+def lost_share(ledger: Booked) -> float | None:
     """Lost GPU seconds per observed one, None where no GPU was measured."""
-    total = ledger.get("gpu_total_s")
+    total = ledger["gpu_total_s"]
     return ledger["gpu_lost_s"] / total if total and ledger["gpu_lost_s"] is not None else None
 
 
-def cause_shares(ledger: Mapping[str, Any]) -> dict[str, float]:
+def cause_shares(ledger: Booked) -> dict[str, float]:
     """The same by cause."""
-    total = ledger.get("gpu_total_s")
+    total = ledger["gpu_total_s"]
     return {cause: seconds / total for cause, seconds in ledger["by_cause"].items() if seconds} if total else {}
 
 
-def plot(points: Sequence[tuple[float, float]], incidents: Sequence[Mapping[str, Any]], width: int = WIDTH, height: int = 16) -> str:
+def plot(points: Sequence[tuple[float, float]], incidents: Sequence[Episode], width: int = WIDTH, height: int = 16) -> str:
     """Mean utilization of the GPUs over time (seconds since the start, per cent), incidents marked under it."""
     import plotext
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gputop.board import Board
 from gputop.commands.options import add_sampling
@@ -22,9 +22,14 @@ from gputop.commands.options import sampling_argv
 from gputop.commands.span import add_span
 from gputop.diagnosis import Engine
 from gputop.diagnosis.model import SEVERITIES
+from gputop.diagnosis.report import Episode
+from gputop.diagnosis.report import Explanation
 from gputop.errors import UserError
 from gputop.frame import Frame
 from gputop.frame import Header
+
+if TYPE_CHECKING:
+    from gputop.recording.reader import Recording
 
 HELP = "say why, from a live look or a recording"
 EXAMPLES = """examples:
@@ -52,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Explain; 3 where --fail-on is met."""
-    found = explained(args.file, args) if args.file else _live(args)
+    found = explained(args.file, args, with_points=args.plot) if args.file else _live(args)
     if args.json:
         import msgspec
 
@@ -75,29 +80,45 @@ def run(args: argparse.Namespace) -> int:
 class Found:
     """What a stretch of frames says."""
 
-    explanation: dict[str, Any]
+    explanation: Explanation
     points: list[tuple[float, float]] = field(default_factory=list)
     """(unix seconds, mean utilization of the GPUs in per cent), about one a second."""
     problems: list[str] = field(default_factory=list)
 
 
-def explained(path: str, args: argparse.Namespace) -> Found:
+def explained(path: str, args: argparse.Namespace, with_points: bool = False) -> Found:
     """A recording, or the stretch of it that the flags choose. UserError where it cannot be read."""
     from gputop.commands.span import span
     from gputop.recording.reader import Recording
-    from gputop.stream.hindsight import hindsight
 
     with Recording(path) as recording:
         start, end = span(args, recording)
         if args.since is not None:
             start = max(start, end - round(args.since * 1e9))
-        engine, board = Engine(), recording.board_at(start)
-        is_long = end - start > LONG_NS
-        items = hindsight(engine, board, recording, start + 1, end) if is_long else closely(engine, board, recording.frames(start + 1, end))
-        found = judge(engine, items)
+        found = (not with_points and _kept(recording, start, end)) or _judged(recording, start, end)
         if recording.problem:
             found.problems.append(recording.problem)
         return found
+
+
+def _kept(recording: Recording, start: int, end: int) -> Found | None:
+    """What was found of a long recording while it was made, if all of it is asked for."""
+    from gputop.stream.findings import explanation
+
+    if end - start <= LONG_NS or start > recording.start_ns or end <= recording.end_ns:
+        return None
+    told = explanation(recording)
+    return Found(told) if told is not None else None
+
+
+def _judged(recording: Recording, start: int, end: int) -> Found:
+    """What today's rules say of a stretch."""
+    from gputop.stream.hindsight import hindsight
+
+    engine, board = Engine(), recording.board_at(start)
+    if end - start > LONG_NS:
+        return judge(engine, hindsight(engine, board, recording, start + 1, end))
+    return judge(engine, closely(engine, board, recording.frames(start + 1, end)))
 
 
 def _live(args: argparse.Namespace) -> Found:
@@ -139,14 +160,7 @@ def judge(engine: Engine, fed: Iterable[Board]) -> Found:
     points: list[tuple[float, float]] = []
     for board in fed:
         _add_point(points, board)
-    explanation = engine.explain()
-    explanation["verdict"] = {**_as_dict(explanation["verdict"]), "steps_per_s": engine.verdict.steps_per_s}
-    return Found(explanation, points)
-
-
-def _as_dict(value: object) -> dict[str, Any]:
-    assert isinstance(value, dict)
-    return value
+    return Found(engine.explain(), points)
 
 
 def _add_point(points: list[tuple[float, float]], board: Board) -> None:
@@ -155,7 +169,7 @@ def _add_point(points: list[tuple[float, float]], board: Board) -> None:
         points.append(((board.t_ns + board.header.unix_ns - board.header.t_ns) / 1e9, sum(known) / len(known)))
 
 
-def _met(severity: str | None, incidents: list[dict[str, Any]]) -> bool:
+def _met(severity: str | None, incidents: list[Episode]) -> bool:
     if severity is None:
         return False
     least = SEVERITIES.index(severity)

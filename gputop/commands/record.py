@@ -19,7 +19,8 @@ from gputop.errors import UserError
 if TYPE_CHECKING:
     import subprocess
 
-    from gputop.autostacks import StacksOnStall
+    from gputop.autostacks import Unwatched
+    from gputop.diagnosis import Engine
     from gputop.frame import Frame
     from gputop.frame import Header
     from gputop.recording.writer import Rotation
@@ -34,7 +35,6 @@ a recording that grows can be opened meanwhile: gputop replay run.gputop
 """
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 LEAST_BYTES = 1 << 20
-NO_LIMIT = 1 << 62
 _WAIT_S = 0.2
 
 
@@ -88,7 +88,7 @@ class _Session:
         self._stream = stream
         self._command: subprocess.Popen[bytes] | None = None
         self._file: Rotation | None = None
-        self._stalls: StacksOnStall | None = None
+        self._diagnosis: Unwatched | None = None
         self._problem = ""
         self._stopping = False
         self._started = time.monotonic()
@@ -167,28 +167,28 @@ class _Session:
         from gputop.frame import Header
 
         if isinstance(item, Header):
-            self._file = self._create(item)
-            self._stalls = self._watch_stalls(item)
-        elif self._file is not None:
-            if self._stalls is not None:
-                self._stalls.see(item)
+            self._diagnosis = self._diagnose(item)
+            self._file = self._create(item, self._diagnosis.engine)
+        elif self._file is not None and self._diagnosis is not None:
+            self._diagnosis.see(item)
             self._file.add(item)
             self._frames += 1
 
-    def _watch_stalls(self, header: Header) -> StacksOnStall | None:
-        """What takes stacks as an incident begins; not of another machine's processes."""
-        if self._args.no_auto_stacks or self._args.host is not None:
-            return None
-        from gputop.autostacks import StacksOnStall
+    def _diagnose(self, header: Header) -> Unwatched:
+        """It takes stacks as an incident begins; not of another machine's processes."""
+        from gputop.autostacks import Unwatched
+        from gputop.stacks.auto import AutoStacks
 
-        return StacksOnStall(header)
+        return Unwatched(header, None if self._args.no_auto_stacks or self._args.host is not None else AutoStacks())
 
-    def _create(self, header: Header) -> Rotation:
+    def _create(self, header: Header, engine: Engine) -> Rotation:
+        from gputop.recording.writer import NO_LIMIT
         from gputop.recording.writer import Rotation
+        from gputop.stream.findings import Account
 
         host = re.sub(r"[^A-Za-z0-9._-]", "_", header.host) or "host"
         path = self._args.output or f"gputop-{host}-{time.strftime('%Y%m%d-%H%M%S')}.gputop"
-        return Rotation(path, header, self._args.max_size or NO_LIMIT, self._args.max_files)
+        return Rotation(path, header, self._args.max_size or NO_LIMIT, self._args.max_files, lambda: Account(engine).tell)
 
     def _over(self) -> bool:
         if self._args.duration is not None and time.monotonic() - self._started >= self._args.duration:

@@ -143,9 +143,14 @@ class Engine:
             total, lost = total + part, lost + lost_part
         return total, lost
 
-    def explain(self) -> dict[str, object]:
-        """What was found over the whole stream, in the shape of DESIGN.md §6; ready for JSON."""
-        return report.explanation(self.verdict, self._settled(), self.incidents, self._unix_offset_ns, self._window.t_ns)
+    def explain(self, start_ns: int = 0, before: Ledger | None = None) -> report.Explanation:
+        """What was found over the whole stream, in the shape of DESIGN.md §6; ready for JSON.
+
+        Or from ``start_ns`` on, when the ledger stood at ``before``: of what has lasted since before that in full.
+        """
+        incidents = [incident for incident in self.incidents if incident.end_ns is None or incident.end_ns > start_ns]
+        ledger = self._settled().since(before or Ledger())
+        return report.explanation(self.verdict, ledger, incidents, self._unix_offset_ns, self._window.t_ns)
 
 
 def _paced(one: Standing) -> Verdict:

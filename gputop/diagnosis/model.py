@@ -154,3 +154,9 @@ class Ledger:
             rest -= share * lost_s
         if rest > 0:
             self.by_cause["unexplained"] = self.by_cause.get("unexplained", 0.0) + rest
+
+    def since(self, before: Ledger) -> Ledger:
+        """What was booked after it stood at ``before``."""
+        grown = {cause: lost_s - before.by_cause.get(cause, 0.0) for cause, lost_s in self.by_cause.items()}
+        causes = {cause: lost_s for cause, lost_s in grown.items() if lost_s > 0.0}
+        return Ledger(self.gpu_total_s - before.gpu_total_s, self.gpu_lost_s - before.gpu_lost_s, causes)

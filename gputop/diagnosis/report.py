@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 from gputop.diagnosis.model import CAUSES
 from gputop.diagnosis.model import Incident
 from gputop.diagnosis.model import Ledger
@@ -13,9 +15,87 @@ LEAST_S, PART = 2.5, 0.25
 """An incident counts, however little the GPU lost before and after, if it stood for so long, and for this part of the GPU seconds."""
 
 
-def explanation(
-    verdict: Verdict, ledger: Ledger, incidents: list[Incident], unix_offset_ns: int, now_ns: int
-) -> dict[str, object]:
+class Said(TypedDict):
+    """A verdict in words of DESIGN.md §6."""
+
+    symptom: str
+    cause: str
+    headline: str
+    detail: str
+    steps_per_s: float | None
+
+
+class Booked(TypedDict):
+    """The ledger."""
+
+    gpu_total_s: float | None
+    gpu_lost_s: float | None
+    by_cause: dict[str, float]
+
+
+class Victim(TypedDict):
+    """Who suffered."""
+
+    pid: int
+    role: str
+    name: str
+
+
+class Culprit(TypedDict):
+    """Who is to blame."""
+
+    pid: int
+    name: str
+    cpu_s: float | None
+
+
+class Evidence(TypedDict):
+    """What was measured."""
+
+    metric: str
+    value: float | None
+    unit: str
+    text: str
+
+
+class Fix(TypedDict):
+    """What to do."""
+
+    text: str
+    command: str
+
+
+class Episode(TypedDict):
+    """An incident."""
+
+    id: int
+    start_unix_s: float
+    end_unix_s: float | None
+    symptom: str
+    cause: str
+    severity: str
+    confidence: float
+    trainer_pid: int | None
+    gpu: int | None
+    gpu_lost_s: float
+    headline: str
+    detail: str
+    victims: list[Victim]
+    culprits: list[Culprit]
+    evidence: list[Evidence]
+    fixes: list[Fix]
+
+
+class Explanation(TypedDict):
+    """What `gputop explain --json` prints."""
+
+    schema: int
+    verdict: Said
+    ledger: Booked
+    incidents: list[Episode]
+
+
+def explanation(verdict: Verdict, ledger: Ledger, incidents: list[Incident], unix_offset_ns: int, now_ns: int) -> Explanation:
     """The whole of it. The verdict is the cause that cost most over the stream; where none cost enough, that nothing did."""
     return {
         "schema": SCHEMA,
@@ -56,17 +136,19 @@ def _cost(incident: Incident) -> float:
     return incident.lost_s
 
 
-def _verdict(verdict: Verdict, ledger: Ledger, worst: Incident | None) -> dict[str, object]:
+def _verdict(verdict: Verdict, ledger: Ledger, worst: Incident | None) -> Said:
     if worst is not None:
-        return {"symptom": worst.symptom, "cause": worst.cause, "headline": worst.headline, "detail": worst.detail}
-    if verdict.cause != "none" and ledger.gpu_total_s > 0.0 and ledger.gpu_lost_s < 2 * LOST * ledger.gpu_total_s:
+        words = worst.symptom, worst.cause, worst.headline, worst.detail
+    elif verdict.cause != "none" and ledger.gpu_total_s > 0.0 and ledger.gpu_lost_s < 2 * LOST * ledger.gpu_total_s:
         lost = 100 * ledger.gpu_lost_s / ledger.gpu_total_s
-        headline = f"The GPU worked {100 - lost:.0f}% of the time"
-        return {"symptom": "healthy", "cause": "none", "headline": headline, "detail": "no trouble lasted"}
-    return {"symptom": verdict.symptom, "cause": verdict.cause, "headline": verdict.headline, "detail": verdict.detail}
+        words = "healthy", "none", f"The GPU worked {100 - lost:.0f}% of the time", "no trouble lasted"
+    else:
+        words = verdict.symptom, verdict.cause, verdict.headline, verdict.detail
+    symptom, cause, headline, detail = words
+    return {"symptom": symptom, "cause": cause, "headline": headline, "detail": detail, "steps_per_s": verdict.steps_per_s}
 
 
-def _ledger(ledger: Ledger) -> dict[str, object]:
+def _ledger(ledger: Ledger) -> Booked:
     if ledger.gpu_total_s == 0.0:
         return {"gpu_total_s": None, "gpu_lost_s": None, "by_cause": {}}
     order = {cause: i for i, cause in enumerate(CAUSES)}
@@ -75,7 +157,7 @@ def _ledger(ledger: Ledger) -> dict[str, object]:
     return {"gpu_total_s": round(ledger.gpu_total_s, 3), "gpu_lost_s": round(sum(parts.values()), 3), "by_cause": parts}
 
 
-def _incident(incident: Incident, unix_offset_ns: int) -> dict[str, object]:
+def _incident(incident: Incident, unix_offset_ns: int) -> Episode:
     end_ns = incident.end_ns
     return {
         "id": incident.id,

@@ -32,6 +32,8 @@ class Contents:
     """The last block of frames, None where only the index was looked at."""
     end_ns: int = 0
     """Time of the last frame that the index tells of."""
+    findings: int = 0
+    """Offset of the findings that the last index tells of, 0 for none."""
     end: int = len(MAGIC)
     """Offset behind the last whole block."""
     lost_bytes: int = 0
@@ -45,7 +47,7 @@ class Contents:
             contents.chunks += index.chunks
             contents.references += index.references
             contents.marks += index.marks
-            contents.end_ns, contents.end = index.end_ns, place.end
+            contents.end_ns, contents.end, contents.findings = index.end_ns, place.end, index.findings
         contents.extend(fd, size)
         return contents
 

@@ -24,6 +24,8 @@ class Index(msgspec.Struct, frozen=True, omit_defaults=True):
     marks: list[Mark] = []
     end_ns: int = 0
     """Time of the last frame."""
+    findings: int = 0
+    """Offset of the findings of all before, 0 for none; in the last index alone."""
 
 
 _encoder = msgspec.msgpack.Encoder()

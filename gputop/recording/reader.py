@@ -24,9 +24,11 @@ from gputop.recording.columns.thin import thin
 from gputop.recording.columns.thin import whole
 from gputop.recording.contents import Contents
 from gputop.recording.format import FLAG_FOLLOWS
+from gputop.recording.format import KIND_FINDINGS
 from gputop.recording.format import KIND_HEADER
 from gputop.recording.format import FormatError
 from gputop.recording.format import NewerError
+from gputop.recording.format import inflate
 from gputop.recording.format import unpack_header
 from gputop.recording.scan import Place
 from gputop.recording.scan import payload_at
@@ -169,6 +171,16 @@ class Recording:
         """All markers, in order."""
         later = [mark for place in self._contents.marked for frame in self._blocks.frames(place) for mark in frame.marks]
         return sorted((*self._contents.marks, *later), key=lambda mark: mark.t_ns)
+
+    def findings(self) -> bytes | None:
+        """What its recorder left of the diagnosis as it ended (see `gputop.stream.findings`), None where it left nothing sound."""
+        place = place_at(self._fd, self._contents.findings) if self._contents.findings else None
+        if place is None or place.head.kind != KIND_FINDINGS:
+            return None
+        try:
+            return inflate(payload_at(self._fd, place), place.head.codec)
+        except FormatError:
+            return None
 
     def refresh(self) -> bool:
         """Take in what was appended since; whether there was anything."""

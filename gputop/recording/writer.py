@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Callable
 from pathlib import Path
+
+import zstandard
 
 from gputop.errors import UserError
 from gputop.frame import Frame
@@ -13,8 +16,11 @@ from gputop.frame import Mark
 from gputop.recording.columns.layout import tick_ns
 from gputop.recording.compact import MOST_IN_RUN
 from gputop.recording.compact import Packer
+from gputop.recording.format import CODEC_ZSTD
+from gputop.recording.format import KIND_FINDINGS
 from gputop.recording.format import KIND_INDEX
 from gputop.recording.format import MAGIC
+from gputop.recording.format import MAX_BLOCK_BYTES
 from gputop.recording.format import pack
 from gputop.recording.format import pack_header
 from gputop.recording.index import Index
@@ -31,6 +37,10 @@ INDEX_EVERY = 32
 """Chunks."""
 MAX_PENDING_ROWS = 50_000
 """Processes and threads in a block: far below what a block may hold."""
+NO_LIMIT = 1 << 62
+"""Of a file's size."""
+Tell = Callable[[], bytes]
+"""What the diagnosis has found since a recording began; empty for nothing."""
 
 
 class Writer:
@@ -39,10 +49,12 @@ class Writer:
     The file is locked (flock) while it grows, which is how a reader knows that it does.
     """
 
-    def __init__(self, path: str, header: Header) -> None:
+    def __init__(self, path: str, header: Header, tell: Tell | None = None) -> None:
+        """``tell`` is asked as the recording ends."""
         self.path = path
         self.header = header
         self.size = 0
+        self._tell = tell
         self.end_ns = header.t_ns
         self._fd = create(path)
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -90,13 +102,13 @@ class Writer:
         self.end_ns = tick_ns(frames[-1].t_ns)
 
     def close(self) -> None:
-        """Write what is pending, what ends the run, and the index, and close the file; what the disk has no room for is left out."""
+        """Write what is pending, what ends the run, findings and index, and close the file; what the disk has no room for is left out."""
         if self._fd < 0:
             return
         try:
             self.flush()
             self._end_run()
-            self._write_index()
+            self._write_index(self._write_findings())
         except UserError:
             pass
         os.close(self._fd)
@@ -126,8 +138,17 @@ class Writer:
         if parity.sizes:
             self._write(parity.pack(self.end_ns))
 
-    def _write_index(self) -> None:
-        index = Index(self._index, self._chunks, self._references, self._marks, self.end_ns)
+    def _write_findings(self) -> int:
+        """Where they stand, 0 where there are none."""
+        findings = self._tell() if self._tell is not None else b""
+        if not 0 < len(findings) <= MAX_BLOCK_BYTES:
+            return 0
+        at = self.size
+        self._write(pack(KIND_FINDINGS, zstandard.ZstdCompressor().compress(findings), CODEC_ZSTD, t_ns=self.end_ns))
+        return at
+
+    def _write_index(self, findings: int = 0) -> None:
+        index = Index(self._index, self._chunks, self._references, self._marks, self.end_ns, findings)
         at = self.size
         self._write(pack(KIND_INDEX, pack_index(index), t_ns=self.end_ns))
         self._index, self._chunks, self._references, self._marks = at, [], [], []
@@ -148,14 +169,16 @@ class Rotation:
     The first has the given name, those after it a number: run.gputop, run.2.gputop, run.3.gputop …
     """
 
-    def __init__(self, path: str, header: Header, max_bytes: int, max_files: int) -> None:
+    def __init__(self, path: str, header: Header, max_bytes: int, max_files: int, begin: Callable[[], Tell] | None = None) -> None:
+        """``begin`` is called as each file begins, for what it asks as it ends."""
         self._first = Path(path)
+        self._begin = begin or (lambda: bytes)
         self._max_bytes, self._max_files = max_bytes, max_files
         self._count = 1
         self._kept = [path]
         self._largest = 0
         self._chunk_at = 0
-        self.writer = Writer(path, header)
+        self.writer = Writer(path, header, self._begin())
 
     def add(self, frame: Frame) -> None:
         """As `Writer.add`; a new file begins with a key frame, when the next chunk may be too large for this one."""
@@ -186,7 +209,7 @@ class Rotation:
         self.writer.close()
         self._count += 1
         path = str(self._first.with_name(f"{self._first.stem}.{self._count}{self._first.suffix}"))
-        self.writer = Writer(path, self.writer.header)
+        self.writer = Writer(path, self.writer.header, self._begin())
         self._kept.append(path)
         if self._max_files and len(self._kept) > self._max_files:
             os.unlink(self._kept.pop(0))

@@ -18,7 +18,9 @@ import msgspec
 from gputop.board import Board
 from gputop.diagnosis import Engine
 from gputop.diagnosis import Ledger
+from gputop.diagnosis import report
 from gputop.recording.reader import Recording
+from gputop.stream.findings import explanation
 from gputop.stream.hindsight import hindsight
 
 TELL_EVERY_S = 0.2
@@ -100,13 +102,31 @@ def survey(path: str) -> Iterator[Found]:
     """Look at a recording from start to end; raises FormatError as `Recording` does."""
     engine, known, told_s, booked_ns, until_ns = Engine(), dict[int, Episode](), 0.0, 0, 0
     with Recording(path) as recording:
+        kept = explanation(recording)
+        if kept is not None:
+            yield Found(0, _kept(recording, kept["incidents"]))
         for board in hindsight(engine, Board(header=recording.header), recording):
-            news, until_ns = _news(engine, known), board.t_ns
+            news, until_ns = [] if kept is not None else _news(engine, known), board.t_ns
             due = until_ns - booked_ns >= LEDGER_EVERY_NS
             if news or due or time.monotonic() - told_s >= TELL_EVERY_S:
                 booked_ns, told_s = until_ns if due else booked_ns, time.monotonic()
                 yield Found(until_ns, news, engine.ledger if due else None)
         yield Found(recording.end_ns if until_ns else 0, [], engine.ledger)
+
+
+def _kept(recording: Recording, incidents: list[report.Episode]) -> list[Episode]:
+    """Those that its recorder knew of."""
+    return [
+        Episode(
+            one["id"], _t_ns(recording, one["start_unix_s"]), None if one["end_unix_s"] is None else _t_ns(recording, one["end_unix_s"]),
+            one["severity"], one["cause"], one["headline"],
+        )
+        for one in incidents
+    ]  # fmt: skip
+
+
+def _t_ns(recording: Recording, unix_s: float) -> int:
+    return recording.t_ns_of(round(unix_s * 1e9))
 
 
 def _news(engine: Engine, known: dict[int, Episode]) -> list[Episode]:

@@ -33,14 +33,20 @@ class Recorder:
     def start(self, path: str, session: Session) -> None:
         """Record to a new file, from the last key frame on, so that it is whole from its beginning. UserError where it cannot be."""
         from gputop.recording.writer import Writer
+        from gputop.stream.findings import Account
 
         with self._lock:
             with session.lock:
-                header, past = session.ring.header, session.ring.recent()
+                header, past, account = session.ring.header, session.ring.recent(), Account(session.engine)
             if not past:
                 raise UserError("nothing to record yet")
             self.problem = ""
-            self._writer = Writer(path, header)
+
+            def tell() -> bytes:
+                with session.lock:
+                    return account.tell()
+
+            self._writer = Writer(path, header, tell)
             self._last_ns = 0
             for frame in past:
                 self._add(frame)

@@ -17,6 +17,7 @@ PARTS = {
     "truth": ("tests.bench.truth", {"run_s": 6.0}),
     "recovery": ("tests.bench.recovery", {"runs": 1}),
     "recording": ("tests.bench.recording_cost", {"ticks": 300, "runs": 1, "run_s": 8.0}),
+    "explain": ("tests.bench.explain_cost", {"ticks": 6000, "runs": 1}),
 }
 """Name, module whose ``report`` yields paragraphs, and what makes it quick."""
 

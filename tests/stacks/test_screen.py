@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gputop import autostacks
-from gputop.autostacks import StacksOnStall
+from gputop.autostacks import Unwatched
 from gputop.board import Board
 from gputop.diagnosis import Engine
 from gputop.diagnosis import Incident
@@ -196,7 +196,7 @@ def test_a_recorded_stall_has_its_stacks(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(autostacks, "Engine", Diagnosed)
     monkeypatch.setattr("gputop.stacks.capture.capture", one_set)
-    watcher = StacksOnStall(Header(), AutoStacks(least_gap_ns=SECOND))
+    watcher = Unwatched(Header(), AutoStacks(least_gap_ns=SECOND))
     frames: list[Frame] = []
 
     def has_stacks() -> bool:

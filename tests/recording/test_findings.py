@@ -1,0 +1,171 @@
+"""What the diagnosis said as a recording was made: kept at its end, and told instead of judging anew where that is the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gputop.autostacks import Unwatched
+from gputop.cli import main
+from gputop.diagnosis.report import Explanation
+from gputop.errors import UserError
+from gputop.frame import Frame
+from gputop.frame import Header
+from gputop.recording.reader import Recording
+from gputop.recording.writer import NO_LIMIT
+from gputop.recording.writer import Rotation
+from gputop.recording.writer import Writer
+from gputop.session import Session
+from gputop.stream import findings
+from gputop.stream.survey import survey
+from gputop.tui.recorder import Recorder
+from tests.tui import scene
+
+TICKS = 3200
+"""More than five minutes: shorter ones are judged anew, frame by frame."""
+
+
+@pytest.fixture(scope="module")
+def stream() -> tuple[Header, list[Frame]]:
+    header, *frames = scene.frames(TICKS, starving=True)
+    assert isinstance(header, Header)
+    return header, [frame for frame in frames if isinstance(frame, Frame)]
+
+
+@pytest.fixture(scope="module")
+def made(stream: tuple[Header, list[Frame]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording as `gputop record` makes it."""
+    path = tmp_path_factory.mktemp("findings") / "run.gputop"
+    record(path, stream, NO_LIMIT)
+    return path
+
+
+def record(path: Path, stream: tuple[Header, list[Frame]], max_bytes: int) -> None:
+    header, frames = stream
+    diagnosis = Unwatched(header, None)
+    files = Rotation(str(path), header, max_bytes, 0, lambda: findings.Account(diagnosis.engine).tell)
+    for frame in frames:
+        diagnosis.see(frame)
+        files.add(frame)
+    files.close()
+
+
+def explain(capsys: pytest.CaptureFixture[str], *flags: str) -> Explanation:
+    assert main(["explain", *flags, "--json"]) == 0
+    found: Explanation = json.loads(capsys.readouterr().out)
+    return found
+
+
+def kept(path: Path) -> Explanation | None:
+    with Recording(str(path)) as recording:
+        return findings.explanation(recording)
+
+
+@pytest.fixture
+def unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever judges a recording anew says so, and fails."""
+
+    def refuse(*_: object) -> None:
+        raise UserError("judged anew")
+
+    monkeypatch.setattr("gputop.commands.explain._judged", refuse)
+
+
+@pytest.mark.usefixtures("unread")
+def test_a_long_recording_is_explained_by_what_was_said_as_it_was_made(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain(capsys, str(made)) == kept(made)
+    assert main(["explain", str(made)]) == 0
+    assert "input-bound" in capsys.readouterr().out.lower()
+
+
+def test_judging_it_anew_says_the_same(made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    told = explain(capsys, str(made))
+    monkeypatch.setattr(findings, "rules", lambda: 1)
+    anew = explain(capsys, str(made))
+    assert [found["verdict"]["symptom"] for found in (told, anew)] == ["input-bound"] * 2
+    assert anew["verdict"]["cause"] == told["verdict"]["cause"]
+    lost = [found["ledger"]["gpu_lost_s"] for found in (told, anew)]
+    assert lost[0] == pytest.approx(lost[1], rel=0.05)
+    assert told["verdict"].keys() == anew["verdict"].keys()
+
+
+@pytest.mark.parametrize("flags", [["--since", "310"], ["--until", "310"], ["--from", "2"], ["--plot"]])
+@pytest.mark.usefixtures("unread")
+def test_a_part_of_it_is_judged_anew(flags: list[str], made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", str(made), *flags]) == 1
+    assert "judged anew" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("unread")
+def test_other_rules_judge_it_anew(made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    known = findings.rules()
+    monkeypatch.setattr(findings, "rules", lambda: known + 1)
+    assert main(["explain", str(made)]) == 1
+    assert "judged anew" in capsys.readouterr().err
+
+
+def test_a_recorder_that_was_killed_has_told_nothing(stream: tuple[Header, list[Frame]], tmp_path: Path) -> None:
+    header, frames = stream
+    writer = Writer(str(tmp_path / "killed.gputop"), header, lambda: b"never asked")
+    for frame in frames[:400]:
+        writer.add(frame)
+    assert kept(tmp_path / "killed.gputop") is None
+    writer.close()
+
+
+@pytest.mark.parametrize("damage", ["payload", "head", "no findings"])
+def test_damaged_findings_are_none(damage: str, made: Path, tmp_path: Path) -> None:
+    with Recording(str(made)) as recording:
+        at = recording._contents.findings
+    data = bytearray(made.read_bytes())
+    data[at + {"payload": 40, "head": 9, "no findings": 4}[damage]] ^= 0x10
+    (tmp_path / "flipped.gputop").write_bytes(data)
+    assert kept(tmp_path / "flipped.gputop") is None
+
+
+def test_made_up_findings_are_none(stream: tuple[Header, list[Frame]], tmp_path: Path) -> None:
+    header, frames = stream
+    for i, told in enumerate((b"\x93\x01", b"\xc0", b"\x81\xa5rules\xa1x", b"\x91" * 5000)):
+        writer = Writer(str(tmp_path / f"{i}.gputop"), header, lambda told=told: told)  # type: ignore[misc]
+        writer.add(frames[0])
+        writer.close()
+        assert kept(tmp_path / f"{i}.gputop") is None
+
+
+def test_the_replay_knows_its_incidents_at_once(made: Path) -> None:
+    first, *later = survey(str(made))
+    known = kept(made)
+    assert known is not None
+    assert [episode.id for episode in first.episodes] == [one["id"] for one in known["incidents"]] != []
+    with Recording(str(made)) as recording:
+        assert all(recording.start_ns <= episode.start_ns < recording.end_ns for episode in first.episodes)
+    assert not any(found.episodes for found in later)
+    assert later[-1].ledger is not None
+
+
+def test_each_file_of_a_rotation_tells_of_its_own_time(stream: tuple[Header, list[Frame]], made: Path, tmp_path: Path) -> None:
+    record(tmp_path / "run.gputop", stream, made.stat().st_size // 2)
+    told = [found for path in tmp_path.iterdir() if (found := kept(path)) is not None]
+    whole = kept(made)
+    assert whole is not None
+    assert len(told) == len(list(tmp_path.iterdir())) >= 2
+    parts = [found["ledger"]["gpu_lost_s"] or 0.0 for found in told]
+    assert min(parts) > 0.0
+    assert sum(parts) == pytest.approx(whole["ledger"]["gpu_lost_s"], rel=0.03)
+
+
+def test_a_recording_begun_on_the_screen_tells_of_the_time_since(stream: tuple[Header, list[Frame]], tmp_path: Path) -> None:
+    header, frames = stream
+    session, recorder = Session(), Recorder()
+    session.ingest(header)
+    for i, frame in enumerate(frames[:600]):
+        if i == 300:
+            recorder.start(str(tmp_path / "r.gputop"), session)
+        session.ingest(frame)
+        recorder.take(frame)
+    recorder.stop()
+    told = kept(tmp_path / "r.gputop")
+    assert told is not None
+    assert told["ledger"]["gpu_total_s"] == pytest.approx(30.0, rel=0.2)
