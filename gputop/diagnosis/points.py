@@ -30,6 +30,8 @@ YOUNG_PERIODS = 50
 """A cgroup whose quota has run for fewer periods (of 100 ms by default) has all its throttling from now."""
 
 _SYNC = ("Synchronize", "EventQuery", "StreamQuery")
+SLOWEST_NS_PER_BYTE = 10.0
+"""Of a copy from the GPU: 100 MB/s, which is less than a single lane of PCIe 1 carries. What takes longer has waited for the GPU."""
 
 
 @dataclass(slots=True)
@@ -111,14 +113,17 @@ class Points:
                 continue
             old = first.calls.get(key) or CudaCall(pid, call.call, 0, 0, 0)
             share, per_s = max(0, call.total_ns - old.total_ns) / ns, max(0, call.count - old.count) * 1e9 / ns
+            count = max(0, (call.bytes or 0) - (old.bytes or 0))
             if "HtoD" not in call.call:
                 waits.add(old, call)
             if any(word in call.call for word in _SYNC):
                 found.sync, found.sync_per_s = found.sync + share, found.sync_per_s + per_s
+            elif "DtoH" in call.call and count * SLOWEST_NS_PER_BYTE < share * ns / 2:
+                found.sync, found.sync_per_s = found.sync + share, found.sync_per_s + per_s
             elif "emcpy" in call.call:
                 found.copy, found.copy_per_s = found.copy + share, found.copy_per_s + per_s
                 found.to_gpu_per_s += per_s if "HtoD" in call.call else 0.0
-                moved += max(0, (call.bytes or 0) - (old.bytes or 0))
+                moved += count
         found.copy_bytes_per_s = moved * 1e9 / ns if moved else None
         found.waits_per_s = waits.count() * 1e9 / ns
         return found

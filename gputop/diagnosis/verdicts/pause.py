@@ -2,7 +2,7 @@
 
 Threshold: one idle stretch of the GPU of at least `PAUSE_S`, after `tracks.STEADY_NS` of work, that holds most of the loss, while no
 worker owes the trainer a batch; or shorter ones together (`breaks`), again and again, while the workers are `AHEAD` of a
-trainer that could go on. No fault, unless it comes too often.
+trainer that could go on, and is not kept from it by its own threads. No fault, unless it comes too often.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from gputop.diagnosis.states import DATA_WAIT
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
+from gputop.diagnosis.verdicts.gil_contention import fights
 
 PAUSE_S, MOST, AHEAD = 0.7, 0.6, 0.8
 
@@ -24,7 +25,7 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
     lost_s = (job.idle or 0.0) * facts.seconds
     stretch_s = min((gpu.stretch_s for gpu in job.gpus), default=0.0)
     is_long = stretch_s >= PAUSE_S and min(stretch_s, facts.seconds) >= MOST * lost_s
-    if (is_long or _breaks_off(job, lost_s)) and _owed(job) < DATA_WAIT:
+    if (is_long or _breaks_off(job, lost_s)) and _owed(job) < DATA_WAIT and not fights(job.trainer):
         claims |= {pool: 1.0 for pool in job.pools if pool == "data.ahead" or (pool.startswith("main.") and pool != "main.runnable")}
     return claims
 

@@ -289,6 +289,20 @@ def probed_transfer() -> Scene:
     return scene
 
 
+def loading_before_item() -> Scene:
+    """`.item()` copies four bytes, and waits for the whole step: the GPU's time, not the copy's."""
+    scene = alone(50.0, 0.45, [ON_CPU, SLEEP]).drop(101, 102)
+    scene.probed, scene.calls = True, {(100, "cuMemcpyHtoDAsync_v2"): (10, 0.01, 2e6), (100, "cuMemcpyDtoH_v2"): (10, 0.5, 40)}
+    return scene
+
+
+def reading_back() -> Scene:
+    """Copies from the GPU that do take the time."""
+    scene = alone(30.0, 0.1, [SLEEP])
+    scene.probed, scene.calls = True, {(100, "cuMemcpyDtoH_v2"): (10, 0.65, 2e9)}
+    return scene
+
+
 def sync_storm() -> Scene:
     scene = alone(60.0, 0.4, [ON_CPU, SLEEP])
     scene.procs[100].switches = 4000
@@ -399,6 +413,8 @@ EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
     sleepy_transform: ("input-bound", "slow-transform"),
     gil: ("input-bound", "gil-contention"),
     gil_in_trainer: ("input-bound", "gil-contention"),
+    loading_before_item: ("input-bound", "main-thread-preprocessing"),
+    reading_back: ("transfer-bound", "h2d-transfer"),
     backward_pass: ("input-bound", "main-thread-preprocessing"),
     backward_pass_of_small_kernels: ("busy-not-working", "small-kernels"),
     prefetching_thread: ("input-bound", "main-thread-preprocessing"),

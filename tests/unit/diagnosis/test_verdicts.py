@@ -31,6 +31,7 @@ from tests.unit.diagnosis.scene import QUEUE
 from tests.unit.diagnosis.scene import SLEEP
 from tests.unit.diagnosis.scene import SOCKET
 from tests.unit.diagnosis.scene import START_S
+from tests.unit.diagnosis.scene import TURN
 from tests.unit.diagnosis.scene import Proc
 from tests.unit.diagnosis.scene import Scene
 from tests.unit.diagnosis.scene import training
@@ -163,6 +164,12 @@ def test_short_pauses_again_and_again_are_pauses():
 
 def test_every_steps_own_wait_is_no_pause():
     assert saving(0.2, 0.3, 20).engine.verdict.cause == "main-thread-preprocessing"
+
+
+def test_nor_are_those_in_which_its_own_threads_keep_the_interpreter():
+    scene = alone(98.0, 0.05, [TURN]).play(6)
+    scene.gpus[0]["util_pct"], scene.procs[100].switches, scene.procs[100].threads = 0.0, 180, {151: (0.5, 0.0), 152: (0.45, 0.0)}
+    assert scene.play(3).engine.verdict.cause == "gil-contention"
 
 
 def test_nor_are_the_waits_of_one_whose_workers_are_late():
