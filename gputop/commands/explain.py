@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
-from typing import TYPE_CHECKING
 
 from gputop.board import Board
 from gputop.commands.options import add_sampling
@@ -28,9 +27,6 @@ from gputop.errors import UserError
 from gputop.frame import Frame
 from gputop.frame import Header
 
-if TYPE_CHECKING:
-    from gputop.recording.reader import Recording
-
 HELP = "say why, from a live look or a recording"
 EXAMPLES = """examples:
   gputop explain                          look for 10 s, then explain
@@ -39,8 +35,6 @@ EXAMPLES = """examples:
   gputop explain --json --fail-on medium  for CI: exit code 3 where something is wrong
 """
 LIVE_S = 10.0
-LONG_NS = 300_000_000_000
-"""A longer stretch than this is read a second at a time."""
 FAILED_ON = 3
 
 
@@ -90,40 +84,24 @@ def explained(path: str, args: argparse.Namespace, with_points: bool = False) ->
     """A recording, or the stretch of it that the flags choose. UserError where it cannot be read."""
     from gputop.commands.span import span
     from gputop.recording.reader import Recording
+    from gputop.stream.findings import explanation
+    from gputop.stream.judged import judged
 
     with Recording(path) as recording:
         start, end = span(args, recording)
         if args.since is not None:
             start = max(start, end - round(args.since * 1e9))
-        found = (not with_points and _kept(recording, start, end)) or _judged(recording, start, end)
+        kept = explanation(recording, start, end) if not with_points else None
+        found = Found(kept) if kept is not None else judge(engine := Engine(), judged(engine, recording, start, end))
         if recording.problem:
             found.problems.append(recording.problem)
         return found
 
 
-def _kept(recording: Recording, start: int, end: int) -> Found | None:
-    """What was found of a long recording while it was made, if all of it is asked for."""
-    from gputop.stream.findings import explanation
-
-    if end - start <= LONG_NS or start > recording.start_ns or end <= recording.end_ns:
-        return None
-    told = explanation(recording)
-    return Found(told) if told is not None else None
-
-
-def _judged(recording: Recording, start: int, end: int) -> Found:
-    """What today's rules say of a stretch."""
-    from gputop.stream.hindsight import hindsight
-
-    engine, board = Engine(), recording.board_at(start)
-    if end - start > LONG_NS:
-        return judge(engine, hindsight(engine, board, recording, start + 1, end))
-    return judge(engine, closely(engine, board, recording.frames(start + 1, end)))
-
-
 def _live(args: argparse.Namespace) -> Found:
     from gputop.stream.child import ChildStream
     from gputop.stream.child import collector_argv
+    from gputop.stream.judged import closely
 
     ask_sudo(args)
     seconds = args.since if args.since is not None else LIVE_S
@@ -142,17 +120,6 @@ def _until(stream: Iterable[Header | Frame], end_s: float) -> Iterator[Header | 
         if time.monotonic() >= end_s:
             return
     raise UserError("the collector stopped; gputop doctor says more")
-
-
-def closely(engine: Engine, board: Board, items: Iterable[Header | Frame]) -> Iterator[Board]:
-    """Feed the engine frame by frame, as the screen does, with what follows on ``board``; the board after each feed."""
-    for item in items:
-        if isinstance(item, Header):
-            board = Board(header=item)
-            continue
-        board.fold(item)
-        if engine.follow(board, item):
-            yield board
 
 
 def judge(engine: Engine, fed: Iterable[Board]) -> Found:

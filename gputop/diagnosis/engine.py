@@ -11,6 +11,7 @@ from gputop.board import Board
 from gputop.diagnosis import chain
 from gputop.diagnosis import intensity
 from gputop.diagnosis import report
+from gputop.diagnosis import stepclock
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.incidents import Incidents
@@ -50,6 +51,8 @@ class Engine:
         self._pending: dict[int, deque[tuple[int, float, float]]] = {}
         """Per trainer (t_ns, GPU seconds, lost ones), not booked yet."""
         self._shares: dict[int, dict[str, float]] = {}
+        self._paces: dict[int, tuple[float, float]] = {}
+        """Per trainer (seconds in which its steps were counted, steps)."""
         self._unix_offset_ns = 0
 
     @property
@@ -112,6 +115,7 @@ class Engine:
     def _judge(self, job: JobFacts, facts: Facts, seconds: float) -> Standing:
         chain.set_pools(job, facts)
         standing = judge_job(job, facts)
+        self._count_steps(job, seconds)
         due = self._due(job, facts.t_ns, seconds)
         if standing.unbooked:
             self._pending.pop(job.trainer.pid, None)
@@ -120,6 +124,17 @@ class Engine:
             self._shares[job.trainer.pid] = standing.shares
             standing.lost_s = due[1]
         return standing
+
+    def _count_steps(self, job: JobFacts, seconds: float) -> None:
+        pace = stepclock.from_calls(job.calls)
+        if pace is not None:
+            known_s, steps = self._paces.get(job.trainer.pid, (0.0, 0.0))
+            self._paces[job.trainer.pid] = known_s + seconds, steps + pace * seconds
+
+    def _steps_per_s(self) -> float | None:
+        """Of the trainer that the verdict is about, over the whole stream; by the GPU's rhythm the latest alone."""
+        known_s, steps = self._paces.get(self.verdict.trainer_pid or 0, (0.0, 0.0))
+        return round(steps / known_s, 2) if known_s > 0.0 else self.verdict.steps_per_s
 
     def _settled(self) -> Ledger:
         """The ledger with what is not booked yet, by the latest shares."""
@@ -150,7 +165,8 @@ class Engine:
         """
         incidents = [incident for incident in self.incidents if incident.end_ns is None or incident.end_ns > start_ns]
         ledger = self._settled().since(before or Ledger())
-        return report.explanation(self.verdict, ledger, incidents, self._unix_offset_ns, self._window.t_ns)
+        verdict = replace(self.verdict, steps_per_s=self._steps_per_s())
+        return report.explanation(verdict, ledger, incidents, self._unix_offset_ns, self._window.t_ns)
 
 
 def _paced(one: Standing) -> Verdict:

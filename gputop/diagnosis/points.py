@@ -39,6 +39,8 @@ class _Point:
     """What one feed keeps of the board beside the tracks."""
 
     t_ns: int
+    probed_ns: int
+    """When calls and wakes were read."""
     calls: dict[tuple[int, str], CudaCall]
     wakes: dict[tuple[int, int], int]
     """(wakee tid, waker pid) -> cumulative wait ended, for trainers' threads."""
@@ -95,7 +97,7 @@ class Points:
         for (wakee, _waker), wake in board.wakeups.items() if tids else ():
             if wakee in tids:
                 wakes[wakee, wake.waker_pid] = wakes.get((wakee, wake.waker_pid), 0) + wake.wait_ns
-        self._points.append(_Point(board.t_ns, dict(board.calls), wakes, board.cgroups))
+        self._points.append(_Point(board.t_ns, board.probed_ns, dict(board.calls), wakes, board.cgroups))
         least = MIN_LOOKED if self.looked else MIN_FEEDS
         while len(self._points) > least and self._points[1].t_ns <= board.t_ns - WINDOW_NS + OFF_BEAT_NS:
             self._points.popleft()
@@ -103,7 +105,7 @@ class Points:
     def calls(self, pid: int) -> CallFacts | None:
         """The CUDA calls of a trainer, None where they are not probed."""
         first, last = self._points[0], self._points[-1]
-        ns = last.t_ns - first.t_ns
+        ns = last.probed_ns - first.probed_ns
         if ns <= 0 or not any(key[0] == pid for key in last.calls):
             return None
         found, waits = CallFacts(), _Waits()
@@ -116,9 +118,7 @@ class Points:
             count = max(0, (call.bytes or 0) - (old.bytes or 0))
             if "HtoD" not in call.call:
                 waits.add(old, call)
-            if any(word in call.call for word in _SYNC):
-                found.sync, found.sync_per_s = found.sync + share, found.sync_per_s + per_s
-            elif "DtoH" in call.call and count * SLOWEST_NS_PER_BYTE < share * ns / 2:
+            if any(word in call.call for word in _SYNC) or ("DtoH" in call.call and count * SLOWEST_NS_PER_BYTE < share * ns / 2):
                 found.sync, found.sync_per_s = found.sync + share, found.sync_per_s + per_s
             elif "emcpy" in call.call:
                 found.copy, found.copy_per_s = found.copy + share, found.copy_per_s + per_s
@@ -146,7 +146,7 @@ class Points:
     def woken_by(self, tid: int) -> dict[int, float]:
         """Pid -> share of the window that a trainer's main thread slept until somebody of that process woke it."""
         first, last = self._points[0], self._points[-1]
-        ns = max(1, last.t_ns - first.t_ns)
+        ns = max(1, last.probed_ns - first.probed_ns)
         waits = {waker: total - first.wakes.get((wakee, waker), 0) for (wakee, waker), total in last.wakes.items() if wakee == tid}
         return {waker: max(0, waited) / ns for waker, waited in waits.items()}
 

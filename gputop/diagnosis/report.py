@@ -16,7 +16,7 @@ LEAST_S, PART = 2.5, 0.25
 
 
 class Said(TypedDict):
-    """A verdict in words of DESIGN.md §6."""
+    """A verdict in words of DESIGN.md §6; the steps a second are the mean of all that was looked at."""
 
     symptom: str
     cause: str

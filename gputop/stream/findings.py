@@ -17,6 +17,7 @@ from gputop import roles
 from gputop.diagnosis import Engine
 from gputop.diagnosis.report import Explanation
 from gputop.recording.reader import Recording
+from gputop.stream.judged import LONG_NS
 
 LATE_NS = 12_000_000_000
 """A recording that is begun from the screen begins with the last key frame: so much, at most, before it is judged for it."""
@@ -61,8 +62,10 @@ def rules() -> int:
         return zlib.crc32(gputop.__version__.encode())
 
 
-def explanation(recording: Recording) -> Explanation | None:
-    """What was found in all of ``recording`` by today's rules, None where that is not known."""
+def explanation(recording: Recording, start_ns: int = 0, end_ns: int = 1 << 63) -> Explanation | None:
+    """What was found in all of a long ``recording`` by today's rules; None where that is not known, or less of it is asked for."""
+    if recording.end_ns - recording.start_ns <= LONG_NS or start_ns > recording.start_ns or end_ns <= recording.end_ns:
+        return None
     payload = recording.findings()
     try:
         found = _decoder.decode(payload) if payload else None

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import compress
 from typing import Any
 
@@ -18,7 +17,8 @@ from gputop.recording.columns.encode import encode
 from gputop.recording.columns.layout import ColumnError
 from gputop.recording.reader import FileBlock
 from gputop.recording.reader import Recording
-from gputop.stream.hindsight import hindsight
+from gputop.stream.findings import explanation
+from gputop.stream.judged import judged
 from gputop.tables.rows import Known
 from gputop.tables.rows import Rows
 from gputop.tables.rows import rows_below
@@ -148,16 +148,19 @@ class Loader:
 
     def _incidents(self) -> Iterator[tuple[Any, ...]]:
         """What the diagnosis finds."""
-        from gputop.board import Board
-
-        engine, board = Engine(), Board(header=self.recording.header)
-        deque(hindsight(engine, board, self.recording, self.start_ns, self.end_ns), maxlen=0)
-        for incident in engine.incidents:
-            row = asdict(incident)
+        recording, start, end = self.recording, max(self.start_ns, self.recording.start_ns), min(self.end_ns, self.recording.end_ns + 1)
+        found = explanation(recording, start, end)
+        if found is None:
+            engine = Engine()
+            deque(judged(engine, recording, start, end), maxlen=0)
+            found = engine.explain()
+        for incident in found["incidents"]:
+            start_ns = recording.t_ns_of(round(incident["start_unix_s"] * 1e9))
+            end_s = incident["end_unix_s"]
+            end_ns = end - 1 if end_s is None else recording.t_ns_of(round(end_s * 1e9))
+            row: dict[str, Any] = {**incident, "lost_s": incident["gpu_lost_s"]}
             lists = {name: json.dumps(row[name]) for name in ("victims", "culprits", "evidence", "fixes")}
-            end_ns = incident.end_ns or board.t_ns
-            yield self._plain("incident", incident.start_ns, row | lists | {
-                "dt_s": (end_ns - incident.start_ns) * NS, "lasts": int(incident.end_ns is None)})  # fmt: skip
+            yield self._plain("incident", start_ns, row | lists | {"dt_s": (end_ns - start_ns) * NS, "lasts": int(end_s is None)})
 
 
 def _table_of(block: FileBlock) -> Table | None:

@@ -16,11 +16,11 @@ from dataclasses import field
 from pathlib import Path
 
 from gputop.board import Board
-from gputop.commands.explain import closely
 from gputop.diagnosis import Engine
 from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.recording.format import Decoder
+from gputop.stream.judged import closely
 from tests.bench import calm
 from tests.workloads import runner
 from tests.workloads import scenario

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gputop.board import Board
-from gputop.commands.explain import closely
 from gputop.diagnosis import Engine
+from gputop.stream.judged import closely
 from tests.bench import judging
 from tests.bench.accuracy import MODES
 from tests.bench.figures import table

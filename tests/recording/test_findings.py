@@ -70,7 +70,13 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise UserError("judged anew")
 
-    monkeypatch.setattr("gputop.commands.explain._judged", refuse)
+    monkeypatch.setattr("gputop.stream.judged.hindsight", refuse)
+
+
+@pytest.fixture
+def short_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recordings of any length are explained by what was kept."""
+    monkeypatch.setattr(findings, "LONG_NS", 0)
 
 
 @pytest.mark.usefixtures("unread")
@@ -106,6 +112,7 @@ def test_other_rules_judge_it_anew(made: Path, monkeypatch: pytest.MonkeyPatch, 
     assert "judged anew" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("short_too")
 def test_a_recorder_that_was_killed_has_told_nothing(stream: tuple[Header, list[Frame]], tmp_path: Path) -> None:
     header, frames = stream
     writer = Writer(str(tmp_path / "killed.gputop"), header, lambda: b"never asked")
@@ -113,6 +120,18 @@ def test_a_recorder_that_was_killed_has_told_nothing(stream: tuple[Header, list[
         writer.add(frame)
     assert kept(tmp_path / "killed.gputop") is None
     writer.close()
+
+
+@pytest.mark.usefixtures("unread")
+def test_sql_tells_of_the_same_incidents(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    known = kept(made)
+    assert known is not None
+    assert main(["query", str(made), "SELECT id, cause, lost_s, t_s FROM incident", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["id"], row["cause"], row["lost_s"]) for row in rows] == [
+        (one["id"], one["cause"], one["gpu_lost_s"]) for one in known["incidents"]
+    ]
+    assert all(0.0 <= row["t_s"] < TICKS / 10 for row in rows)
 
 
 @pytest.mark.parametrize("damage", ["payload", "head", "no findings"])
@@ -145,6 +164,7 @@ def test_the_replay_knows_its_incidents_at_once(made: Path) -> None:
     assert later[-1].ledger is not None
 
 
+@pytest.mark.usefixtures("short_too")
 def test_each_file_of_a_rotation_tells_of_its_own_time(stream: tuple[Header, list[Frame]], made: Path, tmp_path: Path) -> None:
     record(tmp_path / "run.gputop", stream, made.stat().st_size // 2)
     told = [found for path in tmp_path.iterdir() if (found := kept(path)) is not None]
@@ -156,6 +176,7 @@ def test_each_file_of_a_rotation_tells_of_its_own_time(stream: tuple[Header, lis
     assert sum(parts) == pytest.approx(whole["ledger"]["gpu_lost_s"], rel=0.03)
 
 
+@pytest.mark.usefixtures("short_too")
 def test_a_recording_begun_on_the_screen_tells_of_the_time_since(stream: tuple[Header, list[Frame]], tmp_path: Path) -> None:
     header, frames = stream
     session, recorder = Session(), Recorder()

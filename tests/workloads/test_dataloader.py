@@ -15,13 +15,13 @@ import pytest
 
 from gputop import roles
 from gputop.board import Board
-from gputop.commands.explain import closely
 from gputop.diagnosis import Engine
 from gputop.frame import Frame
 from gputop.recording.format import Decoder
 from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources.procfs import ProcfsSource
+from gputop.stream.judged import closely
 from tests.require import require
 from tests.workloads import environment
 from tests.workloads import jobs

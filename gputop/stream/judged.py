@@ -1,0 +1,35 @@
+"""A recording, or a stretch of it, through the diagnosis: frame by frame as live, or a second at a time where it is long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Iterator
+
+from gputop.board import Board
+from gputop.diagnosis import Engine
+from gputop.frame import Frame
+from gputop.frame import Header
+from gputop.recording.reader import Recording
+from gputop.stream.hindsight import hindsight
+
+LONG_NS = 300_000_000_000
+"""A longer stretch than this is read a second at a time."""
+
+
+def judged(engine: Engine, recording: Recording, start_ns: int, end_ns: int) -> Iterator[Board]:
+    """Feed the engine with the frames with ``start_ns <= t_ns < end_ns``; the board after each feed."""
+    board = recording.board_at(start_ns)
+    if end_ns - start_ns > LONG_NS:
+        return hindsight(engine, board, recording, start_ns + 1, end_ns)
+    return closely(engine, board, recording.frames(start_ns + 1, end_ns))
+
+
+def closely(engine: Engine, board: Board, items: Iterable[Header | Frame]) -> Iterator[Board]:
+    """Feed the engine frame by frame, as the screen does, with what follows on ``board``; the board after each feed."""
+    for item in items:
+        if isinstance(item, Header):
+            board = Board(header=item)
+            continue
+        board.fold(item)
+        if engine.follow(board, item):
+            yield board
