@@ -157,6 +157,8 @@ class JobFacts:
     """Share of the window in which the trainer waited for data."""
     holders: dict[int, str] = field(default_factory=dict)
     """Those of whom its workers waited for a lock, with their names."""
+    quiet_s: float = 0.0
+    """What `quiet` found in the window: it asked nothing of CUDA between steps."""
     births: list[int] = field(default_factory=list)
     """When its workers were first seen, over the last half minute, without those of its first set."""
     pools: dict[str, float] = field(default_factory=dict)

@@ -11,8 +11,10 @@ from math import log
 from gputop.board import Board
 from gputop.diagnosis.facts import CallFacts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.quiet import Quiet
 from gputop.frame import CgroupSample
 from gputop.frame import CudaCall
+from gputop.frame import Probes
 from gputop.rates import cgroup_rates
 from gputop.rates import counter_per_s
 from gputop.roles import Role
@@ -78,6 +80,7 @@ class Points:
 
     def __init__(self) -> None:
         self._points: deque[_Point] = deque()
+        self._quiet: dict[int, Quiet] = {}
         self.looked = False
         """Frames between feeds are seen too."""
 
@@ -92,6 +95,7 @@ class Points:
     def push(self, board: Board, roles: Mapping[int, Role]) -> None:
         """Add the board's."""
         trainers = [pid for pid, role in roles.items() if role.kind == "trainer"]
+        self._quiet = {pid: quiet for pid, quiet in self._quiet.items() if pid in roles}
         wakes: dict[tuple[int, int], int] = {}
         tids = {tid for pid in trainers for tid in (pid, pin_thread(board.infos[pid]) if pid in board.infos else None) if tid}
         for (wakee, _waker), wake in board.wakeups.items() if tids else ():
@@ -102,9 +106,24 @@ class Points:
         while len(self._points) > least and self._points[1].t_ns <= board.t_ns - WINDOW_NS + OFF_BEAT_NS:
             self._points.popleft()
 
+    def look(self, probes: Probes) -> None:
+        """The CUDA calls of a reading between two feeds."""
+        self.looked = True
+        for call in probes.calls:
+            self._quiet.setdefault(call.pid, Quiet()).note(call, probes.t_ns)
+
+    def _probed(self) -> tuple[_Point, _Point]:
+        """The window's ends, as far as the probes had been read by then."""
+        return next((point for point in self._points if point.probed_ns), self._points[-1]), self._points[-1]
+
+    def quiet_s(self, pid: int) -> float:
+        """How long of the window a trainer asked nothing of CUDA, between steps; 0 where nobody looked."""
+        quiet, last = self._quiet.get(pid), self._points[-1]
+        return quiet.lost_s(self.oldest_ns, last.probed_ns) if quiet is not None else 0.0
+
     def calls(self, pid: int) -> CallFacts | None:
         """The CUDA calls of a trainer, None where they are not probed."""
-        first, last = self._points[0], self._points[-1]
+        first, last = self._probed()
         ns = last.probed_ns - first.probed_ns
         if ns <= 0 or not any(key[0] == pid for key in last.calls):
             return None
@@ -145,7 +164,7 @@ class Points:
 
     def woken_by(self, tid: int) -> dict[int, float]:
         """Pid -> share of the window that a trainer's main thread slept until somebody of that process woke it."""
-        first, last = self._points[0], self._points[-1]
+        first, last = self._probed()
         ns = max(1, last.probed_ns - first.probed_ns)
         waits = {waker: total - first.wakes.get((wakee, waker), 0) for (wakee, waker), total in last.wakes.items() if wakee == tid}
         return {waker: max(0, waited) / ns for waker, waited in waits.items()}

@@ -81,6 +81,8 @@ class Window:
     def look(self, frame: Frame) -> None:
         """What the processes of the window wait for in a frame between two pushes."""
         self._points.looked = True
+        if frame.probes is not None:
+            self._points.look(frame.probes)
         for sample in frame.procs:
             track = self._procs.get(sample.pid)
             if track is not None:
@@ -201,6 +203,7 @@ class Window:
         job.data_woken_by_workers = self._points.woken(board, job)
         job.woken_by_own = self._points.woken_by_own(board, trainer.pid)
         job.woken_by = {} if job.workers else self._points.woken_by(trainer.pid)
+        job.quiet_s = self._points.quiet_s(trainer.pid)
         self._points.set_cgroup(job)
         job.find_step = self._step
 

@@ -1,8 +1,8 @@
 """pause: after steady training the trainer stops giving work for a while by its own will: checkpoint, evaluation on the CPU, a prompt.
 
 Threshold: one idle stretch of the GPU of at least `PAUSE_S`, after `tracks.STEADY_NS` of work, that holds most of the loss, while no
-worker owes the trainer a batch; or shorter ones together (`breaks`), again and again, while the workers are `AHEAD` of a
-trainer that could go on, and is not kept from it by its own threads. No fault, unless it comes too often.
+worker owes the trainer a batch; or shorter ones together (`breaks`, `quiet`), again and again, or a lot that it writes, while the
+workers are `AHEAD` of a trainer that could go on, and is not kept from it by its own threads. No fault, unless it comes too often.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from gputop.diagnosis.verdicts import Judge
 from gputop.diagnosis.verdicts.gil_contention import fights
 
 PAUSE_S, MOST, AHEAD = 0.7, 0.6, 0.8
+SAVED_BYTES_PER_S, SAVING = 50e6, 0.05
+"""What a trainer writes that saves its weights now and then, and how long of the window it waits for the disk to take them."""
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
@@ -25,16 +27,31 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
     lost_s = (job.idle or 0.0) * facts.seconds
     stretch_s = min((gpu.stretch_s for gpu in job.gpus), default=0.0)
     is_long = stretch_s >= PAUSE_S and min(stretch_s, facts.seconds) >= MOST * lost_s
-    if (is_long or _breaks_off(job, lost_s)) and _owed(job) < DATA_WAIT and not fights(job.trainer):
+    if (is_long or _breaks_off(job, lost_s) or _saves(job)) and _owed(job) < DATA_WAIT and not fights(job.trainer):
         claims |= {pool: 1.0 for pool in job.pools if pool == "data.ahead" or (pool.startswith("main.") and pool != "main.runnable")}
     return claims
 
 
 def _breaks_off(job: JobFacts, lost_s: float) -> bool:
     """After some steps each it turns from a GPU that it could give work to something else: to a save, an evaluation, a log."""
+    return _is_ahead(job) and _breaks_s(job) >= MOST * lost_s > 0.0
+
+
+def _saves(job: JobFacts) -> bool:
+    """It writes more than logs and samples: short pauses that readings of a second each do not show."""
+    written = job.trainer.write_bytes_per_s or 0.0
+    return _is_ahead(job) and written >= SAVED_BYTES_PER_S and job.trainer.state.fractions.get("disk", 0.0) >= SAVING
+
+
+def _is_ahead(job: JobFacts) -> bool:
+    """Whether its workers wait for it."""
     ahead = sum(worker.state.fractions.get("ahead", 0.0) for worker in job.workers)
-    breaks_s = min((gpu.breaks_s for gpu in job.gpus), default=0.0)
-    return bool(job.workers) and ahead >= AHEAD * len(job.workers) and breaks_s >= MOST * lost_s > 0.0
+    return bool(job.workers) and ahead >= AHEAD * len(job.workers)
+
+
+def _breaks_s(job: JobFacts) -> float:
+    """By its GPUs, or by what it asks of them."""
+    return max(min((gpu.breaks_s for gpu in job.gpus), default=0.0), job.quiet_s)
 
 
 def _owed(job: JobFacts) -> float:
@@ -43,24 +60,33 @@ def _owed(job: JobFacts) -> float:
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
-    stretch_s = max((gpu.stretch_s for gpu in job.gpus), default=0.0)
-    breaks_s = max((gpu.breaks_s for gpu in job.gpus), default=0.0)
-    when = f"for {stretch_s:.1f} s" if stretch_s >= breaks_s else f"in {breaks_s:.1f} of the last {facts.seconds:.1f} s, again and again"
     written = job.trainer.write_bytes_per_s
-    fractions = {word: share for word, share in job.trainer.state.fractions.items() if word not in ("waiting-gpu", "waiting-data")}
-    word = max(fractions, key=fractions.__getitem__, default="blocked")
     saves = written is not None and written >= 1e6
-    what = (
-        f"it writes {(written or 0.0) / 1e6:.0f} MB/s: a checkpoint"
-        if saves
-        else f"its main thread is {word}, its workers have batches ready"
-    )
+    what = f"it writes {(written or 0.0) / 1e6:.0f} MB/s: a checkpoint" if saves else _does(job)
+    idle_s = max(_stretch_s(job), _breaks_s(job))
     evidence = (
-        Evidence("gpu_idle_s", round(max(stretch_s, breaks_s), 2), "s", "without any work, after steady training"),
+        Evidence("gpu_idle_s", round(idle_s, 2) if idle_s else None, "s", "without any work, after steady training"),
         Evidence("write_bytes_per_s", None if written is None else round(written), "B/s", "written by the trainer"),
     )
     fixes = (Fix("Write checkpoints beside the training", "torch.distributed.checkpoint.async_save(...)"),) if saves else ()
-    return Finding(f"no work for the GPU {when}; {what}", evidence, fixes, (), (job.trainer.pid,))
+    return Finding(f"no work for the GPU {_when(job, facts)}; {what}", evidence, fixes, (), (job.trainer.pid,))
+
+
+def _stretch_s(job: JobFacts) -> float:
+    return max((gpu.stretch_s for gpu in job.gpus), default=0.0)
+
+
+def _when(job: JobFacts, facts: Facts) -> str:
+    stretch_s, breaks_s = _stretch_s(job), _breaks_s(job)
+    if max(stretch_s, breaks_s) == 0.0:
+        return "for short times"
+    return f"for {stretch_s:.1f} s" if stretch_s >= breaks_s else f"in {breaks_s:.1f} of the last {facts.seconds:.1f} s, again and again"
+
+
+def _does(job: JobFacts) -> str:
+    fractions = {word: share for word, share in job.trainer.state.fractions.items() if word not in ("waiting-gpu", "waiting-data")}
+    word = max(fractions, key=fractions.__getitem__, default="blocked")
+    return f"its main thread is {word}, its workers have batches ready"
 
 
 JUDGE = Judge("pause", "idle", 35, ("main.", "data.ahead"), _claim, _tell, fault=False, needs="GPU utilization, schedstat")

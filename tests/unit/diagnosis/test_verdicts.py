@@ -166,6 +166,42 @@ def test_every_steps_own_wait_is_no_pause():
     assert saving(0.2, 0.3, 20).engine.verdict.cause == "main-thread-preprocessing"
 
 
+def blurred(writes: int = 0, in_calls: bool = True) -> Scene:
+    """Its GPU's readings are means of a second, and show no pause of 0.8 s in three."""
+    scene = training(util=70.0)
+    scene.procs[100].write_bytes, scene.probed = writes, in_calls
+    step = {(100, "cuMemcpyHtoDAsync"): (10, 0.001, 1e6), (100, "cuCtxSynchronize"): (10, 0.85, 0)}
+    for steps_s, pause_s in ((2.2, 0.8), (2.2, 0.8), (2.2, 0.8), (0.6, 0.0)):
+        scene.procs[100].run, scene.procs[100].looks, scene.calls = 0.9, [ON_CPU], step
+        looking(scene, steps_s)
+        scene.procs[100].run, scene.procs[100].looks, scene.calls = 0.6, [DISK], {}
+        looking(scene, pause_s)
+    return scene
+
+
+def looking(scene: Scene, seconds: float) -> None:
+    """As `Scene.play`, with every frame looked at, as live."""
+    for _ in range(round(seconds / 0.1)):
+        scene._t_ns += 100_000_000
+        scene._seq += 1
+        frame = scene.frame(0.1)
+        scene.board.fold(frame)
+        scene.engine.follow(scene.board, frame)
+
+
+def test_a_trainer_that_leaves_cuda_alone_between_steps_pauses():
+    verdict = blurred().engine.verdict
+    assert (verdict.symptom, verdict.cause) == ("idle", "pause")
+    assert "again and again" in verdict.detail
+
+
+def test_so_does_one_that_writes_its_weights_where_nobody_sees_its_calls():
+    assert blurred(in_calls=False).engine.verdict.cause != "pause"
+    verdict = blurred(200_000_000, in_calls=False).engine.verdict
+    assert (verdict.symptom, verdict.cause) == ("idle", "pause")
+    assert "checkpoint" in verdict.detail
+
+
 def test_nor_are_those_in_which_its_own_threads_keep_the_interpreter():
     scene = alone(98.0, 0.05, [TURN]).play(6)
     scene.gpus[0]["util_pct"], scene.procs[100].switches, scene.procs[100].threads = 0.0, 180, {151: (0.5, 0.0), 152: (0.45, 0.0)}

@@ -1,0 +1,57 @@
+"""Stretches in which a trainer asks nothing of CUDA after some quick steps: it has turned to something else.
+
+They show a pause where the GPU's own readings, each a mean of up to a second, do not.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from gputop.frame import CudaCall
+
+LEAST_NS = 350_000_000
+"""A shorter one is the host's part of a step."""
+STEPS = 4
+"""Steps between two of them, at least: with fewer they belong to the steps."""
+
+
+class Quiet:
+    """Those of one trainer that reach into the window."""
+
+    __slots__ = ("_breaks", "_counts", "_last_ns", "_made")
+
+    def __init__(self) -> None:
+        self._last_ns = 0
+        self._counts: dict[str, int] = {}
+        self._made: dict[str, int] = {}
+        """Calls since the last stretch."""
+        self._breaks: deque[tuple[int, int]] = deque()
+
+    def note(self, call: CudaCall, t_ns: int) -> None:
+        """One that was made, or still goes on, at ``t_ns``; the counter as it stands then."""
+        before = self._counts.get(call.call)
+        self._counts[call.call] = call.count
+        if before == call.count and not call.inflight_ns:
+            return
+        if self._is_break(t_ns):
+            self._breaks.append((self._last_ns, t_ns))
+        if t_ns - self._last_ns >= LEAST_NS:
+            self._made.clear()
+        self._made[call.call] = self._made.get(call.call, 0) + call.count - (before or call.count)
+        self._last_ns = t_ns
+
+    def _is_break(self, t_ns: int) -> bool:
+        """Whether the time since the last call is one, if none is made before ``t_ns``."""
+        return self._last_ns > 0 and t_ns - self._last_ns >= LEAST_NS and self._steps() >= STEPS
+
+    def _steps(self) -> int:
+        """By the copies to the GPU, which each step makes; where it makes none, by the rarest of its calls."""
+        copies = [made for call, made in self._made.items() if "HtoD" in call and made]
+        return max(copies, default=min((made for made in self._made.values() if made), default=0))
+
+    def lost_s(self, oldest_ns: int, now_ns: int) -> float:
+        """Their time in the window."""
+        while self._breaks and self._breaks[0][1] <= oldest_ns:
+            self._breaks.popleft()
+        open_now = [(self._last_ns, now_ns)] if self._is_break(now_ns) else []
+        return sum(end - max(start, oldest_ns) for start, end in (*self._breaks, *open_now) if end > oldest_ns) / 1e9
