@@ -85,6 +85,18 @@ def may_spin(job: JobFacts) -> bool:
     return job.calls is None and job.idle is not None and job.trainer.run + job.trainer.runnable >= SPINNING
 
 
+def spun(job: JobFacts) -> float:
+    """CPUs that its main thread burns in waits for the GPU: these, less its sleep. Where they are not probed: while the GPU worked, if
+    it then was on a CPU, and sleeps for data alone."""
+    trainer, fractions = job.trainer, job.trainer.state.fractions
+    asleep = max(0.0, 1.0 - trainer.run - trainer.runnable)
+    if job.calls is not None:
+        return max(0.0, min(trainer.run, job.calls.sync - asleep))
+    worked = 1.0 - (job.idle if job.idle is not None else 1.0)
+    for_data = asleep - fractions.get("waiting-data", 0.0) < 1.0 - SPINNING
+    return min(trainer.run, worked) if for_data and trainer.run + trainer.runnable >= SPINNING * worked else 0.0
+
+
 def _without(kinds: dict[str, float], share: float, looks: tuple[str, ...]) -> dict[str, float]:
     """The kinds of a sleep less a part of it that is known, which looked like one of ``looks``, the first ones rather."""
     left = dict(kinds)

@@ -56,16 +56,17 @@ def _tell_of_feeders(job: JobFacts, feeders: list[Taker]) -> Finding:
 def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
     cpus = capacity(job, facts)
     workers = max(1, len(job.workers))
+    who = "its only worker" if workers == 1 else f"its {len(job.workers)} workers"
     share = 100 * sum(worker.run for worker in job.workers) / workers
     slept = 100 * sum(worker.state.waits.get("timer", 0.0) for worker in job.workers) / workers
     waited = 100 * sum(sum(worker.state.waits.get(kind, 0.0) for kind in _FOR_PROGRAMS) for worker in job.workers) / workers
     threads = sum(worker.others_run for worker in job.workers)
-    own = f"run {share:.0f}% of the time" if share >= slept else f"sleep by themselves {slept:.0f}% of the time"
+    own = f"on a CPU {share:.0f}% of the time" if share >= slept else f"asleep by their own will {slept:.0f}% of the time"
     if 100 * threads / workers > max(share, slept):
-        own = f"let threads run on {threads:.1f} CPUs"
-    detail = f"{len(job.workers)} workers {own} on {len(cpus.allowed)} CPUs and cannot keep up: their own work is too slow"
+        own = f"running threads on {threads:.1f} CPUs"
+    detail = f"{who}, {own} ({len(cpus.allowed)} CPUs), cannot keep up: the work itself is too slow"
     if waited > max(share, slept):
-        detail = f"{len(job.workers)} workers wait {waited:.0f}% of the time for programs that they start, which cannot keep up"
+        detail = f"{who}, {waited:.0f}% of the time waiting for programs of their own, cannot keep up: the programs are too slow"
     evidence = (Evidence("worker_cpu_pct", round(share, 1), "%", "on-CPU share of the workers' loading threads"),)
     pid = max(job.workers, key=lambda worker: worker.run).pid if job.workers else job.trainer.pid
     return Finding(detail, evidence, _fixes(pid), (), tuple(worker.pid for worker in job.workers))

@@ -12,6 +12,7 @@ from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.proc import ProcFacts
+from gputop.diagnosis.states import spun
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
@@ -19,13 +20,14 @@ from gputop.diagnosis.verdicts.slow_transform import flat_out
 
 AHEAD = 0.95
 SPARE, RESERVE = 0.4, 0.2
-"""CPUs that idle, or that it leaves to others though it may use them, less what the trainer itself needs now and then."""
+"""CPUs that idle, or that it leaves to others though it may use them, less what the trainer itself needs now and then; and those that
+its trainer only spins on."""
 UNUSED_S = 2.0
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
     cpus, workers = capacity(job, facts), len(_at_work(job))
-    unused = max(cpus.idle_inside, len(cpus.allowed) - cpus.used - RESERVE)
+    unused = max(cpus.idle_inside, len(cpus.allowed) - cpus.used - RESERVE) + spun(job)
     if not workers or workers >= len(cpus.allowed) or unused < SPARE:
         return {}
     return {"data.running": flat_out(job)}
@@ -43,7 +45,9 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     who = "its only worker runs" if workers == 1 else f"all {workers} workers run"
     if workers < len(job.workers):
         who = f"only {workers} of its {len(job.workers)} workers got work in the last {UNUSED_S:.0f} s, and run"
-    detail = f"{who} {share:.0f}% of the time, while the job uses {cpus.used:.1f} of the {len(cpus.allowed)} CPUs it may use"
+    detail = f"{who} {share:.0f}% of the time, while the job uses {cpus.used - spun(job):.1f} of the {len(cpus.allowed)} CPUs it may use"
+    if spun(job) >= SPARE:
+        detail += f", and its trainer spins on {spun(job):.1f} in waits for the GPU"
     evidence = (
         Evidence("worker_cpu_pct", round(share, 1), "%", "on-CPU share of the workers' loading threads"),
         Evidence("idle_cpus", round(cpus.idle_inside, 2), "CPUs", "idle among those it may use"),

@@ -154,6 +154,20 @@ def too_few_beside_neighbours() -> Scene:
     return scene.add(Proc(900, comm="sim", cmdline=["/bin/sim"], run=2.5, looks=[ON_CPU]))
 
 
+def too_few_beside_spinning() -> Scene:
+    """Two CPUs: one has the only worker, the other the trainer, which burns it while the GPU works."""
+    scene = starved(60.0, workers=1, run=0.95, looks=[ON_CPU])
+    scene.cpus, scene.cpu_busy, scene.procs[100].run = 2, [0.95, 0.75], 0.58
+    return scene
+
+
+def too_few_beside_probed_spinning() -> Scene:
+    scene = too_few_beside_spinning()
+    scene.probed, scene.calls = True, {(100, "cuMemcpyHtoDAsync"): (10, 0.001, 2e6), (100, "cuCtxSynchronize"): (10, 0.57, 0)}
+    scene.wakeups = {(100, 101): 0.4}
+    return scene
+
+
 def slow_transform() -> Scene:
     scene = starved(workers=4, run=0.93, wait=0.07, looks=[ON_CPU])
     scene.cpu_busy = [1.0] * 4
@@ -409,6 +423,8 @@ EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
     throttled: ("input-bound", "cgroup-throttle"),
     too_few: ("input-bound", "too-few-workers"),
     too_few_beside_neighbours: ("input-bound", "too-few-workers"),
+    too_few_beside_spinning: ("input-bound", "too-few-workers"),
+    too_few_beside_probed_spinning: ("input-bound", "too-few-workers"),
     slow_transform: ("input-bound", "slow-transform"),
     sleepy_transform: ("input-bound", "slow-transform"),
     gil: ("input-bound", "gil-contention"),
