@@ -1,11 +1,12 @@
 """sync-storm: the trainer waits for the GPU after every few operations (.item(), print, nonzero), so that the two take turns.
 
 Threshold, where probed: `SYNCS_PER_S` waits a second, or fewer of which a step (a copy to the GPU) has `PER_STEP`. Else
-`SLEEPS_PER_S` voluntary switches of the main thread, of which a step with one wait makes about six.
+`SLEEPS_PER_S` voluntary switches of the main thread, of which a step with one wait makes about six, if it is `ASLEEP` meanwhile.
 """
 
 from __future__ import annotations
 
+from gputop.diagnosis import waits
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.feeders import threads_at_work
@@ -19,6 +20,9 @@ from gputop.diagnosis.verdicts.h2d_transfer import traffic
 
 SYNCS_PER_S, SLEEPS_PER_S = 400.0, 350.0
 LEAST_PER_S, PER_STEP = 150.0, 8.0
+ASLEEP = 0.5
+"""Of the time in which its GPU works."""
+_NO_GPU = (waits.QUEUE, waits.PIPE, waits.NETWORK, waits.CHILD, waits.DISK, waits.STOPPED)
 _BETWEEN = ("main.sync", "main.computing", "main.timer", "main.driver", "main.poll", "main.lock", "main.unknown", "main.transfer")
 _POOLS = ("main.runnable", *_BETWEEN)
 
@@ -44,7 +48,13 @@ def _rate(job: JobFacts) -> float:
     if job.calls is not None:
         return job.calls.waits_per_s
     worked = job.idle is not None and job.idle < 0.9
-    return (job.trainer.sleeps_per_s or 0.0) if worked and not _waits_for_threads(job) else 0.0
+    return (job.trainer.sleeps_per_s or 0.0) if worked and _sleeps_while_it_works(job) and not _waits_for_threads(job) else 0.0
+
+
+def _sleeps_while_it_works(job: JobFacts) -> bool:
+    """Who waits after every few operations sleeps for as long as its GPU works; short sleeps may hand over batches, too."""
+    asleep = sum(share for kind, share in job.trainer.kinds.items() if kind not in _NO_GPU)
+    return asleep >= ASLEEP * (1.0 - (job.idle or 0.0))
 
 
 def _waits_for_threads(job: JobFacts) -> bool:
