@@ -27,6 +27,7 @@ from gputop.diagnosis.tracks import gpu_pids
 from gputop.frame import Frame
 from gputop.frame import GpuReading
 from gputop.frame import ProcInfo
+from gputop.frame import ProcSample
 from gputop.roles import Role
 
 GAP_NS = 5_000_000_000
@@ -35,6 +36,7 @@ ROLES_NS = 1_000_000_000
 FIRST_SET_NS = 1_500_000_000
 """Workers seen within this time of the first of a trainer are its first set."""
 BIRTHS_NS = 30_000_000_000
+_DEAD = "ZX"
 
 
 class Window:
@@ -118,7 +120,7 @@ class Window:
         hot = who.hot(self.roles)
         for pid in hot:
             sample = board.procs.get(pid)
-            if sample is None:
+            if sample is None or self._has_ended(sample):
                 continue
             sched = board.threads.get(pid)
             track = self._procs.get(pid)
@@ -127,8 +129,12 @@ class Window:
                 self._note_birth(pid)
             else:
                 track.push(sample, sched, oldest_ns)
-        for pid in [pid for pid in self._procs if pid not in hot or pid not in board.procs]:
+        for pid in [pid for pid in self._procs if pid not in hot or pid not in board.procs or self._has_ended(board.procs[pid])]:
             del self._procs[pid]
+
+    def _has_ended(self, sample: ProcSample) -> bool:
+        """A trainer whose parent has not asked for its end yet trains no more. A worker's is the trainer's own business."""
+        return sample.state in _DEAD and self.roles[sample.pid].kind == "trainer"
 
     def _note_birth(self, pid: int) -> None:
         role = self.roles[pid]

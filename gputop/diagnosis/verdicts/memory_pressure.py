@@ -6,6 +6,7 @@ Processes outside the job that have grown more than the job since they were firs
 
 from __future__ import annotations
 
+from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import Grower
 from gputop.diagnosis.facts import JobFacts
@@ -15,14 +16,22 @@ from gputop.diagnosis.model import Fix
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
+from gputop.diagnosis.verdicts.cpu_contention import BEHIND
 
 OF_MOST, NAMED = 0.3, 3
 """Of what the first has grown, and how many are blamed at most."""
-_POOLS = ("data.memory", "main.memory")
+FAULTS_PER_S, STALLED = 500.0, 0.25
+"""Major faults of each loader, and the share of the loss that is memory's, from which their waits for a CPU are part of it."""
+_WAITS = ("data.memory", "main.memory")
+_POOLS = (*_WAITS, "data.runnable")
 
 
-def _claim(_job: JobFacts, _facts: Facts) -> Claims:
-    return dict.fromkeys(_POOLS, 1.0)
+def _claim(job: JobFacts, facts: Facts) -> Claims:
+    # Each fault ends with a wake-up, and that one waits for a CPU: it is the faults that make it hurt.
+    faults = sum(worker.majflt_per_s for worker in job.workers)
+    wakes = faults >= FAULTS_PER_S * max(1, len(job.workers)) and job.pools.get("data.memory", 0.0) >= STALLED
+    behind = capacity(job, facts).preempted_by_others or 0.0
+    return dict.fromkeys(_WAITS, 1.0) | {"data.runnable": 1.0 if wakes and behind < BEHIND else 0.0}
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:

@@ -11,6 +11,7 @@ from tests.unit.diagnosis.scene import FUTEX
 from tests.unit.diagnosis.scene import HIDDEN
 from tests.unit.diagnosis.scene import ON_CPU
 from tests.unit.diagnosis.scene import QUEUE
+from tests.unit.diagnosis.scene import READ
 from tests.unit.diagnosis.scene import SLEEP
 from tests.unit.diagnosis.scene import SOCKET
 from tests.unit.diagnosis.scene import TURN
