@@ -189,7 +189,7 @@ class Points:
                 job.throttled_periods, job.quota_cpus = share, newer.quota_cpus
                 job.quota_path = newer.quota_path or newer.path
             if _is_full(newer) and (counter_per_s(older.refaults, newer.refaults, ns) or 0.0) >= REFAULTS_PER_S:
-                job.memory_path, job.memory_limit_bytes = newer.path, newer.mem_limit_bytes
+                job.memory_path, job.memory_limit_bytes = newer.mem_limit_path or newer.path, newer.mem_limit_bytes
 
     def _earlier(self, newer: CgroupSample) -> tuple[int, CgroupSample]:
         """The oldest reading of the window of that cgroup, and how long ago; of a young one that was read but once, its birth."""

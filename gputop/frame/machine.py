@@ -71,6 +71,8 @@ class CgroupSample(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     psi: Psi | None = None
     quota_path: str | None = None
     """The cgroup whose quota it is, when that is an ancestor."""
+    mem_limit_path: str | None = None
+    """The same of the memory limit, or v1's path in the memory hierarchy where it is another."""
 
 
 class Host(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

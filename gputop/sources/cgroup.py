@@ -94,6 +94,7 @@ class Group:
     path: str
     cpu: Mount
     cpu_folders: list[str]
+    memory: Mount | None
     memory_folders: list[str]
     cpuset_folder: str
     quota: tuple[float, str] | None = None
@@ -119,7 +120,13 @@ class Group:
             cpuset=_cpuset(self.cpuset_folder),
             psi=_pressure(self.cpu_folders[0]) if self.cpu.version == 2 else None,
             **_memory(self.memory_folders),
+            mem_limit_path=self._mem_limit_path(),
         )
+
+    def _mem_limit_path(self) -> str | None:
+        limited = _limited(self.memory_folders)
+        path = self.memory.path(limited[1]) if limited is not None and self.memory is not None else self.path
+        return path if path != self.path else None
 
 
 class CgroupSource:
@@ -189,7 +196,7 @@ class CgroupSource:
         if cpu is None or not folders:
             return None
         cpuset = self._place(paths, "cpuset")[1]
-        return Group(main_cgroup(paths), cpu, folders, self._place(paths, "memory")[1], cpuset[0] if cpuset else "")
+        return Group(main_cgroup(paths), cpu, folders, *self._place(paths, "memory"), cpuset[0] if cpuset else "")
 
     def _place(self, paths: dict[str, str], controller: str) -> tuple[Mount | None, list[str]]:
         """The hierarchy that has the controller, and the folders on the path there."""
@@ -230,21 +237,31 @@ def throttling(stat: bytes, version: int) -> dict[str, int]:
 
 
 def _memory(folders: list[str]) -> dict[str, int]:
-    """Use, page cache and refaults of the cgroup, and the tightest limit above it (memory.high counts: there reclaim begins)."""
+    """The tightest limit on the path (memory.high counts: there reclaim begins); use, page cache and refaults of the cgroup that has it,
+    which those of all in it count into, or of the first where none has one."""
     if not folders:
         return {}
-    used = _number(folders[0], "memory.current")
-    used = _number(folders[0], "memory.usage_in_bytes") if used is None else used
-    names = ("memory.max", "memory.high", "memory.limit_in_bytes")
-    limits = [value for folder in folders for name in names if (value := _number(folder, name)) is not None and value < _NO_LIMIT]
-    stat = _pairs(_read(folders[0], "memory.stat"))
+    limit, folder = _limited(folders) or (None, folders[0])
+    used = _number(folder, "memory.current")
+    stat = _pairs(_read(folder, "memory.stat"))
     found = {
-        "mem_bytes": used,
-        "mem_limit_bytes": min(limits, default=None),
+        "mem_bytes": _number(folder, "memory.usage_in_bytes") if used is None else used,
+        "mem_limit_bytes": limit,
         "mem_file_bytes": stat.get(b"file", stat.get(b"total_cache")),
         "refaults": refaults(stat),
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _limited(folders: list[str]) -> tuple[int, str] | None:
+    """(bytes, folder) of the tightest limit."""
+    return min(((limit, folder) for folder in folders if (limit := _memory_limit(folder)) is not None), default=None)
+
+
+def _memory_limit(folder: str) -> int | None:
+    """The cgroup's own."""
+    limits = (_number(folder, name) for name in ("memory.max", "memory.high", "memory.limit_in_bytes"))
+    return min((limit for limit in limits if limit is not None and limit < _NO_LIMIT), default=None)
 
 
 def refaults(stat: dict[bytes, int]) -> int | None:

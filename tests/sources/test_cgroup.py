@@ -48,11 +48,13 @@ def write_v2(fake: FakeProc) -> str:
     fake.write("sys/fs/cgroup/kube/cpu.max", "150000 100000\n")
     fake.write("sys/fs/cgroup/kube/cpu.stat", STAT.format(40, 7, 900))
     fake.write(base + "cpu.stat", STAT.format(0, 0, 0))
-    fake.write(base + "memory.current", "5000\n")
+    fake.write(base + "memory.current", "4000\n")
     fake.write(base + "memory.max", "max\n")
+    fake.write("sys/fs/cgroup/kube/memory.current", "5000\n")
     fake.write("sys/fs/cgroup/kube/memory.high", "9000\n")
     fake.write("sys/fs/cgroup/kube/memory.max", "10000\n")
-    fake.write(base + "memory.stat", "anon 1\nfile 300\nworkingset_refault_anon 4\nworkingset_refault_file 5\n")
+    fake.write(base + "memory.stat", "anon 1\nfile 200\nworkingset_refault_anon 4\n")
+    fake.write("sys/fs/cgroup/kube/memory.stat", "anon 1\nfile 300\nworkingset_refault_anon 4\nworkingset_refault_file 5\n")
     fake.write(base + "cpuset.cpus.effective", "0-3,8\n")
     for kind, numbers in {"cpu": (1, 2), "io": (3, 4), "memory": (5, 6)}.items():
         fake.write(f"{base}{kind}.pressure", PSI.format(*numbers))
@@ -65,17 +67,17 @@ def test_v2_takes_the_tightest_limits_on_the_path(fake: FakeProc) -> None:
     got = cgroups(reader(fake, V2.format(root="/")).beat({7}))["/kube/pod"]
     assert got == CgroupSample(
         "/kube/pod", 2, quota_cpus=1.5, quota_path="/kube", nr_periods=40, nr_throttled=7, throttled_ns=900_000, cpuset="0-3,8",
-        mem_bytes=5000, mem_limit_bytes=9000, mem_file_bytes=300, refaults=9, psi=Psi(1000, 3000, 4000, 5000, 6000),
+        mem_bytes=5000, mem_limit_bytes=9000, mem_limit_path="/kube", mem_file_bytes=300, refaults=9, psi=Psi(1000, 3000, 4000, 5000, 6000),
     )  # fmt: skip
 
 
 def test_throttling_five_times_a_second_memory_once(fake: FakeProc) -> None:
-    base = write_v2(fake)
+    write_v2(fake)
     fake.write("proc/7/cgroup", "0::/kube/pod\n")
     it = reader(fake, V2.format(root="/"))
     it.beat({7})
     fake.write("sys/fs/cgroup/kube/cpu.stat", STAT.format(41, 8, 950))
-    fake.write(base + "memory.current", "6000\n")
+    fake.write("sys/fs/cgroup/kube/memory.current", "6000\n")
     frames = [frame for frame in it.second({7}) if frame.host]
     assert len(frames) == 5
     assert cgroups(frames[0])["/kube/pod"].throttled_ns == 950_000
@@ -102,6 +104,19 @@ def test_v1_reads_each_controller_where_it_is(fake: FakeProc) -> None:
         mem_file_bytes=20, refaults=30,
     )  # fmt: skip
     assert got["/"].quota_cpus is None
+
+
+def test_v1_tells_cgroups_apart_that_limit_memory_alone(fake: FakeProc) -> None:
+    mounts = "".join(V1.format(n=n, name=name) for n, name in enumerate(("cpu,cpuacct", "memory")))
+    for pid, name, limit in ((7, "a", 1000), (8, "b", 2000)):
+        fake.write(f"proc/{pid}/cgroup", f"4:memory:/{name}/in\n2:cpu,cpuacct:/\n1:name=systemd:/\n")
+        fake.write(f"sys/fs/cgroup/memory/{name}/memory.usage_in_bytes", f"{limit - 1}\n")
+        fake.write(f"sys/fs/cgroup/memory/{name}/memory.limit_in_bytes", f"{limit}\n")
+        fake.write(f"sys/fs/cgroup/memory/{name}/in/memory.usage_in_bytes", "5\n")
+    fake.write("sys/fs/cgroup/cpu,cpuacct/cpu.stat", STAT.format(0, 0, 0))
+    got = cgroups(reader(fake, mounts, "2:cpu,cpuacct:/\n").beat({7, 8}))
+    limits = {path: (sample.mem_bytes, sample.mem_limit_bytes, sample.mem_limit_path) for path, sample in got.items()}
+    assert limits == {"/a/in": (999, 1000, "/a"), "/b/in": (1999, 2000, "/b"), "/": (None, None, None)}
 
 
 def test_mount_that_shows_a_part_of_the_hierarchy(fake: FakeProc) -> None:
