@@ -21,6 +21,8 @@ from gputop.text import clean
 
 PIN_THREAD = "pt_data_pin"
 TORCH_WORKER = "pt_data_worker"
+BEFORE_TICKS, BEHIND_TICKS = 5, 30
+"""Clock ticks (of 10 ms) by which spawned workers of one loader start before and behind one another."""
 _LOADERS = ("grain", "dali", "tensorflow", "torch")
 # They hold /dev/nvidia* or map libcuda to watch or to draw, not to train.
 _WATCHERS = frozenset((
@@ -188,13 +190,14 @@ class _Assignment:
         return own + [grandchild for child in own if self._is_forkserver(child) for grandchild in self.children.get(child.pid, ())]
 
     def _loader_of(self, child: ProcInfo, trainer: ProcInfo) -> str:
-        """Which loader's worker it is, empty where it is none. Beside named torch workers, an unnamed twin is a helper."""
+        """Which loader's worker it is, empty where it is none. Beside named torch workers, an unnamed one is a helper, unless it starts."""
         if child.comm == TORCH_WORKER:
             return "torch"
         if _is_service(child) or self._is_forkserver(child) or not (_is_defunct(child, trainer) or _forked_or_spawned(child, trainer)):
             return ""
-        if any(sibling.comm == TORCH_WORKER for sibling in self._offspring(trainer)):
-            return ""
+        named = [sibling for sibling in self._offspring(trainer) if sibling.comm == TORCH_WORKER]
+        if named:
+            return "torch" if _is_starting(child, named) else ""
         return next((lib for lib in _LOADERS if lib in trainer.libs), "multiprocessing")
 
     def _add_descendants(self, pid: int, trainer_pid: int, found: dict[int, Role]) -> None:
@@ -247,6 +250,12 @@ def _is_defunct(child: ProcInfo, trainer: ProcInfo) -> bool:
 
 def _forked_or_spawned(child: ProcInfo, trainer: ProcInfo) -> bool:
     return child.cmdline == trainer.cmdline or _is_spawned(child) or child.ppid != trainer.pid
+
+
+def _is_starting(child: ProcInfo, named: list[ProcInfo]) -> bool:
+    """Made in one go with workers that have their name already: it still imports torch, and takes the name then."""
+    made_anew = _is_spawned(child) or _is_forkserving(child)
+    return made_anew and any(-BEFORE_TICKS <= child.start_ticks - sibling.start_ticks <= BEHIND_TICKS for sibling in named)
 
 
 def _own_child(parent: ProcInfo, child: ProcInfo) -> bool:

@@ -85,7 +85,7 @@ def _worker_shares(job: JobFacts, facts: Facts) -> dict[str, float]:
         return {"starting": 1.0} if job.births else {"ahead": 1.0}
     totals: dict[str, float] = {}
     for worker in job.workers:
-        young = facts.t_ns - worker.first_seen_ns < YOUNG_NS and bool(job.births)
+        young = facts.t_ns - worker.began_ns < YOUNG_NS and bool(job.births)
         for name, share in _owing(worker, young).items():
             totals[name] = totals.get(name, 0.0) + share
     _wait_for_programs(job, facts, totals)

@@ -54,7 +54,8 @@ class ProcFacts:
     """No sample met it asleep."""
     measured_sleep: bool = False
     """The probe measured what was sleep and what was uninterruptible."""
-    first_seen_ns: int = 0
+    began_ns: int = 0
+    """First seen, or last seen without the name that its siblings took when they were ready to load."""
     still_s: float = 0.0
     """For how long, up to now, it has neither run nor switched."""
     threaded: ProcSample | None = None

@@ -40,11 +40,11 @@ _STANDING = (
 class ProcTrack:
     """One trainer or worker."""
 
-    __slots__ = ("between", "counts", "first_rss_bytes", "first_seen_ns", "kind_of", "kinds", "moved_ns", "samples", "uninterruptible_ns")
+    __slots__ = ("began_ns", "between", "counts", "first_rss_bytes", "kind_of", "kinds", "moved_ns", "samples", "uninterruptible_ns")
 
     def __init__(self, sample: ProcSample, sched: SchedThread | None, kind_of: waits.KindOf) -> None:
         self.kind_of = kind_of
-        self.first_seen_ns = self.moved_ns = sample.t_ns
+        self.began_ns = self.moved_ns = sample.t_ns
         self.first_rss_bytes = sample.rss_bytes
         self.samples = [sample]  # few, for which a deque has far too much room
         self.kinds = [[self._met(sample)]]
@@ -91,7 +91,7 @@ class ProcTrack:
         threaded = older if older.threads else next((sample for sample in self.samples if sample.threads), None)
         return ProcFacts(
             newer.pid, older, newer, info, role, ns / 1e9, run, runnable, cores, kinds, unsampled, measured,
-            self.first_seen_ns, (newer.t_ns - self.moved_ns) / 1e9, threaded,
+            self.began_ns, (newer.t_ns - self.moved_ns) / 1e9, threaded,
             max(0, (newer.children_ns or 0) - (older.children_ns or 0)) / ns if older.children_ns is not None else 0.0,
             self.samples, self.kind_of, grown_bytes=newer.rss_bytes - self.first_rss_bytes,
         )  # fmt: skip

@@ -33,8 +33,8 @@ from gputop.roles import Role
 GAP_NS = 5_000_000_000
 RHYTHM_NS = 4_500_000_000
 ROLES_NS = 1_000_000_000
-FIRST_SET_NS = 1_500_000_000
-"""Workers seen within this time of the first of a trainer are its first set."""
+FIRST_SET_S = 1.5
+"""Workers seen within this time of the first of a trainer are its first set, if they also started within it."""
 BIRTHS_NS = 30_000_000_000
 _DEAD = "ZX"
 
@@ -55,7 +55,10 @@ class Window:
         self._host = HostTrack()
         self._takers = TakerTrack()
         self._births: dict[int, dict[int, int]] = {}
-        self._first_set_ns: dict[int, int] = {}
+        self._first_sets: dict[int, tuple[int, int]] = {}
+        """Trainer -> when its first workers were seen, and the start_ticks of the last of these."""
+        self._named: set[int] = set()
+        """Trainers whose workers take torch's name."""
         self._rhythm_ns: dict[int, int] = {}
         self._paces: dict[int, float | None] = {}
         self._roles_ns = 0
@@ -126,7 +129,7 @@ class Window:
             track = self._procs.get(pid)
             if track is None or track.samples[-1].start_ticks != sample.start_ticks:
                 self._procs[pid] = ProcTrack(sample, sched, waits.kinds(board.header.machine))
-                self._note_birth(pid)
+                self._note_birth(sample, board.header.clock_tick_hz)
             else:
                 track.push(sample, sched, oldest_ns)
         for pid in [pid for pid in self._procs if pid not in hot or pid not in board.procs or self._has_ended(board.procs[pid])]:
@@ -136,13 +139,21 @@ class Window:
         """A trainer whose parent has not asked for its end yet trains no more. A worker's is the trainer's own business."""
         return sample.state in _DEAD and self.roles[sample.pid].kind == "trainer"
 
-    def _note_birth(self, pid: int) -> None:
-        role = self.roles[pid]
+    def _note_birth(self, sample: ProcSample, tick_hz: int) -> None:
+        role = self.roles[sample.pid]
         if role.kind != "worker" or role.trainer_pid is None:
             return
-        first_ns = self._first_set_ns.setdefault(role.trainer_pid, self.t_ns)
-        if self.t_ns - first_ns > FIRST_SET_NS:
-            self._births.setdefault(role.trainer_pid, {})[pid] = self.t_ns
+        seen_ns, last_ticks = self._first_sets.get(role.trainer_pid, (self.t_ns, 0))
+        if seen_ns == self.t_ns:
+            self._first_sets[role.trainer_pid] = seen_ns, max(last_ticks, sample.start_ticks)
+        elif max((self.t_ns - seen_ns) / 1e9, (sample.start_ticks - last_ticks) / tick_hz) > FIRST_SET_S:
+            self._births.setdefault(role.trainer_pid, {})[sample.pid] = self.t_ns
+
+    def _note_name(self, track: ProcTrack, info: ProcInfo, role: Role) -> None:
+        if info.comm == who.TORCH_WORKER and role.trainer_pid is not None:
+            self._named.add(role.trainer_pid)
+        elif role.kind == "worker" and role.trainer_pid in self._named:
+            track.began_ns = self.t_ns
 
     def facts(self, board: Board) -> Facts:
         """The window's facts, states included."""
@@ -186,6 +197,7 @@ class Window:
             role, info = self.roles.get(pid), board.infos.get(pid)
             if role is None or info is None:
                 continue
+            self._note_name(track, info, role)
             procs[pid] = facts = track.facts(info, role)
             if role.kind == "worker" and role.trainer_pid is not None:
                 workers.setdefault(role.trainer_pid, []).append(facts)

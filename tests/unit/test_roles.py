@@ -54,6 +54,12 @@ def test_a_spawned_worker_still_importing_is_one_already():
     assert found[12] == roles.Role("worker", 10, None, 0, "torch", "worker 0")
 
 
+@pytest.mark.parametrize(("start_ticks", "kind"), [(899, "worker"), (920, "worker"), (700, "helper"), (2000, "helper")])
+def test_beside_named_workers_one_that_started_with_them_still_starts(start_ticks: int, kind: str):
+    named = info(12, 10, TORCH, SPAWN, start_ticks=900)
+    assert kinds(info(10, uses_cuda=True), named, info(13, 10, cmdline=SPAWN, start_ticks=start_ticks), gpu={10})[13] == kind
+
+
 @pytest.mark.parametrize("comm", [TORCH, "python"])
 def test_forkserver_workers_are_grandchildren(comm: str):
     found = assigned(

@@ -74,6 +74,24 @@ def test_respawned_workers():
     assert "persistent_workers=True" in verdict.fixes[0].command
 
 
+def test_respawned_workers_that_import_for_long():
+    """Three seconds on their CPUs, until they have their name: no transform of theirs is slow."""
+    spawn = {"ppid": 100, "cmdline": ["python", "-c", "from multiprocessing.spawn import spawn_main", "--multiprocessing-fork"]}
+    scene = starved(util=100.0, run=0.1).play(4)
+    for epoch in range(1, 4):
+        for pid in [pid for pid in scene.procs if pid != 100]:
+            scene.drop(pid)
+        born = [Proc(1000 * epoch + i, start_ticks=60_000 + 500 * epoch + i, run=0.95, looks=[ON_CPU], **spawn) for i in range(2)]
+        scene.gpus[0]["util_pct"] = 0.0
+        scene.add(*born).play(3)
+        for worker in born:
+            worker.comm, worker.run, worker.looks = "pt_data_worker", 0.1, [QUEUE]
+        scene.gpus[0]["util_pct"] = 100.0
+        scene.play(2)
+    assert {incident.cause for incident in scene.engine.incidents} == {"worker-respawn"}
+    assert scene.engine.ledger.by_cause["worker-respawn"] > 0.9 * scene.engine.ledger.gpu_lost_s
+
+
 def test_a_pause_after_steady_training_is_no_fault():
     scene = alone(98.0, 0.1, [FUTEX]).play(6)
     scene.gpus[0]["util_pct"] = 0.0
