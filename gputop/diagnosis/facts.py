@@ -32,6 +32,7 @@ class GpuFacts:
     """Both ways."""
     pcie_gen: float | None = None
     pcie_width: float | None = None
+    pcie_width_max: float | None = None
     pids: frozenset[int] = frozenset()
     stretch_s: float = 0.0
     """The longest time in which it did nothing at all that reaches into the window, if steady work came before it."""

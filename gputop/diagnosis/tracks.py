@@ -34,6 +34,7 @@ STEADY_NS = 1_000_000_000
 
 _STANDING = (
     "power_limit_w", "power_limit_default_w", "sm_clock_mhz", "sm_clock_max_mhz", "temp_c", "pcie_gen", "pcie_width",
+    "pcie_width_max",
 )  # fmt: skip
 
 

@@ -15,8 +15,7 @@ from gputop.diagnosis.model import Fix
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
-from gputop.diagnosis.verdicts.h2d_transfer import BYTES_PER_S
-from gputop.diagnosis.verdicts.h2d_transfer import traffic
+from gputop.diagnosis.verdicts.h2d_transfer import copies_much
 
 SYNCS_PER_S, SLEEPS_PER_S = 400.0, 350.0
 LEAST_PER_S, PER_STEP = 150.0, 8.0
@@ -28,9 +27,7 @@ _POOLS = ("main.runnable", *_BETWEEN)
 
 
 def _claim(job: JobFacts, _facts: Facts) -> Claims:
-    if traffic(job) >= BYTES_PER_S:
-        return {}
-    if not _takes_turns(job):
+    if copies_much(job) or not _takes_turns(job):
         return {}
     # Each turn ends with a wake-up, and on a busy host that one waits for a CPU: it is the turns that make it hurt.
     return dict.fromkeys(_BETWEEN, 1.0) | {"main.runnable": 1.0 if _rate(job) >= SYNCS_PER_S else 0.0}

@@ -298,6 +298,10 @@ def transfer() -> Scene:
     return alone(30.0, 0.05, [SLEEP], pcie_rx_bytes_per_s=4e9)
 
 
+def transfer_over_a_narrow_link() -> Scene:
+    return alone(50.0, 0.5, [ON_CPU], pcie_rx_bytes_per_s=0.5e9, pcie_gen=3, pcie_width=1)
+
+
 def probed_transfer() -> Scene:
     scene = alone(30.0, 0.6, [ON_CPU])
     scene.probed, scene.calls = True, {(100, "cuMemcpyHtoD_v2"): (10, 0.6, 4e9), (100, "cuStreamSynchronize"): (10, 0.3, 0)}
@@ -437,6 +441,7 @@ EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
     sleepy_transform: ("input-bound", "slow-transform"),
     gil: ("input-bound", "gil-contention"),
     gil_in_trainer: ("input-bound", "gil-contention"),
+    transfer_over_a_narrow_link: ("transfer-bound", "h2d-transfer"),
     loading_before_item: ("input-bound", "main-thread-preprocessing"),
     computing_between_hand_overs: ("input-bound", "main-thread-preprocessing"),
     reading_back: ("transfer-bound", "h2d-transfer"),

@@ -74,6 +74,12 @@ def test_respawned_workers():
     assert "persistent_workers=True" in verdict.fixes[0].command
 
 
+def test_a_narrow_link_is_told_with_its_lanes():
+    scene = alone(50.0, 0.5, [ON_CPU], pcie_rx_bytes_per_s=0.5e9, pcie_gen=3, pcie_width=1, pcie_width_max=16).play(6)
+    assert scene.engine.verdict.cause == "h2d-transfer"
+    assert scene.engine.verdict.fixes[0].text.startswith("GPU 0 has 1 of its 16 PCIe lanes")
+
+
 def test_respawned_workers_that_import_for_long():
     """Three seconds on their CPUs, until they have their name: no transform of theirs is slow."""
     spawn = {"ppid": 100, "cmdline": ["python", "-c", "from multiprocessing.spawn import spawn_main", "--multiprocessing-fork"]}
