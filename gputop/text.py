@@ -41,6 +41,11 @@ def _char_width(char: str) -> int:
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
+def counted(count: int, noun: str) -> str:
+    """``1 worker``, ``3 workers``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def fit(text: str, width: int) -> str:
     """``text`` in exactly ``width`` columns: padded with spaces, or cut with ``…``."""
     if cell_width(text) <= width:

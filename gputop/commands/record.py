@@ -93,6 +93,7 @@ class _Session:
         self._stopping = False
         self._started = time.monotonic()
         self._frames = 0
+        self._first_ns = 0
         self._wakes, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # or the command's end would wake nobody
@@ -169,10 +170,15 @@ class _Session:
         if isinstance(item, Header):
             self._diagnosis = self._diagnose(item)
             self._file = self._create(item, self._diagnosis.engine)
-        elif self._file is not None and self._diagnosis is not None:
+        elif self._file is not None and self._diagnosis is not None and not self._is_past(item):
             self._diagnosis.see(item)
             self._file.add(item)
             self._frames += 1
+
+    def _is_past(self, frame: Frame) -> bool:
+        """Whether it comes after the time that was asked for: by the frames' own, for they may have waited for us."""
+        self._first_ns = self._first_ns or frame.t_ns
+        return self._args.duration is not None and frame.t_ns - self._first_ns > self._args.duration * 1e9
 
     def _diagnose(self, header: Header) -> Unwatched:
         """It takes stacks as an incident begins; not of another machine's processes."""

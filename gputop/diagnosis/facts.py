@@ -64,6 +64,8 @@ class CallFacts:
     """Of these, and of copies other than to the GPU: as many as their time would be if all were equally long."""
     copy: float = 0.0
     copy_per_s: float = 0.0
+    rates: tuple[float, ...] = ()
+    """Of each call but copies to the GPU, per second."""
     to_gpu_per_s: float = 0.0
     """Copies that say by their name that they go to the GPU."""
     copy_bytes_per_s: float | None = None

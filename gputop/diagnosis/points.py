@@ -137,6 +137,7 @@ class Points:
             count = max(0, (call.bytes or 0) - (old.bytes or 0))
             if "HtoD" not in call.call:
                 waits.add(old, call)
+                found.rates += (per_s,) if per_s else ()
             if any(word in call.call for word in _SYNC) or ("DtoH" in call.call and count * SLOWEST_NS_PER_BYTE < share * ns / 2):
                 found.sync, found.sync_per_s = found.sync + share, found.sync_per_s + per_s
             elif "emcpy" in call.call:

@@ -21,6 +21,10 @@ SPAN_NS = 15_000_000_000
 LEAST_POINTS = 80
 LEAST_LAG, LEAST_PEAK, LEAST_RISE = 3, 0.5, 0.25
 """In grid steps; correlation at the peak, and at twice its lag; above the lowest point before it: a slope is no rhythm."""
+LEAST_SWING = 60.0
+"""Per cent, of means: of steps faster than the grid they swing less, and come around more slowly than the steps do."""
+SAME = 1.5
+"""Calls of several kinds as often as that come together."""
 MOST_CALLS = 4.0
 """Copies per synchronize in one step, at most; more means that the synchronize is a log line."""
 LEAST_PER_S = 0.2
@@ -29,13 +33,15 @@ LEAST_PER_S = 0.2
 class Rhythm:
     """The last seconds of one GPU's activity on a grid of `GRID_NS`."""
 
-    __slots__ = ("points",)
+    __slots__ = ("averaged", "points")
 
     def __init__(self) -> None:
         self.points: deque[tuple[int, float]] = deque()
+        self.averaged = False
 
-    def push(self, t_ns: int, value: float) -> None:
-        """Add a reading; at most one per grid step is kept."""
+    def push(self, t_ns: int, value: float, averaged: bool = False) -> None:
+        """Add a reading; at most one per grid step is kept. Is it a mean over about a grid step (of per cent), so are all."""
+        self.averaged = averaged
         if self.points and t_ns - self.points[-1][0] < _NEAR_NS:
             return
         self.points.append((t_ns, value))
@@ -45,10 +51,16 @@ class Rhythm:
     def per_s(self) -> float | None:
         """Periods per second, None where there is no clear one."""
         values = _on_grid(self.points)
-        if len(values) < LEAST_POINTS:
+        if len(values) < LEAST_POINTS or (self.averaged and _swing(values) < LEAST_SWING):
             return None
         lag = _first_peak(_autocorrelation(values))
         return None if lag is None else 1e9 / (lag * GRID_NS)
+
+
+def _swing(values: Sequence[float]) -> float:
+    """From its ordinary lows to its ordinary highs."""
+    ordered = sorted(values)
+    return ordered[len(ordered) * 9 // 10] - ordered[len(ordered) // 10]
 
 
 def from_calls(calls: CallFacts | None) -> float | None:
@@ -56,6 +68,8 @@ def from_calls(calls: CallFacts | None) -> float | None:
     if calls is None:
         return None
     copies, syncs = calls.to_gpu_per_s or calls.copy_per_s, calls.sync_per_s
+    if not calls.to_gpu_per_s and calls.rates and max(calls.rates) > SAME * min(calls.rates):
+        return None  # which of them comes once a step is not known
     if min(copies, syncs) < LEAST_PER_S:
         alone = max(copies, syncs)
         return alone if alone >= LEAST_PER_S else None

@@ -205,6 +205,8 @@ def _headline(one: Standing) -> str:
     job, facts = one.job, one.facts
     trainer, gpu = f"{job.trainer.role.label} ({job.trainer.pid})", _worst(job)
     why = _WHY[one.symptom] if one.cause != "unexplained" else "what was measured does not say why"
+    if one.symptom == "input-bound" and one.troubled and job.data < 0.5 * (job.idle or 0.0):
+        why = "itself keeps it waiting"
     if job.straggler is job.trainer:
         why = "is slower than the other ranks, which wait for it"
     if gpu is None or job.lost is None:

@@ -166,9 +166,10 @@ class GpuTrack:
         if gpu.util_pct is not None:
             self.between.append(gpu.util_pct)
             self._note_idle(gpu.util_pct, gpu.t_ns)
-        value = gpu.power_w if gpu.power_w is not None and gpu.power_instant is not False else gpu.util_pct
-        if value is not None:
-            self.rhythm.push(gpu.t_ns, value)
+        if gpu.power_w is not None and gpu.power_instant is not False:
+            self.rhythm.push(gpu.t_ns, gpu.power_w)
+        elif gpu.util_pct is not None:
+            self.rhythm.push(gpu.t_ns, gpu.util_pct, averaged=True)
 
     def push(self, gpu: GpuBoard, t_ns: int, oldest_ns: int) -> None:
         """Take the readings since the last push, or the standing ones, as those of the time since then."""

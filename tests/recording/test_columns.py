@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from fractions import Fraction
+from math import ceil
 from typing import Any
 
 import msgspec
@@ -52,9 +54,9 @@ def coarse(value: Any, name: str = "", struct: str = "") -> Any:
     if isinstance(value, int) and unit:
         return value // unit * unit
     if isinstance(value, int) and name in PEAKS:
-        steps = value // PEAKS[name]
-        spare = max(0, steps.bit_length() - 6)
-        return (steps >> spare << spare) * PEAKS[name]
+        steps = ceil(Fraction(value, PEAKS[name]))
+        step = 2 ** max(0, steps.bit_length() - 6)
+        return ceil(Fraction(steps, step)) * step * PEAKS[name]
     if isinstance(value, float) and name in SCALES:
         return round(value * SCALES[name]) / SCALES[name]
     return value

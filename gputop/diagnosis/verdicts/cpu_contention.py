@@ -25,6 +25,7 @@ from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 from gputop.roles import TORCH_WORKER
 from gputop.roles import program_name
+from gputop.text import counted
 
 BEHIND = 0.35
 OF_LACK, MOST_OF_LACK = 0.25, 0.5
@@ -71,7 +72,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     late = [worker for worker in job.workers if worker.state.fractions.get("runnable", 0.0) >= 0.2]
     share = 100 * sum(worker.runnable for worker in late) / len(late) if late else 100 * job.trainer.runnable
     taken, names = max(cpus.taken, sum(taker.cores for taker in takers)), _names(takers, cpus)
-    subject = f"{len(late)} of {len(job.workers)} workers" if late else job.trainer.role.label
+    subject = f"{len(late)} of {counted(len(job.workers), 'worker')}" if late else job.trainer.role.label
     detail = f"{subject} runnable but not running {share:.0f}% of the time; {names} took {taken:.1f} of {len(cpus.allowed)} cores"
     evidence = [
         Evidence("runq_pct", round(share, 1), "%", f"{subject} wanted a CPU and had none"),

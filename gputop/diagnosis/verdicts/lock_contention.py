@@ -18,6 +18,7 @@ from gputop.diagnosis.model import Fix
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
+from gputop.text import counted
 
 TURNS, HELD, HELD_BY_TURNS = (0.75, 1.15), 0.4, 0.2
 _WHERE = {"lock": "in futex, flock or a semaphore", "pipe": "until a process that gives out the lock answers",
@@ -59,7 +60,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     kind = "pipe" if _served_in_turns(job, facts) else "timer" if _asking(job) else "lock"
     share = 100 * sum(worker.state.waits.get(kind, 0.0) for worker in job.workers) / max(1, len(job.workers))
     running = sum(worker.run for worker in job.workers)
-    detail = f"{len(job.workers)} workers waited for a lock {share:.0f}% of the time; together they run on {running:.1f} CPUs"
+    detail = f"{counted(len(job.workers), 'worker')} waited for a lock {share:.0f}% of the time; together they run on {running:.1f} CPUs"
     detail += _held(job)
     evidence = (
         Evidence("lock_pct", round(share, 1), "%", f"of the workers' time asleep {_WHERE[kind]}"),

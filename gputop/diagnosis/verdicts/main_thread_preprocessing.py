@@ -18,9 +18,11 @@ from gputop.diagnosis.states import may_spin
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
+from gputop.text import counted
 
 SLEEPS = 0.6
 """Part of the main thread's timer sleeps that is its own: a blocking wait for the GPU may sleep by a timer too."""
+_BE = {True: "is", False: "are"}
 _SLEEPS = ("timer", "lock", "pipe", "poll")
 _POOLS = ("main.computing", "main.timer", "main.child", "main.lock", "main.pipe", "main.poll")
 
@@ -53,7 +55,8 @@ def _feeder(job: JobFacts, facts: Facts) -> str:
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     ahead = sum(worker.state.fractions.get("ahead", 0.0) for worker in job.workers) / len(job.workers) if job.workers else None
-    beside = "it has no workers" if ahead is None else f"its {len(job.workers)} workers are ahead {100 * ahead:.0f}% of the time"
+    workers = counted(len(job.workers), "worker")
+    beside = "it has no workers" if ahead is None else f"its {workers} {_BE[len(job.workers) == 1]} ahead {100 * ahead:.0f}% of the time"
     evidence = (
         Evidence("main_cpu_pct", round(100 * job.trainer.run, 1), "%", "on-CPU share of the trainer's main thread"),
         Evidence("workers_ahead_pct", None if ahead is None else round(100 * ahead, 1), "%", "of the workers' time with nothing to do"),
@@ -65,7 +68,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         fixes.append(Fix("Move it into the Dataset or a collate_fn, which run in the workers", "DataLoader(..., collate_fn=...)"))
     detail = f"the trainer's main thread {_does(job, facts)}; {beside}"
     if may_spin(job):
-        detail += ", or spins in waits for the GPU: from /proc both look the same"
+        detail += ". It may also spin in waits for the GPU: from /proc both look the same"
         fixes.insert(0, Fix("Tell the two apart: as root, waits for the GPU (.item(), .cpu()) are counted", "sudo gputop"))
     return Finding(detail, evidence, tuple(fixes), (), (job.trainer.pid,))
 

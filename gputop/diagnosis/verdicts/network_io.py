@@ -30,6 +30,9 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
     return {"data.network": 1.0, "data.poll": polled, "main.network": own, "main.poll": asked}
 
 
+LITTLE_BYTES_PER_S = 0.5e6
+
+
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     procs, who, share = who_waits(job, facts, "network", _share)
     rate, lost = facts.host.net_rx_bytes_per_s, facts.host.retrans_per_s
@@ -39,6 +42,8 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         Evidence("tcp_retrans_per_s", None if lost is None else round(lost, 1), "/s", "TCP segments sent again"),
     )
     received = "" if rate is None else f"; the host receives {rate / 1e6:.0f} MB/s"
+    if rate is not None and rate < LITTLE_BYTES_PER_S:
+        received = "; next to nothing comes from other hosts: who serves it may be on this one"
     pid = procs[0].pid
     fixes = (
         Fix("See whom they talk to, and how fast", f"ss -tinp | grep -A1 pid={pid}"),

@@ -16,6 +16,7 @@ from gputop.diagnosis.model import Fix
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
+from gputop.text import counted
 
 LAZY, BUSY = 0.3, 0.65
 """A worker on or waiting for a CPU less than the former share of the time has time left, from the latter on it has none."""
@@ -56,7 +57,7 @@ def _tell_of_feeders(job: JobFacts, feeders: list[Taker]) -> Finding:
 def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
     cpus = capacity(job, facts)
     workers = max(1, len(job.workers))
-    who = "its only worker" if workers == 1 else f"its {len(job.workers)} workers"
+    who = "its only worker" if workers == 1 else f"its {counted(workers, 'worker')}"
     share = 100 * sum(worker.run for worker in job.workers) / workers
     slept = 100 * sum(worker.state.waits.get("timer", 0.0) for worker in job.workers) / workers
     waited = 100 * sum(sum(worker.state.waits.get(kind, 0.0) for kind in _FOR_PROGRAMS) for worker in job.workers) / workers
@@ -64,7 +65,7 @@ def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
     own = f"on a CPU {share:.0f}% of the time" if share >= slept else f"asleep by their own will {slept:.0f}% of the time"
     if 100 * threads / workers > max(share, slept):
         own = f"running threads on {threads:.1f} CPUs"
-    detail = f"{who}, {own} ({len(cpus.allowed)} CPUs), cannot keep up: the work itself is too slow"
+    detail = f"{who}, {own} ({counted(len(cpus.allowed), 'CPU')}), cannot keep up: the work itself is too slow"
     if waited > max(share, slept):
         detail = f"{who}, {waited:.0f}% of the time waiting for programs of their own, cannot keep up: the programs are too slow"
     evidence = (Evidence("worker_cpu_pct", round(share, 1), "%", "on-CPU share of the workers' loading threads"),)

@@ -16,6 +16,7 @@ from gputop.diagnosis.model import Fix
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
+from gputop.text import counted
 
 
 def _claim(job: JobFacts, _facts: Facts) -> Claims:
@@ -41,7 +42,8 @@ def _late_host(own: JobFacts, waiting: list[JobFacts]) -> _Late:
     fractions = {word: share for word, share in slow.state.fractions.items() if word != "waiting-gpu"}
     word = max(fractions, key=fractions.__getitem__, default="computing")
     share = 100 * fractions.get(word, 0.0)
-    detail = f"{slow.role.label} ({slow.pid}) is {word} {share:.0f}% of the time, while {len(waiting)} other rank(s) wait for it"
+    late = f"{slow.role.label} ({slow.pid}) is {word} {share:.0f}% of the time"
+    detail = f"{late}, with {counted(len(waiting), 'other rank')} waiting for it"
     evidence = (
         _percent("straggler_idle_pct", own.idle, f"of the time the GPU of {slow.role.label} has nothing to do"),
         _percent("straggler_state_pct", fractions.get(word, 0.0), f"of the time its main thread is {word}"),
@@ -54,7 +56,7 @@ def _late_gpu(own: JobFacts, waiting: list[JobFacts]) -> _Late:
     """Its GPU is busy all the time, and the others' are done before it."""
     slow, index = own.trainer, own.gpus[0].index
     spin = all((other.idle or 0.0) < PEER for other in waiting)
-    others = f"those of {len(waiting)} other rank(s) {'spin' if spin else 'idle'} until it is done"
+    others = f"those of {counted(len(waiting), 'other rank')} {'spin' if spin else 'idle'} until it is done"
     detail = f"the GPU of {slow.role.label} ({slow.pid}) works without a pause, while {others}"
     evidence = (
         _percent("straggler_used_pct", used(own), f"of GPU {index} is used by kernels of {slow.role.label}"),

@@ -18,6 +18,7 @@ from gputop.diagnosis.model import Fix
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
+from gputop.text import counted
 
 CROWD = 2
 _POOLS = ("data.runnable", "main.runnable")
@@ -38,7 +39,8 @@ def _crowds(job: JobFacts, cpus: Capacity) -> bool:
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     cpus = capacity(job, facts)
     share = 100 * sum(worker.runnable for worker in job.workers) / max(1, len(job.workers))
-    detail = f"{len(job.workers)} workers share {len(cpus.allowed)} CPUs and wait for one another {share:.0f}% of the time"
+    crowd = f"{counted(len(job.workers), 'worker')} and the trainer share {counted(len(cpus.allowed), 'CPU')}"
+    detail = f"{crowd} and wait for one another {share:.0f}% of the time"
     evidence = (
         Evidence("runq_pct", round(share, 1), "%", "the workers' mean run-queue delay"),
         Evidence("wanted_cpus", round(wanted(job), 1), "CPUs", f"wanted by the job, of {len(cpus.allowed)} it may use"),

@@ -12,6 +12,7 @@ from gputop.diagnosis.model import Fix
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
+from gputop.text import counted
 
 RECENT_NS, WHILE_NS = 3_000_000_000, 5_000_000_000
 """Since the last birth: what the trainer does so soon after it is the making of workers; and while all others are ahead, a window longer,
@@ -33,7 +34,7 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     born = len(job.births)
     span = max(1.0, (facts.t_ns - job.births[0]) / 1e9) if job.births else 0.0
-    detail = f"{born} workers were started in the last {span:.0f} s: each epoch makes its workers anew and waits for their first batches"
+    detail = f"{counted(born, 'worker')} made anew in the last {span:.0f} s: each epoch makes its own and waits for their first batches"
     evidence = (Evidence("workers_started", float(born), "", f"workers born after the first set, in {span:.0f} s"),)
     fixes = [Fix("Keep the workers over epochs", f"DataLoader(..., num_workers={len(job.workers) or born}, persistent_workers=True)")]
     if any("--multiprocessing-fork" in worker.info.cmdline for worker in job.workers):

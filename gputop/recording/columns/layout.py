@@ -37,7 +37,7 @@ UNITS = dict.fromkeys(
 """Fields, of one struct where it is named, kept in steps of so much: counters lose nothing by it in the long run, and noise does not
 compress."""
 PEAKS = {"max_run_delay_ns": 50_000, "max_ns": 1000}
-"""Longest waits, kept in steps of so many ns and to six significant bits."""
+"""Longest waits, kept in steps of so many ns and to six significant bits, rounded up: none is shorter than the mean."""
 SCALES = dict.fromkeys(("power_w", "sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct", "sm_pct", "mem_pct"), 10)
 """Readings kept as multiples of one over that."""
 ABOVE_NS = "^t_ns"
@@ -91,8 +91,9 @@ class FieldPlan:
 
 def peak(ns: int, unit: int) -> int:
     """A longest wait as a recording keeps it."""
-    spare = max(0, (ns // unit).bit_length() - 6)
-    return (ns // unit >> spare << spare) * unit
+    steps = -(-ns // unit)
+    spare = max(0, steps.bit_length() - 6)
+    return (-(-steps >> spare) << spare) * unit
 
 
 def told_less(field: FieldPlan, column: Callable[[str], Sequence[int]]) -> Sequence[int]:

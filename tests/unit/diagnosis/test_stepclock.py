@@ -41,6 +41,20 @@ def test_rhythm_of_slow_steps(period_s: float):
     assert pushed(period_s).per_s() == pytest.approx(1 / period_s, rel=0.06)
 
 
+def averaged(period_s: float) -> Rhythm:
+    """Utilization of steps that work for 60 % of their time, each reading the mean of a tenth of a second."""
+    rhythm = Rhythm()
+    for i in range(150):
+        busy = sum((i / 10 + k / 1000) % period_s < 0.6 * period_s for k in range(100))
+        rhythm.push(i * 100_000_000, float(busy), averaged=True)
+    return rhythm
+
+
+def test_steps_faster_than_the_readings_have_no_rhythm():
+    assert averaged(1.0).per_s() == pytest.approx(1.0, rel=0.06)
+    assert [averaged(1 / pace).per_s() for pace in (7.1, 7.95, 8.5, 12.95)] == [None] * 4
+
+
 @pytest.mark.parametrize(
     "rhythm", [pushed(None), pushed(None, noise=0.1), pushed(1.0, seconds=4.0), Rhythm()], ids=["noise", "flat", "short", "empty"]
 )

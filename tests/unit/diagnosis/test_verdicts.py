@@ -379,7 +379,7 @@ def test_a_main_thread_that_never_sleeps_may_spin_in_waits_for_its_gpu(run: floa
         scene.probed, scene.calls[100, "cudaMemcpyAsync HtoD"] = True, (10, 0.01, 1000)
     verdict = scene.play(6).engine.verdict
     assert verdict.cause == "main-thread-preprocessing"
-    assert ("spins" in verdict.detail, any(fix.command == "sudo gputop" for fix in verdict.fixes)) == (says, says)
+    assert ("spin" in verdict.detail, any(fix.command == "sudo gputop" for fix in verdict.fixes)) == (says, says)
     assert (verdict.confidence <= 0.5) == says
 
 
