@@ -19,6 +19,7 @@ from gputop.frame import Frame
 from gputop.frame import Gpu
 from gputop.frame import Header
 from gputop.frame import Host
+from gputop.frame import LaunchRate
 from gputop.frame import Preempt
 from gputop.frame import Probes
 from gputop.frame import ProcInfo
@@ -100,6 +101,8 @@ class Board:
     """By (wakee tid, waker tid)."""
     calls: dict[tuple[int, str], CudaCall] = field(default_factory=dict)
     """By (pid, call)."""
+    launches: dict[int, LaunchRate] = field(default_factory=dict)
+    """By pid, as last counted."""
     probed_ns: int = 0
     """When the probes were read last, 0 for never."""
     cost: SelfCost | None = None
@@ -122,7 +125,7 @@ class Board:
         return Board(
             self.header, self.seq, self.t_ns, {i: g.copy() for i, g in self.gpus.items()}, dict(self.infos),
             dict(self.procs), dict(self.host), dict(self.host_read_ns), dict(self.cgroups), dict(self.sources),
-            dict(self.threads), dict(self.preempts), dict(self.wakeups), dict(self.calls), self.probed_ns, self.cost,
+            dict(self.threads), dict(self.preempts), dict(self.wakeups), dict(self.calls), dict(self.launches), self.probed_ns, self.cost,
         )  # fmt: skip
 
     def counters(self) -> Board:
@@ -181,6 +184,8 @@ class Board:
             self.wakeups[wakeup.wakee_tid, wakeup.waker_tid] = wakeup
         for call in probes.calls:
             self.calls[call.pid, call.call] = call
+        if probes.launches:
+            self.launches = {rate.pid: rate for rate in probes.launches}
         if probes.gone:
             self._prune_threads(frozenset(probes.gone))
         self.probed_ns = probes.t_ns
@@ -192,7 +197,7 @@ class Board:
         self.wakeups = {k: v for k, v in self.wakeups.items() if not gone.intersection(k)}
 
 
-_TABLES = ("gpus", "infos", "procs", "host", "host_read_ns", "cgroups", "sources", "threads", "preempts", "wakeups", "calls")
+_TABLES = ("gpus", "infos", "procs", "host", "host_read_ns", "cgroups", "sources", "threads", "preempts", "wakeups", "calls", "launches")
 _RESTATED = ("infos", "procs", "threads", "preempts", "wakeups", "calls")
 """Of these, what a key frame restates is mostly what stood already."""
 _INHERITED = ("user", "comm", "cmdline", "exe", "cgroup", "cpus_allowed", "env", "libs")

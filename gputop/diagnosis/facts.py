@@ -160,6 +160,8 @@ class JobFacts:
     """Share of the window in which the trainer waited for data."""
     holders: dict[int, str] = field(default_factory=dict)
     """Those of whom its workers waited for a lock, with their names."""
+    launches_per_s: float | None = None
+    """Kernels that it launches, where counted."""
     quiet_s: float = 0.0
     """What `quiet` found in the window: it asked nothing of CUDA between steps."""
     births: list[int] = field(default_factory=list)

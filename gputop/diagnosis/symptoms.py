@@ -190,6 +190,8 @@ def _loudness(one: Standing) -> str:
     return "high" if lost >= 0.5 else "medium" if lost >= 0.25 else "low"
 
 
+SLOW_LAUNCHES = 0.3
+"""Share of the window without work for the GPU."""
 _WHY = {
     "input-bound": "waits for its data",
     "idle": "pauses",
@@ -207,6 +209,8 @@ def _headline(one: Standing) -> str:
     why = _WHY[one.symptom] if one.cause != "unexplained" else "what was measured does not say why"
     if one.symptom == "input-bound" and one.troubled and job.data < 0.5 * (job.idle or 0.0):
         why = "itself keeps it waiting"
+    if one.cause == "small-kernels" and (job.idle or 0.0) >= SLOW_LAUNCHES:
+        why = "launches its kernels too slowly to keep it busy"
     if job.straggler is job.trainer:
         why = "is slower than the other ranks, which wait for it"
     if gpu is None or job.lost is None:

@@ -222,6 +222,7 @@ class Window:
         job.woken_by_own = self._points.woken_by_own(board, trainer.pid)
         job.woken_by = {} if job.workers else self._points.woken_by(trainer.pid)
         job.quiet_s = self._points.quiet_s(trainer.pid)
+        job.launches_per_s = board.launches[trainer.pid].per_s if trainer.pid in board.launches else None
         self._points.set_cgroup(job)
         job.find_step = self._step
 

@@ -27,6 +27,7 @@ from gputop.frame.machine import Host as Host
 from gputop.frame.machine import NetSample as NetSample
 from gputop.frame.machine import Psi as Psi
 from gputop.frame.probes import CudaCall as CudaCall
+from gputop.frame.probes import LaunchRate as LaunchRate
 from gputop.frame.probes import Preempt as Preempt
 from gputop.frame.probes import Probes as Probes
 from gputop.frame.probes import SchedThread as SchedThread

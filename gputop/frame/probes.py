@@ -80,6 +80,14 @@ class CudaCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How long the longest call that has not returned yet has lasted, 0 if there is none."""
 
 
+class LaunchRate(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Kernel launches of one process (uprobe on cuLaunchKernel), counted for some hundredths of a second every other second."""
+
+    pid: int
+    per_s: float
+    """Over the last few counts."""
+
+
 class Probes(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What the eBPF maps held at ``t_ns``; threads and pairs that did not change since the last frame are left out."""
 
@@ -97,3 +105,5 @@ class Probes(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     drain_ns: int = 0
     run_ns: int | None = None
     """CPU the probes' programs took, cumulative, where the kernel counts it."""
+    launches: list[LaunchRate] = []
+    """All that are known, after each count."""

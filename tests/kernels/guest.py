@@ -129,7 +129,7 @@ def count_calls(answer: dict[str, object], descriptors: list[int], table: maps.M
     path = os.path.join(HERE, "libcuda.so.1")
     stub = ctypes.CDLL(path)
     cookies = {function.offset: i | function.bytes_argument << 16 for i, function in enumerate(libcuda.functions(path))}
-    enter, leave = (descriptors[at] for at in answer["programs"])
+    enter, leave, _ = (descriptors[at] for at in answer["programs"])
     links = uprobe.attach(path, cookies, enter, leave, str(answer["uprobes"]))
     for _ in range(20):
         stub.cuCtxSynchronize()

@@ -28,4 +28,5 @@ int cuMemcpyHtoD_v2(void *to, const void *from, uint64_t bytes) { return nap(to 
 int cuMemcpyHtoD(void *to, const void *from, uint64_t bytes) __attribute__((alias("cuMemcpyHtoD_v2")));
 int cuMemcpyDtoHAsync_v2(void *to, const void *from, uint64_t bytes, void *stream) { return nap(to && from && bytes && !stream ? 0 : 1); }
 int cuMemcpy2D_v2(const void *description) { return nap(description ? 0 : 1); }
-int cuLaunchKernel(void) { return nap(0); }
+int cuLaunchKernel(uint64_t ns) { return nap(ns); }
+int cuLaunchKernel_ptsz(uint64_t ns) __attribute__((alias("cuLaunchKernel")));

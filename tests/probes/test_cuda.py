@@ -105,6 +105,22 @@ def test_memcpy_counts_its_bytes_and_a_structure_has_none(beaten: Make, run: Run
     assert not any(call == "cuLaunchKernel" for _, call in one.board.calls)
 
 
+def test_launches_are_counted_now_and_then(beaten: Make, run: Run, library: Path) -> None:
+    one, trainer = beaten(), Trainer(run, library)
+    one.until_loaded()
+    attach(one, trainer)
+    trainer.ask("cuLaunchKernel", 9000, 1_000_000)
+
+    def told() -> bool:
+        rate = one.board.launches.get(trainer.pid)
+        return rate is not None and rate.per_s > 0.0 and len([frame for frame in one.frames if frame.probes and frame.probes.launches]) >= 3
+
+    one.until(told, "three counts of launches")
+    slept = json.loads(trainer.line())
+    assert one.board.launches[trainer.pid].per_s == pytest.approx(1e9 * len(slept) / sum(slept), rel=0.35)
+    assert not any(call == "cuLaunchKernel" for _, call in one.board.calls)
+
+
 def test_a_call_that_has_not_returned_is_seen(beaten: Make, run: Run, library: Path) -> None:
     one, trainer = beaten(), Trainer(run, library)
     one.until_loaded()

@@ -15,6 +15,7 @@ from gputop.frame import Gpu
 from gputop.frame import GpuProc
 from gputop.frame import Header
 from gputop.frame import Host
+from gputop.frame import LaunchRate
 from gputop.frame import Mark
 from gputop.frame import Preempt
 from gputop.frame import Probes
@@ -177,4 +178,6 @@ class Session:
         wakeups = [Wakeup(3000, p.pid, p.pid, *self._count(p.pid, 2)) for p in busy[:20]]
         calls = [CudaCall(p.pid, call, *self._count(p.pid, n), self.rng.randrange(9 * MS), {17: self._count(p.pid, n)[0]})
                  for p in self.procs[: self.gpus] for n, call in ((3, "cuStreamSynchronize"), (4, "cuMemcpyHtoDAsync_v2"))]  # fmt: skip
-        return Probes(now, threads, preempts, wakeups, calls, map_used={"threads": len(threads)}, map_size={"threads": 16384})
+        launches = [LaunchRate(p.pid, float(self.rng.randrange(90_000))) for p in self.procs[: self.gpus]] if self.seq % 20 == 7 else []
+        used, size = {"threads": len(threads)}, {"threads": 16384}
+        return Probes(now, threads, preempts, wakeups, calls, map_used=used, map_size=size, launches=launches)

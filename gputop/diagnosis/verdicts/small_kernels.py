@@ -1,7 +1,8 @@
 """small-kernels: the host launches kernels too small to fill the GPU, one after the other, and is the slower of the two.
 
 Threshold: few SMs at work (`intensity`) while the trainer is busy launching for `LAUNCHING` of the time; a trainer that mostly waits
-for the GPU has undersized work instead.
+for the GPU has undersized work instead. Where launches are counted: `MANY` of them a second, each worth `SHORT_S` of the GPU's work at
+most, and `EACH_S` of the main thread's, which then does little else.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from gputop.diagnosis.verdicts import Judge
 
 LAUNCHING = 0.25
 FEW = 0.35
+MANY, SHORT_S, EACH_S = 4000.0, 25e-6, 60e-6
+"""PyTorch takes 5 to 20 us to launch a kernel, with Python's part; it takes a GPU a fraction of that to begin the next."""
 _POOLS = ("gpu.light", "main.computing", "main.lock")
 
 
@@ -26,9 +29,17 @@ def _claim(job: JobFacts, _facts: Facts) -> Claims:
         return {}
     claims: Claims = {"gpu.light": 1.0}
     working = [part for part in (intensity.intensity(gpu) for gpu in job.gpus) if part is not None]
-    if working and min(working) <= FEW and (job.idle or 0.0) < 0.8:
+    if (working and min(working) <= FEW and (job.idle or 0.0) < 0.8) or _launches_short_ones(job):
         claims |= {"main.computing": 1.0, "main.lock": 1.0 if threads_at_work(job) else 0.0}
     return claims
+
+
+def _launches_short_ones(job: JobFacts) -> bool:
+    """By their number, and what the GPU and the main thread do meanwhile."""
+    rate = job.launches_per_s or 0.0
+    if rate < MANY or job.idle is None:
+        return False
+    return (1.0 - job.idle) / rate <= SHORT_S and _launching(job) / rate <= EACH_S
 
 
 def _launching(job: JobFacts) -> float:
@@ -43,11 +54,15 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
     gpu = min(job.gpus, key=lambda gpu: intensity.intensity(gpu) or 1.0)
     share, working = 100 * _launching(job), intensity.intensity(gpu)
     used = "" if working is None else f", which use {100 * working:.0f}% of the GPU while they run"
+    rate, worked = job.launches_per_s, 1.0 - (job.idle or 0.0)
+    if rate and _launches_short_ones(job):
+        used = f": {rate:,.0f} a second, each {1e6 * worked / rate:.0f} µs of the GPU's work"
     detail = f"the trainer is on the CPU {share:.0f}% of the time launching kernels{used}"
     evidence = (
         Evidence("util_pct", None if gpu.util is None else round(100 * gpu.util, 1), "%", "of the time some kernel ran"),
         Evidence("sm_active_pct", None if gpu.sm_active is None else round(100 * gpu.sm_active, 1), "%", "of the SMs had work"),
         Evidence("power_w", None if gpu.power_w is None else round(gpu.power_w, 1), "W", f"of {gpu.power_limit_w or 0:.0f} W"),
+        Evidence("launches_per_s", rate, "/s", "kernels launched, counted now and then"),
         Evidence("main_cpu_pct", round(100 * job.trainer.run, 1), "%", "on-CPU share of the trainer's main thread"),
     )
     fixes = (
@@ -58,4 +73,4 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
     return Finding(detail, evidence, fixes, (), (job.trainer.pid,))
 
 
-JUDGE = Judge("small-kernels", "busy-not-working", 82, _POOLS, _claim, _tell, needs="GPM SM activity, or power and its limit")
+JUDGE = Judge("small-kernels", "busy-not-working", 82, _POOLS, _claim, _tell, needs="SM activity, power, or launches")

@@ -112,7 +112,7 @@ def _probes(table: Table, without: Without) -> Any:
     if below is None:
         return None
     probes = below[1]
-    lists = {name: found for name in ("threads", "preempts", "wakeups", "calls") if (found := probes.children(name))}
+    lists = {name: found for name in ("threads", "preempts", "wakeups", "calls", "launches") if (found := probes.children(name))}
     gone = {tid: row for row, tids in enumerate(probes.column("gone")) for tid in tids}
     for name, (lengths, held) in lists.items() if gone else ():
         _refuse_return(name, lengths, held, gone)
@@ -122,7 +122,7 @@ def _probes(table: Table, without: Without) -> Any:
 
 def _refuse_return(name: str, lengths: list[int], held: Table, gone: dict[int, int]) -> None:
     """A thread's number that is used again within the block."""
-    keys = [held.at_last(key) for key in held.layout.keys] if name != "calls" else []
+    keys = [held.at_last(key) for key in held.layout.keys] if name not in ("calls", "launches") else []
     for numbers, row in zip(zip(*keys, strict=True), _parents(lengths, held), strict=True) if keys else ():
         if any(row > gone.get(tid, row) for tid in numbers):
             raise ColumnError("a thread's number is used again")

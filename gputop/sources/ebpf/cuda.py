@@ -10,8 +10,11 @@ import os
 import queue
 import struct
 import threading
+import time
+from collections import deque
 
 from gputop.frame import CudaCall
+from gputop.frame import LaunchRate
 from gputop.histogram import COUNT
 from gputop.histogram import FIRST
 from gputop.sources.ebpf import libcuda
@@ -25,12 +28,15 @@ from gputop.sources.ebpf.sched import epoch_max
 _CALL = struct.Struct(f"<5Q{COUNT}Q{COUNT}I")
 _ENTERED = struct.Struct("<QQQII")
 _HELPER_S = 5.0
+COUNT_EVERY, COUNT_S, COUNTS = 2, 0.04, 5
+"""Launches are counted in every so many rounds (of a second), for so long, and told as the mean of so many counts. A launch costs its
+process a microsecond meanwhile, a fiftieth of the time."""
 _LONGEST_PAUSE = 32
 """Seconds between looks at a process that had no libcuda so far: 1, 2, 4 … up to this."""
 
 
 class Attacher:
-    """Puts the two programs on every libcuda it is shown; one library (inode) once. Runs in its own thread."""
+    """Puts the programs on every libcuda it is shown; one library (inode) once. Runs in its own thread."""
 
     def __init__(self, programs: list[int], way: str, sudo: bool, root: str = "/") -> None:
         self.names: list[str] = []
@@ -41,7 +47,11 @@ class Attacher:
         self.failures: dict[str, str] = {}
         """Path -> why nothing could be attached there."""
         self._programs, self._way, self._sudo, self._root = programs, way, sudo, root
+        self.counted = 0, 0
+        """How often launches were counted, and for how many ns in all."""
         self._links: list[int] = []
+        self._launches: dict[str, list[int]] = {}
+        """Path -> offsets of what launches kernels there."""
         self._asked: queue.SimpleQueue[frozenset[int] | None] = queue.SimpleQueue()
         self._settled: set[int] = set()
         self._pauses: dict[int, tuple[int, int]] = {}
@@ -77,6 +87,23 @@ class Attacher:
             self._pauses = {pid: pause for pid, pause in self._pauses.items() if pid in pids}
             for pid in sorted(pids - self._settled):
                 self._look_at(pid)
+            if self._launches and self._round % COUNT_EVERY == 0:
+                self._count_launches()
+
+    def _count_launches(self) -> None:
+        """For a moment. Where that is not allowed (but by sudo, which asking so often for would cost more than it tells) never again."""
+        links: list[int] = []
+        try:
+            for path, offsets in self._launches.items():
+                links += uprobe.attach_entries(path, offsets, self._programs[2], self._way)
+            began_ns = time.monotonic_ns()
+            time.sleep(COUNT_S)
+            self.counted = self.counted[0] + 1, self.counted[1] + time.monotonic_ns() - began_ns
+        except OSError:
+            self._launches.clear()
+        finally:
+            for descriptor in links:
+                os.close(descriptor)
 
     def _look_at(self, pid: int) -> None:
         due, pause = self._pauses.get(pid, (0, 1))
@@ -99,6 +126,7 @@ class Attacher:
             if identity not in self.libraries:
                 self._links += self._link(path, self._cookies(libcuda.functions(path)))
                 self.libraries[identity] = path
+                self._launches |= {path: offsets} if (offsets := libcuda.launches(path)) else {}
             self.failures.pop(path, None)
         except (OSError, libcuda.NoFunctions, HelperFailed) as error:
             self.failures[path] = getattr(error, "strerror", None) or str(error)
@@ -113,7 +141,7 @@ class Attacher:
         return cookies
 
     def _link(self, path: str, cookies: dict[int, int]) -> list[int]:
-        enter, leave = self._programs
+        enter, leave, _ = self._programs
         try:
             return uprobe.attach(path, cookies, enter, leave, self._way)
         except PermissionError:
@@ -125,7 +153,7 @@ class Attacher:
         helper = Helper(os.path.abspath(uprobe.__file__), sudo=True)
         try:
             request = {"path": path, "cookies": {str(offset): cookie for offset, cookie in cookies.items()}, "way": self._way}
-            helper.send(json.dumps(request).encode(), self._programs, _HELPER_S)
+            helper.send(json.dumps(request).encode(), self._programs[:2], _HELPER_S)
             answer, links = helper.wait(_HELPER_S)
         finally:
             helper.close()
@@ -138,9 +166,13 @@ class CudaReader:
     """Turns the maps of one loaded cuda.c into what is new in each tick."""
 
     def __init__(self, maps: dict[str, Map], attacher: Attacher) -> None:
-        self._calls, self._inflight = maps["calls"], maps["inflight"]
+        self._calls, self._inflight, self._launches = maps["calls"], maps["inflight"], maps["launches"]
         self._attacher = attacher
         self._counts: dict[int, int] = {}
+        self._counts_seen = 0
+        self._launched: deque[tuple[int, dict[int, int]]] = deque([(0, {})], COUNTS + 1)
+        """(how long they were counted in all, pid -> launches in all), after the last few counts."""
+        self._rates: list[LaunchRate] = []
 
     def read(self, turn: Turn) -> list[CudaCall]:
         """Calls that returned since the last turn, or are under way; in a key frame all."""
@@ -157,6 +189,20 @@ class CudaReader:
         if turn.number % turn.per_second == 0:
             self._prune(keys)
         return calls
+
+    def launches(self, turn: Turn) -> list[LaunchRate]:
+        """After a count, and in a key frame: how fast each process launches kernels."""
+        times, counted_ns = self._attacher.counted
+        if times == self._counts_seen:
+            return self._rates if turn.key else []
+        self._counts_seen = times
+        found = self._launches.read()
+        counts = dict(zip(self._launches.key_list(found), self._launches.words(found).tolist(), strict=True))
+        self._launched.append((counted_ns, counts))
+        (since_ns, before), (until_ns, _) = self._launched[0], self._launched[-1]
+        seconds = max(1e-9, (until_ns - since_ns) / 1e9)
+        self._rates = [LaunchRate(pid, round((count - before.get(pid, 0)) / seconds, 1)) for pid, count in counts.items()]
+        return self._rates
 
     def _call(self, who: int, record: tuple[int, ...], turn: Turn, inflight_ns: int) -> CudaCall:
         count, total, even, odd, size = record[:5]

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from gputop.sources.ebpf import elf
 
 _LIBRARY = re.compile(r"/libcuda\.so[.\d]*( \(deleted\))?$")
-_PREFIX = re.compile(rb"cu[CSEM]")
+_PREFIX, _LAUNCH_PREFIX = re.compile(rb"cu[CSEM]"), re.compile(rb"cuL")
+_LAUNCH = re.compile(r"cuLaunch(Cooperative)?Kernel(Ex)?")
 _WANTED = re.compile(r"cu(?:Ctx|Stream|Event)Synchronize|cuMemcpy\w+|cuMemcpy")
 _SUFFIX = re.compile(r"(_v\d+)?(_ptsz|_ptds)?$")
 _ENDBR64 = b"\xf3\x0f\x1e\xfa"
@@ -63,6 +64,17 @@ def functions(path: str) -> list[Function]:
     if not found:
         raise NoFunctions("it exports no synchronize or memcpy function")
     return list(found.values())
+
+
+def launches(path: str) -> list[int]:
+    """Offsets of the functions that launch kernels, none where there are none. Raises as `functions`."""
+    try:
+        exports = elf.exports(path, elf.FUNCTION, _LAUNCH_PREFIX)
+    except elf.NotElf as error:
+        raise NoFunctions(str(error)) from None
+    with open(path, "rb") as file:
+        found = (address for name, address in exports.symbols.items() if _LAUNCH.fullmatch(_SUFFIX.sub("", name)))
+        return sorted({_behind_endbr64(file.fileno(), exports.file_offset(address)) for address in found})
 
 
 def _behind_endbr64(descriptor: int, offset: int | None) -> int:

@@ -30,7 +30,7 @@ class Answer(msgspec.Struct):
     maps: dict[str, tuple[int, int, int, int]] = {}
     """Name -> position, key bytes, value bytes, entries."""
     programs: list[int] = []
-    """Positions of cuda.c's two programs, empty where the kernel takes none."""
+    """Positions of cuda.c's three programs, empty where the kernel takes none."""
     tracers: list[int] = []
     """Positions of sched.c's programs."""
     uprobes: str = ""
@@ -68,6 +68,7 @@ class LoadedProbes:
         return msgspec.structs.replace(
             probes,
             calls=calls,
+            launches=self._cuda.launches(turn) if self.attacher is not None else [],
             map_used={name: self._maps[name].used for name in LOST} if slow else {},
             map_size={name: self._maps[name].shape.entries for name in LOST} if turn.key else {},
             lost=self._read_lost() if slow else {},

@@ -23,7 +23,7 @@ import socket
 import sys
 from typing import Any
 
-MAPS = ("settings", "lost", "threads", "dead", "histograms", "preempts", "wakeups", "hot", "calls", "inflight")
+MAPS = ("settings", "lost", "threads", "dead", "histograms", "preempts", "wakeups", "hot", "calls", "inflight", "launches")
 TRACEPOINTS = ("sched_switch", "sched_waking", "sched_wakeup", "sched_wakeup_new")
 TRACEFS = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
 MOUNT_TRACEFS = "mount -t tracefs tracefs /sys/kernel/tracing; start a container with -v /sys/kernel/tracing:/sys/kernel/tracing"
@@ -98,9 +98,9 @@ def possible_cpus() -> int:
 
 
 def load_uprobes(bpf: Any) -> tuple[list[int], str]:
-    """Descriptors of cuda.c's two programs, and how they are attached: ``multi`` (6.6 and later), ``perf`` before, or ""."""
+    """Descriptors of cuda.c's three programs, and how they are attached: ``multi`` (6.6 and later), ``perf`` before, or ""."""
     for expected, way in ((UPROBE_MULTI, "multi"), (0, "perf")):
-        programs = [load_program(bpf.dump_func(name.encode()), expected) for name in ("cuda_enter", "cuda_leave")]
+        programs = [load_program(bpf.dump_func(name.encode()), expected) for name in ("cuda_enter", "cuda_leave", "cuda_launch")]
         # Kernels before 6.6 load a program for uprobe_multi and only then know nothing of it.
         if min(programs) >= 0 and (way == "perf" or import_beside("uprobe").takes_multi(programs[0])):
             return programs, way

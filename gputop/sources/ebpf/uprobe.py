@@ -65,6 +65,11 @@ def attach(path: str, cookies: dict[int, int], enter: int, leave: int, way: str)
         raise
 
 
+def attach_entries(path: str, offsets: list[int], program: int, way: str) -> list[int]:
+    """As `attach`, of a program that looks at entries alone."""
+    return (_attach_multi if way == "multi" else _attach_perf)(path, dict.fromkeys(offsets, 0), program, False)
+
+
 def takes_multi(program: int) -> bool:
     """Whether the kernel knows uprobe_multi links: then it looks at the path, and / is no regular file."""
     try:

@@ -315,6 +315,19 @@ def loading_before_item() -> Scene:
     return scene
 
 
+def launching_short_kernels(per_s: float = 40_000.0) -> Scene:
+    """They draw as much power as any, but each takes the host longer than the GPU."""
+    scene = alone(35.0, 0.9, [ON_CPU])
+    scene.probed, scene.launches = True, {100: per_s}
+    scene.calls = {(100, "cuMemcpyHtoDAsync"): (25, 0.01, 2e6), (100, "cuStreamSynchronize"): (25, 0.02, 0)}
+    return scene
+
+
+def launching_few_kernels() -> Scene:
+    """What takes its time is not the launching."""
+    return launching_short_kernels(3000.0)
+
+
 def computing_between_hand_overs() -> Scene:
     """Its many short sleeps take its batches: it is on a CPU while its GPU works, and so waits for it hardly ever."""
     scene = alone(32.0, 0.93, [ON_CPU] * 9 + [READ])
@@ -443,6 +456,8 @@ EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
     gil_in_trainer: ("input-bound", "gil-contention"),
     transfer_over_a_narrow_link: ("transfer-bound", "h2d-transfer"),
     loading_before_item: ("input-bound", "main-thread-preprocessing"),
+    launching_short_kernels: ("busy-not-working", "small-kernels"),
+    launching_few_kernels: ("input-bound", "main-thread-preprocessing"),
     computing_between_hand_overs: ("input-bound", "main-thread-preprocessing"),
     reading_back: ("transfer-bound", "h2d-transfer"),
     backward_pass: ("input-bound", "main-thread-preprocessing"),

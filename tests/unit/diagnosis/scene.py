@@ -15,6 +15,7 @@ from gputop.frame import Gpu
 from gputop.frame import GpuProc
 from gputop.frame import Header
 from gputop.frame import Host
+from gputop.frame import LaunchRate
 from gputop.frame import Preempt
 from gputop.frame import Probes
 from gputop.frame import ProcInfo
@@ -87,6 +88,8 @@ class Scene:
     """(pid, call) -> count, seconds inside, bytes, each per second."""
     hists: dict[tuple[int, str], dict[int, tuple[float, float]]] = field(default_factory=dict)
     """(pid, call) -> bucket -> calls and seconds, each per second."""
+    launches: dict[int, float] = field(default_factory=dict)
+    """pid -> kernels per second."""
     preempts: dict[tuple[int, int], float] = field(default_factory=dict)
     wakeups: dict[tuple[int, int], float] = field(default_factory=dict)
     host: dict[str, float] = field(default_factory=dict)
@@ -193,6 +196,7 @@ class Scene:
             [CudaCall(pid, call, self._add(("n", pid, call), count * dt), self._add(("t", pid, call), inside * ns), 0,
                       bytes=self._add(("b", pid, call), moved * dt), **self._hist(pid, call, dt))
              for (pid, call), (count, inside, moved) in self.calls.items()],
+            launches=[LaunchRate(pid, per_s) for pid, per_s in self.launches.items()],
         )  # fmt: skip
 
     def _hist(self, pid: int, call: str, dt: float) -> dict[str, dict[int, int]]:
