@@ -83,7 +83,7 @@ class _Assignment:
         for info in self.infos.values():
             if info.pid in found:
                 continue
-            if info.comm == TORCH_WORKER:
+            if info.comm == TORCH_WORKER and info.cmdline:  # a dead one has none
                 found[info.pid] = Role("worker", loader="torch", label="orphaned worker")
             elif _is_launcher(info):
                 found[info.pid] = Role("helper", label="launcher")

@@ -10,6 +10,7 @@ from dataclasses import field
 from gputop.diagnosis.model import Step
 from gputop.diagnosis.proc import ProcFacts
 from gputop.frame import ProcInfo
+from gputop.frame import ReadLimit
 
 
 @dataclass(slots=True)
@@ -185,6 +186,8 @@ class JobFacts:
     memory_path: str = ""
     """The cgroup that is at its memory limit and reads dropped pages again; empty where none is."""
     memory_limit_bytes: int | None = None
+    read_limit: ReadLimit | None = None
+    """What its workers' cgroup may read from a device."""
     waste: dict[str, float] = field(default_factory=dict)
     """Share of the window in which its GPUs were busy and yet did not work: ``light`` (few SMs), ``slowed`` (clocks), ``peer``."""
     straggler: ProcFacts | None = None

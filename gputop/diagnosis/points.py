@@ -189,6 +189,7 @@ class Points:
             if share >= job.throttled_periods and newer.quota_cpus is not None:
                 job.throttled_periods, job.quota_cpus = share, newer.quota_cpus
                 job.quota_path = newer.quota_path or newer.path
+            job.read_limit = newer.read_limit or job.read_limit
             if _is_full(newer) and (counter_per_s(older.refaults, newer.refaults, ns) or 0.0) >= REFAULTS_PER_S:
                 job.memory_path, job.memory_limit_bytes = newer.mem_limit_path or newer.path, newer.mem_limit_bytes
 

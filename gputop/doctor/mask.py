@@ -114,12 +114,13 @@ _Rule = Callable[[Mask, Any], Any]
 _RULES: dict[str, _Rule] = {
     "ProcInfo.uid": Mask.uid, "ProcInfo.cmdline": Mask.argument, "ProcInfo.exe": Mask.path, "ProcInfo.cgroup": Mask.cgroup,
     "ProcInfo.env": Mask.value, "ProcInfo.wait_unreadable": Mask.told, "CgroupSample.path": Mask.cgroup,
-    "CgroupSample.quota_path": Mask.cgroup, "NetSample.name": Mask.interface, "SourceState.reason": Mask.told,
+    "CgroupSample.quota_path": Mask.cgroup, "CgroupSample.mem_limit_path": Mask.cgroup,
+    "ReadLimit.path": Mask.cgroup, "NetSample.name": Mask.interface, "SourceState.reason": Mask.told,
     "SourceState.remedy": Mask.told, "SourceState.detail": Mask.told,
     **dict.fromkeys((
         "ProcInfo.cpus_allowed", "ProcInfo.libs", "ProcInfo.sockets", "ProcSample.state", "ProcSample.wchan", "ProcSample.kernel_stack",
         "ThreadSample.state", "SchedThread.state", "CudaCall.call", "Probes.map_used", "Probes.map_size", "Probes.lost",
-        "CgroupSample.cpuset", "DiskSample.name", "Gpu.name",
+        "CgroupSample.cpuset", "ReadLimit.device", "DiskSample.name", "Gpu.name",
         "Gpu.pci_bus_id", "Gpu.architecture", "Gpu.compute_mode", "Gpu.missing", "GpuProc.kind",
         "MigInstance.profile", "SourceState.name", "SourceState.state",
     ), Mask._kept),

@@ -26,6 +26,7 @@ from gputop.frame.machine import DiskSample as DiskSample
 from gputop.frame.machine import Host as Host
 from gputop.frame.machine import NetSample as NetSample
 from gputop.frame.machine import Psi as Psi
+from gputop.frame.machine import ReadLimit as ReadLimit
 from gputop.frame.probes import CudaCall as CudaCall
 from gputop.frame.probes import LaunchRate as LaunchRate
 from gputop.frame.probes import Preempt as Preempt

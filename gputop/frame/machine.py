@@ -50,6 +50,16 @@ class Psi(msgspec.Struct, frozen=True, array_like=True, gc=False):
     memory_full_ns: int | None = None
 
 
+class ReadLimit(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a cgroup may read from a device (io.max, or v1's blkio.throttle); None is no limit."""
+
+    path: str
+    device: str
+    """``major:minor``."""
+    bytes_per_s: int | None = None
+    ios_per_s: int | None = None
+
+
 class CgroupSample(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One cgroup that holds a trainer, a worker or ourselves; v1 and v2 in the same fields.
 
@@ -73,6 +83,7 @@ class CgroupSample(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The cgroup whose quota it is, when that is an ancestor."""
     mem_limit_path: str | None = None
     """The same of the memory limit, or v1's path in the memory hierarchy where it is another."""
+    read_limit: ReadLimit | None = None
 
 
 class Host(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

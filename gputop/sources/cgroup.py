@@ -6,6 +6,7 @@ processes may lie outside of what is mounted here; such a cgroup is left out and
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from gputop.frame import CgroupSample
 from gputop.frame import Frame
 from gputop.frame import Host
 from gputop.frame import Psi
+from gputop.frame import ReadLimit
 from gputop.frame import SourceState
 from gputop.sources import Beat
 from gputop.sources import Settings
@@ -97,6 +99,8 @@ class Group:
     memory: Mount | None
     memory_folders: list[str]
     cpuset_folder: str
+    io: Mount | None
+    io_folders: list[str]
     quota: tuple[float, str] | None = None
     """CPUs and the folder that limits to them."""
     slow: CgroupSample | None = None
@@ -121,7 +125,13 @@ class Group:
             psi=_pressure(self.cpu_folders[0]) if self.cpu.version == 2 else None,
             **_memory(self.memory_folders),
             mem_limit_path=self._mem_limit_path(),
+            read_limit=self._read_limit(),
         )
+
+    def _read_limit(self) -> ReadLimit | None:
+        """The tightest on the path, by bytes rather than by reads."""
+        limits = [limit for folder in self.io_folders if self.io is not None for limit in read_limits(folder, self.io)]
+        return min(limits, key=_tightness, default=None)
 
     def _mem_limit_path(self) -> str | None:
         limited = _limited(self.memory_folders)
@@ -196,7 +206,8 @@ class CgroupSource:
         if cpu is None or not folders:
             return None
         cpuset = self._place(paths, "cpuset")[1]
-        return Group(main_cgroup(paths), cpu, folders, *self._place(paths, "memory"), cpuset[0] if cpuset else "")
+        io = self._place(paths, "blkio")
+        return Group(main_cgroup(paths), cpu, folders, *self._place(paths, "memory"), cpuset[0] if cpuset else "", *io)
 
     def _place(self, paths: dict[str, str], controller: str) -> tuple[Mount | None, list[str]]:
         """The hierarchy that has the controller, and the folders on the path there."""
@@ -262,6 +273,23 @@ def _memory_limit(folder: str) -> int | None:
     """The cgroup's own."""
     limits = (_number(folder, name) for name in ("memory.max", "memory.high", "memory.limit_in_bytes"))
     return min((limit for limit in limits if limit is not None and limit < _NO_LIMIT), default=None)
+
+
+def read_limits(folder: str, mount: Mount) -> list[ReadLimit]:
+    """What the cgroup itself may read, a device each: lines as ``8:0 rbps=104857 wbps=max riops=max``, under v1 ``8:0 104857``."""
+    found: dict[str, dict[str, int]] = {}
+    for name, known in (("io.max", ""), ("blkio.throttle.read_bps_device", "rbps"), ("blkio.throttle.read_iops_device", "riops")):
+        for line in text(_read(folder, name)).splitlines():
+            device, *words = line.split()
+            pairs = (word.split("=", 1) if "=" in word else (known, word) for word in words)
+            found.setdefault(device, {}).update({key: int(value) for key, value in pairs if value.isdecimal()})
+    path = mount.path(folder)
+    limits = (ReadLimit(path, device, values.get("rbps"), values.get("riops")) for device, values in found.items())
+    return [limit for limit in limits if limit.bytes_per_s is not None or limit.ios_per_s is not None]
+
+
+def _tightness(limit: ReadLimit) -> tuple[float, float]:
+    return limit.bytes_per_s or math.inf, limit.ios_per_s or math.inf
 
 
 def refaults(stat: dict[bytes, int]) -> int | None:

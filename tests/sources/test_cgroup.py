@@ -13,6 +13,7 @@ import pytest
 from gputop.frame import CgroupSample
 from gputop.frame import Frame
 from gputop.frame import Psi
+from gputop.frame import ReadLimit
 from gputop.sources import Settings
 from gputop.sources import Unavailable
 from gputop.sources.cgroup import CgroupSource
@@ -117,6 +118,25 @@ def test_v1_tells_cgroups_apart_that_limit_memory_alone(fake: FakeProc) -> None:
     got = cgroups(reader(fake, mounts, "2:cpu,cpuacct:/\n").beat({7, 8}))
     limits = {path: (sample.mem_bytes, sample.mem_limit_bytes, sample.mem_limit_path) for path, sample in got.items()}
     assert limits == {"/a/in": (999, 1000, "/a"), "/b/in": (1999, 2000, "/b"), "/": (None, None, None)}
+
+
+def test_v2_tells_the_tightest_limit_of_reading(fake: FakeProc) -> None:
+    write_v2(fake)
+    fake.write("sys/fs/cgroup/kube/pod/io.max", "8:0 rbps=max wbps=1000 riops=max wiops=max\n8:16 rbps=9000 wbps=max riops=120 wiops=max\n")
+    fake.write("sys/fs/cgroup/kube/io.max", "8:0 rbps=5000 wbps=max riops=max wiops=max\n")
+    fake.write("proc/7/cgroup", "0::/kube/pod\n")
+    got = cgroups(reader(fake, V2.format(root="/")).beat({7}))["/kube/pod"]
+    assert got.read_limit == ReadLimit("/kube", "8:0", 5000)
+
+
+def test_v1_tells_cgroups_apart_that_limit_reading_alone(fake: FakeProc) -> None:
+    mounts = "".join(V1.format(n=n, name=name) for n, name in enumerate(("cpu,cpuacct", "blkio")))
+    fake.write("proc/7/cgroup", "4:blkio:/slow\n2:cpu,cpuacct:/\n")
+    fake.write("sys/fs/cgroup/cpu,cpuacct/cpu.stat", STAT.format(0, 0, 0))
+    fake.write("sys/fs/cgroup/blkio/slow/blkio.throttle.read_bps_device", "")
+    fake.write("sys/fs/cgroup/blkio/slow/blkio.throttle.read_iops_device", "254:0 220\n")
+    got = cgroups(reader(fake, mounts, "2:cpu,cpuacct:/\n").beat({7}))
+    assert {path: sample.read_limit for path, sample in got.items()} == {"/slow": ReadLimit("/slow", "254:0", None, 220), "/": None}
 
 
 def test_mount_that_shows_a_part_of_the_hierarchy(fake: FakeProc) -> None:

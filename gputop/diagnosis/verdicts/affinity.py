@@ -55,9 +55,14 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     pids = " ".join(str(proc.pid) for proc in (job.trainer, *job.workers))
     fixes = (
         Fix("Let the job use all CPUs now", f"for p in {pids}; do taskset -apc {all_cpus} $p; done"),
-        Fix("And find who pins it (taskset, numactl, Slurm --cpus-per-task, a container's cpuset)", f"cat /proc/{job.trainer.pid}/cpuset"),
+        Fix("And find who pins it (taskset, numactl, Slurm --cpus-per-task, a container's cpuset)", _ask(job.trainer.pid)),
     )
     return Finding(detail, evidence, fixes, (), tuple(proc.pid for proc in procs))
+
+
+def _ask(pid: int) -> str:
+    """Its own mask, and the cgroup whose mask may be the narrower one."""
+    return f"taskset -pc {pid}; cat /proc/{pid}/cpuset"
 
 
 JUDGE = Judge("affinity", "input-bound", 40, _POOLS, _claim, _tell, needs="Cpus_allowed_list, /proc/stat")

@@ -16,6 +16,7 @@ from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
+from gputop.frame import ReadLimit
 
 STEPS_S = 0.5
 _POOLS = ("data.disk", "main.disk")
@@ -34,6 +35,9 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     busiest = facts.host.disk_busy
     device = f" from {busiest[0]} ({100 * busiest[1]:.0f}% busy)" if busiest is not None and busiest[1] > 0.1 else ""
     read = "" if rate is None else f", reading {rate / 1e6:.0f} MB/s{device}"
+    limit = job.read_limit
+    if limit is not None:
+        read += f"; cgroup {limit.path} may read {_allowed(limit)} from device {limit.device}"
     evidence = (
         Evidence("disk_pct", round(100 * share, 1), "%", f"of the time of {who} in I/O wait"),
         Evidence("read_bytes_per_s", None if rate is None else round(rate), "B/s", "they fetched from storage"),
@@ -41,6 +45,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     )
     pid = max(procs, key=_share).pid
     fixes = (
+        *([_lifting(limit, job.cgroup_version)] if limit is not None else []),
         Fix("See which files they read", f"ls -l /proc/{pid}/fd"),
         Fix("Copy the data set to a faster disk or to memory, or pack many small files into few large ones (WebDataset, tar, LMDB)"),
         Fix("Have more reads in flight", f"DataLoader(..., num_workers={2 * max(1, len(job.workers))}, prefetch_factor=4)")
@@ -48,6 +53,18 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         else Fix("Write logs and samples from a thread beside the training, without fsync after every step"),
     )
     return Finding(f"{who} waited for the disk {100 * share:.0f}% of the time{read}", evidence, fixes)
+
+
+def _allowed(limit: ReadLimit) -> str:
+    return f"{limit.bytes_per_s / 1e6:.0f} MB/s" if limit.bytes_per_s is not None else f"{limit.ios_per_s} times a second"
+
+
+def _lifting(limit: ReadLimit, version: int) -> Fix:
+    word = "bps" if limit.bytes_per_s is not None else "iops"
+    command = f"echo '{limit.device} r{word}=max' > /sys/fs/cgroup{limit.path}/io.max"
+    if version == 1:
+        command = f"echo '{limit.device} 0' > /sys/fs/cgroup/blkio{limit.path}/blkio.throttle.read_{word}_device"
+    return Fix(f"Lift the limit of cgroup {limit.path}", command)
 
 
 def _share(proc: ProcFacts) -> float:

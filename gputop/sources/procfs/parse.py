@@ -131,5 +131,5 @@ def cgroups(data: bytes) -> dict[str, str]:
 def main_cgroup(paths: dict[str, str]) -> str:
     """v1's cpu controller where there is one, otherwise the unified hierarchy; one that limits something else where that is the root."""
     found = paths.get("cpu", paths.get("", ""))
-    others = (paths.get(controller, "/") for controller in ("memory", "cpuset")) if found == "/" else ()
+    others = (paths.get(controller, "/") for controller in ("memory", "cpuset", "blkio")) if found == "/" else ()
     return next((path for path in others if path != "/"), found)

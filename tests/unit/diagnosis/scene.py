@@ -170,10 +170,11 @@ class Scene:
         ]
         psi = Psi(*(self._add(("psi", name), self.psi.get(name, 0.0) * dt * 1e9) for name in Psi.__struct_fields__))
         cgroups = [
-            CgroupSample(path, 2, values.get("quota_cpus"), self._add((path, "periods"), 10 * dt),
+            CgroupSample(path, values.get("version", 2), values.get("quota_cpus"), self._add((path, "periods"), 10 * dt),
                          self._add((path, "throttled"), 10 * dt * values.get("throttled", 0.0)),
                          self._add((path, "ns"), values.get("throttled", 0.0) * dt * 1e9), mem_bytes=values.get("mem_bytes"),
-                         mem_limit_bytes=values.get("mem_limit_bytes"), cpuset=values.get("cpuset"))
+                         mem_limit_bytes=values.get("mem_limit_bytes"), cpuset=values.get("cpuset"),
+                         read_limit=values.get("read_limit"))
             for path, values in self.cgroups.items()
         ]  # fmt: skip
         others = {name: self._add(("host", name), rate * dt) for name, rate in self.host.items()}

@@ -9,6 +9,7 @@ import pytest
 from gputop.diagnosis.model import CAUSES
 from gputop.diagnosis.model import SYMPTOMS
 from gputop.diagnosis.verdicts import judges
+from gputop.frame import ReadLimit
 from tests.unit.diagnosis.causes import EXPECTED
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.causes import beside_another_training
@@ -78,6 +79,23 @@ def test_a_narrow_link_is_told_with_its_lanes():
     scene = alone(50.0, 0.5, [ON_CPU], pcie_rx_bytes_per_s=0.5e9, pcie_gen=3, pcie_width=1, pcie_width_max=16).play(6)
     assert scene.engine.verdict.cause == "h2d-transfer"
     assert scene.engine.verdict.fixes[0].text.startswith("GPU 0 has 1 of its 16 PCIe lanes")
+
+
+@pytest.mark.parametrize(
+    ("version", "limit", "says", "command"),
+    [
+        (2, ReadLimit("/job", "8:0", 20_000_000), "may read 20 MB/s from device 8:0", "echo '8:0 rbps=max' > /sys/fs/cgroup/job/io.max"),
+        (1, ReadLimit("/job", "8:0", None, 220), "may read 220 times a second",
+         "echo '8:0 0' > /sys/fs/cgroup/blkio/job/blkio.throttle.read_iops_device"),
+    ],
+)  # fmt: skip
+def test_a_limit_of_reading_is_told_and_how_to_lift_it(version: int, limit: ReadLimit, says: str, command: str):
+    scene = starved(run=0.15, looks=[DISK], read_bytes=20_000_000)
+    scene.cgroups = {"/job": {"read_limit": limit, "version": version}}
+    verdict = scene.play(6).engine.verdict
+    assert verdict.cause == "disk-io"
+    assert says in verdict.detail
+    assert verdict.fixes[0].command == command
 
 
 def test_respawned_workers_that_import_for_long():
