@@ -36,6 +36,15 @@ class _Account:
     start_ticks: int
     base_ns: int
     cores: float = 0.0
+    seen: tuple[int, int] = 0, 0
+    """(t_ns, CPU time) of its latest reading."""
+
+    def note(self, t_ns: int, cpu_ns: int) -> None:
+        """A reading; from the second on they tell how fast it takes, which may be less than over the window that blamed it."""
+        before_ns, before_cpu_ns = self.seen
+        if before_ns < t_ns:
+            self.seen = t_ns, cpu_ns
+            self.cores = (cpu_ns - before_cpu_ns) / (t_ns - before_ns) if before_ns else self.cores
 
 
 @dataclass(slots=True)
@@ -140,10 +149,10 @@ def _add_culprits(episode: _Episode, incident: Incident, one: Standing, board: B
         if account is None:
             base_ns = before.get(culprit.pid, sample.utime_ns + sample.stime_ns - taken_ns)
             born_ns = sample.start_ticks * 1_000_000_000 // board.header.clock_tick_hz
-            account = _Account(sample.start_ticks, 0 if born_ns >= episode.first_ns - LEAD_NS else base_ns)
+            cores = taken_ns / 1e9 / max(0.1, one.facts.seconds)
+            account = _Account(sample.start_ticks, 0 if born_ns >= episode.first_ns - LEAD_NS else base_ns, cores)
             episode.accounts[culprit.pid] = account
             incident.culprits.append(culprit)
-        account.cores = taken_ns / 1e9 / max(0.1, one.facts.seconds)
 
 
 def _count_culprits(episode: _Episode, board: Board) -> None:
@@ -152,6 +161,7 @@ def _count_culprits(episode: _Episode, board: Board) -> None:
     for i, culprit in enumerate(incident.culprits if incident is not None else ()):
         sample, account = board.procs.get(culprit.pid), episode.accounts[culprit.pid]
         if incident is not None and sample is not None and sample.start_ticks == account.start_ticks:
+            account.note(sample.t_ns, sample.utime_ns + sample.stime_ns)
             since_ns = min(MOST_SINCE_NS, max(0, board.t_ns - sample.t_ns))
             taken_ns = sample.utime_ns + sample.stime_ns - account.base_ns + account.cores * since_ns
             incident.culprits[i] = replace(culprit, cpu_s=round(taken_ns / 1e9, 2))
