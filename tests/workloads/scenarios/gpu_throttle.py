@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import AbstractContextManager
 
+from tests.workloads import nvml_control
 from tests.workloads.data import Images
 from tests.workloads.loop import Trainer
 from tests.workloads.loop import loader
@@ -18,27 +16,12 @@ _SW_THERMAL_SLOWDOWN = 0x20
 
 
 def train(trainer: Trainer) -> None:
-    hot = Path(os.environ["GPUTOP_NVML_CONTROL"])
     cool_step, hot_step = trainer.compute(30), trainer.compute(75)
-    trainer.fit(loader(Images(cpu_ms=0.5), workers=2), lambda batch: (hot_step if hot.stat().st_size else cool_step)(batch))
+    trainer.fit(loader(Images(cpu_ms=0.5), workers=2), lambda batch: (hot_step if nvml_control.is_told() else cool_step)(batch))
 
 
-@contextmanager
-def prepare(running: Running) -> Iterator[None]:
-    control = running.folder / "nvml"
-    control.touch()
-    running.env["GPUTOP_NVML_CONTROL"] = str(control)
-    yield
+def disturb(running: Running) -> AbstractContextManager[None]:
+    return nvml_control.saying(running, f"throttle {_SW_THERMAL_SLOWDOWN}\nsm_clock 790\ntemp 88\n")
 
 
-@contextmanager
-def disturb(running: Running) -> Iterator[None]:
-    draft = running.folder / "nvml.new"
-    draft.write_text(f"throttle {_SW_THERMAL_SLOWDOWN}\nsm_clock 790\ntemp 88\n")
-    draft.replace(running.folder / "nvml")
-    yield
-    draft.touch()
-    draft.replace(running.folder / "nvml")
-
-
-SCENARIO = Scenario(Label("compute-bound", "gpu-throttle"), train, disturb, prepare)
+SCENARIO = Scenario(Label("compute-bound", "gpu-throttle"), train, disturb, nvml_control.from_the_start())

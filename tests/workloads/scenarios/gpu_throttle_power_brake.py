@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import AbstractContextManager
 
+from tests.workloads import nvml_control
 from tests.workloads.data import Images
 from tests.workloads.loop import Trainer
 from tests.workloads.loop import loader
@@ -24,14 +22,13 @@ _AHEAD = 2
 
 def train(trainer: Trainer) -> None:
     gpu = trainer.gpu
-    control = Path(os.environ["GPUTOP_NVML_CONTROL"])
     cuda = ctypes.CDLL("libcudart.so.12")
     events = deque(ctypes.c_void_p() for _ in range(_AHEAD))
     for event in events:
         cuda.cudaEventCreateWithFlags(ctypes.byref(event), 2)
 
     def step(_batch: object) -> None:
-        slower = _FULL_MHZ / _BRAKED_MHZ if control.stat().st_size else 1.0
+        slower = _FULL_MHZ / _BRAKED_MHZ if nvml_control.is_told() else 1.0
         gpu.copy_in(400_000, pinned=True)
         for length_ms in _KERNELS_MS:
             gpu.launch(length_ms * slower)
@@ -43,22 +40,8 @@ def train(trainer: Trainer) -> None:
     trainer.fit(loader(Images(cpu_ms=0.4), workers=1, start="spawn", batch=4), step)
 
 
-@contextmanager
-def prepare(running: Running) -> Iterator[None]:
-    control = running.folder / "nvml"
-    control.touch()
-    running.env["GPUTOP_NVML_CONTROL"] = str(control)
-    yield
+def disturb(running: Running) -> AbstractContextManager[None]:
+    return nvml_control.saying(running, f"throttle {_HW_SLOWDOWN | _HW_POWER_BRAKE}\nsm_clock {_BRAKED_MHZ}\ntemp 52\n")
 
 
-@contextmanager
-def disturb(running: Running) -> Iterator[None]:
-    braked = running.folder / "nvml.braked"
-    braked.write_text(f"throttle {_HW_SLOWDOWN | _HW_POWER_BRAKE}\nsm_clock {_BRAKED_MHZ}\ntemp 52\n")
-    braked.replace(running.folder / "nvml")
-    yield
-    braked.touch()
-    braked.replace(running.folder / "nvml")
-
-
-SCENARIO = Scenario(Label("compute-bound", "gpu-throttle"), train, disturb, prepare)
+SCENARIO = Scenario(Label("compute-bound", "gpu-throttle"), train, disturb, nvml_control.from_the_start())

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch.utils.data import Dataset
 
+from tests.workloads import nvml_control
 from tests.workloads.loop import Trainer
 from tests.workloads.loop import loader
-from tests.workloads.runner import Running
 from tests.workloads.scenario import Label
 from tests.workloads.scenario import Scenario
 
@@ -47,12 +44,9 @@ def train(trainer: Trainer) -> None:
     trainer.fit(loader(CachedCrops(), workers=2, start="forkserver", batch=_BATCH), step)
 
 
-@contextmanager
-def prepare(running: Running) -> Iterator[None]:
-    control = running.folder / "nvml"
-    control.write_text("pcie_gen 3\npcie_width 1\n")
-    running.env.update(GPUTOP_NVML_CONTROL=str(control), GPUTOP_CUDA_GBPS=_GEN3_X1_GB_PER_S)
-    yield
-
-
-SCENARIO = Scenario(Label("transfer-bound", "h2d-transfer"), train, prepare=prepare)
+SCENARIO = Scenario(
+    Label("transfer-bound", "h2d-transfer"),
+    train,
+    prepare=nvml_control.from_the_start("pcie_gen 3\npcie_width 1\n"),
+    env={"GPUTOP_CUDA_GBPS": _GEN3_X1_GB_PER_S},
+)
