@@ -2,7 +2,7 @@
  *
  * A launch takes its length from the kernel's parameters and its share of the SMs from the grid; see cuLaunchKernel. A
  * synchronize sleeps until the timeline is done, or spins where the context asks for it (CU_CTX_SCHED_SPIN, or
- * $GPUTOP_CUDA_SCHEDULE = spin | yield | block for CU_CTX_SCHED_AUTO; default block). Copies take bytes at
+ * $GPUTOP_CUDA_SCHEDULE = spin | yield | poll | block for CU_CTX_SCHED_AUTO; default block). Copies take bytes at
  * $GPUTOP_CUDA_GBPS (default 12). $GPUTOP_CUDA_LOG names a file to which every synchronize and copy adds the line
  *     t_end_ns pid tid call wall_ns bytes
  * Build with prologues kept (-fno-omit-frame-pointer, no identical code folding): uprobes attach to these functions.
@@ -14,6 +14,7 @@
 
 #include "timeline.h"
 
+#define POLLING 3u /* no flag of CUDA's: as drivers do that sleep for a moment between looks */
 #define API __attribute__((visibility("default"), noinline))
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101,
        INVALID_CONTEXT = 201, NOT_FOUND = 500, NOT_READY = 600 };
@@ -85,8 +86,8 @@ API int cuDeviceGetAttribute(int *value, int attribute, int device) {
 static enum wait_mode mode_of(unsigned flags) {
     const char *asked = getenv("GPUTOP_CUDA_SCHEDULE");
     unsigned schedule = flags & 7u;
-    if (schedule == 0 && asked) schedule = !strcmp(asked, "spin") ? 1 : !strcmp(asked, "yield") ? 2 : 4;
-    return schedule == 1 ? WAIT_SPIN : schedule == 2 ? WAIT_YIELD : WAIT_BLOCK;
+    if (schedule == 0 && asked) schedule = !strcmp(asked, "spin") ? 1 : !strcmp(asked, "yield") ? 2 : !strcmp(asked, "poll") ? POLLING : 4;
+    return schedule == 1 ? WAIT_SPIN : schedule == 2 ? WAIT_YIELD : schedule == POLLING ? WAIT_POLL : WAIT_BLOCK;
 }
 
 static int context_new(context **out, unsigned flags, int device) {

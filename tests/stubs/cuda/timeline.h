@@ -29,7 +29,8 @@
 #define TIMER_SLACK_NS 70000ull     /* a sleep may end this late: spin for the rest */
 #define GAP_NS 20000ull             /* shorter gaps between copy and kernel are not worth a queue */
 
-enum wait_mode { WAIT_BLOCK, WAIT_SPIN, WAIT_YIELD };
+enum wait_mode { WAIT_BLOCK, WAIT_SPIN, WAIT_YIELD, WAIT_POLL };
+#define POLL_NS 100000ull
 
 struct device {
     int index;
@@ -76,6 +77,7 @@ static void wait_until(uint64_t t, enum wait_mode mode) {
     if (mode == WAIT_BLOCK && t > now_ns() + TIMER_SLACK_NS) sleep_until(t - TIMER_SLACK_NS);
     while (now_ns() < t) {
         if (mode == WAIT_YIELD) sched_yield();
+        if (mode == WAIT_POLL) sleep_until(now_ns() + POLL_NS);
     }
 }
 

@@ -1,4 +1,5 @@
-/* The simulated GPU of $GPUTOP_SIMGPU as a driver would see it: utilization over windows of 1/6 s, kept for 20 s. */
+/* The simulated GPU of $GPUTOP_SIMGPU as a driver would see it: utilization over windows of 1/6 s (or $GPUTOP_NVML_WINDOW_MS, up to
+ * 1000 as on some GPUs), of which 120 are kept. */
 #ifndef NVML_STUB_SIM_H
 #define NVML_STUB_SIM_H
 
@@ -26,6 +27,7 @@ static struct {
     unsigned long long proc_busy[SIMGPU_PROCS];
     unsigned proc_pct[SIMGPU_PROCS];
 } sim[SIMGPU_DEVICES];
+static long long sim_window_us = REFRESH_US;
 static pthread_mutex_t sim_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static unsigned long long done_by(unsigned long long booked, unsigned long long ahead)
@@ -65,7 +67,7 @@ static void *sim_sampler(void *unused)
 {
     (void)unused;
     for (long long next = now_ns(CLOCK_MONOTONIC);;) {
-        next += REFRESH_US * 1000;
+        next += sim_window_us * 1000;
         struct timespec at = {next / 1000000000, next % 1000000000};
         while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) == EINTR) {}
         pthread_mutex_lock(&sim_lock);
@@ -93,9 +95,11 @@ static struct simgpu *map_file(const char *path)
 /* True: no simulated GPU is asked for, or it is mapped and sampled. */
 static int sim_start(void)
 {
-    const char *path = getenv("GPUTOP_SIMGPU");
+    const char *path = getenv("GPUTOP_SIMGPU"), *window_ms = getenv("GPUTOP_NVML_WINDOW_MS");
     if (!path || sim_map)
         return 1;
+    if (window_ms && atoll(window_ms) > 0)
+        sim_window_us = atoll(window_ms) * 1000;
     pthread_mutex_lock(&sim_lock);
     struct simgpu *map = sim_map ? sim_map : map_file(path);
     if (map && !sim_map) {
