@@ -17,6 +17,7 @@ from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
+from gputop.diagnosis.waits import LOCK
 from gputop.diagnosis.waits import ONCPU
 
 OTHERS, ONE_CPU, LOCKED = 0.25, 1.15, 0.15
@@ -62,8 +63,15 @@ def _main_fights(proc: ProcFacts) -> bool:
         return False
     if 2 * proc.others_runnable > proc.others_run:
         return False  # a CPU is what those threads wait for
-    ready = proc.run + proc.runnable + proc.others_run + proc.others_runnable
-    return proc.others_run >= OTHERS and proc.run + proc.others_run <= ONE_CPU and ready <= READY
+    run = proc.run - _may_spin(proc)
+    ready = run + proc.runnable + proc.others_run + proc.others_runnable
+    return proc.others_run >= OTHERS and run + proc.others_run <= ONE_CPU and ready <= READY
+
+
+def _may_spin(proc: ProcFacts) -> float:
+    """CPUs that its main thread may have burnt in waits for the GPU, without the GIL: these, less what it slept but on locks."""
+    asleep = sum(share for kind, share in proc.kinds.items() if kind != LOCK)
+    return min(proc.run, max(0.0, proc.state.fractions.get("waiting-gpu", 0.0) - asleep))
 
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:

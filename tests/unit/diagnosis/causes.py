@@ -190,6 +190,14 @@ def gil_in_trainer() -> Scene:
     return alone(45.0, 0.05, [SLEEP, FUTEX, SLEEP], threads={151: (0.9, 0.0)})
 
 
+def gil_beside_spinning() -> Scene:
+    """In its waits for the GPU the main thread burns a CPU of its own, without the GIL that its thread keeps."""
+    scene = alone(22.0, 0.26, [TURN], threads={151: (0.93, 0.0)})
+    scene.procs[100].switches = 240
+    scene.probed, scene.calls = True, {(100, "cuMemcpyHtoDAsync"): (8, 0.002, 2e6), (100, "cuStreamSynchronize"): (8, 0.21, 0)}
+    return scene
+
+
 def prefetching_thread() -> Scene:
     """No workers, but a thread of the trainer that cannot keep up: the main thread sleeps until a batch is there, not 5 ms at a time."""
     scene = alone(40.0, 0.02, [SLEEP, FUTEX, FUTEX], threads={151: (0.97, 0.0)}).drop(101, 102)
@@ -454,6 +462,7 @@ EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
     sleepy_transform: ("input-bound", "slow-transform"),
     gil: ("input-bound", "gil-contention"),
     gil_in_trainer: ("input-bound", "gil-contention"),
+    gil_beside_spinning: ("input-bound", "gil-contention"),
     transfer_over_a_narrow_link: ("transfer-bound", "h2d-transfer"),
     loading_before_item: ("input-bound", "main-thread-preprocessing"),
     launching_short_kernels: ("busy-not-working", "small-kernels"),
