@@ -11,7 +11,6 @@ from tests.unit.diagnosis.scene import FUTEX
 from tests.unit.diagnosis.scene import HIDDEN
 from tests.unit.diagnosis.scene import ON_CPU
 from tests.unit.diagnosis.scene import QUEUE
-from tests.unit.diagnosis.scene import READ
 from tests.unit.diagnosis.scene import SLEEP
 from tests.unit.diagnosis.scene import SOCKET
 from tests.unit.diagnosis.scene import TURN
@@ -302,118 +301,6 @@ def no_workers() -> Scene:
     return scene.drop(101, 102)
 
 
-def transfer() -> Scene:
-    return alone(30.0, 0.05, [SLEEP], pcie_rx_bytes_per_s=4e9)
-
-
-def transfer_over_a_narrow_link() -> Scene:
-    return alone(50.0, 0.5, [ON_CPU], pcie_rx_bytes_per_s=0.5e9, pcie_gen=3, pcie_width=1)
-
-
-def probed_transfer() -> Scene:
-    scene = alone(30.0, 0.6, [ON_CPU])
-    scene.probed, scene.calls = True, {(100, "cuMemcpyHtoD_v2"): (10, 0.6, 4e9), (100, "cuStreamSynchronize"): (10, 0.3, 0)}
-    return scene
-
-
-def loading_before_item() -> Scene:
-    """`.item()` copies four bytes, and waits for the whole step: the GPU's time, not the copy's."""
-    scene = alone(50.0, 0.45, [ON_CPU, SLEEP]).drop(101, 102)
-    scene.probed, scene.calls = True, {(100, "cuMemcpyHtoDAsync_v2"): (10, 0.01, 2e6), (100, "cuMemcpyDtoH_v2"): (10, 0.5, 40)}
-    return scene
-
-
-def launching_short_kernels(per_s: float = 40_000.0) -> Scene:
-    """They draw as much power as any, but each takes the host longer than the GPU."""
-    scene = alone(35.0, 0.9, [ON_CPU])
-    scene.probed, scene.launches = True, {100: per_s}
-    scene.calls = {(100, "cuMemcpyHtoDAsync"): (25, 0.01, 2e6), (100, "cuStreamSynchronize"): (25, 0.02, 0)}
-    return scene
-
-
-def launching_few_kernels() -> Scene:
-    """What takes its time is not the launching."""
-    return launching_short_kernels(3000.0)
-
-
-def computing_between_hand_overs() -> Scene:
-    """Its many short sleeps take its batches: it is on a CPU while its GPU works, and so waits for it hardly ever."""
-    scene = alone(32.0, 0.93, [ON_CPU] * 9 + [READ])
-    scene.procs[100].switches = 450
-    return scene
-
-
-def reading_back() -> Scene:
-    """Copies from the GPU that do take the time."""
-    scene = alone(30.0, 0.1, [SLEEP])
-    scene.probed, scene.calls = True, {(100, "cuMemcpyDtoH_v2"): (10, 0.65, 2e9)}
-    return scene
-
-
-def sync_storm() -> Scene:
-    scene = alone(60.0, 0.4, [ON_CPU, SLEEP])
-    scene.procs[100].switches = 4000
-    return scene
-
-
-def probed_sync_storm() -> Scene:
-    scene = alone(60.0, 0.95, [ON_CPU])
-    scene.probed, scene.calls = True, {(100, "cuStreamSynchronize"): (3000, 0.5, 0)}
-    return scene
-
-
-def sync_storm_on_a_busy_host() -> Scene:
-    """Half of the time lies in the run queue, a little after each of thousands of wake-ups."""
-    scene = sync_storm()
-    scene.gpus[0]["util_pct"], scene.procs[100].run, scene.procs[100].wait, scene.cpu_busy = 30.0, 0.2, 0.5, [1.0] * 4
-    return scene.add(Proc(900, comm="hog", cmdline=["/bin/hog"], run=2.5, looks=[ON_CPU]))
-
-
-def probed_items() -> Scene:
-    """`.item()`: a copy of four bytes, and the wait is inside it."""
-    scene = alone(60.0, 0.4, [ON_CPU])
-    copies = {(100, "cuMemcpyDtoHAsync_v2"): (1500, 0.5, 6000), (100, "cuMemcpyHtoDAsync_v2"): (15, 0.01, 1e7)}
-    scene.probed, scene.calls = True, copies | {(100, "cuStreamSynchronize"): (1500, 0.05, 0)}
-    return scene
-
-
-def probed_sync_per_layer() -> Scene:
-    """Slow turns, but fifty of them in a step."""
-    scene = alone(55.0, 0.45, [ON_CPU])
-    calls = {(100, "cuStreamSynchronize"): (370, 0.55, 0), (100, "cuMemcpyHtoDAsync_v2"): (8, 0.001, 8e6)}
-    scene.probed, scene.calls = True, calls
-    return scene
-
-
-def probed_metrics() -> Scene:
-    """As many calls, but the first of a step waits for the GPU and the others find it done: the trainer computes between them."""
-    scene = probed_sync_per_layer()
-    scene.hists = {(100, "cuStreamSynchronize"): {40: (362, 0.004), 150: (8, 0.546)}}
-    return scene
-
-
-def small_kernels() -> Scene:
-    return alone(95.0, 0.6, [ON_CPU], sm_active_pct=5.0)
-
-
-def undersized() -> Scene:
-    return alone(97.0, 0.05, [SLEEP], sm_active_pct=9.0)
-
-
-def undersized_by_power() -> Scene:
-    return alone(97.0, 0.05, [SLEEP], power_w=90.0)
-
-
-def hot_gpu() -> Scene:
-    return alone(98.0, 0.05, [SLEEP], throttle_mask=0x20, sm_clock_mhz=800, sm_clock_max_mhz=1980, temp_c=89.0)
-
-
-def capped_gpu() -> Scene:
-    """Someone lowered the power limit."""
-    clocks = {"sm_clock_mhz": 900, "sm_clock_max_mhz": 1980, "power_limit_default_w": 700.0}
-    return alone(98.0, 0.05, [SLEEP], throttle_mask=0x4, power_w=390.0, **clocks)
-
-
 def straggling() -> Scene:
     """Rank 1 computes between steps; rank 0's GPU spins in the collective."""
     spinning = {"util_pct": 99.0, "sm_active_pct": 45.0, "pids": [100]}
@@ -463,12 +350,6 @@ EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
     gil: ("input-bound", "gil-contention"),
     gil_in_trainer: ("input-bound", "gil-contention"),
     gil_beside_spinning: ("input-bound", "gil-contention"),
-    transfer_over_a_narrow_link: ("transfer-bound", "h2d-transfer"),
-    loading_before_item: ("input-bound", "main-thread-preprocessing"),
-    launching_short_kernels: ("busy-not-working", "small-kernels"),
-    launching_few_kernels: ("input-bound", "main-thread-preprocessing"),
-    computing_between_hand_overs: ("input-bound", "main-thread-preprocessing"),
-    reading_back: ("transfer-bound", "h2d-transfer"),
     backward_pass: ("input-bound", "main-thread-preprocessing"),
     backward_pass_of_small_kernels: ("busy-not-working", "small-kernels"),
     prefetching_thread: ("input-bound", "main-thread-preprocessing"),
@@ -488,19 +369,6 @@ EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
     deadlocked: ("input-bound", "hung-worker"),
     preprocessing: ("input-bound", "main-thread-preprocessing"),
     no_workers: ("input-bound", "main-thread-preprocessing"),
-    transfer: ("transfer-bound", "h2d-transfer"),
-    probed_transfer: ("transfer-bound", "h2d-transfer"),
-    sync_storm: ("wait-heavy", "sync-storm"),
-    probed_sync_storm: ("wait-heavy", "sync-storm"),
-    sync_storm_on_a_busy_host: ("wait-heavy", "sync-storm"),
-    probed_items: ("wait-heavy", "sync-storm"),
-    probed_sync_per_layer: ("wait-heavy", "sync-storm"),
-    probed_metrics: ("input-bound", "main-thread-preprocessing"),
-    small_kernels: ("busy-not-working", "small-kernels"),
-    undersized: ("busy-not-working", "undersized-work"),
-    undersized_by_power: ("busy-not-working", "undersized-work"),
-    hot_gpu: ("compute-bound", "gpu-throttle"),
-    capped_gpu: ("compute-bound", "gpu-throttle"),
     straggling: ("straggler", "straggler-rank"),
     straggling_gpu: ("straggler", "straggler-rank"),
     feeding_program: ("input-bound", "main-thread-preprocessing"),

@@ -23,6 +23,7 @@ from tests.unit.diagnosis.causes_behind import dead_game
 from tests.unit.diagnosis.causes_behind import lock_of_a_file
 from tests.unit.diagnosis.causes_behind import programs_on_the_disk
 from tests.unit.diagnosis.causes_behind import sorted_by_length
+from tests.unit.diagnosis.causes_gpu import GPU_SIDE
 from tests.unit.diagnosis.scene import DISK
 from tests.unit.diagnosis.scene import EPOLL
 from tests.unit.diagnosis.scene import FUTEX
@@ -39,7 +40,7 @@ from tests.unit.diagnosis.scene import training
 
 
 @pytest.mark.parametrize("step_s", [0.2, 1.0])
-@pytest.mark.parametrize("make", EXPECTED | BEHIND, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", EXPECTED | GPU_SIDE | BEHIND, ids=lambda make: make.__name__)
 def test_cause_is_named(make: Callable[[], Scene], step_s: float):
     scene = make()
     worked = dict(scene.gpus[0])
@@ -50,8 +51,8 @@ def test_cause_is_named(make: Callable[[], Scene], step_s: float):
     scene.play(12, step_s)
     explained = scene.engine.explain()
     verdict = scene.engine.verdict
-    assert (verdict.symptom, verdict.cause) == (EXPECTED | BEHIND)[make]
-    assert (explained["verdict"]["symptom"], explained["verdict"]["cause"]) == (EXPECTED | BEHIND)[make]
+    assert (verdict.symptom, verdict.cause) == (EXPECTED | GPU_SIDE | BEHIND)[make]
+    assert (explained["verdict"]["symptom"], explained["verdict"]["cause"]) == (EXPECTED | GPU_SIDE | BEHIND)[make]
     assert verdict.detail
     assert verdict.fixes
     assert all(evidence.text and evidence.metric for evidence in verdict.evidence)
@@ -162,7 +163,7 @@ def test_every_cause_has_one_judge_and_every_judge_a_word_of_the_list():
     assert [judge.order for judge in judges()] == sorted({judge.order for judge in judges()})
 
 
-@pytest.mark.parametrize("make", EXPECTED | BEHIND, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", EXPECTED | GPU_SIDE | BEHIND, ids=lambda make: make.__name__)
 def test_a_judge_claims_what_it_says_that_it_may(make: Callable[[], Scene]):
     facts = make().play(5).engine.facts
     assert facts is not None
