@@ -9,20 +9,21 @@ from dataclasses import replace
 from gputop.board import Board
 from gputop.diagnosis.model import Incident
 from gputop.diagnosis.model import Verdict
+from gputop.diagnosis.points import OFF_BEAT_NS
 from gputop.diagnosis.symptoms import Standing
 from gputop.diagnosis.takers import LEAD_NS
 
-BEGIN_NS = 1_000_000_000
+BEGIN_NS = 1_000_000_000 - OFF_BEAT_NS
 """A cause must stand this long before it is an incident; it is then dated back to when it began."""
 BEGIN_LOST_S, BEGIN_SHARE = 0.6, 0.1
 """It must have cost so many GPU seconds, and this share of its time, to begin."""
-TELL_NS = 2_000_000_000
+TELL_NS = 2_000_000_000 - OFF_BEAT_NS
 """Victims and culprits are gathered this often, and whenever it gets worse."""
 MOST_SINCE_NS = 3_000_000_000
 """A culprit's last reading may be so old."""
-UNEXPLAINED_NS = 4_000_000_000
+UNEXPLAINED_NS = 4_000_000_000 - OFF_BEAT_NS
 """What cannot be explained must stand longer: while one window turns into the next, nothing fits for a moment."""
-END_NS = 4_000_000_000
+END_NS = 4_000_000_000 - OFF_BEAT_NS
 """It may be away this long (a checkpoint, an epoch's end) and is still the same episode."""
 MEDIUM_S, HIGH_S = 2.0, 10.0
 """GPU seconds lost from which an incident is of medium and high severity, where it also cost `MEDIUM_SHARE` of its time."""

@@ -77,7 +77,7 @@ def waits(bpf: Any) -> list[list[Any]]:
 def callers(loader: Any, request: dict[str, Any]) -> dict[str, Any]:
     """Say where the interpreters keep their frames, attach to the libraries, wait, read."""
     bpf = compile_probe(loader, request, ("common.h", "callers.c"), {"PROCESSES": PROCESSES, "SUMS": SUMS})
-    programs, way = loader.load_uprobes(bpf)
+    programs, way = loader.load_uprobes(bpf, ("cuda_enter", "cuda_leave"))
     if not programs:
         raise loader.Failure("this kernel takes no uprobe programs", "Linux 5.15 or later")
     for pid, numbers in list(request["readers"].items())[:PROCESSES]:

@@ -178,6 +178,7 @@ class Session:
         wakeups = [Wakeup(3000, p.pid, p.pid, *self._count(p.pid, 2)) for p in busy[:20]]
         calls = [CudaCall(p.pid, call, *self._count(p.pid, n), self.rng.randrange(9 * MS), {17: self._count(p.pid, n)[0]})
                  for p in self.procs[: self.gpus] for n, call in ((3, "cuStreamSynchronize"), (4, "cuMemcpyHtoDAsync_v2"))]  # fmt: skip
-        launches = [LaunchRate(p.pid, float(self.rng.randrange(90_000))) for p in self.procs[: self.gpus]] if self.seq % 20 == 7 else []
+        told = self.seq % 20 == 7 or self.seq % 100 == 0
+        launches = [LaunchRate(p.pid, 900.0 + 10 * (self.seq // 20) + p.pid) for p in self.procs[: self.gpus]] if told else []
         used, size = {"threads": len(threads)}, {"threads": 16384}
         return Probes(now, threads, preempts, wakeups, calls, map_used=used, map_size=size, launches=launches)

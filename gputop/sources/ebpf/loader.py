@@ -97,10 +97,10 @@ def possible_cpus() -> int:
         return int(file.read().replace(",", "-").split("-")[-1]) + 1
 
 
-def load_uprobes(bpf: Any) -> tuple[list[int], str]:
-    """Descriptors of cuda.c's three programs, and how they are attached: ``multi`` (6.6 and later), ``perf`` before, or ""."""
+def load_uprobes(bpf: Any, names: tuple[str, ...]) -> tuple[list[int], str]:
+    """Descriptors of these programs of it, and how they are attached: ``multi`` (6.6 and later), ``perf`` before, or ""."""
     for expected, way in ((UPROBE_MULTI, "multi"), (0, "perf")):
-        programs = [load_program(bpf.dump_func(name.encode()), expected) for name in ("cuda_enter", "cuda_leave", "cuda_launch")]
+        programs = [load_program(bpf.dump_func(name.encode()), expected) for name in names]
         # Kernels before 6.6 load a program for uprobe_multi and only then know nothing of it.
         if min(programs) >= 0 and (way == "perf" or import_beside("uprobe").takes_multi(programs[0])):
             return programs, way
@@ -144,7 +144,7 @@ def load(request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
     for name in MAPS:
         maps[name] = [len(descriptors), *map_shape(bpf[name].map_fd)]
         descriptors.append(bpf[name].map_fd)
-    programs, way = load_uprobes(bpf)
+    programs, way = load_uprobes(bpf, ("cuda_enter", "cuda_leave", "cuda_launch"))
     links = list(bpf.raw_tracepoint_fds.values()) + list(bpf.tracepoint_fds.values())
     if len(links) < len(TRACEPOINTS):
         raise Failure(f"only {len(links)} of {len(TRACEPOINTS)} tracepoints could be attached")
