@@ -206,18 +206,24 @@ _WHY = {
 def _headline(one: Standing) -> str:
     job, facts = one.job, one.facts
     trainer, gpu = f"{job.trainer.role.label} ({job.trainer.pid})", _worst(job)
-    why = _WHY[one.symptom] if one.cause != "unexplained" else "what was measured does not say why"
-    if one.symptom == "input-bound" and one.troubled and job.data < 0.5 * (job.idle or 0.0):
-        why = "itself keeps it waiting"
-    if one.cause == "small-kernels" and (job.idle or 0.0) >= SLOW_LAUNCHES:
-        why = "launches its kernels too slowly to keep it busy"
-    if job.straggler is job.trainer:
-        why = "is slower than the other ranks, which wait for it"
+    why = _why(one)
     if gpu is None or job.lost is None:
         loss = chain.host_side_loss(job)
         share = job.data if job.data >= 0.5 * loss else loss
         return f"{trainer} {why} {100 * share:.0f}% of the time (no GPU is measured: host side only)"
     return f"GPU {gpu.index} lost {100 * job.lost:.0f}% of the last {facts.seconds:.0f} s: {trainer} {why}"
+
+
+def _why(one: Standing) -> str:
+    """What the trainer does to its GPU, or has done to it."""
+    job, idle = one.job, one.job.idle or 0.0
+    if job.straggler is job.trainer:
+        return "is slower than the other ranks, which wait for it"
+    if one.cause == "small-kernels" and idle >= SLOW_LAUNCHES:
+        return "launches its kernels too slowly to keep it busy"
+    if one.symptom == "input-bound" and one.troubled and job.data < 0.5 * idle:
+        return "itself keeps it waiting"
+    return _WHY[one.symptom] if one.cause != "unexplained" else "what was measured does not say why"
 
 
 def _victims(job: JobFacts, finding: Finding) -> tuple[Victim, ...]:

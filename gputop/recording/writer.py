@@ -169,10 +169,10 @@ class Rotation:
     The first has the given name, those after it a number: run.gputop, run.2.gputop, run.3.gputop …
     """
 
-    def __init__(self, path: str, header: Header, max_bytes: int, max_files: int, begin: Callable[[], Tell] | None = None) -> None:
+    def __init__(self, path: str, header: Header, max_bytes: int, max_files: int, begin: Callable[[], Tell | None] = lambda: None) -> None:
         """``begin`` is called as each file begins, for what it asks as it ends."""
         self._first = Path(path)
-        self._begin = begin or (lambda: bytes)
+        self._begin = begin
         self._max_bytes, self._max_files = max_bytes, max_files
         self._count = 1
         self._kept = [path]

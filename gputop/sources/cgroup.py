@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -123,8 +124,7 @@ class Group:
             quota_path=self.cpu.path(self.quota[1]) if self.quota and above else None,
             cpuset=_cpuset(self.cpuset_folder),
             psi=_pressure(self.cpu_folders[0]) if self.cpu.version == 2 else None,
-            **_memory(self.memory_folders),
-            mem_limit_path=self._mem_limit_path(),
+            **self._read_memory(),
             read_limit=self._read_limit(),
         )
 
@@ -133,10 +133,16 @@ class Group:
         limits = [limit for folder in self.io_folders if self.io is not None for limit in read_limits(folder, self.io)]
         return min(limits, key=_tightness, default=None)
 
-    def _mem_limit_path(self) -> str | None:
-        limited = _limited(self.memory_folders)
-        path = self.memory.path(limited[1]) if limited is not None and self.memory is not None else self.path
-        return path if path != self.path else None
+    def _read_memory(self) -> dict[str, Any]:
+        """The tightest limit on the path (memory.high counts: there reclaim begins); use, page cache and refaults of the cgroup that has
+        it, which those of all in it count into, or of the first where none has one."""
+        if self.memory is None or not self.memory_folders:
+            return {}
+        limits = ((limit, folder) for folder in self.memory_folders if (limit := _memory_limit(folder)) is not None)
+        limit, folder = min(limits, default=(None, self.memory_folders[0]))
+        path = self.memory.path(folder)
+        where = {"mem_limit_bytes": limit, "mem_limit_path": path if path != self.path else None} if limit is not None else {}
+        return _memory(folder) | where
 
 
 class CgroupSource:
@@ -247,26 +253,15 @@ def throttling(stat: bytes, version: int) -> dict[str, int]:
     return {field: value * (unit if field == "throttled_ns" else 1) for field, value in fields.items() if value is not None}
 
 
-def _memory(folders: list[str]) -> dict[str, int]:
-    """The tightest limit on the path (memory.high counts: there reclaim begins); use, page cache and refaults of the cgroup that has it,
-    which those of all in it count into, or of the first where none has one."""
-    if not folders:
-        return {}
-    limit, folder = _limited(folders) or (None, folders[0])
+def _memory(folder: str) -> dict[str, int]:
     used = _number(folder, "memory.current")
     stat = _pairs(_read(folder, "memory.stat"))
     found = {
         "mem_bytes": _number(folder, "memory.usage_in_bytes") if used is None else used,
-        "mem_limit_bytes": limit,
         "mem_file_bytes": stat.get(b"file", stat.get(b"total_cache")),
         "refaults": refaults(stat),
     }
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _limited(folders: list[str]) -> tuple[int, str] | None:
-    """(bytes, folder) of the tightest limit."""
-    return min(((limit, folder) for folder in folders if (limit := _memory_limit(folder)) is not None), default=None)
 
 
 def _memory_limit(folder: str) -> int | None:
@@ -275,10 +270,17 @@ def _memory_limit(folder: str) -> int | None:
     return min((limit for limit in limits if limit is not None and limit < _NO_LIMIT), default=None)
 
 
+_READ_LIMITS = {
+    1: (("blkio.throttle.read_bps_device", "rbps"), ("blkio.throttle.read_iops_device", "riops")),
+    2: (("io.max", ""),),
+}
+"""Version -> its files, and what a number without a name is there."""
+
+
 def read_limits(folder: str, mount: Mount) -> list[ReadLimit]:
     """What the cgroup itself may read, a device each: lines as ``8:0 rbps=104857 wbps=max riops=max``, under v1 ``8:0 104857``."""
     found: dict[str, dict[str, int]] = {}
-    for name, known in (("io.max", ""), ("blkio.throttle.read_bps_device", "rbps"), ("blkio.throttle.read_iops_device", "riops")):
+    for name, known in _READ_LIMITS[mount.version]:
         for line in text(_read(folder, name)).splitlines():
             device, *words = line.split()
             pairs = (word.split("=", 1) if "=" in word else (known, word) for word in words)

@@ -22,7 +22,6 @@ from gputop.text import counted
 
 SLEEPS = 0.6
 """Part of the main thread's timer sleeps that is its own: a blocking wait for the GPU may sleep by a timer too."""
-_BE = {True: "is", False: "are"}
 _SLEEPS = ("timer", "lock", "pipe", "poll")
 _POOLS = ("main.computing", "main.timer", "main.child", "main.lock", "main.pipe", "main.poll")
 
@@ -55,8 +54,8 @@ def _feeder(job: JobFacts, facts: Facts) -> str:
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     ahead = sum(worker.state.fractions.get("ahead", 0.0) for worker in job.workers) / len(job.workers) if job.workers else None
-    workers = counted(len(job.workers), "worker")
-    beside = "it has no workers" if ahead is None else f"its {workers} {_BE[len(job.workers) == 1]} ahead {100 * ahead:.0f}% of the time"
+    workers = f"its {counted(len(job.workers), 'worker')} {'is' if len(job.workers) == 1 else 'are'}"
+    beside = "it has no workers" if ahead is None else f"{workers} ahead {100 * ahead:.0f}% of the time"
     evidence = (
         Evidence("main_cpu_pct", round(100 * job.trainer.run, 1), "%", "on-CPU share of the trainer's main thread"),
         Evidence("workers_ahead_pct", None if ahead is None else round(100 * ahead, 1), "%", "of the workers' time with nothing to do"),

@@ -39,15 +39,15 @@ def _at_work(job: JobFacts) -> list[ProcFacts]:
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
-    cpus, busy = capacity(job, facts), _at_work(job)
+    cpus, busy, spins = capacity(job, facts), _at_work(job), spun(job)
     share = 100 * sum(max(worker.run, worker.others_run) for worker in busy) / len(busy)
     workers = len(busy)
     who = "its only worker runs" if workers == 1 else f"all {workers} workers run"
     if workers < len(job.workers):
         who = f"only {workers} of its {len(job.workers)} workers got work in the last {UNUSED_S:.0f} s, and run"
-    detail = f"{who} {share:.0f}% of the time, while the job uses {cpus.used - spun(job):.1f} of the {len(cpus.allowed)} CPUs it may use"
-    if spun(job) >= SPARE:
-        detail += f", and its trainer spins on {spun(job):.1f} in waits for the GPU"
+    detail = f"{who} {share:.0f}% of the time, while the job uses {cpus.used - spins:.1f} of the {len(cpus.allowed)} CPUs it may use"
+    if spins >= SPARE:
+        detail += f", and its trainer spins on {spins:.1f} in waits for the GPU"
     evidence = (
         Evidence("worker_cpu_pct", round(share, 1), "%", "on-CPU share of the workers' loading threads"),
         Evidence("idle_cpus", round(cpus.idle_inside, 2), "CPUs", "idle among those it may use"),
