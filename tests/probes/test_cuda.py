@@ -121,6 +121,18 @@ def test_launches_are_counted_now_and_then(beaten: Make, run: Run, library: Path
     assert not any(call == "cuLaunchKernel" for _, call in one.board.calls)
 
 
+def test_launches_are_counted_when_who_showed_the_library_has_ended(beaten: Make, run: Run, library: Path) -> None:
+    one, first = beaten(), Trainer(run, library)
+    one.until_loaded()
+    attach(one, first)
+    second = Trainer(run, library)
+    first.process.kill()
+    first.process.wait()
+    one.hot = frozenset({second.pid})
+    second.ask("cuLaunchKernel", 9000, 1_000_000)
+    one.until(lambda: one.board.launches.get(second.pid) is not None and one.board.launches[second.pid].per_s > 0.0, "its launches counted")
+
+
 def test_a_call_that_has_not_returned_is_seen(beaten: Make, run: Run, library: Path) -> None:
     one, trainer = beaten(), Trainer(run, library)
     one.until_loaded()

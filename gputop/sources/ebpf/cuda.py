@@ -50,8 +50,9 @@ class Attacher:
         self.counted = 0, 0
         """How often launches were counted, and for how many ns in all."""
         self._links: list[int] = []
-        self._launches: dict[str, list[int]] = {}
-        """Path -> offsets of what launches kernels there."""
+        self._launches: dict[int, list[int]] = {}
+        """Descriptor of a library, whose path ends with the process that it was found by -> offsets of what launches kernels there."""
+        self._may_count = True
         self._asked: queue.SimpleQueue[frozenset[int] | None] = queue.SimpleQueue()
         self._settled: set[int] = set()
         self._pauses: dict[int, tuple[int, int]] = {}
@@ -76,9 +77,10 @@ class Attacher:
         self._asked.put(None)
         if self._thread is not None:
             self._thread.join(_HELPER_S)
-        for descriptor in self._links:
+        for descriptor in (*self._links, *self._launches):
             os.close(descriptor)
         self._links.clear()
+        self._launches.clear()
 
     def _work(self) -> None:
         while (pids := self._asked.get()) is not None:
@@ -87,20 +89,20 @@ class Attacher:
             self._pauses = {pid: pause for pid, pause in self._pauses.items() if pid in pids}
             for pid in sorted(pids - self._settled):
                 self._look_at(pid)
-            if self._launches and self._round % COUNT_EVERY == 0:
+            if self._launches and self._may_count and self._round % COUNT_EVERY == 0:
                 self._count_launches()
 
     def _count_launches(self) -> None:
         """For a moment. Where that is not allowed (but by sudo, which asking so often for would cost more than it tells) never again."""
         links: list[int] = []
         try:
-            for path, offsets in self._launches.items():
-                links += uprobe.attach_entries(path, offsets, self._programs[2], self._way)
+            for library, offsets in self._launches.items():
+                links += uprobe.attach_entries(f"/proc/self/fd/{library}", offsets, self._programs[2], self._way)
             began_ns = time.monotonic_ns()
             time.sleep(COUNT_S)
             self.counted = self.counted[0] + 1, self.counted[1] + time.monotonic_ns() - began_ns
         except OSError:
-            self._launches.clear()
+            self._may_count = False
         finally:
             for descriptor in links:
                 os.close(descriptor)
@@ -126,7 +128,8 @@ class Attacher:
             if identity not in self.libraries:
                 self._links += self._link(path, self._cookies(libcuda.functions(path)))
                 self.libraries[identity] = path
-                self._launches |= {path: offsets} if (offsets := libcuda.launches(path)) else {}
+                if offsets := libcuda.launches(path):
+                    self._launches[os.open(path, os.O_RDONLY | os.O_CLOEXEC)] = offsets
             self.failures.pop(path, None)
         except (OSError, libcuda.NoFunctions, HelperFailed) as error:
             self.failures[path] = getattr(error, "strerror", None) or str(error)
