@@ -23,6 +23,7 @@ from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources import Unavailable
 from gputop.sources.host import psi
+from gputop.sources.procfs.files import MOUNTS_BYTES
 from gputop.sources.procfs.files import read_list
 from gputop.sources.procfs.files import read_once
 from gputop.sources.procfs.parse import cgroups
@@ -33,7 +34,6 @@ CPU_EVERY_NS = 200_000_000
 REST_EVERY_NS = 1_000_000_000
 CGROUPS = 64
 """Most cgroups read."""
-_MOUNTS_BYTES = 1 << 22
 _NO_LIMIT = 1 << 62
 """v1 says "no limit" with the largest multiple of the page size."""
 _REMEDY = "run gputop on the host, or start the container with --cgroupns=host -v /sys/fs/cgroup:/sys/fs/cgroup:ro"
@@ -166,7 +166,7 @@ class CgroupSource:
 
     def open(self) -> SourceState:
         """Raises Unavailable where no hierarchy is mounted."""
-        self._mounts = mounts(read_list(f"{self._root}proc/self/mountinfo", _MOUNTS_BYTES), self._root)
+        self._mounts = mounts(read_list(f"{self._root}proc/self/mountinfo", MOUNTS_BYTES), self._root)
         if not self._mounts:
             raise Unavailable("no cgroup hierarchy is mounted", "mount /sys/fs/cgroup, or run the container with it")
         self._state = SourceState(self.name, "ok", detail={"version": self._version()})

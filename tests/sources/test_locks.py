@@ -7,9 +7,12 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from gputop.sources.procfs.files import Descriptors
 from gputop.sources.procfs.locks import Held
 from gputop.sources.procfs.locks import Locks
+from gputop.sources.procfs.locks import OpenFiles
 from gputop.sources.procfs.locks import parse_locks
 
 TEXT = """1: POSIX  ADVISORY  WRITE 812 08:01:99 0 EOF
@@ -40,6 +43,47 @@ def test_more_locks_than_a_page_holds(tmp_path: Path):
         inodes = {os.fstat(file.fileno()).st_ino for file in files}
         held = Locks("/proc/", Descriptors()).held(1)
         assert inodes <= {int(name.rpartition(":")[2]) for name, pid in held.by_file.items() if pid == os.getpid()}
+
+
+MOUNTINFO = "24 27 0:26 / /mnt/share rw - nfs4 server:/ rw\n26 1 254:0 / / rw - ext4 /dev/vda rw\n"
+
+
+@pytest.mark.parametrize(
+    ("fdinfo", "keeps"),
+    [
+        ("pos:\t0\nflags:\t02\nmnt_id:\t24\nino:\t6\nlock:\t1: POSIX\n", 701),
+        ("pos:\t0\nflags:\t02\nmnt_id:\t26\nino:\t6\n", None),
+        ("pos:\t0\nflags:\t02\nmnt_id:\t24\n", None),
+    ],
+    ids=["the file", "the same inode elsewhere", "a kernel before 5.14"],
+)
+def test_an_open_file_is_told_without_asking_its_file_system(tmp_path: Path, fdinfo: str, keeps: int | None):
+    """A network mount whose server is gone answers no stat; here it is a path that leads nowhere."""
+    (tmp_path / "fd").mkdir()
+    (tmp_path / "fd/3").symlink_to("/mnt/share/of/a/dead/server")
+    (tmp_path / "fd/4").symlink_to("socket:[6]")
+    (tmp_path / "fdinfo").mkdir()
+    (tmp_path / "fdinfo/3").write_text(fdinfo)
+    (tmp_path / "mountinfo").write_text(MOUNTINFO)
+    assert OpenFiles(f"{tmp_path}/", 812).locked_by(parse_locks(TEXT), 10**12, 1) == keeps
+
+
+def test_a_lock_that_comes_and_goes_is_told_whenever_it_is_held(tmp_path: Path):
+    with open(tmp_path / "lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        held, free = Locks("/proc/", Descriptors()).held(1), Held({"00:1a:6": 701})
+        files, second = OpenFiles("/proc/self/", 2**30), 10**9
+        told = [files.locked_by(held if i % 2 else free, 10**12 + i * second // 2, 1) for i in range(60)]
+        assert told[3::2] == [os.getpid()] * 29
+        assert told[::2] == [None] * 30
+
+
+def test_a_real_file_that_another_process_keeps_locked(tmp_path: Path):
+    with open(tmp_path / "lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        held = Locks("/proc/", Descriptors()).held(1)
+        other = 2**30  # this process is looked at as if it were another one
+        assert OpenFiles("/proc/self/", other).locked_by(held, 10**12, 1) == os.getpid()
 
 
 def test_what_is_no_such_line_is_left_out():

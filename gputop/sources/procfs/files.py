@@ -16,6 +16,8 @@ LIMIT = 16_384
 """Most descriptors kept, however high RLIMIT_NOFILE is: the kernel pays about 2 KB for each."""
 RESERVE = 256
 """Descriptors left to the rest of the program."""
+MOUNTS_BYTES = 1 << 22
+"""Most that is read of a mountinfo."""
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC
 

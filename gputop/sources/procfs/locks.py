@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from dataclasses import field
 
 from gputop.sources.procfs import parse
+from gputop.sources.procfs.files import MOUNTS_BYTES
 from gputop.sources.procfs.files import Descriptors
 from gputop.sources.procfs.files import KeptList
+from gputop.sources.procfs.files import read_list
 from gputop.sources.procfs.files import read_once
 
 _CALLS = {"x86_64": (35, 230, 23, 270, 72, 73), "aarch64": (101, 115, 72, 25, 32)}
@@ -27,6 +31,8 @@ READ_NS, SHARE = 90_000_000, 0.001
 OPEN_NS, NEWS_NS = 10_000_000_000, 1_000_000_000
 """The files that a process has open are looked at this often; sooner where a file is locked that was not before."""
 MOST_FILES = 256
+_PLACE = re.compile(rb"^mnt_id:\s+(\d+)\nino:\s+(\d+)$", re.MULTILINE)
+_MOUNT = re.compile(rb"^(\d+) \d+ (\d+):(\d+) ", re.MULTILINE)
 TURN_NS = 10_000_000_000
 """Siblings that held the same lock within such a time take turns at it."""
 MOST_TURNS = 16
@@ -135,9 +141,10 @@ class OpenFiles:
     def __init__(self, folder: str, pid: int) -> None:
         self._folder, self._pid = folder, pid
         self._looked_ns = -OPEN_NS
-        self._files: frozenset[str] = frozenset()
         self._locked: frozenset[str] = frozenset()
-        """Files that were locked when those open were looked at."""
+        """Files that were locked of late."""
+        self._files: frozenset[str] = frozenset()
+        """Those among them that it has open."""
         self._checked: tuple[Held | None, int | None] = None, None
 
     def locked_by(self, held: Held, t_ns: int, parent: int) -> int | None:
@@ -151,17 +158,32 @@ class OpenFiles:
         age_ns = t_ns - self._looked_ns
         is_old = age_ns >= OPEN_NS
         if locked and (is_old or (age_ns >= NEWS_NS and not self._locked.issuperset(locked))):
-            self._locked = frozenset(locked) if is_old else self._locked.union(locked)
-            self._looked_ns, self._files = t_ns, _open_files(self._folder + "fd/")
+            self._locked = (self._files if is_old else self._locked).union(locked)
+            self._looked_ns, self._files = t_ns, _open_among(self._locked, self._folder)
         return next((pid for file, pid in locked.items() if pid != self._pid and file in self._files), None)
 
 
-def _open_files(folder: str) -> frozenset[str]:
-    """As /proc/locks names them; what cannot be seen is left out."""
-    found: set[str] = set()
+def _open_among(locked: frozenset[str], folder: str) -> frozenset[str]:
+    """Those of ``locked`` that the process has open; what cannot be seen is left out.
+
+    Nothing is asked of the files themselves: a stat on a dead network mount never returns. Kernels before 5.14 do not tell inodes.
+    """
+    inodes = {file.rpartition(":")[2].encode() for file in locked}
+    opened = {(mount, inode) for mount, inode in _opened(folder) if inode in inodes}
+    devices = _devices(folder) if opened else {}
+    return locked.intersection(f"{devices.get(mount)}:{inode.decode()}" for mount, inode in opened)
+
+
+def _opened(folder: str) -> Iterator[tuple[bytes, bytes]]:
+    """(mount id, inode) of each file open that has a path (/proc/PID/fdinfo)."""
     with suppress(OSError):
-        for name in os.listdir(folder)[:MOST_FILES]:
+        for name in os.listdir(folder + "fd")[:MOST_FILES]:
             with suppress(FileNotFoundError):  # closed meanwhile
-                stat = os.stat(folder + name)
-                found.add(f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino}")
-    return frozenset(found)
+                if os.readlink(f"{folder}fd/{name}").startswith("/"):
+                    yield from _PLACE.findall(read_once(f"{folder}fdinfo/{name}", 256) or b"")
+
+
+def _devices(folder: str) -> dict[bytes, str]:
+    """Mount id -> ``major:minor`` as /proc/locks writes it (/proc/PID/mountinfo)."""
+    mounts = _MOUNT.findall(read_list(folder + "mountinfo", MOUNTS_BYTES))
+    return {mount: f"{int(major):02x}:{int(minor):02x}" for mount, major, minor in mounts}
