@@ -16,6 +16,7 @@ import pytest
 
 from gputop import histogram
 from gputop.frame import SchedThread
+from gputop.sources import Settings
 from gputop.sources.ebpf import sched
 from gputop.sources.ebpf.maps import Map
 from gputop.sources.ebpf.maps import Shape
@@ -207,6 +208,16 @@ def test_others_come_once_a_second_and_only_if_they_changed(beaten: Make, run: R
     assert 1 <= seen <= 10, "about one frame in ten: who comes and goes shifts the turns"
     asleep = one.board.threads.get(1)
     assert asleep is None or asleep.hist == {}
+
+
+def test_every_thread_has_its_turn_where_maps_are_read_in_every_fifth_beat(beaten: Make, run: Run) -> None:
+    one = beaten(settings=Settings(interval_ns=40_000_000))
+    one.until_loaded()
+    crowd = run("threads", 40)
+    wait_line(crowd)
+    tids = {int(name) for name in os.listdir(f"/proc/{crowd.pid}/task")}
+    one.until(lambda: tids <= one.board.threads.keys(), "all of them seen")
+    tell(crowd)
 
 
 class CrowdedMap:

@@ -213,7 +213,7 @@ class CudaReader:
         hist = {FIRST + bucket: n for bucket, n in enumerate(record[5 + COUNT :]) if n}
         name = self._attacher.names[who >> 32]
         has_bytes = self._attacher.arguments[name] > 0
-        longest = epoch_max(even, odd, turn.epoch)
+        longest = epoch_max(even, odd, turn.number)
         return CudaCall(who & 0xFFFFFFFF, name, count, total, longest, hist, size if has_bytes else None, sums, inflight_ns)
 
     def _read_inflight(self, now: int) -> dict[int, int]:

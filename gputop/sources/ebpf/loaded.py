@@ -86,11 +86,11 @@ class LoadedProbes:
 
     def _begin_turn(self, now: int, beat: Beat) -> Turn:
         """End the epoch of the maxima, and tell the programs whom to follow closely."""
-        ended, self._epoch = self._epoch, self._epoch + 1
+        number, self._epoch = self._epoch, self._epoch + 1
         if beat.hot != self._hot:
             self._follow(beat.hot)
         self._maps["settings"].put(0, _SETTINGS.pack(self._epoch & 0xFFFFFFFF, self._generation, len(self._hot), 0))
-        return Turn(now, ended, beat.seq, self._per_second, beat.hot, beat.key)
+        return Turn(now, number, self._per_second, beat.hot, beat.key)
 
     def _follow(self, hot: frozenset[int]) -> None:
         table = self._maps["hot"]

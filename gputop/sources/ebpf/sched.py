@@ -50,13 +50,13 @@ PairSample = TypeVar("PairSample", Preempt, Wakeup)
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One tick, as a reader of maps sees it."""
+    """One reading of the maps."""
 
     now: int
-    epoch: int
-    """The epoch of maxima that has just ended."""
     number: int
+    """Of the reading, and of the epoch of maxima that it ended: they count from 0."""
     per_second: int
+    """Readings."""
     hot: frozenset[int]
     key: bool
 
@@ -76,7 +76,6 @@ class SchedReader:
         """(tid | pid << 32) -> `since` of the record that was sent last."""
         self._sums: dict[int, tuple[int, int]] = {}
         """tid -> (on-CPU ns, runnable ns) sent last, of threads sent in every tick."""
-        self._readings = -1
         self._histogram_cache: dict[int, tuple[bytes, dict[int, int]]] = {}
         self._graves: list[tuple[int, int]] = []
         """(when to say it is gone, tid), so that a reader that looks twice a second sees its last counts."""
@@ -92,8 +91,7 @@ class SchedReader:
         return Probes(turn.now, threads=threads, preempts=preempts, wakeups=wakeups, gone=gone)
 
     def _read_pairs(self, turn: Turn) -> tuple[list[Preempt], set[int], list[Wakeup], set[int]]:
-        self._readings += 1
-        if self._readings % PAIRS_EVERY and not (turn.key or turn.prunes):
+        if turn.number % PAIRS_EVERY and not (turn.key or turn.prunes):
             return [], set(), [], set()
         return *self._preempts.read(turn.key), *self._wakeups.read(turn.key)
 
@@ -134,7 +132,7 @@ class SchedReader:
     def _thread(self, record: tuple[int, ...], turn: Turn, histograms: Mapping[int, int], keep: bool, comm: str = "") -> SchedThread:
         """One record, with what is still going on counted up to now."""
         since, start, oncpu, runnable, preempted, sleeping, uninterruptible, vol, invol, even, odd, tid, pid, state = record[:14]
-        longest = epoch_max(even, odd, turn.epoch)
+        longest = epoch_max(even, odd, turn.number)
         ns = max(0, turn.now - since)
         if state == _RUNNING:
             oncpu += ns
