@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from gputop.sources import Unavailable
 from gputop.sources import rights
 from gputop.sources.ebpf import access
 from gputop.sources.ebpf import loader
+from gputop.sources.ebpf import uprobe
 from gputop.sources.ebpf.handover import Helper
 from gputop.sources.ebpf.handover import HelperFailed
 from tests.probes.conftest import HERE
@@ -164,6 +166,30 @@ def test_a_helper_that_prints_and_fails_gives_its_words(tmp_path: Path) -> None:
             helper.wait(20)
     finally:
         helper.close()
+
+
+def test_a_helper_that_is_given_up_leaves_nothing_behind(tmp_path: Path) -> None:
+    script = tmp_path / "sleeping.py"
+    script.write_text("import time\ntime.sleep(60)\n")
+    helper = Helper(str(script))
+    helper.close()
+    deadline = time.monotonic() + 20
+    while os.path.exists(f"/proc/{helper.pid}"):  # as a zombie too
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_the_helper_that_attaches_runs_under_python_3_8(tmp_path: Path) -> None:
+    script = tmp_path / "old.py"
+    script.write_text(f"import runpy, socket\ndel socket.recv_fds\nrunpy.run_path({uprobe.__file__!r}, run_name='__main__')\n")
+    helper = Helper(str(script))
+    try:
+        helper.send(b'{"path": "/", "cookies": {"0": 0}, "way": "multi"}', [0, 1], 20)
+        answer, links = helper.wait(20)
+    finally:
+        helper.close()
+    assert answer["error"]
+    assert links == []
 
 
 def test_what_bcc_prints_is_in_the_reason(beaten: Make) -> None:

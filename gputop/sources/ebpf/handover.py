@@ -13,8 +13,10 @@ import signal
 import socket
 import struct
 import time
+from contextlib import suppress
+from threading import Thread
 
-PYTHONS = ("/usr/bin/python3", "/usr/libexec/platform-python")
+PYTHON = "/usr/bin/python3"
 """Where the distribution's bcc is importable: a virtual environment's Python has none."""
 _GIVE_UP_S = 20.0
 _LOOK_EVERY_S = 0.005
@@ -26,7 +28,7 @@ class HelperFailed(Exception):
 
 def find_python() -> str:
     """The system's Python, empty if there is none."""
-    return next((path for path in PYTHONS if os.access(path, os.X_OK)), "")
+    return PYTHON if os.access(PYTHON, os.X_OK) else ""
 
 
 class Helper:
@@ -43,10 +45,10 @@ class Helper:
         self._peer: socket.socket | None = None
         self._status: int | None = None
         try:
-            self.pid = self._spawn([*(["sudo", "-n"] if sudo else []), find_python(), "-I", script, name, *arguments])
+            self.pid = self._spawn([*(["sudo", "-n"] if sudo else []), PYTHON, "-I", script, name, *arguments])
         except OSError as error:
             self.close()
-            raise HelperFailed(f"{find_python() or PYTHONS[0]}: {error.strerror}") from None
+            raise HelperFailed(f"{PYTHON}: {error.strerror}") from None
 
     def send(self, message: bytes, descriptors: list[int], wait_s: float) -> None:
         """Once it has connected, send it a request; HelperFailed if it does not come in time."""
@@ -77,7 +79,7 @@ class Helper:
         return answer
 
     def close(self) -> None:
-        """Let go of the sockets; end the helper if it still runs, and collect it."""
+        """Let go of the sockets; end the helper if it still runs, and collect it without waiting."""
         for thing in (self._listener, self._peer):
             if thing is not None:
                 thing.close()
@@ -85,11 +87,9 @@ class Helper:
             os.close(self._output)
             self._output = -1
         if getattr(self, "pid", 0) and self._status is None:
-            try:
+            with suppress(ProcessLookupError, PermissionError):  # sudo may not be killed: it ends when its helper does
                 os.kill(self.pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                pass
-            self._reap(os.WNOHANG)
+            Thread(target=self._reap, args=(0,), name="gputop-reaper", daemon=True).start()
 
     def printed(self) -> str:
         """The line among what it printed that says most: a compiler's first error, else the last that speaks of one."""

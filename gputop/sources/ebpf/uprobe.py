@@ -118,7 +118,7 @@ def main() -> None:
     """Do what the socket asks: one JSON request with the two programs' descriptors, one answer with the links'."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.connect("\0" + sys.argv[1])
-        message, descriptors, _, _ = socket.recv_fds(sock, 1 << 20, 2)
+        message, descriptors = _receive(sock)
         request = json.loads(message)
         try:
             cookies = {int(offset): cookie for offset, cookie in request["cookies"].items()}
@@ -127,6 +127,15 @@ def main() -> None:
             answer, links = error.strerror or "failed", []
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", links))] if links else []
         sock.sendmsg([json.dumps({"error": answer}).encode()], rights)
+
+
+def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
+    """As socket.recv_fds, which Python has from 3.9 on."""
+    descriptors = array.array("i")
+    message, ancillary, _, _ = sock.recvmsg(1 << 20, socket.CMSG_SPACE(2 * descriptors.itemsize))
+    for _, _, data in ancillary:
+        descriptors.frombytes(data)
+    return message, descriptors.tolist()
 
 
 if __name__ == "__main__":
