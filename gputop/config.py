@@ -51,7 +51,7 @@ def apply(parser: argparse.ArgumentParser, strict: bool) -> None:
         if strict and name != KEYS and name not in known:
             raise UserError(f"{config_path()}: {name} is no flag of gputop (see gputop --help)", code=2)
         if name in known:
-            parser.set_defaults(**{known[name].dest: _checked(name, value, known[name])})
+            parser.set_defaults(**{known[name].dest: _checked(parser, name, value, known[name])})
 
 
 def key_map() -> dict[str, str]:
@@ -105,12 +105,19 @@ def _home(variable: str, fallback: str) -> str:
     return os.environ.get(variable) or os.path.join(os.path.expanduser("~"), fallback)
 
 
-def _checked(name: str, value: object, action: argparse.Action) -> object:
+def _checked(parser: argparse.ArgumentParser, name: str, value: object, action: argparse.Action) -> object:
     """The value as the flag would have given it."""
     try:
         if isinstance(value, bool) == (action.nargs == 0):
-            return value if isinstance(value, bool) or action.type is None else action.type(str(value))  # type: ignore[operator]
+            return value if isinstance(value, bool) else _as_typed(parser, str(value), action)
         reason = "is true or false" if action.nargs == 0 else "wants a value"
-    except argparse.ArgumentTypeError as error:
-        reason = str(error)
+    except argparse.ArgumentError as error:
+        reason = error.message
     raise UserError(f"{config_path()}: {name} = {value!r}: {reason}", code=2)
+
+
+def _as_typed(parser: argparse.ArgumentParser, text: str, action: argparse.Action) -> object:
+    """What argparse makes of it on the command line, its type and its choices. Raises argparse.ArgumentError."""
+    value = parser._get_value(action, text)
+    parser._check_value(action, value)
+    return value

@@ -14,6 +14,7 @@ from gputop.commands.options import ask_sudo
 from gputop.commands.options import check_pid
 from gputop.commands.options import check_user
 from gputop.commands.options import leave_root
+from gputop.commands.options import process_id
 from gputop.commands.options import sampling_argv
 from gputop.errors import UserError
 from gputop.memory import calm_garbage_collection
@@ -60,7 +61,7 @@ class Turns:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the live view."""
     add_sampling(parser)
-    parser.add_argument("--pid", type=int, metavar="PID", help="only this process and its family")
+    parser.add_argument("--pid", type=process_id, metavar="PID", help="only this process and its family")
     parser.add_argument("--user", metavar="NAME", help="only processes of this user")
     parser.add_argument("--host", metavar="[USER@]NODE", help="watch another machine: runs `gputop collect` there over ssh")
     parser.add_argument("-1", "--once", action="store_true", help="print one screen, or with --json one object, and leave")

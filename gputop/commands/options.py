@@ -61,6 +61,13 @@ def number(least: int = 1) -> Callable[[str], int]:
     return whole
 
 
+def process_id(text: str) -> int:
+    """A number that a process may have."""
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 1 << 31:
+        raise argparse.ArgumentTypeError(f"{text!r} is no process id")
+    return int(text)
+
+
 def indices(text: str) -> frozenset[int]:
     """GPU indices: ``0``, ``0,2`` or ``0-3``."""
     chosen: set[int] = set()

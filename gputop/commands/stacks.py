@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from gputop.commands.options import duration
+from gputop.commands.options import process_id
 from gputop.errors import UserError
 from gputop.text import clean
 
@@ -36,7 +37,7 @@ LOOK_TICKS, LOOK_INTERVAL_NS = 8, 100_000_000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the command."""
-    parser.add_argument("pids", type=_pid, nargs="*", metavar="PID", help="processes to look at; a trainer stands for itself only")
+    parser.add_argument("pids", type=process_id, nargs="*", metavar="PID", help="processes to look at; a trainer stands for itself only")
     parser.add_argument("--native", action="store_true", help="C and C++ frames too: pauses each process for about 20 ms")
     parser.add_argument("--duration", type=duration("1s", "10m"), metavar="TIME", help="sample main threads so long (1s to 10m), by line")
     parser.add_argument("--off-cpu", action="store_true", help="with eBPF: kernel stacks in which threads wait, over --duration (5 s)")
@@ -204,9 +205,3 @@ def _write(args: argparse.Namespace, text: str) -> None:
     from gputop.stacks.folded import save
 
     save(args.output, text)
-
-
-def _pid(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 1 << 31:
-        raise argparse.ArgumentTypeError(f"{text!r} is no process id")
-    return int(text)

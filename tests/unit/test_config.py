@@ -42,7 +42,7 @@ def test_the_file_sets_defaults_and_flags_come_before_it() -> None:
     ("text", "part"),
     [
         ("interval = ", "config.toml"), ("interval = 0.001", "outside"), ("interval = true", "wants a value"),
-        ("light = 3", "true or false"),
+        ("light = 3", "true or false"), ("pid = 'abc'", "pid = 'abc': 'abc' is no process id"),
         ("colour = 'red'", "no flag"), ("\xff", "config.toml"),
     ],
 )  # fmt: skip
@@ -52,6 +52,16 @@ def test_mistakes_are_told(text: str, part: str) -> None:
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(UserError, match=part):
         _parsed()
+
+
+@pytest.mark.parametrize(("text", "part"), [("shape = 'round'", "invalid choice: 'round'"), ("size = 'x'", "invalid int value: 'x'")])
+def test_values_are_checked_as_on_the_command_line(text: str, part: str) -> None:
+    _write(text)
+    parser = cli.Parser()
+    parser.add_argument("--shape", choices=["square"])
+    parser.add_argument("--size", type=int)
+    with pytest.raises(UserError, match=part):
+        config.apply(parser, strict=True)
 
 
 def test_keys_must_be_text() -> None:
