@@ -78,8 +78,9 @@ class _Reader:
 
 
 def _message(pipe: BinaryIO) -> bytes:
-    data = pipe.read(int.from_bytes(pipe.read(4), "little"))
-    if not data:
+    size = int.from_bytes(pipe.read(4), "little")
+    data = pipe.read(size)
+    if not size or len(data) < size:
         raise UserError("the recording could not be read to its end")
     return data
 
