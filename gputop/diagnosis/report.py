@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated
 from typing import TypedDict
 
+from msgspec import Meta
+
 from gputop.diagnosis.model import CAUSES
+from gputop.diagnosis.model import SEVERITIES
 from gputop.diagnosis.model import Incident
 from gputop.diagnosis.model import Ledger
 from gputop.diagnosis.model import Verdict
@@ -13,6 +17,9 @@ from gputop.diagnosis.symptoms import LOST
 SCHEMA = 1
 LEAST_S, PART = 2.5, 0.25
 """An incident counts, however little the GPU lost before and after, if it stood for so long, and for this part of the GPU seconds."""
+
+Severity = Annotated[str, Meta(pattern=rf"\A({'|'.join(SEVERITIES)})\Z")]
+"""One of `SEVERITIES`: whoever reads an explanation from a file may rely on it."""
 
 
 class Said(TypedDict):
@@ -73,7 +80,7 @@ class Episode(TypedDict):
     end_unix_s: float | None
     symptom: str
     cause: str
-    severity: str
+    severity: Severity
     confidence: float
     trainer_pid: int | None
     gpu: int | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gputop.autostacks import Unwatched
@@ -151,6 +152,21 @@ def test_made_up_findings_are_none(stream: tuple[Header, list[Frame]], tmp_path:
         writer.add(frames[0])
         writer.close()
         assert kept(tmp_path / f"{i}.gputop") is None
+
+
+@pytest.mark.usefixtures("short_too")
+def test_findings_with_an_unknown_severity_are_none(stream: tuple[Header, list[Frame]], made: Path, tmp_path: Path) -> None:
+    known = kept(made)
+    assert known is not None
+    for severity in ("high", "terrible", "high\n"):
+        known["incidents"][0]["severity"] = severity
+        told = msgspec.msgpack.encode(findings.Findings(findings.rules(), stream[0].t_ns, 1 << 62, known))
+        path = tmp_path / f"{severity!r}.gputop"
+        writer = Writer(str(path), stream[0], lambda told=told: told)  # type: ignore[misc]
+        for frame in stream[1][:2]:
+            writer.add(frame)
+        writer.close()
+        assert (kept(path) is not None) == (severity == "high")
 
 
 def test_the_replay_knows_its_incidents_at_once(made: Path) -> None:
