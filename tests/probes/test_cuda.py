@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
+import struct
 import subprocess
 from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from gputop import histogram
 from gputop.frame import CudaCall
+from gputop.frame import LaunchRate
 from gputop.sources.ebpf import libcuda
+from gputop.sources.ebpf import uprobe
+from gputop.sources.ebpf.cuda import COUNT_EVERY
+from gputop.sources.ebpf.cuda import Attacher
+from gputop.sources.ebpf.cuda import CudaReader
+from gputop.sources.ebpf.maps import Map
+from gputop.sources.ebpf.sched import Turn
 from tests.probes.conftest import HERE
 from tests.probes.conftest import Beaten
 from tests.require import require
@@ -131,6 +143,63 @@ def test_launches_are_counted_when_who_showed_the_library_has_ended(beaten: Make
     one.hot = frozenset({second.pid})
     second.ask("cuLaunchKernel", 9000, 1_000_000)
     one.until(lambda: one.board.launches.get(second.pid) is not None and one.board.launches[second.pid].per_s > 0.0, "its launches counted")
+
+
+class LaunchesMap:
+    """What `CudaReader` uses of the map of launches, with entries that the test gives it: pid -> launches."""
+
+    def __init__(self) -> None:
+        self.entries: dict[int, int] = {}
+
+    def read(self) -> int:
+        return len(self.entries)
+
+    def key_list(self, _count: int) -> list[int]:
+        return list(self.entries)
+
+    def words(self, _count: int) -> memoryview:
+        return memoryview(struct.pack(f"<{len(self.entries)}Q", *self.entries.values())).cast("Q")
+
+    def delete(self, keys: Iterable[int]) -> None:
+        for key in keys:
+            del self.entries[key]
+
+
+def test_launches_are_those_of_the_living_and_never_less_than_none() -> None:
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+    table, attacher, own = LaunchesMap(), Attacher([], "", False), os.getpid()
+    reader = CudaReader(cast("dict[str, Map]", dict.fromkeys(("calls", "inflight", "launches"), table)), attacher)
+
+    def told(times: int, entries: dict[int, int]) -> list[LaunchRate]:
+        table.entries, attacher.counted = entries, (times, times * 100_000_000)
+        return reader.launches(Turn(0, 0, 5, frozenset(), False))
+
+    assert told(1, {own: 100, ended.pid: 50}) == [LaunchRate(own, 1000.0)]
+    assert table.entries == {own: 100}
+    assert told(2, {own: 300}) == [LaunchRate(own, 1500.0)]
+    for times in range(3, 8):  # until the oldest count that is compared with is this large
+        told(times, {own: 300})
+    assert told(8, {own: 4}) == [], "its entry had been dropped"
+
+
+@pytest.mark.parametrize(("error", "tries"), [(errno.EMFILE, 2), (errno.EPERM, 1)])
+def test_only_what_is_not_permitted_is_given_up(monkeypatch: pytest.MonkeyPatch, error: int, tries: int) -> None:
+    asked: list[str] = []
+
+    def refuse(path: str, *_: object) -> list[int]:
+        asked.append(path)
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(uprobe, "attach_entries", refuse)
+    attacher = Attacher([0, 1, 2], "multi", False)
+    attacher._launches = {3: [0]}
+    for _ in range(2 * COUNT_EVERY):
+        attacher._asked.put(frozenset())
+    attacher._asked.put(None)
+    attacher._work()
+    assert len(asked) == tries
+    assert attacher.uncounted == os.strerror(error)
 
 
 def test_a_call_that_has_not_returned_is_seen(beaten: Make, run: Run, library: Path) -> None:

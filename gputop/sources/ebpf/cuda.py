@@ -52,6 +52,8 @@ class Attacher:
         self._links: list[int] = []
         self._launches: dict[int, list[int]] = {}
         """Descriptor of a library, whose path ends with the process that it was found by -> offsets of what launches kernels there."""
+        self.uncounted = ""
+        """Why launches could not be counted the last time."""
         self._may_count = True
         self._asked: queue.SimpleQueue[frozenset[int] | None] = queue.SimpleQueue()
         self._settled: set[int] = set()
@@ -101,8 +103,10 @@ class Attacher:
             began_ns = time.monotonic_ns()
             time.sleep(COUNT_S)
             self.counted = self.counted[0] + 1, self.counted[1] + time.monotonic_ns() - began_ns
-        except OSError:
-            self._may_count = False
+            self.uncounted = ""
+        except OSError as error:
+            self._may_count = not isinstance(error, PermissionError)
+            self.uncounted = error.strerror or str(error)
         finally:
             for descriptor in links:
                 os.close(descriptor)
@@ -201,10 +205,10 @@ class CudaReader:
         self._counts_seen = times
         found = self._launches.read()
         counts = dict(zip(self._launches.key_list(found), self._launches.words(found).tolist(), strict=True))
-        self._launched.append((counted_ns, counts))
-        (since_ns, before), (until_ns, _) = self._launched[0], self._launched[-1]
-        seconds = max(1e-9, (until_ns - since_ns) / 1e9)
-        self._rates = [LaunchRate(pid, round((count - before.get(pid, 0)) / seconds, 1)) for pid, count in counts.items()]
+        ended = {pid for pid in counts if not os.path.exists(f"/proc/{pid}")}
+        self._launches.delete(ended)
+        self._launched.append((counted_ns, {pid: count for pid, count in counts.items() if pid not in ended}))
+        self._rates = _launch_rates(*self._launched[0], *self._launched[-1])
         return self._rates
 
     def _call(self, who: int, record: tuple[int, ...], turn: Turn, inflight_ns: int) -> CudaCall:
@@ -237,3 +241,10 @@ class CudaReader:
         count = self._inflight.used
         tids = self._inflight.key_list(count)
         self._inflight.delete(who for who in tids if not os.path.exists(f"/proc/{who & 0xFFFFFFFF}"))
+
+
+def _launch_rates(since_ns: int, before: dict[int, int], until_ns: int, counts: dict[int, int]) -> list[LaunchRate]:
+    """Of those who were counted on: where the map was full, an entry may have been dropped and begun anew."""
+    seconds = max(1e-9, (until_ns - since_ns) / 1e9)
+    launched = {pid: count - before.get(pid, 0) for pid, count in counts.items()}
+    return [LaunchRate(pid, round(count / seconds, 1)) for pid, count in launched.items() if count >= 0]

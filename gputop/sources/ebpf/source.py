@@ -122,6 +122,8 @@ class EbpfSource:
         if attacher is None:
             return SourceState(self.name, "partial", "no CUDA calls: this kernel takes no uprobe programs", "Linux 5.15 or later", detail)
         detail["libcuda"] = str(len(attacher.libraries))
+        if attacher.uncounted:
+            detail["launches"] = f"not counted: {attacher.uncounted}"
         if attacher.failures:
             path, why = next(iter(attacher.failures.items()))
             return SourceState(self.name, "partial", f"no CUDA calls of {path}: {why}", attacher.remedy(why), detail)
