@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
+from ctypes import byref
+from ctypes import c_uint
+from ctypes import c_void_p
 from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
 
 from gputop.board import Board
+from gputop.sources.nvml.abi import Device
+from gputop.sources.nvml.abi import bind
+from gputop.sources.nvml.abi import check
 from gputop.sources.nvml.fast import PcieCounters
+from gputop.sources.nvml.fast import Samples
+from gputop.sources.nvml.procs import _Usage
 from tests.sources.nvml_rig import Rig
 
 MIB = 1 << 20
@@ -112,6 +121,19 @@ def test_counters_of_32_bits_go_on_when_they_wrap() -> None:
         counters(values, {})
         seen.append(values["pcie_tx_bytes"])
     assert seen == [4_294_967_000, (1 << 32) + 200, (1 << 32) + 300]
+
+
+@pytest.mark.parametrize(("make", "read"), [(_Usage, _Usage.read), (Samples, lambda samples: samples._fetch() or samples._latest)])
+def test_after_the_wall_clock_was_set_back_the_driver_is_asked_for_all(rig: Rig, make: type, read: Callable[[object], object]) -> None:
+    """What was seen last then lies in the future, and NVML has nothing newer."""
+    rig.set("gpus 1", "util 40", f"procs {os.getpid()}:1024:50:C")
+    rig.until(rig.opened(), lambda board: "procs" in board.gpus[0].values)
+    handle = c_void_p()
+    check(bind("nvmlDeviceGetHandleByIndex_v2")(c_uint(0), byref(handle)))
+    reading = make(Device(handle))
+    reading._seen_us = time.time_ns() // 1000 + 3_600_000_000
+    assert read(reading)
+    assert 0 < reading._seen_us <= time.time_ns() // 1000
 
 
 def test_process_lists_with_memory_and_sm_share(rig: Rig) -> None:

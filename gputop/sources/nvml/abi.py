@@ -7,6 +7,7 @@ buffers, one call where the binding makes two (size, then data), and no friendly
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable
 from ctypes import Structure
 from ctypes import Union
@@ -95,6 +96,9 @@ class Attributes(Structure):
     _fields_ = [("sms", c_uint), ("others", c_uint * 7), ("mem_mib", c_ulonglong)]
 
 
+_AHEAD_NS = 1_000_000_000
+"""That far a stamp may lie in the future: so long at most does a smaller step back hide what is new."""
+
 _found: tuple[object, dict[str, Function]] = (None, {})
 """A library and its functions as far as they were asked for: ctypes makes a new object each time it is asked."""
 
@@ -132,6 +136,11 @@ def number_of(value: _Value, kind: int) -> int | float:
     """What the union holds, by its nvmlValueType_t."""
     number: int | float = getattr(value, _MEMBERS[kind] if 0 <= kind < len(_MEMBERS) else "ull")
     return number
+
+
+def is_past(stamp_us: int) -> bool:
+    """Whether the driver, which stamps with the wall clock, can have given it by now: not where that clock was set back since."""
+    return stamp_us * 1000 < time.time_ns() + _AHEAD_NS
 
 
 class Device:

@@ -15,6 +15,7 @@ from gputop.sources.nvml.abi import Fields
 from gputop.sources.nvml.abi import MemoryV2
 from gputop.sources.nvml.abi import Sample
 from gputop.sources.nvml.abi import bind
+from gputop.sources.nvml.abi import is_past
 from gputop.sources.nvml.abi import number_of
 from gputop.sources.nvml.gpm import GPM_FIELDS
 from gputop.sources.nvml.gpm import GPM_LEAST_NS
@@ -87,16 +88,15 @@ class Samples:
 
     def _fetch(self) -> None:
         self._count.value = len(self._samples)
+        since = c_ulonglong(self._seen_us if is_past(self._seen_us) else 0)
         try:
-            self._device.call(
-                self._function, _GPU_UTILIZATION_SAMPLES, c_ulonglong(self._seen_us), byref(self._kind), byref(self._count), self._samples
-            )
+            self._device.call(self._function, _GPU_UTILIZATION_SAMPLES, since, byref(self._kind), byref(self._count), self._samples)
         except pynvml.NVMLError as error:
             if error.value != pynvml.NVML_ERROR_NOT_FOUND:
                 raise
             return  # nothing newer than what was seen
-        if self._count.value:
-            newest = max(self._samples[: self._count.value], key=_stamp)
+        newest = max((sample for sample in self._samples[: self._count.value] if is_past(sample.us)), key=_stamp, default=None)
+        if newest is not None:
             self._seen_us = newest.us
             offset_ns = time.time_ns() - time.monotonic_ns()
             self._latest = float(number_of(newest.value, self._kind.value)), newest.us * 1000 - offset_ns

@@ -21,6 +21,7 @@ from gputop.sources.nvml.abi import ProcessInfoV1
 from gputop.sources.nvml.abi import ProcessUtilization
 from gputop.sources.nvml.abi import bind
 from gputop.sources.nvml.abi import find
+from gputop.sources.nvml.abi import is_past
 from gputop.sources.nvml.reading import SECOND
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Values
@@ -155,8 +156,9 @@ class _Usage:
         if self._function is None:
             self._function = bind("nvmlDeviceGetProcessUtilization")
         self._count.value = len(self._rows)
+        since = c_ulonglong(self._seen_us if is_past(self._seen_us) else 0)
         try:
-            self._device.call(self._function, self._rows, byref(self._count), c_ulonglong(self._seen_us))
+            self._device.call(self._function, self._rows, byref(self._count), since)
         except pynvml.NVMLError as error:
             if error.value == pynvml.NVML_ERROR_NOT_FOUND:
                 return {}  # none of them used anything
@@ -165,7 +167,8 @@ class _Usage:
             self._rows = (ProcessUtilization * (2 * len(self._rows)))()
             return self._fetch()
         used: dict[int, Shares] = {}
-        for row in self._rows[: self._count.value]:
-            self._seen_us = max(self._seen_us, row.us)
+        rows = [row for row in self._rows[: self._count.value] if is_past(row.us)]
+        self._seen_us = max((row.us for row in rows), default=since.value)
+        for row in rows:
             used[row.pid] = (float(row.sm), float(row.mem), float(row.enc), float(row.dec))
         return used
