@@ -12,9 +12,12 @@ import os
 import resource
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
 from typing import Protocol
 
 from gputop import __version__
+from gputop import crash
 from gputop import roles
 from gputop.frame import Frame
 from gputop.frame import Header
@@ -26,6 +29,7 @@ from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources import Source
 from gputop.sources import Unavailable
+from gputop.text import clean
 
 KEY_EVERY_NS = 10_000_000_000
 REOPEN_EVERY_NS = 5_000_000_000
@@ -35,16 +39,30 @@ LOOK_EVERY_NS = 1_000_000_000
 BEHIND_DRIVER_NS = 8_000_000
 """How far our beat lies behind that of NVML's threads: when we begin, most of them are done and need the interpreter no more."""
 
+
+class Entry(NamedTuple):
+    """One source: its name, and where its class is; it is imported only when it is opened."""
+
+    name: str
+    module: str
+    cls: str
+    off: Callable[[Settings], str | None] = lambda _: None
+    """Why it is not to be opened, None where it is; an empty text is told to nobody."""
+    reopens: bool = True
+    """Whether to try again when it could not be opened: not where that may ask for a password."""
+
+
 REGISTRY = (
-    ("procfs", "gputop.sources.procfs", "ProcfsSource"),
-    ("host", "gputop.sources.host", "HostSource"),
-    ("cgroup", "gputop.sources.cgroup", "CgroupSource"),
-    ("ebpf", "gputop.sources.ebpf.source", "EbpfSource"),
-    ("nvml", "gputop.sources.nvml", "NvmlSource"),
-    ("simulated", "gputop.sources.simulated", "SimulatedSource"),
-    ("marks", "gputop.sources.marks", "MarksSource"),
+    Entry("procfs", "gputop.sources.procfs", "ProcfsSource"),
+    Entry("host", "gputop.sources.host", "HostSource"),
+    Entry("cgroup", "gputop.sources.cgroup", "CgroupSource"),
+    Entry("ebpf", "gputop.sources.ebpf.source", "EbpfSource", lambda s: None if s.ebpf else _NO_EBPF, reopens=False),
+    Entry("nvml", "gputop.sources.nvml", "NvmlSource", lambda _: "gputop demo simulates the GPU" if _is_simulated() else None),
+    Entry("simulated", "gputop.sources.simulated", "SimulatedSource", lambda _: None if _is_simulated() else ""),
+    Entry("marks", "gputop.sources.marks", "MarksSource"),
 )
-"""Name, module and class of each source, in reading order; NVML last, since its threads read while the others do."""
+"""In reading order: NVML after those that read /proc, since its threads read while they do."""
+_NO_EBPF = "not asked for: --no-ebpf, or too short a look"
 
 
 class Sink(Protocol):
@@ -83,7 +101,7 @@ class Collector:
         self._sink = sink
         self._sources: dict[str, Source] = {}
         self._closed: dict[str, tuple[int, SourceState]] = {}
-        """Sources that could not be opened: when that was tried, and the reason."""
+        """Sources that are not open: when that was tried, or went wrong, and the reason."""
         self._states: dict[str, SourceState] = {}
         self._unsent: dict[str, SourceState] = {}
         self._infos: dict[int, ProcInfo] = {}
@@ -93,9 +111,10 @@ class Collector:
         self._roles_second = -1
         self._gpu_pids: frozenset[int] = frozenset()
         """Processes with a context on one of the GPUs."""
-        self._dropped = 0
+        self._dropped = self._read_ns = 0
+        self._nvml: dict[int, tuple[int, int]] = {}
+        """GPU -> time and number of its NVML calls, as last told."""
         self._may_leave_root = os.geteuid() == 0 and bool(os.environ.get("SUDO_UID"))
-        self._gpu_source = "simulated" if _is_simulated() else "nvml"
         self._stopping = False
 
     def stop(self) -> None:
@@ -135,11 +154,11 @@ class Collector:
     def close(self) -> None:
         """Close every source that is open."""
         while self._sources:
-            self._sources.popitem()[1].close()
+            _close(self._sources.popitem()[1])
 
     def _leave_root(self) -> None:
         """After `sudo gputop`: once the probes are loaded, go on as the user who typed it."""
-        if self._may_leave_root and getattr(self._sources.get("ebpf"), "ready", True):
+        if self._may_leave_root and all(getattr(source, "ready", True) for source in self._sources.values()):
             self._may_leave_root = False
             from gputop.sources.ebpf.privilege import drop_to_invoking_user
 
@@ -150,16 +169,28 @@ class Collector:
             self._open_missing(frame.t_ns)
         beat = Beat(frame.t_ns, frame.seq, frame.key, self._gpu_pids, self._hot)
         started = time.thread_time_ns()
-        for source in self._sources.values():
-            source.read(beat, frame)
+        for name in list(self._sources):
+            self._read_source(name, beat, frame)
         for state in beat.changed:
             self._note(state)
         frame.sources.extend(self._states.values() if frame.key else self._unsent.values())
         self._unsent.clear()
         self._follow_roles(frame)
+        self._nvml |= {gpu.index: (gpu.nvml_ns, gpu.nvml_calls or 0) for gpu in frame.gpus if gpu.nvml_ns is not None}
+        self._read_ns += time.thread_time_ns() - started
         if frame.key or frame.t_ns % COST_EVERY_NS < self.settings.interval_ns:
-            frame.cost = self._cost(frame, time.thread_time_ns() - started)
+            frame.cost = self._cost()
         return frame
+
+    def _read_source(self, name: str, beat: Beat, frame: Frame) -> None:
+        """A bug in one source costs what that one reads, for some seconds; the others go on."""
+        try:
+            self._sources[name].read(beat, frame)
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            state = _broken(name, error)
+            self._closed[name] = beat.t_ns, state
+            beat.changed.append(state)
+            _close(self._sources.pop(name))
 
     def _note(self, state: SourceState) -> None:
         if self._states.get(state.name) != state:
@@ -167,29 +198,29 @@ class Collector:
 
     def _open_missing(self, now: int) -> None:
         self._open_due_ns = now + LOOK_EVERY_NS
-        for name, module, cls in REGISTRY:
-            if name in self._sources or (name == "simulated" and not _is_simulated()):
+        for entry in REGISTRY:
+            tried = self._closed.get(entry.name)
+            if entry.name in self._sources or (tried and (not entry.reopens or now - tried[0] < REOPEN_EVERY_NS)):
                 continue
-            tried = self._closed.get(name)
-            if tried and (now - tried[0] < REOPEN_EVERY_NS or tried[1].state == "off" or name == "ebpf"):
-                continue
-            self._open(name, module, cls, now)
+            off = entry.off(self.settings)
+            if off is None:
+                self._open(entry, now)
+            elif off:
+                self._note(SourceState(entry.name, "off", off))
 
-    def _open(self, name: str, module: str, cls: str, now: int) -> None:
-        if name == "ebpf" and not self.settings.ebpf:
-            state = SourceState(name, "off", "not asked for: --no-ebpf, or too short a look")
-        elif name == "nvml" and _is_simulated():
-            state = SourceState(name, "off", "gputop demo simulates the GPU")
-        else:
-            try:
-                source: Source = getattr(importlib.import_module(module), cls)(self.settings)
-                state = source.open()
-                self._sources[name] = source
-                self._sources = {n: self._sources[n] for n, _, _ in REGISTRY if n in self._sources}
-            except Unavailable as why:
-                state = SourceState(name, "unavailable", why.reason, why.remedy)
-            except ImportError as why:
-                state = SourceState(name, "unavailable", f"cannot be loaded: {why}", "install gputop again with its dependencies")
+    def _open(self, entry: Entry, now: int) -> None:
+        name = entry.name
+        try:
+            source: Source = getattr(importlib.import_module(entry.module), entry.cls)(self.settings)
+            state = source.open()
+            self._sources[name] = source
+            self._sources = {one.name: self._sources[one.name] for one in REGISTRY if one.name in self._sources}
+        except Unavailable as why:
+            state = SourceState(name, "unavailable", why.reason, why.remedy)
+        except ImportError as why:
+            state = SourceState(name, "unavailable", f"cannot be loaded: {why}", "install gputop again with its dependencies")
+        except Exception as error:  # noqa: BLE001 - as in reading
+            state = _broken(name, error)
         if name not in self._sources:
             self._closed[name] = (now, state)
         self._note(state)
@@ -200,23 +231,22 @@ class Collector:
             self._infos.pop(pid, None)
         for info in frame.infos:
             self._infos[info.pid] = info
-        gpu_pids: frozenset[int] = getattr(self._sources.get(self._gpu_source), "pids", frozenset())
-        self._roles_due |= bool(frame.infos or frame.gone) or gpu_pids is not self._gpu_pids
+        gpu_pids: frozenset[int] = frozenset().union(*(getattr(source, "pids", ()) for source in self._sources.values()))
+        self._roles_due |= bool(frame.infos or frame.gone) or gpu_pids != self._gpu_pids
         self._gpu_pids = gpu_pids
         second = frame.t_ns // COST_EVERY_NS
         if self._roles_due and (second != self._roles_second or not self._hot):
             self._roles_due, self._roles_second = False, second
             self._hot = roles.hot(roles.assign(self._infos, gpu_pids))
 
-    def _cost(self, frame: Frame, read_ns: int) -> SelfCost:
+    def _cost(self) -> SelfCost:
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        nvml = {gpu.index: gpu for gpu in frame.gpus if gpu.nvml_ns is not None}.values()
         return SelfCost(
             cpu_ns=int((usage.ru_utime + usage.ru_stime) * 1e9),
             rss_bytes=_rss_bytes(),
-            nvml_ns=sum(gpu.nvml_ns or 0 for gpu in nvml),
-            nvml_calls=sum(gpu.nvml_calls or 0 for gpu in nvml),
-            proc_ns=read_ns,
+            nvml_ns=sum(ns for ns, _ in self._nvml.values()),
+            nvml_calls=sum(calls for _, calls in self._nvml.values()),
+            proc_ns=self._read_ns,
             dropped=self._dropped,
         )
 
@@ -246,6 +276,16 @@ def raise_priority() -> str:
         return "nice -20"
     except OSError:
         return "ordinary: raising it needs CAP_SYS_NICE"
+
+
+def _close(source: Source) -> None:
+    with suppress(Exception):  # one that broke may break here again
+        source.close()
+
+
+def _broken(name: str, error: Exception) -> SourceState:
+    """What is said of a source that raised what it should not."""
+    return SourceState(name, "unavailable", clean(crash.keep(error)), "it is opened again in some seconds")
 
 
 def _is_simulated() -> bool:

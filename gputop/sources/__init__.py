@@ -1,6 +1,6 @@
 """Where readings come from: one file or folder per source, each behind `Source`.
 
-A new source is a new module here and a line in `SOURCES`. A source is imported only when the collector opens it.
+A new source is a new module here and a line in `gputop.collector.REGISTRY`. A source is imported only when the collector opens it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Settings:
 
 @dataclass(slots=True)
 class Beat:
-    """One tick as the sources see it. Those that come earlier in `SOURCES` tell the later ones who matters."""
+    """One tick as the sources see it. Those that come earlier in `gputop.collector.REGISTRY` tell the later ones who matters."""
 
     t_ns: int
     seq: int
@@ -58,6 +58,9 @@ class Source(Protocol):
 
     ``open`` raises `Unavailable`. ``read`` adds to the frame what this beat's tier asks for, returns quickly, and never
     raises for what other processes or a driver do: it leaves the value out and gives the reason instead.
+
+    One that knows which processes have a context on a GPU tells so by an attribute ``pids`` (frozenset of int); one that goes on
+    opening while it is read, by ``ready`` (bool) when root is needed no more.
     """
 
     name: str

@@ -1,0 +1,94 @@
+"""The collector and its sources: one that breaks, and what is counted of them."""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from gputop import collector
+from gputop import crash
+from gputop.frame import Frame
+from gputop.frame import Gpu
+from gputop.frame import SourceState
+from gputop.sources import Beat
+from gputop.sources import Settings
+
+TICK_NS = 1_000_000
+
+
+class Kept:
+    """Keeps the frames that are sent."""
+
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+
+    def send(self, frame: Frame) -> bool:
+        self.frames.append(frame)
+        return True
+
+
+class Plain:
+    """A source that has nothing to say."""
+
+    def __init__(self, _settings: Settings) -> None: ...
+
+    def open(self) -> SourceState:
+        return SourceState(type(self).__name__, "ok")
+
+    def read(self, beat: Beat, frame: Frame) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Odd(Plain):
+    """Meets an odd value in its third tick, and cannot even be closed."""
+
+    def read(self, beat: Beat, _frame: Frame) -> None:
+        if beat.seq == 2:
+            raise ValueError("odd\x1b[2J")
+
+    def close(self) -> None:
+        raise OSError
+
+
+class Two(Plain):
+    """Two GPUs, of which one is lost after some ticks."""
+
+    def read(self, beat: Beat, frame: Frame) -> None:
+        frame.gpus += [Gpu(index, beat.t_ns, nvml_ns=100 * beat.seq, nvml_calls=beat.seq) for index in range(2 if beat.seq < 3 else 1)]
+
+
+def frames_of(monkeypatch: pytest.MonkeyPatch, *sources: type[Plain], ticks: int) -> list[Frame]:
+    module = types.ModuleType("gputop_sources_of_this_test")
+    for source in sources:
+        setattr(module, source.__name__, source)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    entries = tuple(collector.Entry(source.__name__, module.__name__, source.__name__) for source in sources)
+    monkeypatch.setattr(collector, "REGISTRY", entries)
+    monkeypatch.setattr(collector, "raise_priority", str)
+    kept = Kept()
+    collector.Collector(Settings(TICK_NS), kept).run(ticks, wait=lambda _: None)
+    return kept.frames
+
+
+def test_a_source_that_breaks_leaves_the_others_and_is_opened_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(collector, "LOOK_EVERY_NS", 0)
+    monkeypatch.setattr(collector, "REOPEN_EVERY_NS", 0)
+    frames = frames_of(monkeypatch, Odd, Plain, ticks=6)
+    told = [state for frame in frames for state in frame.sources if state.name == "Odd"]
+    assert [state.state for state in told] == ["ok", "unavailable", "ok"]
+    assert told[1].reason.startswith("this is a bug: ValueError: odd·[2J")
+    assert "in read" in crash.kept()
+    assert [state.state for frame in frames for state in frame.sources if state.name == "Plain"] == ["ok"]
+
+
+def test_what_nvml_costs_does_not_fall_when_a_gpu_is_lost(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(collector, "COST_EVERY_NS", 1)
+    costs = [frame.cost for frame in frames_of(monkeypatch, Two, ticks=6) if frame.cost is not None]
+    assert [cost.nvml_calls for cost in costs] == [0, 2, 4, 5, 6, 7]
+    assert [cost.nvml_ns for cost in costs] == [0, 200, 400, 500, 600, 700]
+    assert [cost.proc_ns for cost in costs] == sorted(cost.proc_ns for cost in costs)
