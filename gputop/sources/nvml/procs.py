@@ -84,11 +84,11 @@ class _List:
         self._rows: Array[Any] = (self._type * self._room)()
 
     def add_to(self, rows: dict[tuple[int, int | None], _Row]) -> None:
-        """Add what it lists. A list beside the main one that this GPU has not is asked for once a minute."""
-        if time.monotonic_ns() < self._silent_until_ns:
+        """Add what it lists. A list beside the main one that this GPU has not is asked for once a minute, one of a newer driver never."""
+        if self._function is None or time.monotonic_ns() < self._silent_until_ns:
             return
         try:
-            self._fetch()
+            self._fetch(self._function)
         except pynvml.NVMLError as error:
             if not (self._optional and why(error).lasting):
                 raise
@@ -101,21 +101,20 @@ class _List:
             if info.mem_bytes != _NOT_AVAILABLE:
                 row.mem_bytes = max(row.mem_bytes or 0, info.mem_bytes)
 
-    def _bind(self) -> tuple[Function, Any]:
+    def _bind(self) -> tuple[Function | None, Any]:
         for suffix, kind in _VERSIONS:
             function = find(f"nvmlDeviceGet{self._name}RunningProcesses{suffix}")
             if function:
                 return function, kind
         if not self._optional:
             raise MissingSymbol(f"nvmlDeviceGet{self._name}RunningProcesses")
-        self._silent_until_ns = 2**62
-        return bind("nvmlErrorString"), ProcessInfo
+        return None, ProcessInfo
 
-    def _fetch(self) -> None:
+    def _fetch(self, function: Function) -> None:
         while True:
             self._count.value = self._room
             try:
-                self._device.call(self._function, byref(self._count), self._rows)
+                self._device.call(function, byref(self._count), self._rows)
                 return
             except pynvml.NVMLError as error:
                 if error.value != pynvml.NVML_ERROR_INSUFFICIENT_SIZE or self._room >= 65536:

@@ -25,6 +25,8 @@ _IDLE_SHARE = 20
 _LONGEST_NS = 10 * SECOND
 _TRANSIENT_LIMIT = 3
 _COSTS = 10
+_EARLY_NS = 500_000
+"""Due that much before the period is over: beats are that exact, and the next but one would be late by a whole beat."""
 
 
 class Lost(Exception):
@@ -64,8 +66,7 @@ class Reading:
             self._note(why(error, mig), now_ns, missing)
             return
         self.works, self.reason, self._failures, self._retry_ns = True, "", 0, _RETRY_FIRST_NS
-        # Less half a millisecond: beats are that exact, and the next but one would be late by a whole beat.
-        self.due_ns = now_ns + self.period_ns - 500_000
+        self.due_ns = now_ns + self.period_ns - _EARLY_NS
 
     def charge(self, cost_ns: int) -> None:
         """Take down what it cost. The least of the last ten counts: neither a hang nor a busy host makes a driver slow."""
@@ -99,7 +100,7 @@ class Reading:
         if cause.lost:
             raise Lost(cause.text)
         self._failures += 1
-        self.due_ns = now_ns + self.period_ns - 500_000
+        self.due_ns = now_ns + self.period_ns - _EARLY_NS
         if cause.lasting:
             self.works, self._way = False, 0
             self.due_ns = now_ns + self._retry_ns

@@ -41,39 +41,40 @@ def slow_readings(device: Device, pcie_counters: Reading) -> list[Reading]:
     number = device.number
     return [
         Reading(("procs",), SECOND, lazy(Processes, device)),
-        Reading(("temp_c",), SECOND, _one("temp_c", lambda: float(number("nvmlDeviceGetTemperature", 0))), lazy(_TemperatureV, device)),
-        Reading(("power_limit_w",), SECOND, _one("power_limit_w", lambda: number("nvmlDeviceGetEnforcedPowerLimit") / 1000)),
-        Reading(("pstate",), SECOND, _one("pstate", lambda: number("nvmlDeviceGetPerformanceState"))),
+        _one("temp_c", SECOND, lambda: float(number("nvmlDeviceGetTemperature", 0)), lazy(_TemperatureV, device)),
+        _one("power_limit_w", SECOND, lambda: number("nvmlDeviceGetEnforcedPowerLimit") / 1000),
+        _one("pstate", SECOND, lambda: number("nvmlDeviceGetPerformanceState")),
         Reading(("mem_temp_c",), SECOND, lazy(_memory_temp, device)),
         Reading(("mig_mode", "mig"), SECOND, lazy(Mig, device)),
         Reading(("xid",), SECOND, lazy(XidEvents, device)),
         Reading(("nvlink_tx_bytes", "nvlink_rx_bytes", "nvlink_links"), SECOND, lazy(_NvLink, device)),
-        Reading(("pcie_gen",), 2 * SECOND, _one("pcie_gen", lambda: number("nvmlDeviceGetCurrPcieLinkGeneration"))),
-        Reading(("pcie_width",), 2 * SECOND, _one("pcie_width", lambda: number("nvmlDeviceGetCurrPcieLinkWidth"))),
+        _one("pcie_gen", 2 * SECOND, lambda: number("nvmlDeviceGetCurrPcieLinkGeneration")),
+        _one("pcie_width", 2 * SECOND, lambda: number("nvmlDeviceGetCurrPcieLinkWidth")),
         Reading(("enc_pct",), 2 * SECOND, lazy(_codec, device, "enc_pct", "nvmlDeviceGetEncoderUtilization")),
         Reading(("dec_pct",), 2 * SECOND, lazy(_codec, device, "dec_pct", "nvmlDeviceGetDecoderUtilization")),
-        Reading(("fan_pct",), 2 * SECOND, _one("fan_pct", lambda: float(number("nvmlDeviceGetFanSpeed")))),
-        Reading(("sm_clock_max_mhz",), 10 * SECOND, _one("sm_clock_max_mhz", lambda: number("nvmlDeviceGetMaxClockInfo", _CLOCK_SM))),
-        Reading(("mem_clock_max_mhz",), 10 * SECOND, _one("mem_clock_max_mhz", lambda: number("nvmlDeviceGetMaxClockInfo", _CLOCK_MEM))),
-        Reading(("power_limit_default_w",), 10 * SECOND,
-                _one("power_limit_default_w", lambda: number("nvmlDeviceGetPowerManagementDefaultLimit") / 1000)),
-        Reading(("power_limit_max_w",), 10 * SECOND, _one("power_limit_max_w", lambda: _power_most(device))),
-        Reading(("pcie_gen_max",), 10 * SECOND, _one("pcie_gen_max", lambda: number("nvmlDeviceGetMaxPcieLinkGeneration"))),
-        Reading(("pcie_width_max",), 10 * SECOND, _one("pcie_width_max", lambda: number("nvmlDeviceGetMaxPcieLinkWidth"))),
-        Reading(("compute_mode",), 10 * SECOND, _one("compute_mode", lambda: _compute_mode(number("nvmlDeviceGetComputeMode")))),
-        Reading(("ecc_corrected",), 10 * SECOND, _one("ecc_corrected", lambda: _ecc(device, _CORRECTED))),
-        Reading(("ecc_uncorrected",), 10 * SECOND, _one("ecc_uncorrected", lambda: _ecc(device, _UNCORRECTED))),
-        Reading(("retired_pages",), 10 * SECOND, _one("retired_pages", lambda: _retired(device, 0) + _retired(device, 1))),
-        Reading(("remapped_rows",), 10 * SECOND, _one("remapped_rows", lambda: _remapped(device))),
+        _one("fan_pct", 2 * SECOND, lambda: float(number("nvmlDeviceGetFanSpeed"))),
+        _one("sm_clock_max_mhz", 10 * SECOND, lambda: number("nvmlDeviceGetMaxClockInfo", _CLOCK_SM)),
+        _one("mem_clock_max_mhz", 10 * SECOND, lambda: number("nvmlDeviceGetMaxClockInfo", _CLOCK_MEM)),
+        _one("power_limit_default_w", 10 * SECOND, lambda: number("nvmlDeviceGetPowerManagementDefaultLimit") / 1000),
+        _one("power_limit_max_w", 10 * SECOND, lambda: _power_most(device)),
+        _one("pcie_gen_max", 10 * SECOND, lambda: number("nvmlDeviceGetMaxPcieLinkGeneration")),
+        _one("pcie_width_max", 10 * SECOND, lambda: number("nvmlDeviceGetMaxPcieLinkWidth")),
+        _one("compute_mode", 10 * SECOND, lambda: _compute_mode(number("nvmlDeviceGetComputeMode"))),
+        _one("ecc_corrected", 10 * SECOND, lambda: _ecc(device, _CORRECTED)),
+        _one("ecc_uncorrected", 10 * SECOND, lambda: _ecc(device, _UNCORRECTED)),
+        _one("retired_pages", 10 * SECOND, lambda: _retired(device, 0) + _retired(device, 1)),
+        _one("remapped_rows", 10 * SECOND, lambda: _remapped(device)),
         Reading(PCIE_RATES, 2 * SECOND, lazy(_pcie_rates, device, pcie_counters)),
-    ]  # fmt: skip
+    ]
 
 
-def _one(field: str, read: Callable[[], object]) -> Way:
+def _one(field: str, period_ns: int, read: Callable[[], object], *others: Way) -> Reading:
+    """The reading of what one call gives."""
+
     def way(values: Values, _: Missing) -> None:
         values[field] = read()
 
-    return way
+    return Reading((field,), period_ns, way, *others)
 
 
 class _Temperature(Structure):
