@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from textual.widgets import Input
 
 from gputop.tui.app import GputopApp
 from gputop.tui.screens.confirm import ConfirmScreen
+from gputop.tui.screens.confirm import send_signal
 from gputop.tui.screens.confirm import start_ticks_of
 from gputop.tui.screens.details import DetailsScreen
 from gputop.tui.screens.enlarge import EnlargeScreen
@@ -206,6 +208,25 @@ async def test_signals_are_asked_for_and_reach_the_process(make_app: MakeApp) ->
     finally:
         child.kill()
         child.wait()
+
+
+@pytest.mark.parametrize("refused", [None, OSError(errno.ENOSYS, "no such call"), PermissionError(errno.EPERM, "a sandbox")])
+def test_a_signal_is_for_the_process_that_was_shown(refused: OSError | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_pid: int) -> int:
+        assert refused is not None
+        raise refused
+
+    if refused is not None:
+        monkeypatch.setattr(os, "pidfd_open", refuse)
+    else:
+        monkeypatch.setattr(os, "kill", refuse)  # a number may be another's by now
+    with subprocess.Popen(["sleep", "60"]) as child:
+        started = start_ticks_of(child.pid)
+        assert send_signal("TERM", {child.pid: started + 1}) == f"SIGTERM sent to 0 of 1; {child.pid} has ended"
+        assert child.poll() is None
+        assert send_signal("TERM", {child.pid: started}) == "SIGTERM sent to 1 of 1"
+        assert child.wait(10) == -signal.SIGTERM
+        assert send_signal("TERM", {child.pid: started}) == f"SIGTERM sent to 0 of 1; {child.pid} has ended"
 
 
 async def test_a_process_that_took_over_the_pid_is_left_alone(make_app: MakeApp) -> None:

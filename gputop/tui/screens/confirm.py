@@ -12,7 +12,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-SIGNALS = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "KILL": signal.SIGKILL, "STOP": signal.SIGSTOP, "CONT": signal.SIGCONT}
+SIGNALS = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "KILL": signal.SIGKILL}
 
 
 class ConfirmScreen(ModalScreen[bool]):
@@ -46,19 +46,44 @@ def send_signal(name: str, targets: dict[int, int]) -> str:
 
     A process whose start time differs from the one that was shown is another one by now and is left alone.
     """
-    failed = []
-    for pid, start_ticks in targets.items():
-        try:
-            if start_ticks_of(pid) != start_ticks:
-                failed.append(f"{pid} has ended")
-                continue
-            os.kill(pid, SIGNALS[name])
-        except PermissionError:
-            failed.append(f"{pid}: not permitted")
-        except (ProcessLookupError, FileNotFoundError):
-            failed.append(f"{pid} has ended")
+    failed = [why for pid, start_ticks in targets.items() if (why := _failure(pid, start_ticks, SIGNALS[name]))]
     done = len(targets) - len(failed)
     return f"SIG{name} sent to {done} of {len(targets)}" + (f"; {'; '.join(failed)}" if failed else "")
+
+
+def _failure(pid: int, start_ticks: int, number: signal.Signals) -> str:
+    """Why the process was not signalled, empty where it was."""
+    try:
+        _signal(pid, start_ticks, number)
+    except PermissionError:
+        return f"{pid}: not permitted"
+    except (ProcessLookupError, FileNotFoundError):
+        return f"{pid} has ended"
+    return ""
+
+
+def _signal(pid: int, start_ticks: int, number: signal.Signals) -> None:
+    handle = _handle(pid)
+    try:
+        if start_ticks_of(pid) != start_ticks:
+            raise ProcessLookupError
+        if handle is None:
+            os.kill(pid, number)
+        else:
+            signal.pidfd_send_signal(handle, number)
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def _handle(pid: int) -> int | None:
+    """A descriptor that means this process even when its number is given anew; None where the kernel or a sandbox gives none."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise
+    except OSError:
+        return None
 
 
 def start_ticks_of(pid: int) -> int:
