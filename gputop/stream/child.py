@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import select
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 1 << 18
 PIPE_BYTES = 1 << 20
-STDERR_BYTES = 2000
+LAST_WORDS_BYTES = 4096
+"""What is kept of standard error: its end. A banner of ssh's comes before the reason."""
+LAST_WORDS_S = 0.5
+"""How long to wait for them: a master of ssh's connections keeps the pipe open for ever."""
 
 
 class ChildStream:
@@ -33,6 +36,9 @@ class ChildStream:
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, bufsize=0
         )
         _widen(self._fd)
+        self._last_words = b""
+        self._listening = threading.Thread(target=self._listen, name="stderr", daemon=True)
+        self._listening.start()
         # Imported only now: what this takes to load, the collector takes to start.
         from gputop.recording.format import Decoder
 
@@ -50,7 +56,7 @@ class ChildStream:
 
     def __iter__(self) -> Iterator[Header | Frame]:
         """What comes, as it comes; ends when the child does (see `ending`)."""
-        while data := os.read(self._fd, CHUNK_BYTES):
+        while data := self._read():
             items = self._decoder.feed(data)
             del data
             news = bool(items)
@@ -63,7 +69,7 @@ class ChildStream:
         """What comes within ``wait_s``, None when the child has ended."""
         if not select.select([self._fd], [], [], wait_s)[0]:
             return []
-        data = os.read(self._fd, CHUNK_BYTES)
+        data = self._read()
         return self._decoder.feed(data) if data else None
 
     @property
@@ -74,7 +80,8 @@ class ChildStream:
     def ending(self) -> str:
         """Why the child ended, in a line: its own last words where it had any."""
         code = self._child.wait()
-        words = _last_line(self._child.stderr.read(STDERR_BYTES) if self._child.stderr else b"")
+        self._listening.join(LAST_WORDS_S)
+        words = _last_line(self._last_words)
         if words:
             return words
         return f"killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
@@ -88,6 +95,23 @@ class ChildStream:
             except subprocess.TimeoutExpired:
                 self._child.kill()
                 self._child.wait()
+        assert self._child.stdout is not None
+        self._child.stdout.close()
+
+    def _read(self) -> bytes:
+        """What is there, or else comes next; empty at the end, and once we are closed."""
+        assert self._child.stdout is not None
+        try:
+            return self._child.stdout.read(CHUNK_BYTES)
+        except ValueError:  # closed by another thread
+            return b""
+
+    def _listen(self) -> None:
+        """Take all that is written to standard error, or the child would have to wait for us."""
+        assert self._child.stderr is not None
+        with self._child.stderr as pipe:
+            while data := pipe.read(LAST_WORDS_BYTES):
+                self._last_words = (self._last_words + data)[-LAST_WORDS_BYTES:]
 
 
 def collector_argv(flags: list[str]) -> list[str]:

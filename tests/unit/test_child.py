@@ -1,0 +1,41 @@
+"""A child that writes the stream: what it says last is told, however much it says before, and nothing of it stays open."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputop.stream.child import ChildStream
+
+
+def _ended(script: str) -> str:
+    stream = ChildStream(["sh", "-c", script])
+    try:
+        assert list(stream) == []
+        return stream.ending()
+    finally:
+        stream.close()
+
+
+def test_the_reason_stands_behind_a_banner() -> None:
+    assert _ended("i=0; while [ $i -lt 90 ]; do echo 'Authorized use only, all of it is watched' >&2; i=$((i+1)); done;"
+                  "echo 'Permission denied (publickey).' >&2; exit 255") == "Permission denied (publickey)."  # fmt: skip
+
+
+def test_a_child_that_says_more_than_a_pipe_holds_is_not_held_up() -> None:
+    assert _ended("head -c 300000 /dev/zero | tr '\\0' 'x' >&2; echo >&2; echo end >&2; exit 3") == "end"
+
+
+def test_one_without_a_word_is_told_by_its_exit_code() -> None:
+    assert _ended("exit 3") == "ended with exit code 3"
+    assert _ended("kill -9 $$") == "killed by signal 9"
+
+
+@pytest.mark.parametrize("script", ["exec sleep 60", "exit 0"])
+def test_closing_it_closes_its_pipes(script: str) -> None:
+    stream = ChildStream(["sh", "-c", script])
+    stream.close()
+    stream._listening.join(10)
+    assert stream._child.stdout is not None
+    assert stream._child.stderr is not None
+    assert (stream._child.stdout.closed, stream._child.stderr.closed) == (True, True)
+    assert list(stream) == []
