@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from gputop import crash
 from gputop.board import Board
 from gputop.diagnosis import Engine
 from gputop.diagnosis import Incident
@@ -48,7 +49,12 @@ class AutoCapture:
         from gputop.stacks.capture import capture
         from gputop.stacks.group import is_helper
 
-        taken = capture(pids, waits=words, incident=str(incident.id))
+        try:
+            taken = capture(pids, waits=words, incident=str(incident.id))
+        except Exception as error:  # noqa: BLE001 - no stacks this time; the screen and the recording go on
+            crash.reason(error)
+            self._policy.taken(incident, now_ns)
+            return
         self._policy.taken(incident, now_ns, taken.took_ns)
         self._deliver([stack for stack in taken.stacks if not is_helper(stack)])
 

@@ -9,6 +9,7 @@ import traceback
 
 from gputop import __version__
 from gputop import config
+from gputop.errors import UserError
 
 _MOST_BYTES = 1 << 16
 _SHOWN_BYTES = 1 << 14
@@ -17,6 +18,11 @@ _SHOWN_BYTES = 1 << 14
 def path() -> str:
     """Where they are kept: errors.log beside the screen as it was left."""
     return os.path.join(os.path.dirname(config.state_path()), "errors.log")
+
+
+def reason(error: Exception) -> str:
+    """What a thread that nobody waits for says instead of dying: what the system or we refused, or that it is a bug, which is kept."""
+    return str(error) if isinstance(error, (OSError, UserError)) else keep(error)
 
 
 def keep(error: BaseException) -> str:

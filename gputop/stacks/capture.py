@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
 
+from gputop import crash
 from gputop.frame import Stack
 from gputop.stacks import interpreter
 from gputop.stacks import kernel
@@ -86,7 +87,11 @@ def _side_by_side(pids: list[int], order: _Order) -> dict[int, list[Stack]]:
                 pid = todo.get_nowait()
             except queue.Empty:
                 return
-            done.put((pid, _process(pid, order)))
+            try:
+                stacks = _process(pid, order)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is told beside the others' stacks
+                stacks = [_failed(pid, f"could not be read: {crash.reason(error)}", order)]
+            done.put((pid, stacks))
 
     for _ in range(min(len(pids), 4 * (os.cpu_count() or 1), 64)):
         threading.Thread(target=work, daemon=True, name="stacks").start()

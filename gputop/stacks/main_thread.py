@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gputop import crash
 from gputop.stacks import callers
 from gputop.stacks.callers import CudaLine
 from gputop.stacks.folded import Weighted
@@ -45,12 +46,17 @@ def watch(pids: Sequence[int], duration_s: float) -> tuple[list[MainThread], dic
             sampled[pid] = sample(pid, duration_s)
         except Unreadable as error:
             failed[pid] = error.reason
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others are sampled
+            failed[pid] = f"could not be sampled: {crash.reason(error)}"
         if not sampled.get(pid, True):
             del sampled[pid]
             failed[pid] = "no sample of its main thread"
 
     def watch_cuda() -> None:
-        lines, missing = callers.watch(pids, duration_s)
+        try:
+            lines, missing = callers.watch(pids, duration_s)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the samples are told
+            lines, missing = {}, dict.fromkeys(pids, crash.reason(error))
         cuda.update(lines)
         no_cuda.update(missing)
 

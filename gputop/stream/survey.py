@@ -89,13 +89,20 @@ class Survey:
     def _read(self) -> None:
         decode = msgspec.json.Decoder(Found).decode
         assert self._child.stdout is not None
-        for line in self._child.stdout:
-            found = decode(line)
-            self.episodes.update({episode.id: episode for episode in found.episodes})
-            if found.ledger is not None:
-                self.ledgers.append((found.until_ns, found.ledger))
-            self.until_ns = found.until_ns
-        self.done = True
+        try:
+            with self._child.stdout as pipe:
+                for line in pipe:
+                    self._take(decode(line))
+        except (OSError, msgspec.MsgspecError):
+            pass  # it was killed within a line: what it had found until then stands
+        finally:
+            self.done = True
+
+    def _take(self, found: Found) -> None:
+        self.episodes.update({episode.id: episode for episode in found.episodes})
+        if found.ledger is not None:
+            self.ledgers.append((found.until_ns, found.ledger))
+        self.until_ns = found.until_ns
 
 
 def survey(path: str) -> Iterator[Found]:

@@ -15,6 +15,7 @@ from textual.containers import VerticalScroll
 from textual.message import Message
 from textual.widgets import Static
 
+from gputop import crash
 from gputop.errors import UserError
 from gputop.frame import Stack
 from gputop.roles import Role
@@ -185,7 +186,14 @@ class StacksScreen(Box):
             return
         self._busy = True
         self._say(saying)
-        threading.Thread(target=lambda: self.post_message(work()), daemon=True, name="stacks").start()
+        threading.Thread(target=self._bring, args=(work,), daemon=True, name="stacks").start()
+
+    def _bring(self, work: Callable[[], Taken]) -> None:
+        try:
+            brought = work()
+        except Exception as error:  # noqa: BLE001 - or nobody would ever hear of it
+            brought = self.Taken("none could be taken", [TextLine("error", crash.reason(error))])
+        self.post_message(brought)
 
     def on_stacks_screen_taken(self, message: Taken) -> None:
         """Show what was brought."""
