@@ -1,7 +1,7 @@
 """The command line: which command is asked for, and the errors in one line.
 
-A command is a module in `gputop.commands` with ``HELP``, ``add_arguments(parser)`` and ``run(args) -> int``, and a line in
-`COMMANDS`. Only the module of the command that is asked for is imported: start-up time counts.
+A command is a module in `gputop.commands` with ``add_arguments(parser)`` and ``run(args) -> int``, and a line in `COMMANDS`,
+which says what it is for. Only the module of the command that is asked for is imported: start-up time counts.
 """
 
 from __future__ import annotations

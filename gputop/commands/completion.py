@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 
-HELP = "complete commands and flags in bash, zsh or fish"
 EXAMPLES = """examples:
   eval "$(gputop completion bash)"        in ~/.bashrc
   eval "$(gputop completion zsh)"         in ~/.zshrc, after compinit

@@ -17,7 +17,6 @@ from gputop.demo.tour import SCENARIO as TOURED
 from gputop.frame import Frame
 from gputop.frame import Header
 
-HELP = "see it without a GPU: real trouble, a simulated GPU"
 TOUR = "tour"
 EXAMPLES = (
     "".join(f"  {name:<20}{scenario.summary}\n" for name, scenario in SCENARIOS.items())

@@ -9,7 +9,6 @@ from gputop.commands.explain import explained
 from gputop.commands.options import duration
 from gputop.commands.span import add_span
 
-HELP = "compare two recordings, before and after a fix"
 EXAMPLES = """examples:
   gputop diff before.gputop after.gputop
   gputop diff before.gputop after.gputop --from 60    leave the first minute of both out

@@ -17,7 +17,6 @@ from gputop.errors import UserError
 if TYPE_CHECKING:
     from gputop.doctor import Check
 
-HELP = "what works here, what is missing, and the command that mends it"
 EXAMPLES = """examples:
   gputop doctor
   gputop doctor --bundle                 findings, versions and 10 s of a recording, without anybody's names

@@ -27,7 +27,6 @@ from gputop.errors import UserError
 from gputop.frame import Frame
 from gputop.frame import Header
 
-HELP = "say why, from a live look or a recording"
 EXAMPLES = """examples:
   gputop explain                          look for 10 s, then explain
   gputop explain run.gputop --since 2m    the last two minutes of a recording

@@ -15,7 +15,6 @@ from gputop.errors import UserError
 if TYPE_CHECKING:
     from gputop.recording.reader import Recording
 
-HELP = "a recording as CSV, SQLite, Parquet or a Perfetto trace"
 EXAMPLES = """examples:
   gputop export run.gputop --to csv -o run-csv           a directory with a file per table
   gputop export run.gputop --to sqlite -o run.sqlite

@@ -6,7 +6,6 @@ import argparse
 import sys
 from pathlib import Path
 
-HELP = "turn an Ingero trace into a recording"
 EXAMPLES = """examples:
   gputop import ingero.db -o ingero.gputop
   gputop query ingero.gputop "SELECT call, sum(calls), max(max_ms) FROM sync GROUP BY call"

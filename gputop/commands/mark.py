@@ -11,7 +11,6 @@ from gputop.errors import UserError
 if TYPE_CHECKING:
     import socket
 
-HELP = "drop a marker into the live stream and the recordings of it"
 EXAMPLES = """examples:
   gputop mark "epoch 3"
   gputop mark "$(date +%T) checkpoint begins"

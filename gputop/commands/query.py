@@ -12,7 +12,6 @@ from itertools import islice
 from gputop.commands.span import add_span
 from gputop.commands.span import span
 
-HELP = "ask a recording in SQL"
 WHO_SWITCHED = """SELECT pid, name, sum(switches) switches, sum(offcpu_s) offcpu_s, max(stall_ms) worst_stall_ms
   FROM proc GROUP BY pid ORDER BY switches DESC LIMIT 10"""
 WINDOWS = """SELECT p.w * 10 t_s, switches, calls, mean_ms FROM

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from gputop.recording.writer import Rotation
     from gputop.stream.child import ChildStream
 
-HELP = "record to a file, for a time or around a command"
 EXAMPLES = """examples:
   gputop record                                  until Ctrl-C, to gputop-HOST-DATE-TIME.gputop
   gputop record -o run.gputop -- python train.py

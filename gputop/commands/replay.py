@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from gputop.tui.app import Look
     from gputop.tui.view import View
 
-HELP = "replay a recording, or a stream from standard input"
 EXAMPLES = """examples:
   gputop replay run.gputop
   gputop replay run.gputop --at 03:12 --speed 4

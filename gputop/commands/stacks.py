@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from gputop.stacks.folded import Weighted
     from gputop.stacks.main_thread import MainThread
 
-HELP = "the stacks of what is stalled now"
 EXAMPLES = """examples:
   gputop stacks                                   everything stalled now
   sudo "$(command -v gputop)" stacks 3821         another user's process, with its kernel stack
