@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gputop.fields import FIELDS
 from gputop.history import History
 from gputop.session import STARVING
 from gputop.session import STATE_WORDS
@@ -13,6 +14,7 @@ from gputop.tui.draw import Line
 from gputop.tui.draw import Span
 from gputop.tui.draw.axis import Axis
 from gputop.tui.draw.lanes import Moving
+from gputop.tui.draw.lanes import level
 from gputop.tui.draw.lanes import with_cursor
 from gputop.tui.draw.rows import SORTS
 from gputop.tui.draw.rows import Row
@@ -89,9 +91,7 @@ class StateLanes:
             return [(" " * axis.columns, "")]
         cell, newest = axis.cell_ns, history.times[-1] // axis.cell_ns
         moving = self._lanes.setdefault(pid, Moving())
-        return moving.spans(
-            axis, newest, (history.trimmed,), lambda k: glyph(history.state_cell(pid, k * cell, (k + 1) * cell))
-        )
+        return moving.spans(axis, newest, (history.trimmed,), lambda k: glyph(history.state_cell(pid, k * cell, (k + 1) * cell)))
 
 
 def glyph(code: int) -> Span:
@@ -118,12 +118,14 @@ def _state(row: Row, _view: View) -> Span:
     return row.state, row.state if row.role else "dim"
 
 
-def _number(name: str, digits: int = 0, warn: float | None = None) -> Callable[[Row, View], Span]:
+def _number(name: str, field: str = "") -> Callable[[Row, View], Span]:
+    """``field``: whose thresholds colour it."""
+
     def cell(row: Row, _view: View) -> Span:
         value = getattr(row, name)
-        if value is None:
-            return "–", "dim"
-        return f"{value:.{digits}f}", "warn" if warn is not None and value >= warn and row.role else "" if row.role else "dim"
+        if value is None or not row.role:
+            return "–" if value is None else f"{value:.0f}", "dim"
+        return f"{value:.0f}", level(FIELDS[field], value) if field else ""
 
     return cell
 
@@ -163,8 +165,8 @@ _COLUMNS: tuple[Column, ...] = (
     ("WHO", 20, 0, True, _who),
     ("STATE", 13, 0, True, _state),
     ("CPU%", 6, 0, False, _number("cpu_pct")),
-    ("RUNQ%", 6, 0, False, _number("runq_pct", warn=20)),
-    ("DISK%", 6, 120, False, _number("disk_pct", warn=20)),
+    ("RUNQ%", 6, 0, False, _number("runq_pct", "runq.pct")),
+    ("DISK%", 6, 120, False, _number("disk_pct", "psi.io_pct")),
     ("IO/s", 6, 180, False, _bytes("disk_bytes_per_s")),
     ("SW/s", 7, 100, False, _number("switches_per_s")),
     ("INV/s", 7, 120, False, _number("invol_per_s")),
