@@ -9,6 +9,7 @@ from gputop.doctor import Check
 from gputop.frame import Frame
 from gputop.sources import Beat
 from gputop.sources import Settings
+from gputop.sources import Source
 from gputop.sources import Unavailable
 
 _OPEN_TO_ALL = "echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' | sudo tee /etc/modprobe.d/nvidia-profiling.conf; then reboot"
@@ -35,14 +36,13 @@ def checks(root: str) -> list[Check]:
         source.close()
 
 
-def _gpm(source: object, root: str) -> Check:
+def _gpm(source: Source, root: str) -> Check:
     """SM activity was read of a GPU, or the reason that came instead."""
-    read = getattr(source, "read")  # noqa: B009 - any source
     missing, deadline, seq = "no GPU gave a figure", time.monotonic() + _PATIENCE_S, 0
     while time.monotonic() < deadline:
         now = time.monotonic_ns()
         frame = Frame(seq, now, key=seq == 0)
-        read(Beat(now, seq, seq == 0), frame)
+        source.read(Beat(now, seq, seq == 0), frame)
         for gpu in frame.gpus:
             if gpu.sm_active_pct is not None:
                 return Check("gpm", "GPM", "ok", "SM, tensor and DRAM activity are read")
