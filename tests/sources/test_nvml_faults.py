@@ -137,6 +137,17 @@ def test_a_lost_gpu_leaves_the_others_alone_and_is_picked_up_when_it_returns(rig
     rig.until(source, lambda board: not [reason for reason in board.gpus[1].missing.values() if reason.startswith("GPU lost")])
 
 
+def test_what_a_lost_gpu_held_is_given_back(rig: Rig) -> None:
+    rig.set("gpus 1", f"log {rig.log}")
+    source = rig.opened()
+    rig.until(source, lambda _: rig.calls("GpmMetricsGet") and rig.calls("EventSetWait"))
+    rig.set("gpus 1", f"log {rig.log}", "lost 1")
+    rig.until(source, lambda board: board.gpus[0].values.get("lost") is True)
+    rig.set("gpus 1", f"log {rig.log}")
+    rig.until(source, lambda _: len(rig.calls("GpmSampleAlloc")) == 4 and len(rig.calls("EventSetCreate")) == 2)
+    assert (len(rig.calls("GpmSampleFree")), len(rig.calls("EventSetFree"))) == (2, 1)
+
+
 def test_a_gpu_that_is_added_is_read_too(rig: Rig) -> None:
     rig.set("gpus 1")
     source = rig.opened()

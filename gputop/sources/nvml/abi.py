@@ -146,12 +146,23 @@ def is_past(stamp_us: int) -> bool:
 class Device:
     """A handle with what its calls cost. Used by one thread only, so each lane of a GPU has its own."""
 
-    __slots__ = ("calls", "handle", "ns")
+    __slots__ = ("_owned", "calls", "handle", "ns")
 
     def __init__(self, handle: c_void_p) -> None:
         self.handle = handle
         self.calls = 0
         self.ns = 0
+        self._owned: list[tuple[Function, c_void_p]] = []
+
+    def own(self, thing: c_void_p, free: str) -> None:
+        """Have NVML's function ``free`` called with ``thing`` when the handle is given up."""
+        self._owned.append((bind(free), thing))
+
+    def release(self) -> None:
+        """Give the handle up."""
+        for free, thing in self._owned:
+            free(thing)
+        self._owned.clear()
 
     def call(self, function: Function, *arguments: object) -> None:
         """Call ``function(handle, *arguments)``; raises pynvml.NVMLError."""

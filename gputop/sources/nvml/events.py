@@ -38,6 +38,7 @@ class XidEvents:
         except pynvml.NVMLError:
             bind("nvmlEventSetFree")(self._set)
             raise
+        device.own(self._set, "nvmlEventSetFree")
 
     def __call__(self, values: Values, _: Missing) -> None:
         for _turn in range(_MOST_AT_ONCE):

@@ -55,7 +55,7 @@ class Gpm:
         self._scope: tuple[int, ...] = () if gpu_instance is None else (gpu_instance,)
         self._sample = bind("nvmlGpmSampleGet" if gpu_instance is None else "nvmlGpmMigSampleGet")
         self._metrics = bind("nvmlGpmMetricsGet")
-        self._get = _MetricsGet(version=1, count=len(_METRICS), older=_new_sample(), newer=_new_sample())
+        self._get = _MetricsGet(version=1, count=len(_METRICS), older=_new_sample(device), newer=_new_sample(device))
         self._sampled_ns = 0
 
     def __call__(self, values: Values, missing: Missing) -> None:
@@ -85,9 +85,10 @@ class Gpm:
         return [_value_of(metric) for metric in get.metrics]
 
 
-def _new_sample() -> int | None:
+def _new_sample(device: Device) -> int | None:
     sample = c_void_p()
     check(bind("nvmlGpmSampleAlloc")(byref(sample)))
+    device.own(sample, "nvmlGpmSampleFree")
     return sample.value
 
 

@@ -74,6 +74,7 @@ class Tier:
     def renew(self, handle: c_void_p, epoch: int) -> None:
         """Take a new handle, go on counting."""
         spent = self.device
+        spent.release()
         self.device = Device(handle)
         self.device.ns, self.device.calls = spent.ns, spent.calls
         self.epoch = epoch
@@ -108,12 +109,8 @@ class WatchedGpu:
         self.fast.lane.start()
 
     def _fast_tick(self, beat_ns: int) -> None:
-        handle = self._handle or self._attach(beat_ns)
-        if handle is None:
+        if self._handle is None and not self._attach(beat_ns):
             return
-        if self.fast.epoch != self._epoch:
-            self.fast.renew(handle, self._epoch)
-            self.fast.readings = fast_readings(self.fast.device, self._interval_ns)
         self._tick(self.fast, beat_ns)
         if self.slow.lane.thread is None:
             self.slow.lane.start()
@@ -145,10 +142,10 @@ class WatchedGpu:
             values["nvml_calls"] = self.fast.device.calls + self.slow.device.calls
         self.reports.append(Report(t_ns, values, missing))
 
-    def _attach(self, beat_ns: int) -> c_void_p | None:
-        """The handle of the GPU, asked for once a second until it answers; reports who it is."""
+    def _attach(self, beat_ns: int) -> bool:
+        """Whether the GPU, asked for its handle once a second, answers; reports who it is."""
         if beat_ns < self._again_ns:
-            return None
+            return False
         self._again_ns = beat_ns + _ATTACH_AGAIN_NS - self._interval_ns // 2
         handle = c_void_p()
         try:
@@ -157,12 +154,14 @@ class WatchedGpu:
         except FAILURES as error:
             cause = why(error)
             self._lose(cause.text, cause.lost)
-            return None
+            return False
         self.reports.append(Report(monotonic_ns(), identity, {}))
         self.absent = ""
         self._epoch += 1
-        self._handle = handle
-        return handle
+        self.fast.renew(handle, self._epoch)
+        self.fast.readings = fast_readings(self.fast.device, self._interval_ns)
+        self._handle = handle  # last: from now on the slow lane builds upon these readings
+        return True
 
     def _identity(self, device: Device) -> Values:
         self._mig = bool(_unless_lost(lambda: mig_is_on(device)))
