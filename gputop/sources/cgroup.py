@@ -32,6 +32,7 @@ from gputop.sources.procfs.parse import text
 
 CPU_EVERY_NS = 200_000_000
 REST_EVERY_NS = 1_000_000_000
+ASK_EVERY_NS = 2_000_000_000
 CGROUPS = 64
 """Most cgroups read."""
 _NO_LIMIT = 1 << 62
@@ -157,8 +158,8 @@ class CgroupSource:
         self._root = settings.root.rstrip("/") + "/"
         self._half = settings.interval_ns // 2
         self._mounts: dict[str, Mount] = {}
-        self._paths: dict[str, bytes] = {}
-        """/proc/PID/cgroup of those who matter."""
+        self._paths: dict[str, tuple[int, bytes]] = {}
+        """When those who matter are due to be asked again, and their /proc/PID/cgroup."""
         self._groups: dict[bytes, Group | None] = {}
         self._hot: frozenset[int] = frozenset()
         self._cpu_due_ns = self._rest_due_ns = 0
@@ -195,16 +196,16 @@ class CgroupSource:
 
     def _find(self, beat: Beat) -> None:
         """Who is in which cgroup; a process that stays is asked every two seconds, for a running job may be moved into one with a quota."""
-        second = beat.t_ns // 1_000_000_000
-        paths: dict[str, bytes] = {}
-        for pid in ["self", *map(str, sorted(beat.hot))]:
-            known = self._paths.get(pid)
-            again = known is None or not (second + len(paths)) % 2
-            paths[pid] = (read_once(f"{self._root}proc/{pid}/cgroup", 8192) or known or b"") if again else known or b""
-        self._paths = paths
-        wanted = list(dict.fromkeys(data for data in paths.values() if data))[:CGROUPS]
-        self._groups = {data: self._groups.get(data) or self._group(data) for data in wanted}
-        self._report(beat)
+        self._paths = {pid: self._path(pid, beat.t_ns) for pid in ["self", *map(str, sorted(beat.hot))]}
+        wanted = list(dict.fromkeys(data for _, data in self._paths.values() if data))
+        self._groups = {data: self._groups.get(data) or self._group(data) for data in wanted[:CGROUPS]}
+        self._report(beat, len(wanted) - len(self._groups))
+
+    def _path(self, pid: str, t_ns: int) -> tuple[int, bytes]:
+        due_ns, known = self._paths.get(pid, (0, b""))
+        if t_ns + self._half < due_ns:
+            return due_ns, known
+        return t_ns + ASK_EVERY_NS, read_once(f"{self._root}proc/{pid}/cgroup", 8192) or known
 
     def _group(self, data: bytes) -> Group | None:
         paths = cgroups(data)
@@ -222,11 +223,14 @@ class CgroupSource:
         folder = mount.folder(paths[name]) if mount is not None and name in paths else None
         return mount, mount.up(folder) if mount is not None and folder is not None else []
 
-    def _report(self, beat: Beat) -> None:
+    def _report(self, beat: Beat, left_out: int) -> None:
         unseen = [main_cgroup(cgroups(data)) for data, group in self._groups.items() if group is None]
         if unseen:
             reason = f"not visible from here: {', '.join(unseen[:3])}{' …' if len(unseen) > 3 else ''}"
             state = SourceState(self.name, "partial", reason, _REMEDY, self._state.detail)
+        elif left_out:
+            reason = f"{left_out} cgroups are left out: at most {CGROUPS} are read"
+            state = SourceState(self.name, "partial", reason, detail=self._state.detail)
         else:
             state = SourceState(self.name, "ok", detail=self._state.detail)
         if state != self._state:

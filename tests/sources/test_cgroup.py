@@ -16,7 +16,9 @@ from gputop.frame import Psi
 from gputop.frame import ReadLimit
 from gputop.sources import Settings
 from gputop.sources import Unavailable
+from gputop.sources.cgroup import CGROUPS
 from gputop.sources.cgroup import CgroupSource
+from tests.sources.fake_proc import TICK_NS
 from tests.sources.fake_proc import FakeProc
 from tests.sources.fake_proc import Reader
 
@@ -158,6 +160,31 @@ def test_what_lies_outside_is_left_out_with_the_reason(fake: FakeProc, path: str
     fake.vanish(7)
     states = [state for _ in range(12) for state in (it.beat() and it.last.changed)]
     assert not [state for state in states if state.state != "ok"]
+
+
+@pytest.mark.parametrize("every", [1, 2, 4])
+def test_a_job_that_is_moved_is_found_again_however_seldom_it_is_looked_at(fake: FakeProc, every: int) -> None:
+    for name in ("a", "b"):
+        fake.write(f"sys/fs/cgroup/{name}/cpu.stat", STAT.format(0, 0, 0))
+    for pid in (7, 8):
+        fake.write(f"proc/{pid}/cgroup", "0::/a\n")
+    it = reader(fake, V2.format(root="/"))
+    it.beat({7, 8})
+    for pid in (7, 8):
+        fake.write(f"proc/{pid}/cgroup", "0::/b\n")
+    for _ in range(4):
+        it.t_ns += every * 1_000_000_000 - TICK_NS
+        last = it.beat({7, 8})
+    assert set(cgroups(last)) == {"/", "/b"}
+
+
+def test_how_many_cgroups_are_left_out_is_said(fake: FakeProc) -> None:
+    for pid in range(1, CGROUPS + 3):
+        fake.write(f"proc/{pid}/cgroup", f"0::/{pid}\n")
+        fake.write(f"sys/fs/cgroup/{pid}/cpu.stat", STAT.format(0, 0, 0))
+    it = reader(fake, V2.format(root="/"))
+    assert len(cgroups(it.beat(set(range(1, CGROUPS + 3))))) == CGROUPS
+    assert [(state.state, state.reason) for state in it.last.changed] == [("partial", "3 cgroups are left out: at most 64 are read")]
 
 
 def test_a_cgroup_that_is_removed_does_no_harm(fake: FakeProc) -> None:
