@@ -24,6 +24,12 @@ from gputop.sources.procfs.parse import NS_PER_CLOCK_TICK
 CPU_EVERY_NS = 200_000_000
 REST_EVERY_NS = 1_000_000_000
 SECTOR_BYTES = 512
+_OPTIONAL = {
+    "pressure/cpu": ("no pressure stall information", "boot with psi=1, where the kernel has CONFIG_PSI"),
+    "diskstats": ("no disks", ""),
+    "net/dev": ("no network interfaces", ""),
+}
+"""File of /proc -> what is missing without it, and what would mend that."""
 _US = 1000
 
 
@@ -51,10 +57,11 @@ class HostSource:
         """Raises Unavailable without /proc/stat."""
         if not self._text("stat"):
             raise Unavailable(f"{self._root}proc/stat: {self._files['stat'].reason or 'empty'}", "mount -t proc proc /proc")
-        if self._text("pressure/cpu"):
+        missing = [name for name in _OPTIONAL if not self._text(name)]
+        if not missing:
             return SourceState(self.name, "ok")
-        reason = f"no pressure stall information: {self._files['pressure/cpu'].reason or 'not offered by this kernel'}"
-        return SourceState(self.name, "partial", reason, "boot with psi=1, where the kernel has CONFIG_PSI")
+        reason = "; ".join(f"{_OPTIONAL[name][0]}: {self._files[name].reason or 'empty'}" for name in missing)
+        return SourceState(self.name, "partial", reason, _OPTIONAL[missing[0]][1])
 
     def close(self) -> None:
         for file in self._files.values():
@@ -79,7 +86,7 @@ class HostSource:
             **memory_fields(text("meminfo")),
             **vm_fields(text("vmstat")),
             "psi": psi(text("pressure/cpu"), text("pressure/io"), text("pressure/memory")),
-            "disks": [disk for disk in disks(text("diskstats")) if self._is_whole(disk.name)],
+            "disks": self._disks(text("diskstats")),
             "nets": nets(text("net/dev")),
             "tcp_retrans": tcp_retrans(text("net/snmp")),
             **self._shm(),
@@ -90,6 +97,10 @@ class HostSource:
             return self._files[name].read()
         except OSError:
             return b""
+
+    def _disks(self, diskstats: bytes) -> list[DiskSample] | None:
+        found = disks(diskstats)
+        return found and [disk for disk in found if self._is_whole(disk.name)]
 
     def _is_whole(self, name: str) -> bool:
         """Not a partition, and not a loop or RAM disk, whose I/O is counted at what lies below."""
@@ -182,8 +193,10 @@ def _pressure(text: bytes) -> tuple[int | None, int | None]:
     return totals.get(b"some"), totals.get(b"full")
 
 
-def disks(diskstats: bytes) -> list[DiskSample]:
-    """Every line of /proc/diskstats, partitions too."""
+def disks(diskstats: bytes) -> list[DiskSample] | None:
+    """Every line of /proc/diskstats, partitions too; None where it could not be read, or shows a container none."""
+    if not diskstats:
+        return None
     found = []
     for line in diskstats.split(b"\n"):
         f = line.split()
@@ -195,8 +208,10 @@ def disks(diskstats: bytes) -> list[DiskSample]:
     return found
 
 
-def nets(dev: bytes) -> list[NetSample]:
-    """/proc/net/dev without lo."""
+def nets(dev: bytes) -> list[NetSample] | None:
+    """/proc/net/dev without lo; None where it could not be read."""
+    if not dev:
+        return None
     found = []
     for line in dev.split(b"\n")[2:]:
         name, colon, counters = line.rpartition(b":")

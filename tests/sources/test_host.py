@@ -72,6 +72,19 @@ def test_disks_without_partitions_and_loops(tmp_path: Path) -> None:
     assert got.disks[0] == DiskSample("nvme0n1", reads=10, read_bytes=4096, read_ms=5, writes=20, write_bytes=8192, write_ms=6, io_ms=7)
 
 
+def test_what_cannot_be_read_is_missing_not_none_at_all(tmp_path: Path) -> None:
+    fake = FakeProc(tmp_path)
+    fake.write("proc/pressure/cpu", "some avg10=0.00 avg60=0.00 avg300=0.00 total=5\n")
+    fake.write("proc/net/dev", "")
+    reader = Reader(HostSource(Settings(root=str(tmp_path))))
+    assert (reader.state.state, reader.state.reason) == (
+        "partial", "no disks: not offered by this kernel; no network interfaces: empty"
+    )  # fmt: skip
+    got = reader.beat().host
+    assert got is not None
+    assert (got.disks, got.nets) == (None, None)
+
+
 def test_networks_without_lo() -> None:
     text = b"Inter-| Receive\n face |bytes\n    lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n  eth0:1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n"
     assert host.nets(text) == [NetSample("eth0", 1, 9, 4, 12)]

@@ -34,14 +34,17 @@ def test_a_reader_keeps_a_writer_waiting():
     assert parse_locks(text) == Held({}, {702: 700})
 
 
-def test_more_locks_than_a_page_holds(tmp_path: Path):
+@pytest.mark.parametrize("limit", [1, 0], ids=["kept open", "no descriptors left"])
+def test_more_locks_than_a_page_holds(tmp_path: Path, limit: int):
     """The kernel gives /proc/locks a page at a time."""
+    pool = Descriptors()
+    pool.limit = limit
     with ExitStack() as stack:
         files = [stack.enter_context(open(tmp_path / str(i), "w")) for i in range(200)]
         for file in files:
             fcntl.flock(file, fcntl.LOCK_EX)
         inodes = {os.fstat(file.fileno()).st_ino for file in files}
-        held = Locks("/proc/", Descriptors()).held(1)
+        held = Locks("/proc/", pool).held(1)
         assert inodes <= {int(name.rpartition(":")[2]) for name, pid in held.by_file.items() if pid == os.getpid()}
 
 

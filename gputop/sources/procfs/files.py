@@ -122,7 +122,9 @@ class KeptList(KeptFile):
 
     def read(self) -> bytes:
         data = super().read()
-        return data + _rest(self._fd, data, self._size) if self._fd >= 0 else data
+        if self._fd >= 0:
+            return data + _rest(self._fd, data, self._size)
+        return read_list(self.path, self._size) if data else data
 
 
 def why(error: OSError) -> str:
