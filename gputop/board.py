@@ -17,6 +17,7 @@ from gputop.frame import CgroupSample
 from gputop.frame import CudaCall
 from gputop.frame import Frame
 from gputop.frame import Gpu
+from gputop.frame import GpuProc
 from gputop.frame import Header
 from gputop.frame import Host
 from gputop.frame import LaunchRate
@@ -28,6 +29,7 @@ from gputop.frame import SchedThread
 from gputop.frame import SelfCost
 from gputop.frame import SourceState
 from gputop.frame import Wakeup
+from gputop.frame import compute_pids
 
 
 class GpuBoard:
@@ -66,6 +68,12 @@ class GpuBoard:
         """The standing value of a text field, empty where there is none."""
         value = self.values.get(name)
         return value if isinstance(value, str) else ""
+
+    @property
+    def procs(self) -> list[GpuProc]:
+        """The processes on it as the driver lists them; none where it does not list them, see ``missing``."""
+        listed = self.values.get("procs")
+        return listed if isinstance(listed, list) else []
 
     def copy(self) -> GpuBoard:
         """An independent copy."""
@@ -119,6 +127,11 @@ class Board:
         for info in frame.infos:
             if self.infos.get(info.pid) is info:
                 self.infos[info.pid] = _like(info, self.infos.get(info.ppid))
+
+    @property
+    def compute_pids(self) -> frozenset[int]:
+        """The processes with a compute context on any GPU, as the driver lists them."""
+        return frozenset().union(*(compute_pids(gpu.procs) for gpu in self.gpus.values()))
 
     def snapshot(self) -> Board:
         """A copy that later folds do not change."""

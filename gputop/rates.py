@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gputop.board import GpuBoard
 from gputop.frame import CgroupSample
 from gputop.frame import CpuSample
 from gputop.frame import DiskSample
@@ -53,7 +54,7 @@ def proc_rates(older: ProcSample, newer: ProcSample) -> ProcRates | None:
     if older.pid != newer.pid or older.start_ticks != newer.start_ticks or ns <= 0 or utime < 0 or stime < 0:
         return None
     per_s = SECOND_NS / ns
-    threads = thread_deltas(older.threads, newer.threads)
+    threads = thread_deltas(older, newer)
     worst = max(threads, key=_run_delay, default=None)
     main_ns = delta(older.oncpu_ns, newer.oncpu_ns)
     vol, invol = _switches(older, newer, threads)
@@ -88,60 +89,66 @@ def counter_per_s(older: int | None, newer: int | None, ns: int) -> float | None
     return _times(delta(older, newer), SECOND_NS / ns) if ns > 0 else None
 
 
+def bytes_per_s(older: float | None, newer: float | None, ns: int, told: float | None) -> float | None:
+    """By a counter of bytes between two readings ``ns`` apart; where they are no pair, as the driver has ``told``."""
+    if older is None or newer is None or newer < older or ns <= 0:
+        return told
+    return (newer - older) * SECOND_NS / ns
+
+
+def gpu_bytes_per_s(older: GpuBoard | None, newer: GpuBoard, name: str) -> float | None:
+    """`bytes_per_s` of a GPU by the counter ``name``, such as ``pcie_rx_bytes``."""
+    before, told = older or GpuBoard(newer.index), newer.number(f"{name}_per_s")
+    return bytes_per_s(before.number(name), newer.number(name), newer.read_ns.get(name, 0) - before.read_ns.get(name, 0), told)
+
+
 def power_w(older_mj: int | None, newer_mj: int | None, ns: int) -> float | None:
     """True mean power between two readings of NVML's energy counter (mJ)."""
     mj = delta(older_mj, newer_mj)
     return None if mj is None or ns <= 0 else mj * 1e6 / ns
 
 
-def thread_deltas(older: Sequence[ThreadSample], newer: Sequence[ThreadSample]) -> list[ThreadSample]:
-    """Increments of the threads in both readings, and of those born between them from zero; states are the newer's."""
-    before = {thread.tid: thread for thread in older}
+def thread_deltas(older: ProcSample, newer: ProcSample) -> list[ThreadSample]:
+    """Increments of the threads in both samples, and of those born between them from zero; states are the newer's.
+
+    Most samples leave out threads that rest: one that such an older sample does not have may be as old as the process.
+    """
+    before = {thread.tid: thread for thread in older.threads}
+    had_all = len(before) >= older.num_threads
     found = []
-    for thread in newer if older else ():
+    for thread in newer.threads:
         old = before.get(thread.tid)
-        if old is None or thread.oncpu_ns < old.oncpu_ns:
+        if old is not None and thread.oncpu_ns >= old.oncpu_ns:
+            found.append(_increment(old, thread))
+        elif old is not None or had_all:
             found.append(thread)
-            continue
-        found.append(ThreadSample(
-            thread.tid, thread.oncpu_ns - old.oncpu_ns, max(0, thread.run_delay_ns - old.run_delay_ns), thread.timeslices - old.timeslices,
-            thread.state, delta(old.vol, thread.vol), delta(old.invol, thread.invol),
-        ))  # fmt: skip
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class CpuRates:
-    """Shares of one CPU's time."""
-
-    cpu: int
-    busy_pct: float
-    user_pct: float
-    system_pct: float
-    iowait_pct: float
-    steal_pct: float
+def _increment(old: ThreadSample, new: ThreadSample) -> ThreadSample:
+    return ThreadSample(
+        new.tid, new.oncpu_ns - old.oncpu_ns, max(0, new.run_delay_ns - old.run_delay_ns), new.timeslices - old.timeslices,
+        new.state, delta(old.vol, new.vol), delta(old.invol, new.invol),
+    )  # fmt: skip
 
 
-def cpu_rates(older: Sequence[CpuSample], newer: Sequence[CpuSample]) -> dict[int, CpuRates]:
-    """Per CPU, without those that did not advance (offline, or read twice within a tick)."""
+def cpu_deltas(older: Sequence[CpuSample], newer: Sequence[CpuSample]) -> dict[int, tuple[int, int]]:
+    """Per CPU that is in both readings and advanced: ns in which it worked, and in which it was idle or waited for I/O."""
     before = {sample.cpu: sample for sample in older}
-    rates = {}
+    found = {}
     for now in newer:
         old = before.get(now.cpu)
-        pair = None if old is None else _cpu_pair(old, now)
-        if pair is not None:
-            rates[now.cpu] = pair
-    return rates
+        if old is None:
+            continue
+        worked_ns = _worked_ns(now) - _worked_ns(old)
+        idle_ns = max(0, now.idle_ns + now.iowait_ns - old.idle_ns - old.iowait_ns)
+        if worked_ns >= 0 and worked_ns + idle_ns > 0:
+            found[now.cpu] = worked_ns, idle_ns
+    return found
 
 
-def _cpu_pair(old: CpuSample, now: CpuSample) -> CpuRates | None:
-    user, system = now.user_ns - old.user_ns, now.system_ns - old.system_ns + now.irq_ns - old.irq_ns
-    idle, iowait, steal = now.idle_ns - old.idle_ns, max(0, now.iowait_ns - old.iowait_ns), now.steal_ns - old.steal_ns
-    total = user + system + idle + iowait + steal
-    if total <= 0 or min(user, system, idle, steal) < 0:
-        return None
-    share = 100 / total
-    return CpuRates(now.cpu, (user + system + steal) * share, user * share, system * share, iowait * share, steal * share)
+def _worked_ns(cpu: CpuSample) -> int:
+    return cpu.user_ns + cpu.system_ns + cpu.irq_ns + cpu.steal_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,24 +156,14 @@ class DiskRates:
     """One block device."""
 
     read_bytes_per_s: float
-    write_bytes_per_s: float
-    reads_per_s: float
-    writes_per_s: float
     busy_pct: float
-    read_ms: float | None
-    """Mean time of a read, None where there was none."""
 
 
 def disk_rates(older: DiskSample, newer: DiskSample, ns: int) -> DiskRates | None:
     """Rates of one device between two readings ``ns`` apart."""
-    reads, writes = newer.reads - older.reads, newer.writes - older.writes
-    if older.name != newer.name or ns <= 0 or reads < 0 or writes < 0:
+    if older.name != newer.name or ns <= 0 or newer.reads < older.reads or newer.writes < older.writes:
         return None
-    per_s = SECOND_NS / ns
-    return DiskRates(
-        (newer.read_bytes - older.read_bytes) * per_s, (newer.write_bytes - older.write_bytes) * per_s, reads * per_s, writes * per_s,
-        min(100.0, 100e6 * (newer.io_ms - older.io_ms) / ns), (newer.read_ms - older.read_ms) / reads if reads else None,
-    )  # fmt: skip
+    return DiskRates((newer.read_bytes - older.read_bytes) * SECOND_NS / ns, min(100.0, 100e6 * (newer.io_ms - older.io_ms) / ns))
 
 
 def net_rates(older: NetSample, newer: NetSample, ns: int) -> tuple[float, float] | None:
@@ -177,23 +174,10 @@ def net_rates(older: NetSample, newer: NetSample, ns: int) -> tuple[float, float
     return rx * SECOND_NS / ns, tx * SECOND_NS / ns
 
 
-@dataclass(frozen=True, slots=True)
-class CgroupRates:
-    """CPU quota of one cgroup."""
-
-    throttled_periods_pct: float | None
-    """Share of its periods in which it was throttled."""
-    throttled_pct: float | None
-    """Throttled time, of all CPUs' run queues together, per wall time."""
-
-
-def cgroup_rates(older: CgroupSample, newer: CgroupSample, ns: int) -> CgroupRates | None:
-    """Throttling between two readings ``ns`` apart."""
-    if older.path != newer.path or ns <= 0:
-        return None
+def throttled_periods_pct(older: CgroupSample, newer: CgroupSample) -> float | None:
+    """Share of a cgroup's periods, between two readings, in which its CPU quota throttled it; None where it has had none."""
     periods, throttled = delta(older.nr_periods, newer.nr_periods), delta(older.nr_throttled, newer.nr_throttled)
-    share = 100 * throttled / periods if periods and throttled is not None else None
-    return CgroupRates(share, _share_pct(delta(older.throttled_ns, newer.throttled_ns), ns))
+    return 100 * throttled / periods if periods and throttled is not None else None
 
 
 def _cpu_ns(newer: ProcSample, threads: Sequence[ThreadSample], main_ns: int | None, ticks_ns: int) -> int:

@@ -135,15 +135,15 @@ class Session:
 
     @property
     def oldest_ns(self) -> int:
-        """The oldest moment that can still be looked at."""
+        """The oldest moment that can still be looked at; charts may reach further back, beyond a restart of the collector."""
         times = self.history.times
-        return max(times[0], self.now_ns - WINDOW_NS) if times else 0
+        return max(times[0], self.ring.start_ns, self.now_ns - WINDOW_NS) if times else 0
 
     def board_at(self, t_ns: int | None) -> Board:
-        """The board as it stood at ``t_ns``; None, and any time from now on, is the newest."""
+        """The board as it stood at ``t_ns``, empty before `oldest_ns`; None, and any time from now on, is the newest."""
         if t_ns is None or t_ns >= self.now_ns:
             return self.board
-        return self.ring.board_at(t_ns) or self.board
+        return self.ring.board_at(t_ns)
 
     def verdict_at(self, t_ns: int | None) -> Verdict:
         """The verdict that stood at ``t_ns``."""
@@ -172,8 +172,7 @@ class Session:
         """Who is who on a board: the engine's answer for the newest one, found anew for a past one."""
         if board is self.board:
             return self.engine.roles
-        listed = (gpu.values.get("procs") for gpu in board.gpus.values())
-        return assign(board.infos, frozenset(proc.pid for procs in listed if isinstance(procs, list) for proc in procs))
+        return assign(board.infos, board.compute_pids)
 
     def unix_s(self, t_ns: int) -> float:
         """The wall clock at a moment of the stream."""

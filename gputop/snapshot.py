@@ -9,6 +9,7 @@ from gputop.fields import throttle_words
 from gputop.frame import Gpu
 from gputop.frame import GpuProc
 from gputop.frame import MigInstance
+from gputop.rates import gpu_bytes_per_s
 from gputop.rates import proc_rates
 from gputop.roles import Role
 from gputop.roles import program_name
@@ -47,8 +48,7 @@ def _source(state: str, reason: str, remedy: str, detail: dict[str, str]) -> dic
 def _gpu_procs(board: Board) -> dict[int, list[tuple[int, GpuProc]]]:
     found: dict[int, list[tuple[int, GpuProc]]] = {}
     for index, gpu in board.gpus.items():
-        listed = gpu.values.get("procs")
-        for proc in listed if isinstance(listed, list) else ():
+        for proc in gpu.procs:
             found.setdefault(proc.pid, []).append((index, proc))
     return found
 
@@ -65,29 +65,18 @@ def _gpu(gpu: GpuBoard, before: GpuBoard | None) -> dict[str, object]:
     out: dict[str, object] = {"index": gpu.index, "t_ns": gpu.read_ns.get("util_pct")}
     out |= {name: gpu.values.get(name) for name in _GPU_FIELDS}
     for name in _BYTE_COUNTERS:
-        out[f"{name}_per_s"] = _per_s(gpu, before, name)
+        out[f"{name}_per_s"] = gpu_bytes_per_s(before, gpu, name)
     mask = gpu.number("throttle_mask")
     out["limits"] = None if mask is None else throttle_words(int(mask))
     mig = gpu.values.get("mig")
     out["mig"] = [_fields(instance) for instance in mig] if isinstance(mig, list) else None
-    listed = gpu.values.get("procs")
-    out["procs"] = [_fields(proc) for proc in listed] if isinstance(listed, list) else None
+    out["procs"] = [_fields(proc) for proc in gpu.procs] if "procs" in gpu.values else None
     out["missing"] = dict(gpu.missing)
     return out
 
 
 def _fields(item: MigInstance | GpuProc) -> dict[str, object]:
     return {name: getattr(item, name) for name in item.__struct_fields__}
-
-
-def _per_s(gpu: GpuBoard, before: GpuBoard | None, name: str) -> float | None:
-    """Bytes a second, from the counter or else as the driver gives it."""
-    counter = gpu.number(name)
-    old = before.number(name) if before else None
-    if counter is None or before is None or old is None or counter < old:
-        return gpu.number(f"{name}_per_s")
-    span_ns = gpu.read_ns[name] - before.read_ns[name]
-    return (counter - old) / span_ns * 1e9 if span_ns > 0 else None
 
 
 def _proc(

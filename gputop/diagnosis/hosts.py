@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 from gputop.board import Board
 from gputop.diagnosis.facts import HostFacts
-from gputop.frame import CpuSample
 from gputop.frame import DiskSample
 from gputop.frame import NetSample
 from gputop.frame import Psi
 from gputop.rates import counter_per_s
+from gputop.rates import cpu_deltas
 from gputop.rates import disk_rates
 from gputop.rates import net_rates
 
@@ -43,7 +42,7 @@ class HostTrack:
         cpus = self._ends("cpus")
         if cpus is not None:
             old, new, _ns = cpus
-            facts.busy = busy_shares(_cpus(old), _cpus(new))
+            facts.busy = {cpu: worked / (worked + idle) for cpu, (worked, idle) in cpu_deltas(old, new).items()}
             facts.cpus = len(new) or facts.cpus
         self._set_pressure(facts)
         self._set_devices(facts)
@@ -91,26 +90,6 @@ def psi_share(old: Psi, new: Psi, name: str, ns: int) -> float | None:
     """Share of the time in which somebody stalled on that resource."""
     before, after = getattr(old, name), getattr(new, name)
     return None if before is None or after is None or ns <= 0 else max(0.0, min(1.0, (after - before) / ns))
-
-
-def busy_shares(old: Sequence[CpuSample], new: Sequence[CpuSample]) -> dict[int, float]:
-    """CPU -> share of its time that was neither idle nor waiting for I/O; without those that did not advance."""
-    before = {sample.cpu: (_busy_ns(sample), sample.idle_ns + sample.iowait_ns) for sample in old}
-    shares = {}
-    for now in new:
-        ran_ns, idle_ns = before.get(now.cpu, (0, 0))
-        ran_ns, idle_ns = _busy_ns(now) - ran_ns, max(0, now.idle_ns + now.iowait_ns - idle_ns)
-        if now.cpu in before and ran_ns >= 0 and ran_ns + idle_ns > 0:
-            shares[now.cpu] = ran_ns / (ran_ns + idle_ns)
-    return shares
-
-
-def _busy_ns(cpu: CpuSample) -> int:
-    return cpu.user_ns + cpu.system_ns + cpu.irq_ns + cpu.steal_ns
-
-
-def _cpus(value: Sequence[CpuSample]) -> Sequence[CpuSample]:
-    return value
 
 
 def _second(pair: tuple[str, float]) -> float:

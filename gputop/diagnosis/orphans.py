@@ -15,7 +15,6 @@ from gputop.diagnosis.model import Fix
 from gputop.diagnosis.model import Incident
 from gputop.diagnosis.model import Verdict
 from gputop.diagnosis.model import Victim
-from gputop.frame import GpuProc
 from gputop.roles import Role
 from gputop.roles import program_name
 
@@ -88,8 +87,7 @@ def _incident(board: Board, pid: int, takers: list[Taker], number: int, first_ns
 def _held(board: Board, pid: int) -> tuple[int | None, float | None]:
     """The GPU whose driver lists it, and the bytes; None where none does."""
     for index, gpu in board.gpus.items():
-        procs = gpu.values.get("procs")
-        for proc in procs if isinstance(procs, list) else ():
-            if isinstance(proc, GpuProc) and proc.pid == pid:
+        for proc in gpu.procs:
+            if proc.pid == pid:
                 return index, None if proc.mem_bytes is None else float(proc.mem_bytes)
     return None, None

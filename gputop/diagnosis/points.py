@@ -15,8 +15,8 @@ from gputop.diagnosis.quiet import Quiet
 from gputop.frame import CgroupSample
 from gputop.frame import CudaCall
 from gputop.frame import Probes
-from gputop.rates import cgroup_rates
 from gputop.rates import counter_per_s
+from gputop.rates import throttled_periods_pct
 from gputop.roles import Role
 from gputop.roles import pin_thread
 
@@ -184,8 +184,7 @@ class Points:
             job.cgroup_version = newer.version
             if path == job.trainer.info.cgroup:
                 job.cpuset = newer.cpuset or ""
-            rates = cgroup_rates(older, newer, ns)
-            share = (rates.throttled_periods_pct or 0.0) / 100 if rates is not None else 0.0
+            share = (throttled_periods_pct(older, newer) or 0.0) / 100
             if share >= job.throttled_periods and newer.quota_cpus is not None:
                 job.throttled_periods, job.quota_cpus = share, newer.quota_cpus
                 job.quota_path = newer.quota_path or newer.path

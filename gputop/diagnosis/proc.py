@@ -16,6 +16,7 @@ from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
 from gputop.frame import ThreadSample
 from gputop.rates import counter_per_s
+from gputop.rates import thread_deltas
 from gputop.roles import Role
 
 FUTEX, FOR_EVER, SOME = (202, 98), -1, 0
@@ -52,8 +53,6 @@ class ProcFacts:
     """What its main thread slept on (words of `gputop.diagnosis.waits`) -> share of the window."""
     unsampled: bool = False
     """No sample met it asleep."""
-    measured_sleep: bool = False
-    """The probe measured what was sleep and what was uninterruptible."""
     began_ns: int = 0
     """First seen, or last seen without the name that its siblings took when they were ready to load."""
     still_s: float = 0.0
@@ -145,8 +144,7 @@ class ProcFacts:
         told = [thread for sample in self.samples for thread in sample.threads if thread.syscall is not None or thread.wchan is not None]
         if not told:
             return _NOBODY
-        first = {thread.tid: thread.oncpu_ns for thread in (self.threaded or self.newer).threads}
-        moved = {thread.tid for thread in self.newer.threads if thread.oncpu_ns != first.get(thread.tid)} - {self.pid}
+        moved = {thread.tid for thread in self._thread_deltas() if thread.oncpu_ns > 0 and thread.tid != self.pid}
         by_thread: dict[int, Counter[str]] = {}
         for thread in told:
             if thread.tid in moved:
@@ -158,21 +156,13 @@ class ProcFacts:
             return TURN
         return self.kind_of("D" if thread.state == "D" else "S", thread.syscall, thread.syscall_arg, thread.wchan)
 
+    def _thread_deltas(self) -> list[ThreadSample]:
+        return thread_deltas(self.threaded or self.newer, self.newer)
+
     def _sum_threads(self, only: Collection[int] = ()) -> tuple[float, float]:
-        older = self.threaded or self.newer
-        before = {thread.tid: thread for thread in older.threads}
-        run = runnable = 0
-        for thread in self.newer.threads:
-            old = before.get(thread.tid)
-            if thread.tid == self.pid or (only and thread.tid not in only):
-                continue
-            ran, waited = thread.oncpu_ns, thread.run_delay_ns
-            if old is not None:
-                ran, waited = ran - old.oncpu_ns, waited - old.run_delay_ns
-            run += ran if ran > 0 else 0
-            runnable += waited if waited > 0 else 0
-        ns = max(1, self.newer.t_ns - older.t_ns)
-        return run / ns, runnable / ns
+        others = [one for one in self._thread_deltas() if one.tid != self.pid and (not only or one.tid in only)]
+        ns = max(1, self.newer.t_ns - (self.threaded or self.newer).t_ns)
+        return sum(one.oncpu_ns for one in others) / ns, sum(one.run_delay_ns for one in others) / ns
 
     @property
     def autograd_run(self) -> float:

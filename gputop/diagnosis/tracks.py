@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-from gputop.board import Board
 from gputop.board import GpuBoard
 from gputop.diagnosis import waits
 from gputop.diagnosis.breaks import Breaks
@@ -17,11 +16,11 @@ from gputop.diagnosis.facts import GpuFacts
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.stepclock import Rhythm
 from gputop.frame import Gpu
-from gputop.frame import GpuProc
 from gputop.frame import GpuReading
 from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
 from gputop.frame import SchedThread
+from gputop.frame import compute_pids
 from gputop.roles import Role
 
 STALE_NS = 3_000_000_000
@@ -88,10 +87,10 @@ class ProcTrack:
         asleep = {kind: count for kind, count in self.counts.items() if count and kind != waits.ONCPU}
         unsampled = not asleep
         run, runnable = self._counters(ns, cores, unsampled)
-        kinds, measured = self._sleep_kinds(ns, max(0.0, 1.0 - run - runnable), asleep)
+        kinds = self._sleep_kinds(ns, max(0.0, 1.0 - run - runnable), asleep)
         threaded = older if older.threads else next((sample for sample in self.samples if sample.threads), None)
         return ProcFacts(
-            newer.pid, older, newer, info, role, ns / 1e9, run, runnable, cores, kinds, unsampled, measured,
+            newer.pid, older, newer, info, role, ns / 1e9, run, runnable, cores, kinds, unsampled,
             self.began_ns, (newer.t_ns - self.moved_ns) / 1e9, threaded,
             max(0, (newer.children_ns or 0) - (older.children_ns or 0)) / ns if older.children_ns is not None else 0.0,
             self.samples, self.kind_of, grown_bytes=newer.rss_bytes - self.first_rss_bytes,
@@ -108,18 +107,18 @@ class ProcTrack:
             wait = 1.0  # never off the run queue and never on a CPU: the delay is booked only when it gets one
         return run, min(1.0 - run, wait)
 
-    def _sleep_kinds(self, ns: int, sleep: float, counts: dict[str, int]) -> tuple[dict[str, float], bool]:
+    def _sleep_kinds(self, ns: int, sleep: float, counts: dict[str, int]) -> dict[str, float]:
         """Spread the sleep over the kinds that were sampled, the uninterruptible part by the probe where it ran."""
         probed = self._uninterruptible(ns)
         if probed is None:
-            return _spread(sleep, counts or self._unsampled()), False
+            return _spread(sleep, counts or self._unsampled())
         met = sleep * counts.get(waits.DISK, 0) / (sum(counts.values()) or 1)
         counts.pop(waits.DISK, None)
         disk = min(sleep, met if met - probed >= ASYNCHRONOUS else probed)
         kinds = _spread(sleep - disk, counts or {waits.UNKNOWN: 1})
         if disk > 0.0:
             kinds[waits.DISK] = disk
-        return kinds, True
+        return kinds
 
     def _uninterruptible(self, ns: int) -> float | None:
         first, last = self.uninterruptible_ns[0], self.uninterruptible_ns[-1]
@@ -221,7 +220,7 @@ class GpuTrack:
         number, oldest_ns = board.number, self.readings[0][0] if self.readings else 0
         return GpuFacts(
             index, self._mean(1) if fresh else None, self._mean(2), self._mean(3),
-            **{name: number(name) for name in _STANDING}, throttle_mask=self._mask(), pids=compute_pids(board),
+            **{name: number(name) for name in _STANDING}, throttle_mask=self._mask(), pids=compute_pids(board.procs),
             unmeasurable="util_pct" in board.missing, stretch_s=self._stretch_s(oldest_ns), idle_s=idle_ns / 1e9,
             breaks_s=self.breaks.lost_s(oldest_ns),
             pcie_bytes_per_s=self._pcie(), worked_before=self.worked_before, util_now=self.readings[-1][1] if fresh else None,
@@ -264,19 +263,6 @@ class GpuTrack:
         if not any(masks):
             return 0
         return sum(bit for bit in (1 << i for i in range(9)) if 2 * sum(1 for mask in masks if mask & bit) >= len(masks) > 0)
-
-
-def compute_pids(gpu: GpuBoard) -> frozenset[int]:
-    """The processes with a compute context on it, as NVML lists them."""
-    procs = gpu.values.get("procs")
-    if not isinstance(procs, list):
-        return frozenset()
-    return frozenset(proc.pid for proc in procs if isinstance(proc, GpuProc) and "C" in proc.kind)
-
-
-def gpu_pids(board: Board) -> frozenset[int]:
-    """The processes with a compute context on any GPU."""
-    return frozenset(pid for gpu in board.gpus.values() for pid in compute_pids(gpu))
 
 
 def _fresh(gpu: GpuBoard, name: str, t_ns: int) -> float | None:

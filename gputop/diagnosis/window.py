@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 
 from gputop import roles as who
 from gputop.board import Board
@@ -23,7 +24,6 @@ from gputop.diagnosis.takers import TakerTrack
 from gputop.diagnosis.takers import name_of
 from gputop.diagnosis.tracks import GpuTrack
 from gputop.diagnosis.tracks import ProcTrack
-from gputop.diagnosis.tracks import gpu_pids
 from gputop.frame import Frame
 from gputop.frame import GpuReading
 from gputop.frame import ProcInfo
@@ -57,7 +57,7 @@ class Window:
         self._births: dict[int, dict[int, int]] = {}
         self._first_sets: dict[int, tuple[int, int]] = {}
         """Trainer -> when its first workers were seen, and the start_ticks of the last of these."""
-        self._named: set[int] = set()
+        self._named: dict[int, bool] = {}
         """Trainers whose workers take torch's name."""
         self._rhythm_ns: dict[int, int] = {}
         self._paces: dict[int, float | None] = {}
@@ -114,7 +114,7 @@ class Window:
         # A spawned child is named a worker once it has imported torch, and may be gone a second later.
         if fresh and len(board.infos) == len(before) and all(board.infos.get(pid) is before.get(pid) for pid in self.roles):
             return
-        seen = dict(board.infos), gpu_pids(board)
+        seen = dict(board.infos), board.compute_pids
         if seen != self._seen:
             self.roles, self._seen = who.assign(*seen), seen
         self._roles_ns = self.t_ns
@@ -134,6 +134,14 @@ class Window:
                 track.push(sample, sched, oldest_ns)
         for pid in [pid for pid in self._procs if pid not in hot or pid not in board.procs or self._has_ended(board.procs[pid])]:
             del self._procs[pid]
+        self._forget_ended(board)
+
+    def _forget_ended(self, board: Board) -> None:
+        """What is remembered of trainers that are gone: another may come by the same number."""
+        kept: tuple[dict[int, Any], ...] = self._births, self._first_sets, self._named, self._rhythm_ns, self._paces
+        for known in kept:
+            for pid in [pid for pid in known if pid not in board.procs]:
+                del known[pid]
 
     def _has_ended(self, sample: ProcSample) -> bool:
         """A trainer whose parent has not asked for its end yet trains no more. A worker's is the trainer's own business."""
@@ -151,7 +159,7 @@ class Window:
 
     def _note_name(self, track: ProcTrack, info: ProcInfo, role: Role) -> None:
         if info.comm == who.TORCH_WORKER and role.trainer_pid is not None:
-            self._named.add(role.trainer_pid)
+            self._named[role.trainer_pid] = True
         elif role.kind == "worker" and role.trainer_pid in self._named:
             track.began_ns = self.t_ns
 

@@ -20,6 +20,7 @@ from gputop.frame.gpu import Gpu as Gpu
 from gputop.frame.gpu import GpuProc as GpuProc
 from gputop.frame.gpu import GpuReading as GpuReading
 from gputop.frame.gpu import MigInstance as MigInstance
+from gputop.frame.gpu import compute_pids as compute_pids
 from gputop.frame.machine import CgroupSample as CgroupSample
 from gputop.frame.machine import CpuSample as CpuSample
 from gputop.frame.machine import DiskSample as DiskSample

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 
@@ -18,6 +20,11 @@ class GpuProc(msgspec.Struct, frozen=True, array_like=True, gc=False):
     dec_pct: float | None = None
     gpu_instance: int | None = None
     """MIG GPU instance, None outside MIG."""
+
+
+def compute_pids(procs: Iterable[GpuProc]) -> frozenset[int]:
+    """Those with a compute context: whoever only draws trains nothing."""
+    return frozenset(proc.pid for proc in procs if "C" in proc.kind)
 
 
 class MigInstance(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

@@ -8,6 +8,7 @@ from gputop.fields import SECOND
 from gputop.frame import Frame
 from gputop.frame import Gpu
 from gputop.history import History
+from gputop.rates import bytes_per_s
 
 _GAUGES = (
     ("gpu.power_w", "power_w"), ("gpu.sm_active_pct", "sm_active_pct"), ("gpu.sm_occupancy_pct", "sm_occupancy_pct"),
@@ -15,7 +16,10 @@ _GAUGES = (
     ("gpu.sm_clock_mhz", "sm_clock_mhz"),
 )  # fmt: skip
 _UTILIZATION = (("gpu.util_pct", "util_pct"), ("gpu.mem_util_pct", "mem_util_pct"))
-_RATES = (("gpu.pcie_rx_mb_per_s", "pcie_rx_bytes"), ("gpu.pcie_tx_mb_per_s", "pcie_tx_bytes"), ("gpu.nvlink_mb_per_s", "nvlink_rx_bytes"))
+_RATES = (
+    ("gpu.pcie_rx_mb_per_s", ("pcie_rx_bytes",)), ("gpu.pcie_tx_mb_per_s", ("pcie_tx_bytes",)),
+    ("gpu.nvlink_mb_per_s", ("nvlink_rx_bytes", "nvlink_tx_bytes")),
+)  # fmt: skip
 
 
 def observe(board: Board, frame: Frame, history: History) -> None:
@@ -31,8 +35,10 @@ def observe(board: Board, frame: Frame, history: History) -> None:
             if value is not None and _is_new(older, gpu, field_id, name, value, history):
                 history.put(field_id, gpu.index, value)
         _memory(older, gpu, history)
-        for field_id, name in _RATES:
-            _rate(older, gpu, field_id, name, history)
+        for field_id, counters in _RATES:
+            rates = [_bytes_per_s(older, gpu, name) for name in counters]
+            if None not in rates:
+                history.put(field_id, gpu.index, sum(rate or 0.0 for rate in rates) / 1e6)
 
 
 def _is_new(older: GpuBoard, gpu: Gpu, field_id: str, name: str, value: float, history: History) -> bool:
@@ -55,12 +61,5 @@ def _memory(older: GpuBoard, gpu: Gpu, history: History) -> None:
         history.put("gpu.mem_used_pct", gpu.index, 100 * gpu.mem_used_bytes / total)
 
 
-def _rate(older: GpuBoard, gpu: Gpu, field_id: str, name: str, history: History) -> None:
-    """MB/s between two readings of a byte counter, or the driver's own rate where it has no counter."""
-    counter, rate = getattr(gpu, name), getattr(gpu, f"{name}_per_s", None)
-    if counter is not None:
-        before, since = older.number(name), older.read_ns.get(name)
-        if before is not None and since is not None and gpu.t_ns > since and counter >= before:
-            history.put(field_id, gpu.index, (counter - before) / (gpu.t_ns - since) * 1000)
-    elif rate is not None:
-        history.put(field_id, gpu.index, rate / 1e6)
+def _bytes_per_s(older: GpuBoard, gpu: Gpu, name: str) -> float | None:
+    return bytes_per_s(older.number(name), getattr(gpu, name), gpu.t_ns - older.read_ns.get(name, 0), getattr(gpu, f"{name}_per_s", None))

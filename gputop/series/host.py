@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Iterable
 from typing import TypeVar
 
 from gputop.board import Board
@@ -13,6 +12,7 @@ from gputop.frame import Frame
 from gputop.frame import NetSample
 from gputop.frame import Psi
 from gputop.history import History
+from gputop.rates import cpu_deltas
 
 _PSI = (("psi.cpu_pct", "cpu_some_ns"), ("psi.io_pct", "io_some_ns"), ("psi.memory_pct", "memory_some_ns"))
 T = TypeVar("T", DiskSample, NetSample)
@@ -34,18 +34,11 @@ def observe(board: Board, frame: Frame, history: History) -> None:
 
 
 def _busy(older: list[CpuSample], newer: list[CpuSample], history: History) -> None:
-    busy = _work(newer) - _work(older)
-    total = busy + _idle(newer) - _idle(older)
-    if total > 0 and busy >= 0:
-        history.put("cpu.busy_pct", 0, 100 * busy / total)
-
-
-def _work(cpus: Iterable[CpuSample]) -> int:
-    return sum(cpu.user_ns + cpu.system_ns + cpu.irq_ns + cpu.steal_ns for cpu in cpus)
-
-
-def _idle(cpus: Iterable[CpuSample]) -> int:
-    return sum(cpu.idle_ns + cpu.iowait_ns for cpu in cpus)
+    times = cpu_deltas(older, newer).values()
+    worked_ns = sum(worked for worked, _ in times)
+    total_ns = worked_ns + sum(idle for _, idle in times)
+    if total_ns > 0:
+        history.put("cpu.busy_pct", 0, 100 * worked_ns / total_ns)
 
 
 def _pressure(older: Psi, newer: Psi, span_ns: int, history: History) -> None:

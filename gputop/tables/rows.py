@@ -14,6 +14,7 @@ from typing import Any
 from gputop.frame import Gpu
 from gputop.frame import Header
 from gputop.frame import ProcInfo
+from gputop.frame import compute_pids
 from gputop.recording.columns.decode import Table
 from gputop.roles import Role
 from gputop.roles import assign
@@ -54,7 +55,7 @@ class Known:
     def learn_gpus(self, gpus: Iterable[Gpu]) -> None:
         """Take over who is on a GPU."""
         told = [gpu.procs for gpu in gpus if gpu.procs is not None]
-        pids = frozenset(proc.pid for procs in told for proc in procs)
+        pids = frozenset().union(*map(compute_pids, told))
         if told and pids - self._gpu_pids:
             self._gpu_pids |= pids
             self._roles = None

@@ -95,10 +95,23 @@ def test_a_counter_that_went_back_is_absent_alone():
 
 
 def test_threads_born_between_count_from_zero():
-    [first, born] = rates.thread_deltas([ThreadSample(1, 5, 5, 1)], [ThreadSample(1, 7, 6, 2), ThreadSample(2, 4, 3, 1)])
+    older = sample(1, num_threads=1, threads=[ThreadSample(1, 5, 5, 1)])
+    newer = sample(2, num_threads=2, threads=[ThreadSample(1, 7, 6, 2), ThreadSample(2, 4, 3, 1)])
+    [first, born] = rates.thread_deltas(older, newer)
     assert (first.oncpu_ns, first.run_delay_ns) == (2, 1)
     assert (born.oncpu_ns, born.run_delay_ns) == (4, 3)
-    assert rates.thread_deltas([], [ThreadSample(1, 7, 6, 2)]) == []
+    assert rates.thread_deltas(sample(1), newer) == []
+
+
+def test_a_resting_thread_that_only_the_newer_sample_has_brings_nothing_of_its_life():
+    older = sample(1, num_threads=3, threads=[ThreadSample(10, 0, 0, 1, "R", 0, 0)])
+    newer = sample(2, num_threads=3, utime_ns=100 * MS, threads=[
+        ThreadSample(10, 100 * MS, 0, 5, "R", 1, 1), ThreadSample(11, 90 * SECOND, 50 * SECOND, 9, "S", 9_000, 900),
+        ThreadSample(12, 80 * SECOND, SECOND, 9, "S", 9_000, 900),
+    ])  # fmt: skip
+    found = rates.proc_rates(older, newer)
+    assert found is not None
+    assert (found.cpu_pct, found.worst_runq_pct, found.switches_per_s) == (10, 0, 2)
 
 
 def test_power_and_counters():
@@ -109,7 +122,7 @@ def test_power_and_counters():
     assert rates.counter_per_s(10, 30, 0) is None
 
 
-def test_cpus():
+def test_only_cpus_that_were_there_both_times_and_advanced_count():
     older = [CpuSample(0, 0, 0, 0, 0, 0, 0), CpuSample(1, 0, 0, 0, 0, 0, 0), CpuSample(2, 9, 0, 0, 0, 0, 0)]
     newer = [
         CpuSample(0, 30, 10, 50, 10, 0, 0),
@@ -117,21 +130,25 @@ def test_cpus():
         CpuSample(2, 1, 0, 8, 0, 0, 0),
         CpuSample(3, 1, 1, 1, 1, 1, 1),
     ]
-    found = rates.cpu_rates(older, newer)
-    assert set(found) == {0}
-    assert (found[0].busy_pct, found[0].user_pct, found[0].iowait_pct) == (40, 30, 10)
+    assert rates.cpu_deltas(older, newer) == {0: (40, 60)}
+
+
+def test_bytes_by_the_counter_or_as_the_driver_tells():
+    assert rates.bytes_per_s(100, 300, 2 * SECOND, 7.0) == 100
+    assert rates.bytes_per_s(None, None, 2 * SECOND, 7.0) == 7
+    assert rates.bytes_per_s(300, 100, SECOND, None) is None
 
 
 def test_disks_networks_cgroups():
     older = DiskSample("sda", 0, 0, 0, 0, 0, 0, 0)
-    newer = msgspec.structs.replace(older, reads=10, read_bytes=1000, read_ms=50, io_ms=400)
+    newer = msgspec.structs.replace(older, reads=10, read_bytes=1000, io_ms=400)
     disk = rates.disk_rates(older, newer, SECOND)
     assert disk is not None
-    assert (disk.read_bytes_per_s, disk.busy_pct, disk.read_ms) == (1000, 40, 5)
+    assert (disk.read_bytes_per_s, disk.busy_pct) == (1000, 40)
     assert rates.disk_rates(newer, older, SECOND) is None
     assert rates.net_rates(NetSample("eth0", 0, 0, 0, 0), NetSample("eth0", 100, 50, 0, 0), SECOND) == (100, 50)
     assert rates.net_rates(NetSample("eth0", 5, 0, 0, 0), NetSample("eth0", 1, 0, 0, 0), SECOND) is None
-    group = CgroupSample("/a", 2, 1.0, nr_periods=0, nr_throttled=0, throttled_ns=0)
-    later = msgspec.structs.replace(group, nr_periods=10, nr_throttled=4, throttled_ns=SECOND // 2)
-    assert rates.cgroup_rates(group, later, SECOND) == rates.CgroupRates(40, 50)
-    assert rates.cgroup_rates(group, group, SECOND) == rates.CgroupRates(None, 0)
+    group = CgroupSample("/a", 2, 1.0, nr_periods=0, nr_throttled=0)
+    later = msgspec.structs.replace(group, nr_periods=10, nr_throttled=4)
+    assert rates.throttled_periods_pct(group, later) == 40
+    assert rates.throttled_periods_pct(group, group) is None

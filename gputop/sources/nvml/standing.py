@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gputop.frame import Gpu
-from gputop.frame import GpuProc
+from gputop.frame import compute_pids
 from gputop.sources.nvml.gpu import Report
 from gputop.sources.nvml.gpu import Tier
 
@@ -38,7 +38,8 @@ class Standing:
         self._latest.update(dict.fromkeys(values, report))
         self._told.append(report)
         if "procs" in values or "procs" in news:
-            self.pids = _pids(values.get("procs", ()))
+            listed = values.get("procs")
+            self.pids = compute_pids(listed) if isinstance(listed, list) else frozenset()
         return Gpu(self._index, report.t_ns, **values, missing=news)  # type: ignore[arg-type]
 
     def silence(self, tier: Tier, now_ns: int) -> Gpu | None:
@@ -68,7 +69,3 @@ class Standing:
             for key, report in reports.items()
         ]
         return [*samples, Gpu(self._index, now_ns, missing=dict(self._missing))]
-
-
-def _pids(procs: object) -> frozenset[int]:
-    return frozenset(proc.pid for proc in procs if isinstance(proc, GpuProc)) if isinstance(procs, (list, tuple)) else frozenset()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from gputop.board import Board
 from gputop.board import GpuBoard
 from gputop.fields import throttle_words
+from gputop.rates import gpu_bytes_per_s
 from gputop.text import fit
 from gputop.tui.draw import Line
 from gputop.tui.draw import Span
@@ -103,18 +104,10 @@ def _clocks(gpu: GpuBoard, _older: Board) -> Span:
 def _pcie(gpu: GpuBoard, older: Board) -> Span:
     """Receive and send rate: from the byte counters where there are any, else the driver's own rate."""
     before = older.gpus.get(gpu.index)
-    rates = [_rate(gpu, before, f"pcie_{way}_bytes") for way in ("rx", "tx")]
+    rates = [gpu_bytes_per_s(before, gpu, f"pcie_{way}_bytes") for way in ("rx", "tx")]
     if rates[0] is None or rates[1] is None:
         return _absent(gpu, "pcie_rx_bytes_per_s")
     return f"{rates[0] / 1e9:.1f}/{rates[1] / 1e9:.1f} GB/s", ""
-
-
-def _rate(gpu: GpuBoard, before: GpuBoard | None, name: str) -> float | None:
-    counter = gpu.number(name)
-    if counter is None or before is None:
-        return gpu.number(f"{name}_per_s")
-    old, span_ns = before.number(name), gpu.read_ns[name] - before.read_ns.get(name, 0)
-    return (counter - old) / span_ns * 1e9 if old is not None and span_ns > 0 and counter >= old else None
 
 
 def _limits(gpu: GpuBoard, _older: Board) -> Span:

@@ -94,8 +94,7 @@ class _Table:
         self.session, self.view, self.older, self.newer, self.roles = session, view, older, newer, roles
         self.on_gpu: dict[int, tuple[int, GpuProc]] = {}
         for index, gpu in newer.gpus.items():
-            listed = gpu.values.get("procs")
-            for proc in listed if isinstance(listed, list) else ():
+            for proc in gpu.procs:
                 self.on_gpu.setdefault(proc.pid, (index, proc))
 
     def all(self) -> list[Row]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.unit.diagnosis import causes
+from tests.unit.diagnosis.scene import FUTEX
 from tests.unit.diagnosis.scene import ON_CPU
 from tests.unit.diagnosis.scene import QUEUE
 from tests.unit.diagnosis.scene import Proc
@@ -111,3 +112,11 @@ def test_a_spawned_worker_that_is_named_for_a_moment_is_told(shift: int):
     scene.play(0.4).drop(105).play(1)
     assert scene.engine.facts is not None
     assert len(scene.engine.facts.jobs[0].births) == 1
+
+
+def test_a_trainer_by_the_number_of_one_that_ended_has_a_first_set_of_its_own():
+    scene = training().play(4)
+    scene.drop(100, 101, 102).play(2)
+    scene.add(Proc(100, run=0.1, looks=[FUTEX], start_ticks=90_000, info={"uses_cuda": True}))
+    scene.add(*(Proc(101 + i, ppid=100, comm="pt_data_worker", start_ticks=90_100 + i) for i in range(2))).play(4)
+    assert [job.births for job in scene.engine.facts.jobs] == [[]]

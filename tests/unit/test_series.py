@@ -1,0 +1,39 @@
+"""From frames to columns: what a chart draws of hand-made frames."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputop.frame import CpuSample
+from gputop.frame import Frame
+from gputop.frame import Gpu
+from gputop.frame import Header
+from gputop.frame import Host
+from gputop.session import Session
+
+SECOND = 1_000_000_000
+
+
+def drawn(field_id: str, *frames: Frame) -> float:
+    """The latest point of a series."""
+    session = Session()
+    session.ingest(Header())
+    for frame in frames:
+        session.ingest(frame)
+    return session.history.at((field_id, 0), frames[-1].t_ns, 0)
+
+
+def test_a_cpu_that_comes_online_does_not_bring_its_life():
+    one = [CpuSample(0, 0, 0, 0, 0, 0, 0)]
+    two = [CpuSample(0, 25, 0, 75, 0, 0, 0), CpuSample(1, 9_000, 0, 0, 0, 0, 0)]
+    frames = [Frame(n, t_ns, host=Host(t_ns, cpus=cpus)) for n, (t_ns, cpus) in enumerate([(SECOND, one), (2 * SECOND, two)])]
+    assert drawn("cpu.busy_pct", *frames) == 25
+
+
+def test_nvlink_counts_both_ways():
+    told = [Gpu(0, n * SECOND, nvlink_rx_bytes=n * 3_000_000, nvlink_tx_bytes=n * 1_000_000) for n in (1, 2)]
+    assert drawn("gpu.nvlink_mb_per_s", *(Frame(n, gpu.t_ns, gpus=[gpu]) for n, gpu in enumerate(told))) == pytest.approx(4)
+
+
+def test_pcie_as_the_driver_tells_where_it_has_no_counter():
+    assert drawn("gpu.pcie_rx_mb_per_s", Frame(0, SECOND, gpus=[Gpu(0, SECOND, pcie_rx_bytes_per_s=5e6)])) == pytest.approx(5)
