@@ -126,7 +126,8 @@ class Interpreter:
     def _layout(self, version: int | None) -> Layout:
         found = layout.RELEASED.get(version or 0) or layout.described(self.read(self._runtime, layout.DEBUG_OFFSETS_BYTES))
         if found is None:
-            raise Unreadable("unsupported", f"Python 3.{version}: this gputop knows 3.8 to 3.{layout.NEWEST}: `{layout.UPGRADE}`")
+            named = f"Python 3.{version}" if version else "a Python of unknown version"
+            raise Unreadable("unsupported", f"{named}: this gputop knows 3.8 to 3.{layout.NEWEST}: `{layout.UPGRADE}`")
         return found
 
     def _find(self) -> tuple[int, int, int | None]:

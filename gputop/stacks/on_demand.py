@@ -13,11 +13,13 @@ from gputop.sources import Unavailable
 from gputop.sources.ebpf import access
 from gputop.sources.ebpf import loader
 from gputop.sources.ebpf.handover import find_python
+from gputop.sources.ebpf.handover import telling_line
 from gputop.sources.ebpf.source import PROBES
 from gputop.sources.rights import capabilities
 from gputop.sources.rights import in_container
 from gputop.stacks import on_demand_loader
 from gputop.stacks.permission import SUDO
+from gputop.text import clean
 
 _LOAD_S = 20.0
 
@@ -36,8 +38,6 @@ Said = TypeVar("Said", bound=Answer)
 
 def watch(probe: str, wanted: Mapping[str, object], duration_s: float, form: type[Said], as_root: str, root: str = "/") -> Said:
     """Run ``probe`` (see on_demand_loader) for ``duration_s``. Raises Unavailable; ``as_root`` is what follows `SUDO`."""
-    import subprocess
-
     access.check(root, sudo=True)
     if not access.may_load(capabilities(root)):
         mends = access.privilege(root) if os.geteuid() == 0 or in_container(root) else f"`{SUDO} {as_root}`"
@@ -47,12 +47,25 @@ def watch(probe: str, wanted: Mapping[str, object], duration_s: float, form: typ
         "btf": os.path.join(root, "sys/kernel/btf/vmlinux"), "seconds": duration_s, **wanted,
     }  # fmt: skip
     command = [find_python(), "-I", os.path.abspath(on_demand_loader.__file__), json.dumps(request)]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=duration_s + _LOAD_S, check=False)
-        answer = msgspec.json.decode(done.stdout, type=form)
-    except (OSError, subprocess.TimeoutExpired, msgspec.DecodeError) as error:
-        raise Unavailable(f"the {probe} probe failed: {error}", "gputop doctor") from None
+    answer, printed = _answer(probe, command, duration_s + _LOAD_S, form)
     if answer.error:
         remedy = access.install_bcc(root) if answer.remedy == loader.INSTALL_BCC else answer.remedy
-        raise Unavailable(answer.error, remedy or "gputop doctor")
+        raise Unavailable(answer.error if remedy or not printed else f"{answer.error} ({printed})", remedy or "gputop doctor")
     return answer
+
+
+def _answer(probe: str, command: list[str], wait_s: float, form: type[Said]) -> tuple[Said, str]:
+    """What the helper says, and the line that says most of what it printed beside."""
+    import subprocess
+
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=wait_s, check=False)
+        printed = clean(telling_line(done.stderr))
+        return msgspec.json.decode(done.stdout, type=form), printed
+    except subprocess.TimeoutExpired:
+        reason = f"it did not finish within {wait_s:.0f} s"
+    except OSError as error:
+        reason = f"{command[0]}: {error.strerror}"
+    except msgspec.DecodeError:
+        reason = printed or f"its helper ended with status {done.returncode}"
+    raise Unavailable(f"the {probe} probe failed: {reason}", "gputop doctor")

@@ -113,3 +113,9 @@ def test_debug_offsets_of_an_unknown_form_are_refused() -> None:
 def test_frames_of_the_main_thread_come_innermost_first(start: Start) -> None:
     pid = start("threaded").pid
     until(lambda: [line.name for line in interpreter.dump(pid)[0].frames] == ["threaded", "<module>"])
+
+
+def test_a_python_of_unknown_version_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "described", lambda _: None)
+    with Interpreter(os.getpid()) as python, pytest.raises(Unreadable, match="a Python of unknown version:"):
+        python._layout(None)

@@ -83,6 +83,28 @@ def test_without_privilege_it_says_what_is_missing(monkeypatch: pytest.MonkeyPat
     assert refused.value.remedy == f'`sudo "$(command -v gputop)" stacks {os.getpid()} --off-cpu`'
 
 
+_DIES = "sys.exit('/virtual/main.c:3:1: error: unknown type\\nFailed')"
+_ANSWERS = "print('main.c:3:1: error: unknown type', file=sys.stderr); print('{\"error\": \"Exception: Failed to compile\"}')"
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (_DIES, "failed: /virtual/main.c:3:1: error: unknown type"),
+        (_ANSWERS, "Exception: Failed to compile (main.c:3:1: error: unknown type)"),
+        ("sys.exit(7)", "its helper ended with status 7"),
+    ],
+)
+def test_what_the_helper_printed_is_the_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, said: str) -> None:
+    (tmp_path / "helper.py").write_text(f"import sys\n{script}\n")
+    monkeypatch.setattr(on_demand_loader, "__file__", str(tmp_path / "helper.py"))
+    monkeypatch.setattr(on_demand.access, "check", lambda *_, **__: None)
+    monkeypatch.setattr(on_demand, "capabilities", lambda _root="/": -1)
+    with pytest.raises(Unavailable) as failed:
+        offcpu.watch([os.getpid()], 0.0)
+    assert failed.value.reason.endswith(said)
+
+
 def test_lines_speak_of_main_threads_and_of_what_is_lost() -> None:
     found = OffCpu(
         (

@@ -31,6 +31,14 @@ def find_python() -> str:
     return PYTHON if os.access(PYTHON, os.X_OK) else ""
 
 
+def telling_line(printed: bytes) -> str:
+    """The line that says most: a compiler's first error, else the last that speaks of one."""
+    lines = [line.strip() for line in printed.decode(errors="replace").splitlines() if line.strip()]
+    compiler = [line for line in lines if " error: " in line][:1]
+    telling = [line for line in lines if "rror" in line or "denied" in line or "password" in line]
+    return (compiler or telling or lines or [""])[-1]
+
+
 class Helper:
     """One run of ``script``. `poll` until it gives (answer, descriptors)."""
 
@@ -92,12 +100,8 @@ class Helper:
             Thread(target=self._reap, args=(0,), name="gputop-reaper", daemon=True).start()
 
     def printed(self) -> str:
-        """The line among what it printed that says most: a compiler's first error, else the last that speaks of one."""
-        text = os.pread(self._output, 1 << 16, max(0, os.fstat(self._output).st_size - (1 << 16))).decode(errors="replace")
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        compiler = [line for line in lines if " error: " in line][:1]
-        telling = [line for line in lines if "rror" in line or "denied" in line or "password" in line]
-        return (compiler or telling or lines or [""])[-1]
+        """As `telling_line`, of what it printed."""
+        return telling_line(os.pread(self._output, 1 << 16, max(0, os.fstat(self._output).st_size - (1 << 16))))
 
     def _spawn(self, command: list[str]) -> int:
         actions = [
