@@ -17,6 +17,7 @@ from typing import Any
 from typing import NoReturn
 
 from gputop import config
+from gputop.console import tell
 from gputop.errors import UserError
 
 COMMANDS = {
@@ -91,7 +92,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return _run(arguments)
     except UserError as error:
-        print(f"gputop: {error}", file=sys.stderr)
+        tell(str(error))
         return error.code
     except KeyboardInterrupt:
         return 130
@@ -102,7 +103,7 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 - a bug: one line for the user, the traceback for whoever mends it
         from gputop import crash
 
-        print(f"gputop: {crash.keep(error)}", file=sys.stderr)
+        tell(crash.keep(error))
         return 1
 
 

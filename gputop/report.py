@@ -112,7 +112,7 @@ def plot(points: Sequence[tuple[float, float]], incidents: Sequence[Episode], wi
     signal.lines(True)
     figure.draw(signal)
     figure.ruler("y", "left").lim(0, 100)
-    marks = [f"  #{one['id']} {one['cause']} from {one['start_unix_s'] - first:.0f} s" for one in incidents]
+    marks = [f"  #{one['id']} {clean(one['cause'])} from {one['start_unix_s'] - first:.0f} s" for one in incidents]
     return "\n".join([str(figure.build()), *marks])
 
 

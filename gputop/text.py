@@ -19,12 +19,17 @@ def clean(text: str, limit: int = 4096) -> str:
     return _UNSAFE.sub("·", text[:limit])
 
 
-# Everything outside these blocks may be wide or take no cell at all: Latin, Greek, punctuation, arrows, box drawing, shapes.
-_MAYBE_ODD = re.compile("[^\x20-\u02ff\u0370-\u03ff\u2010-\u2027\u2030-\u205e\u2190-\u22ff\u2500-\u25fc\u2713-\u2717]")
+def one_line(text: str) -> str:
+    """Text of several lines, an error's say, cleaned and as one."""
+    return clean(" ".join(line.strip() for line in text.splitlines() if line.strip()))
+
+
+# Everything outside these blocks may be wide, take no cell at all, or be unsafe: Latin, Greek, punctuation, arrows, box drawing, shapes.
+_MAYBE_ODD = re.compile("[^\x20-\x7e\xa0-\u02ff\u0370-\u03ff\u2010-\u2027\u2030-\u205e\u2190-\u22ff\u2500-\u25fc\u2713-\u2717]")
 
 
 def is_narrow(text: str) -> bool:
-    """Whether every character surely takes one column; quick, for what is drawn ten thousand times a minute."""
+    """Whether every character surely takes one column and is safe; quick, for what is drawn ten thousand times a minute."""
     return _MAYBE_ODD.search(text) is None
 
 

@@ -12,6 +12,7 @@ from gputop.commands.options import NO_EBPF
 from gputop.commands.options import SUDO
 from gputop.commands.options import duration
 from gputop.commands.options import sampling_argv
+from gputop.console import show
 from gputop.demo.scenarios import SCENARIOS
 from gputop.demo.tour import SCENARIO as TOURED
 from gputop.frame import Frame
@@ -72,7 +73,7 @@ def _print_verdicts(flags: list[str], seconds: float) -> int:
         if isinstance(item, Frame) and (verdict.symptom, verdict.cause) != said:
             said = (verdict.symptom, verdict.cause)
             text = "; ".join(part for part in (verdict.headline, verdict.detail) if part)
-            print(f"{time.monotonic() - began:5.1f} s  {verdict.symptom} · {verdict.cause}  {text}  [SIMULATED GPU]", flush=True)
+            show([f"{time.monotonic() - began:5.1f} s  {verdict.symptom} · {verdict.cause}  {text}  [SIMULATED GPU]"])
     return 0
 
 

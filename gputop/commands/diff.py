@@ -8,6 +8,7 @@ import sys
 from gputop.commands.explain import explained
 from gputop.commands.options import duration
 from gputop.commands.span import add_span
+from gputop.console import show
 
 EXAMPLES = """examples:
   gputop diff before.gputop after.gputop
@@ -35,5 +36,5 @@ def run(args: argparse.Namespace) -> int:
         return 0
     from gputop.report import diff_lines
 
-    print("\n".join(diff_lines((args.before, args.after), before.explanation, after.explanation)))
+    show(diff_lines((args.before, args.after), before.explanation, after.explanation))
     return 0

@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 from typing import Any
 
+from gputop.console import tell
 from gputop.errors import UserError
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def _bundle(args: argparse.Namespace, checks: list[Check], ok: bool) -> dict[str
     from gputop.doctor import bundle
     from gputop.text import clean
 
-    print(f"gputop: recording {bundle.SECONDS:.0f} s …", file=sys.stderr, flush=True)
+    tell(f"recording {bundle.SECONDS:.0f} s …")
     path = args.output or bundle.default_path()
     parts = bundle.write(path, {"doctor.txt": as_text(checks, True), "doctor.json": as_json(checks, ok, {})}, args.with_names)
     return {"path": clean(path), "parts": [{"name": part.name, "bytes": len(part.data), "about": part.about} for part in parts]}

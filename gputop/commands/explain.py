@@ -19,6 +19,8 @@ from gputop.commands.options import ask_sudo
 from gputop.commands.options import duration
 from gputop.commands.options import sampling_argv
 from gputop.commands.span import add_span
+from gputop.console import show
+from gputop.console import tell
 from gputop.diagnosis import Engine
 from gputop.diagnosis.model import SEVERITIES
 from gputop.diagnosis.report import Episode
@@ -60,12 +62,12 @@ def run(args: argparse.Namespace) -> int:
         from gputop.report import plot
         from gputop.report import without_colour
 
-        print("\n".join(explain_lines(found.explanation)))
+        show(explain_lines(found.explanation))
         if args.plot:
             picture = plot(found.points, found.explanation["incidents"])
             print(picture if sys.stdout.isatty() else without_colour(picture))
         for line in found.problems:
-            print(f"gputop: {line}", file=sys.stderr)
+            tell(line)
     return FAILED_ON if _met(args.fail_on, found.explanation["incidents"]) else 0
 
 
@@ -105,7 +107,7 @@ def _live(args: argparse.Namespace) -> Found:
     ask_sudo(args)
     seconds = args.since if args.since is not None else LIVE_S
     if sys.stderr.isatty():
-        print(f"gputop: looking for {seconds:g} s …", file=sys.stderr)
+        tell(f"looking for {seconds:g} s …")
     stream = ChildStream(collector_argv(sampling_argv(args)))
     try:
         return judge(engine := Engine(), closely(engine, Board(), _until(stream, time.monotonic() + seconds)))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from typing import TYPE_CHECKING
 from typing import Any
 
 from gputop.commands.span import add_span
 from gputop.commands.span import span
+from gputop.console import tell
 from gputop.errors import UserError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         except OSError as error:
             raise UserError(f"cannot write {args.output}: {error.strerror or error}") from None
         if recording.problem:
-            print(f"gputop: {recording.path}: {recording.problem}", file=sys.stderr)
+            tell(f"{recording.path}: {recording.problem}")
     return 0
 
 

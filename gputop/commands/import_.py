@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 EXAMPLES = """examples:
@@ -22,12 +21,12 @@ def run(args: argparse.Namespace) -> int:
     """Write the recording, or nothing."""
     import os
 
+    from gputop.console import tell
     from gputop.errors import UserError
     from gputop.frame import Frame
     from gputop.frame import Header
     from gputop.recording.ingero import read
     from gputop.recording.writer import Writer
-    from gputop.text import clean
 
     path = args.output or str(Path(args.file).with_suffix(".gputop"))
     items = read(args.file)
@@ -44,5 +43,5 @@ def run(args: argparse.Namespace) -> int:
         os.unlink(path)
         raise
     writer.close()
-    print(f"gputop: {count} frames in {clean(path)}", file=sys.stderr)
+    tell(f"{count} frames in {path}")
     return 0

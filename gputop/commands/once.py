@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from gputop.board import Board
 from gputop.commands.options import sampling_settings
+from gputop.console import show
 from gputop.errors import UserError
 from gputop.frame import Frame
 from gputop.frame import Header
@@ -122,9 +123,8 @@ def _print_screen(items: Iterator[Header | Frame], args: argparse.Namespace) -> 
     size = shutil.get_terminal_size((120, 40))
     view = View(pid=args.pid, user=args.user, width=max(80, size.columns), height=10_000)
     plain = args.ascii or not _is_unicode()
-    for line in page(session, view):
-        line = ascii_line(line) if plain else line
-        print("".join(text for text, _ in line).rstrip())
+    lines = (ascii_line(line) if plain else line for line in page(session, view))
+    show("".join(text for text, _ in line).rstrip() for line in lines)
     return 0
 
 

@@ -11,6 +11,7 @@ from itertools import islice
 
 from gputop.commands.span import add_span
 from gputop.commands.span import span
+from gputop.console import tell
 
 WHO_SWITCHED = """SELECT pid, name, sum(switches) switches, sum(offcpu_s) offcpu_s, max(stall_ms) worst_stall_ms
   FROM proc GROUP BY pid ORDER BY switches DESC LIMIT 10"""
@@ -57,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         for part in write(names, rows):
             sys.stdout.write(part)
         if recording.problem:
-            print(f"gputop: {recording.path}: {recording.problem}", file=sys.stderr)
+            tell(f"{recording.path}: {recording.problem}")
     return 0
 
 

@@ -7,13 +7,13 @@ import os
 import re
 import select
 import signal
-import sys
 import time
 from typing import TYPE_CHECKING
 
 from gputop.commands.options import add_sampling
 from gputop.commands.options import duration
 from gputop.commands.options import number
+from gputop.console import tell
 from gputop.errors import UserError
 
 if TYPE_CHECKING:
@@ -110,12 +110,10 @@ class _Session:
         """Start the command. Raises UserError where it cannot be."""
         import subprocess
 
-        from gputop.text import clean
-
         try:
             self._command = subprocess.Popen(argv)
         except (OSError, ValueError) as error:
-            raise UserError(f"cannot run {clean(argv[0])}: {getattr(error, 'strerror', error)}", code=127) from None
+            raise UserError(f"cannot run {argv[0]}: {getattr(error, 'strerror', error)}", code=127) from None
 
     def record(self) -> None:
         """Until stopped. A recorder that fails lets the command run on, and says so."""
@@ -131,7 +129,7 @@ class _Session:
             if self._command is None:
                 raise
             self._problem = str(error)
-            print(f"gputop: {error}; the command runs on", file=sys.stderr)
+            tell(f"{error}; the command runs on")
             self._command.wait()
 
     def _rest(self) -> None:
@@ -147,7 +145,7 @@ class _Session:
         if self._file is not None:
             self._file.close()
             if not self._problem:
-                print(f"gputop: {self._frames} frames in {self._file.summary()}", file=sys.stderr)
+                tell(f"{self._frames} frames in {self._file.summary()}")
 
     def exit_code(self) -> int:
         """The command's, or 0."""

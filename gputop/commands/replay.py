@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from gputop.commands.live import Turns
 from gputop.commands.live import check_terminal
+from gputop.console import tell
 from gputop.errors import UserError
 from gputop.memory import calm_garbage_collection
 
@@ -112,7 +113,7 @@ def _play(args: argparse.Namespace, file: FileStream, path: str, at_ns: int) -> 
         app.feed.close()
         survey.close()
     if file.recording.problem:
-        print(f"gputop: {file.recording.path}: {file.recording.problem}", file=sys.stderr)
+        tell(f"{file.recording.path}: {file.recording.problem}")
     return app.return_code or 0
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from gputop.commands.options import duration
 from gputop.commands.options import process_id
+from gputop.console import tell
 from gputop.errors import UserError
-from gputop.text import clean
 
 if TYPE_CHECKING:
     from gputop.roles import Role
@@ -75,7 +75,7 @@ def _take(args: argparse.Namespace, pids: list[int], roles: dict[int, Role], wai
         _write(args, _json(taken, roles) if args.json else _text(taken, roles))
     unread = [stack for stack in taken.stacks if stack.error]
     if len(unread) == len(taken.stacks) and not args.json:
-        print(f"gputop: no stack could be read: {clean(unread[0].error)}", file=sys.stderr)
+        tell(f"no stack could be read: {unread[0].error}")
     return int(len(unread) == len(taken.stacks))
 
 
@@ -113,10 +113,11 @@ def _look() -> tuple[list[int], dict[int, Role], dict[int, str]]:
 
 def _text(taken: StackSet, roles: dict[int, Role]) -> str:
     from gputop.stacks.group import group
+    from gputop.stacks.lines import plain
     from gputop.stacks.lines import summary
     from gputop.stacks.lines import text_lines
 
-    return "\n".join([summary(taken), "", *(line.text for line in text_lines(group(taken.stacks, roles)))]) + "\n"
+    return f"{summary(taken)}\n\n{plain(text_lines(group(taken.stacks, roles)))}"
 
 
 def _json(taken: StackSet, roles: dict[int, Role]) -> str:
@@ -139,7 +140,7 @@ def _sample(args: argparse.Namespace, pids: list[int], roles: dict[int, Role]) -
 
     found, failed = watch(pids, args.duration)
     for pid, reason in failed.items():
-        print(f"gputop: process {pid}: {clean(reason)}", file=sys.stderr)
+        tell(f"process {pid}: {reason}")
     names = _names(pids, roles)
     if args.folded or args.speedscope:
         _write_weighted(args, [((names[one.pid], *frames), count) for one in found for frames, count in one.stacks], "none")
@@ -158,6 +159,7 @@ def _watch(args: argparse.Namespace, pids: list[int], roles: dict[int, Role]) ->
     from gputop.sources import Unavailable
     from gputop.stacks import offcpu
     from gputop.stacks.lines import offcpu_lines
+    from gputop.stacks.lines import plain
 
     try:
         found = offcpu.watch(pids, args.duration or offcpu.DURATION_S)
@@ -168,14 +170,15 @@ def _watch(args: argparse.Namespace, pids: list[int], roles: dict[int, Role]) ->
     elif args.json:
         _write(args, msgspec.json.encode({"schema": 1, "off_cpu": found}).decode() + "\n")
     else:
-        _write(args, "\n".join(line.text for line in offcpu_lines(found, _names(pids, roles))) + "\n")
+        _write(args, plain(offcpu_lines(found, _names(pids, roles))))
     return 0
 
 
 def _main_text(found: list[MainThread], names: dict[int, str]) -> str:
     from gputop.stacks.lines import main_thread_lines
+    from gputop.stacks.lines import plain
 
-    return "\n".join("".join(f"{line.text}\n" for line in main_thread_lines(one, names[one.pid])) for one in found)
+    return "\n".join(plain(main_thread_lines(one, names[one.pid])) for one in found)
 
 
 def _main_json(found: list[MainThread]) -> str:

@@ -39,6 +39,11 @@ class TextLine(NamedTuple):
     text: str
 
 
+def plain(lines: Iterable[TextLine]) -> str:
+    """As text for a terminal or a file, each ending with a newline."""
+    return "".join(f"{clean(line.text)}\n" for line in lines)
+
+
 def text_lines(groups: Iterable[Group], depth: int = 12) -> list[TextLine]:
     """What is where in a line each, then all groups, at most ``depth`` frames of each; helper threads take one line together."""
     shown = list(groups)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gputop.text import cell_width
+from gputop.text import clean
+from gputop.text import is_narrow
 
 Span = tuple[str, str]
 """Text and what it means; `gputop.tui.palette` gives meanings their colour."""
@@ -16,7 +18,7 @@ class _Ascii(dict[int, str]):
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
-        self[code] = char if code < 128 else "?" * cell_width(char)
+        self[code] = char if 32 <= code < 127 else "?" * cell_width(char)
         return self[code]
 
 
@@ -26,4 +28,9 @@ _ASCII.update(zip(map(ord, "▁▂▃▄▅▆▇█░▒▪◆▼■►×●�
 
 def ascii_line(line: Line) -> Line:
     """The same line for terminals that show no more than ASCII."""
-    return [(text if text.isascii() else text.translate(_ASCII), meaning) for text, meaning in line]
+    return [(text if text.isascii() and is_narrow(text) else text.translate(_ASCII), meaning) for text, meaning in line]
+
+
+def safe_line(line: Line) -> list[Span]:
+    """The same line without anything that a terminal would obey: what every line passes on its way to the screen."""
+    return [(text if is_narrow(text) else clean(text, len(text)), meaning) for text, meaning in line]

@@ -17,6 +17,7 @@ from textual.widgets import Static
 from gputop.text import cell_width
 from gputop.tui.draw import Line
 from gputop.tui.draw import ascii_line
+from gputop.tui.draw import safe_line
 from gputop.tui.palette import palette
 
 if TYPE_CHECKING:
@@ -94,6 +95,6 @@ def as_text(lines: Sequence[Line], theme: str) -> Text:
     for i, line in enumerate(lines):
         if i:
             text.append("\n")
-        for part, meaning in line:
+        for part, meaning in safe_line(line):
             text.append(part, colours.get(meaning))
     return text

@@ -22,11 +22,13 @@ from gputop.roles import Role
 from gputop.stacks.folded import Weighted
 from gputop.stacks.folded import weigh
 from gputop.stacks.lines import TextLine
+from gputop.stacks.lines import plain
 from gputop.stalled import stalled_pids
 from gputop.stalled import waits
 from gputop.text import cut
 from gputop.tui.draw import Line
 from gputop.tui.draw import ascii_line
+from gputop.tui.draw import safe_line
 from gputop.tui.screens.box import Box
 
 SAMPLE_S = 10.0
@@ -206,12 +208,12 @@ class StacksScreen(Box):
         """The first line of the box: what is shown or going on, and the keys."""
         line: Line = [(f"stacks: {words}"[: self.text_width], "title")]
         first = ascii_line(line) if self.gputop.view.ascii_only else line
-        self.query_one("#title", Static).update(Text(f"{first[0][0]}\n{_KEYS}", style="bold"))
+        self.query_one("#title", Static).update(Text(f"{safe_line(first)[0][0]}\n{_KEYS}", style="bold"))
 
     @property
     def text(self) -> str:
         """All that is shown, as plain text."""
-        return "\n".join([self.heading, "", *(line.text for line in self.shown)]) + "\n"
+        return plain([TextLine("title", self.heading), TextLine("blank", ""), *self.shown])
 
     def action_copy(self) -> None:
         """To the clipboard, by the terminal's own means (OSC 52)."""

@@ -11,6 +11,7 @@ from textual.widget import Widget
 
 from gputop.tui.draw import Line
 from gputop.tui.draw import Span
+from gputop.tui.draw import safe_line
 from gputop.tui.painter import Cells
 from gputop.tui.painter import Painter
 from gputop.tui.painter import cells_of
@@ -42,16 +43,19 @@ class Drawn(Widget):
         """
         region, width = self.region, self.size.width
         old_lines, old_cells = self._lines, self._cells
-        self._lines = [list(line) for line in lines]
-        self._cells = []
+        self._lines, self._cells = [], []
         sent: list[str] = []
         dirty: list[Region] = []
-        for y, line in enumerate(self._lines):
+        for y, given in enumerate(lines):
+            line = list(given)
             old = old_cells[y] if y < len(old_cells) and len(old_cells[y].text) == width else None
             if old is not None and line == old_lines[y]:
+                self._lines.append(line)
                 self._cells.append(old)
                 continue
+            line = safe_line(line)
             new = cells_of(line, width)
+            self._lines.append(line)
             self._cells.append(new)
             if old is None or painter is None:
                 dirty.append(Region(0, y, width, 1))

@@ -1,0 +1,80 @@
+"""A hostile stream through every command: nothing that a terminal would obey comes out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gputop import console
+from gputop.cli import main
+from gputop.recording.format import pack_frames
+from gputop.recording.format import pack_header
+from gputop.recording.writer import Writer
+from gputop.text import one_line
+from tests.recording import hostile
+
+OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hostile")
+    header, *frames = hostile.stream()
+    writer = Writer(str(folder / f"run{hostile.EVIL}.gputop"), header)  # type: ignore[arg-type]
+    for frame in frames:
+        writer.add(frame)  # type: ignore[arg-type]
+    writer.close()
+    return Path(writer.path)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["explain"], ["explain", "--plot"], ["diff", "FILE"], ["replay"], ["replay", "--at", hostile.EVIL],
+        ["explain", "--from", hostile.EVIL],
+        ["query", "SELECT * FROM process"], ["query", "SELECT * FROM process", "--csv"], ["query", "SELECT * FROM process", "--json"],
+        ["query", f"SELECT {hostile.EVIL}"], ["export", "--to", "csv", "-o", "FILE"], [hostile.EVIL],
+    ],
+)  # fmt: skip
+def test_commands(command: list[str], path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, *rest = (str(path) if word == "FILE" else word for word in command)
+    main([first, str(path), *rest])
+    said = capsys.readouterr()
+    assert said.out + said.err
+    assert OBEYED.findall(said.out + said.err) == []
+
+
+@pytest.mark.parametrize("flags", [[], ["--ascii"]])
+def test_once_from_a_hostile_host(
+    flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header, *frames = hostile.stream(30)
+    (tmp_path / "stream").write_bytes(pack_header(header) + pack_frames(frames))  # type: ignore[arg-type]
+    (tmp_path / "ssh").write_text(f"#!/bin/sh\ncat {tmp_path}/stream\n")
+    (tmp_path / "ssh").chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert main(["--once", "--host", "node", *flags]) == 0
+    text = capsys.readouterr().out
+    assert "evil" in text
+    assert OBEYED.findall(text) == []
+    assert not flags or text.isascii()
+
+
+def test_what_a_host_says_last_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "ssh").write_text("#!/bin/sh\nprintf 'a banner\\n\\033[2Jgo away\\r\\033[1mnow' >&2; exit 255\n")
+    (tmp_path / "ssh").chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert main(["--once", "--host", "node"]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert OBEYED.findall(said) == []
+
+
+def test_an_error_of_several_lines_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert one_line("bad:\n  a\x1b[2J\r\n\n  b ") == "bad: a·[2J b"
+    console.tell("two\nlines")
+    console.show(["one\nline"])
+    said = capsys.readouterr()
+    assert (said.err, said.out) == ("gputop: two lines\n", "one·line\n")

@@ -1,0 +1,63 @@
+"""Every screen over a hostile stream: nothing that the terminal would obey is drawn."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from gputop.session import Session
+from gputop.tui.app import GputopApp
+from gputop.tui.draw import safe_line
+from gputop.tui.painter import Painter
+from gputop.tui.painter import cells_of
+from gputop.tui.palette import palette
+from gputop.tui.widgets.drawn import Drawn
+from tests.recording import hostile
+from tests.tui.conftest import MakeApp
+
+OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u202e]")
+
+
+def seen(gpus: int) -> Session:
+    session = Session()
+    for item in hostile.stream(60, gpus):
+        session.ingest(item)
+    return session
+
+
+def drawn(app: GputopApp) -> str:
+    """All that stands on the screen."""
+    return "".join(segment.text for strip in app.screen._compositor.render_strips() for segment in strip if not segment.control)
+
+
+@pytest.mark.parametrize(("gpus", "ascii_only"), [(2, False), (0, True)])
+async def test_screens(make_app: MakeApp, gpus: int, ascii_only: bool) -> None:
+    app = make_app(seen(gpus), ascii_only=ascii_only)
+    app.look.remote = True
+    async with app.run_test(size=(200, 50)) as pilot:
+        await pilot.pause()
+        for keys in ("", "e", "w", "z", "s", "question_mark", "down enter", "o"):
+            await pilot.press(*keys.split())
+            await pilot.pause()
+            text = drawn(app)
+            assert OBEYED.findall(text) == [], keys
+            assert "evil" in text, keys
+            await pilot.press("escape")
+
+
+def test_past_the_compositor_nothing_gets_through_either() -> None:
+    lines = [[("a", ""), (hostile.EVIL, "warn"), ("日本\x00", "")]]
+    (line,) = map(safe_line, lines)
+    assert OBEYED.findall("".join(text for text, _ in line)) == []
+    sent = Painter(palette(""), None).change(0, 0, cells_of([], 40), cells_of(line, 40), 0, 0)
+    assert OBEYED.findall(sent.replace("\x1b[1;1H", "")) == []
+
+
+async def test_what_is_shown_is_what_is_safe(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        part = app.screen.query_one("#verdict", Drawn)
+        part.show([[(hostile.EVIL, "")]])
+        assert OBEYED.findall(part.line_text(0)) == []
