@@ -27,29 +27,18 @@ THREADS, SUMS, PROCESSES = 16384, 8192, 64
 WHY = ("sleeping", "uninterruptible", "preempted")
 
 
-def load_module(folder: str, name: str) -> Any:
-    """A module of gputop by its file: gputop itself cannot be imported by this Python."""
-    spec: Any = importlib.util.spec_from_file_location(name, os.path.join(folder, name + ".py"))
+def load_loader(folder: str) -> Any:
+    """The probes' loader by its file: gputop itself cannot be imported by this Python."""
+    spec: Any = importlib.util.spec_from_file_location("loader", os.path.join(folder, "loader.py"))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def compile_probe(loader: Any, request: dict[str, Any], names: tuple[str, ...], macros: dict[str, Any]) -> Any:
-    """The files ``names`` as one text."""
-    bcc = loader.import_bcc()
-    os.environ["BCC_KERNEL_SOURCE"] = request["probes"]
-    text = ""
-    for name in names:
-        with open(os.path.join(request["probes"], name)) as file:
-            text += file.read()
-    return bcc.BPF(text=text, cflags=["-I" + request["probes"], *(f"-D{name}={value}" for name, value in macros.items())])
-
-
 def off_cpu(loader: Any, request: dict[str, Any]) -> dict[str, Any]:
     """Load, wait, read; detaching is the kernel's, when this process ends."""
     layout, _ = loader.read_layout(request["btf"])
-    bpf = compile_probe(loader, request, ("offcpu.c",), {"THREADS": THREADS, "SUMS": SUMS, **layout})
+    bpf = loader.compile_probes(request["probes"], ("offcpu.c",), {"THREADS": THREADS, "SUMS": SUMS, **layout})
     for pid in request["pids"]:
         bpf["chosen"][ctypes.c_uint32(pid)] = ctypes.c_uint8(1)
     return measured(request, lambda: waits(bpf), bpf)
@@ -76,7 +65,7 @@ def waits(bpf: Any) -> list[list[Any]]:
 
 def callers(loader: Any, request: dict[str, Any]) -> dict[str, Any]:
     """Say where the interpreters keep their frames, attach to the libraries, wait, read."""
-    bpf = compile_probe(loader, request, ("common.h", "callers.c"), {"PROCESSES": PROCESSES, "SUMS": SUMS})
+    bpf = loader.compile_probes(request["probes"], ("common.h", "callers.c"), {"PROCESSES": PROCESSES, "SUMS": SUMS})
     programs, way = loader.load_uprobes(bpf, ("cuda_enter", "cuda_leave"))
     if not programs:
         raise loader.Failure("this kernel takes no uprobe programs", "Linux 5.15 or later")
@@ -84,7 +73,7 @@ def callers(loader: Any, request: dict[str, Any]) -> dict[str, Any]:
         key = ctypes.c_uint32(int(pid))
         bpf["scratch"][key] = bpf["scratch"].Leaf()
         bpf["readers"][key] = bpf["readers"].Leaf(*numbers)
-    uprobe = load_module(request["ebpf"], "uprobe")
+    uprobe = loader.import_beside("uprobe")
     for path, cookies in request["libraries"]:
         uprobe.attach(path, {int(offset): cookie for offset, cookie in cookies.items()}, programs[0], programs[1], way)
     return measured(request, lambda: calls(bpf), bpf)
@@ -111,7 +100,7 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     request = json.loads(sys.argv[1])
-    loader = load_module(request["ebpf"], "loader")
+    loader = load_loader(request["ebpf"])
     try:
         answer = {"offcpu": off_cpu, "callers": callers}[request["probe"]](loader, request)
     except loader.Failure as failure:

@@ -78,14 +78,19 @@ def read_layout(path: str) -> tuple[dict[str, int], str]:
         return {}, str(error)
 
 
-def compile_probes(bcc: Any, request: dict[str, Any], layout: dict[str, int]) -> Any:
-    """One text, one compilation. Attaches the plain tracepoints where there is no layout."""
-    folder = request["probes"]
-    os.environ["BCC_KERNEL_SOURCE"] = folder
+def compile_always(request: dict[str, Any], layout: dict[str, int]) -> Any:
+    """The probes that are always loaded. Attaches the plain tracepoints where there is no layout."""
     macros = {**request["sizes"], **layout, "CPUS": possible_cpus(), "STACK_BYTES": max(16384, os.sysconf("SC_PAGE_SIZE"))}
     macros["SCRAMBLE"] = f"0x{random.SystemRandom().getrandbits(64) | 1:x}ULL"
+    return compile_probes(request["probes"], ("common.h", "sched.c", "cuda.c"), macros)
+
+
+def compile_probes(folder: str, names: tuple[str, ...], macros: dict[str, Any]) -> Any:
+    """The files ``names`` as one text, in one compilation."""
+    bcc = import_bcc()
+    os.environ["BCC_KERNEL_SOURCE"] = folder
     text = ""
-    for name in ("common.h", "sched.c", "cuda.c"):
+    for name in names:
         with open(os.path.join(folder, name)) as file:
             text += file.read()
     return bcc.BPF(text=text, cflags=["-I" + folder, *(f"-D{name}={value}" for name, value in macros.items())])
@@ -134,11 +139,10 @@ def map_shape(descriptor: int) -> list[int]:
 
 def load(request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
     """(the answer, the descriptors it speaks of)."""
-    bcc = import_bcc()
     layout, no_btf = read_layout(request["btf"])
     if no_btf and not any(os.path.exists(folder + "/events/sched") for folder in TRACEFS):
         raise Failure(f"no BTF ({no_btf}) and no tracefs", MOUNT_TRACEFS)
-    bpf = compile_probes(bcc, request, layout)
+    bpf = compile_always(request, layout)
     descriptors: list[int] = []
     maps: dict[str, list[int]] = {}
     for name in MAPS:
