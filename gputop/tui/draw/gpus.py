@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 from gputop.board import Board
 from gputop.board import GpuBoard
+from gputop.fields import FIELDS
 from gputop.fields import throttle_words
 from gputop.rates import gpu_bytes_per_s
 from gputop.text import fit
 from gputop.tui.draw import Line
 from gputop.tui.draw import Span
+from gputop.tui.draw.lanes import level
 from gputop.tui.view import View
 
 GIB = 1 << 30
@@ -77,8 +79,7 @@ def _memory(gpu: GpuBoard, _older: Board) -> Span:
     used, total = gpu.number("mem_used_bytes"), gpu.number("mem_total_bytes")
     if used is None or not total:
         return _absent(gpu, "mem_used_bytes")
-    share = used / total
-    return f"{used / GIB:.1f}/{total / GIB:.0f} GiB", "crit" if share > 0.97 else "warn" if share > 0.9 else ""
+    return f"{used / GIB:.1f}/{total / GIB:.0f} GiB", level(FIELDS["gpu.mem_used_pct"], 100 * used / total)
 
 
 def _power(gpu: GpuBoard, _older: Board) -> Span:
@@ -91,7 +92,7 @@ def _power(gpu: GpuBoard, _older: Board) -> Span:
 
 def _temperature(gpu: GpuBoard, _older: Board) -> Span:
     value = gpu.number("temp_c")
-    return _absent(gpu, "temp_c") if value is None else (f"{value:.0f}°C", "crit" if value >= 88 else "warn" if value >= 80 else "")
+    return _absent(gpu, "temp_c") if value is None else (f"{value:.0f}°C", level(FIELDS["gpu.temp_c"], value))
 
 
 def _clocks(gpu: GpuBoard, _older: Board) -> Span:
