@@ -119,7 +119,7 @@ class GputopApp(App[int]):
             self._driver.write(f"{SYNC_START}{text}{SYNC_END}" if self._sync_available else text)
 
     def happened(self, t_ns: int | None) -> tuple[Ledger, Sequence[Incident | Episode]]:
-        """What was lost by now, and what had happened by a moment (None is now)."""
+        """What was lost by now, and what had happened by a moment (None is now); the session is locked meanwhile."""
         engine = self.session.engine
         return engine.ledger, [incident for incident in engine.incidents if t_ns is None or incident.start_ns <= t_ns]
 

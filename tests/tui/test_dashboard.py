@@ -6,11 +6,15 @@ import errno
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
 
 import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from gputop.board import GpuBoard
+from gputop.session import Session
+from gputop.tui import navigate
 from gputop.tui.app import GputopApp
 from gputop.tui.screens.confirm import ConfirmScreen
 from gputop.tui.screens.confirm import send_signal
@@ -279,3 +283,28 @@ async def test_ascii_only(make_app: MakeApp) -> None:
         text = "".join("".join(part(app, name)) for name in ("header", "verdict", "gpus", "lanes", "procs", "keys"))
         assert text.isascii()
         assert "STARVING" in text
+
+
+class Watched(dict[int, GpuBoard]):
+    """GPUs that may be looked through only under the session's lock: the reader thread adds to them."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session.board.gpus)
+        self._lock = session.lock
+
+    def __iter__(self) -> Iterator[int]:
+        assert self._lock.locked()
+        return super().__iter__()
+
+
+async def test_keys_and_clicks_look_only_under_the_lock(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = make_app()
+    for name in ("axis_of", "go_to", "scrub", "toggle_pause", "next_incident"):
+        real = getattr(navigate, name)
+        monkeypatch.setattr(navigate, name, lambda *args, real=real: real(*args) if app.session.lock.locked() else pytest.fail("unlocked"))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.pause()
+        app.session.board.gpus = Watched(app.session)
+        await pilot.press("g", "left", "n", "space", "space", "down", "s", "escape", "e", "escape", "plus")
+        await pilot.click("#lanes", offset=(60, 3))
+        assert app.view.cursor_ns is not None

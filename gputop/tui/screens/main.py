@@ -70,7 +70,8 @@ class MainScreen(TableActions):
 
     def action_pause(self) -> None:
         """Hold or follow."""
-        navigate.toggle_pause(self.view, self.session)
+        with self.session.lock:
+            navigate.toggle_pause(self.view, self.session)
         self.redraw()
 
     def action_follow(self) -> None:
@@ -80,7 +81,8 @@ class MainScreen(TableActions):
 
     def action_scrub(self, columns: int) -> None:
         """Move the cursor in time."""
-        navigate.scrub(self.view, self.session, columns)
+        with self.session.lock:
+            navigate.scrub(self.view, self.session, columns)
         self.redraw()
 
     def action_zoom(self, steps: int) -> None:
@@ -90,7 +92,9 @@ class MainScreen(TableActions):
 
     def action_incident(self, direction: int) -> None:
         """Jump to an incident."""
-        if not navigate.next_incident(self.view, self.session, direction):
+        with self.session.lock:
+            found = navigate.next_incident(self.view, self.session, direction)
+        if not found:
             self.note("no incident in that direction")
         self.redraw()
 
@@ -106,7 +110,9 @@ class MainScreen(TableActions):
         from gputop.tui.screens.stacks import StacksScreen
 
         selected = self.view.selected
-        self.app.push_screen(StacksScreen(None if selected is None else family(selected, self.session.engine.roles)))
+        with self.session.lock:
+            pids = None if selected is None else family(selected, self.session.engine.roles)
+        self.app.push_screen(StacksScreen(pids))
 
     def action_contention(self) -> None:
         """Who took CPU from whom."""

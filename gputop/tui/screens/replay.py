@@ -99,9 +99,10 @@ class ReplayScreen(MainScreen):
     def _put_cursor(self) -> None:
         """Where a jump was to put it, once its past is there."""
         cursor_ns = self._cursor_then
-        if cursor_ns is not None and self.session.oldest_ns <= cursor_ns <= self.session.now_ns:
-            navigate.go_to(self.view, self.session, cursor_ns)
-            self._cursor_then = None
+        with self.session.lock:
+            if cursor_ns is not None and self.session.oldest_ns <= cursor_ns <= self.session.now_ns:
+                navigate.go_to(self.view, self.session, cursor_ns)
+                self._cursor_then = None
 
     def _more_state(self) -> tuple[object, ...]:
         survey, playback = self.replay.survey, self.player.playback
@@ -153,7 +154,9 @@ class ReplayScreen(MainScreen):
     def action_scrub(self, columns: int) -> None:
         """Move the cursor in time, beyond what was played too."""
         self.player.playback.playing = False
-        self._look(self._at_ns + columns * navigate.axis_of(self.view, self.session).cell_ns)
+        with self.session.lock:
+            t_ns = self._at_ns + columns * navigate.axis_of(self.view, self.session).cell_ns
+        self._look(t_ns)
 
     def action_jump(self, seconds: int) -> None:
         """Some seconds on or back; playing goes on."""
@@ -166,14 +169,18 @@ class ReplayScreen(MainScreen):
     def action_step(self, frames: int) -> None:
         """To the next or the previous frame."""
         self.player.playback.playing = False
-        times = self.session.history.times
         if frames > 0 and self._at_ns >= self.session.now_ns:
             navigate.follow(self.view)
             self.player.step()
         else:
-            first, last = self.session.history.slice_of(self._at_ns, self._at_ns + 1)
+            self._look(self._neighbour(frames))
+
+    def _neighbour(self, frames: int) -> int:
+        """The frame after or before the moment looked at; a column before it where none is known."""
+        with self.session.lock:
+            times, (first, last) = self.session.history.times, self.session.history.slice_of(self._at_ns, self._at_ns + 1)
             i = last if frames > 0 else first - 1
-            self._look(times[i] if 0 <= i < len(times) else self._at_ns - navigate.axis_of(self.view, self.session).cell_ns)
+            return times[i] if 0 <= i < len(times) else self._at_ns - navigate.axis_of(self.view, self.session).cell_ns
 
     def action_incident(self, direction: int) -> None:
         """To the start of an incident anywhere in the recording."""
@@ -213,8 +220,10 @@ class ReplayScreen(MainScreen):
         """Another time base; what lies before is loaded where it is not known yet."""
         super().action_zoom(steps)
         self.player.past_ns = max(LEAST_PAST_NS, self.view.window_s * SECOND)
-        if self.session.oldest_ns > max(self.player.start_ns, self.session.now_ns - self.view.window_s * SECOND):
-            self.player.seek(self.session.now_ns)
+        with self.session.lock:
+            oldest_ns, now_ns = self.session.oldest_ns, self.session.now_ns
+        if oldest_ns > max(self.player.start_ns, now_ns - self.view.window_s * SECOND):
+            self.player.seek(now_ns)
 
     async def on_click(self, event: events.Click) -> None:
         """Also: a moment of the whole recording."""
@@ -244,9 +253,11 @@ class ReplayScreen(MainScreen):
         """Show a moment: with the cursor where it is known, else by a jump."""
         session, player = self.session, self.player
         t_ns = min(max(t_ns, player.start_ns), player.end_ns)
-        if session.oldest_ns <= t_ns <= session.now_ns:
-            navigate.go_to(self.view, session, t_ns)
-        else:
+        with session.lock:
+            known = session.oldest_ns <= t_ns <= session.now_ns
+            if known:
+                navigate.go_to(self.view, session, t_ns)
+        if not known:
             navigate.follow(self.view)
             self._cursor_then = t_ns if ahead_ns else None
             player.seek(t_ns + ahead_ns)

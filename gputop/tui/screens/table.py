@@ -74,7 +74,8 @@ class TableActions(Dashboard):
 
     def action_gpu(self, step: int) -> None:
         """Choose the GPU that gets the room."""
-        indices = sorted(self.session.board.gpus)
+        with self.session.lock:
+            indices = sorted(self.session.board.gpus)
         if indices:
             at = indices.index(self.view.gpu) if self.view.gpu in indices else 0
             self.view.gpu = indices[(at + step) % len(indices)]
@@ -127,8 +128,9 @@ class TableActions(Dashboard):
                 await self.run_action("details")
             self.redraw()
         elif part.id == "lanes" and event.x >= self.view.label_width:
-            axis = navigate.axis_of(self.view, self.session)
-            navigate.go_to(self.view, self.session, axis.time_of(event.x - self.view.label_width))
+            with self.session.lock:
+                axis = navigate.axis_of(self.view, self.session)
+                navigate.go_to(self.view, self.session, axis.time_of(event.x - self.view.label_width))
             self.redraw()
         elif part.id == "gpus" and event.y > 0:
             self.action_gpu(event.y - 1 - self.view.gpu)
