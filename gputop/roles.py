@@ -12,6 +12,7 @@ PyTorch 2 names the worker's main thread ``pt_data_worker`` in all three; older 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -30,6 +31,13 @@ _WATCHERS = frozenset((
     "nvidia-cuda-mps", "Xorg", "Xwayland", "gnome-shell", "gputop", "all-smi", "btop", "dcgmproftester",
 ))  # fmt: skip
 _LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed", "horovodrun", "torchelastic")
+_SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
+_COMMAND = re.compile("-[a-zA-Z]*c")
+"""The option of a shell that says that no script follows but commands, alone or with others."""
+_WITH_VALUE = frozenset(("-W", "-X", "-o", "-O", "--rcfile", "--init-file"))
+"""Options of Python and of shells behind which a word of theirs stands."""
+_DESCRIPTORS = ("/dev/fd/", "/proc/")
+"""A script read from there has no name."""
 WELL_KNOWN = frozenset((*_WATCHERS, *_LAUNCHERS, TORCH_WORKER, PIN_THREAD))
 """Names by which roles are found: they belong to nobody."""
 
@@ -208,21 +216,30 @@ class _Assignment:
 
 
 def program_name(info: ProcInfo) -> str:
-    """What people call the process: ``train.py`` for ``python -u train.py``, a module's name for ``-m``, else its comm."""
-    args = info.cmdline
-    if not _is_python(info) or len(args) < 2:
-        return clean(args[0].rpartition("/")[2] if args and not _is_python(info) else info.comm, 32) or clean(info.comm, 32)
-    rest = iter(args[1:])
-    for arg in rest:
-        if arg == "-m":
-            return clean(next(rest, info.comm), 32)
-        if arg == "-c":
-            return clean(info.comm, 32)
-        if arg in ("-W", "-X"):  # what follows is theirs
+    """What people call the process: ``a.py`` for ``python -u a.py``, ``a.sh`` for ``bash a.sh``, a module for ``-m``, else its comm."""
+    called = info.cmdline[0].rpartition("/")[2] if info.cmdline else ""
+    if _is_python(info):
+        name = _script(info.cmdline[1:])
+    elif called in _SHELLS:
+        name = _script(["-c" if _COMMAND.fullmatch(word) else word for word in info.cmdline[1:]])
+    else:
+        name = called
+    return clean(name, 32) or clean(info.comm, 32)
+
+
+def _script(words: list[str]) -> str:
+    """The program among an interpreter's arguments, empty where they name none."""
+    rest = iter(words)
+    for word in rest:
+        if word in _WITH_VALUE:
             next(rest, "")
-        elif not arg.startswith("-"):
-            return clean(arg.rpartition("/")[2], 32)
-    return clean(info.comm, 32)
+        elif word == "-m":
+            return next(rest, "")
+        elif word == "-c":
+            return ""
+        elif not word.startswith("-"):
+            return "" if word.startswith(_DESCRIPTORS) else word.rpartition("/")[2]
+    return ""
 
 
 def pin_thread(info: ProcInfo) -> int | None:

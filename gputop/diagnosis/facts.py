@@ -107,6 +107,8 @@ class Taker:
     before_ns: int = 0
     """CPU time it had taken when the window began, or shortly before where it has run ever since."""
     info: ProcInfo | None = None
+    spawns: bool = False
+    """It starts short-lived programs, and what these take is counted as its own."""
 
 
 @dataclass(frozen=True, slots=True)

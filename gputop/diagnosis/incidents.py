@@ -10,8 +10,11 @@ from gputop.board import Board
 from gputop.diagnosis.model import Incident
 from gputop.diagnosis.model import Verdict
 from gputop.diagnosis.points import OFF_BEAT_NS
+from gputop.diagnosis.spawners import tree_ns
+from gputop.diagnosis.strangers import LEAD_NS
+from gputop.diagnosis.strangers import born_ns
 from gputop.diagnosis.symptoms import Standing
-from gputop.diagnosis.takers import LEAD_NS
+from gputop.frame import ProcSample
 
 BEGIN_NS = 1_000_000_000 - OFF_BEAT_NS
 """A cause must stand this long before it is an incident; it is then dated back to when it began."""
@@ -39,6 +42,8 @@ class _Account:
     cores: float = 0.0
     seen: tuple[int, int] = 0, 0
     """(t_ns, CPU time) of its latest reading."""
+    spawns: bool = False
+    """What it starts is counted as its own."""
 
     def note(self, t_ns: int, cpu_ns: int) -> None:
         """A reading; from the second on they tell how fast it takes, which may be less than over the window that blamed it."""
@@ -140,19 +145,20 @@ def _update(episode: _Episode, incident: Incident, one: Standing, board: Board) 
 
 def _add_culprits(episode: _Episode, incident: Incident, one: Standing, board: Board) -> None:
     """A culprit counts from the window in which it was first seen as one, or when it began to run shortly before; one born then in full."""
-    before = {taker.pid: taker.before_ns for taker in one.facts.takers}
+    before = {taker.pid: taker.before_ns for taker in one.facts.takers if not taker.spawns}
+    spawners = {taker.pid for taker in one.facts.takers if taker.spawns}
     for culprit in one.verdict.culprits:
-        sample = board.procs.get(culprit.pid)
+        sample, spawns = board.procs.get(culprit.pid), culprit.pid in spawners
         if sample is None:
             continue
-        taken_ns = int((culprit.cpu_s or 0.0) * 1e9)
         account = episode.accounts.get(culprit.pid)
-        if account is None:
-            base_ns = before.get(culprit.pid, sample.utime_ns + sample.stime_ns - taken_ns)
-            born_ns = sample.start_ticks * 1_000_000_000 // board.header.clock_tick_hz
+        if account is None or (spawns and not account.spawns):
+            taken_ns = int((culprit.cpu_s or 0.0) * 1e9)
+            base_ns = before.get(culprit.pid, _taken_ns(board, sample, spawns) - taken_ns)
+            is_new = born_ns(sample, board) >= episode.first_ns - LEAD_NS
             cores = taken_ns / 1e9 / max(0.1, one.facts.seconds)
-            account = _Account(sample.start_ticks, 0 if born_ns >= episode.first_ns - LEAD_NS else base_ns, cores)
-            episode.accounts[culprit.pid] = account
+            episode.accounts[culprit.pid] = _Account(sample.start_ticks, 0 if is_new else base_ns, cores, spawns=spawns)
+        if account is None:
             incident.culprits.append(culprit)
 
 
@@ -162,7 +168,12 @@ def _count_culprits(episode: _Episode, board: Board) -> None:
     for i, culprit in enumerate(incident.culprits if incident is not None else ()):
         sample, account = board.procs.get(culprit.pid), episode.accounts[culprit.pid]
         if incident is not None and sample is not None and sample.start_ticks == account.start_ticks:
-            account.note(sample.t_ns, sample.utime_ns + sample.stime_ns)
+            cpu_ns = _taken_ns(board, sample, account.spawns)
+            account.note(sample.t_ns, cpu_ns)
             since_ns = min(MOST_SINCE_NS, max(0, board.t_ns - sample.t_ns))
-            taken_ns = sample.utime_ns + sample.stime_ns - account.base_ns + account.cores * since_ns
+            taken_ns = cpu_ns - account.base_ns + account.cores * since_ns
             incident.culprits[i] = replace(culprit, cpu_s=round(taken_ns / 1e9, 2))
+
+
+def _taken_ns(board: Board, sample: ProcSample, spawns: bool) -> int:
+    return tree_ns(board, sample.pid) if spawns else sample.utime_ns + sample.stime_ns

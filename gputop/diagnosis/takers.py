@@ -5,64 +5,31 @@ from __future__ import annotations
 from collections import Counter
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from gputop.board import Board
 from gputop.diagnosis import waits
 from gputop.diagnosis.facts import Grower
 from gputop.diagnosis.facts import Taker
 from gputop.diagnosis.model import Culprit
+from gputop.diagnosis.spawners import gather
+from gputop.diagnosis.strangers import Stranger
 from gputop.diagnosis.waits import KindOf
 from gputop.frame import Preempt
-from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
 from gputop.roles import Role
 from gputop.roles import hot
-from gputop.roles import program_name
-from gputop.text import clean
 
 LEAST_CORES = 0.02
 MOST = 12
 """Takers kept per window."""
 NAMES, PIDS = 5, 5
 """Told in a sentence; the latter of one name."""
-RESTING_CORES = 0.1
-"""Who runs less than this between two looks rests."""
-LEAD_NS = 5_000_000_000
-"""So long may somebody have run before what he takes is felt: prefetched batches, and CPUs that were idle, last for a while."""
-
-
-GROWN_BYTES, NEWBORN_NS = 64 << 20, 2_000_000_000
-"""Of memory, to be worth naming; who is younger when first seen held none before."""
+GROWN_BYTES = 64 << 20
+"""Of memory, to be worth naming."""
 LEVELS = 3
 """A shell may stand between a program and who wanted it."""
-
 GONE_NS = 2_000_000_000
 """So long after the window has left its last sample a process is remembered: it ended up to a second later."""
-
-_Used = tuple[int, int]
-"""(t_ns, CPU time taken until then)."""
-
-
-@dataclass(slots=True)
-class _Stranger:
-    """One process outside the jobs; kept for as long as its end may lie in the window."""
-
-    latest: ProcSample
-    name: str
-    info: ProcInfo | None
-    used: list[_Used]
-    """Of the window. There are hundreds of strangers: whole samples, and a deque for each, would take megabytes."""
-    began: _Used
-    """How it stood when it last rested."""
-    first_rss_bytes: int
-    asked: tuple[ProcSample, ...] = ()
-    """Samples of the window that say what it waited for: of who was started by a trainer or worker."""
-
-    def before_ns(self, oldest_ns: int) -> int:
-        """CPU time it had taken when the window began, or shortly before where it has run ever since."""
-        first = self.used[0]
-        return (self.began if oldest_ns - LEAD_NS <= self.began[0] < first[0] else first)[1]
 
 
 class TakerTrack:
@@ -71,7 +38,7 @@ class TakerTrack:
     __slots__ = ("_gains", "_pairs", "_strangers")
 
     def __init__(self) -> None:
-        self._strangers: dict[int, _Stranger] = {}
+        self._strangers: dict[int, Stranger] = {}
         self._pairs: dict[tuple[int, int], Preempt] | None = None
         self._gains: deque[tuple[int, dict[tuple[int, int], int]]] = deque()
         """Per push what it added to `behind`: the pairs of a process that ends are pruned, what it did in the window is not."""
@@ -84,12 +51,9 @@ class TakerTrack:
             if (known is not None and known.latest is sample) or pid in family:
                 continue
             if known is None or known.latest.start_ticks != sample.start_ticks:
-                used = _used(sample)
-                name, info = name_of(board, pid), board.infos.get(pid)
-                held_bytes = 0 if _is_newborn(sample, board) else sample.rss_bytes
-                strangers[pid] = _Stranger(sample, name, info, [used], used, held_bytes, _asked(sample))
+                strangers[pid] = Stranger.met(sample, board)
             else:
-                _push(known, sample, board, oldest_ns)
+                known.push(sample, board, oldest_ns)
         if len(strangers) > len(board.procs) - len(family):
             for pid in [pid for pid in strangers if pid not in board.procs and strangers[pid].latest.t_ns <= oldest_ns - GONE_NS]:
                 del strangers[pid]
@@ -126,12 +90,12 @@ class TakerTrack:
         """Strangers that took a noticeable part of a CPU, most first; and the CPUs of each trainer's helpers."""
         found, helpers = [], dict[int, float]()
         for pid, stranger in self._strangers.items():
-            (old_ns, old_used), (new_ns, new_used) = stranger.used[0], stranger.used[-1]
-            if len(stranger.used) < 2 or new_ns <= oldest_ns:
+            old, new = stranger.used[0], stranger.used[-1]
+            if len(stranger.used) < 2 or new.t_ns <= oldest_ns:
                 continue
             # Over the time between its samples, for it is read seldom; over the time to now once it is gone.
-            ns = (new_ns if pid in board.procs else board.t_ns) - old_ns
-            cores = (new_used - old_used) / (ns or 1)
+            ns = (new.t_ns if pid in board.procs else board.t_ns) - old.t_ns
+            cores = (new.own_ns - old.own_ns) / (ns or 1)
             if cores < LEAST_CORES:
                 continue
             role = roles.get(pid)
@@ -141,6 +105,8 @@ class TakerTrack:
                 kept_s = sum(waits.get(pid, 0.0) for waits in behind.values())
                 cpu = stranger.latest.processor
                 found.append(Taker(pid, stranger.name, cores, kept_s, cpu, stranger.before_ns(oldest_ns), stranger.info))
+        others = {pid: one for pid, one in self._strangers.items() if pid not in roles}
+        found = gather(found, others, board, oldest_ns)
         found.sort(key=lambda taker: -taker.cores)
         return found[:MOST], helpers
 
@@ -156,7 +122,7 @@ class TakerTrack:
         for pid, stranger in self._strangers.items():
             starter = self._starter(pid, roles) if pid not in board.procs else None
             if starter is not None:
-                found[starter] = found.get(starter, 0) + stranger.used[-1][1]
+                found[starter] = found.get(starter, 0) + stranger.used[-1].own_ns
         return found
 
     def starters(self, roles: Mapping[int, Role]) -> dict[int, int]:
@@ -201,37 +167,9 @@ class TakerTrack:
         return None
 
 
-def _push(known: _Stranger, sample: ProcSample, board: Board, oldest_ns: int) -> None:
-    info = board.infos.get(sample.pid)
-    if info is not None and info is not known.info:
-        known.info, known.name = info, name_of(board, sample.pid)
-    used, (last_ns, last_used) = _used(sample), known.used[-1]
-    if used[1] - last_used < RESTING_CORES * (sample.t_ns - last_ns):
-        known.began = used
-    known.latest = sample
-    asked = _asked(sample)
-    if asked or known.asked:
-        known.asked = tuple(one for one in known.asked if one.t_ns > oldest_ns) + asked
-    known.used.append(used)
-    while len(known.used) > 2 and known.used[1][0] <= oldest_ns:
-        del known.used[0]
-
-
-def _asked(sample: ProcSample) -> tuple[ProcSample, ...]:
-    return () if sample.syscall is None and sample.wchan is None else (sample,)
-
-
-def _is_newborn(sample: ProcSample, board: Board) -> bool:
-    return sample.t_ns - sample.start_ticks * 1_000_000_000 // board.header.clock_tick_hz < NEWBORN_NS
-
-
 def _wanted(old: ProcSample, new: ProcSample) -> tuple[float, float]:
     ns = max(1, new.t_ns - old.t_ns)
-    return (_used(new)[1] - _used(old)[1]) / ns, max(0, (new.run_delay_ns or 0) - (old.run_delay_ns or 0)) / ns
-
-
-def _used(sample: ProcSample) -> _Used:
-    return sample.t_ns, sample.utime_ns + sample.stime_ns
+    return (new.utime_ns + new.stime_ns - old.utime_ns - old.stime_ns) / ns, max(0, (new.run_delay_ns or 0) - (old.run_delay_ns or 0)) / ns
 
 
 def blame(takers: list[Taker], seconds: float) -> tuple[Culprit, ...]:
@@ -241,21 +179,15 @@ def blame(takers: list[Taker], seconds: float) -> tuple[Culprit, ...]:
 
 def names_of(takers: list[Taker]) -> list[str]:
     """The first names, each with its first pids."""
-    pids: dict[str, list[str]] = {}
+    pids: dict[tuple[str, bool], list[str]] = {}
     for taker in takers:
-        pids.setdefault(taker.name, []).append(str(taker.pid))
-    told = [f"{name} ({', '.join(some[:PIDS])}{_more(len(some) - PIDS)})" for name, some in pids.items()]
+        pids.setdefault((taker.name, taker.spawns), []).append(str(taker.pid))
+    told = [
+        f"{name} ({', '.join(some[:PIDS])}{_more(len(some) - PIDS)})" + (" with what it starts" if spawns else "")
+        for (name, spawns), some in pids.items()
+    ]
     return told[:NAMES] + ["others"] * (len(told) > NAMES)
 
 
 def _more(count: int) -> str:
     return f" and {count} more" if count > 0 else ""
-
-
-def name_of(board: Board, pid: int) -> str:
-    """The name people know a process by."""
-    info = board.infos.get(pid)
-    if info is None:
-        return f"pid {pid}"
-    name = program_name(info)
-    return name if name != "python" else clean(info.comm, 32)

@@ -20,8 +20,8 @@ from gputop.diagnosis.hosts import HostTrack
 from gputop.diagnosis.model import Step
 from gputop.diagnosis.points import Points
 from gputop.diagnosis.proc import ProcFacts
+from gputop.diagnosis.strangers import name_of
 from gputop.diagnosis.takers import TakerTrack
-from gputop.diagnosis.takers import name_of
 from gputop.diagnosis.tracks import GpuTrack
 from gputop.diagnosis.tracks import ProcTrack
 from gputop.frame import Frame

@@ -195,12 +195,14 @@ def test_pin_thread():
 
 @pytest.mark.parametrize(
     ("cmdline", "name"),
-    [(["python", "-u", "/a/b/train.py", "x"], "train.py"), (["python", "-m", "pkg.train"], "pkg.train"), (["python", "-c", "x"], "python"),
+    [(["python", "-u", "/a/b/train.py", "x"], "train.py"), (["python", "-m", "pkg.train"], "pkg.train"), (["python", "-c", "x"], ""),
      (["python", "-W", "ignore::DeprecationWarning", "-X", "dev", "/a/train.py"], "train.py"),
-     (["python"], "python"), ([], "python"), (["python", "\x1b[2J[red]"], "·[2J[red]")],
+     (["bash", "-e", "-o", "pipefail", "/ci/build.sh", "all"], "build.sh"), (["/bin/sh", "-ec", "true; true"], ""),
+     (["/usr/bin/make", "-j8"], "make"), (["-bash"], "-bash"), (["bash", "/dev/fd/3"], ""), (["python"], ""), ([], ""), (["python", "\x1b[2J[red]"], "·[2J[red]")],
 )  # fmt: skip
 def test_program_name(cmdline: list[str], name: str):
-    assert roles.program_name(info(10, cmdline=cmdline)) == name
+    exe = "/usr/bin/python3" if not cmdline or cmdline[0] == "python" else ""
+    assert roles.program_name(info(10, comm="shown", cmdline=cmdline, exe=exe)) == (name or "shown")
 
 
 def test_a_thousand_processes_are_quick():

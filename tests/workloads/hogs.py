@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.stubs.build import build
 from tests.workloads.runner import Running
 
-_SOURCE = Path(__file__).parent / "hog.c"
+SOURCE = Path(__file__).parent / "hog.c"
 
 
 @contextmanager
@@ -23,7 +23,7 @@ def hogs(
     """
     with ExitStack() as stack:
         for name, count in threads.items():
-            program = build(_SOURCE, name, program=True)
+            program = build(SOURCE, name, program=True)
             command = [*through, str(program), str(int(running.seconds) + 5), str(count), str(duty_pct), str(period_ms)]
             running.blame(stack.enter_context(running.child(command)).pid, name)
         yield

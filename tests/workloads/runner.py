@@ -159,8 +159,8 @@ def _in_session(leader: int) -> list[int]:
 
 
 def _cpu_s(pid: int) -> float:
-    fields = _stat(pid)
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S if fields else 0.0
+    """With what the children took that it has waited for."""
+    return sum(map(int, _stat(pid)[11:15])) / _TICKS_PER_S
 
 
 def _comm(pid: int) -> str:

@@ -110,6 +110,15 @@ class Scene:
             del self.procs[pid]
         return self
 
+    def reap(self, pid: int, cpu_s: float) -> Scene:
+        """``pid`` has waited for a child that took so much CPU, with its own children."""
+        self._add((pid, "children"), cpu_s * 1e9)
+        return self
+
+    def total(self, pid: int) -> float:
+        """CPU seconds of a process and of the children that it has waited for."""
+        return sum(self._totals.get((pid, what), 0.0) for what in ("utime", "stime", "children")) / 1e9
+
     def play(self, seconds: float, step_s: float = 0.2) -> Scene:
         """Let time pass and feed the engine at each step."""
         for _ in range(round(seconds / step_s)):

@@ -1,0 +1,94 @@
+"""Processes outside the jobs, as far as a window needs them: their CPU time, their memory, and what they waited for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gputop.board import Board
+from gputop.frame import ProcInfo
+from gputop.frame import ProcSample
+from gputop.roles import program_name
+from gputop.text import clean
+
+RESTING_CORES = 0.1
+"""Who runs less than this between two looks rests."""
+LEAD_NS = 5_000_000_000
+"""So long may somebody have run before what he takes is felt: prefetched batches, and CPUs that were idle, last for a while."""
+NEWBORN_NS = 2_000_000_000
+"""Who is younger when first seen held no memory before."""
+NS_PER_S = 1_000_000_000
+
+
+class Used(NamedTuple):
+    """CPU time taken until ``t_ns``: by itself, and by children that it has waited for."""
+
+    t_ns: int
+    own_ns: int
+    children_ns: int
+
+
+@dataclass(slots=True)
+class Stranger:
+    """One process outside the jobs; kept for as long as its end may lie in the window."""
+
+    latest: ProcSample
+    name: str
+    info: ProcInfo | None
+    used: list[Used]
+    """Of the window. There are hundreds of strangers: whole samples, and a deque for each, would take megabytes."""
+    began: Used
+    """How it stood when it last rested."""
+    first_rss_bytes: int
+    asked: tuple[ProcSample, ...] = ()
+    """Samples of the window that say what it waited for: of who was started by a trainer or worker."""
+
+    @classmethod
+    def met(cls, sample: ProcSample, board: Board) -> Stranger:
+        """One that has not been seen before."""
+        used = _used(sample)
+        held_bytes = 0 if sample.t_ns - born_ns(sample, board) < NEWBORN_NS else sample.rss_bytes
+        return cls(sample, name_of(board, sample.pid), board.infos.get(sample.pid), [used], used, held_bytes, _asked(sample))
+
+    def push(self, sample: ProcSample, board: Board, oldest_ns: int) -> None:
+        """Its next sample."""
+        info = board.infos.get(sample.pid)
+        if info is not None and info is not self.info:
+            self.info, self.name = info, name_of(board, sample.pid)
+        used, last = _used(sample), self.used[-1]
+        if used.own_ns - last.own_ns < RESTING_CORES * (used.t_ns - last.t_ns):
+            self.began = used
+        self.latest = sample
+        asked = _asked(sample)
+        if asked or self.asked:
+            self.asked = tuple(one for one in self.asked if one.t_ns > oldest_ns) + asked
+        self.used.append(used)
+        while len(self.used) > 2 and self.used[1].t_ns <= oldest_ns:
+            del self.used[0]
+
+    def before_ns(self, oldest_ns: int) -> int:
+        """CPU time it had taken when the window began, or shortly before where it has run ever since."""
+        first = self.used[0]
+        return (self.began if oldest_ns - LEAD_NS <= self.began.t_ns < first.t_ns else first).own_ns
+
+
+def born_ns(sample: ProcSample, board: Board) -> int:
+    """When a process was started, on the clock of the samples."""
+    return sample.start_ticks * NS_PER_S // board.header.clock_tick_hz
+
+
+def _asked(sample: ProcSample) -> tuple[ProcSample, ...]:
+    return () if sample.syscall is None and sample.wchan is None else (sample,)
+
+
+def _used(sample: ProcSample) -> Used:
+    return Used(sample.t_ns, sample.utime_ns + sample.stime_ns, sample.children_ns or 0)
+
+
+def name_of(board: Board, pid: int) -> str:
+    """The name people know a process by."""
+    info = board.infos.get(pid)
+    if info is None:
+        return f"pid {pid}"
+    name = program_name(info)
+    return name if name != "python" else clean(info.comm, 32)

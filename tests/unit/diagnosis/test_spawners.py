@@ -1,0 +1,82 @@
+"""Who starts short-lived programs is to blame for what these take."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputop.diagnosis import Engine
+from tests.unit.diagnosis.scene import ON_CPU
+from tests.unit.diagnosis.scene import QUEUE
+from tests.unit.diagnosis.scene import Proc
+from tests.unit.diagnosis.scene import Scene
+from tests.unit.diagnosis.scene import training
+
+TICKS_PER_S, START_TICKS = 100, 100_000
+"""START_TICKS is when scenes begin."""
+
+
+def starved() -> Scene:
+    scene = training().play(4)
+    scene.gpus[0]["util_pct"], scene.cpu_busy = 20.0, [1.0] * scene.cpus
+    for pid in (101, 102):
+        scene.procs[pid].run, scene.procs[pid].wait, scene.procs[pid].looks = 0.3, 0.7, [ON_CPU]
+    scene.procs[100].looks = [QUEUE]
+    return scene
+
+
+def build(scene: Scene, seconds: float, compilers: int = 3) -> Scene:
+    """make (800) has a shell (801) run compilers of 0.6 s each, one after another on each of so many CPUs."""
+    now = START_TICKS + round((scene.board.t_ns / 1e9 - 1000) * TICKS_PER_S)
+    make = Proc(800, 1, "make", ["make", "-j"], start_ticks=now)
+    scene.add(make, Proc(801, 800, "sh", ["sh", "-c", "cc1"], start_ticks=now))
+    pid = 1000
+    for _ in range(round(seconds / 0.6)):
+        now = START_TICKS + round((scene.board.t_ns / 1e9 - 1000) * TICKS_PER_S)
+        running = [Proc(pid + i, 801, "cc1", ["/usr/lib/cc1"], run=1.0, looks=[ON_CPU], start_ticks=now) for i in range(compilers)]
+        pid += compilers
+        scene.add(*running).play(0.6)
+        scene.drop(*(one.pid for one in running))
+        scene.reap(801, compilers * 0.6)
+    return scene
+
+
+def culprits(engine: Engine) -> list[tuple[int, str, float | None]]:
+    [incident] = [one for one in engine.incidents if one.cause == "cpu-contention"]
+    return [(one.pid, one.name, one.cpu_s) for one in incident.culprits]
+
+
+def test_what_its_programs_take_is_the_starters():
+    scene = build(starved(), 9)
+    assert scene.engine.verdict.cause == "cpu-contention"
+    assert "sh (801) with what it starts" in scene.engine.verdict.detail
+    found = {pid: cpu_s for pid, name, cpu_s in culprits(scene.engine) if name == "sh"}
+    assert found[801] == pytest.approx(27, rel=0.1)
+
+
+def test_a_shell_that_ends_is_its_makes():
+    scene = build(starved(), 6)
+    took = scene.total(801)
+    scene.drop(801)
+    scene.reap(800, took)
+    make = Proc(802, 800, "sh", ["sh", "-c", "cc1"], start_ticks=START_TICKS + 1000)
+    scene.add(make)
+    for _ in range(6):
+        scene.reap(800, 1.5).play(0.5)
+    assert "make (800) with what it starts" in scene.engine.verdict.detail
+
+
+def test_a_hog_that_ends_is_not_its_shells():
+    scene = starved().add(Proc(800, 1, "bash", ["-bash"]), Proc(900, 800, "hog", ["/bin/hog"], run=3.0, looks=[ON_CPU]))
+    scene.play(8)
+    took = scene.total(900)
+    scene.drop(900)
+    scene.reap(800, took)
+    scene.add(Proc(901, 800, "hog", ["/bin/hog"], run=3.0, looks=[ON_CPU])).play(4)
+    assert {name for _, name, _ in culprits(scene.engine)} == {"hog"}
+
+
+def test_init_started_nobody():
+    scene = starved().add(Proc(1, 0, "systemd", ["/sbin/init"]), Proc(900, 1, "hog", ["/bin/hog"], run=2.0, looks=[ON_CPU]))
+    for _ in range(12):
+        scene.reap(1, 1.0).play(0.5)
+    assert {name for _, name, _ in culprits(scene.engine)} == {"hog"}
