@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,16 @@ def test_commands(command: list[str], path: Path, capsys: pytest.CaptureFixture[
     said = capsys.readouterr()
     assert said.out + said.err
     assert OBEYED.findall(said.out + said.err) == []
+
+
+def test_an_export_is_clean_for_whoever_prints_it(path: Path, tmp_path: Path) -> None:
+    assert main(["export", str(path), "--to", "sqlite", "-o", str(tmp_path / "run.sqlite")]) == 0
+    assert main(["export", str(path), "--to", "csv", "-o", str(tmp_path / "run")]) == 0
+    with closing(sqlite3.connect(tmp_path / "run.sqlite")) as database:
+        names = [str(name) for row in database.execute("SELECT name, cmdline FROM process") for name in row]
+    names.append((tmp_path / "run" / "process.csv").read_text())
+    assert any("evil" in name for name in names)
+    assert OBEYED.findall("".join(names)) == []
 
 
 @pytest.mark.parametrize("flags", [[], ["--ascii"]])

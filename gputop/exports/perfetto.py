@@ -6,15 +6,20 @@ beside what torch.profiler wrote of it. Times are microseconds of wall-clock tim
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gzip
+import json
+import os
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 from gputop.board import Board
 from gputop.diagnosis import Engine
+from gputop.errors import UserError
 from gputop.frame import Frame
 from gputop.frame import Gpu
 from gputop.frame import ProcSample
+from gputop.recording.output import create
 from gputop.recording.reader import Recording
 from gputop.text import clean
 
@@ -123,14 +128,26 @@ def events(recording: Recording, start_ns: int, end_ns: int, base_ns: int) -> It
     yield from trace.finish()
 
 
-def write(emit: Callable[[str], object], found: Iterator[Event], base_ns: int, others: list[Event]) -> None:
-    """A whole trace file, ``others`` (of another trace on the same base) included."""
-    import json
-
-    emit(f'{{"displayTimeUnit":"ms","baseTimeNanoseconds":{base_ns},"traceEvents":[\n')
-    separator = ""
-    for group in (others, found):
-        for event in group:
-            emit(separator + json.dumps(event))
+def write(recording: Recording, output: str, start_ns: int, end_ns: int, beside: str = "") -> None:
+    """See `gputop.exports`; ``beside`` is a torch.profiler trace to put into the same file, on its clock."""
+    base_ns, others = _torch_trace(beside) if beside else (0, [])
+    with os.fdopen(create(output), "w") as file:
+        file.write(f'{{"displayTimeUnit":"ms","baseTimeNanoseconds":{base_ns},"traceEvents":[\n')
+        separator = ""
+        for event in chain(others, events(recording, start_ns, end_ns, base_ns)):
+            file.write(separator + json.dumps(event))
             separator = ",\n"
-    emit("\n]}\n")
+        file.write("\n]}\n")
+
+
+def _torch_trace(path: str) -> tuple[int, list[dict[str, Any]]]:
+    """(base, events) of a torch.profiler trace, plain or gzipped. UserError where it is none."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+        trace = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
+        return int(trace.get("baseTimeNanoseconds", 0)), list(trace["traceEvents"])
+    except OSError as error:
+        raise UserError(f"cannot open {path}: {getattr(error, 'strerror', None) or error}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, EOFError):
+        raise UserError(f"{path} is no torch.profiler trace") from None

@@ -1,0 +1,48 @@
+"""What the writers of tables are fed with: the rows of a recording, their text cleaned, for many a reader prints it as it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import lru_cache
+
+from gputop.errors import UserError
+from gputop.recording.reader import Recording
+from gputop.tables.load import Loader
+from gputop.tables.schema import TABLES
+from gputop.text import clean
+
+Row = tuple[object, ...]
+MOST_CHARACTERS = 1 << 20
+"""Of one text."""
+
+
+def batches(recording: Recording, start_ns: int, end_ns: int) -> Iterator[tuple[str, list[Row]]]:
+    """(table, rows with all of its columns), many times over: recordings are larger than memory."""
+    wanted = {spec.name: [column.name for column in spec.columns] for spec in TABLES.values()}
+    texts = {spec.name: [i for i, column in enumerate(spec.columns) if column.type == "TEXT"] for spec in TABLES.values()}
+    for table, rows in Loader(recording, wanted, start_ns, end_ns).batches():
+        yield table, [_cleaned(row, texts[table]) for row in rows] if texts[table] else rows
+
+
+def new_directory(path: str) -> None:
+    """For a file per table. Raises UserError where it cannot be made or is there already."""
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        raise UserError(f"{path} exists already: give another name with -o") from None
+    except OSError as error:
+        raise UserError(f"cannot create {path}: {error.strerror}") from None
+
+
+def _cleaned(row: Row, texts: list[int]) -> Row:
+    out = list(row)
+    for i in texts:
+        if isinstance(out[i], str):
+            out[i] = _clean(out[i])
+    return tuple(out)
+
+
+@lru_cache(maxsize=4096)
+def _clean(text: str) -> str:
+    return clean(text, MOST_CHARACTERS)

@@ -1,0 +1,31 @@
+"""An SQLite database with the tables of `gputop query`."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+
+from gputop.errors import UserError
+from gputop.exports.rows import batches
+from gputop.recording.output import create
+from gputop.recording.reader import Recording
+from gputop.tables.database import create_statement
+from gputop.tables.schema import TABLES
+
+
+def write(recording: Recording, output: str, start_ns: int, end_ns: int) -> None:
+    """See `gputop.exports`."""
+    os.close(create(output))
+    database = sqlite3.connect(output, isolation_level=None)
+    try:
+        database.execute("PRAGMA journal_mode=OFF")
+        for spec in TABLES.values():
+            database.execute(create_statement(spec))
+        database.execute("BEGIN")
+        for name, rows in batches(recording, start_ns, end_ns):
+            database.executemany(f"INSERT INTO {name} VALUES({','.join('?' * len(TABLES[name].columns))})", rows)
+        database.execute("COMMIT")
+    except sqlite3.Error as error:
+        raise UserError(f"cannot write {output}: {error}") from None
+    finally:
+        database.close()
