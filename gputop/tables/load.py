@@ -71,8 +71,9 @@ class Loader:
     def _of_block(self, table: Table) -> Iterator[Batch]:
         try:
             self._learn(table)
+            below = {path: rows_below(table, path, self._known) for path in {spec.path for spec in self._specs}}
             for spec in self._specs:
-                rows = list(self._rows(spec, table))
+                rows = list(self._rows(spec, below[spec.path]))
                 if rows:
                     yield spec.name, rows
             if "gap" in self.wanted:
@@ -96,8 +97,8 @@ class Loader:
                 peaks = zip(threads.ticks, threads.gauge("pid"), threads.gauge("max_run_delay_ns"), strict=True)
                 known.stalls = _highest(peaks)
 
-    def _rows(self, spec: TableSpec, table: Table) -> Iterator[tuple[Any, ...]]:
-        rows = rows_below(table, spec.path, self._known)
+    def _rows(self, spec: TableSpec, rows: Rows | None) -> Iterator[tuple[Any, ...]]:
+        """Tables that stand at one path share their rows: what a counter grew by is asked of them once."""
         if rows is None:
             return iter(())
         made = {column.name: column.make for column in spec.columns}

@@ -99,6 +99,17 @@ def test_switches_and_synchronize_calls_in_windows(session: tuple[str, list[Fram
     assert rows[1]["switches"] == switches
 
 
+@pytest.mark.parametrize("first", ["sync", "copy"])
+def test_tables_made_of_the_same_rows_lose_nothing_beside_each_other(
+    session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str], first: str
+) -> None:
+    [alone] = ask(session[0], f"SELECT sum(calls) calls, sum(total_ms) ms FROM {first}", capsys=capsys)
+    for both in (("sync", "copy"), ("copy", "sync")):
+        rows = " UNION ALL ".join(f"SELECT '{name}' name, calls, total_ms FROM {name}" for name in both)
+        beside = ask(session[0], f"SELECT sum(calls) calls, sum(total_ms) ms FROM ({rows}) WHERE name = '{first}'", capsys=capsys)
+        assert beside == [alone]
+
+
 def test_who_took_most_from_the_trainer(session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str]) -> None:
     path, frames = session
     rows = ask(path, WHO_TOOK, capsys=capsys)
