@@ -19,6 +19,7 @@ from textual._ansi_sequences import SYNC_START
 from textual.app import App
 from textual.app import SystemCommand
 from textual.binding import Binding
+from textual.filter import NoColor
 from textual.screen import Screen
 
 from gputop.autostacks import AutoCapture
@@ -64,6 +65,9 @@ class GputopApp(App[int]):
 
     def __init__(self, session: Session, view: View, start: Callable[[], Stream] | None, first: Stream, look: Look) -> None:
         super().__init__(driver_class=TerminalDriver, watch_css=False)
+        if self.no_color:
+            # Textual's own answer to NO_COLOR are shades of grey, of which black on black is one.
+            self._filters = [NoColor()]
         self.session = session
         self.view = view
         self.look = look

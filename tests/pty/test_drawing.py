@@ -59,8 +59,18 @@ def test_any_keys_in_any_order(launch: Launch, seed: int) -> None:
 
 def test_no_color_means_none(launch: Launch) -> None:
     terminal = started(launch(env={"NO_COLOR": "1"}))
-    cells = [cell for row in terminal.screen.buffer.values() for cell in row.values()]
-    assert {(cell.fg, cell.bg) for cell in cells} == {("default", "default")}
+    assert colours(terminal) == {("default", "default")}
+    for key, shown in {"?": "keys and signs", "e": "severity", "z": "other lanes", "\x10": "Search for commands"}.items():
+        terminal.send(key)
+        terminal.wait_text(shown)
+        assert colours(terminal) == {("default", "default")}, key
+        terminal.send("\x1b")
+        terminal.wait_for(lambda shown=shown: shown not in terminal.text(), "the dashboard again")
+
+
+def colours(terminal: Terminal) -> set[tuple[str, str]]:
+    """(text, background) of every cell."""
+    return {(cell.fg, cell.bg) for row in list(terminal.screen.buffer.values()) for cell in list(row.values())}
 
 
 def test_ascii_means_ascii(launch: Launch) -> None:
