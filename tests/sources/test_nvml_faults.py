@@ -182,7 +182,7 @@ def test_one_gpu_that_hangs_stalls_neither_the_others_nor_the_reader(rig: Rig) -
 def test_a_hanging_slow_call_leaves_the_quick_ones_their_beat(rig: Rig) -> None:
     rig.set("gpus 1", f"log {rig.log}", "hang.ComputeRunningProcesses 2500")
     source = rig.opened()
-    rig.until(source, lambda board: "has not answered" in board.gpus[0].missing.get("procs", ""))
+    rig.until(source, lambda board: "not answered for 1 s" in board.gpus[0].missing.get("procs", ""))
     hung_ns = rig.calls("ComputeRunningProcesses")[0]
     during = [t for t in rig.calls("UtilizationRates") if hung_ns < t < hung_ns + 1_000_000_000]
     assert len(during) > 20
@@ -219,15 +219,37 @@ def test_process_shares_that_cannot_be_told_are_absent(rig: Rig) -> None:
     assert rig.gpu().missing["procs.sm_pct"] == "not supported on this GPU"
 
 
+@pytest.mark.parametrize("call", ["HandleByIndex", "UtilizationRates", "ComputeRunningProcesses"])
+def test_a_look_that_ends_before_the_answer_comes_has_the_reasons(rig: Rig, call: str) -> None:
+    rig.set("gpus 2", f"gpu1.hang.{call} 1500")
+    source = rig.source()
+    state = source.open()
+    rig.read(source, key=True)
+    assert (state.state, state.reason) == ("partial", "GPU 1 does not answer")
+    gpu = rig.gpu(1)
+    unexplained = {*READ_FIELDS, "lost"} - set(gpu.values) - set(gpu.missing)
+    assert unexplained == {field for field in READ_FIELDS if field not in {*rig.gpu(0).values, *rig.gpu(0).missing}}
+    assert any(reason.startswith("the driver has not answered for 0.") for reason in gpu.missing.values())
+    rig.until(source, lambda board: {"util_pct", "procs", "remapped_rows"} <= set(board.gpus[1].values))
+    assert not [field for field, reason in rig.gpu(1).missing.items() if "has not answered" in reason]
+
+
+def test_the_first_sample_of_gpm_says_that_a_second_is_needed(rig: Rig) -> None:
+    rig.set("gpus 1")
+    source = rig.opened(interval_ns=10_000_000_000)
+    rig.read(source, key=True)
+    assert "two samples" in rig.gpu().missing["sm_active_pct"]
+
+
 def test_a_gpu_that_hangs_from_the_start(rig: Rig) -> None:
     rig.set("gpus 2", "util 9", "gpu1.hang.HandleByIndex 3000")
     source = rig.source()
     began = time.monotonic()
-    source.open()
+    state = source.open()
     assert time.monotonic() - began < 2
+    assert state.reason == "GPU 1 does not answer"
     rig.until(source, lambda board: "has not answered" in board.gpus[1].missing.get("util_pct", ""))
     assert rig.gpu(0).values["util_pct"] == 9.0
-    rig.until(source, lambda _: any("GPU 1 does not answer" in changed.reason for changed in rig.changed))
     rig.until(source, lambda board: board.gpus[1].values.get("util_pct") == 9.0)
 
 

@@ -26,6 +26,7 @@ _METRICS = (2, 3, 5, 10)
 GPM_LEAST_NS = 100_000_000
 """Shorter intervals give invalid values on Hopper (NVIDIA/DCGM issue 310)."""
 _TOO_SOON_NS = 80_000_000
+_FIRST = "not yet: GPM compares two samples, 0.1 s apart"
 
 
 class _Metric(Structure):
@@ -42,7 +43,7 @@ class _Support(Structure):
 
 
 class Gpm:
-    """The metrics of a GPU, or of one MIG instance of it, since the previous call; nothing on the first."""
+    """The metrics of a GPU, or of one MIG instance of it, since the previous call; the first only begins."""
 
     __slots__ = ("_device", "_get", "_metrics", "_sample", "_sampled_ns", "_scope")
 
@@ -66,13 +67,13 @@ class Gpm:
                 missing[field] = value
 
     def read(self) -> list[float | str]:
-        """One value per metric; a text says why there is none, empty where there is none yet."""
+        """One value per metric; a text says why there is none, empty where the last one stands."""
         get, now_ns = self._get, monotonic_ns()
         if now_ns - self._sampled_ns < _TOO_SOON_NS:
             return [""] * len(_METRICS)
         self._device.call(self._sample, *self._scope, c_void_p(get.newer))
         try:
-            return self._compare(get) if self._sampled_ns else [""] * len(_METRICS)
+            return self._compare(get) if self._sampled_ns else [_FIRST] * len(_METRICS)
         finally:
             self._sampled_ns = now_ns
             get.older, get.newer = get.newer, get.older

@@ -37,6 +37,8 @@ _ATTACH_AGAIN_NS = SECOND
 _MOST_REPORTS = 1024  # should nobody read for a while
 HANG_NS = SECOND
 """A call under way for longer than this is said to hang."""
+_FIRST_ANSWER_NS = SECOND // 10
+"""The same where nothing has been answered yet: a single look is over before a second is."""
 _NOT_READ = {"index", "t_ns", "name", "uuid", "pci_bus_id", "architecture", "lost", "xid", "mig", "nvml_ns", "nvml_calls", "missing"}
 READ_FIELDS = tuple(name for name in Gpu.__struct_fields__ if name not in _NOT_READ)
 """The fields that have no value while the GPU is lost."""
@@ -63,13 +65,16 @@ class Tier:
         self.epoch = 0
 
     def fields(self) -> tuple[str, ...]:
-        """What it reads; everything before the GPU has answered at all."""
-        return tuple(field for reading in self.readings for field in reading.fields) or READ_FIELDS
+        """What it reads and always has a value; everything before the GPU has answered at all."""
+        return tuple(field for reading in self.readings for field in reading.fields if field not in _NOT_READ) or (*READ_FIELDS, "lost")
 
-    def silent_s(self, now_ns: int) -> int:
-        """For how many whole seconds the driver has not answered the call under way; 0 where that is usual."""
+    def silent_for(self, now_ns: int) -> str:
+        """For how long the driver has not answered the call under way, empty where that is usual."""
         began_ns = self.lane.began_ns
-        return (now_ns - began_ns) // SECOND if began_ns and now_ns - began_ns >= HANG_NS else 0
+        ns = now_ns - began_ns if began_ns else 0
+        if ns >= HANG_NS:
+            return f"{ns // SECOND} s"
+        return "" if self.lane.done_ns or ns < _FIRST_ANSWER_NS else f"{ns / SECOND:.1f} s"
 
     def renew(self, handle: c_void_p, epoch: int) -> None:
         """Take a new handle, go on counting."""
@@ -105,7 +110,8 @@ class WatchedGpu:
         self.tiers = (self.fast, self.slow)
 
     def start(self) -> None:
-        """Begin with the quick lane; it starts the other one when the GPU has answered."""
+        """Begin with the quick lane; it starts the other one when the GPU has answered, which is awaited from now on."""
+        self.slow.lane.began_ns = monotonic_ns()
         self.fast.lane.start()
 
     def _fast_tick(self, beat_ns: int) -> None:

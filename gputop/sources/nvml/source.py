@@ -181,7 +181,10 @@ class NvmlSource:
             return SourceState(self.name, "partial", "the driver has not answered yet", "nvidia-smi -pm 1 keeps it started")
         now_ns = monotonic_ns()
         absent = [f"GPU {gpu.index}: {gpu.absent}" for gpu in self._gpus if gpu.absent]
-        silent = [f"GPU {gpu.index} does not answer" for gpu in self._gpus if any(tier.silent_s(now_ns) for tier in gpu.tiers)]
+        silent = [
+            f"GPU {gpu.index} does not answer"
+            for gpu in self._gpus if not gpu.absent and any(tier.silent_for(now_ns) for tier in gpu.tiers)
+        ]  # fmt: skip
         reason = "; ".join(absent + silent)
         return SourceState(self.name, "partial" if reason else "ok", reason, "", self._detail | self._counts())
 

@@ -44,11 +44,13 @@ class Standing:
 
     def silence(self, tier: Tier, now_ns: int) -> Gpu | None:
         """A sample that says for how long a hanging lane's fields have had no answer; None where there is nothing new."""
-        seconds = tier.silent_s(now_ns)
-        if not seconds:
+        lasts = tier.silent_for(now_ns)
+        if not lasts:
             return None
-        reason = f"{_SILENT}{seconds} s"
+        reason = f"{_SILENT}{lasts}"
         news = {field: reason for field in tier.fields() if self._missing.get(field, _SILENT).startswith(_SILENT)}
+        if not tier.lane.done_ns:  # what has a value nevertheless was read by the other lane
+            news = {field: reason for field in news if field not in self._latest}
         if all(self._missing.get(field) == reason for field in news):
             return None
         for field in news:
