@@ -83,10 +83,11 @@ class GputopApp(App[int]):
         return MainScreen()
 
     def on_mount(self) -> None:
-        """Take over the signals that end us, and begin to read."""
+        """Take over the signals that end us, paint anew when we are in the foreground again, and begin to read."""
         self._loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             self._loop.add_signal_handler(number, self.exit, 0)
+        self.app_resume_signal.subscribe(self, lambda _: self.refresh())
         self.feed.start()
 
     def on_news(self) -> None:

@@ -79,8 +79,13 @@ class TerminalDriver(LinuxDriver):
 
     def _sigcont_application(self, *_: object) -> None:
         """Resume; a hang-up sends SIGCONT after SIGHUP too, and then waiting for a new input thread would never end."""
-        if not self._app._exit and os.isatty(self.fileno):
-            super()._sigcont_application()
+        if self._app._exit or not os.isatty(self.fileno):
+            return
+        if not self._must_signal_resume:
+            # Nobody can prepare for SIGSTOP: the modes are left now, and so the terminal as it was before us stays known.
+            self.suspend_application_mode()
+            self._must_signal_resume = True
+        super()._sigcont_application()
 
     def _read(self) -> bytes:
         try:

@@ -14,6 +14,9 @@ from tests.pty.conftest import Launch
 from tests.pty.conftest import assert_left_as_found
 from tests.pty.conftest import assert_nothing_left
 from tests.pty.terminal import ALTERNATE_SCREEN
+from tests.pty.terminal import FOCUS
+from tests.pty.terminal import MOUSE
+from tests.pty.terminal import PASTE
 from tests.pty.terminal import Terminal
 from tests.pty.tree import tree
 
@@ -84,19 +87,27 @@ def test_killed_collector_is_reported_and_restarted(launch: Launch) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="job control needs bash")
-def test_suspend_and_resume(launch: Launch) -> None:
+@pytest.mark.parametrize("stop", ["ctrl-z", "SIGSTOP"])
+def test_suspend_and_resume(launch: Launch, stop: str) -> None:
     shell = launch("--norc", "--noprofile", "-i", command="bash", env={"PS1": "ready> "})
     shell.wait_text("ready>")
     before = shell.termios_now()
     shell.send(f"{GPUTOP}\n")
     shell.wait_text("LIVE", "GPU")
-    shell.send("\x1a")
-    shell.wait_text("Stopped")
-    assert ALTERNATE_SCREEN not in shell.modes
+    if stop == "ctrl-z":
+        shell.send("\x1a")
+        shell.wait_text("Stopped")
+        assert ALTERNATE_SCREEN not in shell.modes
+    else:
+        os.kill(tree(shell.pid)[1], signal.SIGSTOP)
+        shell.wait_text("Stopped")
     # The shell says "Stopped" before it prepares the terminal for its prompt.
     shell.wait_for(lambda: shell.termios_now() == before, "the terminal as it was")
+    shell.screen.erase_in_display(2)
     shell.send("fg\n")
-    shell.wait_for(lambda: ALTERNATE_SCREEN in shell.modes and "LIVE" in shell.text(), "the screen again")
+    # What never changes must be painted again too: the keys, and the words of the header and the headings.
+    shell.wait_for(lambda: {ALTERNATE_SCREEN, PASTE, FOCUS, *MOUSE} - {1002, 1016} <= shell.modes, "the modes again")
+    shell.wait_text("LIVE", "gputop  ", "limits", "PID", "q quit")
     shell.send("q")
     shell.wait_for(lambda: ALTERNATE_SCREEN not in shell.modes, "quit")
     shell.wait_for(lambda: shell.termios_now() == before, "the shell's own line settings")

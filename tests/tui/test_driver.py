@@ -20,6 +20,7 @@ def test_sigcont_resumes_only_what_goes_on(monkeypatch: pytest.MonkeyPatch, endi
     driver = TerminalDriver.__new__(TerminalDriver)
     driver._app = SimpleNamespace(_exit=ending)  # type: ignore[assignment]
     driver.fileno = slave
+    driver._must_signal_resume = True
     if hung_up:
         os.close(master)
     driver._sigcont_application()
