@@ -18,6 +18,9 @@ SCHEMA = 1
 LEAST_CPU_PCT = 1.0
 _GPU_FIELDS = tuple(name for name in Gpu.__struct_fields__ if name not in ("index", "t_ns", "missing", "procs", "mig"))
 _BYTE_COUNTERS = ("pcie_rx_bytes", "pcie_tx_bytes", "nvlink_rx_bytes", "nvlink_tx_bytes")
+_MADE_OF = {"limits": "throttle_mask"} | {f"{name}_per_s": name for name in _BYTE_COUNTERS}
+"""What is not read but made -> the field that it is made of, whose reason it shares."""
+_TOO_SHORT = "not yet: the look was too short"
 
 
 def take(
@@ -62,7 +65,8 @@ def _matters(pid: int, older: Board, newer: Board, roles: dict[int, Role], on_gp
 
 
 def _gpu(gpu: GpuBoard, before: GpuBoard | None) -> dict[str, object]:
-    out: dict[str, object] = {"index": gpu.index, "t_ns": gpu.read_ns.get("util_pct")}
+    newest_ns = max(gpu.read_ns.values(), default=None)
+    out: dict[str, object] = {"index": gpu.index, "t_ns": gpu.read_ns.get("util_pct", newest_ns)}
     out |= {name: gpu.values.get(name) for name in _GPU_FIELDS}
     for name in _BYTE_COUNTERS:
         out[f"{name}_per_s"] = gpu_bytes_per_s(before, gpu, name)
@@ -71,7 +75,8 @@ def _gpu(gpu: GpuBoard, before: GpuBoard | None) -> dict[str, object]:
     mig = gpu.values.get("mig")
     out["mig"] = [_fields(instance) for instance in mig] if isinstance(mig, list) else None
     out["procs"] = [_fields(proc) for proc in gpu.procs] if "procs" in gpu.values else None
-    out["missing"] = dict(gpu.missing)
+    reasons = gpu.missing | {made: gpu.missing.get(name, _TOO_SHORT) for made, name in _MADE_OF.items()}
+    out["missing"] = {name: reason for name, reason in reasons.items() if out.get(name) is None}
     return out
 
 
@@ -84,6 +89,8 @@ def _proc(
 ) -> dict[str, object]:
     info, sample, before = newer.infos.get(pid), newer.procs.get(pid), older.procs.get(pid)
     rates = proc_rates(before, sample) if before and sample else None
+    procfs = newer.sources.get("procfs")
+    no_delays = procfs.detail.get("blkio_delay_ns") if procfs else None
     return {
         "pid": pid,
         "ppid": info.ppid if info else None,
@@ -119,4 +126,5 @@ def _proc(
         "invol_per_s": rates.invol_per_s if rates else None,
         "disk_pct": rates.blkio_pct if rates else None,
         "gpus": [{"gpu": index, **_fields(proc)} for index, proc in on_gpu],
+        "missing": {"disk_pct": no_delays} if no_delays else {},
     }

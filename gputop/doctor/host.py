@@ -13,8 +13,8 @@ from gputop.stacks.permission import yama_scope
 
 
 def checks(root: str) -> list[Check]:
-    """schedstat, pressure, clock, pid namespace, Yama, py-spy."""
-    return [_schedstat(root), _pressure(root), _clock(root), _pid_namespace(), _yama(root), _py_spy()]
+    """schedstat, pressure, delay accounting, clock, pid namespace, Yama, py-spy."""
+    return [_schedstat(root), _pressure(root), _delays(root), _clock(root), _pid_namespace(), _yama(root), _py_spy()]
 
 
 def _schedstat(root: str) -> Check:
@@ -29,6 +29,14 @@ def _pressure(root: str) -> Check:
     if read_text(root, "proc/pressure/cpu"):
         return Check("pressure", "pressure", "ok", "stalls of CPU, memory and I/O")
     return Check("pressure", "pressure", "limited", "no /proc/pressure", "boot with psi=1")
+
+
+def _delays(root: str) -> Check:
+    """Kernels before 5.14 have no switch and always account."""
+    if read_text(root, "proc/sys/kernel/task_delayacct").strip() != "0":
+        return Check("delays", "block I/O delay", "ok", "of every process (DISK%)")
+    why = "not measured (DISK%): kernel.task_delayacct is 0"
+    return Check("delays", "block I/O delay", "limited", why, "sudo sysctl kernel.task_delayacct=1")
 
 
 def _clock(root: str) -> Check:

@@ -43,7 +43,7 @@ class SourceState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     remedy: str = ""
     """The command or step that would mend it, empty if there is none."""
     detail: dict[str, str] = {}
-    """Facts of the source, such as ``driver`` and ``cuda`` of NVML."""
+    """Facts of the source, such as ``driver`` and ``cuda`` of NVML; under a field's name the reason why no sample has it."""
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -295,6 +295,7 @@ def test_garbage_in_the_delay_field(proc: FakeProc, reader: Reader) -> None:
     assert sample(reader.second(), 100).blkio_delay_ns == 120_000_000
     proc.write("proc/sys/kernel/task_delayacct", "0\n")
     reader.beat(key=True)
+    assert "task_delayacct=1" in reader.last.changed[0].detail["blkio_delay_ns"]
     assert sample(reader.second(), 100).blkio_delay_ns is None
 
 

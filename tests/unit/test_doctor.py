@@ -79,6 +79,12 @@ def test_a_slow_clock_and_missing_pressure_are_said(tmp_path: Path) -> None:
     assert found(checks, "schedstat").state == "missing"
 
 
+def test_delays_that_the_kernel_does_not_measure_are_said(tmp_path: Path) -> None:
+    assert found(host.checks(str(tmp_path)), "delays").state == "ok"
+    put(tmp_path, "proc/sys/kernel/task_delayacct", "0\n")
+    assert found(host.checks(str(tmp_path)), "delays").remedy == "sudo sysctl kernel.task_delayacct=1"
+
+
 def test_without_btf_tracefs_is_needed(tmp_path: Path) -> None:
     put(tmp_path, "proc/self/status", "CapEff:\t0000000000000000\n")
     checks = probes.checks(str(tmp_path))

@@ -38,6 +38,8 @@ HOT_REFRESH_S = 3
 COLD_REFRESH_S, SETTLED_S = 60, 2
 """The same for everyone else, and the age at which they are looked at once more: by then they are in the cgroup that they are meant for."""
 
+UNMEASURED_DELAYS = {"blkio_delay_ns": "the kernel does not measure it: sysctl kernel.task_delayacct=1"}
+"""What the source's state says where delay accounting is off: the field of `ProcSample` that has no value, and why."""
 COLD_FULL_S = 5
 """Seconds within which the state and memory are asked of a single-threaded process that did not run; kernel threads are not asked."""
 
@@ -75,7 +77,7 @@ class ProcfsSource:
         self._last_pid = -1
         self._loadavg = KeptFile(self._proc, "loadavg", 128, self._pool)
         self._locks = Locks(self._proc, self._pool)
-        self._delays = False
+        self._delays = self._accounts_delays()
 
     def open(self) -> SourceState:
         """Raises Unavailable without a /proc."""
@@ -88,20 +90,24 @@ class ProcfsSource:
         return self._state()
 
     def _state(self) -> SourceState:
+        return SourceState(self.name, *self._sight(), detail={} if self._delays else UNMEASURED_DELAYS)
+
+    def _sight(self) -> tuple[str, str, str]:
+        """How much is seen of the other processes: state, reason, remedy."""
         if not in_initial_pid_namespace():
             reason = "the machine's other processes are hidden: this pid namespace is a container's own"
-            return SourceState(self.name, "partial", reason, "start the container with --pid=host")
+            return "partial", reason, "start the container with --pid=host"
         if os.geteuid() == 0:
-            return self._state_of_root()
+            return self._sight_of_root()
         hidden = not os.path.exists(self._proc + "1")
         reason = "of other users' processes nothing (hidepid)" if hidden else "of other users' processes no I/O, libraries, waits"
-        return SourceState(self.name, "partial", reason, "run gputop as root to see them")
+        return "partial", reason, "run gputop as root to see them"
 
-    def _state_of_root(self) -> SourceState:
+    def _sight_of_root(self) -> tuple[str, str, str]:
         if may_ptrace():
-            return SourceState(self.name, "ok")
+            return "ok", "", ""
         reason = "of processes outside this container no I/O, libraries, waits: no CAP_SYS_PTRACE"
-        return SourceState(self.name, "partial", reason, "start the container with --cap-add SYS_PTRACE")
+        return "partial", reason, "start the container with --cap-add SYS_PTRACE"
 
     def close(self) -> None:
         for process in self._processes.values():
@@ -129,8 +135,9 @@ class ProcfsSource:
 
     def _tick(self, beat: Beat) -> Tick:
         self._number += 1
-        if beat.key:
-            self._delays = self._accounts_delays()
+        if beat.key and self._delays != (delays := self._accounts_delays()):
+            self._delays = delays
+            beat.changed.append(self._state())
         boot_ticks = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // parse.NS_PER_CLOCK_TICK
         return Tick(self._number, beat.t_ns, beat.key, self._per_second, self._locks, boot_ticks, self._delays)
 
