@@ -38,7 +38,9 @@ _WITH_VALUE = frozenset(("-W", "-X", "-o", "-O", "--rcfile", "--init-file"))
 """Options of Python and of shells behind which a word of theirs stands."""
 _DESCRIPTORS = ("/dev/fd/", "/proc/")
 """A script read from there has no name."""
-WELL_KNOWN = frozenset((*_WATCHERS, *_LAUNCHERS, TORCH_WORKER, PIN_THREAD))
+_KTHREADD = "kthreadd"
+"""Parent of the kernel's own threads, always pid 2."""
+WELL_KNOWN = frozenset((*_WATCHERS, *_LAUNCHERS, TORCH_WORKER, PIN_THREAD, _KTHREADD))
 """Names by which roles are found: they belong to nobody."""
 
 
@@ -62,10 +64,16 @@ class Role:
 def assign(infos: Mapping[int, ProcInfo], gpu_pids: frozenset[int]) -> dict[int, Role]:
     """The role of every process that has one.
 
-    ``gpu_pids`` are the processes NVML lists; in a container these are pids of another namespace, which shows in that
-    they fit nobody who uses CUDA, and are then not believed.
+    ``gpu_pids`` are the processes NVML lists: proof where the whole machine is seen. In a container these are pids of another
+    namespace, which shows in that they fit nobody who uses CUDA, and are then not believed.
     """
     return _Assignment(infos, gpu_pids).roles()
+
+
+def is_whole_machine(infos: Mapping[int, ProcInfo]) -> bool:
+    """Whether these pids are the kernel's own, which the driver speaks of too: only there are the kernel's threads seen."""
+    kthreadd = infos.get(2)
+    return kthreadd is not None and (kthreadd.comm, kthreadd.ppid, kthreadd.cmdline) == (_KTHREADD, 0, [])
 
 
 def hot(roles: Mapping[int, Role]) -> frozenset[int]:
@@ -100,6 +108,8 @@ class _Assignment:
     def _believed(self, gpu_pids: frozenset[int]) -> frozenset[int]:
         """NVML's pids, less those that merely collide with ours: another namespace's list misses processes that do use CUDA."""
         present = frozenset(pid for pid in gpu_pids if pid in self.infos)
+        if is_whole_machine(self.infos):
+            return present
         users = frozenset(pid for pid, info in self.infos.items() if info.uses_cuda and not _is_watcher(info))
         strange = len(present) < len(gpu_pids) or all(self.infos[pid].uses_cuda is False for pid in present)
         return frozenset() if strange and users and not users & present else present

@@ -154,6 +154,13 @@ def test_a_pid_of_another_namespace_that_exists_here_too_is_not_believed():
     assert kinds(init, info(40, uses_cuda=True), gpu={1}) == {40: "trainer"}
 
 
+def test_where_the_whole_machine_is_seen_the_drivers_list_is_proof():
+    kthreadd = info(2, 0, "kthreadd", [], exe="")
+    listed, other = info(40, cmdline=["./train"], exe="/train", uses_cuda=False), info(50, uses_cuda=True)
+    assert kinds(kthreadd, listed, other, gpu={40, 4242}) == {40: "trainer", 50: "trainer"}
+    assert not roles.is_whole_machine({2: info(2, 0, "kthreadd", ["kthreadd"])})
+
+
 def test_the_drivers_list_is_believed_where_nobody_seems_to_use_cuda():
     assert kinds(info(40, uses_cuda=False), gpu={40}) == {40: "trainer"}
 
@@ -198,7 +205,8 @@ def test_pin_thread():
     [(["python", "-u", "/a/b/train.py", "x"], "train.py"), (["python", "-m", "pkg.train"], "pkg.train"), (["python", "-c", "x"], ""),
      (["python", "-W", "ignore::DeprecationWarning", "-X", "dev", "/a/train.py"], "train.py"),
      (["bash", "-e", "-o", "pipefail", "/ci/build.sh", "all"], "build.sh"), (["/bin/sh", "-ec", "true; true"], ""),
-     (["/usr/bin/make", "-j8"], "make"), (["-bash"], "-bash"), (["bash", "/dev/fd/3"], ""), (["python"], ""), ([], ""), (["python", "\x1b[2J[red]"], "·[2J[red]")],
+     (["/usr/bin/make", "-j8"], "make"), (["-bash"], "-bash"), (["bash", "/dev/fd/3"], ""),
+     (["python"], ""), ([], ""), (["python", "\x1b[2J[red]"], "·[2J[red]")],
 )  # fmt: skip
 def test_program_name(cmdline: list[str], name: str):
     exe = "/usr/bin/python3" if not cmdline or cmdline[0] == "python" else ""
