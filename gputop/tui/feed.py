@@ -40,6 +40,7 @@ class Feed:
         self.trouble = ""
         """What is, or a moment ago was, wrong with the stream; otherwise empty."""
         self._stopped = 0.0
+        self._heard = time.monotonic()
         self.ended = False
         """True once no more will come."""
         self.recorder = Recorder()
@@ -54,6 +55,11 @@ class Feed:
     def start(self) -> None:
         """Begin to read."""
         self._thread.start()
+
+    @property
+    def silent_s(self) -> float:
+        """How long nothing has come, in seconds; 0 once no more will."""
+        return 0.0 if self.ended else time.monotonic() - self._heard
 
     def close(self) -> None:
         """Stop the stream and the thread."""
@@ -98,6 +104,7 @@ class Feed:
                 stream.close()
 
     def _take(self, item: Header | Frame) -> None:
+        self._heard = time.monotonic()
         self._session.ingest(item)
         self.recorder.take(item)
         if isinstance(item, Frame):

@@ -86,6 +86,24 @@ def test_killed_collector_is_reported_and_restarted(launch: Launch) -> None:
     assert terminal.exit_code() == 0
 
 
+@pytest.mark.parametrize(("host", "remedy"), [(None, "kill -CONT"), ("node7", "look after the connection to")])
+def test_a_collector_that_stops_answering_is_not_called_live(launch: Launch, tmp_path: Path, host: str | None, remedy: str) -> None:
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.parent.mkdir()
+    ssh.write_text(f'#!/bin/sh\nshift 3\nexec {GPUTOP} "$@"\n')
+    ssh.chmod(0o755)
+    terminal = launch(*(["--host", host] if host else []), env={"PATH": f"{ssh.parent}:{os.environ['PATH']}"})
+    family = live(terminal)
+    (collector,) = [pid for pid in family if b"collect" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(collector, signal.SIGSTOP)
+    terminal.wait_text("SILENT 3 s", "no reading for 3 s", remedy)
+    assert "LIVE" not in terminal.text()
+    os.kill(collector, signal.SIGCONT)
+    terminal.wait_for(lambda: "LIVE" in terminal.text() and "no reading" not in terminal.text(), "live data again")
+    terminal.send("q")
+    assert terminal.exit_code() == 0
+
+
 @pytest.mark.skipif(not shutil.which("bash"), reason="job control needs bash")
 @pytest.mark.parametrize("stop", ["ctrl-z", "SIGSTOP"])
 def test_suspend_and_resume(launch: Launch, stop: str) -> None:

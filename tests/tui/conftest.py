@@ -43,6 +43,7 @@ def _at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(Dashboard, "_silent_s", lambda _screen: 0)
     monkeypatch.setattr(Dashboard, "_cost", lambda _screen: "self 1.9% CPU 20+41 MB")
 
 

@@ -78,7 +78,8 @@ class Dashboard(Parts):
         """There may be news: nothing to do while nothing moves, or while the terminal is behind."""
         session, view = self.session, self.view
         shown_ns = session.now_ns if view.end_ns is None else 0
-        state = (shown_ns, self.gputop.feed.trouble, self._note[0] and time.monotonic() < self._note[1], *self._more_state())
+        noted = self._note[0] and time.monotonic() < self._note[1]
+        state = (shown_ns, self.gputop.feed.trouble, self._silent_s(), noted, *self._more_state())
         if state != self._drawn_state and not self.gputop.is_behind and self.is_current:
             numbers_drawn = self._draw(everything=False)
             # What stands still from now on must be drawn once more when its numbers are due.

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from gputop.tui.app import GputopApp
 
 
+SILENT_S, UNBEGUN_S = 2.0, 10.0
+"""A reading that is late by more than this is missed; the first one, of a stream that has still to begin."""
+
+
 class Parts(Screen[None]):
     """Header, verdict, GPUs, lanes, table and keys, each as lines."""
 
@@ -79,7 +83,7 @@ class Parts(Screen[None]):
         return {"gpus": self._gpus, "lanes": lambda: self._lanes(found), "procs": self._procs}[part]()
 
     def _verdict(self, known: bool) -> list[Line]:
-        session, view, trouble = self.session, self.view, self.gputop.feed.trouble
+        session, view, trouble = self.session, self.view, self.gputop.feed.trouble or self._silence()
         if not known:
             return [[(f" {trouble or 'starting: the first readings are on their way'}", "crit" if trouble else "dim")]]
         offer = "" if session.board.gpus else offer_of(session)
@@ -147,8 +151,24 @@ class Parts(Screen[None]):
             return ("■ ENDED", "warn")
         if self.session.header is None or self.session.board.seq < 0:
             return ("starting", "dim")
+        if silent_s := self._silent_s():
+            return (f"■ SILENT {silent_s} s", "crit")
         interval = self.session.header.interval_ns // 1_000_000
         return (f"● LIVE {interval} ms", "good")
+
+    def _silent_s(self) -> int:
+        """Whole seconds since the last reading came, 0 where none is overdue."""
+        header, silent_s = self.session.header, self.gputop.feed.silent_s
+        return int(silent_s) if silent_s > (SILENT_S + 2 * header.interval_ns / 1e9 if header else UNBEGUN_S) else 0
+
+    def _silence(self) -> str:
+        """That no reading comes, and where to look; empty where none is overdue."""
+        silent_s, header = self._silent_s(), self.session.header
+        if not silent_s:
+            return ""
+        if self.gputop.is_remote:
+            return f"no reading for {silent_s} s: look after the connection{f' to {header.host}' if header else ''}"
+        return f"no reading for {silent_s} s: gputop collect hangs; if it was stopped, kill -CONT"
 
     def _recording(self) -> str:
         size = self.gputop.feed.recorder.size

@@ -138,6 +138,10 @@ class ReplayScreen(MainScreen):
     def _cost(self) -> str:
         return ""
 
+    def _silent_s(self) -> int:
+        """A recording has nothing to say while it stands."""
+        return 0
+
     # moving
 
     def action_pause(self) -> None:
