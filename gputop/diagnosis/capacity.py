@@ -30,7 +30,7 @@ def _capacity(job: JobFacts, facts: Facts) -> Capacity:
     given = cpusets.parse(job.cpuset) & host or host
     return Capacity(
         allowed, host, inside, len(busy) - all_busy - inside if busy else 0.0, given, _taken(job, facts, allowed, busy_inside), job.used,
-        max(0.0, sum(_needed(one) for one in _sharing(job, facts, allowed, host)) - len(allowed)), _preempted_by_others(job, facts),
+        max(0.0, sum(needed(one) for one in _sharing(job, facts, allowed, host)) - len(allowed)), _preempted_by_others(job, facts),
     )  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def _taken(job: JobFacts, facts: Facts, allowed: frozenset[int], busy_inside: fl
     own = max(job.used, job.kin_used)
     pinned = len(allowed) < len(facts.host.busy)
     seen = sum(taker.cores for taker in facts.takers if not pinned or taker.cpu is None or taker.cpu in allowed)
-    return max(seen, busy_inside - own)
+    return max(seen, busy_inside - own - facts.watching)
 
 
 def wanted(job: JobFacts) -> float:
@@ -57,7 +57,7 @@ def wanted(job: JobFacts) -> float:
     return sum(proc.cores + proc.runnable + proc.others_runnable + sum(proc.programs) for proc in (job.trainer, *job.workers))
 
 
-def _needed(job: JobFacts) -> float:
+def needed(job: JobFacts) -> float:
     """CPUs with which its GPU would have no idle time: what it wanted at most, for who is late is always runnable.
 
     What a step costs the CPUs stays the same, so they would be used as much more as the GPU then worked more.

@@ -200,6 +200,8 @@ class JobFacts:
     """CPUs these ran on."""
     programs_met: Counter[str] = field(default_factory=Counter)
     """What programs that its loaders (its workers, the trainer where it has none) started were met at: words of `waits`."""
+    stopped: dict[int, str] = field(default_factory=dict)
+    """Programs that its trainer or workers started and that are stopped, with their names."""
     capacity: Capacity | None = None
     kin: frozenset[int] = frozenset()
     """Trainers of its training on this host, itself among them; empty where it is alone. Pids: jobs that hold each other are garbage."""
@@ -254,6 +256,8 @@ class Facts:
     """Pid of a trainer, of a worker, or of a program that one of them started -> the trainer."""
     growers: list[Grower] = field(default_factory=list)
     """The one that has grown most first; only looked for where a job is short of memory."""
+    watching: float = 0.0
+    """CPUs that gputop's own processes ran on."""
 
     @property
     def settled(self) -> bool:

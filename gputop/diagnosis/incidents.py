@@ -61,6 +61,8 @@ class _Episode:
     last_ns: int
     lost_s: float = 0.0
     loudest: float = 0.0
+    why: str = ""
+    """What was said of the loudest moment."""
     told_ns: int = 0
     """When victims and culprits were last gathered."""
     incident: Incident | None = None
@@ -131,16 +133,28 @@ def _update(episode: _Episode, incident: Incident, one: Standing, board: Board) 
     incident.lost_s = episode.lost_s
     incident.severity = severity(episode.lost_s, (episode.last_ns - episode.first_ns) / 1e9, one.fault)
     loudness = one.confidence * (one.lost_pct or 1.0)
-    if loudness <= episode.loudest and board.t_ns - episode.told_ns < TELL_NS:
-        return
-    verdict, episode.told_ns = one.verdict, board.t_ns
-    if loudness > episode.loudest:
-        episode.loudest = loudness
-        incident.headline, incident.detail, incident.confidence = verdict.headline, verdict.detail, verdict.confidence
-        incident.evidence, incident.fixes, incident.symptom = list(verdict.evidence), list(verdict.fixes), verdict.symptom
-    known = {victim.pid for victim in incident.victims}
-    incident.victims += [victim for victim in verdict.victims if victim.pid not in known]
-    _add_culprits(episode, incident, one, board)
+    if loudness > episode.loudest or board.t_ns - episode.told_ns >= TELL_NS:
+        episode.told_ns = board.t_ns
+        if loudness > episode.loudest:
+            episode.loudest, episode.why = loudness, one.verdict.why
+            _reword(incident, one.verdict)
+        known = {victim.pid for victim in incident.victims}
+        incident.victims += [victim for victim in one.verdict.victims if victim.pid not in known]
+        _add_culprits(episode, incident, one, board)
+    if one.lost_s is not None:
+        incident.headline = _headline(episode, incident.gpu, len(one.job.gpus))
+
+
+def _reword(incident: Incident, verdict: Verdict) -> None:
+    incident.headline, incident.detail, incident.confidence = verdict.headline, verdict.detail, verdict.confidence
+    incident.evidence, incident.fixes, incident.symptom = list(verdict.evidence), list(verdict.fixes), verdict.symptom
+
+
+def _headline(episode: _Episode, gpu: int | None, gpus: int) -> str:
+    """Of the whole episode, as far as it has come."""
+    whole_s = gpus * (episode.last_ns - episode.first_ns) / 1e9
+    who = f"GPU {gpu}" if gpus == 1 else f"{gpus} GPUs"
+    return f"{who} lost {min(episode.lost_s, whole_s):.1f} of {whole_s:.1f} s: {episode.why}"
 
 
 def _add_culprits(episode: _Episode, incident: Incident, one: Standing, board: Board) -> None:

@@ -109,6 +109,8 @@ class Verdict:
     victims: tuple[Victim, ...] = ()
     trainer_pid: int | None = None
     steps_per_s: float | None = None
+    why: str = ""
+    """The headline without the loss."""
 
 
 @dataclass(slots=True)

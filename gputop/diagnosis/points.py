@@ -75,6 +75,11 @@ class _Waits:
         return exp(sum(ns / total * log(count * total / ns) for ns, count in self.buckets)) if total else float(self.calls)
 
 
+def _threads(board: Board, pid: int) -> list[int]:
+    """The tids of a trainer, as far as they are told."""
+    return [thread.tid for thread in board.infos[pid].threads] if pid in board.infos else []
+
+
 class Points:
     """One point per feed, over the window."""
 
@@ -97,7 +102,7 @@ class Points:
         trainers = [pid for pid, role in roles.items() if role.kind == "trainer"]
         self._quiet = {pid: quiet for pid, quiet in self._quiet.items() if pid in roles}
         wakes: dict[tuple[int, int], int] = {}
-        tids = {tid for pid in trainers for tid in (pid, pin_thread(board.infos[pid]) if pid in board.infos else None) if tid}
+        tids = {tid for pid in trainers for tid in (pid, *_threads(board, pid))}
         for (wakee, _waker), wake in board.wakeups.items() if tids else ():
             if wakee in tids:
                 wakes[wakee, wake.waker_pid] = wakes.get((wakee, wake.waker_pid), 0) + wake.wait_ns
@@ -149,15 +154,17 @@ class Points:
         return found
 
     def woken(self, board: Board, job: JobFacts) -> float | None:
-        """Share of the window that the trainer's main thread slept until a worker, or its pin thread, woke it."""
+        """Share of the window that the trainer's main thread slept until a worker woke it, or a thread of its own that a worker had woken.
+
+        Its pin thread, an executor's or a pool's thread that takes what the workers have done.
+        """
         if not board.wakeups or not job.workers:
             return None
-        family = {worker.pid for worker in job.workers}
-        pin = pin_thread(job.trainer.info)
-        if pin is not None:
-            fed = sum(1 for (wakee, waker), _ in self._points[-1].wakes.items() if wakee == pin and waker in family)
-            family |= {job.trainer.pid} if fed else set()
-        return self._slept_until(job.trainer.pid, family)
+        pid, family = job.trainer.pid, {worker.pid for worker in job.workers}
+        own, pin = self._slept_until(pid, {pid}), pin_thread(job.trainer.info)
+        relayed = max((self._slept_until(tid, family) for tid in _threads(board, pid) if tid != pid), default=0.0)
+        fed = any(wakee == pin and waker in family for wakee, waker in self._points[-1].wakes)
+        return min(1.0, self._slept_until(pid, family) + (own if fed else min(own, relayed)))
 
     def woken_by_own(self, board: Board, pid: int) -> float | None:
         """Share of the window that the main thread of a trainer slept until another thread of its process woke it."""

@@ -117,7 +117,8 @@ def _dearest(incidents: list[Incident], ledger: Ledger, now_ns: int) -> Incident
     costs: dict[str, float] = {}
     for incident in incidents:
         costs[incident.cause] = costs.get(incident.cause, 0.0) + incident.lost_s
-    cause = max(costs, key=costs.__getitem__, default="")
+    booked = {cause: ledger.by_cause.get(cause, 0.0) for cause in costs}
+    cause = max(costs, key=lambda one: (booked[one], costs[one]), default="")
     found = [incident for incident in incidents if incident.cause == cause]
     counts = any(incident.severity in ("medium", "high") for incident in found) or _lasts(found, ledger, now_ns)
     total_s = ledger.gpu_total_s

@@ -20,6 +20,10 @@ NEWBORN_NS = 2_000_000_000
 NS_PER_S = 1_000_000_000
 
 
+_READS_FILES = frozenset(("query", "explain", "export", "diff", "import", "replay"))
+"""Commands of gputop that read recordings: whoever has one at work beside a training is to be told."""
+
+
 class Used(NamedTuple):
     """CPU time taken until ``t_ns``: by itself, and by children that it has waited for."""
 
@@ -42,6 +46,13 @@ class Stranger:
     first_rss_bytes: int
     asked: tuple[ProcSample, ...] = ()
     """Samples of the window that say what it waited for: of who was started by a trainer or worker."""
+
+    @property
+    def watches(self) -> bool:
+        """It is gputop at its work, ours or another's: its cost stands on the screen, and it is no trouble of the training's."""
+        words = self.info.cmdline if self.info is not None else []
+        loads = any("/gputop/sources/ebpf/" in word for word in words[:4])
+        return loads or (self.name == "gputop" and not _READS_FILES.intersection(words))
 
     @classmethod
     def met(cls, sample: ProcSample, board: Board) -> Stranger:

@@ -124,7 +124,7 @@ def _is_at_rest(job: JobFacts, facts: Facts) -> bool:
 
     Where its GPU does next to nothing, any sleep is such a wait.
     """
-    if job.births or job.host_only or (job.idle or 0.0) < RESTING or _is_fed(job, facts):
+    if job.births or job.stopped or job.host_only or (job.idle or 0.0) < RESTING or _is_fed(job, facts):
         return False
     if job.workers:
         return job.trainer.kinds.get(waits.POLL, 0.0) >= MOSTLY and all(_is_idle_helper(worker) for worker in job.workers)
@@ -174,11 +174,13 @@ def _worded(one: Standing) -> Verdict:
     job, facts = one.job, one.facts
     gpu = _worst(job)
     finding = one.judge.tell(job, facts) if one.judge is not None else Finding("")
-    headline = one.headline or _headline(one)
+    why = one.headline or _why(one)
+    headline = one.headline or _headline(one, why)
     victims = _victims(job, finding) if one.troubled else ()
     return Verdict(
         one.symptom, one.cause, None if gpu is None else gpu.index, one.lost_pct, headline, finding.detail, _loudness(one), one.confidence,
         finding.evidence, finding.fixes, finding.culprits, victims, one.trainer_pid,
+        why=why,
     )  # fmt: skip
 
 
@@ -202,28 +204,33 @@ _WHY = {
     "busy-not-working": "keeps the GPU busy with little work",
 }
 
+_OWN_DOING = ("main-thread-preprocessing", "gil-contention", "slow-transform", "unexplained")
+"""What a trainer does to itself; of the rest of the input-bound causes somebody or something else keeps its main thread."""
 
-def _headline(one: Standing) -> str:
-    job, facts = one.job, one.facts
-    trainer, gpu = f"{job.trainer.role.label} ({job.trainer.pid})", _worst(job)
-    why = _why(one)
+
+def _headline(one: Standing, why: str) -> str:
+    job, facts, gpu = one.job, one.facts, _worst(one.job)
     if gpu is None or job.lost is None:
         loss = chain.host_side_loss(job)
         share = job.data if job.data >= 0.5 * loss else loss
-        return f"{trainer} {why} {100 * share:.0f}% of the time (no GPU is measured: host side only)"
-    return f"GPU {gpu.index} lost {100 * job.lost:.0f}% of the last {facts.seconds:.0f} s: {trainer} {why}"
+        return f"{why} {100 * share:.0f}% of the time (no GPU is measured: host side only)"
+    return f"GPU {gpu.index} lost {100 * job.lost:.0f}% of the last {facts.seconds:.0f} s: {why}"
 
 
 def _why(one: Standing) -> str:
-    """What the trainer does to its GPU, or has done to it."""
+    """Who trains, and what that does to its GPU, or has done to it."""
+    return f"{one.job.trainer.role.label} ({one.job.trainer.pid}) {_does(one)}"
+
+
+def _does(one: Standing) -> str:
     job, idle = one.job, one.job.idle or 0.0
     if job.straggler is job.trainer:
         return "is slower than the other ranks, which wait for it"
     if one.cause == "small-kernels" and idle >= SLOW_LAUNCHES:
         return "launches its kernels too slowly to keep it busy"
-    if one.symptom == "input-bound" and one.troubled and job.data < 0.5 * idle:
-        return "itself keeps it waiting"
-    return _WHY[one.symptom] if one.cause != "unexplained" else "what was measured does not say why"
+    if one.symptom == "input-bound" and one.cause != "hung-worker" and one.troubled and job.data < 0.5 * idle:
+        return "itself keeps it waiting" if one.cause in _OWN_DOING else "cannot give it work in time"
+    return _WHY[one.symptom] if one.cause != "unexplained" else "waits, and what was measured does not say for what"
 
 
 def _victims(job: JobFacts, finding: Finding) -> tuple[Victim, ...]:

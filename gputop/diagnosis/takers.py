@@ -86,9 +86,9 @@ class TakerTrack:
 
     def facts(
         self, board: Board, roles: Mapping[int, Role], behind: Mapping[int, Mapping[int, float]], oldest_ns: int
-    ) -> tuple[list[Taker], dict[int, float]]:
-        """Strangers that took a noticeable part of a CPU, most first; and the CPUs of each trainer's helpers."""
-        found, helpers = [], dict[int, float]()
+    ) -> tuple[list[Taker], dict[int, float], float]:
+        """Strangers that took a noticeable part of a CPU, most first; the CPUs of each trainer's helpers, and of who watches."""
+        found, helpers, watching = [], dict[int, float](), 0.0
         for pid, stranger in self._strangers.items():
             old, new = stranger.used[0], stranger.used[-1]
             if len(stranger.used) < 2 or new.t_ns <= oldest_ns:
@@ -101,14 +101,16 @@ class TakerTrack:
             role = roles.get(pid)
             if role is not None and role.trainer_pid is not None:
                 helpers[role.trainer_pid] = helpers.get(role.trainer_pid, 0.0) + (cores if role.kind == "helper" else 0.0)
+            elif stranger.watches:
+                watching += cores
             else:
                 kept_s = sum(waits.get(pid, 0.0) for waits in behind.values())
                 cpu = stranger.latest.processor
                 found.append(Taker(pid, stranger.name, cores, kept_s, cpu, stranger.before_ns(oldest_ns), stranger.info))
-        others = {pid: one for pid, one in self._strangers.items() if pid not in roles}
+        others = {pid: one for pid, one in self._strangers.items() if pid not in roles and not one.watches}
         found = gather(found, others, board, oldest_ns)
         found.sort(key=lambda taker: -taker.cores)
-        return found[:MOST], helpers
+        return found[:MOST], helpers, watching
 
     def growers(self, board: Board, roles: Mapping[int, Role]) -> list[Grower]:
         """Strangers that nobody of a job started and that hold `GROWN_BYTES` more memory than when they were first seen."""
@@ -129,6 +131,14 @@ class TakerTrack:
         """Pid of a program that a trainer or worker started -> the pid of that one; of those that were asked what they wait for."""
         found = {pid: self._starter(pid, roles) for pid, stranger in self._strangers.items() if stranger.asked}
         return {pid: starter for pid, starter in found.items() if starter is not None}
+
+    def stopped(self, board: Board, starters: Mapping[int, int]) -> dict[int, dict[int, str]]:
+        """Stopped programs that trainers and workers started, with their names, by the pid of who started them."""
+        found: dict[int, dict[int, str]] = {}
+        for pid, starter in starters.items():
+            if pid in board.procs and self._strangers[pid].latest.state in waits.STOPPED_STATES:
+                found.setdefault(starter, {})[pid] = self._strangers[pid].name
+        return found
 
     def met(self, starters: Mapping[int, int], kind_of: KindOf, oldest_ns: int) -> dict[int, Counter[str]]:
         """How often in the window programs that trainers and workers started were met at what, by the pid of who started them.

@@ -17,6 +17,9 @@ QUEUE, LOCK, NETWORK, PIPE, TIMER, DISK, POLL, CHILD, DRIVER, UNKNOWN, STOPPED, 
     "queue", "lock", "network", "pipe", "timer", "disk", "poll", "child", "driver", "unknown", "stopped", "on-cpu",
 )  # fmt: skip
 
+STOPPED_STATES = "Tt"
+"""Of /proc/PID/stat: by a signal, or by a debugger."""
+
 _X86_64 = {
     LOCK: (202, 449, 73, 72, 65, 220), NETWORK: (45, 47, 44, 46, 42, 299), PIPE: (0, 1, 19, 20), TIMER: (35, 230, 34),
     DISK: (17, 18, 295, 296, 327, 328, 74, 75, 162, 2, 257, 4, 5, 6, 262, 332, 217, 26, 40, 326, 187, 82, 83, 87, 263, 10, 11, 12, 9,

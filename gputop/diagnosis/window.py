@@ -169,7 +169,7 @@ class Window:
         gpus = {index: track.facts(index) for index, track in self._gpus.items() if index in board.gpus}
         host = self._host.facts(board)
         behind = self._takers.behind()
-        takers, helpers = self._takers.facts(board, self.roles, behind, self._points.oldest_ns)
+        takers, helpers, watching = self._takers.facts(board, self.roles, behind, self._points.oldest_ns)
         jobs = self._jobs(board, gpus, host)
         for job in jobs:
             job.helpers = helpers.get(job.trainer.pid, 0.0)
@@ -181,8 +181,8 @@ class Window:
         short = any("memory" in proc.state.fractions for job in jobs for proc in (job.trainer, *job.workers))
         return Facts(
             self.t_ns, seconds, jobs, host, list(gpus.values()), takers, bool(board.threads), len(self._points), behind, family,
-            self._takers.growers(board, self.roles) if short else [],
-        )
+            self._takers.growers(board, self.roles) if short else [], watching,
+        )  # fmt: skip
 
     def _tell_of_programs(self, board: Board, jobs: list[JobFacts], starters: Mapping[int, int]) -> None:
         """What those that its loaders started were met at; of those that ended a parent inherits CPU time only that was not seen before."""
@@ -191,9 +191,12 @@ class Window:
         met = self._takers.met(starters, waits.kinds(board.header.machine), oldest_ns)
         ended_ns = self._takers.ended_ns(board, self.roles)
         programs = self._takers.programs(starters, oldest_ns)
+        stopped = self._takers.stopped(board, starters)
         for job in jobs:
             loaders = job.workers or [job.trainer]
             job.programs_met = sum((met.get(proc.pid, Counter()) for proc in loaders), Counter())
+            for proc in (job.trainer, *job.workers):
+                job.stopped |= stopped.get(proc.pid, {})
             for proc in loaders:
                 proc.programs = programs.get(proc.pid, (0.0, 0.0))
                 proc.children = max(0.0, proc.children - ended_ns.get(proc.pid, 0) / span_ns)

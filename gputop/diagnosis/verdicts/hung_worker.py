@@ -3,7 +3,7 @@
 Threshold: stopped or zombie in /proc; or neither run nor switched for `STUCK_S`, with the GPU idle for `IDLE_S`: a slow but living
 worker wakes up many times in that span. Or for `LONG_STUCK_S` with a GPU that other workers still feed. One that merely asks now and
 then whether something is there yet (`ASKS`) hangs too where all the others are ahead. And where nobody of the job moves, the trainer
-included, a worker that died took along what it was to deliver.
+included, a worker that died took along what it was to deliver. A stopped program that feeds the trainer is as bad as a stopped worker.
 """
 
 from __future__ import annotations
@@ -23,12 +23,16 @@ STUCK_S, LONG_STUCK_S, IDLE_S = 2.0, 3.0, 1.5
 ASKS, AHEAD = 0.02, 0.9
 """Share of the window on a CPU of who sleeps by a timer and looks; and of the others' without any work."""
 _STILL = ("data.lock", "data.network", "data.pipe", "data.timer", "data.poll", "data.unknown", "data.disk", "data.child", "data.driver")
+_MAIN = ("main.lock", "main.pipe", "main.poll", "main.network", "main.unknown")
+"""What a trainer may wait in for who never answers."""
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
     claims = {"data.stopped": 1.0}
     idle = _gpu_rests(job)
-    if idle and _hung(job):
+    if idle and job.stopped:
+        claims |= dict.fromkeys((*_STILL, *_MAIN), 1.0)
+    elif idle and _hung(job):
         claims |= dict.fromkeys(_STILL, 1.0)
     elif job.is_torchs:
         claims |= dict.fromkeys(_STILL, _stuck_part(job))
@@ -85,6 +89,8 @@ def _how(worker: ProcFacts) -> str:
 
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
+    if job.stopped and not _hung(job):
+        return _tell_of_programs(job.stopped)
     return _tell_of_all(job) if _nobody_moves(job) else _tell_of(_hung(job), _gpu_rests(job))
 
 
@@ -95,6 +101,14 @@ def _tell_of_all(job: JobFacts) -> Finding:
     evidence = Evidence("still_s", round(still_s, 1), "s", "the trainer and all of its workers have neither run nor switched")
     fixes = (Fix("See where they stand", f"gputop stacks {pids}"), Fix("Was a worker killed?", "dmesg | grep -i 'killed process'"))
     return Finding(detail, (evidence,), fixes, (), tuple(worker.pid for worker in job.workers))
+
+
+def _tell_of_programs(stopped: dict[int, str]) -> Finding:
+    names = ", ".join(f"{name} ({pid})" for pid, name in stopped.items())
+    detail = f"{names}, which it started and waits for, {'is' if len(stopped) == 1 else 'are'} stopped"
+    evidence = Evidence("stopped", len(stopped), "programs", "that it started have been stopped by a signal")
+    fix = Fix("Let them go on" if len(stopped) > 1 else "Let it go on", f"kill -CONT {' '.join(map(str, stopped))}")
+    return Finding(detail, (evidence,), (fix,), (), tuple(stopped))
 
 
 def _unlike(job: JobFacts) -> str:
@@ -140,5 +154,5 @@ def _fixes(hung: list[ProcFacts]) -> list[Fix]:
     return fixes
 
 
-_POOLS = ("data.stopped", "main.lock", "main.pipe", "main.poll", "data.ahead", *_STILL)
+_POOLS = ("data.stopped", "data.ahead", *_MAIN, *_STILL)
 JUDGE = Judge("hung-worker", "input-bound", 10, _POOLS, _claim, _tell, needs="/proc/PID/stat; status for the switches")

@@ -20,6 +20,7 @@ from tests.unit.diagnosis.scene import TURN
 from tests.unit.diagnosis.scene import Proc
 from tests.unit.diagnosis.scene import Scene
 
+FLOCK = {"state": "S", "syscall": 73, "wchan": "locks_lock_inode_wait"}
 READ_PIPE = {"state": "S", "syscall": 0, "wchan": "pipe_read"}
 POOL = {151 + i: (0.04, 0.0) for i in range(4)}
 
@@ -142,6 +143,22 @@ def asking_for_ever() -> Scene:
     scene = starved(util=0.0, workers=3)
     scene.procs[102].looks = [SLEEP]
     return scene
+
+
+def executors_thread() -> Scene:
+    """What the workers have done a thread of the executor takes and hands to the main thread; they take turns at a lock of a file."""
+    scene = starved(45.0, workers=3, run=0.15, looks=[FLOCK])
+    scene.procs[100].looks, scene.procs[100].info["threads"] = [AWAIT], [ThreadInfo(100, "python"), ThreadInfo(150, "python")]
+    scene.calls, scene.probed = {(100, "cuStreamSynchronize"): (10.0, 0.4, 0.0)}, True
+    scene.wakeups = {(100, 100): 0.55, (150, 101): 0.3, (150, 102): 0.3, (150, 103): 0.2}
+    return scene
+
+
+def stopped_programs() -> Scene:
+    """Two programs of the trainer's send it batches over sockets, until somebody stops them; a thread of its own reads."""
+    scene = alone(100.0, 0.05, [AWAIT]).drop(101, 102).play(4)
+    scene.gpus[0]["util_pct"], scene.procs[100].run = 0.0, 0.0
+    return scene.add(*(Proc(900 + i, 100, cmdline=["python", "serve.py"], looks=[SOCKET | {"state": "T"}]) for i in range(2)))
 
 
 def nobody_moves() -> Scene:
@@ -304,6 +321,8 @@ BEHIND: dict[Callable[[], Scene], tuple[str, str]] = {
     lock_of_a_file: ("input-bound", "lock-contention"),
     lock_of_a_file_by_turns: ("input-bound", "lock-contention"),
     asking_for_ever: ("input-bound", "hung-worker"),
+    executors_thread: ("input-bound", "lock-contention"),
+    stopped_programs: ("input-bound", "hung-worker"),
     nobody_moves: ("input-bound", "hung-worker"),
     one_shard_on_a_slow_disk: ("input-bound", "disk-io"),
     few_shards: ("input-bound", "too-few-workers"),

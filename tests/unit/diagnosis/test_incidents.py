@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 
 import pytest
 
+from gputop.diagnosis import report
 from gputop.diagnosis.incidents import severity
 from gputop.diagnosis.model import Ledger
 from tests.unit.diagnosis.scene import ON_CPU
@@ -53,6 +55,34 @@ def test_a_long_one_ends_it():
     assert first.end_ns < second.start_ns
     assert second.end_ns is None
     assert (first.id, second.id) == (1, 2)
+
+
+def test_the_headline_is_of_the_whole_episode():
+    scene = sick(training().play(4)).play(9)
+    [incident] = scene.engine.incidents
+    assert incident.headline == "GPU 0 lost 6.1 of 8.6 s: train.py (100) waits for its data"
+    assert round(incident.lost_s, 1) == 6.1
+
+
+def test_the_verdict_of_a_stretch_is_the_cause_that_cost_most():
+    """Also where its incident began later, and so has less."""
+    scene = sick(training().play(4)).play(6)
+    well(scene).play(1)
+    first = scene.engine.incidents[0]
+    found = report.explanation(scene.engine.verdict, Ledger(20.0, 9.0, {"slow-transform": 5.0, "cpu-contention": 4.0}),
+                               [first, replace(first, cause="slow-transform", lost_s=first.lost_s / 2)], 0, scene.board.t_ns)  # fmt: skip
+    assert found["verdict"]["cause"] == "slow-transform"
+
+
+def test_who_watches_is_no_culprit():
+    scene = sick(training().play(4), 900)
+    scene.procs[900].cmdline = ["/usr/bin/python3", "/usr/bin/gputop", "record", "-o", "x"]
+    scene.procs[900].comm = "gputop"
+    scene.play(6)
+    assert not [one for one in scene.engine.incidents if one.culprits]
+    scene.procs[900].cmdline = ["/usr/bin/python3", "/usr/bin/gputop", "query", "x"]
+    scene.play(6)
+    assert [one.culprits[0].pid for one in scene.engine.incidents if one.culprits] == [900]
 
 
 def test_a_blink_is_no_incident():
