@@ -29,7 +29,6 @@ class Saved(msgspec.Struct):
     sort: str = "natural"
     reverse: bool = False
     tree: bool = True
-    bystanders: bool = True
     theme: str = ""
 
 

@@ -103,7 +103,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
     view = View(
         pid=args.pid, user=args.user, ascii_only=args.ascii, readonly=args.readonly,
         window_s=left.window_s, sort=left.sort if left.sort in SORTS else "natural",
-        reverse=left.reverse, tree=left.tree, bystanders=left.bystanders,
+        reverse=left.reverse, tree=left.tree,
     )  # fmt: skip
     look = Look("gputop-light" if args.light else "gputop-dark", remote=args.host is not None, auto_stacks=not args.no_auto_stacks)
     app = GputopApp(Session(), view, lambda: ChildStream(argv, turns), first, look)
@@ -115,7 +115,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
         app.run(mouse=look.mouse, auto_pilot=guide)
     finally:
         app.feed.close()
-    config.save_screen(config.Saved(view.window_s, view.sort, view.reverse, view.tree, view.bystanders, app.theme))
+    config.save_screen(config.Saved(view.window_s, view.sort, view.reverse, view.tree, app.theme))
     return app.return_code or 0
 
 

@@ -39,6 +39,11 @@ class View:
     top_row: int = 0
 
     @property
+    def hides_bystanders(self) -> bool:
+        """Whether rows are left out of the table; who asks for processes by name, pid or user gets them."""
+        return not (self.bystanders or self.pattern or self.pid or self.user)
+
+    @property
     def at_ns(self) -> int | None:
         """The moment that numbers are shown for; None is now."""
         return self.cursor_ns if self.cursor_ns is not None else self.end_ns

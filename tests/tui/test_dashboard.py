@@ -147,6 +147,22 @@ async def test_sorting_by_letter_as_in_nvitop(make_app: MakeApp) -> None:
         assert str(scene.WORKERS[-1]) in part(app, "procs")[1]
 
 
+@pytest.mark.parametrize("size", [(80, 24), (160, 48)])
+async def test_hidden_bystanders_are_said_to_be_hidden(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
+    app = make_app()
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        assert any(str(scene.HOG) in line for line in part(app, "procs"))
+        assert "hidden" not in "".join(part(app, "procs"))
+        await pilot.press("b")
+        assert not any(str(scene.HOG) in line for line in part(app, "procs"))
+        assert "bystanders hidden" in part(app, "procs")[0]
+        monkeypatch.setattr("gputop.tui.screens.dashboard.rows", lambda *_: [])
+        main(app).redraw()
+        assert "bystanders hidden (b)" in part(app, "procs")[1]
+        assert "nobody taking CPU" not in part(app, "procs")[1]
+
+
 @pytest.mark.parametrize(
     ("keys", "screen"),
     [("e", WhyScreen), ("z", EnlargeScreen), ("question_mark", HelpScreen), ("down enter", DetailsScreen)],

@@ -78,7 +78,7 @@ def test_a_file_of_another_command_s_flags_does_not_disturb() -> None:
 
 
 def test_the_screen_is_kept() -> None:
-    kept = config.Saved(120, "cpu", True, False, False, "gputop-light")
+    kept = config.Saved(120, "cpu", True, False, "gputop-light")
     config.save_screen(kept)
     assert config.load_screen() == kept
 

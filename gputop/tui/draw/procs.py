@@ -25,13 +25,14 @@ GLYPHS = {
     "ahead": "·", "stopped": "■", "waiting-data": "░", "waiting-gpu": "▂", "transfer": "►", "sleeping": " ", "dead": "×",
 }  # fmt: skip
 STARVING_GLYPH = "█"
+HIDDEN = "bystanders hidden (b)"
 
 
 def heading(view: View, lane_columns: int) -> Line:
     """Column titles; the sorted one is marked."""
     text = "".join(fit(title, width) if left else title.rjust(width - 1) + " " for title, width, _, left, _ in columns(view))
     order = "" if view.sort == "natural" else f"  by {SORTS[view.sort][0]}{' reversed' if view.reverse else ''}"
-    title = "state lane, same axis" if lane_columns >= 40 else "state"
+    title = HIDDEN if view.hides_bystanders else "state lane, same axis" if lane_columns >= 40 else "state"
     return [(fit(text, view.width - lane_columns) + fit(title + order, lane_columns), "head")]
 
 

@@ -100,7 +100,7 @@ class _Table:
     def all(self) -> list[Row]:
         shown = [self.row(pid) for pid in sorted(self.roles, key=self._place)]
         shown += [self.row(pid) for pid in sorted(self.on_gpu) if pid not in self.roles]
-        if self.view.bystanders or self.view.pattern or self.view.pid or self.view.user:
+        if not self.view.hides_bystanders:
             shown += self._bystanders({row.pid for row in shown})
         return shown
 

@@ -131,9 +131,14 @@ class Parts(Screen[None]):
         shown = self._rows[view.top_row : view.top_row + room]
         lines = [procs.heading(view, width), *(procs.line(row, view, session.history, columns, self._states, cursor) for row in shown)]
         if not self._rows:
-            nobody = "nothing matches the filter" if view.pattern else "no trainer, no GPU process and nobody taking CPU"
-            lines.append([(f"  {nobody}", "dim")])
+            lines.append([(f"  {self._nobody()}", "dim")])
         return lines
+
+    def _nobody(self) -> str:
+        """Why the table is empty."""
+        if self.view.pattern:
+            return "nothing matches the filter"
+        return f"no trainer, no GPU process{f'; {procs.HIDDEN}' if self.view.hides_bystanders else ' and nobody taking CPU'}"
 
     def selected_row(self) -> int | None:
         """Where the selected process stands in the table."""
