@@ -19,6 +19,7 @@ from typing import Protocol
 from gputop import __version__
 from gputop import crash
 from gputop import roles
+from gputop.errors import UserError
 from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.frame import ProcInfo
@@ -122,7 +123,7 @@ class Collector:
         self._stopping = True
 
     def run(self, ticks: int | None = None, wait: Callable[[float], None] = time.sleep) -> None:
-        """Beat until stopped, or for ``ticks`` ticks. What the sink raises ends it."""
+        """Beat until stopped, or for ``ticks`` ticks. What the sink raises ends it, and a source's UserError."""
         interval = self.settings.interval_ns
         deadline = time.monotonic_ns()
         deadline += min(BEHIND_DRIVER_NS, interval // 8) - deadline % interval
@@ -186,6 +187,8 @@ class Collector:
         """A bug in one source costs what that one reads, for some seconds; the others go on."""
         try:
             self._sources[name].read(beat, frame)
+        except UserError:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever it is
             state = _broken(name, error)
             self._closed[name] = beat.t_ns, state
@@ -219,6 +222,8 @@ class Collector:
             state = SourceState(name, "unavailable", why.reason, why.remedy)
         except ImportError as why:
             state = SourceState(name, "unavailable", f"cannot be loaded: {why}", "install gputop again with its dependencies")
+        except UserError:
+            raise
         except Exception as error:  # noqa: BLE001 - as in reading
             state = _broken(name, error)
         if name not in self._sources:

@@ -57,7 +57,8 @@ class Source(Protocol):
     """A source: opened once, read in every beat, closed at the end.
 
     ``open`` raises `Unavailable`. ``read`` adds to the frame what this beat's tier asks for, returns quickly, and never
-    raises for what other processes or a driver do: it leaves the value out and gives the reason instead.
+    raises for what other processes or a driver do: it leaves the value out and gives the reason instead. Both raise UserError
+    for what the user asked for and is not there: that ends the stream.
 
     One that knows which processes have a context on a GPU tells so by an attribute ``pids`` (frozenset of int); one that goes on
     opening while it is read, by ``ready`` (bool) when root is needed no more.

@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from gputop.errors import UserError
 from gputop.sources import Unavailable
 from gputop.sources.nvml.gpu import READ_FIELDS
 from tests.sources.nvml_rig import Rig
@@ -43,13 +45,24 @@ def test_no_library() -> None:
     assert "Unavailable: no NVIDIA driver: libnvidia-ml.so.1 is not found" in run.stderr
 
 
-def test_no_gpu_and_no_such_gpu(rig: Rig) -> None:
+def test_no_gpu(rig: Rig) -> None:
     rig.set("gpus 0")
     with pytest.raises(Unavailable, match="finds no GPU"):
         rig.opened()
+
+
+@pytest.mark.parametrize(("asked", "words"), [({7}, "no GPU 7: this machine has GPU 0 to 1"), (range(8, 99), "no GPU 8 … 98: ")])
+def test_a_gpu_that_is_asked_for_and_not_there_is_the_users_to_mend(rig: Rig, asked: Iterable[int], words: str) -> None:
     rig.set("gpus 2")
-    with pytest.raises(Unavailable, match="no GPU 7"):
-        rig.opened(gpus=frozenset({7}))
+    with pytest.raises(UserError, match=words):
+        rig.opened(gpus=frozenset(asked))
+
+
+def test_that_it_is_not_there_may_be_known_late(rig: Rig) -> None:
+    rig.set("gpus 2", "hang.Init 1000")
+    source = rig.opened(gpus=frozenset({7}))
+    with pytest.raises(UserError, match="no GPU 7"):
+        rig.until(source, lambda _: False)
 
 
 def test_a_driver_that_appears_later_is_used(rig: Rig) -> None:

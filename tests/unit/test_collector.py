@@ -10,6 +10,7 @@ import pytest
 
 from gputop import collector
 from gputop import crash
+from gputop.errors import UserError
 from gputop.frame import Frame
 from gputop.frame import Gpu
 from gputop.frame import SourceState
@@ -54,6 +55,14 @@ class Odd(Plain):
         raise OSError
 
 
+class Wrong(Plain):
+    """Finds out that what the user asked for is not there."""
+
+    def read(self, beat: Beat, _frame: Frame) -> None:
+        if beat.seq == 1:
+            raise UserError("there is no GPU 7")
+
+
 class Two(Plain):
     """Two GPUs, of which one is lost after some ticks."""
 
@@ -84,6 +93,11 @@ def test_a_source_that_breaks_leaves_the_others_and_is_opened_again(monkeypatch:
     assert told[1].reason.startswith("this is a bug: ValueError: odd·[2J")
     assert "in read" in crash.kept()
     assert [state.state for frame in frames for state in frame.sources if state.name == "Plain"] == ["ok"]
+
+
+def test_what_is_asked_for_and_not_there_ends_the_stream(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(UserError, match="no GPU 7"):
+        frames_of(monkeypatch, Plain, Wrong, ticks=6)
 
 
 def test_what_nvml_costs_does_not_fall_when_a_gpu_is_lost(monkeypatch: pytest.MonkeyPatch):

@@ -19,6 +19,7 @@ from time import sleep
 
 import pynvml
 
+from gputop.errors import UserError
 from gputop.frame import Frame
 from gputop.frame import SourceState
 from gputop.sources import Beat
@@ -41,6 +42,7 @@ _POLL_S = 0.001
 _QUICK_NS = 5_000_000
 """`read` waits this long at most, and only for lanes that were quicker than that the last time."""
 _STATE_EVERY_NS = SECOND
+_MOST_NAMED = 8
 
 
 class NvmlSource:
@@ -54,7 +56,7 @@ class NvmlSource:
         self._standing: list[Standing] = []
         self._detail: dict[str, str] = {}
         self._count = 0
-        self._failure: Unavailable | None = None
+        self._failure: Unavailable | UserError | None = None
         self._begun = Event()
         self._stop = Lock()
         self._crew = Crew(settings.interval_ns, self._stop)
@@ -65,7 +67,7 @@ class NvmlSource:
         self._state_due_ns = 0
 
     def open(self) -> SourceState:
-        """Start NVML and watch each GPU. Raises Unavailable; while the driver still thinks about it the state is ``partial``."""
+        """Start NVML and watch each GPU. Raises Unavailable, UserError; while the driver still thinks about it the state is ``partial``."""
         self._gpus, self._standing, self._count, self._failure, self.pids = [], [], 0, None, frozenset()
         self._begun, self._stop = Event(), Lock()
         self._crew = Crew(self._settings.interval_ns, self._stop)
@@ -81,7 +83,9 @@ class NvmlSource:
         return self._state
 
     def read(self, beat: Beat, frame: Frame) -> None:
-        """Add the samples finished since the last call, and in a key frame all that stands."""
+        """Add the samples finished since the last call, and in a key frame all that stands. UserError: see `Source`."""
+        if isinstance(self._failure, UserError):
+            raise self._failure
         self._standing += [Standing(gpu.index) for gpu in self._gpus[len(self._standing) :]]
         self._wait_for_quick(beat.t_ns)
         now_ns = monotonic_ns()
@@ -121,7 +125,7 @@ class NvmlSource:
                     self._detail = _start()
                 self._add_gpus(stop)
                 self._failure = None
-            except Unavailable as failure:
+            except (Unavailable, UserError) as failure:
                 self._failure = failure
             except FAILURES as error:
                 # Once GPUs are watched each of them says what ails it.
@@ -147,12 +151,13 @@ class NvmlSource:
         present = set(range(count))
         return present if self._settings.gpus is None else present & self._settings.gpus
 
-    def _no_gpu(self, count: int) -> Unavailable:
+    def _no_gpu(self, count: int) -> Unavailable | UserError:
         if not count:
             return Unavailable("the NVIDIA driver finds no GPU", "lspci | grep -i nvidia: is there one? dmesg: why is it not used?")
-        asked = ", ".join(str(index) for index in sorted(self._settings.gpus or ()))
+        asked = sorted(self._settings.gpus or ())
+        words = ", ".join(map(str, asked)) if len(asked) <= _MOST_NAMED else f"{asked[0]} … {asked[-1]}"
         present = f"GPU 0 to {count - 1}" if count > 1 else "GPU 0 only"
-        return Unavailable(f"there is no GPU {asked}", f"this machine has {present}")
+        return UserError(f"there is no GPU {words}: this machine has {present}")
 
     def _wait_for_quick(self, t_ns: int) -> None:
         """Give the quick ticks of this beat a few milliseconds to end, so that their samples are in this frame."""
@@ -175,7 +180,7 @@ class NvmlSource:
             beat.changed.append(state)
 
     def _state_now(self) -> SourceState:
-        if self._failure:
+        if isinstance(self._failure, Unavailable):
             return SourceState(self.name, "unavailable", self._failure.reason, self._failure.remedy)
         if not self._count:
             return SourceState(self.name, "partial", "the driver has not answered yet", "nvidia-smi -pm 1 keeps it started")
