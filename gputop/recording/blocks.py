@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from bisect import bisect_right
 from bisect import insort
-from collections.abc import Iterator
 from collections.abc import Sequence
 
 from gputop.frame import Frame
@@ -24,7 +23,7 @@ from gputop.recording.scan import payload_at
 from gputop.recording.scan import place_at
 from gputop.recording.scan import scan
 
-REFERENCES_TRIED = 6
+REFERENCES_TRIED, COPIES_TRIED = 6, 2
 MENDINGS_KEPT = 8
 
 
@@ -42,26 +41,25 @@ class Blocks:
 
     def between(self, start: int, end: int) -> list[Place]:
         """The blocks of frames between two offsets."""
-        found = scan(self._fd, start, end)
-        lost = found.lost_bytes + end - found.end
-        if lost and end <= self._contents.end:
-            for place in self._mended(start, found.places, end):
-                lost -= place.end - place.offset
-                insort(found.places, place, key=lambda place: place.offset)
+        places = scan(self._fd, start, end).places
+        if end <= self._contents.end:
+            lost = sum(self._fill(places, edge, offset) for edge, offset in _holes(start, places, end))
             if lost:
                 self.lost[start] = lost
-        return [place for place in found.places if place.head.kind == KIND_FRAMES]
+        return [place for place in places if place.head.kind == KIND_FRAMES]
 
-    def _mended(self, start: int, whole: list[Place], end: int) -> Iterator[Place]:
-        """The blocks that stood where none is whole, as far as they can be brought back."""
-        edges = [start, *(place.end for place in whole)]
-        following = [*(place.offset for place in whole), end]
-        for edge, offset in zip(edges, following, strict=True):
-            if edge < offset:
-                try:
-                    yield self._mend(edge)
-                except FormatError:
-                    continue
+    def _fill(self, places: list[Place], edge: int, offset: int) -> int:
+        """Bring back the block that stood between two whole ones, where that can be; how many bytes remain lost."""
+        if edge in self._contents.references:
+            return 0  # no frames: where the other copy is damaged too, the blocks that build upon it are counted
+        try:
+            place = self._mend(edge)
+        except FormatError:
+            return offset - edge
+        if place.end > offset:
+            return offset - edge
+        insort(places, place, key=lambda place: place.offset)
+        return offset - place.end
 
     def _mend(self, offset: int) -> Place:
         """Bring back the block at an offset. Raises FormatError."""
@@ -76,7 +74,7 @@ class Blocks:
         try:
             return self._unpacker.frames(self._payload(place), place.head.codec)
         except FormatError:
-            self.lost[place.offset] = place.end - place.offset
+            self.give_up(place)
             return ()
 
     def table(self, place: Place) -> Table | None:
@@ -85,9 +83,13 @@ class Blocks:
             return None
         try:
             return self._unpacker.table(self._payload(place), place.head.codec)
-        except (FormatError, ValueError):
-            self.lost[place.offset] = place.end - place.offset
+        except FormatError:
+            self.give_up(place)
             return None
+
+    def give_up(self, place: Place) -> None:
+        """Count a block as lost."""
+        self.lost[place.offset] = place.end - place.offset
 
     def _payload(self, place: Place) -> bytes:
         """A block's payload, what it builds upon being read."""
@@ -121,10 +123,10 @@ class Blocks:
             self._unpacker.table(self._payload(place), place.head.codec)
 
     def _learn(self, before: int, wanted: int) -> None:
-        """Look for a reference among the last ones before an offset."""
+        """Look for a reference among the last ones before an offset, or for its copy behind it."""
         references = self._contents.references
         i = bisect_left(references, before)
-        for offset in reversed(references[max(0, i - REFERENCES_TRIED) : i]):
+        for offset in (*reversed(references[max(0, i - REFERENCES_TRIED) : i]), *references[i : i + COPIES_TRIED]):
             place = place_at(self._fd, offset)
             if place is None or place.head.kind != KIND_REFERENCE:
                 continue
@@ -132,4 +134,11 @@ class Blocks:
                 if self._unpacker.learn(payload_at(self._fd, place), place.head.codec) == wanted:
                     return
             except FormatError:
-                self.lost[offset] = place.end - offset
+                continue
+
+
+def _holes(start: int, places: list[Place], end: int) -> list[tuple[int, int]]:
+    """Where between two offsets no whole block stands."""
+    edges = [start, *(place.end for place in places)]
+    following = [*(place.offset for place in places), end]
+    return [(edge, offset) for edge, offset in zip(edges, following, strict=True) if edge < offset]

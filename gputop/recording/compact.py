@@ -171,7 +171,13 @@ class Unpacker:
             raise FormatError(f"a block cannot be decoded: {error}") from None
 
     def table(self, payload: bytes, codec: int) -> Table:
-        """The columns of a block of codec 2 or 3. Raises FormatError, and ColumnError as columns are read."""
+        """The columns of a block of codec 2 or 3. Raises FormatError; reading a column may raise ColumnError."""
+        try:
+            return self._table(payload, codec)
+        except ColumnError as error:
+            raise FormatError(f"a block cannot be decoded: {error}") from None
+
+    def _table(self, payload: bytes, codec: int) -> Table:
         reading = self._reading
         if reading is not None and reading.table is not None and reading.payload == payload:
             return reading.table

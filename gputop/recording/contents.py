@@ -9,11 +9,12 @@ from gputop.frame import Mark
 from gputop.recording.format import FLAG_KEY
 from gputop.recording.format import FLAG_MARK
 from gputop.recording.format import KIND_FRAMES
+from gputop.recording.format import KIND_INDEX
 from gputop.recording.format import KIND_REFERENCE
 from gputop.recording.format import MAGIC
 from gputop.recording.scan import Place
+from gputop.recording.scan import places
 from gputop.recording.scan import read_indices
-from gputop.recording.scan import scan
 
 
 @dataclass(slots=True)
@@ -36,8 +37,8 @@ class Contents:
     """Offset of the findings that the last index tells of, 0 for none."""
     end: int = len(MAGIC)
     """Offset behind the last whole block."""
-    lost_bytes: int = 0
-    """Damaged between the index's end and ``end``."""
+    ended: bool = False
+    """Whether that is an index, with which a writer ends."""
 
     @classmethod
     def load(cls, fd: int, size: int) -> Contents:
@@ -47,24 +48,23 @@ class Contents:
             contents.chunks += index.chunks
             contents.references += index.references
             contents.marks += index.marks
-            contents.end_ns, contents.end, contents.findings = index.end_ns, place.end, index.findings
+            contents.end_ns, contents.end, contents.findings, contents.ended = index.end_ns, place.end, index.findings, True
         contents.extend(fd, size)
         return contents
 
     def extend(self, fd: int, size: int) -> None:
         """Look at what was appended."""
-        found = scan(fd, self.end, size)
-        for place in found.places:
+        for place in places(fd, self.end, size):
             if place.head.kind == KIND_REFERENCE:
                 self.references.append(place.offset)
             elif place.head.kind == KIND_FRAMES:
                 self._take(place)
-        self.end = found.end
-        self.lost_bytes += found.lost_bytes
+            self.end, self.ended = place.end, place.head.kind == KIND_INDEX
 
     def _take(self, place: Place) -> None:
+        """The first chunk begins with what is damaged right before it: that may have been its first block."""
         if place.head.flags & FLAG_KEY or not self.chunks:
-            self.chunks.append((place.head.t_ns, place.offset))
+            self.chunks.append((place.head.t_ns, place.offset if self.chunks else self.end))
         if place.head.flags & FLAG_MARK:
             self.marked.append(place)
         self.last = place

@@ -8,7 +8,7 @@
     kind    = 1 header   msgpack of `gputop.frame.Header`; the first block of every stream, restated in files
               2 frames   some `gputop.frame.Frame`, see codec
               3 index    where chunks begin, see `gputop.recording.index`; in files only
-              4 reference   what blocks of codecs 2 and 3 build upon, always written twice, see `gputop.recording.columns`
+              4 reference   what blocks of codecs 2 and 3 build upon, again behind the first run that does, see `gputop.recording.columns`
               5 parity   mends a block of the run before it, see `gputop.recording.parity`; in files only
               6 findings   what the diagnosis said while it was recorded, see `gputop.stream.findings`; in files only
               other      skipped by its size, so that a newer minor version may add kinds

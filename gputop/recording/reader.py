@@ -33,14 +33,15 @@ from gputop.recording.format import unpack_header
 from gputop.recording.scan import Place
 from gputop.recording.scan import payload_at
 from gputop.recording.scan import place_at
-from gputop.recording.scan import scan
+from gputop.recording.scan import places
 from gputop.recording.seek import Seeker
 from gputop.recording.seek import blocks_between
 from gputop.recording.seek import frames_between
 from gputop.text import clean
 
 OPENING_BYTES = 1 << 20
-"""Within so much of a file's beginning its header must stand."""
+"""Within so much of a file's beginning or end its header must stand."""
+LONGEST_INTERVAL_NS = 3600 * 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,10 @@ class FileBlock:
     def table(self) -> Table | None:
         """Its columns, None where it has none or is damaged."""
         return self.file.table(self.place)
+
+    def give_up(self) -> None:
+        """Count it as damaged: its columns are not what they should be."""
+        self.file.give_up(self.place)
 
     def second(self, without: Without) -> Second:
         """Its frames thinned, as far as they can be."""
@@ -156,12 +161,10 @@ class Recording:
     def problem(self) -> str:
         """What of the recording is lost, as far as it has been read; empty where nothing is."""
         parts = []
-        lost = sum(self.lost.values()) + self._contents.lost_bytes
-        if lost:
-            parts.append(f"{lost} bytes are damaged and left out")
-        cut = self._size - self._contents.end
-        if cut and not self.growing:
-            parts.append(f"the last {cut} bytes are not whole: recording was stopped while they were written")
+        if self.lost:
+            parts.append(f"{sum(self.lost.values())} bytes are damaged and left out")
+        if not (self._contents.ended and self._contents.end == self._size) and not self.growing:
+            parts.append("it was cut short, as by a kill or a full disk: up to a second at its end is missing")
         if not self._contents.chunks:
             parts.append("it holds no frames")
         return "; ".join(parts)
@@ -224,15 +227,18 @@ class Recording:
         return t_ns - self.header.t_ns + self.header.unix_ns
 
     def _read_header(self) -> Header:
-        for place in scan(self._fd, 0, min(self._size, OPENING_BYTES)).places:
-            if place.head.kind == KIND_HEADER:
-                try:
-                    return unpack_header(payload_at(self._fd, place))
-                except NewerError:
-                    raise
-                except FormatError:
-                    continue
-        raise FormatError("the file is empty" if not self._size else "this is no recording of gputop")
+        """The first copy whose numbers make sense, of those at the file's two ends."""
+        problem = FormatError("this is no recording of gputop" if self._size else "the file is empty")
+        for start, end in ((0, OPENING_BYTES), (max(OPENING_BYTES, self._size - OPENING_BYTES), self._size)):
+            for place in places(self._fd, start, min(self._size, end)):
+                if place.head.kind == KIND_HEADER:
+                    try:
+                        return _header_at(self._fd, place)
+                    except NewerError as error:
+                        problem = error
+                    except FormatError:
+                        continue
+        raise problem
 
 
 class _Chunks(Sequence[FileChunk]):
@@ -249,6 +255,14 @@ class _Chunks(Sequence[FileChunk]):
         t_ns, start = self._contents.chunks[i]
         following = i % len(self) + 1
         return FileChunk(self._blocks, t_ns, start, self._contents.chunks[following][1] if following < len(self) else self._contents.end)
+
+
+def _header_at(fd: int, place: Place) -> Header:
+    """Raises FormatError, also where its clocks, by which frames are told apart and dated, cannot be."""
+    header = unpack_header(payload_at(fd, place))
+    if header.t_ns == place.head.t_ns and 0 <= header.unix_ns < 1 << 63 and 0 < header.interval_ns <= LONGEST_INTERVAL_NS:
+        return header
+    raise FormatError("the header's clocks cannot be")
 
 
 def _open(path: str) -> int:

@@ -7,9 +7,13 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
+from itertools import pairwise
 
+from gputop.recording.columns.layout import tick_ns
 from gputop.recording.format import HEAD
+from gputop.recording.format import KIND_FRAMES
 from gputop.recording.format import KIND_INDEX
+from gputop.recording.format import KIND_REFERENCE
 from gputop.recording.format import SYNC
 from gputop.recording.format import FormatError
 from gputop.recording.format import Head
@@ -98,7 +102,8 @@ def place_at(fd: int, offset: int) -> Place | None:
 
 
 def read_indices(fd: int, size: int) -> list[tuple[Place, Index]]:
-    """The index blocks, first to last, if an unbroken chain of them leads from the last one found to the file's beginning."""
+    """The index blocks, first to last, if an unbroken chain of them leads from the last one found to the file's beginning, and all that
+    they tell of stands where they say."""
     chain: list[tuple[Place, Index]] = []
     place = _last_index(fd, size)
     while place is not None and place.head.kind == KIND_INDEX:
@@ -106,13 +111,29 @@ def read_indices(fd: int, size: int) -> list[tuple[Place, Index]]:
             index = unpack_index(payload_at(fd, place))
         except FormatError:
             return []
+        if not _is_true(fd, place, index):
+            return []
         chain.append((place, index))
         if not index.previous:
             return chain[::-1]
-        if index.previous >= place.offset:
-            return []
         place = place_at(fd, index.previous)
     return []
+
+
+def _is_true(fd: int, place: Place, index: Index) -> bool:
+    """Whether chunks begin where the index says, one after the other. A reference may be damaged: there is another copy."""
+    offsets = [index.previous, *(offset for _, offset in index.chunks), place.offset]
+    times = [*(t_ns for t_ns, _ in index.chunks), index.end_ns]
+    if not index.chunks or any(a >= b for a, b in pairwise(offsets)) or any(a > b for a, b in pairwise(times)):
+        return False
+    if index.end_ns != place.head.t_ns or not all(0 < offset < place.offset for offset in index.references):
+        return False
+    chunks = [place_at(fd, offset) for _, offset in index.chunks]
+    references = [place_at(fd, offset) for offset in index.references]
+    return all(
+        begin is not None and begin.head.kind == KIND_FRAMES and tick_ns(begin.head.t_ns) == tick_ns(t_ns)
+        for begin, (t_ns, _) in zip(chunks, index.chunks, strict=True)
+    ) and all(copy is None or copy.head.kind == KIND_REFERENCE for copy in references)
 
 
 def _last_index(fd: int, size: int) -> Place | None:

@@ -17,12 +17,17 @@ from gputop.recording.columns.layout import tick_ns
 from gputop.recording.compact import MOST_IN_RUN
 from gputop.recording.compact import Packer
 from gputop.recording.format import CODEC_ZSTD
+from gputop.recording.format import FLAG_KEY
+from gputop.recording.format import FLAG_MARK
+from gputop.recording.format import HEAD
 from gputop.recording.format import KIND_FINDINGS
 from gputop.recording.format import KIND_INDEX
 from gputop.recording.format import MAGIC
 from gputop.recording.format import MAX_BLOCK_BYTES
 from gputop.recording.format import pack
 from gputop.recording.format import pack_header
+from gputop.recording.format import unpack_frames
+from gputop.recording.format import unpack_head
 from gputop.recording.index import Index
 from gputop.recording.index import pack_index
 from gputop.recording.output import create
@@ -68,8 +73,10 @@ class Writer:
         self._chunks: list[tuple[int, int]] = []
         self._references: list[int] = []
         self._marks: list[Mark] = []
-        opening = pack_header(header)
-        self._write(opening + opening[len(MAGIC) :])
+        self._copy = b""
+        """Of a reference: it stands behind the run, for one hole not to hit both."""
+        self._restated = pack_header(header)[len(MAGIC) :]
+        self._write(MAGIC + 2 * self._restated)
 
     def add(self, frame: Frame) -> None:
         """Append a frame; about once a second this writes. The first should be a key frame (see `Ring.recent`)."""
@@ -108,6 +115,7 @@ class Writer:
         try:
             self.flush()
             self._end_run()
+            self._write_reference(self._copy)
             self._write_index(self._write_findings())
         except UserError:
             pass
@@ -124,13 +132,19 @@ class Writer:
 
     def _begin_run(self, frames: list[Frame], now: int) -> None:
         self._run_ns, self._runs = now, self._runs + 1
+        self._write_reference(self._copy)
+        self._copy = b""
         if len(self._chunks) >= INDEX_EVERY:
             self._write_index()
         if self._runs <= 2 or now - self._referred_ns >= REFERENCE_EVERY_NS:  # as recording begins, the probes have told of nobody yet
             self._referred_ns = now
-            reference = self._packer.refer(frames)
-            self._references += [self.size, self.size + len(reference)]
-            self._write(reference + reference)
+            self._copy = self._packer.refer(frames)
+            self._write_reference(self._copy)
+
+    def _write_reference(self, reference: bytes) -> None:
+        if reference:
+            self._references.append(self.size)
+            self._write(reference)
 
     def _end_run(self) -> None:
         parity, self._parity = self._parity, Parity()
@@ -149,8 +163,9 @@ class Writer:
 
     def _write_index(self, findings: int = 0) -> None:
         index = Index(self._index, self._chunks, self._references, self._marks, self.end_ns, findings)
+        self._write(self._restated)
         at = self.size
-        self._write(pack(KIND_INDEX, pack_index(index), t_ns=self.end_ns))
+        self._write(_packed(index))
         self._index, self._chunks, self._references, self._marks = at, [], [], []
 
     def _write(self, data: bytes) -> None:
@@ -217,8 +232,9 @@ class Rotation:
 
 def write_blocks(path: str, fd: int, header: Header, blocks: list[bytes]) -> int:
     """A whole recording of packed blocks into a new file, which is closed; its size in bytes. Where that cannot be it is removed."""
-    opening = pack_header(header)
-    data = b"".join((opening, opening[len(MAGIC) :], *blocks))
+    restated = pack_header(header)[len(MAGIC) :]
+    index = _index_of(blocks, len(MAGIC) + 2 * len(restated))
+    data = b"".join((MAGIC, 2 * restated, *blocks, restated, _packed(index)))
     try:
         write_all(fd, data)
     except OSError as error:
@@ -227,6 +243,28 @@ def write_blocks(path: str, fd: int, header: Header, blocks: list[bytes]) -> int
     finally:
         os.close(fd)
     return len(data)
+
+
+def _index_of(blocks: list[bytes], offset: int) -> Index:
+    """Of packed blocks that stand from an offset on."""
+    chunks: list[tuple[int, int]] = []
+    marks: list[Mark] = []
+    end_ns = 0
+    for block in blocks:
+        head = unpack_head(block)
+        if head is not None:
+            if head.flags & FLAG_KEY or not chunks:
+                chunks.append((head.t_ns, offset))
+            if head.flags & FLAG_MARK or block is blocks[-1]:
+                frames = unpack_frames(block[HEAD.size :], head.codec)
+                marks += [mark for frame in frames for mark in frame.marks]
+                end_ns = frames[-1].t_ns
+        offset += len(block)
+    return Index(0, chunks, [], marks, end_ns)
+
+
+def _packed(index: Index) -> bytes:
+    return pack(KIND_INDEX, pack_index(index), t_ns=index.end_ns)
 
 
 def write_all(fd: int, data: bytes) -> None:

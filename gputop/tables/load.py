@@ -53,9 +53,7 @@ class Loader:
         """All rows, table by table within each block. Blocks are read from the chunk in which the time begins."""
         if self._specs or self._names or "gap" in self.wanted:
             for block in self._blocks():
-                table = _table_of(block)
-                if table is not None:
-                    yield from self._of_block(table)
+                yield from self._of_block(block)
         if "process" in self.wanted:
             yield "process", list(self._processes())
         if "incident" in self.wanted:
@@ -68,19 +66,23 @@ class Loader:
             if following > self.start_ns and chunk.t_ns < self.end_ns:
                 yield from (block for block in chunk.blocks() if block.t_ns < self.end_ns)
 
-    def _of_block(self, table: Table) -> Iterator[Batch]:
+    def _of_block(self, block: FileBlock) -> list[Batch]:
+        """All rows of a block, or none."""
         try:
-            self._learn(table)
-            below = {path: rows_below(table, path, self._known) for path in {spec.path for spec in self._specs}}
-            for spec in self._specs:
-                rows = list(self._rows(spec, below[spec.path]))
-                if rows:
-                    yield spec.name, rows
-            if "gap" in self.wanted:
-                yield "gap", list(self._gaps(table))
+            table = _table_of(block)
+            return self._of_table(table) if table is not None else []
         except ColumnError:
-            return  # what a made-up file may hold; damage never gets past a block's check
+            block.give_up()
+            return []
+
+    def _of_table(self, table: Table) -> list[Batch]:
+        self._learn(table)
+        below = {path: rows_below(table, path, self._known) for path in {spec.path for spec in self._specs}}
+        batches = [(spec.name, rows) for spec in self._specs if (rows := list(self._rows(spec, below[spec.path])))]
+        if "gap" in self.wanted:
+            batches.append(("gap", list(self._gaps(table))))
         self._known.begun = True
+        return batches
 
     def _learn(self, table: Table) -> None:
         known = self._known

@@ -83,7 +83,8 @@ def test_a_newer_minor_version_is_read_as_far_as_it_is_understood(tmp_path: Path
         for gpu in frame["gpus"]:
             gpu["fans"] = [1, 2]
     encode = msgspec.msgpack.encode
-    data = MAGIC + pack(KIND_HEADER, encode(header)) + pack(200, b"a new kind") + pack(KIND_FRAMES, encode(maps), flags=1 | 1 << 9)
+    data = MAGIC + pack(KIND_HEADER, encode(header), t_ns=HEADER.t_ns)
+    data += pack(200, b"a new kind") + pack(KIND_FRAMES, encode(maps), flags=1 | 1 << 9)
     data += pack(KIND_FRAMES, b"a codec to come", codec=77, t_ns=frames[-1].t_ns) + pack_frames(frames[:1])
     decoder = Decoder()
     out = decoder.feed(data)

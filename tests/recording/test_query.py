@@ -6,6 +6,7 @@ import csv
 import io
 import itertools
 import json
+import random
 import sqlite3
 import subprocess
 import sys
@@ -24,8 +25,12 @@ from gputop.frame import ProcSample
 from gputop.frame import Stack
 from gputop.recording.columns.decode import Table
 from gputop.recording.columns.layout import UNITS
+from gputop.recording.format import HEAD
+from gputop.recording.format import KIND_FRAMES
+from gputop.recording.format import pack
 from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
+from gputop.recording.scan import scan
 from gputop.recording.writer import Writer
 from gputop.tables.schema import TABLES
 from tests.recording.made import HEADER
@@ -287,3 +292,24 @@ def test_steps_that_are_kept_say_what_the_counters_themselves_say(
     quick = answers()
     monkeypatch.setattr(Table, "steps", lambda *_: None)
     assert answers() == quick
+
+
+def test_a_made_up_block_is_left_out_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "made_up.gputop"
+    writer = Writer(str(path), HEADER)
+    for frame in Session(1, 4).frames(40):
+        writer.add(frame)
+    writer.close()
+    good, rng = path.read_bytes(), random.Random(4)
+    with open(path, "rb") as file:
+        blocks = [place for place in scan(file.fileno(), 8, len(good)).places if place.head.kind == KIND_FRAMES]
+    sql = "SELECT (SELECT count(*) FROM gpu) + (SELECT count(*) FROM proc) + (SELECT count(*) FROM wakeup) n"
+    [whole] = ask(str(path), sql, capsys=capsys)
+    for place in rng.choices(blocks, k=60):
+        payload = bytearray(good[place.offset + HEAD.size : place.end])
+        payload[rng.randrange(len(payload))] = rng.choice((0, 0xCF, 0xDF, 0xFF, rng.randrange(256)))
+        block = pack(place.head.kind, bytes(payload), place.head.codec, place.head.flags, place.head.t_ns)
+        path.write_bytes(good[: place.offset] + block + good[place.end :])
+        assert cli.main(["query", str(path), sql, "--json"]) == 0
+        said = capsys.readouterr()
+        assert json.loads(said.out) == [whole] or "left out" in said.err

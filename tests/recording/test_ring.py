@@ -12,6 +12,7 @@ from gputop.errors import UserError
 from gputop.recording.format import Decoder
 from gputop.recording.output import create
 from gputop.recording.output import unused
+from gputop.recording.reader import Recording
 from gputop.recording.ring import Ring
 from gputop.recording.writer import write_blocks
 from tests.recording.made import HEADER
@@ -93,7 +94,7 @@ def test_time_that_runs_backwards_begins_anew() -> None:
 
 
 def test_what_is_saved_is_a_stream_of_the_same_frames(tmp_path: Path) -> None:
-    ring, frames = Ring(HEADER), list(Session(procs=5).frames(234))
+    ring, frames = Ring(HEADER), list(Session(procs=5).frames(264))
     for frame in frames:
         ring.add(frame)
     path = tmp_path / "last.gputop"
@@ -103,6 +104,11 @@ def test_what_is_saved_is_a_stream_of_the_same_frames(tmp_path: Path) -> None:
     decoder = Decoder()
     assert decoder.feed(path.read_bytes()) == [HEADER, *frames]
     assert decoder.problem == ""
+    with Recording(str(path)) as recording:
+        assert (recording.start_ns, recording.end_ns) == (frames[0].t_ns, frames[-1].t_ns)
+        assert [chunk.t_ns for chunk in recording.chunks()] == [frame.t_ns for frame in frames if frame.key]
+        assert recording.marks == [mark for frame in frames for mark in frame.marks]
+        assert recording.problem == ""
 
 
 @pytest.mark.parametrize("kind", ["file", "directory", "link", "no such directory"])

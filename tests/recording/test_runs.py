@@ -79,8 +79,9 @@ def test_a_run_begins_without_building_upon_another(path: Path) -> None:
     frames = [place for place in places(path) if place.head.kind == KIND_FRAMES]
     starts = [place for place in frames if not place.head.flags & FLAG_FOLLOWS]
     assert kinds.count("p") == len(starts) == 3
-    assert kinds.startswith("rrf")
-    assert "prrf" in kinds  # a second one once all have been told of
+    assert kinds.startswith("rf")
+    assert "prrf" in kinds  # its copy, and a second one once all have been told of
+    assert kinds.count("r") == 4
     assert all(place.head.flags & 1 for place in starts)
 
 
