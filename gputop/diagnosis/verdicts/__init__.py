@@ -33,6 +33,10 @@ class Finding:
     victims: tuple[int, ...] | None = None
     """Pids of those who suffered; None is the job's starving workers."""
 
+    def __post_init__(self) -> None:
+        """What was not measured is no evidence."""
+        object.__setattr__(self, "evidence", tuple(one for one in self.evidence if one.value is not None))
+
 
 @dataclass(frozen=True, slots=True)
 class Judge:

@@ -16,6 +16,8 @@ from gputop.diagnosis.model import Fix
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
+from gputop.diagnosis.verdicts.undersized_work import how_used
+from gputop.diagnosis.verdicts.undersized_work import share_used
 
 LAUNCHING = 0.25
 FEW = 0.35
@@ -53,15 +55,13 @@ def _launching(job: JobFacts) -> float:
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
     gpu = min(job.gpus, key=lambda gpu: intensity.intensity(gpu) or 1.0)
     share, working = 100 * _launching(job), intensity.intensity(gpu)
-    used = "" if working is None else f", which use {100 * working:.0f}% of the GPU while they run"
+    used = "" if working is None else f", which use {share_used(gpu)} while they run"
     rate, worked = job.launches_per_s, 1.0 - (job.idle or 0.0)
     if rate and _launches_short_ones(job):
         used = f": {rate:,.0f} a second, each {1e6 * worked / rate:.0f} µs of the GPU's work"
     detail = f"the trainer is on the CPU {share:.0f}% of the time launching kernels{used}"
     evidence = (
-        Evidence("util_pct", None if gpu.util is None else round(100 * gpu.util, 1), "%", "of the time some kernel ran"),
-        Evidence("sm_active_pct", None if gpu.sm_active is None else round(100 * gpu.sm_active, 1), "%", "of the SMs had work"),
-        Evidence("power_w", None if gpu.power_w is None else round(gpu.power_w, 1), "W", f"of {gpu.power_limit_w or 0:.0f} W"),
+        *how_used(gpu),
         Evidence("launches_per_s", rate, "/s", "kernels launched, counted now and then"),
         Evidence("main_cpu_pct", round(100 * job.trainer.run, 1), "%", "on-CPU share of the trainer's main thread"),
     )
