@@ -34,17 +34,17 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
 
 def _breaks_off(job: JobFacts, lost_s: float) -> bool:
     """After some steps each it turns from a GPU that it could give work to something else: to a save, an evaluation, a log."""
-    return _is_ahead(job) and _breaks_s(job) >= MOST * lost_s > 0.0
+    return is_ahead(job) and _breaks_s(job) >= MOST * lost_s > 0.0
 
 
 def _saves(job: JobFacts) -> bool:
     """It writes more than logs and samples: short pauses that readings of a second each do not show."""
     written = job.trainer.write_bytes_per_s or 0.0
-    return _is_ahead(job) and written >= SAVED_BYTES_PER_S and job.trainer.state.fractions.get("disk", 0.0) >= SAVING
+    return is_ahead(job) and written >= SAVED_BYTES_PER_S and job.trainer.state.fractions.get("disk", 0.0) >= SAVING
 
 
-def _is_ahead(job: JobFacts) -> bool:
-    """Whether its workers wait for it."""
+def is_ahead(job: JobFacts) -> bool:
+    """Whether it has workers, and these wait for it."""
     ahead = sum(worker.state.fractions.get("ahead", 0.0) for worker in job.workers)
     return bool(job.workers) and ahead >= AHEAD * len(job.workers)
 
@@ -63,30 +63,32 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     written = job.trainer.write_bytes_per_s
     saves = written is not None and written >= 1e6
     what = f"it writes {(written or 0.0) / 1e6:.0f} MB/s: a checkpoint" if saves else _does(job)
-    idle_s = max(_stretch_s(job), _breaks_s(job))
+    idle_s, when = _rest(job, facts)
     evidence = (
-        Evidence("gpu_idle_s", round(idle_s, 2) if idle_s else None, "s", "without any work, after steady training"),
+        Evidence("gpu_idle_s", None if idle_s is None else round(idle_s, 2), "s", "without any work for the GPU"),
         Evidence("write_bytes_per_s", None if written is None else round(written), "B/s", "written by the trainer"),
     )
     fixes = (Fix("Write checkpoints beside the training", "torch.distributed.checkpoint.async_save(...)"),) if saves else ()
-    return Finding(f"no work for the GPU {_when(job, facts)}; {what}", evidence, fixes, (), (job.trainer.pid,))
+    return Finding(f"no work for the GPU{when}; {what}", evidence, fixes, (), (job.trainer.pid,))
 
 
-def _stretch_s(job: JobFacts) -> float:
-    return max((gpu.stretch_s for gpu in job.gpus), default=0.0)
+def _rest(job: JobFacts, facts: Facts) -> tuple[float | None, str]:
+    """Seconds without work for the GPU, None where that is not measured; and in words when."""
+    gpu, breaks_s = max(job.gpus, key=lambda gpu: gpu.stretch_s, default=None), _breaks_s(job)
+    if gpu is not None and gpu.stretch_s >= breaks_s and gpu.stretch_s > 0.0:
+        return gpu.stretch_s, f" for {gpu.stretch_s:.1f} s{' and more' if gpu.idle_s > 0.0 else ''}"
+    idle_s = breaks_s or (None if job.idle is None else job.idle * facts.seconds)
+    again = ", again and again" if breaks_s else ""
+    return idle_s, "" if idle_s is None else f" in {idle_s:.1f} of the last {facts.seconds:.1f} s{again}"
 
 
-def _when(job: JobFacts, facts: Facts) -> str:
-    stretch_s, breaks_s = _stretch_s(job), _breaks_s(job)
-    if max(stretch_s, breaks_s) == 0.0:
-        return "for short times"
-    return f"for {stretch_s:.1f} s" if stretch_s >= breaks_s else f"in {breaks_s:.1f} of the last {facts.seconds:.1f} s, again and again"
+_DOING = {"disk": "waiting for the disk", "memory": "waiting for memory", "transfer": "copying"}
 
 
 def _does(job: JobFacts) -> str:
     fractions = {word: share for word, share in job.trainer.state.fractions.items() if word not in ("waiting-gpu", "waiting-data")}
     word = max(fractions, key=fractions.__getitem__, default="blocked")
-    return f"its main thread is {word}, its workers have batches ready"
+    return f"its main thread is {_DOING.get(word, word)}{', its workers have batches ready' if is_ahead(job) else ''}"
 
 
 JUDGE = Judge("pause", "idle", 35, ("main.", "data.ahead"), _claim, _tell, fault=False, needs="GPU utilization, schedstat")

@@ -2,12 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
 from gputop.diagnosis.model import Verdict
+from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.causes import throttled
 from tests.unit.diagnosis.causes_gpu import small_kernels
 from tests.unit.diagnosis.causes_gpu import transfer
 from tests.unit.diagnosis.causes_gpu import undersized
 from tests.unit.diagnosis.causes_gpu import undersized_by_power
+from tests.unit.diagnosis.scene import DISK
+from tests.unit.diagnosis.scene import FUTEX
+from tests.unit.diagnosis.scene import ON_CPU
+from tests.unit.diagnosis.scene import Scene
+
+READY = "workers have batches ready"
+
+
+def paused(write_bytes: int = 0) -> Scene:
+    """Two seconds without any work for the GPU, and they last."""
+    scene = alone(98.0, 0.1, [FUTEX]).play(6)
+    scene.gpus[0]["util_pct"], scene.procs[100].write_bytes = 0.0, write_bytes
+    scene.procs[100].run, scene.procs[100].looks = 0.6, [ON_CPU, DISK]
+    return scene.play(2)
+
+
+@pytest.mark.parametrize(("make", "cause"), [(paused, "pause")])
+def test_only_workers_that_are_there_have_batches_ready(make: Callable[[], Scene], cause: str):
+    fed, unfed = make().play(2).engine.verdict, make().drop(101, 102).play(4).engine.verdict
+    assert (fed.cause, unfed.cause) == (cause, cause)
+    assert READY in fed.detail
+    assert "workers" not in unfed.detail
+
+
+def test_a_pause_that_lasts_is_told_so():
+    assert paused().engine.verdict.detail.startswith("no work for the GPU for 2.0 s and more;")
+
+
+def test_a_pause_before_any_steady_work_is_told_by_what_the_gpu_did():
+    """The stream begins while the trainer saves."""
+    scene = alone(4.0, 0.5, [ON_CPU, DISK])
+    scene.procs[100].write_bytes = 250_000_000
+    verdict = scene.play(6).engine.verdict
+    assert verdict.cause == "pause"
+    assert verdict.detail == "no work for the GPU in 2.5 of the last 2.6 s; it writes 250 MB/s: a checkpoint"
+    assert _value(verdict, "gpu_idle_s") == pytest.approx(2.5, abs=0.1)
 
 
 def _value(verdict: Verdict, metric: str) -> float | None:
