@@ -7,6 +7,7 @@ Threshold, where probed: `SYNCS_PER_S` waits a second, or fewer of which a step 
 from __future__ import annotations
 
 from gputop.diagnosis import waits
+from gputop.diagnosis.facts import CallFacts
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.feeders import threads_at_work
@@ -60,12 +61,18 @@ def _waits_for_threads(job: JobFacts) -> bool:
     return threads_at_work(job) and 2 * kinds.get("lock", 0.0) >= sum(kinds.values())
 
 
+def _calls_per_s(calls: CallFacts) -> float:
+    """Of the most frequent call that waits: `.item()` makes two, a copy and a synchronize."""
+    return min(calls.sync_per_s, max(calls.rates, default=0.0))
+
+
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
-    calls, rate = job.calls, _rate(job)
+    calls = job.calls
+    rate = _rate(job) if calls is None else _calls_per_s(calls)
     what = "synchronizing calls" if calls is not None else "sleeps of the main thread, as many as synchronizing calls make"
     detail = f"{rate:.0f} {what} per second: GPU and host take turns instead of overlapping"
     evidence = (
-        Evidence("syncs_per_s", None if calls is None else round(calls.sync_per_s, 1), "/s", "synchronize calls"),
+        Evidence("syncs_per_s", None if calls is None else round(rate, 1), "/s", "synchronizing calls"),
         Evidence("sync_pct", None if calls is None else round(100 * calls.sync, 1), "%", "of the trainer's time inside them"),
         Evidence("sleeps_per_s", round(job.trainer.sleeps_per_s or 0.0, 1), "/s", "voluntary switches of the main thread"),
     )

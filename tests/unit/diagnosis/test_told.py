@@ -9,6 +9,7 @@ import pytest
 from gputop.diagnosis.model import Verdict
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.causes import throttled
+from tests.unit.diagnosis.causes_gpu import probed_items
 from tests.unit.diagnosis.causes_gpu import small_kernels
 from tests.unit.diagnosis.causes_gpu import transfer
 from tests.unit.diagnosis.causes_gpu import undersized
@@ -67,3 +68,11 @@ def test_a_share_of_the_gpu_says_where_it_is_from():
     verdict = undersized_by_power().play(6).engine.verdict
     assert "of the GPU (by its power) meanwhile" in verdict.detail
     assert [one.text for one in verdict.evidence if one.metric == "power_w"] == ["drawn of 400 W"]
+
+
+def test_a_sync_storms_calls_are_counted_once():
+    """Each `.item()` makes two calls: a copy and a synchronize."""
+    verdict = probed_items().play(6).engine.verdict
+    assert verdict.cause == "sync-storm"
+    assert verdict.detail.startswith("1500 synchronizing calls per second")
+    assert _value(verdict, "syncs_per_s") == pytest.approx(1500)
