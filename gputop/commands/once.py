@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from math import ceil
 from typing import TYPE_CHECKING
 
 from gputop.board import Board
@@ -19,17 +20,22 @@ if TYPE_CHECKING:
     from gputop.roles import Role
     from gputop.stream.child import ChildStream
 
-ONCE_TICKS = 2
-"""Two readings make a rate."""
+LOOK_S = 0.2
+"""Two readings make a rate, and the host's CPUs are read that often."""
 
 
 def run_once(args: argparse.Namespace) -> int:
     """Print one object or screen, or with --json alone an object for every tick."""
     if args.once and args.json:
-        return _print_json(_frames(args, ONCE_TICKS), args, every=False)
+        return _print_json(_frames(args, _once_ticks(args)), args, every=False)
     if args.json:
         return _print_json(_frames(args, None), args, every=True)
-    return _print_screen(_frames(args, ONCE_TICKS), args)
+    return _print_screen(_frames(args, _once_ticks(args)), args)
+
+
+def _once_ticks(args: argparse.Namespace) -> int:
+    interval_s: float = args.interval
+    return 1 + max(1, ceil(LOOK_S / interval_s))
 
 
 def _frames(args: argparse.Namespace, ticks: int | None) -> Iterator[Header | Frame]:
@@ -120,6 +126,7 @@ def _print_screen(items: Iterator[Header | Frame], args: argparse.Namespace) -> 
     session = Session()
     for item in items:
         session.ingest(item)
+    session.engine.feed(session.board)
     size = shutil.get_terminal_size((120, 40))
     view = View(pid=args.pid, user=args.user, width=max(80, size.columns), height=10_000)
     plain = args.ascii or not _is_unicode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import time
 
 from tests.pty.conftest import GPUTOP
@@ -37,6 +38,19 @@ def test_once_is_text(env: dict[str, str]) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
     assert str(os.getpid()) in done.stdout
+
+
+def test_once_sees_who_takes_the_cpus(env: dict[str, str]) -> None:
+    without_gpu = {k: v for k, v in env.items() if k != "LD_LIBRARY_PATH"}
+    with subprocess.Popen([sys.executable, "-c", "print(1, flush=True)\nwhile True: pass"], stdout=subprocess.PIPE) as hog:
+        try:
+            assert hog.stdout is not None
+            hog.stdout.readline()
+            screens = [run(without_gpu, "--once", "--no-ebpf").stdout for _ in range(3)]
+        finally:
+            hog.kill()
+    assert all(str(hog.pid) in screen and "No GPU and no training process" in screen for screen in screens)
+    assert not any("uses 0.0 of" in screen for screen in screens)
 
 
 def test_json_is_an_object_a_line(env: dict[str, str]) -> None:
