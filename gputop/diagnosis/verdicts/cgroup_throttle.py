@@ -6,6 +6,11 @@ Processes of the same group that are none of the job's are blamed where they use
 
 from __future__ import annotations
 
+from math import ceil
+from math import floor
+
+from gputop.diagnosis.capacity import capacity
+from gputop.diagnosis.capacity import needed
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.facts import Taker
@@ -16,8 +21,11 @@ from gputop.diagnosis.takers import names_of
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
+from gputop.text import counted
 
 OF_QUOTA = 0.1
+PERIOD_US = 100_000
+"""Of cpu.max, unless somebody chose another."""
 _POOLS = ("data.throttled", "main.throttled")
 
 
@@ -27,17 +35,22 @@ def _claim(_job: JobFacts, _facts: Facts) -> Claims:
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     quota = "?" if job.quota_cpus is None else f"{job.quota_cpus:g}"
-    share = 100 * job.throttled_periods
-    wanted = sum(proc.cpu_s / proc.seconds + proc.runnable for proc in (job.trainer, *job.workers))
-    detail = f"cgroup {job.quota_path} may use {quota} CPUs and was throttled in {share:.0f}% of its periods; the job wants {wanted:.1f}"
-    guests = _guests(job, facts)
+    share, guests = 100 * job.throttled_periods, _guests(job, facts)
+    wants = f"the job wants {_wanted(job, facts):.1f}"
+    detail = f"cgroup {job.quota_path} may use {quota} CPUs and was throttled in {share:.0f}% of its periods; {wants}"
     if guests:
         detail += f", {_names(guests)} in the same group took {sum(guest.cores for guest in guests):.1f}"
     evidence = (
         Evidence("throttled_periods_pct", round(share, 1), "%", f"periods in which {job.quota_path} was throttled (cpu.stat)"),
         Evidence("quota_cpus", job.quota_cpus, "CPUs", "its quota"),
     )
-    return Finding(detail, evidence, tuple(_fixes(job, wanted, guests)), blame(guests, facts.seconds))
+    return Finding(detail, evidence, tuple(_fixes(job, facts, guests)), blame(guests, facts.seconds))
+
+
+def _wanted(job: JobFacts, facts: Facts) -> float:
+    """CPUs with which it would keep its GPU at work, at most those that it may run on: who is throttled is runnable all the time, even
+    where little is left to do."""
+    return min(needed(job), float(len(capacity(job, facts).allowed)))
 
 
 def _guests(job: JobFacts, facts: Facts) -> list[Taker]:
@@ -54,21 +67,26 @@ def _is_inside(path: str, group: str) -> bool:
     return bool(group.strip("/")) and (path == group or path.startswith(group + "/"))
 
 
-def _fixes(job: JobFacts, wanted: float, guests: list[Taker]) -> list[Fix]:
+def _fixes(job: JobFacts, facts: Facts, guests: list[Taker]) -> list[Fix]:
     fixes = []
     if guests:
         pids = ",".join(str(guest.pid) for guest in guests)
         fixes.append(Fix(f"End {_names(guests)}, or run it outside of {job.quota_path}", f"ps -o pid,ppid,etime,args -p {pids}"))
-    fixes.append(Fix(f"Raise the quota of {job.quota_path} to what the job wants ({wanted:.0f} CPUs), or lift it", _command(job)))
+    wanted = _wanted(job, facts) + sum(guest.cores for guest in guests)
+    fixes.append(_raising(job, wanted, len(capacity(job, facts).allowed)))
     if job.quota_cpus is not None and job.workers and len(job.workers) > job.quota_cpus + 1:
         fixes.append(Fix("Or start no more workers than the quota can feed", f"DataLoader(..., num_workers={max(1, int(job.quota_cpus))})"))
     return fixes
 
 
-def _command(job: JobFacts) -> str:
+def _raising(job: JobFacts, wanted: float, most: int) -> Fix:
+    """To whole CPUs, and more than it has: who runs by bursts is throttled in these, though in the mean it wants less."""
+    cpus = min(most, max(ceil(wanted), floor(job.quota_cpus or 0.0) + 1))
+    text = f"Raise the quota of {job.quota_path} to {counted(cpus, 'CPU')}"
     if job.cgroup_version == 1:
-        return f"echo -1 > /sys/fs/cgroup/cpu{job.quota_path}/cpu.cfs_quota_us"
-    return f"echo max > /sys/fs/cgroup{job.quota_path}/cpu.max"
+        folder = f"/sys/fs/cgroup/cpu{job.quota_path}"
+        return Fix(text, f"echo $(({cpus} * $(cat {folder}/cpu.cfs_period_us))) > {folder}/cpu.cfs_quota_us")
+    return Fix(text, f"echo '{cpus * PERIOD_US} {PERIOD_US}' > /sys/fs/cgroup{job.quota_path}/cpu.max")
 
 
 JUDGE = Judge("cgroup-throttle", "input-bound", 20, _POOLS, _claim, _tell, needs="cpu.stat of the job's cgroup")

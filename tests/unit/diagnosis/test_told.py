@@ -76,3 +76,29 @@ def test_a_sync_storms_calls_are_counted_once():
     assert verdict.cause == "sync-storm"
     assert verdict.detail.startswith("1500 synchronizing calls per second")
     assert _value(verdict, "syncs_per_s") == pytest.approx(1500)
+
+
+@pytest.mark.parametrize(
+    ("version", "command"),
+    [
+        (2, "echo '200000 100000' > /sys/fs/cgroup/job/cpu.max"),
+        (1, "echo $((2 * $(cat /sys/fs/cgroup/cpu/job/cpu.cfs_period_us))) > /sys/fs/cgroup/cpu/job/cpu.cfs_quota_us"),
+    ],
+)
+def test_a_quota_is_raised_to_what_the_job_would_use_and_no_further(version: int, command: str):
+    """Half a CPU keeps its GPU busy for a third of the time; all that waits for the quota would be 2.1 CPUs."""
+    scene = throttled()
+    scene.cgroups["/job"]["version"] = version
+    verdict = scene.play(6).engine.verdict
+    assert verdict.cause == "cgroup-throttle"
+    assert verdict.detail.endswith("the job wants 1.7")
+    assert (verdict.fixes[0].text, verdict.fixes[0].command) == ("Raise the quota of /job to 2 CPUs", command)
+
+
+def test_nor_beyond_the_cpus_that_it_may_use():
+    scene = throttled()
+    for proc in scene.procs.values():
+        proc.info["cpus_allowed"] = "1"
+    verdict = scene.play(6).engine.verdict
+    assert verdict.detail.endswith("the job wants 1.0")
+    assert "to 1 CPU" in verdict.fixes[0].text
