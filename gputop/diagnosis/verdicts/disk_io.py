@@ -34,7 +34,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     rate = sum(known) if known else None
     busiest = facts.host.disk_busy
     device = f" from {busiest[0]} ({100 * busiest[1]:.0f}% busy)" if busiest is not None and busiest[1] > 0.1 else ""
-    read = "" if rate is None else f", reading {rate / 1e6:.0f} MB/s{device}"
+    read = "" if rate is None else f", reading {_per_s(rate)}{device}"
     limit = job.read_limit
     if limit is not None:
         read += f"; cgroup {limit.path} may read {_allowed(limit)} from device {limit.device}"
@@ -48,15 +48,26 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         *([_lifting(limit, job.cgroup_version)] if limit is not None else []),
         Fix("See which files they read", f"ls -l /proc/{pid}/fd"),
         Fix("Copy the data set to a faster disk or to memory, or pack many small files into few large ones (WebDataset, tar, LMDB)"),
-        Fix("Have more reads in flight", f"DataLoader(..., num_workers={2 * max(1, len(job.workers))}, prefetch_factor=4)")
-        if job.trainer not in procs or not job.workers
-        else Fix("Write logs and samples from a thread beside the training, without fsync after every step"),
+        *_sooner(job, procs),
     )
     return Finding(f"{who} waited for the disk {100 * share:.0f}% of the time{read}", evidence, fixes)
 
 
+def _sooner(job: JobFacts, procs: list[ProcFacts]) -> list[Fix]:
+    """How the same disk keeps them waiting for less. Under a limit more reads at once are no faster."""
+    if job.trainer in procs and job.workers:
+        return [Fix("Write logs and samples from a thread beside the training, without fsync after every step")]
+    workers = 2 * max(1, len(job.workers))
+    more = Fix("Have more reads in flight", f"DataLoader(..., num_workers={workers}, prefetch_factor=4)")
+    return [more] if job.read_limit is None else []
+
+
 def _allowed(limit: ReadLimit) -> str:
-    return f"{limit.bytes_per_s / 1e6:.0f} MB/s" if limit.bytes_per_s is not None else f"{limit.ios_per_s} times a second"
+    return _per_s(limit.bytes_per_s) if limit.bytes_per_s is not None else f"{limit.ios_per_s} times a second"
+
+
+def _per_s(bytes_per_s: float) -> str:
+    return f"{bytes_per_s / 1e6:.1f} MB/s"
 
 
 def _lifting(limit: ReadLimit, version: int) -> Fix:

@@ -7,7 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from gputop.diagnosis.model import Verdict
+from gputop.frame import ReadLimit
 from tests.unit.diagnosis.causes import alone
+from tests.unit.diagnosis.causes import starved
 from tests.unit.diagnosis.causes import throttled
 from tests.unit.diagnosis.causes_gpu import probed_items
 from tests.unit.diagnosis.causes_gpu import small_kernels
@@ -102,3 +104,12 @@ def test_nor_beyond_the_cpus_that_it_may_use():
     verdict = scene.play(6).engine.verdict
     assert verdict.detail.endswith("the job wants 1.0")
     assert "to 1 CPU" in verdict.fixes[0].text
+
+
+def test_under_a_limit_of_reading_more_reads_at_once_are_no_fix():
+    scene = starved(run=0.15, looks=[DISK], read_bytes=4_800_000)
+    assert any("num_workers" in fix.command for fix in scene.play(6).engine.verdict.fixes)
+    scene.cgroups = {"/job": {"read_limit": ReadLimit("/job", "8:0", 9_437_184)}}
+    verdict = scene.play(6).engine.verdict
+    assert "reading 9.6 MB/s; cgroup /job may read 9.4 MB/s" in verdict.detail
+    assert not any("num_workers" in fix.command for fix in verdict.fixes)

@@ -85,7 +85,7 @@ def test_a_narrow_link_is_told_with_its_lanes():
 @pytest.mark.parametrize(
     ("version", "limit", "says", "command"),
     [
-        (2, ReadLimit("/job", "8:0", 20_000_000), "may read 20 MB/s from device 8:0", "echo '8:0 rbps=max' > /sys/fs/cgroup/job/io.max"),
+        (2, ReadLimit("/job", "8:0", 20_000_000), "may read 20.0 MB/s from device 8:0", "echo '8:0 rbps=max' > /sys/fs/cgroup/job/io.max"),
         (1, ReadLimit("/job", "8:0", None, 220), "may read 220 times a second",
          "echo '8:0 0' > /sys/fs/cgroup/blkio/job/blkio.throttle.read_iops_device"),
     ],
