@@ -56,7 +56,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     fix = Fix("Start more workers", f"DataLoader(..., num_workers={more})")
     if workers < len(job.workers):
         fix = Fix(f"Give each worker a part of the data: a stream needs at least as many shards as the {len(job.workers)} workers")
-    return Finding(detail, evidence, (fix,))
+    return Finding(detail, evidence, (fix,), (), tuple(worker.pid for worker in busy))
 
 
 JUDGE = Judge("too-few-workers", "input-bound", 70, ("data.running",), _claim, _tell, needs="schedstat, /proc/stat")

@@ -11,6 +11,8 @@ from gputop.frame import ReadLimit
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.causes import starved
 from tests.unit.diagnosis.causes import throttled
+from tests.unit.diagnosis.causes import too_few
+from tests.unit.diagnosis.causes_behind import few_shards
 from tests.unit.diagnosis.causes_gpu import probed_items
 from tests.unit.diagnosis.causes_gpu import small_kernels
 from tests.unit.diagnosis.causes_gpu import transfer
@@ -113,3 +115,10 @@ def test_under_a_limit_of_reading_more_reads_at_once_are_no_fix():
     verdict = scene.play(6).engine.verdict
     assert "reading 9.6 MB/s; cgroup /job may read 9.4 MB/s" in verdict.detail
     assert not any("num_workers" in fix.command for fix in verdict.fixes)
+
+
+@pytest.mark.parametrize(("make", "victims"), [(too_few, [101]), (few_shards, [101])])
+def test_too_few_workers_suffer_themselves(make: Callable[[], Scene], victims: list[int]):
+    verdict = make().play(6).engine.verdict
+    assert verdict.cause == "too-few-workers"
+    assert [victim.pid for victim in verdict.victims] == victims
