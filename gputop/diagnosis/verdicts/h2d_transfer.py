@@ -1,13 +1,15 @@
 """h2d-transfer: the trainer waits for copies to (or from) the GPU.
 
 Threshold: time inside memcpy calls where probed; else PCIe traffic of `BYTES_PER_S` (KempnerPulse: I/O from 1 GB/s at low SM), or of
-`OF_LINK` of what a narrow link carries.
+`OF_LINK` of what a narrow link carries, while the main thread computes: it copies from pageable memory itself. What it sleeps may be
+waits for copies from pinned memory only if these are `ASLEEP_OF_LINK`: they go as fast as the link.
 """
 
 from __future__ import annotations
 
 import math
 
+from gputop.diagnosis.facts import CallFacts
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import GpuFacts
 from gputop.diagnosis.facts import JobFacts
@@ -16,26 +18,35 @@ from gputop.diagnosis.model import Fix
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
+from gputop.diagnosis.verdicts.pause import is_ahead
 
-BYTES_PER_S, OF_LINK = 1e9, 0.3
+BYTES_PER_S, OF_LINK, ASLEEP_OF_LINK = 1e9, 0.3, 0.08
+LEAST = 0.05
+"""Share of the window in copying calls that is worth telling."""
 LANE_BYTES_PER_S = (0.25e9, 0.5e9, 0.985e9, 1.97e9, 3.94e9, 7.56e9)
 """Of PCIe 1 to 6, less what their line codes take."""
 _ASK = "nvidia-smi -i {} --query-gpu=pcie.link.width.current,pcie.link.width.max --format=csv"
-_WAITS = ("main.sync", "main.timer", "main.driver", "main.poll", "main.computing", "main.unknown", "main.lock")
-_POOLS = ("main.transfer", *_WAITS)
+_ASLEEP = ("main.timer", "main.driver", "main.poll", "main.unknown", "main.lock")
+_POOLS = ("main.transfer", "main.sync", "main.computing", *_ASLEEP)
 
 
 def _claim(job: JobFacts, _facts: Facts) -> Claims:
     claims: Claims = {"main.transfer": 1.0}
     if copies_much(job):
-        claims |= dict.fromkeys(_WAITS, 1.0)
-        claims["main.computing"] = 1.0 if job.calls is None else 0.0
+        claims |= {"main.sync": 1.0, "main.computing": 1.0 if job.calls is None else 0.0}
+        claims |= dict.fromkeys(_ASLEEP, 1.0 if any(map(_copies_at_speed, job.gpus)) else 0.0)
     return claims
 
 
 def copies_much(job: JobFacts) -> bool:
     """Its GPUs' links are busy enough to be what it waits for."""
     return traffic(job) >= BYTES_PER_S or any((gpu.pcie_bytes_per_s or 0.0) >= OF_LINK * _link(gpu) for gpu in job.gpus)
+
+
+def _copies_at_speed(gpu: GpuFacts) -> bool:
+    """So much that it may be copies from pinned memory that take the time; where the link is not told, as much as from any."""
+    moved, link = gpu.pcie_bytes_per_s or 0.0, _link(gpu)
+    return moved >= (ASLEEP_OF_LINK * link if link < math.inf else BYTES_PER_S)
 
 
 def _link(gpu: GpuFacts) -> float:
@@ -50,22 +61,38 @@ def traffic(job: JobFacts) -> float:
 
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
-    calls = job.calls
-    known = any(gpu.pcie_bytes_per_s is not None for gpu in job.gpus)
     moved = traffic(job)
-    spent = f"copies take {100 * calls.copy:.0f}% of the time" if calls is not None else "the GPU waits for copies"
-    detail = f"{spent}{f', {moved / 1e9:.1f} GB/s over PCIe' if known else ''}; workers have batches ready"
     evidence = (
-        Evidence("copy_pct", None if calls is None else round(100 * calls.copy, 1), "%", "of the trainer's time inside memcpy calls"),
-        Evidence("copies_per_s", None if calls is None else round(calls.copy_per_s, 1), "/s", "memcpy calls"),
-        Evidence("pcie_bytes_per_s", round(moved) if known else None, "B/s", "over PCIe, both ways"),
+        *_counted(job.calls),
+        Evidence("gpu_idle_pct", None if job.idle is None else round(100 * job.idle, 1), "%", "of the time no kernel ran"),
+        Evidence("pcie_bytes_per_s", round(moved) if moved else None, "B/s", "over PCIe, both ways"),
     )
     fixes = (
         *_widening(job),
         Fix("Copy from pinned memory, beside the computing", "DataLoader(..., pin_memory=True); batch.to(device, non_blocking=True)"),
         Fix("Send less: uint8 images instead of float32, normalize on the GPU; prefetch the next batch on a side stream"),
     )
-    return Finding(detail, evidence, fixes, (), (job.trainer.pid,))
+    ready = "; workers have batches ready" if is_ahead(job) else ""
+    return Finding(f"{_spent(job, moved)}{ready}", evidence, fixes, (), (job.trainer.pid,))
+
+
+def _spent(job: JobFacts, moved: float) -> str:
+    """Copies that do not keep the trainer are told by what goes over PCIe while its GPU computes nothing."""
+    beside = f"{moved / 1e9:.1f} GB/s over PCIe" if moved else ""
+    if job.calls is not None and job.calls.copy >= LEAST:
+        return f"copies take {100 * job.calls.copy:.0f}% of the time{', ' if beside else ''}{beside}"
+    return f"no kernel runs {100 * (job.idle or 0.0):.0f}% of the time{', with ' if beside else ''}{beside}"
+
+
+def _counted(calls: CallFacts | None) -> tuple[Evidence, ...]:
+    if calls is None:
+        return ()
+    copy, sync = (round(100 * share, 1) if share >= LEAST else None for share in (calls.copy, calls.sync))
+    return (
+        Evidence("copy_pct", copy, "%", "of the trainer's time inside memcpy calls"),
+        Evidence("sync_pct", sync, "%", "of the trainer's time in waits for its GPU"),
+        Evidence("copies_per_s", round(calls.copy_per_s, 1), "/s", "memcpy calls"),
+    )
 
 
 def _widening(job: JobFacts) -> list[Fix]:

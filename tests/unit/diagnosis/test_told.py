@@ -14,6 +14,7 @@ from tests.unit.diagnosis.causes import throttled
 from tests.unit.diagnosis.causes import too_few
 from tests.unit.diagnosis.causes_behind import few_shards
 from tests.unit.diagnosis.causes_gpu import probed_items
+from tests.unit.diagnosis.causes_gpu import probed_transfer
 from tests.unit.diagnosis.causes_gpu import small_kernels
 from tests.unit.diagnosis.causes_gpu import transfer
 from tests.unit.diagnosis.causes_gpu import undersized
@@ -21,6 +22,7 @@ from tests.unit.diagnosis.causes_gpu import undersized_by_power
 from tests.unit.diagnosis.scene import DISK
 from tests.unit.diagnosis.scene import FUTEX
 from tests.unit.diagnosis.scene import ON_CPU
+from tests.unit.diagnosis.scene import SLEEP
 from tests.unit.diagnosis.scene import Scene
 
 READY = "workers have batches ready"
@@ -34,7 +36,7 @@ def paused(write_bytes: int = 0) -> Scene:
     return scene.play(2)
 
 
-@pytest.mark.parametrize(("make", "cause"), [(paused, "pause")])
+@pytest.mark.parametrize(("make", "cause"), [(paused, "pause"), (probed_transfer, "h2d-transfer"), (transfer, "h2d-transfer")])
 def test_only_workers_that_are_there_have_batches_ready(make: Callable[[], Scene], cause: str):
     fed, unfed = make().play(2).engine.verdict, make().drop(101, 102).play(4).engine.verdict
     assert (fed.cause, unfed.cause) == (cause, cause)
@@ -122,3 +124,20 @@ def test_too_few_workers_suffer_themselves(make: Callable[[], Scene], victims: l
     verdict = make().play(6).engine.verdict
     assert verdict.cause == "too-few-workers"
     assert [victim.pid for victim in verdict.victims] == victims
+
+
+def test_copies_that_keep_nobody_waiting_in_their_calls_are_told_by_what_goes_over_the_link():
+    """From pinned memory: the call returns at once, and the wait is in the synchronize."""
+    scene = alone(30.0, 0.05, [SLEEP], pcie_rx_bytes_per_s=8e9, pcie_gen=5, pcie_width=16)
+    scene.probed, scene.calls = True, {(100, "cuMemcpyHtoDAsync_v2"): (10, 0.001, 8e9), (100, "cuStreamSynchronize"): (10, 0.9, 0)}
+    verdict = scene.play(6).engine.verdict
+    assert verdict.cause == "h2d-transfer"
+    assert verdict.detail.startswith("no kernel runs 70% of the time, with 8.0 GB/s over PCIe")
+    assert (_value(verdict, "copy_pct"), _value(verdict, "sync_pct")) == (None, pytest.approx(90.0))
+
+
+def test_a_trainer_that_sleeps_beside_a_little_traffic_waits_for_no_copies():
+    scene = alone(30.0, 0.01, [SLEEP], pcie_rx_bytes_per_s=3.2e9, pcie_gen=5, pcie_width=16)
+    assert scene.play(6).engine.verdict.cause != "h2d-transfer"
+    scene.gpus[0]["pcie_rx_bytes_per_s"] = 8e9
+    assert scene.play(6).engine.verdict.cause == "h2d-transfer"
