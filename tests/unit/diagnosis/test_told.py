@@ -7,12 +7,14 @@ from collections.abc import Callable
 import pytest
 
 from gputop.diagnosis.model import Verdict
+from gputop.diagnosis.verdicts import unexplained
 from gputop.frame import ReadLimit
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.causes import starved
 from tests.unit.diagnosis.causes import throttled
 from tests.unit.diagnosis.causes import too_few
 from tests.unit.diagnosis.causes_behind import few_shards
+from tests.unit.diagnosis.causes_behind import lock_of_a_manager
 from tests.unit.diagnosis.causes_gpu import probed_items
 from tests.unit.diagnosis.causes_gpu import probed_transfer
 from tests.unit.diagnosis.causes_gpu import small_kernels
@@ -22,6 +24,7 @@ from tests.unit.diagnosis.causes_gpu import undersized_by_power
 from tests.unit.diagnosis.scene import DISK
 from tests.unit.diagnosis.scene import FUTEX
 from tests.unit.diagnosis.scene import ON_CPU
+from tests.unit.diagnosis.scene import QUEUE
 from tests.unit.diagnosis.scene import SLEEP
 from tests.unit.diagnosis.scene import Scene
 
@@ -141,3 +144,18 @@ def test_a_trainer_that_sleeps_beside_a_little_traffic_waits_for_no_copies():
     assert scene.play(6).engine.verdict.cause != "h2d-transfer"
     scene.gpus[0]["pcie_rx_bytes_per_s"] = 8e9
     assert scene.play(6).engine.verdict.cause == "h2d-transfer"
+
+
+def test_what_cannot_be_explained_is_told_by_what_everybody_did():
+    facts = lock_of_a_manager().play(6).engine.facts
+    assert facts is not None
+    told = unexplained.tell(facts.jobs[0])
+    assert told.detail == "main thread: waiting-data 90%, computing 10% of the time; 4 workers: pipe 76%, running 24%"
+    assert {one.metric for one in told.evidence} > {"main_waiting_data_pct", "workers_pipe_pct"}
+    assert told.fixes[0].command == "gputop stacks 100 101 102 103 104"
+
+
+def test_of_one_without_workers_nothing_is_told_of_these():
+    facts = alone(30.0, 0.1, [QUEUE]).drop(101, 102).play(4).engine.facts
+    assert facts is not None
+    assert "worker" not in unexplained.tell(facts.jobs[0]).detail

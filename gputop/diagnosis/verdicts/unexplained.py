@@ -1,0 +1,49 @@
+"""unexplained: no judge could name the cause. It claims nothing and so is no judge, but says what was measured and where to look."""
+
+from __future__ import annotations
+
+from gputop.diagnosis.chain import blocked_on
+from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.model import Evidence
+from gputop.diagnosis.model import Fix
+from gputop.diagnosis.proc import ProcFacts
+from gputop.diagnosis.verdicts import Finding
+from gputop.text import counted
+
+LEAST, MOST = 0.1, 3
+"""Share of the time that is worth telling, and how many of these."""
+SHOWN = 4
+"""Workers whose stacks are asked for."""
+
+
+def tell(job: JobFacts) -> Finding:
+    """How its main thread's and its workers' time was split."""
+    main, workers = _split([job.trainer]), _split(job.workers)
+    detail = f"main thread: {_spelled(main)} of the time"
+    if workers:
+        detail += f"; {counted(len(job.workers), 'worker')}: {_spelled(workers)}"
+    pids = " ".join(str(proc.pid) for proc in (job.trainer, *job.workers[:SHOWN]))
+    evidence = _evidence("main", "its main thread", main) + _evidence("workers", "its workers", workers)
+    return Finding(detail, evidence, (Fix("See where they stand", f"gputop stacks {pids}"),))
+
+
+def _spelled(parts: list[tuple[str, float]]) -> str:
+    return ", ".join(f"{word} {100 * share:.0f}%" for word, share in parts)
+
+
+def _evidence(metric: str, who: str, parts: list[tuple[str, float]]) -> tuple[Evidence, ...]:
+    return tuple(
+        Evidence(f"{metric}_{word.replace('-', '_')}_pct", round(100 * share, 1), "%", f"of the time of {who}: {word}")
+        for word, share in parts
+    )
+
+
+def _split(procs: list[ProcFacts]) -> list[tuple[str, float]]:
+    """States, and what those were blocked on, with their mean shares, largest first."""
+    shares: dict[str, float] = {}
+    for proc in procs:
+        for word, share in (proc.state.fractions | blocked_on(proc)).items():
+            shares[word] = shares.get(word, 0.0) + share / len(procs)
+    shares.pop("blocked", None)
+    told = sorted(shares.items(), key=lambda part: -part[1])[:MOST]
+    return [part for part in told if part[1] >= LEAST]
