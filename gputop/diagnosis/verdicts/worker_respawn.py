@@ -15,8 +15,8 @@ from gputop.diagnosis.verdicts import Judge
 from gputop.text import counted
 
 RECENT_NS, WHILE_NS = 3_000_000_000, 5_000_000_000
-"""Since the last birth: what the trainer does so soon after it is the making of workers; and while all others are ahead, a window longer,
-it waited for those that have already gone again."""
+"""Since the last birth: what the trainer does so soon after it is the making of workers. A window longer the loss is still that of their
+start: while all are ahead the trainer waited for those that have already gone again, and half of the running counts as starting."""
 _MAKING = ("main.computing", "main.child", "main.sync", "main.lock", "main.pipe", "main.poll", "main.unknown", "main.timer", "main.network")
 _POOLS = ("data.starting", "data.ahead", "data.running", *_MAKING)
 
@@ -25,9 +25,9 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
     claims = {"data.starting": 1.0}
     since_ns = facts.t_ns - job.births[-1] if job.births else WHILE_NS
     if since_ns < RECENT_NS:
-        claims |= dict.fromkeys(_MAKING, 1.0) | {"data.running": 0.5}
+        claims |= dict.fromkeys(_MAKING, 1.0)
     if since_ns < WHILE_NS:
-        claims["data.ahead"] = 1.0
+        claims |= {"data.ahead": 1.0, "data.running": 0.5}
     return claims
 
 

@@ -117,6 +117,23 @@ def test_respawned_workers_that_import_for_long():
     assert scene.engine.ledger.by_cause["worker-respawn"] > 0.9 * scene.engine.ledger.gpu_lost_s
 
 
+def test_respawned_workers_that_then_keep_up_are_neither_slow_nor_too_few():
+    """The GPU waited for their first batches alone, which the window remembers when they are no longer young."""
+    scene = starved(util=95.0, run=0.4).play(4)
+    for epoch in range(1, 4):
+        for pid in [pid for pid in scene.procs if pid != 100]:
+            scene.drop(pid)
+        like = {"ppid": 100, "comm": "pt_data_worker", "start_ticks": 60_000 + 600 * epoch}
+        born = [Proc(1000 * epoch + i, run=0.88, looks=[ON_CPU], **like) for i in range(2)]
+        scene.gpus[0]["util_pct"] = 5.0
+        scene.add(*born).play(2.6)
+        for worker in born:
+            worker.run = 0.5
+        scene.gpus[0]["util_pct"] = 95.0
+        scene.play(4)
+    assert {incident.cause for incident in scene.engine.incidents} == {"worker-respawn"}
+
+
 def test_a_pause_after_steady_training_is_no_fault():
     scene = alone(98.0, 0.1, [FUTEX]).play(6)
     scene.gpus[0]["util_pct"] = 0.0
