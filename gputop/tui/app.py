@@ -29,6 +29,7 @@ from gputop.stacks.auto import AutoStacks
 from gputop.tui.driver import TerminalDriver
 from gputop.tui.feed import Feed
 from gputop.tui.feed import Stream
+from gputop.tui.palette import Ascii
 from gputop.tui.palette import themes
 from gputop.tui.screens.main import MainScreen
 from gputop.tui.view import View
@@ -68,6 +69,8 @@ class GputopApp(App[int]):
         if self.no_color:
             # Textual's own answer to NO_COLOR are shades of grey, of which black on black is one.
             self._filters = [NoColor()]
+        if view.ascii_only:
+            self._filters.append(Ascii())
         self.session = session
         self.view = view
         self.look = look

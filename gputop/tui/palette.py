@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rich.segment import Segment
 from rich.style import Style
+from textual.color import Color
+from textual.filter import LineFilter
 from textual.theme import BUILTIN_THEMES
 from textual.theme import Theme
+
+from gputop.tui.draw import ascii_text
 
 Palette = dict[str, Style]
 
@@ -63,3 +68,11 @@ def palette(theme: str, coloured: bool = True) -> Palette:
     if not coloured:
         specs = {name: " ".join(word for word in spec.split() if word in _ATTRIBUTES) for name, spec in specs.items()}
     return {name: Style.parse(spec) for name, spec in specs.items()}
+
+
+class Ascii(LineFilter):
+    """What Textual draws by itself (borders, the command palette, notes), for terminals that show no more than ASCII."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - Textual's own
+        """The same segments, of the same width."""
+        return [Segment(ascii_text(text), style, control) for text, style, control in segments]

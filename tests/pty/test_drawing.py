@@ -77,7 +77,18 @@ def test_ascii_means_ascii(launch: Launch) -> None:
     terminal = started(launch("--ascii"))
     seen = len(terminal.bursts)
     terminal.wait_for(lambda: len(terminal.bursts) > seen + 10, "a few drawings")
-    assert sorted({character for character in terminal.text() if ord(character) > 126}) == []
+    assert beyond_ascii(terminal) == []
+    boxes = {"?": "keys and signs", "e": "severity", "w": "took CPU", "s": "stacks:", "z": "other lanes", "K": "[y] yes"}
+    for key, shown in (boxes | {"\x10": "Search for"}).items():
+        terminal.send("\x1b[B" + key)
+        terminal.wait_text(shown)
+        assert beyond_ascii(terminal) == [], key
+        terminal.send("\x1b")
+        terminal.wait_for(lambda shown=shown: shown not in terminal.text(), "the dashboard again")
+
+
+def beyond_ascii(terminal: Terminal) -> list[str]:
+    return sorted({character for character in terminal.text() if ord(character) > 126})
 
 
 def test_a_terminal_that_hangs_slows_the_drawing_only(launch: Launch, env: dict[str, str], tmp_path: Path) -> None:

@@ -22,13 +22,22 @@ class _Ascii(dict[int, str]):
         return self[code]
 
 
-_ASCII = _Ascii({ord(" "): " ", ord("°"): " "})
+_ASCII = _Ascii({ord(" "): " ", ord("°"): " ", ord("🔎"): "/ ", **dict.fromkeys(map(ord, "╭╮╰╯┌┐└┘├┤┬┴┼"), "+")})
 _ASCII.update(zip(map(ord, "▁▂▃▄▅▆▇█░▒▪◆▼■►×●▲▾–−─·…←→↑↓✓✗│•~"), "_.-=+*%#:%dmtX>x!>v---.~<>^v+x|*~", strict=True))
+
+# What plotext draws with: quarters of a cell.
+_ASCII.update(zip(map(ord, "▘▝▀▖▗▌▐▞▚▛▜▙▟"), "'`\".,||/\\####", strict=True))
+_ASCII.update(zip(map(ord, "◐▶▔▏▎▍▊▕µ"), "o>-|||||u", strict=True))
+
+
+def ascii_text(text: str) -> str:
+    """The same text for terminals that show no more than ASCII."""
+    return text if text.isascii() and is_narrow(text) else text.translate(_ASCII)
 
 
 def ascii_line(line: Line) -> Line:
     """The same line for terminals that show no more than ASCII."""
-    return [(text if text.isascii() and is_narrow(text) else text.translate(_ASCII), meaning) for text, meaning in line]
+    return [(ascii_text(text), meaning) for text, meaning in line]
 
 
 def safe_line(line: Line) -> list[Span]:

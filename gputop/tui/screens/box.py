@@ -16,7 +16,6 @@ from textual.widgets import Static
 
 from gputop.text import cell_width
 from gputop.tui.draw import Line
-from gputop.tui.draw import ascii_line
 from gputop.tui.draw import safe_line
 from gputop.tui.palette import palette
 
@@ -59,7 +58,7 @@ class Box(ModalScreen[None]):
         """Ask for the lines again."""
         with self.gputop.session.lock:
             lines = self.lines()
-        self.put(as_text([ascii_line(line) for line in lines] if self.gputop.view.ascii_only else lines, self.app.theme))
+        self.put(as_text(lines, self.app.theme))
 
     def put(self, text: Text) -> None:
         """Show a text, in a box as large as it needs and the terminal allows."""

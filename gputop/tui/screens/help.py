@@ -23,12 +23,13 @@ STATES = {
 STARVING_HELP = "the trainer waits for data and this worker cannot deliver"
 _HELD = "  a dimmed cell repeats the last reading: the driver has not measured again"
 _KEY_NAMES = {
-    "left": "←", "right": "→", "up": "↑", "down": "↓", "slash": "/", "question_mark": "?", "full_stop": ".", "comma": ",", "plus": "+",
+    "left": "Left", "right": "Right", "up": "Up", "down": "Down",
+    "slash": "/", "question_mark": "?", "full_stop": ".", "comma": ",", "plus": "+",
     "minus": "-", "equals_sign": "=", "backslash": "\\", "grave_accent": "`", "left_square_bracket": "[", "right_square_bracket": "]",
-    "shift+left": "shift ←", "shift+right": "shift →", "escape": "Esc", "pagedown": "PgDn", "pageup": "PgUp", "enter": "Enter",
+    "shift+left": "shift Left", "shift+right": "shift Right", "escape": "Esc", "pagedown": "PgDn", "pageup": "PgUp", "enter": "Enter",
     "home": "Home", "end": "End", "ctrl+p": "ctrl p", "asterisk": "*", "less_than_sign": "<", "greater_than_sign": ">", "at": "@",
     "left_parenthesis": "(", "right_parenthesis": ")", "left_curly_bracket": "{", "right_curly_bracket": "}", "dollar_sign": "$",
-    "ctrl+left": "ctrl ←", "ctrl+right": "ctrl →",
+    "ctrl+left": "ctrl Left", "ctrl+right": "ctrl Right",
 }  # fmt: skip
 
 

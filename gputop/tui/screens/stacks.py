@@ -27,7 +27,6 @@ from gputop.stalled import stalled_pids
 from gputop.stalled import waits
 from gputop.text import cut
 from gputop.tui.draw import Line
-from gputop.tui.draw import ascii_line
 from gputop.tui.draw import safe_line
 from gputop.tui.screens.box import Box
 
@@ -207,8 +206,7 @@ class StacksScreen(Box):
     def _say(self, words: str) -> None:
         """The first line of the box: what is shown or going on, and the keys."""
         line: Line = [(f"stacks: {words}"[: self.text_width], "title")]
-        first = ascii_line(line) if self.gputop.view.ascii_only else line
-        self.query_one("#title", Static).update(Text(f"{safe_line(first)[0][0]}\n{_KEYS}", style="bold"))
+        self.query_one("#title", Static).update(Text(f"{safe_line(line)[0][0]}\n{_KEYS}", style="bold"))
 
     @property
     def text(self) -> str:
