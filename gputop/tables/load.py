@@ -31,6 +31,8 @@ Wanted = Mapping[str, Sequence[str]]
 """Table -> its columns, in the order in which they are given out."""
 Batch = tuple[str, list[tuple[Any, ...]]]
 """Rows of a table."""
+WAIT_KEPT_NS = 2_000_000_000
+"""Who is read once a second has a row within so much."""
 _NEEDS_NAMES = {"name", "role", "victim", "victim_pid", "culprit", "wakee", "wakee_pid", "waker"}
 
 
@@ -97,12 +99,14 @@ class Loader:
             if threads is not None:
                 known.pid_of.update(zip(threads.gauge("tid"), threads.gauge("pid"), strict=True))
                 peaks = zip(threads.ticks, threads.gauge("pid"), threads.gauge("max_run_delay_ns"), strict=True)
-                known.stalls = _highest(peaks)
+                known.learn_waits(min(threads.ticks) - WAIT_KEPT_NS, peaks)
 
     def _rows(self, spec: TableSpec, rows: Rows | None) -> Iterator[tuple[Any, ...]]:
         """Tables that stand at one path share their rows: what a counter grew by is asked of them once."""
         if rows is None:
             return iter(())
+        if spec.own_time:
+            rows.ticks = rows.gauge("t_ns")
         made = {column.name: column.make for column in spec.columns}
         columns = [made[name](rows) for name in self.wanted[spec.name]]
         chosen: Iterator[tuple[Any, ...]] = zip(*columns, strict=True)
@@ -173,11 +177,3 @@ def _table_of(block: FileBlock) -> Table | None:
         return table
     frames = list(block.frames())
     return open_table(encode(frames)) if frames else None
-
-
-def _highest(peaks: Iterator[tuple[int, int, int]]) -> dict[tuple[int, int], int]:
-    highest: dict[tuple[int, int], int] = {}
-    for tick, pid, ns in peaks:
-        if ns > highest.get((tick, pid), -1):
-            highest[tick, pid] = ns
-    return highest

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 from gputop.tables.rows import Rows
@@ -34,6 +35,8 @@ class TableSpec:
     columns: tuple[Column, ...]
     keep: Callable[[Rows], Sequence[Any] | None] | None = None
     """Which rows belong to it, None for all."""
+    own_time: bool = False
+    """Whether a row's time is its own ``t_ns``, not that of the tick that it was told in."""
 
 
 def _gauge(name: str, type_: str, help_: str, field: str = "") -> Column:
@@ -68,6 +71,12 @@ def _read_now(rows: Rows) -> Sequence[Any] | None:
         return None
     slack = rows.known.header.interval_ns // 2
     return [read_ns >= tick - slack for read_ns, tick in zip(rows.gauge("t_ns"), rows.ticks, strict=True)]
+
+
+def _stalls(rows: Rows) -> Sequence[Any]:
+    """Rows that are not kept (see `_read_now`) do not ask."""
+    asked = zip(rows.ticks, rows.gauge("pid"), _read_now(rows) or repeat(True), strict=False)
+    return [rows.known.longest_wait_ms(tick, pid) if now else None for tick, pid, now in asked]
 
 
 def _mean_ms(rows: Rows) -> Sequence[Any]:
@@ -125,7 +134,7 @@ PROC = TableSpec("proc", "each process in each tick it was read in (trainers and
     Column("role", "TEXT", "trainer, worker, helper or bystander", _role),
     Column("dt_s", "REAL", "time since its row before, s", lambda rows: rows.scaled("t_ns", NS)),
     _gauge("state", "TEXT", "R running or runnable, S sleeping, D disk, T stopped, Z ended; main thread"),
-    Column("cpu_s", "REAL", "CPU of all its threads, s in the tick, in steps of a clock tick", lambda rows: [
+    Column("cpu_s", "REAL", "CPU of all its threads, s since it was read (0.2 s; rows between have 0), in clock ticks", lambda rows: [
         value if value is None else value * NS for value in rows.total("utime_ns", "stime_ns")]),
     _seconds("oncpu_s", "oncpu_ns", "CPU of its main thread"),
     _seconds("runq_s", "run_delay_ns", "main thread wanted a CPU and had none"),
@@ -133,8 +142,7 @@ PROC = TableSpec("proc", "each process in each tick it was read in (trainers and
     Column("switches", "INTEGER", "context switches of its main thread, in the tick", lambda rows: rows.total("vol", "invol")),
     _count("vol", "voluntary context switches of its main thread"),
     _count("invol", "involuntary context switches of its main thread"),
-    Column("stall_ms", "REAL", "longest single wait for a CPU of any of its threads, ms (sched probe)", lambda rows: (
-        rows.known.stalls_of(rows.ticks, rows.gauge("pid")))),
+    Column("stall_ms", "REAL", "longest single wait for a CPU of any of its threads since its row before, ms (sched probe)", _stalls),
     _gauge("rss_bytes", "INTEGER", "resident memory, bytes"),
     _gauge("threads", "INTEGER", "number of threads", "num_threads"),
     _count("minflt", "minor page faults"),
@@ -203,7 +211,8 @@ STACK = TableSpec("stack", "stacks that were taken", ("stacks",), (
     _gauge("incident", "TEXT", "the incident it was taken for"),
 ))  # fmt: skip
 
-MARK = TableSpec("mark", "markers dropped by gputop mark", ("marks",), (*CLOCK, _gauge("text", "TEXT", "the marker")))
+MARK = TableSpec("mark", "markers dropped by gputop mark; the time is when", ("marks",), (*CLOCK, _gauge("text", "TEXT", "the marker")),
+                 own_time=True)  # fmt: skip
 
 
 def _made(name: str, type_: str, help_: str) -> Column:

@@ -20,8 +20,11 @@ from gputop.commands.query import WHO_SWITCHED
 from gputop.commands.query import WHO_TOOK
 from gputop.commands.query import WINDOWS
 from gputop.frame import Frame
+from gputop.frame import Mark
+from gputop.frame import Probes
 from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
+from gputop.frame import SchedThread
 from gputop.frame import Stack
 from gputop.recording.columns.decode import Table
 from gputop.recording.columns.layout import UNITS
@@ -313,3 +316,27 @@ def test_a_made_up_block_is_left_out_and_said(tmp_path: Path, capsys: pytest.Cap
         assert cli.main(["query", str(path), sql, "--json"]) == 0
         said = capsys.readouterr()
         assert json.loads(said.out) == [whole] or "left out" in said.err
+
+
+def test_a_mark_has_the_time_at_which_it_was_dropped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frames = [Frame(i, START_NS + i * 100 * MS, key=not i) for i in range(10)]
+    frames[7].marks = [Mark(START_NS + 310 * MS, "epoch 3")]
+    path = tmp_path / "marked.gputop"
+    path.write_bytes(pack_header(HEADER) + b"".join(pack_frames([frame]) for frame in frames))
+    assert ask(str(path), "SELECT t_ns, t_s FROM mark", capsys=capsys) == [{"t_ns": START_NS + 310 * MS, "t_s": 0.31}]
+    for flags in (["--from", "0.3", "--until", "0.75"], ["--from", "epoch 3"]):
+        assert len(ask(str(path), "SELECT text FROM mark", *flags, capsys=capsys)) == 1
+    assert ask(str(path), "SELECT text FROM mark", "--from", "0.5", capsys=capsys) == []
+
+
+def test_the_waits_of_who_is_told_of_and_read_in_different_ticks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frames = [Frame(i, START_NS + i * 100 * MS, key=i in (0, 20)) for i in range(40)]
+    read = [ProcSample(7, 1, frame.t_ns, "R", 0, 0, 0, 1) for frame in frames]
+    for i, frame in enumerate(frames):
+        frame.procs = [read[i]] if i % 10 == 3 else [read[13]] if i == 20 else []
+        told = [SchedThread(tid, 7, 0, 0, 0, 0, 0, 0, 0, (i + tid) * MS) for tid in (7, 8)]
+        frame.probes = Probes(frame.t_ns, told if i % 10 == 8 else [])
+    path = tmp_path / "waits.gputop"
+    path.write_bytes(pack_header(HEADER) + b"".join(pack_frames(frames[i : i + 10]) for i in range(0, 40, 10)))
+    rows = ask(str(path), "SELECT t_s, stall_ms FROM proc ORDER BY t_s", capsys=capsys)
+    assert [row["stall_ms"] for row in rows] == [None, *(pytest.approx(ms, rel=0.02) for ms in (16, 26, 36))]
