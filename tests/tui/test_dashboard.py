@@ -23,6 +23,7 @@ from gputop.tui.screens.details import DetailsScreen
 from gputop.tui.screens.enlarge import EnlargeScreen
 from gputop.tui.screens.help import HelpScreen
 from gputop.tui.screens.main import MainScreen
+from gputop.tui.screens.table import SORT_KEYS
 from gputop.tui.screens.why import WhyScreen
 from gputop.tui.widgets.drawn import Drawn
 from tests.tui import scene
@@ -145,6 +146,27 @@ async def test_sorting_by_letter_as_in_nvitop(make_app: MakeApp) -> None:
         await pilot.press("o", "P")
         assert (app.view.sort, app.view.reverse) == ("pid", True)
         assert str(scene.WORKERS[-1]) in part(app, "procs")[1]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 48)])
+async def test_the_last_line_names_help_and_every_letter_to_sort_by(make_app: MakeApp, size: tuple[int, int]) -> None:
+    app = make_app()
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        assert "? help" in part(app, "keys")[0]
+        await pilot.press("o")
+        words = part(app, "keys")[0].split()
+        assert all(letter in words for letter in SORT_KEYS)
+
+
+@pytest.mark.parametrize("key", ["o", "K", "t"])
+async def test_the_next_key_takes_a_note_away(make_app: MakeApp, key: str) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press(key)
+        assert "q quit" not in part(app, "keys")[0]
+        await pilot.press("escape")
+        assert "q quit" in part(app, "keys")[0]
 
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 48)])

@@ -12,10 +12,10 @@ Key = tuple[str, str, str]
 """What is pressed, the word beside it, the action."""
 
 KEYS: tuple[Key, ...] = (
-    ("q", "quit", "quit"), ("space", "pause", "pause"), ("←→", "scrub", "scrub(-1)"), ("s", "stacks", "stacks"),
-    ("e", "explain", "explain"), ("z", "enlarge", "enlarge"), ("r", "record", "record"), ("R", "save last 10 min", "save"),
-    ("/", "filter", "filter"), ("?", "help", "help"), ("o", "sort", "sort"), ("t", "tree", "tree"), ("+-", "zoom", "zoom(1)"),
-    ("^p", "palette", "command_palette"),
+    ("q", "quit", "quit"), ("?", "help", "help"), ("space", "pause", "pause"), ("←→", "scrub", "scrub(-1)"),
+    ("s", "stacks", "stacks"), ("e", "explain", "explain"), ("z", "enlarge", "enlarge"), ("r", "record", "record"),
+    ("R", "save last 10 min", "save"), ("/", "filter", "filter"), ("o", "sort", "sort"), ("t", "tree", "tree"),
+    ("+-", "zoom", "zoom(1)"), ("^p", "palette", "command_palette"),
 )  # fmt: skip
 
 

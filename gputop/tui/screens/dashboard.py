@@ -178,6 +178,10 @@ class Dashboard(Parts):
         self._note = (text, time.monotonic() + NOTE_S)
         self.draw_all()
 
+    def end_note(self) -> None:
+        """The keys are in the last line again, with the next drawing."""
+        self._note = ("", 0.0)
+
     def redraw(self) -> None:
         """After a key: new rows, new picture."""
         self._rows_at = 0.0

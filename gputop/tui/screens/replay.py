@@ -52,9 +52,9 @@ class ReplayScreen(MainScreen):
     PARTS = ("header", "verdict", "gpus", "lanes", "procs", "scrub", "keys")
     LOOK_EVERY_S = 1 / 3
     KEYS: tuple[keys.Key, ...] = (
-        ("q", "quit", "quit"), ("space", "play", "pause"), ("<>", "speed", "speed(1)"), ("←→", "scrub", "scrub(-1)"),
-        ("()", "10 s", "jump(10)"), ("n", "incident", "incident(1)"), ("@", "go to", "moment"), ("e", "explain", "explain"),
-        ("s", "stacks", "stacks"), ("?", "help", "help"), ("f", "step", "step(1)"), ("{}", "1 min", "jump(60)"),
+        ("q", "quit", "quit"), ("?", "help", "help"), ("space", "play", "pause"), ("<>", "speed", "speed(1)"),
+        ("←→", "scrub", "scrub(-1)"), ("()", "10 s", "jump(10)"), ("n", "incident", "incident(1)"), ("@", "go to", "moment"),
+        ("e", "explain", "explain"), ("s", "stacks", "stacks"), ("f", "step", "step(1)"), ("{}", "1 min", "jump(60)"),
         ("a", "loop", "loop"), ("/", "filter", "filter"), ("z", "enlarge", "enlarge"), ("+-", "zoom", "zoom(1)"),
     )  # fmt: skip
     BINDINGS = [*_OWN, *(one for one in MainScreen.BINDINGS if isinstance(one, Binding) and one.id not in _LIVE_ONLY)]

@@ -17,6 +17,8 @@ SORT_KEYS = {
     "r": "runq", "w": "switches",
 }  # fmt: skip
 """The letter after ``o``, as in nvitop; a capital letter reverses."""
+_BRIEF = {"bandwidth": "bw", "switches": "sw"}
+"""What the prompt calls them: all must fit in 80 columns."""
 
 
 class TableActions(Dashboard):
@@ -35,10 +37,12 @@ class TableActions(Dashboard):
     def action_sort(self) -> None:
         """Wait for the letter of a column."""
         self._sort_pending = True
-        self.note("sort by  " + "  ".join(f"{key} {name}" for key, name in SORT_KEYS.items()) + "   (capital: reversed)")
+        letters = " ".join(f"{key} {_BRIEF.get(name, name)}" for key, name in SORT_KEYS.items())
+        self.note(f"sort {letters}{'  (capital: reversed)' if self.view.width >= 102 else ''}")
 
     def on_key(self, event: events.Key) -> None:
-        """The letter after ``o``."""
+        """The letter after ``o``. Any key takes away what was said of the one before it."""
+        self.end_note()
         if not self._sort_pending:
             return
         self._sort_pending = False
