@@ -51,8 +51,8 @@ class Engine:
         self._pending: dict[int, deque[tuple[int, float, float]]] = {}
         """Per trainer (t_ns, GPU seconds, lost ones), not booked yet."""
         self._shares: dict[int, dict[str, float]] = {}
-        self._paces: dict[int, tuple[float, float]] = {}
-        """Per trainer (seconds in which its steps were counted, steps)."""
+        self._paces: dict[int, float] = {}
+        """Per trainer its steps a second since its CUDA calls were first probed."""
         self._unix_offset_ns = 0
 
     @property
@@ -115,7 +115,9 @@ class Engine:
     def _judge(self, job: JobFacts, facts: Facts, seconds: float) -> Standing:
         chain.set_pools(job, facts)
         standing = judge_job(job, facts)
-        self._count_steps(job, seconds)
+        pace = stepclock.from_calls(self._window.all_calls(job.trainer.pid))
+        if pace is not None:
+            self._paces[job.trainer.pid] = pace
         due = self._due(job, facts.t_ns, seconds)
         if standing.unbooked:
             self._pending.pop(job.trainer.pid, None)
@@ -125,16 +127,10 @@ class Engine:
             standing.lost_s = due[1]
         return standing
 
-    def _count_steps(self, job: JobFacts, seconds: float) -> None:
-        pace = stepclock.from_calls(job.calls)
-        if pace is not None:
-            known_s, steps = self._paces.get(job.trainer.pid, (0.0, 0.0))
-            self._paces[job.trainer.pid] = known_s + seconds, steps + pace * seconds
-
     def _steps_per_s(self) -> float | None:
         """Of the trainer that the verdict is about, over the whole stream; by the GPU's rhythm the latest alone."""
-        known_s, steps = self._paces.get(self.verdict.trainer_pid or 0, (0.0, 0.0))
-        return round(steps / known_s, 2) if known_s > 0.0 else self.verdict.steps_per_s
+        pace = self._paces.get(self.verdict.trainer_pid or 0)
+        return round(pace, 2) if pace is not None else self.verdict.steps_per_s
 
     def _settled(self) -> Ledger:
         """The ledger with what is not booked yet, by the latest shares."""

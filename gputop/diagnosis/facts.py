@@ -61,6 +61,8 @@ class CallFacts:
     sync: float = 0.0
     """Share of the window inside synchronize calls."""
     sync_per_s: float = 0.0
+    most_syncs_per_s: float = 0.0
+    """Of the one made most often: an ``item()`` makes two, a copy that waits and a synchronize."""
     waits_per_s: float = 0.0
     """Of these, and of copies other than to the GPU: as many as their time would be if all were equally long."""
     copy: float = 0.0

@@ -35,6 +35,9 @@ _SYNC = ("Synchronize", "EventQuery", "StreamQuery")
 SLOWEST_NS_PER_BYTE = 10.0
 """Of a copy from the GPU: 100 MB/s, which is less than a single lane of PCIe 1 carries. What takes longer has waited for the GPU."""
 
+CallKey = tuple[int, str]
+"""(pid, name of the call)."""
+
 
 @dataclass(slots=True)
 class _Point:
@@ -43,7 +46,7 @@ class _Point:
     t_ns: int
     probed_ns: int
     """When calls and wakes were read."""
-    calls: dict[tuple[int, str], CudaCall]
+    calls: dict[CallKey, CudaCall]
     wakes: dict[tuple[int, int], int]
     """(wakee tid, waker pid) -> cumulative wait ended, for trainers' threads."""
     cgroups: dict[str, CgroupSample]
@@ -80,12 +83,39 @@ def _threads(board: Board, pid: int) -> list[int]:
     return [thread.tid for thread in board.infos[pid].threads] if pid in board.infos else []
 
 
+def _facts_of(pid: int, before: Mapping[CallKey, CudaCall], now: Mapping[CallKey, CudaCall], ns: int) -> CallFacts | None:
+    if ns <= 0 or not any(key[0] == pid for key in now):
+        return None
+    found, waits, moved = CallFacts(), _Waits(), 0
+    for key, call in now.items():
+        if key[0] != pid:
+            continue
+        old = before.get(key) or CudaCall(pid, call.call, 0, 0, 0)
+        share, per_s = max(0, call.total_ns - old.total_ns) / ns, max(0, call.count - old.count) * 1e9 / ns
+        count = max(0, (call.bytes or 0) - (old.bytes or 0))
+        if "HtoD" not in call.call:
+            waits.add(old, call)
+            found.rates += (per_s,) if per_s else ()
+        if any(word in call.call for word in _SYNC) or ("DtoH" in call.call and count * SLOWEST_NS_PER_BYTE < share * ns / 2):
+            found.sync, found.sync_per_s = found.sync + share, found.sync_per_s + per_s
+            found.most_syncs_per_s = max(found.most_syncs_per_s, per_s)
+        elif "emcpy" in call.call:
+            found.copy, found.copy_per_s = found.copy + share, found.copy_per_s + per_s
+            found.to_gpu_per_s += per_s if "HtoD" in call.call else 0.0
+            moved += count
+    found.copy_bytes_per_s = moved * 1e9 / ns if moved else None
+    found.waits_per_s = waits.count() * 1e9 / ns
+    return found
+
+
 class Points:
     """One point per feed, over the window."""
 
     def __init__(self) -> None:
         self._points: deque[_Point] = deque()
         self._quiet: dict[int, Quiet] = {}
+        self._began: dict[int, tuple[int, dict[CallKey, CudaCall]]] = {}
+        """Per trainer when its calls were first probed, and how they stood then."""
         self.looked = False
         """Frames between feeds are seen too."""
 
@@ -101,6 +131,7 @@ class Points:
         """Add the board's."""
         trainers = [pid for pid, role in roles.items() if role.kind == "trainer"]
         self._quiet = {pid: quiet for pid, quiet in self._quiet.items() if pid in roles}
+        self._began = {pid: began for pid, began in self._began.items() if pid in roles}
         wakes: dict[tuple[int, int], int] = {}
         tids = {tid for pid in trainers for tid in (pid, *_threads(board, pid))}
         for (wakee, _waker), wake in board.wakeups.items() if tids else ():
@@ -127,31 +158,16 @@ class Points:
         return quiet.lost_s(self.oldest_ns, last.probed_ns) if quiet is not None else 0.0
 
     def calls(self, pid: int) -> CallFacts | None:
-        """The CUDA calls of a trainer, None where they are not probed."""
+        """The CUDA calls of a trainer in the window, None where they are not probed."""
         first, last = self._probed()
-        ns = last.probed_ns - first.probed_ns
-        if ns <= 0 or not any(key[0] == pid for key in last.calls):
-            return None
-        found, waits = CallFacts(), _Waits()
-        moved = 0
-        for key, call in last.calls.items():
-            if key[0] != pid:
-                continue
-            old = first.calls.get(key) or CudaCall(pid, call.call, 0, 0, 0)
-            share, per_s = max(0, call.total_ns - old.total_ns) / ns, max(0, call.count - old.count) * 1e9 / ns
-            count = max(0, (call.bytes or 0) - (old.bytes or 0))
-            if "HtoD" not in call.call:
-                waits.add(old, call)
-                found.rates += (per_s,) if per_s else ()
-            if any(word in call.call for word in _SYNC) or ("DtoH" in call.call and count * SLOWEST_NS_PER_BYTE < share * ns / 2):
-                found.sync, found.sync_per_s = found.sync + share, found.sync_per_s + per_s
-            elif "emcpy" in call.call:
-                found.copy, found.copy_per_s = found.copy + share, found.copy_per_s + per_s
-                found.to_gpu_per_s += per_s if "HtoD" in call.call else 0.0
-                moved += count
-        found.copy_bytes_per_s = moved * 1e9 / ns if moved else None
-        found.waits_per_s = waits.count() * 1e9 / ns
-        return found
+        return _facts_of(pid, first.calls, last.calls, last.probed_ns - first.probed_ns)
+
+    def all_calls(self, pid: int) -> CallFacts | None:
+        """The same since they were first probed."""
+        last = self._points[-1]
+        own = {key: call for key, call in last.calls.items() if key[0] == pid}
+        began_ns, before = self._began.setdefault(pid, (last.probed_ns, own)) if own else (last.probed_ns, own)
+        return _facts_of(pid, before, own, last.probed_ns - began_ns)
 
     def woken(self, board: Board, job: JobFacts) -> float | None:
         """Share of the window that the trainer's main thread slept until a worker woke it, or a thread of its own that a worker had woken.

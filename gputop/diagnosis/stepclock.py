@@ -27,6 +27,8 @@ SAME = 1.5
 """Calls of several kinds as often as that come together."""
 MOST_CALLS = 4.0
 """Copies per synchronize in one step, at most; more means that the synchronize is a log line."""
+WHOLE = 0.25
+"""How far copies per synchronize may be from a whole number; else some steps synchronize and some do not."""
 LEAST_PER_S = 0.2
 
 
@@ -67,7 +69,7 @@ def from_calls(calls: CallFacts | None) -> float | None:
     """Steps per second by the probe's counts."""
     if calls is None:
         return None
-    copies, syncs = calls.to_gpu_per_s or calls.copy_per_s, calls.sync_per_s
+    copies, syncs = calls.to_gpu_per_s or calls.copy_per_s, calls.most_syncs_per_s
     if not calls.to_gpu_per_s and calls.rates and max(calls.rates) > SAME * min(calls.rates):
         return None  # which of them comes once a step is not known
     if min(copies, syncs) < LEAST_PER_S:
@@ -75,7 +77,8 @@ def from_calls(calls: CallFacts | None) -> float | None:
         return alone if alone >= LEAST_PER_S else None
     if syncs >= copies:
         return copies
-    return syncs if copies <= MOST_CALLS * syncs else None
+    each = copies / syncs
+    return syncs if each <= MOST_CALLS and abs(each - round(each)) <= WHOLE else None
 
 
 def step_of(job: JobFacts, rhythm: float | None) -> Step | None:

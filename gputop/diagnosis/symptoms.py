@@ -18,6 +18,7 @@ from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 from gputop.diagnosis.verdicts import judges_of
+from gputop.diagnosis.verdicts import unexplained
 from gputop.roles import TORCH_WORKER
 
 LOST = 0.15
@@ -173,7 +174,7 @@ def _share(pair: tuple[Judge, float]) -> float:
 def _worded(one: Standing) -> Verdict:
     job, facts = one.job, one.facts
     gpu = _worst(job)
-    finding = one.judge.tell(job, facts) if one.judge is not None else Finding("")
+    finding = one.judge.tell(job, facts) if one.judge is not None else unexplained.tell(job) if one.troubled else Finding("")
     why = one.headline or _why(one)
     headline = one.headline or _headline(one, why)
     victims = _victims(job, finding) if one.troubled else ()

@@ -12,6 +12,7 @@ from gputop.board import Board
 from gputop.diagnosis import states
 from gputop.diagnosis import stepclock
 from gputop.diagnosis import waits
+from gputop.diagnosis.facts import CallFacts
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import GpuFacts
 from gputop.diagnosis.facts import HostFacts
@@ -259,6 +260,10 @@ class Window:
             found = (self._gpus[gpu.index].rhythm.per_s() for gpu in job.gpus)
             self._paces[job.trainer.pid] = next((pace for pace in found if pace is not None), None)
         return self._paces.get(job.trainer.pid)
+
+    def all_calls(self, pid: int) -> CallFacts | None:
+        """The CUDA calls of a trainer since they were first probed, None where they are not."""
+        return self._points.all_calls(pid)
 
     def _recent_births(self, trainer_pid: int) -> list[int]:
         births = self._births.get(trainer_pid, {})

@@ -15,11 +15,11 @@ from tests.unit.diagnosis.scene import training
 
 @pytest.mark.parametrize(
     ("copies", "syncs", "steps"),
-    [(8.3, 8.3, 8.3), (16.6, 8.3, 8.3), (10.0, 3000.0, 10.0), (20.0, 1.0, None), (0.0, 5.0, 5.0), (0.0, 0.0, None)],
-    ids=["one each", "two copies a step", "sync storm", "sync is a log line", "no copies", "nothing"],
+    [(8.3, 8.3, 8.3), (16.6, 8.3, 8.3), (10.0, 3000.0, 10.0), (20.0, 1.0, None), (11.4, 4.5, None), (0.0, 5.0, 5.0), (0.0, 0.0, None)],
+    ids=["one each", "two copies a step", "sync storm", "sync is a log line", "some steps synchronize", "no copies", "nothing"],
 )
 def test_pace_from_calls(copies: float, syncs: float, steps: float | None):
-    assert from_calls(CallFacts(sync_per_s=syncs, copy_per_s=copies)) == steps
+    assert from_calls(CallFacts(most_syncs_per_s=syncs, copy_per_s=copies)) == steps
 
 
 def test_no_probe_no_pace():
@@ -73,3 +73,17 @@ def test_a_step_is_divided_as_its_trainer_spends_its_time():
     assert step.gpu_wait_ms == pytest.approx(80, rel=0.1)
     assert step.transfer_ms == pytest.approx(5, rel=0.2)
     assert scene.engine.verdict.steps_per_s == pytest.approx(10, rel=0.02)
+
+
+def test_the_pace_of_a_stretch_counts_the_time_at_rest_and_an_item_once():
+    """Six seconds at ten steps a second, each with a copy that waits and a synchronize; then six in which nothing is done."""
+    scene = training()
+    scene.probed, scene.calls = True, {
+        (100, "cuMemcpyHtoDAsync_v2"): (10.0, 0.01, 1e6), (100, "cuMemcpyDtoH_v2"): (10.0, 0.4, 40.0),
+        (100, "cuStreamSynchronize"): (10.0, 0.3, 0.0),
+    }  # fmt: skip
+    scene.play(6.2)
+    assert scene.engine.explain()["verdict"]["steps_per_s"] == pytest.approx(10, rel=0.02)
+    scene.calls, scene.gpus[0]["util_pct"] = dict.fromkeys(scene.calls, (0.0, 0.0, 0.0)), 0.0
+    scene.play(6)
+    assert scene.engine.explain()["verdict"]["steps_per_s"] == pytest.approx(5, rel=0.05)
