@@ -16,6 +16,7 @@ from gputop.board import GpuBoard
 from gputop.session import Session
 from gputop.tui import navigate
 from gputop.tui.app import GputopApp
+from gputop.tui.draw import gpus
 from gputop.tui.screens.confirm import ConfirmScreen
 from gputop.tui.screens.confirm import send_signal
 from gputop.tui.screens.confirm import start_ticks_of
@@ -25,6 +26,7 @@ from gputop.tui.screens.help import HelpScreen
 from gputop.tui.screens.main import MainScreen
 from gputop.tui.screens.table import SORT_KEYS
 from gputop.tui.screens.why import WhyScreen
+from gputop.tui.view import View
 from gputop.tui.widgets.drawn import Drawn
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
@@ -59,6 +61,17 @@ async def test_shows_verdict_gpus_lanes_and_processes(make_app: MakeApp, size: t
         table = part(app, "procs")
         assert sum("worker" in line for line in table) == 4
         assert len([line for line in table if line.strip()]) >= 7
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 120, 160, 300])
+def test_columns_of_a_gpu_are_whole_or_left_out(width: int) -> None:
+    session = scene.session()
+    session.board.gpus[1].values["throttle_mask"] = 0xE4
+    heading, first, second = ("".join(text for text, _ in line) for line in gpus.lines(session.board, session.board, View(width=width), 3))
+    assert {len(heading), len(first), len(second)} == {width}
+    assert "…" not in heading + first
+    assert ("/700 W" in first) == ("power" in heading)
+    assert width < 160 or "…" not in second
 
 
 async def test_lanes_of_charts_and_processes_end_in_the_same_column(make_app: MakeApp) -> None:

@@ -6,12 +6,15 @@ from gputop.frame import Frame
 from gputop.frame import Preempt
 from gputop.frame import Probes
 from gputop.frame import SchedThread
+from gputop.frame import SourceState
 from gputop.frame import Wakeup
 from gputop.histogram import bucket_of
 from gputop.series.probes import histogram
 from gputop.session import Session
+from gputop.tui.screens.contention import ContentionScreen
 from gputop.tui.screens.contention import preemption_pairs
 from gputop.tui.screens.contention import wakeup_pairs
+from gputop.tui.screens.enlarge import EnlargeScreen
 from gputop.tui.screens.enlarge import value_bars
 from gputop.tui.screens.enlarge import wait_bars
 from tests.tui import scene
@@ -73,12 +76,42 @@ async def test_the_table_names_victim_and_culprit(make_app: MakeApp) -> None:
         assert "0.60" in text
 
 
-async def test_without_probes_the_table_says_what_they_need(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=(100, 30)) as pilot:
+async def test_the_table_fits_80_columns(make_app: MakeApp) -> None:
+    app = make_app(probed())
+    async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("w")
         await pilot.pause()
-        assert "needs CAP_BPF" in str(app.screen.query_one("#text").visual)
+        assert isinstance(app.screen, ContentionScreen)
+        rows = str(app.screen.query_one("#text").visual).split("\n")
+        assert max(map(len, rows)) <= app.screen.text_width
+        head, pair = rows[:2]
+        assert len(pair) == len(head)
+        assert pair.endswith(f"{pair.split()[-2]:>9}{pair.split()[-1]:>8}")
+
+
+async def test_without_probes_the_table_says_what_they_need(make_app: MakeApp) -> None:
+    app = make_app()
+    app.session.board.sources["ebpf"] = SourceState("ebpf", "unavailable", "needs CAP_BPF " * 5, "sudo setcap " * 9 + "END")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("w")
+        await pilot.pause()
+        rows = str(app.screen.query_one("#text").visual).split("\n")
+        assert "needs CAP_BPF" in rows[0]
+        assert rows[-1].endswith("END)")
+        assert isinstance(app.screen, ContentionScreen)
+        assert max(map(len, rows)) <= app.screen.text_width
+
+
+async def test_the_foot_of_an_enlarged_lane_is_whole_in_80_columns(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("z")
+        await pilot.pause()
+        assert isinstance(app.screen, EnlargeScreen)
+        rows = str(app.screen.query_one("#text").visual).split("\n")
+        assert rows[-1].startswith("source: ")
+        assert max(map(len, rows)) <= app.screen.text_width
+        assert len(rows) <= app.screen.text_height
 
 
 async def test_a_lane_can_be_seen_as_a_distribution(make_app: MakeApp) -> None:

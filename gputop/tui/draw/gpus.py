@@ -21,15 +21,14 @@ Cell = Callable[[GpuBoard, Board], Span]
 
 def lines(board: Board, older: Board, view: View, rows: int) -> list[Line]:
     """A heading and at most ``rows - 1`` GPUs from the chosen one on; where GPUs are left out, the last row says so."""
-    columns = [c for c in _COLUMNS if view.width >= c[3]]
-    wide = view.width >= 100
-    heading = "".join(fit(title, _size(width, narrow, wide)) for title, width, narrow, _, _ in columns)
+    columns = _fitting(view.width)
+    heading = "".join(fit(title, width) for title, width, _ in columns)
     gpus = [board.gpus[index] for index in sorted(board.gpus)]
     shown = max(1, rows - 1)
     first = min(max(0, view.gpu - shown + 1), max(0, len(gpus) - shown))
     out: list[Line] = [[(fit(heading, view.width), "head")]]
     for gpu in gpus[first : first + shown]:
-        spans = [_fitted(cell(gpu, older), _size(width, narrow, wide)) for _, width, narrow, _, cell in columns]
+        spans = [_fitted(cell(gpu, older), width) for _, width, cell in columns]
         out.append(spans if gpu.index != view.gpu or len(gpus) == 1 else [(text, style or "title") for text, style in spans])
     more = "SIMULATED  " if board.header.simulated else ""
     more += f"{first + 1}–{first + shown} of {len(gpus)} GPUs  " if len(gpus) > shown else ""
@@ -39,8 +38,15 @@ def lines(board: Board, older: Board, view: View, rows: int) -> list[Line]:
     return out
 
 
-def _size(width: int, narrow: int, wide: bool) -> int:
-    return width if wide else narrow
+def _fitting(left: int) -> list[tuple[str, int, Cell]]:
+    """Title, width and cell of the columns that fit whole in a terminal's width; the last of them takes what is left."""
+    terminal, fitting = left, list[tuple[str, int, Cell]]()
+    for title, width, narrow, least, cell in _COLUMNS:
+        size = width if terminal >= 100 else narrow
+        if least <= terminal and size <= left:
+            fitting.append((title, size, cell))
+            left -= size
+    return [(title, size + left * (i == len(fitting) - 1), cell) for i, (title, size, cell) in enumerate(fitting)]
 
 
 def _fitted(span: Span, width: int) -> Span:
@@ -135,5 +141,5 @@ _COLUMNS: tuple[tuple[str, int, int, int, Cell], ...] = (
     ("temp", 7, 6, 0, _temperature),
     ("clocks", 16, 15, 100, _clocks),
     ("pcie rx/tx", 15, 14, 120, _pcie),
-    ("limits", 30, 26, 0, _limits),
+    ("limits", 8, 8, 0, _limits),
 )

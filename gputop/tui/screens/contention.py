@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ from gputop.tui.screens.box import Box
 
 SPAN_NS = 10 * SECOND
 MOST_ROWS = 18
-WHO = 30
+WHO, NUMBERS = 30, 24
+"""Columns of a name, where there is room for two, and of the numbers behind them."""
 
 
 @dataclass(slots=True)
@@ -35,7 +37,7 @@ class Pair:
 class ContentionScreen(Box):
     """The last ten seconds before the moment looked at."""
 
-    TITLE = "who took CPU from whom, and who ended whose wait   (last 10 s; Esc closes)"
+    TITLE = "who took CPU from whom, who ended whose wait   (last 10 s)"
     BINDINGS = [Binding("w", "dismiss", "close", show=False)]
 
     def lines(self) -> Sequence[Line]:
@@ -47,36 +49,51 @@ class ContentionScreen(Box):
         if not newer.probed_ns:
             reason = state.reason if state and state.reason else "no reading yet"
             remedy = f" ({state.remedy})" if state and state.remedy else ""
-            return [[("needs the eBPF probes: ", ""), (f"{reason}{remedy}", "warn")]]
+            return [[(line, "warn")] for line in textwrap.wrap(clean(f"needs the eBPF probes: {reason}{remedy}"), self.text_width)]
         roles = session.roles_at(newer)
         span_s = max(1e-9, (newer.t_ns - older.t_ns) / SECOND)
-        return [*_taken(older, newer, roles, span_s), [], *_ended(older, newer, roles, span_s)]
+        names = _Names(newer, roles, min(WHO, (self.text_width - NUMBERS) // 2))
+        return [*_taken(older, newer, names, span_s), [], *_ended(older, newer, names, span_s)]
 
 
-def _taken(older: Board, newer: Board, roles: dict[int, Role], span_s: float) -> list[Line]:
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """Who is who, in ``width`` columns each."""
+
+    board: Board
+    roles: dict[int, Role]
+    width: int
+
+    def pair(self, pair: Pair) -> str:
+        return self._who(pair.one) + self._who(pair.other)
+
+    def head(self, one: str, other: str, share: str) -> Line:
+        return [(f"{fit(one, self.width - 1)} {fit(other, self.width - 1)} {share:>7}{'seconds':>9}{'times':>8}", "head")]
+
+    def _who(self, pid: int) -> str:
+        role, info = self.roles.get(pid), self.board.infos.get(pid)
+        name = role.label if role and role.label else program_name(info) if info else "has ended"
+        return fit(f"{pid} {clean(name)}" if pid else "an interrupt, the kernel", self.width - 1) + " "
+
+
+def _taken(older: Board, newer: Board, names: _Names, span_s: float) -> list[Line]:
     pairs = preemption_pairs(older, newer)
-    out: list[Line] = [_head("was runnable", "while this ran on its CPU", "cores")]
+    out: list[Line] = [names.head("was runnable", "while this ran on its CPU", "cores")]
     for pair in pairs[:MOST_ROWS]:
-        style = "starving" if _is_ours(pair.one, roles) and not _is_ours(pair.other, roles) else ""
+        style = "starving" if pair.one in names.roles and pair.other not in names.roles else ""
         seconds = pair.ns / SECOND
-        names = _who(pair.one, newer, roles) + _who(pair.other, newer, roles)
-        out.append([(names, style), (f"{seconds / span_s:>7.2f}{seconds:>9.2f}{pair.times:>8}", style)])
+        out.append([(names.pair(pair), style), (f"{seconds / span_s:>7.2f}{seconds:>9.2f}{pair.times:>8}", style)])
     return out if pairs else [*out, [("  nobody had to wait behind anybody", "dim")]]
 
 
-def _ended(older: Board, newer: Board, roles: dict[int, Role], span_s: float) -> list[Line]:
-    trainers = frozenset(pid for pid, role in roles.items() if role.kind == "trainer")
+def _ended(older: Board, newer: Board, names: _Names, span_s: float) -> list[Line]:
+    trainers = frozenset(pid for pid, role in names.roles.items() if role.kind == "trainer")
     pairs = wakeup_pairs(older, newer, trainers)
-    out: list[Line] = [_head("slept", "until woken by", "% time")]
+    out: list[Line] = [names.head("slept", "until woken by", "% time")]
     for pair in pairs[:MOST_ROWS]:
         seconds = pair.ns / SECOND
-        names = _who(pair.one, newer, roles) + _who(pair.other, newer, roles)
-        out.append([(names, ""), (f"{100 * seconds / span_s:>7.0f}{seconds:>9.2f}{pair.times:>8}", "")])
+        out.append([(names.pair(pair), ""), (f"{100 * seconds / span_s:>7.0f}{seconds:>9.2f}{pair.times:>8}", "")])
     return out if pairs else [*out, [("  no trainer was woken by anybody", "dim")]]
-
-
-def _head(one: str, other: str, share: str) -> Line:
-    return [(f"{fit(one, WHO)}{fit(other, WHO)}{share:>7}{'seconds':>9}{'times':>8}", "head")]
 
 
 def preemption_pairs(older: Board, newer: Board) -> list[Pair]:
@@ -114,15 +131,3 @@ def pid_of(tid: int, board: Board) -> int:
     """The process of a thread, the thread itself where that is not known."""
     thread = board.threads.get(tid)
     return thread.pid if thread is not None else tid
-
-
-def _is_ours(pid: int, roles: dict[int, Role]) -> bool:
-    return pid in roles
-
-
-def _who(pid: int, board: Board, roles: dict[int, Role]) -> str:
-    if pid == 0:
-        return fit("an interrupt, the kernel", WHO)
-    role, info = roles.get(pid), board.infos.get(pid)
-    name = role.label if role and role.label else program_name(info) if info else "has ended"
-    return fit(f"{pid} {clean(name)}", WHO)

@@ -91,7 +91,7 @@ class EnlargeScreen(Box):
     def _picture(self, lane: Lane, points: list[tuple[float, float]]) -> Text:
         if not points:
             return Text(clean(lane.absent) or "nothing measured in this time")
-        width, height = self.text_width - 2, self.text_height - 3
+        width, height = self.text_width - 2, self.text_height - 4
         text = Text.from_ansi(plot(lane, points, width, height), no_wrap=True)
         return text.append(f"\n{summary(lane, [value for _, value in points])}")
 
@@ -144,8 +144,8 @@ def unbroken(points: list[tuple[float, float]]) -> list[list[tuple[float, float]
 
 
 def summary(lane: Lane, values: list[float]) -> str:
-    """Readings, mean, percentiles and extremes in a line."""
+    """Readings, mean, percentiles and extremes in a line, and one for where they are from."""
     ordered = sorted(values)
     parts = [f"{len(values)} readings", f"mean {sum(values) / len(values):.4g}", f"min {ordered[0]:.4g}"]
     parts += [f"p{p} {ordered[min(len(ordered) - 1, len(ordered) * p // 100)]:.4g}" for p in PERCENTILES]
-    return "  ".join([*parts, f"max {ordered[-1]:.4g} {lane.field.unit}"]) + f"   source: {lane.field.source}"
+    return "  ".join([*parts, f"max {ordered[-1]:.4g} {lane.field.unit}"]) + f"\nsource: {lane.field.source}"
