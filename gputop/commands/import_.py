@@ -27,8 +27,9 @@ def run(args: argparse.Namespace) -> int:
     from gputop.frame import Header
     from gputop.recording.ingero import read
     from gputop.recording.writer import Writer
+    from gputop.text import counted
 
-    path = args.output or str(Path(args.file).with_suffix(".gputop"))
+    path = str(Path(args.file).with_suffix(".gputop")) if args.output is None else args.output
     items = read(args.file)
     header = next(items)
     assert isinstance(header, Header)
@@ -43,5 +44,5 @@ def run(args: argparse.Namespace) -> int:
         os.unlink(path)
         raise
     writer.close()
-    tell(f"{count} frames in {path}")
+    tell(f"{counted(count, 'frame')} in {path}")
     return 0

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 NO_EBPF = "no eBPF probes, even where they could run"
 SUDO = "load the eBPF probes through sudo; the rest runs as you"
+_NUMBER = r"\d+\.?\d*|\.\d+"
+_PART = rf"({_NUMBER}) ?(ms|[smhd]) ?"
 _SECONDS_OF = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 MOST_GPUS = 4096
 LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.02, 60.0
@@ -32,7 +34,7 @@ def interval(text: str) -> float:
 
 
 def duration(least: str = "1ms", most: str = "10000d") -> Callable[[str], float]:
-    """Reads seconds from ``90``, ``90s``, ``10m``, ``2h`` or ``1d``; what lies outside of the bounds is refused."""
+    """Reads seconds from ``90``, ``90s``, ``10m``, ``1h30m`` or ``1d``; what lies outside of the bounds is refused."""
 
     def seconds(text: str) -> float:
         value = _seconds(text)
@@ -45,8 +47,12 @@ def duration(least: str = "1ms", most: str = "10000d") -> Callable[[str], float]
 
 def _seconds(text: str) -> float:
     """-1 where it is no length of time."""
-    match = re.fullmatch(r"(\d+\.?\d*|\.\d+) ?(ms|[smhd]?)", text.strip(), re.ASCII)
-    return float(match[1]) * _SECONDS_OF[match[2] or "s"] if match else -1.0
+    text = text.strip()
+    if re.fullmatch(_NUMBER, text, re.ASCII):
+        return float(text)
+    if not re.fullmatch(f"({_PART})+", text, re.ASCII):
+        return -1.0
+    return sum(float(number) * _SECONDS_OF[unit] for number, unit in re.findall(_PART, text, re.ASCII))
 
 
 def number(least: int = 1) -> Callable[[str], int]:

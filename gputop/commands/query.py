@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable
 from collections.abc import Iterator
 from itertools import chain
+from itertools import count
 from itertools import islice
 
 from gputop.commands.span import add_span
@@ -36,7 +37,7 @@ _MOST_WIDE = 80
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the command."""
     parser.add_argument("file", metavar="FILE", help="a recording, also one that still grows")
-    parser.add_argument("sql", metavar="SQL", help="a SELECT, or .schema")
+    parser.add_argument("sql", metavar="SQL", help="a SELECT, .schema, or .schema TABLE")
     add_span(parser)
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="an array of objects")
@@ -50,8 +51,9 @@ def run(args: argparse.Namespace) -> int:
     from gputop.tables.database import describe
 
     with Recording(args.file) as recording:
-        if args.sql.strip().rstrip(";") in (".schema", ".tables"):
-            print(describe())
+        word, *tables = args.sql.strip().rstrip(";").split() or [""]
+        if word in (".schema", ".tables"):
+            print(describe(tables))
             return 0
         names, rows = Database(recording, *span(args, recording)).ask(args.sql)
         write = _json if args.json else _csv if args.csv else _table
@@ -65,11 +67,19 @@ def run(args: argparse.Namespace) -> int:
 def _json(names: list[str], rows: Iterable[tuple[object, ...]]) -> Iterator[str]:
     import json
 
-    opening = "["
+    opening, keys = "[", _distinct(names)
     for row in rows:
-        yield f"{opening}{json.dumps(dict(zip(names, map(_plain, row), strict=True)))}"
+        yield f"{opening}{json.dumps(dict(zip(keys, map(_plain, row), strict=True)))}"
         opening = ",\n"
     yield "[]\n" if opening == "[" else "]\n"
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Columns of one name get a number: a, a_2."""
+    keys: list[str] = []
+    for name in names:
+        keys.append(next(key for key in chain([name], (f"{name}_{i}" for i in count(2))) if key not in keys))
+    return keys
 
 
 def _plain(value: object) -> object:

@@ -15,6 +15,7 @@ from gputop.commands.options import duration
 from gputop.commands.options import number
 from gputop.console import tell
 from gputop.errors import UserError
+from gputop.text import counted
 
 if TYPE_CHECKING:
     import subprocess
@@ -62,6 +63,10 @@ def run(args: argparse.Namespace) -> int:
     """Record. Exit code: the command's where there is one (128 + number where a signal ended it)."""
     if args.max_files and not args.max_size:
         raise UserError("--max-files needs --max-size", code=2)
+    if args.command == ["--"]:
+        raise UserError("there is no command behind --", code=2)
+    if args.output == "-":
+        raise UserError("a recording is a file: for standard output there is gputop collect", code=2)
     from gputop.commands.live import stream_argv
     from gputop.stream.child import ChildStream
 
@@ -113,7 +118,8 @@ class _Session:
         try:
             self._command = subprocess.Popen(argv)
         except (OSError, ValueError) as error:
-            raise UserError(f"cannot run {argv[0]}: {getattr(error, 'strerror', error)}", code=127) from None
+            code = 127 if isinstance(error, FileNotFoundError) else 126  # as shells do
+            raise UserError(f"cannot run {argv[0]}: {getattr(error, 'strerror', error)}", code=code) from None
 
     def record(self) -> None:
         """Until stopped. A recorder that fails lets the command run on, and says so."""
@@ -145,7 +151,7 @@ class _Session:
         if self._file is not None:
             self._file.close()
             if not self._problem:
-                tell(f"{self._frames} frames in {self._file.summary()}")
+                tell(f"{counted(self._frames, 'frame')} in {self._file.summary()}")
 
     def exit_code(self) -> int:
         """The command's, or 0."""
@@ -190,7 +196,7 @@ class _Session:
         from gputop.stream.findings import Account
 
         host = re.sub(r"[^A-Za-z0-9._-]", "_", header.host) or "host"
-        path = self._args.output or f"gputop-{host}-{time.strftime('%Y%m%d-%H%M%S')}.gputop"
+        path = f"gputop-{host}-{time.strftime('%Y%m%d-%H%M%S')}.gputop" if self._args.output is None else self._args.output
         return Rotation(path, header, self._args.max_size or NO_LIMIT, self._args.max_files, lambda: Account(engine).tell)
 
     def _over(self) -> bool:

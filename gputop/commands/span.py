@@ -37,12 +37,20 @@ def _clock(t_ns: int, recording: Recording) -> str:
     return time.strftime("%H:%M:%S", time.localtime(recording.unix_ns_of(t_ns) / 1e9))
 
 
+def _seconds(text: str) -> float:
+    """ValueError where it is no number from 0 on."""
+    seconds = float(text)
+    if seconds < 0:
+        raise ValueError(text)
+    return seconds
+
+
 def moment(text: str, recording: Recording) -> int:
     """CLOCK_MONOTONIC ns of ``90``, ``03:12`` or ``03:12:30.5``; a clock time is the first of its kind in the recording."""
     clock = re.fullmatch(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d(?:\.\d+)?))?", text)
     if clock is None:
         try:
-            return recording.start_ns + round(float(text) * 1e9)
+            return recording.start_ns + round(_seconds(text) * 1e9)
         except (ValueError, OverflowError):
             found = next((mark.t_ns for mark in recording.marks if mark.text == text), None)
             if found is not None:

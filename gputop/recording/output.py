@@ -21,7 +21,7 @@ def create(path: str) -> int:
     except FileExistsError:
         raise UserError(f"{clean(path)} {_what_stands_at(path)}: give another name with -o") from None
     except OSError as error:
-        raise UserError(f"cannot create {clean(path)}: {error.strerror}") from None
+        raise UserError(f"cannot create {clean(path) or 'a file without a name'}: {error.strerror}") from None
     except ValueError:
         raise UserError(f"{clean(path)!r} is no file name") from None
 

@@ -76,7 +76,16 @@ class Writer:
         self._copy = b""
         """Of a reference: it stands behind the run, for one hole not to hit both."""
         self._restated = pack_header(header)[len(MAGIC) :]
-        self._write(MAGIC + 2 * self._restated)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Where not even that can be written, nothing is left that would be in the way of another try."""
+        try:
+            self._write(MAGIC + 2 * self._restated)
+        except UserError:
+            os.unlink(self.path)
+            os.close(self._fd)
+            raise
 
     def add(self, frame: Frame) -> None:
         """Append a frame; about once a second this writes. The first should be a key frame (see `Ring.recent`)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Iterator
 from collections.abc import Sequence
 from itertools import chain
@@ -18,6 +19,8 @@ from gputop.text import clean
 MAX_ROWS = 40_000_000
 """Loaded for one statement."""
 CACHE_KIB = 150_000
+MOST_BYTES = 64 << 20
+"""Of a value, or of a row."""
 MOST_PARAMETERS = 500
 """Of one statement: some builds of SQLite allow 999."""
 _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, 33}
@@ -38,6 +41,8 @@ class Database:
             self._sqlite.execute(f"PRAGMA {pragma}")
         for spec in TABLES.values():
             self._sqlite.execute(create_statement(spec))
+        if sys.version_info >= (3, 11):
+            self._sqlite.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_BYTES)
         # Python hears Ctrl-C between two steps of a statement that would never end.
         self._sqlite.set_progress_handler(lambda: 0, 100_000)
 
@@ -106,10 +111,13 @@ def create_statement(spec: TableSpec, names: Sequence[str] | None = None) -> str
     return f"CREATE TABLE {spec.name}({', '.join(f'{column.name} {column.type}' for column in columns)})"
 
 
-def describe() -> str:
-    """Every table and column with type, unit and meaning: the answer to ``.schema``."""
+def describe(tables: Sequence[str] = ()) -> str:
+    """These tables, or all, and their columns with type, unit and meaning: the answer to ``.schema``. UserError for one there is not."""
+    unknown = next((name for name in tables if name not in TABLES), None)
+    if unknown is not None:
+        raise UserError(f"there is no table {clean(unknown)}: there are {', '.join(TABLES)}", code=2)
     lines = []
-    for spec in TABLES.values():
+    for spec in (TABLES[name] for name in tables or TABLES):
         lines.append(f"CREATE TABLE {spec.name} (  -- {spec.help}")
         last = spec.columns[-1]
         lines += [f"  {c.name + ' ' + c.type + ('' if c is last else ','):<34}-- {c.help}" for c in spec.columns]

@@ -340,3 +340,25 @@ def test_the_waits_of_who_is_told_of_and_read_in_different_ticks(tmp_path: Path,
     path.write_bytes(pack_header(HEADER) + b"".join(pack_frames(frames[i : i + 10]) for i in range(0, 40, 10)))
     rows = ask(str(path), "SELECT t_s, stall_ms FROM proc ORDER BY t_s", capsys=capsys)
     assert [row["stall_ms"] for row in rows] == [None, *(pytest.approx(ms, rel=0.02) for ms in (16, 26, 36))]
+
+
+def test_columns_of_one_name_are_told_apart_in_json(session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(session[0], "SELECT 1 a, 2 a, 3 a_2, 4 a", capsys=capsys) == [{"a": 1, "a_2": 2, "a_2_2": 3, "a_3": 4}]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="sqlite3 has no setlimit")
+def test_no_value_grows_without_bounds(session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["query", session[0], "SELECT length(hex(zeroblob(300000000)))"]) == 2
+    assert capsys.readouterr().err == "gputop: SQL: string or blob too big\n"
+
+
+def test_the_schema_of_one_table(session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["query", session[0], ".schema gpu"]) == 0
+    assert capsys.readouterr().out.count("CREATE TABLE") == 1
+    assert cli.main(["query", session[0], ".schema gpus"]) == 2
+    assert "there is no table gpus: there are gpu, proc" in capsys.readouterr().err
+
+
+def test_no_moment_before_the_beginning(session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["query", session[0], "SELECT 1", "--from=-5"]) == 2
+    assert "'-5' is no time" in capsys.readouterr().err

@@ -16,6 +16,7 @@ import pytest
 
 from gputop import cli
 from gputop.commands.record import size
+from gputop.errors import UserError
 from gputop.frame import Frame
 from gputop.recording.format import FormatError
 from gputop.recording.format import pack_frames
@@ -90,6 +91,35 @@ def test_a_command_that_cannot_be_run(tmp_path: Path) -> None:
     assert done.returncode == 127
     assert "cannot run /no/such/program: No such file" in err
     assert "Traceback" not in err
+
+
+def test_a_command_that_may_not_be_run(tmp_path: Path) -> None:
+    (tmp_path / "job").write_text("true")
+    done = record("-o", str(tmp_path / "a.gputop"), "--", str(tmp_path / "job"))
+    _, err = done.communicate(timeout=60)
+    assert done.returncode == 126
+    assert "job: Permission denied" in err
+
+
+@pytest.mark.parametrize(("flags", "said"), [(["-o", "-"], "gputop collect"), (["-o", "a.gputop", "--"], "no command behind --")])
+def test_what_cannot_be_meant_is_said_at_once(flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["record", *flags]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_no_name_is_no_file() -> None:
+    with pytest.raises(UserError, match="a file without a name"):
+        Writer("", HEADER)
+
+
+def test_a_full_disk_leaves_nothing_in_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("gputop.recording.writer.write_all", full)
+    with pytest.raises(UserError, match="No space left"):
+        Writer(str(tmp_path / "a.gputop"), HEADER)
+    assert list(tmp_path.glob("*.gputop")) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

@@ -12,13 +12,14 @@ from gputop.commands.options import number
 
 
 @pytest.mark.parametrize(("text", "seconds"), [
+    ("1h30m", 5400), ("1m 30s", 90),
     ("90", 90), ("90s", 90), ("1.5", 1.5), (".5", 0.5), ("10m", 600), ("1.5h", 5400), ("2d", 172_800), (" 20 s ", 20), ("250ms", 0.25),
 ])  # fmt: skip
 def test_lengths_of_time(text: str, seconds: float) -> None:
     assert duration()(text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("text", ["", "nan", "inf", "-5", "0", "1e3", "5x", "m", "1h30m", "٣", "9" * 400, "0ms", "20000d"])
+@pytest.mark.parametrize("text", ["", "nan", "inf", "-5", "0", "1e3", "5x", "m", "1h30", "30 m5", "٣", "9" * 400, "0ms", "20000d"])
 def test_what_is_no_length_of_time(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="write 90, 90s, 10m or 2h"):
         duration()(text)
