@@ -125,10 +125,13 @@ class Collector:
     def run(self, ticks: int | None = None, wait: Callable[[float], None] = time.sleep) -> None:
         """Beat until stopped, or for ``ticks`` ticks. What the sink raises ends it, and a source's UserError."""
         interval = self.settings.interval_ns
-        deadline = time.monotonic_ns()
-        deadline += min(BEHIND_DRIVER_NS, interval // 8) - deadline % interval
-        last_sent, seq, key_due, raised = deadline, 0, 0, False
+        last_sent, seq, key_due = 0, 0, 0
         try:
+            # Before the first frame gets its time, for this may take longer than a beat.
+            self._open_missing(time.monotonic_ns())
+            self._note(SourceState("beat", "ok", detail={"priority": raise_priority()}))
+            deadline = time.monotonic_ns()
+            deadline += min(BEHIND_DRIVER_NS, interval // 8) - deadline % interval
             while not self._stopping and (ticks is None or seq < ticks):
                 now = time.monotonic_ns()
                 missed = max(0, (deadline - last_sent) // interval - 1) if seq else 0
@@ -140,12 +143,9 @@ class Collector:
                 elif key:
                     key_due = now + KEY_EVERY_NS
                     return_pages()
-                if not raised:
-                    raised = True
-                    self._note(SourceState("beat", "ok", detail={"priority": raise_priority()}))
                 self._leave_root()
-                # The first tick opens the sources, which may take longer than a beat.
-                latest = interval // 2 if seq else 0
+                # The first frame stands between two beats: what came right behind it would make rates of noise.
+                latest = interval // 2 if seq else -interval // 2
                 last_sent, seq = deadline, seq + 1
                 deadline = next_deadline(deadline, time.monotonic_ns(), interval, latest)
                 wait(max(0.0, (deadline - time.monotonic_ns()) / 1e9))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil
@@ -60,7 +61,7 @@ def _collected(args: argparse.Namespace, ticks: int) -> list[Header | Frame]:
             items.append(frame)
             return True
 
-    Collector(settings, Keep()).run(ticks)
+    Collector(settings, Keep()).run(ticks, lambda seconds: None if len(items) > ticks else time.sleep(seconds))
     return items
 
 

@@ -156,7 +156,7 @@ class CgroupSource:
 
     def __init__(self, settings: Settings) -> None:
         self._root = settings.root.rstrip("/") + "/"
-        self._half = settings.interval_ns // 2
+        self._early_ns = CPU_EVERY_NS if settings.everyone else settings.interval_ns // 2
         self._mounts: dict[str, Mount] = {}
         self._paths: dict[str, tuple[int, bytes]] = {}
         """When those who matter are due to be asked again, and their /proc/PID/cgroup."""
@@ -182,10 +182,10 @@ class CgroupSource:
 
     def read(self, beat: Beat, frame: Frame) -> None:
         """Add the cgroups to ``frame.host`` where they are due."""
-        if not beat.key and beat.t_ns + self._half < self._cpu_due_ns and beat.hot == self._hot:
+        if not beat.key and beat.t_ns + self._early_ns < self._cpu_due_ns and beat.hot == self._hot:
             return
         self._cpu_due_ns = beat.t_ns + CPU_EVERY_NS
-        slowly = beat.key or beat.t_ns + self._half >= self._rest_due_ns
+        slowly = beat.key or beat.t_ns + self._early_ns >= self._rest_due_ns
         if slowly:
             self._rest_due_ns = beat.t_ns + REST_EVERY_NS
         if slowly or beat.hot != self._hot:
@@ -203,7 +203,7 @@ class CgroupSource:
 
     def _path(self, pid: str, t_ns: int) -> tuple[int, bytes]:
         due_ns, known = self._paths.get(pid, (0, b""))
-        if t_ns + self._half < due_ns:
+        if t_ns + self._early_ns < due_ns:
             return due_ns, known
         return t_ns + ASK_EVERY_NS, read_once(f"{self._root}proc/{pid}/cgroup", 8192) or known
 

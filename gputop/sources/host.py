@@ -50,7 +50,7 @@ class HostSource:
         self._files = {name: KeptFile(f"{root}proc/", name, sizes.get(name, 512), pool) for name in names}
         self._files |= {name: KeptList(f"{root}proc/", name, size, pool) for name, size in lists.items()}
         self._whole: dict[str, bool] = {}
-        self._half = settings.interval_ns // 2
+        self._early_ns = CPU_EVERY_NS if settings.everyone else settings.interval_ns // 2
         self._cpu_due_ns = self._rest_due_ns = 0
 
     def open(self) -> SourceState:
@@ -70,10 +70,10 @@ class HostSource:
     def read(self, beat: Beat, frame: Frame) -> None:
         """Set ``frame.host`` where something is due."""
         host: dict[str, object] = {}
-        if beat.key or beat.t_ns + self._half >= self._cpu_due_ns:
+        if beat.key or beat.t_ns + self._early_ns >= self._cpu_due_ns:
             self._cpu_due_ns = beat.t_ns + CPU_EVERY_NS
             host.update(cpu_fields(self._text("stat")))
-        if beat.key or beat.t_ns + self._half >= self._rest_due_ns:
+        if beat.key or beat.t_ns + self._early_ns >= self._rest_due_ns:
             self._rest_due_ns = beat.t_ns + REST_EVERY_NS
             host.update(self._rest())
         if host:

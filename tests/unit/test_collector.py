@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 import types
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,19 @@ class Odd(Plain):
         raise OSError
 
 
+class Slow(Plain):
+    """Takes its time to open."""
+
+    opened_ns = 0
+
+    def open(self) -> SourceState:
+        until_ns = time.monotonic_ns() + 20 * TICK_NS
+        while time.monotonic_ns() < until_ns:
+            pass
+        Slow.opened_ns = time.monotonic_ns()
+        return super().open()
+
+
 class Wrong(Plain):
     """Finds out that what the user asked for is not there."""
 
@@ -70,7 +85,13 @@ class Two(Plain):
         frame.gpus += [Gpu(index, beat.t_ns, nvml_ns=100 * beat.seq, nvml_calls=beat.seq) for index in range(2 if beat.seq < 3 else 1)]
 
 
-def frames_of(monkeypatch: pytest.MonkeyPatch, *sources: type[Plain], ticks: int) -> list[Frame]:
+def frames_of(
+    monkeypatch: pytest.MonkeyPatch,
+    *sources: type[Plain],
+    ticks: int,
+    wait: Callable[[float], None] = lambda _: None,
+    interval_ns: int = TICK_NS,
+) -> list[Frame]:
     module = types.ModuleType("gputop_sources_of_this_test")
     for source in sources:
         setattr(module, source.__name__, source)
@@ -79,7 +100,7 @@ def frames_of(monkeypatch: pytest.MonkeyPatch, *sources: type[Plain], ticks: int
     monkeypatch.setattr(collector, "REGISTRY", entries)
     monkeypatch.setattr(collector, "raise_priority", str)
     kept = Kept()
-    collector.Collector(Settings(TICK_NS), kept).run(ticks, wait=lambda _: None)
+    collector.Collector(Settings(interval_ns), kept).run(ticks, wait)
     return kept.frames
 
 
@@ -93,6 +114,19 @@ def test_a_source_that_breaks_leaves_the_others_and_is_opened_again(monkeypatch:
     assert told[1].reason.startswith("this is a bug: ValueError: odd·[2J")
     assert "in read" in crash.kept()
     assert [state.state for frame in frames for state in frame.sources if state.name == "Plain"] == ["ok"]
+
+
+def test_the_first_frame_begins_when_the_sources_are_open(monkeypatch: pytest.MonkeyPatch):
+    first = frames_of(monkeypatch, Slow, Plain, ticks=1)[0]
+    assert first.t_ns >= Slow.opened_ns
+    assert (first.late_ns, first.missed) == (0, 0)
+    assert [state.name for state in first.sources] == ["Slow", "Plain", "beat"]
+
+
+def test_the_second_frame_does_not_stand_right_behind_the_first(monkeypatch: pytest.MonkeyPatch):
+    waits: list[float] = []
+    frames_of(monkeypatch, Plain, ticks=1, wait=waits.append, interval_ns=10**9)
+    assert 0.4 < waits[0] < 1.5
 
 
 def test_what_is_asked_for_and_not_there_ends_the_stream(monkeypatch: pytest.MonkeyPatch):
