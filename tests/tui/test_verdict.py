@@ -1,0 +1,40 @@
+"""The verdict's lines in a narrow terminal."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputop.diagnosis.model import Verdict
+from gputop.tui.draw import verdict
+from gputop.tui.view import View
+
+HEADLINE = "GPU 0 lost 57% of the last 10 s: train.py (302926) waits for its data"
+TAKERS = "python (21859, 21860, 21861 and 4 more), metrics-agent (29981), log-shipper (29980)"
+DETAIL = f"4 of 4 workers runnable but not running 76% of the time; {TAKERS} took 1.2 of 4 cores"
+
+
+def drawn(width: int) -> list[str]:
+    shown = verdict.lines(Verdict("input-bound", "cpu-contention", headline=HEADLINE, detail=DETAIL), View(width=width))
+    return ["".join(text for text, _ in line) for line in shown]
+
+
+def test_where_there_is_room_nothing_is_left_out() -> None:
+    first, second = drawn(200)
+    assert HEADLINE in first
+    assert DETAIL in second
+
+
+@pytest.mark.parametrize("width", [80, 90, 100, 110, 120])
+def test_numbers_stay_where_names_must_go(width: int) -> None:
+    first, second = drawn(width)
+    assert "GPU 0 lost 57%" in first
+    assert "train.py (302926)" in first
+    assert "76%" in second
+    assert "python" in second
+    assert "and 2 more" in second
+    assert "took 1.2 of 4 cores" in second
+
+
+def test_further_pids_go_first() -> None:
+    assert verdict.brief(TAKERS, 80) == "python (21859 and 6 more), metrics-agent (29981), log-shipper (29980)"
+    assert verdict.brief(TAKERS, 60) == "python (21859 and 6 more) and 2 more"
