@@ -9,12 +9,17 @@ from collections.abc import Sequence
 from time import localtime
 from time import strftime
 
+from gputop.diagnosis.model import Step
 from gputop.diagnosis.report import Booked
 from gputop.diagnosis.report import Episode
 from gputop.diagnosis.report import Explanation
+from gputop.diagnosis.report import Parts
+from gputop.diagnosis.report import Said
 from gputop.text import clean
 
 WIDTH = 100
+LEAST_SHARE = 0.005
+"""Of the workers' time, to be told."""
 
 
 def explain_lines(found: Explanation) -> Iterator[str]:
@@ -24,11 +29,26 @@ def explain_lines(found: Explanation) -> Iterator[str]:
     yield f"{clean(verdict['symptom'].upper())}{cause}"
     yield from _wrapped(verdict["headline"], "  ")
     yield from _wrapped(verdict["detail"], "  ")
+    yield from _step(verdict)
+    yield from _workers(found["workers"])
     yield ""
     yield from ledger_lines(found["ledger"])
     for incident in found["incidents"]:
         yield ""
         yield from _incident(incident)
+
+
+def _step(verdict: Said) -> Iterator[str]:
+    pace, parts = verdict["steps_per_s"], verdict["step_ms"]
+    if pace and parts:
+        step = Step(pace, "", parts["input_wait"], parts["transfer"], parts["compute"], parts["gpu_wait"], parts["other"])
+        yield from _wrapped(step.told(), "  ")
+
+
+def _workers(states: dict[str, float]) -> Iterator[str]:
+    told = [f"{clean(word)} {100 * share:.0f}%" for word, share in states.items() if share >= LEAST_SHARE]
+    if told:
+        yield from _wrapped(f"workers: {', '.join(told)} of the time", "  ")
 
 
 def ledger_lines(ledger: Booked) -> Iterator[str]:
@@ -77,7 +97,26 @@ def diff_lines(names: Sequence[str], before: Explanation, after: Explanation) ->
         old, new = (part.get(cause, 0.0) if share is not None else None for part, share in zip(parts, shares, strict=True))
         yield f"  {cause:<28}{_percent(old):>12}{_percent(new):>12}{_change(old, new):>12}"
     yield _row("steps a second", *(found["verdict"]["steps_per_s"] for found in (before, after)))
+    yield from _step_rows(*(found["verdict"]["step_ms"] for found in (before, after)))
+    yield from _worker_rows(*(found["workers"] for found in (before, after)))
     yield _row("incidents", *(len(found["incidents"]) for found in (before, after)))
+
+
+def _step_rows(before: Parts | None, after: Parts | None) -> Iterator[str]:
+    if before is None and after is None:
+        return
+    yield _row("a step, ms", *(sum(parts.values()) if parts else None for parts in (before, after)))  # type: ignore[arg-type]
+    for word in Parts.__annotations__:
+        old, new = (parts[word] if parts else None for parts in (before, after))  # type: ignore[literal-required]
+        yield _row(f"  {word.replace('_', ' ')}", old, new)
+
+
+def _worker_rows(before: dict[str, float], after: dict[str, float]) -> Iterator[str]:
+    words = [word for word in {**before, **after} if max(before.get(word, 0.0), after.get(word, 0.0)) >= LEAST_SHARE]
+    yield from ["workers' time"] if words else []
+    for word in words:
+        old, new = (states.get(word, 0.0) if states else None for states in (before, after))
+        yield f"  {clean(word):<28}{_percent(old):>12}{_percent(new):>12}{_change(old, new):>12}"
 
 
 def _row(title: str, old: float | None, new: float | None) -> str:

@@ -18,6 +18,7 @@ from gputop.diagnosis.incidents import Incidents
 from gputop.diagnosis.model import Incident
 from gputop.diagnosis.model import Ledger
 from gputop.diagnosis.model import ProcState
+from gputop.diagnosis.model import Step
 from gputop.diagnosis.model import Verdict
 from gputop.diagnosis.orphans import Orphans
 from gputop.diagnosis.points import WINDOW_NS
@@ -53,6 +54,10 @@ class Engine:
         self._shares: dict[int, dict[str, float]] = {}
         self._paces: dict[int, float] = {}
         """Per trainer its steps a second since its CUDA calls were first probed."""
+        self._spent: dict[int, dict[str, float]] = {}
+        """Per trainer the seconds in each state, while its calls were probed."""
+        self._workers_spent: dict[str, float] = {}
+        """Seconds in each state of all workers together."""
         self._unix_offset_ns = 0
 
     @property
@@ -115,9 +120,9 @@ class Engine:
     def _judge(self, job: JobFacts, facts: Facts, seconds: float) -> Standing:
         chain.set_pools(job, facts)
         standing = judge_job(job, facts)
-        pace = stepclock.from_calls(self._window.all_calls(job.trainer.pid))
-        if pace is not None:
-            self._paces[job.trainer.pid] = pace
+        self._note_step(job, seconds)
+        for worker in job.workers:
+            _add(self._workers_spent, worker.state, seconds)
         due = self._due(job, facts.t_ns, seconds)
         if standing.unbooked:
             self._pending.pop(job.trainer.pid, None)
@@ -127,10 +132,19 @@ class Engine:
             standing.lost_s = due[1]
         return standing
 
-    def _steps_per_s(self) -> float | None:
-        """Of the trainer that the verdict is about, over the whole stream; by the GPU's rhythm the latest alone."""
-        pace = self._paces.get(self.verdict.trainer_pid or 0)
-        return round(pace, 2) if pace is not None else self.verdict.steps_per_s
+    def _note_step(self, job: JobFacts, seconds: float) -> None:
+        pid = job.trainer.pid
+        if job.calls is not None:
+            _add(self._spent.setdefault(pid, {}), job.trainer.state, seconds)
+        pace = stepclock.from_calls(self._window.all_calls(pid))
+        if pace is not None:
+            self._paces[pid] = pace
+
+    def _step(self) -> Step | None:
+        """Of the trainer that the verdict is about, over the whole stream; by the GPU's rhythm the latest pace alone."""
+        pid, latest = self.verdict.trainer_pid or 0, self.verdict.step
+        pace, spent = self._paces.get(pid), self._spent.get(pid)
+        return stepclock.split(pace, "CUDA calls", report.shares(spent)) if pace is not None and spent else latest
 
     def _settled(self) -> Ledger:
         """The ledger with what is not booked yet, by the latest shares."""
@@ -161,14 +175,18 @@ class Engine:
         """
         incidents = [incident for incident in self.incidents if incident.end_ns is None or incident.end_ns > start_ns]
         ledger = self._settled().since(before or Ledger())
-        verdict = replace(self.verdict, steps_per_s=self._steps_per_s())
-        return report.explanation(verdict, ledger, incidents, self._unix_offset_ns, self._window.t_ns)
+        verdict = replace(self.verdict, step=self._step())
+        return report.explanation(verdict, ledger, incidents, self._workers_spent, self._unix_offset_ns, self._window.t_ns)
+
+
+def _add(spent: dict[str, float], state: ProcState, seconds: float) -> None:
+    for word, share in state.fractions.items():
+        spent[word] = spent.get(word, 0.0) + share * seconds
 
 
 def _paced(one: Standing) -> Verdict:
-    """Its verdict with the steps a second, which nobody else is told."""
-    step = one.job.step
-    return one.verdict if step is None else replace(one.verdict, steps_per_s=round(step.per_s, 2))
+    """Its verdict with the step, which nobody else is told."""
+    return replace(one.verdict, step=one.job.step)
 
 
 def _on_gpus(standing: list[Standing]) -> list[Standing]:

@@ -75,6 +75,10 @@ class Victim:
     name: str
 
 
+LEAST_PART = 0.005
+"""Of a step, to be told."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One training step, as the trainer's main thread spends it."""
@@ -88,6 +92,16 @@ class Step:
     """On the host's CPU."""
     gpu_wait_ms: float
     other_ms: float
+
+    def told(self) -> str:
+        """In a line: the pace, and what a step is made of."""
+        parts = (
+            (self.input_wait_ms, "input wait"), (self.transfer_ms, "transfer"), (self.compute_ms, "compute"),
+            (self.gpu_wait_ms, "wait for the GPU"), (self.other_ms, "other"),
+        )  # fmt: skip
+        ms = 1000.0 / self.per_s
+        split = ", ".join(f"{part:.3g} {word}" for part, word in parts if part >= LEAST_PART * ms)
+        return f"{self.per_s:.2f} steps a second; {ms:.3g} ms each: {split}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +122,8 @@ class Verdict:
     culprits: tuple[Culprit, ...] = ()
     victims: tuple[Victim, ...] = ()
     trainer_pid: int | None = None
-    steps_per_s: float | None = None
+    step: Step | None = None
+    """Of the window; None where its pace is not found."""
     why: str = ""
     """The headline without the loss."""
 

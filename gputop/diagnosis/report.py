@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 from typing import TypedDict
 
@@ -11,6 +12,7 @@ from gputop.diagnosis.model import CAUSES
 from gputop.diagnosis.model import SEVERITIES
 from gputop.diagnosis.model import Incident
 from gputop.diagnosis.model import Ledger
+from gputop.diagnosis.model import Step
 from gputop.diagnosis.model import Verdict
 from gputop.diagnosis.symptoms import LOST
 
@@ -22,14 +24,26 @@ Severity = Annotated[str, Meta(pattern=rf"\A({'|'.join(SEVERITIES)})\Z")]
 """One of `SEVERITIES`: whoever reads an explanation from a file may rely on it."""
 
 
+class Parts(TypedDict):
+    """A step's milliseconds, by what the trainer's main thread spends them on."""
+
+    input_wait: float
+    transfer: float
+    compute: float
+    gpu_wait: float
+    other: float
+
+
 class Said(TypedDict):
-    """A verdict in words of DESIGN.md §6; the steps a second are the mean of all that was looked at."""
+    """A verdict in words of DESIGN.md §6; the step is the mean of all that was looked at."""
 
     symptom: str
     cause: str
     headline: str
     detail: str
     steps_per_s: float | None
+    step_ms: Parts | None
+    """What a step is made of."""
 
 
 class Booked(TypedDict):
@@ -99,17 +113,29 @@ class Explanation(TypedDict):
     schema: int
     verdict: Said
     ledger: Booked
+    workers: dict[str, float]
+    """Share of all workers' time in each state of DESIGN.md §5, most first; empty where there were none."""
     incidents: list[Episode]
 
 
-def explanation(verdict: Verdict, ledger: Ledger, incidents: list[Incident], unix_offset_ns: int, now_ns: int) -> Explanation:
+def explanation(
+    verdict: Verdict, ledger: Ledger, incidents: list[Incident], workers: Mapping[str, float], unix_offset_ns: int, now_ns: int
+) -> Explanation:
     """The whole of it. The verdict is the cause that cost most over the stream; where none cost enough, that nothing did."""
     return {
         "schema": SCHEMA,
         "verdict": _verdict(verdict, ledger, _dearest(incidents, ledger, now_ns)),
         "ledger": _ledger(ledger),
+        "workers": {word: round(share, 4) for word, share in shares(workers).items()},
         "incidents": [_incident(incident, unix_offset_ns) for incident in incidents],
     }
+
+
+def shares(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Parts of the whole, most first."""
+    total = sum(seconds.values())
+    most_first = sorted(seconds.items(), key=lambda item: -item[1])
+    return {word: part / total for word, part in most_first if part > 0.0}
 
 
 def _dearest(incidents: list[Incident], ledger: Ledger, now_ns: int) -> Incident | None:
@@ -153,7 +179,19 @@ def _verdict(verdict: Verdict, ledger: Ledger, worst: Incident | None) -> Said:
     else:
         words = verdict.symptom, verdict.cause, verdict.headline, verdict.detail
     symptom, cause, headline, detail = words
-    return {"symptom": symptom, "cause": cause, "headline": headline, "detail": detail, "steps_per_s": verdict.steps_per_s}
+    pace = None if verdict.step is None else round(verdict.step.per_s, 2)
+    return {
+        "symptom": symptom, "cause": cause, "headline": headline, "detail": detail, "steps_per_s": pace, "step_ms": _parts(verdict.step),
+    }  # fmt: skip
+
+
+def _parts(step: Step | None) -> Parts | None:
+    if step is None:
+        return None
+    return {
+        "input_wait": round(step.input_wait_ms, 2), "transfer": round(step.transfer_ms, 2), "compute": round(step.compute_ms, 2),
+        "gpu_wait": round(step.gpu_wait_ms, 2), "other": round(step.other_ms, 2),
+    }  # fmt: skip
 
 
 def _ledger(ledger: Ledger) -> Booked:

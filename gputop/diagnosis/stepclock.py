@@ -8,6 +8,7 @@ its power (or utilization), which shows steps of some tenths of a second and lon
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from collections.abc import Sequence
 from operator import mul
 
@@ -83,17 +84,19 @@ def from_calls(calls: CallFacts | None) -> float | None:
 
 def step_of(job: JobFacts, rhythm: float | None) -> Step | None:
     """One step of the job: its pace, and its main thread's time divided by it."""
-    pace = from_calls(job.calls) or rhythm
-    if pace is None:
-        return None
-    fractions = job.trainer.state.fractions
+    pace = from_calls(job.calls)
+    if pace is not None:
+        return split(pace, "CUDA calls", job.trainer.state.fractions)
+    return split(rhythm, "GPU rhythm", job.trainer.state.fractions) if rhythm is not None else None
+
+
+def split(pace: float, source: str, fractions: Mapping[str, float]) -> Step:
+    """A step of such a pace, of which a trainer's main thread spends so much in each state."""
     ms = 1000.0 / pace
     data, transfer, gpu = (fractions.get(word, 0.0) for word in ("waiting-data", "transfer", "waiting-gpu"))
     computing = fractions.get("computing", 0.0)
-    return Step(
-        pace, "CUDA calls" if from_calls(job.calls) is not None else "GPU rhythm", data * ms, transfer * ms, computing * ms, gpu * ms,
-        max(0.0, 1.0 - data - transfer - gpu - computing) * ms,
-    )  # fmt: skip
+    rest = max(0.0, 1.0 - data - transfer - gpu - computing)
+    return Step(pace, source, data * ms, transfer * ms, computing * ms, gpu * ms, rest * ms)
 
 
 def _on_grid(points: Sequence[tuple[int, float]]) -> list[float]:

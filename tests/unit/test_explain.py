@@ -54,6 +54,24 @@ def test_json_keeps_the_contract(starving: str, capsys: pytest.CaptureFixture[st
     assert all(keys <= incident.keys() for incident in incidents)
 
 
+def test_the_step_and_the_workers_time_are_told_and_compared(starving: str, healthy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found, well = explain(capsys, starving), explain(capsys, healthy)
+    verdict, workers = found["verdict"], found["workers"]
+    assert isinstance(verdict, dict)
+    assert isinstance(workers, dict)
+    assert sum(workers.values()) == pytest.approx(1.0, abs=0.001)
+    assert sum(verdict["step_ms"].values()) == pytest.approx(1000 / verdict["steps_per_s"], rel=0.01)
+    assert main(["explain", starving]) == 0
+    first = next(iter(workers))
+    words = capsys.readouterr().out
+    assert f"{verdict['steps_per_s']:.2f} steps a second" in words
+    assert f"workers: {first} {100 * workers[first]:.0f}%" in words
+    assert main(["diff", starving, healthy]) == 0
+    rows = capsys.readouterr().out
+    assert f"  {first:<28}{100 * workers[first]:>10.1f} %{100 * well['workers'].get(first, 0.0):>10.1f} %" in rows  # type: ignore[attr-defined]
+    assert "  input wait" in rows
+
+
 def test_only_the_stretch_that_is_asked_for(starving: str, capsys: pytest.CaptureFixture[str]) -> None:
     whole, part = explain(capsys, starving), explain(capsys, starving, "--since", "8")
     totals = [found["ledger"]["gpu_total_s"] for found in (whole, part)]  # type: ignore[index]

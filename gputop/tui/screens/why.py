@@ -52,8 +52,8 @@ def _verdict(verdict: Verdict, width: int) -> list[Line]:
         *_wrapped(verdict.detail, width, ""),
         [],
     ]  # fmt: skip
-    if verdict.steps_per_s:
-        out.append([(f"  {verdict.steps_per_s:.2f} steps a second", "")])
+    if verdict.step is not None:
+        out += _wrapped(verdict.step.told(), width, "")
     if verdict.evidence:
         out.append([("evidence", "head")])
     for item in verdict.evidence:

@@ -69,8 +69,9 @@ def test_the_verdict_of_a_stretch_is_the_cause_that_cost_most():
     scene = sick(training().play(4)).play(6)
     well(scene).play(1)
     first = scene.engine.incidents[0]
-    found = report.explanation(scene.engine.verdict, Ledger(20.0, 9.0, {"slow-transform": 5.0, "cpu-contention": 4.0}),
-                               [first, replace(first, cause="slow-transform", lost_s=first.lost_s / 2)], 0, scene.board.t_ns)  # fmt: skip
+    incidents, ledger = [first, replace(first, cause="slow-transform", lost_s=first.lost_s / 2)], Ledger(20.0, 9.0)
+    ledger.by_cause = {"slow-transform": 5.0, "cpu-contention": 4.0}
+    found = report.explanation(scene.engine.verdict, ledger, incidents, {}, 0, scene.board.t_ns)
     assert found["verdict"]["cause"] == "slow-transform"
 
 

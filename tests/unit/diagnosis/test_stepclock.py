@@ -72,7 +72,7 @@ def test_a_step_is_divided_as_its_trainer_spends_its_time():
     assert (step.per_s, step.source) == (pytest.approx(10, rel=0.02), "CUDA calls")
     assert step.gpu_wait_ms == pytest.approx(80, rel=0.1)
     assert step.transfer_ms == pytest.approx(5, rel=0.2)
-    assert scene.engine.verdict.steps_per_s == pytest.approx(10, rel=0.02)
+    assert scene.engine.verdict.step.per_s == pytest.approx(10, rel=0.02)
 
 
 def test_the_pace_of_a_stretch_counts_the_time_at_rest_and_an_item_once():
