@@ -39,6 +39,8 @@ class Contents:
     """Offset behind the last whole block."""
     ended: bool = False
     """Whether that is an index, with which a writer ends."""
+    _referred_ns: int = 0
+    """Time of the first frame behind the last reference."""
 
     @classmethod
     def load(cls, fd: int, size: int) -> Contents:
@@ -57,14 +59,17 @@ class Contents:
         for place in places(fd, self.end, size):
             if place.head.kind == KIND_REFERENCE:
                 self.references.append(place.offset)
+                self._referred_ns = place.head.t_ns
             elif place.head.kind == KIND_FRAMES:
                 self._take(place)
             self.end, self.ended = place.end, place.head.kind == KIND_INDEX
 
     def _take(self, place: Place) -> None:
-        """The first chunk begins with what is damaged right before it: that may have been its first block."""
-        if place.head.flags & FLAG_KEY or not self.chunks:
-            self.chunks.append((place.head.t_ns, place.offset if self.chunks else self.end))
+        """The first chunk begins behind its reference, which has its time: what is damaged between may have been its first block."""
+        if not self.chunks:
+            self.chunks.append((min(self._referred_ns or place.head.t_ns, place.head.t_ns), self.end))
+        elif place.head.flags & FLAG_KEY:
+            self.chunks.append((place.head.t_ns, place.offset))
         if place.head.flags & FLAG_MARK:
             self.marked.append(place)
         self.last = place

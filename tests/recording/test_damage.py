@@ -120,6 +120,19 @@ def test_a_copy_of_a_reference_is_spare(tmp_path: Path) -> None:
             assert read_all(path) == (frames, "")
 
 
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_first_block_of_all_is_brought_back(tmp_path: Path, killed: bool) -> None:
+    path = tmp_path / "a.gputop"
+    frames = small(path, 60)
+    first = next(place for place in places_of(path) if place.head.kind == KIND_FRAMES)
+    good = path.read_bytes()[: places_of(path)[-1].offset if killed else None]
+    path.write_bytes(good[: first.offset - 50] + bytes(100) + good[first.offset + 50 :])
+    with Recording(str(path)) as recording:
+        assert recording.start_ns == frames[0].t_ns
+        assert list(recording.frames(recording.start_ns)) == frames
+        assert "left out" not in recording.problem
+
+
 def test_a_lost_disk_block_costs_the_runs_that_it_hits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gputop.recording.writer.RUN_NS", 6 * SECOND)
     path = tmp_path / "a.gputop"
