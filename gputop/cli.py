@@ -134,6 +134,8 @@ def make_parser(name: str) -> tuple[argparse.ArgumentParser, ModuleType]:
     if name == "live":
         parser.add_argument("-V", "--version", action=Version, nargs=0, help="the version and what it runs on, for bug reports")
     module.add_arguments(parser)
+    # Beside the option -1 argparse would take every negative number for an option, and a flag to have no value.
+    parser._has_negative_number_optionals.clear()
     return parser, module
 
 

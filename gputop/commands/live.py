@@ -108,10 +108,11 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
     look = Look("gputop-light" if args.light else "gputop-dark", remote=args.host is not None, auto_stacks=not args.no_auto_stacks)
     app = GputopApp(Session(), view, lambda: ChildStream(argv, turns), first, look)
     turns.app = app
-    app.set_keymap(keys)
     if left.theme in app.available_themes and not args.light:
         app.theme = left.theme
     try:
+        if wrong := app.use_keys(keys):
+            raise UserError(f"{config.config_path()}: [keys] {wrong}", code=2)
         app.run(mouse=look.mouse, auto_pilot=guide)
     finally:
         app.feed.close()
@@ -126,8 +127,8 @@ def stream_argv(args: argparse.Namespace) -> list[str]:
         from gputop.stream.child import collector_argv
 
         return collector_argv(flags)
-    if args.host.startswith("-"):
-        raise UserError(f"--host {args.host}: no such machine name", code=2)
+    if not args.host.strip() or args.host.startswith("-"):
+        raise UserError(f"--host {args.host!r}: no name of a machine", code=2)
     return ["ssh", "-oBatchMode=yes", args.host, "gputop", "collect", *flags]
 
 

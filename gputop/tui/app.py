@@ -29,8 +29,11 @@ from gputop.stacks.auto import AutoStacks
 from gputop.tui.driver import TerminalDriver
 from gputop.tui.feed import Feed
 from gputop.tui.feed import Stream
+from gputop.tui.keymap import keys_of
+from gputop.tui.keymap import problem
 from gputop.tui.palette import Ascii
 from gputop.tui.palette import themes
+from gputop.tui.screens.help import key_name
 from gputop.tui.screens.main import MainScreen
 from gputop.tui.view import View
 
@@ -38,6 +41,9 @@ if TYPE_CHECKING:
     from gputop.diagnosis import Incident
     from gputop.diagnosis import Ledger
     from gputop.stream.survey import Episode
+
+_NOT_OURS = ("Keys", "Maximize", "Minimize")
+"""Textual's own help would hide the dashboard's; the dashboard's parts are no widgets to look at one by one."""
 
 
 @dataclass(slots=True)
@@ -136,13 +142,22 @@ class GputopApp(App[int]):
         """True where the processes on screen are not this machine's, now."""
         return self.look.remote
 
+    def use_keys(self, mapped: dict[str, str]) -> str:
+        """Take the user's keys instead of ours; what is wrong with them, empty where nothing is."""
+        wrong = problem([*self.BINDINGS, *MainScreen.BINDINGS], mapped)
+        if not wrong:
+            self.set_keymap(mapped)
+        return wrong
+
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """Every action of the dashboard by its name, then Textual's own."""
+        """Every action of the dashboard by its name, then those of Textual's own that make sense here."""
         if isinstance(screen, MainScreen):
             for binding in screen.BINDINGS:
                 if isinstance(binding, Binding):
-                    yield SystemCommand(binding.description.capitalize(), f"key {binding.key}", partial(screen.run_action, binding.action))
-        yield from super().get_system_commands(screen)
+                    title = binding.description[:1].upper() + binding.description[1:]
+                    keys = " or ".join(map(key_name, keys_of(self._keymap.get(binding.id or "") or binding.key)))
+                    yield SystemCommand(title, f"key {keys}", partial(screen.run_action, binding.action))
+        yield from (command for command in super().get_system_commands(screen) if command.title not in _NOT_OURS)
 
     def _handle_exception(self, error: Exception) -> None:
         """Keep a bug for a bug report, then as always."""

@@ -32,6 +32,7 @@ def run(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str
         (["--pid", GONE_PID], {1, 2}),
         (["--user", "nobody-of-that-name"], {1, 2}),
         (["--once", "--pid", GONE_PID], {1, 2}),
+        (["--once", "--host", ""], {2}),
         ([], {1, 2}),
     ],
     ids=lambda value: " ".join(value) or "no terminal" if isinstance(value, list) else "",
@@ -41,6 +42,11 @@ def test_said_in_one_line(env: dict[str, str], arguments: list[str], codes: set[
     assert done.returncode in codes
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith("gputop: ")
+
+
+@pytest.mark.parametrize(("flag", "told"), [("--pid", "'-5' is no process id"), ("--interval", "-5 s is outside")])
+def test_a_negative_number_is_a_value_that_is_wrong(env: dict[str, str], flag: str, told: str) -> None:
+    assert told in run(env, flag, "-5").stderr
 
 
 def test_dumb_terminal_is_told_so(launch: Launch) -> None:

@@ -107,9 +107,9 @@ def _pid(row: Row, view: View) -> Span:
     return ("*" if row.pid in view.tagged else "") + str(row.pid), "" if row.role else "dim"
 
 
-def _who(row: Row, _view: View) -> Span:
+def _who(row: Row, view: View) -> Span:
     if row.role and row.role.kind == "trainer":
-        return f"▾ {row.who}", "title"
+        return f"▾ {row.who}" if view.tree else row.who, "title"
     return "  " * row.depth + row.who, "" if row.role else "dim"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence
 
 from textual.binding import Binding
@@ -11,6 +12,7 @@ from gputop.session import STATE_WORDS
 from gputop.tui.draw import Line
 from gputop.tui.draw.procs import GLYPHS
 from gputop.tui.draw.procs import STARVING_GLYPH
+from gputop.tui.keymap import keys_of
 from gputop.tui.screens.box import Box
 
 STATES = {
@@ -44,10 +46,10 @@ class HelpScreen(Box):
     def lines(self) -> Sequence[Line]:
         """Keys by group, then states, then lanes."""
         dashboard = self.app.screen_stack[0]
-        return [*_keys(dashboard.BINDINGS), *_states(), *_lanes()]
+        return [*_keys(dashboard.BINDINGS, self.app._keymap), *_states(), *_lanes()]
 
 
-def _keys(bindings: Sequence[object]) -> list[Line]:
+def _keys(bindings: Sequence[object], mapped: Mapping[str, str]) -> list[Line]:
     out: list[Line] = []
     group = ""
     for binding in bindings:
@@ -57,7 +59,7 @@ def _keys(bindings: Sequence[object]) -> list[Line]:
         if title != group:
             group = title
             out += [[], [(title, "head")]]
-        names = " ".join(key_name(key) for key in binding.key.split(","))
+        names = " ".join(key_name(key) for key in keys_of(mapped.get(binding.id or "") or binding.key))
         out.append([(f"  {names:<16}", "accent"), (binding.tooltip or binding.description, "")])
     out += [[(f"  {'ctrl p':<16}", "accent"), ("palette: every action by name, and the themes", "")],
             [(f"  {'q ctrl c':<16}", "accent"), ("quit", "")]]  # fmt: skip

@@ -1,0 +1,54 @@
+"""Keys by the user's own file, and how keys are named."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tui.conftest import MakeApp
+from tests.tui.test_dashboard import main
+from tests.tui.test_dashboard import part
+
+
+@pytest.mark.parametrize(
+    ("mapped", "wrong"),
+    [
+        ({"pause": "space,p"}, ""),
+        ({"pause": "q", "quit": "ctrl+q"}, ""),
+        ({"nosuch": "x"}, "there is no action nosuch; there are quit, pause,"),
+        ({"pause": "q"}, "q would be the key of both quit and pause"),
+        ({"pause": "?"}, "question_mark would be the key of both pause and help"),
+        ({"pause": "ctrl+c"}, "ctrl+c would be the key of both quit and pause"),
+    ],
+)
+async def test_mistakes_are_told(make_app: MakeApp, mapped: dict[str, str], wrong: str) -> None:
+    said = make_app().use_keys(mapped)
+    assert said.startswith(wrong)
+    assert bool(said) == bool(wrong)
+
+
+async def test_the_users_keys_work_and_are_named(make_app: MakeApp) -> None:
+    app = make_app()
+    assert app.use_keys({"pause": "p"}) == ""
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.press("p")
+        assert "PAUSED" in part(app, "header")[0]
+        named = {command.title: command.help for command in app.get_system_commands(main(app))}
+        assert named["Pause or follow"] == "key p"
+        assert named["Back to now"] == "key End or `"
+        assert named["Filter"] == "key /"
+        assert "Next GPU" in named
+        assert "Theme" in named
+        assert not any("widget" in text for text in named.values())
+        await pilot.press("question_mark")
+        await pilot.pause()
+        lines = str(app.screen.query_one("#text").visual).split("\n")
+        assert next(line for line in lines if "pause or follow" in line).split()[0] == "p"
+
+
+async def test_only_families_have_the_sign_of_one(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.pause()
+        assert "▾ train.py" in "".join(part(app, "procs"))
+        await pilot.press("t")
+        assert "▾" not in "".join(part(app, "procs"))
