@@ -43,9 +43,12 @@ def _asking(job: JobFacts) -> float:
 
 
 def _one_at_a_time(job: JobFacts) -> bool:
-    """Several workers, all waiting for locks most of the time, together running on about one CPU: the holder's work is the queue's."""
-    locked = [worker for worker in job.workers if worker.kinds.get("lock", 0.0) >= 0.3]
-    return len(locked) >= 2 and sum(worker.run for worker in job.workers) <= 1.25
+    """Several workers, all waiting for locks most of the time, together running on about one CPU: the holder's work is the queue's.
+
+    Who waits for a thread of its own, which works meanwhile, waits for no other worker.
+    """
+    locked = [worker for worker in job.workers if worker.kinds.get("lock", 0.0) - worker.others_run >= 0.3]
+    return len(locked) >= 2 and sum(worker.run + worker.others_run for worker in job.workers) <= 1.25
 
 
 def _served_in_turns(job: JobFacts, facts: Facts) -> bool:

@@ -65,6 +65,8 @@ def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
     own = f"on a CPU {share:.0f}% of the time" if share >= slept else f"asleep by their own will {slept:.0f}% of the time"
     if 100 * threads / workers > max(share, slept):
         own = f"running threads on {threads:.1f} CPUs"
+    elif 100 * threads / workers > 0.2 * share:
+        own = f"with threads of their own on {threads + share * workers / 100:.1f} CPUs"
     detail = f"{who}, {own} ({counted(len(cpus.allowed), 'CPU')}), cannot keep up: the work itself is too slow"
     if waited > max(share, slept):
         detail = f"{who}, {waited:.0f}% of the time waiting for programs of their own, cannot keep up: the programs are too slow"

@@ -50,6 +50,14 @@ def threads_of_a_worker_at_work() -> Scene:
     return scene
 
 
+def threads_that_are_waited_for_one_at_a_time() -> Scene:
+    """Each worker hands a part of its work to a thread of its own, and goes on when that has done it."""
+    scene = starved(run=0.45, looks=[ON_CPU, AWAIT], threads={151: (0.45, 0.05)}, thread_looks=[AWAIT, ON_CPU])
+    scene.procs[102].threads = {152: (0.45, 0.05)}
+    scene.cpus, scene.cpu_busy = 2, [0.95, 0.95]
+    return scene
+
+
 def threads_of_a_worker_in_turns() -> Scene:
     """Four that parse in Python: one CPU in all, and the other idles."""
     pool = {151 + i: (0.24, 0.02) for i in range(4)}
@@ -321,6 +329,7 @@ BEHIND: dict[Callable[[], Scene], tuple[str, str]] = {
     lock_of_a_file: ("input-bound", "lock-contention"),
     lock_of_a_file_by_turns: ("input-bound", "lock-contention"),
     asking_for_ever: ("input-bound", "hung-worker"),
+    threads_that_are_waited_for_one_at_a_time: ("input-bound", "slow-transform"),
     executors_thread: ("input-bound", "lock-contention"),
     stopped_programs: ("input-bound", "hung-worker"),
     nobody_moves: ("input-bound", "hung-worker"),
