@@ -17,10 +17,11 @@ from gputop import roles
 from gputop.diagnosis import Engine
 from gputop.diagnosis.report import Explanation
 from gputop.recording.reader import Recording
-from gputop.stream.judged import LONG_NS
 
 LATE_NS = 12_000_000_000
 """A recording that is begun from the screen begins with the last key frame: so much, at most, before it is judged for it."""
+SHORT_NS = 30_000_000_000
+"""A shorter recording is judged anew in a second."""
 UNJUDGED_NS = 3_000_000_000
 """Its last frames may come after the engine's last feed."""
 
@@ -64,7 +65,7 @@ def rules() -> int:
 
 def explanation(recording: Recording, start_ns: int = 0, end_ns: int = 1 << 63) -> Explanation | None:
     """What was found in all of a long ``recording`` by today's rules; None where that is not known, or less of it is asked for."""
-    if recording.end_ns - recording.start_ns <= LONG_NS or start_ns > recording.start_ns or end_ns <= recording.end_ns:
+    if recording.end_ns - recording.start_ns <= SHORT_NS or start_ns > recording.start_ns or end_ns <= recording.end_ns:
         return None
     payload = recording.findings()
     try:

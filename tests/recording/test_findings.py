@@ -77,7 +77,7 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def short_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Recordings of any length are explained by what was kept."""
-    monkeypatch.setattr(findings, "LONG_NS", 0)
+    monkeypatch.setattr(findings, "SHORT_NS", 0)
 
 
 @pytest.mark.usefixtures("unread")
