@@ -28,6 +28,8 @@ LEAST_PAST_NS = 60_000_000_000
 """What is shown of the time before a jump, and what the diagnosis needs to have settled."""
 QUICK_PAST_NS = 10_000_000_000
 """What is shown first, where many processes make the whole past a matter of seconds."""
+NEAR_NS = 1_000_000_000
+"""Who asks for 14:03:00 means the first frame from then on; but not the one behind a gap."""
 GAP_NS = 5_000_000_000
 """Silence in a recording that is longer than this is passed over."""
 
@@ -136,10 +138,11 @@ class Player:
                 self.seek(self.start_ns)
 
     def _go(self, t_ns: int) -> Iterator[Frame]:
-        """Stand at ``t_ns`` with what lies before it, unless another jump is wanted meanwhile.
+        """Stand at the first frame from ``t_ns`` on, with what lies before it, unless another jump is wanted meanwhile.
 
         A little ahead the frames between are run through; anywhere else sessions of their own are prepared, first a short one.
         """
+        t_ns = next((frame.t_ns for frame in self._file.recording.frames(t_ns, t_ns + NEAR_NS)), t_ns)
         position_ns = self._file.position_ns
         whole = self.jumps and self._session.oldest_ns <= max(self.start_ns, position_ns - self.past_ns)
         if whole and 0 <= t_ns - position_ns <= self.past_ns:

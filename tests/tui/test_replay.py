@@ -88,7 +88,7 @@ async def test_it_plays_to_the_end_and_stands_there(make_replay: MakeReplay) -> 
     async with app.run_test(size=(160, 48)) as pilot:
         await stands(pilot, app, END)
         await until(pilot, lambda: "|| REPLAY 64×" in part(app, "header")[0], "stopped")
-        assert "0:59/0:59" in part(app, "header")[0]
+        assert "0:59.9/0:59" in part(app, "header")[0]
         assert "INPUT-BOUND" in part(app, "verdict")[0]
         assert any("worker 0" in line for line in part(app, "procs"))
         assert "SIMULATED" not in part(app, "header")[0]
@@ -129,6 +129,24 @@ async def test_jumps_by_time_to_the_edges_and_to_a_clock_time(make_replay: MakeR
         assert time.strftime("%H:%M:%S", time.localtime(UNIX_S + 45)) in part(app, "header")[0]
 
 
+async def test_a_time_between_two_frames_is_the_first_from_then_on(tmp_path: Path) -> None:
+    path = tmp_path / "late.gputop"
+    late = [frame for frame in FRAMES if (frame.t_ns - START) % SECOND]
+    with_tenths = time.strftime("%H:%M:%S", time.localtime(UNIX_S + 45)) + ".1"
+    writer = Writer(str(path), scene.HEADER)
+    for frame in late:
+        writer.add(frame)
+    writer.close()
+    file = FileStream(str(path))
+    app = ReplayApp(View(), file, Playback(START + 30 * SECOND, playing=False), Known(), Look(remote=True))  # type: ignore[arg-type]
+    async with app.run_test(size=(160, 48)) as pilot:
+        await stands(pilot, app, START + 30 * SECOND + SECOND // 10)
+        await pilot.press("at", *time.strftime("%H:%M:%S", time.localtime(UNIX_S + 45)), "enter")
+        await stands(pilot, app, START + 45 * SECOND + SECOND // 10)
+        assert part(app, "header")[0].rstrip().endswith(with_tenths)
+    file.close()
+
+
 async def test_a_time_that_is_none_is_asked_for_again(make_replay: MakeReplay) -> None:
     app = make_replay(Playback(START, playing=False))
     async with app.run_test(size=(80, 24)) as pilot:
@@ -150,6 +168,7 @@ async def test_steps_show_one_frame_after_the_other(make_replay: MakeReplay) -> 
             await pilot.press(key)
             await stands(pilot, app, FRAMES[seq].t_ns)
             assert app.session.board_at(app.view.at_ns).seq == seq
+            assert f" 0:{seq / 10:.1f}/0:59" in part(app, "header")[0], "a step can be seen"
 
 
 async def test_incidents_are_jumped_to_wherever_they_are(make_replay: MakeReplay) -> None:
@@ -163,6 +182,27 @@ async def test_incidents_are_jumped_to_wherever_they_are(make_replay: MakeReplay
         assert app.session.now_ns > starts[1], "what comes behind an incident's start is seen"
         await pilot.press("N")
         assert "no incident" in part(app, "keys")[0]
+
+
+async def test_an_incident_that_is_still_looked_for_is_gone_to_once_it_is_found(make_replay: MakeReplay) -> None:
+    app = make_replay(Playback(START + 20 * SECOND, playing=False))
+    survey = app.survey
+    survey.done, survey.until_ns = False, START + 25 * SECOND
+    async with app.run_test(size=(160, 48)) as pilot:
+        await stands(pilot, app, START + 20 * SECOND)
+        for key, arrives in (("down", START + 20 * SECOND), (None, START + 40 * SECOND)):
+            survey.episodes.clear()
+            await pilot.press("n")
+            assert "still looking" in part(app, "keys")[0]
+            if key:
+                await pilot.press(key)  # something else was meant
+            survey.episodes[1] = Episode(1, START + 40 * SECOND, None, "high", "disk-io")
+            app._soon(ReplayScreen.draw_live)
+            await pilot.pause()
+            await stands(pilot, app, arrives)
+        await pilot.press("n")
+        survey.done = True
+        await until(pilot, lambda: "no incident in that direction" in part(app, "keys")[0], "said when all was looked at")
 
 
 async def test_why_tells_of_the_whole_recording_after_a_jump(make_replay: MakeReplay) -> None:

@@ -14,6 +14,7 @@ from gputop.frame import Header
 from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
 from gputop.recording.reader import Recording
+from gputop.session import Session
 from gputop.stream.hindsight import hindsight
 from gputop.stream.pipe import PipeStream
 from gputop.stream.playback import MOST_BEHIND_NS
@@ -22,7 +23,10 @@ from gputop.stream.playback import Playback
 from gputop.stream.playback import moment
 from gputop.stream.survey import Episode
 from gputop.stream.survey import Survey
+from gputop.tui.draw import clock
+from gputop.tui.draw import header
 from gputop.tui.draw import scrub
+from gputop.tui.view import View
 from tests.tui import scene
 from tests.tui.minute import END
 from tests.tui.minute import FRAMES
@@ -89,6 +93,32 @@ def test_moments_in_words(text: str, meant: str | None) -> None:
         with pytest.raises(ValueError, match=r"outside the recording|write a time|no time of day") as error:
             moment(text, *bounds)
         assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown", "still"),
+    [
+        (70.9999999, "1:11", "1:11.0"),
+        (70.93, "1:10", "1:10.9"),
+        (0.0, "0:00", "0:00.0"),
+        (3661.26, "1:01:01", "1:01:01.3"),
+        (-1.0, "0:00", "0:00.0"),
+    ],
+)
+def test_times_are_rounded_to_the_frame_that_is_meant(seconds: float, shown: str, still: str) -> None:
+    assert clock.length(seconds) == shown
+    assert clock.length(seconds, tenths=True) == still
+    if seconds >= 0:
+        at = local("2026-11-20 00:00:00") + seconds
+        assert clock.of_day(at)[-2:] == shown[-2:]
+        assert clock.of_day(at, tenths=True)[-4:] == still[-4:]
+
+
+def test_before_the_first_frame_there_is_no_time() -> None:
+    session = Session()
+    session.ingest(scene.HEADER)
+    (line,) = header.lines(session, View(), ("starting", "dim"), "")
+    assert "".join(text for text, _ in line).rstrip().endswith("starting")
 
 
 # the line

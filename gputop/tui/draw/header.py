@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from time import localtime
-from time import strftime
-
 from gputop.board import Board
 from gputop.frame import SourceState
 from gputop.session import Session
@@ -13,18 +10,22 @@ from gputop.text import clean
 from gputop.text import fit
 from gputop.tui.draw import Line
 from gputop.tui.draw import Span
+from gputop.tui.draw import clock
 from gputop.tui.view import View
 
 _MARKS = {"ok": ("✓", "good"), "partial": ("~", "warn"), "off": ("off", "dim"), "unavailable": ("✗", "crit")}
 
 
-def lines(session: Session, view: View, mode: Span, own: str, recording: str = "") -> list[Line]:
-    """``mode`` is LIVE, PAUSED or REPLAY with its colour; ``own`` the cost of both our processes; ``recording`` what is being written."""
-    clock = strftime("%H:%M:%S", localtime(session.unix_s(view.at_ns or session.now_ns))) if session.header else ""
+def lines(session: Session, view: View, mode: Span, own: str, recording: str = "", still: bool = False) -> list[Line]:
+    """``mode`` is LIVE, PAUSED or REPLAY with its colour; ``own`` the cost of both our processes; ``recording`` what is being written.
+
+    ``still``: what is shown stands, so that tenths of a second can be read.
+    """
+    at = clock.of_day(session.unix_s(view.at_ns or session.now_ns), still) if session.now_ns else ""
     right: list[Span] = [mode, *([("  ", ""), (recording, "crit")] if recording else []), ("  ", ""), *_badges(session.board)]
     if view.width >= 120:
         right += [("  ", ""), (own, "dim")]
-    right += [("  ", ""), (clock, "title")]
+    right += [("  ", ""), (at, "title")]
     left = [("gputop", "title"), (f"  {_place(session)}", "dim")]
     room = view.width - _width(right) - 1
     return [_fit_spans(left, room) + right]

@@ -73,7 +73,7 @@ class Parts(Screen[None]):
         session, view = self.session, self.view
         known = session.board.seq >= 0
         if part == "header":
-            return header.lines(session, view, self._mode(), self._cost(), self._recording())
+            return header.lines(session, view, self._mode(), self._cost(), self._recording(), self._is_still)
         if part == "keys":
             return keys.lines(view, self._note[0] if time.monotonic() < self._note[1] else "", self.KEYS)
         if part == "verdict":
@@ -160,6 +160,11 @@ class Parts(Screen[None]):
             return (f"■ SILENT {silent_s} s", "crit")
         interval = self.session.header.interval_ns // 1_000_000
         return (f"● LIVE {interval} ms", "good")
+
+    @property
+    def _is_still(self) -> bool:
+        """Whether time stands on this screen."""
+        return self.view.end_ns is not None
 
     def _silent_s(self) -> int:
         """Whole seconds since the last reading came, 0 where none is overdue."""

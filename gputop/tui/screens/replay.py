@@ -8,9 +8,11 @@ from typing import cast
 from textual import events
 from textual.binding import Binding
 
+from gputop.frame import Header
 from gputop.tui import navigate
 from gputop.tui.draw import Line
 from gputop.tui.draw import Span
+from gputop.tui.draw import clock
 from gputop.tui.draw import keys
 from gputop.tui.draw import scrub
 from gputop.tui.draw.lanes import Lane
@@ -65,6 +67,8 @@ class ReplayScreen(MainScreen):
         """Jumps and playing as last drawn."""
         self._cursor_then: int | None = None
         """Where the cursor goes once the jump on its way has arrived."""
+        self._awaits_incident = False
+        """Whether to go to the next incident that the survey finds."""
 
     @property
     def replay(self) -> ReplayApp:
@@ -94,7 +98,15 @@ class ReplayScreen(MainScreen):
             self.redraw()
         if self.view.end_ns is not None:
             self.player.playback.playing = False
+        if self._awaits_incident and (self.replay.survey.done or self._next_incident(1) is not None):
+            self._awaits_incident = False
+            self.action_incident(1)
         super().draw_live()
+
+    def end_note(self) -> None:
+        """A key means something else than to wait for an incident."""
+        self._awaits_incident = False
+        super().end_note()
 
     def _put_cursor(self) -> None:
         """Where a jump was to put it, once its past is there."""
@@ -131,12 +143,16 @@ class ReplayScreen(MainScreen):
         slow = playback.pace is not None and playback.pace < 0.8 * playback.speed and player.end_ns - self.session.now_ns > SECOND
         reached = f" (reaches {playback.pace:.1f}×)" if slow else ""
         at_ns = (self.view.at_ns or self.session.now_ns) - player.start_ns
-        where = f"{_clock(at_ns)}/{_clock(player.end_ns - player.start_ns)}"
+        where = f"{clock.length(at_ns / SECOND, self._is_still)}/{clock.length((player.end_ns - player.start_ns) / SECOND)}"
         loop = " loop" if playback.loop else ""
         return f"{state} REPLAY {playback.speed:g}×{reached}{loop} {where}", "accent" if playback.playing else "warn"
 
     def _cost(self) -> str:
         return ""
+
+    @property
+    def _is_still(self) -> bool:
+        return not self.player.playback.playing
 
     def _silent_s(self) -> int:
         """A recording has nothing to say while it stands."""
@@ -180,22 +196,27 @@ class ReplayScreen(MainScreen):
             self._look(self._neighbour(frames))
 
     def _neighbour(self, frames: int) -> int:
-        """The frame after or before the moment looked at; a column before it where none is known."""
+        """The frame after or before the moment looked at; two ticks before it where none is known."""
         with self.session.lock:
             times, (first, last) = self.session.history.times, self.session.history.slice_of(self._at_ns, self._at_ns + 1)
             i = last if frames > 0 else first - 1
-            return times[i] if 0 <= i < len(times) else self._at_ns - navigate.axis_of(self.view, self.session).cell_ns
+            return times[i] if 0 <= i < len(times) else self._at_ns - 2 * (self.session.header or Header()).interval_ns
 
     def action_incident(self, direction: int) -> None:
         """To the start of an incident anywhere in the recording."""
-        survey, playing = self.replay.survey, self.player.playback.playing
-        start = survey.next_start(self._at_ns - (AGAIN_NS if playing and direction < 0 else 0), direction)
+        survey, start = self.replay.survey, self._next_incident(direction)
         if start is not None:
             self._go(start, ahead_ns=self.view.window_s * SECOND // 4)
         elif survey.done or direction < 0:
             self.note("no incident in that direction")
         else:
-            self.note(f"no incident in that direction as far as {_clock(survey.until_ns - self.player.start_ns)}; still looking")
+            self._awaits_incident = True
+            reached = clock.length((survey.until_ns - self.player.start_ns) / SECOND)
+            self.note(f"no incident as far as {reached}; still looking, and going there")
+
+    def _next_incident(self, direction: int) -> int | None:
+        again_ns = AGAIN_NS if self.player.playback.playing and direction < 0 else 0
+        return self.replay.survey.next_start(self._at_ns - again_ns, direction)
 
     def action_moment(self) -> None:
         """Ask for a time."""
@@ -266,10 +287,3 @@ class ReplayScreen(MainScreen):
             self._cursor_then = t_ns if ahead_ns else None
             player.seek(t_ns + ahead_ns)
         self.redraw()
-
-
-def _clock(ns: int) -> str:
-    """A length of time as 0:07, 12:30 or 3:07:05."""
-    minutes, seconds = divmod(max(0, ns) // SECOND, 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
