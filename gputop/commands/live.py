@@ -134,7 +134,7 @@ def stream_argv(args: argparse.Namespace) -> list[str]:
 
 def check_terminal(instead: str) -> None:
     """UserError where no screen can be shown; ``instead`` is what to use then."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty() and sys.stdout.isatty()):
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UserError(f"this is no terminal: use {instead}")
     if os.environ.get("TERM", "") in ("", "dumb"):
         raise UserError(f"TERM=dumb cannot show a screen: use {instead}, or set TERM (xterm-256color, say)")

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 from codecs import getincrementaldecoder
+from io import TextIOWrapper
 
 from textual._xterm_parser import XTermParser
+from textual.app import App
 from textual.drivers._writer_thread import WriterThread
 from textual.drivers.linux_driver import LinuxDriver
 
@@ -43,6 +46,13 @@ class TerminalDriver(LinuxDriver):
     """Ends the application when the terminal hangs up."""
 
     _writer: PatientWriter | None = None
+
+    def __init__(self, app: App[object], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None) -> None:
+        super().__init__(app, debug=debug, mouse=mouse, size=size)
+        if not os.isatty(2) and isinstance(sys.__stdout__, TextIOWrapper):
+            # Textual draws on standard error, which may go to a file.
+            sys.__stdout__.reconfigure(errors="backslashreplace")
+            self._file = sys.__stdout__
 
     @property
     def _writer_thread(self) -> PatientWriter | None:

@@ -39,6 +39,19 @@ def test_q_quits(launch: Launch) -> None:
     assert_nothing_left(terminal, family)
 
 
+def test_standard_error_may_go_to_a_file(launch: Launch, tmp_path: Path) -> None:
+    terminal = launch("-c", f"exec {GPUTOP} 2>{tmp_path / 'errors'}", command="sh")
+    live(terminal)
+    terminal.send("?")
+    terminal.wait_text("keys and signs")
+    terminal.send("\x1b")
+    terminal.wait_for(lambda: "keys and signs" not in terminal.text(), "the dashboard again")
+    terminal.send("q")
+    assert terminal.exit_code() == 0
+    assert_left_as_found(terminal)
+    assert (tmp_path / "errors").read_text() == ""
+
+
 def test_ctrl_c_quits(launch: Launch) -> None:
     terminal = launch()
     family = live(terminal)
