@@ -19,6 +19,7 @@ from gputop.errors import UserError
 from gputop.frame import Frame
 from gputop.frame import Gpu
 from gputop.frame import ProcSample
+from gputop.rates import proc_rates
 from gputop.recording.output import create
 from gputop.recording.reader import Recording
 from gputop.text import clean
@@ -54,7 +55,7 @@ class _Trace:
             yield from self.of_gpu(gpu)
         for proc in frame.procs:
             older = before.get(proc.pid)
-            if older is not None and older.start_ticks == proc.start_ticks and older.t_ns < proc.t_ns and proc.pid in self.engine.states:
+            if older is not None and proc.pid in self.engine.states:
                 yield from self.of_proc(older, proc)
         for call in frame.probes.calls if frame.probes else ():
             since = calls.get((call.pid, call.call))
@@ -74,11 +75,12 @@ class _Trace:
                 yield self.counter(GPU_PID + gpu.index, field, gpu.t_ns, value)
 
     def of_proc(self, older: ProcSample, proc: ProcSample) -> Iterator[Event]:
-        span = proc.t_ns - older.t_ns
-        cpu_ns = proc.utime_ns + proc.stime_ns - older.utime_ns - older.stime_ns
-        yield self.counter(proc.pid, "CPU %", proc.t_ns, 100 * cpu_ns / span)
-        if proc.run_delay_ns is not None and older.run_delay_ns is not None:
-            yield self.counter(proc.pid, "run-queue %", proc.t_ns, 100 * (proc.run_delay_ns - older.run_delay_ns) / span)
+        rates = proc_rates(older, proc)
+        if rates is None:
+            return
+        yield self.counter(proc.pid, "CPU %", proc.t_ns, rates.cpu_pct)
+        if rates.runq_pct is not None:
+            yield self.counter(proc.pid, "run-queue %", proc.t_ns, rates.runq_pct)
 
     def counter(self, pid: int, name: str, t_ns: int, value: float) -> Event:
         return {"ph": "C", "name": name, "pid": pid, "ts": self.us(t_ns), "args": {"value": value}}
