@@ -158,12 +158,18 @@ class Recording:
         return False
 
     @property
+    def _ends_early(self) -> bool:
+        """Without the index that a recorder writes last. A stream that was kept has none; it has chunks without any reference."""
+        kept_stream = bool(self._contents.chunks) and not self._contents.references
+        return not kept_stream and not (self._contents.ended and self._contents.end == self._size)
+
+    @property
     def problem(self) -> str:
         """What of the recording is lost, as far as it has been read; empty where nothing is."""
         parts = []
         if self.lost:
             parts.append(f"{sum(self.lost.values())} bytes are damaged and left out")
-        if not (self._contents.ended and self._contents.end == self._size) and not self.growing:
+        if self._ends_early and not self.growing:
             parts.append("it was cut short, as by a kill or a full disk: up to a second at its end is missing")
         if not self._contents.chunks:
             parts.append("it holds no frames")

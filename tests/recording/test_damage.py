@@ -33,6 +33,7 @@ from gputop.recording.format import KIND_REFERENCE
 from gputop.recording.format import Decoder
 from gputop.recording.format import FormatError
 from gputop.recording.format import pack
+from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
 from gputop.recording.index import Index
 from gputop.recording.index import pack_index
@@ -87,6 +88,14 @@ def test_a_bit_flipped_anywhere_costs_a_second_at_most_and_is_said(tmp_path: Pat
             unsaid += bool(lost and not problem)
     assert not unsaid
     assert read_all(path) == (frames, "")
+
+
+def test_a_stream_that_was_kept_ends_anywhere(tmp_path: Path) -> None:
+    path, frames = tmp_path / "kept.gputop", list(Session(procs=3).frames(30))
+    path.write_bytes(pack_header(HEADER) + b"".join(pack_frames([frame]) for frame in frames))
+    with Recording(str(path)) as recording:
+        assert len(list(recording.frames())) == 30
+        assert recording.problem == ""
 
 
 def test_cut_anywhere_it_gives_what_is_whole(tmp_path: Path) -> None:
