@@ -183,6 +183,22 @@ def test_launches_are_those_of_the_living_and_never_less_than_none() -> None:
     assert told(8, {own: 4}) == [], "its entry had been dropped"
 
 
+def test_who_gets_a_context_is_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+
+    def find(pid: int, _root: str) -> list[str]:
+        looked.append(pid)
+        return []
+
+    monkeypatch.setattr(libcuda, "find", find)
+    attacher, pids = Attacher([0, 1, 2], "multi", False), frozenset({7})
+    for on_gpu in [frozenset[int]()] * 5 + [pids] * 2:
+        attacher._asked.put((pids, on_gpu))
+    attacher._asked.put(None)
+    attacher._work()
+    assert len(looked) == 5, "in the rounds 1, 2 and 4, and then 6 and 7, where it has a context"
+
+
 @pytest.mark.parametrize(("error", "tries"), [(errno.EMFILE, 2), (errno.EPERM, 1)])
 def test_only_what_is_not_permitted_is_given_up(monkeypatch: pytest.MonkeyPatch, error: int, tries: int) -> None:
     asked: list[str] = []
@@ -195,7 +211,7 @@ def test_only_what_is_not_permitted_is_given_up(monkeypatch: pytest.MonkeyPatch,
     attacher = Attacher([0, 1, 2], "multi", False)
     attacher._launches = {3: [0]}
     for _ in range(2 * COUNT_EVERY):
-        attacher._asked.put(frozenset())
+        attacher._asked.put((frozenset(), frozenset()))
     attacher._asked.put(None)
     attacher._work()
     assert len(asked) == tries

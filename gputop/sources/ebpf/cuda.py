@@ -55,20 +55,21 @@ class Attacher:
         self.uncounted = ""
         """Why launches could not be counted the last time."""
         self._may_count = True
-        self._asked: queue.SimpleQueue[frozenset[int] | None] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[tuple[frozenset[int], frozenset[int]] | None] = queue.SimpleQueue()
+        self._on_gpu: frozenset[int] = frozenset()
         self._settled: set[int] = set()
         self._pauses: dict[int, tuple[int, int]] = {}
         self._round = 0
         self._thread: threading.Thread | None = None
         """Started with the first look: a thread that is older than a drop of privileges loses those that were to be kept."""
 
-    def look(self, pids: frozenset[int]) -> None:
-        """Ask it to look at these processes (about once a second); returns at once."""
+    def look(self, pids: frozenset[int], on_gpu: frozenset[int] = frozenset()) -> None:
+        """Ask it to look at these processes (about once a second), of which those have a context on a GPU; returns at once."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="gputop-uprobes", daemon=True)
             self._thread.start()
         if self._asked.empty():
-            self._asked.put(pids)
+            self._asked.put((pids, on_gpu))
 
     def remedy(self, why: str) -> str:
         """What would mend a failure to attach."""
@@ -85,10 +86,13 @@ class Attacher:
         self._launches.clear()
 
     def _work(self) -> None:
-        while (pids := self._asked.get()) is not None:
+        while (asked := self._asked.get()) is not None:
+            pids, on_gpu = asked
             self._round += 1
             self._settled &= pids
-            self._pauses = {pid: pause for pid, pause in self._pauses.items() if pid in pids}
+            # Who has a context by now has libcuda too.
+            self._pauses = {pid: self._pauses[pid] for pid in self._pauses.keys() & pids - (on_gpu - self._on_gpu)}
+            self._on_gpu = on_gpu
             for pid in sorted(pids - self._settled):
                 self._look_at(pid)
             if self._launches and self._may_count and self._round % COUNT_EVERY == 0:

@@ -56,6 +56,7 @@ class LoadedProbes:
         self._per_second = max(1, round(1e9 / interval_ns))
         self._epoch, self._generation = 0, 0
         self._hot: frozenset[int] = frozenset()
+        self._looked_at: frozenset[int] = frozenset()
         self._lost: dict[str, int] = {}
 
     def read(self, beat: Beat) -> Probes:
@@ -103,8 +104,9 @@ class LoadedProbes:
         if self.attacher is None:
             return []
         pids = beat.hot | beat.gpu_pids
-        if pids and turn.number % self._per_second == 0:
-            self.attacher.look(pids)
+        if pids and (turn.number % self._per_second == 0 or pids != self._looked_at):
+            self._looked_at = pids
+            self.attacher.look(pids, beat.gpu_pids)
         return self._cuda.read(turn)
 
     def _read_lost(self) -> dict[str, int]:
