@@ -21,6 +21,8 @@ from gputop.diagnosis.verdicts import Judge
 from gputop.text import counted
 
 CROWD = 2
+WATCHED = 0.25
+"""Of the job's CPUs, from which what gputop takes itself is no trifle."""
 _POOLS = ("data.runnable", "main.runnable")
 
 
@@ -28,7 +30,12 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
     cpus = capacity(job, facts)
     if facts.host.busy and cpus.idle_inside > IDLE * len(cpus.allowed) and not _crowds(job, cpus):
         return {}
-    return dict.fromkeys(_POOLS, 1.0)
+    return dict.fromkeys(_POOLS, 1.0 - _watched(cpus, facts))
+
+
+def _watched(cpus: Capacity, facts: Facts) -> float:
+    """The part of the waiting that is gputop's own doing, as while it loads its probes on a small machine."""
+    return facts.watching / (facts.watching + cpus.lacking) if facts.watching >= WATCHED * len(cpus.allowed) else 0.0
 
 
 def _crowds(job: JobFacts, cpus: Capacity) -> bool:
