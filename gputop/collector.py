@@ -57,13 +57,12 @@ REGISTRY = (
     Entry("procfs", "gputop.sources.procfs", "ProcfsSource"),
     Entry("host", "gputop.sources.host", "HostSource"),
     Entry("cgroup", "gputop.sources.cgroup", "CgroupSource"),
-    Entry("ebpf", "gputop.sources.ebpf.source", "EbpfSource", lambda s: None if s.ebpf else _NO_EBPF, reopens=False),
+    Entry("ebpf", "gputop.sources.ebpf.source", "EbpfSource", lambda s: None if s.ebpf else _without_ebpf(s), reopens=False),
     Entry("nvml", "gputop.sources.nvml", "NvmlSource", lambda _: "gputop demo simulates the GPU" if _is_simulated() else None),
     Entry("simulated", "gputop.sources.simulated", "SimulatedSource", lambda _: None if _is_simulated() else ""),
     Entry("marks", "gputop.sources.marks", "MarksSource"),
 )
 """In reading order: NVML after those that read /proc, since its threads read while they do."""
-_NO_EBPF = "not asked for: --no-ebpf, or too short a look"
 
 
 class Sink(Protocol):
@@ -291,6 +290,10 @@ def _close(source: Source) -> None:
 def _broken(name: str, error: Exception) -> SourceState:
     """What is said of a source that raised what it should not."""
     return SourceState(name, "unavailable", clean(crash.keep(error)), "it is opened again in some seconds")
+
+
+def _without_ebpf(settings: Settings) -> str:
+    return "a single look is too short for it" if settings.everyone else "not asked for: --no-ebpf"
 
 
 def _is_simulated() -> bool:

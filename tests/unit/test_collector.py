@@ -18,6 +18,7 @@ from gputop.frame import Gpu
 from gputop.frame import SourceState
 from gputop.sources import Beat
 from gputop.sources import Settings
+from gputop.sources.ebpf.privilege import authorize_sudo
 
 TICK_NS = 1_000_000
 
@@ -132,6 +133,18 @@ def test_the_second_frame_does_not_stand_right_behind_the_first(monkeypatch: pyt
 def test_what_is_asked_for_and_not_there_ends_the_stream(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(UserError, match="no GPU 7"):
         frames_of(monkeypatch, Plain, Wrong, ticks=6)
+
+
+def test_why_there_is_no_ebpf():
+    entry = next(entry for entry in collector.REGISTRY if entry.name == "ebpf")
+    off = [entry.off(settings) for settings in (Settings(), Settings(ebpf=False), Settings(ebpf=False, everyone=True))]
+    assert off == [None, "not asked for: --no-ebpf", "a single look is too short for it"]
+
+
+def test_without_sudo_the_word_is_not_that_it_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="sudo: No such file or directory: run gputop as root, or leave"):
+        authorize_sudo()
 
 
 def test_what_nvml_costs_does_not_fall_when_a_gpu_is_lost(monkeypatch: pytest.MonkeyPatch):

@@ -6,6 +6,7 @@ import ctypes
 import os
 import pwd
 
+from gputop.errors import UserError
 from gputop.sources.rights import CAP_BPF
 from gputop.sources.rights import CAP_PERFMON
 from gputop.sources.rights import capabilities
@@ -15,13 +16,16 @@ _CAPABILITY_VERSION_3 = 0x20080522
 
 
 def authorize_sudo() -> bool:
-    """Let sudo ask for the password, on this terminal, before a screen is drawn; True once it needs no more asking."""
+    """Let sudo ask for the password, on this terminal, before a screen is drawn; True once it needs no more asking.
+
+    Raises UserError where there is no sudo.
+    """
     import subprocess
 
     try:
         return subprocess.run(["sudo", "-v"], check=False).returncode == 0
-    except OSError:
-        return False
+    except OSError as error:
+        raise UserError(f"sudo: {error.strerror}: run gputop as root, or leave --sudo out to go on without eBPF") from None
 
 
 def invoking_user() -> tuple[int, int] | None:
