@@ -15,7 +15,7 @@ KEYS = "[e] why  [s] stacks"
 WIDE = 110
 """From here on the keys have room beside the evidence; the last line names them anyway."""
 _PIDS = re.compile(r"\((\d+)((?:, \d+)+)(?: and (\d+) more)?\)")
-_NAMES = re.compile(r"(\w[^,;()]* \(\d[^()]*\))((?:, [^,;()]+ \(\d[^()]*\))+)")
+_NAMES = re.compile(r"(\w[^,;()]* \(\d[^()]*\))((?:, (?:[^,;()]+ \(\d[^()]*\)|others|short-lived processes))+)")
 _WORDS = re.compile(r" but not running| of the time| of the last \d+ s")
 _PID = re.compile(r" \(\d+(?: and \d+ more)?\)")
 
@@ -52,4 +52,5 @@ def _fewer_pids(found: re.Match[str]) -> str:
 
 
 def _fewer_names(found: re.Match[str]) -> str:
-    return f"{found[1]} and {len(_PID.findall(found[2]))} more"
+    count = len(_PID.findall(found[2]))
+    return f"{found[1]} and {f'{count} more' if count == found[2].count(', ') else 'others'}"
