@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gputop.board import Board
 from gputop.board import GpuBoard
-from gputop.fields import SECOND
+from gputop.fields import FIELDS
 from gputop.frame import Frame
 from gputop.frame import Gpu
 from gputop.history import History
@@ -44,14 +44,14 @@ def observe(board: Board, frame: Frame, history: History) -> None:
 def _is_new(older: GpuBoard, gpu: Gpu, field_id: str, name: str, value: float, history: History) -> bool:
     """Whether the driver measured again since the last reading that was drawn.
 
-    It tells when (`Gpu.util_t_ns`), or else a changed value shows it; an unchanged one counts once a second, which is the
-    longest that NVML lets its utilization stand.
+    It tells when (`Gpu.util_t_ns`), or else a changed value shows it; an unchanged one counts once per refresh of the field:
+    a steady load is measured too.
     """
     if gpu.util_t_ns is not None:
         return gpu.util_t_ns != older.values.get("util_t_ns")
     if value != older.values.get(name):
         return True
-    last = history.at((field_id, gpu.index), gpu.t_ns, SECOND)
+    last = history.at((field_id, gpu.index), gpu.t_ns, FIELDS[field_id].refresh_ns)
     return last != last
 
 

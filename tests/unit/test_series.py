@@ -14,13 +14,17 @@ from gputop.session import Session
 SECOND = 1_000_000_000
 
 
-def drawn(field_id: str, *frames: Frame) -> float:
-    """The latest point of a series."""
+def ingested(*frames: Frame) -> Session:
     session = Session()
     session.ingest(Header())
     for frame in frames:
         session.ingest(frame)
-    return session.history.at((field_id, 0), frames[-1].t_ns, 0)
+    return session
+
+
+def drawn(field_id: str, *frames: Frame) -> float:
+    """The latest point of a series."""
+    return ingested(*frames).history.at((field_id, 0), frames[-1].t_ns, 0)
 
 
 def test_a_cpu_that_comes_online_does_not_bring_its_life():
@@ -37,3 +41,13 @@ def test_nvlink_counts_both_ways():
 
 def test_pcie_as_the_driver_tells_where_it_has_no_counter():
     assert drawn("gpu.pcie_rx_mb_per_s", Frame(0, SECOND, gpus=[Gpu(0, SECOND, pcie_rx_bytes_per_s=5e6)])) == pytest.approx(5)
+
+
+def test_a_steady_utilization_has_no_holes_and_no_reading_is_two():
+    """Where the driver does not say when it measured."""
+    beat = SECOND // 10
+    frames = [Frame(n, n * beat, gpus=[Gpu(0, n * beat, util_pct=70.0, mem_util_pct=7.0)]) for n in range(1, 31)]
+    history = ingested(*frames).history
+    for field_id in ("gpu.util_pct", "gpu.mem_util_pct"):
+        points = history.values((field_id, 0), 0, 4 * SECOND)
+        assert [t_ns // beat for t_ns, _ in points] == list(range(1, 31, 2))
