@@ -42,31 +42,43 @@ class Box(ModalScreen[None]):
         return cast("GputopApp", self.app)
 
     def compose(self) -> ComposeResult:
-        """Title and text."""
-        with Vertical(classes="box"):
-            yield Static(Text(self.title or self.TITLE, style="bold"), id="title")
-            with VerticalScroll(can_focus=False):
-                yield Static(id="text")
+        """Title and text, at once in their size: each further layout would paint the whole screen again."""
+        text, box, scroll = self.content(), Vertical(classes="box"), VerticalScroll(can_focus=False)
+        self.fit(text, box, scroll)
+        with box:
+            yield Static(Text(self.first_line, style="bold"), id="title")
+            with scroll:
+                yield Static(text, id="text")
 
     def on_mount(self) -> None:
-        """Show, and keep it fresh."""
-        self.refresh_text()
+        """Keep it fresh."""
         if self.REFRESH_S:
             self.set_interval(self.REFRESH_S, self.refresh_text)
 
     def refresh_text(self) -> None:
-        """Ask for the lines again."""
+        """Ask for the text again."""
+        text = self.content()
+        self.query_one("#title", Static).update(Text(self.first_line, style="bold"))
+        self.query_one("#text", Static).update(text)
+        self.fit(text, self.query_one(".box", Vertical), self.query_one(VerticalScroll))
+
+    @property
+    def first_line(self) -> str:
+        """The box's first line."""
+        return self.title or self.TITLE
+
+    def content(self) -> Text:
+        """What to show: the lines, in the theme's colours."""
         with self.gputop.session.lock:
             lines = self.lines()
-        self.put(as_text(lines, self.app.theme))
+        return as_text(lines, self.app.theme)
 
-    def put(self, text: Text) -> None:
-        """Show a text, in a box as large as it needs and the terminal allows."""
-        rows = text.plain.count("\n") + 1
-        columns = max((cell_width(row) for row in text.plain.split("\n")), default=1)
-        self.query_one("#text", Static).update(text)
-        self.query_one(VerticalScroll).styles.height = min(rows, self.text_height)
-        self.query_one(".box").styles.width = min(max(columns, cell_width(self.title or self.TITLE)), self.text_width) + 5
+    def fit(self, text: Text, box: Vertical, scroll: VerticalScroll) -> None:
+        """Make the box as large as the text needs and the terminal allows."""
+        rows = text.plain.split("\n")
+        scroll.styles.height = min(len(rows), self.text_height)
+        scroll.styles.overflow_y = "scroll" if len(rows) > self.text_height else "hidden"
+        box.styles.width = min(max(map(cell_width, [self.first_line, *rows])), self.text_width) + 5
 
     def lines(self) -> Sequence[Line]:
         """What to show; the session is locked meanwhile."""

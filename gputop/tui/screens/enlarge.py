@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from rich.text import Text
 from textual.binding import Binding
-from textual.widgets import Static
 
 from gputop.fields import SECOND
 from gputop.series import probes
@@ -35,16 +34,22 @@ class EnlargeScreen(Box):
         super().__init__()
         self.index = index
         self.distribution = False
+        self._lane = ""
 
-    def refresh_text(self) -> None:
-        """Plot again; plotext has one global figure, so this stays in the screen's own thread."""
+    @property
+    def first_line(self) -> str:
+        """The lane, and the keys."""
+        return f"{self._lane}   ←→ other lanes, d distribution, Esc closes"
+
+    def content(self) -> Text:
+        """A plot; plotext has one global figure, so this stays in the screen's own thread."""
         with self.gputop.session.lock:
             lanes = chosen.lanes(self.gputop.session, self.gputop.view)
             lane = lanes[self.index % len(lanes)]
             points = self._points(lane)
             waits = self._waits(lane) if self.distribution else {}
-        self.query_one("#title", Static).update(Text(f"{lane.title}   ←→ other lanes, d distribution, Esc closes", style="bold"))
-        self.put(self._bars(lane, points, waits) if self.distribution else self._picture(lane, points))
+        self._lane = lane.title
+        return self._bars(lane, points, waits) if self.distribution else self._picture(lane, points)
 
     def lines(self) -> Sequence[Line]:
         """Unused: the picture is plotext's."""

@@ -11,6 +11,7 @@ from time import strftime
 
 from rich.text import Text
 from textual.binding import Binding
+from textual.containers import Vertical
 from textual.containers import VerticalScroll
 from textual.message import Message
 from textual.widgets import Static
@@ -25,9 +26,9 @@ from gputop.stacks.lines import TextLine
 from gputop.stacks.lines import plain
 from gputop.stalled import stalled_pids
 from gputop.stalled import waits
+from gputop.text import clean
 from gputop.text import cut
 from gputop.tui.draw import Line
-from gputop.tui.draw import safe_line
 from gputop.tui.screens.box import Box
 
 SAMPLE_S = 10.0
@@ -67,6 +68,7 @@ class StacksScreen(Box):
         super().__init__()
         self.pids = pids
         self.heading = ""
+        self._said = ""
         self.shown: list[TextLine] = []
         self.weighted: Sequence[Weighted] = ()
         self._roles: dict[int, Role] = {}
@@ -90,11 +92,10 @@ class StacksScreen(Box):
         """Wrap anew."""
         self.refresh_text()
 
-    def put(self, text: Text) -> None:
-        """Show a text, in a box of the same size whatever it holds: what comes and goes in it must not make it jump."""
-        self.query_one("#text", Static).update(text)
-        self.query_one(VerticalScroll).styles.height = self.text_height - 1
-        self.query_one(".box").styles.width = self.text_width + 5
+    def fit(self, _text: Text, box: Vertical, scroll: VerticalScroll) -> None:
+        """The same size whatever the box holds: what comes and goes in it must not make it jump."""
+        scroll.styles.height = self.text_height - 1
+        box.styles.width = self.text_width + 5
 
     def _wanted(self) -> list[int]:
         """Whose stacks to take now, with the roles and waits of this moment."""
@@ -204,9 +205,13 @@ class StacksScreen(Box):
         self.refresh_text()
 
     def _say(self, words: str) -> None:
-        """The first line of the box: what is shown or going on, and the keys."""
-        line: Line = [(f"stacks: {words}"[: self.text_width], "title")]
-        self.query_one("#title", Static).update(Text(f"{safe_line(line)[0][0]}\n{_KEYS}", style="bold"))
+        self._said = words
+        self.query_one("#title", Static).update(Text(self.first_line, style="bold"))
+
+    @property
+    def first_line(self) -> str:
+        """What is shown or going on, and the keys."""
+        return f"{clean(f'stacks: {self._said}', self.text_width)}\n{_KEYS}"
 
     @property
     def text(self) -> str:
