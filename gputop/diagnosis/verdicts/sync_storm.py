@@ -1,6 +1,7 @@
 """sync-storm: the trainer waits for the GPU after every few operations (.item(), print, nonzero), so that the two take turns.
 
-Threshold, where probed: `SYNCS_PER_S` waits a second, or fewer of which a step (a copy to the GPU) has `PER_STEP`. Else
+Threshold, where probed: `SYNCS_PER_S` waits a second; or `LEAST_PER_S` of which a step (a copy to the GPU) has `PER_STEP`, or among so
+many calls that most find the GPU nearly done. Else
 `SLEEPS_PER_S` voluntary switches of the main thread, of which a step with one wait makes about six, if it is `ASLEEP` meanwhile.
 """
 
@@ -38,7 +39,8 @@ def _takes_turns(job: JobFacts) -> bool:
     rate, calls = _rate(job), job.calls
     if calls is None:
         return rate >= SLEEPS_PER_S
-    return rate >= SYNCS_PER_S or (rate >= LEAST_PER_S and rate >= PER_STEP * calls.to_gpu_per_s > 0.0)
+    many = _calls_per_s(calls) >= SYNCS_PER_S or rate >= PER_STEP * calls.to_gpu_per_s > 0.0
+    return rate >= SYNCS_PER_S or (rate >= LEAST_PER_S and many)
 
 
 def _rate(job: JobFacts) -> float:
