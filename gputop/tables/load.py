@@ -17,6 +17,7 @@ from gputop.recording.columns.encode import encode
 from gputop.recording.columns.layout import ColumnError
 from gputop.recording.reader import FileBlock
 from gputop.recording.reader import Recording
+from gputop.roles import program_name
 from gputop.stream.findings import explanation
 from gputop.stream.judged import judged
 from gputop.tables.rows import Known
@@ -149,7 +150,7 @@ class Loader:
             yield self._plain("process", t_ns, {
                 "pid": info.pid, "ppid": info.ppid, "start_ticks": info.start_ticks, "name": info.comm, "cmdline": " ".join(info.cmdline),
                 "user": info.user, "role": role.kind if role else "bystander", "trainer_pid": role.trainer_pid if role else None,
-                "rank": role.rank if role else None, "label": role.label if role else info.comm, "cgroup": info.cgroup,
+                "rank": role.rank if role else None, "label": role.label if role else program_name(info), "cgroup": info.cgroup,
                 "cpus_allowed": info.cpus_allowed,
             })  # fmt: skip
 

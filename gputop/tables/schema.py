@@ -231,7 +231,7 @@ PROCESS = TableSpec("process", "each process that was seen, once; t_ns is when i
     _made("role", "TEXT", "trainer, worker, helper or bystander"),
     _made("trainer_pid", "INTEGER", "the trainer it works for"),
     _made("rank", "INTEGER", "a trainer's rank"),
-    _made("label", "TEXT", "what the screen calls it"),
+    _made("label", "TEXT", "what the screen and explain call it"),
     _made("cgroup", "TEXT", "its cgroup"),
     _made("cpus_allowed", "TEXT", "CPUs it may run on"),
 ))  # fmt: skip
