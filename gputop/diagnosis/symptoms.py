@@ -262,4 +262,5 @@ def without_job(facts: Facts) -> Verdict:
     if facts.gpus:
         return Verdict("idle", "none", headline="No training process on this host")
     busy = sum(facts.host.busy.values())
-    return Verdict("idle", "none", headline=f"No GPU and no training process; the host uses {busy:.1f} of {facts.host.cpus} CPUs")
+    used = f"; the host uses {busy:.1f} of {facts.host.cpus} CPUs" if facts.host.busy else ""
+    return Verdict("idle", "none", headline=f"No GPU and no training process{used}")

@@ -13,10 +13,13 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from gputop.board import GpuBoard
+from gputop.frame import GpuProc
+from gputop.frame import ProcInfo
 from gputop.session import Session
 from gputop.tui import navigate
 from gputop.tui.app import GputopApp
 from gputop.tui.draw import gpus
+from gputop.tui.draw.rows import rows
 from gputop.tui.screens.confirm import ConfirmScreen
 from gputop.tui.screens.confirm import send_signal
 from gputop.tui.screens.confirm import start_ticks_of
@@ -72,6 +75,24 @@ def test_columns_of_a_gpu_are_whole_or_left_out(width: int) -> None:
     assert "…" not in heading + first
     assert ("/700 W" in first) == ("power" in heading)
     assert width < 160 or "…" not in second
+
+
+def test_a_gpu_that_does_not_answer_says_so() -> None:
+    session = scene.session()
+    hung = session.board.gpus[1]
+    hung.values.pop("util_pct", None)
+    hung.missing["util_pct"] = "the driver has not answered for 2.0 s"
+    rows = ["".join(text for text, _ in line) for line in gpus.lines(session.board, session.board, View(width=160), 3)]
+    assert ["no answer" in row for row in rows] == [False, False, True]
+
+
+def test_who_is_on_a_gpu_and_in_no_list_of_processes_is_gone_or_elsewhere() -> None:
+    session = scene.session()
+    session.board.gpus[0].values["procs"] = [*session.board.gpus[0].procs, GpuProc(77)]
+    found = {row.pid: row.who for row in rows(session, View())}
+    assert found[77] == "in another pid namespace"
+    session.board.infos[2] = ProcInfo(2, 1, 0, comm="kthreadd")
+    assert {row.pid: row.who for row in rows(session, View())}[77] == "gone"
 
 
 async def test_lanes_of_charts_and_processes_end_in_the_same_column(make_app: MakeApp) -> None:

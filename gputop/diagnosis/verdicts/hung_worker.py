@@ -90,7 +90,7 @@ def _how(worker: ProcFacts) -> str:
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
     if job.stopped and not _hung(job):
-        return _tell_of_programs(job.stopped)
+        return _tell_of_programs(job.stopped, job.trainer.pid)
     return _tell_of_all(job) if _nobody_moves(job) else _tell_of(_hung(job), _gpu_rests(job))
 
 
@@ -103,12 +103,12 @@ def _tell_of_all(job: JobFacts) -> Finding:
     return Finding(detail, (evidence,), fixes, (), tuple(worker.pid for worker in job.workers))
 
 
-def _tell_of_programs(stopped: dict[int, str]) -> Finding:
+def _tell_of_programs(stopped: dict[int, str], trainer_pid: int) -> Finding:
     names = ", ".join(f"{name} ({pid})" for pid, name in stopped.items())
     detail = f"{names}, which it started and waits for, {'is' if len(stopped) == 1 else 'are'} stopped"
     evidence = Evidence("stopped", len(stopped), "programs", "that it started have been stopped by a signal")
     fix = Fix("Let them go on" if len(stopped) > 1 else "Let it go on", f"kill -CONT {' '.join(map(str, stopped))}")
-    return Finding(detail, (evidence,), (fix,), (), tuple(stopped))
+    return Finding(detail, (evidence,), (fix,), (), (trainer_pid,))
 
 
 def _unlike(job: JobFacts) -> str:

@@ -67,6 +67,8 @@ def _util(gpu: GpuBoard, _older: Board) -> Span:
     if gpu.values.get("lost"):
         return "LOST", "crit"
     value = gpu.number("util_pct")
+    if value is None and "has not answered" in gpu.missing.get("util_pct", ""):
+        return "no answer", "crit"
     if value is None:
         return _absent(gpu, "util_pct")
     filled = round(value / 10)

@@ -14,6 +14,7 @@ from gputop.frame import ProcSample
 from gputop.rates import ProcRates
 from gputop.rates import proc_rates
 from gputop.roles import Role
+from gputop.roles import is_whole_machine
 from gputop.roles import program_name
 from gputop.session import STARVING
 from gputop.session import STATE_WORDS
@@ -145,8 +146,10 @@ class _Table:
     def _who(self, pid: int, info: ProcInfo | None, role: Role | None) -> str:
         if role is not None and role.label:
             return clean(role.label, 80)
+        if info is None and pid in self.on_gpu:
+            return "gone" if is_whole_machine(self.newer.infos) else "in another pid namespace"
         if info is None:
-            return "in another pid namespace" if pid in self.on_gpu else "?"
+            return "?"
         return clean(program_name(info) or info.comm, 80)
 
     def _state(self, pid: int, sample: ProcSample | None, role: Role | None) -> tuple[str, bool]:

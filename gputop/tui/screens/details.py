@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from gputop.board import Board
 from gputop.fields import SECOND
 from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
@@ -40,7 +41,7 @@ class DetailsScreen(Box):
         return [
             *_identity(info, session.roles_at(newer).get(self.pid), width),
             *_state(session, self.pid, at),
-            *_numbers(sample, rates, session.board.header.machine),
+            *_numbers(sample, rates, newer),
             *_threads(info, sample, before),
             *_cgroup(session, info),
         ]
@@ -72,15 +73,17 @@ def _state(session: Session, pid: int, at: int | None) -> list[Line]:
             _pair("confidence", f"{100 * state.confidence:.0f} %")]  # fmt: skip
 
 
-def _numbers(sample: ProcSample, rates: ProcRates | None, machine: str) -> list[Line]:
+def _numbers(sample: ProcSample, rates: ProcRates | None, board: Board) -> list[Line]:
     out = [_pair("memory", f"{size(sample.rss_bytes)} resident, {sample.num_threads} threads")]
     if sample.syscall is not None or sample.wchan:
-        out.append(_pair("waits in", _waits_in(sample, machine)))
+        out.append(_pair("waits in", _waits_in(sample, board.header.machine)))
     if rates is None:
         return out
     out.append(_pair("CPU", f"{rates.cpu_pct:.0f} %, of that {rates.system_pct:.0f} % in the kernel"))
     out.append(_pair("run queue", _share(rates.runq_pct, "of the main thread's time")))
-    out.append(_pair("block I/O delay", _share(rates.blkio_pct, "of its time")))
+    procfs = board.sources.get("procfs")
+    unmeasured = procfs.detail.get("blkio_delay_ns", "") if procfs is not None and rates.blkio_pct is None else ""
+    out.append(_pair("block I/O delay", unmeasured or _share(rates.blkio_pct, "of its time")))
     out.append(_pair("switches", f"{_rate(rates.switches_per_s)} a second, involuntary {_rate(rates.invol_per_s)}"))
     reads, writes = rates.read_bytes_per_s, rates.write_bytes_per_s
     unread = "not readable: another user's process"
