@@ -111,6 +111,8 @@ class Taker:
     info: ProcInfo | None = None
     spawns: bool = False
     """It starts short-lived programs, and what these take is counted as its own."""
+    started: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """Those of them that were seen: pid -> name, and CPU time when last seen."""
 
 
 @dataclass(frozen=True, slots=True)

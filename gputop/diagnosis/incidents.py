@@ -22,6 +22,8 @@ BEGIN_LOST_S, BEGIN_SHARE = 0.6, 0.1
 """It must have cost so many GPU seconds, and this share of its time, to begin."""
 TELL_NS = 2_000_000_000 - OFF_BEAT_NS
 """Victims and culprits are gathered this often, and whenever it gets worse."""
+FRESH = 0.9
+"""Of the loudest moment's, from which a later one speaks for the episode: its beginning may hold what was before it."""
 MOST_SINCE_NS = 3_000_000_000
 """A culprit's last reading may be so old."""
 UNEXPLAINED_NS = 4_000_000_000 - OFF_BEAT_NS
@@ -129,14 +131,14 @@ def severity(lost_s: float, seconds: float, fault: bool) -> str:
 
 
 def _update(episode: _Episode, incident: Incident, one: Standing, board: Board) -> None:
-    """The loudest moment gives text, evidence and fixes; victims and culprits gather over the episode."""
+    """The latest of its loud moments gives text, evidence and fixes; victims and culprits gather over the episode."""
     incident.lost_s = episode.lost_s
     incident.severity = severity(episode.lost_s, (episode.last_ns - episode.first_ns) / 1e9, one.fault)
     loudness = one.confidence * (one.lost_pct or 1.0)
     if loudness > episode.loudest or board.t_ns - episode.told_ns >= TELL_NS:
         episode.told_ns = board.t_ns
-        if loudness > episode.loudest:
-            episode.loudest, episode.why = loudness, one.verdict.why
+        if loudness >= FRESH * episode.loudest:
+            episode.loudest, episode.why = max(loudness, episode.loudest), one.verdict.why
             _reword(incident, one.verdict)
         known = {victim.pid for victim in incident.victims}
         incident.victims += [victim for victim in one.verdict.victims if victim.pid not in known]
@@ -160,7 +162,9 @@ def _headline(episode: _Episode, gpu: int | None, gpus: int) -> str:
 def _add_culprits(episode: _Episode, incident: Incident, one: Standing, board: Board) -> None:
     """A culprit counts from the window in which it was first seen as one, or when it began to run shortly before; one born then in full."""
     before = {taker.pid: taker.before_ns for taker in one.facts.takers if not taker.spawns}
-    spawners = {taker.pid for taker in one.facts.takers if taker.spawns}
+    spawners = {taker.pid: taker.started for taker in one.facts.takers if taker.spawns}
+    started = {pid for culprit in one.verdict.culprits for pid in spawners.get(culprit.pid, ())}
+    incident.culprits = [known for known in incident.culprits if known.pid not in started]
     for culprit in one.verdict.culprits:
         sample, spawns = board.procs.get(culprit.pid), culprit.pid in spawners
         if sample is None:

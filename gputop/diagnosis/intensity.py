@@ -14,6 +14,7 @@ from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import GpuFacts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.feeders import threads_at_work
+from gputop.diagnosis.stepclock import from_calls
 
 BUSY = 0.7
 """Utilization from which what a GPU does while busy is judged."""
@@ -28,8 +29,10 @@ _BRAKES = 0x8 | 0x20 | 0x40 | 0x80
 _POWER_CAP = 0x4
 PEER = 0.2
 """A rank is a straggler when its GPU idles for this much more of the time than its peers'."""
-WORKED = 0.25
+WORKED = 0.2
 """Or when, all GPUs being busy, so much more of its own is used: the others spin in a kernel on few SMs."""
+STEP = 0.05
+"""How far ranks may be apart in steps a second: one of them is counted a little sooner than the other."""
 
 
 def set_waste(facts: Facts) -> None:
@@ -79,12 +82,21 @@ def intensity(gpu: GpuFacts) -> float | None:
 
 
 def _groups(jobs: list[JobFacts]) -> list[list[JobFacts]]:
-    """Jobs that are ranks of one training: told so by WORLD_SIZE, with ranks that differ, started alike."""
+    """Jobs that are ranks of one training: told so by WORLD_SIZE, with ranks that differ, started alike; or started alike and in step."""
     groups: dict[tuple[str, ...], list[JobFacts]] = {}
     for job in jobs:
         if world := _world(job):
             groups.setdefault(world, []).append(job)
-    return [group for group in groups.values() if len({job.trainer.role.rank for job in group}) == len(group) > 1]
+    told = [group for group in groups.values() if len({job.trainer.role.rank for job in group}) == len(group) > 1]
+    return told + [family for family in _families(jobs) if not any(map(_world, family)) and _in_step(family)]
+
+
+def _in_step(family: list[JobFacts]) -> bool:
+    """Whether by their CUDA calls all make the same steps a second, each on GPUs of its own: trainings that have nothing to do with one
+    another do not, or none of them is late."""
+    paces = [from_calls(job.calls) or 0.0 for job in family]
+    gpus = [gpu.index for job in family for gpu in job.gpus]
+    return min(paces) >= (1.0 - STEP) * max(paces) > 0.0 and len(gpus) == len(set(gpus)) >= len(family)
 
 
 def _world(job: JobFacts) -> tuple[str, ...]:

@@ -34,9 +34,11 @@ def gather(takers: list[Taker], strangers: Mapping[int, Stranger], board: Board,
     for pid, top in members.items():
         if top not in gathered:
             gathered[top] = Taker(top, strangers[top].name, reaped[top], info=strangers[top].info, spawns=True)
+        if pid != top:
+            gathered[top].started[pid] = strangers[pid].name, strangers[pid].used[-1].own_ns
         if (own := alone.pop(pid, None)) is not None:
-            lives = pid in board.procs
-            gathered[top].cores += own.cores if lives else 0.0
+            # What those take that live now their parent will be told of: as much as it was of those before them.
+            gathered[top].cores += own.cores if pid == top else 0.0
             gathered[top].preempted_s += own.preempted_s
     return [*alone.values(), *gathered.values()]
 

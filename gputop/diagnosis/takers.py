@@ -189,14 +189,21 @@ def blame(takers: list[Taker], seconds: float) -> tuple[Culprit, ...]:
 
 def names_of(takers: list[Taker]) -> list[str]:
     """The first names, each with its first pids."""
-    pids: dict[tuple[str, bool], list[str]] = {}
+    pids: dict[tuple[str, str], list[str]] = {}
     for taker in takers:
-        pids.setdefault((taker.name, taker.spawns), []).append(str(taker.pid))
-    told = [
-        f"{name} ({', '.join(some[:PIDS])}{_more(len(some) - PIDS)})" + (" with what it starts" if spawns else "")
-        for (name, spawns), some in pids.items()
-    ]
+        pids.setdefault((taker.name, _started(taker)), []).append(str(taker.pid))
+    told = [f"{name} ({', '.join(some[:PIDS])}{_more(len(some) - PIDS)}){started}" for (name, started), some in pids.items()]
     return told[:NAMES] + ["others"] * (len(told) > NAMES)
+
+
+def _started(taker: Taker) -> str:
+    """What it starts, by the name of those that took most where some were seen."""
+    if not taker.spawns:
+        return ""
+    taken: Counter[str] = Counter()
+    for name, ns in taker.started.values():
+        taken[name] += ns
+    return f" and the {taken.most_common(1)[0][0]} it starts" if taken else " and what it starts"
 
 
 def _more(count: int) -> str:

@@ -319,6 +319,18 @@ def straggling_gpu() -> Scene:
     return scene
 
 
+def straggling_gpu_of_spawned_ranks(paces: tuple[float, float] = (14.0, 14.2)) -> Scene:
+    """The same of ranks that one process spawned, whose environment does not say so: they step alike, and one GPU draws far more power."""
+    scene = Scene()
+    for i, (pid, power_w) in enumerate(((100, 265.0), (200, 345.0))):
+        scene.gpus[i] = {"util_pct": 96.0, "power_w": power_w, "power_limit_w": 400.0, "pids": [pid]}
+        spawned = ["python", "-c", "from multiprocessing.spawn import spawn_main", "--multiprocessing-fork"]
+        scene.add(Proc(pid, 50, cmdline=spawned, run=0.05, looks=[SLEEP], info={"uses_cuda": True}))
+        scene.calls |= {(pid, "cuStreamSynchronize"): (paces[i], 0.9, 0.0), (pid, "cuMemcpyHtoDAsync_v2"): (paces[i], 0.01, 1e6)}
+    scene.probed = True
+    return scene
+
+
 def feeding_program() -> Scene:
     """A program that the trainer started and reads from."""
     scene = alone(8.0, 0.02, [{"state": "S", "syscall": 0, "wchan": "pipe_read"}]).drop(101, 102)
@@ -370,6 +382,7 @@ EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
     preprocessing: ("input-bound", "main-thread-preprocessing"),
     no_workers: ("input-bound", "main-thread-preprocessing"),
     straggling: ("straggler", "straggler-rank"),
+    straggling_gpu_of_spawned_ranks: ("straggler", "straggler-rank"),
     straggling_gpu: ("straggler", "straggler-rank"),
     feeding_program: ("input-bound", "main-thread-preprocessing"),
 }

@@ -48,9 +48,9 @@ def culprits(engine: Engine) -> list[tuple[int, str, float | None]]:
 def test_what_its_programs_take_is_the_starters():
     scene = build(starved(), 9)
     assert scene.engine.verdict.cause == "cpu-contention"
-    assert "sh (801) with what it starts" in scene.engine.verdict.detail
-    found = {pid: cpu_s for pid, name, cpu_s in culprits(scene.engine) if name == "sh"}
-    assert found[801] == pytest.approx(27, rel=0.1)
+    assert "sh (801) and the cc1 it starts took 3." in scene.engine.verdict.detail
+    [(pid, name, cpu_s)] = culprits(scene.engine)
+    assert (pid, name, cpu_s) == (801, "sh", pytest.approx(27, rel=0.1))
 
 
 def test_a_shell_that_ends_is_its_makes():
@@ -62,7 +62,7 @@ def test_a_shell_that_ends_is_its_makes():
     scene.add(make)
     for _ in range(6):
         scene.reap(800, 1.5).play(0.5)
-    assert "make (800) with what it starts" in scene.engine.verdict.detail
+    assert "make (800) and the cc1 it starts" in scene.engine.verdict.detail
 
 
 def test_a_hog_that_ends_is_not_its_shells():

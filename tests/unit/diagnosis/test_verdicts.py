@@ -16,6 +16,7 @@ from tests.unit.diagnosis.causes import beside_another_training
 from tests.unit.diagnosis.causes import cpu_contention
 from tests.unit.diagnosis.causes import starved
 from tests.unit.diagnosis.causes import storm
+from tests.unit.diagnosis.causes import straggling_gpu_of_spawned_ranks
 from tests.unit.diagnosis.causes import thrashing
 from tests.unit.diagnosis.causes import throttled
 from tests.unit.diagnosis.causes_behind import BEHIND
@@ -37,6 +38,11 @@ from tests.unit.diagnosis.scene import TURN
 from tests.unit.diagnosis.scene import Proc
 from tests.unit.diagnosis.scene import Scene
 from tests.unit.diagnosis.scene import training
+
+
+def test_trainings_that_do_not_step_alike_are_no_ranks():
+    scene = straggling_gpu_of_spawned_ranks((14.0, 11.0)).play(6)
+    assert (scene.engine.verdict.symptom, scene.engine.incidents) == ("healthy", [])
 
 
 @pytest.mark.parametrize("step_s", [0.2, 1.0])
