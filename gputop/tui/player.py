@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.frame import Mark
+from gputop.recording.columns.layout import tick_ns
 from gputop.session import Session
 from gputop.stream.file import FileStream
 from gputop.stream.playback import Playback
@@ -142,7 +143,7 @@ class Player:
 
         A little ahead the frames between are run through; anywhere else sessions of their own are prepared, first a short one.
         """
-        t_ns = next((frame.t_ns for frame in self._file.recording.frames(t_ns, t_ns + NEAR_NS)), t_ns)
+        t_ns = next((frame.t_ns for frame in self._file.recording.frames(tick_ns(t_ns), t_ns + NEAR_NS)), t_ns)
         position_ns = self._file.position_ns
         whole = self.jumps and self._session.oldest_ns <= max(self.start_ns, position_ns - self.past_ns)
         if whole and 0 <= t_ns - position_ns <= self.past_ns:
