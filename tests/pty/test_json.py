@@ -49,7 +49,7 @@ def test_once_sees_who_takes_the_cpus(env: dict[str, str]) -> None:
             screens = [run(without_gpu, "--once", "--no-ebpf").stdout for _ in range(3)]
         finally:
             hog.kill()
-    assert all(str(hog.pid) in screen and "No GPU and no training process" in screen for screen in screens)
+    assert all(str(hog.pid) in screen for screen in screens)
     assert not any("uses 0.0 of" in screen for screen in screens)
 
 
