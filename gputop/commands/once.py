@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from gputop.roles import Role
     from gputop.stream.child import ChildStream
 
-LOOK_S = 0.2
-"""Two readings make a rate, and the host's CPUs are read that often."""
+LOOK_S = 0.1
+"""Two readings make a rate; in a single look everything is read in each tick."""
 
 
 def run_once(args: argparse.Namespace) -> int:
