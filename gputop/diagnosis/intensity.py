@@ -43,9 +43,10 @@ def set_waste(facts: Facts) -> None:
             share = sum(part for name, part in shares if name == kind) / max(1, len(shares))
             if share > 0.0:
                 job.waste[kind] = share
-    for group in _groups(facts.jobs):
+    families = _families(facts.jobs)
+    for group in _groups(facts.jobs, families):
         _set_straggler(group)
-    for family in _families(facts.jobs):
+    for family in families:
         pids, used = frozenset(job.trainer.pid for job in family), sum(job.used for job in family)
         for job in family:
             job.kin, job.kin_used = pids, used
@@ -81,14 +82,14 @@ def intensity(gpu: GpuFacts) -> float | None:
     return min(1.0, max(0.0, above_idle / (1.0 - IDLE_POWER) / gpu.util))
 
 
-def _groups(jobs: list[JobFacts]) -> list[list[JobFacts]]:
+def _groups(jobs: list[JobFacts], families: list[list[JobFacts]]) -> list[list[JobFacts]]:
     """Jobs that are ranks of one training: told so by WORLD_SIZE, with ranks that differ, started alike; or started alike and in step."""
     groups: dict[tuple[str, ...], list[JobFacts]] = {}
     for job in jobs:
         if world := _world(job):
             groups.setdefault(world, []).append(job)
     told = [group for group in groups.values() if len({job.trainer.role.rank for job in group}) == len(group) > 1]
-    return told + [family for family in _families(jobs) if not any(map(_world, family)) and _in_step(family)]
+    return told + [family for family in families if not any(map(_world, family)) and _in_step(family)]
 
 
 def _in_step(family: list[JobFacts]) -> bool:

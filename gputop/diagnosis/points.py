@@ -35,8 +35,8 @@ _SYNC = ("Synchronize", "EventQuery", "StreamQuery")
 SLOWEST_NS_PER_BYTE = 10.0
 """Of a copy from the GPU: 100 MB/s, which is less than a single lane of PCIe 1 carries. What takes longer has waited for the GPU."""
 
-CallKey = tuple[int, str]
-"""(pid, name of the call)."""
+Calls = Mapping[str, CudaCall]
+"""Of one process, by name."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,8 @@ class _Point:
     t_ns: int
     probed_ns: int
     """When calls and wakes were read."""
-    calls: dict[CallKey, CudaCall]
+    calls: dict[int, dict[str, CudaCall]]
+    """By pid."""
     wakes: dict[tuple[int, int], int]
     """(wakee tid, waker pid) -> cumulative wait ended, for trainers' threads."""
     cgroups: dict[str, CgroupSample]
@@ -83,14 +84,12 @@ def _threads(board: Board, pid: int) -> list[int]:
     return [thread.tid for thread in board.infos[pid].threads] if pid in board.infos else []
 
 
-def _facts_of(pid: int, before: Mapping[CallKey, CudaCall], now: Mapping[CallKey, CudaCall], ns: int) -> CallFacts | None:
-    if ns <= 0 or not any(key[0] == pid for key in now):
+def _facts_of(before: Calls, now: Calls, ns: int) -> CallFacts | None:
+    if ns <= 0 or not now:
         return None
     found, waits, moved = CallFacts(), _Waits(), 0
-    for key, call in now.items():
-        if key[0] != pid:
-            continue
-        old = before.get(key) or CudaCall(pid, call.call, 0, 0, 0)
+    for name, call in now.items():
+        old = before.get(name) or CudaCall(call.pid, name, 0, 0, 0)
         share, per_s = max(0, call.total_ns - old.total_ns) / ns, max(0, call.count - old.count) * 1e9 / ns
         count = max(0, (call.bytes or 0) - (old.bytes or 0))
         if "HtoD" not in call.call:
@@ -114,7 +113,7 @@ class Points:
     def __init__(self) -> None:
         self._points: deque[_Point] = deque()
         self._quiet: dict[int, Quiet] = {}
-        self._began: dict[int, tuple[int, dict[CallKey, CudaCall]]] = {}
+        self._began: dict[int, tuple[int, Calls]] = {}
         """Per trainer when its calls were first probed, and how they stood then."""
         self.looked = False
         """Frames between feeds are seen too."""
@@ -137,7 +136,10 @@ class Points:
         for (wakee, _waker), wake in board.wakeups.items() if tids else ():
             if wakee in tids:
                 wakes[wakee, wake.waker_pid] = wakes.get((wakee, wake.waker_pid), 0) + wake.wait_ns
-        self._points.append(_Point(board.t_ns, board.probed_ns, dict(board.calls), wakes, board.cgroups))
+        calls: dict[int, dict[str, CudaCall]] = {}
+        for (pid, name), call in board.calls.items():
+            calls.setdefault(pid, {})[name] = call
+        self._points.append(_Point(board.t_ns, board.probed_ns, calls, wakes, board.cgroups))
         least = MIN_LOOKED if self.looked else MIN_FEEDS
         while len(self._points) > least and self._points[1].t_ns <= board.t_ns - WINDOW_NS + OFF_BEAT_NS:
             self._points.popleft()
@@ -160,14 +162,16 @@ class Points:
     def calls(self, pid: int) -> CallFacts | None:
         """The CUDA calls of a trainer in the window, None where they are not probed."""
         first, last = self._probed()
-        return _facts_of(pid, first.calls, last.calls, last.probed_ns - first.probed_ns)
+        return _facts_of(first.calls.get(pid, {}), last.calls.get(pid, {}), last.probed_ns - first.probed_ns)
 
     def all_calls(self, pid: int) -> CallFacts | None:
         """The same since they were first probed."""
         last = self._points[-1]
-        own = {key: call for key, call in last.calls.items() if key[0] == pid}
-        began_ns, before = self._began.setdefault(pid, (last.probed_ns, own)) if own else (last.probed_ns, own)
-        return _facts_of(pid, before, own, last.probed_ns - began_ns)
+        own = last.calls.get(pid)
+        if own is None:
+            return None
+        began_ns, before = self._began.setdefault(pid, (last.probed_ns, own))
+        return _facts_of(before, own, last.probed_ns - began_ns)
 
     def woken(self, board: Board, job: JobFacts) -> float | None:
         """Share of the window that the trainer's main thread slept until a worker woke it, or a thread of its own that a worker had woken.

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from gputop.board import Board
 from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
+from gputop.rates import SECOND_NS
 from gputop.roles import program_name
 from gputop.text import clean
 
@@ -17,7 +18,6 @@ LEAD_NS = 5_000_000_000
 """So long may somebody have run before what he takes is felt: prefetched batches, and CPUs that were idle, last for a while."""
 NEWBORN_NS = 2_000_000_000
 """Who is younger when first seen held no memory before."""
-NS_PER_S = 1_000_000_000
 
 
 _READS_FILES = frozenset(("query", "explain", "export", "diff", "import", "replay"))
@@ -85,7 +85,7 @@ class Stranger:
 
 def born_ns(sample: ProcSample, board: Board) -> int:
     """When a process was started, on the clock of the samples."""
-    return sample.start_ticks * NS_PER_S // board.header.clock_tick_hz
+    return sample.start_ticks * SECOND_NS // board.header.clock_tick_hz
 
 
 def _asked(sample: ProcSample) -> tuple[ProcSample, ...]:
