@@ -16,6 +16,7 @@ in ``missing`` or in the source's state.
 """
 
 from gputop.frame.beat import Frame as Frame
+from gputop.frame.gpu import SILENT as SILENT
 from gputop.frame.gpu import Gpu as Gpu
 from gputop.frame.gpu import GpuProc as GpuProc
 from gputop.frame.gpu import GpuReading as GpuReading

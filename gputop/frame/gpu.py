@@ -6,6 +6,9 @@ from collections.abc import Iterable
 
 import msgspec
 
+SILENT = "the driver has not answered for "
+"""How the reason in `Gpu.missing` begins while a call hangs; a length of time follows."""
+
 
 class GpuProc(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One process on one GPU (NVML's process lists; utilization from nvmlDeviceGetProcessUtilization)."""

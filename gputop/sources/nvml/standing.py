@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from gputop.frame import SILENT
 from gputop.frame import Gpu
 from gputop.frame import compute_pids
 from gputop.sources.nvml.gpu import Report
 from gputop.sources.nvml.gpu import Tier
-
-_SILENT = "the driver has not answered for "
 
 
 class Standing:
@@ -47,8 +46,8 @@ class Standing:
         lasts = tier.silent_for(now_ns)
         if not lasts:
             return None
-        reason = f"{_SILENT}{lasts}"
-        news = {field: reason for field in tier.fields() if self._missing.get(field, _SILENT).startswith(_SILENT)}
+        reason = f"{SILENT}{lasts}"
+        news = {field: reason for field in tier.fields() if self._missing.get(field, SILENT).startswith(SILENT)}
         if not tier.lane.done_ns:  # what has a value nevertheless was read by the other lane
             news = {field: reason for field in news if field not in self._latest}
         if all(self._missing.get(field) == reason for field in news):

@@ -8,6 +8,7 @@ from gputop.board import Board
 from gputop.board import GpuBoard
 from gputop.fields import FIELDS
 from gputop.fields import throttle_words
+from gputop.frame import SILENT
 from gputop.rates import gpu_bytes_per_s
 from gputop.text import fit
 from gputop.tui.draw import Line
@@ -67,7 +68,7 @@ def _util(gpu: GpuBoard, _older: Board) -> Span:
     if gpu.values.get("lost"):
         return "LOST", "crit"
     value = gpu.number("util_pct")
-    if value is None and "has not answered" in gpu.missing.get("util_pct", ""):
+    if value is None and gpu.missing.get("util_pct", "").startswith(SILENT):
         return "no answer", "crit"
     if value is None:
         return _absent(gpu, "util_pct")
