@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import struct
 import subprocess
 import threading
@@ -117,6 +118,13 @@ def test_who_burns_on_the_same_cpu_took_it(beaten: Make, run: Run) -> None:
     assert one.board.preempts[victim, loads[1].pid].culprit_pid == loads[1].pid
 
 
+def at_rest(one: Beaten, load: subprocess.Popen[str]) -> SchedThread:
+    """What is said of a stopped thread: a reader may be kept from the CPU between its switches and its histogram, which then differ."""
+    load.send_signal(signal.SIGSTOP)
+    one.until(lambda: one.board.threads[load.pid].state == "sleeping", "stopped")
+    return one.board.threads[load.pid]
+
+
 def test_histogram_counts_each_wait_and_the_longest_is_exact(beaten: Make, run: Run) -> None:
     loads = [run("burn", 30, CPU), run("burn", 30, CPU)]
     for load in loads:
@@ -125,10 +133,10 @@ def test_histogram_counts_each_wait_and_the_longest_is_exact(beaten: Make, run: 
     one.hot = frozenset({loads[0].pid})
     one.until_loaded()
     one.until(lambda: (t := one.board.threads.get(loads[0].pid)) and t.hist, "seen, and followed closely")
-    one.beat_for(0.2)
-    first = one.board.threads[loads[0].pid]
+    first = at_rest(one, loads[0])
+    loads[0].send_signal(signal.SIGCONT)
     one.beat_for(2)
-    thread = one.board.threads[loads[0].pid]
+    thread = at_rest(one, loads[0])
     waits = sum(thread.hist.values()) - sum(first.hist.values())
     assert waits == pytest.approx(thread.vol + thread.invol - first.vol - first.invol, abs=2)
     longest = max(t.max_run_delay_ns for f in one.frames if f.probes for t in f.probes.threads if t.tid == thread.tid)
