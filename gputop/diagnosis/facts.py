@@ -85,7 +85,8 @@ class HostFacts:
     psi_io: float | None = None
     psi_memory: float | None = None
     swap_in_per_s: float | None = None
-    direct_reclaim_per_s: float | None = None
+    scanned_per_s: float | None = None
+    """Pages looked at for reclaim."""
     refaults_per_s: float | None = None
     disk_busy: tuple[str, float] | None = None
     """The busiest block device and its busy share."""

@@ -15,7 +15,7 @@ from gputop.rates import cpu_deltas
 from gputop.rates import disk_rates
 from gputop.rates import net_rates
 
-_FIELDS = ("cpus", "psi", "disks", "nets", "pswpin", "allocstall", "pgscan_direct", "refaults", "tcp_retrans")
+_FIELDS = ("cpus", "psi", "disks", "nets", "pswpin", "pgscan", "refaults", "tcp_retrans")
 
 
 class HostTrack:
@@ -47,7 +47,7 @@ class HostTrack:
         self._set_pressure(facts)
         self._set_devices(facts)
         facts.swap_in_per_s = self._per_s("pswpin")
-        facts.direct_reclaim_per_s = self._per_s("pgscan_direct") or self._per_s("allocstall")
+        facts.scanned_per_s = self._per_s("pgscan")
         facts.refaults_per_s = self._per_s("refaults")
         facts.retrans_per_s = self._per_s("tcp_retrans")
         return facts

@@ -114,7 +114,7 @@ def _shared_parts(proc: ProcFacts, job: JobFacts, host: HostFacts) -> tuple[dict
     kinds = proc.kinds
     disk, memory, run = kinds.get(waits.DISK, 0.0), 0.0, proc.run
     pressed = (host.psi_memory or 0.0) >= MEMORY_STALL or bool(job.memory_path)
-    if pressed or (proc.newer.majflt != proc.older.majflt and (_swaps(proc) or _thrashes(proc, host))):
+    if pressed or (proc.newer.majflt != proc.older.majflt and (_swaps(proc, host) or _thrashes(proc, host))):
         stalled = min(run, proc.system) if pressed else 0.0
         memory, disk, run = disk + stalled, 0.0, run - stalled
     parts = {"running": run, "runnable": proc.runnable - throttled}
@@ -129,15 +129,19 @@ def _shared_parts(proc: ProcFacts, job: JobFacts, host: HostFacts) -> tuple[dict
     return parts, 1.0 - 0.5 * kinds.get(waits.UNKNOWN, 0.0), kinds
 
 
-def _swaps(proc: ProcFacts) -> bool:
-    """Major faults by the hundred while it hardly reads files by calls: its own pages come back from swap."""
+def _swaps(proc: ProcFacts, host: HostFacts) -> bool:
+    """Major faults by the hundred that are no pages of files: pages come back from swap, or nothing was read for them (zram, zswap)."""
     faults, read = proc.majflt_per_s, proc.read_bytes_per_s
-    return faults >= 100 and read is not None and read < 4096 * faults
+    unread = read is not None and read < 0.5 * 4096 * faults
+    return faults >= 100 and (unread or (host.swap_in_per_s or 0.0) >= 0.5 * faults)
 
 
 def _thrashes(proc: ProcFacts, host: HostFacts) -> bool:
-    """Its pages are read again soon after they were dropped: major faults, and as many of the host's workingset refaults."""
-    return proc.majflt_per_s >= 50 and (host.refaults_per_s or 0.0) >= max(500.0, 0.5 * proc.majflt_per_s)
+    """Its pages are read again soon after they were dropped: major faults, and as many of the host's workingset refaults.
+
+    A page that was dropped long ago counts as one, too; but where nothing is reclaimed, nothing was dropped lately.
+    """
+    return host.scanned_per_s != 0.0 and proc.majflt_per_s >= 50 and (host.refaults_per_s or 0.0) >= max(500.0, 0.5 * proc.majflt_per_s)
 
 
 def _data_wait(job: JobFacts) -> tuple[float, float]:

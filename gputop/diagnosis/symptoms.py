@@ -117,7 +117,7 @@ def judge_job(job: JobFacts, facts: Facts) -> Standing:
             return Standing(job, facts, "idle", headline=_well(job, trainer), shares=shares)
         symptom = "input-bound" if job.data >= 0.5 * (job.idle or 1.0) else "wait-heavy"
         return Standing(job, facts, symptom, "unexplained", shares=shares)
-    return Standing(job, facts, judge.symptom, judge.cause, judge=judge, shares=shares)
+    return Standing(job, facts, judge.felt(job) if judge.felt else judge.symptom, judge.cause, judge=judge, shares=shares)
 
 
 def _is_at_rest(job: JobFacts, facts: Facts) -> bool:
@@ -205,7 +205,7 @@ _WHY = {
     "busy-not-working": "keeps the GPU busy with little work",
 }
 
-_OWN_DOING = ("main-thread-preprocessing", "gil-contention", "slow-transform", "unexplained")
+_OWN_DOING = ("main-thread-preprocessing", "gil-contention", "slow-transform")
 """What a trainer does to itself; of the rest of the input-bound causes somebody or something else keeps its main thread."""
 
 
@@ -229,8 +229,10 @@ def _does(one: Standing) -> str:
         return "is slower than the other ranks, which wait for it"
     if one.cause == "small-kernels" and idle >= SLOW_LAUNCHES:
         return "launches its kernels too slowly to keep it busy"
-    if one.symptom == "input-bound" and one.cause != "hung-worker" and one.troubled and job.data < 0.5 * idle:
-        return "itself keeps it waiting" if one.cause in _OWN_DOING else "cannot give it work in time"
+    if one.cause in _OWN_DOING and job.data < 0.5 * idle:
+        return "itself keeps it waiting"
+    if one.symptom == "input-bound" and one.cause not in ("hung-worker", "unexplained") and job.data < 0.5 * idle:
+        return "cannot give it work in time"
     return _WHY[one.symptom] if one.cause != "unexplained" else "waits, and what was measured does not say for what"
 
 

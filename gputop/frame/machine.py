@@ -112,3 +112,5 @@ class Host(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     cgroups: list[CgroupSample] | None = None
     shm_total_bytes: int | None = None
     shm_free_bytes: int | None = None
+    pgscan: int | None = None
+    """Pages looked at for reclaim, whoever asked for it, a cgroup at its limit too; `pgscan_direct` leaves those out."""

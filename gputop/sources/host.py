@@ -162,7 +162,8 @@ _VMSTAT = (b"pswpin", b"pswpout", b"pgmajfault", b"pgscan_direct")
 
 
 def vm_fields(vmstat: bytes) -> dict[str, object]:
-    """/proc/vmstat. ``allocstall`` is summed over zones, ``refaults`` over kinds; kernels before 5.9 had one kind."""
+    """/proc/vmstat. ``allocstall`` is summed over zones, ``refaults`` over kinds, of which kernels before 5.9 had one, and ``pgscan`` too,
+    which is told by kinds since 5.8."""
     found: dict[str, int] = {}
     for line in vmstat.split(b"\n"):
         name, _, value = line.partition(b" ")
@@ -172,6 +173,8 @@ def vm_fields(vmstat: bytes) -> dict[str, object]:
             found["allocstall"] = found.get("allocstall", 0) + int(value)
         elif name in (b"workingset_refault", b"workingset_refault_anon", b"workingset_refault_file"):
             found["refaults"] = found.get("refaults", 0) + int(value)
+        elif name in (b"pgscan_anon", b"pgscan_file"):
+            found["pgscan"] = found.get("pgscan", 0) + int(value)
     return dict(found)
 
 

@@ -55,7 +55,9 @@ def test_pressure() -> None:
 
 def test_refaults_and_stalls_are_summed_over_kinds() -> None:
     text = b"allocstall_normal 3\nallocstall_movable 4\nworkingset_refault_anon 1\nworkingset_refault_file 2\npgmajfault 9\npswpin 8\nx 1\n"
-    assert host.vm_fields(text) == {"allocstall": 7, "refaults": 3, "pgmajfault": 9, "pswpin": 8}
+    text += b"pgscan_kswapd 0\npgscan_direct 0\npgscan_anon 20\npgscan_file 41\n"
+    expected = {"allocstall": 7, "refaults": 3, "pgmajfault": 9, "pswpin": 8, "pgscan_direct": 0, "pgscan": 61}
+    assert host.vm_fields(text) == expected
 
 
 def test_disks_without_partitions_and_loops(tmp_path: Path) -> None:

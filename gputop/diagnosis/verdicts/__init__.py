@@ -53,6 +53,8 @@ class Judge:
     """False for what is no fault, such as a pause: its severity is never above ``info``."""
     needs: str = ""
     """What must be readable for it to speak."""
+    felt: Callable[[JobFacts], str] | None = None
+    """The symptom, where the same cause is not always felt alike; None: always `symptom`."""
 
 
 @lru_cache(maxsize=256)

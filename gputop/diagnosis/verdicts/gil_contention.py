@@ -92,4 +92,10 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
     return Finding(detail, evidence, fixes, (), tuple(proc.pid for proc in procs))
 
 
-JUDGE = Judge("gil-contention", "input-bound", 45, _POOLS, _claim, _tell, needs="schedstat of every thread")
+def _felt(job: JobFacts) -> str:
+    """Where workers have their batches ready it is not the input that a trainer's own threads keep from the GPU."""
+    supplied = bool(job.workers) and job.data < 0.5 * (job.idle or 0.0) and fights(job.trainer)
+    return "wait-heavy" if supplied else "input-bound"
+
+
+JUDGE = Judge("gil-contention", "input-bound", 45, _POOLS, _claim, _tell, needs="schedstat of every thread", felt=_felt)

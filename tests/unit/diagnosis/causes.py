@@ -273,6 +273,18 @@ def thrashing() -> Scene:
     return scene
 
 
+def mapped_file(pswpin: float = 3) -> Scene:
+    """Records of a mapped file, a page a fault; refaults of what somebody's reclaim dropped long ago."""
+    scene = starved(run=0.3, looks=[DISK], majflt=2000, read_bytes=8_190_000)
+    scene.host = {"refaults": 5000, "pgscan": 0, "pswpin": pswpin}
+    return scene
+
+
+def swap_without_pressure() -> Scene:
+    """No pressure stall information, and no refaults of files."""
+    return mapped_file(pswpin=1900)
+
+
 def reclaiming() -> Scene:
     """Direct reclaim looks like a busy worker."""
     scene = starved(run=0.9, system=0.8, looks=[ON_CPU])
@@ -360,8 +372,8 @@ EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
     slow_transform: ("input-bound", "slow-transform"),
     sleepy_transform: ("input-bound", "slow-transform"),
     gil: ("input-bound", "gil-contention"),
-    gil_in_trainer: ("input-bound", "gil-contention"),
-    gil_beside_spinning: ("input-bound", "gil-contention"),
+    gil_in_trainer: ("wait-heavy", "gil-contention"),
+    gil_beside_spinning: ("wait-heavy", "gil-contention"),
     backward_pass: ("input-bound", "main-thread-preprocessing"),
     backward_pass_of_small_kernels: ("busy-not-working", "small-kernels"),
     prefetching_thread: ("input-bound", "main-thread-preprocessing"),
@@ -376,6 +388,8 @@ EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
     captured_programs: ("input-bound", "slow-transform"),
     swapping: ("input-bound", "memory-pressure"),
     thrashing: ("input-bound", "memory-pressure"),
+    mapped_file: ("input-bound", "disk-io"),
+    swap_without_pressure: ("input-bound", "memory-pressure"),
     reclaiming: ("input-bound", "memory-pressure"),
     stopped: ("input-bound", "hung-worker"),
     deadlocked: ("input-bound", "hung-worker"),

@@ -129,7 +129,7 @@ GPU_SIDE: dict[Callable[[], Scene], tuple[str, str]] = {
     transfer_over_a_narrow_link: ("transfer-bound", "h2d-transfer"),
     probed_transfer: ("transfer-bound", "h2d-transfer"),
     loading_before_item: ("input-bound", "main-thread-preprocessing"),
-    launching_short_kernels: ("busy-not-working", "small-kernels"),
+    launching_short_kernels: ("wait-heavy", "small-kernels"),
     launching_few_kernels: ("input-bound", "main-thread-preprocessing"),
     computing_between_hand_overs: ("input-bound", "main-thread-preprocessing"),
     reading_back: ("transfer-bound", "h2d-transfer"),
