@@ -129,7 +129,7 @@ class Engine:
         elif due is not None:
             self.ledger.add(*due, standing.shares)
             self._shares[job.trainer.pid] = standing.shares
-            standing.lost_s = due[1]
+            standing.whole_s, standing.lost_s = due
         return standing
 
     def _note_step(self, job: JobFacts, seconds: float) -> None:

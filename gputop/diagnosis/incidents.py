@@ -22,8 +22,9 @@ BEGIN_LOST_S, BEGIN_SHARE = 0.6, 0.1
 """It must have cost so many GPU seconds, and this share of its time, to begin."""
 TELL_NS = 2_000_000_000 - OFF_BEAT_NS
 """Victims and culprits are gathered this often, and whenever it gets worse."""
-FRESH = 0.9
-"""Of the loudest moment's, from which a later one speaks for the episode: its beginning may hold what was before it."""
+FRESH, FADES = 0.9, 0.9
+"""Of the loudest moment's, from which a later one speaks for the episode: its beginning may hold what was before it. And what is left of
+that whenever it might have been told anew, so that what lasts is told in the end."""
 MOST_SINCE_NS = 3_000_000_000
 """A culprit's last reading may be so old."""
 UNEXPLAINED_NS = 4_000_000_000 - OFF_BEAT_NS
@@ -62,6 +63,8 @@ class _Episode:
     first_ns: int
     last_ns: int
     lost_s: float = 0.0
+    whole_s: float = 0.0
+    """GPU seconds that these were lost of."""
     loudest: float = 0.0
     why: str = ""
     """What was said of the loudest moment."""
@@ -89,7 +92,7 @@ class Incidents:
                 del self._episodes[key]
                 if episode.incident is not None:
                     episode.incident.end_ns = episode.last_ns
-            elif episode.incident is not None:
+            elif episode.incident is not None and episode.last_ns == board.t_ns:
                 _count_culprits(episode, board)
 
     def _extend(self, board: Board, seconds: float, one: Standing) -> None:
@@ -98,6 +101,7 @@ class Incidents:
         if episode is None:
             episode = self._episodes[key] = _Episode(board.t_ns - int(seconds * 1e9), board.t_ns)
         episode.lost_s += (one.lost_s or 0.0) * one.shares.get(one.cause, 1.0)
+        episode.whole_s += one.whole_s
         episode.last_ns = board.t_ns
         needed_ns = UNEXPLAINED_NS if one.cause == "unexplained" else BEGIN_NS
         if episode.incident is None and board.t_ns - episode.first_ns >= needed_ns and _hurts(episode, one):
@@ -138,12 +142,13 @@ def _update(episode: _Episode, incident: Incident, one: Standing, board: Board) 
     if loudness > episode.loudest or board.t_ns - episode.told_ns >= TELL_NS:
         episode.told_ns = board.t_ns
         if loudness >= FRESH * episode.loudest:
-            episode.loudest, episode.why = max(loudness, episode.loudest), one.verdict.why
+            episode.why = one.verdict.why
             _reword(incident, one.verdict)
+        episode.loudest = max(loudness, FADES * episode.loudest)
         known = {victim.pid for victim in incident.victims}
         incident.victims += [victim for victim in one.verdict.victims if victim.pid not in known]
         _add_culprits(episode, incident, one, board)
-    if one.lost_s is not None:
+    if episode.whole_s:
         incident.headline = _headline(episode, incident.gpu, len(one.job.gpus))
 
 
@@ -153,10 +158,9 @@ def _reword(incident: Incident, verdict: Verdict) -> None:
 
 
 def _headline(episode: _Episode, gpu: int | None, gpus: int) -> str:
-    """Of the whole episode, as far as it has come."""
-    whole_s = gpus * (episode.last_ns - episode.first_ns) / 1e9
+    """Of the whole episode, as far as it is booked."""
     who = f"GPU {gpu}" if gpus == 1 else f"{gpus} GPUs"
-    return f"{who} lost {min(episode.lost_s, whole_s):.1f} of {whole_s:.1f} s: {episode.why}"
+    return f"{who} lost {episode.lost_s:.1f} of {episode.whole_s:.1f} s: {episode.why}"
 
 
 def _add_culprits(episode: _Episode, incident: Incident, one: Standing, board: Board) -> None:

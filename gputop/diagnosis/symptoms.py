@@ -54,7 +54,9 @@ class Standing:
     at_rest: bool = False
     """It does not want its GPU to work now."""
     lost_s: float | None = None
-    """GPU seconds lost since the last feed, None where no GPU is measured."""
+    """GPU seconds lost, of those booked with this feed; None where no GPU is measured."""
+    whole_s: float = 0.0
+    """Those booked, lost or not."""
 
     @property
     def troubled(self) -> bool:

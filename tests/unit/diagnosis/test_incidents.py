@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from dataclasses import replace
 
@@ -238,6 +239,33 @@ def test_what_a_hog_took_while_the_queues_drained_counts():
     sick(scene.play(4)).play(6)
     [incident] = scene.engine.incidents
     assert [(one.pid, one.cpu_s) for one in incident.culprits] == [(900, pytest.approx(30, rel=0.05))]
+
+
+def test_what_a_hog_takes_after_an_episode_does_not_count():
+    """It goes on, but the training needs no more than is left."""
+    scene = well(sick(training().play(4)).play(6), hog=0).play(15)
+    [incident] = scene.engine.incidents
+    assert incident.end_ns is not None
+    [culprit] = incident.culprits
+    assert culprit.cpu_s == pytest.approx(3.0 * (incident.end_ns - incident.start_ns) / 1e9, abs=3.0 * 1.25)
+
+
+def test_the_text_is_of_what_lasted():
+    """Its first moments were worse than all that followed."""
+    scene = sick(training().play(4)).play(3)
+    [incident] = scene.engine.incidents
+    scene.gpus[0]["util_pct"], scene.procs[101].wait, scene.procs[102].wait = 60.0, 0.5, 0.5
+    scene.play(20)
+    assert [one.value for one in incident.evidence if one.metric == "runq_pct"] == [pytest.approx(50, abs=3)]
+
+
+def test_a_headline_counts_only_what_is_booked():
+    """Of a trouble that stands from the first moment, the last second is not booked yet."""
+    scene = sick(training())
+    scene.gpus[0]["util_pct"] = 0.0
+    scene.play(8)
+    lost_s, whole_s = map(float, re.findall(r"[\d.]+(?= of| s:)", scene.engine.incidents[0].headline))
+    assert lost_s >= 0.85 * whole_s > 0.0
 
 
 def test_what_a_hog_took_long_before_an_episode_does_not_count():
