@@ -90,6 +90,7 @@ def make_header(settings: Settings) -> Header:
         pid_namespace=_inode("/proc/self/ns/pid"),
         simulated=_is_simulated(),
         machine=uname.machine,
+        autogroup=_read_text("/proc/sys/kernel/sched_autogroup_enabled") == "1",
     )
 
 

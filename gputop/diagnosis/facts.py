@@ -94,6 +94,8 @@ class HostFacts:
     net_rx_bytes_per_s: float | None = None
     net_tx_bytes_per_s: float | None = None
     retrans_per_s: float | None = None
+    autogroup: bool = False
+    """Sessions have CPU time of their own."""
 
 
 @dataclass(slots=True)

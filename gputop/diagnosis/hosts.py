@@ -38,7 +38,7 @@ class HostTrack:
 
     def facts(self, board: Board) -> HostFacts:
         """Means over the window; None for what is not read."""
-        facts = HostFacts(board.header.cpus)
+        facts = HostFacts(board.header.cpus, autogroup=board.header.autogroup)
         cpus = self._ends("cpus")
         if cpus is not None:
             old, new, _ns = cpus

@@ -113,6 +113,7 @@ class Mask:
 _Rule = Callable[[Mask, Any], Any]
 _RULES: dict[str, _Rule] = {
     "ProcInfo.uid": Mask.uid, "ProcInfo.cmdline": Mask.argument, "ProcInfo.exe": Mask.path, "ProcInfo.cgroup": Mask.cgroup,
+    "ProcInfo.cpu_cgroup": Mask.cgroup,
     "ProcInfo.env": Mask.value, "ProcInfo.wait_unreadable": Mask.told, "CgroupSample.path": Mask.cgroup,
     "CgroupSample.quota_path": Mask.cgroup, "CgroupSample.mem_limit_path": Mask.cgroup,
     "ReadLimit.path": Mask.cgroup, "NetSample.name": Mask.interface, "SourceState.reason": Mask.told,

@@ -44,6 +44,10 @@ class ProcInfo(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     sockets: str = ""
     """Of a trainer that sleeps in a poll: ``listening`` where it or a parent in its session has one that listens, ``connected`` where it
     has one to somebody (not a UNIX one), ``none``; empty where that is not known."""
+    session: int = 0
+    """/proc/PID/stat field 6; 0 is none, or not known."""
+    cpu_cgroup: str = ""
+    """Path in v1's cpu controller where ``cgroup`` is that of another one; empty where it is the same."""
 
 
 class ThreadSample(msgspec.Struct, frozen=True, array_like=True, gc=False):

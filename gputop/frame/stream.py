@@ -32,6 +32,8 @@ class Header(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """True when the GPU numbers come from `gputop demo`; the screen then says SIMULATED."""
     machine: str = ""
     """``uname -m`` there, for system calls are told by their numbers."""
+    autogroup: bool = False
+    """CPU time is divided between sessions first (/proc/sys/kernel/sched_autogroup_enabled)."""
 
 
 class SourceState(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from math import ceil
 from math import floor
+from shlex import quote
 
 from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.capacity import needed
@@ -74,8 +75,8 @@ def _fixes(job: JobFacts, facts: Facts, guests: list[Taker]) -> list[Fix]:
         fixes.append(Fix(f"End {_names(guests)}, or run it outside of {job.quota_path}", f"ps -o pid,ppid,etime,args -p {pids}"))
     wanted = _wanted(job, facts) + sum(guest.cores for guest in guests)
     fixes.append(_raising(job, wanted, len(capacity(job, facts).allowed)))
-    if job.quota_cpus is not None and job.workers and len(job.workers) > job.quota_cpus + 1:
-        fixes.append(Fix("Or start no more workers than the quota can feed", f"DataLoader(..., num_workers={max(1, int(job.quota_cpus))})"))
+    if job.quota_cpus is not None and job.workers and len(job.workers) > job.quota_cpus + 1 and wanted <= job.quota_cpus:
+        fixes.append(Fix("Or start no more workers than may run at once", f"DataLoader(..., num_workers={max(1, int(job.quota_cpus))})"))
     return fixes
 
 
@@ -84,9 +85,9 @@ def _raising(job: JobFacts, wanted: float, most: int) -> Fix:
     cpus = min(most, max(ceil(wanted), floor(job.quota_cpus or 0.0) + 1))
     text = f"Raise the quota of {job.quota_path} to {counted(cpus, 'CPU')}"
     if job.cgroup_version == 1:
-        folder = f"/sys/fs/cgroup/cpu{job.quota_path}"
+        folder = quote(f"/sys/fs/cgroup/cpu{job.quota_path}")
         return Fix(text, f"echo $(({cpus} * $(cat {folder}/cpu.cfs_period_us))) > {folder}/cpu.cfs_quota_us")
-    return Fix(text, f"echo '{cpus * PERIOD_US} {PERIOD_US}' > /sys/fs/cgroup{job.quota_path}/cpu.max")
+    return Fix(text, f"echo '{cpus * PERIOD_US} {PERIOD_US}' > {quote(f'/sys/fs/cgroup{job.quota_path}/cpu.max')}")
 
 
 JUDGE = Judge("cgroup-throttle", "input-bound", 20, _POOLS, _claim, _tell, needs="cpu.stat of the job's cgroup")

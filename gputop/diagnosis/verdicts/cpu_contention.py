@@ -7,6 +7,7 @@ stand on one CPU only, so that on the other the job's threads wait behind one an
 
 from __future__ import annotations
 
+from gputop.diagnosis import yielding
 from gputop.diagnosis.capacity import TAKEN
 from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.facts import Capacity
@@ -82,7 +83,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         share_behind = round(100 * cpus.preempted_by_others, 1)
         evidence.append(Evidence("preempted_by_others_pct", share_behind, "%", "of these waits were behind processes outside the job"))
     return Finding(
-        detail, tuple(evidence), tuple(_fixes(takers)),
+        detail, tuple(evidence), tuple(_fixes(takers, job, facts)),
         blame(takers, facts.seconds),
         tuple(worker.pid for worker in late) or (job.trainer.pid,),
     )  # fmt: skip
@@ -95,19 +96,10 @@ def _names(takers: list[Taker], cpus: Capacity) -> str:
     return ", ".join([*names, "short-lived processes"] if unseen > max(0.2, 0.5 * cpus.taken) or not names else names)
 
 
-def _fixes(takers: list[Taker]) -> list[Fix]:
+def _fixes(takers: list[Taker], job: JobFacts, facts: Facts) -> list[Fix]:
     if not takers:
         return [Fix("See what is started again and again: a build, cron, a health check", "ps -eo etimes,ppid,args --sort=etimes | head")]
-    return [_to_idle([taker for taker in takers if taker.name == name]) for name in dict.fromkeys(taker.name for taker in takers)]
-
-
-def _to_idle(takers: list[Taker]) -> Fix:
-    """For all of one name."""
-    pids = [str(taker.pid) for taker in takers]
-    command = f"chrt --idle --all-tasks --pid 0 {pids[0]}" if len(pids) == 1 else (
-        f"for pid in {' '.join(pids)}; do chrt --idle --all-tasks --pid 0 $pid; done"
-    )  # fmt: skip
-    return Fix(f"Let {', '.join(names_of(takers))} run only when nobody else wants the CPU", command)
+    return yielding.fixes(takers, job.trainer.info, job.cgroup_version, facts.host.autogroup)
 
 
 JUDGE = Judge("cpu-contention", "input-bound", 50, _POOLS, _claim, _tell, needs="schedstat, /proc/PID/stat of the others")

@@ -6,6 +6,8 @@ Processes outside the job that have grown more than the job since they were firs
 
 from __future__ import annotations
 
+from shlex import quote
+
 from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import Grower
@@ -72,7 +74,8 @@ def _fixes(job: JobFacts) -> list[Fix]:
         name = "memory.limit_in_bytes" if job.cgroup_version == 1 else "memory.max"
         return [
             Fix(
-                f"Raise the memory limit of {job.memory_path}", f"echo {2 * (job.memory_limit_bytes or 0)} > {base}{job.memory_path}/{name}"
+                f"Raise the memory limit of {job.memory_path}",
+                f"echo {2 * (job.memory_limit_bytes or 0)} > {quote(f'{base}{job.memory_path}/{name}')}",
             ),
             Fix(
                 "Or hold less: fewer workers, a smaller prefetch_factor",

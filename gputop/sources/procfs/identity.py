@@ -28,19 +28,20 @@ class Identity:
 
     def read(self, stat: parse.Stat) -> ProcInfo:
         """Everything anew: it is new, or ran another program."""
-        cmdline, cgroup, status = self._texts(stat)
+        cmdline, groups, status = self._texts(stat)
         uid = _uid(status)
         self.info = msgspec.structs.replace(
             self.info,
             start_ticks=stat.start_ticks,
             ppid=stat.ppid,
+            session=stat.session,
             uid=uid,
             user="" if uid is None else self._users.name(uid),
             comm=parse.text(stat.comm),
             cmdline=cmdline,
             exe="" if stat.kthread else self._exe(),
             ns_pid=_ns_pid(status, self.info.pid),
-            cgroup=cgroup,
+            **groups,
             cpus_allowed=parse.text(parse.status_line(status, b"Cpus_allowed_list")),
             env={} if stat.kthread else self._env(),
         )
@@ -48,15 +49,16 @@ class Identity:
 
     def refresh(self, stat: parse.Stat) -> bool:
         """Look again at what changes without an exec; whether anything did."""
-        cmdline, cgroup, status = self._texts(stat)
+        cmdline, groups, status = self._texts(stat)
         uid = _uid(status)
         found = {
             "ppid": stat.ppid,
+            "session": stat.session,
             "uid": uid,
             "user": "" if uid is None else self._users.name(uid),
             "cmdline": cmdline,
-            "cgroup": cgroup,
             "cpus_allowed": parse.text(parse.status_line(status, b"Cpus_allowed_list")),
+            **groups,
         }
         return self.change(**found)
 
@@ -67,13 +69,15 @@ class Identity:
         self.info = msgspec.structs.replace(self.info, **found)
         return True
 
-    def _texts(self, stat: parse.Stat) -> tuple[list[str], str, bytes]:
-        """Command line, cgroup and status. A zombie has no command line any more: the one it had stands."""
+    def _texts(self, stat: parse.Stat) -> tuple[list[str], dict[str, str], bytes]:
+        """Command line, cgroups and status. A zombie has no command line any more: the one it had stands."""
         cmdline = self.info.cmdline
         if not stat.kthread and stat.state not in "ZX":
             cmdline = parse.cmdline(read_once(self._folder + "cmdline", parse.CMDLINE_BYTES) or b"")
-        cgroup = parse.main_cgroup(parse.cgroups(read_once(self._folder + "cgroup", 8192) or b""))
-        return cmdline, cgroup, read_once(self._folder + "status", 16_384) or b""
+        paths = parse.cgroups(read_once(self._folder + "cgroup", 8192) or b"")
+        cgroup, cpu_cgroup = parse.main_cgroup(paths), paths.get("cpu", "")
+        groups = {"cgroup": cgroup, "cpu_cgroup": "" if cpu_cgroup == cgroup else cpu_cgroup}
+        return cmdline, groups, read_once(self._folder + "status", 16_384) or b""
 
     def _exe(self) -> str:
         try:

@@ -1,0 +1,85 @@
+"""How to make a process take no CPU time from a job: which of the kernel's weights counts between the two.
+
+The scheduler first divides CPU time between task groups, each process's policy and niceness only within its group (sched(7), "The
+autogroup feature"; cgroup-v2.rst, "CPU"). Groups are the cgroups of the cpu controller and, of processes in its root, the sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from shlex import quote
+
+from gputop.diagnosis.facts import Taker
+from gputop.diagnosis.model import Fix
+from gputop.diagnosis.takers import names_of
+from gputop.frame import ProcInfo
+
+QUOTA_PCT = 20
+_UNITS = (".service", ".scope", ".slice")
+
+
+def fixes(takers: Sequence[Taker], job: ProcInfo, version: int, autogroup: bool) -> list[Fix]:
+    """One for all of one name that yield in the same way; ``version`` is that of the job's cgroup hierarchy."""
+    found: dict[tuple[str, str], list[Taker]] = {}
+    for taker in takers:
+        found.setdefault((taker.name, _own_group(taker.info, job)), []).append(taker)
+    return [
+        _group_yields(alike, group, job, version) if group else _processes_yield(alike, job, autogroup)
+        for (_name, group), alike in found.items()
+    ]
+
+
+def _own_group(info: ProcInfo | None, job: ProcInfo) -> str:
+    """The cgroup that it has for itself, seen from the job; empty where it is in the job's, in one above that, or in none."""
+    if info is None or not info.cgroup or not job.cgroup:
+        return ""
+    return "" if _holds(_group_of(info), _group_of(job)) else _group_of(info)
+
+
+def _group_of(info: ProcInfo) -> str:
+    """In the cpu controller's hierarchy."""
+    return info.cpu_cgroup or info.cgroup
+
+
+def _holds(group: str, path: str) -> bool:
+    return path == group or path.startswith(group.rstrip("/") + "/")
+
+
+def _are_siblings(group: str, job: str) -> bool:
+    """What divides CPU time between the two is the weight of ``group`` itself."""
+    return _holds(group.rpartition("/")[0] or "/", job)
+
+
+def _group_yields(takers: Sequence[Taker], group: str, job: ProcInfo, version: int) -> Fix:
+    names, unit = ", ".join(names_of(list(takers))), group.rpartition("/")[2]
+    by_weight = _are_siblings(group, _group_of(job))
+    text = f"Give {names} the least weight: cgroup {group} has CPU time of its own, whatever its processes' priority"
+    if not by_weight:
+        text = f"Hold {names} to {QUOTA_PCT}% of a CPU: cgroup {group} has CPU time of its own, whatever its processes' priority"
+    if unit.endswith(_UNITS):
+        return Fix(text, f"systemctl set-property --runtime {quote(unit)} {'CPUWeight=1' if by_weight else f'CPUQuota={QUOTA_PCT}%'}")
+    base = f"/sys/fs/cgroup/cpu{group}" if version == 1 else f"/sys/fs/cgroup{group}"
+    weight = ("2", "cpu.shares") if version == 1 else ("1", "cpu.weight")
+    quota = (str(QUOTA_PCT * 1000), "cpu.cfs_quota_us") if version == 1 else (f"{QUOTA_PCT * 1000} 100000", "cpu.max")
+    value, file = weight if by_weight else quota
+    return Fix(text, f"echo {value} > {quote(f'{base}/{file}')}")
+
+
+def _processes_yield(takers: Sequence[Taker], job: ProcInfo, autogroup: bool) -> Fix:
+    names = ", ".join(names_of(list(takers)))
+    own_session = autogroup and all(_has_own_session(taker.info, job) for taker in takers)
+    command = "echo 19 > /proc/{}/autogroup" if own_session else "chrt --idle --all-tasks --pid 0 {}"
+    text = f"Let {names} run only when nobody else wants the CPU"
+    if own_session:
+        text += ": its session has CPU time of its own, whatever its priority"
+    pids = [str(taker.pid) for taker in takers]
+    if len(pids) == 1:
+        return Fix(text, command.format(pids[0]))
+    return Fix(text, f"for pid in {' '.join(pids)}; do {command.format('$pid')}; done")
+
+
+def _has_own_session(info: ProcInfo | None, job: ProcInfo) -> bool:
+    """It shares CPU time with the job as one session with another, or with a cgroup."""
+    if info is None or not info.session or _group_of(info) not in ("", "/"):
+        return False
+    return _group_of(job) not in ("", "/") or (job.session != 0 and info.session != job.session)

@@ -1,0 +1,56 @@
+"""The way to make a culprit yield is the one that the scheduler heeds between it and the job."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputop.diagnosis import yielding
+from gputop.diagnosis.facts import Taker
+from gputop.frame import ProcInfo
+
+
+def command(theirs: tuple[str, int], mine: tuple[str, int], version: int = 2, autogroup: bool = True) -> str:
+    """For processes in (cgroup, session)."""
+    job = ProcInfo(100, 1, cgroup=mine[0], session=mine[1])
+    taker = Taker(900, "hog", 1.0, info=ProcInfo(900, 1, cgroup=theirs[0], session=theirs[1]))
+    [fix] = yielding.fixes([taker], job, version, autogroup)
+    return fix.command
+
+
+@pytest.mark.parametrize(
+    ("theirs", "mine", "version", "expected"),
+    [
+        (("/job", 7), ("/job", 8), 2, "chrt --idle --all-tasks --pid 0 900"),
+        (("/", 7), ("/", 7), 2, "chrt --idle --all-tasks --pid 0 900"),
+        (("/", 7), ("/", 8), 2, "echo 19 > /proc/900/autogroup"),
+        (("/", 7), ("/job", 7), 1, "echo 19 > /proc/900/autogroup"),
+        (("/svc", 7), ("/job", 8), 1, "echo 2 > /sys/fs/cgroup/cpu/svc/cpu.shares"),
+        (("/svc", 7), ("/job/inner", 8), 2, "echo 1 > /sys/fs/cgroup/svc/cpu.weight"),
+        (("/svc", 7), ("/", 8), 2, "echo 1 > /sys/fs/cgroup/svc/cpu.weight"),
+        (("/other/svc", 7), ("/job", 8), 2, "echo 20000 100000 > /sys/fs/cgroup/other/svc/cpu.max"),
+        (("/other/svc", 7), ("/job", 8), 1, "echo 20000 > /sys/fs/cgroup/cpu/other/svc/cpu.cfs_quota_us"),
+        (("/system.slice/db.service", 7), ("/system.slice/train.service", 8), 2, "systemctl set-property --runtime db.service CPUWeight=1"),
+        (("/system.slice/db.service", 7), ("/user.slice/u", 8), 2, "systemctl set-property --runtime db.service CPUQuota=20%"),
+        (("/a;reboot", 7), ("/job", 8), 2, "echo 1 > '/sys/fs/cgroup/a;reboot/cpu.weight'"),
+        (("", 0), ("/job", 8), 2, "chrt --idle --all-tasks --pid 0 900"),
+    ],
+)
+def test_command(theirs: tuple[str, int], mine: tuple[str, int], version: int, expected: str) -> None:
+    assert command(theirs, mine, version) == expected
+
+
+def test_sessions_do_not_count_where_the_kernel_does_not_group_by_them() -> None:
+    assert command(("/", 7), ("/", 8), autogroup=False) == "chrt --idle --all-tasks --pid 0 900"
+
+
+def test_processes_of_one_name_are_told_together_where_they_yield_alike() -> None:
+    def taker(pid: int, cgroup: str, name: str = "hog") -> Taker:
+        return Taker(pid, name, 1.0, info=ProcInfo(pid, 1, cgroup=cgroup, session=7))
+
+    takers = [taker(1, "/job"), taker(2, "/svc"), taker(3, "/job"), taker(4, "/job", "other")]
+    fixes = yielding.fixes(takers, ProcInfo(100, 1, cgroup="/job", session=7), 2, True)
+    assert [fix.command for fix in fixes] == [
+        "for pid in 1 3; do chrt --idle --all-tasks --pid 0 $pid; done",
+        "echo 1 > /sys/fs/cgroup/svc/cpu.weight",
+        "chrt --idle --all-tasks --pid 0 4",
+    ]
