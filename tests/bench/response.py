@@ -17,6 +17,8 @@ from tests.bench.live_cost import set_up
 from tests.pty.terminal import Terminal
 
 SCENE = Scene(8, 20)
+BOXES = {"e": "severity", "w": "took CPU", "z": "other lanes", "?": "keys and signs"}
+"""Key and words of the box that it opens."""
 _GPU_VALUES = re.compile(r"\d\s?%.*\d\s?[MG]i?B|[MG]i?B.*\d\s?%")
 """A row that has both a percentage and an amount of memory: no tool shows one before NVML has answered."""
 
@@ -50,6 +52,23 @@ def key_to_screen(env: dict[str, str], presses: int = 40) -> list[float]:
     return latencies
 
 
+def key_to_box(env: dict[str, str], key: str, shown: str, presses: int) -> list[float]:
+    """Milliseconds from a key to the box that it opens."""
+    chance, latencies = Random(7), []
+    with Terminal(GPUTOP, env=env) as terminal:
+        terminal.wait_text("LIVE")
+        time.sleep(3)
+        for _ in range(presses):
+            time.sleep(0.2 + chance.random() / 5)
+            sent = time.monotonic()
+            terminal.send(key)
+            terminal.wait_for(lambda: shown in terminal.text(), f"the box of {key}")
+            latencies.append(1000 * (time.monotonic() - sent))
+            terminal.send("\x1b")
+            terminal.wait_for(lambda: shown not in terminal.text(), "the dashboard")
+    return latencies
+
+
 def report(runs: int = 7) -> Iterator[str]:
     """The tables."""
     first: dict[str, list[float]] = {name: [] for name in TOOLS}
@@ -62,8 +81,10 @@ def report(runs: int = 7) -> Iterator[str]:
                 values[name].append(data)
         once = [once_json(env) for _ in range(runs)]
         keys = key_to_screen(env)
+        boxes = {key: key_to_box(env, key, shown, 4 * runs) for key, shown in BOXES.items()}
     yield f"## Start ({SCENE}, {runs} runs, seconds from exec, min/median/max)"
     yield table(["tool", "first byte", "GPU values on screen"], [[n, spread(first[n], 3), spread(values[n], 3)] for n in TOOLS])
     yield f"## Response ({SCENE}, min/median/max)"
     rows = [["`gputop --once --json`, s", spread(once, 3)], [f"key to screen, ms ({len(keys)} presses)", spread(keys)]]
+    rows += [[f"key `{key}` to its box, ms ({len(found)} presses)", spread(found)] for key, found in boxes.items()]
     yield table(["what", "measured"], rows)

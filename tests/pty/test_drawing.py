@@ -41,6 +41,32 @@ def test_grown_screen_is_the_drawn_screen(launch: Launch, columns: int, lines: i
     assert terminal.rows()[1:] == grown
 
 
+def test_a_box_is_all_that_is_painted_when_it_opens(launch: Launch) -> None:
+    terminal = started(launch())
+    terminal.send(" ")
+    terminal.wait_text("PAUSED")
+    terminal.wait_still(1.2)
+    before, written = terminal.rows(), terminal.bytes_out
+    terminal.send("?")
+    terminal.wait_text("keys and signs")
+    terminal.wait_still(0.5)
+    opened = terminal.rows()
+    top = next(i for i, text in enumerate(opened) if "╭" in text)
+    assert opened[1:top] == before[1:top]
+    left = opened[top].index("╭")
+    assert [text[:left] for text in opened[1:]] == [text[:left] for text in before[1:]]
+    assert terminal.bytes_out - written < 16_000
+    terminal.resize(161, 48)
+    terminal.wait_still()
+    terminal.resize(160, 48)
+    terminal.wait_still(0.8)
+    around = [text[:left] for text in terminal.rows()[1:]]
+    terminal.send("\x1b")
+    terminal.wait_for(lambda: "keys and signs" not in terminal.text(), "the dashboard again")
+    terminal.wait_still(0.8)
+    assert [text[:left] for text in terminal.rows()[1:]] == around
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_any_keys_in_any_order(launch: Launch, seed: int) -> None:
     terminal = started(launch(columns=120, lines=32))

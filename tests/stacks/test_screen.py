@@ -27,6 +27,7 @@ from gputop.tui.app import Look
 from gputop.tui.screens import stacks as stacks_screen
 from gputop.tui.screens.stacks import StacksScreen
 from gputop.tui.view import View
+from gputop.tui.widgets.scrolled import Scrolled
 from tests.stacks.conftest import Target
 from tests.stacks.conftest import until
 
@@ -105,7 +106,7 @@ async def test_sampling_fits_a_small_terminal_and_is_written_for_flame_graphs(
         screen = await shown(program, pilot, "by line")
         assert "CUDA calls were not watched: it has no libcuda" in screen.text
         await pilot.pause()
-        drawn = str(screen.query_one("#text").render()).split("\n")
+        drawn = screen.page.text.split("\n")
         assert max(map(len, drawn)) <= screen.text_width
         assert sum("stalled.py" in row for row in drawn) == 1, "a row of the table takes one line"
         await pilot.press("f")
@@ -122,7 +123,7 @@ async def test_a_small_ascii_terminal_shows_all_of_it(start: Start) -> None:
         await pilot.pause()
         drawn = "\n".join(strip.text for strip in screen._compositor.render_strips())
         assert drawn.isascii()
-        assert max(map(len, str(screen.query_one("#text").render()).split("\n"))) <= 76
+        assert max(map(len, screen.page.text.split("\n"))) <= 76
         assert "time.sleep < sleeping stalled.py" in " ".join(drawn.split())
         assert screen.query_one(".box").region.bottom <= 24
 
@@ -131,7 +132,7 @@ async def test_nobody_to_look_at_is_said() -> None:
     program = app()
     async with program.run_test(size=(100, 30)) as pilot:
         await pilot.press("s")
-        assert "select a process first" in str(program.screen.query_one("#title").render())
+        assert "select a process first" in program.screen.query_one(Scrolled).text
 
 
 async def test_the_past_shows_what_was_taken_then() -> None:
@@ -152,9 +153,9 @@ async def test_another_machines_processes_are_not_looked_for_here() -> None:
     program = app(remote=True)
     async with program.run_test(size=(100, 30)) as pilot:
         await pilot.press("s")
-        assert "none were taken" in str(program.screen.query_one("#title").render())
+        assert "none were taken" in program.screen.query_one(Scrolled).text
         await pilot.press("r")
-        assert "no processes of this machine" in str(program.screen.query_one("#title").render())
+        assert "no processes of this machine" in program.screen.query_one(Scrolled).text
 
 
 def test_stacks_join_the_sessions_next_frame_and_survive_a_recording() -> None:

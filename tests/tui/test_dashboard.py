@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
+from textual.events import MouseScrollUp
 from textual.pilot import Pilot
 from textual.widgets import Input
 
@@ -16,8 +17,10 @@ from gputop.board import GpuBoard
 from gputop.frame import GpuProc
 from gputop.frame import ProcInfo
 from gputop.session import Session
+from gputop.text import cell_width
 from gputop.tui import navigate
 from gputop.tui.app import GputopApp
+from gputop.tui.draw import folded
 from gputop.tui.draw import gpus
 from gputop.tui.draw.rows import rows
 from gputop.tui.screens.confirm import ConfirmScreen
@@ -31,6 +34,7 @@ from gputop.tui.screens.table import SORT_KEYS
 from gputop.tui.screens.why import WhyScreen
 from gputop.tui.view import View
 from gputop.tui.widgets.drawn import Drawn
+from gputop.tui.widgets.scrolled import Scrolled
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
 
@@ -230,10 +234,34 @@ async def test_boxes_open_and_close(make_app: MakeApp, keys: str, screen: type, 
         await pilot.press(*keys.split())
         await pilot.pause()
         assert isinstance(app.screen, screen)
-        text = str(app.screen.query_one("#text").visual)
+        text = app.screen.query_one(Scrolled).text
         assert len(text.strip()) > 60
         await pilot.press("escape")
         assert isinstance(app.screen, MainScreen)
+
+
+def test_a_line_that_is_too_long_for_a_box_is_folded_in_its_colours() -> None:
+    rows = folded([("  PATH  ", "dim"), ("/opt/conda/bin /usr/bin", "accent")], 20)
+    assert {meaning for row in rows for text, meaning in row if text.strip()} == {"dim", "accent"}
+    assert "".join("".join(text for text, _ in row).strip() for row in rows) == "PATH/opt/conda/bin/usr/bin"
+    assert all(sum(len(text) for text, _ in row) <= 20 for row in rows)
+    assert all(sum(cell_width(text) for text, _ in row) <= 10 for row in folded([("日本 日本語日本語", "")], 10))
+
+
+async def test_a_box_scrolls_below_its_title_and_stops_at_its_end(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("question_mark")
+        await pilot.pause()
+        page = app.screen.query_one(Scrolled)
+        title, *lines = page.text.split("\n")
+        await pilot.press("down", "down")
+        assert [page.render_line(y).text.rstrip() for y in (0, 1)] == [title, lines[2].rstrip()]
+        await pilot.press(*["pagedown"] * 9)
+        assert page.render_line(page.size.height - 1).text.rstrip() == lines[-1].rstrip()
+        await pilot._post_mouse_events([MouseScrollUp], widget=page)
+        await pilot.pause()
+        assert page.render_line(page.size.height - 1).text.rstrip() != lines[-1].rstrip()
 
 
 async def test_help_names_every_key_of_the_dashboard(make_app: MakeApp) -> None:
@@ -241,7 +269,7 @@ async def test_help_names_every_key_of_the_dashboard(make_app: MakeApp) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.press("question_mark")
         await pilot.pause()
-        text = str(app.screen.query_one("#text").visual)
+        text = app.screen.query_one(Scrolled).text
         missing = [binding.description for binding in MainScreen.BINDINGS if binding.description not in text]  # type: ignore[union-attr]
         assert not missing
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gputop.tui.widgets.scrolled import Scrolled
 from tests.tui.conftest import MakeApp
 from tests.tui.test_dashboard import main
 from tests.tui.test_dashboard import part
@@ -41,7 +42,7 @@ async def test_the_users_keys_work_and_are_named(make_app: MakeApp) -> None:
         assert not any("widget" in text for text in named.values())
         await pilot.press("question_mark")
         await pilot.pause()
-        lines = str(app.screen.query_one("#text").visual).split("\n")
+        lines = app.screen.query_one(Scrolled).text.split("\n")
         assert next(line for line in lines if "pause or follow" in line).split()[0] == "p"
 
 

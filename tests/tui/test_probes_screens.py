@@ -17,6 +17,7 @@ from gputop.tui.screens.contention import wakeup_pairs
 from gputop.tui.screens.enlarge import EnlargeScreen
 from gputop.tui.screens.enlarge import value_bars
 from gputop.tui.screens.enlarge import wait_bars
+from gputop.tui.widgets.scrolled import Scrolled
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
 
@@ -70,7 +71,7 @@ async def test_the_table_names_victim_and_culprit(make_app: MakeApp) -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("w")
         await pilot.pause()
-        text = str(app.screen.query_one("#text").visual)
+        text = app.screen.query_one(Scrolled).text
         assert f"{VICTIM} worker 0" in text
         assert str(scene.HOG) in text
         assert "0.60" in text
@@ -82,7 +83,7 @@ async def test_the_table_fits_80_columns(make_app: MakeApp) -> None:
         await pilot.press("w")
         await pilot.pause()
         assert isinstance(app.screen, ContentionScreen)
-        rows = str(app.screen.query_one("#text").visual).split("\n")
+        rows = app.screen.query_one(Scrolled).text.split("\n")[1:]
         assert max(map(len, rows)) <= app.screen.text_width
         head, pair = rows[:2]
         assert len(pair) == len(head)
@@ -95,7 +96,7 @@ async def test_without_probes_the_table_says_what_they_need(make_app: MakeApp) -
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("w")
         await pilot.pause()
-        rows = str(app.screen.query_one("#text").visual).split("\n")
+        rows = app.screen.query_one(Scrolled).text.split("\n")[1:]
         assert "needs CAP_BPF" in rows[0]
         assert rows[-1].endswith("END)")
         assert isinstance(app.screen, ContentionScreen)
@@ -108,7 +109,7 @@ async def test_the_foot_of_an_enlarged_lane_is_whole_in_80_columns(make_app: Mak
         await pilot.press("z")
         await pilot.pause()
         assert isinstance(app.screen, EnlargeScreen)
-        rows = str(app.screen.query_one("#text").visual).split("\n")
+        rows = app.screen.query_one(Scrolled).text.split("\n")[1:]
         assert rows[-1].startswith("source: ")
         assert max(map(len, rows)) <= app.screen.text_width
         assert len(rows) <= app.screen.text_height
@@ -119,4 +120,4 @@ async def test_a_lane_can_be_seen_as_a_distribution(make_app: MakeApp) -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("z", "d")
         await pilot.pause()
-        assert "readings in this time" in str(app.screen.query_one("#text").visual)
+        assert "readings in this time" in app.screen.query_one(Scrolled).text

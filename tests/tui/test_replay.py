@@ -24,6 +24,7 @@ from gputop.tui.screens.moment import MomentScreen
 from gputop.tui.screens.replay import ReplayScreen
 from gputop.tui.screens.why import WhyScreen
 from gputop.tui.view import View
+from gputop.tui.widgets.scrolled import Scrolled
 from tests.tui import scene
 from tests.tui.minute import END
 from tests.tui.minute import FRAMES
@@ -294,7 +295,7 @@ async def test_help_names_the_keys_that_work_here(make_replay: MakeReplay) -> No
         await pilot.press("question_mark")
         await pilot.pause()
         assert isinstance(app.screen, HelpScreen)
-        text = str(app.screen.query_one("#text").visual)
+        text = app.screen.query_one(Scrolled).text
         assert [one.description for one in ReplayScreen.BINDINGS if one.description not in text] == []
         assert "record to a file" not in text
 

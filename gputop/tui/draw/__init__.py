@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
+from itertools import groupby
+from itertools import islice
 
 from gputop.text import cell_width
 from gputop.text import clean
@@ -43,3 +46,19 @@ def ascii_line(line: Line) -> Line:
 def safe_line(line: Line) -> list[Span]:
     """The same line without anything that a terminal would obey: what every line passes on its way to the screen."""
     return [(text if is_narrow(text) else clean(text, len(text)), meaning) for text, meaning in line]
+
+
+def folded(line: Line, width: int) -> list[Line]:
+    """The same line in rows of at most ``width`` columns, the further ones indented below the first."""
+    whole = "".join(text for text, _ in line)
+    if cell_width(whole) <= width:
+        return [line]
+    indent = " " * (len(whole) - len(whole.lstrip()) + 4)
+    room = width if cell_width(whole) == len(whole) else width // 2
+    rows = textwrap.wrap(whole, room, subsequent_indent=indent, drop_whitespace=False, break_on_hyphens=False)
+    chars = ((char, meaning) for text, meaning in line for char in text)
+    out: list[Line] = []
+    for before in ["", *[indent] * (len(rows) - 1)]:
+        taken = groupby(islice(chars, len(rows[len(out)]) - len(before)), key=lambda char: char[1])
+        out.append([(before, ""), *(("".join(char for char, _ in run), meaning) for meaning, run in taken)])
+    return out

@@ -6,18 +6,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from typing import cast
 
-from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Vertical
-from textual.containers import VerticalScroll
+from textual.geometry import Region
+from textual.geometry import Size
 from textual.screen import ModalScreen
-from textual.widgets import Static
+from textual.strip import Strip
 
 from gputop.text import cell_width
 from gputop.tui.draw import Line
+from gputop.tui.draw import folded
 from gputop.tui.draw import safe_line
 from gputop.tui.palette import palette
+from gputop.tui.widgets.scrolled import Scrolled
 
 if TYPE_CHECKING:
     from gputop.tui.app import GputopApp
@@ -36,53 +37,77 @@ class Box(ModalScreen[None]):
     TITLE = ""
     REFRESH_S = 1.0
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.page = Scrolled(classes="box")
+        self.opens_alone = False
+        """Whether the terminal shows around the box what it should, so that opening it need not paint that."""
+        self._opens_in: Size | None = None
+        """The terminal's size while the box opens alone."""
+        self._is_alone = False
+        """Whether nothing but the box is being painted."""
+
     @property
     def gputop(self) -> GputopApp:
         """The application, by its own type."""
         return cast("GputopApp", self.app)
 
     def compose(self) -> ComposeResult:
-        """Title and text, at once in their size: each further layout would paint the whole screen again."""
-        text, box, scroll = self.content(), Vertical(classes="box"), VerticalScroll(can_focus=False)
-        self.fit(text, box, scroll)
-        with box:
-            yield Static(Text(self.first_line, style="bold"), id="title")
-            with scroll:
-                yield Static(text, id="text")
+        """All in one widget, at once in its size: each further one, and each further layout, would take milliseconds."""
+        self._opens_in = self.app.size if self.opens_alone else None
+        self.refresh_text()
+        yield self.page
 
     def on_mount(self) -> None:
         """Keep it fresh."""
+        self.call_after_refresh(self._opened)
         if self.REFRESH_S:
             self.set_interval(self.REFRESH_S, self.refresh_text)
 
     def refresh_text(self) -> None:
         """Ask for the text again."""
-        text = self.content()
-        self.query_one("#title", Static).update(Text(self.first_line, style="bold"))
-        self.query_one("#text", Static).update(text)
-        self.fit(text, self.query_one(".box", Vertical), self.query_one(VerticalScroll))
+        width = self.text_width
+        lines = [row for line in self.content() for row in folded(safe_line(line), width)]
+        head = [row for line in self.first_line.split("\n") for row in folded(safe_line([(line, "title")]), width)]
+        self.fit([*head, *lines], len(head))
+        self.page.show(head, lines, palette(self.app.theme))
 
     @property
     def first_line(self) -> str:
         """The box's first line."""
         return self.title or self.TITLE
 
-    def content(self) -> Text:
-        """What to show: the lines, in the theme's colours."""
+    def content(self) -> Sequence[Line]:
+        """What to show."""
         with self.gputop.session.lock:
-            lines = self.lines()
-        return as_text(lines, self.app.theme)
-
-    def fit(self, text: Text, box: Vertical, scroll: VerticalScroll) -> None:
-        """Make the box as large as the text needs and the terminal allows."""
-        rows = text.plain.split("\n")
-        scroll.styles.height = min(len(rows), self.text_height)
-        scroll.styles.overflow_y = "scroll" if len(rows) > self.text_height else "hidden"
-        box.styles.width = min(max(map(cell_width, [self.first_line, *rows])), self.text_width) + 5
+            return self.lines()
 
     def lines(self) -> Sequence[Line]:
-        """What to show; the session is locked meanwhile."""
+        """What to show, asked for while the session is locked."""
         raise NotImplementedError
+
+    def fit(self, lines: Sequence[Line], head: int) -> None:
+        """Make the box as large as the text, ``head`` lines of which do not scroll, needs and the terminal allows."""
+        widths = [sum(cell_width(part) for part, _ in line) for line in lines]
+        rows = len(widths) - head
+        self.page.take_room(min(max(widths), self.text_width), min(rows, self.text_height) + head, rows > self.text_height)
+
+    def _compositor_refresh(self) -> None:
+        """While it opens, no more than the box: Textual would paint the whole dashboard around it anew, twice."""
+        whole, dirty = self.size.region, self._compositor._dirty_regions
+        page = self.page.region.intersection(whole)
+        if self._opens_in == self.app.size and page != whole:
+            dirty.discard(whole)
+        self._is_alone = all(map(page.contains_region, dirty))
+        super()._compositor_refresh()
+        self._is_alone = False
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """What stands around the box; none of it is seen where only the box is painted."""
+        return [Strip.blank(crop.width)] * crop.height if self._is_alone else super().render_lines(crop)
+
+    def _opened(self) -> None:
+        self._opens_in = None
 
     @property
     def text_width(self) -> int:
@@ -96,16 +121,4 @@ class Box(ModalScreen[None]):
 
     def action_scroll(self, rows: int) -> None:
         """Move the text."""
-        self.query_one(VerticalScroll).scroll_relative(y=rows, animate=False)
-
-
-def as_text(lines: Sequence[Line], theme: str) -> Text:
-    """Lines of spans as Rich text, in the colours of a theme."""
-    colours = palette(theme)
-    text = Text(no_wrap=True)
-    for i, line in enumerate(lines):
-        if i:
-            text.append("\n")
-        for part, meaning in safe_line(line):
-            text.append(part, colours.get(meaning))
-    return text
+        self.page.scroll_relative(y=rows, animate=False)

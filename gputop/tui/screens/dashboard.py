@@ -19,6 +19,7 @@ from gputop.tui.layout import Heights
 from gputop.tui.layout import arrange
 from gputop.tui.painter import Painter
 from gputop.tui.palette import palette
+from gputop.tui.screens.box import Box
 from gputop.tui.screens.parts import Parts
 from gputop.tui.widgets.drawn import Drawn
 
@@ -172,6 +173,11 @@ class Dashboard(Parts):
         if due:
             self._rows, self._rows_at = rows(self.session, self.view), now
         return due
+
+    def open(self, box: Box) -> None:
+        """Bring a box over the dashboard."""
+        box.opens_alone = self._can_paint and not any(part._repaint_required for part in self._drawn.values())
+        self.app.push_screen(box)
 
     def note(self, text: str) -> None:
         """Say something in the last line for a few seconds."""

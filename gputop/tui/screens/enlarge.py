@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.text import Text
 from textual.binding import Binding
 
 from gputop.fields import SECOND
 from gputop.series import probes
-from gputop.text import clean
 from gputop.tui import navigate
 from gputop.tui.draw import Line
 from gputop.tui.draw import chosen
@@ -18,6 +16,9 @@ from gputop.tui.screens.box import Box
 
 PERCENTILES = (50, 90, 99)
 GAP_S = 2.5
+_RESET = "\x1b[0m"
+"""All that plotext sends beside text, without colours."""
+NOTHING = "nothing measured in this time"
 
 
 class EnlargeScreen(Box):
@@ -41,7 +42,7 @@ class EnlargeScreen(Box):
         """The lane, and the keys."""
         return f"{self._lane}   ←→ other lanes, d distribution, Esc closes"
 
-    def content(self) -> Text:
+    def content(self) -> Sequence[Line]:
         """A plot; plotext has one global figure, so this stays in the screen's own thread."""
         with self.gputop.session.lock:
             lanes = chosen.lanes(self.gputop.session, self.gputop.view)
@@ -49,11 +50,8 @@ class EnlargeScreen(Box):
             points = self._points(lane)
             waits = self._waits(lane) if self.distribution else {}
         self._lane = lane.title
-        return self._bars(lane, points, waits) if self.distribution else self._picture(lane, points)
-
-    def lines(self) -> Sequence[Line]:
-        """Unused: the picture is plotext's."""
-        return []
+        drawn = self._bars(lane, points, waits) if self.distribution else self._picture(lane, points)
+        return [[(line, "")] for line in drawn]
 
     def action_lane(self, step: int) -> None:
         """Another lane."""
@@ -73,17 +71,18 @@ class EnlargeScreen(Box):
         older = session.board_at(max(session.oldest_ns, axis.first * axis.cell_ns))
         return probes.histogram(lane.key[0], older, newer, frozenset(session.roles_at(newer)))
 
-    def _bars(self, lane: Lane, points: list[tuple[float, float]], waits: dict[int, int]) -> Text:
+    def _bars(self, lane: Lane, points: list[tuple[float, float]], waits: dict[int, int]) -> list[str]:
         """How often: of every single wait where the probes counted them, else of the readings."""
         if not points and not waits:
-            return Text(clean(lane.absent) or "nothing measured in this time")
+            return [lane.absent or NOTHING]
         bars = wait_bars(waits) if waits else value_bars([value for _, value in points])
         room = self.text_width - 28
         most = max(count for _, count in bars)
-        text = Text("every wait that ended in this time\n" if waits else "readings in this time\n")
-        for label, count in bars:
-            text.append(f"{label:>14} {count:>9} {'█' * round(room * count / most)}\n")
-        return text.append(f"{sum(count for _, count in bars)} in all, {lane.field.unit}")
+        return [
+            "every wait that ended in this time" if waits else "readings in this time",
+            *(f"{label:>14} {count:>9} {'█' * round(room * count / most)}" for label, count in bars),
+            f"{sum(count for _, count in bars)} in all, {lane.field.unit}",
+        ]
 
     def _points(self, lane: Lane) -> list[tuple[float, float]]:
         """(seconds before the right end, value) of every fresh reading shown."""
@@ -93,12 +92,11 @@ class EnlargeScreen(Box):
         values = session.history.values(lane.key, axis.first * axis.cell_ns, end + 1)
         return [((t - end) / SECOND, value) for t, value in values]
 
-    def _picture(self, lane: Lane, points: list[tuple[float, float]]) -> Text:
+    def _picture(self, lane: Lane, points: list[tuple[float, float]]) -> list[str]:
         if not points:
-            return Text(clean(lane.absent) or "nothing measured in this time")
-        width, height = self.text_width - 2, self.text_height - 4
-        text = Text.from_ansi(plot(lane, points, width, height), no_wrap=True)
-        return text.append(f"\n{summary(lane, [value for _, value in points])}")
+            return [lane.absent or NOTHING]
+        picture = plot(lane, points, self.text_width - 2, self.text_height - 4)
+        return [*picture.split("\n"), *summary(lane, [value for _, value in points])]
 
 
 def wait_bars(waits: dict[int, int]) -> list[tuple[str, int]]:
@@ -120,7 +118,7 @@ def value_bars(values: list[float], bins: int = 12) -> list[tuple[str, int]]:
 
 
 def plot(lane: Lane, points: list[tuple[float, float]], width: int, height: int) -> str:
-    """The chart as text with ANSI colours; on the lane's own scale, with a gap where a second or more was not measured."""
+    """The chart as text; on the lane's own scale, with a gap where a second or more was not measured."""
     import plotext
 
     figure = plotext.figure
@@ -135,7 +133,7 @@ def plot(lane: Lane, points: list[tuple[float, float]], width: int, height: int)
     top = lane.field.high if lane.field.high is not None else lane.top
     if top:
         figure.ruler("y", "left").lim(lane.field.low, top)
-    return str(figure.build())
+    return str(figure.build()).replace(_RESET, "")
 
 
 def unbroken(points: list[tuple[float, float]]) -> list[list[tuple[float, float]]]:
@@ -148,9 +146,9 @@ def unbroken(points: list[tuple[float, float]]) -> list[list[tuple[float, float]
     return parts
 
 
-def summary(lane: Lane, values: list[float]) -> str:
+def summary(lane: Lane, values: list[float]) -> list[str]:
     """Readings, mean, percentiles and extremes in a line, and one for where they are from."""
     ordered = sorted(values)
     parts = [f"{len(values)} readings", f"mean {sum(values) / len(values):.4g}", f"min {ordered[0]:.4g}"]
     parts += [f"p{p} {ordered[min(len(ordered) - 1, len(ordered) * p // 100)]:.4g}" for p in PERCENTILES]
-    return "  ".join([*parts, f"max {ordered[-1]:.4g} {lane.field.unit}"]) + f"\nsource: {lane.field.source}"
+    return ["  ".join([*parts, f"max {ordered[-1]:.4g} {lane.field.unit}"]), f"source: {lane.field.source}"]

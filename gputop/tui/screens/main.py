@@ -102,7 +102,7 @@ class MainScreen(TableActions):
 
     def action_explain(self) -> None:
         """Why."""
-        self.app.push_screen(WhyScreen())
+        self.open(WhyScreen())
 
     def action_stacks(self) -> None:
         """The stacks of everything stalled, or of the selected process (a trainer's with its workers')."""
@@ -112,26 +112,26 @@ class MainScreen(TableActions):
         selected = self.view.selected
         with self.session.lock:
             pids = None if selected is None else family(selected, self.session.engine.roles)
-        self.app.push_screen(StacksScreen(pids))
+        self.open(StacksScreen(pids))
 
     def action_contention(self) -> None:
         """Who took CPU from whom."""
-        self.app.push_screen(ContentionScreen())
+        self.open(ContentionScreen())
 
     def action_details(self) -> None:
         """One process."""
         if self.view.selected is None:
             self.action_move(1)
         if self.view.selected is not None:
-            self.app.push_screen(DetailsScreen(self.view.selected))
+            self.open(DetailsScreen(self.view.selected))
 
     def action_enlarge(self) -> None:
         """One lane."""
-        self.app.push_screen(EnlargeScreen())
+        self.open(EnlargeScreen())
 
     def action_help(self) -> None:
         """Keys and signs."""
-        self.app.push_screen(HelpScreen())
+        self.open(HelpScreen())
 
     # keeping and signalling
 

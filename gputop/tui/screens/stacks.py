@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import textwrap
 import threading
 from collections.abc import Callable
 from collections.abc import Sequence
 from time import localtime
 from time import strftime
 
-from rich.text import Text
 from textual.binding import Binding
-from textual.containers import Vertical
-from textual.containers import VerticalScroll
 from textual.message import Message
-from textual.widgets import Static
 
 from gputop import crash
 from gputop.errors import UserError
@@ -26,7 +21,6 @@ from gputop.stacks.lines import TextLine
 from gputop.stacks.lines import plain
 from gputop.stalled import stalled_pids
 from gputop.stalled import waits
-from gputop.text import clean
 from gputop.text import cut
 from gputop.tui.draw import Line
 from gputop.tui.screens.box import Box
@@ -84,18 +78,17 @@ class StacksScreen(Box):
             self.action_take(False)
 
     def lines(self) -> Sequence[Line]:
-        """The lines as last brought: rows of a table cut to the box, all others wrapped to it."""
+        """The lines as last brought; rows of a table are cut to the box."""
         width = self.text_width
-        return [[(part, MEANINGS[line.kind])] for line in self.shown for part in _fitted(line, width)]
+        return [[(cut(line.text, width) if line.kind == "row" else line.text, MEANINGS[line.kind])] for line in self.shown]
 
     def on_resize(self) -> None:
         """Wrap anew."""
         self.refresh_text()
 
-    def fit(self, _text: Text, box: Vertical, scroll: VerticalScroll) -> None:
+    def fit(self, lines: Sequence[Line], head: int) -> None:
         """The same size whatever the box holds: what comes and goes in it must not make it jump."""
-        scroll.styles.height = self.text_height - 1
-        box.styles.width = self.text_width + 5
+        self.page.take_room(self.text_width, self.text_height + 1, len(lines) - head >= self.text_height)
 
     def _wanted(self) -> list[int]:
         """Whose stacks to take now, with the roles and waits of this moment."""
@@ -202,16 +195,15 @@ class StacksScreen(Box):
         self._busy = False
         self.heading, self.shown, self.weighted = message.heading, message.shown, message.weighted
         self._say(self.heading)
-        self.refresh_text()
 
     def _say(self, words: str) -> None:
         self._said = words
-        self.query_one("#title", Static).update(Text(self.first_line, style="bold"))
+        self.refresh_text()
 
     @property
     def first_line(self) -> str:
         """What is shown or going on, and the keys."""
-        return f"{clean(f'stacks: {self._said}', self.text_width)}\n{_KEYS}"
+        return f"{cut(f'stacks: {self._said}', self.text_width)}\n{_KEYS}"
 
     @property
     def text(self) -> str:
@@ -238,15 +230,6 @@ class StacksScreen(Box):
             self._say(str(error))
         else:
             self._say(f"written to {path}")
-
-
-def _fitted(line: TextLine, width: int) -> list[str]:
-    """One line, or several of ``width``, the further ones indented below the first."""
-    if line.kind == "row":
-        return [cut(line.text, width)]
-    text = line.text
-    indent = " " * (len(text) - len(text.lstrip()) + 4)
-    return textwrap.wrap(text, width, subsequent_indent=indent, drop_whitespace=False, break_on_hyphens=False) or [""]
 
 
 def _drawn(stacks: Sequence[Stack], roles: dict[int, Role]) -> list[TextLine]:
