@@ -16,6 +16,7 @@ from gputop.diagnosis.report import Explanation
 from gputop.diagnosis.report import Parts
 from gputop.diagnosis.report import Said
 from gputop.text import clean
+from gputop.text import figure
 
 WIDTH = 100
 LEAST_SHARE = 0.005
@@ -72,7 +73,7 @@ def _incident(incident: Episode) -> Iterator[str]:
     yield from _wrapped(incident["headline"], "   ")
     yield from _wrapped(incident["detail"], "   ")
     for item in incident["evidence"]:
-        value = "not measured" if item["value"] is None else f"{item['value']:.4g} {item['unit']}"
+        value = "not measured" if item["value"] is None else f"{figure(item['value'])} {item['unit']}"
         yield from _wrapped(f"{clean(item['metric'])} = {value}: {item['text']}", "   . ")
     for who in incident["culprits"]:
         cpu = "" if who["cpu_s"] is None else f", {who['cpu_s']:.1f} CPU s"
@@ -178,4 +179,4 @@ def _change(old: float | None, new: float | None) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"
+    return "–" if value is None else figure(value)

@@ -46,6 +46,13 @@ def _char_width(char: str) -> int:
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
+def figure(value: float, digits: int = 4) -> str:
+    """So many significant digits and never an exponent: ``43.75``, ``52,840``."""
+    if abs(value) < 10 ** (digits - 1):
+        return f"{value:.{digits}g}"
+    return f"{round(value, digits - len(str(int(abs(value))))):,.0f}"
+
+
 def counted(count: int, noun: str) -> str:
     """``1 worker``, ``3 workers``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -26,7 +26,7 @@ IDLE_POWER = 0.15
 SLOW_CLOCK = 0.85
 """Of the highest SM clock; boost moves within the rest."""
 _BRAKES = 0x8 | 0x20 | 0x40 | 0x80
-_POWER_CAP = 0x4
+POWER_CAP = 0x4
 PEER = 0.2
 """A rank is a straggler when its GPU idles for this much more of the time than its peers'."""
 WORKED = 0.2
@@ -67,7 +67,7 @@ def slowed_by(gpu: GpuFacts) -> int:
     if not gpu.sm_clock_mhz or not gpu.sm_clock_max_mhz or gpu.sm_clock_mhz > SLOW_CLOCK * gpu.sm_clock_max_mhz:
         return 0
     lowered = (gpu.power_limit_w or 0.0) < 0.95 * (gpu.power_limit_default_w or 0.0)
-    return gpu.throttle_mask & (_BRAKES | (_POWER_CAP if lowered else 0))
+    return gpu.throttle_mask & (_BRAKES | (POWER_CAP if lowered else 0))
 
 
 def intensity(gpu: GpuFacts) -> float | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from dataclasses import field
 
+from gputop.text import figure
+
 SEVERITIES = ("info", "low", "medium", "high")
 """In rising order. ``info`` is no fault: a pause, a GPU bigger than the job, everything well."""
 
@@ -100,8 +102,8 @@ class Step:
             (self.gpu_wait_ms, "wait for the GPU"), (self.other_ms, "other"),
         )  # fmt: skip
         ms = 1000.0 / self.per_s
-        split = ", ".join(f"{part:.3g} {word}" for part, word in parts if part >= LEAST_PART * ms)
-        return f"{self.per_s:.2f} steps a second; {ms:.3g} ms each: {split}"
+        split = ", ".join(f"{figure(part, 3)} {word}" for part, word in parts if part >= LEAST_PART * ms)
+        return f"{self.per_s:.2f} steps a second; {figure(ms, 3)} ms each: {split}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,6 +171,13 @@ class ProcFacts:
         return self._sum_threads(named)[0] if named and self.others_run else 0.0
 
     @property
+    def busiest_thread(self) -> str:
+        """The name of the one beside the main thread that ran most; empty where there is none, or its name is not known."""
+        others = [one for one in self._thread_deltas() if one.tid != self.pid]
+        tid = max(others, key=lambda one: one.oncpu_ns).tid if others else 0
+        return next((thread.comm for thread in self.info.threads if thread.tid == tid), "")
+
+    @property
     def others_run(self) -> float:
         return self.others[0]
 

@@ -28,8 +28,9 @@ NOT_FREE = 0.25
 """A worker kept from running for this share of the window is not running freely."""
 THROTTLED_PERIODS = 0.1
 """Share of a cgroup's periods with throttling from which its run-queue delay is the quota's doing."""
-SPINNING = 0.95
-"""Share of the window on the CPU or its queue of a main thread that does not even sleep while it waits for its GPU."""
+SPINNING, SLEPT = 0.95, 0.3
+"""Share of the window on the CPU or its queue of a main thread that does not even sleep while it waits for its GPU; and the part of the
+GPU's work up to which what it sleeps is no such wait."""
 MEMORY_STALL = 0.05
 """PSI memory `some` from which uninterruptible waits and kernel time are put down to reclaim."""
 
@@ -81,8 +82,11 @@ def _with_wakers(job: JobFacts) -> dict[str, float]:
 
 
 def may_spin(job: JobFacts) -> bool:
-    """What looks like computing may be spinning waits for the GPU: its main thread never sleeps, and its calls are not probed."""
-    return job.calls is None and job.idle is not None and job.trainer.run + job.trainer.runnable >= SPINNING
+    """What looks like computing may be spinning waits for the GPU: its calls are not probed, and its main thread sleeps for far less time
+    than the GPU works."""
+    if job.calls is not None or job.idle is None:
+        return False
+    return 1.0 - job.trainer.run - job.trainer.runnable <= max(1.0 - SPINNING, SLEPT * (1.0 - job.idle))
 
 
 def spun(job: JobFacts) -> float:

@@ -18,6 +18,7 @@ from gputop.diagnosis.model import Fix
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
+from gputop.text import counted
 
 STRANGERS, LACKING = 0.6, 0.3
 """Of what the job lacks, taken by others inside its CPUs; and what it lacks there even without them, in CPUs."""
@@ -42,11 +43,12 @@ def _by_hand(job: JobFacts, cpus: Capacity) -> bool:
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     cpus = capacity(job, facts)
-    procs = job.workers or [job.trainer]
-    share = 100 * sum(proc.runnable for proc in procs) / len(procs)
+    procs = [job.trainer, *job.workers]
+    share = 100 * sum(proc.runnable for proc in job.workers or procs) / max(1, len(job.workers))
     mine, all_cpus = cpusets.spell(cpus.allowed), cpusets.spell(cpus.host)
     elsewhere = f"{cpus.idle_outside:.1f} of the other CPUs idle" if _others_idle(cpus) else f"its cgroup has {cpusets.spell(cpus.given)}"
-    detail = f"{len(procs)} processes are held to CPU {mine} and want it {share:.0f}% of the time in vain; {elsewhere}"
+    who = "the trainer is" if not job.workers else f"trainer and {counted(len(job.workers), 'worker')} are"
+    detail = f"{who} held to CPU {mine} and kept from it {share:.0f}% of the time; {elsewhere}"
     evidence = (
         Evidence("allowed_cpus", float(len(cpus.allowed)), "CPUs", f"Cpus_allowed_list {mine} of {all_cpus}"),
         Evidence("idle_outside_cpus", round(cpus.idle_outside, 2), "CPUs", "idle outside that list"),

@@ -19,6 +19,7 @@ from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 from gputop.diagnosis.waits import LOCK
 from gputop.diagnosis.waits import ONCPU
+from gputop.text import clean
 
 OTHERS, ONE_CPU, LOCKED = 0.25, 1.15, 0.15
 READY = 1.8
@@ -78,8 +79,8 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
     procs = [proc for proc in (*job.workers, job.trainer) if fights(proc)] or [job.trainer]
     worst = max(procs, key=lambda proc: proc.others_run)
     main, others = 100 * worst.run, 100 * worst.others_run
-    shares = f"its other threads run {others:.0f}% of the time, its main thread gets {main:.0f}%"
-    detail = f"{worst.role.label} ({worst.pid}): {shares}, all on one CPU: they share one GIL"
+    shares = f"its other threads{_busiest(worst)} run {others:.0f}% of the time, its main thread gets {main:.0f}%"
+    detail = f"{worst.role.label} ({worst.pid}): {shares}, together no more than one CPU: they share one GIL"
     evidence = (
         Evidence("main_cpu_pct", round(main, 1), "%", "on-CPU share of the main thread"),
         Evidence("other_threads_cpu_pct", round(others, 1), "%", "on-CPU share of its other threads together"),
@@ -87,9 +88,15 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
     )
     fixes = (
         Fix("See what the threads run", f"gputop stacks {worst.pid}"),
-        Fix("Move the second thread's work into a process of its own, or use more workers with one thread each"),
+        Fix("Move the other threads' work into a process of its own" if worst is job.trainer else "Use more workers with one thread each"),
     )
     return Finding(detail, evidence, fixes, (), tuple(proc.pid for proc in procs))
+
+
+def _busiest(proc: ProcFacts) -> str:
+    """The one that runs most, where its name is not merely the program's."""
+    name = proc.busiest_thread
+    return f" ({clean(name, 16)})" if name not in ("", proc.info.comm) else ""
 
 
 def _felt(job: JobFacts) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import GpuFacts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.intensity import POWER_CAP
 from gputop.diagnosis.intensity import slowed_by
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
@@ -24,7 +25,10 @@ def _claim(_job: JobFacts, _facts: Facts) -> Claims:
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
     gpu = min((gpu for gpu in job.gpus if slowed_by(gpu)), key=lambda gpu: gpu.sm_clock_mhz or 0.0)
     words = ", ".join(throttle_words(slowed_by(gpu)))
-    heat = "" if gpu.temp_c is None else f" at {gpu.temp_c:.0f} °C"
+    capped = slowed_by(gpu) == POWER_CAP
+    heat = "" if gpu.temp_c is None or capped else f" at {gpu.temp_c:.0f} °C"
+    if capped and gpu.power_limit_w:
+        heat = f" of {gpu.power_limit_w:.0f} W"
     detail = f"GPU {gpu.index} runs at {gpu.sm_clock_mhz:.0f} of {gpu.sm_clock_max_mhz:.0f} MHz: {words}{heat}"
     evidence = (
         Evidence("sm_clock_mhz", gpu.sm_clock_mhz, "MHz", f"of {gpu.sm_clock_max_mhz:.0f} MHz; limited by: {words}"),
@@ -35,7 +39,7 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
 
 
 def _fixes(gpu: GpuFacts) -> list[Fix]:
-    if slowed_by(gpu) & 0x4:
+    if slowed_by(gpu) & POWER_CAP:
         return [Fix("Someone lowered the power limit: restore it", f"sudo nvidia-smi -i {gpu.index} -pl {gpu.power_limit_default_w:.0f}")]
     return [Fix("Check fans, airflow and the room; see when it began", f"nvidia-smi -i {gpu.index} -q -d PERFORMANCE,TEMPERATURE,POWER")]
 

@@ -151,6 +151,7 @@ def _fixes(hung: list[ProcFacts]) -> list[Fix]:
             )
         else:
             fixes.append(Fix(f"See where {worker.role.label} stands", f"gputop stacks {worker.pid}"))
+            fixes.append(Fix("Have the next one end the training with an error, rather than wait for ever", "DataLoader(..., timeout=60)"))
     return fixes
 
 

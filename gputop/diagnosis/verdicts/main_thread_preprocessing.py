@@ -67,8 +67,8 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         fixes.append(Fix("Move it into the Dataset or a collate_fn, which run in the workers", "DataLoader(..., collate_fn=...)"))
     detail = f"the trainer's main thread {_does(job, facts)}; {beside}"
     if may_spin(job):
-        detail += ". It may also spin in waits for the GPU: from /proc both look the same"
-        fixes.insert(0, Fix("Tell the two apart: as root, waits for the GPU (.item(), .cpu()) are counted", "sudo gputop"))
+        detail += ". It may also launch small kernels, or spin in waits for the GPU: from /proc all look the same"
+        fixes.insert(0, Fix("Tell them apart: as root, launches and waits for the GPU (.item(), .cpu()) are counted", "sudo gputop"))
     return Finding(detail, evidence, tuple(fixes), (), (job.trainer.pid,))
 
 

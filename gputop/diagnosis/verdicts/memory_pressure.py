@@ -46,9 +46,10 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     evidence = (
         Evidence("memory_stall_pct", round(share, 1), "%", "of the loaders' time went to reclaim, swap or pages read again"),
         Evidence("psi_memory_pct", None if psi is None else round(100 * psi, 1), "%", "PSI memory some"),
-        Evidence("majflt_per_s", round(faults, 1), "/s", "major faults of the loaders"),
+        Evidence("majflt_per_s", round(faults, 1) or None, "/s", "major faults of the loaders"),
+        Evidence("refaults_per_s", round(facts.host.refaults_per_s or 0.0) or None, "/s", "pages that this host dropped and reads again"),
     )
-    detail = f"{where}: loaders stalled on memory {share:.0f}% of the time, {faults:.0f} major faults/s"
+    detail = f"{where}: loaders stalled on memory {share:.0f}% of the time" + (f", {faults:.0f} major faults/s" if faults else "")
     if grown:
         detail += f"; outside of the job grew {grown}"
     culprits = tuple(Culprit(one.pid, one.name, None) for one in growers)

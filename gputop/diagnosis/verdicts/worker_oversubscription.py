@@ -57,7 +57,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
 
 def _fixes(job: JobFacts, cpus: int) -> list[Fix]:
     fixes = []
-    if any(worker.others_run > 0.5 for worker in job.workers):
+    if any(worker.others_run + worker.others_runnable > 0.5 for worker in job.workers):
         fixes.append(Fix("Each worker runs several compute threads: give each one", "export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1"))
     if len(job.workers) > cpus:
         fixes.append(Fix(f"No more workers than the {cpus} CPUs it may use", f"DataLoader(..., num_workers={max(1, cpus)})"))

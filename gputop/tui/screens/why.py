@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from time import localtime
-from time import strftime
 from typing import TYPE_CHECKING
 
 from gputop.diagnosis import Verdict
 from gputop.session import Session
 from gputop.text import clean
+from gputop.text import figure
 from gputop.tui.draw import Line
+from gputop.tui.draw import clock
 from gputop.tui.draw.verdict import COLOURS
 from gputop.tui.screens.box import Box
 
@@ -57,7 +57,7 @@ def _verdict(verdict: Verdict, width: int) -> list[Line]:
     if verdict.evidence:
         out.append([("evidence", "head")])
     for item in verdict.evidence:
-        value = "not measured" if item.value is None else f"{item.value:.4g} {item.unit}"
+        value = "not measured" if item.value is None else f"{figure(item.value)} {item.unit}"
         out.append([(f"  {clean(item.metric):<28}", "dim"), (f"{value:>16}  ", "title"), (clean(item.text), "")])
     return out
 
@@ -102,9 +102,9 @@ def _incidents(session: Session, incidents: Sequence[Incident | Episode], at_ns:
 
 
 def _incident(session: Session, incident: Incident | Episode, now_ns: int, width: int) -> Line:
-    start = strftime("%H:%M:%S", localtime(session.unix_s(incident.start_ns)))
+    start = clock.of_day(session.unix_s(incident.start_ns))
     lasts = incident.end_ns is None or incident.end_ns > now_ns
-    end = "now" if lasts else strftime("%H:%M:%S", localtime(session.unix_s(incident.end_ns or 0)))
+    end = "now" if lasts else clock.of_day(session.unix_s(incident.end_ns or 0))
     head = f"  {start}–{end:<8} "
     return [(head, "dim"), (f"{incident.cause:<24}", COLOURS.get(incident.severity, "")), (clean(incident.headline)[: width - 36], "")]
 

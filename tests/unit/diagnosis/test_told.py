@@ -9,6 +9,7 @@ import pytest
 from gputop.diagnosis.model import Verdict
 from gputop.diagnosis.verdicts import unexplained
 from gputop.frame import ReadLimit
+from gputop.text import figure
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.causes import starved
 from tests.unit.diagnosis.causes import throttled
@@ -159,3 +160,29 @@ def test_of_one_without_workers_nothing_is_told_of_these():
     facts = alone(30.0, 0.1, [QUEUE]).drop(101, 102).play(4).engine.facts
     assert facts is not None
     assert "worker" not in unexplained.tell(facts.jobs[0]).detail
+
+
+def test_threads_of_workers_that_hardly_get_a_cpu_are_told_to_be_fewer():
+    crowd = {200 + i: (0.05, 0.9) for i in range(4)}
+    scene = starved(workers=8, run=0.4, wait=0.6, looks=[ON_CPU])
+    for pid, proc in scene.procs.items():
+        proc.threads = crowd if pid == 101 else {}
+    scene.cpu_busy = [1.0] * 4
+    verdict = scene.play(8).engine.verdict
+    assert verdict.cause == "worker-oversubscription"
+    assert verdict.fixes[0].command == "export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1"
+
+
+def test_what_may_be_a_spinning_wait_is_told_with_that_doubt():
+    """It sleeps a little, for its workers; a wait that blocks would take all of the GPU's 60 %."""
+    verdict = alone(60.0, 0.9, [ON_CPU]).play(8).engine.verdict
+    assert verdict.cause == "main-thread-preprocessing"
+    assert "may also launch small kernels, or spin" in verdict.detail
+    assert verdict.confidence <= 0.5
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(43.754, "43.75"), (0.0, "0"), (999.96, "1000"), (52836.8, "52,840"), (1501922000, "1,502,000,000")]
+)
+def test_numbers_have_four_digits_and_no_exponent(value: float, text: str):
+    assert figure(value) == text
