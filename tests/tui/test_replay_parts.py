@@ -26,6 +26,8 @@ from gputop.stream.survey import Survey
 from gputop.tui.draw import clock
 from gputop.tui.draw import header
 from gputop.tui.draw import scrub
+from gputop.tui.draw.axis import Axis
+from gputop.tui.draw.axis import axis_line
 from gputop.tui.view import View
 from tests.tui import scene
 from tests.tui.minute import END
@@ -112,6 +114,15 @@ def test_times_are_rounded_to_the_frame_that_is_meant(seconds: float, shown: str
         at = local("2026-11-20 00:00:00") + seconds
         assert clock.of_day(at)[-2:] == shown[-2:]
         assert clock.of_day(at, tenths=True)[-4:] == still[-4:]
+
+
+def test_header_ruler_and_bar_tell_one_time() -> None:
+    at = local("2026-11-20 14:03:06") + 0.96
+    ruler = axis_line(Axis(SECOND, 100, 60), at, "")
+    ends = scrub.line(scrub.Bar(0, 10 * SECOND, at, 0, 0, 0), 80)
+    assert clock.of_day(at) == "14:03:07"
+    assert ruler[-1][0].split()[-1] == "14:03:07"
+    assert ends[0][0].strip() == "14:03:07"
 
 
 def test_before_the_first_frame_there_is_no_time() -> None:

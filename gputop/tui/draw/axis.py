@@ -10,11 +10,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from time import localtime
-from time import strftime
 
 from gputop.fields import SECOND
 from gputop.tui.draw import Span
+from gputop.tui.draw import clock
 
 _LABEL = re.compile(r" [^─ ]+(?: [a-z]+)? ")
 """A time on the ruler, such as " −10 s "."""
@@ -63,11 +62,11 @@ def axis_line(axis: Axis, end_unix_s: float | None, label: str) -> list[Span]:
 def _ruler(cell_ns: int, columns: int, end_unix_s: float | None, label: str) -> list[Span]:
     total_s = columns * cell_ns / SECOND
     cells = ["─"] * columns
-    last = "now" if end_unix_s is None else _clock(end_unix_s)
+    last = "now" if end_unix_s is None else clock.of_day(end_unix_s)
     step = _step(total_s)
     back = step
     while back < total_s:
-        text = _clock(end_unix_s - back) if end_unix_s is not None else f"−{_length(back)}"
+        text = clock.of_day(end_unix_s - back) if end_unix_s is not None else f"−{_length(back)}"
         column = columns - 1 - round(back * SECOND / cell_ns)
         if column + len(text) // 2 + 2 < columns - len(last) - 2:
             _write(cells, column - len(text) // 2, f" {text} ")
@@ -110,7 +109,3 @@ def _step(total_s: float) -> float:
 
 def _length(seconds: float) -> str:
     return f"{seconds:g} s" if seconds < 120 else f"{seconds / 60:g} min"
-
-
-def _clock(unix_s: float) -> str:
-    return strftime("%H:%M:%S", localtime(unix_s))

@@ -1,4 +1,4 @@
-"""Times of day and lengths of time, as the header of a screen shows them."""
+"""Times of day and lengths of time, as every part of the screen shows them."""
 
 from __future__ import annotations
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from time import localtime
-from time import strftime
 
 from gputop.stream.survey import Episode
 from gputop.tui.draw import Line
+from gputop.tui.draw import clock
 from gputop.tui.draw.lanes import merge
 from gputop.tui.draw.verdict import COLOURS
 
@@ -61,7 +60,7 @@ def line(bar: Bar, width: int) -> Line:
     _put(cells, bar, [bar.at_ns], "●", "title")
     if not first:
         return merge(cells)
-    ends = [strftime("%H:%M:%S", localtime(unix_s)) for unix_s in (bar.unix_s, bar.unix_s + (bar.end_ns - bar.start_ns) / 1e9)]
+    ends = [clock.of_day(unix_s) for unix_s in (bar.unix_s, bar.unix_s + (bar.end_ns - bar.start_ns) / 1e9)]
     return [(f" {ends[0]} ", "dim"), *merge(cells), (f" {ends[1]} ", "dim")]
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from time import localtime
-from time import strftime
-
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
@@ -15,6 +12,7 @@ from textual.widgets import Input
 from textual.widgets import Static
 
 from gputop.stream.playback import moment
+from gputop.tui.draw import clock
 
 
 class MomentScreen(ModalScreen[float | None]):
@@ -28,7 +26,7 @@ class MomentScreen(ModalScreen[float | None]):
 
     def compose(self) -> ComposeResult:
         """What can be typed, and the line for it."""
-        start, end = (strftime("%H:%M:%S", localtime(unix_s)) for unix_s in self._bounds)
+        start, end = map(clock.of_day, self._bounds)
         with Vertical(classes="box"):
             yield Static(Text(f"go to   {start} … {end}", style="bold"))
             yield Input(placeholder="14:03:07, +90s, +5m or 50%", id="moment", compact=True)

@@ -134,7 +134,7 @@ class ReplayScreen(MainScreen):
 
     def _axis_end_s(self) -> float | None:
         """In whole seconds, so that the ruler stands still between them."""
-        return float(int(self.session.unix_s(self.view.end(self.session))))
+        return float(int(self.session.unix_s(self.view.end(self.session)) + clock.NEARLY_S))
 
     def _mode(self) -> Span:
         """Playing or not, how fast, and how far."""

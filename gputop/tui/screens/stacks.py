@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from collections.abc import Sequence
-from time import localtime
 from time import strftime
 
 from textual.binding import Binding
@@ -23,6 +22,7 @@ from gputop.stalled import stalled_pids
 from gputop.stalled import waits
 from gputop.text import cut
 from gputop.tui.draw import Line
+from gputop.tui.draw import clock
 from gputop.tui.screens.box import Box
 
 SAMPLE_S = 10.0
@@ -108,7 +108,7 @@ class StacksScreen(Box):
             self._say("none were taken until then")
             return
         t_ns, stacks = found
-        at = strftime("%H:%M:%S", localtime(session.unix_s(t_ns)))
+        at = clock.of_day(session.unix_s(t_ns))
         incident = next((f", as incident {stack.incident} began" for stack in stacks if stack.incident), "")
         self.on_stacks_screen_taken(self.Taken(f"taken at {at}{incident}", _drawn(stacks, self._roles), weigh(stacks)))
 
