@@ -347,6 +347,19 @@ async def test_a_process_that_took_over_the_pid_is_left_alone(make_app: MakeApp)
         assert "has ended" in part(app, "keys")[0]
 
 
+@pytest.mark.parametrize(
+    ("selected", "pattern", "said"),
+    [(None, "", "select a process first"), (99_999, "", "has ended"), (scene.HOG, "worker", "not in the table")],
+)
+async def test_who_cannot_be_signalled_is_told_why(make_app: MakeApp, selected: int | None, pattern: str, said: str) -> None:
+    app = make_app(selected=selected, pattern=pattern)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.press("K")
+        await pilot.pause()
+        assert isinstance(app.screen, MainScreen)
+        assert said in part(app, "keys")[0]
+
+
 async def test_readonly_sends_nothing(make_app: MakeApp) -> None:
     app = make_app(readonly=True)
     async with app.run_test(size=(160, 48)) as pilot:

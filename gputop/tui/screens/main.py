@@ -191,12 +191,19 @@ class MainScreen(TableActions):
         if self.view.readonly or self.gputop.is_remote:
             self.note("signals are off: --readonly" if self.view.readonly else "signals reach only processes of this machine")
         elif not chosen:
-            self.note("select a process first (↑↓), or tag several (*)")
+            self.note(self._nobody_to_signal(pids))
         else:
             targets = {row.pid: row.start_ticks for row in chosen.values()}
             names = [f"{row.pid} {row.who}  {row.command[:60]}" for row in chosen.values()]
             question = f"Send SIG{name} to {len(targets)} process{'es' if len(targets) > 1 else ''}?"
             self.app.push_screen(ConfirmScreen(question, names), lambda yes: self._signal(name, targets) if yes else None)
+
+    def _nobody_to_signal(self, pids: set[int]) -> str:
+        with self.session.lock:
+            alive = pids & self.session.board.procs.keys()
+        if alive:
+            return "what is selected is not in the table: Esc clears the filter, b shows bystanders"
+        return "that process has ended: select another (↑↓)" if pids else "select a process first (↑↓), or tag several (*)"
 
     def _signal(self, name: str, targets: dict[int, int]) -> None:
         self.view.tagged = set()
