@@ -33,10 +33,3 @@ def test_numbers_stay_where_names_must_go(width: int) -> None:
     assert "python" in second
     assert "and 2 more" in second
     assert "took 1.2 of 4 cores" in second
-
-
-def test_further_pids_go_first() -> None:
-    assert verdict.brief(TAKERS, 80) == "python (21859 and 6 more), metrics-agent (29981), log-shipper (29980)"
-    assert verdict.brief(TAKERS, 60) == "python (21859 and 6 more) and 2 more"
-    assert verdict.brief("evil (903), short-lived processes took 2.4", 30) == "evil (903) and others took 2.4"
-    assert verdict.brief("a (1), b (2), others took 2.4 of 4", 30) == "a (1) and others took 2.4 of 4"

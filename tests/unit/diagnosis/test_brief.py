@@ -1,0 +1,26 @@
+"""Sentences of verdicts in less room."""
+
+from __future__ import annotations
+
+from gputop.diagnosis.brief import brief
+from gputop.diagnosis.brief import without_pids
+from gputop.diagnosis.facts import Taker
+from gputop.diagnosis.takers import names_of
+
+TAKERS = "python (21859, 21860, 21861 and 4 more), metrics-agent (29981), log-shipper (29980)"
+
+
+def test_further_pids_go_first() -> None:
+    assert brief(TAKERS, 80) == "python (21859 and 6 more), metrics-agent (29981), log-shipper (29980)"
+    assert brief(TAKERS, 60) == "python (21859 and 6 more) and 2 more"
+    assert brief("evil (903), short-lived processes took 2.4", 30) == "evil (903) and others took 2.4"
+    assert brief("a (1), b (2), others took 2.4 of 4", 30) == "a (1) and others took 2.4 of 4"
+
+
+def test_the_names_that_verdicts_list_can_be_shortened() -> None:
+    takers = [Taker(pid, name, 1.0, 0.0, 0, 0, None) for name, pids in (("cc1plus", range(100, 109)), ("rsync", [7])) for pid in pids]
+    told = ", ".join(names_of(takers))
+    assert told == "cc1plus (100, 101, 102, 103, 104 and 4 more), rsync (7)"
+    assert brief(told, 40) == "cc1plus (100 and 8 more), rsync (7)"
+    assert brief(told, 34) == "cc1plus (100 and 8 more) and 1 more"
+    assert without_pids(brief(told, 34)) == "cc1plus and 1 more"
