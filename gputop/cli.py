@@ -19,6 +19,8 @@ from typing import NoReturn
 from gputop import config
 from gputop.console import tell
 from gputop.errors import UserError
+from gputop.priority import WATCHER
+from gputop.priority import raise_priority
 
 COMMANDS = {
     "live": "watch this machine (what `gputop` alone does)",
@@ -38,6 +40,8 @@ COMMANDS = {
 }
 SELDOM = ("mark", "import", "completion", "collect")
 """Commands that the overview only names."""
+WATCHING = ("live", "record", "collect")
+"""Those that follow this machine, and take their place before its crowds before anything is imported."""
 CONFIGURED = ("live", "demo", "replay", "record")
 """Those that take their defaults from the user's file; the others are scripts' and do what they are told."""
 
@@ -90,6 +94,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command that was asked for. Exit codes: 0 fine, 1 it could not, 2 wrong usage, 3 `--fail-on` met."""
     arguments = sys.argv[1:] if argv is None else argv
     try:
+        if argv is None and _name(arguments) in WATCHING:
+            raise_priority(WATCHER)
         return _run(arguments)
     except UserError as error:
         tell(str(error))
@@ -111,7 +117,7 @@ def _run(arguments: list[str]) -> int:
     if arguments[:1] in (["-h"], ["--help"]):
         print(overview())
         return 0
-    name = arguments[0] if arguments and not arguments[0].startswith("-") else "live"
+    name = _name(arguments)
     if name not in COMMANDS:
         raise UserError(f"there is no command {name!r}: see gputop --help", code=2)
     rest = arguments[1:] if arguments and arguments[0] == name else arguments
@@ -119,6 +125,10 @@ def _run(arguments: list[str]) -> int:
     if name in CONFIGURED:
         config.apply(parser, strict=name == "live")
     return int(module.run(parser.parse_args(rest)))
+
+
+def _name(arguments: list[str]) -> str:
+    return arguments[0] if arguments and not arguments[0].startswith("-") else "live"
 
 
 def make_parser(name: str) -> tuple[argparse.ArgumentParser, ModuleType]:

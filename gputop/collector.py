@@ -26,6 +26,8 @@ from gputop.frame import ProcInfo
 from gputop.frame import SelfCost
 from gputop.frame import SourceState
 from gputop.memory import return_pages
+from gputop.priority import BEAT
+from gputop.priority import raise_priority
 from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources import Source
@@ -129,7 +131,7 @@ class Collector:
         try:
             # Before the first frame gets its time, for this may take longer than a beat.
             self._open_missing(time.monotonic_ns())
-            self._note(SourceState("beat", "ok", detail={"priority": raise_priority()}))
+            self._note(SourceState("beat", "ok", detail={"priority": raise_priority(BEAT)}))
             deadline = time.monotonic_ns()
             deadline += min(BEHIND_DRIVER_NS, interval // 8) - deadline % interval
             while not self._stopping and (ticks is None or seq < ticks):
@@ -264,23 +266,6 @@ def next_deadline(deadline: int, now: int, interval: int, latest: int) -> int:
     following = deadline + interval
     skipped = -(min(0, following + latest - now) // interval)
     return following + skipped * interval
-
-
-def raise_priority() -> str:
-    """Ask for a place before busy neighbours, for this thread only; says what was granted.
-
-    SCHED_RR is the only way past other sessions' autogroups; where it is refused, niceness helps inside our own.
-    """
-    try:
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-        return "SCHED_RR 1"
-    except OSError:
-        pass
-    try:
-        os.setpriority(os.PRIO_PROCESS, 0, -20)
-        return "nice -20"
-    except OSError:
-        return "ordinary: raising it needs CAP_SYS_NICE"
 
 
 def _close(source: Source) -> None:

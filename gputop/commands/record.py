@@ -15,6 +15,7 @@ from gputop.commands.options import duration
 from gputop.commands.options import number
 from gputop.console import tell
 from gputop.errors import UserError
+from gputop.priority import ordinary
 from gputop.text import counted
 
 if TYPE_CHECKING:
@@ -116,7 +117,8 @@ class _Session:
         import subprocess
 
         try:
-            self._command = subprocess.Popen(argv)
+            with ordinary():
+                self._command = subprocess.Popen(argv)
         except (OSError, ValueError) as error:
             code = 127 if isinstance(error, FileNotFoundError) else 126  # as shells do
             raise UserError(f"cannot run {argv[0]}: {getattr(error, 'strerror', error)}", code=code) from None

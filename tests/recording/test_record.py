@@ -85,6 +85,17 @@ def test_around_a_command_its_exit_code_is_passed_on(tmp_path: Path, command: st
     assert os.getpid() in {proc.pid for proc in frames[0].procs}
 
 
+def test_a_command_does_not_get_our_priority(tmp_path: Path) -> None:
+    """We ask for a place before crowds; whoever is watched keeps his own."""
+    if os.geteuid() != 0:
+        pytest.skip("not root")
+    told = tmp_path / "told"
+    ask = f"import os, pathlib; pathlib.Path({str(told)!r}).write_text(str([os.sched_getscheduler(p) for p in (0, os.getppid())]))"
+    process = record("-o", str(tmp_path / "a.gputop"), "--", sys.executable, "-c", ask)
+    process.communicate(timeout=60)
+    assert told.read_text() == str([os.SCHED_OTHER, os.SCHED_RR])
+
+
 def test_a_command_that_cannot_be_run(tmp_path: Path) -> None:
     done = record("-o", str(tmp_path / "a.gputop"), "--", "/no/such/program")
     _, err = done.communicate(timeout=60)

@@ -99,7 +99,7 @@ def frames_of(
     monkeypatch.setitem(sys.modules, module.__name__, module)
     entries = tuple(collector.Entry(source.__name__, module.__name__, source.__name__) for source in sources)
     monkeypatch.setattr(collector, "REGISTRY", entries)
-    monkeypatch.setattr(collector, "raise_priority", str)
+    monkeypatch.setattr(collector, "raise_priority", lambda _rank: "")
     kept = Kept()
     collector.Collector(Settings(interval_ns), kept).run(ticks, wait)
     return kept.frames

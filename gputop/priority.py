@@ -1,0 +1,43 @@
+"""A place before busy neighbours for those who watch: where a crowd keeps a training from the CPUs it keeps us from them, too."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextlib import suppress
+
+WATCHER, BEAT = 1, 2
+"""Ranks of SCHED_RR: the screen and the recorder; before them the beat, which must be on time."""
+
+
+def raise_priority(rank: int) -> str:
+    """Ask for that place, for this thread and what it starts; says what was granted.
+
+    SCHED_RR is the only way past other sessions' autogroups; where it is refused, niceness helps inside our own.
+    """
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(rank))
+        return f"SCHED_RR {rank}"
+    except OSError:
+        pass
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, -20)
+        return "nice -20"
+    except OSError:
+        return "ordinary: raising it needs CAP_SYS_NICE"
+
+
+@contextmanager
+def ordinary() -> Iterator[None]:
+    """This thread as anybody else meanwhile: what the user has us start is not to have our place."""
+    policy, rank, niceness = os.sched_getscheduler(0), os.sched_getparam(0), os.getpriority(os.PRIO_PROCESS, 0)
+    with suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        os.setpriority(os.PRIO_PROCESS, 0, max(0, niceness))
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, niceness)
+            os.sched_setscheduler(0, policy, rank)
