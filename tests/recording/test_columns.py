@@ -116,6 +116,23 @@ def test_integers_of_every_width_come_back(numbers: list[int]) -> None:
     assert unpack_integers(pack_integers(numbers), len(numbers)) == numbers
 
 
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1])
+def test_integers_beyond_64_bits_are_refused(number: int) -> None:
+    with pytest.raises(OverflowError):
+        pack_integers([1, number])
+
+
+def test_subjects_that_pause_go_on_from_where_they_stood() -> None:
+    procs = [ProcSample(pid, 1, 10_000, "S", pid * 10**12, 6, 7, 1, vol=None if pid == 3 else pid * 10**9) for pid in range(1, 6)]
+    later = [msgspec.structs.replace(proc, utime_ns=proc.utime_ns + 1) for proc in procs]
+    blocks = [[Frame(0, 0, procs=procs)], [Frame(1, 0, procs=[later[4], later[0]])], [Frame(2, 0, procs=later[::-1])]]
+    assert through(*blocks) == blocks[-1]
+    standings: Standings = {}
+    orders: Orders = {}
+    steps = [msgspec.msgpack.decode(encode(frames, standings, orders))[2]["procs"][2][2]["utime_ns"][-1] for frames in blocks]
+    assert steps[1:] == [pack_integers([1, 1]), pack_integers([0, 1, 1, 1, 0])]
+
+
 counts = st.integers(0, 2**63 - 1)
 maybe = st.none() | st.integers(-(2**63), 2**64 - 1)
 switches = st.none() | st.integers(0, 2**60)

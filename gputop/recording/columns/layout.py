@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 import typing
 from array import array
-from collections import Counter
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from itertools import chain
 from operator import itemgetter
 from operator import sub
 from types import NoneType
@@ -110,12 +111,13 @@ def tick_ns(t_ns: int) -> int:
 
 
 Subject = tuple[Any, ...]
+_Pick = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 class Order:
     """The rows of a table by subject."""
 
-    __slots__ = ("_last", "ends", "ids", "last_rows", "rows", "starts", "straight", "subjects")
+    __slots__ = ("_ahead", "_by_subject", "_lasts", "ends", "ids", "last_rows", "rows", "starts", "straight", "subjects")
 
     def __init__(self, parents: Sequence[int], above: Sequence[Subject], keys: Sequence[Sequence[Any]]) -> None:
         """From the number of each row's parent, the parents' subjects, and the columns of the key fields."""
@@ -123,17 +125,21 @@ class Order:
         self.ids = [numbers.setdefault(about, len(numbers)) for about in zip(parents, *keys, strict=True)]
         """Number of each row's subject."""
         self.subjects = [above[about[0]] + about[1:] for about in numbers]
-        self.rows = sorted(range(len(self.ids)), key=self.ids.__getitem__)
+        rows: list[list[int]] = [[] for _ in numbers]
+        for row, subject in enumerate(self.ids):
+            rows[subject].append(row)
+        self.rows = list(chain.from_iterable(rows))
         """Row numbers in order of subjects."""
-        counts = Counter(self.ids)
-        self.starts = [0, *accumulate(counts[i] for i in range(len(numbers)))][: len(numbers)]
-        """Where in ``rows`` each subject begins."""
-        self.ends = [*self.starts[1:], len(self.ids)] if self.starts else []
-        """And ends."""
-        self._last = [end - 1 for end in self.ends]
-        self.last_rows = [self.rows[last] for last in self._last]
+        self.ends = list(accumulate(map(len, rows)))
+        """Where in ``rows`` each subject ends."""
+        self.starts = [0, *self.ends][: len(rows)]
+        """And begins."""
+        self.last_rows = [of_subject[-1] for of_subject in rows]
         """Each subject's last row."""
         self.straight = len(numbers) <= 1 or self.rows == list(range(len(self.ids)))
+        self._by_subject: _Pick | None = None
+        self._lasts: _Pick | None = None
+        self._ahead: _Pick | None = None
 
     @property
     def spans(self) -> Iterator[tuple[int, int]]:
@@ -142,11 +148,26 @@ class Order:
 
     def at_ends(self, column: Sequence[Any]) -> list[Any]:
         """Each subject's last value in a column that is in the order of subjects."""
-        return list(map(column.__getitem__, self._last))
+        if self._lasts is None:
+            self._lasts = _pick([end - 1 for end in self.ends])
+        return list(self._lasts(column))
+
+    def steps(self, before: Sequence[int], column: Sequence[int]) -> list[int]:
+        """From each value to the next in a column that is in the order of subjects, whose first ones go on from ``before``."""
+        if self._ahead is None:
+            ahead = list(range(len(self.ends) - 1, len(self.ends) + len(self.ids) - 1))
+            for subject, start in enumerate(self.starts):
+                ahead[start] = subject
+            self._ahead = _pick(ahead)
+        return list(map(sub, column, self._ahead((*before, *column))))
 
     def by_subject(self, column: Sequence[Any]) -> Sequence[Any]:
         """From the order of rows to that of subjects."""
-        return column if self.straight else itemgetter(*self.rows)(column)
+        if self.straight:
+            return column
+        if self._by_subject is None:
+            self._by_subject = _pick(self.rows)
+        return self._by_subject(column)
 
     def by_row(self, column: Sequence[Any]) -> Sequence[Any]:
         """From the order of subjects to that of rows."""
@@ -156,6 +177,11 @@ class Order:
         for row, value in zip(self.rows, column, strict=True):
             out[row] = value
         return out
+
+
+def _pick(places: Sequence[int]) -> _Pick:
+    """What takes the values at these places out of a column."""
+    return itemgetter(*places) if len(places) > 1 else lambda column: [column[place] for place in places]
 
 
 _plans: dict[type, tuple[FieldPlan, ...]] = {}
@@ -209,18 +235,13 @@ def pack_integers(numbers: Sequence[int]) -> bytes:
     """``integers`` of the format. OverflowError beyond 64 bits."""
     if not any(numbers):
         return b"\0"
-    width, numbers = next(found for width in _TYPECODES if (found := _in_width(numbers, width)))
-    return bytes((width,)) + to_planes(numbers)
-
-
-def _in_width(numbers: Sequence[int], width: int) -> tuple[int, array[Any]] | None:
-    """``numbers`` in so many bytes each, None where these are too few. OverflowError where 8 are."""
-    try:
-        return width, array(_TYPECODES[width], numbers)
-    except OverflowError:
-        if width == max(_TYPECODES):
-            raise
-        return None
+    for width, code in _TYPECODES.items():
+        try:
+            raw = struct.pack(f"{len(numbers)}{code}", *numbers)  # takes a third of the time of an array
+        except struct.error:
+            continue
+        return bytes((width,)) + to_planes(raw, width)
+    raise OverflowError("beyond 64 bits")
 
 
 def unpack_integers(data: bytes, count: int) -> list[int]:
@@ -232,12 +253,10 @@ def unpack_integers(data: bytes, count: int) -> list[int]:
     return from_planes(array(_TYPECODES[data[0]]), data[1:], count).tolist()
 
 
-def to_planes(numbers: array[Any]) -> bytes:
-    """The bytes of ``numbers``, all first bytes before all second ones."""
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    raw, width = numbers.tobytes(), numbers.itemsize
-    return raw if width == 1 else b"".join(raw[i::width] for i in range(width))
+def to_planes(raw: bytes, width: int) -> bytes:
+    """Numbers of ``width`` bytes as this machine keeps them: all their lowest bytes, then all second ones."""
+    planes = range(width) if sys.byteorder == "little" else range(width - 1, -1, -1)
+    return raw if width == 1 else b"".join([raw[plane::width] for plane in planes])
 
 
 def from_planes(numbers: array[Any], data: bytes, count: int) -> array[Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+from gputop.recording.columns.layout import FieldPlan
 from gputop.recording.columns.layout import Order
 from gputop.recording.columns.layout import Subject
 
@@ -12,13 +14,12 @@ from gputop.recording.columns.layout import Subject
 class Standing:
     """One field's last value of every subject. Mostly a block is about the very subjects of the one before: these come first."""
 
-    __slots__ = ("_kept", "_lasts", "_order", "_others")
+    __slots__ = ("_lasts", "_order", "_others")
 
     def __init__(self) -> None:
         self._order: Order | None = None
         self._lasts: Sequence[Any] = ()
         """Of each subject of that order."""
-        self._kept: tuple[Order | None, Sequence[Any], list[Any]] = None, (), []
         self._others: dict[Subject, Any] = {}
 
     def __len__(self) -> int:
@@ -31,22 +32,11 @@ class Standing:
         self._settle()
         return [self._others.get(subject, unseen) for subject in order.subjects]
 
-    def as_before(self, order: Order, column: Sequence[Any]) -> list[Any] | None:
-        """How the block before told its column, if that was this very one and would be told so again; None otherwise."""
-        if order is self._kept[0] and column == self._kept[1]:
-            return self._kept[2]
-        return None
-
-    def keep(self, order: Order, column: Sequence[Any], packed: list[Any]) -> list[Any]:
-        """Keep for `as_before` how a column was told."""
-        self._kept = order, column, packed
-        return packed
-
     def put(self, order: Order, lasts: Sequence[Any]) -> None:
         """What the order's subjects stand at now."""
         if order is not self._order:
             self._settle()
-        self._order, self._lasts, self._kept = order, lasts, (None, (), [])
+        self._order, self._lasts = order, lasts
 
     def copy(self) -> Standing:
         """One that goes on by itself."""
@@ -60,5 +50,55 @@ class Standing:
             self._order = None
 
 
-Standings = dict[tuple[str, str], Standing]
-"""(path, field) -> that; the field is empty for the counts of a dict, whose path is the field's own."""
+class TableStanding:
+    """The same of all fields of a table at once, for who writes it: each subject is looked up once, not once a field."""
+
+    __slots__ = ("_kept", "_lasts", "_others", "_unseen", "order")
+
+    def __init__(self, plan: Mapping[str, FieldPlan]) -> None:
+        self._unseen: dict[str, Any] = {
+            name: {} if field.kind == "counts" else 0 for name, field in plan.items() if field.kind == "int" or field.child
+        }
+        self.order = Order((), (), ())
+        """Whose subjects `of` and `put` are about."""
+        self._lasts: dict[str, Sequence[Any]] = dict.fromkeys(self._unseen, ())
+        self._others: dict[Subject, tuple[Any, ...]] = {}
+        self._kept: dict[str, tuple[Sequence[Any], list[Any]]] = {}
+
+    def move(self, order: Order) -> None:
+        """Go on with another order."""
+        if order is self.order:
+            return
+        self._others.update(zip(self.order.subjects, zip(*self._lasts.values(), strict=True), strict=False))
+        unseen = tuple(self._unseen.values())
+        stood = [self._others.get(subject, unseen) for subject in order.subjects]
+        self.order, self._lasts, self._kept = order, dict(zip(self._unseen, zip(*stood, strict=True), strict=False)), {}
+
+    def of(self, name: str) -> Sequence[Any]:
+        """The last value in a field of each of the order's subjects."""
+        return self._lasts[name]
+
+    def put(self, name: str, lasts: Sequence[Any]) -> None:
+        """What they stand at now."""
+        self._lasts[name] = lasts
+        self._kept.pop(name, None)
+
+    def as_before(self, name: str, column: Sequence[Any]) -> list[Any] | None:
+        """How the block before told its column, if that was this very one and would be told so again; None otherwise."""
+        before, packed = self._kept.get(name, (None, None))
+        return packed if column == before else None
+
+    def keep(self, name: str, column: Sequence[Any], packed: list[Any]) -> list[Any]:
+        """Keep for `as_before` how a column was told."""
+        self._kept[name] = column, packed
+        return packed
+
+    def copy(self) -> TableStanding:
+        """One that goes on by itself."""
+        other = TableStanding({})
+        other._unseen, other.order, other._lasts, other._others = self._unseen, self.order, dict(self._lasts), dict(self._others)
+        return other
+
+
+Standings = dict[str, TableStanding]
+"""Path of a table -> that."""

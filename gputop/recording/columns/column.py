@@ -1,0 +1,147 @@
+"""One column as the format keeps it."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from collections.abc import Sequence
+from itertools import chain
+from math import gcd
+from operator import sub
+from typing import Any
+
+from gputop.recording.columns.layout import ANY
+from gputop.recording.columns.layout import DOUBLES
+from gputop.recording.columns.layout import FEW_VALUES
+from gputop.recording.columns.layout import GROWTH
+from gputop.recording.columns.layout import LAST_SCALED
+from gputop.recording.columns.layout import RUNNING
+from gputop.recording.columns.layout import WORDS
+from gputop.recording.columns.layout import FieldPlan
+from gputop.recording.columns.layout import Order
+from gputop.recording.columns.layout import pack_integers
+from gputop.recording.columns.layout import peak
+from gputop.recording.columns.layout import to_planes
+
+_SCALES = (1, 10, 100, 1000, 1_000_000)
+_MOST = 1e9
+MOST_WORDS = 64
+
+
+def coarse(field: FieldPlan, column: tuple[Any, ...]) -> Sequence[Any]:
+    """``column`` with the precision that a recording keeps; where the field has a unit, as multiples of that."""
+    unit = field.unit
+    if unit:
+        try:
+            return tuple([value // unit for value in column])
+        except TypeError:
+            return tuple([value if value is None else value // unit for value in column])
+    if field.peak:
+        return tuple([value and peak(value, field.peak) for value in column])
+    if field.scale:
+        return tuple([value and round(value * field.scale) / field.scale for value in column])
+    return column
+
+
+def plain(column: Sequence[Any], unit: int) -> Sequence[Any]:
+    """A column that is in ``unit``, 0 for none, as it is."""
+    return [value and value * unit for value in column] if unit else column
+
+
+def running(column: Sequence[Any], unit: int) -> list[Any]:
+    """Of key fields and clocks, whose order is that of the rows; in ``unit`` where that is not 0."""
+    try:
+        steps = list(map(sub, column, (column[0], *column)))
+        divisor = unit or gcd(column[0], *steps) or 1
+        first = column[0] if unit else column[0] // divisor
+        return [RUNNING, None, divisor, pack_integers([first]), pack_integers(steps if unit else [step // divisor for step in steps])]
+    except (TypeError, OverflowError):
+        return [ANY, plain(column, unit)]
+
+
+def integers(code: int, column: Sequence[Any], before: Sequence[int], order: Order, unit: int) -> tuple[list[Any], Sequence[int]]:
+    """A column by its steps from where subjects stood before, and where they then stand. OverflowError beyond 64 bits."""
+    absent, filled = None, order.by_subject(column)
+    try:
+        steps = order.steps(before, filled)
+    except TypeError:
+        absent, filled = _fill(filled, order.spans)
+        steps = order.steps(before, filled)
+    if not unit:
+        unit = gcd(*steps) or 1
+        if unit > 1:
+            steps = [step // unit for step in steps]
+    return [code, absent, unit, pack_integers(steps)], order.at_ends(filled)
+
+
+def growth(column: Sequence[dict[int, int]], stood: Sequence[dict[int, int]], order: Order) -> tuple[list[Any], Sequence[dict[int, int]]]:
+    """What each row's counts, in order of subjects, have grown by since the subject was told of before, and where they then stand."""
+    told: list[list[tuple[int, int]]] = []
+    for (start, end), before in zip(order.spans, stood, strict=True):
+        for counts in column[start:end]:
+            told.append([] if counts == before else _grown(before, counts))
+            before = counts
+    grown = list(chain.from_iterable(told))
+    parts = list(map(len, told)), [bucket for bucket, _ in grown], [count for _, count in grown]
+    return [GROWTH, *map(pack_integers, parts)], order.at_ends(column)
+
+
+def _grown(before: dict[int, int], counts: dict[int, int]) -> list[tuple[int, int]]:
+    """(bucket, how much its count grew); all of it where it is no more."""
+    try:
+        grown = [(bucket, count - before[bucket]) for bucket, count in counts.items() if count != before[bucket]]
+    except KeyError:
+        grown = [(bucket, count - before.get(bucket, 0)) for bucket, count in counts.items() if before.get(bucket) != count]
+    if counts.keys() >= before.keys():
+        return grown
+    return grown + [(bucket, -before[bucket]) for bucket in before.keys() - counts.keys()]
+
+
+def unrelated(field: FieldPlan, column: Sequence[Any], order: Order) -> list[Any]:
+    """A column that does not build upon the block before."""
+    if field.kind == "float":
+        return _floats(field, column, order)
+    words = _words(column, order) if field.kind == "word" or field.name in FEW_VALUES else None
+    return words or [ANY, column]
+
+
+def _floats(field: FieldPlan, column: Sequence[Any], order: Order) -> list[Any]:
+    filled = order.by_subject(column)
+    absent, filled = _fill(filled, order.spans) if None in filled else (None, filled)
+    for scale in (field.scale,) if field.scale else _SCALES:
+        whole = _scaled(filled, scale)
+        if whole is not None:
+            steps = list(map(sub, whole, (0, *whole)))
+            for start in order.starts:
+                steps[start] = 0
+            return [LAST_SCALED, absent, scale, pack_integers(order.at_ends(whole)), pack_integers(steps)]
+    return [DOUBLES, absent, to_planes(array("d", filled).tobytes(), 8)]
+
+
+def _scaled(column: Sequence[float], scale: int) -> list[int] | None:
+    """``column`` times ``scale`` where that is a column of (not too large) whole numbers and can be undone."""
+    if not all(map(_MOST.__gt__, map(abs, column))) or round(column[-1] * scale) / scale != column[-1]:
+        return None
+    whole = [round(value * scale) for value in column]
+    return whole if [number / scale for number in whole] == list(column) else None
+
+
+def _words(column: Sequence[Any], order: Order) -> list[Any] | None:
+    """None for too many different ones."""
+    words = dict.fromkeys(column)
+    if len(words) > MOST_WORDS:
+        return None
+    numbers = dict(zip(words, range(len(words)), strict=True))
+    return [WORDS, list(words), pack_integers(list(map(numbers.__getitem__, order.by_subject(column))))]
+
+
+def _fill(column: Sequence[Any], spans: Iterable[tuple[int, int]]) -> tuple[bytes, Sequence[Any]]:
+    """Where values are absent, and the column with the value before in the same span, or its first one, or 0 in their places."""
+    absent = bytes([value is None for value in column])
+    last: Any = 0
+    filled = [last := last if value is None else value for value in column]
+    for start, end in spans:
+        if absent[start]:
+            first = absent.find(0, start, end)
+            filled[start : first if first >= 0 else end] = [column[first]] * (first - start) if first >= 0 else [0] * (end - start)
+    return absent, filled
