@@ -12,6 +12,7 @@ from gputop.tui.draw import safe_line
 from gputop.tui.painter import Painter
 from gputop.tui.painter import cells_of
 from gputop.tui.palette import palette
+from gputop.tui.screens.confirm import ConfirmScreen
 from gputop.tui.widgets.drawn import Drawn
 from tests.recording import hostile
 from tests.tui.conftest import MakeApp
@@ -61,3 +62,22 @@ async def test_what_is_shown_is_what_is_safe(make_app: MakeApp) -> None:
         part = app.screen.query_one("#verdict", Drawn)
         part.show([[(hostile.EVIL, "")]])
         assert OBEYED.findall(part.line_text(0)) == []
+
+
+async def test_what_is_wrong_with_the_stream_is_safe(make_app: MakeApp) -> None:
+    app = make_app(seen(2))
+    app.feed.trouble = f"ended: {hostile.EVIL}"
+    async with app.run_test(size=(200, 50)) as pilot:
+        await pilot.pause()
+        assert "ended: " in drawn(app)
+        assert OBEYED.findall(drawn(app)) == []
+
+
+async def test_whom_a_signal_is_for_is_safe(make_app: MakeApp) -> None:
+    app = make_app(seen(2))
+    async with app.run_test(size=(200, 50)) as pilot:
+        await pilot.press("down", "K")
+        await pilot.pause()
+        assert isinstance(app.screen, ConfirmScreen)
+        assert "evil" in drawn(app)
+        assert OBEYED.findall(drawn(app)) == []

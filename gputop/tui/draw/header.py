@@ -6,7 +6,6 @@ from gputop.board import Board
 from gputop.frame import SourceState
 from gputop.session import Session
 from gputop.text import cell_width
-from gputop.text import clean
 from gputop.text import fit
 from gputop.tui.draw import Line
 from gputop.tui.draw import Span
@@ -36,11 +35,11 @@ def _place(session: Session) -> str:
     if header is None:
         return "starting"
     nvml = session.board.sources.get("nvml")
-    names = [clean(gpu.text("name")).removeprefix("NVIDIA ") for gpu in session.board.gpus.values()]
-    parts = [clean(header.host), *(f"{names.count(name)}× {name}" for name in dict.fromkeys(names) if name)]
+    names = [gpu.text("name").removeprefix("NVIDIA ") for gpu in session.board.gpus.values()]
+    parts = [header.host, *(f"{names.count(name)}× {name}" for name in dict.fromkeys(names) if name)]
     if nvml and nvml.detail.get("driver"):
-        parts.append(f"driver {clean(nvml.detail['driver'])}")
-        parts.append(f"CUDA {clean(nvml.detail.get('cuda', ''))}" if nvml.detail.get("cuda") else "")
+        parts.append(f"driver {nvml.detail['driver']}")
+        parts.append(f"CUDA {nvml.detail.get('cuda', '')}" if nvml.detail.get("cuda") else "")
     if header.simulated:
         parts[1:] = [f"SIMULATED {'GPU' if len(names) < 2 else f'{len(names)} GPUs'}"]
     return " · ".join(part for part in parts if part)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from gputop.board import Board
 from gputop.fields import SECOND
 from gputop.roles import Role
 from gputop.roles import program_name
-from gputop.text import clean
 from gputop.text import fit
 from gputop.tui.draw import Line
 from gputop.tui.screens.box import Box
@@ -49,7 +47,7 @@ class ContentionScreen(Box):
         if not newer.probed_ns:
             reason = state.reason if state and state.reason else "no reading yet"
             remedy = f" ({state.remedy})" if state and state.remedy else ""
-            return [[(line, "warn")] for line in textwrap.wrap(clean(f"needs the eBPF probes: {reason}{remedy}"), self.text_width)]
+            return [[(f"needs the eBPF probes: {reason}{remedy}", "warn")]]
         roles = session.roles_at(newer)
         span_s = max(1e-9, (newer.t_ns - older.t_ns) / SECOND)
         names = _Names(newer, roles, min(WHO, (self.text_width - NUMBERS) // 2))
@@ -73,7 +71,7 @@ class _Names:
     def _who(self, pid: int) -> str:
         role, info = self.roles.get(pid), self.board.infos.get(pid)
         name = role.label if role and role.label else program_name(info) if info else "has ended"
-        return fit(f"{pid} {clean(name)}" if pid else "an interrupt, the kernel", self.width - 1) + " "
+        return fit(f"{pid} {name}" if pid else "an interrupt, the kernel", self.width - 1) + " "
 
 
 def _taken(older: Board, newer: Board, names: _Names, span_s: float) -> list[Line]:

@@ -14,7 +14,6 @@ from gputop.rates import proc_rates
 from gputop.roles import Role
 from gputop.session import Session
 from gputop.stacks.syscalls import table
-from gputop.text import clean
 from gputop.text import fit
 from gputop.tui.draw import Line
 from gputop.tui.draw.procs import size
@@ -52,15 +51,15 @@ def _pair(name: str, value: str) -> Line:
 
 
 def _identity(info: ProcInfo, role: Role | None, width: int) -> list[Line]:
-    command = textwrap.wrap(clean(" ".join(info.cmdline) or info.comm), width - 20)[:6] or [""]
-    who = f"{role.kind}: {clean(role.label)}" if role else "bystander"
+    command = textwrap.wrap(" ".join(info.cmdline) or info.comm, width - 20)[:6] or [""]
+    who = f"{role.kind}: {role.label}" if role else "bystander"
     out = [_pair("role", who), _pair("command", command[0]), *(_pair("", line) for line in command[1:])]
-    out += [_pair("user", clean(info.user)), _pair("parent", str(info.ppid)), _pair("allowed CPUs", info.cpus_allowed or "unknown")]
+    out += [_pair("user", info.user), _pair("parent", str(info.ppid)), _pair("allowed CPUs", info.cpus_allowed or "unknown")]
     if info.ns_pid is not None:
         out.append(_pair("pid in container", str(info.ns_pid)))
     if info.libs:
-        out.append(_pair("libraries", clean(", ".join(info.libs))))
-    out += [_pair(name, clean(value)) for name, value in sorted(info.env.items())]
+        out.append(_pair("libraries", ", ".join(info.libs)))
+    out += [_pair(name, value) for name, value in sorted(info.env.items())]
     return out
 
 
@@ -95,7 +94,7 @@ def _waits_in(sample: ProcSample, machine: str) -> str:
     """The system call by the name it has on that machine, and the kernel's function."""
     call = sample.syscall
     name = "" if call is None else "nothing, it runs" if call < 0 else table(machine).get(call, f"system call {call}")
-    return ", ".join(part for part in (name, clean(sample.wchan or "")) if part and part != "0")
+    return ", ".join(part for part in (name, sample.wchan or "") if part and part != "0")
 
 
 def _share(value: float | None, of_what: str) -> str:
@@ -117,14 +116,14 @@ def _threads(info: ProcInfo, sample: ProcSample, before: ProcSample | None) -> l
         was = old.get(thread.tid)
         cpu = "–" if was is None else f"{100 * (thread.oncpu_ns - was.oncpu_ns) / span:.0f}"
         runq = "–" if was is None else f"{100 * (thread.run_delay_ns - was.run_delay_ns) / span:.0f}"
-        name = clean(names.get(thread.tid, ""), 16)
+        name = names.get(thread.tid, "")
         out.append([(f"  {thread.tid:<9}{fit(name, 16)}  {thread.state or '–':<6}{cpu:>6}{runq:>7}{thread.timeslices:>10}", "")])
     return out
 
 
 def _cgroup(session: Session, info: ProcInfo) -> list[Line]:
     group = session.board.cgroups.get(info.cgroup)
-    out: list[Line] = [[], _pair("cgroup", clean(info.cgroup) or "none")]
+    out: list[Line] = [[], _pair("cgroup", info.cgroup or "none")]
     if group is None:
         return out
     out.append(_pair("CPU quota", "none" if group.quota_cpus is None else f"{group.quota_cpus:g} CPUs"))

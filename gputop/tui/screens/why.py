@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from gputop.diagnosis import Verdict
 from gputop.session import Session
-from gputop.text import clean
 from gputop.text import figure
 from gputop.tui.draw import Line
 from gputop.tui.draw import clock
@@ -58,7 +57,7 @@ def _verdict(verdict: Verdict, width: int) -> list[Line]:
         out.append([("evidence", "head")])
     for item in verdict.evidence:
         value = "not measured" if item.value is None else f"{figure(item.value)} {item.unit}"
-        out.append([(f"  {clean(item.metric):<28}", "dim"), (f"{value:>16}  ", "title"), (clean(item.text), "")])
+        out.append([(f"  {item.metric:<28}", "dim"), (f"{value:>16}  ", "title"), (item.text, "")])
     return out
 
 
@@ -66,12 +65,12 @@ def _people(verdict: Verdict) -> list[Line]:
     out: list[Line] = []
     if verdict.victims:
         out += [[], [("who suffers", "head")]]
-        out += [[(f"  {victim.pid:>8}  {clean(victim.name)} ({victim.role})", "")] for victim in verdict.victims]
+        out += [[(f"  {victim.pid:>8}  {victim.name} ({victim.role})", "")] for victim in verdict.victims]
     if verdict.culprits:
         out += [[], [("who takes it", "head")]]
     for culprit in verdict.culprits:
         cpu = "" if culprit.cpu_s is None else f"  {culprit.cpu_s:.1f} CPU s"
-        out.append([(f"  {culprit.pid:>8}  {clean(culprit.name)}{cpu}", "")])
+        out.append([(f"  {culprit.pid:>8}  {culprit.name}{cpu}", "")])
     return out
 
 
@@ -80,7 +79,7 @@ def _fixes(verdict: Verdict, width: int) -> list[Line]:
     for fix in verdict.fixes:
         out += _wrapped(f"• {fix.text}", width, "")
         if fix.command:
-            out.append([(f"    {clean(fix.command)}", "accent")])
+            out.append([(f"    {fix.command}", "accent")])
     return out
 
 
@@ -106,8 +105,8 @@ def _incident(session: Session, incident: Incident | Episode, now_ns: int, width
     lasts = incident.end_ns is None or incident.end_ns > now_ns
     end = "now" if lasts else clock.of_day(session.unix_s(incident.end_ns or 0))
     head = f"  {start}–{end:<8} "
-    return [(head, "dim"), (f"{incident.cause:<24}", COLOURS.get(incident.severity, "")), (clean(incident.headline)[: width - 36], "")]
+    return [(head, "dim"), (f"{incident.cause:<24}", COLOURS.get(incident.severity, "")), (incident.headline[: width - 36], "")]
 
 
 def _wrapped(text: str, width: int, style: str) -> list[Line]:
-    return [[(line, style)] for line in textwrap.wrap(clean(text), width)] if text else []
+    return [[(line, style)] for line in textwrap.wrap(text, width)] if text else []
