@@ -32,8 +32,9 @@ YOUNG_PERIODS = 50
 """A cgroup whose quota has run for fewer periods (of 100 ms by default) has all its throttling from now."""
 
 _SYNC = ("Synchronize", "EventQuery", "StreamQuery")
-SLOWEST_NS_PER_BYTE = 10.0
-"""Of a copy from the GPU: 100 MB/s, which is less than a single lane of PCIe 1 carries. What takes longer has waited for the GPU."""
+SLOWEST_NS_PER_BYTE, SLOWEST_NS = 10.0, 50_000
+"""Of a copy: 100 MB/s, which is less than a single lane of PCIe 1 carries, and what each takes besides. What takes longer has waited for
+the GPU: a copy begins when the kernels before it are through."""
 
 Calls = Mapping[str, CudaCall]
 """Of one process, by name."""
@@ -99,7 +100,9 @@ def _facts_of(before: Calls, now: Calls, ns: int) -> CallFacts | None:
             found.sync, found.sync_per_s = found.sync + share, found.sync_per_s + per_s
             found.most_syncs_per_s = max(found.most_syncs_per_s, per_s)
         elif "emcpy" in call.call:
-            found.copy, found.copy_per_s = found.copy + share, found.copy_per_s + per_s
+            copied = min(share, (count * SLOWEST_NS_PER_BYTE + per_s * ns / 1e9 * SLOWEST_NS) / ns) if call.bytes is not None else share
+            found.copy, found.copy_per_s = found.copy + copied, found.copy_per_s + per_s
+            found.sync += share - copied
             found.to_gpu_per_s += per_s if "HtoD" in call.call else 0.0
             moved += count
     found.copy_bytes_per_s = moved * 1e9 / ns if moved else None

@@ -2,7 +2,7 @@
 
 Threshold: few SMs at work (`intensity`) while the trainer is busy launching for `LAUNCHING` of the time; a trainer that mostly waits
 for the GPU has undersized work instead. Where launches are counted: `MANY` of them a second, each worth `SHORT_S` of the GPU's work at
-most, and `EACH_S` of the main thread's, which then does little else. A GPU without any kernel for more than `HALF` of the time does
+most, and `EACH_S` of the main thread's, which then does little else. A GPU without any kernel for more than `IDLES` of the time does
 not look busy.
 """
 
@@ -20,7 +20,7 @@ from gputop.diagnosis.verdicts import Judge
 from gputop.diagnosis.verdicts.undersized_work import how_used
 from gputop.diagnosis.verdicts.undersized_work import share_used
 
-LAUNCHING, HALF = 0.25, 0.5
+LAUNCHING, IDLES = 0.25, 0.4
 FEW = 0.35
 MANY, SHORT_S, EACH_S = 4000.0, 25e-6, 60e-6
 """PyTorch takes 5 to 20 us to launch a kernel, with Python's part; it takes a GPU a fraction of that to begin the next."""
@@ -75,7 +75,7 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
 
 
 def _felt(job: JobFacts) -> str:
-    return "wait-heavy" if (job.idle or 0.0) > HALF else "busy-not-working"
+    return "wait-heavy" if (job.idle or 0.0) > IDLES else "busy-not-working"
 
 
 JUDGE = Judge("small-kernels", "busy-not-working", 82, _POOLS, _claim, _tell, needs="SM activity, power, or launches", felt=_felt)

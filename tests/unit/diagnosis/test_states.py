@@ -9,6 +9,7 @@ from gputop.diagnosis import waits
 from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.frame import ProcSample
+from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.scene import DISK
 from tests.unit.diagnosis.scene import FUTEX
 from tests.unit.diagnosis.scene import HIDDEN
@@ -163,3 +164,12 @@ def test_a_restarted_process_under_the_same_pid_starts_anew():
     scene._totals = {key: value for key, value in scene._totals.items() if key[0] != 101}
     states = scene.play(0.6).engine.states
     assert states[101].state == "ahead"
+
+
+def test_a_small_copy_that_takes_long_waits_for_the_gpu():
+    """Copies begin when the kernels before them are through: of 98 KB in 40 ms a millisecond is the copy's."""
+    scene = alone(98.0, 0.05, [SLEEP])
+    scene.probed, scene.calls = True, {(100, "cuMemcpyHtoD_v2"): (20, 0.8, 20 * 98_304), (100, "cuStreamSynchronize"): (2, 0.05, 0)}
+    state = scene.play(6).engine.states[100]
+    assert state.fractions.get("transfer", 0.0) < 0.05
+    assert state.fractions["waiting-gpu"] > 0.6
