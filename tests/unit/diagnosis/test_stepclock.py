@@ -66,7 +66,7 @@ def test_a_step_is_divided_as_its_trainer_spends_its_time():
     scene = training(util=80.0)
     scene.procs[100].run, scene.procs[100].looks = 0.1, [FUTEX]
     scene.probed = True
-    scene.calls = {(100, "cuStreamSynchronize"): (10, 0.8, 0), (100, "cuMemcpyHtoDAsync_v2"): (10, 0.05, 1e6)}
+    scene.calls = {(100, "cuStreamSynchronize"): (10, 0.8, 0), (100, "cuMemcpyHtoDAsync_v2"): (10, 0.05, 1e7)}
     scene.play(4)
     step = scene.engine.facts.jobs[0].step
     assert (step.per_s, step.source) == (pytest.approx(10, rel=0.02), "CUDA calls")
