@@ -41,4 +41,4 @@ def disturb(running: Running) -> Iterator[None]:
     yield
 
 
-SCENARIO = Scenario(Label("input-bound", "gil-contention"), train, disturb)
+SCENARIO = Scenario(Label("wait-heavy", "gil-contention"), train, disturb)
