@@ -27,4 +27,4 @@ def train(trainer: Trainer) -> None:
     trainer.fit(loader(Images(cpu_ms=0.1), workers=2), step)
 
 
-SCENARIO = Scenario(Label("busy-not-working", "small-kernels"), train, env={"OMP_NUM_THREADS": "1"})
+SCENARIO = Scenario(Label("wait-heavy", "small-kernels"), train, env={"OMP_NUM_THREADS": "1"})
