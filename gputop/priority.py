@@ -30,14 +30,12 @@ def raise_priority(rank: int) -> str:
 
 @contextmanager
 def ordinary() -> Iterator[None]:
-    """This thread as anybody else meanwhile: what the user has us start is not to have our place."""
-    policy, rank, niceness = os.sched_getscheduler(0), os.sched_getparam(0), os.getpriority(os.PRIO_PROCESS, 0)
+    """What this thread starts meanwhile has nobody's priority but its own: what the user has us start is not to have our place."""
+    policy, rank = os.sched_getscheduler(0), os.sched_getparam(0)
     with suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-        os.setpriority(os.PRIO_PROCESS, 0, max(0, niceness))
+        os.sched_setscheduler(0, policy | os.SCHED_RESET_ON_FORK, rank)
     try:
         yield
     finally:
         with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, 0, niceness)
             os.sched_setscheduler(0, policy, rank)

@@ -101,7 +101,7 @@ def _look() -> tuple[list[int], dict[int, Role], dict[int, str]]:
             engine.feed(board)
             return True
 
-    # In a thread of its own: the collector raises its thread's priority, and py-spy must not inherit that.
+    # In a thread of its own: the collector raises its thread's priority, and what comes next is no beat.
     watcher = threading.Thread(target=Collector(settings, Fold()).run, args=(LOOK_TICKS,))
     watcher.start()
     watcher.join()

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from gputop.priority import ordinary
 from gputop.stacks.frames import MAX_FRAMES
 from gputop.stacks.frames import Line
 from gputop.stacks.python_thread import MAX_THREADS
@@ -60,7 +61,8 @@ def run(arguments: list[str], deadline: float, hurry: bool = False) -> tuple[int
     if program is None:
         raise Unreadable("missing", "py-spy is not installed: pip install py-spy")
     pipe = subprocess.PIPE
-    child = subprocess.Popen([program, *arguments], stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=_ENVIRONMENT)
+    with ordinary():
+        child = subprocess.Popen([program, *arguments], stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=_ENVIRONMENT)
     if hurry:
         _put_first(child.pid)
     try:
