@@ -74,7 +74,9 @@ def session_at(at_s: float) -> Session:
 
 def live(session: Session, theme: str = "gputop-dark") -> GputopApp:
     """The live screen. Stacks come from the recording too, not from whoever has those pids now."""
-    return GputopApp(session, View(), Silence, Silence(), Look(theme, remote=True))
+    app = GputopApp(session, View(), Silence, Silence(), Look(theme, remote=True))
+    app.feed._heard = float("inf")  # frames are put into the session, so that on a slow machine it would say that nothing comes
+    return app
 
 
 @asynccontextmanager

@@ -123,12 +123,12 @@ def test_beside_the_samples_in_text_and_json(start: Start, library: str) -> None
     text = gputop(str(pid), "--duration", "1").stdout.splitlines()
     assert text[0] == f"process {pid} ({pid}), main thread"
     title = next(i for i, line in enumerate(text) if line.startswith("inside CUDA calls "))
-    assert f"stalled.py:{THREE_MS}" in text[title + 1]
-    assert "cuStreamSynchronize" in text[title + 1]
-    assert text[title + 1].endswith("← stub.cuStreamSynchronize(ctypes.c_uint64(3000000))")
+    (told,) = (line for line in text[title + 1 : title + 3] if f"stalled.py:{THREE_MS}" in line)  # where a CPU is late, 1 ms may take longer
+    assert "cuStreamSynchronize" in told
+    assert told.endswith("← stub.cuStreamSynchronize(ctypes.c_uint64(3000000))")
     (answer,) = json.loads(gputop(str(pid), "--duration", "1", "--json").stdout)["lines"]
     assert answer["no_cuda"] is None
-    assert (answer["cuda"][0]["line"], answer["cuda"][0]["call"]) == (THREE_MS, "cuStreamSynchronize")
+    assert (THREE_MS, "cuStreamSynchronize") in [(one["line"], one["call"]) for one in answer["cuda"][:2]]
     assert answer["shares"][0]["line"] in (THREE_MS, ONE_MS)
 
 
