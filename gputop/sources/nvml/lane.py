@@ -107,9 +107,9 @@ def follow_priority() -> None:
     """Take the main thread's scheduling: what it raised for the beat its lanes need too, and they share a lock with it (the GIL)."""
     main = os.getpid()
     try:
-        policy = os.sched_getscheduler(main)
-        if policy != os.sched_getscheduler(0):
-            os.sched_setscheduler(0, policy, os.sched_getparam(main))
+        policy, rank = os.sched_getscheduler(main), os.sched_getparam(main)
+        if (policy, rank) != (os.sched_getscheduler(0), os.sched_getparam(0)):
+            os.sched_setscheduler(0, policy, rank)
         niceness = os.getpriority(os.PRIO_PROCESS, main)
         if niceness != os.getpriority(os.PRIO_PROCESS, 0):
             os.setpriority(os.PRIO_PROCESS, 0, niceness)
