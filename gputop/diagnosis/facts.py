@@ -227,6 +227,11 @@ class JobFacts:
         return self.find_step(self)
 
     @property
+    def is_supplied(self) -> bool:
+        """Waits for data are less than half of what its GPUs idle."""
+        return self.data < 0.5 * (self.idle or 0.0)
+
+    @property
     def host_only(self) -> bool:
         """Its GPUs cannot say whether they work, ever: there are none, or the driver does not support it."""
         return all(gpu.unmeasurable for gpu in self.gpus)

@@ -91,7 +91,8 @@ def _facts_of(before: Calls, now: Calls, ns: int) -> CallFacts | None:
     found, waits, moved = CallFacts(), _Waits(), 0
     for name, call in now.items():
         old = before.get(name) or CudaCall(call.pid, name, 0, 0, 0)
-        share, per_s = max(0, call.total_ns - old.total_ns) / ns, max(0, call.count - old.count) * 1e9 / ns
+        calls = max(0, call.count - old.count)
+        share, per_s = max(0, call.total_ns - old.total_ns) / ns, calls * 1e9 / ns
         count = max(0, (call.bytes or 0) - (old.bytes or 0))
         if "HtoD" not in call.call:
             waits.add(old, call)
@@ -100,7 +101,7 @@ def _facts_of(before: Calls, now: Calls, ns: int) -> CallFacts | None:
             found.sync, found.sync_per_s = found.sync + share, found.sync_per_s + per_s
             found.most_syncs_per_s = max(found.most_syncs_per_s, per_s)
         elif "emcpy" in call.call:
-            copied = min(share, (count * SLOWEST_NS_PER_BYTE + per_s * ns / 1e9 * SLOWEST_NS) / ns) if call.bytes is not None else share
+            copied = min(share, (count * SLOWEST_NS_PER_BYTE + calls * SLOWEST_NS) / ns) if call.bytes is not None else share
             found.copy, found.copy_per_s = found.copy + copied, found.copy_per_s + per_s
             found.sync += share - copied
             found.to_gpu_per_s += per_s if "HtoD" in call.call else 0.0

@@ -231,9 +231,9 @@ def _does(one: Standing) -> str:
         return "is slower than the other ranks, which wait for it"
     if one.cause == "small-kernels" and idle >= SLOW_LAUNCHES:
         return "launches its kernels too slowly to keep it busy"
-    if one.cause in _OWN_DOING and job.data < 0.5 * idle:
+    if one.cause in _OWN_DOING and job.is_supplied:
         return "itself keeps it waiting"
-    if one.symptom == "input-bound" and one.cause not in ("hung-worker", "unexplained") and job.data < 0.5 * idle:
+    if one.symptom == "input-bound" and one.cause not in ("hung-worker", "unexplained") and job.is_supplied:
         return "cannot give it work in time"
     return _WHY[one.symptom] if one.cause != "unexplained" else "waits, and what was measured does not say for what"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from shlex import quote
 
+from gputop.diagnosis import cgroups
 from gputop.diagnosis.facts import Taker
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.takers import names_of
@@ -33,7 +34,7 @@ def _own_group(info: ProcInfo | None, job: ProcInfo) -> str:
     """The cgroup that it has for itself, seen from the job; empty where it is in the job's, in one above that, or in none."""
     if info is None or not info.cgroup or not job.cgroup:
         return ""
-    return "" if _holds(_group_of(info), _group_of(job)) else _group_of(info)
+    return "" if cgroups.holds(_group_of(info), _group_of(job)) else _group_of(info)
 
 
 def _group_of(info: ProcInfo) -> str:
@@ -41,13 +42,9 @@ def _group_of(info: ProcInfo) -> str:
     return info.cpu_cgroup or info.cgroup
 
 
-def _holds(group: str, path: str) -> bool:
-    return path == group or path.startswith(group.rstrip("/") + "/")
-
-
 def _are_siblings(group: str, job: str) -> bool:
     """What divides CPU time between the two is the weight of ``group`` itself."""
-    return _holds(group.rpartition("/")[0] or "/", job)
+    return cgroups.holds(group.rpartition("/")[0] or "/", job)
 
 
 def _group_yields(takers: Sequence[Taker], group: str, job: ProcInfo, version: int) -> Fix:
@@ -58,11 +55,10 @@ def _group_yields(takers: Sequence[Taker], group: str, job: ProcInfo, version: i
         text = f"Hold {names} to {QUOTA_PCT}% of a CPU: cgroup {group} has CPU time of its own, whatever its processes' priority"
     if unit.endswith(_UNITS):
         return Fix(text, f"systemctl set-property --runtime {quote(unit)} {'CPUWeight=1' if by_weight else f'CPUQuota={QUOTA_PCT}%'}")
-    base = f"/sys/fs/cgroup/cpu{group}" if version == 1 else f"/sys/fs/cgroup{group}"
     weight = ("2", "cpu.shares") if version == 1 else ("1", "cpu.weight")
     quota = (str(QUOTA_PCT * 1000), "cpu.cfs_quota_us") if version == 1 else (f"{QUOTA_PCT * 1000} 100000", "cpu.max")
     value, file = weight if by_weight else quota
-    return Fix(text, f"echo {value} > {quote(f'{base}/{file}')}")
+    return Fix(text, f"echo {value} > {cgroups.file(version, 'cpu', group, file)}")
 
 
 def _processes_yield(takers: Sequence[Taker], job: ProcInfo, autogroup: bool) -> Fix:

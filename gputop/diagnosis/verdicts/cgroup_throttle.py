@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from math import ceil
 from math import floor
-from shlex import quote
 
+from gputop.diagnosis import cgroups
 from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.capacity import needed
 from gputop.diagnosis.facts import Facts
@@ -56,16 +56,14 @@ def _wanted(job: JobFacts, facts: Facts) -> float:
 
 def _guests(job: JobFacts, facts: Facts) -> list[Taker]:
     """Those in the group, or below it, that are none of the job's and take a part of its quota, most first."""
-    inside = [taker for taker in facts.takers if taker.info is not None and _is_inside(taker.info.cgroup, job.quota_path)]
+    if not job.quota_path.strip("/"):
+        return []
+    inside = [taker for taker in facts.takers if taker.info is not None and cgroups.holds(job.quota_path, taker.info.cgroup)]
     return [taker for taker in inside if taker.cores >= OF_QUOTA * (job.quota_cpus or 0.0)]
 
 
 def _names(guests: list[Taker]) -> str:
     return ", ".join(names_of(guests))
-
-
-def _is_inside(path: str, group: str) -> bool:
-    return bool(group.strip("/")) and (path == group or path.startswith(group + "/"))
 
 
 def _fixes(job: JobFacts, facts: Facts, guests: list[Taker]) -> list[Fix]:
@@ -85,9 +83,9 @@ def _raising(job: JobFacts, wanted: float, most: int) -> Fix:
     cpus = min(most, max(ceil(wanted), floor(job.quota_cpus or 0.0) + 1))
     text = f"Raise the quota of {job.quota_path} to {counted(cpus, 'CPU')}"
     if job.cgroup_version == 1:
-        folder = quote(f"/sys/fs/cgroup/cpu{job.quota_path}")
-        return Fix(text, f"echo $(({cpus} * $(cat {folder}/cpu.cfs_period_us))) > {folder}/cpu.cfs_quota_us")
-    return Fix(text, f"echo '{cpus * PERIOD_US} {PERIOD_US}' > {quote(f'/sys/fs/cgroup{job.quota_path}/cpu.max')}")
+        period, quota = (cgroups.file(1, "cpu", job.quota_path, f"cpu.cfs_{name}_us") for name in ("period", "quota"))
+        return Fix(text, f"echo $(({cpus} * $(cat {period}))) > {quota}")
+    return Fix(text, f"echo '{cpus * PERIOD_US} {PERIOD_US}' > {cgroups.file(2, 'cpu', job.quota_path, 'cpu.max')}")
 
 
 JUDGE = Judge("cgroup-throttle", "input-bound", 20, _POOLS, _claim, _tell, needs="cpu.stat of the job's cgroup")

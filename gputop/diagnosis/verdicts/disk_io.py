@@ -6,8 +6,7 @@ its GPU has had nothing to do for `STEPS_S` saves a checkpoint, which is no faul
 
 from __future__ import annotations
 
-from shlex import quote
-
+from gputop.diagnosis import cgroups
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.feeders import programs_wait
@@ -74,10 +73,10 @@ def _per_s(bytes_per_s: float) -> str:
 
 def _lifting(limit: ReadLimit, version: int) -> Fix:
     word = "bps" if limit.bytes_per_s is not None else "iops"
-    value, file = f"{limit.device} r{word}=max", f"/sys/fs/cgroup{limit.path}/io.max"
+    value, name = f"{limit.device} r{word}=max", "io.max"
     if version == 1:
-        value, file = f"{limit.device} 0", f"/sys/fs/cgroup/blkio{limit.path}/blkio.throttle.read_{word}_device"
-    return Fix(f"Lift the limit of cgroup {limit.path}", f"echo '{value}' > {quote(file)}")
+        value, name = f"{limit.device} 0", f"blkio.throttle.read_{word}_device"
+    return Fix(f"Lift the limit of cgroup {limit.path}", f"echo '{value}' > {cgroups.file(version, 'blkio', limit.path, name)}")
 
 
 def _share(proc: ProcFacts) -> float:

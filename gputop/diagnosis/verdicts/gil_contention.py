@@ -101,7 +101,7 @@ def _busiest(proc: ProcFacts) -> str:
 
 def _felt(job: JobFacts) -> str:
     """Where workers have their batches ready it is not the input that a trainer's own threads keep from the GPU."""
-    supplied = bool(job.workers) and job.data < 0.5 * (job.idle or 0.0) and fights(job.trainer)
+    supplied = bool(job.workers) and job.is_supplied and fights(job.trainer)
     return "wait-heavy" if supplied else "input-bound"
 
 

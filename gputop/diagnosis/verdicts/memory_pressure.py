@@ -6,8 +6,7 @@ Processes outside the job that have grown more than the job since they were firs
 
 from __future__ import annotations
 
-from shlex import quote
-
+from gputop.diagnosis import cgroups
 from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import Grower
@@ -71,12 +70,11 @@ def _ending(growers: list[Grower]) -> list[Fix]:
 
 def _fixes(job: JobFacts) -> list[Fix]:
     if job.memory_path:
-        base = "/sys/fs/cgroup/memory" if job.cgroup_version == 1 else "/sys/fs/cgroup"
         name = "memory.limit_in_bytes" if job.cgroup_version == 1 else "memory.max"
         return [
             Fix(
                 f"Raise the memory limit of {job.memory_path}",
-                f"echo {2 * (job.memory_limit_bytes or 0)} > {quote(f'{base}{job.memory_path}/{name}')}",
+                f"echo {2 * (job.memory_limit_bytes or 0)} > {cgroups.file(job.cgroup_version, 'memory', job.memory_path, name)}",
             ),
             Fix(
                 "Or hold less: fewer workers, a smaller prefetch_factor",
