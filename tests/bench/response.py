@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import time
+from collections.abc import Callable
 from collections.abc import Iterator
 from random import Random
 
@@ -37,35 +38,40 @@ def once_json(env: dict[str, str]) -> float:
     return time.monotonic() - started
 
 
-def key_to_screen(env: dict[str, str], presses: int = 40) -> list[float]:
-    """Milliseconds from a press of the space bar to PAUSED on, or off, the screen, at any phase of the beat."""
-    chance, latencies = Random(7), []
+def at_any_phase(env: dict[str, str], presses: int) -> Iterator[tuple[Terminal, int]]:
+    """A running screen, and the number of the press that is due: at any phase of the beat."""
+    chance = Random(7)
     with Terminal(GPUTOP, env=env) as terminal:
         terminal.wait_text("LIVE")
         time.sleep(3)
         for press in range(presses):
             time.sleep(0.2 + chance.random() / 5)
-            paused, sent = press % 2 == 0, time.monotonic()
-            terminal.send(" ")
-            terminal.wait_for(lambda paused=paused: ("PAUSED" in terminal.text()) is paused, f"paused: {paused}")
-            latencies.append(1000 * (time.monotonic() - sent))
-    return latencies
+            yield terminal, press
+
+
+def answered(terminal: Terminal, key: str, condition: Callable[[], bool], what: str) -> float:
+    """Milliseconds from a key to what it brings about."""
+    sent = time.monotonic()
+    terminal.send(key)
+    terminal.wait_for(condition, what)
+    return 1000 * (time.monotonic() - sent)
+
+
+def key_to_screen(env: dict[str, str], presses: int = 40) -> list[float]:
+    """Milliseconds from presses of the space bar to PAUSED on, or off, the screen."""
+
+    def one(terminal: Terminal, paused: bool) -> float:
+        return answered(terminal, " ", lambda: ("PAUSED" in terminal.text()) is paused, f"paused: {paused}")
+
+    return [one(terminal, press % 2 == 0) for terminal, press in at_any_phase(env, presses)]
 
 
 def key_to_box(env: dict[str, str], key: str, shown: str, presses: int) -> list[float]:
     """Milliseconds from a key to the box that it opens."""
-    chance, latencies = Random(7), []
-    with Terminal(GPUTOP, env=env) as terminal:
-        terminal.wait_text("LIVE")
-        time.sleep(3)
-        for _ in range(presses):
-            time.sleep(0.2 + chance.random() / 5)
-            sent = time.monotonic()
-            terminal.send(key)
-            terminal.wait_for(lambda: shown in terminal.text(), f"the box of {key}")
-            latencies.append(1000 * (time.monotonic() - sent))
-            terminal.send("\x1b")
-            terminal.wait_for(lambda: shown not in terminal.text(), "the dashboard")
+    latencies = []
+    for terminal, _ in at_any_phase(env, presses):
+        latencies.append(answered(terminal, key, lambda terminal=terminal: shown in terminal.text(), f"the box of {key}"))
+        answered(terminal, "\x1b", lambda terminal=terminal: shown not in terminal.text(), "the dashboard")
     return latencies
 
 
