@@ -14,7 +14,7 @@ _LARGE_BYTES = 64 << 10
 def calm_garbage_collection() -> None:
     """Collect seldom: nearly all we allocate is freed by its reference count, and each sweep would cost milliseconds."""
     gc.freeze()
-    gc.set_threshold(100_000, 20, 50)
+    gc.set_threshold(10_000, 20, 50)
 
 
 def return_what_is_freed() -> None:

@@ -49,8 +49,8 @@ class Session:
         self.history = History(100_000_000)
         self.ring = Ring(Header())
         self.engine = Engine()
-        self.verdicts: deque[tuple[int, Verdict]] = deque(maxlen=4000)
-        """When each verdict began to stand."""
+        self.verdicts: deque[tuple[int, Verdict]] = deque()
+        """When each verdict began to stand, as far back as `oldest_ns`."""
         self._counters: deque[Board] = deque(maxlen=2)
         """Those of the last two seconds, see `Board.counters`."""
         self.marks: list[Mark] = []
@@ -118,6 +118,8 @@ class Session:
         self.history.forget_states({pid for pid in self.history.states if pid not in self.board.infos and not self._lately(pid)})
         if self._is_news(t_ns, self.engine.verdict):
             self.verdicts.append((t_ns, self.engine.verdict))
+        while len(self.verdicts) > 1 and self.verdicts[1][0] <= self.oldest_ns:
+            self.verdicts.popleft()
 
     def _is_news(self, t_ns: int, verdict: Verdict) -> bool:
         if not self.verdicts:

@@ -1,8 +1,8 @@
-"""The last ten minutes, always in memory: what `R` writes after the event, and what the cursor goes back into.
+"""The last ten minutes, always at hand: what `R` writes after the event, and what the cursor goes back into.
 
-Frames are packed into the very blocks that a file holds; the newest are kept as msgpack until there are enough of them. The more
-seconds lie together, the less they take: ten of them a quarter less than one by one. Memory is bounded by ``max_bytes``: a
-machine with more to tell keeps fewer minutes.
+Frames are packed into the very blocks that a file holds; the newest are kept in memory as msgpack until there are enough of them, the
+others lie on a `Shelf`. The more seconds lie together, the less they take: ten of them a quarter less than one by one. All is bounded
+by ``max_bytes``: a machine with more to tell keeps fewer minutes.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ from gputop.recording.format import unpack_head
 from gputop.recording.seek import Block
 from gputop.recording.seek import Seeker
 from gputop.recording.seek import frames_between
+from gputop.recording.shelf import Shelf
+from gputop.recording.shelf import Shelved
 
 SECOND = 1_000_000_000
 WINDOW_NS = 600 * SECOND
 MAX_BYTES = 40 << 20
 LEVEL = 3
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 18
 """Of msgpack, in a block: two seconds of a machine with a thousand processes, a whole chunk of most. So much is not compressed yet, and
 so much is decoded when the cursor goes there."""
 _ARRAY = struct.Struct(">BI")
@@ -48,11 +50,12 @@ class _Packed:
     """A sealed block."""
 
     t_ns: int
-    data: bytes
+    shelved: Shelved
 
     def frames(self) -> Sequence[Frame]:
-        head = unpack_head(self.data)
-        return unpack_frames(self.data[HEAD.size :], head.codec) if head else ()
+        data = self.shelved.read()
+        head = unpack_head(data)
+        return unpack_frames(data[HEAD.size :], head.codec) if head else ()
 
 
 class _Open:
@@ -78,9 +81,9 @@ class _Open:
     def frames(self) -> Sequence[Frame]:
         return unpack_frames(bytes(self._payload), CODEC_PLAIN)
 
-    def seal(self) -> _Packed:
+    def packed(self) -> bytes:
         content = zstandard.ZstdCompressor(level=LEVEL).compress(self._payload)
-        return _Packed(self.t_ns, pack(KIND_FRAMES, content, CODEC_ZSTD, self._flags, self.t_ns))
+        return pack(KIND_FRAMES, content, CODEC_ZSTD, self._flags, self.t_ns)
 
 
 @dataclass(slots=True)
@@ -90,6 +93,7 @@ class _Chunk:
     t_ns: int
     sealed: list[_Packed] = field(default_factory=list)
     pending: _Open | None = None
+    shelf: Shelf = field(default_factory=Shelf)
     size: int = 0
     """Bytes that the sealed blocks take."""
 
@@ -106,9 +110,10 @@ class _Chunk:
     def seal(self) -> None:
         """Pack what is pending."""
         if self.pending:
-            packed, self.pending = self.pending.seal(), None
+            packed = _Packed(self.pending.t_ns, self.shelf.put(self.pending.packed()))
+            self.pending = None
             self.sealed.append(packed)
-            self.size += len(packed.data)
+            self.size += packed.shelved.size
 
     def drop(self) -> None:
         """Forget what is sealed."""
@@ -116,7 +121,7 @@ class _Chunk:
 
 
 class Ring:
-    """The frames of the last ``window_ns``, in at most ``max_bytes``."""
+    """The frames of the last ``window_ns``, in at most ``max_bytes`` of file or memory."""
 
     def __init__(self, header: Header, window_ns: int = WINDOW_NS, max_bytes: int = MAX_BYTES) -> None:
         self.header = header
@@ -161,11 +166,11 @@ class Ring:
         """The frames since the latest key frame: what a recording that starts now begins with."""
         return list(self.frames(self._chunks[-1].t_ns, self.end_ns + 1)) if self._chunks else []
 
-    def sealed(self) -> list[bytes]:
-        """Everything held as the blocks of a recording, see `gputop.recording.writer.write_blocks`; they are shared, not copied."""
+    def sealed(self) -> list[Shelved]:
+        """Everything held as the blocks of a recording, see `gputop.recording.saved.write_blocks`; they are shared, not copied."""
         if self._chunks:
             self._chunks[-1].seal()
-        return [packed.data for chunk in self._chunks for packed in chunk.sealed]
+        return [packed.shelved for chunk in self._chunks for packed in chunk.sealed]
 
     def _trim(self) -> None:
         """Drop the oldest chunks, and of the one that grows what exceeds all bounds."""

@@ -17,17 +17,12 @@ from gputop.recording.columns.layout import tick_ns
 from gputop.recording.compact import MOST_IN_RUN
 from gputop.recording.compact import Packer
 from gputop.recording.format import CODEC_ZSTD
-from gputop.recording.format import FLAG_KEY
-from gputop.recording.format import FLAG_MARK
-from gputop.recording.format import HEAD
 from gputop.recording.format import KIND_FINDINGS
 from gputop.recording.format import KIND_INDEX
 from gputop.recording.format import MAGIC
 from gputop.recording.format import MAX_BLOCK_BYTES
 from gputop.recording.format import pack
 from gputop.recording.format import pack_header
-from gputop.recording.format import unpack_frames
-from gputop.recording.format import unpack_head
 from gputop.recording.index import Index
 from gputop.recording.index import pack_index
 from gputop.recording.output import create
@@ -174,7 +169,7 @@ class Writer:
         index = Index(self._index, self._chunks, self._references, self._marks, self.end_ns, findings)
         self._write(self._restated)
         at = self.size
-        self._write(_packed(index))
+        self._write(index_block(index))
         self._index, self._chunks, self._references, self._marks = at, [], [], []
 
     def _write(self, data: bytes) -> None:
@@ -239,40 +234,8 @@ class Rotation:
             os.unlink(self._kept.pop(0))
 
 
-def write_blocks(path: str, fd: int, header: Header, blocks: list[bytes]) -> int:
-    """A whole recording of packed blocks into a new file, which is closed; its size in bytes. Where that cannot be it is removed."""
-    restated = pack_header(header)[len(MAGIC) :]
-    index = _index_of(blocks, len(MAGIC) + 2 * len(restated))
-    data = b"".join((MAGIC, 2 * restated, *blocks, restated, _packed(index)))
-    try:
-        write_all(fd, data)
-    except OSError as error:
-        os.unlink(path)
-        raise UserError(f"cannot write {clean(path)}: {error.strerror}") from None
-    finally:
-        os.close(fd)
-    return len(data)
-
-
-def _index_of(blocks: list[bytes], offset: int) -> Index:
-    """Of packed blocks that stand from an offset on."""
-    chunks: list[tuple[int, int]] = []
-    marks: list[Mark] = []
-    end_ns = 0
-    for block in blocks:
-        head = unpack_head(block)
-        if head is not None:
-            if head.flags & FLAG_KEY or not chunks:
-                chunks.append((head.t_ns, offset))
-            if head.flags & FLAG_MARK or block is blocks[-1]:
-                frames = unpack_frames(block[HEAD.size :], head.codec)
-                marks += [mark for frame in frames for mark in frame.marks]
-                end_ns = frames[-1].t_ns
-        offset += len(block)
-    return Index(0, chunks, [], marks, end_ns)
-
-
-def _packed(index: Index) -> bytes:
+def index_block(index: Index) -> bytes:
+    """An index as it stands in a recording."""
     return pack(KIND_INDEX, pack_index(index), t_ns=index.end_ns)
 
 

@@ -14,7 +14,8 @@ from gputop.recording.output import create
 from gputop.recording.output import unused
 from gputop.recording.reader import Recording
 from gputop.recording.ring import Ring
-from gputop.recording.writer import write_blocks
+from gputop.recording.saved import write_blocks
+from gputop.recording.shelf import Shelved
 from tests.recording.made import HEADER
 from tests.recording.made import SECOND
 from tests.recording.made import Session
@@ -98,7 +99,7 @@ def test_what_is_saved_is_a_stream_of_the_same_frames(tmp_path: Path) -> None:
     for frame in frames:
         ring.add(frame)
     path = tmp_path / "last.gputop"
-    size = write_blocks(str(path), create(str(path)), HEADER, ring.sealed())
+    size = write_blocks(str(path), create(str(path)), HEADER, ring.sealed(), ring.end_ns)
     assert size == path.stat().st_size
     assert path.stat().st_mode & 0o777 == 0o600
     decoder = Decoder()
@@ -132,10 +133,10 @@ def test_a_full_disk_leaves_no_half_a_file(tmp_path: Path, monkeypatch: pytest.M
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("gputop.recording.writer.write_all", full)
+    monkeypatch.setattr("gputop.recording.saved.write_all", full)
     path = str(tmp_path / "out.gputop")
     with pytest.raises(UserError, match="No space left"):
-        write_blocks(path, create(path), HEADER, [b"block"])
+        write_blocks(path, create(path), HEADER, [Shelved(b"block")], 0)
     assert not list(tmp_path.iterdir())
 
 

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,11 +54,3 @@ def start(start_command: Callable[..., Target]) -> Callable[..., Target]:
         return start_command(python, str(PROGRAM), case, argument)
 
     return begin
-
-
-def until(check: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Try ``check`` until it holds; fails after ``seconds``."""
-    deadline = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.01)

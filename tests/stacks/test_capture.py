@@ -28,7 +28,7 @@ from tests.require import pythons_here
 from tests.require import require
 from tests.stacks.conftest import PROGRAM
 from tests.stacks.conftest import Target
-from tests.stacks.conftest import until
+from tests.wait import until
 
 Start = Callable[..., Target]
 NOBODY = 65534

@@ -18,7 +18,7 @@ from gputop.stacks.sampling import by_line
 from gputop.stacks.sampling import sample
 from tests.require import require
 from tests.stacks.conftest import Target
-from tests.stacks.conftest import until
+from tests.wait import until
 
 Start = Callable[..., Target]
 

@@ -17,11 +17,11 @@ from gputop.stacks.frames import parse
 from tests.require import require
 from tests.stacks.conftest import PROGRAM
 from tests.stacks.conftest import Target
-from tests.stacks.conftest import until
 from tests.stacks.test_callers import STUB
 from tests.stacks.test_callers import THREE_MS
 from tests.stacks.test_capture import told_apart
 from tests.stubs.build import build
+from tests.wait import until
 
 StartCommand = Callable[..., Target]
 INSIDE = "/mnt"

@@ -23,7 +23,7 @@ from tests.require import pythons
 from tests.require import pythons_here
 from tests.require import require
 from tests.stacks.conftest import Target
-from tests.stacks.conftest import until
+from tests.wait import until
 
 Start = Callable[..., Target]
 KNOWN = [version for version in pythons_here() if version not in ("3.6", "3.7")]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gputop.stacks.capture import capture
 from tests.stacks.conftest import Target
-from tests.stacks.conftest import until
+from tests.wait import until
 
 
 def test_the_target_is_not_paused(start: Callable[..., Target], tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ from gputop.stacks.auto import AutoStacks
 from gputop.stacks.capture import capture
 from gputop.stream.survey import Survey
 from gputop.tui.screens.stacks import StacksScreen
-from tests.stacks.conftest import until
 from tests.stacks.test_screen import app
 from tests.stacks.test_screen import shown
+from tests.wait import until
 
 TOO_MANY = OSError(24, "Too many open files")
 

@@ -21,8 +21,8 @@ from gputop.stacks.offcpu import OffCpu
 from gputop.stacks.offcpu import OffCpuStack
 from tests.require import require
 from tests.stacks.conftest import Target
-from tests.stacks.conftest import until
 from tests.stacks.test_command import gputop
+from tests.wait import until
 
 Start = Callable[..., Target]
 

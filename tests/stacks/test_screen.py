@@ -29,7 +29,7 @@ from gputop.tui.screens.stacks import StacksScreen
 from gputop.tui.view import View
 from gputop.tui.widgets.scrolled import Scrolled
 from tests.stacks.conftest import Target
-from tests.stacks.conftest import until
+from tests.wait import until
 
 Start = Callable[..., Target]
 SECOND = 1_000_000_000

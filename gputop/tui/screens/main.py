@@ -11,6 +11,7 @@ from gputop.errors import UserError
 from gputop.frame import Header
 from gputop.recording.output import create
 from gputop.recording.output import unused
+from gputop.recording.shelf import Shelved
 from gputop.tui import navigate
 from gputop.tui.screens.confirm import ConfirmScreen
 from gputop.tui.screens.confirm import send_signal
@@ -160,20 +161,20 @@ class MainScreen(TableActions):
     def action_save(self) -> None:
         """Write what is remembered to a file in the working folder, while the screen goes on."""
         with self.session.lock:
-            header, blocks = self.session.ring.header, self.session.ring.sealed()
+            header, blocks, end_ns = self.session.ring.header, self.session.ring.sealed(), self.session.ring.end_ns
         path = unused(f"gputop-{strftime('%Y%m%d-%H%M%S')}")
         try:
             fd = create(path)
         except UserError as error:
             self.note(str(error))
         else:
-            self.run_worker(partial(self._write, path, fd, header, blocks), thread=True, exit_on_error=False)
+            self.run_worker(partial(self._write, path, fd, header, blocks, end_ns), thread=True, exit_on_error=False)
 
-    def _write(self, path: str, fd: int, header: Header, blocks: list[bytes]) -> None:
-        from gputop.recording.writer import write_blocks
+    def _write(self, path: str, fd: int, header: Header, blocks: list[Shelved], end_ns: int) -> None:
+        from gputop.recording.saved import write_blocks
 
         try:
-            said = f"saved {write_blocks(path, fd, header, blocks) / 1e6:.1f} MB to {path}: gputop replay {path}"
+            said = f"saved {write_blocks(path, fd, header, blocks, end_ns) / 1e6:.1f} MB to {path}: gputop replay {path}"
         except UserError as error:
             said = str(error)
         self.app.call_from_thread(self.note, said)

@@ -1,0 +1,94 @@
+"""Packed blocks that need not stand in memory: they lie in a file without a name, which a thread writes so that no disk delays anybody.
+
+The page cache holds what the machine can spare of it. Where no file can be had (no room, nowhere to write) the blocks stay in memory.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from functools import cache
+from queue import SimpleQueue
+from typing import BinaryIO
+
+DISKS = "/var/tmp"
+"""By the file hierarchy's rules on a disk, where /tmp often is memory; TMPDIR overrides it."""
+
+
+class Shelved:
+    """One block's bytes, in memory until they are written."""
+
+    __slots__ = ("_file", "_offset", "data", "size")
+
+    def __init__(self, data: bytes) -> None:
+        self.data: bytes | None = data
+        """None once they lie in the file."""
+        self.size = len(data)
+        self._file: BinaryIO | None = None
+        self._offset = 0
+
+    def lie(self, file: BinaryIO, offset: int) -> None:
+        """They now lie at ``offset`` of ``file``."""
+        self._file, self._offset, self.data = file, offset, None
+
+    def read(self) -> bytes:
+        """The bytes; none where the disk does not give them back."""
+        data = self.data
+        if data is not None or self._file is None:
+            return data or b""
+        try:
+            data = os.pread(self._file.fileno(), self.size, self._offset)
+        except OSError:
+            return b""
+        return data if len(data) == self.size else b""
+
+
+class Shelf:
+    """Blocks that come one by one and go together: their file ends with the last who holds one."""
+
+    def __init__(self) -> None:
+        self._file: BinaryIO | None = None
+        self._end = 0
+
+    def put(self, data: bytes) -> Shelved:
+        """Take a block over; it is written in the background."""
+        block = Shelved(data)
+        _queue().put((self, block))
+        return block
+
+    def write(self, block: Shelved) -> None:
+        """Append a block to the file. OSError where that cannot be; the block then stays in memory."""
+        if block.data is None:
+            return
+        if self._file is None:
+            self._file = _nameless_file()
+        if os.pwrite(self._file.fileno(), block.data, self._end) == block.size:
+            block.lie(self._file, self._end)
+            self._end += block.size
+
+
+def _nameless_file() -> BinaryIO:
+    """Readable by nobody else, gone with its last descriptor. OSError where there can be none."""
+    import tempfile  # it takes milliseconds, and the first screen is drawn before anything is shelved
+
+    folder = None if "TMPDIR" in os.environ or not os.access(DISKS, os.W_OK) else DISKS
+    return tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115: it lives as long as what lies in it
+
+
+@cache
+def _queue() -> SimpleQueue[tuple[Shelf, Shelved]]:
+    """What waits to be written, and a thread that does so: daemonic, since a disk that hangs must not keep anybody from ending."""
+    waiting: SimpleQueue[tuple[Shelf, Shelved]] = SimpleQueue()
+    threading.Thread(target=_write_all, args=(waiting,), name="shelf", daemon=True).start()
+    return waiting
+
+
+def _write_all(waiting: SimpleQueue[tuple[Shelf, Shelved]]) -> None:
+    while True:
+        shelf, block = waiting.get()
+        try:
+            shelf.write(block)
+        except OSError:
+            continue
+        finally:
+            del shelf, block
