@@ -16,6 +16,7 @@ from gputop.commands.options import check_user
 from gputop.commands.options import leave_root
 from gputop.commands.options import process_id
 from gputop.commands.options import sampling_argv
+from gputop.commands.screen import suit
 from gputop.errors import UserError
 from gputop.memory import calm_garbage_collection
 from gputop.memory import return_what_is_freed
@@ -83,7 +84,6 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
         return run_once(args)
     check_terminal("gputop --once, gputop --once --json, or gputop record")
     ask_sudo(args)
-    keys = config.key_map()
     from gputop.stream.child import ChildStream
 
     argv = stream_argv(args)
@@ -108,11 +108,8 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
     look = Look("gputop-light" if args.light else "gputop-dark", remote=args.host is not None, auto_stacks=not args.no_auto_stacks)
     app = GputopApp(Session(), view, lambda: ChildStream(argv, turns), first, look)
     turns.app = app
-    if left.theme in app.available_themes and not args.light:
-        app.theme = left.theme
     try:
-        if wrong := app.use_keys(keys):
-            raise UserError(f"{config.config_path()}: [keys] {wrong}", code=2)
+        suit(app, "" if args.light else left.theme)
         app.run(mouse=look.mouse, auto_pilot=guide)
     finally:
         app.feed.close()

@@ -8,8 +8,10 @@ import stat
 import sys
 from typing import TYPE_CHECKING
 
+from gputop import config
 from gputop.commands.live import Turns
 from gputop.commands.live import check_terminal
+from gputop.commands.screen import suit
 from gputop.console import tell
 from gputop.errors import UserError
 from gputop.memory import calm_garbage_collection
@@ -108,6 +110,7 @@ def _play(args: argparse.Namespace, file: FileStream, path: str, at_ns: int) -> 
     view, look = _looks(args)
     app = ReplayApp(view, file, Playback(at_ns, args.speed, loop=args.loop), survey, look)
     try:
+        suit(app, "" if args.light else config.load_screen().theme)
         app.run(mouse=look.mouse)
     finally:
         app.feed.close()
@@ -137,6 +140,7 @@ def _watch_pipe(args: argparse.Namespace) -> int:
     app = GputopApp(Session(), view, None, stream, look)
     turns.app = app
     try:
+        suit(app, "" if args.light else config.load_screen().theme)
         app.run(mouse=look.mouse)
     finally:
         app.feed.close()

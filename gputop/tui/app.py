@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 from typing import Any
+from typing import ClassVar
 
 from textual._ansi_sequences import SYNC_END
 from textual._ansi_sequences import SYNC_START
@@ -30,7 +31,8 @@ from gputop.tui.driver import TerminalDriver
 from gputop.tui.feed import Feed
 from gputop.tui.feed import Stream
 from gputop.tui.keymap import keys_of
-from gputop.tui.keymap import problem
+from gputop.tui.keymap import taken_twice
+from gputop.tui.keymap import unknown
 from gputop.tui.palette import Ascii
 from gputop.tui.palette import themes
 from gputop.tui.screens.help import key_name
@@ -64,6 +66,7 @@ class GputopApp(App[int]):
     CSS_PATH = "app.tcss"
     TITLE = "gputop"
     ENABLE_COMMAND_PALETTE = True
+    DASHBOARD: ClassVar[type[MainScreen]] = MainScreen
     BINDINGS = [
         Binding("q", "quit", "quit", id="quit"),
         Binding("ctrl+c", "quit", "quit", show=False, priority=True),
@@ -89,7 +92,7 @@ class GputopApp(App[int]):
 
     def get_default_screen(self) -> MainScreen:
         """The dashboard."""
-        return MainScreen()
+        return self.DASHBOARD()
 
     def on_mount(self) -> None:
         """Take over the signals that end us, paint anew when we are in the foreground again, and begin to read."""
@@ -143,8 +146,13 @@ class GputopApp(App[int]):
         return self.look.remote
 
     def use_keys(self, mapped: dict[str, str]) -> str:
-        """Take the user's keys instead of ours; what is wrong with them, empty where nothing is."""
-        wrong = problem([*self.BINDINGS, *MainScreen.BINDINGS], mapped)
+        """Take the user's keys instead of ours, those of the other dashboard too; what is wrong with them, empty where nothing is."""
+        if not mapped:
+            return ""
+        from gputop.tui.screens.replay import ReplayScreen
+
+        wrong = unknown([*self.BINDINGS, *MainScreen.BINDINGS, *ReplayScreen.BINDINGS], mapped)
+        wrong = wrong or taken_twice([*self.BINDINGS, *self.DASHBOARD.BINDINGS], mapped)
         if not wrong:
             self.set_keymap(mapped)
         return wrong

@@ -9,19 +9,21 @@ from textual.binding import Binding
 from textual.keys import _character_to_key
 
 
-def problem(bindings: Sequence[object], mapped: Mapping[str, str]) -> str:
-    """What is wrong with ``mapped`` (action -> keys, as Textual's ``set_keymap`` takes them), empty where nothing is."""
-    known = [one for one in bindings if isinstance(one, Binding)]
-    actions = [one.id for one in known if one.id]
-    for name in mapped:
-        if name not in actions:
-            return f"there is no action {name}; there are {', '.join(actions)}"
+def unknown(bindings: Sequence[object], mapped: Mapping[str, str]) -> str:
+    """Which action of ``mapped`` (action -> keys, as Textual's ``set_keymap`` takes them) there is not, empty where all are."""
+    actions = list(dict.fromkeys(one.id for one in bindings if isinstance(one, Binding) and one.id))
+    return next((f"there is no action {name}; there are {', '.join(actions)}" for name in mapped if name not in actions), "")
+
+
+def taken_twice(bindings: Sequence[object], mapped: Mapping[str, str]) -> str:
+    """Which key would be that of two actions, empty where none would."""
     taken: dict[str, str] = {}
-    for one in known:
-        name = one.id or one.action
-        for key in keys_of(mapped.get(name) or one.key):
-            if taken.setdefault(key, name) != name:
-                return f"{key} would be the key of both {taken[key]} and {name}: give one of them another"
+    for one in bindings:
+        if isinstance(one, Binding):
+            name = one.id or one.action
+            for key in keys_of(mapped.get(name) or one.key):
+                if taken.setdefault(key, name) != name:
+                    return f"{key} would be the key of both {taken[key]} and {name}: give one of them another"
     return ""
 
 

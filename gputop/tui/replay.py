@@ -21,16 +21,14 @@ from gputop.tui.view import View
 class ReplayApp(GputopApp):
     """One recording on one screen."""
 
+    DASHBOARD = ReplayScreen
+
     def __init__(self, view: View, file: FileStream, playback: Playback, survey: Survey, look: Look) -> None:
         session = Session()
         self.player = Player(session, file, playback)
         self.survey = survey
         self._header = file.header
         super().__init__(session, view, None, self.player, look)
-
-    def get_default_screen(self) -> ReplayScreen:
-        """The dashboard that plays."""
-        return ReplayScreen()
 
     def happened(self, t_ns: int | None) -> tuple[Ledger, Sequence[Incident | Episode]]:
         """From the recording's start on, as far as the survey has looked: a jump loads no more than the last minutes."""

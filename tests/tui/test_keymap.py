@@ -19,6 +19,7 @@ from tests.tui.test_dashboard import part
         ({"pause": "q"}, "q would be the key of both quit and pause"),
         ({"pause": "?"}, "question_mark would be the key of both pause and help"),
         ({"pause": "ctrl+c"}, "ctrl+c would be the key of both quit and pause"),
+        ({"faster": "space"}, ""),
     ],
 )
 async def test_mistakes_are_told(make_app: MakeApp, mapped: dict[str, str], wrong: str) -> None:

@@ -30,7 +30,7 @@ AGAIN_NS = 2 * SECOND
 """Going back while playing, an incident that began so shortly ago is the one just looked at."""
 _REPLAY = Binding.Group("replay")
 _OWN = [
-    Binding("space", "pause", "play or pause; while looking back: play on from there", id="play", group=_REPLAY),
+    Binding("space", "pause", "play or pause; while looking back: play on from there", id="pause", group=_REPLAY),
     Binding("less_than_sign", "speed(-1)", "slower, down to 0.25×", id="slower", group=_REPLAY),
     Binding("greater_than_sign", "speed(1)", "faster, up to 64×", id="faster", group=_REPLAY),
     Binding("f", "step(1)", "one frame forward", id="step", group=_REPLAY),
