@@ -52,12 +52,27 @@ Before = Callable[[str, str], Standing]
 class Context:
     """What the tables of a block share."""
 
-    def __init__(self, before: Before, layouts: Layouts, previous: Any = None) -> None:
-        self.before = before
-        self.previous = previous
-        """The topmost table of the block before, where it is read too."""
+    def __init__(self, before: Before, layouts: Layouts, previous: Context | None = None) -> None:
+        """``previous`` is that of the block before, where it is read too."""
+        self._before = before
+        self._previous = previous
         self.layouts = layouts
         self.rows_left = MAX_ROWS
+        self._lasts: dict[tuple[str, str], tuple[Order, list[Any]]] = {}
+
+    def lasts(self, path: str, name: str, order: Order, make: Callable[[], list[Any]]) -> list[Any]:
+        """Each subject's last value in a column, worked out once."""
+        known = self._lasts.get((path, name))
+        if known is None:
+            known = self._lasts[path, name] = order, make()
+        return known[1]
+
+    def stood(self, path: str, name: str, order: Order, unseen: Any = 0) -> Sequence[Any]:
+        """Where each subject stood before this block: mostly, where it ended in the block before."""
+        known = self._previous._lasts.get((path, name)) if self._previous else None
+        if known is not None and known[0] is order:
+            return known[1]
+        return self._before(path, name).of(order, unseen)
 
 
 def bounded(count: Any, most: int) -> int:

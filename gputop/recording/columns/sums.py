@@ -1,4 +1,4 @@
-"""From what columns tell to values: running sums, and counts that grow."""
+"""From what columns tell to values: running sums, and what is absent, told less another or said to be repeated."""
 
 from __future__ import annotations
 
@@ -6,46 +6,44 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 from itertools import accumulate
 from itertools import chain
+from itertools import repeat
 from operator import sub
 from typing import Any
 
+from gputop.frame import ThreadSample
 from gputop.recording.columns.layout import ColumnError
+from gputop.recording.columns.layout import FieldPlan
 from gputop.recording.columns.layout import Order
 
-MOST_BUCKETS = 1000
-"""Several times those of `gputop.histogram`."""
+
+def with_absent(field: FieldPlan, absent: bytes | None, values: list[Any]) -> Sequence[Any]:
+    """``values``, with None where they are absent. Raises ColumnError."""
+    if absent is None:
+        return values
+    if not field.nullable or len(absent) != len(values):
+        raise ColumnError("values are absent that must be there")
+    return [None if gone else value for gone, value in zip(absent, values, strict=True)]
 
 
-def with_growth(before: dict[int, int], grown: list[tuple[int, int]]) -> dict[int, int]:
-    """Counts, some of which have grown, maybe more than once; a bucket all of whose count is taken is no more."""
-    if not grown:
-        return before
-    counts = before.copy()
-    for bucket, count in grown:
-        counts[bucket] = counts.get(bucket, 0) + count
-    if 0 in counts.values():
-        taken = {bucket for bucket, count in grown if count}
-        counts = {bucket: count for bucket, count in counts.items() if count or bucket not in taken}
-    if len(counts) > MOST_BUCKETS:
-        raise ColumnError("a distribution has too many buckets")
-    return counts
-
-
-def with_changes(changes: list[dict[int, int]], order: Order) -> list[dict[int, int]]:
-    """What stood in each row, from what had changed in it."""
-    known: dict[int, dict[int, int]] = {}
-    for i, (subject, changed) in enumerate(zip(order.ids, changes, strict=True)):
-        before = known.get(subject)
-        if before is not None:
-            merged = before | changed if changed else before
-            changes[i] = {bucket: count for bucket, count in merged.items() if count} if 0 in changed.values() else merged
-        known[subject] = changes[i]
-    return changes
+def last_present(absent: bytes | None, values: Sequence[Any], order: Order) -> Sequence[Any]:
+    """``values``, one per subject, where the subject's last row has one."""
+    if absent is None:
+        return values
+    return [None if absent[end - 1] else value for end, value in zip(order.ends, values, strict=True)]
 
 
 def with_switches(slices: Sequence[Any], vol: Sequence[Any], invol: Sequence[Any]) -> Sequence[Any]:
     """Time slices, which are told less the switches."""
     return [count if count is None else count + (a or 0) + (b or 0) for count, a, b in zip(slices, vol, invol, strict=True)]
+
+
+def with_main(mains: Iterable[tuple[Any, ...]], lengths: list[int], threads: list[ThreadSample]) -> list[ThreadSample]:
+    """Threads, so many of each process, the main ones of which only said that they repeat their process's sample, ``mains``."""
+    owners = chain.from_iterable(repeat(main, length) for main, length in zip(mains, lengths, strict=True))
+    return [
+        ThreadSample(*main) if thread.timeslices == -1 and thread.tid == main[0] else thread
+        for thread, main in zip(threads, owners, strict=True)
+    ]
 
 
 def times(unit: int, numbers: list[int]) -> list[int]:
