@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from fractions import Fraction
 from math import ceil
 from typing import Any
@@ -28,6 +29,7 @@ from gputop.frame import Psi
 from gputop.frame import Stack
 from gputop.frame import ThreadSample
 from gputop.recording.columns.context import Layouts
+from gputop.recording.columns.decode import Table
 from gputop.recording.columns.decode import open_table
 from gputop.recording.columns.decode import structs
 from gputop.recording.columns.encode import Orders
@@ -40,6 +42,7 @@ from gputop.recording.columns.layout import pack_integers
 from gputop.recording.columns.layout import unpack_integers
 from gputop.recording.columns.run import Run
 from gputop.recording.columns.standing import Standings
+from gputop.recording.columns.thin import thin
 from tests.recording.made import Session
 
 
@@ -188,18 +191,30 @@ def test_made_up_tables_are_refused_within_bounds() -> None:
             _decode(msgspec.msgpack.encode([10, [], good[2] | {"procs": column}]))
 
 
-def test_broken_bytes_raise_nothing_else() -> None:
+@pytest.mark.parametrize("read", [structs, lambda table: thin(table).frames], ids=["whole", "thinned"])
+def test_broken_bytes_raise_nothing_else(read: Callable[[Table], list[Frame]]) -> None:
     rng = random.Random(9)
-    data = encode(list(Session(1, 3).frames(10)))
+    data = encode(list(Session(2, 5, threads=3).frames(10)))
     for _ in range(1000):
         broken = bytearray(data)
         for _ in range(rng.randrange(1, 4)):
             broken[rng.randrange(len(broken))] = rng.randrange(256)
         try:
-            frames = _decode(bytes(broken))
+            frames = read(open_table(bytes(broken)))
         except ColumnError:
             continue
         assert all(isinstance(frame, Frame) for frame in frames)
+
+
+def test_what_must_be_there_is_not_absent_at_last_either() -> None:
+    table = msgspec.msgpack.decode(encode(list(Session(1, 3).frames(10))))
+    rows, _, columns = table[2]["procs"][2]
+    columns["utime_ns"][1] = b"\1" * rows
+    below = open_table(msgspec.msgpack.encode(table)).children("procs")
+    assert below is not None
+    for read in (below[1].column, below[1].at_last):
+        with pytest.raises(ColumnError, match="absent that must be there"):
+            read("utime_ns")
 
 
 def test_single_columns_can_be_read() -> None:

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence
 from functools import partial
+from functools import wraps
 from itertools import chain
 from itertools import islice
 from itertools import repeat
 from operator import add
 from typing import Any
+from typing import TypeVar
 
 import msgspec
 
@@ -49,13 +51,14 @@ from gputop.recording.columns.layout import Order
 from gputop.recording.columns.layout import plans_of
 from gputop.recording.columns.layout import told_less
 from gputop.recording.columns.standing import Standing
-from gputop.recording.columns.sums import last_present
 from gputop.recording.columns.sums import with_absent
+from gputop.recording.columns.sums import with_absent_at_last
 from gputop.recording.columns.sums import with_main
 from gputop.recording.columns.sums import with_switches
 
 _BROKEN = (TypeError, ValueError, KeyError, IndexError, OverflowError, AttributeError, ZeroDivisionError, RecursionError)
 _TABLES = (TABLE, CHANGES)
+_Read = TypeVar("_Read")
 _KEY = FieldPlan("", "int", Any, True, None)
 _LENGTH = FieldPlan("", "int", int, False, None)
 
@@ -65,8 +68,21 @@ def open_table(payload: bytes, before: Before | None = None, layouts: Layouts | 
     try:
         above = previous._context if previous is not None else None
         return Table(Frame, msgspec.msgpack.decode(payload), Context(before or (lambda *_: Standing()), layouts or Layouts(), above))
-    except (*_BROKEN, msgspec.MsgspecError) as error:
+    except _BROKEN as error:
         raise ColumnError(f"a table is broken: {error}") from None
+
+
+def _reading(read: Callable[[Table, str], _Read]) -> Callable[[Table, str], _Read]:
+    """A method that reads a column: whatever a made-up one brings about becomes a ColumnError."""
+
+    @wraps(read)
+    def reading(table: Table, name: str) -> _Read:
+        try:
+            return read(table, name)
+        except _BROKEN as error:
+            raise ColumnError(f"column {name} is broken: {error}") from None
+
+    return reading
 
 
 class Table:
@@ -83,7 +99,8 @@ class Table:
         context.rows_left -= self.rows
         self._context = context
         self._columns: dict[str, Any] = dict(packed[2])
-        self._above_ns = above.column("t_ns") if above is not None and _needs_time(self.plan) else ()
+        timed = any(ABOVE_NS in field.less for field in self.plan.values())
+        self._above_ns = above.column("t_ns") if above is not None and timed else ()
         self._below: dict[str, Table] = {}
         self._at_paths: dict[str, Table | None] = {}
         packed_keys = [self._columns.pop(name) for name in packed[1]] if self.rows else []
@@ -106,23 +123,23 @@ class Table:
         keys = {name: unrelated.straight(_KEY, key, self.rows) for name, key in zip(names, packed_keys, strict=False)}
         return Layout(Order(parents, [()] if above is None else above.order.subjects, list(keys.values())), keys, lengths)
 
+    @_reading
     def column(self, name: str) -> Sequence[Any]:
         """A field's values in the order of rows; structs where the field holds them. Raises ColumnError."""
         return self._read(name, by_row=True)
 
+    @_reading
     def column_by_subject(self, name: str) -> Sequence[Any]:
         """The same in the order of subjects (see `order`), which for counters is the quicker one."""
         return self._read(name, by_row=False)
 
+    @_reading
     def at_last(self, name: str) -> Sequence[Any]:
         """A field's value in the last row of each subject; the quickest, for the steps there need not be read."""
         field, packed = self.plan[name], self._columns.get(name)
-        try:
-            values = self._at_last(field, packed)
-            if packed is not None and packed[0] == LESS:
-                return list(map(add, values, told_less(field, partial(self._other, self.at_last, field.unit))))
-        except _BROKEN as error:
-            raise ColumnError(f"column {name} is broken: {error}") from None
+        values = self._at_last(field, packed)
+        if packed is not None and packed[0] == LESS:
+            return list(map(add, values, told_less(field, partial(self._other, self.at_last, field.unit))))
         if name == "timeslices" and self.plan.keys() >= SWITCHES:
             return with_switches(values, self.at_last("vol"), self.at_last("invol"))
         return values
@@ -135,6 +152,7 @@ class Table:
         rows = range(self.rows) if column == self.column else self.order.last_rows
         return [t_ns[row] - t_ns[row] % unit for row in rows]
 
+    @_reading
     def last_told(self, name: str) -> list[tuple[int, Any]]:
         """Of each subject, the last row (in order of subjects) in which a field is there, and its value; (-1, None) where it is not."""
         field, packed = self.plan[name], self._columns.get(name)
@@ -147,18 +165,16 @@ class Table:
         told = (range(end - 1, start - 1, -1) for start, end in self.order.spans)
         return [next(((row, column[row]) for row in rows if column[row] is not None), (-1, None)) for rows in told]
 
+    @_reading
     def steps(self, name: str) -> tuple[list[int], list[int], list[int]] | None:
         """Of a counter that is there in every row: each subject's first and last value, and how each row (in order of subjects) differs
         from the one before, whatever at a subject's first. None where it is not kept so."""
         packed = self._columns.get(name)
         if packed is None or packed[0] not in (LAST_INTS, STEPS) or packed[1] is not None or name == "timeslices":
             return None
-        try:
-            lasts, steps = self._integers.lasts(name, packed), self._integers.steps(packed)
-            spans = zip(lasts, self.order.spans, strict=True)
-            return [last - sum(steps[start + 1 : end]) for last, (start, end) in spans], lasts, steps
-        except _BROKEN as error:
-            raise ColumnError(f"column {name} is broken: {error}") from None
+        lasts, steps = self._integers.lasts(name, packed), self._integers.steps(packed)
+        spans = zip(lasts, self.order.spans, strict=True)
+        return [last - sum(steps[start + 1 : end]) for last, (start, end) in spans], lasts, steps
 
     def tells(self, name: str) -> bool:
         """Whether a field that may be absent is there in any row."""
@@ -169,10 +185,10 @@ class Table:
         if field.name in self.layout.keys:
             return list(map(self.layout.keys[field.name].__getitem__, self.order.last_rows))
         if packed is None:
-            return _defaults(field, len(self.order.ends))
+            return unrelated.defaults(field, len(self.order.ends))
         code = packed[0]
         if code in ENDS_KNOWN and field.kind == "int":
-            return last_present(packed[1], self._integers.lasts(field.name, packed), self.order)
+            return with_absent_at_last(field, packed[1], self._integers.lasts(field.name, packed), self.order)
         if code == GROWTH and field.kind == "counts":
             return self._counts.lasts(field.name, packed)
         found = unrelated.at_last(field, packed, self.order)
@@ -183,13 +199,10 @@ class Table:
 
     def _read(self, name: str, by_row: bool) -> Sequence[Any]:
         field, packed = self.plan[name], self._columns.get(name)
-        try:
-            values, straight = self._column(field, packed)
-            if packed is not None and packed[0] == LESS:
-                less = told_less(field, partial(self._other, self.column, field.unit))
-                values, straight = list(map(add, self.order.by_row(values), less)), True
-        except _BROKEN as error:
-            raise ColumnError(f"column {name} is broken: {error}") from None
+        values, straight = self._column(field, packed)
+        if packed is not None and packed[0] == LESS:
+            less = told_less(field, partial(self._other, self.column, field.unit))
+            values, straight = list(map(add, self.order.by_row(values), less)), True
         if name == "timeslices" and self.plan.keys() >= SWITCHES:
             values = with_switches(values if straight else self.order.by_row(values), self.column("vol"), self.column("invol"))
             straight = True
@@ -202,9 +215,10 @@ class Table:
         if field.name in self.layout.keys:
             return unrelated.typed(field, self.layout.keys[field.name]), True
         if packed is None:
-            return _defaults(field, self.rows), True
+            return unrelated.defaults(field, self.rows), True
         return (self._nested(field, packed[0]), True) if packed[0] in _TABLES else self._values(field, packed)
 
+    @_reading
     def children(self, name: str) -> tuple[list[int], Table] | None:
         """The table below a field, and how many of its rows each row has (-1: None); None where no row has any."""
         packed = self._columns.get(name)
@@ -222,13 +236,9 @@ class Table:
         """Take ``standing``, which is of a field below here, to where it stands after this table. Raises ColumnError."""
         above, _, field = path.rpartition(".") if not name else (path, "", name)
         table = self._at(above)
-        packed = table._columns.get(field) if table is not None else None
-        if table is None or packed is None:
+        if table is None or field not in table._columns:
             return
-        try:
-            lasts = table._left(field, packed, of_counts=not name)
-        except _BROKEN as error:
-            raise ColumnError(f"column {field} is broken: {error}") from None
+        lasts = table._integers_left(field) if name else table._counts_left(field)
         if lasts is not None:
             standing.put(table.order, lasts)
 
@@ -243,12 +253,18 @@ class Table:
             self._at_paths[path] = below[1] if below else None
         return self._at_paths[path]
 
-    def _left(self, name: str, packed: Any, of_counts: bool) -> Sequence[Any] | None:
-        """Each subject's last value in a column of counts or of integers, None where it is of another kind."""
-        if of_counts:
-            return self._counts.lasts(name, packed) if packed[0] == GROWTH else None
+    @_reading
+    def _integers_left(self, name: str) -> list[int] | None:
+        """Each subject's last value in a column of integers, None where it is none."""
+        packed = self._columns[name]
         told = packed[1] if packed[0] in _TABLES else packed
         return self._integers.lasts(name, told) if told[0] in INTEGERS else None
+
+    @_reading
+    def _counts_left(self, name: str) -> list[dict[int, int]] | None:
+        """The same of a column of counts."""
+        packed = self._columns[name]
+        return self._counts.lasts(name, packed) if packed[0] == GROWTH else None
 
     def lengths(self, name: str, packed: Any) -> list[int]:
         """How many rows of the table below a field each row has."""
@@ -286,16 +302,6 @@ class Table:
         if code == GROWTH and field.kind == "counts":
             return self._counts.values(field.name, packed), False
         return unrelated.by_subject(field, packed, self.order), False
-
-
-def _needs_time(plan: dict[str, FieldPlan]) -> bool:
-    return any(ABOVE_NS in field.less for field in plan.values())
-
-
-def _defaults(field: FieldPlan, count: int) -> Sequence[Any]:
-    if field.default is None:
-        raise ColumnError("it is missing")
-    return [field.default() for _ in range(count)]
 
 
 def structs(table: Table) -> list[Any]:

@@ -25,11 +25,9 @@ def with_absent(field: FieldPlan, absent: bytes | None, values: list[Any]) -> Se
     return [None if gone else value for gone, value in zip(absent, values, strict=True)]
 
 
-def last_present(absent: bytes | None, values: Sequence[Any], order: Order) -> Sequence[Any]:
-    """``values``, one per subject, where the subject's last row has one."""
-    if absent is None:
-        return values
-    return [None if absent[end - 1] else value for end, value in zip(order.ends, values, strict=True)]
+def with_absent_at_last(field: FieldPlan, absent: bytes | None, values: list[Any], order: Order) -> Sequence[Any]:
+    """The same of ``values`` that are of each subject's last row."""
+    return with_absent(field, None if absent is None else bytes(order.at_ends(absent)), values)
 
 
 def with_switches(slices: Sequence[Any], vol: Sequence[Any], invol: Sequence[Any]) -> Sequence[Any]:

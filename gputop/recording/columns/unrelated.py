@@ -20,10 +20,10 @@ from gputop.recording.columns.layout import FieldPlan
 from gputop.recording.columns.layout import Order
 from gputop.recording.columns.layout import from_planes
 from gputop.recording.columns.layout import unpack_integers
-from gputop.recording.columns.sums import last_present
 from gputop.recording.columns.sums import sums
 from gputop.recording.columns.sums import times
 from gputop.recording.columns.sums import with_absent
+from gputop.recording.columns.sums import with_absent_at_last
 
 STRAIGHT = (CONST, ANY, RUNNING)
 """Codes whose values stand in the order of rows."""
@@ -64,11 +64,18 @@ def at_last(field: FieldPlan, packed: list[Any], order: Order) -> Sequence[Any] 
         return _same(field, parts[0], len(order.ends))
     if code == LAST_SCALED and field.kind == "float":
         absent, scale, lasts, _ = parts
-        return last_present(absent, [value / scale for value in unpack_integers(lasts, len(order.ends))], order)
+        return with_absent_at_last(field, absent, [value / scale for value in unpack_integers(lasts, len(order.ends))], order)
     if code == WORDS and field.kind in ("word", "int"):
         words, indices = typed(field, parts[0]), unpack_integers(parts[1], len(order.ids))
         return [words[index] for index in order.at_ends(indices)]
     return None
+
+
+def defaults(field: FieldPlan, count: int) -> list[Any]:
+    """What a column that is not told holds in ``count`` rows. Raises ColumnError."""
+    if field.default is None:
+        raise ColumnError("it is missing")
+    return [field.default() for _ in range(count)]
 
 
 def typed(field: FieldPlan, values: Any, count: int | None = None) -> list[Any]:
