@@ -92,8 +92,9 @@ def test_stale_samples_are_not_passed_off_as_fresh(rig: Rig) -> None:
     assert "no fresh" in rig.gpu().missing["util_t_ns"]
 
 
-def test_power_says_whether_it_is_instantaneous(rig: Rig) -> None:
-    rig.set("gpus 1", "power_mw 500000", "power_avg_mw 100000", "error.Field186 NOT_SUPPORTED")
+@pytest.mark.parametrize("error", ["NOT_SUPPORTED", "UNKNOWN", "21"])
+def test_power_says_whether_it_is_instantaneous(rig: Rig, error: str) -> None:
+    rig.set("gpus 1", "power_mw 500000", "power_avg_mw 100000", f"error.Field186 {error}")
     source = rig.opened()
     rig.until(source, lambda board: "power_w" in board.gpus[0].values)
     assert (rig.gpu().values["power_w"], rig.gpu().values["power_instant"]) == (100.0, False)

@@ -34,10 +34,10 @@ class Lost(Exception):
 
 
 class Reading:
-    """``fields`` of `gputop.frame.Gpu`, due every ``period_ns``, by the first of ``ways`` that this driver and GPU support."""
+    """``fields`` of `gputop.frame.Gpu`, due every ``period_ns``, by the first of ``ways`` that gives a value."""
 
     __slots__ = (
-        "_base_ns", "_costs", "_dear", "_failures", "_retry_ns", "_upgrade_ns", "_way", "_ways", "due_ns", "fields", "period_ns", "reason",
+        "_base_ns", "_costs", "_dear", "_retry_ns", "_tries", "_upgrade_ns", "_way", "_ways", "due_ns", "fields", "period_ns", "reason",
         "works",
     )  # fmt: skip
 
@@ -50,7 +50,8 @@ class Reading:
         self._ways = ways
         self._way = 0
         self._upgrade_ns = 0
-        self._failures = 0
+        self._tries = 0
+        """Since the last that gave a value."""
         self._retry_ns = _RETRY_FIRST_NS
         self._dear = False
         """Whether it cost too much the last time; only then are costs remembered."""
@@ -59,13 +60,13 @@ class Reading:
     def read(self, now_ns: int, values: Values, missing: Missing, mig: bool) -> None:
         """Read now and set the next due time; raises Lost, nothing else."""
         if self._way and now_ns >= self._upgrade_ns:
-            self._way = 0
-        try:
-            self._try_ways(values, missing, mig, now_ns)
-        except FAILURES as error:
-            self._note(why(error, mig), now_ns, missing)
+            self._way, self.works = 0, False
+        self._tries += 1
+        failure = self._try_ways(values, missing, mig, now_ns)
+        if failure:
+            self._note(failure, now_ns, missing)
             return
-        self.works, self.reason, self._failures, self._retry_ns = True, "", 0, _RETRY_FIRST_NS
+        self.works, self.reason, self._tries, self._retry_ns = True, "", 0, _RETRY_FIRST_NS
         self.due_ns = now_ns + self.period_ns - _EARLY_NS
 
     def charge(self, cost_ns: int) -> None:
@@ -86,27 +87,36 @@ class Reading:
         """Whether it is asked for less often than meant."""
         return self.period_ns > self._base_ns
 
-    def _try_ways(self, values: Values, missing: Missing, mig: bool, now_ns: int) -> None:
-        try:
-            self._ways[self._way](values, missing)
-        except FAILURES as error:
-            if not why(error, mig).lasting or self._way + 1 == len(self._ways):
-                raise
-            self._way += 1
-            self._upgrade_ns = now_ns + _RETRY_MOST_NS
-            self._try_ways(values, missing, mig, now_ns)
+    def _try_ways(self, values: Values, missing: Missing, mig: bool, now_ns: int) -> Why | None:
+        """Read by the first way that gives a value; why none does: what may pass rather than what lasts."""
+        failure: Why | None = None
+        for at in range(self._way, len(self._ways)):
+            try:
+                self._ways[at](values, missing)
+            except FAILURES as error:
+                cause = why(error, mig)
+                failure = cause if failure is None or failure.lasting or cause.lost else failure
+                if cause.lost or not self._counts(cause):
+                    break
+                continue
+            if at > self._way:
+                self._way, self._upgrade_ns = at, now_ns + _RETRY_MOST_NS
+            return None
+        return failure
+
+    def _counts(self, cause: Why) -> bool:
+        """One failure among many is a gap in the series; a row of them, or the first, is a reason, and one to try another way."""
+        return cause.lasting or not self.works or self._tries >= _TRANSIENT_LIMIT
 
     def _note(self, cause: Why, now_ns: int, missing: Missing) -> None:
         if cause.lost:
             raise Lost(cause.text)
-        self._failures += 1
         self.due_ns = now_ns + self.period_ns - _EARLY_NS
         if cause.lasting:
             self.works, self._way = False, 0
             self.due_ns = now_ns + self._retry_ns
             self._retry_ns = min(self._retry_ns * 4, _RETRY_MOST_NS)
-        # One failure among many is a gap in the series; a row of them, or the first, is a reason.
-        if cause.lasting or not self.works or self._failures >= _TRANSIENT_LIMIT:
+        if self._counts(cause):
             self.reason = cause.text
             missing.update(dict.fromkeys(self.fields, cause.text))
 

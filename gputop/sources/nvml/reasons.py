@@ -32,6 +32,7 @@ _KNOWN = {
     pynvml.NVML_ERROR_INVALID_ARGUMENT: Why("not supported on this GPU (invalid argument)", lasting=True),
     pynvml.NVML_ERROR_GPU_IS_LOST: Why("GPU lost: it has fallen off the bus or been removed", lost=True),
     pynvml.NVML_ERROR_RESET_REQUIRED: Why("GPU needs a reset", lost=True),
+    pynvml.NVML_ERROR_NO_DATA: Why("the driver has no value for it"),
     pynvml.NVML_ERROR_TIMEOUT: Why("the driver timed out"),
 }
 _ARGUMENT_VERSION = 25  # NVML_ERROR_ARGUMENT_VERSION_MISMATCH, not in older bindings
