@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
 import textwrap
 from collections.abc import Iterable
@@ -17,7 +16,10 @@ from typing import Any
 from typing import NoReturn
 
 from gputop import config
+from gputop.console import discard_output
+from gputop.console import replace_closed
 from gputop.console import tell
+from gputop.console import write
 from gputop.errors import UserError
 from gputop.priority import WATCHER
 from gputop.priority import raise_priority
@@ -52,6 +54,10 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Exit 2 with one line on standard error."""
         raise UserError(f"{message} (see {self.prog} --help)", code=2)
+
+    def print_help(self, file: object = None) -> None:  # noqa: ARG002 - argparse's own
+        """On standard output."""
+        write(self.format_help())
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
@@ -93,6 +99,7 @@ class Help(argparse.RawDescriptionHelpFormatter):
 def main(argv: list[str] | None = None) -> int:
     """Run the command that was asked for. Exit codes: 0 fine, 1 it could not, 2 wrong usage, 3 `--fail-on` met."""
     arguments = sys.argv[1:] if argv is None else argv
+    replace_closed()
     try:
         if argv is None and _name(arguments) in WATCHING:
             raise_priority(WATCHER)
@@ -103,8 +110,7 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever read our output has left; Python would complain once more when it closes standard output.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        discard_output()
         return 0
     except Exception as error:  # noqa: BLE001 - a bug: one line for the user, the traceback for whoever mends it
         from gputop import crash
@@ -115,7 +121,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     if arguments[:1] in (["-h"], ["--help"]):
-        print(overview())
+        write(f"{overview()}\n")
         return 0
     name = _name(arguments)
     if name not in COMMANDS:
@@ -156,7 +162,7 @@ class Version(argparse.Action):
         """Exit 0."""
         from gputop.version import report
 
-        print(report())
+        write(f"{report()}\n")
         parser.exit()
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 
+from gputop.console import write
+
 EXAMPLES = """examples:
   eval "$(gputop completion bash)"        in ~/.bashrc
   eval "$(gputop completion zsh)"         in ~/.zshrc, after compinit
@@ -23,5 +25,5 @@ def run(args: argparse.Namespace) -> int:
 
     path = os.path.join(os.path.dirname(gputop.__file__), "data", f"completion.{args.shell}")
     with open(path, encoding="utf-8") as file:
-        print(file.read(), end="")
+        write(file.read())
     return 0

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from gputop.commands.explain import explained
 from gputop.commands.options import duration
 from gputop.commands.span import add_span
 from gputop.console import show
+from gputop.console import write
 
 EXAMPLES = """examples:
   gputop diff before.gputop after.gputop
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
         import msgspec
 
         both = {"schema": 1, "before": before.explanation, "after": after.explanation}
-        sys.stdout.buffer.write(msgspec.json.encode(both) + b"\n")
+        write(msgspec.json.encode(both) + b"\n")
         return 0
     from gputop.report import diff_lines
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 from gputop.console import tell
+from gputop.console import write
 from gputop.errors import UserError
 
 if TYPE_CHECKING:
@@ -44,12 +45,12 @@ def run(args: argparse.Namespace) -> int:
     checks = run_all()
     ok = works(checks)
     if not args.json:
-        print(as_text(checks, (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"), flush=True)
+        write(as_text(checks, (sys.stdout.encoding or "").lower().replace("-", "") == "utf8") + "\n")
     packed = _bundle(args, checks, ok) if args.bundle else {}
     if args.json:
-        print(as_json(checks, ok, packed))
+        write(as_json(checks, ok, packed) + "\n")
     elif packed:
-        print(f"\n{packed['path']}: look into it before you send it; it holds\n{_listing(packed['parts'])}")
+        write(f"\n{packed['path']}: look into it before you send it; it holds\n{_listing(packed['parts'])}\n")
     return 0 if ok else 1
 
 

@@ -21,6 +21,7 @@ from gputop.commands.options import sampling_argv
 from gputop.commands.span import add_span
 from gputop.console import show
 from gputop.console import tell
+from gputop.console import write
 from gputop.diagnosis import Engine
 from gputop.diagnosis.model import SEVERITIES
 from gputop.diagnosis.report import Episode
@@ -56,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         import msgspec
 
-        sys.stdout.buffer.write(msgspec.json.encode(found.explanation) + b"\n")
+        write(msgspec.json.encode(found.explanation) + b"\n")
     else:
         from gputop.report import explain_lines
         from gputop.report import plot
@@ -65,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         show(explain_lines(found.explanation))
         if args.plot:
             picture = plot(found.points, found.explanation["incidents"])
-            print(picture if sys.stdout.isatty() else without_colour(picture))
+            write(f"{picture if sys.stdout.isatty() else without_colour(picture)}\n")
         for line in found.problems:
             tell(line)
     return FAILED_ON if _met(args.fail_on, found.explanation["incidents"]) else 0

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from gputop.board import Board
 from gputop.commands.options import sampling_settings
 from gputop.console import show
+from gputop.console import write
 from gputop.errors import UserError
 from gputop.frame import Frame
 from gputop.frame import Header
@@ -97,10 +98,9 @@ def _print_json(items: Iterator[Header | Frame], args: argparse.Namespace, every
         line = encode(snapshot.take(older or board, board, engine.roles, engine.states, only)) + b"\n"
         older = board.snapshot() if every or older is None else older
         if every:
-            sys.stdout.buffer.write(line)
-            sys.stdout.buffer.flush()
+            write(line)
     if not every:
-        sys.stdout.buffer.write(line)
+        write(line)
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable
 from collections.abc import Iterator
 from itertools import chain
@@ -13,6 +12,7 @@ from itertools import islice
 from gputop.commands.span import add_span
 from gputop.commands.span import span
 from gputop.console import tell
+from gputop.console import write
 
 WHO_SWITCHED = """SELECT pid, name, sum(switches) switches, sum(offcpu_s) offcpu_s, max(stall_ms) worst_stall_ms
   FROM proc GROUP BY pid ORDER BY switches DESC LIMIT 10"""
@@ -32,6 +32,8 @@ EXAMPLES = f"""examples:
 _MEASURED = 1000
 """Rows from which the widths of columns are taken."""
 _MOST_WIDE = 80
+_AT_ONCE = 1000
+"""Rows that are written together."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,12 +55,12 @@ def run(args: argparse.Namespace) -> int:
     with Recording(args.file) as recording:
         word, *tables = args.sql.strip().rstrip(";").split() or [""]
         if word in (".schema", ".tables"):
-            print(describe(tables))
+            write(f"{describe(tables)}\n")
             return 0
         names, rows = Database(recording, *span(args, recording)).ask(args.sql)
-        write = _json if args.json else _csv if args.csv else _table
-        for part in write(names, rows):
-            sys.stdout.write(part)
+        parts = (_json if args.json else _csv if args.csv else _table)(names, rows)
+        while text := "".join(islice(parts, _AT_ONCE)):
+            write(text)
         if recording.problem:
             tell(f"{recording.path}: {recording.problem}")
     return 0

@@ -8,12 +8,12 @@ as root, every CUDA synchronize and memcpy of theirs is counted beside it, by th
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
 from gputop.commands.options import duration
 from gputop.commands.options import process_id
 from gputop.console import tell
+from gputop.console import write
 from gputop.errors import UserError
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def _write_weighted(args: argparse.Namespace, weighted: list[Weighted], unit: st
 
 def _write(args: argparse.Namespace, text: str) -> None:
     if args.output is None:
-        sys.stdout.write(text)
+        write(text)
         return
     from gputop.stacks.folded import save
 

@@ -8,6 +8,7 @@ import select
 import stat
 import time
 
+from gputop.errors import UserError
 from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.recording.format import pack_frames
@@ -46,14 +47,16 @@ class PipeSink:
         return fits
 
     def flush(self) -> None:
-        """Write without waiting. Raises `ReaderGone`."""
+        """Write without waiting. Raises `ReaderGone`, or UserError where there is nowhere to write to, as on a full disk."""
         try:
             while self._pending:
                 del self._pending[: os.write(self._fd, self._pending)]
         except BlockingIOError:
             return
-        except OSError as error:
+        except ConnectionError as error:
             raise ReaderGone(str(error)) from None
+        except OSError as error:
+            raise UserError(f"cannot write the stream ({error.strerror}): send it to a pipe or a file with room") from None
 
     def wait(self, seconds: float) -> None:
         """Sleep to the deadline, leaving at once when the reader does. Raises `ReaderGone`."""

@@ -77,6 +77,26 @@ def test_help_of_a_command_is_short_and_has_its_flags(command: str, monkeypatch:
     assert [flag for flag in flags if flag not in text] == []
 
 
+@pytest.mark.parametrize("end", [">/dev/full", ">&-"])
+@pytest.mark.parametrize("arguments", [
+    "--help", "record --help", "-V", "--once", "--json", "--once --json", "doctor", "explain --since 1ms", "stacks 1 --json",
+    "completion bash", "collect --frames 1",
+])  # fmt: skip
+def test_output_that_is_full_or_closed_is_said(env: dict[str, str], arguments: str, end: str) -> None:
+    done = subprocess.run(f"{GPUTOP} {arguments} {end}", shell=True, env=env, capture_output=True, text=True, timeout=30, check=False)
+    said = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert said[-1].startswith("gputop: cannot write ")
+    assert "bug" not in done.stderr
+
+
+@pytest.mark.parametrize(("end", "code", "told"), [("<&-", 1, "this is no terminal"), ("--once --json 2>&-", 0, "")])
+def test_a_closed_stream_is_an_empty_one(env: dict[str, str], end: str, code: int, told: str) -> None:
+    done = subprocess.run(f"{GPUTOP} {end}", shell=True, env=env, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == code
+    assert told in done.stderr
+
+
 def test_a_closed_pipe_is_no_error(env: dict[str, str]) -> None:
     done = subprocess.run(f"{GPUTOP} --json | head -n 2", shell=True, env=env, capture_output=True, text=True, timeout=30, check=False)
     assert len(done.stdout.splitlines()) == 2
