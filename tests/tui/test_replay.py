@@ -11,6 +11,7 @@ import pytest
 from textual.pilot import Pilot
 
 from gputop.diagnosis import Ledger
+from gputop.diagnosis.model import CAUSES
 from gputop.recording.writer import Writer
 from gputop.stream.file import FileStream
 from gputop.stream.playback import Playback
@@ -218,6 +219,17 @@ async def test_why_tells_of_the_whole_recording_after_a_jump(make_replay: MakeRe
         assert "123.4 of 200.0 GPU seconds" in told
         assert "now" in next(line for line in told.splitlines() if "it reads" in line)
         assert "later" not in told
+
+
+async def test_every_cause_of_an_incident_stands_apart_from_its_headline(make_replay: MakeReplay) -> None:
+    longest = max(CAUSES, key=len)
+    app = make_replay(Playback(START + 50 * SECOND, playing=False), Episode(1, START + SECOND, END, "high", longest, "train.py waits"))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await stands(pilot, app, START + 50 * SECOND)
+        await pilot.press("e")
+        await until(pilot, lambda: isinstance(app.screen, WhyScreen), "why")
+        assert isinstance(app.screen, WhyScreen)
+        assert f"{longest}  train.py waits" in shown(app.screen)
 
 
 def shown(screen: WhyScreen) -> str:

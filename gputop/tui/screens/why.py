@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gputop.diagnosis import Verdict
+from gputop.diagnosis.model import CAUSES
 from gputop.session import Session
 from gputop.text import figure
 from gputop.tui.draw import Line
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from gputop.stream.survey import Episode
 
 LAST_INCIDENTS = 8
+_CAUSE_COLUMNS = max(map(len, CAUSES)) + 2
 
 
 class WhyScreen(Box):
@@ -104,8 +106,8 @@ def _incident(session: Session, incident: Incident | Episode, now_ns: int, width
     start = clock.of_day(session.unix_s(incident.start_ns))
     lasts = incident.end_ns is None or incident.end_ns > now_ns
     end = "now" if lasts else clock.of_day(session.unix_s(incident.end_ns or 0))
-    head = f"  {start}–{end:<8} "
-    return [(head, "dim"), (f"{incident.cause:<24}", COLOURS.get(incident.severity, "")), (incident.headline[: width - 36], "")]
+    head, cause = f"  {start}–{end:<8} ", f"{incident.cause:<{_CAUSE_COLUMNS}}"
+    return [(head, "dim"), (cause, COLOURS.get(incident.severity, "")), (incident.headline[: width - 36], "")]
 
 
 def _wrapped(text: str, width: int, style: str) -> list[Line]:
