@@ -63,7 +63,7 @@ def _main_shares(job: JobFacts, facts: Facts, loss: float) -> dict[str, float]:
     if not job.workers:
         _call_lock(job, shares)
         _wait_for_programs(job, facts, shares)
-    _wait_for_own_threads(job.trainer, shares, "lock")
+    _wait_for_own_threads(job, job.trainer, shares, "lock")
     held = sum(shares.values())
     scale = min(1.0, loss / held) if held > 0.0 else 0.0
     found = {name: share * scale for name, share in shares.items()}
@@ -86,7 +86,7 @@ def _worker_shares(job: JobFacts, facts: Facts) -> dict[str, float]:
     totals: dict[str, float] = {}
     for worker in job.workers:
         young = facts.t_ns - worker.began_ns < YOUNG_NS and bool(job.births)
-        for name, share in _owing(worker, young).items():
+        for name, share in _owing(job, worker, young).items():
             totals[name] = totals.get(name, 0.0) + share
     _wait_for_programs(job, facts, totals)
     owed = sum(totals.values())
@@ -95,25 +95,25 @@ def _worker_shares(job: JobFacts, facts: Facts) -> dict[str, float]:
     return _lean_to_delays({name: share / owed for name, share in totals.items()})
 
 
-def _owing(worker: ProcFacts, young: bool) -> dict[str, float]:
+def _owing(job: JobFacts, worker: ProcFacts, young: bool) -> dict[str, float]:
     fractions = worker.state.fractions
     if young:
         return {"starting": 1.0 - fractions.get("ahead", 0.0)}
     found = {word: share for word, share in fractions.items() if word not in ("ahead", "blocked")}
     if "blocked" in fractions:
         found |= blocked_on(worker, left_out="queue")  # being ahead
-    _wait_for_own_threads(worker, found, "running")
-    _ask_own_threads(worker, found)
+    _wait_for_own_threads(job, worker, found, "running")
+    _ask_own_threads(job, worker, found)
     _wait_for_own_programs(worker, found)
     return found
 
 
-def _wait_for_own_threads(proc: ProcFacts, found: dict[str, float], own_work: str) -> None:
+def _wait_for_own_threads(job: JobFacts, proc: ProcFacts, found: dict[str, float], own_work: str) -> None:
     """Who waits for threads of its own waits for what these are late for: the disk, the network, a CPU, or their ``own_work``."""
     locked = found.get("lock", 0.0)
     if locked <= 0.1:
         return
-    for kind, share in feeders.threads_wait(proc).items():
+    for kind, share in feeders.threads_wait(job, proc).items():
         _shift(found, "lock", kind, locked * share)
     wanted = proc.others_run + proc.others_runnable
     if wanted >= feeders.AT_WORK:
@@ -122,10 +122,10 @@ def _wait_for_own_threads(proc: ProcFacts, found: dict[str, float], own_work: st
         _shift(found, "lock", own_work, min(found["lock"], proc.others_run))
 
 
-def _ask_own_threads(worker: ProcFacts, found: dict[str, float]) -> None:
+def _ask_own_threads(job: JobFacts, worker: ProcFacts, found: dict[str, float]) -> None:
     """Who sleeps by a timer while its threads load looks again and again whether they have (downloads that become files)."""
     slept = found.get("timer", 0.0)
-    for kind, share in feeders.threads_wait(worker).items() if slept > 0.0 else ():
+    for kind, share in feeders.threads_wait(job, worker).items() if slept > 0.0 else ():
         _shift(found, "timer", kind, slept * share)
 
 
@@ -141,7 +141,7 @@ def _wait_for_own_programs(worker: ProcFacts, found: dict[str, float]) -> None:
 
 def _call_lock(job: JobFacts, found: dict[str, float]) -> None:
     """A step that keeps time with the samples lets these meet one of its waits only; where threads load, the rest is for them."""
-    if feeders.threads_wait(job.trainer) and not feeders.serves(job):
+    if feeders.threads_wait(job, job.trainer) and not feeders.serves(job):
         for kind in _UNSURE:
             _shift(found, kind, "lock", found.get(kind, 0.0))
 

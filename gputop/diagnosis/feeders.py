@@ -9,6 +9,7 @@ from gputop.diagnosis import waits
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.facts import Taker
+from gputop.diagnosis.proc import ASKING
 from gputop.diagnosis.proc import TURN
 from gputop.diagnosis.proc import ProcFacts
 
@@ -29,10 +30,15 @@ def threads_at_work(job: JobFacts) -> bool:
     return job.trainer.others_run >= AT_WORK
 
 
-def threads_wait(proc: ProcFacts) -> dict[str, float]:
-    """``disk`` and ``network`` -> share of the samples in which its own threads, for which its main thread waits, were met there."""
+def threads_wait(job: JobFacts, proc: ProcFacts) -> dict[str, float]:
+    """``disk`` and ``network`` -> share of the samples in which its own threads, for which its main thread waits, were met there.
+
+    Threads of a trainer that has loaders, or peers, poll for others than the loader.
+    """
     met = proc.threads_met
-    return _late_for({waits.DISK: met[waits.DISK], waits.NETWORK: met[waits.NETWORK]}, sum(met.values()) - met[waits.LOCK] - met[TURN])
+    asking = 0 if proc is job.trainer and (job.workers or job.kin) else met[ASKING]
+    samples = sum(met.values()) - met[waits.LOCK] - met[TURN] - met[ASKING] + asking
+    return _late_for({waits.DISK: met[waits.DISK], waits.NETWORK: met[waits.NETWORK] + asking}, samples)
 
 
 def programs_wait(job: JobFacts, facts: Facts) -> dict[str, float]:
@@ -53,8 +59,8 @@ def who_waits(job: JobFacts, facts: Facts, kind: str, share: Callable[[ProcFacts
         return [job.trainer], f"the main thread of {job.trainer.role.label} ({job.trainer.pid})", share(job.trainer)
     procs = job.workers or [job.trainer]
     for proc in procs:
-        if kind in threads_wait(proc):
-            return procs, f"loading threads of {proc.role.label} ({proc.pid})", threads_wait(proc)[kind]
+        if kind in threads_wait(job, proc):
+            return procs, f"loading threads of {proc.role.label} ({proc.pid})", threads_wait(job, proc)[kind]
     programs = programs_wait(job, facts)
     if kind in programs:
         return procs, "programs that it reads from", programs[kind]

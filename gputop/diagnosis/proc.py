@@ -12,6 +12,7 @@ from gputop.diagnosis.waits import POLL
 from gputop.diagnosis.waits import TIMER
 from gputop.diagnosis.waits import UNKNOWN
 from gputop.diagnosis.waits import KindOf
+from gputop.diagnosis.waits import is_accepting
 from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
 from gputop.frame import ThreadSample
@@ -22,8 +23,9 @@ from gputop.roles import Role
 FUTEX, FOR_EVER, SOME = (202, 98), -1, 0
 """Its numbers on x86_64 and aarch64, and what ``syscall_arg`` says of its time limit."""
 NO_STATE = ProcState(0, "running")
-TURN = "turn"
-"""A lock waited for with a time limit, as Python waits for its GIL."""
+TURN, ASKING = "turn", "asking"
+"""Of threads. A lock waited for with a time limit, as Python waits for its GIL. A poll of those that wake no more seldom than their main
+thread does: it waits for what they asked for."""
 _NOBODY: Counter[str] = Counter()
 IDLE = 0.9
 """Share of its samples in which a thread is met in a poll that has nothing to do."""
@@ -132,7 +134,7 @@ class ProcFacts:
 
     @property
     def threads_met(self) -> Counter[str]:
-        """What its other threads were met at in the samples, those that ran in the window: words of `waits`, or `TURN`.
+        """What its other threads were met at in the samples, those that ran in the window: words of `waits`, `TURN` or `ASKING`.
 
         Not those that merely wait to be asked.
         """
@@ -144,11 +146,14 @@ class ProcFacts:
         told = [thread for sample in self.samples for thread in sample.threads if thread.syscall is not None or thread.wchan is not None]
         if not told:
             return _NOBODY
-        moved = {thread.tid for thread in self._thread_deltas() if thread.oncpu_ns > 0 and thread.tid != self.pid}
+        moved = {thread.tid: thread for thread in self._thread_deltas() if thread.oncpu_ns > 0 and thread.tid != self.pid}
         by_thread: dict[int, Counter[str]] = {}
         for thread in told:
-            if thread.tid in moved:
+            if thread.tid in moved and not is_accepting(thread.wchan):
                 by_thread.setdefault(thread.tid, Counter())[self._met(thread)] += 1
+        woken, before = sum(moved[tid].vol or 0 for tid, met in by_thread.items() if met[POLL]), self.threaded or self.older
+        if self.newer.vol is not None and before.vol is not None and woken >= self.newer.vol - before.vol:
+            return _renamed(sum(by_thread.values(), Counter()), POLL, ASKING)
         return sum((met for met in by_thread.values() if met[POLL] < IDLE * met.total()), Counter())
 
     def _met(self, thread: ThreadSample) -> str:
@@ -184,3 +189,8 @@ class ProcFacts:
     @property
     def others_runnable(self) -> float:
         return self.others[1]
+
+
+def _renamed(met: Counter[str], word: str, other: str) -> Counter[str]:
+    met[other] += met.pop(word, 0)
+    return met

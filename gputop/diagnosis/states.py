@@ -242,7 +242,7 @@ def _ahead(worker: ProcFacts, job: JobFacts) -> tuple[float, float]:
         vague = (waits.LOCK, waits.PIPE, waits.POLL, waits.UNKNOWN)
         return queue + sum(kinds.get(kind, 0.0) for kind in vague), 0.8
     by_itself = worker.run + worker.runnable >= (LOITERS if _another_is_late(worker, job) else ASLEEP)
-    asked = by_itself or worker.others_run >= feeders.AT_WORK or feeders.threads_wait(worker)
+    asked = by_itself or worker.others_run >= feeders.AT_WORK or feeders.threads_wait(job, worker)
     return queue + (0.0 if asked else kinds.get(waits.PIPE, 0.0) + kinds.get(waits.LOCK, 0.0)), 0.6
 
 

@@ -138,7 +138,7 @@ def _is_at_rest(job: JobFacts, facts: Facts) -> bool:
 
 def _is_fed(job: JobFacts, facts: Facts) -> bool:
     """Somebody is at work for it, or was asked by one whom nobody can ask, and now and then a step is made."""
-    by_threads = not feeders.serves(job) and bool(feeders.threads_wait(job.trainer) or feeders.threads_at_work(job))
+    by_threads = not feeders.serves(job) and bool(feeders.threads_wait(job, job.trainer) or feeders.threads_at_work(job))
     by_programs = bool(feeders.programs_wait(job, facts)) or feeders.programs_at_work(job, facts)
     return (job.idle or 0.0) < NOTHING and (by_threads or by_programs or feeders.asks_others(job))
 

@@ -15,7 +15,7 @@ UNREAD: dict[type, frozenset[str]] = {
     ProcSample: frozenset((
         "num_threads", "timeslices", "minflt", "blkio_delay_ns", "swapin_delay_ns", "kernel_stack", "rchar_bytes",
     )),
-    ThreadSample: frozenset(("timeslices", "state", "vol", "invol")),
+    ThreadSample: frozenset(("timeslices", "state", "invol")),
     SchedThread: frozenset((
         "oncpu_ns", "runnable_ns", "preempted_ns", "sleeping_ns", "vol", "invol", "max_run_delay_ns", "hist", "start_ns", "state",
         "comm",

@@ -85,6 +85,11 @@ def kinds(machine: str) -> KindOf:
     return kind_of
 
 
+def is_accepting(wchan: str | None) -> bool:
+    """Whether it waits for anybody who comes, not for whom it asked."""
+    return wchan is not None and wchan.startswith(("inet_csk_accept", "unix_accept", "__skb_wait_for_more_packets"))
+
+
 def is_ahead(wchan: str | None) -> bool:
     """Whether it waits until somebody reads what it has written."""
     return wchan is not None and wchan.endswith("pipe_write")

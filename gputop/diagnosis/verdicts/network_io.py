@@ -24,7 +24,7 @@ _POOLS = ("data.network", "data.poll", "main.network", "main.poll")
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
-    own = 0.0 if job.kin and (job.workers or threads_wait(job.trainer)) else 1.0
+    own = 0.0 if job.kin and (job.workers or threads_wait(job, job.trainer)) else 1.0
     polled = 0.0 if programs_at_work(job, facts) else 1.0
     asked = polled if asks_others(job) and not job.workers and not threads_at_work(job) else 0.0
     return {"data.network": 1.0, "data.poll": polled, "main.network": own, "main.poll": asked}

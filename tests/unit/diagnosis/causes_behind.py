@@ -8,10 +8,12 @@ from dataclasses import replace
 from gputop.frame import ThreadInfo
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.causes import starved
+from tests.unit.diagnosis.scene import ACCEPT
 from tests.unit.diagnosis.scene import AWAIT
 from tests.unit.diagnosis.scene import DISK
 from tests.unit.diagnosis.scene import EPOLL
 from tests.unit.diagnosis.scene import ON_CPU
+from tests.unit.diagnosis.scene import POLL_SOCKET
 from tests.unit.diagnosis.scene import QUEUE
 from tests.unit.diagnosis.scene import READ
 from tests.unit.diagnosis.scene import SLEEP
@@ -41,6 +43,19 @@ def threads_on_the_network() -> Scene:
 
 def threads_of_a_worker_on_the_network() -> Scene:
     return starved(workers=1, run=0.02, looks=[AWAIT], threads=POOL, thread_looks=[SOCKET])
+
+
+def threads_with_time_limits_on_the_network() -> Scene:
+    """Sockets with a time limit are polled, as an event loop's are."""
+    return starved(workers=1, run=0.02, looks=[AWAIT], threads=POOL, thread_looks=[POLL_SOCKET], switches=50, thread_switches=20)
+
+
+def locked_beside_a_heartbeat() -> Scene:
+    """A thread of each worker hears from a tracker now and then, one hands out descriptors: neither is what its main thread waits for."""
+    threads = {151: (0.01, 0.0), 152: (0.01, 0.0)}
+    scene = starved(run=0.3, looks=[AWAIT], threads=threads, thread_looks=[POLL_SOCKET, ACCEPT], switches=50, thread_switches=2)
+    scene.procs[102].threads = {153: (0.01, 0.0), 154: (0.01, 0.0)}
+    return scene
 
 
 def threads_of_a_worker_at_work() -> Scene:
@@ -315,6 +330,8 @@ BEHIND: dict[Callable[[], Scene], tuple[str, str]] = {
     threads_on_the_disk: ("input-bound", "disk-io"),
     threads_on_the_network: ("input-bound", "network-io"),
     threads_of_a_worker_on_the_network: ("input-bound", "network-io"),
+    threads_with_time_limits_on_the_network: ("input-bound", "network-io"),
+    locked_beside_a_heartbeat: ("input-bound", "lock-contention"),
     threads_of_a_worker_at_work: ("input-bound", "slow-transform"),
     threads_of_a_worker_in_turns: ("input-bound", "gil-contention"),
     small_kernels_backward: ("busy-not-working", "small-kernels"),

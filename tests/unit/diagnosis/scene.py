@@ -36,6 +36,8 @@ DISK = {"state": "D", "syscall": 17, "wchan": "folio_wait_bit_common"}
 CHILD = {"state": "S", "syscall": 61}
 EPOLL = {"state": "S", "syscall": 281, "syscall_arg": 5}
 SOCKET = {"state": "S", "syscall": 45, "syscall_arg": 9, "wchan": "wait_woken"}
+POLL_SOCKET = {"state": "S", "syscall": 7, "syscall_arg": 30_000, "wchan": "poll_schedule_timeout.constprop.0"}
+ACCEPT = {"state": "S", "syscall": 288, "syscall_arg": 20, "wchan": "__skb_wait_for_more_packets"}
 READ = {"state": "S", "syscall": 0, "syscall_arg": 5, "wchan": "unix_stream_data_wait"}
 HIDDEN = {"state": "S"}
 START_S = 1000
@@ -59,6 +61,8 @@ class Proc:
     """Other threads: tid -> (run, wait)."""
     thread_looks: list[dict] = field(default_factory=list)
     """What these were met at, the first by one, the next by another."""
+    thread_switches: int | None = None
+    """Per second, of each of these; None: as ``switches``."""
     read_bytes: int = 0
     write_bytes: int = 0
     majflt: int = 0
@@ -156,7 +160,7 @@ class Scene:
         everyone = {pid: (proc.run, proc.wait)} | proc.threads
         threads = [
             ThreadSample(tid, self._add((tid, "run"), run * ns), self._add((tid, "wait"), wait * ns), self._add((tid, "slices"), 9 * dt),
-                         "S", self._add((tid, "vol"), proc.switches * dt), 0, **_wait(proc, i))
+                         "S", self._add((tid, "vol"), _switches(proc, i) * dt), 0, **_wait(proc, i))
             for i, (tid, (run, wait)) in enumerate(everyone.items())
         ]  # fmt: skip
         ran = sum(run for run, _ in everyone.values())
@@ -230,3 +234,7 @@ def training(workers: int = 2, util: float = 100.0, **worker: object) -> Scene:
     for i in range(workers):
         scene.add(Proc(101 + i, ppid=100, comm="pt_data_worker", start_ticks=50_100 + i, **worker))
     return scene
+
+
+def _switches(proc: Proc, i: int) -> int:
+    return proc.switches if i == 0 or proc.thread_switches is None else proc.thread_switches
