@@ -91,8 +91,9 @@ class TerminalDriver(LinuxDriver):
         """Resume; a hang-up sends SIGCONT after SIGHUP too, and then waiting for a new input thread would never end."""
         if self._app._exit or not os.isatty(self.fileno):
             return
-        if not self._must_signal_resume:
+        if self._writer is not None and not self._must_signal_resume:
             # Nobody can prepare for SIGSTOP: the modes are left now, and so the terminal as it was before us stays known.
+            # Started in the background, there are none to leave yet.
             self.suspend_application_mode()
             self._must_signal_resume = True
         super()._sigcont_application()

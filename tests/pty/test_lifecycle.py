@@ -144,3 +144,24 @@ def test_suspend_and_resume(launch: Launch, stop: str) -> None:
     shell.wait_for(lambda: shell.termios_now() == before, "the shell's own line settings")
     shell.send("exit\n")
     shell.exit_code()
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="job control needs bash")
+def test_started_in_the_background_it_waits_for_fg(launch: Launch) -> None:
+    shell = launch("--norc", "--noprofile", "-i", command="bash", env={"PS1": "ready> "})
+    shell.wait_text("ready>")
+    before = shell.termios_now()
+    shell.send(f"{GPUTOP} &\n")
+    shell.wait_for(lambda: any(map(_stopped, tree(shell.pid)[1:])), "stopped, for the terminal is another's")
+    assert ALTERNATE_SCREEN not in shell.modes
+    shell.send("fg\n")
+    shell.wait_text("LIVE", "gputop  ", "limits", "PID", "q quit")
+    shell.send("q")
+    shell.wait_for(lambda: ALTERNATE_SCREEN not in shell.modes and shell.termios_now() == before, "quit, and the shell's own line settings")
+    assert "bug" not in shell.text()
+    shell.send("exit\n")
+    shell.exit_code()
+
+
+def _stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
