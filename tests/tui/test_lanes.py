@@ -11,6 +11,7 @@ from gputop.history import History
 from gputop.tui.draw import Span
 from gputop.tui.draw.axis import Axis
 from gputop.tui.draw.axis import axis_line
+from gputop.tui.draw.axis import cell_for
 from gputop.tui.draw.axis import with_signs
 from gputop.tui.draw.lanes import Lane
 from gputop.tui.draw.lanes import LaneDrawer
@@ -84,14 +85,33 @@ def test_tops_are_round(value: float, top: float) -> None:
     assert nice_top(value) == pytest.approx(top)
 
 
-def test_a_sign_on_the_ruler_never_leaves_half_a_time():
-    ruler = axis_line(Axis(SECOND, 100, 60), None, "last 60 s")
+_TIME = r"−\d+ s|now"
+
+
+def signed(ruler: list[Span], *columns: int) -> str:
+    return "".join(text for text, _ in with_signs(ruler, [(column, "!", "crit") for column in columns])[1:])
+
+
+@pytest.mark.parametrize("columns", [52, 72, 92, 132])
+def test_a_time_steps_aside_for_a_sign(columns: int) -> None:
+    ruler = axis_line(Axis(cell_for(60, columns, TICK), 100, columns), None, "last 60 s")
     plain = ruler[1][0]
-    times = re.findall(r" (?:−\d+ s|now) ", plain)
-    assert len(times) == 6
-    for column in range(60):
-        shown = "".join(text for text, _ in with_signs(ruler, [(column, "!", "crit")])[1:])
-        assert (len(shown), shown[column]) == (60, "!")
-        hidden = [time for time in times if plain.index(time) <= column < plain.index(time) + len(time)]
-        assert re.findall(r" (?:−\d+ s|now) ", shown) == [time for time in times if time not in hidden]
-        assert set("".join(re.sub(r" (?:−\d+ s|now) ", "", shown))) <= {"─", "!"}
+    times = re.findall(_TIME, plain)
+    assert times[-1] == "now"
+    for column in range(columns):
+        shown = signed(ruler, column)
+        assert (len(shown), shown[column]) == (columns, "!")
+        assert re.findall(_TIME, shown) == times
+        assert set(re.sub(_TIME, "", shown)) <= {"─", "!", " "}
+        for time in times:
+            moved = abs(shown.index(time) - plain.index(time))
+            assert moved <= len(f" {time} ") // 2 + 1
+            assert not moved or plain.index(time) <= column < plain.index(time) + len(time)
+
+
+def test_a_time_in_a_crowd_of_signs_is_left_out() -> None:
+    ruler = axis_line(Axis(SECOND, 100, 60), None, "last 60 s")
+    at = ruler[1][0].index("−20 s")
+    shown = signed(ruler, *range(at - 3, at + 8))
+    assert "−20" not in shown
+    assert {"−10 s", "−30 s", "now"} <= set(re.findall(_TIME, shown))

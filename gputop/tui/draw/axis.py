@@ -7,6 +7,7 @@ worker that starved, whichever part of the screen they are drawn in.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -78,24 +79,36 @@ def _ruler(cell_ns: int, columns: int, end_unix_s: float | None, label: str) -> 
 def with_signs(ruler: list[Span], signs: Iterable[tuple[int | None, str, str]]) -> list[Span]:
     """The ruler with signs on it: (column, glyph, meaning); those outside are left out, the later one wins a column.
 
-    A time on which a sign falls makes room for it, for half a number tells a wrong one.
+    A time on which a sign falls steps aside, for half a number tells a wrong one.
     """
     (label, style), (text, meaning) = ruler
+    shown = {c: (glyph, sign) for c, glyph, sign in signs if c is not None}
+    text = _beside(text, shown.keys())
     out: list[Span] = [(label, style)]
     at = 0
-    for column, (glyph, sign) in sorted({c: (glyph, sign) for c, glyph, sign in signs if c is not None}.items()):
-        text = _without_label(text, column)
+    for column, (glyph, sign) in sorted(shown.items()):
         out += [(text[at:column], meaning), (glyph, sign)]
         at = column + 1
     return [*out, (text[at:], meaning)]
 
 
-def _without_label(text: str, column: int) -> str:
-    for label in _LABEL.finditer(text):
-        start, end = label.span()
-        if start <= column < end:
-            return text[:start] + "─" * (end - start) + text[end:]
-    return text
+def _beside(text: str, taken: Collection[int]) -> str:
+    """The ruler with its times off the columns that are ``taken``; left out is one that would go further than about half its length."""
+    cells = ["─"] * len(text)
+    times = [(found.start(), found[0]) for found in _LABEL.finditer(text)]
+    # First those that can stay: nobody who steps aside may push them away.
+    for at, time in sorted(times, key=lambda one: not _has_room(cells, one[0], one[1], taken)):
+        reach = len(time) // 2 + 1
+        places = sorted(range(at - reach, at + reach + 1), key=lambda place: abs(place - at))
+        if (place := next((place for place in places if _has_room(cells, place, time, taken)), None)) is not None:
+            _write(cells, place, time)
+    return "".join(cells)
+
+
+def _has_room(cells: list[str], at: int, time: str, taken: Collection[int]) -> bool:
+    """Whether a time can stand there; a sign may take the space beside it."""
+    end = at + len(time)
+    return at >= 0 and cells[at:end] == ["─"] * len(time) and not any(at < column < end - 1 for column in taken)
 
 
 def _write(cells: list[str], column: int, text: str) -> None:
