@@ -272,3 +272,17 @@ def test_a_gpu_that_may_not_be_used(rig: Rig) -> None:
     rig.until(source, lambda board: "no permission" in board.gpus[1].missing["util_pct"])
     assert rig.gpu(1).values["lost"] is False
     rig.until(source, lambda board: board.gpus[0].values["util_pct"] == 9.0)
+
+
+def test_a_number_with_all_bits_set_is_no_value(rig: Rig) -> None:
+    none = 2**32 - 1
+    keys = ("util", "power_mw", "power_limit_mw", "sm_clock", "fan", "pcie_gen", "enc", "mem_temp", "remapped")
+    rig.set("gpus 1", "temp -10", "error.Samples NOT_SUPPORTED", f"procs 4242:7:{none}:C", *(f"{key} {none}" for key in keys))
+    source = rig.opened()
+    fields = {"util_pct", "power_w", "power_limit_w", "sm_clock_mhz", "fan_pct", "pcie_gen", "enc_pct", "mem_temp_c", "remapped_rows"}
+    rig.until(source, lambda board: fields <= set(board.gpus[0].missing))
+    assert {rig.gpu().missing[field] for field in fields} == {"the driver has no value for it"}
+    assert not fields & set(rig.gpu().values)
+    assert rig.gpu().values["temp_c"] == -10.0
+    rig.until(source, lambda board: board.gpus[0].values["procs"][0].mem_bytes)
+    assert rig.gpu().values["procs"][0].sm_pct is None

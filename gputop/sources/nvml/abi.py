@@ -132,10 +132,25 @@ def check(code: int) -> None:
         raise pynvml.NVMLError(code)
 
 
-def number_of(value: _Value, kind: int) -> int | float:
-    """What the union holds, by its nvmlValueType_t."""
-    number: int | float = getattr(value, _MEMBERS[kind] if 0 <= kind < len(_MEMBERS) else "ull")
+_NONE = (2**32 - 1, 2**64 - 1)
+
+
+def known(number: int) -> int | None:
+    """A number that a call wrote; None where all its bits are set, by which NVML says that there is none."""
+    return None if number in _NONE else number
+
+
+def given(number: int) -> int:
+    """The same; raises NVML_ERROR_NO_DATA where there is none."""
+    if known(number) is None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_DATA)
     return number
+
+
+def number_of(value: _Value, kind: int) -> int | float:
+    """What the union holds, by its nvmlValueType_t; raises pynvml.NVMLError where that is nothing."""
+    number: int | float = getattr(value, _MEMBERS[kind] if 0 <= kind < len(_MEMBERS) else "ull")
+    return given(number) if isinstance(number, int) else number
 
 
 def is_past(stamp_us: int) -> bool:
@@ -175,13 +190,13 @@ class Device:
         """The unsigned number that NVML's function ``name`` gives as its last argument."""
         out = c_uint()
         self.call(bind(name), *arguments, byref(out))
-        return out.value
+        return given(out.value)
 
     def long(self, name: str, *arguments: object) -> int:
         """The same for a 64 bit number."""
         out = c_ulonglong()
         self.call(bind(name), *arguments, byref(out))
-        return out.value
+        return given(out.value)
 
     def text(self, name: str, room: int = 96) -> str:
         """The text that NVML's function ``name`` writes."""

@@ -15,6 +15,7 @@ from gputop.sources.nvml.abi import Fields
 from gputop.sources.nvml.abi import MemoryV2
 from gputop.sources.nvml.abi import Sample
 from gputop.sources.nvml.abi import bind
+from gputop.sources.nvml.abi import given
 from gputop.sources.nvml.abi import is_past
 from gputop.sources.nvml.abi import number_of
 from gputop.sources.nvml.gpm import GPM_FIELDS
@@ -57,7 +58,7 @@ def _utilization(device: Device) -> Way:
 
     def way(values: Values, _: Missing) -> None:
         device.call(function, out)
-        values["util_pct"], values["mem_util_pct"] = float(out[0]), float(out[1])
+        values["util_pct"], values["mem_util_pct"] = float(given(out[0])), float(given(out[1]))
 
     return way
 
@@ -122,7 +123,7 @@ def _power_usage(device: Device) -> Way:
 
     def way(values: Values, _: Missing) -> None:
         device.call(function, byref(out))
-        values["power_w"], values["power_instant"] = out.value / 1000, False
+        values["power_w"], values["power_instant"] = given(out.value) / 1000, False
 
     return way
 
@@ -132,7 +133,7 @@ def _energy(device: Device) -> Way:
 
     def way(values: Values, _: Missing) -> None:
         device.call(function, byref(out))
-        values["energy_mj"] = out.value
+        values["energy_mj"] = given(out.value)
 
     return way
 
@@ -143,7 +144,8 @@ def _memory_v2(device: Device) -> Way:
     def way(values: Values, _: Missing) -> None:
         out.version = _MEMORY_V2
         device.call(function, byref(out))
-        values["mem_used_bytes"], values["mem_total_bytes"], values["mem_reserved_bytes"] = out.used, out.total, out.reserved
+        values["mem_used_bytes"], values["mem_total_bytes"] = given(out.used), given(out.total)
+        values["mem_reserved_bytes"] = given(out.reserved)
 
     return way
 
@@ -153,7 +155,7 @@ def _memory_v1(device: Device) -> Way:
 
     def way(values: Values, missing: Missing) -> None:
         device.call(function, out)
-        values["mem_total_bytes"], values["mem_used_bytes"] = out[0], out[2]
+        values["mem_total_bytes"], values["mem_used_bytes"] = given(out[0]), given(out[2])
         missing["mem_reserved_bytes"] = "the driver is too old: it counts its reserve as used"
 
     return way
@@ -164,7 +166,7 @@ def _clock(device: Device, field: str, kind: int) -> Way:
 
     def way(values: Values, _: Missing) -> None:
         device.call(function, kind, byref(out))
-        values[field] = out.value
+        values[field] = given(out.value)
 
     return way
 
@@ -175,7 +177,7 @@ def _throttle(device: Device, word: str) -> Way:
 
     def way(values: Values, _: Missing) -> None:
         device.call(function, byref(out))
-        values["throttle_mask"] = out.value
+        values["throttle_mask"] = given(out.value)
 
     return way
 

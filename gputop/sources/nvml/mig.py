@@ -13,6 +13,7 @@ from gputop.frame import MigInstance
 from gputop.sources.nvml.abi import Attributes
 from gputop.sources.nvml.abi import Device
 from gputop.sources.nvml.abi import bind
+from gputop.sources.nvml.abi import known
 from gputop.sources.nvml.gpm import Gpm
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Values
@@ -61,7 +62,8 @@ class Mig:
         gpu_instance = part.number("nvmlDeviceGetGpuInstanceId")
         instance = MigInstance(
             index, gpu_instance, part.number("nvmlDeviceGetComputeInstanceId"), part.text("nvmlDeviceGetUUID"),
-            part.text("nvmlDeviceGetName").rpartition("MIG ")[2], memory[2], memory[0], attributes.sms, self._sm_active(gpu_instance),
+            part.text("nvmlDeviceGetName").rpartition("MIG ")[2], known(memory[2]), known(memory[0]), known(attributes.sms),
+            self._sm_active(gpu_instance),
         )  # fmt: skip
         self._device.calls += part.calls
         return instance

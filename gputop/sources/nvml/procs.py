@@ -22,15 +22,15 @@ from gputop.sources.nvml.abi import ProcessUtilization
 from gputop.sources.nvml.abi import bind
 from gputop.sources.nvml.abi import find
 from gputop.sources.nvml.abi import is_past
+from gputop.sources.nvml.abi import known
 from gputop.sources.nvml.reading import SECOND
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Values
 from gputop.sources.nvml.reasons import why
 
-Shares = tuple[float, float, float, float]
+Shares = tuple[float | None, float | None, float | None, float | None]
 """Per cent of SMs, memory, encoder, decoder."""
 _NOTHING: Shares = (0.0, 0.0, 0.0, 0.0)
-_NOT_AVAILABLE = 2**64 - 1
 _NO_INSTANCE = 0xFFFFFFFF
 _ASK_AGAIN_NS = 60 * SECOND
 _VERSIONS = (("_v3", ProcessInfo), ("_v2", ProcessInfo), ("", ProcessInfoV1))
@@ -98,8 +98,9 @@ class _List:
             instance = getattr(info, "gpu_instance", _NO_INSTANCE)
             row = rows.setdefault((info.pid, None if instance == _NO_INSTANCE else instance), _Row(set(), None))
             row.kinds.add(self._kind)
-            if info.mem_bytes != _NOT_AVAILABLE:
-                row.mem_bytes = max(row.mem_bytes or 0, info.mem_bytes)
+            mem_bytes = known(info.mem_bytes)
+            if mem_bytes is not None:
+                row.mem_bytes = max(row.mem_bytes or 0, mem_bytes)
 
     def _bind(self) -> tuple[Function | None, Any]:
         for suffix, kind in _VERSIONS:
@@ -169,5 +170,9 @@ class _Usage:
         rows = [row for row in self._rows[: self._count.value] if is_past(row.us)]
         self._seen_us = max((row.us for row in rows), default=since.value)
         for row in rows:
-            used[row.pid] = (float(row.sm), float(row.mem), float(row.enc), float(row.dec))
+            used[row.pid] = _share(row.sm), _share(row.mem), _share(row.enc), _share(row.dec)
         return used
+
+
+def _share(number: int) -> float | None:
+    return None if known(number) is None else float(number)

@@ -14,6 +14,7 @@ import pynvml
 from gputop.sources.nvml.abi import Device
 from gputop.sources.nvml.abi import Fields
 from gputop.sources.nvml.abi import bind
+from gputop.sources.nvml.abi import given
 from gputop.sources.nvml.events import XidEvents
 from gputop.sources.nvml.mig import Mig
 from gputop.sources.nvml.procs import Processes
@@ -41,7 +42,7 @@ def slow_readings(device: Device, pcie_counters: Reading) -> list[Reading]:
     number = device.number
     return [
         Reading(("procs",), SECOND, lazy(Processes, device)),
-        _one("temp_c", SECOND, lambda: float(number("nvmlDeviceGetTemperature", 0)), lazy(_TemperatureV, device)),
+        _one("temp_c", SECOND, lambda: _celsius(number("nvmlDeviceGetTemperature", 0)), lazy(_TemperatureV, device)),
         _one("power_limit_w", SECOND, lambda: number("nvmlDeviceGetEnforcedPowerLimit") / 1000),
         _one("pstate", SECOND, lambda: number("nvmlDeviceGetPerformanceState")),
         Reading(("mem_temp_c",), SECOND, lazy(_memory_temp, device)),
@@ -77,6 +78,11 @@ def _one(field: str, period_ns: int, read: Callable[[], object], *others: Way) -
     return Reading((field,), period_ns, way, *others)
 
 
+def _celsius(number: int) -> float:
+    """The driver writes a signed number as an unsigned one."""
+    return float(c_int(number).value)
+
+
 class _Temperature(Structure):
     _fields_ = [("version", c_uint), ("sensor", c_int), ("celsius", c_int)]
 
@@ -97,7 +103,7 @@ def _memory_temp(device: Device) -> Way:
 
     def way(values: Values, _: Missing) -> None:
         fields.read()
-        values["mem_temp_c"] = float(fields.number(0))
+        values["mem_temp_c"] = _celsius(int(fields.number(0)))
 
     return way
 
@@ -140,7 +146,7 @@ def _codec(device: Device, field: str, name: str) -> Way:
 
     def way(values: Values, _: Missing) -> None:
         device.call(function, byref(out), byref(period_us))
-        values[field] = float(out.value)
+        values[field] = float(given(out.value))
 
     return way
 
@@ -148,7 +154,7 @@ def _codec(device: Device, field: str, name: str) -> Way:
 def _power_most(device: Device) -> float:
     least, most = c_uint(), c_uint()
     device.call(bind("nvmlDeviceGetPowerManagementLimitConstraints"), byref(least), byref(most))
-    return most.value / 1000
+    return given(most.value) / 1000
 
 
 def _compute_mode(mode: int) -> str:
@@ -167,13 +173,13 @@ def _retired(device: Device, cause: int) -> int:
     except pynvml.NVMLError as error:
         if error.value != pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
             raise
-    return count.value
+    return given(count.value)
 
 
 def _remapped(device: Device) -> int:
     corrected, uncorrected, pending, failed = c_uint(), c_uint(), c_uint(), c_uint()
     device.call(bind("nvmlDeviceGetRemappedRows"), byref(corrected), byref(uncorrected), byref(pending), byref(failed))
-    return corrected.value + uncorrected.value
+    return given(corrected.value) + given(uncorrected.value)
 
 
 def _pcie_rates(device: Device, counters: Reading) -> Way:
@@ -185,6 +191,6 @@ def _pcie_rates(device: Device, counters: Reading) -> Way:
                 missing[field] = "the counters of bytes are read instead"
                 continue
             device.call(function, kind, byref(out))
-            values[field] = out.value * 1000.0
+            values[field] = given(out.value) * 1000.0
 
     return way
