@@ -6,6 +6,7 @@ from gputop.diagnosis import cpusets
 from gputop.diagnosis.facts import Capacity
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.proc import ProcFacts
 
 IDLE = 0.35
 """A CPU idle for more than this share of the window could have taken more work."""
@@ -54,7 +55,13 @@ def _taken(job: JobFacts, facts: Facts, allowed: frozenset[int], busy_inside: fl
 
 def wanted(job: JobFacts) -> float:
     """CPUs its threads and programs ran on or were runnable for."""
-    return sum(proc.cores + proc.runnable + proc.others_runnable + sum(proc.programs) for proc in (job.trainer, *job.workers))
+    return sum(map(_wanted, (job.trainer, *job.workers)))
+
+
+def _wanted(proc: ProcFacts) -> float:
+    """Threads behind one GIL want the CPU of the one whose turn it is."""
+    threads = 0.0 if proc.takes_turns else proc.others_runnable
+    return proc.cores + proc.runnable + threads + sum(proc.programs)
 
 
 def needed(job: JobFacts) -> float:

@@ -117,7 +117,8 @@ def _wait_for_own_threads(job: JobFacts, proc: ProcFacts, found: dict[str, float
         _shift(found, "lock", kind, locked * share)
     wanted = proc.others_run + proc.others_runnable
     if wanted >= feeders.AT_WORK:
-        free = _own_work(proc.others_run / wanted)
+        most = max(1.0, proc.others_run) if proc.takes_turns else wanted
+        free = _own_work(proc.others_run / min(wanted, most))
         _shift_to_cpu(found, "lock", found["lock"] * (1.0 - free))
         _shift(found, "lock", own_work, min(found["lock"], proc.others_run))
 

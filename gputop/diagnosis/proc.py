@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gputop.diagnosis.model import ProcState
+from gputop.diagnosis.waits import ONCPU
 from gputop.diagnosis.waits import POLL
 from gputop.diagnosis.waits import TIMER
 from gputop.diagnosis.waits import UNKNOWN
@@ -26,6 +27,8 @@ NO_STATE = ProcState(0, "running")
 TURN, ASKING = "turn", "asking"
 """Of threads. A lock waited for with a time limit, as Python waits for its GIL. A poll of those that wake no more seldom than their main
 thread does: it waits for what they asked for."""
+IN_TURN, LEAST = 0.5, 3
+"""How often threads that share one GIL are met waiting for it each time one is met running, and at least."""
 _NOBODY: Counter[str] = Counter()
 IDLE = 0.9
 """Share of its samples in which a thread is met in a poll that has nothing to do."""
@@ -131,6 +134,12 @@ class ProcFacts:
         """In which share of the samples that met it asleep by a timer anybody held a lock that it waited for."""
         asleep = [one for one in self.samples if self.kind_of(one.state, one.syscall, one.syscall_arg, one.wchan) == TIMER]
         return sum(sample.locked_by is not None for sample in asleep) / len(asleep) if asleep else 0.0
+
+    @property
+    def takes_turns(self) -> bool:
+        """Its other threads wait for one GIL: they can use no more than one CPU."""
+        met = self.threads_met
+        return met[TURN] >= max(LEAST, IN_TURN * met[ONCPU])
 
     @property
     def threads_met(self) -> Counter[str]:

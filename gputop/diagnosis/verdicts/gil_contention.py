@@ -3,7 +3,7 @@
 Threshold: a second thread runs for `OTHERS` of the time, the main thread waits for a lock while wanting to load, and all together
 use hardly more than one CPU (`ONE_CPU`) although CPUs are not what they wait for. CPython's waits for the lock end after 5 ms
 (`sys.getswitchinterval`) to ask for it anew, so that who sleeps for longer, or without a limit, waits for something else. A main
-thread that waits for a pool of its own threads does: then these are the ones that take turns (`IN_TURN`), on one CPU in all (`POOL`).
+thread that waits for a pool of its own threads does: then these are the ones that take turns (`proc.IN_TURN`), on one CPU in all (`POOL`).
 """
 
 from __future__ import annotations
@@ -12,20 +12,18 @@ from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
-from gputop.diagnosis.proc import TURN
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 from gputop.diagnosis.waits import LOCK
-from gputop.diagnosis.waits import ONCPU
 from gputop.text import clean
 
 OTHERS, ONE_CPU, LOCKED = 0.25, 1.15, 0.15
 READY = 1.8
 """Threads behind one GIL sleep until it is theirs; when more than this many are ready to run, they compute side by side."""
-POOL, IN_TURN, LEAST = (0.7, 1.15), 0.5, 3
-"""CPUs of the pool; how often one was met waiting for each time one was met running, and at least."""
+POOL = 0.7, 1.15
+"""CPUs of the pool."""
 TURN_S = 0.007
 """The longest mean sleep of who waits for the GIL: its 5 ms, and the time until the thread is awake."""
 _POOLS = ("data.lock", "data.unknown", "data.running", "data.runnable", "main.lock", "main.unknown", "main.computing")
@@ -48,10 +46,7 @@ def fights(proc: ProcFacts) -> bool:
 
 def _pool_fights(proc: ProcFacts) -> bool:
     """Its main thread waits for the others, of which one runs while some wait for their turn."""
-    if proc.kinds.get("lock", 0.0) < LOCKED or not POOL[0] <= proc.others_run <= POOL[1]:
-        return False
-    met = proc.threads_met
-    return met[TURN] >= max(LEAST, IN_TURN * met[ONCPU])
+    return proc.kinds.get("lock", 0.0) >= LOCKED and POOL[0] <= proc.others_run <= POOL[1] and proc.takes_turns
 
 
 def _main_fights(proc: ProcFacts) -> bool:

@@ -45,11 +45,13 @@ def _crowds(job: JobFacts, cpus: Capacity) -> bool:
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     cpus = capacity(job, facts)
-    share = 100 * sum(worker.runnable for worker in job.workers) / max(1, len(job.workers))
-    crowd = f"{counted(len(job.workers), 'worker')} and the trainer share {counted(len(cpus.allowed), 'CPU')}"
-    detail = f"{crowd} and wait for one another {share:.0f}% of the time"
+    procs = job.workers or [job.trainer]
+    share = 100 * sum(proc.runnable for proc in procs) / len(procs)
+    crowd = f"{counted(len(job.workers), 'worker')} and the trainer" if job.workers else f"the threads of {job.trainer.role.label}"
+    detail = f"{crowd} share {counted(len(cpus.allowed), 'CPU')} and wait for one another {share:.0f}% of the time"
+    whose = "the workers' mean" if job.workers else "the main thread's"
     evidence = (
-        Evidence("runq_pct", round(share, 1), "%", "the workers' mean run-queue delay"),
+        Evidence("runq_pct", round(share, 1), "%", f"{whose} run-queue delay"),
         Evidence("wanted_cpus", round(wanted(job), 1), "CPUs", f"wanted by the job, of {len(cpus.allowed)} it may use"),
     )
     return Finding(detail, evidence, tuple(_fixes(job, len(cpus.allowed))))

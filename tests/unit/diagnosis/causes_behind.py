@@ -267,6 +267,15 @@ def sorted_by_length() -> Scene:
     return scene
 
 
+def decoders_in_turns() -> Scene:
+    """A pool of the trainer's that parses in Python: whose turn it is finds a CPU busy for a moment, as eight that wake all the time do."""
+    pool = {151 + i: (0.11, 0.08) for i in range(8)}
+    scene = alone(27.0, 0.01, [AWAIT], threads=pool).drop(101, 102)
+    scene.procs[100].wait, scene.procs[100].thread_looks = 0.08, [ON_CPU, TURN, TURN, AWAIT]
+    scene.cpus, scene.cpu_busy = 2, [0.7, 0.7]
+    return scene
+
+
 def server_in_turns() -> Scene:
     """A home-made server of clips, whose main thread waits for its decoders; these wait for the GIL, which a fifth one has."""
     scene = starved(util=15.0, workers=0)
@@ -358,6 +367,7 @@ BEHIND: dict[Callable[[], Scene], tuple[str, str]] = {
     dead_game: ("input-bound", "hung-worker"),
     ranks_on_one_cpu: ("input-bound", "affinity"),
     sorted_by_length: ("straggler", "straggler-rank"),
+    decoders_in_turns: ("input-bound", "gil-contention"),
     server_in_turns: ("input-bound", "gil-contention"),
     consumers_of_a_slow_broker: ("input-bound", "network-io"),
     two_of_three_hang: ("input-bound", "hung-worker"),
