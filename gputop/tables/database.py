@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import sys
 from collections.abc import Iterator
@@ -77,6 +78,7 @@ class Database:
             raise _refusal(error) from None
         finally:
             self._sqlite.set_authorizer(lambda *_: sqlite3.SQLITE_OK)
+        _note_joins(sql, read)
         known = {table: [column.name for column in TABLES[table].columns] for table in read if table in TABLES}
         return {table: [name for name in names if name in read[table]] or names[:1] for table, names in known.items()}
 
@@ -123,6 +125,15 @@ def describe(tables: Sequence[str] = ()) -> str:
         lines += [f"  {c.name + ' ' + c.type + ('' if c is last else ','):<34}-- {c.help}" for c in spec.columns]
         lines.append(");")
     return "\n".join(lines)
+
+
+def _note_joins(sql: str, read: dict[str, dict[str, None]]) -> None:
+    """USING and NATURAL compare columns of tables that the authorizer is not told of: all that the statement names are noted."""
+    words = set(re.findall(r"\w+", sql.lower()))
+    if words & {"using", "natural"}:
+        for table in (spec for spec in TABLES.values() if spec.name in words):
+            columns = [column.name for column in table.columns]
+            read.setdefault(table.name, {}).update(dict.fromkeys(columns if "natural" in words else words.intersection(columns)))
 
 
 def _permit(asked: tuple[object, ...], read: dict[str, dict[str, None]]) -> int:

@@ -169,6 +169,26 @@ def test_a_reused_pid_and_a_skipped_beat_are_no_increments(tmp_path: Path, capsy
     assert [(round(gap["dt_s"], 3), gap["missed"]) for gap in gaps] == [(0.4, 3)]
 
 
+@pytest.mark.parametrize(
+    ("join", "plain"),
+    [
+        ("proc JOIN gpu USING (t_ns)", "proc JOIN gpu ON proc.t_ns = gpu.t_ns"),
+        ('proc p JOIN process s Using /* who */ ("PID")', "proc p JOIN process s ON p.pid = s.pid"),
+        ("mark NATURAL JOIN mark later", "mark"),
+        ("proc NATURAL JOIN (SELECT 3000 pid)", "proc WHERE pid = 3000"),
+    ],
+)
+def test_joins_by_columns_of_one_name(session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str], join: str, plain: str) -> None:
+    answers = [ask(session[0], f"SELECT count(*) n FROM {tables}", capsys=capsys) for tables in (join, plain)]
+    assert answers[0] == answers[1]
+    assert answers[0][0]["n"] > 0
+
+
+def test_all_columns_of_a_join_by_name(session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str]) -> None:
+    rows = ask(session[0], "SELECT * FROM sync JOIN process USING (pid) LIMIT 1", capsys=capsys)
+    assert [(row["pid"], row["ppid"] >= 0) for row in rows] == [(rows[0]["pid"], True)]
+
+
 def test_a_stretch_of_time(session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str]) -> None:
     path, frames = session
     (row,) = ask(path, "SELECT min(t_ns) a, max(t_ns) b, count(*) n FROM gpu", "--from", "5", "--until", "6", capsys=capsys)
