@@ -67,15 +67,15 @@ _ALL = (
 
 FIELDS: dict[str, Field] = {field.id: field for field in _ALL}
 
-# nvmlClocksEventReasons bits (nvml.h), in the words people search for.
+# nvmlClocksEventReasons bits (nvml.h), in the words people search for, worst first. Idle (0x1) is no limit.
 _THROTTLE = (
-    (0x1, "idle"), (0x2, "app clocks"), (0x4, "power cap"), (0x8, "HW slowdown"), (0x10, "sync boost"),
-    (0x20, "thermal (SW)"), (0x40, "thermal (HW)"), (0x80, "power brake"), (0x100, "display clocks"),
+    (0x40, "thermal (HW)"), (0x80, "power brake"), (0x8, "HW slowdown"), (0x20, "thermal (SW)"), (0x4, "power cap"),
+    (0x10, "sync boost"), (0x2, "app clocks"), (0x100, "display clocks"),
 )  # fmt: skip
 
 
 def throttle_words(mask: int | None) -> list[str]:
-    """The names of the bits set in NVML's clocks-event mask; idle is no limit and is left out."""
+    """The names of the bits set in NVML's clocks-event mask, worst first."""
     if mask is None:
         return []
-    return [word for bit, word in _THROTTLE if mask & bit and bit != 0x1]
+    return [word for bit, word in _THROTTLE if mask & bit]

@@ -108,8 +108,13 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     dec_pct: float | None = None
     ecc_corrected: int | None = None
     ecc_uncorrected: int | None = None
+    """Volatile, as the corrected ones: since the driver loaded or the GPU was reset."""
     retired_pages: int | None = None
     remapped_rows: int | None = None
+    remap_pending: bool | None = None
+    """Rows of its memory wait for a reset to be replaced (nvmlDeviceGetRemappedRows)."""
+    remap_failed: bool | None = None
+    """One could not be replaced."""
     xid: int | None = None
     """The latest Xid error's number since the collector began; None while there was none."""
     compute_mode: str | None = None

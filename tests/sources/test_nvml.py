@@ -29,7 +29,7 @@ def test_every_field_comes_from_its_call(rig: Rig) -> None:
     rig.set(
         "gpus 2", "driver 570.10", "cuda 12.8", "util 61", "mem_util 7", "mem_used_mib 2048", "power_mw 321500", "temp 66", "mem_temp 71",
         "sm_clock 1755", "mem_clock 2619", "throttle 4", "pstate 2", "fan 44", "pcie_gen 4", "pcie_width 8", "enc 3", "dec 5",
-        "ecc_corrected 9", "ecc_uncorrected 1", "retired 3", "remapped 2", "compute_mode 3", "sm_active 31", "sm_occupancy 12",
+        "ecc_corrected 9", "ecc_uncorrected 1", "retired 3", "remapped 2", "remap_pending 1", "compute_mode 3", "sm_active 31", "sm_occupancy 12",
         "tensor 20", "dram 15", "power_limit_mw 650000", "nvlink_mb_s 100", "pcie_tx_mb_s 50", "pcie_rx_mb_s 900", "gpu1.util 3",
     )  # fmt: skip
     source = rig.source()
@@ -43,6 +43,7 @@ def test_every_field_comes_from_its_call(rig: Rig) -> None:
         "power_w": 321.5, "power_instant": True, "temp_c": 66.0, "mem_temp_c": 71.0, "sm_clock_mhz": 1755, "mem_clock_mhz": 2619,
         "sm_clock_max_mhz": 1980, "throttle_mask": 4, "pstate": 2, "fan_pct": 44.0, "pcie_gen": 4, "pcie_gen_max": 5, "pcie_width": 8,
         "enc_pct": 3.0, "dec_pct": 5.0, "ecc_corrected": 9, "ecc_uncorrected": 1, "retired_pages": 3, "remapped_rows": 2,
+        "remap_pending": True, "remap_failed": False,
         "compute_mode": "Exclusive Process", "sm_active_pct": 31.0, "sm_occupancy_pct": 12.0, "tensor_active_pct": 20.0,
         "dram_active_pct": 15.0, "power_limit_w": 650.0, "power_limit_default_w": 700.0, "nvlink_links": 18, "mig_mode": False,
     }  # fmt: skip

@@ -64,7 +64,7 @@ def slow_readings(device: Device, pcie_counters: Reading) -> list[Reading]:
         _one("ecc_corrected", 10 * SECOND, lambda: _ecc(device, _CORRECTED)),
         _one("ecc_uncorrected", 10 * SECOND, lambda: _ecc(device, _UNCORRECTED)),
         _one("retired_pages", 10 * SECOND, lambda: _retired(device, 0) + _retired(device, 1)),
-        _one("remapped_rows", 10 * SECOND, lambda: _remapped(device)),
+        Reading(("remapped_rows", "remap_pending", "remap_failed"), 10 * SECOND, lazy(_remapped, device)),
         Reading(PCIE_RATES, 2 * SECOND, lazy(_pcie_rates, device, pcie_counters)),
     ]
 
@@ -176,10 +176,16 @@ def _retired(device: Device, cause: int) -> int:
     return given(count.value)
 
 
-def _remapped(device: Device) -> int:
+def _remapped(device: Device) -> Way:
+    function = bind("nvmlDeviceGetRemappedRows")
     corrected, uncorrected, pending, failed = c_uint(), c_uint(), c_uint(), c_uint()
-    device.call(bind("nvmlDeviceGetRemappedRows"), byref(corrected), byref(uncorrected), byref(pending), byref(failed))
-    return given(corrected.value) + given(uncorrected.value)
+
+    def way(values: Values, _: Missing) -> None:
+        device.call(function, byref(corrected), byref(uncorrected), byref(pending), byref(failed))
+        values["remapped_rows"] = given(corrected.value) + given(uncorrected.value)
+        values["remap_pending"], values["remap_failed"] = pending.value == 1, failed.value == 1
+
+    return way
 
 
 def _pcie_rates(device: Device, counters: Reading) -> Way:

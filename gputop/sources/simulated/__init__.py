@@ -33,6 +33,7 @@ _IDLE_BIT = 0x1
 _NOT_SIMULATED = (
     "mem_util_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct", "mem_temp_c", "fan_pct", "enc_pct", "dec_pct",
     "nvlink_tx_bytes", "nvlink_rx_bytes", "ecc_corrected", "ecc_uncorrected", "retired_pages", "remapped_rows",
+    "remap_pending", "remap_failed",
 )  # fmt: skip
 
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from gputop.board import Board
 from gputop.board import GpuBoard
 from gputop.fields import FIELDS
-from gputop.fields import throttle_words
 from gputop.frame import SILENT
+from gputop.limits import errors
+from gputop.limits import limits
 from gputop.rates import gpu_bytes_per_s
 from gputop.text import fit
 from gputop.tui.draw import Line
@@ -121,16 +122,12 @@ def _pcie(gpu: GpuBoard, older: Board) -> Span:
 
 
 def _limits(gpu: GpuBoard, _older: Board) -> Span:
-    mask = gpu.number("throttle_mask")
-    if mask is None:
+    words = limits(gpu)
+    if words is None:
         return _absent(gpu, "throttle_mask")
-    words = throttle_words(int(mask))
-    xid = gpu.number("xid")
-    if xid is not None:
-        words.insert(0, f"Xid {xid:.0f}")
     if gpu.values.get("mig_mode"):
         words.append("MIG")
-    return (", ".join(words), "warn") if words else ("–", "dim")
+    return (", ".join(words), "crit" if errors(gpu) else "warn") if words else ("–", "dim")
 
 
 # title, width, width below 100 columns, least terminal width, cell

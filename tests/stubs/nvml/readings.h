@@ -216,7 +216,9 @@ nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, nvmlTemperature_t *o
 nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed)
 {
     ENTER_DEVICE(RemappedRows);
-    *corrected = (unsigned)conf_of(device)->remapped, *uncorrected = *pending = *failed = 0;
+    struct gpu_conf *conf = conf_of(device);
+    *corrected = (unsigned)conf->remapped, *uncorrected = 0;
+    *pending = (unsigned)conf->remap_pending, *failed = (unsigned)conf->remap_failed;
     return NVML_SUCCESS;
 }
 #endif
