@@ -18,6 +18,8 @@ from gputop.frame import ProcSample
 from gputop.frame import ThreadSample
 
 SECOND_NS = 1_000_000_000
+TICK_NS = 10_000_000
+"""In which utime and stime advance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class ProcRates:
 
     seconds: float
     cpu_pct: float
-    """The whole process's: its threads' on-CPU time where they were read one by one, else utime + stime."""
+    """The whole process's: its threads' on-CPU time where all were read and none of any weight has ended, else utime + stime."""
     main_cpu_pct: float | None
     system_pct: float
     runq_pct: float | None
@@ -181,12 +183,20 @@ def throttled_periods_pct(older: CgroupSample, newer: CgroupSample) -> float | N
 
 
 def _cpu_ns(newer: ProcSample, threads: Sequence[ThreadSample], main_ns: int | None, ticks_ns: int) -> int:
-    """Nanosecond counters where they cover every thread; utime and stime advance by whole ticks of 10 ms."""
+    """Nanosecond counters where they cover every thread that there has been; utime and stime advance by whole ticks of 10 ms."""
     if len(threads) >= newer.num_threads > 0:
-        return sum(thread.oncpu_ns for thread in threads)
-    if newer.num_threads == 1 and main_ns is not None:
-        return main_ns
-    return ticks_ns
+        exact_ns, alive_ns = sum(map(_oncpu, threads)), sum(map(_oncpu, newer.threads))
+    elif newer.num_threads == 1 and main_ns is not None and newer.oncpu_ns is not None:
+        exact_ns, alive_ns = main_ns, newer.oncpu_ns
+    else:
+        return ticks_ns
+    # Of threads that have ended only utime and stime know; those that are born and end between two readings leave no other trace.
+    ended_ns = newer.utime_ns + newer.stime_ns - alive_ns
+    return ticks_ns if ended_ns > TICK_NS else exact_ns
+
+
+def _oncpu(thread: ThreadSample) -> int:
+    return thread.oncpu_ns
 
 
 def _switches(older: ProcSample, newer: ProcSample, threads: Sequence[ThreadSample]) -> tuple[int | None, int | None]:

@@ -57,6 +57,22 @@ def test_threads_that_were_not_all_read_leave_the_ticks():
     assert found.cpu_pct == 120
 
 
+def test_what_threads_took_that_have_ended_counts():
+    older = sample(1, utime_ns=5_000 * MS, oncpu_ns=400 * MS, threads=[ThreadSample(10, 400 * MS, 0, 0)])
+    newer = sample(2, utime_ns=5_200 * MS, stime_ns=50 * MS, oncpu_ns=403 * MS, threads=[ThreadSample(10, 403 * MS, 0, 0)])
+    for threads in (True, False):
+        pair = [one if threads else msgspec.structs.replace(one, threads=[]) for one in (older, newer)]
+        found = rates.proc_rates(*pair)
+        assert found is not None
+        assert (found.cpu_pct, found.main_cpu_pct) == (25, pytest.approx(0.3))
+
+
+def test_nanoseconds_count_where_ticks_lag_behind_them():
+    found = rates.proc_rates(sample(1, utime_ns=90 * MS, oncpu_ns=99 * MS), sample(1.1, utime_ns=100 * MS, oncpu_ns=103 * MS))
+    assert found is not None
+    assert found.cpu_pct == pytest.approx(4)
+
+
 @pytest.mark.parametrize(
     ("older", "newer"),
     [
