@@ -1,39 +1,80 @@
-"""One moment as a plain object: what `gputop --json` prints. Units are in the names; what was not measured is null."""
+"""One moment as a plain object: what `gputop --json` prints. Units are in the names.
+
+What was not measured is null and has its reason in ``missing``; what does not apply to a process (its rank, say) is null too.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 from gputop.board import Board
 from gputop.board import GpuBoard
 from gputop.diagnosis import ProcState
-from gputop.fields import throttle_words
+from gputop.frame import Frame
 from gputop.frame import Gpu
 from gputop.frame import GpuProc
 from gputop.frame import MigInstance
+from gputop.limits import limits
+from gputop.rates import ProcRates
 from gputop.rates import gpu_bytes_per_s
 from gputop.rates import proc_rates
 from gputop.roles import Role
 from gputop.roles import program_name
+from gputop.text import clean
 
 SCHEMA = 1
 LEAST_CPU_PCT = 1.0
 _GPU_FIELDS = tuple(name for name in Gpu.__struct_fields__ if name not in ("index", "t_ns", "missing", "procs", "mig"))
 _BYTE_COUNTERS = ("pcie_rx_bytes", "pcie_tx_bytes", "nvlink_rx_bytes", "nvlink_tx_bytes")
-_MADE_OF = {"limits": "throttle_mask"} | {f"{name}_per_s": name for name in _BYTE_COUNTERS}
+_BYTE_RATES = {f"{name}_per_s": name for name in _BYTE_COUNTERS}
+_MADE_OF = _BYTE_RATES | {"limits": "throttle_mask", "mig": "mig_mode"}
 """What is not read but made -> the field that it is made of, whose reason it shares."""
-_TOO_SHORT = "not yet: the look was too short"
+_UNREAD = "not read yet"
+_READ_ONCE = "not yet: a rate takes two readings"
+_NONE = {"mig": "MIG is off", "xid": "none since gputop began to watch"}
+"""Why there is none although the driver answers."""
+_FILES = {
+    "oncpu_ns": "schedstat", "run_delay_ns": "schedstat", "runq_pct": "schedstat", "vol_switches": "status", "invol_switches": "status",
+    "switches_per_s": "status", "invol_per_s": "status", "read_bytes": "io", "write_bytes": "io",
+}  # fmt: skip
+"""Of a process -> the file of /proc/PID that may be its owner's alone, or not kept by the kernel."""
+_NO_SENSE = "the kernel's figure is more than the process's whole life"
+_RATES = ("cpu_pct", "runq_pct", "switches_per_s", "invol_per_s", "disk_pct")
+
+
+def keep(older: Board, board: Board, frame: Frame) -> None:
+    """Before ``board`` takes in ``frame``: ``older`` gets the readings that the frame's replace.
+
+    So each rate is over a subject's own last two readings, however seldom it is read.
+    """
+    for pid in frame.gone:
+        older.procs.pop(pid, None)
+    for sample in frame.procs:
+        stood = board.procs.get(sample.pid)
+        if stood is not None and stood.t_ns < sample.t_ns:
+            older.procs[sample.pid] = stood
+    for gpu in frame.gpus:
+        if gpu.index in board.gpus:
+            _keep_counters(older.gpus.setdefault(gpu.index, GpuBoard(gpu.index)), board.gpus[gpu.index], gpu)
+
+
+def _keep_counters(older: GpuBoard, stood: GpuBoard, gpu: Gpu) -> None:
+    for name in _BYTE_COUNTERS:
+        if getattr(gpu, name) is not None and stood.read_ns.get(name, gpu.t_ns) < gpu.t_ns:
+            older.values[name], older.read_ns[name] = stood.values[name], stood.read_ns[name]
 
 
 def take(
     older: Board, newer: Board, roles: dict[int, Role], states: dict[int, ProcState], only: frozenset[int] | None = None
 ) -> dict[str, object]:
-    """The object; rates are over the time from ``older`` to ``newer``.
+    """The object; rates are over the time from ``older`` to ``newer``. Texts come without what a terminal would obey.
 
     ``only`` limits the processes; otherwise they are trainers, workers, GPU processes and those that take CPU.
     """
     header = newer.header
     on_gpu = _gpu_procs(newer)
     pids = only if only is not None else frozenset(pid for pid in newer.procs if _matters(pid, older, newer, roles, on_gpu))
-    return {
+    taken: dict[str, object] = _cleaned({
         "schema": SCHEMA,
         "unix_s": (newer.t_ns + header.unix_ns - header.t_ns) / 1e9,
         "t_ns": newer.t_ns,
@@ -41,7 +82,16 @@ def take(
         "sources": {s.name: _source(s.state, s.reason, s.remedy, s.detail) for s in newer.sources.values()},
         "gpus": [_gpu(newer.gpus[i], older.gpus.get(i)) for i in sorted(newer.gpus)],
         "procs": [_proc(pid, older, newer, roles.get(pid), states.get(pid), on_gpu.get(pid, [])) for pid in sorted(pids)],
-    }
+    })  # fmt: skip
+    return taken
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, dict):
+        return {key: _cleaned(item) for key, item in value.items()}
+    return [_cleaned(item) for item in value] if isinstance(value, list) else value
 
 
 def _source(state: str, reason: str, remedy: str, detail: dict[str, str]) -> dict[str, object]:
@@ -70,14 +120,21 @@ def _gpu(gpu: GpuBoard, before: GpuBoard | None) -> dict[str, object]:
     out |= {name: gpu.values.get(name) for name in _GPU_FIELDS}
     for name in _BYTE_COUNTERS:
         out[f"{name}_per_s"] = gpu_bytes_per_s(before, gpu, name)
-    mask = gpu.number("throttle_mask")
-    out["limits"] = None if mask is None else throttle_words(int(mask))
+    out["limits"] = limits(gpu)
     mig = gpu.values.get("mig")
     out["mig"] = [_fields(instance) for instance in mig] if isinstance(mig, list) else None
     out["procs"] = [_fields(proc) for proc in gpu.procs] if "procs" in gpu.values else None
-    reasons = gpu.missing | {made: gpu.missing.get(name, _TOO_SHORT) for made, name in _MADE_OF.items()}
-    out["missing"] = {name: reason for name, reason in reasons.items() if out.get(name) is None}
+    shared = {made: gpu.missing[name] for made, name in _MADE_OF.items() if name in gpu.missing}
+    begun = {rate: _READ_ONCE for rate, name in _BYTE_RATES.items() if name in gpu.values}
+    out["missing"] = _missing(out, _NONE | shared | gpu.missing | begun)
     return out
+
+
+def _missing(out: dict[str, object], reasons: dict[str, str]) -> dict[str, str]:
+    """Of all that is null in ``out`` why, and of what ``reasons`` say of its parts."""
+    return dict.fromkeys((name for name in out if out[name] is None), _UNREAD) | {
+        name: reason for name, reason in reasons.items() if out.get(name) is None
+    }
 
 
 def _fields(item: MigInstance | GpuProc) -> dict[str, object]:
@@ -87,18 +144,39 @@ def _fields(item: MigInstance | GpuProc) -> dict[str, object]:
 def _proc(
     pid: int, older: Board, newer: Board, role: Role | None, state: ProcState | None, on_gpu: list[tuple[int, GpuProc]]
 ) -> dict[str, object]:
-    info, sample, before = newer.infos.get(pid), newer.procs.get(pid), older.procs.get(pid)
-    rates = proc_rates(before, sample) if before and sample else None
+    info, sample, before = newer.infos.get(pid), newer.procs[pid], older.procs.get(pid)
+    rates = proc_rates(before, sample) if before else None
     procfs = newer.sources.get("procfs")
     no_delays = procfs.detail.get("blkio_delay_ns") if procfs else None
-    return {
-        "pid": pid,
+    measured: dict[str, object] = {
         "ppid": info.ppid if info else None,
         "name": program_name(info) if info else None,
         "cmdline": info.cmdline if info else None,
         "user": info.user if info else None,
         "cgroup": info.cgroup if info else None,
         "cpus_allowed": info.cpus_allowed if info else None,
+        "kernel_state": sample.state,
+        "t_ns": sample.t_ns,
+        "start_ticks": sample.start_ticks,
+        "utime_ns": sample.utime_ns,
+        "stime_ns": sample.stime_ns,
+        "oncpu_ns": sample.oncpu_ns,
+        "run_delay_ns": sample.run_delay_ns,
+        "vol_switches": sample.vol,
+        "invol_switches": sample.invol,
+        "rss_bytes": sample.rss_bytes,
+        "num_threads": sample.num_threads,
+        "majflt": sample.majflt,
+        "read_bytes": sample.read_bytes,
+        "write_bytes": sample.write_bytes,
+        "cpu_pct": rates.cpu_pct if rates else None,
+        "runq_pct": rates.runq_pct if rates else None,
+        "switches_per_s": rates.switches_per_s if rates else None,
+        "invol_per_s": rates.invol_per_s if rates else None,
+        "disk_pct": rates.blkio_pct if rates else None,
+    }
+    return {
+        "pid": pid,
         "role": role.kind if role else "bystander",
         "label": role.label if role else None,
         "rank": role.rank if role else None,
@@ -106,25 +184,13 @@ def _proc(
         "state": state.state if state else None,
         "starving": state.starving if state else None,
         "state_fractions": state.fractions if state else None,
-        "kernel_state": sample.state if sample else None,
-        "t_ns": sample.t_ns if sample else None,
-        "start_ticks": sample.start_ticks if sample else None,
-        "utime_ns": sample.utime_ns if sample else None,
-        "stime_ns": sample.stime_ns if sample else None,
-        "oncpu_ns": sample.oncpu_ns if sample else None,
-        "run_delay_ns": sample.run_delay_ns if sample else None,
-        "vol_switches": sample.vol if sample else None,
-        "invol_switches": sample.invol if sample else None,
-        "rss_bytes": sample.rss_bytes if sample else None,
-        "num_threads": sample.num_threads if sample else None,
-        "majflt": sample.majflt if sample else None,
-        "read_bytes": sample.read_bytes if sample else None,
-        "write_bytes": sample.write_bytes if sample else None,
-        "cpu_pct": rates.cpu_pct if rates else None,
-        "runq_pct": rates.runq_pct if rates else None,
-        "switches_per_s": rates.switches_per_s if rates else None,
-        "invol_per_s": rates.invol_per_s if rates else None,
-        "disk_pct": rates.blkio_pct if rates else None,
+        **measured,
         "gpus": [{"gpu": index, **_fields(proc)} for index, proc in on_gpu],
-        "missing": {"disk_pct": no_delays} if no_delays else {},
+        "missing": _missing(measured, _proc_reasons(pid, rates) | ({"disk_pct": no_delays} if no_delays else {})),
     }
+
+
+def _proc_reasons(pid: int, rates: ProcRates | None) -> dict[str, str]:
+    """Why what may be missing of a process is."""
+    unreadable = {name: f"/proc/{pid}/{file} is not readable" for name, file in _FILES.items()} | {"disk_pct": _NO_SENSE}
+    return unreadable | (dict.fromkeys(_RATES, _READ_ONCE) if rates is None else {})

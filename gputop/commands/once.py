@@ -85,20 +85,23 @@ def _print_json(items: Iterator[Header | Frame], args: argparse.Namespace, every
     from gputop import snapshot
     from gputop.diagnosis import Engine
 
-    board, older, engine = Board(), None, Engine()
+    board, older, engine = Board(), Board(), Engine()
     encode = msgspec.json.Encoder(enc_hook=str).encode
     line = b""
     for item in items:
         if isinstance(item, Header):
             board = Board(header=item)
             continue
+        if every:
+            snapshot.keep(older, board, item)
         board.fold(item)
         engine.feed(board)
         only = _only(board, args, engine.roles)
-        line = encode(snapshot.take(older or board, board, engine.roles, engine.states, only)) + b"\n"
-        older = board.snapshot() if every or older is None else older
+        line = encode(snapshot.take(older, board, engine.roles, engine.states, only)) + b"\n"
         if every:
             write(line)
+        elif older.seq < 0:
+            older = board.counters()
     if not every:
         write(line)
     return 0

@@ -21,6 +21,7 @@ def test_once_json_is_one_object(env: dict[str, str]) -> None:
     assert seen.keys() >= KEYS
     assert abs(seen["unix_s"] - time.time()) < 30
     assert len(seen["gpus"]) == 2
+    assert not [name for gpu in seen["gpus"] for name, value in gpu.items() if value is None and name not in gpu["missing"]]
     assert os.getpid() in [proc["pid"] for proc in seen["procs"]]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gputop import snapshot
 from gputop.board import Board
 from gputop.frame import Frame
@@ -29,10 +31,50 @@ def test_what_is_made_of_a_reading_shares_its_reason() -> None:
     why = {"throttle_mask": "not supported", "nvlink_tx_bytes": "no NVLink is up"}
     gpu = taken(Gpu(0, 3, pcie_tx_bytes=10, missing=why))["gpus"][0]
     assert gpu["limits"] is None
-    assert gpu["missing"] == why | {
-        "limits": "not supported", "nvlink_tx_bytes_per_s": "no NVLink is up", "nvlink_rx_bytes_per_s": "not yet: the look was too short",
-        "pcie_tx_bytes_per_s": "not yet: the look was too short", "pcie_rx_bytes_per_s": "not yet: the look was too short",
+    made = {name: gpu["missing"][name] for name in ("limits", "nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s", "pcie_tx_bytes_per_s")}
+    assert made == {
+        "limits": "not supported", "nvlink_tx_bytes_per_s": "no NVLink is up", "nvlink_rx_bytes_per_s": "not read yet",
+        "pcie_tx_bytes_per_s": "not yet: a rate takes two readings",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("gpu", [Gpu(0, 3, lost=True), Gpu(0, 3, pcie_rx_bytes=1, mig_mode=False, missing={"util_pct": "not supported"})])
+def test_whatever_is_null_of_a_gpu_has_a_reason(gpu: Gpu) -> None:
+    shown = taken(gpu)["gpus"][0]
+    assert {name for name, value in shown.items() if value is None} == shown["missing"].keys()
+
+
+def test_whatever_was_not_measured_of_a_process_has_a_reason() -> None:
+    proc = taken()["procs"][0]
+    why = proc["missing"]
+    not_its = {"label", "rank", "trainer_pid", "state", "starving", "state_fractions"}
+    assert {name for name, value in proc.items() if value is None} - not_its == why.keys()
+    assert (why["cpu_pct"], why["read_bytes"]) == ("not yet: a rate takes two readings", "/proc/7/io is not readable")
+
+
+def test_names_come_without_what_a_terminal_obeys() -> None:
+    assert taken(Gpu(0, 3, name="\x1b[31mRed"))["gpus"][0]["name"] == "·[31mRed"
+
+
+def test_who_is_read_seldom_has_the_rates_of_his_last_two_readings_in_between() -> None:
+    """Every line of `--json` has them: a bystander is read once a second, a GPU's counters of bytes too."""
+    older, board = Board(), Board()
+    frames = [
+        Frame(seq, t_ns, key=t_ns == 0, procs=[sample(t_ns, t_ns // 4)] if t_ns % 10**9 == 0 else [], infos=[ProcInfo(7, 1)], gpus=[
+            Gpu(0, t_ns, pcie_rx_bytes=t_ns // 1000) if t_ns % 10**9 == 0 else Gpu(0, t_ns, util_pct=1.0)])
+        for seq, t_ns in enumerate(range(0, 25 * 10**8, 10**8))
+    ]  # fmt: skip
+    shown = []
+    for frame in frames:
+        snapshot.keep(older, board, frame)
+        board.fold(frame)
+        one = snapshot.take(older, board, {}, {})
+        shown.append(([proc["cpu_pct"] for proc in one["procs"]], one["gpus"][0]["pcie_rx_bytes_per_s"]))
+    assert shown == [([], None)] * 10 + [([25.0], 10**6)] * 15
+
+
+def sample(t_ns: int, utime_ns: int) -> ProcSample:
+    return ProcSample(7, 1, t_ns, "S", utime_ns, 0, 0, 2)
 
 
 def test_what_has_a_value_is_not_missing() -> None:
@@ -42,5 +84,4 @@ def test_what_has_a_value_is_not_missing() -> None:
 
 
 def test_a_kernel_that_measures_no_delays_says_so_of_each_process() -> None:
-    assert taken(detail={"blkio_delay_ns": "switched off"})["procs"][0]["missing"] == {"disk_pct": "switched off"}
-    assert taken()["procs"][0]["missing"] == {}
+    assert taken(detail={"blkio_delay_ns": "switched off"})["procs"][0]["missing"]["disk_pct"] == "switched off"
