@@ -62,8 +62,8 @@ class Turns:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the live view."""
     add_sampling(parser)
-    parser.add_argument("--pid", type=process_id, metavar="PID", help="only this process and its family")
-    parser.add_argument("--user", metavar="NAME", help="only processes of this user")
+    parser.add_argument("--pid", type=process_id, metavar="PID", help="in the table only this process and its family")
+    parser.add_argument("--user", metavar="NAME", help="in the table only processes of this user")
     parser.add_argument("--host", metavar="[USER@]NODE", help="watch another machine: runs `gputop collect` there over ssh")
     parser.add_argument("-1", "--once", action="store_true", help="print one screen, or with --json one object, and leave")
     parser.add_argument("--json", action="store_true", help="print an object a line; with --once just one")

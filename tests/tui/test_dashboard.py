@@ -14,6 +14,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from gputop.board import GpuBoard
+from gputop.frame import Frame
 from gputop.frame import GpuProc
 from gputop.frame import ProcInfo
 from gputop.session import Session
@@ -221,6 +222,19 @@ async def test_hidden_bystanders_are_said_to_be_hidden(make_app: MakeApp, monkey
         main(app).redraw()
         assert "bystanders hidden (b)" in part(app, "procs")[1]
         assert "nobody taking CPU" not in part(app, "procs")[1]
+
+
+async def test_the_one_process_asked_for_is_said_to_have_ended(make_app: MakeApp) -> None:
+    session = scene.session()
+    app = make_app(session, pid=scene.HOG)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        assert str(scene.HOG) in part(app, "procs")[1]
+        session.ingest(Frame(100, session.now_ns + scene.TICK_NS, gone=[scene.HOG]))
+        main(app).redraw()
+        assert f"no process {scene.HOG}: it has ended" in part(app, "procs")[1]
+        await pilot.press("left")
+        assert "ended" not in part(app, "procs")[1]
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,9 @@ class Parts(Screen[None]):
 
     def _nobody(self) -> str:
         """Why the table is empty."""
+        pid = self.view.pid
+        if pid is not None and pid not in self.session.boards_around(self.view.at_ns, 0)[1].infos:
+            return f"there is no process {pid}: it has ended (← looks back), or never was"
         if self.view.pattern:
             return "nothing matches the filter"
         return f"no trainer, no GPU process{f'; {procs.HIDDEN}' if self.view.hides_bystanders else ' and nobody taking CPU'}"
