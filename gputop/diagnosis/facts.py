@@ -43,6 +43,8 @@ class GpuFacts:
     """It has worked since the engine began."""
     unmeasurable: bool = False
     """The driver gives no utilization for it."""
+    gone: bool = False
+    """The driver has lost it."""
     util_now: float | None = None
     """The latest reading."""
     idle_s: float = 0.0

@@ -9,6 +9,7 @@ from dataclasses import replace
 from gputop.board import Board
 from gputop.diagnosis.model import Incident
 from gputop.diagnosis.model import Verdict
+from gputop.diagnosis.model import of_gpus
 from gputop.diagnosis.points import OFF_BEAT_NS
 from gputop.diagnosis.spawners import tree_ns
 from gputop.diagnosis.strangers import LEAD_NS
@@ -71,6 +72,8 @@ class _Episode:
     told_ns: int = 0
     """When victims and culprits were last gathered."""
     incident: Incident | None = None
+    gpus: set[int] = field(default_factory=set)
+    """Whose seconds these are: of a straggler's peers, too."""
     accounts: dict[int, _Account] = field(default_factory=dict)
     """By pid of the culprit."""
 
@@ -103,6 +106,7 @@ class Incidents:
         episode.lost_s += (one.lost_s or 0.0) * one.shares.get(one.cause, 1.0)
         episode.whole_s += one.whole_s
         episode.last_ns = board.t_ns
+        episode.gpus.update(gpu.index for gpu in one.job.gpus)
         needed_ns = UNEXPLAINED_NS if one.cause == "unexplained" else BEGIN_NS
         if episode.incident is None and board.t_ns - episode.first_ns >= needed_ns and _hurts(episode, one):
             episode.incident = self._begin(episode, one.verdict)
@@ -149,7 +153,7 @@ def _update(episode: _Episode, incident: Incident, one: Standing, board: Board) 
         incident.victims += [victim for victim in one.verdict.victims if victim.pid not in known]
         _add_culprits(episode, incident, one, board)
     if episode.whole_s:
-        incident.headline = _headline(episode, incident.gpu, len(one.job.gpus))
+        incident.headline = _headline(episode)
 
 
 def _reword(incident: Incident, verdict: Verdict) -> None:
@@ -157,10 +161,9 @@ def _reword(incident: Incident, verdict: Verdict) -> None:
     incident.evidence, incident.fixes, incident.symptom = list(verdict.evidence), list(verdict.fixes), verdict.symptom
 
 
-def _headline(episode: _Episode, gpu: int | None, gpus: int) -> str:
+def _headline(episode: _Episode) -> str:
     """Of the whole episode, as far as it is booked."""
-    who = f"GPU {gpu}" if gpus == 1 else f"{gpus} GPUs"
-    return f"{who} lost {episode.lost_s:.1f} of {episode.whole_s:.1f} s: {episode.why}"
+    return f"{of_gpus(episode.gpus)} lost {episode.lost_s:.1f} of {episode.whole_s:.1f} s: {episode.why}"
 
 
 def _add_culprits(episode: _Episode, incident: Incident, one: Standing, board: Board) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from dataclasses import field
 
@@ -179,3 +180,8 @@ class Ledger:
         grown = {cause: lost_s - before.by_cause.get(cause, 0.0) for cause, lost_s in self.by_cause.items()}
         causes = {cause: lost_s for cause, lost_s in grown.items() if lost_s > 0.0}
         return Ledger(self.gpu_total_s - before.gpu_total_s, self.gpu_lost_s - before.gpu_lost_s, causes)
+
+
+def of_gpus(indices: Collection[int]) -> str:
+    """``GPU 3``, ``2 GPUs``."""
+    return f"GPU {min(indices)}" if len(indices) == 1 else f"{len(indices)} GPUs"

@@ -14,6 +14,7 @@ from gputop.diagnosis.facts import GpuFacts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.model import Verdict
 from gputop.diagnosis.model import Victim
+from gputop.diagnosis.model import of_gpus
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
@@ -102,6 +103,9 @@ def judge_job(job: JobFacts, facts: Facts) -> Standing:
     trainer = f"{job.trainer.role.label} ({job.trainer.pid})"
     if job.gpus and job.age_s < WARM_UP_S and not any(gpu.worked_before for gpu in job.gpus):
         return Standing(job, facts, "idle", headline=f"{trainer} is starting", warming_up=True)
+    gone = next((gpu.index for gpu in job.gpus if gpu.gone), None)
+    if gone is not None:
+        return Standing(job, facts, "idle", headline=f"GPU {gone} is lost: {trainer} cannot go on; sudo dmesg tells why (Xid)")
     if not facts.settled:
         return Standing(job, facts, "idle", headline=f"{trainer}: looking")
     if job.gpus and job.idle is None and not job.host_only:
@@ -195,6 +199,8 @@ def _loudness(one: Standing) -> str:
     return "high" if lost >= 0.5 else "medium" if lost >= 0.25 else "low"
 
 
+UNEVEN = 0.1
+"""More of the window that the worst of several GPUs lost than all of them, from which it is named."""
 SLOW_LAUNCHES = 0.3
 """Share of the window without work for the GPU."""
 _WHY = {
@@ -217,7 +223,9 @@ def _headline(one: Standing, why: str) -> str:
         loss = chain.host_side_loss(job)
         share = job.data if job.data >= 0.5 * loss else loss
         return f"{why} {100 * share:.0f}% of the time (no GPU is measured: host side only)"
-    return f"GPU {gpu.index} lost {100 * job.lost:.0f}% of the last {facts.seconds:.0f} s: {why}"
+    apart = gpu.lost is not None and gpu.lost - job.lost >= UNEVEN
+    worst = f" (GPU {gpu.index}: {100 * (gpu.lost or 0.0):.0f}%)" if apart else ""
+    return f"{of_gpus({one.index for one in job.gpus})} lost {100 * job.lost:.0f}%{worst} of the last {facts.seconds:.0f} s: {why}"
 
 
 def _why(one: Standing) -> str:

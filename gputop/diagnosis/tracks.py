@@ -140,8 +140,8 @@ class GpuTrack:
     """One GPU: utilization weighted by time, and the standing values of the rest."""
 
     __slots__ = (
-        "between", "board", "breaks", "busy_since_ns", "idle_since_ns", "last_ns", "moved", "noted_ns", "readings", "rhythm", "stretches",
-        "worked_before",
+        "between", "board", "breaks", "busy_since_ns", "idle_since_ns", "last_ns", "moved", "noted_ns", "pids", "readings", "rhythm",
+        "stretches", "worked_before",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -159,6 +159,8 @@ class GpuTrack:
         """(t_ns, bytes over PCIe both ways, cumulative)"""
         self.worked_before = False
         self.board: GpuBoard | None = None
+        self.pids: frozenset[int] = frozenset()
+        """Who computes on it; of one that is lost, who did."""
 
     def look(self, gpu: Gpu | GpuReading) -> None:
         """A reading between two pushes: its utilization counts in the mean, its power in the rhythm."""
@@ -173,6 +175,8 @@ class GpuTrack:
     def push(self, gpu: GpuBoard, t_ns: int, oldest_ns: int) -> None:
         """Take the readings since the last push, or the standing ones, as those of the time since then."""
         self.board = gpu
+        if not gpu.values.get("lost"):
+            self.pids = compute_pids(gpu.procs)
         util, sm_active = _fresh(gpu, "util_pct", t_ns), _fresh(gpu, "sm_active_pct", t_ns)
         if util is not None and self.between:
             util = sum(self.between) / len(self.between)
@@ -220,8 +224,9 @@ class GpuTrack:
         number, oldest_ns = board.number, self.readings[0][0] if self.readings else 0
         return GpuFacts(
             index, self._mean(1) if fresh else None, self._mean(2), self._mean(3),
-            **{name: number(name) for name in _STANDING}, throttle_mask=self._mask(), pids=compute_pids(board.procs),
-            unmeasurable="util_pct" in board.missing, stretch_s=self._stretch_s(oldest_ns), idle_s=idle_ns / 1e9,
+            **{name: number(name) for name in _STANDING}, throttle_mask=self._mask(), pids=self.pids,
+            gone=bool(board.values.get("lost")), unmeasurable="util_pct" in board.missing,
+            stretch_s=self._stretch_s(oldest_ns), idle_s=idle_ns / 1e9,
             breaks_s=self.breaks.lost_s(oldest_ns),
             pcie_bytes_per_s=self._pcie(), worked_before=self.worked_before, util_now=self.readings[-1][1] if fresh else None,
         )  # fmt: skip

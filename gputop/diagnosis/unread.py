@@ -28,7 +28,7 @@ UNREAD: dict[type, frozenset[str]] = {
         "mem_reserved_bytes", "energy_mj", "mem_clock_mhz", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct", "mem_temp_c",
         "power_limit_max_w", "mem_clock_max_mhz", "pstate", "fan_pct", "pcie_gen_max", "nvlink_tx_bytes",
         "nvlink_rx_bytes", "nvlink_links", "enc_pct", "dec_pct", "ecc_corrected", "ecc_uncorrected", "retired_pages", "remapped_rows",
-        "remap_pending", "remap_failed", "xid", "compute_mode", "mig_mode", "mig", "lost", "nvml_ns", "nvml_calls",
+        "remap_pending", "remap_failed", "xid", "compute_mode", "mig_mode", "mig", "nvml_ns", "nvml_calls",
     )),
     Host: frozenset((
         "ctxt", "procs_running", "load1", "mem_total_bytes", "mem_available_bytes", "mem_cached_bytes", "swap_total_bytes",

@@ -11,11 +11,13 @@ from gputop.diagnosis.verdicts import unexplained
 from gputop.frame import ReadLimit
 from gputop.text import figure
 from tests.unit.diagnosis.causes import alone
+from tests.unit.diagnosis.causes import cpu_contention
 from tests.unit.diagnosis.causes import starved
 from tests.unit.diagnosis.causes import throttled
 from tests.unit.diagnosis.causes import too_few
 from tests.unit.diagnosis.causes_behind import few_shards
 from tests.unit.diagnosis.causes_behind import lock_of_a_manager
+from tests.unit.diagnosis.causes_behind import sorted_by_length
 from tests.unit.diagnosis.causes_gpu import probed_items
 from tests.unit.diagnosis.causes_gpu import probed_transfer
 from tests.unit.diagnosis.causes_gpu import small_kernels
@@ -186,3 +188,28 @@ def test_what_may_be_a_spinning_wait_is_told_with_that_doubt():
 )
 def test_numbers_have_four_digits_and_no_exponent(value: float, text: str):
     assert figure(value) == text
+
+
+def test_a_loss_of_several_gpus_is_told_of_all_and_the_worst_is_named():
+    scene = cpu_contention()
+    scene.gpus[0]["util_pct"] = 0.0
+    scene.gpus[1] = scene.gpus[0] | {"util_pct": 90.0}
+    scene.play(8)
+    assert scene.engine.verdict.headline.startswith("2 GPUs lost 55% (GPU 0: 100%) of the last 3 s: train.py")
+    assert scene.engine.incidents[0].headline.startswith("2 GPUs lost ")
+    scene.gpus[1]["util_pct"] = 0.0
+    assert scene.play(8).engine.verdict.headline.startswith("2 GPUs lost 100% of the last 3 s: train.py")
+
+
+def test_a_straggler_counts_the_seconds_of_all_gpus_it_keeps_waiting():
+    scene = sorted_by_length().play(12)
+    assert scene.engine.incidents[0].headline.startswith("2 GPUs lost ")
+
+
+def test_a_lost_gpu_is_no_fault_of_the_input():
+    scene = alone(20.0, 0.9, [ON_CPU]).play(8)
+    assert scene.engine.verdict.cause == "main-thread-preprocessing"
+    scene.gpus[0] = {"lost": True, "missing": dict.fromkeys(("util_pct", "procs", "power_w"), "the GPU is lost")}
+    verdict = scene.play(8).engine.verdict
+    assert (verdict.symptom, verdict.cause) == ("idle", "none")
+    assert verdict.headline == "GPU 0 is lost: train.py (100) cannot go on; sudo dmesg tells why (Xid)"
