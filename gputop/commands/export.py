@@ -33,6 +33,8 @@ def run(args: argparse.Namespace) -> int:
     """Write it; what of the recording is lost is said on standard error."""
     from gputop.recording.reader import Recording
 
+    if args.output == "-":
+        raise UserError("an export is a new file or directory: give its name with -o; rows on standard output: gputop query --csv", code=2)
     if args.beside and args.to != "perfetto":
         raise UserError("--beside goes with --to perfetto", code=2)
     more = {"beside": args.beside} if args.beside else {}

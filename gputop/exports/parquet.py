@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from typing import Any
 
 from gputop.errors import UserError
+from gputop.exports.place import new_directory
 from gputop.exports.rows import Row
 from gputop.exports.rows import batches
-from gputop.exports.rows import new_directory
 from gputop.recording.reader import Recording
 from gputop.tables.schema import TABLES
 
@@ -20,18 +21,15 @@ def write(recording: Recording, output: str, start_ns: int, end_ns: int) -> None
     except ImportError:
         raise UserError("Parquet needs pyarrow: pip install 'gputop-ebpf[parquet]'") from None
     types = {"INTEGER": pyarrow.int64(), "REAL": pyarrow.float64(), "TEXT": pyarrow.string()}
-    new_directory(output)
     writers: dict[str, Any] = {}
-    for name, spec in TABLES.items():
-        shape = pyarrow.schema([pyarrow.field(c.name, types[c.type], metadata={"help": c.help}) for c in spec.columns])
-        writers[name] = pyarrow.parquet.ParquetWriter(os.path.join(output, f"{name}.parquet"), shape, compression="zstd")
-    try:
+    with new_directory(output), ExitStack() as files:
+        for name, spec in TABLES.items():
+            shape = pyarrow.schema([pyarrow.field(c.name, types[c.type], metadata={"help": c.help}) for c in spec.columns])
+            path = os.path.join(output, f"{name}.parquet")
+            writers[name] = files.enter_context(pyarrow.parquet.ParquetWriter(path, shape, compression="zstd"))
         for name, rows in batches(recording, start_ns, end_ns):
             if rows:
                 writers[name].write_table(_table(rows, writers[name].schema))
-    finally:
-        for writer in writers.values():
-            writer.close()
 
 
 def _table(rows: list[Row], shape: Any) -> Any:

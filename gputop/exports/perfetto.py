@@ -16,11 +16,11 @@ from typing import Any
 from gputop.board import Board
 from gputop.diagnosis import Engine
 from gputop.errors import UserError
+from gputop.exports.place import new_file
 from gputop.frame import Frame
 from gputop.frame import Gpu
 from gputop.frame import ProcSample
 from gputop.rates import proc_rates
-from gputop.recording.output import create
 from gputop.recording.reader import Recording
 from gputop.text import clean
 
@@ -133,7 +133,7 @@ def events(recording: Recording, start_ns: int, end_ns: int, base_ns: int) -> It
 def write(recording: Recording, output: str, start_ns: int, end_ns: int, beside: str = "") -> None:
     """See `gputop.exports`; ``beside`` is a torch.profiler trace to put into the same file, on its clock."""
     base_ns, others = _torch_trace(beside) if beside else (0, [])
-    with os.fdopen(create(output), "w") as file:
+    with new_file(output) as descriptor, os.fdopen(descriptor, "w") as file:
         file.write(f'{{"displayTimeUnit":"ms","baseTimeNanoseconds":{base_ns},"traceEvents":[\n')
         separator = ""
         for event in chain(others, events(recording, start_ns, end_ns, base_ns)):

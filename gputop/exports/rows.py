@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from functools import lru_cache
 
-from gputop.errors import UserError
 from gputop.recording.reader import Recording
 from gputop.tables.load import Loader
 from gputop.tables.schema import TABLES
@@ -23,16 +21,6 @@ def batches(recording: Recording, start_ns: int, end_ns: int) -> Iterator[tuple[
     texts = {spec.name: [i for i, column in enumerate(spec.columns) if column.type == "TEXT"] for spec in TABLES.values()}
     for table, rows in Loader(recording, wanted, start_ns, end_ns).batches():
         yield table, [_cleaned(row, texts[table]) for row in rows] if texts[table] else rows
-
-
-def new_directory(path: str) -> None:
-    """For a file per table. Raises UserError where it cannot be made or is there already."""
-    try:
-        os.mkdir(path, 0o700)
-    except FileExistsError:
-        raise UserError(f"{path} exists already: give another name with -o") from None
-    except OSError as error:
-        raise UserError(f"cannot create {path}: {error.strerror}") from None
 
 
 def _cleaned(row: Row, texts: list[int]) -> Row:

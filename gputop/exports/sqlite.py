@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import closing
 
 from gputop.errors import UserError
+from gputop.exports.place import new_file
 from gputop.exports.rows import batches
-from gputop.recording.output import create
 from gputop.recording.reader import Recording
 from gputop.tables.database import create_statement
 from gputop.tables.schema import TABLES
@@ -15,17 +16,20 @@ from gputop.tables.schema import TABLES
 
 def write(recording: Recording, output: str, start_ns: int, end_ns: int) -> None:
     """See `gputop.exports`."""
-    os.close(create(output))
-    database = sqlite3.connect(output, isolation_level=None)
-    try:
-        database.execute("PRAGMA journal_mode=OFF")
-        for spec in TABLES.values():
-            database.execute(create_statement(spec))
-        database.execute("BEGIN")
-        for name, rows in batches(recording, start_ns, end_ns):
-            database.executemany(f"INSERT INTO {name} VALUES({','.join('?' * len(TABLES[name].columns))})", rows)
-        database.execute("COMMIT")
-    except sqlite3.Error as error:
-        raise UserError(f"cannot write {output}: {error}") from None
-    finally:
-        database.close()
+    with new_file(output) as descriptor:
+        os.close(descriptor)
+        try:
+            with closing(sqlite3.connect(output, isolation_level=None)) as database:
+                _fill(database, recording, start_ns, end_ns)
+        except sqlite3.Error as error:
+            raise UserError(f"cannot write {output}: {error}") from None
+
+
+def _fill(database: sqlite3.Connection, recording: Recording, start_ns: int, end_ns: int) -> None:
+    database.execute("PRAGMA journal_mode=OFF")
+    for spec in TABLES.values():
+        database.execute(create_statement(spec))
+    database.execute("BEGIN")
+    for name, rows in batches(recording, start_ns, end_ns):
+        database.executemany(f"INSERT INTO {name} VALUES({','.join('?' * len(TABLES[name].columns))})", rows)
+    database.execute("COMMIT")

@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import random
+import resource
 import sqlite3
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from gputop import cli
 from gputop.commands.query import WHO_SWITCHED
 from gputop.commands.query import WHO_TOOK
 from gputop.commands.query import WINDOWS
+from gputop.exports import FORMATS
 from gputop.frame import Frame
 from gputop.frame import Mark
 from gputop.frame import Probes
@@ -289,6 +291,30 @@ def test_exports_hold_what_a_query_gives(
     assert out.stat().st_mode & 0o77 == 0
     assert cli.main(["export", session[0], "--to", to, "-o", str(out)]) == 1
     assert "exists already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_an_export_that_cannot_be_finished_is_gone(
+    session: tuple[str, list[Frame]], tmp_path: Path, to: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, (_, hard) = tmp_path / "out", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))
+    try:
+        assert cli.main(["export", session[0], "--to", to, "-o", str(out)]) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not out.exists()
+
+
+def test_an_export_needs_a_name(
+    session: tuple[str, list[Frame]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for to in FORMATS:
+        assert cli.main(["export", session[0], "--to", to, "-o", "-"]) == 2
+    assert "-o" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_parquet_holds_what_a_query_gives(session: tuple[str, list[Frame]], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
