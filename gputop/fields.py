@@ -26,12 +26,14 @@ class Field:
     crit: float | None = None
     refresh_ns: int = 0
     """How often the number really changes; 0 is every tick."""
+    slowest_ns: int = 0
+    """How often on the slowest GPU, where GPUs differ."""
     source: str = ""
     help: str = ""
 
 
 _ALL = (
-    Field("gpu.util_pct", "util", "%", refresh_ns=167 * MS, source="NVML utilization",
+    Field("gpu.util_pct", "util", "%", refresh_ns=167 * MS, slowest_ns=SECOND, source="NVML utilization",
           help="share of time in which at least one kernel ran; says nothing of how much of the GPU it used"),
     Field("gpu.power_w", "power", "W", high=None, source="NVML power",
           help="board power; the instantaneous field where supported, else what the driver averages"),
@@ -39,7 +41,7 @@ _ALL = (
     Field("gpu.sm_occupancy_pct", "SM occupancy", "%", source="NVML GPM"),
     Field("gpu.tensor_active_pct", "tensor", "%", source="NVML GPM"),
     Field("gpu.dram_active_pct", "DRAM", "%", source="NVML GPM"),
-    Field("gpu.mem_util_pct", "mem util", "%", refresh_ns=167 * MS, source="NVML utilization"),
+    Field("gpu.mem_util_pct", "mem util", "%", refresh_ns=167 * MS, slowest_ns=SECOND, source="NVML utilization"),
     Field("gpu.mem_used_pct", "memory", "%", warn=90, crit=97, source="NVML memory info"),
     Field("gpu.temp_c", "temp", "°C", high=100, warn=80, crit=88, refresh_ns=SECOND, source="NVML temperature"),
     Field("gpu.sm_clock_mhz", "SM clock", "MHz", high=None, source="NVML clocks"),

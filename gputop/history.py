@@ -109,16 +109,33 @@ class History:
 
     def at(self, key: SeriesKey, t_ns: int, back_ns: int) -> float:
         """The freshest reading at ``t_ns``, not older than ``back_ns``; NaN where there is none."""
+        i = self._newest(key, t_ns, back_ns)
+        return nan if i is None else self.series[key][i]
+
+    def standing(self, key: SeriesKey, t_ns: int, refresh_ns: int, slowest_ns: int) -> float:
+        """The reading that stands at ``t_ns``, NaN where none does.
+
+        One stands for twice the time since the one before it, taken to be ``refresh_ns`` at least and ``slowest_ns`` at most.
+        """
+        i = self._newest(key, t_ns, 2 * slowest_ns)
+        if i is None:
+            return nan
+        read_ns = self.times[i]
+        before = self._newest(key, read_ns - 1, 2 * slowest_ns)
+        took_ns = refresh_ns if before is None else max(refresh_ns, min(read_ns - self.times[before], slowest_ns))
+        return self.series[key][i] if t_ns - read_ns <= 2 * took_ns else nan
+
+    def _newest(self, key: SeriesKey, t_ns: int, back_ns: int) -> int | None:
+        """The tick of the freshest reading at ``t_ns``, not older than ``back_ns``."""
         column = self.series.get(key)
         if column is None:
-            return nan
-        last = bisect_left(self.times, t_ns + 1)
-        for i in range(last - 1, -1, -1):
+            return None
+        for i in range(bisect_left(self.times, t_ns + 1) - 1, -1, -1):
             if self.times[i] < t_ns - back_ns:
                 break
             if not isnan(column[i]):
-                return column[i]
-        return nan
+                return i
+        return None
 
     def values(self, key: SeriesKey, start_ns: int, end_ns: int) -> list[tuple[int, float]]:
         """(t_ns, value) of the fresh readings in a slice of time."""

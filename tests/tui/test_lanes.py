@@ -68,6 +68,15 @@ def test_a_gap_is_a_gap_and_a_reading_stands_only_as_long_as_its_refresh() -> No
     assert drawn[8] == "█"
 
 
+@pytest.mark.parametrize(("every", "ends"), [(2, 4), (10, 20), (11, 20), (30, 3)])
+def test_a_reading_stands_twice_as_long_as_the_driver_took_for_it(every: int, ends: int) -> None:
+    """NVML measures utilization six times a second, or once, as the GPU is; what comes after a gap says nothing of its pace."""
+    kept = history([100.0 if i in (0, every) else None for i in range(every + 30)])
+    axis = Axis(TICK, kept.times[-1] // TICK, 30)
+    [_, _, _, *spans] = LaneDrawer().line(Lane(("gpu.util_pct", 0), "lane"), kept, axis, 28, kept.times[-1], None)
+    assert "".join(text for text, _ in spans) == "█" * (ends + 1) + " " * (29 - ends)
+
+
 def test_held_cells_are_dimmed() -> None:
     kept = history([50.0, None, 50.0])
     axis = Axis(TICK, 3, 3)

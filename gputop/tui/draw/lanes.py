@@ -1,7 +1,7 @@
 """The lanes: one row a series, all on one axis.
 
 A cell holds the mean of what was read in it, or the maximum where the field is a percentile. A cell without a fresh reading
-repeats the last one, dimmed, as long as the field's own refresh lets that stand, and is blank after that: a gap is a gap.
+repeats the last one, dimmed, as long as the pace at which the driver measures lets that stand, and is blank after that: a gap is a gap.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class LaneDrawer:
         return spans + with_cursor(self._cells(lane, history, axis), cursor)
 
     def _label(self, lane: Lane, history: History, width: int, at_ns: int) -> list[Span]:
-        value = history.at(lane.key, at_ns, max(2 * lane.field.refresh_ns, 3 * SECOND // 2))
+        value = history.at(lane.key, at_ns, max(2 * lane.field.refresh_ns, 2 * lane.field.slowest_ns, 3 * SECOND // 2))
         number = "–" if value != value else short(value, lane.field.digits)
         unit = lane.field.unit
         room = width - 13
@@ -128,8 +128,8 @@ class LaneDrawer:
             return self._glyph(value, scale), level(spec, value) or _COLOURS.get(spec.id, "lane")
         if history.times and start_ns > history.times[-1]:
             return " ", ""
-        stands_ns = 2 * spec.refresh_ns
-        value = history.at(lane.key, start_ns, stands_ns) if stands_ns else value
+        slowest_ns = max(spec.refresh_ns, spec.slowest_ns)
+        value = history.standing(lane.key, start_ns, spec.refresh_ns, slowest_ns) if slowest_ns else value
         return (self._glyph(value, scale), "held") if value == value else (" ", "")
 
     def _glyph(self, value: float, scale: tuple[float, float]) -> str:
