@@ -49,17 +49,19 @@ class Blocks:
         return [place for place in places if place.head.kind == KIND_FRAMES]
 
     def _fill(self, places: list[Place], edge: int, offset: int) -> int:
-        """Bring back the block that stood between two whole ones, where that can be; how many bytes remain lost."""
+        """Bring back the blocks that stood between two whole ones, as far as that can be; how many bytes remain lost."""
         if edge in self._contents.references:
             return 0  # no frames: where the other copy is damaged too, the blocks that build upon it are counted
-        try:
-            place = self._mend(edge)
-        except FormatError:
-            return offset - edge
-        if place.end > offset:
-            return offset - edge
-        insort(places, place, key=lambda place: place.offset)
-        return offset - place.end
+        while edge < offset:
+            try:
+                place = self._mend(edge)
+            except FormatError:
+                break
+            if place.end > offset:
+                break
+            insort(places, place, key=lambda place: place.offset)
+            edge = place.end
+        return offset - edge
 
     def _mend(self, offset: int) -> Place:
         """Bring back the block at an offset. Raises FormatError."""

@@ -9,7 +9,7 @@
               2 frames   some `gputop.frame.Frame`, see codec
               3 index    where chunks begin, see `gputop.recording.index`; in files only
               4 reference   what blocks of codecs 2 and 3 build upon, again behind the first run that does, see `gputop.recording.columns`
-              5 parity   mends a block of the run before it, see `gputop.recording.parity`; in files only
+              5 parity   mends blocks of the run before it, see `gputop.recording.parity`; in files only
               6 findings   what the diagnosis said while it was recorded, see `gputop.stream.findings`; in files only
               other      skipped by its size, so that a newer minor version may add kinds
     codec   = 0 msgpack · 1 msgpack in zstd · 2 columns in zstd, which is read, but no more written

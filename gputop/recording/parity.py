@@ -1,6 +1,9 @@
-"""What brings back a damaged block of a run: all of its blocks, each filled up with zeros, exclusive-ored.
+"""What brings back damaged blocks of a run: every other one, each filled up with zeros, exclusive-ored, and likewise those between.
 
-payload = msgpack [[size of each block of the run, head included, in the order in which they stand right before this one], bytes]
+payload = msgpack [[size of each block of the run, head included, in the order in which they stand right before this one], [bytes]]
+
+The i-th of n byte strings is of blocks i, i + n, i + 2n …, for what a lost disk block hits are neighbours. Older recordings have
+one, without the array around it.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from gputop.recording.scan import Place
 from gputop.recording.scan import payload_at
 from gputop.recording.scan import places
 
+LANES = 2
+"""Neighbours that may be damaged together. Each costs about what a second of a run does."""
 MOST_IN_RUN_BYTES = 64 << 20
 """How far behind a block its run's parity is looked for."""
 
@@ -31,16 +36,17 @@ class Parity:
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
-        self._mixed = 0
+        self._mixed = [0] * LANES
 
     def add(self, block: bytes) -> None:
         """The run's next block."""
+        self._mixed[len(self.sizes) % LANES] ^= int.from_bytes(block, "little")
         self.sizes.append(len(block))
-        self._mixed ^= int.from_bytes(block, "little")
 
     def pack(self, t_ns: int) -> bytes:
         """The block that ends the run."""
-        mixed = self._mixed.to_bytes(max(self.sizes), "little")
+        lanes = range(min(LANES, len(self.sizes)))
+        mixed = [self._mixed[lane].to_bytes(max(self.sizes[lane::LANES]), "little") for lane in lanes]
         return pack(KIND_PARITY, msgspec.msgpack.encode([self.sizes, mixed]), t_ns=t_ns)
 
 
@@ -54,19 +60,22 @@ def mend(fd: int, offset: int, end: int) -> tuple[Place, bytes]:
     starts = list(accumulate(sizes, initial=parity.offset - sum(sizes)))
     if starts[0] < 0 or offset not in starts[:-1]:
         raise FormatError("a block is damaged")
-    whole, size = int.from_bytes(mixed, "little"), sizes[starts.index(offset)]
-    for start, length in zip(starts, sizes, strict=False):
+    i = starts.index(offset)
+    lane = i % len(mixed)
+    whole = int.from_bytes(mixed[lane], "little")
+    for start, length in zip(starts[lane :: len(mixed)], sizes[lane :: len(mixed)], strict=False):
         if start != offset:
             whole ^= int.from_bytes(os.pread(fd, length, start), "little")
-    return _checked(offset, whole.to_bytes(max(len(mixed), *sizes), "little")[:size])
+    return _checked(offset, whole.to_bytes(max(len(mixed[lane]), *sizes), "little")[: sizes[i]])
 
 
-def _open(payload: bytes) -> tuple[Sequence[int], bytes]:
+def _open(payload: bytes) -> tuple[Sequence[int], Sequence[bytes]]:
     try:
-        sizes, mixed = msgspec.msgpack.decode(payload, type=tuple[list[int], bytes])
+        sizes, told = msgspec.msgpack.decode(payload, type=tuple[list[int], bytes | list[bytes]])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise FormatError(f"a parity is broken: {error}") from None
-    if not sizes or min(sizes) < HEAD.size or max(sizes) > min(len(mixed), MAX_BLOCK_BYTES):
+    mixed = [told] if isinstance(told, bytes) else told
+    if not sizes or not mixed or min(sizes) < HEAD.size or max(sizes) > min(max(map(len, mixed)), MAX_BLOCK_BYTES):
         raise FormatError("a parity is broken")
     return sizes, mixed
 
@@ -75,5 +84,5 @@ def _checked(offset: int, block: bytes) -> tuple[Place, bytes]:
     head = unpack_head(block)
     payload = block[HEAD.size :]
     if head is None or head.size != len(payload) or zlib.crc32(payload) != head.check:
-        raise FormatError("more than one block of a run is damaged")
+        raise FormatError("more blocks of a run are damaged than can be brought back")
     return Place(offset, head), payload

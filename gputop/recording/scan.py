@@ -121,7 +121,10 @@ def read_indices(fd: int, size: int) -> list[tuple[Place, Index]]:
 
 
 def _is_true(fd: int, place: Place, index: Index) -> bool:
-    """Whether chunks begin where the index says, one after the other, as far as these are not damaged themselves."""
+    """Whether chunks begin where the index says, one after the other, as far as these are not damaged themselves.
+
+    The last must be sound: of a file that lacks a piece, or has one more, all are elsewhere from there on.
+    """
     offsets = [index.previous, *(offset for _, offset in index.chunks), place.offset]
     times = [*(t_ns for t_ns, _ in index.chunks), index.end_ns]
     if not index.chunks or any(a >= b for a, b in pairwise(offsets)) or any(a > b for a, b in pairwise(times)):
@@ -131,7 +134,7 @@ def _is_true(fd: int, place: Place, index: Index) -> bool:
     begins = [(place_at(fd, offset), t_ns) for t_ns, offset in index.chunks]
     sound = [begin.head.kind == KIND_FRAMES and tick_ns(begin.head.t_ns) == tick_ns(t_ns) for begin, t_ns in begins if begin is not None]
     copies = [place_at(fd, offset) for offset in index.references]
-    return any(sound) and all(sound) and all(copy is None or copy.head.kind == KIND_REFERENCE for copy in copies)
+    return begins[-1][0] is not None and all(sound) and all(copy is None or copy.head.kind == KIND_REFERENCE for copy in copies)
 
 
 def _last_index(fd: int, size: int) -> Place | None:

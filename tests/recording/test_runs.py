@@ -19,6 +19,7 @@ from gputop.recording.columns.layout import ColumnError
 from gputop.recording.format import CODEC_RUN
 from gputop.recording.format import CODEC_ZSTD
 from gputop.recording.format import FLAG_FOLLOWS
+from gputop.recording.format import HEAD
 from gputop.recording.format import KIND_FRAMES
 from gputop.recording.format import KIND_PARITY
 from gputop.recording.format import KIND_REFERENCE
@@ -98,6 +99,34 @@ def test_one_damaged_block_in_every_run_costs_nothing(path: Path, recorded: Reco
         assert recording.problem == ""
 
 
+@pytest.mark.parametrize("hole", [False, True])
+def test_two_neighbours_damaged_in_every_run_cost_nothing(path: Path, recorded: Recorded, hole: bool) -> None:
+    frames = [place for place in places(path) if place.head.kind == KIND_FRAMES]
+    data = bytearray(path.read_bytes())
+    for i in (i for i, place in enumerate(frames) if not place.head.flags & FLAG_FOLLOWS):
+        first, second = frames[i + 7 : i + 9]
+        begin = first.offset if hole else first.end - 5
+        data[begin : second.offset + 50] = bytes(second.offset + 50 - begin)
+    path.write_bytes(data)
+    with Recording(str(path)) as recording:
+        assert list(recording.frames()) == recorded[1]
+        assert recording.problem == ""
+
+
+def test_a_parity_of_all_blocks_in_one_mends_one(path: Path, recorded: Recorded) -> None:
+    """As older recordings have it."""
+    data = path.read_bytes()
+    for place in [place for place in places(path) if place.head.kind == KIND_PARITY][::-1]:
+        sizes, lanes = msgspec.msgpack.decode(data[place.offset + HEAD.size : place.end], type=tuple[list[int], list[bytes]])
+        mixed = int.from_bytes(lanes[0], "little") ^ int.from_bytes(lanes[1], "little")
+        payload = msgspec.msgpack.encode([sizes, mixed.to_bytes(max(map(len, lanes)), "little")])
+        data = data[: place.offset] + pack(KIND_PARITY, payload, t_ns=place.head.t_ns) + data[place.end :]
+    path.write_bytes(data)
+    damage(path, [place for place in places(path) if place.head.kind == KIND_FRAMES][30])
+    with Recording(str(path)) as recording:
+        assert list(recording.frames()) == recorded[1]
+
+
 def test_two_cost_the_rest_of_their_run_and_are_said(path: Path, recorded: Recorded) -> None:
     frames = [place for place in places(path) if place.head.kind == KIND_FRAMES]
     damage(path, frames[20], frames[30])
@@ -106,6 +135,15 @@ def test_two_cost_the_rest_of_their_run_and_are_said(path: Path, recorded: Recor
         found = list(recording.frames())
         assert found == [frame for frame in recorded[1] if frame.t_ns < frames[20].head.t_ns or frame.t_ns >= end]
         assert "damaged" in recording.problem
+
+
+@pytest.mark.parametrize("piece", [b"", b"x" * 5000])
+def test_a_piece_that_is_missing_or_too_many_costs_its_run(path: Path, recorded: Recorded, piece: bytes) -> None:
+    data, frames = path.read_bytes(), [place for place in places(path) if place.head.kind == KIND_FRAMES]
+    path.write_bytes(data[: frames[20].offset + 9] + piece + data[frames[23].offset + 9 :])
+    end = next(place.head.t_ns for place in frames[24:] if not place.head.flags & FLAG_FOLLOWS)
+    with Recording(str(path)) as recording:
+        assert list(recording.frames()) == [frame for frame in recorded[1] if frame.t_ns < frames[20].head.t_ns or frame.t_ns >= end]
 
 
 def test_any_moment_is_reached_in_any_order(path: Path, recorded: Recorded) -> None:
@@ -208,12 +246,12 @@ def test_made_up_runs_and_parities_are_left_out_within_bounds(path: Path, record
     sizes: list[object] = [[], [1 << 60], [-5], [28] * 9, [40, 1 << 62], ["a"], [28, 29]]
     lies += [pack(KIND_PARITY, encode([size, bytes(40)]), t_ns=late) for size in sizes] + [pack(KIND_PARITY, b"\xc1", t_ns=late)]
     frames = [place for place in places(path) if place.head.kind == KIND_FRAMES]
-    damage(path, frames[-1], frames[-2])
+    damage(path, frames[-1], frames[-3])
     path.write_bytes(path.read_bytes() + b"".join(lies))
     with Recording(str(path)) as recording:
         found = list(recording.frames())
         recording.board_at(1 << 62)
-        assert found == [frame for frame in recorded[1] if frame.t_ns < frames[-2].head.t_ns]
+        assert found == [frame for frame in recorded[1] if frame.t_ns < frames[-3].head.t_ns]
         assert recording.problem
     decoder = Decoder()
     decoder.feed(path.read_bytes())
