@@ -13,6 +13,7 @@ import pytest
 
 from gputop.errors import UserError
 from gputop.sources import Unavailable
+from gputop.sources.nvml.gpu import NEVER_READ
 from gputop.sources.nvml.gpu import READ_FIELDS
 from tests.sources.nvml_rig import Rig
 from tests.sources.nvml_rig import load
@@ -271,7 +272,18 @@ def test_a_gpu_that_may_not_be_used(rig: Rig) -> None:
     source = rig.opened()
     rig.until(source, lambda board: "no permission" in board.gpus[1].missing["util_pct"])
     assert rig.gpu(1).values["lost"] is False
+    assert all("no permission" in rig.gpu(1).missing[field] for field in NEVER_READ)
     rig.until(source, lambda board: board.gpus[0].values["util_pct"] == 9.0)
+
+
+def test_who_a_gpu_is_may_be_unknown_for_a_reason(rig: Rig) -> None:
+    rig.set("gpus 1", "error.UUID UNKNOWN", "error.SystemDriverVersion UNKNOWN", "error.SystemCudaDriverVersion UNKNOWN")
+    source = rig.source()
+    state = source.open()
+    rig.until(source, lambda board: "name" in board.gpus[0].values)
+    assert rig.gpu().missing["uuid"] == "the driver failed: Unknown Error"
+    assert state.detail["unknown"] == "driver, cuda (the driver failed: Unknown Error)"
+    assert "library" in state.detail
 
 
 def test_a_number_with_all_bits_set_is_no_value(rig: Rig) -> None:

@@ -39,9 +39,12 @@ HANG_NS = SECOND
 """A call under way for longer than this is said to hang."""
 _FIRST_ANSWER_NS = SECOND // 10
 """The same where nothing has been answered yet: a single look is over before a second is."""
-_NOT_READ = {"index", "t_ns", "name", "uuid", "pci_bus_id", "architecture", "lost", "xid", "mig", "nvml_ns", "nvml_calls", "missing"}
+_KNOWN_ONCE = ("name", "uuid", "pci_bus_id", "architecture", "nvml_ns", "nvml_calls")
+_NOT_READ = {"index", "t_ns", "lost", "xid", "mig", "missing", *_KNOWN_ONCE}
 READ_FIELDS = tuple(name for name in Gpu.__struct_fields__ if name not in _NOT_READ)
 """The fields that have no value while the GPU is lost."""
+NEVER_READ = (*READ_FIELDS, *_KNOWN_ONCE)
+"""Those that have none before it has answered at all."""
 
 
 class Report:
@@ -66,7 +69,7 @@ class Tier:
 
     def fields(self) -> tuple[str, ...]:
         """What it reads and always has a value; everything before the GPU has answered at all."""
-        return tuple(field for reading in self.readings for field in reading.fields if field not in _NOT_READ) or (*READ_FIELDS, "lost")
+        return tuple(field for reading in self.readings for field in reading.fields if field not in _NOT_READ) or (*NEVER_READ, "lost")
 
     def silent_for(self, now_ns: int) -> str:
         """For how long the driver has not answered the call under way, empty where that is usual."""
@@ -161,7 +164,7 @@ class WatchedGpu:
             cause = why(error)
             self._lose(cause.text, cause.lost)
             return False
-        self.reports.append(Report(monotonic_ns(), identity, {}))
+        self.reports.append(identity)
         self.absent = ""
         self._epoch += 1
         self.fast.renew(handle, self._epoch)
@@ -169,22 +172,27 @@ class WatchedGpu:
         self._handle = handle  # last: from now on the slow lane builds upon these readings
         return True
 
-    def _identity(self, device: Device) -> Values:
-        self._mig = bool(_unless_lost(lambda: mig_is_on(device)))
-        return {
-            "lost": False,
-            "name": _unless_lost(lambda: device.text("nvmlDeviceGetName")),
-            "uuid": _unless_lost(lambda: device.text("nvmlDeviceGetUUID")),
-            "pci_bus_id": _unless_lost(lambda: _pci_bus_id(device)),
-            "architecture": _unless_lost(lambda: _architecture(device.number("nvmlDeviceGetArchitecture"))),
-        }
+    def _identity(self, device: Device) -> Report:
+        values: Values = {"lost": False}
+        missing: Missing = {}
+        for field, read in (
+            ("mig_mode", lambda: mig_is_on(device)),
+            ("name", lambda: device.text("nvmlDeviceGetName")),
+            ("uuid", lambda: device.text("nvmlDeviceGetUUID")),
+            ("pci_bus_id", lambda: _pci_bus_id(device)),
+            ("architecture", lambda: _architecture(device.number("nvmlDeviceGetArchitecture"))),
+        ):
+            take(field, read, values, missing)
+        self._mig = bool(values.get("mig_mode"))
+        return Report(monotonic_ns(), values, missing)
 
     def _lose(self, reason: str, lost: bool) -> None:
         if self.absent == reason:
             return
         self.absent = reason
         self._handle = None
-        self.reports.append(Report(monotonic_ns(), {"lost": lost}, dict.fromkeys(READ_FIELDS, reason)))
+        fields = READ_FIELDS if self._epoch else NEVER_READ
+        self.reports.append(Report(monotonic_ns(), {"lost": lost}, dict.fromkeys(fields, reason)))
 
 
 def _ask_again(readings: list[Reading]) -> None:
@@ -194,14 +202,15 @@ def _ask_again(readings: list[Reading]) -> None:
             reading.due_ns = 0
 
 
-def _unless_lost(read: Callable[[], object]) -> object:
-    """What ``read`` gives, None where this GPU or driver has no such thing; raises where the GPU is gone."""
+def take(field: str, read: Callable[[], object], values: Values, missing: Missing) -> None:
+    """What ``read`` gives, or why this GPU or driver has no such thing; raises one of FAILURES where the GPU is gone."""
     try:
-        return read()
+        values[field] = read()
     except FAILURES as error:
-        if why(error).lost:
+        cause = why(error)
+        if cause.lost:
             raise
-        return None
+        missing[field] = cause.text
 
 
 def _pci_bus_id(device: Device) -> str:

@@ -29,8 +29,11 @@ from gputop.sources.nvml.abi import bind
 from gputop.sources.nvml.abi import check
 from gputop.sources.nvml.crew import Crew
 from gputop.sources.nvml.gpu import WatchedGpu
+from gputop.sources.nvml.gpu import take
 from gputop.sources.nvml.lane import follow_priority
 from gputop.sources.nvml.reading import SECOND
+from gputop.sources.nvml.reading import Missing
+from gputop.sources.nvml.reading import Values
 from gputop.sources.nvml.reasons import FAILURES
 from gputop.sources.nvml.reasons import unavailable
 from gputop.sources.nvml.standing import Standing
@@ -202,12 +205,14 @@ class NvmlSource:
 
 
 def _start() -> dict[str, str]:
-    """Start the library; the versions it and the driver have. Raises one of FAILURES."""
+    """Start the library; the versions it and the driver have, and why which of them are ``unknown``. Raises one of FAILURES."""
     pynvml.nvmlInit()
-    detail = {}
+    known: Values = {}
+    unknown: Missing = {}
     for word, read in (("driver", _driver), ("cuda", _cuda), ("library", _library)):
-        detail[word] = _or_empty(read)
-    return {word: text for word, text in detail.items() if text}
+        take(word, read, known, unknown)
+    versions = {word: str(version) for word, version in known.items()}
+    return versions | ({"unknown": f"{', '.join(unknown)} ({'; '.join(dict.fromkeys(unknown.values()))})"} if unknown else {})
 
 
 def _shut_down() -> None:
@@ -215,13 +220,6 @@ def _shut_down() -> None:
         pynvml.nvmlShutdown()
     except FAILURES:
         pass
-
-
-def _or_empty(read: Callable[[], str]) -> str:
-    try:
-        return read()
-    except FAILURES:
-        return ""
 
 
 def _system_text(name: str) -> str:
