@@ -1,6 +1,7 @@
 """Breaks of a GPU: after some steps of full work, nothing for as long as some steps take.
 
 A GPU whose every step waits is never used in full for so long, however its readings fall. Those on the edge of a break are partly busy.
+In an evaluation it may be given a little work all the time: it has *sunk*.
 """
 
 from __future__ import annotations
@@ -8,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-FULL, NOTHING = 0.85, 0.05
-"""Utilization of a GPU that works without a pause, and of one at rest."""
-BEFORE_NS, LOST_NS, STILL_NS = 450_000_000, 300_000_000, 150_000_000
-"""Full work before a break, what is lost in one, and how much of that without any work at all."""
+FULL, NOTHING, LITTLE = 0.85, 0.05, 0.2
+"""Utilization of a GPU that works without a pause, of one at rest, and of one that has sunk."""
+BEFORE_NS, LOST_NS, STILL_NS, SUNK_NS = 450_000_000, 300_000_000, 150_000_000, 700_000_000
+"""Full work before a break, what is lost in one, and how much of that without any work at all, or with little."""
 _GAP_NS = 1_000_000_000
 
 
@@ -21,10 +22,15 @@ class _Break:
     until_ns: int
     lost_ns: float = 0.0
     still_ns: int = 0
+    sunk_ns: int = 0
 
     @property
     def counts(self) -> bool:
         return self.lost_ns >= LOST_NS and self.still_ns >= STILL_NS
+
+    @property
+    def has_sunk(self) -> bool:
+        return self.sunk_ns >= SUNK_NS
 
     def lost_after(self, t_ns: int) -> float:
         return self.lost_ns * (self.until_ns - max(self.since_ns, t_ns)) / (self.until_ns - self.since_ns)
@@ -54,7 +60,7 @@ class Breaks:
 
     def _close(self) -> None:
         ended, self._open = self._open, None
-        if ended is not None and ended.counts:
+        if ended is not None and (ended.counts or ended.has_sunk):
             self._breaks.append(ended)
 
     def _lose(self, util: float, since_ns: int, ns: int) -> None:
@@ -65,10 +71,17 @@ class Breaks:
             self._open.until_ns += ns
             self._open.lost_ns += (1.0 - util) * ns
             self._open.still_ns += ns if util < NOTHING else 0
+            self._open.sunk_ns += ns if util < LITTLE else 0
 
     def lost_s(self, oldest_ns: int) -> float:
         """What they cost since then."""
+        return sum(one.lost_after(oldest_ns) for one in self._since(oldest_ns) if one.counts) / 1e9
+
+    def sunk_s(self, oldest_ns: int) -> float:
+        """The same of those in which it had little work for a while."""
+        return sum(one.lost_after(oldest_ns) for one in self._since(oldest_ns) if one.has_sunk) / 1e9
+
+    def _since(self, oldest_ns: int) -> list[_Break]:
         while self._breaks and self._breaks[0].until_ns <= oldest_ns:
             self._breaks.popleft()
-        open_now = [self._open] if self._open is not None and self._open.counts and self._open.until_ns > oldest_ns else []
-        return sum(one.lost_after(oldest_ns) for one in (*self._breaks, *open_now)) / 1e9
+        return [*self._breaks, self._open] if self._open is not None and self._open.until_ns > oldest_ns else list(self._breaks)

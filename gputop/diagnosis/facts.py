@@ -39,6 +39,8 @@ class GpuFacts:
     """The longest time in which it did nothing at all that reaches into the window, if steady work came before it."""
     breaks_s: float = 0.0
     """What `breaks` cost in the window."""
+    sunk_s: float = 0.0
+    """What those cost in which it had little work for a while."""
     worked_before: bool = False
     """It has worked since the engine began."""
     unmeasurable: bool = False

@@ -83,6 +83,16 @@ class ProcFacts:
         return self.cores * self.seconds
 
     @property
+    def rest_s(self) -> float:
+        """The longest time in the window in which its main thread neither ran nor slept anew."""
+        longest, since, before = 0, self.older.t_ns, self.older
+        for sample in self.samples:
+            if (sample.vol, sample.oncpu_ns) != (before.vol, before.oncpu_ns):
+                since = sample.t_ns
+            longest, before = max(longest, sample.t_ns - since), sample
+        return longest / 1e9
+
+    @property
     def majflt_per_s(self) -> float:
         """Major faults; 0 where they are not read."""
         return max(0, (self.newer.majflt or 0) - (self.older.majflt or 0)) / self.seconds

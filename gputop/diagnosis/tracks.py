@@ -227,7 +227,7 @@ class GpuTrack:
             **{name: number(name) for name in _STANDING}, throttle_mask=self._mask(), pids=self.pids,
             gone=bool(board.values.get("lost")), unmeasurable="util_pct" in board.missing,
             stretch_s=self._stretch_s(oldest_ns), idle_s=idle_ns / 1e9,
-            breaks_s=self.breaks.lost_s(oldest_ns),
+            breaks_s=self.breaks.lost_s(oldest_ns), sunk_s=self.breaks.sunk_s(oldest_ns),
             pcie_bytes_per_s=self._pcie(), worked_before=self.worked_before, util_now=self.readings[-1][1] if fresh else None,
         )  # fmt: skip
 

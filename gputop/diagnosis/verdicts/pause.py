@@ -2,7 +2,8 @@
 
 Threshold: one idle stretch of the GPU of at least `PAUSE_S`, after `tracks.STEADY_NS` of work, that holds most of the loss, while no
 worker owes the trainer a batch; or shorter ones together (`breaks`, `quiet`), again and again, or a lot that it writes, while the
-workers are `AHEAD` of a trainer that could go on, and is not kept from it by its own threads. No fault, unless it comes too often.
+workers are `AHEAD` of a trainer that could go on, and is not kept from it by its own threads; or little work for a GPU that had it in
+full, while nobody asks the workers for a batch for `PAUSE_S` (an evaluation). No fault, unless it comes too often.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
     lost_s = (job.idle or 0.0) * facts.seconds
     stretch_s = min((gpu.stretch_s for gpu in job.gpus), default=0.0)
     is_long = stretch_s >= PAUSE_S and min(stretch_s, facts.seconds) >= MOST * lost_s
-    if (is_long or _breaks_off(job, lost_s) or _saves(job)) and _owed(job) < DATA_WAIT and not fights(job.trainer):
+    by_itself = is_long or _breaks_off(job, lost_s) or _turns_away(job, lost_s) or _saves(job)
+    if by_itself and _owed(job) < DATA_WAIT and not fights(job.trainer):
         claims |= {pool: 1.0 for pool in job.pools if pool == "data.ahead" or (pool.startswith("main.") and pool != "main.runnable")}
     return claims
 
@@ -35,6 +37,13 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
 def _breaks_off(job: JobFacts, lost_s: float) -> bool:
     """After some steps each it turns from a GPU that it could give work to something else: to a save, an evaluation, a log."""
     return is_ahead(job) and _breaks_s(job) >= MOST * lost_s > 0.0
+
+
+def _turns_away(job: JobFacts, lost_s: float) -> bool:
+    """It gives its GPU some work, but not with the batches that its workers have ready."""
+    if not is_ahead(job) or min(worker.rest_s for worker in job.workers) < PAUSE_S:
+        return False
+    return min((gpu.sunk_s for gpu in job.gpus), default=0.0) >= MOST * lost_s > 0.0
 
 
 def _saves(job: JobFacts) -> bool:
@@ -69,7 +78,8 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         Evidence("write_bytes_per_s", None if written is None else round(written), "B/s", "written by the trainer"),
     )
     fixes = (Fix("Write checkpoints beside the training", "torch.distributed.checkpoint.async_save(...)"),) if saves else ()
-    return Finding(f"no work for the GPU{when}; {what}", evidence, fixes, (), (job.trainer.pid,))
+    little = "hardly any" if _turns_away(job, (job.idle or 0.0) * facts.seconds) else "no"
+    return Finding(f"{little} work for the GPU{when}; {what}", evidence, fixes, (), (job.trainer.pid,))
 
 
 def _rest(job: JobFacts, facts: Facts) -> tuple[float | None, str]:

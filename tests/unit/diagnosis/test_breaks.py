@@ -52,3 +52,12 @@ def test_a_gap_in_time_ends_all():
     breaks, t_ns = told([1.0] * 6 + [0.0] * 2)
     breaks.note(0.0, t_ns + 5 * 10**9)
     assert breaks.lost_s(0) == 0.0
+
+
+def test_a_gpu_that_has_sunk_is_told_from_one_at_rest():
+    breaks, t_ns = told([1.0] * 6 + [0.1] * 10 + [1.0] * 3)
+    assert breaks.lost_s(0) == 0.0
+    assert breaks.sunk_s(0) == pytest.approx(0.9)
+    assert breaks.sunk_s(t_ns - 8 * TICK_NS) == pytest.approx(0.45)
+    assert told([1.0] * 6 + [0.4] * 20)[0].sunk_s(0) == 0.0
+    assert told([1.0] * 6 + [0.1] * 5 + [1.0] * 6)[0].sunk_s(0) == 0.0

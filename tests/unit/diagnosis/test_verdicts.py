@@ -222,6 +222,20 @@ def saving(busy_s: float, idle_s: float, cycles: int = 8, looks: list[dict] | No
     return scene
 
 
+@pytest.mark.parametrize(("switches", "cause"), [(0, "pause"), (50, "main-thread-preprocessing")])
+def test_an_evaluation_gives_the_gpu_little_and_asks_the_workers_for_nothing(switches: int, cause: str):
+    """Who prepares batches in the main thread takes them from the workers all the same."""
+    scene = training(util=95.0, run=0.0).play(6)
+    scene.gpus[0]["util_pct"] = 8.0
+    scene.procs[100].run, scene.procs[100].looks = 0.8, [ON_CPU]
+    for pid in (101, 102):
+        scene.procs[pid].run, scene.procs[pid].switches = 0.0, switches
+    scene.play(3)
+    assert scene.engine.verdict.cause == cause
+    scene.play(0.4)
+    assert ("hardly any work for the GPU" in scene.engine.verdict.detail) == (cause == "pause")
+
+
 def test_short_pauses_again_and_again_are_pauses():
     verdict = saving(0.7, 0.6).engine.verdict
     assert (verdict.symptom, verdict.cause) == ("idle", "pause")
