@@ -12,6 +12,7 @@ from gputop.diagnosis.facts import Taker
 from gputop.diagnosis.proc import ASKING
 from gputop.diagnosis.proc import TURN
 from gputop.diagnosis.proc import ProcFacts
+from gputop.text import counted
 
 LISTENING, CONNECTED = "listening", "connected"
 """Words of `ProcInfo.sockets`."""
@@ -64,7 +65,7 @@ def who_waits(job: JobFacts, facts: Facts, kind: str, share: Callable[[ProcFacts
     programs = programs_wait(job, facts)
     if kind in programs:
         return procs, "programs that it reads from", programs[kind]
-    name = f"{len(procs)} loaders" if job.workers else f"the main thread of {job.trainer.role.label} ({job.trainer.pid})"
+    name = counted(len(procs), "loader") if job.workers else f"the main thread of {job.trainer.role.label} ({job.trainer.pid})"
     return procs, name, sum(map(share, procs)) / len(procs)
 
 

@@ -14,11 +14,14 @@ from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.model import Culprit
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
+from gputop.diagnosis.takers import GROWN_BYTES
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 from gputop.diagnosis.verdicts.cpu_contention import BEHIND
 
+MANY = 10.0
+"""Major faults a second that are worth telling."""
 OF_MOST, NAMED = 0.3, 3
 """Of what the first has grown, and how many are blamed at most."""
 FAULTS_PER_S, STALLED = 500.0, 0.25
@@ -40,24 +43,29 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     share = 100 * sum(proc.state.fractions.get("memory", 0.0) for proc in procs) / len(procs)
     faults = sum(proc.majflt_per_s for proc in procs)
     where = f"cgroup {job.memory_path} is at its limit" if job.memory_path else "the host reclaims memory"
-    psi, growers = facts.host.psi_memory, _growers(job, facts)
+    psi, own, growers = facts.host.psi_memory, _own_growth(job), _growers(job, facts)
     grown = ", ".join(f"{one.name} ({one.pid}) by {one.grown_bytes / 1e6:.0f} MB" for one in growers)
     evidence = (
         Evidence("memory_stall_pct", round(share, 1), "%", "of the loaders' time went to reclaim, swap or pages read again"),
         Evidence("psi_memory_pct", None if psi is None else round(100 * psi, 1), "%", "PSI memory some"),
-        Evidence("majflt_per_s", round(faults, 1) or None, "/s", "major faults of the loaders"),
-        Evidence("refaults_per_s", round(facts.host.refaults_per_s or 0.0) or None, "/s", "pages that this host dropped and reads again"),
+        Evidence("majflt_per_s", round(faults, 1) if faults >= MANY else None, "/s", "major faults of the loaders"),
+        Evidence("refaults_per_s", round(facts.host.refaults_per_s or 0.0) or None, "/s", "pages dropped and read again, host-wide"),
+        Evidence("grown_bytes", own if own >= GROWN_BYTES else None, "B", "that the job holds more than when it was first seen"),
     )
-    detail = f"{where}: loaders stalled on memory {share:.0f}% of the time" + (f", {faults:.0f} major faults/s" if faults else "")
+    detail = f"{where}: loaders stalled on memory {share:.0f}% of the time" + (f", {faults:.0f} major faults/s" if faults >= MANY else "")
     if grown:
         detail += f"; outside of the job grew {grown}"
     culprits = tuple(Culprit(one.pid, one.name, None) for one in growers)
     return Finding(detail, evidence, (*_ending(growers), *_fixes(job)), culprits)
 
 
+def _own_growth(job: JobFacts) -> int:
+    return sum(max(0, proc.grown_bytes) for proc in (job.trainer, *job.workers))
+
+
 def _growers(job: JobFacts, facts: Facts) -> list[Grower]:
     """Who outside of the job has grown since he was first seen, if that is more than the job itself has; nobody's small change."""
-    own = sum(max(0, proc.grown_bytes) for proc in (job.trainer, *job.workers))
+    own = _own_growth(job)
     most = facts.growers[0].grown_bytes if facts.growers else 0
     return [one for one in facts.growers if one.grown_bytes >= max(own, OF_MOST * most)][:NAMED]
 

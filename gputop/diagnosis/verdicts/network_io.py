@@ -38,7 +38,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     rate, lost = facts.host.net_rx_bytes_per_s, facts.host.retrans_per_s
     evidence = (
         Evidence("network_pct", round(100 * share, 1), "%", f"of the time of {who} asleep on sockets or a network file system"),
-        Evidence("net_rx_bytes_per_s", None if rate is None else round(rate), "B/s", "received by the host"),
+        Evidence("net_rx_bytes_per_s", None if not rate else round(rate), "B/s", "received by the host"),
         Evidence("tcp_retrans_per_s", None if lost is None else round(lost, 1), "/s", "TCP segments sent again"),
     )
     received = "" if rate is None else f"; the host receives {rate / 1e6:.0f} MB/s"

@@ -6,6 +6,8 @@ step), or is used `intensity.WORKED` more than theirs, which spin.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.intensity import PEER
@@ -13,6 +15,7 @@ from gputop.diagnosis.intensity import used
 from gputop.diagnosis.model import Culprit
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
+from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
@@ -42,14 +45,28 @@ def _late_host(own: JobFacts, waiting: list[JobFacts]) -> _Late:
     fractions = {word: share for word, share in slow.state.fractions.items() if word != "waiting-gpu"}
     word = max(fractions, key=fractions.__getitem__, default="computing")
     share = 100 * fractions.get(word, 0.0)
-    late = f"{slow.role.label} ({slow.pid}) is {word} {share:.0f}% of the time"
+    waits = own.workers if word == "waiting-data" else []
+    late = f"{slow.role.label} ({slow.pid}) is {word} {share:.0f}% of the time{_workers(waits)}"
     detail = f"{late}, with {counted(len(waiting), 'other rank')} waiting for it"
     evidence = (
         _percent("straggler_idle_pct", own.idle, f"of the time the GPU of {slow.role.label} has nothing to do"),
         _percent("straggler_state_pct", fractions.get(word, 0.0), f"of the time its main thread is {word}"),
         *(_percent("peer_idle_pct", other.idle, f"the same of {other.trainer.role.label}") for other in waiting[:4]),
     )
-    return detail, evidence, (Fix(f"See what {slow.role.label} does that the others do not", f"gputop stacks {slow.pid}"),)
+    pids = " ".join(str(proc.pid) for proc in (slow, *waits))
+    return detail, evidence, (Fix(f"See what {slow.role.label} does that the others do not", f"gputop stacks {pids}"),)
+
+
+def _workers(workers: list[ProcFacts]) -> str:
+    """What those do for which it waits; empty for none."""
+    did: Counter[str] = Counter()
+    for worker in workers:
+        did.update({word: share for word, share in worker.state.fractions.items() if word != "ahead"})
+    if not did:
+        return ""
+    word, share = did.most_common(1)[0]
+    verb = "is" if len(workers) == 1 else "are"
+    return f" (its {counted(len(workers), 'worker')} {verb} {word} {100 * share / len(workers):.0f}%)"
 
 
 def _late_gpu(own: JobFacts, waiting: list[JobFacts]) -> _Late:

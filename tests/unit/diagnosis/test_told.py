@@ -13,6 +13,7 @@ from gputop.text import figure
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.causes import cpu_contention
 from tests.unit.diagnosis.causes import starved
+from tests.unit.diagnosis.causes import straggling
 from tests.unit.diagnosis.causes import throttled
 from tests.unit.diagnosis.causes import too_few
 from tests.unit.diagnosis.causes_behind import few_shards
@@ -29,6 +30,7 @@ from tests.unit.diagnosis.scene import FUTEX
 from tests.unit.diagnosis.scene import ON_CPU
 from tests.unit.diagnosis.scene import QUEUE
 from tests.unit.diagnosis.scene import SLEEP
+from tests.unit.diagnosis.scene import Proc
 from tests.unit.diagnosis.scene import Scene
 
 READY = "workers have batches ready"
@@ -213,3 +215,13 @@ def test_a_lost_gpu_is_no_fault_of_the_input():
     verdict = scene.play(8).engine.verdict
     assert (verdict.symptom, verdict.cause) == ("idle", "none")
     assert verdict.headline == "GPU 0 is lost: train.py (100) cannot go on; sudo dmesg tells why (Xid)"
+
+
+def test_a_straggler_that_waits_for_its_worker_is_told_what_that_does():
+    scene = straggling()
+    scene.procs[200].run, scene.procs[200].looks = 0.1, [QUEUE]
+    scene.add(Proc(201, 200, comm="pt_data_worker", start_ticks=50_100, run=0.9, looks=[ON_CPU]))
+    verdict = scene.play(12).engine.verdict
+    assert verdict.cause == "straggler-rank"
+    assert "waiting-data 90% of the time (its 1 worker is running 90%), with 1 other rank waiting for it" in verdict.detail
+    assert verdict.fixes[0].command == "gputop stacks 200 201"
