@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from gputop.board import Board
 from gputop.commands.options import sampling_settings
 from gputop.console import show
+from gputop.console import tell
 from gputop.console import write
 from gputop.errors import UserError
 from gputop.frame import Frame
@@ -24,10 +25,14 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.1
 """Two readings make a rate; in a single look everything is read in each tick."""
+LONG_S = 2.0
+"""A look that takes longer is announced."""
 
 
 def run_once(args: argparse.Namespace) -> int:
     """Print one object or screen, or with --json alone an object for every tick."""
+    if args.once and args.interval > LONG_S and sys.stderr.isatty():
+        tell(f"looking for about {args.interval:g} s …")
     if args.once and args.json:
         return _print_json(_frames(args, _once_ticks(args)), args, every=False)
     if args.json:

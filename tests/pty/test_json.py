@@ -9,6 +9,7 @@ import sys
 import time
 
 from tests.pty.conftest import GPUTOP
+from tests.pty.conftest import Launch
 from tests.pty.test_usage import run
 
 KEYS = {"unix_s", "t_ns", "host", "sources", "gpus", "procs"}
@@ -39,6 +40,10 @@ def test_once_is_text(env: dict[str, str]) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
     assert str(os.getpid()) in done.stdout
+
+
+def test_a_long_look_is_announced(launch: Launch) -> None:
+    launch("--once", "--interval", "60").wait_text("looking for about 60 s")
 
 
 def test_once_sees_who_takes_the_cpus(env: dict[str, str]) -> None:
