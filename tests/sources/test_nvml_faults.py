@@ -52,7 +52,10 @@ def test_no_gpu(rig: Rig) -> None:
         rig.opened()
 
 
-@pytest.mark.parametrize(("asked", "words"), [({7}, "no GPU 7: this machine has GPU 0 to 1"), (range(8, 99), "no GPU 8 … 98: ")])
+@pytest.mark.parametrize(("asked", "words"), [
+    ({7}, "no GPU 7: this machine has GPU 0 to 1"), (range(8, 99), "no GPU 8 … 98: "),
+    ({0, 5}, "no GPU 5: "), (range(1, 4), "no GPU 2, 3: "),
+])  # fmt: skip
 def test_a_gpu_that_is_asked_for_and_not_there_is_the_users_to_mend(rig: Rig, asked: Iterable[int], words: str) -> None:
     rig.set("gpus 2")
     with pytest.raises(UserError, match=words):

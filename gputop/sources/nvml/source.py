@@ -141,9 +141,10 @@ class NvmlSource:
 
     def _add_gpus(self, stop: Lock) -> None:
         count = _count_gpus()
-        if not self._count and not self._wanted(count):
+        absent = sorted((self._settings.gpus or frozenset()) - set(range(count)))
+        if not self._count and (absent or not count):
             _shut_down()
-            raise self._no_gpu(count)
+            raise _no_gpu(count, absent)
         for index in sorted(self._wanted(count) - {gpu.index for gpu in self._gpus}):
             gpu = WatchedGpu(index, self._settings.interval_ns, stop, self._crew)
             self._gpus.append(gpu)
@@ -153,14 +154,6 @@ class NvmlSource:
     def _wanted(self, count: int) -> set[int]:
         present = set(range(count))
         return present if self._settings.gpus is None else present & self._settings.gpus
-
-    def _no_gpu(self, count: int) -> Unavailable | UserError:
-        if not count:
-            return Unavailable("the NVIDIA driver finds no GPU", "lspci | grep -i nvidia: is there one? dmesg: why is it not used?")
-        asked = sorted(self._settings.gpus or ())
-        words = ", ".join(map(str, asked)) if len(asked) <= _MOST_NAMED else f"{asked[0]} … {asked[-1]}"
-        present = f"GPU 0 to {count - 1}" if count > 1 else "GPU 0 only"
-        return UserError(f"there is no GPU {words}: this machine has {present}")
 
     def _wait_for_quick(self, t_ns: int) -> None:
         """Give the quick ticks of this beat a few milliseconds to end, so that their samples are in this frame."""
@@ -202,6 +195,14 @@ class NvmlSource:
             for gpu in self._gpus for tier in gpu.tiers for reading in tier.readings if reading.slowed
         ]  # fmt: skip
         return {"gpus": str(len(self._gpus))} | ({"slowed": ", ".join(slowed)} if slowed else {})
+
+
+def _no_gpu(count: int, absent: list[int]) -> Unavailable | UserError:
+    if not count:
+        return Unavailable("the NVIDIA driver finds no GPU", "lspci | grep -i nvidia: is there one? dmesg: why is it not used?")
+    words = ", ".join(map(str, absent)) if len(absent) <= _MOST_NAMED else f"{absent[0]} … {absent[-1]}"
+    present = f"GPU 0 to {count - 1}" if count > 1 else "GPU 0 only"
+    return UserError(f"there is no GPU {words}: this machine has {present}")
 
 
 def _start() -> dict[str, str]:
