@@ -11,6 +11,7 @@ import resource
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +199,47 @@ def test_a_stretch_of_time(session: tuple[str, list[Frame]], capsys: pytest.Capt
     assert (row["a"], row["b"], row["n"]) == (inside[0], inside[-1], 2 * len(inside))
     (row,) = ask(path, "SELECT count(*) n FROM gpu", "--last", "2.5", capsys=capsys)
     assert 48 <= row["n"] <= 52
+
+
+def of_day(seconds: float) -> str:
+    """The clock so long after the session's beginning."""
+    return time.strftime("%H:%M:%S", time.localtime(HEADER.unix_ns / SECOND + seconds))
+
+
+@pytest.mark.parametrize(
+    ("flags", "seen"),
+    [
+        (["--from", of_day(-9), "--until", of_day(5)], (0, 4.9)),
+        (["--from", of_day(-40_000)], (0, 24.9)),
+        (["--from", of_day(5), "--until", of_day(3600)], (5, 24.9)),
+        (["--until", of_day(40_000)], (0, 24.9)),
+        (["--from", of_day(-9), "--until", of_day(-4)], None),
+        (["--from", of_day(60)], None),
+    ],
+)
+def test_clock_times_beside_the_recording_are_those_nearest_to_it(
+    session: tuple[str, list[Frame]], flags: list[str], seen: tuple[float, float] | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = cli.main(["query", session[0], "SELECT min(t_s), max(t_s) FROM gpu", "--csv", *flags])
+    out, err = capsys.readouterr()
+    if seen is None:
+        assert (code, "nothing was recorded" in err) == (2, True)
+    else:
+        assert [float(value) for value in out.splitlines()[1].split(",")] == pytest.approx(seen, abs=0.2)
+
+
+def test_a_stretch_between_markers_that_come_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = {1: "epoch 3", 3: "epoch 4", 6: "epoch 3", 8: "epoch 4"}
+    frames = [
+        Frame(i, t_ns, key=not i, marks=[Mark(t_ns, texts[i])] if i in texts else [])
+        for i, t_ns in ((i, START_NS + i * 100 * MS) for i in range(10))
+    ]
+    path = tmp_path / "marks.gputop"
+    path.write_bytes(pack_header(HEADER) + b"".join(pack_frames([frame]) for frame in frames))
+    for first, last, times in (("epoch 4", "epoch 3", [0.3]), ("epoch 3", "epoch 4", [0.1]), ("epoch 3", "epoch 3", [0.1, 0.3])):
+        rows = ask(str(path), "SELECT t_s FROM mark", "--from", first, "--until", last, capsys=capsys)
+        assert [round(row["t_s"], 3) for row in rows] == times
+    assert cli.main(["query", str(path), "SELECT t_s FROM mark", "--from", "0.9", "--until", "epoch 4"]) == 2
 
 
 @pytest.mark.parametrize("sql", [
