@@ -65,13 +65,18 @@ def _overview(groups: Sequence[Group]) -> list[TextLine]:
 
 
 def summary(taken: StackSet) -> str:
-    """How it was taken: ``37 stacks of 9 processes in 57 ms, none of them paused``."""
-    processes = len({stack.pid for stack in taken.stacks})
+    """How it was taken: ``37 stacks of 9 processes in 57 ms, none of them paused``, and how many processes gave none."""
+    asked = {stack.pid for stack in taken.stacks}
+    found = [stack.pid for stack in taken.stacks if stack.python or stack.kernel]
+    unread = len(asked) - len(set(found))
+    if not found:
+        return f"no stack of {_count(unread, 'process')} could be read"
     if not taken.paused:
         how = "none of them paused"
     else:
         how = f"{len(taken.paused)} paused for about {'20 ms each, for native frames' if taken.native else '1 ms each'}"
-    return f"{_count(len(taken.stacks), 'stack')} of {_count(processes, 'process')} in {taken.took_ns / 1e6:.0f} ms, {how}"
+    rest = f"; {_count(unread, 'process')} could not be read" if unread else ""
+    return f"{_count(len(found), 'stack')} of {_count(len(set(found)), 'process')} in {taken.took_ns / 1e6:.0f} ms, {how}{rest}"
 
 
 def _count(number: int, noun: str) -> str:

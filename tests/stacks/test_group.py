@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from gputop.frame import Stack
 from gputop.roles import Role
+from gputop.stacks.capture import StackSet
 from gputop.stacks.frames import Line
 from gputop.stacks.frames import parse
 from gputop.stacks.group import group
+from gputop.stacks.lines import summary
 from gputop.stacks.lines import text_lines
 
 SITE = "/venv/lib/python3.11/site-packages/torch/utils/data"
@@ -80,6 +82,14 @@ def test_equal_errors_share_one_command() -> None:
         "train.py rank 0: not permitted; `sudo gputop stacks 1`",
         "2 of 2 workers: not permitted; `sudo gputop stacks 2 3`",
     ]
+
+
+def test_what_could_not_be_read_is_no_stack() -> None:
+    unread, read = Stack(2, 2, 0, error="not permitted"), Stack(3, 3, 0, python=["f (a.py:1)"])
+    kernel_only = Stack(4, 4, 0, kernel=["schedule"], error="no Python process")
+    assert summary(StackSet(0, 34_000_000, False, (unread,))) == "no stack of 1 process could be read"
+    some = summary(StackSet(0, 34_000_000, False, (unread, read, kernel_only)))
+    assert some == "2 stacks of 2 processes in 34 ms, none of them paused; 1 process could not be read"
 
 
 def test_all_text_is_cleaned_and_bounded() -> None:
