@@ -15,6 +15,7 @@ from textual.widgets import Input
 
 from gputop.board import GpuBoard
 from gputop.frame import Frame
+from gputop.frame import Gpu
 from gputop.frame import GpuProc
 from gputop.frame import ProcInfo
 from gputop.session import Session
@@ -135,6 +136,20 @@ async def test_names_of_processes_cannot_reach_the_terminal(make_app: MakeApp) -
         assert "[red]" in text
         assert "\x1b" not in text
         assert "\u202e" not in text
+
+
+async def test_a_lane_and_the_row_of_its_gpu_say_the_same_number(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = make_app()
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.pause()
+        screen, t_ns = main(app), app.session.now_ns + scene.TICK_NS
+        for every_s, told in ((1e9, False), (0.0, True)):
+            monkeypatch.setattr("gputop.tui.screens.dashboard.NUMBERS_EVERY_S", every_s)
+            t_ns += scene.TICK_NS
+            app.session.ingest(Frame(100, t_ns, gpus=[Gpu(0, t_ns, util_pct=42.0, util_t_ns=t_ns)]))
+            screen.draw_live()
+            row, lane = part(app, "gpus")[1], next(line for line in part(app, "lanes") if "GPU 0 util" in line)
+            assert ("42%" in row, "42 %" in lane) == (told, told)
 
 
 async def test_pausing_holds_the_picture_and_the_cursor_goes_back_with_the_table(make_app: MakeApp) -> None:

@@ -121,7 +121,7 @@ class Dashboard(Parts):
         now = time.monotonic()
         if not everything and now - self._numbers_at < NUMBERS_EVERY_S:
             return []
-        self._numbers_at = now
+        self._numbers_at, self._numbers_ns = now, self.view.at_ns or self.session.now_ns
         return [part for part in self.PARTS if part not in ("lanes", "procs")]
 
     def _show(self, part: str, found: list[Lane], painter: Painter | None) -> str:

@@ -49,6 +49,8 @@ class Parts(Screen[None]):
         self._drawer = LaneDrawer()
         self._states = procs.StateLanes()
         self._rows: list[Row] = []
+        self._numbers_ns = 0
+        """The moment that numbers are shown for: the lanes grow in between, what stands beside them says what the GPUs' rows say."""
         self._note = ("", 0.0)
         self._started = (time.monotonic(), time.process_time())
         self._own = ("", 0.0)
@@ -105,8 +107,8 @@ class Parts(Screen[None]):
         label = f" {columns.columns * columns.cell_ns / 1e9:.0f} s  {columns.cell_ns / 1e9:g} s a column"
         ruler = axis.with_signs(axis.axis_line(columns, end, fit(label, view.label_width)), self._signs(columns))
         shown = chosen.fitting(found, self._heights.lanes - 1)
-        at = view.at_ns or session.now_ns
-        return [ruler, *(self._drawer.line(lane, session.history, columns, view.label_width, at, cursor) for lane in shown)]
+        drawn = (self._drawer.line(lane, session.history, columns, view.label_width, self._numbers_ns, cursor) for lane in shown)
+        return [ruler, *drawn]
 
     def _axis_end_s(self) -> float | None:
         """The clock at the right end of the axis, None where that is now."""
