@@ -20,6 +20,8 @@ from gputop.recording.reader import Recording
 from gputop.roles import program_name
 from gputop.stream.findings import explanation
 from gputop.stream.judged import judged
+from gputop.tables.gaps import Gap
+from gputop.tables.gaps import Gaps
 from gputop.tables.rows import Known
 from gputop.tables.rows import Rows
 from gputop.tables.rows import rows_below
@@ -49,14 +51,15 @@ class Loader:
         asked = {column for columns in wanted.values() for column in columns}
         self._names = bool(asked & _NEEDS_NAMES) or "process" in wanted
         self._stalls = "stall_ms" in wanted.get("proc", ())
-        self._tick: tuple[int, int] | None = None
-        """(t_ns, seq) of the frame before."""
+        self._gaps = Gaps(max(start_ns, recording.start_ns), recording.header.interval_ns)
 
     def batches(self) -> Iterator[Batch]:
         """All rows, table by table within each block. Blocks are read from the chunk in which the time begins."""
         if self._specs or self._names or "gap" in self.wanted:
             for block in self._blocks():
                 yield from self._of_block(block)
+        if "gap" in self.wanted:
+            yield "gap", list(self._lost_end())
         if "process" in self.wanted:
             yield "process", list(self._processes())
         if "incident" in self.wanted:
@@ -83,7 +86,7 @@ class Loader:
         below = {path: rows_below(table, path, self._known) for path in {spec.path for spec in self._specs}}
         batches = [(spec.name, rows) for spec in self._specs if (rows := list(self._rows(spec, below[spec.path])))]
         if "gap" in self.wanted:
-            batches.append(("gap", list(self._gaps(table))))
+            batches.append(("gap", list(self._gaps_in(table))))
         self._known.begun = True
         return batches
 
@@ -127,16 +130,19 @@ class Loader:
             merged[key] = row if before is None else tuple(old if new is None else new for old, new in zip(before, row, strict=True))
         return (row for (tick, _), row in merged.items() if self.start_ns <= tick < self.end_ns)
 
-    def _gaps(self, table: Table) -> Iterator[tuple[Any, ...]]:
-        """Beats that were skipped, and holes in what could be read."""
-        interval = self.recording.header.interval_ns
-        for t_ns, seq, missed in zip(table.column("t_ns"), table.column("seq"), table.column("missed"), strict=True):
-            before, self._tick = self._tick, (t_ns, seq)
-            unread = before is not None and seq != before[1] + 1
-            if (missed or unread) and self.start_ns <= t_ns < self.end_ns:
-                since = before[0] if before else t_ns - (missed + 1) * interval
-                row = {"dt_s": (t_ns - since) * NS, "missed": missed, "reason": "not in the file" if unread else "the beat was skipped"}
-                yield self._plain("gap", since, row)
+    def _gaps_in(self, table: Table) -> Iterator[tuple[Any, ...]]:
+        ticks = zip(table.column("t_ns"), table.column("seq"), table.column("missed"), strict=True)
+        told = [gap for tick in ticks if (gap := self._gaps.tick(*tick))]
+        return (self._gap(gap) for gap in told if self.start_ns <= gap.until_ns < self.end_ns)
+
+    def _lost_end(self) -> Iterator[tuple[Any, ...]]:
+        """What is damaged up to the end tells of no tick behind it."""
+        gap = self._gaps.rest(min(self.end_ns, self.recording.end_ns)) if self.recording.lost else None
+        return iter([self._gap(gap)] if gap else ())
+
+    def _gap(self, gap: Gap) -> tuple[Any, ...]:
+        row = {"dt_s": (gap.until_ns - gap.since_ns) * NS, "missed": gap.missed, "reason": gap.reason}
+        return self._plain("gap", gap.since_ns, row)
 
     def _plain(self, table: str, t_ns: int, row: dict[str, Any]) -> tuple[Any, ...]:
         recording = self.recording
