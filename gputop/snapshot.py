@@ -1,6 +1,7 @@
 """One moment as a plain object: what `gputop --json` prints. Units are in the names.
 
 What was not measured is null and has its reason in ``missing``; what does not apply to a process (its rank, say) is null too.
+``oncpu_ns``, ``run_delay_ns``, ``runq_pct``, ``vol_switches`` and ``invol_switches`` are the main thread's, as the kernel counts them.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from gputop.frame import Frame
 from gputop.frame import Gpu
 from gputop.frame import GpuProc
 from gputop.frame import MigInstance
+from gputop.frame import ProcSample
 from gputop.limits import limits
 from gputop.rates import ProcRates
+from gputop.rates import counter_per_s
 from gputop.rates import gpu_bytes_per_s
 from gputop.rates import proc_rates
 from gputop.roles import Role
@@ -35,11 +38,12 @@ _NONE = {"mig": "MIG is off", "xid": "none since gputop began to watch"}
 """Why there is none although the driver answers."""
 _FILES = {
     "oncpu_ns": "schedstat", "run_delay_ns": "schedstat", "runq_pct": "schedstat", "vol_switches": "status", "invol_switches": "status",
-    "switches_per_s": "status", "invol_per_s": "status", "read_bytes": "io", "write_bytes": "io",
+    "main_switches_per_s": "status", "main_invol_per_s": "status", "read_bytes": "io", "write_bytes": "io",
 }  # fmt: skip
 """Of a process -> the file of /proc/PID that may be its owner's alone, or not kept by the kernel."""
 _NO_SENSE = "the kernel's figure is more than the process's whole life"
-_RATES = ("cpu_pct", "runq_pct", "switches_per_s", "invol_per_s", "disk_pct")
+_THREADS = "only trainers and workers are read thread by thread"
+_RATES = ("cpu_pct", "runq_pct", "switches_per_s", "invol_per_s", "main_switches_per_s", "main_invol_per_s", "disk_pct")
 
 
 def keep(older: Board, board: Board, frame: Frame) -> None:
@@ -146,6 +150,8 @@ def _proc(
 ) -> dict[str, object]:
     info, sample, before = newer.infos.get(pid), newer.procs[pid], older.procs.get(pid)
     rates = proc_rates(before, sample) if before else None
+    whole = sample.num_threads == 1 or len(sample.threads) > 1
+    main_vol_per_s, main_invol_per_s = _main_switches_per_s(before, sample) if before and rates else (None, None)
     procfs = newer.sources.get("procfs")
     no_delays = procfs.detail.get("blkio_delay_ns") if procfs else None
     measured: dict[str, object] = {
@@ -171,8 +177,10 @@ def _proc(
         "write_bytes": sample.write_bytes,
         "cpu_pct": rates.cpu_pct if rates else None,
         "runq_pct": rates.runq_pct if rates else None,
-        "switches_per_s": rates.switches_per_s if rates else None,
-        "invol_per_s": rates.invol_per_s if rates else None,
+        "switches_per_s": rates.switches_per_s if rates and whole else None,
+        "invol_per_s": rates.invol_per_s if rates and whole else None,
+        "main_switches_per_s": None if main_vol_per_s is None or main_invol_per_s is None else main_vol_per_s + main_invol_per_s,
+        "main_invol_per_s": main_invol_per_s,
         "disk_pct": rates.blkio_pct if rates else None,
     }
     return {
@@ -190,7 +198,14 @@ def _proc(
     }
 
 
+def _main_switches_per_s(older: ProcSample, newer: ProcSample) -> tuple[float | None, float | None]:
+    """Voluntary and involuntary ones of the main thread."""
+    ns = newer.t_ns - older.t_ns
+    return counter_per_s(older.vol, newer.vol, ns), counter_per_s(older.invol, newer.invol, ns)
+
+
 def _proc_reasons(pid: int, rates: ProcRates | None) -> dict[str, str]:
     """Why what may be missing of a process is."""
     unreadable = {name: f"/proc/{pid}/{file} is not readable" for name, file in _FILES.items()} | {"disk_pct": _NO_SENSE}
+    unreadable |= dict.fromkeys(("switches_per_s", "invol_per_s"), _THREADS)
     return unreadable | (dict.fromkeys(_RATES, _READ_ONCE) if rates is None else {})

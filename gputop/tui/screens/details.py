@@ -83,7 +83,8 @@ def _numbers(sample: ProcSample, rates: ProcRates | None, board: Board) -> list[
     procfs = board.sources.get("procfs")
     unmeasured = procfs.detail.get("blkio_delay_ns", "") if procfs is not None and rates.blkio_pct is None else ""
     out.append(_pair("block I/O delay", unmeasured or _share(rates.blkio_pct, "of its time")))
-    out.append(_pair("switches", f"{_rate(rates.switches_per_s)} a second, involuntary {_rate(rates.invol_per_s)}"))
+    whose = "all threads" if sample.threads else "the main thread"
+    out.append(_pair("switches", f"{_rate(rates.switches_per_s)} a second, involuntary {_rate(rates.invol_per_s)}, of {whose}"))
     reads, writes = rates.read_bytes_per_s, rates.write_bytes_per_s
     unread = "not readable: another user's process"
     out.append(_pair("disk", unread if reads is None or writes is None else f"{size(reads)}/s read, {size(writes)}/s written"))

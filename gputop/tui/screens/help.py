@@ -22,6 +22,10 @@ STATES = {
     "stopped": "stopped by a signal", "computing": "the trainer works", "waiting-data": "the trainer waits for its loader",
     "waiting-gpu": "the trainer waits for the GPU", "transfer": "copies to or from the GPU", "sleeping": "sleeps", "dead": "has ended",
 }  # fmt: skip
+COLUMNS = {
+    "RUNQ%": "the main thread wanted a CPU and had none",
+    "SW/s INV/s": "context switches, involuntary ones: of trainers and workers all threads', of others the main thread's",
+}
 STARVING_HELP = "the trainer waits for data and this worker cannot deliver"
 _HELD = "  a dimmed cell repeats the last reading: the driver has not measured again"
 _KEY_NAMES = {
@@ -44,9 +48,9 @@ class HelpScreen(Box):
     BINDINGS = [Binding("question_mark", "dismiss", "close", show=False)]
 
     def lines(self) -> Sequence[Line]:
-        """Keys by group, then states, then lanes."""
+        """Keys by group, then states, columns, lanes."""
         dashboard = self.app.screen_stack[0]
-        return [*_keys(dashboard.BINDINGS, self.app._keymap), *_states(), *_lanes()]
+        return [*_keys(dashboard.BINDINGS, self.app._keymap), *_states(), *_columns(), *_lanes()]
 
 
 def _keys(bindings: Sequence[object], mapped: Mapping[str, str]) -> list[Line]:
@@ -76,6 +80,11 @@ def _states() -> list[Line]:
     out.append([(f"  {STARVING_GLYPH} {'STARVING':<14}", "starving"), (STARVING_HELP, "")])
     out += [[(f"  {GLYPHS[word]} ", word), (f"{word:<14}", ""), (STATES[word], "")] for word in STATE_WORDS if word in STATES]
     return out
+
+
+def _columns() -> list[Line]:
+    out: list[Line] = [[], [("columns", "head")]]
+    return out + [[(f"  {title:<16}", ""), (text, "")] for title, text in COLUMNS.items()]
 
 
 def _lanes() -> list[Line]:
