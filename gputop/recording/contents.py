@@ -13,6 +13,7 @@ from gputop.recording.format import KIND_INDEX
 from gputop.recording.format import KIND_REFERENCE
 from gputop.recording.format import MAGIC
 from gputop.recording.scan import Place
+from gputop.recording.scan import begins_stream
 from gputop.recording.scan import places
 from gputop.recording.scan import read_indices
 
@@ -39,6 +40,8 @@ class Contents:
     """Offset behind the last whole block."""
     ended: bool = False
     """Whether that is an index, with which a writer ends."""
+    another: int = 0
+    """Offset at which another stream begins, as after `cat a b`, 0 for none: what stands there is not looked at."""
     _referred_ns: int = 0
     """Time of the first frame behind the last reference."""
 
@@ -56,7 +59,10 @@ class Contents:
 
     def extend(self, fd: int, size: int) -> None:
         """Look at what was appended."""
-        for place in places(fd, self.end, size):
+        for place in places(fd, self.end, self.another or size):
+            if self.end > len(MAGIC) and begins_stream(fd, place):
+                self.another = place.offset - len(MAGIC)
+                return
             if place.head.kind == KIND_REFERENCE:
                 self.references.append(place.offset)
                 self._referred_ns = place.head.t_ns

@@ -161,7 +161,7 @@ class Recording:
     def _ends_early(self) -> bool:
         """Without the index that a recorder writes last. A stream that was kept has none; it has chunks without any reference."""
         kept_stream = bool(self._contents.chunks) and not self._contents.references
-        return not kept_stream and not (self._contents.ended and self._contents.end == self._size)
+        return not kept_stream and not (self._contents.ended and self._contents.end == (self._contents.another or self._size))
 
     @property
     def problem(self) -> str:
@@ -171,6 +171,9 @@ class Recording:
             parts.append(f"{sum(self.lost.values())} bytes are damaged and left out")
         if self._ends_early and not self.growing:
             parts.append("it was cut short, as by a kill or a full disk: up to a second at its end is missing")
+        if self._contents.another:
+            at = self._contents.another
+            parts.append(f"another recording begins at byte {at} and is left out: `tail -c +{at + 1}` makes a file of it")
         if not self._contents.chunks:
             parts.append("it holds no frames")
         return "; ".join(parts)

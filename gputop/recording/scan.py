@@ -12,8 +12,10 @@ from itertools import pairwise
 from gputop.recording.columns.layout import tick_ns
 from gputop.recording.format import HEAD
 from gputop.recording.format import KIND_FRAMES
+from gputop.recording.format import KIND_HEADER
 from gputop.recording.format import KIND_INDEX
 from gputop.recording.format import KIND_REFERENCE
+from gputop.recording.format import MAGIC
 from gputop.recording.format import SYNC
 from gputop.recording.format import FormatError
 from gputop.recording.format import Head
@@ -101,6 +103,11 @@ def place_at(fd: int, offset: int) -> Place | None:
     return Place(offset, head) if head else None
 
 
+def begins_stream(fd: int, place: Place) -> bool:
+    """Whether it is the first block of a stream, and no header that is restated."""
+    return place.head.kind == KIND_HEADER and os.pread(fd, len(MAGIC), place.offset - len(MAGIC)) == MAGIC
+
+
 def read_indices(fd: int, size: int) -> list[tuple[Place, Index]]:
     """The index blocks, first to last, if an unbroken chain of them leads from the last one found to the file's beginning, and all that
     they tell of stands where they say."""
@@ -111,7 +118,7 @@ def read_indices(fd: int, size: int) -> list[tuple[Place, Index]]:
             index = unpack_index(payload_at(fd, place))
         except FormatError:
             return []
-        if not _is_true(fd, place, index):
+        if not _is_true(fd, place, index) or (not chain and _tells_of_another(fd, place, index)):
             return []
         chain.append((place, index))
         if not index.previous:
@@ -135,6 +142,11 @@ def _is_true(fd: int, place: Place, index: Index) -> bool:
     sound = [begin.head.kind == KIND_FRAMES and tick_ns(begin.head.t_ns) == tick_ns(t_ns) for begin, t_ns in begins if begin is not None]
     copies = [place_at(fd, offset) for offset in index.references]
     return begins[-1][0] is not None and all(sound) and all(copy is None or copy.head.kind == KIND_REFERENCE for copy in copies)
+
+
+def _tells_of_another(fd: int, place: Place, index: Index) -> bool:
+    """Whether the file holds a stream twice: what the last index tells of stands as well in the first, where it is not."""
+    return any(begins_stream(fd, between) for between in places(fd, index.chunks[-1][1], place.offset))
 
 
 def _last_index(fd: int, size: int) -> Place | None:

@@ -20,6 +20,7 @@ from gputop.recording.reader import Recording
 from gputop.recording.ring import Ring
 from gputop.recording.writer import Rotation
 from gputop.recording.writer import Writer
+from gputop.text import file_size
 from tests.recording.made import HEADER
 from tests.recording.made import SECOND
 from tests.recording.made import Session
@@ -173,6 +174,11 @@ def test_rotation_bounds_each_file_and_their_number(tmp_path: Path) -> None:
     assert len(seen) > 200
 
 
+@pytest.mark.parametrize(("size_bytes", "said"), [(0, "0 KB"), (37_600, "38 KB"), (999_600, "1.0 MB"), (4_240_000, "4.2 MB")])
+def test_the_size_of_a_file_is_said_with_two_digits(size_bytes: int, said: str) -> None:
+    assert file_size(size_bytes) == said
+
+
 def add_all(files: Rotation, frames: list[Frame]) -> None:
     for frame in frames:
         files.add(frame)
@@ -192,3 +198,23 @@ def test_numbers_that_no_kernel_counts_to_are_kept_as_they_are(tmp_path: Path) -
     record(tmp_path / "odd.gputop", frames)
     with Recording(str(tmp_path / "odd.gputop")) as recording:
         assert list(recording.frames()) == frames
+
+
+@pytest.mark.parametrize("other", [False, True])
+@pytest.mark.parametrize("cut", [0, 1])
+def test_of_files_one_behind_the_other_the_first_is_read_and_the_rest_told(tmp_path: Path, other: bool, cut: int) -> None:
+    first, second = tmp_path / "a.gputop", tmp_path / "b.gputop"
+    frames = [coarse(frame) for frame in Session(1, 2).frames(150, key_every=50)]
+    record(first, frames)
+    record(second, [coarse(frame) for frame in Session(2, 5).frames(70, key_every=20)])
+    whole = first.read_bytes()
+    data = whole[: len(whole) - cut]
+    first.write_bytes(data + (second.read_bytes() if other else whole))
+    with Recording(str(first)) as recording:
+        assert list(recording.frames()) == frames
+        assert f"byte {len(data)} " in recording.problem
+        assert ("cut short" in recording.problem) == bool(cut)
+        assert not recording.refresh()
+    first.write_bytes(first.read_bytes()[len(data) :])
+    with Recording(str(first)) as recording:
+        assert recording.problem == ""
