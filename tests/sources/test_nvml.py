@@ -29,7 +29,8 @@ def test_every_field_comes_from_its_call(rig: Rig) -> None:
     rig.set(
         "gpus 2", "driver 570.10", "cuda 12.8", "util 61", "mem_util 7", "mem_used_mib 2048", "power_mw 321500", "temp 66", "mem_temp 71",
         "sm_clock 1755", "mem_clock 2619", "throttle 4", "pstate 2", "fan 44", "pcie_gen 4", "pcie_width 8", "enc 3", "dec 5",
-        "ecc_corrected 9", "ecc_uncorrected 1", "retired 3", "remapped 2", "remap_pending 1", "compute_mode 3", "sm_active 31", "sm_occupancy 12",
+        "ecc_corrected 9", "ecc_uncorrected 1", "retired 3", "remapped 2", "remap_pending 1",
+        "compute_mode 3", "sm_active 31", "sm_occupancy 12",
         "tensor 20", "dram 15", "power_limit_mw 650000", "nvlink_mb_s 100", "pcie_tx_mb_s 50", "pcie_rx_mb_s 900", "gpu1.util 3",
     )  # fmt: skip
     source = rig.source()

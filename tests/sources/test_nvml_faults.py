@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gputop.board import Board
 from gputop.errors import UserError
 from gputop.sources import Unavailable
 from gputop.sources.nvml.gpu import NEVER_READ
@@ -194,6 +195,25 @@ def test_one_gpu_that_hangs_stalls_neither_the_others_nor_the_reader(rig: Rig) -
     assert "temp_c" in rig.gpu(1).values  # its other lane goes on
     rig.until(source, lambda board: board.gpus[1].values.get("util_pct") == 6.0)
     assert "util_pct" not in rig.gpu(1).missing
+
+
+@pytest.mark.parametrize("fault", ["delay.* 1200000", "hang.FieldValues 4000"])
+def test_what_was_read_before_a_hang_does_not_pass_for_current(rig: Rig, fault: str) -> None:
+    rig.set("gpus 1", "util 5", "sm_clock 1000")
+    source = rig.opened()
+    rig.until(source, lambda board: {"util_pct", "power_w", "sm_clock_mhz", "temp_c"} <= set(board.gpus[0].values))
+    rig.set("gpus 1", "util 6", "sm_clock 1500", fault)
+    told: set[object] = set()
+
+    def is_over(board: Board) -> bool:
+        gpu = board.gpus[0]
+        current = {"util_pct", "energy_mj", "sm_clock_mhz"} & gpu.values.keys()
+        old_s = {field: (board.t_ns - gpu.read_ns[field]) / 1e9 for field in current}
+        assert all(age_s < 3.0 for age_s in old_s.values()), old_s
+        told.update({gpu.values.get("util_pct"), gpu.values.get("sm_clock_mhz"), gpu.missing.get("util_pct")})
+        return {6.0, 1500, "the driver has not answered for 1 s"} <= told
+
+    rig.until(source, is_over)
 
 
 def test_a_hanging_slow_call_leaves_the_quick_ones_their_beat(rig: Rig) -> None:

@@ -25,11 +25,12 @@ _MOST_AT_ONCE = 64
 class XidEvents:
     """Fills ``xid`` with the latest error since it began to listen; nothing while there was none."""
 
-    __slots__ = ("_data", "_device", "_set", "_wait")
+    __slots__ = ("_data", "_device", "_latest", "_set", "_wait")
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._data = EventData()
+        self._latest: int | None = None
         self._set = c_void_p()
         self._wait = _wait_function()
         check(bind("nvmlEventSetCreate")(byref(self._set)))
@@ -41,6 +42,11 @@ class XidEvents:
         device.own(self._set, "nvmlEventSetFree")
 
     def __call__(self, values: Values, _: Missing) -> None:
+        self._listen()
+        if self._latest is not None:  # again each time: a value that was read just before a hang is dropped
+            values["xid"] = self._latest
+
+    def _listen(self) -> None:
         for _turn in range(_MOST_AT_ONCE):
             self._device.calls += 1
             code = self._wait(self._set, byref(self._data), c_uint(0))
@@ -48,7 +54,7 @@ class XidEvents:
                 return
             check(code)
             if self._data.type == _XID_CRITICAL_ERROR:
-                values["xid"] = self._data.data
+                self._latest = self._data.data
 
 
 def _wait_function() -> Function:

@@ -20,10 +20,12 @@ from gputop.sources.nvml.fast import fast_readings
 from gputop.sources.nvml.lane import Lane
 from gputop.sources.nvml.lane import Taker
 from gputop.sources.nvml.mig import mig_is_on
+from gputop.sources.nvml.reading import HANG_NS
 from gputop.sources.nvml.reading import SECOND
 from gputop.sources.nvml.reading import Lost
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Reading
+from gputop.sources.nvml.reading import Report
 from gputop.sources.nvml.reading import Values
 from gputop.sources.nvml.reading import read_due
 from gputop.sources.nvml.reasons import FAILURES
@@ -35,10 +37,8 @@ _ARCHITECTURES = {
 }  # fmt: skip
 _ATTACH_AGAIN_NS = SECOND
 _MOST_REPORTS = 1024  # should nobody read for a while
-HANG_NS = SECOND
-"""A call under way for longer than this is said to hang."""
 _FIRST_ANSWER_NS = SECOND // 10
-"""The same where nothing has been answered yet: a single look is over before a second is."""
+"""A call under way for longer than this is said to hang while the first tick lasts: a single look is over before a second is."""
 _KNOWN_ONCE = ("name", "uuid", "pci_bus_id", "architecture", "nvml_ns", "nvml_calls")
 _NOT_READ = {"index", "t_ns", "lost", "xid", "mig", "missing", *_KNOWN_ONCE}
 READ_FIELDS = tuple(name for name in Gpu.__struct_fields__ if name not in _NOT_READ)
@@ -47,37 +47,28 @@ NEVER_READ = (*READ_FIELDS, *_KNOWN_ONCE)
 """Those that have none before it has answered at all."""
 
 
-class Report:
-    """What one tick of a lane learned of a GPU."""
-
-    __slots__ = ("missing", "t_ns", "values")
-
-    def __init__(self, t_ns: int, values: Values, missing: Missing) -> None:
-        self.t_ns, self.values, self.missing = t_ns, values, missing
-
-
 class Tier:
     """The readings of one lane, made anew each time the GPU comes back."""
 
-    __slots__ = ("device", "epoch", "lane", "readings")
+    __slots__ = ("device", "epoch", "lane", "readings", "told_ns")
 
     def __init__(self, lane: Lane) -> None:
         self.lane = lane
         self.readings: list[Reading] = []
         self.device = Device(c_void_p())
         self.epoch = 0
+        self.told_ns = 0
+        """When it reported last."""
 
     def fields(self) -> tuple[str, ...]:
         """What it reads and always has a value; everything before the GPU has answered at all."""
         return tuple(field for reading in self.readings for field in reading.fields if field not in _NOT_READ) or (*NEVER_READ, "lost")
 
-    def silent_for(self, now_ns: int) -> str:
-        """For how long the driver has not answered the call under way, empty where that is usual."""
+    def silent_ns(self, now_ns: int) -> int:
+        """For how long the driver has not answered the call under way, 0 where that is usual."""
         began_ns = self.lane.began_ns
-        ns = now_ns - began_ns if began_ns else 0
-        if ns >= HANG_NS:
-            return f"{ns // SECOND} s"
-        return "" if self.lane.done_ns or ns < _FIRST_ANSWER_NS else f"{ns / SECOND:.1f} s"
+        ns = now_ns - max(began_ns, self.told_ns) if began_ns else 0
+        return ns if ns >= (HANG_NS if self.lane.done_ns else _FIRST_ANSWER_NS) else 0
 
     def renew(self, handle: c_void_p, epoch: int) -> None:
         """Take a new handle, go on counting."""
@@ -134,22 +125,22 @@ class WatchedGpu:
         self._tick(self.slow, beat_ns)
 
     def _tick(self, tier: Tier, beat_ns: int) -> None:
-        t_ns = monotonic_ns()
-        values: Values = {}
-        missing: Missing = {}
+        before_ns = monotonic_ns()
         try:
-            spent_ns = read_due(tier.readings, beat_ns, values, missing, self._mig)
+            for report in read_due(tier.readings, beat_ns, self._mig):
+                tier.told_ns = monotonic_ns()
+                tier.device.ns += tier.told_ns - before_ns
+                before_ns = tier.told_ns
+                self._tell(tier, report)
         except Lost as lost:
             self._lose(str(lost), lost=True)
-            return
-        tier.device.ns += spent_ns
-        if spent_ns >= HANG_NS:
-            _ask_again(tier.readings)
-        self._mig = bool(values.get("mig_mode", self._mig))
+
+    def _tell(self, tier: Tier, report: Report) -> None:
+        self._mig = bool(report.values.get("mig_mode", self._mig))
         if tier is self.fast:
-            values["nvml_ns"] = self.fast.device.ns + self.slow.device.ns
-            values["nvml_calls"] = self.fast.device.calls + self.slow.device.calls
-        self.reports.append(Report(t_ns, values, missing))
+            report.values["nvml_ns"] = self.fast.device.ns + self.slow.device.ns
+            report.values["nvml_calls"] = self.fast.device.calls + self.slow.device.calls
+        self.reports.append(report)
 
     def _attach(self, beat_ns: int) -> bool:
         """Whether the GPU, asked for its handle once a second, answers; reports who it is."""
@@ -193,13 +184,6 @@ class WatchedGpu:
         self._handle = None
         fields = READ_FIELDS if self._epoch else NEVER_READ
         self.reports.append(Report(monotonic_ns(), {"lost": lost}, dict.fromkeys(fields, reason)))
-
-
-def _ask_again(readings: list[Reading]) -> None:
-    """After a hang all that the lane reads counts as old."""
-    for reading in readings:
-        if not reading.reason:
-            reading.due_ns = 0
 
 
 def take(field: str, read: Callable[[], object], values: Values, missing: Missing) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from collections.abc import Iterator
 from time import monotonic_ns
 
 from gputop.sources.nvml.reasons import FAILURES
@@ -20,6 +21,10 @@ Way = Callable[[Values, Missing], None]
 """Puts what it read into the first, and what this GPU cannot give into the second; raises one of FAILURES."""
 
 SECOND = 1_000_000_000
+HANG_NS = SECOND
+"""A call under way for longer than this is said to hang."""
+_LONG_NS = SECOND // 10
+"""After a call that long what it gave is told at once."""
 _RETRY_FIRST_NS, _RETRY_MOST_NS = 5 * SECOND, 60 * SECOND
 _IDLE_SHARE = 20
 _LONGEST_NS = 10 * SECOND
@@ -38,7 +43,7 @@ class Reading:
 
     __slots__ = (
         "_base_ns", "_costs", "_dear", "_retry_ns", "_tries", "_upgrade_ns", "_way", "_ways", "due_ns", "fields", "period_ns", "reason",
-        "works",
+        "took_ns", "works",
     )  # fmt: skip
 
     def __init__(self, fields: tuple[str, ...], period_ns: int, *ways: Way) -> None:
@@ -47,6 +52,8 @@ class Reading:
         self.due_ns = 0
         self.reason = ""
         self.works = False
+        self.took_ns = 0
+        """What it cost the last time."""
         self._ways = ways
         self._way = 0
         self._upgrade_ns = 0
@@ -71,6 +78,7 @@ class Reading:
 
     def charge(self, cost_ns: int) -> None:
         """Take down what it cost. The least of the last ten counts: neither a hang nor a busy host makes a driver slow."""
+        self.took_ns = cost_ns
         if cost_ns * _IDLE_SHARE <= self._base_ns:
             if self._dear:
                 self._dear = False
@@ -121,16 +129,45 @@ class Reading:
             missing.update(dict.fromkeys(self.fields, cause.text))
 
 
-def read_due(readings: list[Reading], now_ns: int, values: Values, missing: Missing, mig: bool) -> int:
-    """Read those of ``readings`` that are due; the ns it took. Raises Lost."""
-    before = began = monotonic_ns()
+class Report:
+    """What was learned of a GPU from ``t_ns`` on, in a tick of a lane or a part of it."""
+
+    __slots__ = ("missing", "t_ns", "values")
+
+    def __init__(self, t_ns: int, values: Values, missing: Missing) -> None:
+        self.t_ns, self.values, self.missing = t_ns, values, missing
+
+
+def read_due(readings: list[Reading], now_ns: int, mig: bool) -> Iterator[Report]:
+    """Read those of ``readings`` that are due: one report where the driver is quick, else each answer as it comes. Raises Lost."""
+    before_ns = monotonic_ns()
+    report = Report(before_ns, {}, {})
     for reading in readings:
-        if now_ns >= reading.due_ns:
-            reading.read(now_ns, values, missing, mig)
-            after = monotonic_ns()
-            reading.charge(after - before)
-            before = after
-    return before - began
+        if now_ns < reading.due_ns:
+            continue
+        if reading.took_ns >= _LONG_NS and report.values:
+            yield report
+            report = Report(before_ns, {}, {})
+        values: Values = {}
+        reading.read(now_ns, values, report.missing, mig)
+        after_ns = monotonic_ns()
+        reading.charge(after_ns - before_ns)
+        if after_ns - report.t_ns >= HANG_NS:  # what was read before it is old by now
+            report = Report(before_ns, {}, report.missing)
+            _ask_again(readings, reading)
+        report.values.update(values)
+        before_ns = after_ns
+        if after_ns - report.t_ns >= _LONG_NS:
+            yield report
+            report = Report(after_ns, {}, {})
+    yield report
+
+
+def _ask_again(readings: list[Reading], after: Reading) -> None:
+    """All that a lane reads counts as old after one of its readings hung."""
+    for reading in readings:
+        if reading is not after and not reading.reason:
+            reading.due_ns = 0
 
 
 def lazy(make: Callable[..., Way], *arguments: object) -> Way:

@@ -184,7 +184,7 @@ class NvmlSource:
         absent = [f"GPU {gpu.index}: {gpu.absent}" for gpu in self._gpus if gpu.absent]
         silent = [
             f"GPU {gpu.index} does not answer"
-            for gpu in self._gpus if not gpu.absent and any(tier.silent_for(now_ns) for tier in gpu.tiers)
+            for gpu in self._gpus if not gpu.absent and any(tier.silent_ns(now_ns) for tier in gpu.tiers)
         ]  # fmt: skip
         reason = "; ".join(absent + silent)
         return SourceState(self.name, "partial" if reason else "ok", reason, "", self._detail | self._counts())

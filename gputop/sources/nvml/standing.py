@@ -5,8 +5,10 @@ from __future__ import annotations
 from gputop.frame import SILENT
 from gputop.frame import Gpu
 from gputop.frame import compute_pids
-from gputop.sources.nvml.gpu import Report
 from gputop.sources.nvml.gpu import Tier
+from gputop.sources.nvml.reading import HANG_NS
+from gputop.sources.nvml.reading import SECOND
+from gputop.sources.nvml.reading import Report
 
 
 class Standing:
@@ -43,12 +45,12 @@ class Standing:
 
     def silence(self, tier: Tier, now_ns: int) -> Gpu | None:
         """A sample that says for how long a hanging lane's fields have had no answer; None where there is nothing new."""
-        lasts = tier.silent_for(now_ns)
-        if not lasts:
+        ns = tier.silent_ns(now_ns)
+        if not ns:
             return None
-        reason = f"{SILENT}{lasts}"
+        reason = SILENT + (f"{ns // SECOND} s" if ns >= HANG_NS else f"{ns / SECOND:.1f} s")
         news = {field: reason for field in tier.fields() if self._missing.get(field, SILENT).startswith(SILENT)}
-        if not tier.lane.done_ns:  # what has a value nevertheless was read by the other lane
+        if ns < HANG_NS or not tier.readings:  # what has a value nevertheless was read just now, or by the other lane
             news = {field: reason for field in news if field not in self._latest}
         if all(self._missing.get(field) == reason for field in news):
             return None
