@@ -132,6 +132,13 @@ def test_before_the_first_frame_there_is_no_time() -> None:
     assert "".join(text for text, _ in line).rstrip().endswith("starting")
 
 
+def test_the_header_counts_a_gpu_that_was_lost_before_it_said_its_name() -> None:
+    session = scene.session()
+    del session.board.gpus[1].values["name"]
+    (line,) = header.lines(session, View(width=200), ("LIVE", "dim"), "")
+    assert "node7 · 1× H200 · 1× unknown GPU · " in "".join(text for text, _ in line)
+
+
 # the line
 
 

@@ -35,8 +35,8 @@ def _place(session: Session) -> str:
     if header is None:
         return "starting"
     nvml = session.board.sources.get("nvml")
-    names = [gpu.text("name").removeprefix("NVIDIA ") for gpu in session.board.gpus.values()]
-    parts = [header.host, *(f"{names.count(name)}× {name}" for name in dict.fromkeys(names) if name)]
+    names = [gpu.text("name").removeprefix("NVIDIA ") or "unknown GPU" for gpu in session.board.gpus.values()]
+    parts = [header.host, *(f"{names.count(name)}× {name}" for name in dict.fromkeys(names))]
     if nvml and nvml.detail.get("driver"):
         parts.append(f"driver {nvml.detail['driver']}")
         parts.append(f"CUDA {nvml.detail.get('cuda', '')}" if nvml.detail.get("cuda") else "")
