@@ -274,6 +274,10 @@ class Facts:
     """The one that has grown most first; only looked for where a job is short of memory."""
     watching: float = 0.0
     """CPUs that gputop's own processes ran on."""
+    unseen: list[GpuFacts] = field(default_factory=list)
+    """GPUs none of whose processes, as far as the driver lists any, is seen here."""
+    hidden: tuple[str, str] = ("", "")
+    """Why the machine's other processes are not seen, and what would show them; empty where all are."""
 
     @property
     def settled(self) -> bool:

@@ -12,6 +12,7 @@ from gputop.diagnosis import waits
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import GpuFacts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.model import Fix
 from gputop.diagnosis.model import Verdict
 from gputop.diagnosis.model import Victim
 from gputop.diagnosis.model import of_gpus
@@ -34,6 +35,8 @@ NOTHING = 0.995
 ASLEEP_RUN = 0.02
 """Share of the window up to which a process that wakes up by a timer of its own hardly runs."""
 _RESTS = ("poll", "timer", "network", "lock", "pipe", "child", "unknown")
+WORKS = 0.1
+"""Share of the window from which a GPU is said to work for somebody who is not seen."""
 WARM_UP_S = 30.0
 """A trainer this young whose GPU has not worked yet is starting, which is no fault."""
 
@@ -271,8 +274,28 @@ def _well(job: JobFacts, trainer: str) -> str:
 
 def without_job(facts: Facts) -> Verdict:
     """Nobody trains here: say what can be said, of GPU and host."""
+    worked = [gpu for gpu in facts.unseen if _util_of(gpu) >= WORKS]
+    if worked:
+        return _for_unseen(max(worked, key=_util_of), facts)
     if facts.gpus:
         return Verdict("idle", "none", headline="No training process on this host")
     busy = sum(facts.host.busy.values())
     used = f"; the host uses {busy:.1f} of {facts.host.cpus} CPUs" if facts.host.busy else ""
     return Verdict("idle", "none", headline=f"No GPU and no training process{used}")
+
+
+def _for_unseen(gpu: GpuFacts, facts: Facts) -> Verdict:
+    """No idle GPU, though nobody trains here as far as is seen: a container without ``--pid=host``, say."""
+    reason, remedy = facts.hidden
+    listed = ", ".join(map(str, sorted(gpu.pids)[:3]))
+    here = f"the driver lists {listed}, of which none is here" if listed else "the driver lists none of them"
+    ask = Fix(remedy) if remedy else Fix("See who holds the GPUs' device files", "sudo fuser -v /dev/nvidia*")
+    headline = f"GPU {gpu.index} works {100 * _util_of(gpu):.0f}% of the time for processes that cannot be seen from here"
+    return Verdict(
+        "healthy", "none", gpu.index, headline=headline,
+        detail=f"{remedy} ({reason})" if remedy else f"{ask.command} names them; {here}", fixes=(ask,),
+    )  # fmt: skip
+
+
+def _util_of(gpu: GpuFacts) -> float:
+    return gpu.util or 0.0

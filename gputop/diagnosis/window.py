@@ -183,6 +183,8 @@ class Window:
         return Facts(
             self.t_ns, seconds, jobs, host, list(gpus.values()), takers, bool(board.threads), len(self._points), behind, family,
             self._takers.growers(board, self.roles) if short else [], watching,
+            [facts for index, facts in gpus.items() if not any(proc.pid in board.infos for proc in board.gpus[index].procs)],
+            _hidden(board),
         )  # fmt: skip
 
     def _tell_of_programs(self, board: Board, jobs: list[JobFacts], starters: Mapping[int, int]) -> None:
@@ -270,6 +272,11 @@ class Window:
         for pid in [pid for pid, born in births.items() if born < self.t_ns - BIRTHS_NS]:
             del births[pid]
         return sorted(births.values())
+
+
+def _hidden(board: Board) -> tuple[str, str]:
+    source = board.sources.get("procfs")
+    return ("", "") if source is None or who.is_whole_machine(board.infos) else (source.reason, source.remedy)
 
 
 def _visible(trainer: ProcFacts, gpus: dict[int, GpuFacts]) -> list[GpuFacts]:

@@ -9,6 +9,7 @@ import pytest
 from gputop.diagnosis.model import Verdict
 from gputop.diagnosis.verdicts import unexplained
 from gputop.frame import ReadLimit
+from gputop.frame import SourceState
 from gputop.text import figure
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.causes import cpu_contention
@@ -225,3 +226,27 @@ def test_a_straggler_that_waits_for_its_worker_is_told_what_that_does():
     assert verdict.cause == "straggler-rank"
     assert "waiting-data 90% of the time (its 1 worker is running 90%), with 1 other rank waiting for it" in verdict.detail
     assert verdict.fixes[0].command == "gputop stacks 200 201"
+
+
+def unseen(*pids: int) -> Scene:
+    return Scene(gpus={0: {"util_pct": 72.0, "pids": list(pids)}}).add(Proc(50, comm="bash", cmdline=["bash"]))
+
+
+@pytest.mark.parametrize("pids", [(), (4_000_000,)])
+def test_a_gpu_that_works_for_who_is_not_seen_is_not_idle(pids: tuple[int, ...]):
+    scene = unseen(*pids)
+    why, what = "this pid namespace is a container's own", "start the container with --pid=host"
+    scene.board.sources["procfs"] = SourceState("procfs", "partial", why, what)
+    verdict = scene.play(4).engine.verdict
+    assert verdict.headline == "GPU 0 works 72% of the time for processes that cannot be seen from here"
+    assert (verdict.symptom, verdict.detail, verdict.fixes[0].text) == ("healthy", f"{what} ({why})", what)
+
+
+def test_where_all_is_seen_the_drivers_list_is_doubted():
+    assert "the driver lists 4000000, of which none is here" in unseen(4_000_000).play(4).engine.verdict.detail
+
+
+def test_an_idle_gpu_without_processes_is_idle():
+    scene = unseen()
+    scene.gpus[0]["util_pct"] = 2.0
+    assert scene.play(4).engine.verdict.headline == "No training process on this host"
