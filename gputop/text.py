@@ -19,6 +19,11 @@ def clean(text: str, limit: int = 4096) -> str:
     return _UNSAFE.sub("·", text[:limit])
 
 
+def clean_lines(text: str, limit: int) -> str:
+    """The same of a text that may have several lines, as a stack."""
+    return "\n".join(clean(line, limit) for line in text[:limit].split("\n"))
+
+
 def one_line(text: str) -> str:
     """Text of several lines, an error's say, cleaned and as one."""
     return clean(" ".join(line.strip() for line in text.splitlines() if line.strip()))
@@ -51,6 +56,11 @@ def figure(value: float, digits: int = 4) -> str:
     if abs(value) < 10 ** (digits - 1):
         return f"{value:.{digits}g}"
     return f"{round(value, digits - len(str(int(abs(value))))):,.0f}"
+
+
+def file_size(size_bytes: int) -> str:
+    """``38 KB``, ``4.2 MB``."""
+    return f"{size_bytes / 1e3:.0f} KB" if size_bytes < 999_500 else f"{size_bytes / 1e6:.1f} MB"
 
 
 def counted(count: int, noun: str) -> str:

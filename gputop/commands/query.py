@@ -119,9 +119,10 @@ def _table(names: list[str], rows: Iterable[tuple[object, ...]]) -> Iterator[str
 def _text(value: object, whole: bool = False) -> str:
     """A value as a person reads it, or with ``whole`` as a program does; nothing in it that a terminal would obey."""
     from gputop.text import clean
+    from gputop.text import clean_lines
 
     if value is None:
         return "–"
     if isinstance(value, float):
         return repr(value) if whole else f"{value:.3f}" if 1e6 <= abs(value) < 1e15 else f"{value:.7g}"
-    return clean(value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value), 1 << 20)
+    return (clean_lines if whole else clean)(value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value), 1 << 20)

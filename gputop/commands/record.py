@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", help="a new file (gputop-HOST-DATE-TIME.gputop)")
     parser.add_argument("--duration", type=duration(), metavar="TIME", help="stop after 90s, 10m, 2h")
     parser.add_argument("--max-size", type=size, metavar="SIZE", help="go on in FILE's name with .2, .3 … before a file is larger")
-    parser.add_argument("--max-files", type=number(0), default=0, metavar="N", help="with --max-size: keep the newest N files only (all)")
+    parser.add_argument("--max-files", type=number(), default=0, metavar="N", help="with --max-size: keep the newest N files only (all)")
     parser.add_argument("--host", metavar="[USER@]NODE", help="record another machine: runs `gputop collect` there over ssh")
     parser.add_argument("--no-auto-stacks", action="store_true", help="take no stacks by itself as an incident begins")
     add_sampling(parser)

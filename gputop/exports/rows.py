@@ -8,7 +8,7 @@ from functools import lru_cache
 from gputop.recording.reader import Recording
 from gputop.tables.load import Loader
 from gputop.tables.schema import TABLES
-from gputop.text import clean
+from gputop.text import clean_lines
 
 Row = tuple[object, ...]
 MOST_CHARACTERS = 1 << 20
@@ -33,4 +33,4 @@ def _cleaned(row: Row, texts: list[int]) -> Row:
 
 @lru_cache(maxsize=4096)
 def _clean(text: str) -> str:
-    return clean(text, MOST_CHARACTERS)
+    return clean_lines(text, MOST_CHARACTERS)

@@ -28,6 +28,7 @@ from gputop.recording.index import pack_index
 from gputop.recording.output import create
 from gputop.recording.parity import Parity
 from gputop.text import clean
+from gputop.text import file_size
 
 SECOND = 1_000_000_000
 REFERENCE_EVERY_NS = 240 * SECOND
@@ -221,7 +222,7 @@ class Rotation:
     def summary(self) -> str:
         """Where the recording is, and how large."""
         if len(self._kept) == 1:
-            return f"{clean(self._kept[0])} ({self.writer.size / 1e6:.1f} MB)"
+            return f"{clean(self._kept[0])} ({file_size(self.writer.size)})"
         return f"{len(self._kept)} files, {clean(self._kept[0])} to {clean(self._kept[-1])}"
 
     def _turn(self) -> None:

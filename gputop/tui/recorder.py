@@ -9,6 +9,7 @@ from gputop.errors import UserError
 from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.session import Session
+from gputop.text import file_size
 
 if TYPE_CHECKING:
     from gputop.recording.writer import Writer
@@ -68,7 +69,7 @@ class Recorder:
             if writer is None:
                 return ""
             writer.close()
-            return f"{writer.path} ({writer.size / 1e6:.1f} MB)"
+            return f"{writer.path} ({file_size(writer.size)})"
 
     def _add(self, frame: Frame) -> None:
         if self._writer is None or frame.t_ns <= self._last_ns:

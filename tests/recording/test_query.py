@@ -291,6 +291,17 @@ def test_names_full_of_escapes_do_no_harm(evil: str, flags: list[str], capsys: p
         assert len(list(csv.reader(io.StringIO(out)))) == 2
 
 
+def test_a_stack_keeps_its_lines(evil: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In what programs read; a table for people has a line for each row."""
+    assert cli.main(["export", evil, "--to", "csv", "-o", str(tmp_path / "out")]) == 0
+    assert cli.main(["query", evil, "SELECT python FROM stack", "--csv"]) == 0
+    for text in (capsys.readouterr().out, (tmp_path / "out" / "stack.csv").read_text()):
+        assert "train\nx" in text
+        assert "\x1b" not in text
+    assert cli.main(["query", evil, "SELECT python FROM stack"]) == 0
+    assert capsys.readouterr().out.count("\n") == 2
+
+
 def test_tables_are_aligned(session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["query", session[0], "SELECT pid, sum(vol) v, NULL none, 'é世' word FROM proc GROUP BY pid"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -262,7 +262,9 @@ def test_sizes(text: str, value: int) -> None:
     assert size(text) == value
 
 
-@pytest.mark.parametrize("flags", ["--max-size 5", "--max-size x", "--duration 0", "--duration nan", "--max-files 3"])
+@pytest.mark.parametrize(
+    "flags", ["--max-size 5", "--max-size x", "--duration 0", "--duration nan", "--max-files 3", "--max-size 1M --max-files 0"]
+)
 def test_wrong_usage(flags: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["record", *flags.split()]) == 2
     assert capsys.readouterr().err.count("\n") == 1
