@@ -6,6 +6,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
+from gputop.console import tell
 from gputop.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,13 +28,16 @@ def run(args: argparse.Namespace) -> int:
     import time
 
     from gputop.frame import Mark
+    from gputop.markers import MAX_TEXT
     from gputop.markers import pack_mark
 
-    text = " ".join(args.text).strip()
+    text = os.fsencode(" ".join(args.text)).decode("utf-8", "replace").strip()
     if not text:
         raise UserError("the marker is empty", code=2)
     if not _send(pack_mark(Mark(time.monotonic_ns(), text))):
         raise UserError("no gputop of yours is running here that could take the marker: start `gputop` or `gputop record` first")
+    if len(text) > MAX_TEXT:
+        tell(f"the marker has its first {MAX_TEXT} characters only")
     return 0
 
 

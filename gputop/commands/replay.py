@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", metavar="FILE", help="a recording; - is a stream from standard input")
     parser.add_argument("--sample", action="store_true", help="the recording that comes with gputop")
     parser.add_argument("--speed", type=speed, default=1.0, metavar="X", help="0.25 to 64 times as fast (1)")
-    parser.add_argument("--at", metavar="T", help="begin at a time: 03:12, 2026-11-20 03:12:00, +90s, +5m or 50%%")
+    parser.add_argument("--at", metavar="T", help="begin at a time: 03:12, 2026-11-20 03:12:00, +90s, 50%%, or a marker's text")
     parser.add_argument("--loop", action="store_true", help="begin anew at the end")
     parser.add_argument("--ascii", action="store_true", help="no character beyond ASCII")
     parser.add_argument("--light", action="store_true", help="colours for a light terminal")
@@ -94,7 +94,8 @@ def _start(file: FileStream, at: str | None) -> int:
     if at is None:
         return recording.start_ns
     try:
-        unix_s = moment(at, recording.unix_ns_of(recording.start_ns) / 1e9, recording.unix_ns_of(recording.end_ns) / 1e9)
+        start_s, end_s = (recording.unix_ns_of(t_ns) / 1e9 for t_ns in (recording.start_ns, recording.end_ns))
+        unix_s = moment(at, start_s, end_s, [(mark.text, recording.unix_ns_of(mark.t_ns) / 1e9) for mark in recording.marks])
     except ValueError as error:
         raise UserError(f"--at: {error}", code=2) from None
     return max(recording.start_ns, recording.t_ns_of(int(unix_s * 1e9)))

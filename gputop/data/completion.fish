@@ -88,7 +88,7 @@ complete -c gputop -n '__fish_seen_subcommand_from replay' -s h -d 'show this he
 complete -c gputop -n '__fish_seen_subcommand_from replay' -l help -d 'show this help message and exit'
 complete -c gputop -n '__fish_seen_subcommand_from replay' -l sample -d 'the recording that comes with gputop'
 complete -c gputop -n '__fish_seen_subcommand_from replay' -l speed -d '0.25 to 64 times as fast (1)'
-complete -c gputop -n '__fish_seen_subcommand_from replay' -l at -d 'begin at a time  03 12, 2026-11-20 03 12 00, +90s, +5m or 50%'
+complete -c gputop -n '__fish_seen_subcommand_from replay' -l at -d 'begin at a time  03 12, 2026-11-20 03 12 00, +90s, 50%, or a marker’s text'
 complete -c gputop -n '__fish_seen_subcommand_from replay' -l loop -d 'begin anew at the end'
 complete -c gputop -n '__fish_seen_subcommand_from replay' -l ascii -d 'no character beyond ASCII'
 complete -c gputop -n '__fish_seen_subcommand_from replay' -l light -d 'colours for a light terminal'

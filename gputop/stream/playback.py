@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from time import localtime
 from time import mktime
@@ -65,12 +66,12 @@ class Playback:
             self._paced_ns, self._paced_from_ns = wall_ns, self.position_ns
 
 
-def moment(text: str, start_unix_s: float, end_unix_s: float) -> float:
+def moment(text: str, start_unix_s: float, end_unix_s: float, marks: Iterable[tuple[str, float]] = ()) -> float:
     """The Unix time within a recording that a text means.
 
     ``14:03`` and ``14:03:07`` (the first such time of day, local, from the start on), ``2026-11-20 14:03:07``,
-    ``+90``, ``+90s``, ``+5m``, ``+2h`` (after the start), ``50%`` (of the way). ValueError, in a line, for what is none of
-    these or lies outside.
+    ``+90``, ``+90s``, ``+5m``, ``+2h`` (after the start), ``50%`` (of the way), or the first of ``marks`` (text, Unix time) that has
+    this text. ValueError, in a line, for what is none of these or lies outside.
     """
     text = text.strip()
     if match := _OFFSET.fullmatch(text):
@@ -79,8 +80,10 @@ def moment(text: str, start_unix_s: float, end_unix_s: float) -> float:
         unix_s = start_unix_s + float(match[1]) / 100 * (end_unix_s - start_unix_s)
     elif match := _CLOCK.fullmatch(text):
         unix_s = _clock(match, start_unix_s)
+    elif marked := [at for marker, at in marks if marker == text]:
+        unix_s = marked[0]
     else:
-        raise ValueError("write a time as 14:03:07, 2026-11-20 14:03:07, +90s, +5m or 50%")
+        raise ValueError("write a time as 14:03:07, 2026-11-20 14:03:07, +90s, +5m or 50%, or a marker's text")
     if not int(start_unix_s) <= unix_s <= end_unix_s:
         held = " to ".join(strftime("%Y-%m-%d %H:%M:%S", localtime(at)) for at in (start_unix_s, end_unix_s))
         raise ValueError(f"{text} lies outside the recording ({held})")

@@ -234,7 +234,7 @@ def read_marks(source: MarksSource) -> list[str]:
     return [mark.text for mark in frame.marks]
 
 
-def test_the_source_takes_what_is_a_marker_and_nothing_else(runtime: Path) -> None:
+def test_the_source_takes_what_is_a_marker_and_nothing_else(runtime: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import socket
 
     source = MarksSource(Settings())
@@ -244,8 +244,13 @@ def test_the_source_takes_what_is_a_marker_and_nothing_else(runtime: Path) -> No
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
         for junk in (b"", b"\xff" * 100, b"\x93" * 2000):
             sending.sendto(junk, str(path))
+    capsys.readouterr()
+    assert cli.main(["mark", "a" * 200]) == 0
+    assert capsys.readouterr().err == ""
     assert cli.main(["mark", "a" * 500]) == 0
-    assert read_marks(source) == ["a" * 200]
+    assert "200 characters" in capsys.readouterr().err
+    assert cli.main(["mark", "a\udcff"]) == 0, "arguments that are no UTF-8"
+    assert read_marks(source) == ["a" * 200, "a" * 200, "a\ufffd"]
     assert read_marks(source) == []
     source.close()
 

@@ -126,6 +126,8 @@ async def test_jumps_by_time_to_the_edges_and_to_a_clock_time(make_replay: MakeR
         await stands(pilot, app, START)
         await pilot.press("dollar_sign")
         await stands(pilot, app, END)
+        await pilot.press("at", *"epoch 2", "enter")
+        await stands(pilot, app, FRAMES[300].t_ns)
         await pilot.press("at", *"+45s", "enter")
         await stands(pilot, app, START + 45 * SECOND)
         assert time.strftime("%H:%M:%S", time.localtime(UNIX_S + 45)) in part(app, "header")[0]

@@ -97,6 +97,12 @@ def test_moments_in_words(text: str, meant: str | None) -> None:
         assert "\n" not in str(error.value)
 
 
+def test_a_marker_is_a_moment() -> None:
+    assert moment("epoch 2", 100.0, 200.0, [("epoch 1", 120.0), ("epoch 2", 150.0), ("epoch 2", 180.0)]) == 150.0
+    with pytest.raises(ValueError, match="a marker's text"):
+        moment("epoch 3", 100.0, 200.0, [("epoch 1", 120.0)])
+
+
 @pytest.mark.parametrize(
     ("seconds", "shown", "still"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
@@ -20,8 +22,10 @@ class MomentScreen(ModalScreen[float | None]):
 
     BINDINGS = [Binding("escape", "dismiss(None)", "close")]
 
-    def __init__(self, start_unix_s: float, end_unix_s: float) -> None:
+    def __init__(self, start_unix_s: float, end_unix_s: float, marks: Sequence[tuple[str, float]]) -> None:
         super().__init__()
+        self._marks = marks
+        """(text, Unix time)"""
         self._bounds = start_unix_s, end_unix_s
 
     def compose(self) -> ComposeResult:
@@ -29,13 +33,13 @@ class MomentScreen(ModalScreen[float | None]):
         start, end = map(clock.of_day, self._bounds)
         with Vertical(classes="box"):
             yield Static(Text(f"go to   {start} … {end}", style="bold"))
-            yield Input(placeholder="14:03:07, +90s, +5m or 50%", id="moment", compact=True)
+            yield Input(placeholder="14:03:07, +90s, 50% or a marker", id="moment", compact=True)
             yield Static(id="wrong")
 
     @on(Input.Submitted)
     def answer(self, event: Input.Submitted) -> None:
         """Give the moment, or say why it is none."""
         try:
-            self.dismiss(moment(event.value, *self._bounds))
+            self.dismiss(moment(event.value, *self._bounds, self._marks))
         except ValueError as error:
             self.query_one("#wrong", Static).update(Text(str(error), style="bold"))
