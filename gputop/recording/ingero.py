@@ -2,7 +2,8 @@
 
 Taken over: CUDA calls with count, total and longest time (``events``, and ``event_aggregates`` for minutes of which not every event
 was kept), names and ranks of processes, host CPU, memory and load (``system_snapshots``), TCP retransmits, and its findings
-(``causal_chains``) as markers. Not taken over: ``sched_switch``, whose off-CPU time does not say what was waited for.
+(``causal_chains``), with what it recommends, as markers. Not taken over: ``sched_switch``, whose off-CPU time does not say what was
+waited for.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 from urllib.parse import quote
+
+import msgspec
 
 from gputop import __version__
 from gputop.errors import UserError
@@ -31,6 +34,8 @@ TICK_NS = 100_000_000
 KEY_EVERY = 100
 MINUTE_NS = 60_000_000_000
 MEGABYTE = 1 << 20
+_Key = tuple[int, str]
+"""pid, CUDA entry point."""
 _NAMES = {"cudaStreamSync": "cudaStreamSynchronize", "cudaDeviceSync": "cudaDeviceSynchronize"}
 _UNREAD = dict.fromkeys(("util_pct", "power_w", "mem_used_bytes", "temp_c", "sm_clock_mhz"), "Ingero does not record it")
 _EVENTS = """SELECT e.timestamp t, e.pid, o.name op, 1 calls, e.duration total, e.duration longest FROM events e
@@ -41,7 +46,7 @@ _CALLS = f"""{_EVENTS} AND NOT EXISTS (SELECT 1 FROM event_aggregates a WHERE a.
     JOIN ops o ON o.source_id = a.source AND o.op_id = a.op WHERE a.source IN (1, 4) AND a.stored < a.count ORDER BY 1"""
 _RETRANSMITS = "SELECT timestamp t FROM events WHERE source = 6 ORDER BY 1"
 _SNAPSHOTS = "SELECT timestamp t, cpu_pct, mem_pct, mem_avail, load_avg FROM system_snapshots ORDER BY 1"
-_CHAINS = "SELECT detected_at t, severity || ': ' || summary text FROM causal_chains ORDER BY 1"
+_CHAINS = "SELECT detected_at t, severity || ': ' || summary text, {advice} advice FROM causal_chains ORDER BY 1"
 
 
 def read(path: str) -> Iterator[Header | Frame]:
@@ -66,7 +71,8 @@ class _Trace:
         self._tables = {row["name"] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if not {"events", "ops"} <= self._tables:
             raise ValueError("it has no tables events and ops")
-        self._calls: dict[tuple[int, str], CudaCall] = {}
+        self._call_sql = _CALLS if "event_aggregates" in self._tables else _EVENTS + " ORDER BY 1"
+        self._calls: dict[_Key, CudaCall] = {}
         self._host: list[int] = [0, 0]
         """Busy and idle ns so far."""
         self._snapshot_ns = 0
@@ -83,7 +89,10 @@ class _Trace:
         infos, gpus = self._infos(start), self._gpus(session, start)
         version = {"ingero": str(session.get("ingero_ver") or "")}
         state = SourceState("import", "partial", "an Ingero trace: CUDA calls and host load only", "", version)
-        for seq, (tick, rows) in enumerate(self._ticks()):
+        # Counters begin at 0, or what happened in the first tick would be nobody's growth.
+        self._calls = {key: CudaCall(*key, 0, 0, 0) for key in map(_key, self._rows(f"SELECT DISTINCT pid, op FROM ({self._call_sql})"))}
+        yield Frame(0, start, key=True, infos=infos, gpus=gpus, sources=[state], probes=Probes(start, calls=list(self._calls.values())))
+        for seq, (tick, rows) in enumerate(self._ticks(), 1):
             frame = Frame(seq, (tick + 1) * TICK_NS, key=seq % KEY_EVERY == 0)
             if frame.key:
                 frame.infos, frame.gpus, frame.sources = infos, gpus, [state]
@@ -99,7 +108,7 @@ class _Trace:
             elif kind == "snapshot":
                 frame.host = self._snapshot(row, frame.host)
             elif kind == "chain":
-                frame.marks.append(Mark(frame.t_ns, f"Ingero {row['text']}"[:200]))
+                frame.marks.append(Mark(frame.t_ns, _words(row)))
             else:
                 self._retransmits += 1
                 frame.host = Host(frame.t_ns, tcp_retrans=self._retransmits) if frame.host is None else frame.host
@@ -107,8 +116,8 @@ class _Trace:
         if changed:
             frame.probes = Probes(frame.t_ns, calls=list(changed.values()))
 
-    def _call(self, row: sqlite3.Row, changed: dict[tuple[int, str], CudaCall]) -> tuple[tuple[int, str], CudaCall]:
-        key = row["pid"], _NAMES.get(row["op"], row["op"])
+    def _call(self, row: sqlite3.Row, changed: dict[_Key, CudaCall]) -> tuple[_Key, CudaCall]:
+        key = _key(row)
         before = changed.get(key) or self._calls.get(key) or CudaCall(*key, 0, 0, 0)
         longest = max(row["longest"], before.max_ns if key in changed else 0)
         return key, CudaCall(*key, before.count + row["calls"], before.total_ns + row["total"], longest)
@@ -130,9 +139,9 @@ class _Trace:
         """What happened, by tick."""
         import heapq
 
-        calls = _CALLS if "event_aggregates" in self._tables else _EVENTS + " ORDER BY 1"
-        streams = [self._stream("call", calls, "events"), self._stream("retransmit", _RETRANSMITS, "events"),
-                   self._stream("snapshot", _SNAPSHOTS, "system_snapshots"), self._stream("chain", _CHAINS, "causal_chains")]  # fmt: skip
+        chains = _CHAINS.format(advice="recommendations" if "recommendations" in self._columns("causal_chains") else "NULL")
+        streams = [self._stream("call", self._call_sql, "events"), self._stream("retransmit", _RETRANSMITS, "events"),
+                   self._stream("snapshot", _SNAPSHOTS, "system_snapshots"), self._stream("chain", chains, "causal_chains")]  # fmt: skip
         tick = -1
         rows: list[tuple[str, sqlite3.Row]] = []
         for t_ns, kind, row in heapq.merge(*streams, key=lambda item: item[0]):
@@ -146,8 +155,14 @@ class _Trace:
 
     def _stream(self, kind: str, sql: str, needs: str) -> Iterator[tuple[int, str, sqlite3.Row]]:
         if needs in self._tables:
-            for row in self._database.execute(sql, {"minute": MINUTE_NS} if ":minute" in sql else {}):
+            for row in self._rows(sql):
                 yield row["t"], kind, row
+
+    def _rows(self, sql: str) -> sqlite3.Cursor:
+        return self._database.execute(sql, {"minute": MINUTE_NS} if ":minute" in sql else {})
+
+    def _columns(self, table: str) -> set[str]:
+        return {row["name"] for row in self._database.execute(f"PRAGMA table_info({table})")}
 
     def _session(self) -> dict[str, Any]:
         if "sessions" not in self._tables:
@@ -163,7 +178,7 @@ class _Trace:
 
     def _infos(self, start: int) -> list[ProcInfo]:
         """Who called CUDA, and everybody whose name is known. Start times are not in the trace; the trace's stands for them."""
-        columns = {row["name"] for row in self._database.execute("PRAGMA table_info(events)")}
+        columns = self._columns("events")
         rank, world = ("rank" if "rank" in columns else "NULL"), ("world_size" if "world_size" in columns else "NULL")
         sql = f"SELECT pid, max(source IN (1, 4)) cuda, max({rank}) rank, max({world}) world FROM events WHERE pid > 0 GROUP BY pid"
         names = self._names()
@@ -183,3 +198,16 @@ class _Trace:
     def _gpus(self, session: dict[str, Any], start: int) -> list[Gpu]:
         name = str(session.get("gpu_model") or "")
         return [Gpu(0, start, name=name, missing=_UNREAD)] if name else []
+
+
+def _key(row: sqlite3.Row) -> _Key:
+    return row["pid"], _NAMES.get(row["op"], row["op"])
+
+
+def _words(finding: sqlite3.Row) -> str:
+    """What a finding says, and what Ingero recommends: a JSON list."""
+    try:
+        advice = msgspec.json.decode(str(finding["advice"] or "[]"), type=list[str])
+    except msgspec.MsgspecError:
+        advice = []
+    return "; ".join((f"Ingero {finding['text']}", *advice))[:200]

@@ -164,7 +164,7 @@ _CALLS = (
     _count("calls", "calls", "count"),
     Column("total_ms", "REAL", "time in them, ms in the tick", lambda rows: rows.scaled("total_ns", 1e-6)),
     Column("mean_ms", "REAL", "mean time of a call in the tick, ms", _mean_ms),
-    Column("max_ms", "REAL", "longest call that ended in the tick, ms", _peak_ms("max_ns")),
+    Column("max_ms", "REAL", "longest call that ended in the tick, ms, rounded up by 3 % at most", _peak_ms("max_ns")),
 )
 
 SYNC = TableSpec("sync", "CUDA synchronize calls of each process (uprobes)", ("probes", "calls"), _CALLS,

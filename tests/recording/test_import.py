@@ -9,6 +9,7 @@ import pytest
 
 from gputop import cli
 from gputop.recording.reader import Recording
+from gputop.tables.database import Database
 
 T0 = 1_790_000_000_000_000_000
 MINUTE = 60_000_000_000
@@ -25,7 +26,7 @@ def make(path: Path, aggregates: bool = True) -> None:
           CREATE TABLE sessions (started_at INTEGER, node TEXT, kernel TEXT, cpu_cores INTEGER, mem_total INTEGER, gpu_model TEXT,
             ingero_ver TEXT);
           CREATE TABLE system_snapshots (timestamp INTEGER, cpu_pct REAL, mem_pct REAL, mem_avail INTEGER, swap_mb INTEGER, load_avg REAL);
-          CREATE TABLE causal_chains (detected_at INTEGER, severity TEXT, summary TEXT);""")
+          CREATE TABLE causal_chains (detected_at INTEGER, severity TEXT, summary TEXT, recommendations TEXT);""")
         db.executemany("INSERT INTO ops VALUES (?, ?, ?, '')", OPS)
         db.execute("INSERT INTO process_names VALUES (77, 'train.py', 0)")
         db.execute("INSERT INTO sessions VALUES (?, 'node3', '6.8', 4, 16000, 'RTX 4090', '0.17.0')", (T0,))
@@ -35,7 +36,7 @@ def make(path: Path, aggregates: bool = True) -> None:
         db.execute(f"INSERT INTO events VALUES ({','.join('?' * 13)})", ("s", T0, 77, 78, 3, 1, 9, 0, 0, 0, 0, 2, 4))
         db.execute(f"INSERT INTO events VALUES ({','.join('?' * 13)})", ("r", T0 + 7, 0, 0, 6, 1, 0, 0, 0, 0, 0, None, None))
         db.executemany("INSERT INTO system_snapshots VALUES (?, 75, 50, 8000, 0, 3.5)", [(T0 + i * 1_000_000_000,) for i in range(10)])
-        db.execute("INSERT INTO causal_chains VALUES (?, 'HIGH', 'sync\x1b[2J is slow')", (T0 + 5_000_000_000,))
+        db.execute("INSERT INTO causal_chains VALUES (?, 'HIGH', 'sync\x1b[2J is slow', '[\"raise nice\"]')", (T0 + 5_000_000_000,))
         if aggregates:
             columns = ("bucket", "source", "op", "pid", "count", "stored", "sum_dur", "min_dur", "max_dur", "sum_arg0")
             db.execute(f"CREATE TABLE event_aggregates ({', '.join(f'{name} INTEGER' for name in columns)})")
@@ -52,7 +53,7 @@ def test_calls_load_and_findings_are_taken_over(tmp_path: Path, aggregates: bool
         board = recording.board_at(recording.end_ns)
         assert recording.header.host == "node3"
         assert recording.unix_ns_of(frames[0].t_ns) - T0 <= 200_000_000
-        assert [mark.text for mark in recording.marks] == ["Ingero HIGH: sync\x1b[2J is slow"]
+        assert [mark.text for mark in recording.marks] == ["Ingero HIGH: sync\x1b[2J is slow; raise nice"]
     sync = board.calls[77, "cudaStreamSynchronize"]
     assert (sync.count, sync.total_ns) == (50, (50 * 1_000_000 + sum(range(50))) // 1000 * 1000)
     launches = board.calls.get((77, "cudaLaunchKernel"))
@@ -75,6 +76,27 @@ def test_host_load_is_what_was_measured(tmp_path: Path) -> None:
     (first,), (last,) = hosts[0].cpus or (), hosts[-1].cpus or ()
     busy, idle = last.user_ns - first.user_ns, last.idle_ns - first.idle_ns
     assert busy / (busy + idle) == pytest.approx(0.75)
+
+
+def test_all_calls_are_told_those_of_the_first_tick_too(tmp_path: Path) -> None:
+    make(tmp_path / "in.db")
+    cli.main(["import", str(tmp_path / "in.db")])
+    with Recording(str(tmp_path / "in.gputop")) as recording:
+        _, rows = Database(recording).ask("SELECT sum(calls), round(sum(total_ms), 1) FROM sync")
+        assert list(rows) == [(50, 50.0)]
+
+
+@pytest.mark.parametrize("advice", [None, "drop", "raise nice", "[1]"])
+def test_a_finding_without_a_list_of_recommendations_stands_alone(tmp_path: Path, advice: str | None) -> None:
+    make(tmp_path / "in.db")
+    with sqlite3.connect(tmp_path / "in.db") as db:
+        if advice == "drop":
+            db.execute("ALTER TABLE causal_chains DROP COLUMN recommendations")
+        else:
+            db.execute("UPDATE causal_chains SET recommendations = ?", (advice,))
+    assert cli.main(["import", str(tmp_path / "in.db")]) == 0
+    with Recording(str(tmp_path / "in.gputop")) as recording:
+        assert [mark.text for mark in recording.marks] == ["Ingero HIGH: sync\x1b[2J is slow"]
 
 
 @pytest.mark.parametrize("kind", ["missing", "text", "other", "empty"])
