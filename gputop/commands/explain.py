@@ -37,6 +37,8 @@ EXAMPLES = """examples:
   gputop explain --json --fail-on medium  for CI: exit code 3 where something is wrong
 """
 LIVE_S = 10.0
+LEAST_S = 2.0
+"""Of a recording: before, the diagnosis is still looking, which reads like a GPU at rest."""
 FAILED_ON = 3
 
 
@@ -95,6 +97,9 @@ def explained(path: str, args: argparse.Namespace, with_points: bool = False) ->
             start = max(start, end - round(args.since * 1e9))
         kept = explanation(recording, start, end) if not with_points else None
         found = Found(kept) if kept is not None else judge(engine := Engine(), judged(engine, recording, start, end))
+        seconds = (min(end, recording.end_ns) - start) / 1e9
+        if seconds < LEAST_S:
+            found.problems.append(f"{seconds:.2g} s are too short to judge, ask for {LEAST_S:g} s or more")
         if recording.problem:
             found.problems.append(recording.problem)
         return found

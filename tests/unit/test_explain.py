@@ -126,3 +126,9 @@ def test_shares_are_absent_without_a_gpu() -> None:
     ledger = {"gpu_total_s": None, "gpu_lost_s": None, "by_cause": {}}
     assert lost_share(ledger) is None
     assert cause_shares(ledger) == {}
+
+
+@pytest.mark.parametrize(("until", "told"), [("1.5", True), ("4", False)])
+def test_a_stretch_that_is_too_short_to_judge_is_told(starving: str, until: str, told: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", starving, "--from", "1", "--until", until]) == 0
+    assert ("0.5 s are too short to judge" in capsys.readouterr().err) == told
