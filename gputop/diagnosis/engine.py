@@ -52,7 +52,7 @@ class Engine:
         self._pending: dict[int, deque[tuple[int, float, float]]] = {}
         """Per trainer (t_ns, GPU seconds, lost ones), not booked yet."""
         self._shares: dict[int, dict[str, float]] = {}
-        self._paces: dict[int, float] = {}
+        self._paces: dict[int, float | None] = {}
         """Per trainer its steps a second since its CUDA calls were first probed."""
         self._spent: dict[int, dict[str, float]] = {}
         """Per trainer the seconds in each state, while its calls were probed."""
@@ -136,9 +136,7 @@ class Engine:
         pid = job.trainer.pid
         if job.calls is not None:
             _add(self._spent.setdefault(pid, {}), job.trainer.state, seconds)
-        pace = stepclock.from_calls(self._window.all_calls(pid))
-        if pace is not None:
-            self._paces[pid] = pace
+        self._paces[pid] = self._window.pace(pid)
 
     def _step(self) -> Step | None:
         """Of the trainer that the verdict is about, over the whole stream; by the GPU's rhythm the latest pace alone."""

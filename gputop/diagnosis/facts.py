@@ -62,6 +62,7 @@ class GpuFacts:
 class CallFacts:
     """CUDA calls of a trainer over the window, where probed."""
 
+    seconds: float
     sync: float = 0.0
     """Share of the window inside synchronize calls."""
     sync_per_s: float = 0.0

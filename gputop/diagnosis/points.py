@@ -88,7 +88,7 @@ def _threads(board: Board, pid: int) -> list[int]:
 def _facts_of(before: Calls, now: Calls, ns: int) -> CallFacts | None:
     if ns <= 0 or not now:
         return None
-    found, waits, moved = CallFacts(), _Waits(), 0
+    found, waits, moved = CallFacts(ns / 1e9), _Waits(), 0
     for name, call in now.items():
         old = before.get(name) or CudaCall(call.pid, name, 0, 0, 0)
         calls = max(0, call.count - old.count)

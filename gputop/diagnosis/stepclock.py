@@ -1,12 +1,14 @@
 """The training step without touching the code: how often it comes, and what it is made of.
 
 From the probe: each step copies its batch to the GPU and waits for it now and then, so the rarer of the two sets the pace,
-unless it is so rare that it is a log line. Else from the GPU's own rhythm: the first strong peak of the autocorrelation of
-its power (or utilization), which shows steps of some tenths of a second and longer. Absent where neither is clear.
+unless it is so rare that it is a log line, or there are not the same copies per wait from one second to the next. Else from
+the GPU's own rhythm: the first strong peak of the autocorrelation of its power (or utilization), which shows steps of some
+tenths of a second and longer. Absent where neither is clear.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections import deque
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -26,11 +28,15 @@ LEAST_SWING = 60.0
 """Per cent, of means: of steps faster than the grid they swing less, and come around more slowly than the steps do."""
 SAME = 1.5
 """Calls of several kinds as often as that come together."""
-MOST_CALLS = 4.0
-"""Copies per synchronize in one step, at most; more means that the synchronize is a log line."""
-WHOLE = 0.25
-"""How far copies per synchronize may be from a whole number; else some steps synchronize and some do not."""
+MOST_COPIES = 4
+"""Per synchronize in one step, at most; more means that the synchronize is a log line."""
+WHOLE = 0.05
+"""How far copies may be from a whole number per synchronize, beside those of one step; else some steps synchronize and some do not."""
+STEADY = 0.75
+"""Of the windows in which there were calls, those with as many copies per synchronize as in all of them."""
 LEAST_PER_S = 0.2
+ALONE_PER_S = 5.0, 150.0
+"""Synchronizes without copies. Data that lies on the GPU is small, its steps are fast: fewer are log lines or epochs, more a storm."""
 
 
 class Rhythm:
@@ -66,25 +72,60 @@ def _swing(values: Sequence[float]) -> float:
     return ordered[len(ordered) * 9 // 10] - ordered[len(ordered) // 10]
 
 
+class Clock:
+    """Whether one trainer makes the same calls in each step: what `from_calls` says of its windows one by one must be so in most."""
+
+    __slots__ = ("_fit", "_windows")
+
+    def __init__(self) -> None:
+        self._fit: Counter[int] = Counter()
+        self._windows = 0
+
+    def note(self, calls: CallFacts) -> None:
+        """Add a window; one without calls says nothing."""
+        if max(_rates(calls)) >= LEAST_PER_S:
+            self._windows += 1
+            self._fit.update(each for each in range(MOST_COPIES + 1) if _fits(each, calls))
+
+    def per_s(self, calls: CallFacts | None) -> float | None:
+        """Steps per second by the counts of a window or of a longer time; None where they are no clock, or no steady one."""
+        pace = from_calls(calls)
+        return pace if calls is None or self._fit[_copies(calls)] >= STEADY * self._windows else None
+
+
 def from_calls(calls: CallFacts | None) -> float | None:
     """Steps per second by the probe's counts."""
-    if calls is None:
+    if calls is None or not _fits(_copies(calls), calls):
         return None
-    copies, syncs = calls.to_gpu_per_s or calls.copy_per_s, calls.most_syncs_per_s
     if not calls.to_gpu_per_s and calls.rates and max(calls.rates) > SAME * min(calls.rates):
         return None  # which of them comes once a step is not known
-    if min(copies, syncs) < LEAST_PER_S:
-        alone = max(copies, syncs)
-        return alone if alone >= LEAST_PER_S else None
-    if syncs >= copies:
-        return copies
-    each = copies / syncs
-    return syncs if each <= MOST_CALLS and abs(each - round(each)) <= WHOLE else None
+    copies, syncs = _rates(calls)
+    return min(copies, syncs) if _copies(calls) else syncs
 
 
-def step_of(job: JobFacts, rhythm: float | None) -> Step | None:
+def _rates(calls: CallFacts) -> tuple[float, float]:
+    """Copies to the GPU and synchronizes a second."""
+    return calls.to_gpu_per_s or calls.copy_per_s, calls.most_syncs_per_s
+
+
+def _copies(calls: CallFacts) -> int:
+    """Per synchronize."""
+    copies, syncs = _rates(calls)
+    return 0 if copies < LEAST_PER_S else max(1, round(copies / syncs)) if syncs >= LEAST_PER_S else MOST_COPIES + 1
+
+
+def _fits(each: int, calls: CallFacts) -> bool:
+    """Whether there may be so many copies per synchronize, or more synchronizes than steps where it is one."""
+    copies, syncs = _rates(calls)
+    if each == 0:
+        return copies < LEAST_PER_S and ALONE_PER_S[0] <= syncs <= ALONE_PER_S[1]
+    apart = copies - each * syncs
+    return each <= MOST_COPIES and (abs(apart) if each > 1 else apart) <= each * (WHOLE * syncs + 1.0 / calls.seconds)
+
+
+def step_of(job: JobFacts, clock: Clock, rhythm: float | None) -> Step | None:
     """One step of the job: its pace, and its main thread's time divided by it."""
-    pace = from_calls(job.calls)
+    pace = clock.per_s(job.calls)
     if pace is not None:
         return split(pace, "CUDA calls", job.trainer.state.fractions)
     return split(rhythm, "GPU rhythm", job.trainer.state.fractions) if rhythm is not None else None

@@ -10,9 +10,7 @@ from typing import Any
 from gputop import roles as who
 from gputop.board import Board
 from gputop.diagnosis import states
-from gputop.diagnosis import stepclock
 from gputop.diagnosis import waits
-from gputop.diagnosis.facts import CallFacts
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import GpuFacts
 from gputop.diagnosis.facts import HostFacts
@@ -21,6 +19,8 @@ from gputop.diagnosis.hosts import HostTrack
 from gputop.diagnosis.model import Step
 from gputop.diagnosis.points import Points
 from gputop.diagnosis.proc import ProcFacts
+from gputop.diagnosis.stepclock import Clock
+from gputop.diagnosis.stepclock import step_of
 from gputop.diagnosis.strangers import name_of
 from gputop.diagnosis.takers import TakerTrack
 from gputop.diagnosis.tracks import GpuTrack
@@ -62,6 +62,7 @@ class Window:
         """Trainers whose workers take torch's name."""
         self._rhythm_ns: dict[int, int] = {}
         self._paces: dict[int, float | None] = {}
+        self._clocks: dict[int, Clock] = {}
         self._roles_ns = 0
         self._seen: tuple[dict[int, ProcInfo], frozenset[int]] = {}, frozenset()
 
@@ -139,7 +140,7 @@ class Window:
 
     def _forget_ended(self, board: Board) -> None:
         """What is remembered of trainers that are gone: another may come by the same number."""
-        kept: tuple[dict[int, Any], ...] = self._births, self._first_sets, self._named, self._rhythm_ns, self._paces
+        kept: tuple[dict[int, Any], ...] = self._births, self._first_sets, self._named, self._rhythm_ns, self._paces, self._clocks
         for known in kept:
             for pid in [pid for pid in known if pid not in board.procs]:
                 del known[pid]
@@ -239,6 +240,8 @@ class Window:
         job.launches_per_s = board.launches[trainer.pid].per_s if trainer.pid in board.launches else None
         self._points.set_cgroup(job)
         job.find_step = self._step
+        if job.calls is not None:
+            self._clocks.setdefault(trainer.pid, Clock()).note(job.calls)
 
     def _gpus_of(self, trainer: ProcFacts, trainers: list[ProcFacts], gpus: dict[int, GpuFacts]) -> list[GpuFacts]:
         """Its GPUs by NVML's list; where that names nobody we know (a container), those in use that it may see, dealt by rank."""
@@ -253,7 +256,7 @@ class Window:
         return _visible(trainer, gpus) or used or (list(gpus.values()) if len(gpus) == 1 else [])
 
     def _step(self, job: JobFacts) -> Step | None:
-        return stepclock.step_of(job, self._rhythm(job))
+        return step_of(job, self._clocks.get(job.trainer.pid, Clock()), self._rhythm(job))
 
     def _rhythm(self, job: JobFacts) -> float | None:
         """The clearest of its GPUs; worked out anew now and then, for it looks at many seconds."""
@@ -263,9 +266,9 @@ class Window:
             self._paces[job.trainer.pid] = next((pace for pace in found if pace is not None), None)
         return self._paces.get(job.trainer.pid)
 
-    def all_calls(self, pid: int) -> CallFacts | None:
-        """The CUDA calls of a trainer since they were first probed, None where they are not."""
-        return self._points.all_calls(pid)
+    def pace(self, trainer_pid: int) -> float | None:
+        """Its steps per second since its CUDA calls were first probed."""
+        return self._clocks.get(trainer_pid, Clock()).per_s(self._points.all_calls(trainer_pid))
 
     def _recent_births(self, trainer_pid: int) -> list[int]:
         births = self._births.get(trainer_pid, {})

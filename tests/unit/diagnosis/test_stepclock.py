@@ -7,19 +7,52 @@ import random
 import pytest
 
 from gputop.diagnosis.facts import CallFacts
+from gputop.diagnosis.stepclock import Clock
 from gputop.diagnosis.stepclock import Rhythm
 from gputop.diagnosis.stepclock import from_calls
 from tests.unit.diagnosis.scene import FUTEX
 from tests.unit.diagnosis.scene import training
 
+SECONDS = 10.0
+
+
+def made(copies_per_s: float, syncs_per_s: float, seconds: float = SECONDS) -> CallFacts:
+    return CallFacts(seconds, most_syncs_per_s=syncs_per_s, copy_per_s=copies_per_s)
+
 
 @pytest.mark.parametrize(
     ("copies", "syncs", "steps"),
-    [(8.3, 8.3, 8.3), (16.6, 8.3, 8.3), (10.0, 3000.0, 10.0), (20.0, 1.0, None), (11.4, 4.5, None), (0.0, 5.0, 5.0), (0.0, 0.0, None)],
-    ids=["one each", "two copies a step", "sync storm", "sync is a log line", "some steps synchronize", "no copies", "nothing"],
-)
+    [
+        (8.3, 8.3, 8.3), (16.6, 8.3, 8.3), (20.49, 5.12, 5.12), (10.0, 3000.0, 10.0), (20.0, 1.0, None),
+        (11.4, 4.5, None), (44.0, 23.9, None), (0.0, 5.0, 5.0), (0.0, 1.0, None), (0.0, 2429.0, None), (5.0, 0.0, None), (0.0, 0.0, None),
+    ],
+    ids=[
+        "one each", "two copies a step", "four copies a step", "sync storm", "sync is a log line", "some synchronize", "about half do",
+        "no copies", "no copies, a log line", "no copies, a sync storm", "no syncs", "nothing",
+    ],
+)  # fmt: skip
 def test_pace_from_calls(copies: float, syncs: float, steps: float | None):
-    assert from_calls(CallFacts(most_syncs_per_s=syncs, copy_per_s=copies)) == steps
+    assert from_calls(made(copies, syncs)) == steps
+
+
+def test_a_step_more_or_less_in_a_window_is_no_other_measure():
+    assert from_calls(made(8 / 2.5, 7 / 2.5, seconds=2.5)) == pytest.approx(2.8)
+    assert from_calls(made(32 / 2.5, 9 / 2.5, seconds=2.5)) == pytest.approx(3.6)
+
+
+def test_log_lines_and_a_burst_of_them_in_an_evaluation_are_no_clock():
+    clock = Clock()
+    for copies, syncs in [(19.0, 1.9)] * 10 + [(19.0, 300.0)] + [(19.0, 1.9)] * 5:
+        clock.note(made(copies, syncs, seconds=2.5))
+    assert clock.per_s(made(18.9, 18.8)) is None
+
+
+def test_steps_that_come_unevenly_keep_their_clock():
+    clock = Clock()
+    for steps in (16, 9.6, 12, 0.4, 0, 14, 10):
+        clock.note(made(steps, steps, seconds=2.5))
+    clock.note(made(0.4, 40.0, seconds=2.5))
+    assert clock.per_s(made(9.5, 14.5)) == 9.5
 
 
 def test_no_probe_no_pace():
