@@ -197,7 +197,8 @@ def _count_culprits(episode: _Episode, board: Board) -> None:
             account.note(sample.t_ns, cpu_ns)
             since_ns = min(MOST_SINCE_NS, max(0, board.t_ns - sample.t_ns))
             taken_ns = cpu_ns - account.base_ns + account.cores * since_ns
-            incident.culprits[i] = replace(culprit, cpu_s=round(taken_ns / 1e9, 2))
+            least_s = culprit.cpu_s or 0.0 if account.spawns else 0.0  # init may wait for its children, and they took it all the same
+            incident.culprits[i] = replace(culprit, cpu_s=max(least_s, round(taken_ns / 1e9, 2)))
 
 
 def _taken_ns(board: Board, sample: ProcSample, spawns: bool) -> int:

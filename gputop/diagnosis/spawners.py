@@ -51,24 +51,26 @@ def _reaped(strangers: Mapping[int, Stranger], board: Board, oldest_ns: int) -> 
         if new.children_ns > old.children_ns and new.t_ns > oldest_ns and pid != _INIT and pid in board.procs:
             cores = (new.children_ns - old.children_ns - apart.get(pid, 0)) / (new.t_ns - old.t_ns)
             if LEAST_CORES <= cores <= 2 * board.header.cpus:
-                found[pid] = cores
+                found[pid] = min(cores, board.header.cpus)  # some of it was taken before the window
     return found
 
 
 def _apart(strangers: Mapping[int, Stranger], board: Board, oldest_ns: int) -> dict[int, int]:
     """Pid -> ns that ended children took before the window, or were told for by themselves."""
-    found: dict[int, int] = {}
+    ended: dict[int, list[int]] = {}
     for pid, stranger in strangers.items():
-        if pid in board.procs or stranger.info is None:
-            continue
+        if pid not in board.procs and stranger.info is not None:
+            ended.setdefault(stranger.info.ppid, []).append(pid)
+
+    def told_ns(pid: int) -> int:
+        stranger = strangers[pid]
         old, new = stranger.used[0], stranger.used[-1]
-        if not _is_short(stranger, board):
-            # It ran on after its last sample: as much again as in all of the window is left out.
-            ns = new.own_ns + new.children_ns + new.own_ns - old.own_ns
-        else:
-            ns = old.own_ns + old.children_ns if old.t_ns <= oldest_ns else 0
-        found[stranger.info.ppid] = found.get(stranger.info.ppid, 0) + ns
-    return found
+        if _is_short(stranger, board):
+            return old.own_ns + old.children_ns if old.t_ns <= oldest_ns else 0
+        # It ran on after its last sample, and may have waited for its own: as much again as in all of the window is left out.
+        return new.own_ns + new.own_ns - old.own_ns + max(new.children_ns, sum(map(told_ns, ended.get(pid, ()))))
+
+    return {parent: sum(map(told_ns, pids)) for parent, pids in ended.items() if parent in board.procs}
 
 
 def _is_short(stranger: Stranger, board: Board) -> bool:

@@ -72,7 +72,8 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     cpus, takers = capacity(job, facts), culprits(job, facts)
     late = [worker for worker in job.workers if worker.state.fractions.get("runnable", 0.0) >= 0.2]
     share = 100 * sum(worker.runnable for worker in late) / len(late) if late else 100 * job.trainer.runnable
-    taken, names = max(cpus.taken, sum(taker.cores for taker in takers)), _names(takers, cpus)
+    taken = min(float(len(cpus.allowed)), max(cpus.taken, sum(taker.cores for taker in takers)))  # some ran on CPUs that it may not use
+    names = _names(takers, cpus)
     subject = f"{len(late)} of {counted(len(job.workers), 'worker')}" if late else job.trainer.role.label
     detail = f"{subject} runnable but not running {share:.0f}% of the time; {names} took {taken:.1f} of {len(cpus.allowed)} cores"
     evidence = [

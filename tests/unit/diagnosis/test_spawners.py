@@ -80,3 +80,35 @@ def test_init_started_nobody():
     for _ in range(12):
         scene.reap(1, 1.0).play(0.5)
     assert {name for _, name, _ in culprits(scene.engine)} == {"hog"}
+
+
+def test_a_hog_that_ends_is_not_the_shells_above_its_starter():
+    """`bash -c "timeout 8 xz; sleep 40"`: the shell has become sleep when timeout is gone, and has waited for both."""
+    scene = starved().add(
+        Proc(800, 1, "bash", ["bash", "-c", "timeout 8 xz; sleep 40"]), Proc(899, 800, "timeout", ["timeout", "8", "xz"]),
+        Proc(900, 899, "xz", ["/usr/bin/xz"], run=1.5, looks=[ON_CPU]),
+    )  # fmt: skip
+    scene.play(8)
+    took = scene.total(900)
+    scene.drop(899, 900)
+    scene.procs[800].comm, scene.procs[800].cmdline = "sleep", ["sleep", "40"]
+    scene.reap(800, took).play(2)
+    assert {name for _, name, _ in culprits(scene.engine)} == {"xz"}
+    assert all(not taker.spawns for taker in scene.engine.facts.takers)
+
+
+def test_nobody_takes_more_than_there_is():
+    scene = starved().add(Proc(800, 1, "sh", ["sh", "-c", "cc1"], start_ticks=START_TICKS))
+    for _ in range(4):
+        scene.reap(800, 3.5).play(0.5)
+    assert max(taker.cores for taker in scene.engine.facts.takers) == scene.cpus
+    assert "took 4.0 of 4 cores" in scene.engine.verdict.detail
+
+
+def test_a_starter_whose_child_is_waited_for_by_init_took_no_less_than_nothing():
+    scene = starved().add(Proc(800, 1, "sh", ["sh", "-c", "cc1"]), Proc(900, 800, "cc1", ["/usr/lib/cc1"], run=1.0, looks=[ON_CPU])).play(9)
+    for _ in range(12):
+        scene.reap(800, 0.8).play(0.4)
+    assert 800 in {pid for pid, _, _ in culprits(scene.engine)}
+    scene.drop(900).play(1)
+    assert min(cpu_s or 0.0 for _, _, cpu_s in culprits(scene.engine)) > 0.0
