@@ -49,9 +49,11 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     elsewhere = f"{cpus.idle_outside:.1f} of the other CPUs idle" if _others_idle(cpus) else f"its cgroup has {cpusets.spell(cpus.given)}"
     who = "the trainer is" if not job.workers else f"trainer and {counted(len(job.workers), 'worker')} are"
     detail = f"{who} held to CPU {mine} and kept from it {share:.0f}% of the time; {elsewhere}"
+    idle = round(cpus.idle_outside, 2) if _others_idle(cpus) else None  # else it is not for that that the job is said to be held
     evidence = (
         Evidence("allowed_cpus", float(len(cpus.allowed)), "CPUs", f"Cpus_allowed_list {mine} of {all_cpus}"),
-        Evidence("idle_outside_cpus", round(cpus.idle_outside, 2), "CPUs", "idle outside that list"),
+        Evidence("idle_outside_cpus", idle, "CPUs", "idle outside that list"),
+        Evidence("lacking_cpus", round(cpus.lacking, 2) if idle is None else None, "CPUs", "it would lack with that list to itself"),
         Evidence("runq_pct", round(share, 1), "%", "runnable and not running"),
     )
     pids = " ".join(str(proc.pid) for proc in (job.trainer, *job.workers))

@@ -73,11 +73,15 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     saves = written is not None and written >= 1e6
     what = f"it writes {(written or 0.0) / 1e6:.0f} MB/s: a checkpoint" if saves else _does(job)
     idle_s, when = _rest(job, facts)
+    word, share = _busiest(job)
     evidence = (
         Evidence("gpu_idle_s", None if idle_s is None else round(idle_s, 2), "s", "without any work for the GPU"),
-        Evidence("write_bytes_per_s", None if written is None else round(written), "B/s", "written by the trainer"),
+        Evidence("main_thread_pct", round(100 * share, 1) or None, "%", f"of the time its main thread was {word}"),
+        Evidence("write_bytes_per_s", round(written or 0.0) or None, "B/s", "written by the trainer"),
     )
-    fixes = (Fix("Write checkpoints beside the training", "torch.distributed.checkpoint.async_save(...)"),) if saves else ()
+    save = Fix("Write checkpoints beside the training", "torch.distributed.checkpoint.async_save(...)")
+    look = Fix("See what its main thread does meanwhile; evaluate less often, or in another process", f"gputop stacks {job.trainer.pid}")
+    fixes = (save, look) if saves else (look,)
     little = "hardly any" if _turns_away(job, (job.idle or 0.0) * facts.seconds) else "no"
     return Finding(f"{little} work for the GPU{when}; {what}", evidence, fixes, (), (job.trainer.pid,))
 
@@ -95,10 +99,15 @@ def _rest(job: JobFacts, facts: Facts) -> tuple[float | None, str]:
 _DOING = {"disk": "waiting for the disk", "memory": "waiting for memory", "transfer": "copying"}
 
 
-def _does(job: JobFacts) -> str:
+def _busiest(job: JobFacts) -> tuple[str, float]:
+    """What its main thread does most beside steps, and for which share of the window."""
     fractions = {word: share for word, share in job.trainer.state.fractions.items() if word not in ("waiting-gpu", "waiting-data")}
     word = max(fractions, key=fractions.__getitem__, default="blocked")
-    return f"its main thread is {_DOING.get(word, word)}{', its workers have batches ready' if is_ahead(job) else ''}"
+    return _DOING.get(word, word), fractions.get(word, 0.0)
+
+
+def _does(job: JobFacts) -> str:
+    return f"its main thread is {_busiest(job)[0]}{', its workers have batches ready' if is_ahead(job) else ''}"
 
 
 JUDGE = Judge("pause", "idle", 35, ("main.", "data.ahead"), _claim, _tell, fault=False, needs="GPU utilization, schedstat")

@@ -11,8 +11,10 @@ from gputop.diagnosis.verdicts import unexplained
 from gputop.frame import ReadLimit
 from gputop.frame import SourceState
 from gputop.text import figure
+from tests.unit.diagnosis.causes import affinity
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.causes import cpu_contention
+from tests.unit.diagnosis.causes import pinned_by_hand
 from tests.unit.diagnosis.causes import starved
 from tests.unit.diagnosis.causes import straggling
 from tests.unit.diagnosis.causes import throttled
@@ -65,6 +67,24 @@ def test_a_pause_before_any_steady_work_is_told_by_what_the_gpu_did():
     assert verdict.cause == "pause"
     assert verdict.detail == "no work for the GPU in 2.5 of the last 2.6 s; it writes 250 MB/s: a checkpoint"
     assert _value(verdict, "gpu_idle_s") == pytest.approx(2.5, abs=0.1)
+
+
+def test_a_pause_says_what_the_main_thread_does_meanwhile():
+    verdict = paused().engine.verdict
+    assert [one.metric for one in verdict.evidence] == ["gpu_idle_s", "main_thread_pct"]
+    assert verdict.evidence[1].text.endswith("of the time its main thread was computing")
+    assert [fix.command for fix in verdict.fixes] == ["gputop stacks 100"]
+    saving = paused(write_bytes=250_000_000).engine.verdict
+    assert (_value(saving, "write_bytes_per_s") or 0.0) >= 100e6
+    assert [fix.command for fix in saving.fixes][1:] == ["gputop stacks 100"]
+
+
+def test_a_job_held_by_hand_beside_full_cpus_is_not_told_that_others_idle():
+    held, crowded = affinity().play(6).engine.verdict, pinned_by_hand().play(6).engine.verdict
+    assert (held.cause, crowded.cause) == ("affinity", "affinity")
+    assert [one.metric for one in held.evidence] == ["allowed_cpus", "idle_outside_cpus", "runq_pct"]
+    assert [one.metric for one in crowded.evidence] == ["allowed_cpus", "lacking_cpus", "runq_pct"]
+    assert (_value(crowded, "lacking_cpus") or 0.0) > 0.3
 
 
 def _value(verdict: Verdict, metric: str) -> float | None:
