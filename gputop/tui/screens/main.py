@@ -12,6 +12,7 @@ from gputop.frame import Header
 from gputop.recording.output import create
 from gputop.recording.output import unused
 from gputop.recording.shelf import Shelved
+from gputop.text import file_size
 from gputop.tui import navigate
 from gputop.tui.screens.confirm import ConfirmScreen
 from gputop.tui.screens.confirm import send_signal
@@ -174,7 +175,7 @@ class MainScreen(TableActions):
         from gputop.recording.saved import write_blocks
 
         try:
-            said = f"saved {write_blocks(path, fd, header, blocks, end_ns) / 1e6:.1f} MB to {path}: gputop replay {path}"
+            said = f"saved {file_size(write_blocks(path, fd, header, blocks, end_ns))} to {path}: gputop replay {path}"
         except UserError as error:
             said = str(error)
         self.app.call_from_thread(self.note, said)

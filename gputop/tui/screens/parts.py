@@ -10,6 +10,7 @@ from typing import cast
 from textual.screen import Screen
 
 from gputop.session import Session
+from gputop.text import file_size
 from gputop.text import fit
 from gputop.tui import navigate
 from gputop.tui.draw import Line
@@ -187,7 +188,7 @@ class Parts(Screen[None]):
 
     def _recording(self) -> str:
         size = self.gputop.feed.recorder.size
-        return "" if size is None else f"● REC {size / 1e6:.1f} MB"
+        return "" if size is None else f"● REC {file_size(size)}"
 
     def _cost(self) -> str:
         from gputop.tui.app import own_cost
