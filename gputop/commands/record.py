@@ -37,6 +37,8 @@ a recording that grows can be opened meanwhile: gputop replay run.gputop
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 LEAST_BYTES = 1 << 20
 _WAIT_S = 0.2
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""The last two are what job schedulers announce a job's end with."""
 
 
 def size(text: str) -> int:
@@ -95,19 +97,21 @@ class _Session:
         self._file: Rotation | None = None
         self._diagnosis: Unwatched | None = None
         self._problem = ""
-        self._stopping = False
+        self._stopped_by = 0
         self._started = time.monotonic()
         self._frames = 0
         self._first_ns = 0
         self._wakes, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # or the command's end would wake nobody
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for signum in _PASSED_ON:
             signal.signal(signum, self._on_signal)
 
     def begin(self) -> None:
-        """Wait for the first frame. Raises UserError where the collector gives none or the file cannot be made."""
-        while self._frames == 0 and not self._stopping:
+        """Wait for the first frame. Raises UserError where none comes, a signal comes before it, or the file cannot be made."""
+        while self._frames == 0:
+            if self._stopped_by:
+                raise UserError("stopped before the first reading: nothing was recorded", code=128 + self._stopped_by)
             if not self._take(_WAIT_S):
                 raise UserError(f"the collector ended at once: {self._stream.ending()}")
         self._started = time.monotonic()
@@ -122,6 +126,8 @@ class _Session:
         except (OSError, ValueError) as error:
             code = 127 if isinstance(error, FileNotFoundError) else 126  # as shells do
             raise UserError(f"cannot run {argv[0]}: {getattr(error, 'strerror', error)}", code=code) from None
+        if self._stopped_by:  # while it was being started
+            self._command.send_signal(self._stopped_by)
 
     def record(self) -> None:
         """Until stopped. A recorder that fails lets the command run on, and says so."""
@@ -153,7 +159,8 @@ class _Session:
         if self._file is not None:
             self._file.close()
             if not self._problem:
-                tell(f"{counted(self._frames, 'frame')} in {self._file.summary()}")
+                goes_on = self._command is not None and self._command.poll() is None
+                tell(f"{counted(self._frames, 'frame')} in {self._file.summary()}{'; the command runs on' if goes_on else ''}")
 
     def exit_code(self) -> int:
         """The command's, or 0."""
@@ -204,10 +211,20 @@ class _Session:
     def _over(self) -> bool:
         if self._args.duration is not None and time.monotonic() - self._started >= self._args.duration:
             return True
-        return self._stopping if self._command is None else self._command.poll() is not None
+        return bool(self._stopped_by) if self._command is None else self._command.poll() is not None
 
     def _on_signal(self, number: int, _frame: object) -> None:
-        """Ctrl-C reaches the command by itself; other signals are passed on, and its end is ours."""
-        self._stopping = True
-        if self._command is not None and number != signal.SIGINT and self._command.poll() is None:
-            os.kill(self._command.pid, number)
+        """Without a command it ends us; a command gets it, and its end is ours."""
+        if self._command is None:
+            self._stopped_by = number
+        elif number != signal.SIGINT or not _is_in_foreground(self._command.pid):
+            self._command.send_signal(number)
+
+
+def _is_in_foreground(pid: int) -> bool:
+    """Whether Ctrl-C on our terminal reaches the process by itself: to many programs a second one means to leave all as it is."""
+    try:
+        with open("/dev/tty", "rb", buffering=0) as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgid(pid)
+    except OSError:
+        return False

@@ -28,6 +28,7 @@ from gputop.sources import Settings
 from gputop.sources import Unavailable
 from gputop.sources.marks import MarksSource
 from gputop.stream.file import FileStream
+from tests.pty.terminal import Pty
 from tests.recording.made import HEADER
 from tests.recording.made import SECOND
 from tests.recording.made import Session
@@ -133,7 +134,22 @@ def test_a_full_disk_leaves_nothing_in_the_way(tmp_path: Path, monkeypatch: pyte
     assert list(tmp_path.glob("*.gputop")) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2]
+TOLD = """
+import pathlib, signal, sys, time
+def told(number, _):
+    with open(sys.argv[1], "a") as file:
+        file.write(f"{number}\\n")
+    number == signal.SIGTERM and sys.exit(5)
+for number in (1, 2, 10, 12, 15):
+    signal.signal(number, told)
+pathlib.Path(sys.argv[1]).touch()
+while True:
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("number", SIGNALS)
 def test_signals_end_it_with_a_whole_file(tmp_path: Path, number: signal.Signals) -> None:
     path = tmp_path / "a.gputop"
     process = record("-o", str(path))
@@ -145,13 +161,60 @@ def test_signals_end_it_with_a_whole_file(tmp_path: Path, number: signal.Signals
     assert len(frames_of(path)) >= 3
 
 
-def test_sigterm_reaches_the_command(tmp_path: Path) -> None:
-    path, flag = tmp_path / "a.gputop", tmp_path / "flag"
-    process = record("-o", str(path), "--", "sh", "-c", f"trap 'exit 5' TERM; touch {flag}; while :; do sleep 0.05; done")
-    wait_until(flag.exists)
-    process.send_signal(signal.SIGTERM)
+@pytest.mark.parametrize("number", SIGNALS)
+def test_signals_reach_the_command_and_the_recording_goes_on_with_it(tmp_path: Path, number: signal.Signals) -> None:
+    path, told = tmp_path / "a.gputop", tmp_path / "told"
+    process = record("-o", str(path), "--", sys.executable, "-c", TOLD, str(told), start_new_session=True)
+    wait_until(told.exists)
+    process.send_signal(number)
+    wait_until(lambda: told.read_text() == f"{int(number)}\n")
+    process.terminate()
     process.communicate(timeout=30)
     assert process.returncode == 5
+    assert frames_of(path)
+
+
+def test_ctrl_c_reaches_the_command_once(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    command = [*GPUTOP, "record", "--no-ebpf", "-o", str(tmp_path / "a.gputop"), "--", sys.executable, "-c", TOLD, str(told)]
+    with Pty(command) as terminal:
+        wait_until(told.exists)
+        terminal.send("\x03")
+        wait_until(told.read_text)
+        os.kill(terminal.pid, signal.SIGTERM)  # a SIGINT that is passed on, too, would come before it
+        assert terminal.exit_code() == 5
+    assert told.read_text() == f"{int(signal.SIGINT)}\n{int(signal.SIGTERM)}\n"
+
+
+def test_stopped_before_the_first_reading_the_command_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    far, asked, begun = tmp_path / "ssh", tmp_path / "asked", tmp_path / "begun"
+    far.write_text(f"#!/bin/sh\ntouch {asked}\nexec sleep 60\n")
+    far.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    process = record("-o", str(tmp_path / "a.gputop"), "--host", "node", "--", "touch", str(begun))
+    wait_until(lambda: asked.exists() and takes(process.pid, signal.SIGTERM))
+    process.terminate()
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert err == "gputop: stopped before the first reading: nothing was recorded\n"
+    assert not begun.exists()
+
+
+def takes(pid: int, number: signal.Signals) -> bool:
+    """Whether the process has a handler for the signal (/proc/PID/status)."""
+    (caught,) = (line.split()[1] for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
+def test_a_time_ends_the_recording_and_not_the_command(tmp_path: Path) -> None:
+    path, done = tmp_path / "a.gputop", tmp_path / "done"
+    waits = f"until [ -e {done} ]; do sleep 0.05; done; exit 3"
+    process = record("-o", str(path), "--duration", "0.5", "--", "sh", "-c", waits)
+    assert process.stderr is not None
+    assert process.stderr.readline().endswith("; the command runs on\n")
+    done.touch()
+    process.communicate(timeout=30)
+    assert process.returncode == 3
     assert frames_of(path)
 
 
