@@ -105,7 +105,8 @@ class _Session:
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # or the command's end would wake nobody
         for signum in _PASSED_ON:
-            signal.signal(signum, self._on_signal)
+            if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:  # as nohup has it
+                signal.signal(signum, self._on_signal)
 
     def begin(self) -> None:
         """Wait for the first frame. Raises UserError where none comes, a signal comes before it, or the file cannot be made."""

@@ -200,6 +200,14 @@ def test_stopped_before_the_first_reading_the_command_is_not_started(tmp_path: P
     assert not begun.exists()
 
 
+def test_under_nohup_it_outlives_its_terminal(tmp_path: Path) -> None:
+    process = subprocess.Popen(["nohup", *GPUTOP, "record", "--no-ebpf", "-o", str(tmp_path / "a.gputop")], stderr=subprocess.DEVNULL)
+    wait_until(lambda: takes(process.pid, signal.SIGUSR2))  # the last that it learns to take
+    assert not takes(process.pid, signal.SIGHUP)
+    process.terminate()
+    process.wait(30)
+
+
 def takes(pid: int, number: signal.Signals) -> bool:
     """Whether the process has a handler for the signal (/proc/PID/status)."""
     (caught,) = (line.split()[1] for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigCgt"))
