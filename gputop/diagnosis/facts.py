@@ -133,6 +133,15 @@ class Grower:
 
 
 @dataclass(frozen=True, slots=True)
+class Mover:
+    """A process outside the jobs that reads from storage, or writes there."""
+
+    pid: int
+    name: str
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Capacity:
     """CPUs as the job sees them."""
 
@@ -271,6 +280,8 @@ class Facts:
     """Trainer -> pid -> seconds that threads of the trainer's job were runnable while that process ran on their CPU (probe)."""
     family: dict[int, int] = field(default_factory=dict)
     """Pid of a trainer, of a worker, or of a program that one of them started -> the trainer."""
+    movers: list[Mover] = field(default_factory=list)
+    """The one that moves most first; only looked for where a job waits for a disk."""
     growers: list[Grower] = field(default_factory=list)
     """The one that has grown most first; only looked for where a job is short of memory."""
     watching: float = 0.0

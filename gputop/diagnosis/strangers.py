@@ -25,11 +25,12 @@ _READS_FILES = frozenset(("query", "explain", "export", "diff", "import", "repla
 
 
 class Used(NamedTuple):
-    """CPU time taken until ``t_ns``: by itself, and by children that it has waited for."""
+    """CPU time taken until ``t_ns``, by itself and by children that it has waited for; and what it moved to and from storage."""
 
     t_ns: int
     own_ns: int
     children_ns: int
+    moved_bytes: int | None
 
 
 @dataclass(slots=True)
@@ -77,6 +78,14 @@ class Stranger:
         while len(self.used) > 2 and self.used[1].t_ns <= oldest_ns:
             del self.used[0]
 
+    @property
+    def moved_bytes_per_s(self) -> float:
+        """To and from storage over the window; 0 where that may not be read."""
+        old, new = self.used[0], self.used[-1]
+        if old.moved_bytes is None or new.moved_bytes is None or new.t_ns <= old.t_ns:
+            return 0.0
+        return (new.moved_bytes - old.moved_bytes) * SECOND_NS / (new.t_ns - old.t_ns)
+
     def before_ns(self, oldest_ns: int) -> int:
         """CPU time it had taken when the window began, or shortly before where it has run ever since."""
         first = self.used[0]
@@ -93,7 +102,8 @@ def _asked(sample: ProcSample) -> tuple[ProcSample, ...]:
 
 
 def _used(sample: ProcSample) -> Used:
-    return Used(sample.t_ns, sample.utime_ns + sample.stime_ns, sample.children_ns or 0)
+    moved = None if sample.read_bytes is None or sample.write_bytes is None else sample.read_bytes + sample.write_bytes
+    return Used(sample.t_ns, sample.utime_ns + sample.stime_ns, sample.children_ns or 0, moved)
 
 
 def name_of(board: Board, pid: int) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from gputop.board import Board
 from gputop.diagnosis import waits
 from gputop.diagnosis.facts import Grower
+from gputop.diagnosis.facts import Mover
 from gputop.diagnosis.facts import Taker
 from gputop.diagnosis.model import Culprit
 from gputop.diagnosis.spawners import gather
@@ -24,8 +25,8 @@ MOST = 12
 """Takers kept per window."""
 NAMES, PIDS = 5, 5
 """Told in a sentence; the latter of one name."""
-GROWN_BYTES = 64 << 20
-"""Of memory, to be worth naming."""
+GROWN_BYTES, MOVED_BYTES_PER_S = 64 << 20, 2e6
+"""Of memory, and of storage, to be worth naming."""
 LEVELS = 3
 """A shell may stand between a program and who wanted it."""
 GONE_NS = 2_000_000_000
@@ -117,6 +118,12 @@ class TakerTrack:
         grown = [(one.latest.rss_bytes - one.first_rss_bytes, pid) for pid, one in self._strangers.items() if pid in board.procs]
         found = [(grown_bytes, pid) for grown_bytes, pid in grown if grown_bytes >= GROWN_BYTES and self._starter(pid, roles) is None]
         return [Grower(pid, self._strangers[pid].name, grown_bytes) for grown_bytes, pid in sorted(found, reverse=True)[:MOST]]
+
+    def movers(self, roles: Mapping[int, Role], oldest_ns: int) -> list[Mover]:
+        """Strangers that nobody of a job started and that move `MOVED_BYTES_PER_S` to or from storage, most first."""
+        moved = [(one.moved_bytes_per_s, pid) for pid, one in self._strangers.items() if one.used[-1].t_ns > oldest_ns and not one.watches]
+        found = [(rate, pid) for rate, pid in moved if rate >= MOVED_BYTES_PER_S and self._starter(pid, roles) is None]
+        return [Mover(pid, self._strangers[pid].name, rate) for rate, pid in sorted(found, reverse=True)[:MOST]]
 
     def ended_ns(self, board: Board, roles: Mapping[int, Role]) -> dict[int, int]:
         """CPU time in all of programs that have ended, as far as it was seen while they ran, by the pid of who started them."""

@@ -180,10 +180,11 @@ class Window:
         self._tell_of_programs(board, jobs, starters)
         family = {proc.pid: job.trainer.pid for job in jobs for proc in (job.trainer, *job.workers)}
         family |= {pid: family[starter] for pid, starter in starters.items() if starter in family}
-        short = any("memory" in proc.state.fractions for job in jobs for proc in (job.trainer, *job.workers))
+        late_for = {word for job in jobs for proc in (job.trainer, *job.workers) for word in proc.state.fractions}
         return Facts(
             self.t_ns, seconds, jobs, host, list(gpus.values()), takers, bool(board.threads), len(self._points), behind, family,
-            self._takers.growers(board, self.roles) if short else [], watching,
+            self._takers.movers(self.roles, self._points.oldest_ns) if "disk" in late_for else [],
+            self._takers.growers(board, self.roles) if "memory" in late_for else [], watching,
             [facts for index, facts in gpus.items() if not any(proc.pid in board.infos for proc in board.gpus[index].procs)],
             _hidden(board),
         )  # fmt: skip

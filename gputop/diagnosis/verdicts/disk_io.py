@@ -9,8 +9,10 @@ from __future__ import annotations
 from gputop.diagnosis import cgroups
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.facts import Mover
 from gputop.diagnosis.feeders import programs_wait
 from gputop.diagnosis.feeders import who_waits
+from gputop.diagnosis.model import Culprit
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.proc import ProcFacts
@@ -20,6 +22,9 @@ from gputop.diagnosis.verdicts import Judge
 from gputop.frame import ReadLimit
 
 STEPS_S = 0.5
+BUSY, SHARED, NAMED = 0.5, 0.6, 3
+"""Share of the window in which the busiest disk works, from which somebody is in the way there; part of its cgroup's limit up to which
+somebody else uses the rest; and how many are named."""
 _POOLS = ("data.disk", "main.disk")
 
 
@@ -39,6 +44,9 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     limit = job.read_limit
     if limit is not None:
         read += f"; cgroup {limit.path} may read {_allowed(limit)} from device {limit.device}"
+    movers = _movers(job, facts, rate or 0.0)
+    if movers:
+        read += f"; {', '.join(f'{one.name} ({one.pid}) moves {_per_s(one.bytes_per_s)}' for one in movers)}"
     evidence = (
         Evidence("disk_pct", round(100 * share, 1), "%", f"of the time of {who} in I/O wait"),
         Evidence("read_bytes_per_s", None if rate is None else round(rate), "B/s", "they fetched from storage"),
@@ -46,12 +54,31 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     )
     pid = max(procs, key=_share).pid
     fixes = (
+        *_after(movers),
         *([_lifting(limit, job.cgroup_version)] if limit is not None else []),
         Fix("See which files they read", f"ls -l /proc/{pid}/fd"),
         Fix("Copy the data set to a faster disk or to memory, or pack many small files into few large ones (WebDataset, tar, LMDB)"),
         *_sooner(job, procs),
     )
-    return Finding(f"{who} waited for the disk {100 * share:.0f}% of the time{read}", evidence, fixes)
+    culprits = tuple(Culprit(one.pid, one.name, None) for one in movers)
+    return Finding(f"{who} waited for the disk {100 * share:.0f}% of the time{read}", evidence, fixes, culprits)
+
+
+def _movers(job: JobFacts, facts: Facts, rate: float) -> list[Mover]:
+    """Who else keeps the disk busy, or uses up the limit of the job's cgroup: whoever moves half as much as the job reads."""
+    busiest, limit = facts.host.disk_busy, job.read_limit
+    if limit is not None and (limit.bytes_per_s is None or rate >= SHARED * limit.bytes_per_s):
+        return []
+    if limit is None and busiest is not None and busiest[1] < BUSY:
+        return []
+    return [one for one in facts.movers if one.bytes_per_s >= 0.5 * rate][:NAMED]
+
+
+def _after(movers: list[Mover]) -> list[Fix]:
+    if not movers:
+        return []
+    names, pids = ", ".join(f"{one.name} ({one.pid})" for one in movers), " ".join(str(one.pid) for one in movers)
+    return [Fix(f"Let {names} have the disk only when nobody else wants it (bfq and mq-deadline heed this)", f"ionice -c 3 -p {pids}")]
 
 
 def _sooner(job: JobFacts, procs: list[ProcFacts]) -> list[Fix]:

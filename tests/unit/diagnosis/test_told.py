@@ -270,3 +270,19 @@ def test_an_idle_gpu_without_processes_is_idle():
     scene = unseen()
     scene.gpus[0]["util_pct"] = 2.0
     assert scene.play(4).engine.verdict.headline == "No training process on this host"
+
+
+@pytest.mark.parametrize(("moved", "limit", "blamed"), [
+    (60_000_000, None, True), (3_000_000, None, False), (60_000_000, ReadLimit("/job", "259:0", 100_000_000), True),
+    (60_000_000, ReadLimit("/job", "259:0", 41_000_000), False),
+])  # fmt: skip
+def test_who_else_moves_much_is_told_where_the_disk_is_waited_for(moved: int, limit: ReadLimit | None, blamed: bool):
+    """The job reads 40 MB/s: that is all that the last limit allows."""
+    scene = starved(run=0.15, looks=[DISK], read_bytes=20_000_000)
+    scene.cgroups = {"/job": {"read_limit": limit}} if limit is not None else {}
+    scene.add(Proc(900, comm="restic", cmdline=["/usr/bin/restic"], run=0.05, looks=[DISK], read_bytes=moved))
+    verdict = scene.play(8).engine.verdict
+    assert verdict.cause == "disk-io"
+    assert [culprit.pid for culprit in verdict.culprits] == ([900] if blamed else [])
+    assert ("(900) moves 60.0 MB/s" in verdict.detail) == blamed
+    assert any(fix.command == "ionice -c 3 -p 900" for fix in verdict.fixes) == blamed
