@@ -31,6 +31,8 @@ from gputop.text import counted
 BEHIND = 0.35
 OF_LACK, MOST_OF_LACK = 0.25, 0.5
 """What strangers take, of all that the job lacks; the former where the probe saw it wait behind them."""
+INIT, WORTH = 1, 0.1
+"""Nobody is to put aside the first process of a machine or container, nor one that takes less than this part of the greediest's share."""
 _POOLS = ("data.runnable", "main.runnable")
 
 
@@ -98,9 +100,11 @@ def _names(takers: list[Taker], cpus: Capacity) -> str:
 
 
 def _fixes(takers: list[Taker], job: JobFacts, facts: Facts) -> list[Fix]:
-    if not takers:
+    most = max((taker.cores for taker in takers), default=0.0)
+    worth = [taker for taker in takers if taker.pid != INIT and taker.cores >= WORTH * most]
+    if not worth:
         return [Fix("See what is started again and again: a build, cron, a health check", "ps -eo etimes,ppid,args --sort=etimes | head")]
-    return yielding.fixes(takers, job.trainer.info, job.cgroup_version, facts.host.autogroup)
+    return yielding.fixes(worth, job.trainer.info, job.cgroup_version, facts.host.autogroup)
 
 
 JUDGE = Judge("cpu-contention", "input-bound", 50, _POOLS, _claim, _tell, needs="schedstat, /proc/PID/stat of the others")

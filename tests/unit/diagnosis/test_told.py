@@ -286,3 +286,14 @@ def test_who_else_moves_much_is_told_where_the_disk_is_waited_for(moved: int, li
     assert [culprit.pid for culprit in verdict.culprits] == ([900] if blamed else [])
     assert ("(900) moves 60.0 MB/s" in verdict.detail) == blamed
     assert any(fix.command == "ionice -c 3 -p 900" for fix in verdict.fixes) == blamed
+
+
+def test_no_command_is_given_for_small_change_nor_for_init():
+    """The probe saw the job wait behind a program that hardly runs, too."""
+    scene = cpu_contention()
+    scene.add(Proc(1, 0, comm="systemd", cmdline=["/sbin/init"], run=0.6, looks=[ON_CPU]))
+    scene.add(Proc(901, comm="cron", cmdline=["/usr/sbin/cron"], run=0.1, looks=[ON_CPU]))
+    scene.probed, scene.preempts = True, {(101, 901): 0.5, (102, 900): 0.3, (102, 1): 0.1}
+    verdict = scene.play(8).engine.verdict
+    assert {culprit.pid for culprit in verdict.culprits} == {1, 900, 901}
+    assert [fix.command for fix in verdict.fixes] == ["chrt --idle --all-tasks --pid 0 900"]
