@@ -348,8 +348,9 @@ def test_exports_hold_what_a_query_gives(
 
 @pytest.mark.parametrize("to", FORMATS)
 def test_an_export_that_cannot_be_finished_is_gone(
-    session: tuple[str, list[Frame]], tmp_path: Path, to: str, capsys: pytest.CaptureFixture[str]
+    session: tuple[str, list[Frame]], tmp_path: Path, to: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("sys.dont_write_bytecode", True)  # a module's would be cut, too
     out, (_, hard) = tmp_path / "out", resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))
     try:
