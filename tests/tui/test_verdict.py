@@ -6,7 +6,9 @@ import pytest
 
 from gputop.diagnosis.model import Verdict
 from gputop.tui.draw import verdict
+from gputop.tui.draw.page import page
 from gputop.tui.view import View
+from tests.tui import scene
 
 HEADLINE = "GPU 0 lost 57% of the last 10 s: train.py (302926) waits for its data"
 TAKERS = "python (21859, 21860, 21861 and 4 more), metrics-agent (29981), log-shipper (29980)"
@@ -33,3 +35,11 @@ def test_numbers_stay_where_names_must_go(width: int) -> None:
     assert "python" in second
     assert "and 2 more" in second
     assert "took 1.2 of 4 cores" in second
+
+
+def test_a_single_look_gives_the_evidence_too() -> None:
+    session = scene.session()
+    told = session.engine.verdict
+    shown = ["".join(text for text, _ in line) for line in page(session, View(width=160))]
+    assert told.headline in shown[1]
+    assert told.detail[:60] in shown[2]

@@ -21,7 +21,7 @@ def page(session: Session, view: View) -> list[Line]:
     absent: list[Line] = [[(f" GPU  none: {state.reason}" if state else " GPU  none", "dim")]]
     return [
         *header.lines(session, view, ("", ""), ""),
-        *verdict.lines(session.engine.verdict, view, keys="")[:1],
+        *verdict.lines(session.engine.verdict, view, keys="")[: 2 if session.engine.verdict.detail else 1],
         *(gpus.lines(newer, older, view, len(newer.gpus) + 1) if newer.gpus else absent),
         procs.heading(view, 0),
         *(procs.line(row, view, session.history, nowhere, procs.StateLanes(), None) for row in rows(session, view)),
