@@ -6,9 +6,11 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextlib import suppress
+from typing import Any
 
-WATCHER, BEAT = 1, 2
-"""Ranks of SCHED_RR: the screen and the recorder; before them the beat, which must be on time."""
+LOADER, WATCHER, BEAT = 1, 2, 3
+"""Ranks of SCHED_RR: what loads the probes, a second of work that nobody waits for; the screen and the recorder; before them the beat,
+which must be on time."""
 
 
 def raise_priority(rank: int) -> str:
@@ -26,6 +28,12 @@ def raise_priority(rank: int) -> str:
         return "nice -20"
     except OSError:
         return "ordinary: raising it needs CAP_SYS_NICE"
+
+
+def lowered_to(rank: int) -> dict[str, Any]:
+    """What `os.posix_spawn` is to be told for a child of that place; nothing where we have none ourselves."""
+    ours = os.sched_getscheduler(0) == os.SCHED_RR
+    return {"scheduler": (os.SCHED_RR, os.sched_param(rank))} if ours else {}
 
 
 @contextmanager

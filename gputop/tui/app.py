@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -86,6 +87,8 @@ class GputopApp(App[int]):
         self.feed = Feed(session, start, first, self._on_first_frame)
         self._auto = AutoCapture(AutoStacks(), session.add_stacks)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._unfinished = ExitStack()
+        """While the first screen is being laid out, which takes Textual several rounds: only the last is worth a line to send."""
         for theme in themes():
             self.register_theme(theme)
         self.theme = look.theme
@@ -96,11 +99,20 @@ class GputopApp(App[int]):
 
     def on_mount(self) -> None:
         """Take over the signals that end us, paint anew when we are in the foreground again, and begin to read."""
+        self._unfinished.enter_context(self.batch_update())
         self._loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             self._loop.add_signal_handler(number, self.exit, 0)
         self.app_resume_signal.subscribe(self, lambda _: self.refresh())
         self.feed.start()
+
+    def on_ready(self) -> None:
+        """The first round of layout is done, what it asks for is under way: show what comes of that."""
+        self.screen.call_later(self._show_first)
+
+    def _show_first(self) -> None:
+        self._unfinished.close()
+        self.screen.refresh(layout=True)
 
     def on_news(self) -> None:
         """Called in the feed's thread when all that came was taken in: take the stacks that are due, and draw."""

@@ -16,6 +16,9 @@ import time
 from contextlib import suppress
 from threading import Thread
 
+from gputop.priority import LOADER
+from gputop.priority import lowered_to
+
 PYTHON = "/usr/bin/python3"
 """Where the distribution's bcc is importable: a virtual environment's Python has none."""
 _GIVE_UP_S = 20.0
@@ -110,7 +113,7 @@ class Helper:
             (os.POSIX_SPAWN_DUP2, self._output, 2),
         ]
         environment = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TERM") if name in os.environ}
-        return os.posix_spawnp(command[0], command, environment, file_actions=actions)
+        return os.posix_spawnp(command[0], command, environment, file_actions=actions, **lowered_to(LOADER))
 
     def _accept(self) -> bool:
         if self._peer is not None:

@@ -13,7 +13,6 @@ from gputop.frame import Frame
 from gputop.frame import SourceState
 from gputop.sources import Beat
 from gputop.sources import Settings
-from gputop.sources import Unavailable
 from gputop.sources.ebpf import access
 from gputop.sources.ebpf import loader
 from gputop.sources.ebpf.handover import Helper
@@ -28,6 +27,8 @@ SIZES = {"PAIRS": 16384, "HOT_THREADS": 4096, "DEAD_THREADS": 8192, "HOT_PROCESS
 """Entries of the maps, by the macros of probes/*.c: some 10 MB of kernel memory with the least number of threads."""
 LEAST_THREADS, MOST_THREADS = 16384, 131072
 
+LOAD_AFTER_NS = 400_000_000
+"""From the first beat on: compiling takes a CPU for a second, and the first screen is waited for more than the probes are."""
 READ_EVERY_NS = 200_000_000
 """The maps hold sums, so that reading them less often loses nothing; a distribution is then of a fifth of a second."""
 
@@ -44,29 +45,23 @@ class EbpfSource:
         self._probes: LoadedProbes | None = None
         self._state = self._told = SourceState(self.name, "partial", "the probes are being loaded")
         self._stride = max(1, READ_EVERY_NS // settings.interval_ns)
-        self._started_ns = 0
+        self._load_due_ns = self._started_ns = 0
         self._ready_ms = 0
 
     @property
     def ready(self) -> bool:
         """Whether loading has come to an end, good or bad: from then on root is needed no more."""
-        return self._helper is None
+        return self._started_ns > 0 and self._helper is None
 
     def open(self) -> SourceState:
-        """Start the loader; `read` says when it has finished. Raises Unavailable where it cannot succeed."""
+        """Look whether the probes can be loaded; `read` does so, and says when that has ended. Raises Unavailable where it cannot succeed."""
         access.check(self._settings.root, self._settings.sudo)
-        btf = os.path.join(self._settings.root, "sys/kernel/btf/vmlinux")
-        request = json.dumps({"probes": PROBES, "btf": btf, "sizes": self._sizes})
-        needs_sudo = self._settings.sudo and not access.may_load(capabilities())
-        self._started_ns = time.monotonic_ns()
-        try:
-            self._helper = Helper(os.path.abspath(loader.__file__), request, sudo=needs_sudo)
-        except HelperFailed as failure:
-            raise Unavailable(f"the loader could not be started: {failure}") from None
         return self._state
 
     def read(self, beat: Beat, frame: Frame) -> None:
         """Add what the maps hold, or say how loading went."""
+        if not self._started_ns:
+            self._begin_to_load(beat.t_ns)
         if self._helper is not None:
             self._receive(self._helper)
         if self._probes is not None and (beat.key or not beat.seq % self._stride):
@@ -88,6 +83,20 @@ class EbpfSource:
         if self._probes is not None:
             self._probes.close()
             self._probes = None
+
+    def _begin_to_load(self, now: int) -> None:
+        """Start the loader when that is due."""
+        self._load_due_ns = self._load_due_ns or now + LOAD_AFTER_NS
+        if now < self._load_due_ns:
+            return
+        btf = os.path.join(self._settings.root, "sys/kernel/btf/vmlinux")
+        request = json.dumps({"probes": PROBES, "btf": btf, "sizes": self._sizes})
+        needs_sudo = self._settings.sudo and not access.may_load(capabilities())
+        self._started_ns = now
+        try:
+            self._helper = Helper(os.path.abspath(loader.__file__), request, sudo=needs_sudo)
+        except HelperFailed as failure:
+            self._give_up(f"the loader could not be started: {failure}", "gputop doctor")
 
     def _receive(self, helper: Helper) -> None:
         try:
