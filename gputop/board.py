@@ -6,12 +6,12 @@ states are somebody else's. Samples are immutable, so `Board.snapshot` is a shal
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from dataclasses import field
 from operator import attrgetter
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec import field
 
 from gputop.frame import CgroupSample
 from gputop.frame import CudaCall
@@ -87,8 +87,7 @@ _gpu_values = attrgetter(*_GPU_FIELDS)
 _HOST_FIELDS = tuple(f for f in Host.__struct_fields__ if f not in ("t_ns", "cgroups"))
 
 
-@dataclass(slots=True)
-class Board:
+class Board(Struct):
     """What stands at ``t_ns``."""
 
     header: Header = field(default_factory=Header)

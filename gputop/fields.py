@@ -5,14 +5,13 @@ The screen, the help, the charts and the exports read it. A new field is one lin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 MS = 1_000_000
 SECOND = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Struct, frozen=True):
     """One series that can be drawn or exported."""
 
     id: str

@@ -7,7 +7,8 @@ same pid, no time between them, or a counter that went back (a reset, a wrap).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gputop.board import GpuBoard
 from gputop.frame import CgroupSample
@@ -22,8 +23,7 @@ TICK_NS = 10_000_000
 """In which utime and stime advance."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProcRates:
+class ProcRates(Struct, frozen=True):
     """What a process did between two readings; None is not measured. Shares are of one CPU's time, so 250 % is 2.5 CPUs."""
 
     seconds: float
@@ -153,8 +153,7 @@ def _worked_ns(cpu: CpuSample) -> int:
     return cpu.user_ns + cpu.system_ns + cpu.irq_ns + cpu.steal_ns
 
 
-@dataclass(frozen=True, slots=True)
-class DiskRates:
+class DiskRates(Struct, frozen=True):
     """One block device."""
 
     read_bytes_per_s: float

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gputop.environment import RANK_VARIABLES
 from gputop.frame import ProcInfo
@@ -44,8 +45,7 @@ WELL_KNOWN = frozenset((*_WATCHERS, *_LAUNCHERS, TORCH_WORKER, PIN_THREAD, _KTHR
 """Names by which roles are found: they belong to nobody."""
 
 
-@dataclass(frozen=True, slots=True)
-class Role:
+class Role(Struct, frozen=True):
     """What a process is to the training on this host."""
 
     kind: str

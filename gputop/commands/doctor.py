@@ -6,11 +6,12 @@ Exit code 0, or 1 when the main job, watching GPUs, cannot be done.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import sys
 from typing import TYPE_CHECKING
 from typing import Any
+
+from msgspec import structs
 
 from gputop.console import tell
 from gputop.console import write
@@ -74,7 +75,7 @@ def as_json(checks: list[Check], ok: bool, packed: dict[str, Any]) -> str:
 
     With a bundle also ``"bundle":{"path","parts":[{"name","bytes","about"}]}``.
     """
-    listed = [{**dataclasses.asdict(check), "remedy": check.remedy or None} for check in checks]
+    listed = [{**structs.asdict(check), "remedy": check.remedy or None} for check in checks]
     said = {"schema": 1, "ok": ok, "checks": listed} | ({"bundle": packed} if packed else {})
     return json.dumps(said, indent=2, ensure_ascii=False)
 

@@ -10,8 +10,9 @@ import sys
 import time
 from collections.abc import Iterable
 from collections.abc import Iterator
-from dataclasses import dataclass
-from dataclasses import field
+
+from msgspec import Struct
+from msgspec import field
 
 from gputop.board import Board
 from gputop.commands.options import add_sampling
@@ -74,8 +75,7 @@ def run(args: argparse.Namespace) -> int:
     return FAILED_ON if _met(args.fail_on, found.explanation["incidents"]) else 0
 
 
-@dataclass(slots=True)
-class Found:
+class Found(Struct):
     """What a stretch of frames says."""
 
     explanation: Explanation

@@ -6,9 +6,10 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from math import ceil
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from gputop.board import Board
 from gputop.commands.options import sampling_settings

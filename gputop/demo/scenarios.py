@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from gputop.demo import disk
 from gputop.demo.gpu import FULL
@@ -22,8 +23,7 @@ MOST_CPUS = 16
 """Beyond this many CPUs the demo runs at a low priority, so that colleagues hardly notice it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scenario:
+class Scenario(Struct, frozen=True):
     """``train`` runs in each rank until it is killed; the disturbance is on or off, as `Rank.disturbed` says."""
 
     symptom: str

@@ -7,7 +7,8 @@ In an evaluation it may be given a little work all the time: it has *sunk*.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 FULL, NOTHING, LITTLE = 0.85, 0.05, 0.2
 """Utilization of a GPU that works without a pause, of one at rest, and of one that has sunk."""
@@ -16,8 +17,7 @@ BEFORE_NS, LOST_NS, STILL_NS, SUNK_NS = 450_000_000, 300_000_000, 150_000_000, 7
 _GAP_NS = 1_000_000_000
 
 
-@dataclass(slots=True)
-class _Break:
+class _Break(Struct):
     since_ns: int
     until_ns: int
     lost_ns: float = 0.0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from dataclasses import field
+
+from msgspec import Struct
+from msgspec import field
 
 from gputop.diagnosis.model import Step
 from gputop.diagnosis.proc import ProcFacts
@@ -13,8 +14,7 @@ from gputop.frame import ProcInfo
 from gputop.frame import ReadLimit
 
 
-@dataclass(slots=True)
-class GpuFacts:
+class GpuFacts(Struct):
     """One GPU over the window."""
 
     index: int
@@ -58,8 +58,7 @@ class GpuFacts:
         return None if self.util is None else 1.0 - self.util
 
 
-@dataclass(slots=True)
-class CallFacts:
+class CallFacts(Struct):
     """CUDA calls of a trainer over the window, where probed."""
 
     seconds: float
@@ -79,8 +78,7 @@ class CallFacts:
     copy_bytes_per_s: float | None = None
 
 
-@dataclass(slots=True)
-class HostFacts:
+class HostFacts(Struct):
     """The machine over the window."""
 
     cpus: int
@@ -103,8 +101,7 @@ class HostFacts:
     """Sessions have CPU time of their own."""
 
 
-@dataclass(slots=True)
-class Taker:
+class Taker(Struct):
     """A process outside the job that ran, or that the probe saw run in place of a victim."""
 
     pid: int
@@ -123,8 +120,7 @@ class Taker:
     """Those of them that were seen: pid -> name, and CPU time when last seen."""
 
 
-@dataclass(frozen=True, slots=True)
-class Grower:
+class Grower(Struct, frozen=True):
     """A process outside the jobs that has come to hold more memory since it was first seen."""
 
     pid: int
@@ -132,8 +128,7 @@ class Grower:
     grown_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Mover:
+class Mover(Struct, frozen=True):
     """A process outside the jobs that reads from storage, or writes there."""
 
     pid: int
@@ -141,8 +136,7 @@ class Mover:
     bytes_per_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
+class Capacity(Struct, frozen=True):
     """CPUs as the job sees them."""
 
     allowed: frozenset[int]
@@ -172,8 +166,7 @@ class Capacity:
         return self.taken / (self.taken + self.lacking) if self.taken > 0.0 else 0.0
 
 
-@dataclass(slots=True)
-class JobFacts:
+class JobFacts(Struct):
     """One trainer with its workers and GPUs."""
 
     trainer: ProcFacts
@@ -230,7 +223,7 @@ class JobFacts:
     """CPUs that all of them use."""
     find_step: Callable[[JobFacts], Step | None] = lambda _: None
     """See `step`; looked for only where somebody asks, for it costs as much as everything else."""
-    idle: float | None = field(init=False)
+    idle: float | None = None
     """Mean share of the window in which its GPUs ran nothing; None where none is measured."""
     age_s: float = 0.0
     """Since the trainer started."""
@@ -261,8 +254,7 @@ class JobFacts:
         return None if idle is None else min(1.0, idle + sum(self.waste.values()))
 
 
-@dataclass(slots=True)
-class Facts:
+class Facts(Struct):
     """Everything of one window."""
 
     t_ns: int

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from dataclasses import field
-from dataclasses import replace
+from msgspec import Struct
+from msgspec import field
+from msgspec.structs import replace
 
 from gputop.board import Board
 from gputop.diagnosis.model import Incident
@@ -37,8 +37,7 @@ MEDIUM_S, HIGH_S = 2.0, 10.0
 MEDIUM_SHARE, HIGH_SHARE = 0.25, 0.5
 
 
-@dataclass(slots=True)
-class _Account:
+class _Account(Struct):
     """What a culprit had taken before, and how fast it takes."""
 
     start_ticks: int
@@ -57,8 +56,7 @@ class _Account:
             self.cores = (cpu_ns - before_cpu_ns) / (t_ns - before_ns) if before_ns else self.cores
 
 
-@dataclass(slots=True)
-class _Episode:
+class _Episode(Struct):
     """A cause that stands now, with or without an incident yet."""
 
     first_ns: int

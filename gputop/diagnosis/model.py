@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
-from dataclasses import field
+
+from msgspec import Struct
+from msgspec import field
 
 from gputop.text import figure
 
@@ -24,8 +25,7 @@ CAUSES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class ProcState:
+class ProcState(Struct, frozen=True):
     """One trainer's or worker's state over the window."""
 
     pid: int
@@ -41,8 +41,7 @@ class ProcState:
     """What ``blocked`` is made of: ``lock``, ``network``, ``pipe``, ``timer``, ``queue``, ``child``, ``unknown``; shares of the window."""
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """One measured number behind a verdict."""
 
     metric: str
@@ -51,16 +50,14 @@ class Evidence:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Fix:
+class Fix(Struct, frozen=True):
     """What to do. ``command`` is what to type or write, made from observed facts; empty where only a person can do it."""
 
     text: str
     command: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Culprit:
+class Culprit(Struct, frozen=True):
     """A process that took what the victims lacked."""
 
     pid: int
@@ -69,8 +66,7 @@ class Culprit:
     """CPU seconds it took over the window (of an incident: over its life so far)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Victim:
+class Victim(Struct, frozen=True):
     """A process that suffered."""
 
     pid: int
@@ -82,8 +78,7 @@ LEAST_PART = 0.005
 """Of a step, to be told."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One training step, as the trainer's main thread spends it."""
 
     per_s: float
@@ -107,8 +102,7 @@ class Step:
         return f"{self.per_s:.2f} steps a second; {figure(ms, 3)} ms each: {split}"
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """What the window says about the GPU that lost most."""
 
     symptom: str = "idle"
@@ -131,8 +125,7 @@ class Verdict:
     """The headline without the loss."""
 
 
-@dataclass(slots=True)
-class Incident:
+class Incident(Struct):
     """One episode of one cause at one trainer, however long."""
 
     id: int
@@ -155,8 +148,7 @@ class Incident:
     fixes: list[Fix]
 
 
-@dataclass(slots=True)
-class Ledger:
+class Ledger(Struct):
     """The GPU seconds not worked, split over causes; the parts sum to ``gpu_lost_s``."""
 
     gpu_total_s: float = 0.0

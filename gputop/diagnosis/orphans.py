@@ -5,8 +5,8 @@ torch's workers look for their parent every five seconds; one that is stopped, o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from dataclasses import field
+from msgspec import Struct
+from msgspec import field
 
 from gputop.board import Board
 from gputop.diagnosis.facts import Taker
@@ -23,14 +23,12 @@ PATIENCE_NS = 8_000_000_000
 BUSY_CORES = 0.1
 
 
-@dataclass(slots=True)
-class _Orphan:
+class _Orphan(Struct):
     first_ns: int
     incident: Incident | None = None
 
 
-@dataclass(slots=True)
-class Orphans:
+class Orphans(Struct):
     """One incident for each that holds something, from when it was first seen without a trainer until it is gone."""
 
     known: dict[int, _Orphan] = field(default_factory=dict)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import exp
 from math import log
+
+from msgspec import Struct
 
 from gputop.board import Board
 from gputop.diagnosis.facts import CallFacts
@@ -40,8 +41,7 @@ Calls = Mapping[str, CudaCall]
 """Of one process, by name."""
 
 
-@dataclass(slots=True)
-class _Point:
+class _Point(Struct):
     """What one feed keeps of the board beside the tracks."""
 
     t_ns: int

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gputop.diagnosis.model import ProcState
 from gputop.diagnosis.waits import ONCPU
@@ -37,8 +38,7 @@ ALONE = 0.02
 """CPUs that a process used beside its main thread, under which its other threads are not looked at one by one."""
 
 
-@dataclass(slots=True)
-class ProcFacts:
+class ProcFacts(Struct):
     """One trainer or worker over the window."""
 
     pid: int

@@ -261,9 +261,7 @@ def _another_is_late(worker: ProcFacts, job: JobFacts) -> bool:
     return any(other.run + other.runnable + sum(other.kinds.get(kind, 0.0) for kind in plain) >= LATE for other in others)
 
 
-def _state_of(
-    proc: ProcFacts, parts: dict[str, float], confidence: float, kinds: dict[str, float], starving: bool = False
-) -> ProcState:
+def _state_of(proc: ProcFacts, parts: dict[str, float], confidence: float, kinds: dict[str, float], starving: bool = False) -> ProcState:
     total = sum(parts.values())
     if total <= 0.0:
         return ProcState(proc.pid, "blocked", False, {"blocked": 1.0}, 0.0)

@@ -160,9 +160,7 @@ def _autocorrelation(values: Sequence[float]) -> list[float]:
     power = sum(value * value for value in centred) / len(centred)
     if power <= (0.02 * mean) ** 2 or power <= 0.0:
         return []
-    return [
-        sum(map(mul, centred, centred[lag:])) / ((len(centred) - lag) * power) for lag in range(len(values) // 2)
-    ]
+    return [sum(map(mul, centred, centred[lag:])) / ((len(centred) - lag) * power) for lag in range(len(values) // 2)]
 
 
 def _first_peak(correlation: Sequence[float]) -> int | None:

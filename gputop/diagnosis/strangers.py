@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from gputop.board import Board
 from gputop.frame import ProcInfo
@@ -33,8 +34,7 @@ class Used(NamedTuple):
     moved_bytes: int | None
 
 
-@dataclass(slots=True)
-class Stranger:
+class Stranger(Struct):
     """One process outside the jobs; kept for as long as its end may lie in the window."""
 
     latest: ProcSample

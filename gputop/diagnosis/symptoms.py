@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from dataclasses import field
 from functools import cached_property
+
+from msgspec import Struct
+from msgspec import field
 
 from gputop.diagnosis import chain
 from gputop.diagnosis import feeders
@@ -41,8 +42,7 @@ WARM_UP_S = 30.0
 """A trainer this young whose GPU has not worked yet is starting, which is no fault."""
 
 
-@dataclass
-class Standing:
+class Standing(Struct, dict=True):
     """Where a job stands in this window: what the ledger and the incidents need, and the verdict in words for who asks."""
 
     job: JobFacts

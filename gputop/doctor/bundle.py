@@ -11,8 +11,9 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from gputop import config
 from gputop import crash
@@ -34,8 +35,7 @@ hash that means something within this file only; texts of config.toml; all stack
 _NAMED = "Names and command lines of everybody's processes are in it as they were read (--with-names).\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """A file in the bundle."""
 
     name: str

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from dataclasses import field
+from msgspec import Struct
+from msgspec import field
 
 from gputop.frame import Mark
 from gputop.recording.format import FLAG_KEY
@@ -18,8 +18,7 @@ from gputop.recording.scan import places
 from gputop.recording.scan import read_indices
 
 
-@dataclass(slots=True)
-class Contents:
+class Contents(Struct):
     """Grows with the file."""
 
     chunks: list[tuple[int, int]] = field(default_factory=list)

@@ -7,8 +7,9 @@ import os
 import stat
 from collections.abc import Iterator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+from msgspec import Struct
 
 from gputop.board import Board
 from gputop.frame import Frame
@@ -44,8 +45,7 @@ OPENING_BYTES = 1 << 20
 LONGEST_INTERVAL_NS = 3600 * 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class FileBlock:
+class FileBlock(Struct, frozen=True):
     """A block of a recording."""
 
     file: Blocks
@@ -79,8 +79,7 @@ class FileBlock:
         return whole(list(self.frames()))
 
 
-@dataclass(frozen=True, slots=True)
-class FileChunk:
+class FileChunk(Struct, frozen=True):
     """The stretch of a file from one key frame to the next."""
 
     file: Blocks

@@ -10,11 +10,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
 
 import msgspec
 import zstandard
+from msgspec import Struct
+from msgspec import field
 
 from gputop.board import Board
 from gputop.frame import Frame
@@ -45,8 +45,7 @@ _ARRAY = struct.Struct(">BI")
 _encode = msgspec.msgpack.Encoder().encode
 
 
-@dataclass(frozen=True, slots=True)
-class _Packed:
+class _Packed(Struct, frozen=True):
     """A sealed block."""
 
     t_ns: int
@@ -86,8 +85,7 @@ class _Open:
         return pack(KIND_FRAMES, content, CODEC_ZSTD, self._flags, self.t_ns)
 
 
-@dataclass(slots=True)
-class _Chunk:
+class _Chunk(Struct):
     """From one key frame to the next."""
 
     t_ns: int

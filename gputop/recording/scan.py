@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
-from dataclasses import field
 from itertools import pairwise
+
+from msgspec import Struct
+from msgspec import field
 
 from gputop.recording.columns.layout import tick_ns
 from gputop.recording.format import HEAD
@@ -28,8 +29,7 @@ TAIL_BYTES = 8 << 20
 """How far from the end an index is looked for; more than a writer puts between two."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """A block in a file."""
 
     offset: int
@@ -41,8 +41,7 @@ class Place:
         return self.offset + HEAD.size + self.head.size
 
 
-@dataclass(slots=True)
-class Found:
+class Found(Struct):
     """What a stretch of a file holds."""
 
     places: list[Place] = field(default_factory=list)

@@ -5,9 +5,10 @@ A new source is a new module here and a line in `gputop.collector.REGISTRY`. A s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from dataclasses import field
 from typing import Protocol
+
+from msgspec import Struct
+from msgspec import field
 
 from gputop.frame import Frame
 from gputop.frame import SourceState
@@ -22,8 +23,7 @@ class Unavailable(Exception):
         self.remedy = remedy
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """What the command line asks of the sources."""
 
     interval_ns: int = 100_000_000
@@ -38,8 +38,7 @@ class Settings:
     """Read every process in every tick: for a look of two ticks, where once a second would be never."""
 
 
-@dataclass(slots=True)
-class Beat:
+class Beat(Struct):
     """One tick as the sources see it. Those that come earlier in `gputop.collector.REGISTRY` tell the later ones who matters."""
 
     t_ns: int

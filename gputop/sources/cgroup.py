@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from gputop.frame import CgroupSample
 from gputop.frame import Frame
@@ -40,8 +40,7 @@ _NO_LIMIT = 1 << 62
 _REMEDY = "run gputop on the host, or start the container with --cgroupns=host -v /sys/fs/cgroup:/sys/fs/cgroup:ro"
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(Struct, frozen=True):
     """Where a hierarchy is mounted, and which of its cgroups that mount shows."""
 
     version: int
@@ -91,8 +90,7 @@ def _unescape(field: str) -> str:
     return field.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 
 
-@dataclass(slots=True)
-class Group:
+class Group(Struct):
     """One cgroup: its folders from itself up to the mount's top, per controller (empty where it cannot be seen)."""
 
     path: str

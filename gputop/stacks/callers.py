@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
+
+from msgspec import Struct
+from msgspec import field
 
 from gputop import histogram
 from gputop.sources import Unavailable
@@ -24,8 +25,7 @@ from gputop.stacks.python_thread import Unreadable
 _NO_LINE = Line("a line that cannot be told any more", "", 0)
 
 
-@dataclass(frozen=True, slots=True)
-class CudaLine:
+class CudaLine(Struct, frozen=True):
     """One line of the user's code and the CUDA call that was made from it. Times in ns."""
 
     place: str
@@ -48,8 +48,7 @@ class CudaLine:
     max_ns: int
 
 
-@dataclass(slots=True)
-class _Sum:
+class _Sum(Struct):
     calls: int = 0
     total_ns: int = 0
     max_ns: int = 0

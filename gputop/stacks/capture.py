@@ -7,8 +7,9 @@ import signal
 import time
 from collections.abc import Iterable
 from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import field
+
+from msgspec import Struct
+from msgspec import field
 
 from gputop import crash
 from gputop.frame import Stack
@@ -31,8 +32,7 @@ _UNSTOPPABLE = frozenset("DTt")
 """ptrace would hang on, or be refused by, a thread in these states."""
 
 
-@dataclass(frozen=True, slots=True)
-class StackSet:
+class StackSet(Struct, frozen=True):
     """Stacks taken together. ``paused`` names the processes that were stopped for it, for a millisecond, or ~20 with ``native``."""
 
     t_ns: int
@@ -42,8 +42,7 @@ class StackSet:
     paused: frozenset[int] = frozenset()
 
 
-@dataclass(slots=True)
-class _Order:
+class _Order(Struct):
     """What was asked of one capture; ``paused`` is filled by its readers."""
 
     deadline: float

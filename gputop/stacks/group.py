@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gputop.frame import Stack
 from gputop.roles import PIN_THREAD
@@ -31,8 +32,7 @@ _HELPERS = frozenset({
 })  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(Struct, frozen=True):
     """One thread of a group."""
 
     pid: int
@@ -42,8 +42,7 @@ class Member:
     wait: str
 
 
-@dataclass(frozen=True, slots=True)
-class FrameText:
+class FrameText(Struct, frozen=True):
     """One frame, innermost first: function, file with line, its source or an empty string."""
 
     name: str
@@ -52,8 +51,7 @@ class FrameText:
     library: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """Threads whose stacks are equal. ``rank`` sorts: trainers, workers, other processes, other threads, helper threads."""
 
     title: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gputop import crash
 from gputop.stacks import callers
@@ -15,8 +16,7 @@ from gputop.stacks.sampling import by_line
 from gputop.stacks.sampling import sample
 
 
-@dataclass(frozen=True, slots=True)
-class MainThread:
+class MainThread(Struct, frozen=True):
     """One process's main thread over some seconds."""
 
     pid: int

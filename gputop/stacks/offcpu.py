@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gputop.stacks import on_demand
 from gputop.stacks.folded import Weighted
@@ -16,8 +17,7 @@ DURATION_S = 5.0
 _SCHEDULING = ("bpf_", "__bpf_", "__traceiter_", "__schedule", "schedule", "preempt_schedule", "io_schedule", "__cond_resched")
 
 
-@dataclass(frozen=True, slots=True)
-class OffCpuStack:
+class OffCpuStack(Struct, frozen=True):
     """One thread's waits at one place in the kernel, frames innermost first."""
 
     pid: int
@@ -31,8 +31,7 @@ class OffCpuStack:
     frames: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OffCpu:
+class OffCpu(Struct, frozen=True):
     """What ``seconds`` of watching gave, longest first; ``lost`` waits found no room."""
 
     stacks: tuple[OffCpuStack, ...]

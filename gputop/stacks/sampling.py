@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gputop.stacks import pyspy
 from gputop.stacks.code_object import Torn
@@ -28,8 +29,7 @@ _START_S = 5.0
 """What py-spy may take beyond the sampling itself: finding its way into the process, writing the result."""
 
 
-@dataclass(frozen=True, slots=True)
-class LineShare:
+class LineShare(Struct, frozen=True):
     """One line of the user's code with the share of samples in which the thread was in it, ``call`` being what it had called."""
 
     place: str

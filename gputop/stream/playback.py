@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from time import localtime
 from time import mktime
 from time import strftime
 from time import strptime
+
+from msgspec import Struct
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 MOST_BEHIND_NS = 250_000_000
@@ -21,8 +22,7 @@ _PERCENT = re.compile(r"(\d+(?:\.\d+)?)%")
 _DAY_S = 86_400.0
 
 
-@dataclass(slots=True)
-class Playback:
+class Playback(Struct):
     """A position that moves with the wall clock, ``speed`` times as fast. One thread asks `due`; any may set the switches."""
 
     position_ns: int

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
+
+from msgspec import Struct
 
 from gputop.tables.rows import Rows
 
@@ -15,8 +16,7 @@ SYNC_WORD = "ynchronize"
 """What the names of CUDA's synchronize calls have in common."""
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """A column; ``make`` gives its values, one per row, in order of subjects."""
 
     name: str
@@ -25,8 +25,7 @@ class Column:
     make: Callable[[Rows], Sequence[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class TableSpec:
+class TableSpec(Struct, frozen=True):
     """A table. ``path`` is where its rows stand in a frame; empty for tables that are made otherwise."""
 
     name: str

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 from typing import Any
 from typing import ClassVar
 
+from msgspec import Struct
 from textual._ansi_sequences import SYNC_END
 from textual._ansi_sequences import SYNC_START
 from textual.app import App
@@ -49,8 +49,7 @@ _NOT_OURS = ("Keys", "Maximize", "Minimize")
 """Textual's own help would hide the dashboard's; the dashboard's parts are no widgets to look at one by one."""
 
 
-@dataclass(slots=True)
-class Look:
+class Look(Struct):
     """How the screen should look."""
 
     theme: str = "gputop-dark"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 LEAST_PROCS = 8
 """Heading and seven processes: what an 80×24 terminal must show."""
 
 
-@dataclass(frozen=True, slots=True)
-class Heights:
+class Heights(Struct, frozen=True):
     """Rows of each part; 0 hides it."""
 
     header: int

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from dataclasses import field
+from msgspec import Struct
+from msgspec import field
 
 from gputop.session import Session
 
@@ -11,8 +11,7 @@ LABEL_WIDTH, NARROW_LABEL_WIDTH = 28, 26
 NARROW = 110
 
 
-@dataclass(slots=True)
-class View:
+class View(Struct):
     """Where in time, how wide, which rows, in what order."""
 
     window_s: int = 60

@@ -80,6 +80,7 @@ def test_nothing_is_left_when_the_collector_is_killed(beaten: Make) -> None:
 
 def test_a_loader_killed_half_way_is_said(beaten: Make) -> None:
     one = beaten()
+    one.until(lambda: one.source._helper, "started")
     helper = one.source._helper
     assert helper is not None
     os.kill(helper.pid, signal.SIGKILL)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
@@ -22,8 +24,7 @@ Claims = dict[str, float]
 """Pool -> share of that pool, 0..1."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """What a judge says once its cause is named."""
 
     detail: str
@@ -35,11 +36,10 @@ class Finding:
 
     def __post_init__(self) -> None:
         """What was not measured is no evidence."""
-        object.__setattr__(self, "evidence", tuple(one for one in self.evidence if one.value is not None))
+        force_setattr(self, "evidence", tuple(one for one in self.evidence if one.value is not None))
 
 
-@dataclass(frozen=True, slots=True)
-class Judge:
+class Judge(Struct, frozen=True):
     """One cause: what it claims, and what it says."""
 
     cause: str

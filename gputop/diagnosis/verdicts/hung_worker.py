@@ -72,9 +72,7 @@ def stuck(worker: ProcFacts, least_s: float = STUCK_S) -> bool:
 
 
 def _hung(job: JobFacts) -> list[ProcFacts]:
-    return [
-        worker for worker in job.workers if worker.kinds.get(waits.STOPPED, 0.0) > 0.3 or stuck(worker) or _asks_for_ever(worker, job)
-    ]
+    return [worker for worker in job.workers if worker.kinds.get(waits.STOPPED, 0.0) > 0.3 or stuck(worker) or _asks_for_ever(worker, job)]
 
 
 def _how(worker: ProcFacts) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 from typing import TypeVar
+
+from msgspec import Struct
 
 from gputop.recording.columns.layout import MAX_ROWS
 from gputop.recording.columns.layout import ColumnError
@@ -14,8 +15,7 @@ from gputop.recording.columns.layout import Order
 from gputop.recording.columns.standing import Standing
 
 
-@dataclass(slots=True, eq=False)
-class Layout:
+class Layout(Struct, eq=False):
     """Which rows a table has: from one second to the next mostly the same subjects in the same places."""
 
     order: Order

@@ -9,7 +9,6 @@ from array import array
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from itertools import chain
 from operator import itemgetter
@@ -18,6 +17,7 @@ from types import NoneType
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 MAX_ROWS = 400_000
 """In all tables of a block together."""
@@ -71,8 +71,7 @@ class Count(msgspec.Struct, frozen=True, array_like=True):
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class FieldPlan:
+class FieldPlan(Struct, frozen=True):
     """How a field is kept, from its declared type."""
 
     name: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from gputop.recording.columns.context import Layouts
 from gputop.recording.columns.decode import Table
@@ -17,8 +18,7 @@ _Known = dict[tuple[str, str], tuple[int, Standing]]
 """(path, field) -> behind how many tables, and where it stands there."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Link:
+class _Link(Struct, frozen=True, eq=False):
     """A table, and the one before it. Nothing points forward, so that a run is gone with its last table."""
 
     count: int

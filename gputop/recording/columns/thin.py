@@ -10,11 +10,12 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
 from itertools import accumulate
 from itertools import repeat
 from typing import Any
+
+from msgspec import Struct
+from msgspec import field
 
 from gputop.frame import Frame
 from gputop.frame import GpuReading
@@ -32,8 +33,7 @@ Without = Mapping[type, "frozenset[str]"]
 NO_HISTOGRAMS: Without = {SchedThread: frozenset(("hist",))}
 
 
-@dataclass(slots=True)
-class Second:
+class Second(Struct):
     """Some frames in a row, thinned."""
 
     frames: list[Frame]

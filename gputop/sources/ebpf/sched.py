@@ -11,11 +11,12 @@ import struct
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import compress
 from operator import ne
 from typing import Generic
 from typing import TypeVar
+
+from msgspec import Struct
 
 from gputop.frame import Preempt
 from gputop.frame import Probes
@@ -48,8 +49,7 @@ LITTLE_NS = 1_000_000
 PairSample = TypeVar("PairSample", Preempt, Wakeup)
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(Struct, frozen=True):
     """One reading of the maps."""
 
     now: int

@@ -54,7 +54,7 @@ class EbpfSource:
         return self._started_ns > 0 and self._helper is None
 
     def open(self) -> SourceState:
-        """Look whether the probes can be loaded; `read` does so, and says when that has ended. Raises Unavailable where it cannot succeed."""
+        """Look whether the probes can be loaded; `read` does it, and says how that ended. Raises Unavailable where it cannot succeed."""
         access.check(self._settings.root, self._settings.sudo)
         return self._state
 

@@ -7,10 +7,10 @@ from ctypes import Array
 from ctypes import byref
 from ctypes import c_uint
 from ctypes import c_ulonglong
-from dataclasses import dataclass
 from typing import Any
 
 import pynvml
+from msgspec import Struct
 
 from gputop.frame import GpuProc
 from gputop.sources.nvml.abi import Device
@@ -38,8 +38,7 @@ _VERSIONS = (("_v3", ProcessInfo), ("_v2", ProcessInfo), ("", ProcessInfoV1))
 _LISTS = (("Compute", "C"), ("MPSCompute", "C"), ("Graphics", "G"))
 
 
-@dataclass(slots=True)
-class _Row:
+class _Row(Struct):
     kinds: set[str]
     mem_bytes: int | None
 

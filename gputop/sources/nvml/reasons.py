@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pynvml
+from msgspec import Struct
 
 from gputop.sources import Unavailable
 from gputop.sources.nvml.abi import MissingSymbol
@@ -16,8 +15,7 @@ FAILURES: tuple[type[Exception], ...] = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Why:
+class Why(Struct, frozen=True):
     """Why a call gave no value. ``lasting``: asking again soon is of no use; ``lost``: the whole GPU is."""
 
     text: str

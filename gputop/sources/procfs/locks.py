@@ -13,8 +13,9 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from dataclasses import field
+
+from msgspec import Struct
+from msgspec import field
 
 from gputop.sources.procfs import parse
 from gputop.sources.procfs.files import MOUNTS_BYTES
@@ -39,8 +40,7 @@ MOST_TURNS = 16
 """Such locks are looked at in one reading: each asks for the parents of some."""
 
 
-@dataclass(slots=True)
-class Held:
+class Held(Struct):
     """Exclusive locks on files as of one tick."""
 
     by_file: dict[str, int] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from gputop.sources.procfs.locks import Locks
 
@@ -10,8 +10,7 @@ STATUSES = 64
 """Most status texts of secondary threads read in one tick (9 us each); beyond it their state and switches are None."""
 
 
-@dataclass(slots=True)
-class Tick:
+class Tick(Struct):
     """``number`` counts ticks without gaps, so that a rotation over ticks leaves nobody out."""
 
     number: int

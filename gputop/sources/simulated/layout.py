@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import mmap
 import os
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 MAGIC, VERSION = 0x67_70_75_74_6F_70_44_31, 1
 HEAD, DEVICE_WORDS, PROCS = 4, 32, 8
@@ -25,8 +26,7 @@ class NotAGpu(Exception):
     """The file is not what `create` makes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(Struct, frozen=True):
     """A device's counters at ``t_ns``, what is booked ahead left out."""
 
     t_ns: int

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from gputop.fields import SECOND
 from gputop.tui.draw import Span
@@ -21,8 +22,7 @@ _LABEL = re.compile(r" [^─ ]+(?: [a-z]+)? ")
 WINDOWS_S = (10, 20, 30, 60, 120, 300, 600)
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(Struct, frozen=True):
     """``columns`` cells, the newest of them number ``last`` (cell k holds ``k*cell_ns <= t < (k+1)*cell_ns``)."""
 
     cell_ns: int

@@ -7,10 +7,11 @@ repeats the last one, dimmed, as long as the pace at which the driver measures l
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import groupby
 from math import log10
 from operator import itemgetter
+
+from msgspec import Struct
 
 from gputop.fields import FIELDS
 from gputop.fields import SECOND
@@ -27,8 +28,7 @@ FEW = 4
 _COLOURS = {"gpu.util_pct": "lane", "gpu.power_w": "lane2", "sync.p99_ms": "lane3"}
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
+class Lane(Struct, frozen=True):
     """What a row shows: a series, its name on screen, and why it may be empty."""
 
     key: SeriesKey

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gputop.board import Board
 from gputop.fields import SECOND
@@ -29,8 +30,7 @@ LEAST_BYSTANDER_PCT = 1.0
 _KERNEL_STATES = {"R": "running", "S": "sleeping", "D": "disk", "T": "stopped", "t": "traced", "Z": "zombie", "I": "idle"}
 
 
-@dataclass(slots=True)
-class Row:
+class Row(Struct):
     """One process as the table shows it; None is not measured."""
 
     pid: int

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gputop.stream.survey import Episode
 from gputop.tui.draw import Line
@@ -16,8 +17,7 @@ ENDS = 10
 NARROW = 40
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(Struct, frozen=True):
     """What the line shows. Times in stream nanoseconds; ``unix_s`` is the wall clock at ``start_ns``."""
 
     start_ns: int

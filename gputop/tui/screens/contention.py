@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from textual.binding import Binding
 
 from gputop.board import Board
@@ -22,8 +22,7 @@ WHO, NUMBERS = 30, 24
 """Columns of a name, where there is room for two, and of the numbers behind them."""
 
 
-@dataclass(slots=True)
-class Pair:
+class Pair(Struct):
     """What passed between two processes over the span."""
 
     one: int
@@ -54,8 +53,7 @@ class ContentionScreen(Box):
         return [*_taken(older, newer, names, span_s), [], *_ended(older, newer, names, span_s)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
+class _Names(Struct, frozen=True):
     """Who is who, in ``width`` columns each."""
 
     board: Board

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 import time
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from gputop.diagnosis import report
 from gputop.diagnosis.incidents import severity
