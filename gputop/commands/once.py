@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 import time
 from collections.abc import Iterator
@@ -68,8 +69,21 @@ def _collected(args: argparse.Namespace, ticks: int) -> list[Header | Frame]:
             items.append(frame)
             return True
 
-    Collector(settings, Keep()).run(ticks, lambda seconds: None if len(items) > ticks else time.sleep(seconds))
+    def wait(seconds: float) -> None:
+        if len(items) > ticks:
+            return
+        until = time.monotonic() + seconds
+        _load("gputop.snapshot" if args.json else "gputop.tui.draw.page")
+        time.sleep(max(0.0, until - time.monotonic()))
+
+    Collector(settings, Keep()).run(ticks, wait)
     return items
+
+
+def _load(module: str) -> None:
+    """What is needed next is imported while we wait anyway."""
+    importlib.import_module(module)
+    importlib.import_module("gputop.diagnosis")
 
 
 def _child_frames(stream: ChildStream, ticks: int | None) -> Iterator[Header | Frame]:
