@@ -6,8 +6,10 @@ Under nohup, where no SIGHUP ends the program, both would happen.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
+import signal
 import sys
 from codecs import getincrementaldecoder
 from io import TextIOWrapper
@@ -22,6 +24,8 @@ POLL_MS = 100
 IDLE_POLL_MS = 500
 """The same while nobody types: whoever ends us then waits that long at most."""
 TYPING_TURNS = 10
+HEAR_S = 0.2
+"""How long one who is woken in the background stays awake: a shell wakes what it kills, and that must be heard."""
 
 
 class PatientWriter(WriterThread):
@@ -96,7 +100,39 @@ class TerminalDriver(LinuxDriver):
             # Started in the background, there are none to leave yet.
             self.suspend_application_mode()
             self._must_signal_resume = True
-        super()._sigcont_application()
+        if self._is_foreground:
+            super()._sigcont_application()
+        else:
+            asyncio.get_running_loop().call_later(HEAR_S, self._stop_again)
+
+    @property
+    def _is_foreground(self) -> bool:
+        try:
+            return os.tcgetpgrp(self.fileno) == os.getpgrp()
+        except OSError:
+            return False
+
+    def _stop_again(self) -> None:
+        """In the background there is nothing to do: the terminal is another's, and whoever woke us wanted nothing else."""
+        if self._is_foreground:
+            self._sigcont_application()
+        elif not self._app._exit:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    def stop_application_mode(self) -> None:
+        """Give the terminal back, unless another has it already."""
+        if self._has_terminal:
+            super().stop_application_mode()
+
+    def disable_input(self) -> None:
+        """Read no more; what is typed to another is left to it."""
+        if self._has_terminal:
+            super().disable_input()
+
+    @property
+    def _has_terminal(self) -> bool:
+        """Not before it was in the foreground, and not while it is stopped."""
+        return self._writer is not None and not self._must_signal_resume
 
     def _read(self) -> bytes:
         try:

@@ -147,6 +147,30 @@ def test_suspend_and_resume(launch: Launch, stop: str) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="job control needs bash")
+@pytest.mark.parametrize("start", ["", "&"])
+def test_a_stopped_one_can_be_woken_and_killed(launch: Launch, start: str) -> None:
+    shell = launch("--norc", "--noprofile", "-i", command="bash", env={"PS1": "ready> "})
+    shell.wait_text("ready>")
+    before = shell.termios_now()
+    shell.send(f"{GPUTOP} {start}\n")
+    if not start:
+        shell.wait_text("LIVE", "GPU")
+        shell.send("\x1a")
+    shell.wait_for(lambda: any(map(_stopped, tree(shell.pid)[1:])), "stopped")
+    (ours,) = [pid for pid in tree(shell.pid)[1:] if _stopped(pid)]
+    shell.wait_for(lambda: shell.termios_now() == before, "the terminal as it was")
+    ran = _times_run(ours)
+    shell.send("bg\n")
+    shell.wait_for(lambda: _times_run(ours) > ran and _stopped(ours), "stopped again: the terminal is another's")
+    shell.send("kill %1\n")
+    shell.wait_for(lambda: len(tree(shell.pid)) == 1, "ended, and its collector with it")
+    shell.wait_for(lambda: shell.termios_now() == before, "the shell's own line settings")
+    assert ALTERNATE_SCREEN not in shell.modes
+    shell.send("exit\n")
+    shell.exit_code()
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="job control needs bash")
 def test_started_in_the_background_it_waits_for_fg(launch: Launch) -> None:
     shell = launch("--norc", "--noprofile", "-i", command="bash", env={"PS1": "ready> "})
     shell.wait_text("ready>")
@@ -161,6 +185,10 @@ def test_started_in_the_background_it_waits_for_fg(launch: Launch) -> None:
     assert "bug" not in shell.text()
     shell.send("exit\n")
     shell.exit_code()
+
+
+def _times_run(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[2])
 
 
 def _stopped(pid: int) -> bool:
