@@ -70,8 +70,8 @@ def run(args: argparse.Namespace) -> int:
         if args.plot:
             picture = plot(found.points, found.explanation["incidents"])
             write(f"{picture if sys.stdout.isatty() else without_colour(picture)}\n")
-        for line in found.problems:
-            tell(line)
+    for line in found.problems:
+        tell(line)
     return FAILED_ON if _met(args.fail_on, found.explanation["incidents"]) else 0
 
 

@@ -132,3 +132,5 @@ def test_shares_are_absent_without_a_gpu() -> None:
 def test_a_stretch_that_is_too_short_to_judge_is_told(starving: str, until: str, told: bool, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", starving, "--from", "1", "--until", until]) == 0
     assert ("0.5 s are too short to judge" in capsys.readouterr().err) == told
+    assert main(["explain", starving, "--from", "1", "--until", until, "--json"]) == 0
+    assert ("0.5 s are too short to judge" in capsys.readouterr().err) == told
