@@ -9,7 +9,7 @@ PYTHON_BIN := $(VENV)/bin/python
 ARGS ?=
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 run: ## See the dashboard (ARGS="…" are gputop's own flags); without an NVIDIA GPU here, `gputop demo`
 	@scripts/setup run
