@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -116,6 +117,7 @@ class Engine:
         standing = _on_gpus(standing)
         self._incidents.note(board, seconds, standing)
         self._orphans.note(board, self.roles, facts.takers, self._incidents.all)
+        self._forget_ended(board)
         self._worst, self._verdict = max(standing, key=_weight, default=None), None
 
     def _judge(self, job: JobFacts, facts: Facts, seconds: float) -> Standing:
@@ -148,9 +150,21 @@ class Engine:
     def _settled(self) -> Ledger:
         """The ledger with what is not booked yet, by the latest shares."""
         ledger = Ledger(self.ledger.gpu_total_s, self.ledger.gpu_lost_s, dict(self.ledger.by_cause))
-        for pid, pending in self._pending.items():
-            ledger.add(sum(row[1] for row in pending), sum(row[2] for row in pending), self._shares.get(pid, {}))
+        for pid in self._pending:
+            self._settle(pid, ledger)
         return ledger
+
+    def _settle(self, pid: int, ledger: Ledger) -> None:
+        pending = self._pending.get(pid, ())
+        ledger.add(sum(row[1] for row in pending), sum(row[2] for row in pending), self._shares.get(pid, {}))
+
+    def _forget_ended(self, board: Board) -> None:
+        """Of trainers that are gone nothing more comes, and another may come by the same number."""
+        for pid in [pid for pid in self._paces if pid not in board.procs]:
+            self._settle(pid, self.ledger)
+            kept: tuple[dict[int, Any], ...] = self._pending, self._shares, self._spent, self._paces
+            for known in kept:
+                known.pop(pid, None)
 
     def _due(self, job: JobFacts, t_ns: int, seconds: float) -> tuple[float, float] | None:
         """GPU seconds, in all and lost, that may be booked now: those in the middle of the window, which tells best of them."""

@@ -120,3 +120,14 @@ def test_a_trainer_by_the_number_of_one_that_ended_has_a_first_set_of_its_own():
     scene.add(Proc(100, run=0.1, looks=[FUTEX], start_ticks=90_000, info={"uses_cuda": True}))
     scene.add(*(Proc(101 + i, ppid=100, comm="pt_data_worker", start_ticks=90_100 + i) for i in range(2))).play(4)
     assert [job.births for job in scene.engine.facts.jobs] == [[]]
+
+
+def test_what_a_trainer_spent_ends_with_it_and_its_loss_is_booked():
+    """Another may come by the same number: its steps are not the other's."""
+    scene = contended().play(10)
+    before = scene.engine.explain()["ledger"]
+    scene.drop(100, 101, 102).play(0.2)
+    engine = scene.engine
+    assert not any((engine._pending, engine._shares, engine._spent, engine._paces))
+    assert engine.explain()["ledger"] == before
+    assert engine.ledger.gpu_lost_s == pytest.approx(before["gpu_lost_s"], abs=0.01)
