@@ -9,6 +9,7 @@ import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Collection
+from collections.abc import Sequence
 
 from gputop.board import Board
 from gputop.diagnosis import Engine
@@ -53,7 +54,7 @@ class Session:
         """When each verdict began to stand, as far back as `oldest_ns`."""
         self._counters: deque[Board] = deque(maxlen=2)
         """Those of the last two seconds, see `Board.counters`."""
-        self.marks: list[Mark] = []
+        self.marks: deque[Mark] = deque()
         self.stacks: deque[tuple[int, list[Stack]]] = deque(maxlen=64)
         """Sets of stacks in the stream, with the time of their frame."""
         self._own_stacks: list[Stack] = []
@@ -92,6 +93,10 @@ class Session:
         self.engine = Engine()
         self._counters.clear()
         self.ring = Ring(header)
+        if not same_clock:
+            self.verdicts.clear()
+            self.marks.clear()
+            self.stacks.clear()
         if not same_clock or self.history.ticks == 0:
             self.history = History(header.interval_ns)
 
@@ -105,7 +110,7 @@ class Session:
         if frame.stacks:
             self.stacks.append((frame.t_ns, frame.stacks))
         self.ring.add(frame)
-        self.marks.extend(frame.marks)
+        self._keep_marks(frame.marks)
         if not self._counters or frame.t_ns - self._counters[-1].t_ns >= SECOND - OFF_BEAT_NS:
             self._counters.append(self.board.counters())
         since_ns = self.engine.fed_ns
@@ -120,6 +125,11 @@ class Session:
             self.verdicts.append((t_ns, self.engine.verdict))
         while len(self.verdicts) > 1 and self.verdicts[1][0] <= self.oldest_ns:
             self.verdicts.popleft()
+
+    def _keep_marks(self, marks: Sequence[Mark]) -> None:
+        self.marks.extend(marks)
+        while self.marks and self.marks[0].t_ns < self.oldest_ns:
+            self.marks.popleft()
 
     def _is_news(self, t_ns: int, verdict: Verdict) -> bool:
         if not self.verdicts:

@@ -6,7 +6,9 @@ from gputop.frame import Frame
 from gputop.frame import Gpu
 from gputop.frame import GpuProc
 from gputop.frame import Header
+from gputop.frame import Mark
 from gputop.frame import ProcInfo
+from gputop.frame import Stack
 from gputop.session import Session
 
 SECOND = 1_000_000_000
@@ -33,3 +35,30 @@ def test_who_only_draws_is_no_trainer_of_the_past_either():
     session.ingest(Frame(1, 2 * SECOND))
     assert {pid: role.kind for pid, role in session.roles_at(session.board_at(SECOND)).items()} == {8: "trainer"}
     assert session.roles_at(session.board_at(SECOND)) == session.roles_at(session.board)
+
+
+def test_a_machine_started_anew_has_a_past_of_its_own():
+    """Seen over ssh: its clock begins again, and nothing of before may stand behind it."""
+    session = Session()
+    for boot, start_s in (("old", 900), ("new", 1)):
+        session.ingest(Header(boot_id=boot, t_ns=start_s * SECOND))
+        for n in range(30):
+            t_ns = start_s * SECOND + n * SECOND // 5
+            marks = [Mark(t_ns, f"{boot} {n}")] if n == 3 else []
+            session.ingest(Frame(n, t_ns, key=n == 0, marks=marks, stacks=[Stack(7, 7, t_ns)] if n == 4 else []))
+    assert [mark.text for mark in session.marks] == ["new 3"]
+    assert [t_ns for t_ns, _ in session.stacks] == [SECOND + 4 * SECOND // 5]
+    times = [t_ns for t_ns, _ in session.verdicts]
+    assert times == sorted(times)
+    assert len(times) > 1
+    assert times[-1] < 10 * SECOND
+
+
+def test_marks_are_kept_as_long_as_their_time_can_be_looked_at():
+    session = Session()
+    session.ingest(Header())
+    for n in range(1400):
+        t_ns = n * SECOND // 2
+        session.ingest(Frame(n, t_ns, key=n % 20 == 0, marks=[Mark(t_ns, str(n))]))
+    assert session.marks[0].t_ns >= session.oldest_ns > 0
+    assert session.marks[-1].text == "1399"
