@@ -20,7 +20,8 @@ def observe(board: Board, frame: Frame, history: History) -> None:
     hot = {thread.tid for proc in board.procs.values() if proc.threads for thread in proc.threads}
     waits = [(board.threads.get(t.tid), t) for t in probes.threads if t.tid in hot]
     _put("runq.p99_ms", [(old.hist if old else {}, new.hist) for old, new in waits if old], history)
-    calls = [(board.calls.get((c.pid, c.call)), c) for c in probes.calls if _SYNCHRONIZE in c.call]
+    # A call that is new after what was probed before began meanwhile; in what comes first all are new, whenever they were made.
+    calls = [(board.calls.get((c.pid, c.call)), c) for c in probes.calls if _SYNCHRONIZE in c.call and board.probed_ns]
     _put("sync.p99_ms", [(old.hist if old else {}, new.hist) for old, new in calls], history)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from gputop.frame import CpuSample
+from gputop.frame import CudaCall
 from gputop.frame import Frame
 from gputop.frame import Gpu
 from gputop.frame import Header
 from gputop.frame import Host
+from gputop.frame import Probes
 from gputop.session import Session
 
 SECOND = 1_000_000_000
@@ -51,3 +53,14 @@ def test_a_steady_utilization_has_no_holes_and_no_reading_is_two():
     for field_id in ("gpu.util_pct", "gpu.mem_util_pct"):
         points = history.values((field_id, 0), 0, 4 * SECOND)
         assert [t_ns // beat for t_ns, _ in points] == list(range(1, 31, 2))
+
+
+def test_synchronizes_of_before_the_stream_began_are_none_of_its_first_tick():
+    """A replay that jumps into a recording meets counters of hours."""
+    old = CudaCall(7, "cuStreamSynchronize", count=1000, total_ns=10**12, max_ns=0, hist={30: 1000})
+    new = CudaCall(8, "cuStreamSynchronize", count=3, total_ns=10**7, max_ns=0, hist={22: 3})
+    first = Frame(0, SECOND, key=True, probes=Probes(SECOND, calls=[old]))
+    history = ingested(first, Frame(1, 2 * SECOND, probes=Probes(2 * SECOND, calls=[old, new]))).history
+    points = history.values(("sync.p99_ms", 0), 0, 3 * SECOND)
+    assert [t_ns for t_ns, _ in points] == [2 * SECOND]
+    assert points[0][1] < 10
