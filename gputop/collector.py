@@ -192,7 +192,7 @@ class Collector:
         except UserError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is
-            state = _broken(name, error)
+            state = _broken(next(one for one in REGISTRY if one.name == name), error)
             self._closed[name] = beat.t_ns, state
             beat.changed.append(state)
             _close(self._sources.pop(name))
@@ -227,7 +227,7 @@ class Collector:
         except UserError:
             raise
         except Exception as error:  # noqa: BLE001 - as in reading
-            state = _broken(name, error)
+            state = _broken(entry, error)
         if name not in self._sources:
             self._closed[name] = (now, state)
         self._note(state)
@@ -273,9 +273,10 @@ def _close(source: Source) -> None:
         source.close()
 
 
-def _broken(name: str, error: Exception) -> SourceState:
+def _broken(entry: Entry, error: Exception) -> SourceState:
     """What is said of a source that raised what it should not."""
-    return SourceState(name, "unavailable", clean(crash.keep(error)), "it is opened again in some seconds")
+    remedy = "it is opened again in some seconds" if entry.reopens else "start gputop again"
+    return SourceState(entry.name, "unavailable", clean(crash.keep(error)), remedy)
 
 
 def _without_ebpf(settings: Settings) -> str:

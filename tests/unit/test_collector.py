@@ -92,12 +92,13 @@ def frames_of(
     ticks: int,
     wait: Callable[[float], None] = lambda _: None,
     interval_ns: int = TICK_NS,
+    reopens: bool = True,
 ) -> list[Frame]:
     module = types.ModuleType("gputop_sources_of_this_test")
     for source in sources:
         setattr(module, source.__name__, source)
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    entries = tuple(collector.Entry(source.__name__, module.__name__, source.__name__) for source in sources)
+    entries = tuple(collector.Entry(source.__name__, module.__name__, source.__name__, reopens=reopens) for source in sources)
     monkeypatch.setattr(collector, "REGISTRY", entries)
     monkeypatch.setattr(collector, "raise_priority", lambda _rank: "")
     kept = Kept()
@@ -115,6 +116,15 @@ def test_a_source_that_breaks_leaves_the_others_and_is_opened_again(monkeypatch:
     assert told[1].reason.startswith("this is a bug: ValueError: odd·[2J")
     assert "in read" in crash.kept()
     assert [state.state for frame in frames for state in frame.sources if state.name == "Plain"] == ["ok"]
+
+
+def test_a_source_that_breaks_and_is_not_opened_again_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(collector, "LOOK_EVERY_NS", 0)
+    monkeypatch.setattr(collector, "REOPEN_EVERY_NS", 0)
+    frames = frames_of(monkeypatch, Odd, ticks=6, reopens=False)
+    told = [state for frame in frames for state in frame.sources if state.name == "Odd"]
+    assert [(state.state, state.remedy) for state in told] == [("ok", ""), ("unavailable", "start gputop again")]
 
 
 def test_the_first_frame_begins_when_the_sources_are_open(monkeypatch: pytest.MonkeyPatch):
