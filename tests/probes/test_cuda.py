@@ -199,6 +199,29 @@ def test_who_gets_a_context_is_looked_at_at_once(monkeypatch: pytest.MonkeyPatch
     assert len(looked) == 5, "in the rounds 1, 2 and 4, and then 6 and 7, where it has a context"
 
 
+def test_a_passing_failure_to_attach_is_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path, results = tmp_path / "libcuda.so.1", [OSError(errno.EMFILE, "too many"), None]
+    path.touch()
+
+    def link(*_: object) -> list[int]:
+        if (failure := results.pop(0)) is not None:
+            raise failure
+        return []
+
+    monkeypatch.setattr(libcuda, "find", lambda *_: [str(path)])
+    monkeypatch.setattr(libcuda, "functions", lambda _: [])
+    monkeypatch.setattr(libcuda, "launches", lambda _: [])
+    monkeypatch.setattr(uprobe, "attach", link)
+    attacher = Attacher([0, 1, 2], "multi", False)
+    for _ in range(9):
+        attacher._asked.put((frozenset({7}), frozenset()))
+    attacher._asked.put(None)
+    attacher._work()
+    assert results == [], "twice, and then no more"
+    assert list(attacher.libraries.values()) == [str(path)]
+    assert attacher.failures == {}
+
+
 @pytest.mark.parametrize(("error", "tries"), [(errno.EMFILE, 2), (errno.EPERM, 1)])
 def test_only_what_is_not_permitted_is_given_up(monkeypatch: pytest.MonkeyPatch, error: int, tries: int) -> None:
     asked: list[str] = []

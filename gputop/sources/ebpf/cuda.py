@@ -126,7 +126,7 @@ class Attacher:
             return
         for path in paths:
             self._attach(path)
-        if paths:
+        if paths and not self.failures.keys() & set(paths):
             self._settled.add(pid)
 
     def _attach(self, path: str) -> None:

@@ -55,11 +55,12 @@ class Helper:
         self._started = time.monotonic()
         self._peer: socket.socket | None = None
         self._status: int | None = None
+        command = [*(["sudo", "-n"] if sudo else []), PYTHON, "-I", script, name, *arguments]
         try:
-            self.pid = self._spawn([*(["sudo", "-n"] if sudo else []), PYTHON, "-I", script, name, *arguments])
+            self.pid = self._spawn(command)
         except OSError as error:
             self.close()
-            raise HelperFailed(f"{PYTHON}: {error.strerror}") from None
+            raise HelperFailed(f"{command[0]}: {error.strerror}") from None
 
     def send(self, message: bytes, descriptors: list[int], wait_s: float) -> None:
         """Once it has connected, send it a request; HelperFailed if it does not come in time."""

@@ -28,7 +28,8 @@ SIZES = {"PAIRS": 16384, "HOT_THREADS": 4096, "DEAD_THREADS": 8192, "HOT_PROCESS
 LEAST_THREADS, MOST_THREADS = 16384, 131072
 
 LOAD_AFTER_NS = 400_000_000
-"""From the first beat on: compiling takes a CPU for a second, and the first screen is waited for more than the probes are."""
+"""From the first beat on: compiling takes a CPU for a second, and the first screen is waited for more than the probes are. Not where
+that would be a beat later."""
 READ_EVERY_NS = 200_000_000
 """The maps hold sums, so that reading them less often loses nothing; a distribution is then of a fifth of a second."""
 
@@ -86,7 +87,7 @@ class EbpfSource:
 
     def _begin_to_load(self, now: int) -> None:
         """Start the loader when that is due."""
-        self._load_due_ns = self._load_due_ns or now + LOAD_AFTER_NS
+        self._load_due_ns = self._load_due_ns or now + (LOAD_AFTER_NS if self._settings.interval_ns < LOAD_AFTER_NS else 0)
         if now < self._load_due_ns:
             return
         btf = os.path.join(self._settings.root, "sys/kernel/btf/vmlinux")
