@@ -16,6 +16,9 @@ from gputop.errors import UserError
 from gputop.memory import calm_garbage_collection
 from gputop.memory import return_what_is_freed
 
+LAST_S = 0.5
+"""How long a reader that lags may take for the last frames."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the command."""
@@ -41,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda _number, _frame: collector.stop())
         collector.run(args.frames, sink.wait)
+        sink.close(LAST_S)
     except ReaderGone:
         return 0
     return 0

@@ -71,6 +71,12 @@ class PipeSink:
         if left > 0:
             time.sleep(left)
 
+    def close(self, patience_s: float) -> None:
+        """Give a slow reader so long to take what is pending, for a block that is cut off is lost. Raises as `flush`."""
+        end = time.monotonic() + patience_s
+        while self._pending and (left := end - time.monotonic()) > 0:
+            self._watch(int(left * 1000) + 1)
+
     def _watch(self, timeout_ms: int) -> None:
         if self._pending:
             writable = select.poll()
