@@ -33,10 +33,10 @@ _GPU_COUNTERS = ("util_pct", "power_w", "mem_used_bytes", "sm_active_pct", "tens
 
 
 class _Trace:
-    def __init__(self, recording: Recording, base_ns: int) -> None:
+    def __init__(self, recording: Recording, base_ns: int, start_ns: int) -> None:
         self.recording = recording
         self.base_ns = base_ns
-        self.board = Board(header=recording.header)
+        self.board = recording.board_at(start_ns - 1) if start_ns > recording.start_ns else Board(header=recording.header)
         self.engine = Engine()
         self.named: set[int] = set()
         self.states: dict[int, tuple[str, int]] = {}
@@ -124,7 +124,8 @@ class _Trace:
 
 def events(recording: Recording, start_ns: int, end_ns: int, base_ns: int) -> Iterator[Event]:
     """The trace events of a stretch of a recording."""
-    trace = _Trace(recording, base_ns)
+    trace = _Trace(recording, base_ns, start_ns)
+    yield from chain.from_iterable(trace.name(info.pid, info.comm) for info in trace.board.infos.values())
     for frame in recording.frames(start_ns, end_ns):
         yield from trace.of_frame(frame)
     yield from trace.finish()

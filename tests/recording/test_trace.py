@@ -72,6 +72,16 @@ def test_counters_are_the_frames_readings_at_their_wall_clock_time(session: tupl
     assert any(event["ph"] == "i" and event["name"] == "epoch 0" for event in events)
 
 
+def test_a_stretch_begins_with_what_stood_there(session: tuple[Path, list[Frame]], tmp_path: Path) -> None:
+    whole, part = export(session[0], tmp_path / "whole.json"), export(session[0], tmp_path / "part.json", "--from", "13")
+    began = min(event["ts"] for event in part if event["ph"] == "C")
+    first = {event["pid"]: event["ts"] for event in reversed(part) if event["ph"] == "X" and event["cat"] == "state"}
+    assert first
+    assert max(first.values()) < began + 3e6
+    named = {event["pid"]: event["args"]["name"] for event in part if event["name"] == "process_name"}
+    assert named == {event["pid"]: event["args"]["name"] for event in whole if event["name"] == "process_name"}
+
+
 @pytest.mark.parametrize("zipped", [False, True])
 def test_beside_a_torch_trace_both_stand_on_one_clock(session: tuple[Path, list[Frame]], tmp_path: Path, zipped: bool) -> None:
     torch = tmp_path / "torch.json"
