@@ -6,15 +6,18 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from gputop.demo import disk
 from gputop.demo.production import staged
 from gputop.demo.scenarios import SCENARIOS
 from gputop.demo.scenarios import Scenario
+from gputop.errors import UserError
 from gputop.session import Session
 from gputop.stream.child import ChildStream
 from gputop.stream.child import collector_argv
@@ -125,3 +128,32 @@ def test_wrong_usage_is_said_in_a_line(arguments: list[str]) -> None:
     done = subprocess.run([sys.executable, "-m", "gputop", "demo", *arguments], capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_slow_disk_reads_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Newer kernels let a tmpfs be read directly, too."""
+    if not os.path.ismount("/dev/shm"):
+        pytest.skip("no tmpfs at /dev/shm")
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: "/dev/shm")
+    descriptor = disk.make_file()
+    try:
+        assert os.fstat(descriptor).st_dev != os.stat("/dev/shm").st_dev
+        assert os.fstat(descriptor).st_size == disk.FILE_BYTES
+    finally:
+        os.close(descriptor)
+
+
+def test_a_full_disk_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+
+    def full(descriptor: int) -> None:
+        opened.append(descriptor)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(disk, "_fill", full)
+    with pytest.raises(UserError, match="set TMPDIR"):
+        disk.make_file()
+    assert opened
+    for descriptor in opened:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
