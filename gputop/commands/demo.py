@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from gputop.commands.options import NO_EBPF
 from gputop.commands.options import SUDO
+from gputop.commands.options import ask_sudo
 from gputop.commands.options import duration
 from gputop.commands.options import sampling_argv
 from gputop.console import show
@@ -54,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
     with staged(TOURED if args.scenario == TOUR else args.scenario, seconds) as environment:
         os.environ.update(environment)
         if plain:
+            ask_sudo(args)
             return _print_verdicts(sampling_argv(args), seconds)
         from gputop.commands import live
         from gputop.demo.tour import guide

@@ -79,6 +79,8 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
         check_pid(args.pid)
         check_user(args.user)
     if args.once or args.json:
+        if not args.once:
+            ask_sudo(args)
         from gputop.commands.once import run_once
 
         return run_once(args)

@@ -115,7 +115,7 @@ def ask_sudo(args: argparse.Namespace) -> None:
     """Let sudo ask for the password now, while the terminal is still ours to type on. UserError where it refuses."""
     import os
 
-    if not args.sudo or os.geteuid() == 0:
+    if not args.sudo or os.geteuid() == 0 or getattr(args, "host", None) is not None:
         return
     from gputop.sources.ebpf.privilege import authorize_sudo
 
@@ -158,6 +158,6 @@ def check_user(user: str | None) -> None:
     if user is None:
         return
     try:
-        pwd.getpwuid(int(user)) if user.isdigit() else pwd.getpwnam(user)
+        pwd.getpwuid(int(user)) if user.isascii() and user.isdecimal() else pwd.getpwnam(user)
     except KeyError:
         raise UserError(f"there is no user {user!r}") from None

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from gputop.commands.options import add_sampling
+from gputop.commands.options import ask_sudo
 from gputop.commands.options import duration
 from gputop.commands.options import number
 from gputop.console import tell
@@ -73,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
     from gputop.commands.live import stream_argv
     from gputop.stream.child import ChildStream
 
+    ask_sudo(args)
     argv = args.command[1:] if args.command[:1] == ["--"] else args.command
     stream = ChildStream(stream_argv(args))
     session = _Session(args, stream)

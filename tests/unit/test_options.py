@@ -6,9 +6,11 @@ import argparse
 
 import pytest
 
+from gputop.commands.options import check_user
 from gputop.commands.options import duration
 from gputop.commands.options import indices
 from gputop.commands.options import number
+from gputop.errors import UserError
 
 
 @pytest.mark.parametrize(("text", "seconds"), [
@@ -36,6 +38,12 @@ def test_counts() -> None:
     for text in ("0", "-1", "x", "1.5", "", "9" * 400):
         with pytest.raises(argparse.ArgumentTypeError):
             number()(text)
+
+
+@pytest.mark.parametrize("name", ["²", "no such user", "99999999"])
+def test_a_user_that_is_none(name: str) -> None:
+    with pytest.raises(UserError, match="there is no user"):
+        check_user(name)
 
 
 def test_a_range_of_gpus_without_end_costs_nothing() -> None:
