@@ -66,6 +66,7 @@ def save(path: str, text: str) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
+            os.fchmod(descriptor, 0o600)
             file.write(text)
     except OSError as error:
         raise UserError(f"cannot write {clean(path)}: {error.strerror}") from error

@@ -230,6 +230,9 @@ def test_saving_follows_no_link_and_is_for_the_owner_alone(tmp_path: Path) -> No
     with pytest.raises(UserError, match="cannot write"):
         save(str(tmp_path / "link"), "y")
     assert (tmp_path / "out").read_text() == "x"
+    (tmp_path / "out").chmod(0o644)
+    save(str(tmp_path / "out"), "z")
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o600
 
 
 def test_samples_are_split_by_the_users_line_and_its_call() -> None:
