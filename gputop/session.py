@@ -188,8 +188,7 @@ class Session:
 
     def unix_s(self, t_ns: int) -> float:
         """The wall clock at a moment of the stream."""
-        header = self.header or Header()
-        return (t_ns + header.unix_ns - header.t_ns) / 1e9
+        return (self.header or Header()).unix_ns_of(t_ns) / 1e9
 
 
 def code_of(state: ProcState) -> int:

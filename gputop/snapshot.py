@@ -80,7 +80,7 @@ def take(
     pids = only if only is not None else frozenset(pid for pid in newer.procs if _matters(pid, older, newer, roles, on_gpu))
     taken: dict[str, object] = _cleaned({
         "schema": SCHEMA,
-        "unix_s": (newer.t_ns + header.unix_ns - header.t_ns) / 1e9,
+        "unix_s": header.unix_ns_of(newer.t_ns) / 1e9,
         "t_ns": newer.t_ns,
         "host": header.host,
         "sources": {s.name: _source(s.state, s.reason, s.remedy, s.detail) for s in newer.sources.values()},

@@ -140,7 +140,7 @@ def judge(engine: Engine, fed: Iterable[Board]) -> Found:
 def _add_point(points: list[tuple[float, float]], board: Board) -> None:
     known = [value for gpu in board.gpus.values() if (value := gpu.number("util_pct")) is not None]
     if known:
-        points.append(((board.t_ns + board.header.unix_ns - board.header.t_ns) / 1e9, sum(known) / len(known)))
+        points.append((board.header.unix_ns_of(board.t_ns) / 1e9, sum(known) / len(known)))
 
 
 def _met(severity: str | None, incidents: list[Episode]) -> bool:

@@ -20,7 +20,7 @@ class Header(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     t_ns: int = 0
     """CLOCK_MONOTONIC when the stream began."""
     unix_ns: int = 0
-    """Wall clock at the same moment: ``unix_ns - t_ns`` turns any ``t_ns`` into a date."""
+    """Wall clock at the same moment."""
     interval_ns: int = 100_000_000
     clock_tick_hz: int = 100
     cpus: int = 1
@@ -34,6 +34,14 @@ class Header(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """``uname -m`` there, for system calls are told by their numbers."""
     autogroup: bool = False
     """CPU time is divided between sessions first (/proc/sys/kernel/sched_autogroup_enabled)."""
+
+    def unix_ns_of(self, t_ns: int) -> int:
+        """Wall clock at a moment of the stream, by the clocks as they stood when it began."""
+        return t_ns - self.t_ns + self.unix_ns
+
+    def t_ns_of(self, unix_ns: int) -> int:
+        """The inverse of `unix_ns_of`."""
+        return unix_ns - self.unix_ns + self.t_ns
 
 
 class SourceState(msgspec.Struct, frozen=True, array_like=True, gc=False):

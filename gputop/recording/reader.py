@@ -227,12 +227,12 @@ class Recording:
         return _Chunks(self._blocks, self._contents)
 
     def t_ns_of(self, unix_ns: int) -> int:
-        """CLOCK_MONOTONIC of a moment of wall-clock time, by the clocks as they stood when the recording began."""
-        return unix_ns - self.header.unix_ns + self.header.t_ns
+        """As `Header.t_ns_of`."""
+        return self.header.t_ns_of(unix_ns)
 
     def unix_ns_of(self, t_ns: int) -> int:
-        """The inverse of `t_ns_of`."""
-        return t_ns - self.header.t_ns + self.header.unix_ns
+        """As `Header.unix_ns_of`."""
+        return self.header.unix_ns_of(t_ns)
 
     def _read_header(self) -> Header:
         """The first copy whose numbers make sense, of those at the file's two ends."""

@@ -36,8 +36,8 @@ class ReplayApp(GputopApp):
 
     def unix_s(self, t_ns: int) -> float:
         """The wall clock at a moment of the recording."""
-        return (t_ns - self._header.t_ns + self._header.unix_ns) / 1e9
+        return self._header.unix_ns_of(t_ns) / 1e9
 
     def t_ns(self, unix_s: float) -> int:
         """The inverse of `unix_s`."""
-        return int(unix_s * 1e9) - self._header.unix_ns + self._header.t_ns
+        return self._header.t_ns_of(int(unix_s * 1e9))
