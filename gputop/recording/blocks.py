@@ -41,7 +41,7 @@ class Blocks:
 
     def between(self, start: int, end: int) -> list[Place]:
         """The blocks of frames between two offsets."""
-        places = scan(self._fd, start, end).places
+        places = scan(self._fd, start, end)
         if end <= self._contents.end:
             lost = sum(self._fill(places, edge, offset) for edge, offset in _holes(start, places, end))
             if lost:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from msgspec import Struct
-from msgspec import field
 
 from gputop.recording.columns.layout import tick_ns
 from gputop.recording.format import HEAD
@@ -41,24 +40,9 @@ class Place(Struct, frozen=True):
         return self.offset + HEAD.size + self.head.size
 
 
-class Found(Struct):
-    """What a stretch of a file holds."""
-
-    places: list[Place] = field(default_factory=list)
-    end: int = 0
-    """Behind the last whole block."""
-    lost_bytes: int = 0
-    """Damaged, before ``end``."""
-
-
-def scan(fd: int, start: int, end: int) -> Found:
+def scan(fd: int, start: int, end: int) -> list[Place]:
     """The whole blocks between two offsets; their payloads are not looked at."""
-    found = Found(end=start)
-    for place in places(fd, start, end):
-        found.lost_bytes += place.offset - found.end
-        found.places.append(place)
-        found.end = place.end
-    return found
+    return list(places(fd, start, end))
 
 
 def places(fd: int, start: int, end: int) -> Iterator[Place]:

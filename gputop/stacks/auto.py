@@ -34,8 +34,7 @@ class AutoStacks:
 
     COST_SHARE = 300
 
-    def __init__(self, least_gap_ns: int = 30_000_000_000, most_per_hour: int = 60, enabled: bool = True) -> None:
-        self.enabled = enabled
+    def __init__(self, least_gap_ns: int = 30_000_000_000, most_per_hour: int = 60) -> None:
         self._least_gap_ns = least_gap_ns
         self._taken: deque[int] = deque(maxlen=most_per_hour)
         self._not_before_ns = 0
@@ -44,7 +43,7 @@ class AutoStacks:
 
     def due(self, incidents: Iterable[Episode], now_ns: int) -> Episode | None:
         """The incident to take stacks for at ``now_ns``, the newest first, None for none. Count it with `taken`."""
-        if not self.enabled or now_ns < self._not_before_ns or self._is_spent(now_ns):
+        if now_ns < self._not_before_ns or self._is_spent(now_ns):
             return None
         waiting = [one for one in incidents if one.end_ns is None and one.start_ns <= now_ns and (one.id, one.start_ns) not in self._done]
         return max(waiting, key=lambda one: (one.start_ns, one.id), default=None)

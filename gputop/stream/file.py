@@ -32,15 +32,6 @@ class FileStream:
         self.position_ns = min(max(t_ns, self.recording.start_ns), self.recording.end_ns)
         return self.recording.board_at(self.position_ns)
 
-    def seek_unix(self, unix_ns: int) -> Board:
-        """Go to a moment of wall-clock time."""
-        return self.seek(self.recording.t_ns_of(unix_ns))
-
-    def seek_fraction(self, fraction: float) -> Board:
-        """Go to a part of the way from the first frame (0) to the last (1)."""
-        start, end = self.recording.start_ns, self.recording.end_ns
-        return self.seek(start + round((end - start) * fraction))
-
     def advance(self, t_ns: int) -> Iterator[Frame]:
         """The frames behind the position up to ``t_ns``, which becomes the position as they are taken."""
         for frame in self.recording.frames(self.position_ns + 1, t_ns + 1):

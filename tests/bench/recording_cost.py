@@ -121,7 +121,7 @@ def seek(recording: Recording, t_ns: int) -> None:
 def stretch(source: Path, path: Path, seconds: int) -> None:
     """Repeat the blocks of ``source`` until they fill ``seconds``, with an index as a writer leaves it."""
     fd = os.open(source, os.O_RDONLY)
-    places = scan(fd, 8, source.stat().st_size).places
+    places = scan(fd, 8, source.stat().st_size)
     opening = next(place.offset for place in places if place.head.kind == KIND_REFERENCE)
     blocks = [(place.head, payload_at(fd, place)) for place in places if place.head.kind in (KIND_FRAMES, KIND_REFERENCE)]
     data = os.pread(fd, opening, 0)

@@ -73,7 +73,7 @@ def live(command: Sequence[str], env: dict[str, str], folder: str, keys: str, ru
 def hour_mb(path: Path) -> float:
     """MB that an hour of it takes: its blocks with what mends them, and a reference in every few minutes."""
     with Recording(str(path)) as recording, path.open("rb") as file:
-        places = scan(file.fileno(), 0, path.stat().st_size).places
+        places = scan(file.fileno(), 0, path.stat().st_size)
         span_ns = recording.end_ns - recording.start_ns
     running = sum(place.end - place.offset for place in places if place.head.kind in (KIND_FRAMES, KIND_PARITY))
     reference = next(place.end - place.offset for place in reversed(places) if place.head.kind == KIND_REFERENCE)

@@ -103,7 +103,7 @@ def test_cut_anywhere_it_gives_what_is_whole(tmp_path: Path) -> None:
     frames = small(path, 60)
     good = path.read_bytes()
     fd = os.open(path, os.O_RDWR)
-    places = scan(fd, 8, len(good)).places
+    places = scan(fd, 8, len(good))
     edges = [edge + d for place in places for edge in (place.offset, place.offset + HEAD.size, place.end) for d in (-1, 0, 1)]
     opening = next(place.end for place in places)
     rng = random.Random(3)
@@ -160,7 +160,7 @@ def test_a_lost_disk_block_costs_the_runs_that_it_hits(tmp_path: Path, monkeypat
 
 def places_of(path: Path) -> list[Place]:
     with open(path, "rb") as file:
-        return scan(file.fileno(), 8, path.stat().st_size).places
+        return scan(file.fileno(), 8, path.stat().st_size)
 
 
 def absurd(value: Any) -> Any:

@@ -65,7 +65,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[Pl
         writer.add(coarse(frame))
     writer.close()
     with path.open("rb") as file:
-        places = scan(file.fileno(), 8, path.stat().st_size).places
+        places = scan(file.fileno(), 8, path.stat().st_size)
     return path, [place for place in places if place.head.kind == KIND_FRAMES]
 
 

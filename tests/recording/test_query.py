@@ -405,7 +405,7 @@ def test_a_made_up_block_is_left_out_and_said(tmp_path: Path, capsys: pytest.Cap
     writer.close()
     good, rng = path.read_bytes(), random.Random(4)
     with open(path, "rb") as file:
-        blocks = [place for place in scan(file.fileno(), 8, len(good)).places if place.head.kind == KIND_FRAMES]
+        blocks = [place for place in scan(file.fileno(), 8, len(good)) if place.head.kind == KIND_FRAMES]
     sql = "SELECT (SELECT count(*) FROM gpu) + (SELECT count(*) FROM proc) + (SELECT count(*) FROM wakeup) n"
     [whole] = ask(str(path), sql, capsys=capsys)
     for place in rng.choices(blocks, k=60):

@@ -366,9 +366,8 @@ def test_replay_goes_on_from_its_place(played: tuple[FileStream, list[Frame]]) -
     assert list(stream.advance(frames[6].t_ns + 1)) == frames[5:7]
     assert stream.seek(frames[90].t_ns).seq == frames[90].seq
     assert list(stream.advance(frames[110].t_ns)) == frames[91:111]
-    assert stream.seek_fraction(1).seq == frames[-1].seq
+    assert stream.seek(1 << 62).seq == frames[-1].seq
     assert list(stream.advance(1 << 62)) == []
-    assert stream.seek_unix(stream.recording.unix_ns_of(frames[20].t_ns)).seq == frames[20].seq
     assert stream.seek(0).seq == frames[0].seq
 
 

@@ -37,7 +37,6 @@ COUNT = 700
 LOOK_EVERY = 7
 """The whole picture is compared so often; it moves at every frame, and is prime to the beat of everything in the stream."""
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
-_BARS = "▁▂▃▄▅▆▇█"
 SECOND = 1_000_000_000
 STEP_NS = 10_000
 """In such steps a recording keeps times."""

@@ -49,7 +49,7 @@ def record(path: Path, frames: list[Frame]) -> None:
 
 def places(path: Path) -> list[Place]:
     with path.open("rb") as file:
-        return scan(file.fileno(), 8, path.stat().st_size).places
+        return scan(file.fileno(), 8, path.stat().st_size)
 
 
 @pytest.fixture(scope="module")

@@ -285,7 +285,3 @@ def test_an_hour_has_only_so_many_and_dear_ones_are_rarer() -> None:
     dear.taken(Episode(1, 0), 0, took_ns=SECOND)
     assert dear.due([Episode(2, SECOND)], 299 * SECOND) is None
     assert dear.due([Episode(2, SECOND)], 300 * SECOND) is not None
-
-
-def test_switched_off_it_never_is() -> None:
-    assert AutoStacks(enabled=False).due([Episode(1, 0)], SECOND) is None
