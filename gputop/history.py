@@ -27,7 +27,7 @@ class History:
         self.times = array("q")
         self.series: dict[SeriesKey, array[float]] = {}
         self.states: dict[int, bytearray] = {}
-        """Per pid, a state code a tick (see `gputop.diagnosis.states`); 0 is "not known"."""
+        """Per pid, a state code a tick (see `gputop.session.STATE_WORDS`); 0 is "not known"."""
         self.trimmed = 0
         """Ticks dropped at the old end so far: makes tick numbers absolute."""
 

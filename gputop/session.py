@@ -35,7 +35,7 @@ STATE_WORDS = (
     "", "running", "runnable", "disk", "memory", "throttled", "blocked", "ahead", "stopped",
     "computing", "waiting-data", "waiting-gpu", "transfer", "sleeping", "dead",
 )  # fmt: skip
-"""State words of DESIGN.md §5 by their code in `History.states`; `STARVING` is added while a worker starves."""
+"""State words (see `gputop.diagnosis.model`) by their code in `History.states`; `STARVING` is added while a worker starves."""
 STARVING = 64
 _CODES = {word: code for code, word in enumerate(STATE_WORDS)}
 

@@ -182,7 +182,7 @@ class Engine:
         return total, lost
 
     def explain(self, start_ns: int = 0, before: Ledger | None = None) -> report.Explanation:
-        """What was found over the whole stream, in the shape of DESIGN.md §6; ready for JSON.
+        """What was found over the whole stream, in the shape of `gputop.diagnosis.report`; ready for JSON.
 
         Or from ``start_ns`` on, when the ledger stood at ``before``: of what has lasted since before that in full.
         """

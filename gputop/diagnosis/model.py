@@ -1,4 +1,4 @@
-"""What a diagnosis says: the words of DESIGN.md §§5–6 as types. Everything here is plain data, ready for JSON."""
+"""What a diagnosis says: the closed lists of its words, and its types. Everything here is plain data, ready for JSON."""
 
 from __future__ import annotations
 

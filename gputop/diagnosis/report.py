@@ -35,7 +35,7 @@ class Parts(TypedDict):
 
 
 class Said(TypedDict):
-    """A verdict in words of DESIGN.md §6; the step is the mean of all that was looked at."""
+    """A verdict in words of `gputop.diagnosis.model`; the step is the mean of all that was looked at."""
 
     symptom: str
     cause: str
@@ -114,7 +114,7 @@ class Explanation(TypedDict):
     verdict: Said
     ledger: Booked
     workers: dict[str, float]
-    """Share of all workers' time in each state of DESIGN.md §5, most first; empty where there were none."""
+    """Share of all workers' time in each of `WORKER_STATES`, most first; empty where there were none."""
     incidents: list[Episode]
 
 

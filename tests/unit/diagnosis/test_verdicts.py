@@ -8,8 +8,11 @@ import pytest
 
 from gputop.diagnosis.model import CAUSES
 from gputop.diagnosis.model import SYMPTOMS
+from gputop.diagnosis.model import TRAINER_STATES
+from gputop.diagnosis.model import WORKER_STATES
 from gputop.diagnosis.verdicts import judges
 from gputop.frame import ReadLimit
+from gputop.session import STATE_WORDS
 from tests.unit.diagnosis.causes import EXPECTED
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.causes import beside_another_training
@@ -179,6 +182,10 @@ def test_healthy_stays_healthy(name: str, scene: Scene):
     assert not any(state.starving for state in scene.engine.states.values())
 
 
+def test_a_screen_has_a_word_for_every_state():
+    assert set(STATE_WORDS) >= {*WORKER_STATES, *TRAINER_STATES}
+
+
 def test_every_cause_has_one_judge_and_every_judge_a_word_of_the_list():
     causes = [judge.cause for judge in judges()]
     assert sorted(causes) == sorted(set(CAUSES) - {"none", "unexplained"})
@@ -187,12 +194,15 @@ def test_every_cause_has_one_judge_and_every_judge_a_word_of_the_list():
 
 
 @pytest.mark.parametrize("make", EXPECTED | GPU_SIDE | BEHIND, ids=lambda make: make.__name__)
-def test_a_judge_claims_what_it_says_that_it_may(make: Callable[[], Scene]):
+def test_judges_and_states_keep_to_their_lists(make: Callable[[], Scene]):
     facts = make().play(5).engine.facts
     assert facts is not None
     for judge in judges():
         for job in facts.jobs:
             assert all(pool.startswith(judge.pools) for pool in judge.claim(job, facts))
+    for job in facts.jobs:
+        assert set(job.trainer.state.fractions) <= set(TRAINER_STATES)
+        assert {word for worker in job.workers for word in worker.state.fractions} <= set(WORKER_STATES)
 
 
 def server(util: float = 12.0) -> Scene:
