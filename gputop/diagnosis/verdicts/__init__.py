@@ -1,7 +1,8 @@
 """The registry of causes: one file each, found by being here.
 
 A verdict's file defines ``JUDGE``. In the order of their ``order``, judges claim shares of the pools of lost time
-(`gputop.diagnosis.chain`); what one has claimed the later ones do not get. A new verdict is one new file.
+(`gputop.diagnosis.chain`); what one has claimed the later ones do not get. A new verdict is one new file, and its
+word in `gputop.diagnosis.model.CAUSES`.
 """
 
 from __future__ import annotations
