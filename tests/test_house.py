@@ -35,6 +35,14 @@ def test_every_dependency_has_its_reason() -> None:
     assert [line for line in listed if "#" not in line and "pyarrow" not in line and not re.search(r'"(ruff|mypy)', line)] == []
 
 
+def test_every_part_stands_in_the_table_of_folders() -> None:
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("## One way")[0]
+    folders = [path for name in ("gputop", "tests") for path in (ROOT / name).iterdir() if path.is_dir()]
+    parts = [path for path in (*(ROOT / "gputop").glob("*.py"), *folders) if not path.name.startswith("__")]
+    assert len(parts) > 30
+    assert [path.name for path in parts if not re.search(rf"[`/]{re.escape(path.name)}[`/]", table)] == []
+
+
 def test_make_explains_each_target() -> None:
     listing = subprocess.run(["make", "-C", ROOT, "--no-print-directory"], capture_output=True, text=True, check=True).stdout
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)

@@ -118,6 +118,7 @@ async def test_starving_workers_are_said_to_starve_by_word_and_glyph(make_app: M
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.pause()
         workers = [line for line in part(app, "procs") if "worker" in line]
+        assert len(workers) == 4
         assert all("● STARVING" in line and line.endswith("█") for line in workers)
 
 
