@@ -243,10 +243,18 @@ def _does(one: Standing) -> str:
     if one.cause == "small-kernels" and idle >= SLOW_LAUNCHES:
         return "launches its kernels too slowly to keep it busy"
     if one.cause in _OWN_DOING and job.is_supplied:
-        return "itself keeps it waiting"
+        return _WHY["input-bound"] if _waits_for_others(one) else "itself keeps it waiting"
     if one.symptom == "input-bound" and one.cause not in ("hung-worker", "unexplained") and job.is_supplied:
         return "cannot give it work in time"
     return _WHY[one.symptom] if one.cause != "unexplained" else "waits, and what was measured does not say for what"
+
+
+def _waits_for_others(one: Standing) -> bool:
+    """Its main thread waits for what other processes give it, though they are no workers."""
+    pools = {pool: share for pool, share in one.job.pools.items() if pool.startswith("main.")}
+    fed = pools.get("main.pipe", 0.0) + pools.get("main.poll", 0.0)
+    through = 2 * fed > sum(pools.values()) and not feeders.threads_at_work(one.job)
+    return one.cause != "gil-contention" and (through or bool(feeders.elsewhere(one.job, one.facts)))
 
 
 def _victims(job: JobFacts, finding: Finding) -> tuple[Victim, ...]:

@@ -1,7 +1,7 @@
 """sync-storm: the trainer waits for the GPU after every few operations (.item(), print, nonzero), so that the two take turns.
 
 Threshold, where probed: `SYNCS_PER_S` waits a second; or `LEAST_PER_S` of which a step (a copy to the GPU) has `PER_STEP`, or among so
-many calls that most find the GPU nearly done. Else
+many calls that most find the GPU nearly done; or `CALLS_PER_STEP` short ones behind the step's long one, that together take as long. Else
 `SLEEPS_PER_S` voluntary switches of the main thread, of which a step with one wait makes about six, if it is `ASLEEP` meanwhile.
 """
 
@@ -21,6 +21,8 @@ from gputop.diagnosis.verdicts.h2d_transfer import copies_much
 
 SYNCS_PER_S, SLEEPS_PER_S = 400.0, 350.0
 LEAST_PER_S, PER_STEP = 150.0, 8.0
+CALLS_PER_STEP, BEHIND_LONG = 40.0, 4.0
+"""Of calls, and of waits: with one long one, four say that all others take its time again."""
 ASLEEP = 0.5
 """Of the time in which its GPU works."""
 _NO_GPU = (waits.QUEUE, waits.PIPE, waits.NETWORK, waits.CHILD, waits.DISK, waits.STOPPED)
@@ -32,14 +34,18 @@ def _claim(job: JobFacts, _facts: Facts) -> Claims:
     if copies_much(job) or not _takes_turns(job):
         return {}
     # Each turn ends with a wake-up, and on a busy host that one waits for a CPU: it is the turns that make it hurt.
-    return dict.fromkeys(_BETWEEN, 1.0) | {"main.runnable": 1.0 if _rate(job) >= SYNCS_PER_S else 0.0}
+    slept = min(_calls_per_s(job.calls), job.trainer.sleeps_per_s or 0.0) if job.calls is not None else 0.0
+    return dict.fromkeys(_BETWEEN, 1.0) | {"main.runnable": 1.0 if max(_rate(job), slept) >= SYNCS_PER_S else 0.0}
 
 
 def _takes_turns(job: JobFacts) -> bool:
     rate, calls = _rate(job), job.calls
     if calls is None:
         return rate >= SLEEPS_PER_S
-    many = _calls_per_s(calls) >= SYNCS_PER_S or rate >= PER_STEP * calls.to_gpu_per_s > 0.0
+    steps, called = calls.to_gpu_per_s, _calls_per_s(calls)
+    if called >= max(SYNCS_PER_S, CALLS_PER_STEP * steps) and rate >= BEHIND_LONG * steps > 0.0:
+        return True
+    many = called >= SYNCS_PER_S or rate >= PER_STEP * steps > 0.0
     return rate >= SYNCS_PER_S or (rate >= LEAST_PER_S and many)
 
 

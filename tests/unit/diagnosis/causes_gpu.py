@@ -95,6 +95,14 @@ def probed_sync_per_layer() -> Scene:
     return scene
 
 
+def probed_clipping() -> Scene:
+    """An `.item()` for each small tensor of a step, behind the one that waits for the whole step."""
+    scene = alone(50.0, 0.15, [ON_CPU])
+    scene.probed, scene.calls = True, {(100, "cuStreamSynchronize"): (3063, 0.75, 0), (100, "cuMemcpyHtoDAsync_v2"): (13, 0.001, 8e6)}
+    scene.hists = {(100, "cuStreamSynchronize"): {40: (3050, 0.42), 150: (13, 0.33)}}
+    return scene
+
+
 def probed_metrics() -> Scene:
     """As many calls, but the first of a step waits for the GPU and the others find it done: the trainer computes between them."""
     scene = probed_sync_per_layer()
@@ -138,6 +146,7 @@ GPU_SIDE: dict[Callable[[], Scene], tuple[str, str]] = {
     sync_storm_on_a_busy_host: ("wait-heavy", "sync-storm"),
     probed_items: ("wait-heavy", "sync-storm"),
     probed_sync_per_layer: ("wait-heavy", "sync-storm"),
+    probed_clipping: ("wait-heavy", "sync-storm"),
     probed_metrics: ("input-bound", "main-thread-preprocessing"),
     small_kernels: ("busy-not-working", "small-kernels"),
     undersized: ("busy-not-working", "undersized-work"),

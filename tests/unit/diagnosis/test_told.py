@@ -15,10 +15,12 @@ from tests.unit.diagnosis.causes import affinity
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.causes import cpu_contention
 from tests.unit.diagnosis.causes import pinned_by_hand
+from tests.unit.diagnosis.causes import preprocessing
 from tests.unit.diagnosis.causes import starved
 from tests.unit.diagnosis.causes import straggling
 from tests.unit.diagnosis.causes import throttled
 from tests.unit.diagnosis.causes import too_few
+from tests.unit.diagnosis.causes_behind import actors
 from tests.unit.diagnosis.causes_behind import few_shards
 from tests.unit.diagnosis.causes_behind import lock_of_a_manager
 from tests.unit.diagnosis.causes_behind import sorted_by_length
@@ -103,6 +105,11 @@ def test_a_share_of_the_gpu_says_where_it_is_from():
     verdict = undersized_by_power().play(6).engine.verdict
     assert "of the GPU (by its power) meanwhile" in verdict.detail
     assert [one.text for one in verdict.evidence if one.metric == "power_w"] == ["drawn of 400 W"]
+
+
+def test_who_waits_for_others_does_not_keep_its_gpu_waiting_itself():
+    assert actors().play(6).engine.verdict.headline.endswith("waits for its data")
+    assert preprocessing().play(6).engine.verdict.headline.endswith("itself keeps it waiting")
 
 
 def test_a_sync_storms_calls_are_counted_once():
