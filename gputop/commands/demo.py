@@ -13,6 +13,7 @@ from gputop.commands.options import SUDO
 from gputop.commands.options import ask_sudo
 from gputop.commands.options import duration
 from gputop.commands.options import sampling_argv
+from gputop.commands.screen import add_looks
 from gputop.console import show
 from gputop.demo.scenarios import SCENARIOS
 from gputop.demo.tour import SCENARIO as TOURED
@@ -41,8 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-ebpf", action="store_true", help=NO_EBPF)
     parser.add_argument("--sudo", action="store_true", help=SUDO)
     parser.add_argument("--readonly", action="store_true", help="no signals to processes")
-    parser.add_argument("--ascii", action="store_true", help="no character beyond ASCII")
-    parser.add_argument("--light", action="store_true", help="colours for a light terminal")
+    add_looks(parser)
     parser.set_defaults(interval=0.1, gpu=None, host=None, pid=None, user=None, once=False, json=False, no_auto_stacks=False)
 
 

@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from typing import TYPE_CHECKING
-from typing import Any
 
 from gputop import config
 from gputop.commands.options import add_sampling
@@ -16,20 +15,15 @@ from gputop.commands.options import check_user
 from gputop.commands.options import leave_root
 from gputop.commands.options import process_id
 from gputop.commands.options import sampling_argv
-from gputop.commands.screen import suit
+from gputop.commands.screen import add_looks
+from gputop.commands.screen import watch
 from gputop.errors import UserError
 from gputop.memory import calm_garbage_collection
 from gputop.memory import return_what_is_freed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Coroutine
-
-    from textual.pilot import Pilot
-
+    from gputop.commands.screen import Guide
     from gputop.tui.app import GputopApp
-
-    Guide = Callable[[Pilot[object]], Coroutine[Any, Any, None]]
 
 EXAMPLES = """examples:
   gputop                       watch
@@ -69,8 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print an object a line; with --once just one")
     parser.add_argument("--readonly", action="store_true", help="no signals to processes")
     parser.add_argument("--no-auto-stacks", action="store_true", help="take no stacks by itself as an incident begins")
-    parser.add_argument("--ascii", action="store_true", help="no character beyond ASCII")
-    parser.add_argument("--light", action="store_true", help="colours for a light terminal")
+    add_looks(parser)
 
 
 def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
@@ -110,13 +103,9 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
     look = Look("gputop-light" if args.light else "gputop-dark", remote=args.host is not None, auto_stacks=not args.no_auto_stacks)
     app = GputopApp(Session(), view, lambda: ChildStream(argv, turns), first, look)
     turns.app = app
-    try:
-        suit(app, "" if args.light else left.theme)
-        app.run(mouse=look.mouse, auto_pilot=guide)
-    finally:
-        app.feed.close()
+    code = watch(app, "" if args.light else left.theme, guide)
     config.save_screen(config.Saved(view.window_s, view.sort, view.reverse, view.tree, app.theme))
-    return app.return_code or 0
+    return code
 
 
 def stream_argv(args: argparse.Namespace) -> list[str]:

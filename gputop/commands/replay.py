@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from gputop import config
 from gputop.commands.live import Turns
 from gputop.commands.live import check_terminal
-from gputop.commands.screen import suit
+from gputop.commands.screen import add_looks
+from gputop.commands.screen import watch
 from gputop.console import tell
 from gputop.errors import UserError
 from gputop.memory import calm_garbage_collection
@@ -50,8 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--speed", type=speed, default=1.0, metavar="X", help="0.25 to 64 times as fast (1)")
     parser.add_argument("--at", metavar="T", help="begin at a time: 03:12, 2026-11-20 03:12:00, +90s, 50%%, or a marker's text")
     parser.add_argument("--loop", action="store_true", help="begin anew at the end")
-    parser.add_argument("--ascii", action="store_true", help="no character beyond ASCII")
-    parser.add_argument("--light", action="store_true", help="colours for a light terminal")
+    add_looks(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -111,14 +111,12 @@ def _play(args: argparse.Namespace, file: FileStream, path: str, at_ns: int) -> 
     view, look = _looks(args)
     app = ReplayApp(view, file, Playback(at_ns, args.speed, loop=args.loop), survey, look)
     try:
-        suit(app, "" if args.light else config.load_screen().theme)
-        app.run(mouse=look.mouse)
+        code = watch(app, "" if args.light else config.load_screen().theme)
     finally:
-        app.feed.close()
         survey.close()
     if file.recording.problem:
         tell(f"{file.recording.path}: {file.recording.problem}")
-    return app.return_code or 0
+    return code
 
 
 def _watch_pipe(args: argparse.Namespace) -> int:
@@ -140,12 +138,7 @@ def _watch_pipe(args: argparse.Namespace) -> int:
     view, look = _looks(args)
     app = GputopApp(Session(), view, None, stream, look)
     turns.app = app
-    try:
-        suit(app, "" if args.light else config.load_screen().theme)
-        app.run(mouse=look.mouse)
-    finally:
-        app.feed.close()
-    return app.return_code or 0
+    return watch(app, "" if args.light else config.load_screen().theme)
 
 
 def _looks(args: argparse.Namespace) -> tuple[View, Look]:
