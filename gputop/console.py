@@ -34,6 +34,11 @@ def write(data: str | bytes) -> None:
         raise UserError(f"cannot write to standard output ({error.strerror}): it needs a terminal, a pipe or a file with room") from None
 
 
+def takes_unicode() -> bool:
+    """Whether standard output is UTF-8."""
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+
+
 def discard_output() -> None:
     """What is still unwritten goes nowhere, or Python would complain of it once more when it closes standard output."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from time import localtime
@@ -138,22 +139,31 @@ def cause_shares(ledger: Booked) -> dict[str, float]:
 
 def plot(points: Sequence[tuple[float, float]], incidents: Sequence[Episode], width: int = WIDTH, height: int = 16) -> str:
     """Mean utilization of the GPUs over time (seconds since the start, per cent), incidents marked under it."""
-    import plotext
-
     if not points:
         return "no GPU utilization in this stretch"
+    first = points[0][0]
+    line = [(x - first, y) for x, y in points]
+    drawn = chart("GPU utilization [%], mean of all GPUs, over seconds", [line], 0.0, 100.0, width, height)
+    marks = [f"  #{one['id']} {clean(one['cause'])} from {one['start_unix_s'] - first:.0f} s" for one in incidents]
+    return "\n".join([drawn, *marks])
+
+
+def chart(title: str, lines: Iterable[Sequence[tuple[float, float]]], low: float, high: float | None, width: int, height: int) -> str:
+    """Lines through (x, y) over axes, as text; y from ``low`` to ``high`` (None: as the values are)."""
+    import plotext
+
     figure = plotext.figure
     figure.clear.all()
     figure.plot_size(width, height)
     figure.theme("colorless")
-    figure.title("GPU utilization [%], mean of all GPUs, over seconds")
-    first = points[0][0]
-    signal = figure.signal([x - first for x, _ in points], [y for _, y in points], marker="hd")
-    signal.lines(True)
-    figure.draw(signal)
-    figure.ruler("y", "left").lim(0, 100)
-    marks = [f"  #{one['id']} {clean(one['cause'])} from {one['start_unix_s'] - first:.0f} s" for one in incidents]
-    return "\n".join([str(figure.build()), *marks])
+    figure.title(title)
+    for points in lines:
+        signal = figure.signal([x for x, _ in points], [y for _, y in points], marker="hd")
+        signal.lines(True)
+        figure.draw(signal)
+    if high:
+        figure.ruler("y", "left").lim(low, high)
+    return str(figure.build())
 
 
 def without_colour(text: str) -> str:

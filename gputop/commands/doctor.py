@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from typing import TYPE_CHECKING
 from typing import Any
 
 from msgspec import structs
 
+from gputop.console import takes_unicode
 from gputop.console import tell
 from gputop.console import write
 from gputop.errors import UserError
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     checks = run_all()
     ok = works(checks)
     if not args.json:
-        write(as_text(checks, (sys.stdout.encoding or "").lower().replace("-", "") == "utf8") + "\n")
+        write(as_text(checks, takes_unicode()) + "\n")
     packed = _bundle(args, checks, ok) if args.bundle else {}
     if args.json:
         write(as_json(checks, ok, packed) + "\n")

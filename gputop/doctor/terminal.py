@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from gputop.console import takes_unicode
 from gputop.doctor import Check
 
 
@@ -27,7 +28,6 @@ def _colours() -> Check:
 
 
 def _unicode() -> Check:
-    encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
-    if encoding == "utf8":
+    if takes_unicode():
         return Check("unicode", "Unicode", "ok", "UTF-8")
     return Check("unicode", "Unicode", "limited", f"standard output is {sys.stdout.encoding}", "export LANG=C.UTF-8, or gputop --ascii")

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from contextlib import suppress
+from fcntl import F_SETPIPE_SZ
 from fcntl import fcntl
 from itertools import starmap
 from typing import BinaryIO
@@ -21,8 +22,6 @@ from gputop.frame import GpuReading
 from gputop.memory import calm_garbage_collection
 from gputop.recording.reader import Recording
 
-F_SETPIPE_SZ = 1031
-"""Of Linux (fcntl.h)."""
 PIPE_BYTES = 1 << 20
 READERS = 2
 """They take turns with the runs of the recording, so that who judges them hardly waits."""

@@ -124,7 +124,7 @@ def _widen(fd: int) -> None:
     import fcntl
 
     try:
-        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ if hasattr(fcntl, "F_SETPIPE_SZ") else 1031, PIPE_BYTES)
+        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     except OSError:
         pass
 

@@ -1,4 +1,4 @@
-"""A training job made by hand, as frames: two GPUs, a trainer with four workers of which two starve, and a hog."""
+"""A training job made by hand, as frames: two GPUs, a trainer with four workers that starve, and a hog."""
 
 from __future__ import annotations
 

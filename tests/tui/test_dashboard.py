@@ -126,7 +126,9 @@ async def test_workers_that_are_ahead_never_starve(make_app: MakeApp) -> None:
     app = make_app(scene.session(starving=False))
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.pause()
-        assert "STARVING" not in "".join(part(app, "procs"))
+        text = "".join(part(app, "procs"))
+        assert "worker" in text
+        assert "STARVING" not in text
 
 
 async def test_names_of_processes_cannot_reach_the_terminal(make_app: MakeApp) -> None:

@@ -119,21 +119,11 @@ def value_bars(values: list[float], bins: int = 12) -> list[tuple[str, int]]:
 
 def plot(lane: Lane, points: list[tuple[float, float]], width: int, height: int) -> str:
     """The chart as text; on the lane's own scale, with a gap where a second or more was not measured."""
-    import plotext
+    from gputop.report import chart
 
-    figure = plotext.figure
-    figure.clear.all()
-    figure.plot_size(width, height)
-    figure.theme("colorless")
-    figure.title(f"{lane.title} [{lane.field.unit}], seconds back")
-    for part in unbroken(points):
-        signal = figure.signal([x for x, _ in part], [y for _, y in part], marker="hd")
-        signal.lines(True)
-        figure.draw(signal)
     top = lane.field.high if lane.field.high is not None else lane.top
-    if top:
-        figure.ruler("y", "left").lim(lane.field.low, top)
-    return str(figure.build()).replace(_RESET, "")
+    title = f"{lane.title} [{lane.field.unit}], seconds back"
+    return chart(title, unbroken(points), lane.field.low, top, width, height).replace(_RESET, "")
 
 
 def unbroken(points: list[tuple[float, float]]) -> list[list[tuple[float, float]]]:
