@@ -15,6 +15,7 @@ from gputop.frame import Frame
 from gputop.frame import Gpu
 from gputop.frame import GpuProc
 from gputop.frame import MigInstance
+from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
 from gputop.limits import limits
 from gputop.rates import ProcRates
@@ -148,19 +149,43 @@ def _fields(item: MigInstance | GpuProc) -> dict[str, object]:
 def _proc(
     pid: int, older: Board, newer: Board, role: Role | None, state: ProcState | None, on_gpu: list[tuple[int, GpuProc]]
 ) -> dict[str, object]:
-    info, sample, before = newer.infos.get(pid), newer.procs[pid], older.procs.get(pid)
+    sample, before = newer.procs[pid], older.procs.get(pid)
     rates = proc_rates(before, sample) if before else None
-    whole = sample.num_threads == 1 or len(sample.threads) > 1
-    main_vol_per_s, main_invol_per_s = _main_switches_per_s(before, sample) if before and rates else (None, None)
-    procfs = newer.sources.get("procfs")
-    no_delays = procfs.detail.get("blkio_delay_ns") if procfs else None
-    measured: dict[str, object] = {
+    measured = _identity(newer.infos.get(pid)) | _counters(sample) | _rates(before, sample, rates)
+    return {
+        "pid": pid,
+        **_diagnosed(role, state),
+        **measured,
+        "gpus": [{"gpu": index, **_fields(proc)} for index, proc in on_gpu],
+        "missing": _missing(measured, _proc_reasons(pid, newer, rates)),
+    }
+
+
+def _diagnosed(role: Role | None, state: ProcState | None) -> dict[str, object]:
+    return {
+        "role": role.kind if role else "bystander",
+        "label": role.label if role else None,
+        "rank": role.rank if role else None,
+        "trainer_pid": role.trainer_pid if role else None,
+        "state": state.state if state else None,
+        "starving": state.starving if state else None,
+        "state_fractions": state.fractions if state else None,
+    }
+
+
+def _identity(info: ProcInfo | None) -> dict[str, object]:
+    return {
         "ppid": info.ppid if info else None,
         "name": program_name(info) if info else None,
         "cmdline": info.cmdline if info else None,
         "user": info.user if info else None,
         "cgroup": info.cgroup if info else None,
         "cpus_allowed": info.cpus_allowed if info else None,
+    }
+
+
+def _counters(sample: ProcSample) -> dict[str, object]:
+    return {
         "kernel_state": sample.state,
         "t_ns": sample.t_ns,
         "start_ticks": sample.start_ticks,
@@ -175,37 +200,32 @@ def _proc(
         "majflt": sample.majflt,
         "read_bytes": sample.read_bytes,
         "write_bytes": sample.write_bytes,
-        "cpu_pct": rates.cpu_pct if rates else None,
-        "runq_pct": rates.runq_pct if rates else None,
-        "switches_per_s": rates.switches_per_s if rates and whole else None,
-        "invol_per_s": rates.invol_per_s if rates and whole else None,
+    }
+
+
+def _rates(before: ProcSample | None, sample: ProcSample, rates: ProcRates | None) -> dict[str, object]:
+    """All of `_RATES`; ``rates`` are those from ``before`` to ``sample``."""
+    if before is None or rates is None:
+        return dict.fromkeys(_RATES)
+    whole, ns = sample.num_threads == 1 or len(sample.threads) > 1, sample.t_ns - before.t_ns
+    main_vol_per_s, main_invol_per_s = counter_per_s(before.vol, sample.vol, ns), counter_per_s(before.invol, sample.invol, ns)
+    return {
+        "cpu_pct": rates.cpu_pct,
+        "runq_pct": rates.runq_pct,
+        "switches_per_s": rates.switches_per_s if whole else None,
+        "invol_per_s": rates.invol_per_s if whole else None,
         "main_switches_per_s": None if main_vol_per_s is None or main_invol_per_s is None else main_vol_per_s + main_invol_per_s,
         "main_invol_per_s": main_invol_per_s,
-        "disk_pct": rates.blkio_pct if rates else None,
-    }
-    return {
-        "pid": pid,
-        "role": role.kind if role else "bystander",
-        "label": role.label if role else None,
-        "rank": role.rank if role else None,
-        "trainer_pid": role.trainer_pid if role else None,
-        "state": state.state if state else None,
-        "starving": state.starving if state else None,
-        "state_fractions": state.fractions if state else None,
-        **measured,
-        "gpus": [{"gpu": index, **_fields(proc)} for index, proc in on_gpu],
-        "missing": _missing(measured, _proc_reasons(pid, rates) | ({"disk_pct": no_delays} if no_delays else {})),
+        "disk_pct": rates.blkio_pct,
     }
 
 
-def _main_switches_per_s(older: ProcSample, newer: ProcSample) -> tuple[float | None, float | None]:
-    """Voluntary and involuntary ones of the main thread."""
-    ns = newer.t_ns - older.t_ns
-    return counter_per_s(older.vol, newer.vol, ns), counter_per_s(older.invol, newer.invol, ns)
-
-
-def _proc_reasons(pid: int, rates: ProcRates | None) -> dict[str, str]:
+def _proc_reasons(pid: int, board: Board, rates: ProcRates | None) -> dict[str, str]:
     """Why what may be missing of a process is."""
-    unreadable = {name: f"/proc/{pid}/{file} is not readable" for name, file in _FILES.items()} | {"disk_pct": _NO_SENSE}
-    unreadable |= dict.fromkeys(("switches_per_s", "invol_per_s"), _THREADS)
-    return unreadable | (dict.fromkeys(_RATES, _READ_ONCE) if rates is None else {})
+    reasons = {name: f"/proc/{pid}/{file} is not readable" for name, file in _FILES.items()} | {"disk_pct": _NO_SENSE}
+    reasons |= dict.fromkeys(("switches_per_s", "invol_per_s"), _THREADS)
+    if rates is None:
+        reasons |= dict.fromkeys(_RATES, _READ_ONCE)
+    procfs = board.sources.get("procfs")
+    no_delays = procfs.detail.get("blkio_delay_ns") if procfs else None
+    return reasons | ({"disk_pct": no_delays} if no_delays else {})

@@ -23,6 +23,7 @@ from gputop.frame import Frame
 from gputop.frame import Header
 
 if TYPE_CHECKING:
+    from gputop.diagnosis import Engine
     from gputop.roles import Role
     from gputop.stream.child import ChildStream
 
@@ -101,14 +102,10 @@ def _child_frames(stream: ChildStream, ticks: int | None) -> Iterator[Header | F
 
 
 def _print_json(items: Iterator[Header | Frame], args: argparse.Namespace, every: bool) -> int:
-    import msgspec
-
     from gputop import snapshot
     from gputop.diagnosis import Engine
 
     board, older, engine = Board(), Board(), Engine()
-    encode = msgspec.json.Encoder(enc_hook=str).encode
-    line = b""
     for item in items:
         if isinstance(item, Header):
             board = Board(header=item)
@@ -117,15 +114,22 @@ def _print_json(items: Iterator[Header | Frame], args: argparse.Namespace, every
             snapshot.keep(older, board, item)
         board.fold(item)
         engine.feed(board)
-        only = _only(board, args, engine.roles)
-        line = encode(snapshot.take(older, board, engine.roles, engine.states, only)) + b"\n"
         if every:
-            write(line)
+            _print_object(older, board, engine, args)
         elif older.seq < 0:
             older = board.counters()
     if not every:
-        write(line)
+        _print_object(older, board, engine, args)
     return 0
+
+
+def _print_object(older: Board, newer: Board, engine: Engine, args: argparse.Namespace) -> None:
+    import msgspec
+
+    from gputop import snapshot
+
+    taken = snapshot.take(older, newer, engine.roles, engine.states, _only(newer, args, engine.roles))
+    write(msgspec.json.encode(taken, enc_hook=str) + b"\n")
 
 
 def _only(board: Board, args: argparse.Namespace, roles: dict[int, Role]) -> frozenset[int] | None:

@@ -1,0 +1,41 @@
+"""`gputop --once --json`: one object, made once, of the whole look."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import pytest
+
+from gputop import snapshot
+from gputop.commands import once
+from gputop.frame import Frame
+from gputop.frame import Header
+from gputop.frame import ProcInfo
+from gputop.frame import ProcSample
+
+TICK_NS = 10**8
+ARGS = argparse.Namespace(once=True, json=True, interval=0.1, pid=None, user=None)
+
+
+def look(ticks: int) -> list[Header | Frame]:
+    """A process that takes half a CPU in each tick but the first, in which it takes a whole one."""
+    used = [0, *(TICK_NS * (i + 1) // 2 for i in range(1, ticks))]
+    procs = [ProcSample(7, 1, i * TICK_NS, "S", ns, 0, 0, 1) for i, ns in enumerate(used)]
+    frames = [Frame(i, i * TICK_NS, key=not i, procs=[proc], infos=[ProcInfo(7, 1)]) for i, proc in enumerate(procs)]
+    return [Header(), *frames]
+
+
+def test_a_look_is_taken_once_and_over_all_of_it(monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    moments, take = [], snapshot.take
+
+    def counted(older, newer, *rest):  # type: ignore[no-untyped-def]
+        moments.append((older.seq, newer.seq))
+        return take(older, newer, *rest)
+
+    monkeypatch.setattr(once, "_frames", lambda *_: iter(look(5)))
+    monkeypatch.setattr(snapshot, "take", counted)
+    assert once.run_once(ARGS) == 0
+    (line,) = capsysbinary.readouterr().out.splitlines()
+    assert [proc["cpu_pct"] for proc in json.loads(line)["procs"]] == [62.5]
+    assert moments == [(0, 4)]
