@@ -1,6 +1,6 @@
 """The incidents and lost GPU time of a whole recording, found by a process of its own while the replay is already watched.
 
-`python -m gputop.stream.survey FILE` writes a line of JSON (`Found`) whenever there is news.
+`python -m gputop.stream.survey FILE` writes a line of JSON (`News`) whenever there is news.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Episode(msgspec.Struct, frozen=True):
     headline: str = ""
 
 
-class Found(msgspec.Struct, frozen=True):
+class News(msgspec.Struct, frozen=True):
     """What is new: how far the recording has been looked at, and the episodes that began or changed."""
 
     until_ns: int
@@ -87,7 +87,7 @@ class Survey:
         self._thread.join(2.0)
 
     def _read(self) -> None:
-        decode = msgspec.json.Decoder(Found).decode
+        decode = msgspec.json.Decoder(News).decode
         assert self._child.stdout is not None
         try:
             with self._child.stdout as pipe:
@@ -98,27 +98,27 @@ class Survey:
         finally:
             self.done = True
 
-    def _take(self, found: Found) -> None:
-        self.episodes.update({episode.id: episode for episode in found.episodes})
-        if found.ledger is not None:
-            self.ledgers.append((found.until_ns, found.ledger))
-        self.until_ns = found.until_ns
+    def _take(self, news: News) -> None:
+        self.episodes.update({episode.id: episode for episode in news.episodes})
+        if news.ledger is not None:
+            self.ledgers.append((news.until_ns, news.ledger))
+        self.until_ns = news.until_ns
 
 
-def survey(path: str) -> Iterator[Found]:
+def survey(path: str) -> Iterator[News]:
     """Look at a recording from start to end; raises FormatError as `Recording` does."""
     engine, known, told_s, booked_ns, until_ns = Engine(), dict[int, Episode](), 0.0, 0, 0
     with Recording(path) as recording:
         kept = explanation(recording)
         if kept is not None:
-            yield Found(0, _kept(recording, kept["incidents"]))
+            yield News(0, _kept(recording, kept["incidents"]))
         for board in hindsight(engine, Board(header=recording.header), recording):
             news, until_ns = [] if kept is not None else _news(engine, known), board.t_ns
             due = until_ns - booked_ns >= LEDGER_EVERY_NS
             if news or due or time.monotonic() - told_s >= TELL_EVERY_S:
                 booked_ns, told_s = until_ns if due else booked_ns, time.monotonic()
-                yield Found(until_ns, news, engine.ledger if due else None)
-        yield Found(recording.end_ns if until_ns else 0, [], engine.ledger)
+                yield News(until_ns, news, engine.ledger if due else None)
+        yield News(recording.end_ns if until_ns else 0, [], engine.ledger)
 
 
 def _kept(recording: Recording, incidents: list[report.Episode]) -> list[Episode]:
