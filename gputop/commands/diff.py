@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from gputop.commands.explain import explained
-from gputop.commands.options import duration
 from gputop.commands.span import add_span
 from gputop.console import show
 from gputop.console import write
@@ -20,7 +19,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the command."""
     parser.add_argument("before", metavar="A", help="the recording before")
     parser.add_argument("after", metavar="B", help="the recording after")
-    parser.add_argument("--since", type=duration(), metavar="TIME", help="only the last 90s, 10m, 2h of each")
     parser.add_argument("--json", action="store_true", help="one JSON object with both explanations")
     add_span(parser)
 

@@ -17,9 +17,9 @@ from msgspec import field
 from gputop.board import Board
 from gputop.commands.options import add_sampling
 from gputop.commands.options import ask_sudo
-from gputop.commands.options import duration
 from gputop.commands.options import sampling_argv
 from gputop.commands.span import add_span
+from gputop.commands.span import span
 from gputop.console import show
 from gputop.console import tell
 from gputop.console import write
@@ -33,7 +33,7 @@ from gputop.frame import Header
 
 EXAMPLES = """examples:
   gputop explain                          look for 10 s, then explain
-  gputop explain run.gputop --since 2m    the last two minutes of a recording
+  gputop explain run.gputop --last 2m     the last two minutes of a recording
   gputop explain run.gputop --from "epoch 3" --until "epoch 4"
   gputop explain --json --fail-on medium  for CI: exit code 3 where something is wrong
 """
@@ -45,8 +45,7 @@ FAILED_ON = 3
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the command."""
-    parser.add_argument("file", nargs="?", metavar="FILE", help="a recording; without it this machine, now")
-    parser.add_argument("--since", type=duration(), metavar="TIME", help="the last 90s, 10m, 2h of it; live: look for so long (10s)")
+    parser.add_argument("file", nargs="?", metavar="FILE", help="a recording; without it this machine, now, for --last (10s)")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--plot", action="store_true", help="GPU utilization over the time, with the incidents")
     parser.add_argument("--fail-on", choices=SEVERITIES, metavar="SEVERITY", help="exit 3 where an incident is at least that bad")
@@ -86,15 +85,12 @@ class Found(Struct):
 
 def explained(path: str, args: argparse.Namespace, with_points: bool = False) -> Found:
     """A recording, or the stretch of it that the flags choose. UserError where it cannot be read."""
-    from gputop.commands.span import span
     from gputop.recording.reader import Recording
     from gputop.stream.findings import explanation
     from gputop.stream.judged import judged
 
     with Recording(path) as recording:
         start, end = span(args, recording)
-        if args.since is not None:
-            start = max(start, end - round(args.since * 1e9))
         kept = explanation(recording, start, end) if not with_points else None
         found = Found(kept) if kept is not None else judge(engine := Engine(), judged(engine, recording, start, end))
         seconds = (min(end, recording.end_ns) - start) / 1e9
@@ -111,7 +107,7 @@ def _live(args: argparse.Namespace) -> Found:
     from gputop.stream.judged import closely
 
     ask_sudo(args)
-    seconds = args.since if args.since is not None else LIVE_S
+    seconds = LIVE_S if args.last is None else args.last
     if sys.stderr.isatty():
         tell(f"looking for {seconds:g} s …")
     stream = ChildStream(collector_argv(sampling_argv(args)))

@@ -13,6 +13,7 @@ from gputop.commands.live import Turns
 from gputop.commands.live import check_terminal
 from gputop.commands.screen import add_looks
 from gputop.commands.screen import watch
+from gputop.commands.span import MOMENT
 from gputop.console import tell
 from gputop.errors import UserError
 from gputop.memory import calm_garbage_collection
@@ -49,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", metavar="FILE", help="a recording; - is a stream from standard input")
     parser.add_argument("--sample", action="store_true", help="the recording that comes with gputop")
     parser.add_argument("--speed", type=speed, default=1.0, metavar="X", help="0.25 to 64 times as fast (1)")
-    parser.add_argument("--at", metavar="T", help="begin at a time: 03:12, 2026-11-20 03:12:00, +90s, 50%%, or a marker's text")
+    parser.add_argument("--at", metavar="T", help=f"begin here: {MOMENT}")
     parser.add_argument("--loop", action="store_true", help="begin anew at the end")
     add_looks(parser)
 
@@ -86,19 +87,12 @@ def _replay_file(args: argparse.Namespace, path: str) -> int:
 
 def _start(file: FileStream, at: str | None) -> int:
     """Where to begin. UserError where there is nothing to see."""
-    from gputop.stream.playback import moment
+    from gputop.stream.moment import moment_within
 
     recording = file.recording
     if not len(recording.chunks()):
         raise UserError(f"{recording.path} holds no frames{'' if recording.growing else ': nothing was recorded'}")
-    if at is None:
-        return recording.start_ns
-    try:
-        start_s, end_s = (recording.unix_ns_of(t_ns) / 1e9 for t_ns in (recording.start_ns, recording.end_ns))
-        unix_s = moment(at, start_s, end_s, [(mark.text, recording.unix_ns_of(mark.t_ns) / 1e9) for mark in recording.marks])
-    except ValueError as error:
-        raise UserError(f"--at: {error}", code=2) from None
-    return max(recording.start_ns, recording.t_ns_of(int(unix_s * 1e9)))
+    return recording.start_ns if at is None else moment_within(at, recording)
 
 
 def _play(args: argparse.Namespace, file: FileStream, path: str, at_ns: int) -> int:

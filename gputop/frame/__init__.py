@@ -46,3 +46,5 @@ from gputop.frame.stream import Header as Header
 from gputop.frame.stream import Mark as Mark
 from gputop.frame.stream import SelfCost as SelfCost
 from gputop.frame.stream import SourceState as SourceState
+
+SECOND_NS = 1_000_000_000

@@ -42,6 +42,7 @@ class Player:
         self.playback = playback
         self.past_ns = LEAST_PAST_NS
         """How much of the time before a jump to load; the screen's window."""
+        self.header = file.header
         self.start_ns = file.recording.start_ns
         self.end_ns = file.recording.end_ns
         self.marks: list[Mark] = file.recording.marks

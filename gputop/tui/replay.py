@@ -27,7 +27,6 @@ class ReplayApp(GputopApp):
         session = Session()
         self.player = Player(session, file, playback)
         self.survey = survey
-        self._header = file.header
         super().__init__(session, view, None, self.player, look)
 
     def happened(self, t_ns: int | None) -> tuple[Ledger, Sequence[Incident | Episode]]:
@@ -36,8 +35,4 @@ class ReplayApp(GputopApp):
 
     def unix_s(self, t_ns: int) -> float:
         """The wall clock at a moment of the recording."""
-        return self._header.unix_ns_of(t_ns) / 1e9
-
-    def t_ns(self, unix_s: float) -> int:
-        """The inverse of `unix_s`."""
-        return self._header.t_ns_of(int(unix_s * 1e9))
+        return self.player.header.unix_ns_of(t_ns) / 1e9

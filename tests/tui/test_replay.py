@@ -158,7 +158,7 @@ async def test_a_time_that_is_none_is_asked_for_again(make_replay: MakeReplay) -
         await pilot.press("at", *"noon", "enter")
         await pilot.pause()
         assert isinstance(app.screen, MomentScreen)
-        assert "write a time" in str(app.screen.query_one("#wrong").visual)
+        assert "'noon' is no time" in str(app.screen.query_one("#wrong").visual)
         await pilot.press("escape")
         assert isinstance(app.screen, ReplayScreen)
         assert app.session.now_ns == START

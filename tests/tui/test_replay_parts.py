@@ -20,7 +20,6 @@ from gputop.stream.pipe import PipeStream
 from gputop.stream.playback import MOST_BEHIND_NS
 from gputop.stream.playback import SPEEDS
 from gputop.stream.playback import Playback
-from gputop.stream.playback import moment
 from gputop.stream.survey import Episode
 from gputop.stream.survey import Survey
 from gputop.tui.draw import clock
@@ -74,33 +73,6 @@ def test_speeds_go_from_a_quarter_to_64() -> None:
 
 def local(text: str) -> float:
     return time.mktime(time.strptime(text, "%Y-%m-%d %H:%M:%S"))
-
-
-@pytest.mark.parametrize(
-    ("text", "meant"),
-    [
-        ("23:59:30", "2026-11-20 23:59:30"), ("23:59", None), ("00:05", "2026-11-21 00:05:00"),
-        ("2026-11-21 0:05:09", "2026-11-21 00:05:09"),
-        ("+90", "2026-11-21 00:00:40"), ("+90s", "2026-11-21 00:00:40"), ("+5m", "2026-11-21 00:04:10"), ("50%", "2026-11-21 00:04:40"),
-        ("0%", "2026-11-20 23:59:10"), ("100%", "2026-11-21 00:10:10"), ("00:20", None), ("+2h", None), ("101%", None), ("25:00", None),
-        ("noon", None), ("", None), ("+", None), ("9999-99-99 00:00", None), ("+" + "9" * 400, None),
-    ],
-)  # fmt: skip
-def test_moments_in_words(text: str, meant: str | None) -> None:
-    """Over midnight; what is outside or no time at all is refused in a line."""
-    bounds = local("2026-11-20 23:59:10"), local("2026-11-21 00:10:10")
-    if meant is not None:
-        assert moment(text, *bounds) == local(meant)
-    else:
-        with pytest.raises(ValueError, match=r"outside the recording|write a time|no time of day") as error:
-            moment(text, *bounds)
-        assert "\n" not in str(error.value)
-
-
-def test_a_marker_is_a_moment() -> None:
-    assert moment("epoch 2", 100.0, 200.0, [("epoch 1", 120.0), ("epoch 2", 150.0), ("epoch 2", 180.0)]) == 150.0
-    with pytest.raises(ValueError, match="a marker's text"):
-        moment("epoch 3", 100.0, 200.0, [("epoch 1", 120.0)])
 
 
 @pytest.mark.parametrize(

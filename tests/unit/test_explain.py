@@ -78,7 +78,7 @@ def test_only_the_stretch_that_is_asked_for(starving: str, capsys: pytest.Captur
     assert totals[1] < totals[0]
 
 
-@pytest.mark.parametrize("flags", [["--from", "1e9"], ["--from", "3", "--until", "2"], ["--until", "0"]])
+@pytest.mark.parametrize("flags", [["--from", "1000000000"], ["--from", "3", "--until", "2"], ["--until", "0"]])
 def test_a_stretch_in_which_nothing_was_recorded_is_said(flags: list[str], starving: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", starving, *flags]) == 2
     assert "nothing was recorded in that stretch: this recording goes from " in capsys.readouterr().err
@@ -134,3 +134,12 @@ def test_a_stretch_that_is_too_short_to_judge_is_told(starving: str, until: str,
     assert ("0.5 s are too short to judge" in capsys.readouterr().err) == told
     assert main(["explain", starving, "--from", "1", "--until", until, "--json"]) == 0
     assert ("0.5 s are too short to judge" in capsys.readouterr().err) == told
+
+
+def test_last_and_since_are_one(starving: str, healthy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain(capsys, starving, "--last", "8s") == explain(capsys, starving, "--since", "8")
+    said = []
+    for flag in ("--last", "--since"):
+        assert main(["diff", starving, healthy, flag, "8"]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]

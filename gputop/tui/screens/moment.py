@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
@@ -13,33 +11,34 @@ from textual.screen import ModalScreen
 from textual.widgets import Input
 from textual.widgets import Static
 
-from gputop.stream.playback import moment
+from gputop.errors import UserError
+from gputop.stream.moment import Timed
+from gputop.stream.moment import moment_within
 from gputop.tui.draw import clock
 
 
-class MomentScreen(ModalScreen[float | None]):
-    """Gives the Unix time that was asked for, None where Esc was pressed."""
+class MomentScreen(ModalScreen[int | None]):
+    """Gives the moment that was asked for (CLOCK_MONOTONIC ns), None where Esc was pressed."""
 
     BINDINGS = [Binding("escape", "dismiss(None)", "close")]
 
-    def __init__(self, start_unix_s: float, end_unix_s: float, marks: Sequence[tuple[str, float]]) -> None:
+    def __init__(self, recording: Timed) -> None:
         super().__init__()
-        self._marks = marks
-        """(text, Unix time)"""
-        self._bounds = start_unix_s, end_unix_s
+        self._recording = recording
 
     def compose(self) -> ComposeResult:
         """What can be typed, and the line for it."""
-        start, end = map(clock.of_day, self._bounds)
+        known = self._recording
+        start, end = (clock.of_day(known.header.unix_ns_of(t_ns) / 1e9) for t_ns in (known.start_ns, known.end_ns))
         with Vertical(classes="box"):
             yield Static(Text(f"go to   {start} … {end}", style="bold"))
-            yield Input(placeholder="14:03:07, +90s, 50% or a marker", id="moment", compact=True)
+            yield Input(placeholder="14:03:07, 90s, 50% or a marker", id="moment", compact=True)
             yield Static(id="wrong")
 
     @on(Input.Submitted)
     def answer(self, event: Input.Submitted) -> None:
         """Give the moment, or say why it is none."""
         try:
-            self.dismiss(moment(event.value, *self._bounds, self._marks))
-        except ValueError as error:
+            self.dismiss(moment_within(event.value, self._recording))
+        except UserError as error:
             self.query_one("#wrong", Static).update(Text(str(error), style="bold"))

@@ -39,7 +39,7 @@ _OWN = [
     Binding("right_parenthesis,ctrl+right", "jump(10)", "10 s forward", id="jump", group=_REPLAY),
     Binding("left_curly_bracket", "jump(-60)", "a minute back", id="jump-back-far", group=_REPLAY),
     Binding("right_curly_bracket", "jump(60)", "a minute forward", id="jump-far", group=_REPLAY),
-    Binding("at", "moment", "to a clock time, +90s, 50% or a marker", id="moment", group=_REPLAY),
+    Binding("at", "moment", "to a clock time, 90s, 50% or a marker", id="moment", group=_REPLAY),
     Binding("0", "edge(0)", "to the start", id="start", group=_REPLAY),
     Binding("dollar_sign", "edge(1)", "to the end", id="last", group=_REPLAY),
     Binding("a", "loop", "again and again, or once", id="loop", group=_REPLAY),
@@ -220,13 +220,11 @@ class ReplayScreen(MainScreen):
 
     def action_moment(self) -> None:
         """Ask for a time."""
-        player, unix_s = self.player, self.replay.unix_s
-        marks = [(mark.text, unix_s(mark.t_ns)) for mark in player.marks]
-        self.app.push_screen(MomentScreen(unix_s(player.start_ns), unix_s(player.end_ns), marks), self._to_unix)
+        self.app.push_screen(MomentScreen(self.player), self._to_moment)
 
-    def _to_unix(self, unix_s: float | None) -> None:
-        if unix_s is not None:
-            self._go(self.replay.t_ns(unix_s))
+    def _to_moment(self, t_ns: int | None) -> None:
+        if t_ns is not None:
+            self._go(t_ns)
 
     def action_record(self) -> None:
         """There is nothing new to record."""
