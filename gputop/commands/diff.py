@@ -7,6 +7,7 @@ import argparse
 from gputop.commands.explain import explained
 from gputop.commands.span import add_span
 from gputop.console import show
+from gputop.console import tell
 from gputop.console import write
 
 EXAMPLES = """examples:
@@ -31,8 +32,11 @@ def run(args: argparse.Namespace) -> int:
 
         both = {"schema": 1, "before": before.explanation, "after": after.explanation}
         write(msgspec.json.encode(both) + b"\n")
-        return 0
-    from gputop.report import diff_lines
+    else:
+        from gputop.report import diff_lines
 
-    show(diff_lines((args.before, args.after), before.explanation, after.explanation))
+        show(diff_lines((args.before, args.after), before.explanation, after.explanation))
+    for path, found in ((args.before, before), (args.after, after)):
+        for problem in found.problems:
+            tell(f"{path}: {problem}")
     return 0

@@ -143,3 +143,15 @@ def test_last_and_since_are_one(starving: str, healthy: str, capsys: pytest.Capt
         assert main(["diff", starving, healthy, flag, "8"]) == 0
         said.append(capsys.readouterr().out)
     assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_diff_tells_what_is_wrong_with_either(flags: list[str], starving: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    short = record(tmp_path / "short.gputop", starving=False, ticks=8)
+    whole, holed = Path(starving).read_bytes(), tmp_path / "holed.gputop"
+    holed.write_bytes(whole[: len(whole) // 2] + bytes(99) + whole[len(whole) // 2 + 99 :])
+    assert main(["diff", str(holed), short, *flags]) == 0
+    said = capsys.readouterr()
+    assert [line.split(": ")[1] for line in said.err.splitlines()] == [str(holed), short]
+    assert "0.7 s are too short to judge" in said.err
+    assert not flags or json.loads(said.out)["schema"] == 1
