@@ -41,13 +41,18 @@ LIVE_S = 10.0
 LEAST_S = 2.0
 """Of a recording: before, the diagnosis is still looking, which reads like a GPU at rest."""
 FAILED_ON = 3
+_OF_A_FILE = {"from_": None, "until": None}
+"""Flags that a recording alone heeds, as they are where nobody gave them."""
+_OF_A_LOOK = {"gpu": None, "interval": 0.1, "no_ebpf": False, "sudo": False}
+"""And those that a look at this machine alone heeds."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the command."""
     parser.add_argument("file", nargs="?", metavar="FILE", help="a recording; without it this machine, now, for --last (10s)")
-    parser.add_argument("--json", action="store_true", help="one JSON object")
-    parser.add_argument("--plot", action="store_true", help="GPU utilization over the time, with the incidents")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="one JSON object")
+    form.add_argument("--plot", action="store_true", help="GPU utilization over the time, with the incidents")
     parser.add_argument("--fail-on", choices=SEVERITIES, metavar="SEVERITY", help="exit 3 where an incident is at least that bad")
     add_span(parser)
     add_sampling(parser)
@@ -55,7 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Explain; 3 where --fail-on is met."""
-    found = explained(args.file, args, with_points=args.plot) if args.file else _live(args)
+    _check(args)
+    found = _live(args) if args.file is None else explained(args.file, args, with_points=args.plot)
     if args.json:
         import msgspec
 
@@ -72,6 +78,14 @@ def run(args: argparse.Namespace) -> int:
     for line in found.problems:
         tell(line)
     return FAILED_ON if _met(args.fail_on, found.explanation["incidents"]) else 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    """UserError for flags that would do nothing."""
+    idle, when = (_OF_A_FILE, "with") if args.file is None else (_OF_A_LOOK, "without")
+    given = [f"--{name.strip('_').replace('_', '-')}" for name, absent in idle.items() if getattr(args, name) != absent]
+    if given:
+        raise UserError(f"{', '.join(given)}: only {when} a FILE (see gputop explain --help)", code=2)
 
 
 class Found(Struct):

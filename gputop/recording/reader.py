@@ -278,7 +278,7 @@ def _open(path: str) -> int:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         mode = os.fstat(fd).st_mode
     except OSError as error:
-        raise FormatError(f"cannot open {clean(path)}: {error.strerror}") from None
+        raise FormatError(f"cannot open {clean(path) or 'a file without a name'}: {error.strerror}") from None
     except ValueError:
         raise FormatError(f"{clean(path)!r} is no file name") from None
     if stat.S_ISREG(mode):

@@ -136,6 +136,24 @@ def test_a_stretch_that_is_too_short_to_judge_is_told(starving: str, until: str,
     assert ("0.5 s are too short to judge" in capsys.readouterr().err) == told
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ([], "--from, --until: only with a FILE"),
+        (["FILE", "--gpu", "0", "--interval", "1", "--no-ebpf", "--sudo"], "--gpu, --interval, --no-ebpf, --sudo: only without a FILE"),
+        (["FILE", "--json", "--plot"], "not allowed with"),
+        ([""], "cannot open a file without a name"),
+    ],
+)
+def test_what_would_do_nothing_is_refused(flags: list[str], said: str, starving: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A shell variable that is not set does not mean this machine."""
+    argv = [starving if flag == "FILE" else flag for flag in flags] or ["--from", "3", "--until", "50%"]
+    assert main(["explain", *argv]) == (1 if argv == [""] else 2)
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert said in err
+
+
 def test_last_and_since_are_one(starving: str, healthy: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert explain(capsys, starving, "--last", "8s") == explain(capsys, starving, "--since", "8")
     said = []
