@@ -19,13 +19,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the recording, or nothing."""
-    import os
+    from contextlib import closing
 
     from gputop.console import tell
-    from gputop.errors import UserError
     from gputop.frame import Frame
     from gputop.frame import Header
     from gputop.recording.ingero import read
+    from gputop.recording.output import whole_or_gone
     from gputop.recording.writer import Writer
     from gputop.text import counted
 
@@ -34,15 +34,11 @@ def run(args: argparse.Namespace) -> int:
     header = next(items)
     assert isinstance(header, Header)
     writer, count = Writer(path, header), 0
-    try:
+    with whole_or_gone(path), closing(writer):
         for item in items:
             if isinstance(item, Frame):
                 writer.add(item)
                 count += 1
-    except UserError:
-        writer.close()
-        os.unlink(path)
-        raise
-    writer.close()
+        writer.flush()  # raises where there is no room; closing does not
     tell(f"{counted(count, 'frame')} in {path}")
     return 0

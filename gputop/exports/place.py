@@ -6,10 +6,10 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextlib import suppress
 
 from gputop.errors import UserError
 from gputop.recording.output import create
+from gputop.recording.output import whole_or_gone
 from gputop.text import clean
 
 
@@ -17,12 +17,8 @@ from gputop.text import clean
 def new_file(path: str) -> Iterator[int]:
     """Its descriptor, which whoever asks closes. Raises UserError as `create` does."""
     descriptor = create(path)
-    try:
+    with whole_or_gone(path):
         yield descriptor
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(path)
-        raise
 
 
 @contextmanager

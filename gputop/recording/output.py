@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextlib import suppress
 from itertools import chain
 from itertools import count
 
@@ -24,6 +27,17 @@ def create(path: str) -> int:
         raise UserError(f"cannot create {clean(path) or 'a file without a name'}: {error.strerror}") from None
     except ValueError:
         raise UserError(f"{clean(path)!r} is no file name") from None
+
+
+@contextmanager
+def whole_or_gone(path: str) -> Iterator[None]:
+    """A new file is taken away again where it is not finished, be it for Ctrl-C."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(path)
+        raise
 
 
 def unused(stem: str) -> str:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import signal
 import sqlite3
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from gputop import cli
+from gputop.frame import Frame
+from gputop.frame import Header
+from gputop.recording import ingero
+from gputop.recording import writer
+from gputop.recording.ingero import read
 from gputop.recording.reader import Recording
+from gputop.recording.writer import write_all
 from gputop.tables.database import Database
 
 T0 = 1_790_000_000_000_000_000
@@ -115,3 +126,33 @@ def test_what_is_no_trace_is_said_and_nothing_is_left(tmp_path: Path, kind: str,
     assert cli.main(["import", str(path)]) == 1
     assert capsys.readouterr().err.count("\n") == 1
     assert not (tmp_path / "in.gputop").exists()
+
+
+def test_ctrl_c_leaves_no_half_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(path: str) -> Iterator[Header | Frame]:
+        for i, item in enumerate(read(path)):
+            yield item
+            if i == 20:
+                signal.raise_signal(signal.SIGINT)
+
+    make(tmp_path / "in.db")
+    monkeypatch.setattr(ingero, "read", stopped)
+    assert cli.main(["import", str(tmp_path / "in.db")]) == 130
+    assert [path.name for path in tmp_path.iterdir()] == ["in.db"]
+
+
+def test_a_full_disk_leaves_no_half_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def few(path: str) -> Iterator[Header | Frame]:
+        yield from islice(read(path), 4)
+
+    def full(fd: int, data: bytes) -> None:
+        if (tmp_path / "in.gputop").stat().st_size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write_all(fd, data)
+
+    make(tmp_path / "in.db")
+    monkeypatch.setattr(ingero, "read", few)
+    monkeypatch.setattr(writer, "write_all", full)
+    assert cli.main(["import", str(tmp_path / "in.db")]) == 1
+    assert "No space left" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["in.db"]
