@@ -149,6 +149,13 @@ def cpu_deltas(older: Sequence[CpuSample], newer: Sequence[CpuSample]) -> dict[i
     return found
 
 
+def stolen_shares(older: Sequence[CpuSample], newer: Sequence[CpuSample]) -> dict[int, float]:
+    """Per CPU of `cpu_deltas` the share, 0..1, in which the hypervisor ran others on it."""
+    before = {sample.cpu: sample.steal_ns for sample in older}
+    stolen_ns = {sample.cpu: max(0, sample.steal_ns - before.get(sample.cpu, sample.steal_ns)) for sample in newer}
+    return {cpu: stolen_ns[cpu] / (worked + idle) for cpu, (worked, idle) in cpu_deltas(older, newer).items()}
+
+
 def _worked_ns(cpu: CpuSample) -> int:
     return cpu.user_ns + cpu.system_ns + cpu.irq_ns + cpu.steal_ns
 

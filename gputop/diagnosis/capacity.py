@@ -50,7 +50,8 @@ def _taken(job: JobFacts, facts: Facts, allowed: frozenset[int], busy_inside: fl
     own = max(job.used, job.kin_used)
     pinned = len(allowed) < len(facts.host.busy)
     seen = sum(taker.cores for taker in facts.takers if not pinned or taker.cpu is None or taker.cpu in allowed)
-    return max(seen, busy_inside - own - facts.watching)
+    stolen = sum(facts.host.stolen.get(cpu, 0.0) for cpu in allowed)
+    return max(seen, busy_inside - own - facts.watching - stolen)
 
 
 def wanted(job: JobFacts) -> float:

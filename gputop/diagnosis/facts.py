@@ -84,6 +84,8 @@ class HostFacts(Struct):
     cpus: int
     busy: dict[int, float] = field(default_factory=dict)
     """CPU -> busy share."""
+    stolen: dict[int, float] = field(default_factory=dict)
+    """CPU -> share that the hypervisor gave to others (steal): busy, but with nobody's work here."""
     psi_cpu: float | None = None
     psi_io: float | None = None
     psi_memory: float | None = None

@@ -14,6 +14,7 @@ from gputop.rates import counter_per_s
 from gputop.rates import cpu_deltas
 from gputop.rates import disk_rates
 from gputop.rates import net_rates
+from gputop.rates import stolen_shares
 
 _FIELDS = ("cpus", "psi", "disks", "nets", "pswpin", "pgscan", "refaults", "tcp_retrans")
 
@@ -43,6 +44,7 @@ class HostTrack:
         if cpus is not None:
             old, new, _ns = cpus
             facts.busy = {cpu: worked / (worked + idle) for cpu, (worked, idle) in cpu_deltas(old, new).items()}
+            facts.stolen = stolen_shares(old, new)
             facts.cpus = len(new) or facts.cpus
         self._set_pressure(facts)
         self._set_devices(facts)

@@ -24,13 +24,13 @@ _X86_64 = {
     LOCK: (202, 449, 73, 72, 65, 220), NETWORK: (45, 47, 44, 46, 42, 299), PIPE: (0, 1, 19, 20), TIMER: (35, 230, 34),
     DISK: (17, 18, 295, 296, 327, 328, 74, 75, 162, 2, 257, 4, 5, 6, 262, 332, 217, 26, 40, 326, 187, 82, 83, 87, 263, 10, 11, 12, 9,
            208, 333, 426),
-    POLL: (7, 271, 23, 270, 232, 281, 441, 43, 288), CHILD: (61, 247), DRIVER: (16,),
+    POLL: (7, 271, 23, 270, 232, 281, 441, 43, 288), CHILD: (61, 247, 56, 58, 435), DRIVER: (16,),
 }  # fmt: skip
 _AARCH64 = {
     LOCK: (98, 449, 32, 25, 193, 192), NETWORK: (207, 212, 206, 211, 203, 243), PIPE: (63, 64, 65, 66), TIMER: (101, 115),
     DISK: (67, 68, 69, 70, 286, 287, 82, 83, 81, 56, 79, 80, 291, 61, 227, 71, 285, 213, 34, 35,
            38, 276, 222, 226, 215, 214, 4, 292, 426),
-    POLL: (73, 72, 22, 441, 202, 242), CHILD: (260, 95), DRIVER: (29,),
+    POLL: (73, 72, 22, 441, 202, 242), CHILD: (260, 95, 220, 435), DRIVER: (29,),
 }  # fmt: skip
 _MACHINES = {"x86_64": (_X86_64, (7, 271)), "aarch64": (_AARCH64, (73,))}
 """Kinds of system calls, and the polls with a time limit."""
@@ -47,7 +47,7 @@ _WCHAN = (
     (LOCK, ("futex_", "do_futex", "flock_lock", "fcntl_setlk", "locks_", "do_sem", "rwsem_", "__mutex", "mutex_")),
     (TIMER, ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep")),
     (POLL, ("poll_schedule", "do_poll", "do_sys_poll", "do_select", "ep_poll", "schedule_hrtimeout")),
-    (CHILD, ("do_wait", "kernel_wait4")),
+    (CHILD, ("do_wait", "kernel_wait4", "kernel_clone", "_do_fork")),  # the latter two until what vfork began runs a program
 )  # fmt: skip
 
 
@@ -72,7 +72,8 @@ def kinds(machine: str) -> KindOf:
             return STOPPED
         by_name = _kind_of_name(wchan)
         if state == "D":
-            return NETWORK if by_name == NETWORK else DISK
+            told = by_name if by_name != UNKNOWN or call is None else by_number.get(call, UNKNOWN)
+            return told if told in (NETWORK, CHILD) else DISK
         if call is None:
             return by_name
         if call < 0:

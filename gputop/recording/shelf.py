@@ -72,7 +72,7 @@ def _nameless_file() -> BinaryIO:
     import tempfile  # it takes milliseconds, and the first screen is drawn before anything is shelved
 
     folder = None if "TMPDIR" in os.environ or not os.access(DISKS, os.W_OK) else DISKS
-    return tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115: it lives as long as what lies in it
+    return tempfile.TemporaryFile(dir=folder, buffering=0)  # it lives as long as what lies in it
 
 
 @cache

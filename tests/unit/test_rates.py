@@ -149,6 +149,12 @@ def test_only_cpus_that_were_there_both_times_and_advanced_count():
     assert rates.cpu_deltas(older, newer) == {0: (40, 60)}
 
 
+def test_what_the_hypervisor_took_is_told_apart():
+    older, newer = [CpuSample(0, 0, 0, 0, 0, 0, 10)], [CpuSample(0, 20, 0, 40, 10, 0, 40), CpuSample(1, 1, 1, 1, 1, 1, 1)]
+    assert rates.cpu_deltas(older, newer) == {0: (50, 50)}
+    assert rates.stolen_shares(older, newer) == {0: 0.3}
+
+
 def test_bytes_by_the_counter_or_as_the_driver_tells():
     assert rates.bytes_per_s(100, 300, 2 * SECOND, 7.0) == 100
     assert rates.bytes_per_s(None, None, 2 * SECOND, 7.0) == 7

@@ -56,12 +56,20 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         Evidence("lacking_cpus", round(cpus.lacking, 2) if idle is None else None, "CPUs", "it would lack with that list to itself"),
         Evidence("runq_pct", round(share, 1), "%", "runnable and not running"),
     )
-    pids = " ".join(str(proc.pid) for proc in (job.trainer, *job.workers))
     fixes = (
-        Fix("Let the job use all CPUs now", f"for p in {pids}; do taskset -apc {all_cpus} $p; done"),
+        _widening(job, cpus, all_cpus),
         Fix("And find who pins it (taskset, numactl, Slurm --cpus-per-task, a container's cpuset)", _ask(job.trainer.pid)),
     )
     return Finding(detail, evidence, fixes, (), tuple(proc.pid for proc in procs))
+
+
+def _widening(job: JobFacts, cpus: Capacity, all_cpus: str) -> Fix:
+    """Of its processes' masks, or of the cgroup's where that is what holds it: the kernel cuts any mask down to that one."""
+    if job.cpuset and cpus.allowed == cpus.given:
+        folder = f"/sys/fs/cgroup{'/cpuset' if job.cgroup_version == 1 else ''}$(cat /proc/{job.trainer.pid}/cpuset)"
+        return Fix("Let its cgroup (and those above it that have as few) use all CPUs", f"echo {all_cpus} > {folder}/cpuset.cpus")
+    pids = " ".join(str(proc.pid) for proc in (job.trainer, *job.workers))
+    return Fix("Let the job use all CPUs now", f"for p in {pids}; do taskset -apc {all_cpus} $p; done")
 
 
 def _ask(pid: int) -> str:

@@ -22,6 +22,8 @@ from gputop.diagnosis.verdicts import Judge
 STUCK_S, LONG_STUCK_S, IDLE_S = 2.0, 3.0, 1.5
 ASKS, AHEAD = 0.02, 0.9
 """Share of the window on a CPU of who sleeps by a timer and looks; and of the others' without any work."""
+TRACED = "t"
+"""State in /proc/PID/stat of who is stopped by a debugger: SIGCONT does not wake it."""
 _STILL = ("data.lock", "data.network", "data.pipe", "data.timer", "data.poll", "data.unknown", "data.disk", "data.child", "data.driver")
 _MAIN = ("main.lock", "main.pipe", "main.poll", "main.network", "main.unknown")
 """What a trainer may wait in for who never answers."""
@@ -77,7 +79,7 @@ def _hung(job: JobFacts) -> list[ProcFacts]:
 
 def _how(worker: ProcFacts) -> str:
     if worker.kinds.get(waits.STOPPED, 0.0) > 0.3:
-        return "dead" if not worker.info.cmdline else "stopped"
+        return "dead" if not worker.info.cmdline else "held by a debugger" if worker.newer.state == TRACED else "stopped"
     kind = max(worker.state.waits, key=worker.state.waits.__getitem__, default=waits.UNKNOWN)
     words = {
         "lock": "waiting for a lock", "network": "waiting for the network", "unknown": "asleep",
@@ -143,6 +145,8 @@ def _fixes(hung: list[ProcFacts]) -> list[Fix]:
         how = _how(worker)
         if how == "stopped":
             fixes.append(Fix(f"Let {worker.role.label} go on", f"kill -CONT {worker.pid}"))
+        elif how == "held by a debugger":
+            fixes.append(Fix("Find the debugger, and have it go on or detach", f"grep TracerPid /proc/{worker.pid}/status"))
         elif how == "dead":
             fixes.append(
                 Fix(f"{worker.role.label} has died (out of memory?): the training must be restarted", "dmesg | grep -i 'killed process'")

@@ -72,7 +72,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     pids = " ".join(map(str, job.holders)) or " ".join(str(worker.pid) for worker in job.workers)
     fixes = (
         Fix("See what the holder does meanwhile" if job.holders else "See which lock, and who holds it", f"gputop stacks {pids}"),
-        Fix("Give each worker its own handle or shard (HDF5, LMDB, SQLite, a file cache), opened in worker_init_fn"),
+        Fix("Give each worker its own handle or shard (HDF5, LMDB, SQLite, a file cache), opened in worker_init_fn, to read only"),
     )
     own = {worker.pid for worker in job.workers}
     culprits = tuple(Culprit(pid, name, None) for pid, name in job.holders.items() if pid not in own)
@@ -80,8 +80,10 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
 
 
 def _held(job: JobFacts) -> str:
-    """By whom most of the time, where /proc/locks tells."""
+    """By whom most of the time, where /proc/locks tells; nobody where workers hold it in turns."""
     pid, share = max((worker.locked_out for worker in job.workers), key=lambda pair: pair[1], default=(0, 0.0))
+    if len({worker.pid for worker in job.workers} & set(job.holders)) > 1:
+        return "; they hold it in turns"
     label = next((worker.role.label for worker in job.workers if worker.pid == pid), job.holders.get(pid, ""))
     return f"; {label} ({pid}) held it in {100 * share:.0f}% of the samples" if pid else ""
 

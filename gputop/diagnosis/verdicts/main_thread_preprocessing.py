@@ -35,15 +35,27 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
 
 def _does(job: JobFacts, facts: Facts) -> str:
     """What the main thread is at for most of what it costs."""
-    state = job.trainer.state
-    costs = {"computing": state.fractions.get("computing", 0.0)} | {kind: state.waits.get(kind, 0.0) for kind in _SLEEPS}
-    most = max(costs, key=costs.__getitem__)
-    share = f"{100 * costs[most]:.0f}% of the time"
+    most, costs = _most(job)
+    share = f"{100 * costs:.0f}% of the time"
     if most in ("lock", "poll") and threads_at_work(job):
         return f"waits {share} for its own threads, which run on {job.trainer.others_run:.1f} CPUs"
-    if most in ("pipe", "poll") and not job.workers:
+    if _is_fed(job):
         return f"waits {share} for what comes through a pipe{_feeder(job, facts)}"
-    return f"sleeps by itself {share}" if most == "timer" else f"computes {100 * costs['computing']:.0f}% of the time between steps"
+    computes = job.trainer.state.fractions.get("computing", 0.0)
+    return f"sleeps by itself {share}" if most == "timer" else f"computes {100 * computes:.0f}% of the time between steps"
+
+
+def _most(job: JobFacts) -> tuple[str, float]:
+    """Computing, or the kind of sleep, that most of its main thread's time goes to; which part of it."""
+    state = job.trainer.state
+    costs = {"computing": state.fractions.get("computing", 0.0)} | {kind: state.waits.get(kind, 0.0) for kind in _SLEEPS}
+    return max(costs.items(), key=lambda item: item[1])
+
+
+def _is_fed(job: JobFacts) -> bool:
+    """By somebody who is neither a worker nor a thread of its own."""
+    most, _ = _most(job)
+    return not job.workers and (most == "pipe" or (most == "poll" and not threads_at_work(job)))
 
 
 def _feeder(job: JobFacts, facts: Facts) -> str:
@@ -57,11 +69,15 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     workers = f"its {counted(len(job.workers), 'worker')} {'is' if len(job.workers) == 1 else 'are'}"
     beside = "it has no workers" if ahead is None else f"{workers} ahead {100 * ahead:.0f}% of the time"
     evidence = (
-        Evidence("main_cpu_pct", round(100 * job.trainer.run, 1), "%", "on-CPU share of the trainer's main thread"),
+        Evidence("main_waits_pct", round(100 * _most(job)[1], 1), "%", "of the main thread's time asleep for what comes through a pipe")
+        if _is_fed(job)
+        else Evidence("main_cpu_pct", round(100 * job.trainer.run, 1), "%", "on-CPU share of the trainer's main thread"),
         Evidence("workers_ahead_pct", None if ahead is None else round(100 * ahead, 1), "%", "of the workers' time with nothing to do"),
     )
     fixes = [Fix("See what it computes between the steps", f"gputop stacks {job.trainer.pid}")]
-    if not job.workers:
+    if _is_fed(job) and not started(job, facts):
+        fixes.append(Fix("Whoever feeds it is late: see who is at the other end", f"ss -xp | grep pid={job.trainer.pid}"))
+    elif not job.workers:
         fixes.append(Fix("Load and transform in workers", "DataLoader(..., num_workers=4, persistent_workers=True)"))
     else:
         fixes.append(Fix("Move it into the Dataset or a collate_fn, which run in the workers", "DataLoader(..., collate_fn=...)"))

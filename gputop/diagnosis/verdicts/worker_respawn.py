@@ -34,9 +34,11 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     born = len(job.births)
     span = max(1.0, (facts.t_ns - job.births[0]) / 1e9) if job.births else 0.0
-    detail = f"{counted(born, 'worker')} made anew in the last {span:.0f} s: each epoch makes its own and waits for their first batches"
+    each = "each epoch, or each loader, makes its own and waits for their first batches"
+    detail = f"{counted(born, 'worker')} made anew in the last {span:.0f} s: {each}"
     evidence = (Evidence("workers_started", float(born), "", f"workers born after the first set, in {span:.0f} s"),)
-    fixes = [Fix("Keep the workers over epochs", f"DataLoader(..., num_workers={len(job.workers) or born}, persistent_workers=True)")]
+    keep = "Keep the workers over epochs, in one DataLoader that is made once (over all files or shards)"
+    fixes = [Fix(keep, f"DataLoader(..., num_workers={len(job.workers) or born}, persistent_workers=True)")]
     if any("--multiprocessing-fork" in worker.info.cmdline for worker in job.workers):
         fixes.append(Fix("Spawned workers import everything again; fork does not", 'DataLoader(..., multiprocessing_context="fork")'))
     return Finding(detail, evidence, tuple(fixes), (), tuple(worker.pid for worker in job.workers))

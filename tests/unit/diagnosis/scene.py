@@ -86,6 +86,8 @@ class Scene:
     gpus: dict[int, dict] = field(default_factory=dict)
     cpus: int = 4
     cpu_busy: list[float] | None = None
+    stolen: float = 0.0
+    """Of each CPU's busy time, by the hypervisor."""
     psi: dict[str, float] = field(default_factory=dict)
     cgroups: dict[str, dict] = field(default_factory=dict)
     calls: dict[tuple[int, str], tuple[float, float, int]] = field(default_factory=dict)
@@ -178,9 +180,10 @@ class Scene:
     def _host(self, dt: float) -> Host:
         busy = self.cpu_busy if self.cpu_busy is not None else [0.5] * self.cpus
         cpus = [
-            CpuSample(i, self._add(("cpu", i), share * dt * 1e9), 0, self._add(("idle", i), (1 - share) * dt * 1e9), 0, 0, 0)
+            CpuSample(i, self._add(("cpu", i), share * (1 - self.stolen) * dt * 1e9), 0,
+                      self._add(("idle", i), (1 - share) * dt * 1e9), 0, 0, self._add(("steal", i), share * self.stolen * dt * 1e9))
             for i, share in enumerate(busy)
-        ]
+        ]  # fmt: skip
         psi = Psi(*(self._add(("psi", name), self.psi.get(name, 0.0) * dt * 1e9) for name in Psi.__struct_fields__))
         cgroups = [
             CgroupSample(path, values.get("version", 2), values.get("quota_cpus"), self._add((path, "periods"), 10 * dt),

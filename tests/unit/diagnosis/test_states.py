@@ -36,6 +36,7 @@ def sample(**fields: object) -> ProcSample:
         ({"syscall": 0, "wchan": "wait_woken"}, waits.NETWORK), ({"syscall": 0, "wchan": "folio_wait_bit_common"}, waits.DISK),
         ({"syscall": 17}, waits.DISK), (DISK, waits.DISK), ({"state": "D"}, waits.DISK),
         ({"state": "D", "wchan": "rpc_wait_bit_killable"}, waits.NETWORK),
+        ({"state": "D", "syscall": 58}, waits.CHILD), ({"state": "D", "wchan": "kernel_clone"}, waits.CHILD),
         ({"state": "R"}, waits.ONCPU), ({"syscall": -1}, waits.ONCPU), ({"state": "T"}, waits.STOPPED), ({"state": "Z"}, waits.STOPPED),
         ({}, waits.UNKNOWN), ({"wchan": "0"}, waits.UNKNOWN), ({"wchan": "futex_do_wait"}, waits.LOCK), ({"syscall": 61}, waits.CHILD),
         ({"wchan": "poll_schedule_timeout.constprop.0"}, waits.POLL), ({"syscall": 16}, waits.DRIVER), ({"syscall": 9999}, waits.UNKNOWN),

@@ -17,6 +17,7 @@ from tests.unit.diagnosis.causes import cpu_contention
 from tests.unit.diagnosis.causes import pinned_by_hand
 from tests.unit.diagnosis.causes import preprocessing
 from tests.unit.diagnosis.causes import starved
+from tests.unit.diagnosis.causes import stopped
 from tests.unit.diagnosis.causes import straggling
 from tests.unit.diagnosis.causes import throttled
 from tests.unit.diagnosis.causes import too_few
@@ -110,6 +111,39 @@ def test_a_share_of_the_gpu_says_where_it_is_from():
 def test_who_waits_for_others_does_not_keep_its_gpu_waiting_itself():
     assert actors().play(6).engine.verdict.headline.endswith("waits for its data")
     assert preprocessing().play(6).engine.verdict.headline.endswith("itself keeps it waiting")
+
+
+@pytest.mark.parametrize(("version", "root"), [(1, "/sys/fs/cgroup/cpuset"), (2, "/sys/fs/cgroup")])
+def test_a_cpuset_is_widened_where_it_is_set(version: int, root: str):
+    """No mask of a process's own reaches beyond it."""
+    scene = affinity()
+    scene.cgroups = {"/job": {"cpuset": "3", "version": version}}
+    verdict = scene.play(6).engine.verdict
+    assert verdict.cause == "affinity"
+    assert verdict.fixes[0].command == f"echo 0-3 > {root}$(cat /proc/100/cpuset)/cpuset.cpus"
+    assert "taskset -apc 0-3" in str(affinity().play(6).engine.verdict.fixes[0].command)
+
+
+def test_what_the_hypervisor_takes_is_taken_by_no_short_lived_process():
+    scene = starved(run=0.3, wait=0.6, looks=[ON_CPU])
+    scene.cpus, scene.cpu_busy = 2, [1.0, 1.0]
+    assert "short-lived processes" in scene.play(6).engine.verdict.detail
+    scene = starved(run=0.3, wait=0.6, looks=[ON_CPU])
+    scene.cpus, scene.cpu_busy, scene.stolen = 2, [1.0, 1.0], 0.6
+    assert "short-lived processes" not in scene.play(6).engine.verdict.detail
+
+
+def test_who_is_held_by_a_debugger_is_not_to_be_sent_a_signal():
+    """SIGCONT wakes it only when the debugger lets it."""
+    scene = stopped()
+    assert "kill -CONT" in str(scene.play(6).engine.verdict.fixes)
+    scene = stopped()
+    scene.procs[102].looks = [{"state": "t"}]
+    verdict = scene.play(6).engine.verdict
+    assert verdict.cause == "hung-worker"
+    assert "is held by a debugger" in verdict.detail
+    assert "kill -CONT" not in str(verdict.fixes)
+    assert "grep TracerPid /proc/102/status" in str(verdict.fixes)
 
 
 def test_a_sync_storms_calls_are_counted_once():
