@@ -14,6 +14,8 @@ from gputop.diagnosis.points import OFF_BEAT_NS
 from gputop.diagnosis.spawners import tree_ns
 from gputop.diagnosis.strangers import LEAD_NS
 from gputop.diagnosis.strangers import born_ns
+from gputop.diagnosis.symptoms import HIGH_SHARE
+from gputop.diagnosis.symptoms import MEDIUM_SHARE
 from gputop.diagnosis.symptoms import Standing
 from gputop.frame import ProcSample
 
@@ -33,8 +35,7 @@ UNEXPLAINED_NS = 4_000_000_000 - OFF_BEAT_NS
 END_NS = 4_000_000_000 - OFF_BEAT_NS
 """It may be away this long (a checkpoint, an epoch's end) and is still the same episode."""
 MEDIUM_S, HIGH_S = 2.0, 10.0
-"""GPU seconds lost from which an incident is of medium and high severity, where it also cost `MEDIUM_SHARE` of its time."""
-MEDIUM_SHARE, HIGH_SHARE = 0.25, 0.5
+"""GPU seconds lost from which an incident is of medium and high severity, where it also cost `MEDIUM_SHARE` or `HIGH_SHARE` of its time."""
 
 
 class _Account(Struct):

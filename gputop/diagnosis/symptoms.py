@@ -194,12 +194,16 @@ def _worded(one: Standing) -> Verdict:
     )  # fmt: skip
 
 
+MEDIUM_SHARE, HIGH_SHARE = 0.25, 0.5
+"""Share of its time that a GPU lost, from which that is of medium and high severity."""
+
+
 def _loudness(one: Standing) -> str:
     """Of the moment; an incident's own severity counts the seconds lost."""
     if not one.fault:
         return "info"
     lost = one.job.lost or 0.0
-    return "high" if lost >= 0.5 else "medium" if lost >= 0.25 else "low"
+    return "high" if lost >= HIGH_SHARE else "medium" if lost >= MEDIUM_SHARE else "low"
 
 
 UNEVEN = 0.1
