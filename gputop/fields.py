@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-MS = 1_000_000
-SECOND = 1_000_000_000
+from gputop.frame import SECOND_NS
+
+MS, SECOND = 1_000_000, SECOND_NS
 
 
 class Field(Struct, frozen=True):

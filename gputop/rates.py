@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from gputop.board import GpuBoard
+from gputop.frame import SECOND_NS
 from gputop.frame import CgroupSample
 from gputop.frame import CpuSample
 from gputop.frame import DiskSample
@@ -18,7 +19,6 @@ from gputop.frame import NetSample
 from gputop.frame import ProcSample
 from gputop.frame import ThreadSample
 
-SECOND_NS = 1_000_000_000
 TICK_NS = 10_000_000
 """In which utime and stime advance."""
 

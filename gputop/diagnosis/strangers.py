@@ -7,9 +7,9 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from gputop.board import Board
+from gputop.frame import SECOND_NS
 from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
-from gputop.rates import SECOND_NS
 from gputop.roles import program_name
 from gputop.text import clean
 

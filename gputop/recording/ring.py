@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec import field
 
 from gputop.board import Board
+from gputop.frame import SECOND_NS
 from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.recording.format import CODEC_PLAIN
@@ -33,8 +34,7 @@ from gputop.recording.seek import frames_between
 from gputop.recording.shelf import Shelf
 from gputop.recording.shelf import Shelved
 
-SECOND = 1_000_000_000
-WINDOW_NS = 600 * SECOND
+WINDOW_NS = 600 * SECOND_NS
 MAX_BYTES = 40 << 20
 LEVEL = 3
 BLOCK_BYTES = 1 << 18

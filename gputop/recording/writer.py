@@ -10,6 +10,7 @@ from pathlib import Path
 import zstandard
 
 from gputop.errors import UserError
+from gputop.frame import SECOND_NS
 from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.frame import Mark
@@ -30,9 +31,8 @@ from gputop.recording.parity import Parity
 from gputop.text import clean
 from gputop.text import file_size
 
-SECOND = 1_000_000_000
-REFERENCE_EVERY_NS = 240 * SECOND
-RUN_BYTES, RUN_NS = 160_000, 55 * SECOND
+REFERENCE_EVERY_NS = 240 * SECOND_NS
+RUN_BYTES, RUN_NS = 160_000, 55 * SECOND_NS
 """A run ends with the chunk that makes it so large, or so long: who wants its last block must open all."""
 INDEX_EVERY = 32
 """Chunks."""
@@ -96,7 +96,7 @@ class Writer:
     def full_in_ns(self) -> int:
         """How long after the last frame comes the one that completes a block, less half a beat for jitter."""
         span_ns = self._pending[-1].t_ns - self._pending[0].t_ns if self._pending else -self.header.interval_ns
-        return SECOND - self.header.interval_ns * 3 // 2 - span_ns
+        return SECOND_NS - self.header.interval_ns * 3 // 2 - span_ns
 
     def flush(self) -> None:
         """Write what is pending."""

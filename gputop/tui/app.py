@@ -25,7 +25,7 @@ from textual.filter import NoColor
 from textual.screen import Screen
 
 from gputop.autostacks import AutoCapture
-from gputop.fields import SECOND
+from gputop.frame import SECOND_NS
 from gputop.session import Session
 from gputop.stacks.auto import AutoStacks
 from gputop.tui.driver import TerminalDriver
@@ -198,7 +198,7 @@ def own_cost(session: Session, started: tuple[float, float]) -> str:
     """What screen and collector cost together, for the header; empty in a collector's first second, which is all start."""
     cost = session.board.cost
     wall, cpu = time.monotonic() - started[0], time.process_time() - started[1]
-    if cost is None or session.header is None or wall <= 0 or session.now_ns - session.header.t_ns < SECOND:
+    if cost is None or session.header is None or wall <= 0 or session.now_ns - session.header.t_ns < SECOND_NS:
         return ""
     collected = cost.cpu_ns / (session.now_ns - session.header.t_ns)
     return f"self {100 * (cpu / wall + collected):.1f}% CPU {cost.rss_bytes >> 20}+{_rss_mb()} MB"

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from pathlib import Path
 
+from gputop.frame import SECOND_NS
 from gputop.recording.format import KIND_FRAMES
 from gputop.recording.format import KIND_PARITY
 from gputop.recording.format import KIND_REFERENCE
 from gputop.recording.reader import Recording
 from gputop.recording.scan import scan
 from gputop.recording.writer import REFERENCE_EVERY_NS
-from gputop.recording.writer import SECOND
 from tests.bench.figures import spread
 from tests.bench.figures import table
 from tests.bench.live_cost import GPUTOP
@@ -27,7 +27,7 @@ from tests.pty.tree import usage
 SCENES = (Scene(1, 10), Scene(8, 80))
 WARM_UP_S = 5.0
 """Until the probes are loaded and the reference is written."""
-HOUR_NS = 3600 * SECOND
+HOUR_NS = 3600 * SECOND_NS
 
 
 def report(runs: int, run_s: float) -> Iterator[str]:

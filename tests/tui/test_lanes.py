@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from gputop.fields import SECOND
+from gputop.frame import SECOND_NS
 from gputop.history import History
 from gputop.tui.draw import Span
 from gputop.tui.draw.axis import Axis
@@ -119,7 +119,7 @@ def test_a_time_steps_aside_for_a_sign(columns: int) -> None:
 
 
 def test_a_time_in_a_crowd_of_signs_is_left_out() -> None:
-    ruler = axis_line(Axis(SECOND, 100, 60), None, "last 60 s")
+    ruler = axis_line(Axis(SECOND_NS, 100, 60), None, "last 60 s")
     at = ruler[1][0].index("−20 s")
     shown = signed(ruler, *range(at - 3, at + 8))
     assert "−20" not in shown

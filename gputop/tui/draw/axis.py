@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from gputop.fields import SECOND
+from gputop.frame import SECOND_NS
 from gputop.tui.draw import Span
 from gputop.tui.draw import clock
 
@@ -50,7 +50,7 @@ class Axis(Struct, frozen=True):
 
 def cell_for(window_s: int, columns: int, interval_ns: int) -> int:
     """The cell in which ``columns`` of them hold about ``window_s``: a whole number of ticks, at least one."""
-    ticks = window_s * SECOND / max(1, columns) / interval_ns
+    ticks = window_s * SECOND_NS / max(1, columns) / interval_ns
     return max(1, round(ticks)) * interval_ns
 
 
@@ -61,14 +61,14 @@ def axis_line(axis: Axis, end_unix_s: float | None, label: str) -> list[Span]:
 
 @lru_cache(maxsize=4)
 def _ruler(cell_ns: int, columns: int, end_unix_s: float | None, label: str) -> list[Span]:
-    total_s = columns * cell_ns / SECOND
+    total_s = columns * cell_ns / SECOND_NS
     cells = ["─"] * columns
     last = "now" if end_unix_s is None else clock.of_day(end_unix_s)
     step = _step(total_s)
     back = step
     while back < total_s:
         text = clock.of_day(end_unix_s - back) if end_unix_s is not None else f"−{_length(back)}"
-        column = columns - 1 - round(back * SECOND / cell_ns)
+        column = columns - 1 - round(back * SECOND_NS / cell_ns)
         if column + len(text) // 2 + 2 < columns - len(last) - 2:
             _write(cells, column - len(text) // 2, f" {text} ")
         back += step

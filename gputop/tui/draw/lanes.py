@@ -14,8 +14,8 @@ from operator import itemgetter
 from msgspec import Struct
 
 from gputop.fields import FIELDS
-from gputop.fields import SECOND
 from gputop.fields import Field
+from gputop.frame import SECOND_NS
 from gputop.history import History
 from gputop.history import SeriesKey
 from gputop.text import fit
@@ -108,7 +108,7 @@ class LaneDrawer:
         return spans + with_cursor(self._cells(lane, history, axis), cursor)
 
     def _label(self, lane: Lane, history: History, width: int, at_ns: int) -> list[Span]:
-        value = history.at(lane.key, at_ns, max(2 * lane.field.refresh_ns, 2 * lane.field.slowest_ns, 3 * SECOND // 2))
+        value = history.at(lane.key, at_ns, max(2 * lane.field.refresh_ns, 2 * lane.field.slowest_ns, 3 * SECOND_NS // 2))
         number = "–" if value != value else short(value, lane.field.digits)
         unit = lane.field.unit
         room = width - 13

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from gputop.board import Board
-from gputop.fields import SECOND
+from gputop.frame import SECOND_NS
 from gputop.frame import GpuProc
 from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
@@ -24,7 +24,7 @@ from gputop.text import clean
 from gputop.tui.draw import Span
 from gputop.tui.view import View
 
-SPAN_NS = SECOND
+SPAN_NS = SECOND_NS
 """Rates in the table are over the last second: faster ones cannot be read."""
 LEAST_BYSTANDER_PCT = 1.0
 _KERNEL_STATES = {"R": "running", "S": "sleeping", "D": "disk", "T": "stopped", "t": "traced", "Z": "zombie", "I": "idle"}

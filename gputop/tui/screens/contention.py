@@ -9,14 +9,14 @@ from msgspec import Struct
 from textual.binding import Binding
 
 from gputop.board import Board
-from gputop.fields import SECOND
+from gputop.frame import SECOND_NS
 from gputop.roles import Role
 from gputop.roles import program_name
 from gputop.text import fit
 from gputop.tui.draw import Line
 from gputop.tui.screens.box import Box
 
-SPAN_NS = 10 * SECOND
+SPAN_NS = 10 * SECOND_NS
 MOST_ROWS = 18
 WHO, NUMBERS = 30, 24
 """Columns of a name, where there is room for two, and of the numbers behind them."""
@@ -48,7 +48,7 @@ class ContentionScreen(Box):
             remedy = f" ({state.remedy})" if state and state.remedy else ""
             return [[(f"needs the eBPF probes: {reason}{remedy}", "warn")]]
         roles = session.roles_at(newer)
-        span_s = max(1e-9, (newer.t_ns - older.t_ns) / SECOND)
+        span_s = max(1e-9, (newer.t_ns - older.t_ns) / SECOND_NS)
         names = _Names(newer, roles, min(WHO, (self.text_width - NUMBERS) // 2))
         return [*_taken(older, newer, names, span_s), [], *_ended(older, newer, names, span_s)]
 
@@ -77,7 +77,7 @@ def _taken(older: Board, newer: Board, names: _Names, span_s: float) -> list[Lin
     out: list[Line] = [names.head("was runnable", "while this ran on its CPU", "cores")]
     for pair in pairs[:MOST_ROWS]:
         style = "starving" if pair.one in names.roles and pair.other not in names.roles else ""
-        seconds = pair.ns / SECOND
+        seconds = pair.ns / SECOND_NS
         out.append([(names.pair(pair), style), (f"{seconds / span_s:>7.2f}{seconds:>9.2f}{pair.times:>8}", style)])
     return out if pairs else [*out, [("  nobody had to wait behind anybody", "dim")]]
 
@@ -87,7 +87,7 @@ def _ended(older: Board, newer: Board, names: _Names, span_s: float) -> list[Lin
     pairs = wakeup_pairs(older, newer, trainers)
     out: list[Line] = [names.head("slept", "until woken by", "% time")]
     for pair in pairs[:MOST_ROWS]:
-        seconds = pair.ns / SECOND
+        seconds = pair.ns / SECOND_NS
         out.append([(names.pair(pair), ""), (f"{100 * seconds / span_s:>7.0f}{seconds:>9.2f}{pair.times:>8}", "")])
     return out if pairs else [*out, [("  no trainer was woken by anybody", "dim")]]
 

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from gputop.board import Board
-from gputop.fields import SECOND
+from gputop.frame import SECOND_NS
 from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
 from gputop.rates import ProcRates
@@ -31,7 +31,7 @@ class DetailsScreen(Box):
     def lines(self) -> Sequence[Line]:
         """Identity, numbers of the last second, threads, cgroup."""
         session, at = self.gputop.session, self.gputop.view.at_ns
-        older, newer = session.boards_around(at, SECOND)
+        older, newer = session.boards_around(at, SECOND_NS)
         info, sample, before = newer.infos.get(self.pid), newer.procs.get(self.pid), older.procs.get(self.pid)
         if info is None or sample is None:
             return [[("it has ended; scrub back to see it", "dim")]]

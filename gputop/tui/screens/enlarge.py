@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from textual.binding import Binding
 
-from gputop.fields import SECOND
+from gputop.frame import SECOND_NS
 from gputop.series import probes
 from gputop.tui import navigate
 from gputop.tui.draw import Line
@@ -90,7 +90,7 @@ class EnlargeScreen(Box):
         axis = navigate.axis_of(view, session)
         end = view.end(session)
         values = session.history.values(lane.key, axis.first * axis.cell_ns, end + 1)
-        return [((t - end) / SECOND, value) for t, value in values]
+        return [((t - end) / SECOND_NS, value) for t, value in values]
 
     def _picture(self, lane: Lane, points: list[tuple[float, float]]) -> list[str]:
         if not points:

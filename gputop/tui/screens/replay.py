@@ -8,6 +8,7 @@ from typing import cast
 from textual import events
 from textual.binding import Binding
 
+from gputop.frame import SECOND_NS
 from gputop.frame import Header
 from gputop.tui import navigate
 from gputop.tui.draw import Line
@@ -25,8 +26,7 @@ from gputop.tui.widgets.drawn import Drawn
 if TYPE_CHECKING:
     from gputop.tui.replay import ReplayApp
 
-SECOND = 1_000_000_000
-AGAIN_NS = 2 * SECOND
+AGAIN_NS = 2 * SECOND_NS
 """Going back while playing, an incident that began so shortly ago is the one just looked at."""
 _REPLAY = Binding.Group("replay")
 _OWN = [
@@ -140,10 +140,10 @@ class ReplayScreen(MainScreen):
         """Playing or not, how fast, and how far."""
         player, playback = self.player, self.player.playback
         state = "…" if player.is_seeking else "►" if playback.playing else "||"
-        slow = playback.pace is not None and playback.pace < 0.8 * playback.speed and player.end_ns - self.session.now_ns > SECOND
+        slow = playback.pace is not None and playback.pace < 0.8 * playback.speed and player.end_ns - self.session.now_ns > SECOND_NS
         reached = f" (reaches {playback.pace:.1f}×)" if slow else ""
         at_ns = (self.view.at_ns or self.session.now_ns) - player.start_ns
-        where = f"{clock.length(at_ns / SECOND, self._is_still)}/{clock.length((player.end_ns - player.start_ns) / SECOND)}"
+        where = f"{clock.length(at_ns / SECOND_NS, self._is_still)}/{clock.length((player.end_ns - player.start_ns) / SECOND_NS)}"
         loop = " loop" if playback.loop else ""
         return f"{state} REPLAY {playback.speed:g}×{reached}{loop} {where}", "accent" if playback.playing else "warn"
 
@@ -180,7 +180,7 @@ class ReplayScreen(MainScreen):
 
     def action_jump(self, seconds: int) -> None:
         """Some seconds on or back; playing goes on."""
-        self._go(self._at_ns + seconds * SECOND)
+        self._go(self._at_ns + seconds * SECOND_NS)
 
     def action_edge(self, fraction: int) -> None:
         """To the start (0) or the end (1)."""
@@ -206,12 +206,12 @@ class ReplayScreen(MainScreen):
         """To the start of an incident anywhere in the recording."""
         survey, start = self.replay.survey, self._next_incident(direction)
         if start is not None:
-            self._go(start, ahead_ns=self.view.window_s * SECOND // 4)
+            self._go(start, ahead_ns=self.view.window_s * SECOND_NS // 4)
         elif survey.done or direction < 0:
             self.note("no incident in that direction")
         else:
             self._awaits_incident = True
-            reached = clock.length((survey.until_ns - self.player.start_ns) / SECOND)
+            reached = clock.length((survey.until_ns - self.player.start_ns) / SECOND_NS)
             self.note(f"no incident as far as {reached}; still looking, and going there")
 
     def _next_incident(self, direction: int) -> int | None:
@@ -244,10 +244,10 @@ class ReplayScreen(MainScreen):
     def action_zoom(self, steps: int) -> None:
         """Another time base; what lies before is loaded where it is not known yet."""
         super().action_zoom(steps)
-        self.player.past_ns = max(LEAST_PAST_NS, self.view.window_s * SECOND)
+        self.player.past_ns = max(LEAST_PAST_NS, self.view.window_s * SECOND_NS)
         with self.session.lock:
             oldest_ns, now_ns = self.session.oldest_ns, self.session.now_ns
-        if oldest_ns > max(self.player.start_ns, now_ns - self.view.window_s * SECOND):
+        if oldest_ns > max(self.player.start_ns, now_ns - self.view.window_s * SECOND_NS):
             self.player.seek(now_ns)
 
     async def on_click(self, event: events.Click) -> None:
