@@ -31,7 +31,7 @@ def _capacity(job: JobFacts, facts: Facts) -> Capacity:
     given = cpusets.parse(job.cpuset) & host or host
     return Capacity(
         allowed, host, inside, len(busy) - all_busy - inside if busy else 0.0, given, _taken(job, facts, allowed, busy_inside), job.used,
-        max(0.0, sum(needed(one) for one in _sharing(job, facts, allowed, host)) - len(allowed)), _preempted_by_others(job, facts),
+        max(0.0, sum(needed(one) for one in _sharing(job, facts, allowed, host)) - len(allowed)), _preempted_by_others(job, facts), _stolen(facts, allowed),
     )  # fmt: skip
 
 
@@ -50,8 +50,11 @@ def _taken(job: JobFacts, facts: Facts, allowed: frozenset[int], busy_inside: fl
     own = max(job.used, job.kin_used)
     pinned = len(allowed) < len(facts.host.busy)
     seen = sum(taker.cores for taker in facts.takers if not pinned or taker.cpu is None or taker.cpu in allowed)
-    stolen = sum(facts.host.stolen.get(cpu, 0.0) for cpu in allowed)
-    return max(seen, busy_inside - own - facts.watching - stolen)
+    return max(seen, busy_inside - own - facts.watching - _stolen(facts, allowed))
+
+
+def _stolen(facts: Facts, allowed: frozenset[int]) -> float:
+    return sum(facts.host.stolen.get(cpu, 0.0) for cpu in allowed)
 
 
 def wanted(job: JobFacts) -> float:

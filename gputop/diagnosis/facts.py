@@ -157,6 +157,8 @@ class Capacity(Struct, frozen=True):
     """CPUs it would lack with all of the allowed ones to itself."""
     preempted_by_others: float | None
     """Of the time its threads waited behind another, the share behind strangers (probe)."""
+    stolen: float = 0.0
+    """Of the allowed ones, CPUs that the hypervisor gave to others."""
 
     @property
     def pinned(self) -> bool:

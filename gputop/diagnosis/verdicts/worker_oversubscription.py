@@ -21,6 +21,8 @@ from gputop.diagnosis.verdicts import Judge
 from gputop.text import counted
 
 CROWD = 2
+STOLEN = 0.1
+"""Of the job's CPUs."""
 WATCHED = 0.25
 """Of the job's CPUs, from which what gputop takes itself is no trifle."""
 _POOLS = ("data.runnable", "main.runnable")
@@ -30,6 +32,8 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
     cpus = capacity(job, facts)
     if facts.host.busy and cpus.idle_inside > IDLE * len(cpus.allowed) and not _crowds(job, cpus):
         return {}
+    if not job.kin and wanted(job) < len(cpus.allowed) and cpus.stolen >= STOLEN * len(cpus.allowed):
+        return {}  # it does not fill them, the hypervisor does
     return dict.fromkeys(_POOLS, 1.0 - _watched(cpus, facts))
 
 

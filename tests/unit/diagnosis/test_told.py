@@ -131,6 +131,9 @@ def test_what_the_hypervisor_takes_is_taken_by_no_short_lived_process():
     scene = starved(run=0.3, wait=0.6, looks=[ON_CPU])
     scene.cpus, scene.cpu_busy, scene.stolen = 2, [1.0, 1.0], 0.6
     assert "short-lived processes" not in scene.play(6).engine.verdict.detail
+    scene = starved(workers=1, run=0.5, wait=0.2, looks=[ON_CPU])
+    scene.cpus, scene.cpu_busy, scene.stolen = 2, [1.0, 1.0], 0.6
+    assert scene.play(6).engine.verdict.cause != "worker-oversubscription", "one worker that does not fill two CPUs"
 
 
 def test_who_is_held_by_a_debugger_is_not_to_be_sent_a_signal():
