@@ -31,7 +31,8 @@ def _capacity(job: JobFacts, facts: Facts) -> Capacity:
     given = cpusets.parse(job.cpuset) & host or host
     return Capacity(
         allowed, host, inside, len(busy) - all_busy - inside if busy else 0.0, given, _taken(job, facts, allowed, busy_inside), job.used,
-        max(0.0, sum(needed(one) for one in _sharing(job, facts, allowed, host)) - len(allowed)), _preempted_by_others(job, facts), _stolen(facts, allowed),
+        max(0.0, sum(needed(one) for one in _sharing(job, facts, allowed, host)) - len(allowed)), _preempted_by_others(job, facts),
+        _stolen(facts, allowed),
     )  # fmt: skip
 
 

@@ -16,6 +16,8 @@ from gputop.diagnosis.takers import names_of
 from gputop.frame import ProcInfo
 
 QUOTA_PCT = 20
+REAL_TIME = (1, 2, 6)
+"""Policies that come before all others, whatever the groups' weights."""
 _UNITS = (".service", ".scope", ".slice")
 
 
@@ -32,7 +34,7 @@ def fixes(takers: Sequence[Taker], job: ProcInfo, version: int, autogroup: bool)
 
 def _own_group(info: ProcInfo | None, job: ProcInfo) -> str:
     """The cgroup that it has for itself, seen from the job; empty where it is in the job's, in one above that, or in none."""
-    if info is None or not info.cgroup or not job.cgroup:
+    if info is None or not info.cgroup or not job.cgroup or info.policy in REAL_TIME:
         return ""
     return "" if cgroups.holds(_group_of(info), _group_of(job)) else _group_of(info)
 
@@ -66,7 +68,9 @@ def _processes_yield(takers: Sequence[Taker], job: ProcInfo, autogroup: bool) ->
     own_session = autogroup and all(_has_own_session(taker.info, job) for taker in takers)
     command = "echo 19 > /proc/{}/autogroup" if own_session else "chrt --idle --all-tasks --pid 0 {}"
     text = f"Let {names} run only when nobody else wants the CPU"
-    if own_session:
+    if any(taker.info is not None and taker.info.policy in REAL_TIME for taker in takers):
+        text = f"End the real-time priority of {names}, which comes before all others (or give it a CPU of its own)"
+    elif own_session:
         text += ": its session has CPU time of its own, whatever its priority"
     pids = [str(taker.pid) for taker in takers]
     if len(pids) == 1:
@@ -76,6 +80,6 @@ def _processes_yield(takers: Sequence[Taker], job: ProcInfo, autogroup: bool) ->
 
 def _has_own_session(info: ProcInfo | None, job: ProcInfo) -> bool:
     """It shares CPU time with the job as one session with another, or with a cgroup."""
-    if info is None or not info.session or _group_of(info) not in ("", "/"):
+    if info is None or not info.session or info.policy in REAL_TIME or _group_of(info) not in ("", "/"):
         return False
     return _group_of(job) not in ("", "/") or (job.session != 0 and info.session != job.session)

@@ -48,6 +48,8 @@ class ProcInfo(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """/proc/PID/stat field 6; 0 is none, or not known."""
     cpu_cgroup: str = ""
     """Path in v1's cpu controller where ``cgroup`` is that of another one; empty where it is the same."""
+    policy: int = 0
+    """Scheduling policy of its main thread, /proc/PID/stat field 41: 0 ordinary, 1 FIFO, 2 RR, 3 batch, 5 idle, 6 deadline."""
 
 
 class ThreadSample(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -35,6 +35,7 @@ class Identity:
             start_ticks=stat.start_ticks,
             ppid=stat.ppid,
             session=stat.session,
+            policy=stat.policy,
             uid=uid,
             user="" if uid is None else self._users.name(uid),
             comm=parse.text(stat.comm),
@@ -54,6 +55,7 @@ class Identity:
         found = {
             "ppid": stat.ppid,
             "session": stat.session,
+            "policy": stat.policy,
             "uid": uid,
             "user": "" if uid is None else self._users.name(uid),
             "cmdline": cmdline,

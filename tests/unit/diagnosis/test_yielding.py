@@ -54,3 +54,11 @@ def test_processes_of_one_name_are_told_together_where_they_yield_alike() -> Non
         "echo 1 > /sys/fs/cgroup/svc/cpu.weight",
         "chrt --idle --all-tasks --pid 0 4",
     ]
+
+
+@pytest.mark.parametrize("theirs", [("/", 7), ("/theirs", 7)])
+def test_no_weight_holds_who_runs_at_real_time_priority(theirs: tuple[str, int]):
+    taker = Taker(900, "ptp", 0.6, info=ProcInfo(900, 1, cgroup=theirs[0], session=theirs[1], policy=1))
+    [fix] = yielding.fixes([taker], ProcInfo(100, 1, cgroup="/", session=8), 2, True)
+    assert fix.command == "chrt --idle --all-tasks --pid 0 900"
+    assert "real-time priority" in fix.text
