@@ -16,7 +16,7 @@ from gputop.diagnosis import Engine
 from gputop.diagnosis import ProcState
 from gputop.diagnosis import Verdict
 from gputop.diagnosis.engine import FEED_EVERY_NS
-from gputop.fields import SECOND
+from gputop.frame import SECOND_NS
 from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.frame import Mark
@@ -111,7 +111,7 @@ class Session:
             self.stacks.append((frame.t_ns, frame.stacks))
         self.ring.add(frame)
         self._keep_marks(frame.marks)
-        if not self._counters or frame.t_ns - self._counters[-1].t_ns >= SECOND - OFF_BEAT_NS:
+        if not self._counters or frame.t_ns - self._counters[-1].t_ns >= SECOND_NS - OFF_BEAT_NS:
             self._counters.append(self.board.counters())
         since_ns = self.engine.fed_ns
         if self.engine.follow(self.board, frame):
@@ -135,7 +135,7 @@ class Session:
         if not self.verdicts:
             return True
         since, last = self.verdicts[-1]
-        return t_ns - since >= SECOND or (last.symptom, last.cause) != (verdict.symptom, verdict.cause)
+        return t_ns - since >= SECOND_NS or (last.symptom, last.cause) != (verdict.symptom, verdict.cause)
 
     def _lately(self, pid: int) -> bool:
         return any(self.history.states[pid])

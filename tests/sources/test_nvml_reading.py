@@ -5,7 +5,7 @@ from __future__ import annotations
 import pynvml
 import pytest
 
-from gputop.sources.nvml.reading import SECOND
+from gputop.frame import SECOND_NS
 from gputop.sources.nvml.reading import Lost
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Reading
@@ -18,13 +18,13 @@ class Ways:
 
     def __init__(self) -> None:
         self.errors = [0, 0]
-        self.reading = Reading(("x",), SECOND, self._way(0), self._way(1))
+        self.reading = Reading(("x",), SECOND_NS, self._way(0), self._way(1))
 
     def read(self, at_s: int) -> tuple[object, str]:
         """The value and the reason."""
         values: Values = {}
         missing: Missing = {}
-        self.reading.read(at_s * SECOND, values, missing, False)
+        self.reading.read(at_s * SECOND_NS, values, missing, False)
         return values.get("x"), missing.get("x", "")
 
     def _way(self, at: int) -> Way:
@@ -50,7 +50,7 @@ def test_where_no_way_gives_a_value_the_reason_is_the_one_that_may_pass() -> Non
     ways = Ways()
     ways.errors = [pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_NOT_SUPPORTED]
     assert ways.read(0)[1].startswith("the driver failed")
-    assert ways.reading.due_ns < 2 * SECOND
+    assert ways.reading.due_ns < 2 * SECOND_NS
     ways.errors[0] = 0
     assert ways.read(1) == (1.0, "")
 

@@ -10,6 +10,7 @@ from ctypes import c_ulonglong
 
 import pynvml
 
+from gputop.frame import SECOND_NS
 from gputop.sources.nvml.abi import Device
 from gputop.sources.nvml.abi import Fields
 from gputop.sources.nvml.abi import MemoryV2
@@ -21,7 +22,6 @@ from gputop.sources.nvml.abi import number_of
 from gputop.sources.nvml.gpm import GPM_FIELDS
 from gputop.sources.nvml.gpm import GPM_LEAST_NS
 from gputop.sources.nvml.gpm import Gpm
-from gputop.sources.nvml.reading import SECOND
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Reading
 from gputop.sources.nvml.reading import Values
@@ -34,7 +34,7 @@ _MEMORY_V2 = 0x02000028
 _POWER_INSTANT, _PCIE_TX, _PCIE_RX = 186, 197, 198
 _CLOCK_SM, _CLOCK_MEM = 1, 2
 _GPU_UTILIZATION_SAMPLES = 1
-_STALE_NS = 3 * SECOND
+_STALE_NS = 3 * SECOND_NS
 
 
 def fast_readings(device: Device, interval_ns: int) -> list[Reading]:
@@ -82,7 +82,7 @@ class Samples:
 
     def __call__(self, values: Values, missing: Missing) -> None:
         self._fetch()
-        if self._latest and -SECOND < time.monotonic_ns() - self._latest[1] < _STALE_NS:
+        if self._latest and -SECOND_NS < time.monotonic_ns() - self._latest[1] < _STALE_NS:
             values["util_pct"], values["util_t_ns"] = self._latest
         else:
             missing["util_t_ns"] = "the driver keeps no fresh utilization samples"

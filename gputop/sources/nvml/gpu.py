@@ -10,6 +10,7 @@ from ctypes import c_void_p
 from threading import Lock
 from time import monotonic_ns
 
+from gputop.frame import SECOND_NS
 from gputop.frame import Gpu
 from gputop.sources.nvml.abi import Device
 from gputop.sources.nvml.abi import PciInfo
@@ -21,7 +22,6 @@ from gputop.sources.nvml.lane import Lane
 from gputop.sources.nvml.lane import Taker
 from gputop.sources.nvml.mig import mig_is_on
 from gputop.sources.nvml.reading import HANG_NS
-from gputop.sources.nvml.reading import SECOND
 from gputop.sources.nvml.reading import Lost
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Reading
@@ -35,9 +35,9 @@ from gputop.sources.nvml.slow import slow_readings
 _ARCHITECTURES = {
     2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada", 9: "Hopper", 10: "Blackwell", 13: "Rubin",
 }  # fmt: skip
-_ATTACH_AGAIN_NS = SECOND
+_ATTACH_AGAIN_NS = SECOND_NS
 _MOST_REPORTS = 1024  # should nobody read for a while
-_FIRST_ANSWER_NS = SECOND // 10
+_FIRST_ANSWER_NS = SECOND_NS // 10
 """A call under way for longer than this is said to hang while the first tick lasts: a single look is over before a second is."""
 _KNOWN_ONCE = ("name", "uuid", "pci_bus_id", "architecture", "nvml_ns", "nvml_calls")
 _NOT_READ = {"index", "t_ns", "lost", "xid", "mig", "missing", *_KNOWN_ONCE}
@@ -96,11 +96,11 @@ class WatchedGpu:
         self._again_ns = 0
         self._mig = False
         # Slow ticks fall between quick ones, and each GPU's into another tenth of the second.
-        phase_ns = (index % 10) * (SECOND // 10) + SECOND // 20
+        phase_ns = (index % 10) * (SECOND_NS // 10) + SECOND_NS // 20
         # Calls that return at once would only hand the interpreter's lock to and fro if all GPUs were asked at the same moment.
         apart_ns = index % 8 * min(_APART_NS, interval_ns // 16)
         self.fast = Tier(Lane(f"nvml-{index}", interval_ns, apart_ns, self._fast_tick, stop, crew))
-        self.slow = Tier(Lane(f"nvml-{index}-slow", SECOND, phase_ns, self._slow_tick, stop, crew))
+        self.slow = Tier(Lane(f"nvml-{index}-slow", SECOND_NS, phase_ns, self._slow_tick, stop, crew))
         self.tiers = (self.fast, self.slow)
 
     def start(self) -> None:

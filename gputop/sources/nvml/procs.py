@@ -12,6 +12,7 @@ from typing import Any
 import pynvml
 from msgspec import Struct
 
+from gputop.frame import SECOND_NS
 from gputop.frame import GpuProc
 from gputop.sources.nvml.abi import Device
 from gputop.sources.nvml.abi import Function
@@ -23,7 +24,6 @@ from gputop.sources.nvml.abi import bind
 from gputop.sources.nvml.abi import find
 from gputop.sources.nvml.abi import is_past
 from gputop.sources.nvml.abi import known
-from gputop.sources.nvml.reading import SECOND
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Values
 from gputop.sources.nvml.reasons import why
@@ -32,7 +32,7 @@ Shares = tuple[float | None, float | None, float | None, float | None]
 """Per cent of SMs, memory, encoder, decoder."""
 _NOTHING: Shares = (0.0, 0.0, 0.0, 0.0)
 _NO_INSTANCE = 0xFFFFFFFF
-_ASK_AGAIN_NS = 60 * SECOND
+_ASK_AGAIN_NS = 60 * SECOND_NS
 _VERSIONS = (("_v3", ProcessInfo), ("_v2", ProcessInfo), ("", ProcessInfoV1))
 # An MPS client computes: for us it is what any other compute process is.
 _LISTS = (("Compute", "C"), ("MPSCompute", "C"), ("Graphics", "G"))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from time import monotonic_ns
 
+from gputop.frame import SECOND_NS
 from gputop.sources.nvml.reasons import FAILURES
 from gputop.sources.nvml.reasons import Why
 from gputop.sources.nvml.reasons import why
@@ -20,14 +21,13 @@ Missing = dict[str, str]
 Way = Callable[[Values, Missing], None]
 """Puts what it read into the first, and what this GPU cannot give into the second; raises one of FAILURES."""
 
-SECOND = 1_000_000_000
-HANG_NS = SECOND
+HANG_NS = SECOND_NS
 """A call under way for longer than this is said to hang."""
-_LONG_NS = SECOND // 10
+_LONG_NS = SECOND_NS // 10
 """After a call that long what it gave is told at once."""
-_RETRY_FIRST_NS, _RETRY_MOST_NS = 5 * SECOND, 60 * SECOND
+_RETRY_FIRST_NS, _RETRY_MOST_NS = 5 * SECOND_NS, 60 * SECOND_NS
 _IDLE_SHARE = 20
-_LONGEST_NS = 10 * SECOND
+_LONGEST_NS = 10 * SECOND_NS
 _TRANSIENT_LIMIT = 3
 _COSTS = 10
 _EARLY_NS = 500_000

@@ -11,6 +11,7 @@ from itertools import takewhile
 
 import pynvml
 
+from gputop.frame import SECOND_NS
 from gputop.sources.nvml.abi import Device
 from gputop.sources.nvml.abi import Fields
 from gputop.sources.nvml.abi import bind
@@ -18,7 +19,6 @@ from gputop.sources.nvml.abi import given
 from gputop.sources.nvml.events import XidEvents
 from gputop.sources.nvml.mig import Mig
 from gputop.sources.nvml.procs import Processes
-from gputop.sources.nvml.reading import SECOND
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Reading
 from gputop.sources.nvml.reading import Values
@@ -41,31 +41,31 @@ def slow_readings(device: Device, pcie_counters: Reading) -> list[Reading]:
     """
     number = device.number
     return [
-        Reading(("procs",), SECOND, lazy(Processes, device)),
-        _one("temp_c", SECOND, lambda: _celsius(number("nvmlDeviceGetTemperature", 0)), lazy(_TemperatureV, device)),
-        _one("power_limit_w", SECOND, lambda: number("nvmlDeviceGetEnforcedPowerLimit") / 1000),
-        _one("pstate", SECOND, lambda: number("nvmlDeviceGetPerformanceState")),
-        Reading(("mem_temp_c",), SECOND, lazy(_memory_temp, device)),
-        Reading(("mig_mode", "mig"), SECOND, lazy(Mig, device)),
-        Reading(("xid",), SECOND, lazy(XidEvents, device)),
-        Reading(("nvlink_tx_bytes", "nvlink_rx_bytes", "nvlink_links"), SECOND, lazy(_NvLink, device)),
-        _one("pcie_gen", 2 * SECOND, lambda: number("nvmlDeviceGetCurrPcieLinkGeneration")),
-        _one("pcie_width", 2 * SECOND, lambda: number("nvmlDeviceGetCurrPcieLinkWidth")),
-        Reading(("enc_pct",), 2 * SECOND, lazy(_codec, device, "enc_pct", "nvmlDeviceGetEncoderUtilization")),
-        Reading(("dec_pct",), 2 * SECOND, lazy(_codec, device, "dec_pct", "nvmlDeviceGetDecoderUtilization")),
-        _one("fan_pct", 2 * SECOND, lambda: float(number("nvmlDeviceGetFanSpeed"))),
-        _one("sm_clock_max_mhz", 10 * SECOND, lambda: number("nvmlDeviceGetMaxClockInfo", _CLOCK_SM)),
-        _one("mem_clock_max_mhz", 10 * SECOND, lambda: number("nvmlDeviceGetMaxClockInfo", _CLOCK_MEM)),
-        _one("power_limit_default_w", 10 * SECOND, lambda: number("nvmlDeviceGetPowerManagementDefaultLimit") / 1000),
-        _one("power_limit_max_w", 10 * SECOND, lambda: _power_most(device)),
-        _one("pcie_gen_max", 10 * SECOND, lambda: number("nvmlDeviceGetMaxPcieLinkGeneration")),
-        _one("pcie_width_max", 10 * SECOND, lambda: number("nvmlDeviceGetMaxPcieLinkWidth")),
-        _one("compute_mode", 10 * SECOND, lambda: _compute_mode(number("nvmlDeviceGetComputeMode"))),
-        _one("ecc_corrected", 10 * SECOND, lambda: _ecc(device, _CORRECTED)),
-        _one("ecc_uncorrected", 10 * SECOND, lambda: _ecc(device, _UNCORRECTED)),
-        _one("retired_pages", 10 * SECOND, lambda: _retired(device, 0) + _retired(device, 1)),
-        Reading(("remapped_rows", "remap_pending", "remap_failed"), 10 * SECOND, lazy(_remapped, device)),
-        Reading(PCIE_RATES, 2 * SECOND, lazy(_pcie_rates, device, pcie_counters)),
+        Reading(("procs",), SECOND_NS, lazy(Processes, device)),
+        _one("temp_c", SECOND_NS, lambda: _celsius(number("nvmlDeviceGetTemperature", 0)), lazy(_TemperatureV, device)),
+        _one("power_limit_w", SECOND_NS, lambda: number("nvmlDeviceGetEnforcedPowerLimit") / 1000),
+        _one("pstate", SECOND_NS, lambda: number("nvmlDeviceGetPerformanceState")),
+        Reading(("mem_temp_c",), SECOND_NS, lazy(_memory_temp, device)),
+        Reading(("mig_mode", "mig"), SECOND_NS, lazy(Mig, device)),
+        Reading(("xid",), SECOND_NS, lazy(XidEvents, device)),
+        Reading(("nvlink_tx_bytes", "nvlink_rx_bytes", "nvlink_links"), SECOND_NS, lazy(_NvLink, device)),
+        _one("pcie_gen", 2 * SECOND_NS, lambda: number("nvmlDeviceGetCurrPcieLinkGeneration")),
+        _one("pcie_width", 2 * SECOND_NS, lambda: number("nvmlDeviceGetCurrPcieLinkWidth")),
+        Reading(("enc_pct",), 2 * SECOND_NS, lazy(_codec, device, "enc_pct", "nvmlDeviceGetEncoderUtilization")),
+        Reading(("dec_pct",), 2 * SECOND_NS, lazy(_codec, device, "dec_pct", "nvmlDeviceGetDecoderUtilization")),
+        _one("fan_pct", 2 * SECOND_NS, lambda: float(number("nvmlDeviceGetFanSpeed"))),
+        _one("sm_clock_max_mhz", 10 * SECOND_NS, lambda: number("nvmlDeviceGetMaxClockInfo", _CLOCK_SM)),
+        _one("mem_clock_max_mhz", 10 * SECOND_NS, lambda: number("nvmlDeviceGetMaxClockInfo", _CLOCK_MEM)),
+        _one("power_limit_default_w", 10 * SECOND_NS, lambda: number("nvmlDeviceGetPowerManagementDefaultLimit") / 1000),
+        _one("power_limit_max_w", 10 * SECOND_NS, lambda: _power_most(device)),
+        _one("pcie_gen_max", 10 * SECOND_NS, lambda: number("nvmlDeviceGetMaxPcieLinkGeneration")),
+        _one("pcie_width_max", 10 * SECOND_NS, lambda: number("nvmlDeviceGetMaxPcieLinkWidth")),
+        _one("compute_mode", 10 * SECOND_NS, lambda: _compute_mode(number("nvmlDeviceGetComputeMode"))),
+        _one("ecc_corrected", 10 * SECOND_NS, lambda: _ecc(device, _CORRECTED)),
+        _one("ecc_uncorrected", 10 * SECOND_NS, lambda: _ecc(device, _UNCORRECTED)),
+        _one("retired_pages", 10 * SECOND_NS, lambda: _retired(device, 0) + _retired(device, 1)),
+        Reading(("remapped_rows", "remap_pending", "remap_failed"), 10 * SECOND_NS, lazy(_remapped, device)),
+        Reading(PCIE_RATES, 2 * SECOND_NS, lazy(_pcie_rates, device, pcie_counters)),
     ]
 
 

@@ -20,6 +20,7 @@ from time import sleep
 import pynvml
 
 from gputop.errors import UserError
+from gputop.frame import SECOND_NS
 from gputop.frame import Frame
 from gputop.frame import SourceState
 from gputop.sources import Beat
@@ -31,7 +32,6 @@ from gputop.sources.nvml.crew import Crew
 from gputop.sources.nvml.gpu import WatchedGpu
 from gputop.sources.nvml.gpu import take
 from gputop.sources.nvml.lane import follow_priority
-from gputop.sources.nvml.reading import SECOND
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Values
 from gputop.sources.nvml.reasons import FAILURES
@@ -44,7 +44,7 @@ _LOOK_AGAIN_S = 2.0
 _POLL_S = 0.001
 _QUICK_NS = 5_000_000
 """`read` waits this long at most, and only for lanes that were quicker than that the last time."""
-_STATE_EVERY_NS = SECOND
+_STATE_EVERY_NS = SECOND_NS
 _MOST_NAMED = 8
 
 
@@ -191,7 +191,7 @@ class NvmlSource:
 
     def _counts(self) -> dict[str, str]:
         slowed = [
-            f"GPU {gpu.index} {reading.fields[0]} every {reading.period_ns / SECOND:.1f} s"
+            f"GPU {gpu.index} {reading.fields[0]} every {reading.period_ns / SECOND_NS:.1f} s"
             for gpu in self._gpus for tier in gpu.tiers for reading in tier.readings if reading.slowed
         ]  # fmt: skip
         return {"gpus": str(len(self._gpus))} | ({"slowed": ", ".join(slowed)} if slowed else {})

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from gputop.frame import SECOND_NS
 from gputop.frame import SILENT
 from gputop.frame import Gpu
 from gputop.frame import compute_pids
 from gputop.sources.nvml.gpu import Tier
 from gputop.sources.nvml.reading import HANG_NS
-from gputop.sources.nvml.reading import SECOND
 from gputop.sources.nvml.reading import Report
 
 
@@ -48,7 +48,7 @@ class Standing:
         ns = tier.silent_ns(now_ns)
         if not ns:
             return None
-        reason = SILENT + (f"{ns // SECOND} s" if ns >= HANG_NS else f"{ns / SECOND:.1f} s")
+        reason = SILENT + (f"{ns // SECOND_NS} s" if ns >= HANG_NS else f"{ns / SECOND_NS:.1f} s")
         news = {field: reason for field in tier.fields() if self._missing.get(field, SILENT).startswith(SILENT)}
         if ns < HANG_NS or not tier.readings:  # what has a value nevertheless was read just now, or by the other lane
             news = {field: reason for field in news if field not in self._latest}

@@ -10,6 +10,7 @@ import heapq
 import os
 import time
 
+from gputop.frame import SECOND_NS
 from gputop.sources.procfs.process import Process
 
 SHARE = 0.0005
@@ -20,7 +21,6 @@ TICK_NS = 1_000_000
 """What it may take in one tick after the first."""
 _MAPS_BYTES = 8 * 1024 * 1024
 _DESCRIPTORS = 512
-_SECOND_NS = 1_000_000_000
 _LIKELY_RSS_BYTES = 64 * 1024 * 1024
 
 _LIBRARIES: tuple[tuple[str, tuple[bytes, ...]], ...] = (
@@ -52,13 +52,13 @@ class Libraries:
         if inherits and parent is not None:
             process.identity.change(uses_cuda=parent.info.uses_cuda, libs=parent.info.libs)
         if _likely(process):
-            self._push(process, now + (5 * _SECOND_NS if inherits else 0), _SECOND_NS // 2, 0)
+            self._push(process, now + (5 * SECOND_NS if inherits else 0), SECOND_NS // 2, 0)
         else:
-            self._push(process, now + 3 * _SECOND_NS, 3 * _SECOND_NS, 1)
+            self._push(process, now + 3 * SECOND_NS, 3 * SECOND_NS, 1)
 
     def hurry(self, process: Process, now: int) -> None:
         """It turned out to matter."""
-        self._push(process, now, _SECOND_NS // 2, 0)
+        self._push(process, now, SECOND_NS // 2, 0)
 
     def _push(self, process: Process, due: int, delay: int, rank: int) -> None:
         who = (process.pid, process.stat.start_ticks)
@@ -97,7 +97,7 @@ class Libraries:
         if uses_cuda is not None:
             rank = 0 if uses_cuda or _likely(process) else rank
             growth = 4 if uses_cuda else 2  # what it waits for it has: more libraries are all that can come
-            self._push(process, now + delay, min(delay * growth, (300 if rank else 60) * _SECOND_NS), rank)
+            self._push(process, now + delay, min(delay * growth, (300 if rank else 60) * SECOND_NS), rank)
         return process.identity.change(uses_cuda=uses_cuda, libs=libs)
 
 

@@ -12,6 +12,7 @@ from threading import Event
 from threading import Thread
 from time import monotonic_ns
 
+from gputop.frame import SECOND_NS
 from gputop.frame import Frame
 from gputop.frame import Gpu
 from gputop.frame import GpuProc
@@ -24,7 +25,6 @@ from gputop.sources.simulated import layout
 VARIABLE = "GPUTOP_SIMULATED"
 WINDOW_NS = 166_666_667
 """The driver's utilization is that of the last sixth of a second."""
-_SECOND = 1_000_000_000
 _LIMIT_W, _IDLE_W = 700.0, 90.0
 _SM_MHZ, _IDLE_MHZ, _MEM_MHZ = 1980, 345, 3201
 _MEMORY_BYTES = 141 << 30
@@ -68,7 +68,7 @@ class SimulatedSource:
         for device in self._devices:
             frame.gpus.append(device.often(beat.t_ns))
             if beat.key or device.slow_due_ns <= beat.t_ns:
-                device.slow_due_ns = beat.t_ns + _SECOND
+                device.slow_due_ns = beat.t_ns + SECOND_NS
                 frame.gpus.append(device.seldom(beat.t_ns))
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ class _Device:
         self._words = words
         now = layout.totals(words, index, monotonic_ns())
         self._window, self._sample = now, now
-        self._recent = deque([now], maxlen=int(_SECOND / WINDOW_NS))
+        self._recent = deque([now], maxlen=int(SECOND_NS / WINDOW_NS))
         self._utilization = (0.0, now.t_ns)
         self._proc_busy: dict[int, tuple[int, int]] = {}
 
