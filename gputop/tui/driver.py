@@ -107,10 +107,11 @@ class TerminalDriver(LinuxDriver):
 
     @property
     def _is_foreground(self) -> bool:
+        """Whether the terminal is ours; one that does not control us is nobody else's."""
         try:
             return os.tcgetpgrp(self.fileno) == os.getpgrp()
         except OSError:
-            return False
+            return True
 
     def _stop_again(self) -> None:
         """In the background there is nothing to do: the terminal is another's, and whoever woke us wanted nothing else."""
