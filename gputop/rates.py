@@ -149,11 +149,11 @@ def cpu_deltas(older: Sequence[CpuSample], newer: Sequence[CpuSample]) -> dict[i
     return found
 
 
-def stolen_shares(older: Sequence[CpuSample], newer: Sequence[CpuSample]) -> dict[int, float]:
-    """Per CPU of `cpu_deltas` the share, 0..1, in which the hypervisor ran others on it."""
+def stolen_shares(older: Sequence[CpuSample], newer: Sequence[CpuSample], deltas: dict[int, tuple[int, int]]) -> dict[int, float]:
+    """Per CPU of ``deltas`` (see `cpu_deltas`) the share, 0..1, in which the hypervisor ran others on it."""
     before = {sample.cpu: sample.steal_ns for sample in older}
     stolen_ns = {sample.cpu: max(0, sample.steal_ns - before.get(sample.cpu, sample.steal_ns)) for sample in newer}
-    return {cpu: stolen_ns[cpu] / (worked + idle) for cpu, (worked, idle) in cpu_deltas(older, newer).items()}
+    return {cpu: stolen_ns[cpu] / (worked + idle) for cpu, (worked, idle) in deltas.items()}
 
 
 def _worked_ns(cpu: CpuSample) -> int:

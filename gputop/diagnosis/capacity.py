@@ -29,10 +29,12 @@ def _capacity(job: JobFacts, facts: Facts) -> Capacity:
     busy_inside = all_busy if len(allowed) == len(busy) else sum(busy.get(cpu, 1.0) for cpu in allowed)
     inside = len(allowed) - busy_inside if busy else 0.0
     given = cpusets.parse(job.cpuset) & host or host
+    stolen = sum(facts.host.stolen.get(cpu, 0.0) for cpu in allowed)
     return Capacity(
-        allowed, host, inside, len(busy) - all_busy - inside if busy else 0.0, given, _taken(job, facts, allowed, busy_inside), job.used,
+        allowed, host, inside, len(busy) - all_busy - inside if busy else 0.0, given, _taken(job, facts, allowed, busy_inside - stolen),
+        job.used,
         max(0.0, sum(needed(one) for one in _sharing(job, facts, allowed, host)) - len(allowed)), _preempted_by_others(job, facts),
-        _stolen(facts, allowed),
+        stolen,
     )  # fmt: skip
 
 
@@ -46,16 +48,12 @@ def _sharing(job: JobFacts, facts: Facts, allowed: frozenset[int], host: frozens
     return [one for one in facts.jobs if one is job or (one.trainer.pid in job.kin and _allowed(one, host) <= allowed)]
 
 
-def _taken(job: JobFacts, facts: Facts, allowed: frozenset[int], busy_inside: float) -> float:
+def _taken(job: JobFacts, facts: Facts, allowed: frozenset[int], worked_inside: float) -> float:
     """By those that were seen; by all but the job itself where that is more, for a compiler may live shorter than between two looks."""
     own = max(job.used, job.kin_used)
     pinned = len(allowed) < len(facts.host.busy)
     seen = sum(taker.cores for taker in facts.takers if not pinned or taker.cpu is None or taker.cpu in allowed)
-    return max(seen, busy_inside - own - facts.watching - _stolen(facts, allowed))
-
-
-def _stolen(facts: Facts, allowed: frozenset[int]) -> float:
-    return sum(facts.host.stolen.get(cpu, 0.0) for cpu in allowed)
+    return max(seen, worked_inside - own - facts.watching)
 
 
 def wanted(job: JobFacts) -> float:

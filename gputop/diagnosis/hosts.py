@@ -43,8 +43,9 @@ class HostTrack:
         cpus = self._ends("cpus")
         if cpus is not None:
             old, new, _ns = cpus
-            facts.busy = {cpu: worked / (worked + idle) for cpu, (worked, idle) in cpu_deltas(old, new).items()}
-            facts.stolen = stolen_shares(old, new)
+            deltas = cpu_deltas(old, new)
+            facts.busy = {cpu: worked / (worked + idle) for cpu, (worked, idle) in deltas.items()}
+            facts.stolen = stolen_shares(old, new, deltas)
             facts.cpus = len(new) or facts.cpus
         self._set_pressure(facts)
         self._set_devices(facts)

@@ -151,8 +151,9 @@ def test_only_cpus_that_were_there_both_times_and_advanced_count():
 
 def test_what_the_hypervisor_took_is_told_apart():
     older, newer = [CpuSample(0, 0, 0, 0, 0, 0, 10)], [CpuSample(0, 20, 0, 40, 10, 0, 40), CpuSample(1, 1, 1, 1, 1, 1, 1)]
-    assert rates.cpu_deltas(older, newer) == {0: (50, 50)}
-    assert rates.stolen_shares(older, newer) == {0: 0.3}
+    deltas = rates.cpu_deltas(older, newer)
+    assert deltas == {0: (50, 50)}
+    assert rates.stolen_shares(older, newer, deltas) == {0: 0.3}
 
 
 def test_bytes_by_the_counter_or_as_the_driver_tells():
