@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -117,11 +118,20 @@ def test_a_collector_that_stops_answering_is_not_called_live(launch: Launch, tmp
     assert terminal.exit_code() == 0
 
 
-@pytest.mark.skipif(not shutil.which("bash"), reason="job control needs bash")
+@pytest.fixture
+def shell(launch: Launch) -> Iterator[Terminal]:
+    """A bash with job control at its prompt, which leaves when the test has ended well."""
+    if not shutil.which("bash"):
+        pytest.skip("job control needs bash")
+    bash = launch("--norc", "--noprofile", "-i", command="bash", env={"PS1": "ready> "})
+    bash.wait_text("ready>")
+    yield bash
+    bash.send("exit\n")
+    bash.exit_code()
+
+
 @pytest.mark.parametrize("stop", ["ctrl-z", "SIGSTOP"])
-def test_suspend_and_resume(launch: Launch, stop: str) -> None:
-    shell = launch("--norc", "--noprofile", "-i", command="bash", env={"PS1": "ready> "})
-    shell.wait_text("ready>")
+def test_suspend_and_resume(shell: Terminal, stop: str) -> None:
     before = shell.termios_now()
     shell.send(f"{GPUTOP}\n")
     shell.wait_text("LIVE", "GPU")
@@ -142,15 +152,10 @@ def test_suspend_and_resume(launch: Launch, stop: str) -> None:
     shell.send("q")
     shell.wait_for(lambda: ALTERNATE_SCREEN not in shell.modes, "quit")
     shell.wait_for(lambda: shell.termios_now() == before, "the shell's own line settings")
-    shell.send("exit\n")
-    shell.exit_code()
 
 
-@pytest.mark.skipif(not shutil.which("bash"), reason="job control needs bash")
 @pytest.mark.parametrize("start", ["", "&"])
-def test_a_stopped_one_can_be_woken_and_killed(launch: Launch, start: str) -> None:
-    shell = launch("--norc", "--noprofile", "-i", command="bash", env={"PS1": "ready> "})
-    shell.wait_text("ready>")
+def test_a_stopped_one_can_be_woken_and_killed(shell: Terminal, start: str) -> None:
     before = shell.termios_now()
     shell.send(f"{GPUTOP} {start}\n")
     if not start:
@@ -166,14 +171,9 @@ def test_a_stopped_one_can_be_woken_and_killed(launch: Launch, start: str) -> No
     shell.wait_for(lambda: len(tree(shell.pid)) == 1, "ended, and its collector with it")
     shell.wait_for(lambda: shell.termios_now() == before, "the shell's own line settings")
     assert ALTERNATE_SCREEN not in shell.modes
-    shell.send("exit\n")
-    shell.exit_code()
 
 
-@pytest.mark.skipif(not shutil.which("bash"), reason="job control needs bash")
-def test_started_in_the_background_it_waits_for_fg(launch: Launch) -> None:
-    shell = launch("--norc", "--noprofile", "-i", command="bash", env={"PS1": "ready> "})
-    shell.wait_text("ready>")
+def test_started_in_the_background_it_waits_for_fg(shell: Terminal) -> None:
     before = shell.termios_now()
     shell.send(f"{GPUTOP} &\n")
     shell.wait_for(lambda: any(map(_stopped, tree(shell.pid)[1:])), "stopped, for the terminal is another's")
@@ -183,8 +183,6 @@ def test_started_in_the_background_it_waits_for_fg(launch: Launch) -> None:
     shell.send("q")
     shell.wait_for(lambda: ALTERNATE_SCREEN not in shell.modes and shell.termios_now() == before, "quit, and the shell's own line settings")
     assert "bug" not in shell.text()
-    shell.send("exit\n")
-    shell.exit_code()
 
 
 def _times_run(pid: int) -> int:
