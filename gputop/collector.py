@@ -110,6 +110,8 @@ class Collector:
         self._infos: dict[int, ProcInfo] = {}
         self._open_due_ns = 0
         self._hot: frozenset[int] = frozenset()
+        self._alone: frozenset[int] = frozenset()
+        self._programs: frozenset[int] = frozenset()
         self._roles_due = True
         self._roles_second = -1
         self._gpu_pids: frozenset[int] = frozenset()
@@ -170,7 +172,7 @@ class Collector:
     def _read(self, frame: Frame) -> Frame:
         if frame.t_ns >= self._open_due_ns:
             self._open_missing(frame.t_ns)
-        beat = Beat(frame.t_ns, frame.seq, frame.key, self._gpu_pids, self._hot)
+        beat = Beat(frame.t_ns, frame.seq, frame.key, self._gpu_pids, self._hot, self._alone, self._wakers(), self._programs)
         started = time.thread_time_ns()
         for name in list(self._sources):
             self._read_source(name, beat, frame)
@@ -238,13 +240,24 @@ class Collector:
             self._infos.pop(pid, None)
         for info in frame.infos:
             self._infos[info.pid] = info
-        gpu_pids: frozenset[int] = frozenset().union(*(getattr(source, "pids", ()) for source in self._sources.values()))
+        gpu_pids = self._told_by("pids")
         self._roles_due |= bool(frame.infos or frame.gone) or gpu_pids != self._gpu_pids
         self._gpu_pids = gpu_pids
         second = frame.t_ns // COST_EVERY_NS
         if self._roles_due and (second != self._roles_second or not self._hot):
             self._roles_due, self._roles_second = False, second
-            self._hot = roles.hot(roles.assign(self._infos, gpu_pids))
+            found = roles.assign(self._infos, gpu_pids)
+            self._hot, self._alone = roles.hot(found), roles.alone(found)
+            self._programs = roles.children_of(self._infos, self._alone)
+
+    def _wakers(self) -> frozenset[int]:
+        """Who feeds trainers without workers, by the probe or by what these read from."""
+        ends = (self._infos[pid].other_ends for pid in self._alone if pid in self._infos)
+        return self._told_by("wakers").union(*ends) - self._hot
+
+    def _told_by(self, attribute: str) -> frozenset[int]:
+        """The pids that sources tell by an attribute."""
+        return frozenset[int]().union(*(getattr(source, attribute, ()) for source in self._sources.values()))
 
     def _cost(self) -> SelfCost:
         usage = resource.getrusage(resource.RUSAGE_SELF)

@@ -7,8 +7,10 @@ RANK_VARIABLES = (
     "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID",
 )  # fmt: skip
 """Where a launcher says the rank, the global one before the local one."""
+SIZE_VARIABLES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE", "JAX_NUM_PROCESSES", "SLURM_NTASKS")
+"""Where it says how many ranks there are."""
 ENV_OF_INTEREST = (
-    *RANK_VARIABLES, "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_JOB_ID", "SLURM_NTASKS", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
+    *RANK_VARIABLES, *SIZE_VARIABLES, "LOCAL_WORLD_SIZE", "SLURM_JOB_ID", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "CUDA_LAUNCH_BLOCKING",
 )  # fmt: skip
 """Enough for ranks, devices and thread counts, nothing secret."""

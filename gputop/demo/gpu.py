@@ -43,13 +43,14 @@ class Gpu:
             time.sleep(left_ns / 1e9)
 
     def copy_in(self, count: int) -> None:
-        """``tensor.to(device)`` from pageable memory: this CPU copies into a staging buffer, and the bus sets the pace."""
+        """``tensor.to(device)`` from pageable memory: this CPU copies into a staging buffer, and spins until the bus has taken that."""
         end = time.monotonic() + count / _BUS_BYTES_PER_S
         for _ in range(count // _STAGING_BYTES):
             self._staging[:] = self._pageable
             self._words[self._at + layout.RX] += _STAGING_BYTES
         self._words[self._at + layout.RX] += count % _STAGING_BYTES
-        time.sleep(max(0.0, end - time.monotonic()))
+        while time.monotonic() < end:
+            pass
 
     def all_reduce(self, has_arrived: Callable[[], bool]) -> None:
         """A collective: its kernel spins on few SMs until the peers are there."""

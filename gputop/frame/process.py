@@ -50,6 +50,8 @@ class ProcInfo(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Path in v1's cpu controller where ``cgroup`` is that of another one; empty where it is the same."""
     policy: int = 0
     """Scheduling policy of its main thread, /proc/PID/stat field 41: 0 ordinary, 1 FIFO, 2 RR, 3 batch, 5 idle, 6 deadline."""
+    other_ends: list[int] = []
+    """Of a trainer without workers: the pids that hold the other ends of the pipes and sockets that its main thread reads from."""
 
 
 class ThreadSample(msgspec.Struct, frozen=True, array_like=True, gc=False):

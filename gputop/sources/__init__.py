@@ -49,6 +49,12 @@ class Beat(Struct):
     """Pids with a context on a GPU, as NVML last listed them."""
     hot: frozenset[int] = frozenset()
     """Trainers and their workers: read these per thread, in every tick."""
+    alone: frozenset[int] = frozenset()
+    """Trainers that have no workers."""
+    wakers: frozenset[int] = frozenset()
+    """Who wakes these, or writes what they read: ask what they wait for, and read their control groups."""
+    programs: frozenset[int] = frozenset()
+    """What these started: read their control groups."""
     changed: list[SourceState] = field(default_factory=list)
 
 
@@ -59,8 +65,8 @@ class Source(Protocol):
     raises for what other processes or a driver do: it leaves the value out and gives the reason instead. Both raise UserError
     for what the user asked for and is not there: that ends the stream.
 
-    One that knows which processes have a context on a GPU tells so by an attribute ``pids`` (frozenset of int); one that goes on
-    opening while it is read, by ``ready`` (bool) when root is needed no more.
+    One that knows which processes have a context on a GPU tells so by an attribute ``pids`` (frozenset of int); who wakes trainers
+    without workers, by ``wakers``; one that goes on opening while it is read, by ``ready`` (bool) when root is needed no more.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""CPU quota and throttling, cpuset, memory and pressure of the cgroups that trainers, workers and we ourselves are in.
+"""CPU quota and throttling, cpuset, memory and pressure of the cgroups that trainers, workers, who feeds these and we ourselves are in.
 
 v1, v2, and hosts where both are mounted: for each controller the hierarchy that has it. In a container the paths of other
 processes may lie outside of what is mounted here; such a cgroup is left out and the source says why.
@@ -147,7 +147,8 @@ class Group(Struct):
 class CgroupSource:
     """Fills ``frame.host.cgroups`` five times a second; memory, cpuset, quota and pressure are read once a second and restated in between.
 
-    ``read`` uses ``beat.hot`` and ``beat.key`` and must come after the host source, to whose `Host` it adds.
+    ``read`` uses ``beat.hot``, ``beat.wakers``, ``beat.programs`` and ``beat.key`` and must come after the host source, to whose `Host`
+    it adds.
     """
 
     name = "cgroup"
@@ -159,7 +160,7 @@ class CgroupSource:
         self._paths: dict[str, tuple[int, bytes]] = {}
         """When those who matter are due to be asked again, and their /proc/PID/cgroup."""
         self._groups: dict[bytes, Group | None] = {}
-        self._hot: frozenset[int] = frozenset()
+        self._members: frozenset[int] = frozenset()
         self._cpu_due_ns = self._rest_due_ns = 0
         self._state = SourceState(self.name, "ok")
 
@@ -180,21 +181,22 @@ class CgroupSource:
 
     def read(self, beat: Beat, frame: Frame) -> None:
         """Add the cgroups to ``frame.host`` where they are due."""
-        if not beat.key and beat.t_ns + self._early_ns < self._cpu_due_ns and beat.hot == self._hot:
+        members = beat.hot | beat.wakers | beat.programs
+        if not beat.key and beat.t_ns + self._early_ns < self._cpu_due_ns and members == self._members:
             return
         self._cpu_due_ns = beat.t_ns + CPU_EVERY_NS
         slowly = beat.key or beat.t_ns + self._early_ns >= self._rest_due_ns
         if slowly:
             self._rest_due_ns = beat.t_ns + REST_EVERY_NS
-        if slowly or beat.hot != self._hot:
-            self._hot = beat.hot
+        if slowly or members != self._members:
+            self._members = members
             self._find(beat)
         samples = {group.path: group.sample(slowly) for group in self._groups.values() if group is not None}
         frame.host = msgspec.structs.replace(frame.host or Host(beat.t_ns), cgroups=list(samples.values()))
 
     def _find(self, beat: Beat) -> None:
         """Who is in which cgroup; a process that stays is asked every two seconds, for a running job may be moved into one with a quota."""
-        self._paths = {pid: self._path(pid, beat.t_ns) for pid in ["self", *map(str, sorted(beat.hot))]}
+        self._paths = {pid: self._path(pid, beat.t_ns) for pid in ["self", *map(str, sorted(self._members))]}
         wanted = list(dict.fromkeys(data for _, data in self._paths.values() if data))
         self._groups = {data: self._groups.get(data) or self._group(data) for data in wanted[:CGROUPS]}
         self._report(beat, len(wanted) - len(self._groups))

@@ -7,6 +7,7 @@ opens or stats the files a process uses, so a dead network mount cannot hang the
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from dataclasses import field
@@ -190,8 +191,15 @@ def _descriptor(pid: int, number: int, root: str) -> str:
         target = os.readlink(os.fsencode(f"{base}/fd/{number}"))[:512].decode("utf-8", "replace")
     except OSError:
         return f"fd {number}"
-    device = _device(base, number) if target.startswith("/") else ""
+    device = _device(base, number) if target.startswith("/") and not _is_fifo(f"{base}/fd/{number}") else ""
     return f"{target} on {device}" if device else target
+
+
+def _is_fifo(path: str) -> bool:
+    try:
+        return stat.S_ISFIFO(os.stat(path).st_mode)
+    except OSError:
+        return False
 
 
 def _device(base: str, number: int) -> str:

@@ -123,13 +123,15 @@ def test_launches_are_counted_now_and_then(beaten: Make, run: Run, library: Path
     attach(one, trainer)
     trainer.ask("cuLaunchKernel", 9000, 1_000_000)
 
-    def told() -> bool:
-        rate = one.board.launches.get(trainer.pid)
-        return rate is not None and rate.per_s > 0.0 and len([frame for frame in one.frames if frame.probes and frame.probes.launches]) >= 3
 
-    one.until(told, "three counts of launches")
+    def rates() -> list[float]:
+        told = [rate for frame in one.frames if frame.probes for rate in frame.probes.launches]
+        return [rate.per_s for rate in told if rate.pid == trainer.pid and rate.per_s]
+
+    one.until(lambda: len(rates()) >= 3, "three counts of launches")
     slept = json.loads(trainer.line())
-    assert one.board.launches[trainer.pid].per_s == pytest.approx(1e9 * len(slept) / sum(slept), rel=0.35)
+    mean = 1e9 * len(slept) / sum(slept)
+    assert 0.65 * mean < max(rates()) < 1050  # they differ by who else takes the CPUs while it counts; each sleeps 1 ms or more
     assert not any(call == "cuLaunchKernel" for _, call in one.board.calls)
 
 

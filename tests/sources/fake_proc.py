@@ -101,12 +101,16 @@ class Reader:
         self.seq = -1
         self.t_ns = 10**12
 
-    def beat(self, hot: set[int] | None = None, key: bool | None = None, gpu_pids: set[int] | None = None) -> Frame:
+    def beat(
+        self, hot: set[int] | None = None, key: bool | None = None, gpu_pids: set[int] | None = None, wakers: set[int] | None = None,
+        programs: set[int] | None = None,
+    ) -> Frame:
         self.seq += 1
         self.t_ns += TICK_NS
         key = self.seq == 0 if key is None else key
         frame = Frame(self.seq, self.t_ns, key=key)
-        self.last = Beat(self.t_ns, self.seq, key, frozenset(gpu_pids or ()), frozenset(hot or ()))
+        told = {"wakers": frozenset(wakers or ()), "programs": frozenset(programs or ())}
+        self.last = Beat(self.t_ns, self.seq, key, frozenset(gpu_pids or ()), frozenset(hot or ()), **told)
         self.source.read(self.last, frame)
         return frame
 

@@ -74,6 +74,16 @@ def test_v2_takes_the_tightest_limits_on_the_path(fake: FakeProc) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("who", ["wakers", "programs"])
+def test_who_feeds_a_trainer_is_looked_after_too(fake: FakeProc, who: str) -> None:
+    write_v2(fake)
+    fake.write("proc/7/cgroup", "0::/\n")
+    fake.write("proc/8/cgroup", "0::/kube/pod\n")
+    it = reader(fake, V2.format(root="/"))
+    assert "/kube/pod" not in cgroups(it.beat({7}))
+    assert cgroups(it.beat({7}, **{who: {8}}))["/kube/pod"].quota_cpus == 1.5
+
+
 def test_throttling_five_times_a_second_memory_once(fake: FakeProc) -> None:
     write_v2(fake)
     fake.write("proc/7/cgroup", "0::/kube/pod\n")

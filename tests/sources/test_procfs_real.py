@@ -44,19 +44,20 @@ class Live:
         self.seq = -1
         self.board = Board()
 
-    def beat(self, hot: set[int] | None = None, key: bool = False) -> Frame:
+    def beat(self, hot: set[int] | None = None, key: bool = False, wakers: set[int] | None = None, alone: set[int] | None = None) -> Frame:
         self.seq += 1
         now = time.monotonic_ns()
         frame = Frame(self.seq, now, key=key or not self.seq)
-        self.source.read(Beat(now, self.seq, frame.key, hot=frozenset(hot or ())), frame)
+        beat = Beat(now, self.seq, frame.key, hot=frozenset(hot or ()), alone=frozenset(alone or ()), wakers=frozenset(wakers or ()))
+        self.source.read(beat, frame)
         self.board.fold(frame)
         return frame
 
-    def until(self, found: Callable[[Frame], bool], hot: set[int]) -> Frame:
+    def until(self, found: Callable[[Frame], bool], hot: set[int], wakers: set[int] | None = None, alone: set[int] | None = None) -> Frame:
         """Beat every 20 ms until a frame has it."""
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
-            frame = self.beat(hot)
+            frame = self.beat(hot, wakers=wakers, alone=alone)
             if found(frame):
                 return frame
             time.sleep(0.02)
@@ -200,6 +201,44 @@ def test_a_program_that_a_worker_started_is_asked_too_behind_a_shell_as_well(liv
 
         live.until(lambda _: sorted(call for call in programs().values() if call is not None) == [61, 230], {worker})
         assert live.board.procs[stranger].syscall is None
+        live.until(lambda _: live.board.procs[stranger].syscall == 7, {worker}, wakers={stranger})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to read another process's system call")
+def test_who_writes_what_trainers_without_workers_read(live: Live) -> None:
+    """What is found of one goes out as who wakes a trainer, and keeps nobody from looking for the other's."""
+    pipes = [os.pipe(), os.pipe()]
+
+    def read(ours: int) -> None:
+        for own, theirs in pipes:
+            os.close(theirs)
+            if own != ours:
+                os.close(own)
+        os.read(ours, 1)
+
+    def write(theirs: int) -> None:
+        for own, other in pipes:
+            os.close(own)
+            if other != theirs:
+                os.close(other)
+        poll_a_minute()
+
+    with (
+        child(lambda: write(pipes[0][1])) as first, child(lambda: write(pipes[1][1])) as second,
+        child(lambda: read(pipes[0][0])) as one, child(lambda: read(pipes[1][0])) as two,
+    ):  # fmt: skip
+        for pipe in pipes:
+            for descriptor in pipe:
+                os.close(descriptor)
+        wakers: set[int] = set()
+
+        def ends(_frame: Frame) -> bool:
+            told = {pid: live.board.infos[pid].other_ends for pid in (one, two)}
+            wakers.update(*told.values())
+            return told == {one: [first], two: [second]}
+
+        live.until(ends, {one, two}, wakers=wakers, alone={one, two})
+        assert not live.board.infos[first].other_ends
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are x86-64's")

@@ -1,9 +1,9 @@
-"""What a capture costs its target: the longest gap a spinning process sees that was not a wait for a CPU."""
+"""What a capture does to its target: nothing. `make bench` measures the gaps that a spinning one sees meanwhile."""
 
 from __future__ import annotations
 
-import mmap
-import statistics
+import ctypes
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,21 +11,27 @@ from gputop.stacks.capture import capture
 from tests.stacks.conftest import Target
 from tests.wait import until
 
+PTRACE_SEIZE = 0x4206
+
+
+def debug(pid: int) -> None:
+    """We are its debugger, without stopping it: nobody else can attach, and whatever stops it is told to us."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.ptrace(ctypes.c_long(PTRACE_SEIZE), ctypes.c_long(pid), None, None):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
 
 def test_the_target_is_not_paused(start: Callable[..., Target], tmp_path: Path) -> None:
-    """The median of twenty captures keeps the spinner from running for less than 2 ms; one is allowed to meet a hiccup of the machine."""
     path = tmp_path / "gaps"
     path.write_bytes(bytes(16))
     pid = start("spinning", str(path)).pid
-    until(lambda: any("spinning" in line for stack in capture([pid]).stacks for line in stack.python))
-    with path.open("r+b") as file:
-        longest = memoryview(mmap.mmap(file.fileno(), 16)).cast("d")
-    paused = []
-    for _ in range(20):
-        longest[0] = longest[1] = 0.0
+
+    def is_read() -> bool:
         taken = capture([pid])
-        paused.append(longest[1])
+        assert os.waitpid(pid, os.WNOHANG) == (0, 0), "it was stopped"
         assert not taken.native
-    print(f"longest gap not spent waiting for a CPU: median {statistics.median(paused):.2f} ms, worst {max(paused):.2f} ms")
-    assert statistics.median(paused) < 2.0
-    longest.release()
+        return any("spinning" in line for stack in taken.stacks for line in stack.python)
+
+    debug(pid)
+    for _ in range(5):
+        until(is_read)

@@ -81,6 +81,18 @@ def test_a_thread_in_a_disk_read(tmp_path: Path) -> None:
     assert kernel.wait_words(7, view, str(tmp_path)) == "pread64 of /data/train.bin on nvme0n1p1 (folio_wait_bit_common)"
 
 
+def test_a_named_pipe_is_on_no_disk(tmp_path: Path) -> None:
+    base = tmp_path / "proc/7"
+    (base / "fd").mkdir(parents=True)
+    (base / "fdinfo").mkdir()
+    os.mkfifo(tmp_path / "steps.fifo")
+    (base / "fd/5").symlink_to(tmp_path / "steps.fifo")
+    (base / "fdinfo/5").write_text("pos:\t0\nflags:\t0100000\nmnt_id:\t28\n")
+    (base / "mountinfo").write_text("28 22 254:0 / / rw - ext4 /dev/vda rw\n")
+    view = kernel.KernelView(7, "python", "S", "read", (5,), "anon_pipe_read")
+    assert kernel.wait_words(7, view, str(tmp_path)) == f"read of {tmp_path}/steps.fifo (anon_pipe_read)"
+
+
 @pytest.mark.parametrize(
     ("seconds", "ns", "said"), [(5, 0, "ppoll, at most 5000 ms"), (0, 250_000_000, "ppoll, at most 250 ms"), (None, 0, "ppoll")]
 )

@@ -7,6 +7,7 @@ import time
 import types
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -15,6 +16,7 @@ from gputop import crash
 from gputop.errors import UserError
 from gputop.frame import Frame
 from gputop.frame import Gpu
+from gputop.frame import ProcInfo
 from gputop.frame import SourceState
 from gputop.sources import Beat
 from gputop.sources import Settings
@@ -86,6 +88,25 @@ class Two(Plain):
         frame.gpus += [Gpu(index, beat.t_ns, nvml_ns=100 * beat.seq, nvml_calls=beat.seq) for index in range(2 if beat.seq < 3 else 1)]
 
 
+class Trainers(Plain):
+    """One that trains alone, one that has a worker."""
+
+    def read(self, beat: Beat, frame: Frame) -> None:
+        if not beat.seq:
+            worker = ProcInfo(30, 1, 20, comm="pt_data_worker", cmdline=["python"])
+            frame.infos += [*(ProcInfo(pid, 1, cmdline=["python"], uses_cuda=True) for pid in (10, 20)), worker]
+
+
+class Feeding(Plain):
+    """Tells who wakes those without workers, some of whom train themselves."""
+
+    beats: ClassVar[list[Beat]] = []
+    wakers = frozenset((20, 99))
+
+    def read(self, beat: Beat, _frame: Frame) -> None:
+        self.beats.append(beat)
+
+
 def frames_of(
     monkeypatch: pytest.MonkeyPatch,
     *sources: type[Plain],
@@ -104,6 +125,13 @@ def frames_of(
     kept = Kept()
     collector.Collector(Settings(interval_ns), kept).run(ticks, wait)
     return kept.frames
+
+
+def test_who_wakes_a_trainer_without_workers_is_asked_for_and_told(monkeypatch: pytest.MonkeyPatch):
+    Feeding.beats.clear()
+    frames_of(monkeypatch, Trainers, Feeding, ticks=2)
+    beat = Feeding.beats[-1]
+    assert (beat.alone, beat.wakers, beat.hot) == ({10}, {99}, {10, 20, 30})
 
 
 def test_a_source_that_breaks_leaves_the_others_and_is_opened_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -19,6 +19,7 @@ from gputop.sources.ebpf.handover import Helper
 from gputop.sources.ebpf.handover import HelperFailed
 from gputop.sources.ebpf.loaded import Answer
 from gputop.sources.ebpf.loaded import LoadedProbes
+from gputop.sources.ebpf.wakers import Wakers
 from gputop.sources.rights import capabilities
 from gputop.sources.rights import read_text
 
@@ -48,6 +49,12 @@ class EbpfSource:
         self._stride = max(1, READ_EVERY_NS // settings.interval_ns)
         self._load_due_ns = self._started_ns = 0
         self._ready_ms = 0
+        self._wakers = Wakers()
+
+    @property
+    def wakers(self) -> frozenset[int]:
+        """Processes that wake trainers without workers."""
+        return self._wakers.pids
 
     @property
     def ready(self) -> bool:
@@ -68,6 +75,7 @@ class EbpfSource:
         if self._probes is not None and (beat.key or not beat.seq % self._stride):
             try:
                 frame.probes = self._probes.read(beat)
+                self._wakers.note(frame.probes.wakeups, beat.alone, beat.t_ns)
             except OSError as error:
                 self._give_up(f"the kernel refuses to read the maps: {error.strerror}", "keep CAP_BPF")
         if self._probes is not None:

@@ -12,6 +12,7 @@ from gputop.frame import ProcSample
 from gputop.frame import ThreadInfo
 from gputop.frame import ThreadSample
 from gputop.sources.procfs import parse
+from gputop.sources.procfs.ends import READS
 from gputop.sources.procfs.files import Descriptors
 from gputop.sources.procfs.files import KeptFile
 from gputop.sources.procfs.identity import Identity
@@ -78,6 +79,11 @@ class Process:
         return self.identity.info
 
     @property
+    def reads(self) -> int | None:
+        """The descriptor from which its main thread, as far as it is asked, read when it was met last."""
+        return self._wait[1] if self._wait[0] in READS else None
+
+    @property
     def polls(self) -> bool:
         """Whether its main thread, as far as it is asked, slept in a poll when it was met last."""
         return self._wait[0] in POLLS
@@ -85,7 +91,7 @@ class Process:
     def read(self, tick: Tick, hot: bool, full: bool, near: bool = False) -> bool:
         """Take a sample, per thread where ``hot``; whether it has become another program since the last one.
 
-        What its main thread waits in is asked where it is hot, or ``near``: a child of one that is.
+        What its main thread waits in is asked where it is hot, or ``near``: a child of one that is, or who wakes one.
 
         On-CPU time and run delay are read every time. The rest of a hot process is looked at `LOOKS_PER_S` times a second and
         restated in between. A process of one thread that did not run has the same counters as before: unless ``full`` they are

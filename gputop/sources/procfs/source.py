@@ -16,6 +16,7 @@ from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources import Unavailable
 from gputop.sources.procfs import parse
+from gputop.sources.procfs.ends import Ends
 from gputop.sources.procfs.files import Descriptors
 from gputop.sources.procfs.files import KeptFile
 from gputop.sources.procfs.files import read_once
@@ -47,7 +48,8 @@ COLD_FULL_S = 5
 class ProcfsSource:
     """Processes, threads and identities from /proc.
 
-    ``read`` uses ``beat.hot``, ``beat.gpu_pids`` and ``beat.key`` and fills ``frame.procs``, ``frame.infos`` and ``frame.gone``.
+    ``read`` uses ``beat.hot``, ``beat.wakers``, ``beat.gpu_pids`` and ``beat.key`` and fills ``frame.procs``, ``frame.infos`` and
+    ``frame.gone``.
     """
 
     name = "procfs"
@@ -64,6 +66,8 @@ class ProcfsSource:
         self._processes: dict[int, Process] = {}
         self._slots: list[dict[int, Process]] = [{} for _ in range(self._per_second)]
         self._hot: dict[int, Process] = {}
+        self._wakers: frozenset[int] = frozenset()
+        self._ends: dict[int, Ends] = {}
         self._told: dict[int, Process] = {}
         """Whose identity is new or changed in this tick."""
         self._gpu_pids: frozenset[int] = frozenset()
@@ -128,6 +132,7 @@ class ProcfsSource:
         read = [process for process in due.values() if self._read(process, tick, frame)]
         read += self._revive(tick, frame)
         self._look(tick)
+        self._look_for_ends(beat)
         if beat.key:
             read = [process for process in self._processes.values() if process.sample is not None]
         frame.infos.extend(process.info for process in (read if beat.key else self._told.values()))
@@ -206,6 +211,7 @@ class ProcfsSource:
 
     def _follow(self, beat: Beat, tick: Tick) -> None:
         """Take over who is hot, and look first at what these and the GPUs' processes map."""
+        self._wakers = beat.wakers
         asked = (beat.hot, beat.gpu_pids, self._births)
         if asked == self._asked:
             return
@@ -238,9 +244,11 @@ class ProcfsSource:
         return True
 
     def _is_near(self, process: Process) -> bool:
-        """A child of a trainer or worker, or a shell's."""
+        """A child of a trainer or worker, or a shell's, or who wakes a trainer, or a child of such a one."""
         parent = process.stat.ppid
-        return parent in self._hot or ((shell := self._processes.get(parent)) is not None and shell.stat.ppid in self._hot)
+        if parent in self._hot or not self._wakers.isdisjoint((process.pid, parent)):
+            return True
+        return (shell := self._processes.get(parent)) is not None and shell.stat.ppid in self._hot
 
     def _is_full_look(self, process: Process, tick: Tick) -> bool:
         return not (tick.number // self._per_second + process.pid) % COLD_FULL_S
@@ -282,6 +290,19 @@ class ProcfsSource:
         found = [self._adopt(pid) for pid in lost if os.path.exists(f"{self._proc}{pid}")]
         self._names.update(str(process.pid) for process in found)
         return [process for process in found if self._read(process, tick, frame)]
+
+    def _look_for_ends(self, beat: Beat) -> None:
+        """Who writes what trainers without workers read; the probe, where it runs, tells better."""
+        reading = {pid: process.reads for pid in beat.alone if (process := self._hot.get(pid)) is not None and process.reads is not None}
+        for pid, descriptor in reading.items():
+            self._ends.setdefault(pid, Ends(self._proc, pid)).note(descriptor)
+        for pid in [pid for pid in self._ends if pid not in beat.alone or pid not in self._hot]:
+            del self._ends[pid]
+        found = frozenset[int]().union(*(ends.holders for ends in self._ends.values()))
+        for pid, ends in self._ends.items() if beat.wakers <= found else ():
+            if ends.search(self._processes.keys()):
+                self._hot[pid].identity.change(other_ends=sorted(ends.holders))
+                self._told[pid] = self._hot[pid]
 
     def _look(self, tick: Tick) -> None:
         """Libraries that are due, and names of users that came late."""

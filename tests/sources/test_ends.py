@@ -1,0 +1,112 @@
+"""Who holds the other end of what a process reads from: real pipes and sockets between real processes."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from gputop.sources.procfs import ends
+from gputop.sources.procfs.ends import Ends
+from tests.sources.test_procfs_real import child
+from tests.sources.test_procfs_real import poll_a_minute
+from tests.wait import until
+
+OWN = os.getpid()
+
+
+def piped() -> tuple[int, int]:
+    return os.pipe()
+
+
+def paired() -> tuple[int, int]:
+    one, other = socket.socketpair()
+    return one.detach(), other.detach()
+
+
+def connected() -> tuple[int, int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        one = socket.create_connection(server.getsockname())
+        return one.detach(), server.accept()[0].detach()
+
+
+@contextmanager
+def held_by_a_child(make: Callable[[], tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """What we read from, and who alone has the other end."""
+    ours, theirs = make()
+
+    def hold() -> None:
+        os.close(ours)
+        poll_a_minute()
+
+    with child(hold) as pid:
+        os.close(theirs)
+        until(lambda: not os.path.lexists(f"/proc/{pid}/fd/{ours}"))
+        try:
+            yield ours, pid
+        finally:
+            os.close(ours)
+
+
+def searched(found: Ends, pids: list[int]) -> bool:
+    """The whole of one search; whether it changed anything."""
+    changed = [found.search(pids) for _ in range(len(pids) // ends.PER_TICK + 1)]
+    return any(changed)
+
+
+@pytest.mark.parametrize("make", [piped, paired, connected])
+def test_who_writes_what_we_read(make: Callable[[], tuple[int, int]]) -> None:
+    with held_by_a_child(make) as (descriptor, pid), child(poll_a_minute) as stranger:
+        found = Ends("/proc/", OWN)
+        found.note(descriptor)
+        everybody = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+        assert {pid, stranger} <= set(everybody)
+        assert searched(found, everybody)
+        assert found.holders == {pid}
+        assert not searched(found, everybody)
+
+
+def test_who_only_reads_from_a_pipe_does_not_write_there() -> None:
+    ours, theirs = os.pipe()
+
+    def listen() -> None:
+        os.close(theirs)
+        poll_a_minute()
+
+    with child(listen) as pid:
+        until(lambda: not os.path.lexists(f"/proc/{pid}/fd/{theirs}"))
+        found = Ends("/proc/", OWN)
+        found.note(ours)
+        searched(found, [pid])
+        assert not found.holders
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_who_comes_later_is_found_and_who_goes_is_looked_for_again() -> None:
+    with held_by_a_child(piped) as (descriptor, pid):
+        found = Ends("/proc/", OWN)
+        found.note(descriptor)
+        assert not searched(found, [1])
+        ticks = [found.search([pid]) for _ in range(ends.FIRST_REST + 1)]
+        assert ticks.count(True) == 1
+        assert found.holders == {pid}
+        assert any(found.search([1]) for _ in range(4 * ends.FIRST_REST))
+        assert not found.holders
+
+
+def test_a_plain_file_and_a_closed_descriptor_have_no_other_end(tmp_path) -> None:
+    with open(tmp_path / "a", "w", encoding="ascii") as file:
+        found = Ends("/proc/", OWN)
+        found.note(file.fileno())
+        found.note(1 << 20)
+        assert not searched(found, [1])
+
+
+def test_an_answer_that_is_an_error_or_cut_names_nobody() -> None:
+    assert ends.unix_peer(1) == 0
+    assert ends._peer_in(b"") == ends._peer_in(bytes(40)) == 0
