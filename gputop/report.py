@@ -57,7 +57,7 @@ def ledger_lines(ledger: Booked) -> Iterator[str]:
     """Lost GPU seconds by cause, the dearest first."""
     total, lost = ledger["gpu_total_s"], ledger["gpu_lost_s"]
     if lost is None or not total:
-        yield "GPU time lost: not measured (no GPU, or no trainer on one)"
+        yield "GPU time lost: none counted (no GPU is measured, or nobody trained on one)"
         return
     yield f"GPU time lost: {lost:.1f} of {total:.1f} GPU seconds ({100 * lost / total:.0f} %)"
     for cause, seconds in sorted(ledger["by_cause"].items(), key=lambda item: -item[1]):

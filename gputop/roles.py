@@ -13,6 +13,7 @@ PyTorch 2 names the worker's main thread ``pt_data_worker`` in all three; older 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from collections.abc import Mapping
 
 from msgspec import Struct
@@ -49,7 +50,7 @@ class Role(Struct, frozen=True):
     """What a process is to the training on this host."""
 
     kind: str
-    """``trainer``, ``worker`` or ``helper`` (forkserver, resource tracker, launcher, a worker's own children)."""
+    """``trainer``, ``worker`` or ``helper`` (forkserver, resource tracker, launcher, a worker's own children, who else feeds it)."""
     trainer_pid: int | None = None
     """The trainer it belongs to, itself for a trainer; None for an orphaned worker and for a launcher."""
     rank: int | None = None
@@ -79,6 +80,17 @@ def is_whole_machine(infos: Mapping[int, ProcInfo]) -> bool:
 def hot(roles: Mapping[int, Role]) -> frozenset[int]:
     """The pids to read in every tick and per thread: trainers and their workers."""
     return frozenset(pid for pid, role in roles.items() if role.kind != "helper" and role.trainer_pid is not None)
+
+
+def alone(roles: Mapping[int, Role]) -> frozenset[int]:
+    """The trainers that have no workers: others may load for them."""
+    fed = {role.trainer_pid for role in roles.values() if role.kind == "worker"}
+    return frozenset(pid for pid, role in roles.items() if role.kind == "trainer" and pid not in fed)
+
+
+def children_of(infos: Mapping[int, ProcInfo], trainers: Collection[int]) -> frozenset[int]:
+    """What these trainers started themselves."""
+    return frozenset(pid for pid, info in infos.items() if info.ppid in trainers) if trainers else frozenset()
 
 
 class _Assignment:
@@ -156,7 +168,13 @@ class _Assignment:
             return False
         if self._feeds_from_workers(info):
             return False
+        if self._has_no_context(info, parent):
+            return True
         return info.cmdline == parent.cmdline or (_is_spawned(info) and not self._lists_nobody_else(info))
+
+    def _has_no_context(self, info: ProcInfo, parent: ProcInfo) -> bool:
+        """A program of a trainer's that merely loads the library: what one module imports, another need not use."""
+        return parent.pid in self.listed and _rank(info) is None
 
     def _lists_nobody_else(self, info: ProcInfo) -> bool:
         """A spawned child that uses CUDA is a rank where its starter has no context (`torch.multiprocessing.spawn`)."""

@@ -26,6 +26,8 @@ from gputop.history import History
 from gputop.recording.ring import Ring
 from gputop.roles import Role
 from gputop.roles import assign
+from gputop.roles import children_of
+from gputop.roles import program_name
 from gputop.series import OBSERVERS
 
 OFF_BEAT_NS = 10_000_000
@@ -185,6 +187,16 @@ class Session:
         if board is self.board:
             return self.engine.roles
         return assign(board.infos, board.compute_pids)
+
+    def feeders_at(self, board: Board) -> dict[int, Role]:
+        """Those that feed a trainer without being workers of its own, and programs that it started, as its helpers."""
+        trainers = [pid for pid, role in self.engine.roles.items() if role.kind == "trainer"]
+        own = {pid: board.infos[pid].ppid for pid in children_of(board.infos, trainers)}
+        known = {pid: trainer for pid, trainer in self.engine.feeders.items() if pid in board.infos and trainer in board.infos}
+        return {
+            pid: Role("helper", trainer, label=f"{'' if pid in own else 'feeder '}{program_name(board.infos[pid])}")
+            for pid, trainer in (own | known).items()
+        }
 
     def unix_s(self, t_ns: int) -> float:
         """The wall clock at a moment of the stream."""

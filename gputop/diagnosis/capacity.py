@@ -6,10 +6,13 @@ from gputop.diagnosis import cpusets
 from gputop.diagnosis.facts import Capacity
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.facts import Taker
 from gputop.diagnosis.proc import ProcFacts
 
 IDLE = 0.35
 """A CPU idle for more than this share of the window could have taken more work."""
+STRANGERS, LACKING = 0.6, 0.3
+"""Of what a pinned job lacks, taken by others inside its CPUs; and what it lacks there even without them, in CPUs."""
 TAKEN = 0.15
 """Others who take this share of the job's CPUs are worth naming."""
 
@@ -19,6 +22,21 @@ def capacity(job: JobFacts, facts: Facts) -> Capacity:
     if job.capacity is None:
         job.capacity = _capacity(job, facts)
     return job.capacity
+
+
+def is_held(job: JobFacts, cpus: Capacity) -> bool:
+    """Whether it is its mask that keeps it from CPUs, rather than strangers on those that it may use."""
+    return cpus.pinned and cpus.strangers_part < STRANGERS and (others_idle(cpus) or _by_hand(job, cpus))
+
+
+def others_idle(cpus: Capacity) -> bool:
+    """Whether CPUs idle that the job may not use, more than those that it may."""
+    return cpus.idle_outside >= IDLE and cpus.idle_outside > cpus.idle_inside
+
+
+def _by_hand(job: JobFacts, cpus: Capacity) -> bool:
+    """By taskset, numactl or the script itself: nobody promised the other CPUs to somebody else."""
+    return bool(job.cpuset) and cpus.allowed < cpus.given and cpus.lacking >= LACKING
 
 
 def _capacity(job: JobFacts, facts: Facts) -> Capacity:
@@ -51,9 +69,27 @@ def _sharing(job: JobFacts, facts: Facts, allowed: frozenset[int], host: frozens
 def _taken(job: JobFacts, facts: Facts, allowed: frozenset[int], worked_inside: float) -> float:
     """By those that were seen; by all but the job itself where that is more, for a compiler may live shorter than between two looks."""
     own = max(job.used, job.kin_used)
-    pinned = len(allowed) < len(facts.host.busy)
-    seen = sum(taker.cores for taker in facts.takers if not pinned or taker.cpu is None or taker.cpu in allowed)
-    return max(seen, worked_inside - own - facts.watching)
+    unseen = worked_inside - own - facts.watching
+    if len(allowed) == len(facts.host.busy):
+        return max(sum(taker.cores for taker in strangers(job, facts)), unseen)
+    seen = sum(taker.cores for taker in beside(job, facts, allowed) if taker.cpu is None or taker.cpu in allowed)
+    # Of a few CPUs more is known: they come and go, and what the workers left of the time that these worked is all that they can have had.
+    return max(min(seen, worked_inside - sum(worker.cores for worker in job.workers)), unseen) if job.workers else max(seen, unseen)
+
+
+def beside(job: JobFacts, facts: Facts, allowed: frozenset[int]) -> list[Taker]:
+    """Those of these that may run on one of the job's CPUs."""
+    return [taker for taker in strangers(job, facts) if taker.info is None or _may_run_on(allowed, taker.info.cpus_allowed)]
+
+
+def _may_run_on(cpus: frozenset[int], listed: str) -> bool:
+    return not listed or bool(cpus & cpusets.parse(listed))
+
+
+def strangers(job: JobFacts, facts: Facts) -> list[Taker]:
+    """The takers that load neither for it nor for the other ranks of its training."""
+    own = job.kin | {job.trainer.pid}
+    return [taker for taker in facts.takers if facts.family.get(taker.pid) not in own]
 
 
 def wanted(job: JobFacts) -> float:
@@ -81,6 +117,6 @@ def _preempted_by_others(job: JobFacts, facts: Facts) -> float | None:
     if not waits:
         return None
     own = job.kin | {job.trainer.pid}
-    behind, strangers = sum(waits.values()), sum(seconds for pid, seconds in waits.items() if facts.family.get(pid) not in own)
+    behind, others = sum(waits.values()), sum(seconds for pid, seconds in waits.items() if facts.family.get(pid) not in own)
     waited_s = sum(proc.runnable * proc.seconds for proc in (job.trainer, *job.workers))
-    return strangers / behind if behind > 0.1 * waited_s else None
+    return others / behind if behind > 0.1 * waited_s else None

@@ -16,9 +16,12 @@ the workers that owed it. Each end of the walk is a *pool*: a path with its shar
 from __future__ import annotations
 
 from gputop.diagnosis import feeders
+from gputop.diagnosis.capacity import capacity
+from gputop.diagnosis.capacity import is_held
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.proc import ProcFacts
+from gputop.diagnosis.states import THROTTLED_PERIODS
 
 YOUNG_NS = 2_000_000_000
 """A worker is starting for this long: interpreter, imports, dataset, first batch."""
@@ -27,7 +30,11 @@ DELAYED, FREE = 0.5, 0.7
 their own work; between the two it is shared out."""
 _KEPT_FROM = ("runnable", "throttled", "transfer", "disk", "memory", "stopped")
 """States that keep the trainer from computing, beside what it is blocked on."""
-_UNSURE = ("timer", "poll", "driver", "unknown")
+_FOR_PROGRAMS = ("pipe", "child")
+_FED = (*_FOR_PROGRAMS, "network", "poll", "lock")
+"""What a wait for who feeds a trainer may look like: through a pipe or UNIX socket, another socket, or shared memory."""
+OUTRUN = 0.25
+"""Of the CPUs that it lacks, as many as strangers must take for a program's wait to be theirs."""
 OWED = 0.05
 """Below this mean share of time in which workers were not ahead, nobody of them owed a batch."""
 
@@ -62,7 +69,9 @@ def _main_shares(job: JobFacts, facts: Facts, loss: float) -> dict[str, float]:
     shares |= blocked_on(job.trainer)
     if not job.workers:
         _call_lock(job, shares)
+        _shift(shares, "lock", "pipe", shares.get("lock", 0.0) * feeders.programs_read(job))
         _wait_for_programs(job, facts, shares)
+        _wait_for_late_programs(job, facts, shares)
     _wait_for_own_threads(job, job.trainer, shares, "lock")
     held = sum(shares.values())
     scale = min(1.0, loss / held) if held > 0.0 else 0.0
@@ -134,16 +143,37 @@ def _wait_for_own_programs(worker: ProcFacts, found: dict[str, float]) -> None:
     """Who waits at a pipe for a program of its own that computes is late for that, or for the CPU that it waits for."""
     ran, waited = worker.programs
     wanted = ran + waited
-    for word in ("pipe", "child") if wanted >= feeders.AT_WORK else ():
+    for word in _FOR_PROGRAMS if wanted >= feeders.AT_WORK else ():
         asleep, free = found.get(word, 0.0) * min(1.0, wanted), _own_work(ran / wanted)
         _shift(found, word, "running", asleep * free)
         _shift_to_cpu(found, word, asleep * (1.0 - free))
 
 
+def _wait_for_late_programs(job: JobFacts, facts: Facts, found: dict[str, float]) -> None:
+    """A trainer that waits for a program's output, or for who feeds it, waits for the CPU where that one does, and not behind its like
+    unless all are held to few CPUs."""
+    ran, waited = job.trainer.programs
+    wanted = ran + waited
+    late = min(1.0, wanted) * (1.0 - _own_work(ran / wanted)) if wanted >= feeders.AT_WORK else 0.0
+    if late <= 0.0:
+        return
+    kept = "throttled" if job.fed_throttled_periods >= THROTTLED_PERIODS or found.get("throttled") else "runnable"
+    cpus = capacity(job, facts)
+    if kept == "runnable" and cpus.strangers_part < OUTRUN and not is_held(job, cpus):
+        return
+    due = job.fed
+    for word in _FED:
+        share = found.get(word, 0.0) if word in _FOR_PROGRAMS else min(due, found.get(word, 0.0))
+        due = max(0.0, due - share)
+        _shift(found, word, kept, share * late)
+
+
 def _call_lock(job: JobFacts, found: dict[str, float]) -> None:
-    """A step that keeps time with the samples lets these meet one of its waits only; where threads load, the rest is for them."""
-    if feeders.threads_wait(job, job.trainer) and not feeders.serves(job):
-        for kind in _UNSURE:
+    """A step that keeps time with the samples lets these meet one of its waits only; where threads load, or read what others do, the rest
+    is for them."""
+    loading = feeders.threads_wait(job, job.trainer) or feeders.programs_read(job) or job.fed
+    if loading and not feeders.serves(job):
+        for kind in feeders.UNSURE:
             _shift(found, kind, "lock", found.get(kind, 0.0))
 
 

@@ -13,6 +13,7 @@ from gputop.board import Board
 from gputop.diagnosis import chain
 from gputop.diagnosis import intensity
 from gputop.diagnosis import report
+from gputop.diagnosis import states
 from gputop.diagnosis import stepclock
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
@@ -46,6 +47,8 @@ class Engine:
         self.states: dict[int, ProcState] = {}
         self.ledger = Ledger()
         self.facts: Facts | None = None
+        self.feeders: dict[int, int] = {}
+        """Who, being none of its workers, was found to feed a trainer -> that trainer, for as long as both live."""
         self._window = Window()
         self._worst: Standing | None = None
         self._verdict: Verdict | None = Verdict()
@@ -112,9 +115,10 @@ class Engine:
         seconds = (board.t_ns - before) / 1e9 if self._window.continues else 0.0
         facts = self.facts = self._window.facts(board)
         intensity.set_waste(facts)
-        self.states = {proc.pid: proc.state for job in facts.jobs for proc in (job.trainer, *job.workers)}
         standing = [self._judge(job, facts, seconds) for job in facts.jobs]
+        self.states = {proc.pid: proc.state for job in facts.jobs for proc in (job.trainer, *job.workers)}
         standing = _on_gpus(standing)
+        self.feeders |= {pid: job.trainer.pid for job in facts.jobs for pid in job.fed_by}
         self._incidents.note(board, seconds, standing)
         self._orphans.note(board, self.roles, facts.takers, self._incidents.all)
         self._forget_ended(board)
@@ -123,6 +127,7 @@ class Engine:
     def _judge(self, job: JobFacts, facts: Facts, seconds: float) -> Standing:
         chain.set_pools(job, facts)
         standing = judge_job(job, facts)
+        states.tell_fed(job)
         self._note_step(job, seconds)
         for worker in job.workers:
             _add(self._workers_spent, worker.state, seconds)
@@ -160,6 +165,7 @@ class Engine:
 
     def _forget_ended(self, board: Board) -> None:
         """Of trainers that are gone nothing more comes, and another may come by the same number."""
+        self.feeders = {pid: trainer for pid, trainer in self.feeders.items() if pid in board.procs and trainer in board.procs}
         for pid in [pid for pid in self._paces if pid not in board.procs]:
             self._settle(pid, self.ledger)
             kept: tuple[dict[int, Any], ...] = self._pending, self._shares, self._spent, self._paces

@@ -26,6 +26,8 @@ class GpuFacts(Struct):
     power_limit_default_w: float | None = None
     sm_clock_mhz: float | None = None
     sm_clock_max_mhz: float | None = None
+    sm_clock_free_mhz: float | None = None
+    """The highest it has worked at while nothing of `gputop.diagnosis.intensity` held it down; None where that was not seen."""
     throttle_mask: int = 0
     """Bits set in at least half of the window's samples."""
     temp_c: float | None = None
@@ -128,6 +130,7 @@ class Grower(Struct, frozen=True):
     pid: int
     name: str
     grown_bytes: int
+    cgroup: str = ""
 
 
 class Mover(Struct, frozen=True):
@@ -185,6 +188,8 @@ class JobFacts(Struct):
     """Kernels that it launches, where counted."""
     quiet_s: float = 0.0
     """What `quiet` found in the window: it asked nothing of CUDA between steps."""
+    away_s: float = 0.0
+    """What `turns` found: others than those workers that feed its steps worked for it."""
     births: list[int] = field(default_factory=list)
     """When its workers were first seen, over the last half minute, without those of its first set."""
     pools: dict[str, float] = field(default_factory=dict)
@@ -195,17 +200,30 @@ class JobFacts(Struct):
     """Share of the window that the trainer's main thread slept until another of its threads woke it (probe)."""
     is_torchs: bool = False
     """Its loader is torch's DataLoader."""
+    rivals: dict[int, float] = field(default_factory=dict)
+    """Pid of another trainer -> share of the window that its main thread slept at a lock until that one's process woke it (probe)."""
     woken_by: dict[int, float] = field(default_factory=dict)
-    """Of one without workers: pid -> share of the window that its main thread slept until that process woke it (probe)."""
+    """Of one without workers: pid -> share of the window that its main thread slept until that process woke it (probe), else that it read
+    what that one writes."""
+    fed_by: frozenset[int] = frozenset()
+    """Of these, who loads for it without being of a job: for these it slept a good part of the window."""
+    services: frozenset[int] = frozenset()
+    """Trainers without a GPU, by pid, whose workers load for it: they are among its ``workers``."""
     throttled_periods: float = 0.0
+    fed_throttled_periods: float = 0.0
+    """Of the control group of who feeds it, where that is another and has the quota told here."""
     quota_cpus: float | None = None
     quota_path: str = ""
     cgroup_version: int = 2
     cpuset: str = ""
     """CPUs that its trainer's cgroup gives it; empty where that is not known."""
+    pressed: bool = False
+    """Memory runs short, in its cgroup or on the host: who waits for pages waits for that."""
     memory_path: str = ""
     """The cgroup that is at its memory limit and reads dropped pages again; empty where none is."""
     memory_limit_bytes: int | None = None
+    memory_file_bytes: int | None = None
+    """Page cache in it."""
     read_limit: ReadLimit | None = None
     """What its workers' cgroup may read from a device."""
     waste: dict[str, float] = field(default_factory=dict)
@@ -217,9 +235,12 @@ class JobFacts(Struct):
     helpers: float = 0.0
     """CPUs these ran on."""
     programs_met: Counter[str] = field(default_factory=Counter)
-    """What programs that its loaders (its workers, the trainer where it has none) started were met at: words of `waits`."""
+    """What programs that its loaders (its workers, the trainer where it has none) started were met at, and who feeds it: words of
+    `waits`."""
     stopped: dict[int, str] = field(default_factory=dict)
-    """Programs that its trainer or workers started and that are stopped, with their names."""
+    """Those of these programs that are stopped, with their names."""
+    mute: dict[int, str] = field(default_factory=dict)
+    """Those that cannot go on, for nobody reads their errors."""
     capacity: Capacity | None = None
     kin: frozenset[int] = frozenset()
     """Trainers of its training on this host, itself among them; empty where it is alone. Pids: jobs that hold each other are garbage."""
@@ -231,6 +252,11 @@ class JobFacts(Struct):
     """Mean share of the window in which its GPUs ran nothing; None where none is measured."""
     age_s: float = 0.0
     """Since the trainer started."""
+
+    @property
+    def fed(self) -> float:
+        """Share of the window that its main thread slept until those woke it who load for it without being of a job."""
+        return sum(self.woken_by.get(pid, 0.0) for pid in self.fed_by)
 
     @property
     def step(self) -> Step | None:
@@ -275,7 +301,7 @@ class Facts(Struct):
     behind: dict[int, dict[int, float]] = field(default_factory=dict)
     """Trainer -> pid -> seconds that threads of the trainer's job were runnable while that process ran on their CPU (probe)."""
     family: dict[int, int] = field(default_factory=dict)
-    """Pid of a trainer, of a worker, or of a program that one of them started -> the trainer."""
+    """Pid of a trainer, of a worker, or of a program that one of them started or that feeds a trainer -> the trainer."""
     movers: list[Mover] = field(default_factory=list)
     """The one that moves most first; only looked for where a job waits for a disk."""
     growers: list[Grower] = field(default_factory=list)

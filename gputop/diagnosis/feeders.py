@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from collections.abc import Container
+from collections.abc import Mapping
 
 from gputop.diagnosis import waits
 from gputop.diagnosis.facts import Facts
@@ -12,6 +14,7 @@ from gputop.diagnosis.facts import Taker
 from gputop.diagnosis.proc import ASKING
 from gputop.diagnosis.proc import TURN
 from gputop.diagnosis.proc import ProcFacts
+from gputop.frame import ProcInfo
 from gputop.text import counted
 
 LISTENING, CONNECTED = "listening", "connected"
@@ -22,6 +25,9 @@ AT_WORK = 0.25
 """CPUs from which one of these is at work."""
 WOKEN = 0.15
 """Share of the window that the trainer must have slept until they woke it."""
+MEMORY = "memory"
+UNSURE = (waits.TIMER, waits.UNKNOWN, waits.POLL, waits.DRIVER)
+"""What samples may meet of a step that keeps time with them, where it waits for something else, too; the likeliest first."""
 OFTEN = 0.25
 """Share of the samples in which threads or programs must be met at the disk or the network to be late for these."""
 
@@ -32,21 +38,43 @@ def threads_at_work(job: JobFacts) -> bool:
 
 
 def threads_wait(job: JobFacts, proc: ProcFacts) -> dict[str, float]:
-    """``disk`` and ``network`` -> share of the samples in which its own threads, for which its main thread waits, were met there.
+    """``disk`` and ``network`` -> share of the samples in which its own threads, for which its main thread waits, were met there;
+    ``memory`` instead of the former where that runs short and their pages come back from the disk.
 
     Threads of a trainer that has loaders, or peers, poll for others than the loader.
     """
     met = proc.threads_met
     asking = 0 if proc is job.trainer and (job.workers or job.kin) else met[ASKING]
     samples = sum(met.values()) - met[waits.LOCK] - met[TURN] - met[ASKING] + asking
-    return _late_for({waits.DISK: met[waits.DISK], waits.NETWORK: met[waits.NETWORK] + asking}, samples)
+    pages = MEMORY if job.pressed else waits.DISK
+    return _late_for({pages: met[waits.DISK], waits.NETWORK: met[waits.NETWORK] + asking}, samples)
+
+
+def programs_read(job: JobFacts) -> float:
+    """Share of their samples in which threads of a trainer without workers, for which its main thread waits, were met reading what
+    programs of its own write: these are its loaders."""
+    if job.workers or not (job.programs_met or sum(job.trainer.programs)):
+        return 0.0
+    met = job.trainer.threads_met
+    samples = sum(met.values()) - met[waits.LOCK] - met[TURN] - met[ASKING] - met[waits.ONCPU]
+    return met[waits.PIPE] / samples if met[waits.PIPE] >= OFTEN * samples > 0.0 else 0.0
+
+
+def loading_programs(job: JobFacts, facts: Facts) -> list[Taker]:
+    """Those of them that run, the busiest first."""
+    return [taker for taker in started(job, facts) if taker.cores >= AT_WORK] if programs_read(job) else []
 
 
 def programs_wait(job: JobFacts, facts: Facts) -> dict[str, float]:
-    """The same of the programs that its loaders started, where these do not compute: what they poll is the network."""
-    met: Counter[str] = Counter() if programs_at_work(job, facts) else job.programs_met
-    shells = met[waits.CHILD]  # whose own programs are told
-    return _late_for({waits.DISK: met[waits.DISK], waits.NETWORK: met[waits.NETWORK] + met[waits.POLL]}, sum(met.values()) - shells)
+    """The same of the programs that its loaders started, where these do not compute: what they poll is the network. Where memory runs
+    short they compute little of their own: it is the kernel that looks for pages."""
+    met = job.programs_met
+    samples = sum(met.values()) - met[waits.CHILD]  # of shells, whose own programs are told
+    if job.pressed and met[waits.DISK] >= OFTEN * samples > 0.0:
+        return _late_for({MEMORY: met[waits.DISK]}, samples - met[waits.ONCPU])
+    if programs_at_work(job, facts):
+        return {}
+    return _late_for({waits.DISK: met[waits.DISK], waits.NETWORK: met[waits.NETWORK] + met[waits.POLL]}, samples)
 
 
 def who_waits(job: JobFacts, facts: Facts, kind: str, share: Callable[[ProcFacts], float]) -> tuple[list[ProcFacts], str, float]:
@@ -69,12 +97,67 @@ def who_waits(job: JobFacts, facts: Facts, kind: str, share: Callable[[ProcFacts
     return procs, name, sum(map(share, procs)) / len(procs)
 
 
+def feeding(job: JobFacts, infos: Mapping[int, ProcInfo], hot: Container[int]) -> frozenset[int]:
+    """Who, being none of the trainers and workers (``hot``), wakes a trainer with what it waits for, such as actors; their like,
+    for who is never waited for was ahead; and their children. None where the trainer hardly waits for them."""
+    found = {pid: share for pid, share in job.woken_by.items() if share > 0.01 and pid in infos and pid not in hot and infos[pid].cmdline}
+    if sum(found.values()) < WOKEN:
+        return frozenset()
+    kinds = [_kind(infos[pid]) for pid in found]
+    alike = {pid for pid, info in infos.items() if _kind(info) in kinds}
+    return frozenset(pid for pid, info in infos.items() if (pid in alike or info.ppid in alike) and pid not in hot)
+
+
+def _kind(info: ProcInfo) -> tuple[int, str, list[str]]:
+    return info.ppid, info.comm, info.cmdline
+
+
+def read_from(trainer: ProcFacts) -> dict[int, float]:
+    """Pid -> share of the window that its main thread slept reading what that process, or another one of them, writes."""
+    slept, pids = trainer.kinds.get(waits.PIPE, 0.0) + trainer.kinds.get(waits.NETWORK, 0.0), trainer.info.other_ends
+    return dict.fromkeys(pids, slept / len(pids)) if pids else {}
+
+
+def read_by_threads(trainer: ProcFacts, infos: Mapping[int, ProcInfo], woken_by_own: float | None, idle: float) -> dict[int, float]:
+    """The same of what its other threads read, for which the main thread sleeps (``woken_by_own``; where that is not probed, as long as
+    its GPUs were ``idle`` at most): of programs that it started in another control group, which may hold these back."""
+    slept = max(woken_by_own or 0.0, trainer.kinds.get(waits.LOCK, 0.0))
+    if woken_by_own is None:
+        slept = max(slept, min(idle, sum(trainer.kinds.get(kind, 0.0) for kind in UNSURE)))
+    if slept < WOKEN:
+        return {}
+    pids = [info.pid for info in infos.values() if info.ppid == trainer.pid and info.cgroup and info.cgroup != trainer.info.cgroup]
+    met = trainer.threads_met if pids else Counter()
+    reading = (met[waits.PIPE] + met[waits.NETWORK]) / max(1, sum(met.values()))
+    return dict.fromkeys(pids, reading * slept / len(pids)) if reading else {}
+
+
+def lend_loaders(jobs: list[JobFacts], woken_by: Callable[[JobFacts], Mapping[int, float]]) -> None:
+    """A job without a GPU that a trainer without workers sleeps for is a service that loads for it: so its workers load, too.
+
+    ``woken_by`` tells of a trainer for which part of the window it slept until whom.
+    """
+    services = [job for job in jobs if not job.gpus]
+    for job in [job for job in jobs if job.gpus and not job.workers] if services else ():
+        woken = woken_by(job)
+        for service in services:
+            pids = {proc.pid for proc in (service.trainer, *service.workers)}
+            if sum(share for pid, share in woken.items() if pid in pids) >= WOKEN:
+                job.workers = [*job.workers, *_loaders_of(service)]
+                job.services |= {service.trainer.pid}
+
+
+def _loaders_of(service: JobFacts) -> list[ProcFacts]:
+    """Its workers, and its own main thread where that works."""
+    at_work = service.trainer.run + service.trainer.runnable >= AT_WORK
+    return [*service.workers, service.trainer] if at_work or not service.workers else service.workers
+
+
 def elsewhere(job: JobFacts, facts: Facts) -> list[Taker]:
-    """Busy processes that are neither workers nor programs of the trainer, such as actors, but wake it with what it waits for (probe)."""
+    """Those of these that are busy and were not started by the trainer."""
     own = {taker.pid for taker in started(job, facts)}
-    found = [taker for taker in facts.takers if taker.pid not in own and job.woken_by.get(taker.pid, 0.0) > 0.01]
-    waited = sum(job.woken_by[taker.pid] for taker in found)
-    return found if waited >= WOKEN and sum(taker.cores for taker in found) >= AT_WORK else []
+    found = [taker for taker in facts.takers if taker.pid in job.fed_by and taker.pid not in own]
+    return found if sum(taker.cores for taker in found) >= AT_WORK else []
 
 
 def _late_for(met: dict[str, int], samples: int) -> dict[str, float]:

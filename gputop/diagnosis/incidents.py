@@ -166,7 +166,8 @@ def _headline(episode: _Episode) -> str:
 
 
 def _add_culprits(episode: _Episode, incident: Incident, one: Standing, board: Board) -> None:
-    """A culprit counts from the window in which it was first seen as one, or when it began to run shortly before; one born then in full."""
+    """A culprit counts from the window in which it was first seen as one, or when it began to run shortly before; one born then, before our
+    eyes, in full."""
     before = {taker.pid: taker.before_ns for taker in one.facts.takers if not taker.spawns}
     spawners = {taker.pid: taker.started for taker in one.facts.takers if taker.spawns}
     started = {pid for culprit in one.verdict.culprits for pid in spawners.get(culprit.pid, ())}
@@ -179,7 +180,7 @@ def _add_culprits(episode: _Episode, incident: Incident, one: Standing, board: B
         if account is None or (spawns and not account.spawns):
             taken_ns = int((culprit.cpu_s or 0.0) * 1e9)
             base_ns = before.get(culprit.pid, _taken_ns(board, sample, spawns) - taken_ns)
-            is_new = born_ns(sample, board) >= episode.first_ns - LEAD_NS
+            is_new = born_ns(sample, board) >= max(episode.first_ns - LEAD_NS, board.header.t_ns)
             cores = taken_ns / 1e9 / max(0.1, one.facts.seconds)
             episode.accounts[culprit.pid] = _Account(sample.start_ticks, 0 if is_new else base_ns, cores, spawns=spawns)
         if account is None:

@@ -15,6 +15,7 @@ from gputop.diagnosis.facts import GpuFacts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.feeders import threads_at_work
 from gputop.diagnosis.stepclock import from_calls
+from gputop.environment import SIZE_VARIABLES
 
 BUSY = 0.7
 """Utilization from which what a GPU does while busy is judged."""
@@ -31,6 +32,8 @@ PEER = 0.2
 """A rank is a straggler when its GPU idles for this much more of the time than its peers'."""
 WORKED = 0.2
 """Or when, all GPUs being busy, so much more of its own is used: the others spin in a kernel on few SMs."""
+_AT_PEERS = ("lock", "network", "pipe", "poll")
+"""What waits for other ranks are met at, by who sums up on the host: its library's threads talk to them, or it does so itself."""
 STEP = 0.05
 """How far ranks may be apart in steps a second: one of them is counted a little sooner than the other."""
 
@@ -56,7 +59,7 @@ def _waste(gpu: GpuFacts) -> tuple[str, float]:
     if gpu.util is None or gpu.util < BUSY:
         return "", 0.0
     if slowed_by(gpu):
-        return "slowed", gpu.util * (1.0 - (gpu.sm_clock_mhz or 0.0) / (gpu.sm_clock_max_mhz or 1.0))
+        return "slowed", gpu.util * (1.0 - min(1.0, (gpu.sm_clock_mhz or 0.0) / (gpu.sm_clock_free_mhz or gpu.sm_clock_max_mhz or 1.0)))
     working = intensity(gpu)
     limit = LIGHT_SM if gpu.sm_active is not None else LIGHT_POWER
     return ("light", gpu.util * (1.0 - working)) if working is not None and working <= limit else ("", 0.0)
@@ -103,7 +106,7 @@ def _in_step(family: list[JobFacts]) -> bool:
 def _world(job: JobFacts) -> tuple[str, ...]:
     """The training it is a rank of; empty where it is none."""
     info = job.trainer.info
-    size = info.env.get("WORLD_SIZE", "") or info.env.get("OMPI_COMM_WORLD_SIZE", "") or info.env.get("SLURM_NTASKS", "")
+    size = next((value for name in SIZE_VARIABLES if (value := info.env.get(name, ""))), "")
     return (size, *info.cmdline) if job.trainer.role.rank is not None and size.isdigit() and int(size) > 1 else ()
 
 
@@ -171,11 +174,12 @@ def used(job: JobFacts) -> float | None:
 
 
 def _awaited(job: JobFacts) -> float | None:
-    """Share of the window in which it did not sleep on a lock beside an idle GPU, as in a collective of the host until the last rank
-    arrives; None where that may be a lock of its own threads, or where its GPU spins in a collective itself."""
+    """Share of the window in which it did not sleep on a lock or a socket beside an idle GPU, as in a collective of the host until the
+    last rank arrives; None where that may be a lock of its own threads, or where its GPU spins in a collective itself."""
     if threads_at_work(job) or job.idle is None or any(_waste(gpu)[0] == "light" for gpu in job.gpus):
         return None
-    return 1.0 - min(blocked_on(job.trainer).get("lock", 0.0), job.idle)
+    blocked = blocked_on(job.trainer)
+    return 1.0 - min(sum(blocked.get(kind, 0.0) for kind in _AT_PEERS), job.idle)
 
 
 def _own_delay(job: JobFacts) -> float:

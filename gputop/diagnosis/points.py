@@ -33,6 +33,9 @@ YOUNG_PERIODS = 50
 """A cgroup whose quota has run for fewer periods (of 100 ms by default) has all its throttling from now."""
 
 _SYNC = ("Synchronize", "EventQuery", "StreamQuery")
+PAIRED_PER_S, PAIRED, PAIRED_NS = 400.0, 0.1, 1_000_000
+"""From so many a second on, as many waits as copies to the GPU, give or take a tenth, and each of them so short, are the copies' own ends:
+``tensor.to("cuda")`` of what is not pinned makes one of each."""
 SLOWEST_NS_PER_BYTE, SLOWEST_NS = 10.0, 50_000
 """Of a copy: 100 MB/s, which is less than a single lane of PCIe 1 carries, and what each takes besides. What takes longer has waited for
 the GPU: a copy begins when the kernels before it are through."""
@@ -89,11 +92,15 @@ def _facts_of(before: Calls, now: Calls, ns: int) -> CallFacts | None:
     if ns <= 0 or not now:
         return None
     found, waits, moved = CallFacts(ns / 1e9), _Waits(), 0
+    ends = _end_of_copies(before, now, ns)
     for name, call in now.items():
         old = before.get(name) or CudaCall(call.pid, name, 0, 0, 0)
         calls = max(0, call.count - old.count)
         share, per_s = max(0, call.total_ns - old.total_ns) / ns, calls * 1e9 / ns
         count = max(0, (call.bytes or 0) - (old.bytes or 0))
+        if name == ends:
+            found.copy += share
+            continue
         if "HtoD" not in call.call:
             waits.add(old, call)
             found.rates += (per_s,) if per_s else ()
@@ -111,6 +118,20 @@ def _facts_of(before: Calls, now: Calls, ns: int) -> CallFacts | None:
     return found
 
 
+def _end_of_copies(before: Calls, now: Calls, ns: int) -> str:
+    """The call that waits for each copy to the GPU by itself, empty where none does."""
+    none = CudaCall(0, "", 0, 0, 0)
+    made = {name: call.count - before.get(name, none).count for name, call in now.items()}
+    copies = sum(count for name, count in made.items() if "HtoD" in name)
+    if copies * 1e9 < PAIRED_PER_S * ns:
+        return ""
+    for name, call in now.items():
+        waited_ns = call.total_ns - before.get(name, none).total_ns
+        if "Synchronize" in name and abs(made[name] - copies) <= PAIRED * copies and waited_ns <= PAIRED_NS * made[name]:
+            return name
+    return ""
+
+
 class Points:
     """One point per feed, over the window."""
 
@@ -119,6 +140,8 @@ class Points:
         self._quiet: dict[int, Quiet] = {}
         self._began: dict[int, tuple[int, Calls]] = {}
         """Per trainer when its calls were first probed, and how they stood then."""
+        self._woken: dict[int, dict[int, float]] | None = None
+        """See `woken_by`; looked for once a push, for many ask."""
         self.looked = False
         """Frames between feeds are seen too."""
 
@@ -132,6 +155,7 @@ class Points:
 
     def push(self, board: Board, roles: Mapping[int, Role]) -> None:
         """Add the board's."""
+        self._woken = None
         trainers = [pid for pid, role in roles.items() if role.kind == "trainer"]
         self._quiet = {pid: quiet for pid, quiet in self._quiet.items() if pid in roles}
         self._began = {pid: began for pid, began in self._began.items() if pid in roles}
@@ -184,7 +208,7 @@ class Points:
         """
         if not board.wakeups or not job.workers:
             return None
-        pid, family = job.trainer.pid, {worker.pid for worker in job.workers}
+        pid, family = job.trainer.pid, {worker.pid for worker in job.workers} | job.services
         own, pin = self._slept_until(pid, {pid}), pin_thread(job.trainer.info)
         relayed = max((self._slept_until(tid, family) for tid in _threads(board, pid) if tid != pid), default=0.0)
         fed = any(wakee == pin and waker in family for wakee, waker in self._points[-1].wakes)
@@ -196,18 +220,27 @@ class Points:
 
     def woken_by(self, tid: int) -> dict[int, float]:
         """Pid -> share of the window that a trainer's main thread slept until somebody of that process woke it."""
+        if self._woken is None:
+            self._woken = self._told_wakes()
+        return self._woken.get(tid, {})
+
+    def _told_wakes(self) -> dict[int, dict[int, float]]:
+        """The same of every thread that is told."""
         first, last = self._probed()
         ns = max(1, last.probed_ns - first.probed_ns)
-        waits = {waker: total - first.wakes.get((wakee, waker), 0) for (wakee, waker), total in last.wakes.items() if wakee == tid}
-        return {waker: max(0, waited) / ns for waker, waited in waits.items()}
+        found: dict[int, dict[int, float]] = {}
+        for (wakee, waker), total in last.wakes.items():
+            found.setdefault(wakee, {})[waker] = max(0, total - first.wakes.get((wakee, waker), 0)) / ns
+        return found
 
     def _slept_until(self, tid: int, wakers: set[int]) -> float:
         return min(1.0, sum(share for waker, share in self.woken_by(tid).items() if waker in wakers))
 
-    def set_cgroup(self, job: JobFacts) -> None:
-        """The tightest quota over its processes, and the cgroup that is full, if one is."""
+    def set_cgroup(self, job: JobFacts, board: Board) -> None:
+        """The tightest quota over its processes, else over those that feed it; and the cgroup that is full, if one is."""
         last = self._points[-1]
-        for path in {proc.info.cgroup for proc in (job.trainer, *job.workers)}:
+        own = {proc.info.cgroup for proc in (job.trainer, *job.workers)}
+        for path in own:
             newer = last.cgroups.get(path)
             if newer is None:
                 continue
@@ -217,11 +250,21 @@ class Points:
                 job.cpuset = newer.cpuset or ""
             share = (throttled_periods_pct(older, newer) or 0.0) / 100
             if share >= job.throttled_periods and newer.quota_cpus is not None:
-                job.throttled_periods, job.quota_cpus = share, newer.quota_cpus
-                job.quota_path = newer.quota_path or newer.path
+                job.throttled_periods = share
+                _set_quota(job, newer)
             job.read_limit = newer.read_limit or job.read_limit
-            if _is_full(newer) and (counter_per_s(older.refaults, newer.refaults, ns) or 0.0) >= REFAULTS_PER_S:
-                job.memory_path, job.memory_limit_bytes = newer.mem_limit_path or newer.path, newer.mem_limit_bytes
+            _set_memory(job, ns, older, newer)
+        others = {board.infos[pid].cgroup for pid in job.fed_by} - own
+        self._set_limits_of_feeders(job, [last.cgroups[path] for path in others if path in last.cgroups])
+
+    def _set_limits_of_feeders(self, job: JobFacts, groups: list[CgroupSample]) -> None:
+        for newer in groups:
+            ns, older = self._earlier(newer)
+            _set_memory(job, ns, older, newer)
+            share = (throttled_periods_pct(older, newer) or 0.0) / 100
+            if share > max(job.throttled_periods, job.fed_throttled_periods) and newer.quota_cpus is not None:
+                job.fed_throttled_periods = share
+                _set_quota(job, newer)
 
     def _earlier(self, newer: CgroupSample) -> tuple[int, CgroupSample]:
         """The oldest reading of the window of that cgroup, and how long ago; of a young one that was read but once, its birth."""
@@ -232,6 +275,16 @@ class Points:
         if (newer.nr_periods or 0) <= YOUNG_PERIODS:
             return YOUNG_PERIODS * 100_000_000, _newborn(newer)
         return 0, newer
+
+
+def _set_quota(job: JobFacts, cgroup: CgroupSample) -> None:
+    job.quota_cpus, job.quota_path = cgroup.quota_cpus, cgroup.quota_path or cgroup.path
+
+
+def _set_memory(job: JobFacts, ns: int, older: CgroupSample, newer: CgroupSample) -> None:
+    if _is_full(newer) and (counter_per_s(older.refaults, newer.refaults, ns) or 0.0) >= REFAULTS_PER_S:
+        job.memory_path, job.memory_limit_bytes = newer.mem_limit_path or newer.path, newer.mem_limit_bytes
+        job.memory_file_bytes = newer.mem_file_bytes
 
 
 def _newborn(cgroup: CgroupSample) -> CgroupSample:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from gputop.diagnosis.model import ProcState
+from gputop.diagnosis.waits import LOCK
 from gputop.diagnosis.waits import ONCPU
 from gputop.diagnosis.waits import POLL
 from gputop.diagnosis.waits import TIMER
@@ -118,6 +119,12 @@ class ProcFacts(Struct):
         return counter_per_s(self.older.vol, self.newer.vol, self.newer.t_ns - self.older.t_ns)
 
     @property
+    def asleep(self) -> float:
+        """Share of the window in which its main thread slept: none where it never did, whatever a hypervisor took from it."""
+        never = self.unsampled and self.newer.vol is not None and self.newer.vol == self.older.vol
+        return 0.0 if never else max(0.0, 1.0 - self.run - self.runnable)
+
+    @property
     def others(self) -> tuple[float, float]:
         """On-CPU and run-queue share of its other threads, each summed; zero where they were not read, or hardly ran."""
         if self._others is None:
@@ -150,6 +157,16 @@ class ProcFacts(Struct):
         """Its other threads wait for one GIL: they can use no more than one CPU."""
         met = self.threads_met
         return met[TURN] >= max(LEAST, IN_TURN * met[ONCPU])
+
+    @property
+    def clients(self) -> tuple[float, float]:
+        """Of a process that serves others, a thread each, as a Manager does: how many these are, and how many of them stand at a lock,
+        as means of the samples; (0, 0) of others."""
+        told = [[one for one in sample.threads if one.tid != self.pid] for sample in self.samples if len(sample.threads) > 1]
+        if not told or not all(any(is_accepting(one.wchan) for one in threads) for threads in told):
+            return 0.0, 0.0
+        met = Counter(self._met(one) for threads in told for one in threads if not is_accepting(one.wchan))
+        return sum(met.values()) / len(told), met[LOCK] / len(told)
 
     @property
     def threads_met(self) -> Counter[str]:

@@ -6,6 +6,8 @@ On-CPU time and run-queue delay are counters and exact. What is left is sleep, a
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from gputop.diagnosis import feeders
 from gputop.diagnosis import waits
 from gputop.diagnosis.facts import HostFacts
@@ -38,7 +40,8 @@ MEMORY_STALL = 0.05
 _NO_SLEEP = (waits.DISK, waits.STOPPED)
 _GPU_WAITS = (waits.DRIVER, waits.POLL, waits.TIMER, waits.LOCK, waits.UNKNOWN)
 """What a wait for the GPU may look like without the probe, what it most likely is first."""
-_UNSURE = (waits.TIMER, waits.UNKNOWN, waits.POLL, waits.DRIVER)
+_FED = (waits.PIPE, waits.NETWORK, waits.POLL, waits.LOCK)
+"""What a wait for who feeds it from outside may look like."""
 _DATA_WAITS = (waits.QUEUE, waits.PIPE, waits.LOCK, waits.POLL, waits.UNKNOWN)
 """The same of a wait for a batch."""
 
@@ -46,6 +49,7 @@ _DATA_WAITS = (waits.QUEUE, waits.PIPE, waits.LOCK, waits.POLL, waits.UNKNOWN)
 def set_states(job: JobFacts, host: HostFacts) -> None:
     """Fill in the state of the trainer and of each worker, and the job's data wait."""
     job.is_torchs = _is_torchs(job)
+    job.pressed = (host.psi_memory or 0.0) >= MEMORY_STALL or bool(job.memory_path)
     _set_trainer(job, host)
     for worker in job.workers:
         worker.state = _worker_state(worker, job, host)
@@ -54,17 +58,33 @@ def set_states(job: JobFacts, host: HostFacts) -> None:
 def _set_trainer(job: JobFacts, host: HostFacts) -> None:
     trainer = job.trainer
     trainer.kinds = _with_wakers(job)
+    trainer.kinds = _with_feeders(job)
     parts, confidence, other = _shared_parts(trainer, job, host)
     data, data_confidence = _data_wait(job)
     gpu, transfer = _gpu_waits(job, trainer, data)
-    sleep = sum(trainer.kinds.get(kind, 0.0) for kind in trainer.kinds if kind not in (waits.DISK, waits.STOPPED))
+    sleep = sum(share for kind, share in trainer.kinds.items() if kind not in _NO_SLEEP)
+    gpu = min(gpu, _room(job, sleep - data))
+    running = parts.pop("running")
     spun = max(0.0, gpu + transfer - max(0.0, sleep - data))
-    parts["computing"] = max(0.0, parts.pop("running") - spun)
+    if job.calls is not None:  # who slept for those that feed it did not sleep for the GPU
+        spun = max(spun, min(running, gpu + transfer - max(0.0, sleep - max(data, job.fed))))
+    parts["computing"] = max(0.0, running - spun)
     slept_on_gpu = max(0.0, gpu + transfer - spun)
     other = _without(_without(other, data, _DATA_WAITS), slept_on_gpu, _GPU_WAITS)
     parts |= {"waiting-data": data, "waiting-gpu": gpu, "transfer": transfer, "blocked": max(0.0, sleep - data - slept_on_gpu)}
     job.data = data
     trainer.state = _state_of(trainer, parts, min(confidence, data_confidence, 0.5 if may_spin(job) else 1.0), other)
+
+
+def tell_fed(job: JobFacts) -> None:
+    """Who is fed by none of its workers waits for data, too: said once the chain has looked at what it was blocked on."""
+    state = job.trainer.state
+    blocked = state.fractions.get("blocked", 0.0)
+    fed = min(blocked, job.fed)
+    if fed > 0.0:
+        fractions = state.fractions | {"blocked": blocked - fed, "waiting-data": state.fractions.get("waiting-data", 0.0) + fed}
+        left = {kind: share * (blocked - fed) / blocked for kind, share in state.waits.items()}
+        job.trainer.state = replace(state, state=max(fractions, key=fractions.__getitem__), fractions=fractions, waits=left)
 
 
 def _with_wakers(job: JobFacts) -> dict[str, float]:
@@ -76,8 +96,23 @@ def _with_wakers(job: JobFacts) -> dict[str, float]:
     missed = (job.woken_by_own or 0.0) - kinds.get(waits.LOCK, 0.0)
     if missed <= 0.0 or pin_thread(job.trainer.info) is not None:
         return kinds
-    left = _without(kinds, missed, _UNSURE)
+    left = _without(kinds, missed, feeders.UNSURE)
     left[waits.LOCK] = left.get(waits.LOCK, 0.0) + sum(kinds.values()) - sum(left.values())
+    return left
+
+
+def _with_feeders(job: JobFacts) -> dict[str, float]:
+    """The same of what those ended who feed it from outside, beside its waits for the GPU: a step that keeps time with the samples lets
+    them meet only one of its waits."""
+    kinds, fed = job.trainer.kinds, job.fed
+    if job.calls is None or not fed:
+        return kinds
+    beside = sum(kinds.values()) - job.calls.sync - job.calls.copy
+    missed = min(fed, beside) - sum(kinds.get(kind, 0.0) for kind in _FED)
+    if missed <= 0.0:
+        return kinds
+    left = _without(kinds, missed, (waits.TIMER, waits.UNKNOWN, waits.DRIVER))
+    left[waits.PIPE] = left.get(waits.PIPE, 0.0) + sum(kinds.values()) - sum(left.values())
     return left
 
 
@@ -86,14 +121,14 @@ def may_spin(job: JobFacts) -> bool:
     than the GPU works."""
     if job.calls is not None or job.idle is None:
         return False
-    return 1.0 - job.trainer.run - job.trainer.runnable <= max(1.0 - SPINNING, SLEPT * (1.0 - job.idle))
+    return job.trainer.asleep <= max(1.0 - SPINNING, SLEPT * (1.0 - job.idle))
 
 
 def spun(job: JobFacts) -> float:
     """CPUs that its main thread burns in waits for the GPU: these, less its sleep. Where they are not probed: while the GPU worked, if
     it then was on a CPU, and sleeps for data alone."""
     trainer, fractions = job.trainer, job.trainer.state.fractions
-    asleep = max(0.0, 1.0 - trainer.run - trainer.runnable)
+    asleep = trainer.asleep
     if job.calls is not None:
         return max(0.0, min(trainer.run, job.calls.sync - asleep))
     worked = 1.0 - (job.idle if job.idle is not None else 1.0)
@@ -117,9 +152,8 @@ def _shared_parts(proc: ProcFacts, job: JobFacts, host: HostFacts) -> tuple[dict
     throttled *= min(1.0, 2 * job.throttled_periods)
     kinds = proc.kinds
     disk, memory, run = kinds.get(waits.DISK, 0.0), 0.0, proc.run
-    pressed = (host.psi_memory or 0.0) >= MEMORY_STALL or bool(job.memory_path)
-    if pressed or (proc.newer.majflt != proc.older.majflt and (_swaps(proc, host) or _thrashes(proc, host))):
-        stalled = min(run, proc.system) if pressed else 0.0
+    if job.pressed or (proc.newer.majflt != proc.older.majflt and (_swaps(proc, host) or _thrashes(proc, host))):
+        stalled = min(run, proc.system) if job.pressed else 0.0
         memory, disk, run = disk + stalled, 0.0, run - stalled
     parts = {"running": run, "runnable": proc.runnable - throttled}
     if throttled:
@@ -196,9 +230,14 @@ def _loaders_at_work(job: JobFacts) -> bool:
     """Some worker is doing or wanting something for most of its time: the loader is working flat out."""
     busy = (waits.DISK, waits.STOPPED, waits.NETWORK, waits.TIMER)
     return any(
-        worker.run + worker.runnable + worker.others_run + sum(worker.kinds.get(kind, 0.0) for kind in busy) >= 0.5
+        worker.run + worker.runnable + worker.others_run + _locked_out(worker) + sum(worker.kinds.get(kind, 0.0) for kind in busy) >= 0.5
         for worker in job.workers
     )
+
+
+def _locked_out(worker: ProcFacts) -> float:
+    """Share of the window in which it waited for a file that somebody has locked: no queue is waited for like that."""
+    return min(worker.kinds.get(waits.LOCK, 0.0), worker.locked_out[1])
 
 
 def _gpu_waits(job: JobFacts, trainer: ProcFacts, data: float) -> tuple[float, float]:
@@ -210,6 +249,15 @@ def _gpu_waits(job: JobFacts, trainer: ProcFacts, data: float) -> tuple[float, f
     sleep = sum(trainer.kinds.get(kind, 0.0) for kind in _GPU_WAITS)
     vague_data = max(0.0, data - trainer.kinds.get(waits.QUEUE, 0.0))
     return max(0.0, min(sleep - vague_data, 1.0 - (job.idle or 0.0))), 0.0
+
+
+def _room(job: JobFacts, asleep: float) -> float:
+    """Of the window, for waits for the GPU, where the main thread slept so long but for data: who is kept from its CPU in such a call does
+    not wait in it. Nor on locks of its own threads, where its driver is seen to wait otherwise."""
+    kinds = job.trainer.kinds
+    driver = sum(kinds.get(kind, 0.0) for kind in (waits.DRIVER, waits.POLL, waits.TIMER))
+    locked = min(kinds.get(waits.LOCK, 0.0), job.woken_by_own or 0.0) if driver >= kinds.get(waits.LOCK, 0.0) else 0.0
+    return max(0.0, asleep - locked) + job.trainer.run
 
 
 def _worker_state(worker: ProcFacts, job: JobFacts, host: HostFacts) -> ProcState:
@@ -238,12 +286,15 @@ def _ahead(worker: ProcFacts, job: JobFacts) -> tuple[float, float]:
             return queue, 1.0
         idle = worker.run + worker.runnable < 0.02 or job.data < DATA_WAIT
         return queue + (unknown if idle else 0.0), 0.6
+    locked = kinds.get(waits.LOCK, 0.0) - _locked_out(worker)
     if job.data < DATA_WAIT:
-        vague = (waits.LOCK, waits.PIPE, waits.POLL, waits.UNKNOWN)
-        return queue + sum(kinds.get(kind, 0.0) for kind in vague), 0.8
+        return queue + locked + sum(kinds.get(kind, 0.0) for kind in (waits.PIPE, waits.POLL, waits.UNKNOWN)), 0.8
     by_itself = worker.run + worker.runnable >= (LOITERS if _another_is_late(worker, job) else ASLEEP)
     asked = by_itself or worker.others_run >= feeders.AT_WORK or feeders.threads_wait(job, worker)
-    return queue + (0.0 if asked else kinds.get(waits.PIPE, 0.0) + kinds.get(waits.LOCK, 0.0)), 0.6
+    if not asked:
+        return queue + kinds.get(waits.PIPE, 0.0) + locked, 0.6
+    # Who answers one request at a time, such as an environment, is not asked while its trainer waits for the GPU.
+    return queue + min(kinds.get(waits.PIPE, 0.0), max(0.0, 1.0 - job.data)), 0.6
 
 
 def _is_torchs(job: JobFacts) -> bool:

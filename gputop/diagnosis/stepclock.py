@@ -3,7 +3,8 @@
 From the probe: each step copies its batch to the GPU and waits for it now and then, so the rarer of the two sets the pace,
 unless it is so rare that it is a log line, or there are not the same copies per wait from one second to the next. Else from
 the GPU's own rhythm: the first strong peak of the autocorrelation of its power (or utilization), which shows steps of some
-tenths of a second and longer. Absent where neither is clear.
+tenths of a second and longer. Absent where neither is clear, and where a trainer waits for several workers: their batches come in
+bunches, and so do its steps.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ WHOLE = 0.05
 """How far copies may be from a whole number per synchronize, beside those of one step; else some steps synchronize and some do not."""
 STEADY = 0.75
 """Of the windows in which there were calls, those with as many copies per synchronize as in all of them."""
-LEAST_PER_S = 0.2
+LEAST_PER_S, MOST_PER_S = 0.2, 500.0
 ALONE_PER_S = 5.0, 150.0
 """Synchronizes without copies. Data that lies on the GPU is small, its steps are fast: fewer are log lines or epochs, more a storm."""
 
@@ -100,7 +101,8 @@ def from_calls(calls: CallFacts | None) -> float | None:
     if not calls.to_gpu_per_s and calls.rates and max(calls.rates) > SAME * min(calls.rates):
         return None  # which of them comes once a step is not known
     copies, syncs = _rates(calls)
-    return min(copies, syncs) if _copies(calls) else syncs
+    pace = min(copies, syncs) if _copies(calls) else syncs
+    return pace if pace <= MOST_PER_S else None
 
 
 def _rates(calls: CallFacts) -> tuple[float, float]:
@@ -128,7 +130,8 @@ def step_of(job: JobFacts, clock: Clock, rhythm: float | None) -> Step | None:
     pace = clock.per_s(job.calls)
     if pace is not None:
         return split(pace, "CUDA calls", job.trainer.state.fractions)
-    return split(rhythm, "GPU rhythm", job.trainer.state.fractions) if rhythm is not None else None
+    in_bunches = len(job.workers) > 1 and job.data > 0.0
+    return split(rhythm, "GPU rhythm", job.trainer.state.fractions) if rhythm is not None and not in_bunches else None
 
 
 def split(pace: float, source: str, fractions: Mapping[str, float]) -> Step:

@@ -15,6 +15,8 @@ from gputop.text import clean
 
 RESTING_CORES = 0.1
 """Who runs less than this between two looks rests."""
+BEFORE_NS = 4_000_000_000
+"""So long before the window samples are kept that say what somebody waited for."""
 LEAD_NS = 5_000_000_000
 """So long may somebody have run before what he takes is felt: prefetched batches, and CPUs that were idle, last for a while."""
 NEWBORN_NS = 2_000_000_000
@@ -46,7 +48,7 @@ class Stranger(Struct):
     """How it stood when it last rested."""
     first_rss_bytes: int
     asked: tuple[ProcSample, ...] = ()
-    """Samples of the window that say what it waited for: of who was started by a trainer or worker."""
+    """Samples that say what it waited for: of who was started by a trainer or worker, of the window and for a few seconds before it."""
 
     @property
     def watches(self) -> bool:
@@ -73,10 +75,14 @@ class Stranger(Struct):
         self.latest = sample
         asked = _asked(sample)
         if asked or self.asked:
-            self.asked = tuple(one for one in self.asked if one.t_ns > oldest_ns) + asked
+            self.asked = tuple(one for one in self.asked if one.t_ns > oldest_ns - BEFORE_NS) + asked
         self.used.append(used)
         while len(self.used) > 2 and self.used[1].t_ns <= oldest_ns:
             del self.used[0]
+
+    def asked_since(self, t_ns: int) -> list[ProcSample]:
+        """Those of `asked` that are later."""
+        return [sample for sample in self.asked if sample.t_ns > t_ns]
 
     @property
     def moved_bytes_per_s(self) -> float:

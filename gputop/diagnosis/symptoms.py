@@ -22,6 +22,7 @@ from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 from gputop.diagnosis.verdicts import judges_of
 from gputop.diagnosis.verdicts import unexplained
+from gputop.diagnosis.verdicts.hung_worker import all_others_are_ahead
 from gputop.roles import TORCH_WORKER
 
 LOST = 0.15
@@ -38,6 +39,8 @@ ASLEEP_RUN = 0.02
 _RESTS = ("poll", "timer", "network", "lock", "pipe", "child", "unknown")
 WORKS = 0.1
 """Share of the window from which a GPU is said to work for somebody who is not seen."""
+MOST_BESIDE = 3
+"""Others on the same GPU that are told."""
 WARM_UP_S = 30.0
 """A trainer this young whose GPU has not worked yet is starting, which is no fault."""
 
@@ -104,7 +107,7 @@ class Standing(Struct, dict=True):
 def judge_job(job: JobFacts, facts: Facts) -> Standing:
     """Let every judge claim its part, then name the strongest."""
     trainer = f"{job.trainer.role.label} ({job.trainer.pid})"
-    if job.gpus and job.age_s < WARM_UP_S and not any(gpu.worked_before for gpu in job.gpus):
+    if job.gpus and job.age_s < WARM_UP_S and not any(gpu.worked_before for gpu in job.gpus) and not _is_held(job):
         return Standing(job, facts, "idle", headline=f"{trainer} is starting", warming_up=True)
     gone = next((gpu.index for gpu in job.gpus if gpu.gone), None)
     if gone is not None:
@@ -117,16 +120,25 @@ def judge_job(job: JobFacts, facts: Facts) -> Standing:
     shares = {judge.cause: share for judge, share in claims}
     suffers = job.lost if job.lost is not None else chain.host_side_loss(job)
     if suffers < LOST:
-        return Standing(job, facts, "healthy", headline=_well(job, trainer), shares=shares)
+        return Standing(job, facts, "healthy", headline=_well(job, trainer, _beside(job, facts)), shares=shares)
     judge, share = max(claims, key=_share, default=(None, 0.0))
     if _is_at_rest(job, facts) and (judge is None or judge.fault):
         return Standing(job, facts, "idle", headline=f"{trainer} has no work for its GPU: it waits to be asked", at_rest=True)
     if judge is None or share < NAMED:
         if job.host_only:
-            return Standing(job, facts, "idle", headline=_well(job, trainer), shares=shares)
+            return Standing(job, facts, "idle", headline=_well(job, trainer, []), shares=shares)
         symptom = "input-bound" if job.data >= 0.5 * (job.idle or 1.0) else "wait-heavy"
         return Standing(job, facts, symptom, "unexplained", shares=shares)
     return Standing(job, facts, judge.felt(job) if judge.felt else judge.symptom, judge.cause, judge=judge, shares=shares)
+
+
+def _is_held(job: JobFacts) -> bool:
+    """Somebody whom it needs was stopped, or does not stir while the others have delivered: no start takes that."""
+    return (
+        all_others_are_ahead(job)
+        or bool(job.stopped or job.mute)
+        or any(proc.newer.state in waits.STOPPED_STATES for proc in (job.trainer, *job.workers))
+    )
 
 
 def _is_at_rest(job: JobFacts, facts: Facts) -> bool:
@@ -134,7 +146,7 @@ def _is_at_rest(job: JobFacts, facts: Facts) -> bool:
 
     Where its GPU does next to nothing, any sleep is such a wait.
     """
-    if job.births or job.stopped or job.host_only or (job.idle or 0.0) < RESTING or _is_fed(job, facts):
+    if job.births or job.stopped or job.mute or job.host_only or (job.idle or 0.0) < RESTING or _is_fed(job, facts):
         return False
     if job.workers:
         return job.trainer.kinds.get(waits.POLL, 0.0) >= MOSTLY and all(_is_idle_helper(worker) for worker in job.workers)
@@ -242,13 +254,13 @@ def _why(one: Standing) -> str:
 
 def _does(one: Standing) -> str:
     job, idle = one.job, one.job.idle or 0.0
-    if job.straggler is job.trainer:
+    if job.straggler is job.trainer and one.symptom == "straggler":
         return "is slower than the other ranks, which wait for it"
     if one.cause == "small-kernels" and idle >= SLOW_LAUNCHES:
         return "launches its kernels too slowly to keep it busy"
     if one.cause in _OWN_DOING and job.is_supplied:
         return _WHY["input-bound"] if _waits_for_others(one) else "itself keeps it waiting"
-    if one.symptom == "input-bound" and one.cause not in ("hung-worker", "unexplained") and job.is_supplied:
+    if one.symptom == "input-bound" and one.cause not in ("hung-worker", "unexplained") and job.is_supplied and not job.fed_by:
         return "cannot give it work in time"
     return _WHY[one.symptom] if one.cause != "unexplained" else "waits, and what was measured does not say for what"
 
@@ -277,10 +289,19 @@ def _lost_of(gpu: GpuFacts) -> float:
     return gpu.lost if gpu.lost is not None else -1.0
 
 
-def _well(job: JobFacts, trainer: str) -> str:
+def _beside(job: JobFacts, facts: Facts) -> list[JobFacts]:
+    """Others that compute on a GPU of its, which then works for each of them a part of the time only."""
+    own = {gpu.index for gpu in job.gpus}
+    return [other for other in facts.jobs if other is not job and any(gpu.index in own for gpu in other.gpus)]
+
+
+def _well(job: JobFacts, trainer: str, beside: list[JobFacts]) -> str:
     if job.lost is None:
         computing = job.trainer.state.fractions.get("computing", 0.0)
         return f"{trainer} computes {100 * computing:.0f}% of the time; no GPU is measured (host side only)"
+    if beside:
+        others = ", ".join(f"{other.trainer.role.label} ({other.trainer.pid})" for other in beside[:MOST_BESIDE])
+        return f"{trainer} shares its GPU, which works {100 * (1 - job.lost):.0f}% of the time, with {others}"
     return f"{trainer} keeps its GPU working {100 * (1 - job.lost):.0f}% of the time"
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections import deque
+from collections.abc import Callable
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 from gputop.board import Board
 from gputop.diagnosis import waits
@@ -31,14 +33,18 @@ LEVELS = 3
 """A shell may stand between a program and who wanted it."""
 GONE_NS = 2_000_000_000
 """So long after the window has left its last sample a process is remembered: it ended up to a second later."""
+MUTE_NS = 2_000_000_000
+"""So long a program must have stood at its errors: who reads them now and then does so more often."""
 
 
 class TakerTrack:
     """CPU time of every process that is no trainer or worker; those that did not run cost one comparison."""
 
-    __slots__ = ("_gains", "_pairs", "_strangers")
+    __slots__ = ("_gains", "_pairs", "_strangers", "fed")
 
     def __init__(self) -> None:
+        self.fed: dict[int, int] = {}
+        """Pid of who feeds a trainer that did not start it -> that trainer: it counts as a program of the trainer's."""
         self._strangers: dict[int, Stranger] = {}
         self._pairs: dict[tuple[int, int], Preempt] | None = None
         self._gains: deque[tuple[int, dict[tuple[int, int], int]]] = deque()
@@ -117,7 +123,8 @@ class TakerTrack:
         """Strangers that nobody of a job started and that hold `GROWN_BYTES` more memory than when they were first seen."""
         grown = [(one.latest.rss_bytes - one.first_rss_bytes, pid) for pid, one in self._strangers.items() if pid in board.procs]
         found = [(grown_bytes, pid) for grown_bytes, pid in grown if grown_bytes >= GROWN_BYTES and self._starter(pid, roles) is None]
-        return [Grower(pid, self._strangers[pid].name, grown_bytes) for grown_bytes, pid in sorted(found, reverse=True)[:MOST]]
+        named = [(grown_bytes, pid, self._strangers[pid]) for grown_bytes, pid in sorted(found, reverse=True)[:MOST]]
+        return [Grower(pid, one.name, grown_bytes, one.info.cgroup if one.info else "") for grown_bytes, pid, one in named]
 
     def movers(self, roles: Mapping[int, Role], oldest_ns: int) -> list[Mover]:
         """Strangers that nobody of a job started and that move `MOVED_BYTES_PER_S` to or from storage, most first."""
@@ -135,28 +142,42 @@ class TakerTrack:
         return found
 
     def starters(self, roles: Mapping[int, Role]) -> dict[int, int]:
-        """Pid of a program that a trainer or worker started -> the pid of that one; of those that were asked what they wait for."""
+        """Pid of a program that a trainer or worker started, or that feeds it -> the pid of that one; of those that were asked what they
+        wait for."""
         found = {pid: self._starter(pid, roles) for pid, stranger in self._strangers.items() if stranger.asked}
         return {pid: starter for pid, starter in found.items() if starter is not None}
 
     def stopped(self, board: Board, starters: Mapping[int, int]) -> dict[int, dict[int, str]]:
         """Stopped programs that trainers and workers started, with their names, by the pid of who started them."""
+        return self._names(starters, lambda pid, stranger: pid in board.procs and stranger.latest.state in waits.STOPPED_STATES)
+
+    def mute(self, board: Board, starters: Mapping[int, int]) -> dict[int, dict[int, str]]:
+        """The same of those that have not run for the window's length, for nobody reads their errors."""
+        return self._names(starters, lambda _pid, stranger: _is_mute(stranger, board))
+
+    def _names(self, starters: Mapping[int, int], has: Callable[[int, Stranger], bool]) -> dict[int, dict[int, str]]:
         found: dict[int, dict[int, str]] = {}
         for pid, starter in starters.items():
-            if pid in board.procs and self._strangers[pid].latest.state in waits.STOPPED_STATES:
-                found.setdefault(starter, {})[pid] = self._strangers[pid].name
+            stranger = self._strangers[pid]
+            if has(pid, stranger):
+                found.setdefault(starter, {})[pid] = stranger.name
         return found
 
     def met(self, starters: Mapping[int, int], kind_of: KindOf, oldest_ns: int) -> dict[int, Counter[str]]:
         """How often in the window programs that trainers and workers started were met at what, by the pid of who started them.
 
-        Not those that are ahead of their reader: nobody waits for them.
+        Not those that are ahead of their reader: nobody waits for them. Who feeds a trainer polls for what that one asks.
         """
         found: dict[int, Counter[str]] = {}
         for pid, starter in starters.items():
-            asked = self._strangers[pid].asked
-            late = [sample for sample in asked if sample.t_ns > oldest_ns and not waits.is_ahead(sample.wchan)]
-            kinds = (kind_of(sample.state, sample.syscall, sample.syscall_arg, sample.wchan) for sample in late)
+            stranger = self._strangers[pid]
+            recent = stranger.asked_since(oldest_ns)
+            late = [sample for sample in recent if not waits.is_ahead(sample.wchan)]
+            kinds = _kinds_of(late, kind_of)
+            if len(recent) == len(late) > 1 and kinds[waits.ONCPU]:
+                kinds = _by_counters(kinds, _kinds_of(stranger.asked, kind_of), min(1.0, sum(_wanted(recent[0], recent[-1]))))
+            if pid in self.fed:
+                del kinds[waits.POLL]
             found.setdefault(starter, Counter()).update(kinds)
         return found
 
@@ -164,7 +185,7 @@ class TakerTrack:
         """Of programs that trainers and workers started: CPUs they ran on and, of their main threads, waited for; by who started them."""
         found: dict[int, tuple[float, float]] = {}
         for pid, starter in starters.items():
-            recent = [sample for sample in self._strangers[pid].asked if sample.t_ns > oldest_ns]
+            recent = self._strangers[pid].asked_since(oldest_ns)
             if len(recent) > 1:
                 run, waited = found.get(starter, (0.0, 0.0))
                 more_run, more_waited = _wanted(recent[0], recent[-1])
@@ -172,7 +193,9 @@ class TakerTrack:
         return found
 
     def _starter(self, pid: int, roles: Mapping[int, Role]) -> int | None:
-        """The nearest trainer or worker above a process; only the first few levels are looked at."""
+        """The trainer that it feeds, or the nearest trainer or worker above; only the first few levels are looked at."""
+        if pid in self.fed:
+            return self.fed[pid]
         for _ in range(LEVELS):
             stranger = self._strangers.get(pid)
             if stranger is None or stranger.info is None:
@@ -184,9 +207,31 @@ class TakerTrack:
         return None
 
 
+def _kinds_of(samples: Sequence[ProcSample], kind_of: KindOf) -> Counter[str]:
+    return Counter(kind_of(sample.state, sample.syscall, sample.syscall_arg, sample.wchan) for sample in samples)
+
+
+def _by_counters(recent: Counter[str], longer: Counter[str], wanted: float) -> Counter[str]:
+    """Met running no more often than it ``wanted`` a CPU: whose read ends while we look waits for the CPU that we have. What it sleeps
+    in beside is told by the samples of a longer time where the recent ones do not."""
+    samples = sum(recent.values())
+    running = min(recent[waits.ONCPU], round(samples * wanted))
+    asleep = Counter({kind: times for kind, times in recent.items() if kind != waits.ONCPU})
+    asleep = asleep or Counter({kind: times for kind, times in longer.items() if kind not in (waits.ONCPU, waits.UNKNOWN)})
+    return Counter({kind: round((samples - running) * times / asleep.total()) for kind, times in asleep.items()}) + Counter(
+        {waits.ONCPU: running if asleep else recent[waits.ONCPU]}
+    )
+
+
 def _wanted(old: ProcSample, new: ProcSample) -> tuple[float, float]:
     ns = max(1, new.t_ns - old.t_ns)
     return (new.utime_ns + new.stime_ns - old.utime_ns - old.stime_ns) / ns, max(0, (new.run_delay_ns or 0) - (old.run_delay_ns or 0)) / ns
+
+
+def _is_mute(stranger: Stranger, board: Board) -> bool:
+    last, first = stranger.latest, stranger.used[0]
+    stands = board.t_ns - first.t_ns >= MUTE_NS and first.own_ns == stranger.used[-1].own_ns
+    return stands and waits.is_mute(board.header.machine, last.syscall, last.syscall_arg, last.wchan)
 
 
 def blame(takers: list[Taker], seconds: float) -> tuple[Culprit, ...]:

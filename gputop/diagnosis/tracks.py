@@ -13,6 +13,8 @@ from gputop.board import GpuBoard
 from gputop.diagnosis import waits
 from gputop.diagnosis.breaks import Breaks
 from gputop.diagnosis.facts import GpuFacts
+from gputop.diagnosis.intensity import BUSY
+from gputop.diagnosis.intensity import slowed_by
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.stepclock import Rhythm
 from gputop.frame import Gpu
@@ -27,6 +29,8 @@ STALE_NS = 3_000_000_000
 """A GPU reading older than this says nothing of now."""
 ASYNCHRONOUS = 0.25
 """Samples that meet the disk in so much more of the window than the probe: who waits for asynchronous I/O may be interrupted."""
+LATEST_RATES, RATES_NS = 4, 9_000_000_000
+"""PCIe rates, of 20 ms each and two seconds apart, that are looked at together, and how old they may be."""
 STEADY_NS = 1_000_000_000
 """A GPU that was never idle for this long was training; being idle after that is an interruption, not its rhythm."""
 
@@ -140,8 +144,8 @@ class GpuTrack:
     """One GPU: utilization weighted by time, and the standing values of the rest."""
 
     __slots__ = (
-        "between", "board", "breaks", "busy_since_ns", "idle_since_ns", "last_ns", "moved", "noted_ns", "pids", "readings", "rhythm",
-        "stretches", "worked_before",
+        "between", "board", "breaks", "busy_since_ns", "free_mhz", "idle_since_ns", "last_ns", "moved", "noted_ns", "pids", "rates",
+        "readings", "rhythm", "stretches", "worked_before",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -157,8 +161,11 @@ class GpuTrack:
         self.breaks = Breaks()
         self.moved: deque[tuple[int, int]] = deque()
         """(t_ns, bytes over PCIe both ways, cumulative)"""
+        self.rates: deque[tuple[int, float]] = deque(maxlen=LATEST_RATES)
+        """(t_ns, bytes per second over PCIe both ways), each of 20 ms, where the driver has no counters"""
         self.worked_before = False
         self.board: GpuBoard | None = None
+        self.free_mhz: float | None = None
         self.pids: frozenset[int] = frozenset()
         """Who computes on it; of one that is lost, who did."""
 
@@ -222,7 +229,7 @@ class GpuTrack:
         fresh = bool(self.readings) and self.readings[-1][0] == self.last_ns
         idle_ns = self.last_ns - self.idle_since_ns if self.idle_since_ns is not None else 0
         number, oldest_ns = board.number, self.readings[0][0] if self.readings else 0
-        return GpuFacts(
+        facts = GpuFacts(
             index, self._mean(1) if fresh else None, self._mean(2), self._mean(3),
             **{name: number(name) for name in _STANDING}, throttle_mask=self._mask(), pids=self.pids,
             gone=bool(board.values.get("lost")), unmeasurable="util_pct" in board.missing,
@@ -230,13 +237,18 @@ class GpuTrack:
             breaks_s=self.breaks.lost_s(oldest_ns), sunk_s=self.breaks.sunk_s(oldest_ns),
             pcie_bytes_per_s=self._pcie(), worked_before=self.worked_before, util_now=self.readings[-1][1] if fresh else None,
         )  # fmt: skip
+        if facts.sm_clock_mhz and (facts.util or 0.0) >= BUSY and not slowed_by(facts):
+            self.free_mhz = max(self.free_mhz or 0.0, facts.sm_clock_mhz)
+        facts.sm_clock_free_mhz = self.free_mhz
+        return facts
 
     def _pcie(self) -> float | None:
-        """Both ways, from the counters where the driver has them, else from its own 20 ms rates."""
+        """Both ways, from the counters where the driver has them, else from its own rates, which are of 20 ms: of those that keep time
+        with the steps one meets a copy and the next does not."""
         if len(self.moved) >= 2 and self.moved[-1][0] > self.moved[0][0]:
             return (self.moved[-1][1] - self.moved[0][1]) * 1e9 / (self.moved[-1][0] - self.moved[0][0])
-        rates = [self.board.number(name) for name in ("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s")] if self.board is not None else []
-        return sum(rate or 0.0 for rate in rates) if any(rate is not None for rate in rates) else None
+        rates = [rate for at, rate in self.rates if at > self.last_ns - RATES_NS]
+        return max(rates[-1], sum(rates) / len(rates)) if rates else None
 
     def _push_moved(self, gpu: GpuBoard, oldest_ns: int) -> None:
         rx, tx = gpu.values.get("pcie_rx_bytes"), gpu.values.get("pcie_tx_bytes")
@@ -248,6 +260,9 @@ class GpuTrack:
             self.moved.append((read_ns, moved))
         while len(self.moved) > 2 and self.moved[1][0] <= oldest_ns:
             self.moved.popleft()
+        at, told = gpu.read_ns.get("pcie_rx_bytes_per_s", 0), gpu.number("pcie_rx_bytes_per_s")
+        if told is not None and (not self.rates or self.rates[-1][0] < at):
+            self.rates.append((at, told + (gpu.number("pcie_tx_bytes_per_s") or 0.0)))
 
     def _mean(self, column: int) -> float | None:
         """Weighted by time; the first reading only opens the window unless it is alone."""

@@ -35,6 +35,9 @@ _AARCH64 = {
 _MACHINES = {"x86_64": (_X86_64, (7, 271)), "aarch64": (_AARCH64, (73,))}
 """Kinds of system calls, and the polls with a time limit."""
 
+_WRITE = {"x86_64": 1, "aarch64": 64}
+STDERR = 2
+
 # Beginnings of kernel function names, from 5.15 to 6.18. Accepting waits for anybody, as polls do. The network's and the disk's
 # come early: they decide what a plain read waits for.
 _WCHAN = (
@@ -94,6 +97,11 @@ def is_accepting(wchan: str | None) -> bool:
 def is_ahead(wchan: str | None) -> bool:
     """Whether it waits until somebody reads what it has written."""
     return wchan is not None and wchan.endswith("pipe_write")
+
+
+def is_mute(machine: str, syscall: int | None, descriptor: int | None, wchan: str | None) -> bool:
+    """Whether it cannot write its errors, for nobody reads the pipe that they go to: unlike standard output, it is nobody's input."""
+    return syscall == _WRITE.get(machine or platform.machine()) and descriptor == STDERR and is_ahead(wchan)
 
 
 def _kind_of_name(wchan: str | None) -> str:

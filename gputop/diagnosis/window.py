@@ -9,6 +9,7 @@ from typing import Any
 
 from gputop import roles as who
 from gputop.board import Board
+from gputop.diagnosis import feeders
 from gputop.diagnosis import states
 from gputop.diagnosis import waits
 from gputop.diagnosis.facts import Facts
@@ -25,6 +26,7 @@ from gputop.diagnosis.strangers import name_of
 from gputop.diagnosis.takers import TakerTrack
 from gputop.diagnosis.tracks import GpuTrack
 from gputop.diagnosis.tracks import ProcTrack
+from gputop.diagnosis.turns import Turns
 from gputop.frame import Frame
 from gputop.frame import GpuReading
 from gputop.frame import ProcInfo
@@ -63,6 +65,7 @@ class Window:
         self._rhythm_ns: dict[int, int] = {}
         self._paces: dict[int, float | None] = {}
         self._clocks: dict[int, Clock] = {}
+        self._turns: dict[int, Turns] = {}
         self._roles_ns = 0
         self._seen: tuple[dict[int, ProcInfo], frozenset[int]] = {}, frozenset()
 
@@ -140,8 +143,8 @@ class Window:
 
     def _forget_ended(self, board: Board) -> None:
         """What is remembered of trainers that are gone: another may come by the same number."""
-        kept: tuple[dict[int, Any], ...] = self._births, self._first_sets, self._named, self._rhythm_ns, self._paces, self._clocks
-        for known in kept:
+        told: tuple[dict[int, Any], ...] = self._births, self._first_sets, self._named, self._turns
+        for known in (*told, self._rhythm_ns, self._paces, self._clocks):
             for pid in [pid for pid in known if pid not in board.procs]:
                 del known[pid]
 
@@ -173,13 +176,15 @@ class Window:
         behind = self._takers.behind()
         takers, helpers, watching = self._takers.facts(board, self.roles, behind, self._points.oldest_ns)
         jobs = self._jobs(board, gpus, host)
-        for job in jobs:
-            job.helpers = helpers.get(job.trainer.pid, 0.0)
-            job.used = sum(proc.cores for proc in (job.trainer, *job.workers)) + job.helpers
+        self._takers.fed = {pid: job.trainer.pid for job in jobs for pid in job.fed_by}
         starters = self._takers.starters(self.roles)
         self._tell_of_programs(board, jobs, starters)
-        family = {proc.pid: job.trainer.pid for job in jobs for proc in (job.trainer, *job.workers)}
-        family |= {pid: family[starter] for pid, starter in starters.items() if starter in family}
+        family = {pid: job.trainer.pid for job in jobs for pid in (job.trainer.pid, *(proc.pid for proc in job.workers), *job.services)}
+        family |= {pid: family[starter] for pid, starter in starters.items() if starter in family} | self._takers.fed
+        for job in jobs:
+            job.helpers = helpers.get(job.trainer.pid, 0.0)
+            programs = sum(taker.cores for taker in takers if family.get(taker.pid) == job.trainer.pid)
+            job.used = sum(proc.cores for proc in (job.trainer, *job.workers)) + job.helpers + programs
         late_for = {word for job in jobs for proc in (job.trainer, *job.workers) for word in proc.state.fractions}
         return Facts(
             self.t_ns, seconds, jobs, host, list(gpus.values()), takers, bool(board.threads), len(self._points), behind, family,
@@ -196,12 +201,13 @@ class Window:
         met = self._takers.met(starters, waits.kinds(board.header.machine), oldest_ns)
         ended_ns = self._takers.ended_ns(board, self.roles)
         programs = self._takers.programs(starters, oldest_ns)
-        stopped = self._takers.stopped(board, starters)
+        stopped, mute = self._takers.stopped(board, starters), self._takers.mute(board, starters)
         for job in jobs:
             loaders = job.workers or [job.trainer]
             job.programs_met = sum((met.get(proc.pid, Counter()) for proc in loaders), Counter())
             for proc in (job.trainer, *job.workers):
                 job.stopped |= stopped.get(proc.pid, {})
+                job.mute |= mute.get(proc.pid, {})
             for proc in loaders:
                 proc.programs = programs.get(proc.pid, (0.0, 0.0))
                 proc.children = max(0.0, proc.children - ended_ns.get(proc.pid, 0) / span_ns)
@@ -222,10 +228,12 @@ class Window:
         for trainer in trainers:
             own = sorted(workers.get(trainer.pid, []), key=lambda worker: worker.role.index or 0)
             _lend_kinds(own)
-            job = JobFacts(trainer, own, self._gpus_of(trainer, trainers, gpus), self._points.calls(trainer.pid))
+            jobs.append(JobFacts(trainer, own, self._gpus_of(trainer, trainers, gpus), self._points.calls(trainer.pid)))
+            jobs[-1].woken_by_own = self._points.woken_by_own(board, trainer.pid)
+        feeders.lend_loaders(jobs, lambda job: self._woken_by(board, job))
+        for job in jobs:
             self._complete(job, board)
             states.set_states(job, host)
-            jobs.append(job)
         return jobs
 
     def _complete(self, job: JobFacts, board: Board) -> None:
@@ -235,14 +243,35 @@ class Window:
         job.births = self._recent_births(trainer.pid)
         job.holders = {pid: name_of(board, pid) for worker in job.workers if (pid := worker.locked_out[0])}
         job.data_woken_by_workers = self._points.woken(board, job)
-        job.woken_by_own = self._points.woken_by_own(board, trainer.pid)
-        job.woken_by = {} if job.workers else self._points.woken_by(trainer.pid)
+        job.rivals = self._rivals(trainer)
+        job.woken_by = {} if job.workers else self._woken_by(board, job)
+        job.fed_by = feeders.feeding(job, board.infos, self._procs)
         job.quiet_s = self._points.quiet_s(trainer.pid)
+        turns = self._turns.setdefault(trainer.pid, Turns())
+        turns.note(job.workers, job.idle or 0.0, self.t_ns)
+        job.away_s = turns.away_s(self._points.oldest_ns, self.t_ns)
         job.launches_per_s = board.launches[trainer.pid].per_s if trainer.pid in board.launches else None
-        self._points.set_cgroup(job)
+        self._points.set_cgroup(job, board)
         job.find_step = self._step
         if job.calls is not None:
             self._clocks.setdefault(trainer.pid, Clock()).note(job.calls)
+
+    def _rivals(self, trainer: ProcFacts) -> dict[int, float]:
+        """Those trainers that ended its waits for a lock: who is woken by a collective is so by the kernel or by threads of its own."""
+        asked = sum(trainer.kinds.get(kind, 0.0) for kind in (waits.PIPE, waits.NETWORK, waits.POLL))
+        if trainer.kinds.get(waits.LOCK, 0.0) <= asked:
+            return {}
+        others = (pid for pid in self._procs if pid != trainer.pid and (role := self.roles.get(pid)) and role.kind == "trainer")
+        woken = self._points.woken_by(trainer.pid)
+        return {pid: woken[pid] for pid in others if woken.get(pid, 0.0) > 0.0}
+
+    def _woken_by(self, board: Board, job: JobFacts) -> dict[int, float]:
+        """Pid -> share of the window that its main thread slept until that process woke it, or wrote what another thread reads: by the
+        probe, else by whom it reads from."""
+        trainer = job.trainer
+        found = self._points.woken_by(trainer.pid) if board.wakeups else feeders.read_from(trainer)
+        read = feeders.read_by_threads(trainer, board.infos, job.woken_by_own, job.idle or 0.0)
+        return found | {pid: max(share, found.get(pid, 0.0)) for pid, share in read.items()}
 
     def _gpus_of(self, trainer: ProcFacts, trainers: list[ProcFacts], gpus: dict[int, GpuFacts]) -> list[GpuFacts]:
         """Its GPUs by NVML's list; where that names nobody we know (a container), those in use that it may see, dealt by rank."""
@@ -260,7 +289,10 @@ class Window:
         return step_of(job, self._clocks.get(job.trainer.pid, Clock()), self._rhythm(job))
 
     def _rhythm(self, job: JobFacts) -> float | None:
-        """The clearest of its GPUs; worked out anew now and then, for it looks at many seconds."""
+        """The clearest of its GPUs; worked out anew now and then, for it looks at many seconds. Where workers are born again and again it
+        is the epochs'."""
+        if job.births:
+            return None
         if self.t_ns - self._rhythm_ns.get(job.trainer.pid, 0) >= RHYTHM_NS and job.calls is None:
             self._rhythm_ns[job.trainer.pid] = self.t_ns
             found = (self._gpus[gpu.index].rhythm.per_s() for gpu in job.gpus)

@@ -22,14 +22,28 @@ _UNITS = (".service", ".scope", ".slice")
 
 
 def fixes(takers: Sequence[Taker], job: ProcInfo, version: int, autogroup: bool) -> list[Fix]:
-    """One for all of one name that yield in the same way; ``version`` is that of the job's cgroup hierarchy."""
-    found: dict[tuple[str, str], list[Taker]] = {}
+    """One for all that yield together: those of a session, and those of one name. ``version`` is that of the job's cgroup hierarchy."""
+    found: dict[tuple[str | int, str], list[Taker]] = {}
     for taker in takers:
-        found.setdefault((taker.name, _own_group(taker.info, job)), []).append(taker)
-    return [
+        group, session = _own_group(taker.info, job), taker.info.session if taker.info is not None else 0
+        together = session if autogroup and not group and _has_own_session(taker.info, job) else taker.name
+        found.setdefault((together, group), []).append(taker)
+    told = [
         _group_yields(alike, group, job, version) if group else _processes_yield(alike, job, autogroup)
-        for (_name, group), alike in found.items()
+        for (_together, group), alike in found.items()
     ]
+    return told + _more_for(_group_of(job), {group for _together, group in found}, version)
+
+
+def _more_for(job: str, groups: set[str], version: int) -> list[Fix]:
+    """Weights count between neighbours: instead of theirs that of the job's own group may be changed."""
+    parent, _, unit = job.rpartition("/")
+    if not unit or not any(group.rpartition("/")[0] == parent for group in groups if group):
+        return []
+    value, file = ("10240", "cpu.shares") if version == 1 else ("1000", "cpu.weight")
+    by_unit = f"systemctl set-property --runtime {quote(unit)} CPUWeight=1000"
+    command = by_unit if unit.endswith(_UNITS) else f"echo {value} > {cgroups.file(version, 'cpu', job, file)}"
+    return [Fix(f"Or give the job's own cgroup {job} ten times the usual weight", command)]
 
 
 def _own_group(info: ProcInfo | None, job: ProcInfo) -> str:
@@ -73,7 +87,7 @@ def _processes_yield(takers: Sequence[Taker], job: ProcInfo, autogroup: bool) ->
     elif own_session:
         text += ": its session has CPU time of its own, whatever its priority"
     pids = [str(taker.pid) for taker in takers]
-    if len(pids) == 1:
+    if len(pids) == 1 or own_session:
         return Fix(text, command.format(pids[0]))
     return Fix(text, f"for pid in {' '.join(pids)}; do {command.format('$pid')}; done")
 

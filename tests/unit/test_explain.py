@@ -13,6 +13,10 @@ from gputop.recording.format import pack_header
 from gputop.report import cause_shares
 from gputop.report import lost_share
 from tests.tui import scene
+from tests.unit.diagnosis.causes import starved
+from tests.unit.diagnosis.scene import ON_CPU
+from tests.unit.diagnosis.scene import Scene
+from tests.unit.diagnosis.scene import training
 
 
 def record(path: Path, starving: bool, ticks: int = 200) -> str:
@@ -54,22 +58,41 @@ def test_json_keeps_the_contract(starving: str, capsys: pytest.CaptureFixture[st
     assert all(keys <= incident.keys() for incident in incidents)
 
 
-def test_the_step_and_the_workers_time_are_told_and_compared(starving: str, healthy: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found, well = explain(capsys, starving), explain(capsys, healthy)
+def probed(path: Path, made: Scene, steps_per_s: float, gpu_wait: float) -> str:
+    """The same of a training whose CUDA calls are probed."""
+    made.probed, copies = True, (steps_per_s, 0.01, 10_000_000)
+    made.calls = {(100, "cuMemcpyHtoDAsync_v2"): copies, (100, "cuStreamSynchronize"): (steps_per_s, gpu_wait, 0)}
+    frames = [made.next_frame(0.2) for _ in range(60)]
+    path.write_bytes(pack_header(made.board.header) + b"".join(pack_frames([frame]) for frame in frames))
+    return str(path)
+
+
+def test_the_step_and_the_workers_time_are_told_and_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = probed(tmp_path / "before.gputop", starved(run=0.3, wait=0.7, looks=[ON_CPU]), 5.0, 0.3)
+    after = probed(tmp_path / "after.gputop", training(util=95.0, run=0.1), 10.0, 0.9)
+    found, well = explain(capsys, before), explain(capsys, after)
     verdict, workers = found["verdict"], found["workers"]
     assert isinstance(verdict, dict)
     assert isinstance(workers, dict)
     assert sum(workers.values()) == pytest.approx(1.0, abs=0.001)
+    assert verdict["steps_per_s"] == pytest.approx(5.0, rel=0.05)
     assert sum(verdict["step_ms"].values()) == pytest.approx(1000 / verdict["steps_per_s"], rel=0.01)
-    assert main(["explain", starving]) == 0
+    assert main(["explain", before]) == 0
     first = next(iter(workers))
     words = capsys.readouterr().out
     assert f"{verdict['steps_per_s']:.2f} steps a second" in words
     assert f"workers: {first} {100 * workers[first]:.0f}%" in words
-    assert main(["diff", starving, healthy]) == 0
+    assert main(["diff", before, after]) == 0
     rows = capsys.readouterr().out
     assert f"  {first:<28}{100 * workers[first]:>10.1f} %{100 * well['workers'].get(first, 0.0):>10.1f} %" in rows  # type: ignore[attr-defined]
     assert "  input wait" in rows
+
+
+def test_bunches_of_batches_are_no_steps(starving: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its GPU works by the rhythm in which several workers deliver."""
+    verdict = explain(capsys, starving)["verdict"]
+    assert isinstance(verdict, dict)
+    assert (verdict["steps_per_s"], verdict["step_ms"]) == (None, None)
 
 
 def test_only_the_stretch_that_is_asked_for(starving: str, capsys: pytest.CaptureFixture[str]) -> None:

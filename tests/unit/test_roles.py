@@ -142,6 +142,15 @@ def test_a_trainer_with_a_context_of_its_own_below_another():
     assert found[12].trainer_pid == 11
 
 
+def test_a_program_of_a_trainers_that_loads_the_library_alone_trains_nothing():
+    program = info(11, 10, cmdline=["python", "lookup.py"], uses_cuda=True)
+    assert kinds(info(10, uses_cuda=True), program, gpu={10}) == {10: "trainer"}
+    assert kinds(info(10, uses_cuda=True), program, gpu={10, 11}) == {10: "trainer", 11: "trainer"}
+    assert kinds(info(10, uses_cuda=True), program) == {10: "trainer", 11: "trainer"}  # where the driver's list tells nothing
+    rank = info(12, 10, cmdline=["python", "ddp.py"], uses_cuda=True, env={"RANK": "1"})
+    assert kinds(info(10, uses_cuda=True), rank, gpu={10})[12] == "trainer"  # before its first call
+
+
 def test_without_a_gpu_the_workers_tell_the_trainer():
     assert kinds(info(10), info(12, 10, TORCH)) == {10: "trainer", 12: "worker"}
     assert kinds(info(10), info(11, 10, cmdline=FORKSERVER), info(12, 11, TORCH, FORKSERVER)) == {10: "trainer", 11: "helper", 12: "worker"}
@@ -193,6 +202,13 @@ def test_orphaned_workers_are_known_and_init_is_no_trainer():
     assert found[21].trainer_pid is None
     assert 1 not in found
     assert roles.hot(found) == set()
+
+
+def test_who_has_no_workers_may_be_fed_by_what_it_started():
+    infos = {one.pid: one for one in (info(10), info(11, 10, "reader", ["/bin/reader"]), info(20), info(21, 20, TORCH), info(30, 1))}
+    found = roles.assign(infos, frozenset({10, 20}))
+    assert roles.alone(found) == {10}
+    assert roles.children_of(infos, roles.alone(found)) == {11}
 
 
 def test_pin_thread():

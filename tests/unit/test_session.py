@@ -10,6 +10,9 @@ from gputop.frame import Mark
 from gputop.frame import ProcInfo
 from gputop.frame import Stack
 from gputop.session import Session
+from gputop.tui.draw.rows import rows
+from gputop.tui.view import View
+from tests.unit.diagnosis.causes_fed import outrun_actors
 
 SECOND = 1_000_000_000
 
@@ -35,6 +38,20 @@ def test_who_only_draws_is_no_trainer_of_the_past_either():
     session.ingest(Frame(1, 2 * SECOND))
     assert {pid: role.kind for pid, role in session.roles_at(session.board_at(SECOND)).items()} == {8: "trainer"}
     assert session.roles_at(session.board_at(SECOND)) == session.roles_at(session.board)
+
+
+def test_who_feeds_a_trainer_from_outside_stands_under_it():
+    scene, session, view = outrun_actors(), Session(), View()
+    session.ingest(scene.board.header)
+    for _ in range(20):
+        session.ingest(scene.next_frame(0.2))
+    shown = {row.pid: (row.who, row.depth) for row in rows(session, view)}
+    assert [shown[pid] for pid in (100, 900, 901)] == [("train.py", 0), ("feeder actor", 1), ("feeder actor", 1)]
+    assert shown[950] == ("hog", 0)
+    view.cursor_ns = session.now_ns - SECOND
+    assert {row.pid: row.depth for row in rows(session, view)}[900] == 1
+    session.ingest(Frame(99, session.now_ns + SECOND, gone=[900]))
+    assert 900 not in session.engine.feeders
 
 
 def test_a_machine_started_anew_has_a_past_of_its_own():

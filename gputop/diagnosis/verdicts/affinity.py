@@ -1,15 +1,16 @@
 """affinity: the job is held to some CPUs, these are full, and others idle.
 
 Threshold: its CPUs are fewer than the host's, and `capacity.IDLE` of a CPU or more idles outside them while workers are runnable. They
-need not idle where the job was pinned by hand, to fewer CPUs than its cgroup has, and lacks `LACKING` of one. All that unless the
+need not idle where the job was pinned by hand, to fewer CPUs than its cgroup has, and lacks `capacity.LACKING` of one. All that unless the
 CPUs it is held to would do for it, if strangers left them (cpu-contention).
 """
 
 from __future__ import annotations
 
 from gputop.diagnosis import cpusets
-from gputop.diagnosis.capacity import IDLE
 from gputop.diagnosis.capacity import capacity
+from gputop.diagnosis.capacity import is_held
+from gputop.diagnosis.capacity import others_idle
 from gputop.diagnosis.facts import Capacity
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
@@ -20,25 +21,14 @@ from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 from gputop.text import counted
 
-STRANGERS, LACKING = 0.6, 0.3
-"""Of what the job lacks, taken by others inside its CPUs; and what it lacks there even without them, in CPUs."""
 _POOLS = ("data.runnable", "data.running", "main.runnable")
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
     cpus = capacity(job, facts)
-    if not cpus.pinned or cpus.strangers_part >= STRANGERS or not (_others_idle(cpus) or _by_hand(job, cpus)):
+    if not is_held(job, cpus):
         return {}
     return {"data.runnable": 1.0, "main.runnable": 1.0, "data.running": 0.5 if len(job.workers) > len(cpus.allowed) else 0.0}
-
-
-def _others_idle(cpus: Capacity) -> bool:
-    return cpus.idle_outside >= IDLE and cpus.idle_outside > cpus.idle_inside
-
-
-def _by_hand(job: JobFacts, cpus: Capacity) -> bool:
-    """By taskset, numactl or the script itself: nobody promised the other CPUs to somebody else."""
-    return bool(job.cpuset) and cpus.allowed < cpus.given and cpus.lacking >= LACKING
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
@@ -46,10 +36,10 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     procs = [job.trainer, *job.workers]
     share = 100 * sum(proc.runnable for proc in job.workers or procs) / max(1, len(job.workers))
     mine, all_cpus = cpusets.spell(cpus.allowed), cpusets.spell(cpus.host)
-    elsewhere = f"{cpus.idle_outside:.1f} of the other CPUs idle" if _others_idle(cpus) else f"its cgroup has {cpusets.spell(cpus.given)}"
-    who = "the trainer is" if not job.workers else f"trainer and {counted(len(job.workers), 'worker')} are"
+    elsewhere = f"{cpus.idle_outside:.1f} of the other CPUs idle" if others_idle(cpus) else f"its cgroup has {cpusets.spell(cpus.given)}"
+    who = "the trainer is" if not job.workers else f"{_with_trainer(job, cpus)}{counted(len(job.workers), 'worker')} are"
     detail = f"{who} held to CPU {mine} and kept from it {share:.0f}% of the time; {elsewhere}"
-    idle = round(cpus.idle_outside, 2) if _others_idle(cpus) else None  # else it is not for that that the job is said to be held
+    idle = round(cpus.idle_outside, 2) if others_idle(cpus) else None  # else it is not for that that the job is said to be held
     evidence = (
         Evidence("allowed_cpus", float(len(cpus.allowed)), "CPUs", f"Cpus_allowed_list {mine} of {all_cpus}"),
         Evidence("idle_outside_cpus", idle, "CPUs", "idle outside that list"),
@@ -58,18 +48,29 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     )
     fixes = (
         _widening(job, cpus, all_cpus),
-        Fix("And find who pins it (taskset, numactl, Slurm --cpus-per-task, a container's cpuset)", _ask(job.trainer.pid)),
+        Fix("And find who pins it (taskset, numactl, Slurm --cpus-per-task, a container's cpuset)", _ask((job.workers or procs)[0].pid)),
     )
     return Finding(detail, evidence, fixes, (), tuple(proc.pid for proc in procs))
+
+
+def _with_trainer(job: JobFacts, cpus: Capacity) -> str:
+    """Only its workers may be pinned."""
+    own = cpusets.parse(job.trainer.info.cpus_allowed) if job.trainer.info.cpus_allowed else cpus.allowed
+    return "trainer and " if own & cpus.host <= cpus.allowed else ""
 
 
 def _widening(job: JobFacts, cpus: Capacity, all_cpus: str) -> Fix:
     """Of its processes' masks, or of the cgroup's where that is what holds it: the kernel cuts any mask down to that one."""
     if job.cpuset and cpus.allowed == cpus.given:
         folder = f"/sys/fs/cgroup{'/cpuset' if job.cgroup_version == 1 else ''}$(cat /proc/{job.trainer.pid}/cpuset)"
-        return Fix("Let its cgroup (and those above it that have as few) use all CPUs", f"echo {all_cpus} > {folder}/cpuset.cpus")
+        text = "Let its cgroup (and those above it that have as few) use all CPUs, and then its processes: torch sets their own masks"
+        return Fix(text, f"echo {all_cpus} > {folder}/cpuset.cpus; {_unpinning(job, all_cpus)}")
+    return Fix("Let the job use all CPUs now", _unpinning(job, all_cpus))
+
+
+def _unpinning(job: JobFacts, all_cpus: str) -> str:
     pids = " ".join(str(proc.pid) for proc in (job.trainer, *job.workers))
-    return Fix("Let the job use all CPUs now", f"for p in {pids}; do taskset -apc {all_cpus} $p; done")
+    return f"for p in {pids}; do taskset -apc {all_cpus} $p; done"
 
 
 def _ask(pid: int) -> str:

@@ -12,6 +12,7 @@ from math import floor
 from gputop.diagnosis import cgroups
 from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.capacity import needed
+from gputop.diagnosis.capacity import strangers
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.facts import Taker
@@ -36,9 +37,11 @@ def _claim(_job: JobFacts, _facts: Facts) -> Claims:
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     quota = "?" if job.quota_cpus is None else f"{job.quota_cpus:g}"
-    share, guests = 100 * job.throttled_periods, _guests(job, facts)
+    share, guests = 100 * max(job.throttled_periods, job.fed_throttled_periods), _guests(job, facts)
     wants = f"the job wants {_wanted(job, facts):.1f}"
-    detail = f"cgroup {job.quota_path} may use {quota} CPUs and was throttled in {share:.0f}% of its periods; {wants}"
+    feeders = [taker for taker in facts.takers if taker.pid in job.fed_by] if job.fed_throttled_periods else []
+    loads = f", in which {_names(feeders)} {'loads' if len(feeders) == 1 else 'load'} for it," if feeders else ""
+    detail = f"cgroup {job.quota_path}{loads} may use {quota} CPUs and was throttled in {share:.0f}% of its periods; {wants}"
     if guests:
         detail += f", {_names(guests)} in the same group took {sum(guest.cores for guest in guests):.1f}"
     evidence = (
@@ -58,7 +61,7 @@ def _guests(job: JobFacts, facts: Facts) -> list[Taker]:
     """Those in the group, or below it, that are none of the job's and take a part of its quota, most first."""
     if not job.quota_path.strip("/"):
         return []
-    inside = [taker for taker in facts.takers if taker.info is not None and cgroups.holds(job.quota_path, taker.info.cgroup)]
+    inside = [taker for taker in strangers(job, facts) if taker.info is not None and cgroups.holds(job.quota_path, taker.info.cgroup)]
     return [taker for taker in inside if taker.cores >= OF_QUOTA * (job.quota_cpus or 0.0)]
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from gputop.diagnosis import yielding
 from gputop.diagnosis.capacity import TAKEN
+from gputop.diagnosis.capacity import beside
 from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.facts import Capacity
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.facts import Taker
+from gputop.diagnosis.feeders import AT_WORK
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.proc import ProcFacts
@@ -49,7 +51,8 @@ def blames_others(cpus: Capacity) -> bool:
 
 def culprits(job: JobFacts, facts: Facts) -> list[Taker]:
     """Those who matter among the takers: by whom they kept waiting where the probe saw it, else by CPU time."""
-    ranked = sorted([*facts.takers, *_rivals(job, facts)], key=lambda taker: (-taker.preempted_s, -taker.cores))
+    others = [*beside(job, facts, capacity(job, facts).allowed), *_rivals(job, facts)]
+    ranked = sorted(others, key=lambda taker: (-taker.preempted_s, -taker.cores))
     most = ranked[0].cores if ranked else 0.0
     return [taker for taker in ranked if taker.cores >= 0.2 * most][:MOST]
 
@@ -73,10 +76,11 @@ def _rival(proc: ProcFacts, own: frozenset[int], facts: Facts) -> Taker:
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     cpus, takers = capacity(job, facts), culprits(job, facts)
     late = [worker for worker in job.workers if worker.state.fractions.get("runnable", 0.0) >= 0.2]
-    share = 100 * sum(worker.runnable for worker in late) / len(late) if late else 100 * job.trainer.runnable
-    taken = min(float(len(cpus.allowed)), max(cpus.taken, sum(taker.cores for taker in takers)))  # some ran on CPUs that it may not use
+    subject, share = _who_is_late(job, late)
+    taken = min(float(len(cpus.allowed)), max(cpus.taken, sum(taker.cores for taker in takers)))
+    if cpus.pinned:
+        taken = cpus.taken  # the takers ran on CPUs that it may not use, too
     names = _names(takers, cpus)
-    subject = f"{len(late)} of {counted(len(job.workers), 'worker')}" if late else job.trainer.role.label
     detail = f"{subject} runnable but not running {share:.0f}% of the time; {names} took {taken:.1f} of {len(cpus.allowed)} cores"
     evidence = [
         Evidence("runq_pct", round(share, 1), "%", f"{subject} wanted a CPU and had none"),
@@ -90,6 +94,17 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         blame(takers, facts.seconds),
         tuple(worker.pid for worker in late) or (job.trainer.pid,),
     )  # fmt: skip
+
+
+def _who_is_late(job: JobFacts, late: list[ProcFacts]) -> tuple[str, float]:
+    """In words, and for how many per cent of the time: workers, else the trainer, or threads or programs for which that one waits."""
+    if late:
+        return f"{len(late)} of {counted(len(job.workers), 'worker')}", 100 * sum(worker.runnable for worker in late) / len(late)
+    trainer, label = job.trainer, job.trainer.role.label
+    behind = {f"threads of {label}": trainer.others, f"programs of {label}": trainer.programs}
+    found = {who: waited / (ran + waited) for who, (ran, waited) in behind.items() if ran + waited >= AT_WORK}
+    found[label] = trainer.runnable
+    return max(((who, 100 * part) for who, part in found.items()), key=lambda one: one[1])
 
 
 def _names(takers: list[Taker], cpus: Capacity) -> str:

@@ -25,19 +25,26 @@ STEPS_S = 0.5
 BUSY, SHARED, NAMED = 0.5, 0.6, 3
 """Share of the window in which the busiest disk works, from which somebody is in the way there; part of its cgroup's limit up to which
 somebody else uses the rest; and how many are named."""
-_POOLS = ("data.disk", "main.disk")
+AT_LIMIT = 0.8
+_POOLS = ("data.disk", "main.disk", "data.lock")
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
     loads_itself = (job.trainer.read_bytes_per_s or 0.0) > (job.trainer.write_bytes_per_s or 0.0) or "disk" in programs_wait(job, facts)
     loads_itself |= all(gpu.idle_s < STEPS_S for gpu in job.gpus)
-    return {"data.disk": 1.0, "main.disk": 1.0 if loads_itself else 0.0}
+    return {"data.disk": 1.0, "main.disk": 1.0 if loads_itself else 0.0, "data.lock": 1.0 if reads_at_limit(job) else 0.0}
+
+
+def reads_at_limit(job: JobFacts) -> bool:
+    """Its workers read all that their cgroup may: who of them waits for a lock in the meantime waits for the one who reads."""
+    limit = job.read_limit.bytes_per_s if job.read_limit is not None else None
+    return limit is not None and sum(worker.read_bytes_per_s or 0.0 for worker in job.workers) >= AT_LIMIT * limit
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     procs, who, share = who_waits(job, facts, "disk", _share)
     known = [rate for rate in (proc.read_bytes_per_s for proc in procs) if rate is not None]
-    rate = sum(known) if known else None
+    rate = sum(known) or None  # programs read for them, where they do not themselves
     busiest = facts.host.disk_busy
     device = f" from {busiest[0]} ({100 * busiest[1]:.0f}% busy)" if busiest is not None and busiest[1] > 0.1 else ""
     read = "" if rate is None else f", reading {_per_s(rate)}{device}"
@@ -49,6 +56,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         read += f"; {', '.join(f'{one.name} ({one.pid}) moves {_per_s(one.bytes_per_s)}' for one in movers)}"
     evidence = (
         Evidence("disk_pct", round(100 * share, 1), "%", f"of the time of {who} in I/O wait"),
+        Evidence("lock_pct", _locked_pct(job), "%", "of their time they waited for the one of them who reads"),
         Evidence("read_bytes_per_s", None if rate is None else round(rate), "B/s", "they fetched from storage"),
         Evidence("psi_io_pct", None if facts.host.psi_io is None else round(100 * facts.host.psi_io, 1), "%", "PSI io some"),
     )
@@ -104,6 +112,11 @@ def _lifting(limit: ReadLimit, version: int) -> Fix:
     if version == 1:
         value, name = f"{limit.device} 0", f"blkio.throttle.read_{word}_device"
     return Fix(f"Lift the limit of cgroup {limit.path}", f"echo '{value}' > {cgroups.file(version, 'blkio', limit.path, name)}")
+
+
+def _locked_pct(job: JobFacts) -> float | None:
+    locked = sum(worker.kinds.get("lock", 0.0) for worker in job.workers)
+    return round(100 * locked / len(job.workers), 1) if locked and reads_at_limit(job) else None
 
 
 def _share(proc: ProcFacts) -> float:

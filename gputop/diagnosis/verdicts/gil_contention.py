@@ -8,14 +8,19 @@ thread that waits for a pool of its own threads does: then these are the ones th
 
 from __future__ import annotations
 
+from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
+from gputop.diagnosis.proc import ALONE
+from gputop.diagnosis.proc import LEAST
+from gputop.diagnosis.proc import TURN
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
+from gputop.diagnosis.verdicts.main_thread_preprocessing import MOST_WORKERS
 from gputop.diagnosis.waits import LOCK
 from gputop.text import clean
 
@@ -26,6 +31,8 @@ POOL = 0.7, 1.15
 """CPUs of the pool."""
 TURN_S = 0.007
 """The longest mean sleep of who waits for the GIL: its 5 ms, and the time until the thread is awake."""
+KEEPS, STARVED = 0.6, 0.5
+"""Share of the window that a main thread runs, and share of the samples of its other threads that meet these waiting for their turn."""
 _POOLS = ("data.lock", "data.unknown", "data.running", "data.runnable", "main.lock", "main.unknown", "main.computing")
 
 
@@ -36,12 +43,20 @@ def _claim(job: JobFacts, _facts: Facts) -> Claims:
         claims |= {"data.lock": 1.0, "data.unknown": 1.0, "data.running": 1.0, "data.runnable": 0.5}
     if fights(job.trainer):
         claims |= {"main.lock": 1.0, "main.unknown": 1.0, "main.computing": 0.5}
+    if not job.workers and starves(job.trainer):
+        claims |= {"main.computing": 1.0}
     return claims
 
 
 def fights(proc: ProcFacts) -> bool:
     """Threads of it wait for one another, all on about one CPU."""
     return _main_fights(proc) or _pool_fights(proc)
+
+
+def starves(proc: ProcFacts) -> bool:
+    """Its main thread keeps the lock nearly all the time, and others, which load for it, mostly wait for their turn."""
+    met = proc.threads_met
+    return proc.run >= KEEPS and met[TURN] >= max(LEAST, STARVED * sum(met.values())) and proc.others_run >= ALONE
 
 
 def _pool_fights(proc: ProcFacts) -> bool:
@@ -70,8 +85,10 @@ def _may_spin(proc: ProcFacts) -> float:
     return min(proc.run, max(0.0, proc.state.fractions.get("waiting-gpu", 0.0) - asleep))
 
 
-def _tell(job: JobFacts, _facts: Facts) -> Finding:
-    procs = [proc for proc in (*job.workers, job.trainer) if fights(proc)] or [job.trainer]
+def _tell(job: JobFacts, facts: Facts) -> Finding:
+    procs = [proc for proc in (*job.workers, job.trainer) if fights(proc)]
+    if not procs:
+        return _tell_of_starved(job.trainer, _apart(job, facts))
     worst = max(procs, key=lambda proc: proc.others_run)
     main, others = 100 * worst.run, 100 * worst.others_run
     shares = f"its other threads{_busiest(worst)} run {others:.0f}% of the time, its main thread gets {main:.0f}%"
@@ -83,9 +100,29 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
     )
     fixes = (
         Fix("See what the threads run", f"gputop stacks {worst.pid}"),
-        Fix("Move the other threads' work into a process of its own" if worst is job.trainer else "Use more workers with one thread each"),
+        _apart(job, facts) if worst is job.trainer else Fix("Use more workers with one thread each"),
     )
     return Finding(detail, evidence, fixes, (), tuple(proc.pid for proc in procs))
+
+
+def _tell_of_starved(proc: ProcFacts, apart: Fix) -> Finding:
+    main, others, met = 100 * proc.run, 100 * proc.others_run, proc.threads_met
+    turns = 100 * met[TURN] / sum(met.values())
+    detail = f"{proc.role.label} ({proc.pid}): its main thread runs {main:.0f}% of the time, and its other threads{_busiest(proc)} "
+    detail += f"wait {turns:.0f}% of theirs for the GIL that it holds"
+    evidence = (
+        Evidence("main_cpu_pct", round(main, 1), "%", "on-CPU share of the main thread"),
+        Evidence("other_threads_cpu_pct", round(others, 1), "%", "on-CPU share of its other threads together"),
+        Evidence("turn_pct", round(turns, 1), "%", "of the samples met these waiting for the GIL"),
+    )
+    stacks = Fix("See what the main thread runs between the steps, and keep it short", f"gputop stacks {proc.pid} --duration 10")
+    return Finding(detail, evidence, (stacks, apart), (), (proc.pid,))
+
+
+def _apart(job: JobFacts, facts: Facts) -> Fix:
+    workers = min(MOST_WORKERS, len(capacity(job, facts).allowed))
+    load = "" if job.workers else f"DataLoader(..., num_workers={workers}, persistent_workers=True)"
+    return Fix("Move the other threads' work into processes of their own", load)
 
 
 def _busiest(proc: ProcFacts) -> str:

@@ -32,8 +32,9 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
     detail = f"GPU {gpu.index} runs at {gpu.sm_clock_mhz:.0f} of {gpu.sm_clock_max_mhz:.0f} MHz: {words}{heat}"
     evidence = (
         Evidence("sm_clock_mhz", gpu.sm_clock_mhz, "MHz", f"of {gpu.sm_clock_max_mhz:.0f} MHz; limited by: {words}"),
+        Evidence("sm_clock_free_mhz", gpu.sm_clock_free_mhz, "MHz", "the SM clock at which it worked before"),
         Evidence("temp_c", gpu.temp_c, "°C", "GPU temperature"),
-        Evidence("power_limit_w", gpu.power_limit_w, "W", f"its default is {gpu.power_limit_default_w or 0:.0f} W"),
+        Evidence("power_limit_w", gpu.power_limit_w if capped else None, "W", f"its default is {gpu.power_limit_default_w or 0:.0f} W"),
     )
     return Finding(detail, evidence, tuple(_fixes(gpu)), (), (job.trainer.pid,))
 

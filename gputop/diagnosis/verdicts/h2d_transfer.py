@@ -27,6 +27,8 @@ LANE_BYTES_PER_S = (0.25e9, 0.5e9, 0.985e9, 1.97e9, 3.94e9, 7.56e9)
 """Of PCIe 1 to 6, less what their line codes take."""
 _ASK = "nvidia-smi -i {} --query-gpu=pcie.link.width.current,pcie.link.width.max --format=csv"
 _ASLEEP = ("main.timer", "main.driver", "main.poll", "main.unknown", "main.lock")
+MANY_PER_S, SMALL_BYTES = 400.0, 256 << 10
+"""Copies a second, and what each carries, from which and up to which their number is what costs."""
 _POOLS = ("main.transfer", "main.sync", "main.computing", *_ASLEEP)
 
 
@@ -39,8 +41,12 @@ def _claim(job: JobFacts, _facts: Facts) -> Claims:
 
 
 def copies_much(job: JobFacts) -> bool:
-    """Its GPUs' links are busy enough to be what it waits for."""
-    return traffic(job) >= BYTES_PER_S or any((gpu.pcie_bytes_per_s or 0.0) >= OF_LINK * _link(gpu) for gpu in job.gpus)
+    """Its GPUs' links are busy enough to be what it waits for: by their counters, whose samples of 20 ms may keep time with the steps and
+    miss them, or by what its calls copy while no kernel runs."""
+    if traffic(job) >= BYTES_PER_S or any((gpu.pcie_bytes_per_s or 0.0) >= OF_LINK * _link(gpu) for gpu in job.gpus):
+        return True
+    copied = (job.calls.copy_bytes_per_s if job.calls is not None else None) or 0.0
+    return copied > 0.0 and copied >= OF_LINK * (job.idle or 0.0) * sum(map(_link, job.gpus))
 
 
 def _copies_at_speed(gpu: GpuFacts) -> bool:
@@ -68,6 +74,7 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
         Evidence("pcie_bytes_per_s", round(moved) if moved else None, "B/s", "over PCIe, both ways"),
     )
     fixes = (
+        *_gathering(job.calls),
         *_widening(job),
         Fix("Copy from pinned memory, beside the computing", "DataLoader(..., pin_memory=True); batch.to(device, non_blocking=True)"),
         Fix("Send less: uint8 images instead of float32, normalize on the GPU; prefetch the next batch on a side stream"),
@@ -77,22 +84,40 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
 
 
 def _spent(job: JobFacts, moved: float) -> str:
-    """Copies that do not keep the trainer are told by what goes over PCIe while its GPU computes nothing."""
-    beside = f"{moved / 1e9:.1f} GB/s over PCIe" if moved else ""
-    if job.calls is not None and job.calls.copy >= LEAST:
-        return f"copies take {100 * job.calls.copy:.0f}% of the time{', ' if beside else ''}{beside}"
+    """Copies that do not keep the trainer are told by what goes over PCIe while its GPU computes nothing; others by what they
+    were asked to copy, for a counter's samples of 20 ms may miss them."""
+    calls = job.calls
+    copied = (calls.copy_bytes_per_s if calls is not None else None) or 0.0
+    beside = f"{_gb_per_s(max(moved, copied))} {'over PCIe' if moved >= copied else 'copied'}" if moved or copied else ""
+    if calls is not None and calls.copy >= LEAST:
+        beside = f"at {_gb_per_s(calls.copy_bytes_per_s)}" if calls.copy_bytes_per_s else beside
+        return f"copies take {100 * calls.copy:.0f}% of the time{', ' if beside else ''}{beside}"
     return f"no kernel runs {100 * (job.idle or 0.0):.0f}% of the time{', with ' if beside else ''}{beside}"
+
+
+def _gb_per_s(bytes_per_s: float | None) -> str:
+    rate = bytes_per_s or 0.0
+    return f"{rate / 1e9:.1f} GB/s" if rate >= 1e8 else f"{rate / 1e6:.1f} MB/s"
 
 
 def _counted(calls: CallFacts | None) -> tuple[Evidence, ...]:
     if calls is None:
         return ()
     copy, sync = (round(100 * share, 1) if share >= LEAST else None for share in (calls.copy, calls.sync))
+    copied = None if calls.copy_bytes_per_s is None else round(calls.copy_bytes_per_s)
     return (
         Evidence("copy_pct", copy, "%", "of the trainer's time inside memcpy calls"),
         Evidence("sync_pct", sync, "%", "of the trainer's time in waits for its GPU"),
         Evidence("copies_per_s", round(calls.copy_per_s, 1), "/s", "memcpy calls"),
+        Evidence("copied_bytes_per_s", copied, "B/s", "asked for by these"),
     )
+
+
+def _gathering(calls: CallFacts | None) -> list[Fix]:
+    """Each copy costs its call, however little it carries."""
+    if calls is None or calls.to_gpu_per_s < MANY_PER_S or (calls.copy_bytes_per_s or 0.0) > SMALL_BYTES * calls.to_gpu_per_s:
+        return []
+    return [Fix("Put the small pieces together first, and copy once a step", 'torch.cat(pieces).to("cuda", non_blocking=True)')]
 
 
 def _widening(job: JobFacts) -> list[Fix]:

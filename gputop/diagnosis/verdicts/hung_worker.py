@@ -3,7 +3,8 @@
 Threshold: stopped or zombie in /proc; or neither run nor switched for `STUCK_S`, with the GPU idle for `IDLE_S`: a slow but living
 worker wakes up many times in that span. Or for `LONG_STUCK_S` with a GPU that other workers still feed. One that merely asks now and
 then whether something is there yet (`ASKS`) hangs too where all the others are ahead. And where nobody of the job moves, the trainer
-included, a worker that died took along what it was to deliver. A stopped program that feeds the trainer is as bad as a stopped worker.
+included, a worker that died took along what it was to deliver. A stopped program that feeds the trainer is as bad as a stopped worker,
+as is one that cannot write its errors.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ from gputop.diagnosis.verdicts import Judge
 STUCK_S, LONG_STUCK_S, IDLE_S = 2.0, 3.0, 1.5
 ASKS, AHEAD = 0.02, 0.9
 """Share of the window on a CPU of who sleeps by a timer and looks; and of the others' without any work."""
+WAITED = 0.5
+"""Share of the window that a trainer waits for data where none of those who could deliver has anything to do."""
+ENDED = "ZX"
+"""A dead process whose parent has not asked for its end yet, and one that is just going."""
 TRACED = "t"
 """State in /proc/PID/stat of who is stopped by a debugger: SIGCONT does not wake it."""
 _STILL = ("data.lock", "data.network", "data.pipe", "data.timer", "data.poll", "data.unknown", "data.disk", "data.child", "data.driver")
@@ -32,11 +37,11 @@ _MAIN = ("main.lock", "main.pipe", "main.poll", "main.network", "main.unknown")
 def _claim(job: JobFacts, facts: Facts) -> Claims:
     claims = {"data.stopped": 1.0}
     idle = _gpu_rests(job)
-    if idle and job.stopped:
+    if job.mute or (job.stopped and (idle or not (job.workers or programs_at_work(job, facts)))):
         claims |= dict.fromkeys((*_STILL, *_MAIN), 1.0)
     elif idle and _hung(job):
         claims |= dict.fromkeys(_STILL, 1.0)
-    elif job.is_torchs:
+    elif job.is_torchs or all_others_are_ahead(job):
         claims |= dict.fromkeys(_STILL, _stuck_part(job))
     if idle and _nobody_moves(job):
         asked = 0.0 if programs_at_work(job, facts) else 1.0
@@ -52,6 +57,13 @@ def _stuck_part(job: JobFacts) -> float:
     """Of the workers that owe a batch, how many are stuck while others go on delivering (a loader that keeps no order)."""
     owing = [worker for worker in job.workers if worker.state.fractions.get("ahead", 0.0) < AHEAD]
     return sum(stuck(worker, LONG_STUCK_S) for worker in owing) / len(owing) if owing else 0.0
+
+
+def all_others_are_ahead(job: JobFacts) -> bool:
+    """The trainer mostly waits for data, though who is not stuck has nothing to do: of a home-made loader, too, it waits for who is."""
+    others = [worker for worker in job.workers if not stuck(worker, LONG_STUCK_S)]
+    ahead = all(worker.state.fractions.get("ahead", 0.0) >= AHEAD for worker in others)
+    return bool(others) and len(others) < len(job.workers) and ahead and job.data >= WAITED
 
 
 def _nobody_moves(job: JobFacts) -> bool:
@@ -79,7 +91,9 @@ def _hung(job: JobFacts) -> list[ProcFacts]:
 
 def _how(worker: ProcFacts) -> str:
     if worker.kinds.get(waits.STOPPED, 0.0) > 0.3:
-        return "dead" if not worker.info.cmdline else "held by a debugger" if worker.newer.state == TRACED else "stopped"
+        if worker.newer.state in ENDED or not worker.info.cmdline:
+            return "dead"
+        return "held by a debugger" if worker.newer.state == TRACED else "stopped"
     kind = max(worker.state.waits, key=worker.state.waits.__getitem__, default=waits.UNKNOWN)
     words = {
         "lock": "waiting for a lock", "network": "waiting for the network", "unknown": "asleep",
@@ -89,8 +103,8 @@ def _how(worker: ProcFacts) -> str:
 
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
-    if job.stopped and not _hung(job):
-        return _tell_of_programs(job.stopped, job.trainer.pid)
+    if (job.stopped or job.mute) and not _hung(job):
+        return _tell_of_stopped(job.stopped, job.trainer.pid) if job.stopped else _tell_of_mute(job.mute, job.trainer.pid)
     return _tell_of_all(job) if _nobody_moves(job) else _tell_of(_hung(job), _gpu_rests(job))
 
 
@@ -99,16 +113,28 @@ def _tell_of_all(job: JobFacts) -> Finding:
     lost = " a worker has died lately, and" if job.births else ""
     detail = f"trainer and workers have not moved for {still_s:.1f} s:{lost} the batch that it waits for will not come{_unlike(job)}"
     evidence = Evidence("still_s", round(still_s, 1), "s", "the trainer and all of its workers have neither run nor switched")
-    fixes = (Fix("See where they stand", f"gputop stacks {pids}"), Fix("Was a worker killed?", "dmesg | grep -i 'killed process'"))
+    dead = [worker for worker in job.workers if _how(worker) == "dead"]
+    killed = _fixes(dead) or [Fix("Was a worker killed?", "dmesg | grep -i 'killed process'")]
+    fixes = (Fix("See where they stand", f"gputop stacks {pids}"), *killed)
     return Finding(detail, (evidence,), fixes, (), tuple(worker.pid for worker in job.workers))
 
 
-def _tell_of_programs(stopped: dict[int, str], trainer_pid: int) -> Finding:
+def _tell_of_stopped(stopped: dict[int, str], trainer_pid: int) -> Finding:
     names = ", ".join(f"{name} ({pid})" for pid, name in stopped.items())
     detail = f"{names}, which it started and waits for, {'is' if len(stopped) == 1 else 'are'} stopped"
     evidence = Evidence("stopped", len(stopped), "programs", "that it started have been stopped by a signal")
     fix = Fix("Let them go on" if len(stopped) > 1 else "Let it go on", f"kill -CONT {' '.join(map(str, stopped))}")
     return Finding(detail, (evidence,), (fix,), (), (trainer_pid,))
+
+
+def _tell_of_mute(mute: dict[int, str], trainer_pid: int) -> Finding:
+    names, one = ", ".join(f"{name} ({pid})" for pid, name in mute.items()), len(mute) == 1
+    detail = f"{names}, which it started, {'has' if one else 'have'} filled the pipe to which {'its' if one else 'their'} errors go, "
+    detail += f"and {'stands' if one else 'stand'}: nobody reads it"
+    evidence = Evidence("mute", len(mute), "programs", "that it started wait until somebody reads their errors")
+    read = Fix("Read it, and let it go on", f"cat /proc/{min(mute)}/fd/2")
+    redirect = Fix("Read the errors of what it starts, or send them to a file", "subprocess.Popen(..., stderr=open('errors.log', 'ab'))")
+    return Finding(detail, (evidence,), (read, redirect), (), (trainer_pid,))
 
 
 def _unlike(job: JobFacts) -> str:
@@ -148,9 +174,8 @@ def _fixes(hung: list[ProcFacts]) -> list[Fix]:
         elif how == "held by a debugger":
             fixes.append(Fix("Find the debugger, and have it go on or detach", f"grep TracerPid /proc/{worker.pid}/status"))
         elif how == "dead":
-            fixes.append(
-                Fix(f"{worker.role.label} has died (out of memory?): the training must be restarted", "dmesg | grep -i 'killed process'")
-            )
+            text = f"{worker.role.label} has died (killed, or out of memory?): the training must be restarted"
+            fixes.append(Fix(text, "dmesg | grep -i 'killed process'"))
         else:
             fixes.append(Fix(f"See where {worker.role.label} stands", f"gputop stacks {worker.pid}"))
             fixes.append(Fix("Have the next one end the training with an error, rather than wait for ever", "DataLoader(..., timeout=60)"))

@@ -7,6 +7,9 @@ same as computing, so where that is possible (`states.may_spin`) it says so.
 
 from __future__ import annotations
 
+from collections import Counter
+
+from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.feeders import programs_at_work
@@ -14,14 +17,19 @@ from gputop.diagnosis.feeders import started
 from gputop.diagnosis.feeders import threads_at_work
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
+from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.states import may_spin
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
+from gputop.diagnosis.waits import PIPE
 from gputop.text import counted
 
 SLEEPS = 0.6
 """Part of the main thread's timer sleeps that is its own: a blocking wait for the GPU may sleep by a timer too."""
+MOST_WORKERS = 4
+"""To begin with; never more than there are CPUs for."""
+_THROUGH = "a pipe or UNIX socket"
 _SLEEPS = ("timer", "lock", "pipe", "poll")
 _POOLS = ("main.computing", "main.timer", "main.child", "main.lock", "main.pipe", "main.poll")
 
@@ -40,7 +48,7 @@ def _does(job: JobFacts, facts: Facts) -> str:
     if most in ("lock", "poll") and threads_at_work(job):
         return f"waits {share} for its own threads, which run on {job.trainer.others_run:.1f} CPUs"
     if _is_fed(job):
-        return f"waits {share} for what comes through a pipe{_feeder(job, facts)}"
+        return f"waits {share} for what comes through {_THROUGH}{_feeder(job, facts)}"
     computes = job.trainer.state.fractions.get("computing", 0.0)
     return f"sleeps by itself {share}" if most == "timer" else f"computes {100 * computes:.0f}% of the time between steps"
 
@@ -58,6 +66,13 @@ def _is_fed(job: JobFacts) -> bool:
     return not job.workers and (most == "pipe" or (most == "poll" and not threads_at_work(job)))
 
 
+def _lists_ends(trainer: ProcFacts) -> str:
+    """Of the descriptor that it was met at most often, or of all."""
+    met = Counter(one.syscall_arg for one in trainer.samples if trainer.kind_of(one.state, one.syscall, one.syscall_arg, one.wchan) == PIPE)
+    number = next((arg for arg, _ in met.most_common(1) if arg is not None), "0-1023")
+    return f"lsof +E -a -p {trainer.pid} -d {number}"
+
+
 def _feeder(job: JobFacts, facts: Facts) -> str:
     """The program that runs most."""
     feeder = next(iter(started(job, facts)), None)
@@ -69,18 +84,21 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     workers = f"its {counted(len(job.workers), 'worker')} {'is' if len(job.workers) == 1 else 'are'}"
     beside = "it has no workers" if ahead is None else f"{workers} ahead {100 * ahead:.0f}% of the time"
     evidence = (
-        Evidence("main_waits_pct", round(100 * _most(job)[1], 1), "%", "of the main thread's time asleep for what comes through a pipe")
+        Evidence("main_waits_pct", round(100 * _most(job)[1], 1), "%", f"of the main thread's time asleep for what comes by {_THROUGH}")
         if _is_fed(job)
         else Evidence("main_cpu_pct", round(100 * job.trainer.run, 1), "%", "on-CPU share of the trainer's main thread"),
         Evidence("workers_ahead_pct", None if ahead is None else round(100 * ahead, 1), "%", "of the workers' time with nothing to do"),
     )
-    fixes = [Fix("See what it computes between the steps", f"gputop stacks {job.trainer.pid}")]
+    see = "See where it waits" if _is_fed(job) else "See what it computes between the steps, by line"
+    fixes = [Fix(see, f"gputop stacks {job.trainer.pid}{'' if _is_fed(job) else ' --duration 10'}")]
     if _is_fed(job) and not started(job, facts):
-        fixes.append(Fix("Whoever feeds it is late: see who is at the other end", f"ss -xp | grep pid={job.trainer.pid}"))
+        fixes.append(Fix("Whoever feeds it is late: see who is at the other end", _lists_ends(job.trainer)))
     elif not job.workers:
-        fixes.append(Fix("Load and transform in workers", "DataLoader(..., num_workers=4, persistent_workers=True)"))
+        most = min(MOST_WORKERS, len(capacity(job, facts).allowed))
+        fixes.append(Fix("Load and transform in workers", f"DataLoader(..., num_workers={most}, persistent_workers=True)"))
     else:
-        fixes.append(Fix("Move it into the Dataset or a collate_fn, which run in the workers", "DataLoader(..., collate_fn=...)"))
+        text = "Move what makes batches into the Dataset or a collate_fn, which run in the workers; measure less often, or on the GPU"
+        fixes.append(Fix(text, "DataLoader(..., collate_fn=...)"))
     detail = f"the trainer's main thread {_does(job, facts)}; {beside}"
     if may_spin(job):
         detail += ". It may also launch small kernels, or spin in waits for the GPU: from /proc all look the same"

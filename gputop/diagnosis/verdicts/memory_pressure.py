@@ -11,9 +11,13 @@ from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import Grower
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.feeders import MEMORY
+from gputop.diagnosis.feeders import programs_wait
+from gputop.diagnosis.feeders import threads_wait
 from gputop.diagnosis.model import Culprit
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
+from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.takers import GROWN_BYTES
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
@@ -40,14 +44,14 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     procs = job.workers or [job.trainer]
-    share = 100 * sum(proc.state.fractions.get("memory", 0.0) for proc in procs) / len(procs)
+    share = 100 * max(sum(_stalled(job, proc) for proc in procs) / len(procs), programs_wait(job, facts).get(MEMORY, 0.0))
     faults = sum(proc.majflt_per_s for proc in procs)
     where = f"cgroup {job.memory_path} is at its limit" if job.memory_path else "the host reclaims memory"
     psi, own, growers = facts.host.psi_memory, _own_growth(job), _growers(job, facts)
     grown = ", ".join(f"{one.name} ({one.pid}) by {one.grown_bytes / 1e6:.0f} MB" for one in growers)
     evidence = (
         Evidence("memory_stall_pct", round(share, 1), "%", "of the loaders' time went to reclaim, swap or pages read again"),
-        Evidence("psi_memory_pct", None if psi is None else round(100 * psi, 1), "%", "PSI memory some"),
+        Evidence("psi_memory_pct", None if psi is None else round(100 * psi, 1) or None, "%", "PSI memory some"),
         Evidence("majflt_per_s", round(faults, 1) if faults >= MANY else None, "/s", "major faults of the loaders"),
         Evidence("refaults_per_s", round(facts.host.refaults_per_s or 0.0) or None, "/s", "pages dropped and read again, host-wide"),
         Evidence("grown_bytes", own if own >= GROWN_BYTES else None, "B", "that the job holds more than when it was first seen"),
@@ -56,7 +60,12 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     if grown:
         detail += f"; outside of the job grew {grown}"
     culprits = tuple(Culprit(one.pid, one.name, None) for one in growers)
-    return Finding(detail, evidence, (*_ending(growers), *_fixes(job)), culprits)
+    return Finding(detail, evidence, (*_ending(growers), *_fixes(job)), culprits, tuple(proc.pid for proc in procs))
+
+
+def _stalled(job: JobFacts, proc: ProcFacts) -> float:
+    """Its main thread, or those for which that one waits."""
+    return max(proc.state.fractions.get(MEMORY, 0.0), threads_wait(job, proc).get(MEMORY, 0.0))
 
 
 def _own_growth(job: JobFacts) -> int:
@@ -64,10 +73,11 @@ def _own_growth(job: JobFacts) -> int:
 
 
 def _growers(job: JobFacts, facts: Facts) -> list[Grower]:
-    """Who outside of the job has grown since he was first seen, if that is more than the job itself has; nobody's small change."""
-    own = _own_growth(job)
-    most = facts.growers[0].grown_bytes if facts.growers else 0
-    return [one for one in facts.growers if one.grown_bytes >= max(own, OF_MOST * most)][:NAMED]
+    """Who outside of the job has grown since he was first seen, if that is more than the job itself has; nobody's small change. Of a
+    control group that is full only those inside it."""
+    found = [one for one in facts.growers if not job.memory_path or cgroups.holds(job.memory_path, one.cgroup)]
+    most = found[0].grown_bytes if found else 0
+    return [one for one in found if one.grown_bytes >= max(_own_growth(job), OF_MOST * most)][:NAMED]
 
 
 def _ending(growers: list[Grower]) -> list[Fix]:
@@ -84,12 +94,17 @@ def _fixes(job: JobFacts) -> list[Fix]:
                 f"Raise the memory limit of {job.memory_path}",
                 f"echo {2 * (job.memory_limit_bytes or 0)} > {cgroups.file(job.cgroup_version, 'memory', job.memory_path, name)}",
             ),
-            Fix(
-                "Or hold less: fewer workers, a smaller prefetch_factor",
-                f"DataLoader(..., num_workers={max(1, len(job.workers) // 2)}, prefetch_factor=1)",
-            ),
+            _holding_less(job),
         ]
     return [Fix("See who holds the memory", "ps -eo pid,rss,comm --sort=-rss | head")]
+
+
+def _holding_less(job: JobFacts) -> Fix:
+    limit, cached = job.memory_limit_bytes or 0, job.memory_file_bytes or 0
+    if 2 * cached > limit:
+        return Fix(f"Or read less: {cached / 1e6:.0f} of its {limit / 1e6:.0f} MB are pages of files, packed or smaller ones would fit")
+    few = f"DataLoader(..., num_workers={max(1, len(job.workers) // 2)}, prefetch_factor=1)"
+    return Fix("Or hold less: fewer workers, a smaller prefetch_factor", few)
 
 
 JUDGE = Judge("memory-pressure", "input-bound", 25, _POOLS, _claim, _tell, needs="/proc/pressure/memory or the cgroup's memory.stat")

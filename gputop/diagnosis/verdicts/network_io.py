@@ -44,7 +44,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     received = "" if rate is None else f"; the host receives {rate / 1e6:.0f} MB/s"
     if rate is not None and rate < LITTLE_BYTES_PER_S:
         received = "; next to nothing comes from other hosts: who serves it may be on this one"
-    pid = procs[0].pid
+    pid = max(procs, key=_share).pid
     fixes = (
         Fix("See whom they talk to, and how fast", f"ss -tinp | grep -A1 pid={pid}"),
         Fix(

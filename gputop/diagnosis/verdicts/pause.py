@@ -3,7 +3,8 @@
 Threshold: one idle stretch of the GPU of at least `PAUSE_S`, after `tracks.STEADY_NS` of work, that holds most of the loss, while no
 worker owes the trainer a batch; or shorter ones together (`breaks`, `quiet`), again and again, or a lot that it writes, while the
 workers are `AHEAD` of a trainer that could go on, and is not kept from it by its own threads; or little work for a GPU that had it in
-full, while nobody asks the workers for a batch for `PAUSE_S` (an evaluation). No fault, unless it comes too often.
+full, while nobody asks the workers for a batch for `PAUSE_S`, or other workers are asked for them (an evaluation). No fault, unless it
+comes too often.
 """
 
 from __future__ import annotations
@@ -26,12 +27,16 @@ SAVED_BYTES_PER_S, SAVING = 50e6, 0.05
 def _claim(job: JobFacts, facts: Facts) -> Claims:
     claims: Claims = {"main.stopped": 1.0}
     lost_s = (job.idle or 0.0) * facts.seconds
-    stretch_s = min((gpu.stretch_s for gpu in job.gpus), default=0.0)
-    is_long = stretch_s >= PAUSE_S and min(stretch_s, facts.seconds) >= MOST * lost_s
-    by_itself = is_long or _breaks_off(job, lost_s) or _turns_away(job, lost_s) or _saves(job)
+    by_itself = rests_long(job, facts) or _breaks_off(job, lost_s) or _turns_away(job, lost_s) or _saves(job, lost_s)
     if by_itself and _owed(job) < DATA_WAIT and not fights(job.trainer):
         claims |= {pool: 1.0 for pool in job.pools if pool == "data.ahead" or (pool.startswith("main.") and pool != "main.runnable")}
     return claims
+
+
+def rests_long(job: JobFacts, facts: Facts) -> bool:
+    """Whether one rest of its GPUs, after steady work, holds most of the loss."""
+    stretch_s = min((gpu.stretch_s for gpu in job.gpus), default=0.0)
+    return stretch_s >= PAUSE_S and min(stretch_s, facts.seconds) >= MOST * (job.idle or 0.0) * facts.seconds
 
 
 def _breaks_off(job: JobFacts, lost_s: float) -> bool:
@@ -41,15 +46,21 @@ def _breaks_off(job: JobFacts, lost_s: float) -> bool:
 
 def _turns_away(job: JobFacts, lost_s: float) -> bool:
     """It gives its GPU some work, but not with the batches that its workers have ready."""
-    if not is_ahead(job) or min(worker.rest_s for worker in job.workers) < PAUSE_S:
+    if not is_ahead(job):
+        return False
+    if job.away_s >= max(PAUSE_S, MOST * lost_s):
+        return True
+    if min(worker.rest_s for worker in job.workers) < PAUSE_S:
         return False
     return min((gpu.sunk_s for gpu in job.gpus), default=0.0) >= MOST * lost_s > 0.0
 
 
-def _saves(job: JobFacts) -> bool:
-    """It writes more than logs and samples: short pauses that readings of a second each do not show."""
+def _saves(job: JobFacts, lost_s: float) -> bool:
+    """It writes more than logs and samples: short pauses that readings of a second each do not show. Who has neither workers nor anybody
+    else that loads for it must be seen to break off for that."""
+    alone = not (job.workers or job.fed_by) and _breaks_s(job) >= MOST * lost_s > 0.0
     written = job.trainer.write_bytes_per_s or 0.0
-    return is_ahead(job) and written >= SAVED_BYTES_PER_S and job.trainer.state.fractions.get("disk", 0.0) >= SAVING
+    return (is_ahead(job) or alone) and written >= SAVED_BYTES_PER_S and job.trainer.state.fractions.get("disk", 0.0) >= SAVING
 
 
 def is_ahead(job: JobFacts) -> bool:
@@ -82,7 +93,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     save = Fix("Write checkpoints beside the training", "torch.distributed.checkpoint.async_save(...)")
     look = Fix("See what its main thread does meanwhile; evaluate less often, or in another process", f"gputop stacks {job.trainer.pid}")
     fixes = (save, look) if saves else (look,)
-    little = "hardly any" if _turns_away(job, (job.idle or 0.0) * facts.seconds) else "no"
+    little = "too little" if job.away_s else "hardly any" if _turns_away(job, (job.idle or 0.0) * facts.seconds) else "no"
     return Finding(f"{little} work for the GPU{when}; {what}", evidence, fixes, (), (job.trainer.pid,))
 
 

@@ -10,12 +10,16 @@ from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.facts import Taker
 from gputop.diagnosis.feeders import elsewhere
+from gputop.diagnosis.feeders import loading_programs
 from gputop.diagnosis.feeders import programs_at_work
+from gputop.diagnosis.feeders import programs_read
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
+from gputop.diagnosis.takers import names_of
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
+from gputop.diagnosis.waits import LOCK
 from gputop.text import counted
 
 LAZY, BUSY = 0.3, 0.65
@@ -28,7 +32,7 @@ _POOLS = ("data.running", "data.timer", "data.child", "data.pipe", "data.poll", 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
     programs = 1.0 if programs_at_work(job, facts) else 0.0
-    fed = 1.0 if elsewhere(job, facts) else 0.0
+    fed = 1.0 if _feeders(job, facts) else 0.0
     return {
         "data.running": flat_out(job), "data.timer": 1.0, "data.child": 1.0, "data.pipe": programs, "data.poll": programs,
         "main.pipe": fed, "main.poll": fed,
@@ -42,16 +46,22 @@ def flat_out(job: JobFacts) -> float:
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
-    feeders = elsewhere(job, facts)
+    feeders = _feeders(job, facts)
     return _tell_of_feeders(job, feeders) if feeders else _tell_of_workers(job, facts)
 
 
+def _feeders(job: JobFacts, facts: Facts) -> list[Taker]:
+    """Those who load for it without being its workers."""
+    return elsewhere(job, facts) or loading_programs(job, facts)
+
+
 def _tell_of_feeders(job: JobFacts, feeders: list[Taker]) -> Finding:
-    waited, cores = 100 * sum(job.woken_by[one.pid] for one in feeders), sum(one.cores for one in feeders)
-    names = ", ".join(f"{one.name} ({one.pid})" for one in feeders[:4])
+    waited = 100 * (job.fed or programs_read(job) * job.trainer.kinds.get(LOCK, 0.0))
+    cores = sum(one.cores for one in feeders)
+    names = ", ".join(names_of(feeders))
     detail = f"the trainer waits {waited:.0f}% of the time for {names}, which run on {cores:.1f} CPUs and cannot keep up"
-    evidence = (Evidence("waited_pct", round(waited, 1), "%", f"of its time the trainer slept until {names} woke it"),)
-    return Finding(detail, evidence, _fixes(feeders[0].pid), (), (job.trainer.pid,))
+    told = f"of its time the trainer slept until {names}, or whom they work for, woke it"
+    return Finding(detail, (Evidence("waited_pct", round(waited, 1), "%", told),), _fixes(feeders[0].pid), (), (job.trainer.pid,))
 
 
 def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
@@ -77,7 +87,7 @@ def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
 
 def _fixes(pid: int) -> tuple[Fix, ...]:
     return (
-        Fix("See which transform it is", f"gputop stacks {pid}"),
+        Fix("See which transform it is", f"gputop stacks {pid} --duration 10"),
         Fix("Make it cheaper: decode to the size needed, do it once and store it, or move it to the GPU (DALI, torchvision v2)"),
     )
 

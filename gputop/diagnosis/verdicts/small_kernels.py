@@ -14,6 +14,7 @@ from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.feeders import threads_at_work
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
+from gputop.diagnosis.states import may_spin
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
@@ -24,17 +25,28 @@ LAUNCHING, IDLES = 0.25, 0.4
 FEW = 0.35
 MANY, SHORT_S, EACH_S = 4000.0, 25e-6, 60e-6
 """PyTorch takes 5 to 20 us to launch a kernel, with Python's part; it takes a GPU a fraction of that to begin the next."""
+MOST_EACH_S, OVERLAP = 200e-6, 0.1
+"""Of the main thread's time, of one that does nothing else; and share of the window."""
 _POOLS = ("gpu.light", "main.computing", "main.lock")
 
 
 def _claim(job: JobFacts, _facts: Facts) -> Claims:
-    if _launching(job) < LAUNCHING:
+    if _launching(job) < LAUNCHING or not _overlaps(job):
         return {}
     claims: Claims = {"gpu.light": 1.0}
     working = [part for part in (intensity.intensity(gpu) for gpu in job.gpus) if part is not None]
     if (working and min(working) <= FEW and (job.idle or 0.0) < 0.8) or _launches_short_ones(job):
         claims |= {"main.computing": 1.0, "main.lock": 1.0 if threads_at_work(job) else 0.0}
     return claims
+
+
+def _overlaps(job: JobFacts) -> bool:
+    """Whether it may launch kernels all the while: by their number, or else by the time in which both GPU and main thread were busy."""
+    if job.launches_per_s:
+        return _launching(job) <= MOST_EACH_S * job.launches_per_s
+    threads = job.trainer.others_run if threads_at_work(job) else 0.0
+    launching = max(_launching(job), job.trainer.state.fractions.get("computing", 0.0) + threads)
+    return launching - (job.idle or 0.0) >= OVERLAP
 
 
 def _launches_short_ones(job: JobFacts) -> bool:
@@ -59,8 +71,10 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
     used = "" if working is None else f", which use {share_used(gpu)} while they run"
     rate, worked = job.launches_per_s, 1.0 - (job.idle or 0.0)
     if rate and _launches_short_ones(job):
-        used = f": {rate:,.0f} a second, each {1e6 * worked / rate:.0f} µs of the GPU's work"
+        used = f": {rate:,.0f} a second, each at most {1e6 * worked / rate:.0f} µs of the GPU's work"
     detail = f"the trainer is on the CPU {share:.0f}% of the time launching kernels{used}"
+    if may_spin(job):
+        detail += ". It may also spin in waits for the GPU: from /proc both look the same"
     evidence = (
         *how_used(gpu),
         Evidence("launches_per_s", rate, "/s", "kernels launched, counted now and then"),

@@ -8,34 +8,63 @@ from __future__ import annotations
 
 from collections import Counter
 
+from gputop.diagnosis import yielding
+from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.facts import Taker
 from gputop.diagnosis.intensity import PEER
 from gputop.diagnosis.intensity import used
 from gputop.diagnosis.model import Culprit
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.proc import ProcFacts
+from gputop.diagnosis.takers import blame
+from gputop.diagnosis.takers import names_of
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
+from gputop.diagnosis.verdicts.cpu_contention import blames_others
+from gputop.diagnosis.verdicts.cpu_contention import culprits
+from gputop.diagnosis.verdicts.pause import rests_long
 from gputop.text import counted
 
 
-def _claim(job: JobFacts, _facts: Facts) -> Claims:
-    return dict.fromkeys(job.pools, 1.0) if job.straggler is not None else {}
+def _claim(job: JobFacts, facts: Facts) -> Claims:
+    if job.straggler is None or rests_long(_late_job(job, facts), facts):
+        return {}  # the first rank saves for all, and these wait for it
+    return dict.fromkeys(job.pools, 1.0)
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
-    slow = job.straggler if job.straggler is not None else job.trainer
-    own = next((other for other in facts.jobs if other.trainer is slow), job)
+    own = _late_job(job, facts)
+    slow = own.trainer
     waiting = [other for other in facts.jobs if other.straggler is slow and other is not own]
     late = _late_gpu if (own.idle or 0.0) < PEER else _late_host
     detail, evidence, fixes = late(own, waiting)
     culprit = Culprit(slow.pid, slow.role.label.partition(" rank")[0], round(slow.cpu_s, 3))
-    return Finding(detail, evidence, fixes, (culprit,), tuple(other.trainer.pid for other in waiting))
+    victims, takers = tuple(other.trainer.pid for other in waiting), _takers(own, facts)
+    if takers:
+        detail += f"; {', '.join(names_of(takers))} took {sum(taker.cores for taker in takers):.1f} CPUs meanwhile"
+        fixes = (*yielding.fixes(takers, slow.info, own.cgroup_version, facts.host.autogroup), *fixes)
+    return Finding(detail, evidence, fixes, (culprit, *blame(takers, facts.seconds)), victims)
 
 
+def _late_job(job: JobFacts, facts: Facts) -> JobFacts:
+    """The straggler's."""
+    return next((other for other in facts.jobs if other.trainer is job.straggler), job)
+
+
+def _takers(own: JobFacts, facts: Facts) -> list[Taker]:
+    """Who runs while it, or most of its workers' time, is runnable; nobody where it is late by itself."""
+    kept = [proc.runnable for proc in (*own.workers, own.trainer)]
+    return culprits(own, facts) if max(kept) >= KEPT and blames_others(capacity(own, facts)) else []
+
+
+FLAT_OUT = 0.7
+"""Share of the window that workers run which cannot keep up."""
+KEPT = 0.3
+"""Share of the window that one of the straggler's processes is runnable and does not run, from which it is told who does."""
 _Late = tuple[str, tuple[Evidence, ...], tuple[Fix, ...]]
 
 
@@ -54,7 +83,15 @@ def _late_host(own: JobFacts, waiting: list[JobFacts]) -> _Late:
         *(_percent("peer_idle_pct", other.idle, f"the same of {other.trainer.role.label}") for other in waiting[:4]),
     )
     pids = " ".join(str(proc.pid) for proc in (slow, *waits))
-    return detail, evidence, (Fix(f"See what {slow.role.label} does that the others do not", f"gputop stacks {pids}"),)
+    look = Fix(f"See what {slow.role.label} does that the others do not", f"gputop stacks {pids}")
+    return detail, evidence, (*_more_workers(slow, waits), look)
+
+
+def _more_workers(slow: ProcFacts, workers: list[ProcFacts]) -> tuple[Fix, ...]:
+    if not workers or not all(worker.state.fractions.get("running", 0.0) >= FLAT_OUT for worker in workers):
+        return ()
+    text = f"Give {slow.role.label} more workers (where CPUs are left), or even out what its samples cost"
+    return (Fix(text, f"DataLoader(..., num_workers={len(workers) + 1})"),)
 
 
 def _workers(workers: list[ProcFacts]) -> str:

@@ -84,8 +84,9 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
         Evidence("sync_pct", None if calls is None else round(100 * calls.sync, 1), "%", "of the trainer's time inside them"),
         Evidence("sleeps_per_s", round(job.trainer.sleeps_per_s or 0.0, 1), "/s", "voluntary switches of the main thread"),
     )
+    find = "Find the call that waits: .item(), .cpu(), print(tensor), nonzero(), a boolean mask, torch.cuda.synchronize()"
     fixes = (
-        Fix("Find the call that waits: .item(), .cpu(), print(tensor), nonzero(), boolean masks", f"gputop stacks {job.trainer.pid}"),
+        Fix(find, f"gputop stacks {job.trainer.pid} --duration 10"),
         Fix("Let torch name each one", 'torch.cuda.set_sync_debug_mode("warn")'),
         Fix("Keep the loss on the GPU and read it every hundred steps"),
     )

@@ -9,10 +9,13 @@ from __future__ import annotations
 from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.facts import Taker
+from gputop.diagnosis.feeders import loading_programs
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.states import spun
+from gputop.diagnosis.takers import names_of
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
@@ -26,11 +29,12 @@ UNUSED_S = 2.0
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
-    cpus, workers = capacity(job, facts), len(_at_work(job))
+    programs = loading_programs(job, facts)
+    cpus, workers = capacity(job, facts), len(_at_work(job)) or len(programs)
     unused = max(cpus.idle_inside, len(cpus.allowed) - cpus.used - RESERVE) + spun(job)
     if not workers or workers >= len(cpus.allowed) or unused < SPARE:
         return {}
-    return {"data.running": flat_out(job)}
+    return {"data.running": flat_out(job), "main.pipe": 1.0 if programs else 0.0}
 
 
 def _at_work(job: JobFacts) -> list[ProcFacts]:
@@ -39,6 +43,23 @@ def _at_work(job: JobFacts) -> list[ProcFacts]:
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
+    programs = loading_programs(job, facts)
+    return _tell_of_programs(job, facts, programs) if programs else _tell_of_workers(job, facts)
+
+
+def _tell_of_programs(job: JobFacts, facts: Facts, programs: list[Taker]) -> Finding:
+    cpus, ran, names = capacity(job, facts), sum(one.cores for one in programs), ", ".join(names_of(programs))
+    does = "which loads for it, runs" if len(programs) == 1 else "which load for it, run"
+    detail = f"{names}, {does} on {ran:.1f} CPUs, while the job uses {cpus.used:.1f} of the {len(cpus.allowed)} CPUs it may use"
+    evidence = (
+        Evidence("programs_cpus", round(ran, 2), "CPUs", f"on which {names} ran"),
+        Evidence("idle_cpus", round(cpus.idle_inside, 2), "CPUs", "idle among those it may use"),
+    )
+    fix = Fix("Start more of them side by side, each with a part of the data and a thread that reads it")
+    return Finding(detail, evidence, (fix,), (), (job.trainer.pid,))
+
+
+def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
     cpus, busy, spins = capacity(job, facts), _at_work(job), spun(job)
     share = 100 * sum(max(worker.run, worker.others_run) for worker in busy) / len(busy)
     workers = len(busy)
@@ -59,4 +80,5 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     return Finding(detail, evidence, (fix,), (), tuple(worker.pid for worker in busy))
 
 
-JUDGE = Judge("too-few-workers", "input-bound", 70, ("data.running",), _claim, _tell, needs="schedstat, /proc/stat")
+_POOLS = ("data.running", "main.pipe")
+JUDGE = Judge("too-few-workers", "input-bound", 70, _POOLS, _claim, _tell, needs="schedstat, /proc/stat")

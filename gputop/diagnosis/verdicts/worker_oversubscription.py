@@ -64,7 +64,8 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
 def _fixes(job: JobFacts, cpus: int) -> list[Fix]:
     fixes = []
     if any(worker.others_run + worker.others_runnable > 0.5 for worker in job.workers):
-        fixes.append(Fix("Each worker runs several compute threads: give each one", "export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1"))
+        text = "Each worker runs several compute threads: give each one, also where it sets them itself (torch.set_num_threads, cv2)"
+        fixes.append(Fix(text, "export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1"))
     if len(job.workers) > cpus:
         fixes.append(Fix(f"No more workers than the {cpus} CPUs it may use", f"DataLoader(..., num_workers={max(1, cpus)})"))
     return fixes

@@ -83,7 +83,7 @@ SORTS: dict[str, tuple[str, Key]] = {
 def rows(session: Session, view: View) -> list[Row]:
     """Trainers with their families, GPU processes without a role, then bystanders that take CPU."""
     older, newer = session.boards_around(view.at_ns, SPAN_NS)
-    table = _Table(session, view, older, newer, session.roles_at(newer))
+    table = _Table(session, view, older, newer, session.feeders_at(newer) | session.roles_at(newer))
     found = [row for row in table.all() if _wanted(row, newer.infos.get(row.pid), view)]
     return _ordered(found, view)
 

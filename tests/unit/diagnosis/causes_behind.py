@@ -16,6 +16,7 @@ from tests.unit.diagnosis.scene import ON_CPU
 from tests.unit.diagnosis.scene import POLL_SOCKET
 from tests.unit.diagnosis.scene import QUEUE
 from tests.unit.diagnosis.scene import READ
+from tests.unit.diagnosis.scene import READ_PIPE
 from tests.unit.diagnosis.scene import SLEEP
 from tests.unit.diagnosis.scene import SOCKET
 from tests.unit.diagnosis.scene import TURN
@@ -23,7 +24,6 @@ from tests.unit.diagnosis.scene import Proc
 from tests.unit.diagnosis.scene import Scene
 
 FLOCK = {"state": "S", "syscall": 73, "wchan": "locks_lock_inode_wait"}
-READ_PIPE = {"state": "S", "syscall": 0, "wchan": "pipe_read"}
 POOL = {151 + i: (0.04, 0.0) for i in range(4)}
 
 
@@ -114,13 +114,6 @@ def programs_on_the_disk() -> Scene:
     return scene
 
 
-def actors() -> Scene:
-    """Processes of somebody else's decode for it, all the time, and answer at sockets: the probe saw who ends its waits."""
-    scene = alone(45.0, 0.02, [SLEEP, READ, READ]).drop(101, 102)
-    scene.cpus, scene.cpu_busy, scene.probed, scene.wakeups = 2, [1.0, 1.0], True, {(100, 900): 0.3, (100, 901): 0.3}
-    return scene.add(*(Proc(900 + i, comm="actor", cmdline=["/bin/actor"], run=0.97, looks=[ON_CPU]) for i in range(2)))
-
-
 def program_of_the_trainer_on_the_disk() -> Scene:
     """Started by a shell."""
     scene = alone(40.0, 0.02, [READ_PIPE]).drop(101, 102)
@@ -144,6 +137,29 @@ def lock_of_a_manager() -> Scene:
     """The lock is a process's: the workers wait for its answer at a socket, and one of them runs at a time."""
     scene = starved(workers=4, run=0.24, looks=[READ, READ, READ, ON_CPU])
     return scene.add(Proc(900, 100, cmdline=["python", "-c", "--multiprocessing-fork"], run=0.04, looks=[READ]))
+
+
+def lock_of_a_replay_buffer() -> Scene:
+    """Trainer and actors are clients of a Manager's lock and list: a thread of its server stands for each who waits."""
+    scene = starved(util=25.0, workers=0)
+    scene.procs[100].looks, scene.procs[100].run = [READ], 0.03
+    scene.add(*(Proc(101 + i, 100, start_ticks=50_100 + i, run=0.16, looks=[READ]) for i in range(4)))
+    server = scene.procs[101]
+    server.run, server.looks, server.threads = 0.0, [AWAIT], {150 + i: (0.05, 0.02) for i in range(5)}
+    server.thread_looks = [ACCEPT, AWAIT, AWAIT, AWAIT, READ]
+    return scene
+
+
+def lock_between_trainers() -> Scene:
+    """Three ranks update one table in shared memory, from the lookup to the step: who has the semaphore wakes the next."""
+    scene = Scene(gpus={i: {"util_pct": 35.0, "pids": [100 + 100 * i]} for i in range(3)})
+    for rank in range(3):
+        env = {"RANK": str(rank), "WORLD_SIZE": "3"}
+        scene.add(Proc(100 + 100 * rank, run=0.03, looks=[AWAIT, AWAIT, EPOLL], info={"uses_cuda": True, "env": env}))
+    scene.probed, pids = True, (100, 200, 300)
+    scene.wakeups = {(one, other): 0.3 for one in pids for other in pids if one != other}
+    scene.calls = {(pid, "cuStreamSynchronize"): (10, 0.33, 0) for pid in pids}
+    return scene
 
 
 def lock_of_a_file() -> Scene:
@@ -267,6 +283,25 @@ def sorted_by_length() -> Scene:
     return scene
 
 
+def sums_over_sockets() -> Scene:
+    """The ranks themselves send one another what is to be summed: rank 0 reads from rank 1, which has twice as much to do."""
+    scene = Scene()
+    for rank, pid in enumerate((100, 200)):
+        env = {"RANK": str(rank), "WORLD_SIZE": "2"}
+        scene.gpus[rank] = {"util_pct": 97.0 if rank else 45.0, "pids": [pid]}
+        scene.add(Proc(pid, run=0.04, looks=[SLEEP] if rank else [SOCKET], info={"uses_cuda": True, "env": env}))
+    return scene
+
+
+def compactor() -> Scene:
+    """Samplers of a home-made loader share a lock file with somebody who has it most of the time; the trainer reads their pipe."""
+    flock = {"state": "S", "syscall": 73, "syscall_arg": 2, "wchan": "locks_lock_inode_wait", "locked_by": 900}
+    scene = starved(workers=0, util=35.0)
+    scene.procs[100].looks = [READ_PIPE]
+    scene.add(*(Proc(101 + i, 100, start_ticks=50_100 + i, run=0.05, wait=0.04, looks=[flock]) for i in range(4)))
+    return scene.add(Proc(900, comm="compactd", cmdline=["compactd"], run=0.03, looks=[SLEEP]))
+
+
 def decoders_in_turns() -> Scene:
     """A pool of the trainer's that parses in Python: whose turn it is finds a CPU busy for a moment, as eight that wake all the time do."""
     pool = {151 + i: (0.11, 0.08) for i in range(8)}
@@ -300,6 +335,31 @@ def two_of_three_hang() -> Scene:
     """In a loader that keeps no order one worker goes on."""
     scene = starved(util=45.0, workers=3, switches=0, looks=[EPOLL])
     scene.procs[101].run, scene.procs[101].looks, scene.procs[101].switches = 0.1, [EPOLL, ON_CPU], 200
+    return scene
+
+
+def one_of_a_ring_hangs() -> Scene:
+    """Home-made loaders fill the slots of a ring; who is late is passed over after a while, so that the GPU is never quite idle."""
+    scene = starved(util=20.0, workers=0)
+    scene.procs[100].looks, scene.procs[100].run = [AWAIT], 0.1
+    scene.add(*(Proc(101 + i, 100, start_ticks=50_100 + i, run=0.003, looks=[AWAIT]) for i in range(3)))
+    scene.procs[102].run, scene.procs[102].looks, scene.procs[102].switches = 0.0, [SOCKET], 0
+    return scene
+
+
+def threads_that_fault() -> Scene:
+    """Those of the trainer look rows up in a mapped table that is larger than its control group may hold."""
+    scene = alone(10.0, 0.01, [AWAIT], threads={110: (0.1, 0.0), 111: (0.1, 0.0)}).drop(101, 102)
+    scene.procs[100].thread_looks, scene.procs[100].majflt, scene.procs[100].info = [DISK, DISK, DISK, ON_CPU], 90, {"cgroup": "/job"}
+    scene.cgroups = {"/job": {"mem_bytes": 200 << 20, "mem_limit_bytes": 200 << 20, "refaults": 20_000, "mem_file_bytes": 190 << 20}}
+    return scene
+
+
+def prefetcher_without_the_gil() -> Scene:
+    """The main thread polls and keeps its averages in pure Python; the thread that loads mostly waits for its turn."""
+    scene = alone(25.0, 0.94, [ON_CPU], threads={110: (0.08, 0.03)}).drop(101, 102)
+    scene.procs[100].thread_looks, scene.probed = [TURN, TURN, ON_CPU], True
+    scene.calls = {(100, "cuMemcpyHtoDAsync_v2"): (3.0, 0.001, 3e6)}
     return scene
 
 
@@ -347,11 +407,12 @@ BEHIND: dict[Callable[[], Scene], tuple[str, str]] = {
     undersized_beside_threads: ("busy-not-working", "undersized-work"),
     programs_on_the_disk: ("input-bound", "disk-io"),
     programs_on_the_network: ("input-bound", "network-io"),
-    actors: ("input-bound", "slow-transform"),
     program_of_the_trainer_on_the_disk: ("input-bound", "disk-io"),
     metrics_over_the_network: ("input-bound", "network-io"),
     images_to_the_disk: ("input-bound", "disk-io"),
     lock_of_a_manager: ("input-bound", "lock-contention"),
+    lock_of_a_replay_buffer: ("input-bound", "lock-contention"),
+    lock_between_trainers: ("wait-heavy", "lock-contention"),
     lock_of_a_file: ("input-bound", "lock-contention"),
     lock_of_a_file_by_turns: ("input-bound", "lock-contention"),
     asking_for_ever: ("input-bound", "hung-worker"),
@@ -367,10 +428,15 @@ BEHIND: dict[Callable[[], Scene], tuple[str, str]] = {
     dead_game: ("input-bound", "hung-worker"),
     ranks_on_one_cpu: ("input-bound", "affinity"),
     sorted_by_length: ("straggler", "straggler-rank"),
+    sums_over_sockets: ("straggler", "straggler-rank"),
+    compactor: ("input-bound", "lock-contention"),
     decoders_in_turns: ("input-bound", "gil-contention"),
     server_in_turns: ("input-bound", "gil-contention"),
     consumers_of_a_slow_broker: ("input-bound", "network-io"),
     two_of_three_hang: ("input-bound", "hung-worker"),
+    one_of_a_ring_hangs: ("input-bound", "hung-worker"),
+    threads_that_fault: ("input-bound", "memory-pressure"),
+    prefetcher_without_the_gil: ("input-bound", "gil-contention"),
     segmenter_of_one_worker: ("input-bound", "too-few-workers"),
     detectors_kept_from_their_cpus: ("input-bound", "cpu-contention"),
     detectors_in_one_anothers_way: ("input-bound", "worker-oversubscription"),

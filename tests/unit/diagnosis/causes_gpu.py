@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.unit.diagnosis.causes import alone
+from tests.unit.diagnosis.scene import EPOLL
 from tests.unit.diagnosis.scene import ON_CPU
 from tests.unit.diagnosis.scene import READ
 from tests.unit.diagnosis.scene import SLEEP
 from tests.unit.diagnosis.scene import Proc
 from tests.unit.diagnosis.scene import Scene
+from tests.unit.diagnosis.scene import training
 
 
 def transfer() -> Scene:
@@ -23,6 +25,35 @@ def transfer_over_a_narrow_link() -> Scene:
 def probed_transfer() -> Scene:
     scene = alone(30.0, 0.6, [ON_CPU])
     scene.probed, scene.calls = True, {(100, "cuMemcpyHtoD_v2"): (10, 0.6, 4e9), (100, "cuStreamSynchronize"): (10, 0.3, 0)}
+    return scene
+
+
+def collating_before_light_kernels() -> Scene:
+    """Its GPU draws little while it works, but is given few kernels: what the main thread does before them is what it waits for."""
+    scene = alone(45.0, 0.97, [ON_CPU], power_w=90.0, power_limit_w=300.0).drop(101, 102)
+    scene.probed, scene.calls, scene.launches = True, {(100, "cuStreamSynchronize"): (8, 0.43, 0)}, {100: 200.0}
+    return scene
+
+
+def collating_by_turns_with_light_kernels() -> Scene:
+    """The same without probes, where it sleeps while the GPU works: who launches kernels does so while they run."""
+    return alone(45.0, 0.54, [ON_CPU, SLEEP], power_w=90.0, power_limit_w=300.0).drop(101, 102)
+
+
+def copies_over_one_lane() -> Scene:
+    """The copies do not keep the calls, and the link's counter keeps time with the steps: it sees next to nothing of what they copy."""
+    scene = training(util=33.0, run=0.1)
+    scene.gpus[0] |= {"pcie_gen": 3, "pcie_width": 1, "pcie_width_max": 16, "pcie_rx_bytes_per_s": 2_000_000, "pcie_tx_bytes_per_s": 0}
+    scene.procs[100].run, scene.procs[100].looks, scene.probed = 0.01, [EPOLL], True
+    scene.calls = {(100, "cuMemcpyHtoDAsync_v2"): (6.6, 0.0002, 5.5e8), (100, "cuStreamSynchronize"): (6.6, 0.98, 0)}
+    return scene
+
+
+def small_pieces_one_by_one() -> Scene:
+    """``piece.to("cuda")`` of what is not pinned copies, and waits for that copy: no storm of waits for kernels."""
+    scene = alone(45.0, 0.9, [ON_CPU]).drop(101, 102)
+    scene.probed = True
+    scene.calls = {(100, "cuMemcpyHtoDAsync"): (5000, 0.15, 1e8), (100, "cuStreamSynchronize"): (5010, 0.6, 0)}
     return scene
 
 
@@ -136,6 +167,10 @@ GPU_SIDE: dict[Callable[[], Scene], tuple[str, str]] = {
     transfer: ("transfer-bound", "h2d-transfer"),
     transfer_over_a_narrow_link: ("transfer-bound", "h2d-transfer"),
     probed_transfer: ("transfer-bound", "h2d-transfer"),
+    copies_over_one_lane: ("transfer-bound", "h2d-transfer"),
+    small_pieces_one_by_one: ("transfer-bound", "h2d-transfer"),
+    collating_before_light_kernels: ("input-bound", "main-thread-preprocessing"),
+    collating_by_turns_with_light_kernels: ("input-bound", "main-thread-preprocessing"),
     loading_before_item: ("input-bound", "main-thread-preprocessing"),
     launching_short_kernels: ("wait-heavy", "small-kernels"),
     launching_few_kernels: ("input-bound", "main-thread-preprocessing"),

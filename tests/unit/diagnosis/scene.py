@@ -38,6 +38,7 @@ EPOLL = {"state": "S", "syscall": 281, "syscall_arg": 5}
 SOCKET = {"state": "S", "syscall": 45, "syscall_arg": 9, "wchan": "wait_woken"}
 POLL_SOCKET = {"state": "S", "syscall": 7, "syscall_arg": 30_000, "wchan": "poll_schedule_timeout.constprop.0"}
 ACCEPT = {"state": "S", "syscall": 288, "syscall_arg": 20, "wchan": "__skb_wait_for_more_packets"}
+READ_PIPE = {"state": "S", "syscall": 0, "wchan": "pipe_read"}
 READ = {"state": "S", "syscall": 0, "syscall_arg": 5, "wchan": "unix_stream_data_wait"}
 HIDDEN = {"state": "S"}
 START_S = 1000
@@ -121,6 +122,11 @@ class Scene:
         self._add((pid, "children"), cpu_s * 1e9)
         return self
 
+    def add_cpu(self, pid: int, cpu_s: float) -> Scene:
+        """``pid`` has taken so much CPU more."""
+        self._add((pid, "utime"), cpu_s * 1e9)
+        return self
+
     def total(self, pid: int) -> float:
         """CPU seconds of a process and of the children that it has waited for."""
         return sum(self._totals.get((pid, what), 0.0) for what in ("utime", "stime", "children")) / 1e9
@@ -128,11 +134,15 @@ class Scene:
     def play(self, seconds: float, step_s: float = 0.2) -> Scene:
         """Let time pass and feed the engine at each step."""
         for _ in range(round(seconds / step_s)):
-            self._t_ns += round(step_s * 1e9)
-            self._seq += 1
-            self.board.fold(self.frame(step_s))
+            self.board.fold(self.next_frame(step_s))
             self.engine.feed(self.board)
         return self
+
+    def next_frame(self, dt: float) -> Frame:
+        """What a collector would send so much later."""
+        self._t_ns += round(dt * 1e9)
+        self._seq += 1
+        return self.frame(dt)
 
     def frame(self, dt: float) -> Frame:
         gone = [pid for pid in self.board.procs if pid not in self.procs]
@@ -190,7 +200,8 @@ class Scene:
                          self._add((path, "throttled"), 10 * dt * values.get("throttled", 0.0)),
                          self._add((path, "ns"), values.get("throttled", 0.0) * dt * 1e9), mem_bytes=values.get("mem_bytes"),
                          mem_limit_bytes=values.get("mem_limit_bytes"), cpuset=values.get("cpuset"),
-                         read_limit=values.get("read_limit"))
+                         read_limit=values.get("read_limit"), mem_file_bytes=values.get("mem_file_bytes"),
+                         refaults=self._add((path, "refaults"), values.get("refaults", 0.0) * dt))
             for path, values in self.cgroups.items()
         ]  # fmt: skip
         others = {name: self._add(("host", name), rate * dt) for name, rate in self.host.items()}

@@ -14,6 +14,7 @@ from gputop.diagnosis.incidents import severity
 from gputop.diagnosis.model import Ledger
 from tests.unit.diagnosis.scene import ON_CPU
 from tests.unit.diagnosis.scene import QUEUE
+from tests.unit.diagnosis.scene import START_S
 from tests.unit.diagnosis.scene import Proc
 from tests.unit.diagnosis.scene import Scene
 from tests.unit.diagnosis.scene import training
@@ -239,6 +240,15 @@ def test_what_a_hog_took_while_the_queues_drained_counts():
     sick(scene.play(4)).play(6)
     [incident] = scene.engine.incidents
     assert [(one.pid, one.cpu_s) for one in incident.culprits] == [(900, pytest.approx(30, rel=0.05))]
+
+
+def test_what_a_hog_took_before_anybody_watched_does_not_count():
+    """It was started shortly before the watch began, and took some CPU time for that."""
+    scene = sick(training())
+    scene.procs[900].start_ticks = (START_S - 2) * 100
+    scene.add_cpu(900, 1.5)
+    [incident] = scene.play(6).engine.incidents
+    assert [one.cpu_s for one in incident.culprits] == [pytest.approx(3.0 * 6, rel=0.05)]
 
 
 def test_what_a_hog_takes_after_an_episode_does_not_count():

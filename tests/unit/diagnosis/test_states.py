@@ -10,14 +10,18 @@ from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.frame import ProcSample
 from tests.unit.diagnosis.causes import alone
+from tests.unit.diagnosis.scene import AWAIT
 from tests.unit.diagnosis.scene import DISK
+from tests.unit.diagnosis.scene import EPOLL
 from tests.unit.diagnosis.scene import FUTEX
 from tests.unit.diagnosis.scene import HIDDEN
 from tests.unit.diagnosis.scene import ON_CPU
 from tests.unit.diagnosis.scene import QUEUE
+from tests.unit.diagnosis.scene import READ
 from tests.unit.diagnosis.scene import SLEEP
 from tests.unit.diagnosis.scene import SOCKET
 from tests.unit.diagnosis.scene import START_S
+from tests.unit.diagnosis.scene import Proc
 from tests.unit.diagnosis.scene import Scene
 from tests.unit.diagnosis.scene import training
 
@@ -125,6 +129,36 @@ def test_trainer_whose_probe_sees_it_spin_is_waiting_and_not_computing():
     scene.probed, scene.calls = True, {(100, "cuStreamSynchronize"): (20, 0.9, 0)}
     state = scene.play(4).engine.states[100]
     assert (state.state, state.fractions["waiting-gpu"]) == ("waiting-gpu", pytest.approx(0.9, abs=0.02))
+
+
+def test_who_never_slept_may_spin_whatever_a_hypervisor_took():
+    scene = training(util=55.0, run=0.1).drop(101, 102)
+    scene.procs[100].run, scene.procs[100].wait, scene.procs[100].switches, scene.procs[100].looks = 0.78, 0.04, 0, [ON_CPU]
+    assert "or spin in waits for the GPU" in scene.play(5).engine.verdict.detail
+    scene.procs[100].switches = 100
+    assert "or spin in waits for the GPU" not in scene.play(5).engine.verdict.detail
+
+
+def test_who_is_kept_from_its_cpu_in_a_call_does_not_wait_for_the_gpu_meanwhile():
+    """A throttled pool of the trainer's threads: the call that waits for the GPU returns late, and then it waits for these."""
+    scene = training(util=52.0, run=0.0).drop(101, 102)
+    trainer = scene.procs[100]
+    trainer.run, trainer.wait, trainer.looks, trainer.threads = 0.0, 0.26, [EPOLL, EPOLL, EPOLL, AWAIT], {110: (0.3, 0.6), 111: (0.3, 0.6)}
+    trainer.info, scene.cgroups = {"cgroup": "/job"}, {"/job": {"quota_cpus": 0.6, "throttled": 1.0}}
+    scene.probed, scene.calls, scene.wakeups = True, {(100, "cuStreamSynchronize"): (9, 0.76, 0)}, {(100, 100): 0.19}
+    state = scene.play(5).engine.states[100].fractions
+    assert state["waiting-gpu"] == pytest.approx(0.55, abs=0.03)
+    assert state["blocked"] == pytest.approx(0.19, abs=0.03)
+
+
+def test_an_environment_is_not_late_while_nobody_asks_it():
+    """Both of two compute for each step, and rest while the GPU works."""
+    scene = training(util=28.0, run=0.05, workers=0)
+    scene.procs[100].looks, scene.probed, scene.calls = [READ], True, {(100, "cuStreamSynchronize"): (12, 0.28, 0)}
+    scene.add(*(Proc(101 + i, 100, start_ticks=50_100 + i, run=0.65, wait=0.05, looks=[READ]) for i in range(2)))
+    engine = scene.play(5).engine
+    assert engine.states[101].fractions["ahead"] == pytest.approx(0.3, abs=0.05)
+    assert engine.explain()["ledger"]["by_cause"].get("unexplained", 0.0) < 0.1 * engine.ledger.gpu_lost_s
 
 
 def test_trainer_woken_by_a_worker_waited_for_data():

@@ -10,6 +10,7 @@ from gputop.diagnosis.facts import CallFacts
 from gputop.diagnosis.stepclock import Clock
 from gputop.diagnosis.stepclock import Rhythm
 from gputop.diagnosis.stepclock import from_calls
+from tests.unit.diagnosis.causes_fed import throttled_actors
 from tests.unit.diagnosis.scene import FUTEX
 from tests.unit.diagnosis.scene import training
 
@@ -106,6 +107,15 @@ def test_a_step_is_divided_as_its_trainer_spends_its_time():
     assert step.gpu_wait_ms == pytest.approx(80, rel=0.1)
     assert step.transfer_ms == pytest.approx(5, rel=0.2)
     assert scene.engine.verdict.step.per_s == pytest.approx(10, rel=0.02)
+
+
+def test_what_it_waits_for_who_feeds_it_is_input_wait():
+    scene = throttled_actors()
+    scene.calls = {(100, "cuStreamSynchronize"): (10, 0.4, 0)}
+    engine = scene.play(4).engine
+    parts = engine.explain()["verdict"]["step_ms"]
+    assert (parts["input_wait"], parts["gpu_wait"]) == (pytest.approx(50, rel=0.1), pytest.approx(40, rel=0.1))
+    assert engine.states[100].state == "waiting-data"
 
 
 def test_the_pace_of_a_stretch_counts_the_time_at_rest_and_an_item_once():

@@ -8,12 +8,14 @@ import pytest
 
 from gputop.diagnosis.model import Verdict
 from gputop.diagnosis.verdicts import unexplained
+from gputop.environment import ENV_OF_INTEREST
 from gputop.frame import ReadLimit
 from gputop.frame import SourceState
 from gputop.text import figure
 from tests.unit.diagnosis.causes import affinity
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.causes import cpu_contention
+from tests.unit.diagnosis.causes import locks
 from tests.unit.diagnosis.causes import pinned_by_hand
 from tests.unit.diagnosis.causes import preprocessing
 from tests.unit.diagnosis.causes import starved
@@ -21,16 +23,23 @@ from tests.unit.diagnosis.causes import stopped
 from tests.unit.diagnosis.causes import straggling
 from tests.unit.diagnosis.causes import throttled
 from tests.unit.diagnosis.causes import too_few
-from tests.unit.diagnosis.causes_behind import actors
+from tests.unit.diagnosis.causes_behind import dead_game
 from tests.unit.diagnosis.causes_behind import few_shards
 from tests.unit.diagnosis.causes_behind import lock_of_a_manager
 from tests.unit.diagnosis.causes_behind import sorted_by_length
+from tests.unit.diagnosis.causes_fed import actors
+from tests.unit.diagnosis.causes_fed import mute_program
+from tests.unit.diagnosis.causes_fed import outrun_actors
+from tests.unit.diagnosis.causes_fed import throttled_actors
 from tests.unit.diagnosis.causes_gpu import probed_items
 from tests.unit.diagnosis.causes_gpu import probed_transfer
 from tests.unit.diagnosis.causes_gpu import small_kernels
+from tests.unit.diagnosis.causes_gpu import small_pieces_one_by_one
 from tests.unit.diagnosis.causes_gpu import transfer
 from tests.unit.diagnosis.causes_gpu import undersized
 from tests.unit.diagnosis.causes_gpu import undersized_by_power
+from tests.unit.diagnosis.scene import ACCEPT
+from tests.unit.diagnosis.scene import AWAIT
 from tests.unit.diagnosis.scene import DISK
 from tests.unit.diagnosis.scene import FUTEX
 from tests.unit.diagnosis.scene import ON_CPU
@@ -113,6 +122,69 @@ def test_who_waits_for_others_does_not_keep_its_gpu_waiting_itself():
     assert preprocessing().play(6).engine.verdict.headline.endswith("itself keeps it waiting")
 
 
+def test_a_counter_of_the_link_that_misses_what_the_calls_copy_is_not_told():
+    scene = probed_transfer()
+    scene.gpus[0] |= {"pcie_rx_bytes_per_s": 300_000, "pcie_tx_bytes_per_s": 200_000}
+    verdict = scene.play(6).engine.verdict
+    copied = next(one.value for one in verdict.evidence if one.metric == "copied_bytes_per_s")
+    assert f"at {copied / 1e9:.1f} GB/s" in verdict.detail
+
+
+def test_rates_that_keep_time_with_the_steps_do_not_come_and_go():
+    """Of the driver's samples of 20 ms one meets a copy, and the next three do not."""
+    scene, told = transfer(), set()
+    for number in range(40):
+        scene.gpus[0] |= {"pcie_rx_bytes_per_s": 0 if number % 4 else 6_000_000_000, "pcie_tx_bytes_per_s": 0}
+        told.add(scene.play(0.2).engine.verdict.cause) if number > 10 else scene.play(0.2)
+    assert told == {"h2d-transfer"}
+
+
+def test_small_pieces_are_to_be_put_together_and_are_no_steps():
+    verdict = small_pieces_one_by_one().play(6).engine.verdict
+    assert verdict.fixes[0].text.startswith("Put the small pieces together")
+    assert verdict.step is None
+    assert not any("small pieces" in fix.text for fix in probed_transfer().play(6).engine.verdict.fixes)
+
+
+@pytest.mark.parametrize(
+    ("rank", "size"), [("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"),
+                       ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES"), ("SLURM_PROCID", "SLURM_NTASKS")],
+)  # fmt: skip
+def test_the_ranks_of_a_training_are_told_by_whatever_launched_them(rank: str, size: str):
+    assert {rank, size} <= set(ENV_OF_INTEREST)
+    scene = straggling()
+    for number, pid in enumerate((100, 200)):
+        scene.procs[pid].info["env"] = {rank: str(number), size: "2"}
+        scene.procs[pid].ppid = 10 + number
+    assert scene.play(6).engine.verdict.cause == "straggler-rank"
+
+
+def test_who_feeds_a_trainer_from_outside_is_named_and_not_blamed():
+    verdict = throttled_actors().play(6).engine.verdict
+    assert "cgroup /service, in which actor (900, 901) load for it, may use 0.3 CPUs" in verdict.detail
+    assert verdict.headline.endswith("waits for its data")
+    assert not verdict.culprits
+    assert {culprit.name for culprit in outrun_actors().play(6).engine.verdict.culprits} == {"hog"}
+
+
+def test_a_worker_whose_threads_decode_gives_out_no_lock():
+    """torch hands memory over by a thread that accepts, and its feeder waits for the next batch."""
+    threads = {150: (0.0, 0.0), 151: (0.01, 0.0), 152: (0.8, 0.1), 153: (0.8, 0.1)}
+    scene = starved(workers=1, run=0.01, looks=[AWAIT], threads=threads, thread_looks=[ACCEPT, AWAIT, ON_CPU, ON_CPU])
+    scene.cpus, scene.cpu_busy = 2, [0.95, 0.95]
+    assert scene.play(6).engine.verdict.cause == "slow-transform"
+
+
+def test_a_program_that_cannot_write_its_errors_is_named_and_who_writes_output_is_not():
+    scene = mute_program()
+    verdict = scene.play(6).engine.verdict
+    assert "serve.py (901), which it started, has filled the pipe to which its errors go" in verdict.detail
+    assert verdict.fixes[0].command == "cat /proc/901/fd/2"
+    scene = mute_program()
+    scene.procs[901].looks[0]["syscall_arg"] = 1
+    assert scene.play(6).engine.verdict.cause != "hung-worker"
+
+
 @pytest.mark.parametrize(("version", "root"), [(1, "/sys/fs/cgroup/cpuset"), (2, "/sys/fs/cgroup")])
 def test_a_cpuset_is_widened_where_it_is_set(version: int, root: str):
     """No mask of a process's own reaches beyond it."""
@@ -120,7 +192,9 @@ def test_a_cpuset_is_widened_where_it_is_set(version: int, root: str):
     scene.cgroups = {"/job": {"cpuset": "3", "version": version}}
     verdict = scene.play(6).engine.verdict
     assert verdict.cause == "affinity"
-    assert verdict.fixes[0].command == f"echo 0-3 > {root}$(cat /proc/100/cpuset)/cpuset.cpus"
+    widen, then = verdict.fixes[0].command.split("; ", 1)
+    assert widen == f"echo 0-3 > {root}$(cat /proc/100/cpuset)/cpuset.cpus"
+    assert "taskset -apc 0-3" in then, "torch has set the mask that it found, and the kernel keeps that"
     assert "taskset -apc 0-3" in str(affinity().play(6).engine.verdict.fixes[0].command)
 
 
@@ -289,7 +363,38 @@ def test_a_straggler_that_waits_for_its_worker_is_told_what_that_does():
     verdict = scene.play(12).engine.verdict
     assert verdict.cause == "straggler-rank"
     assert "waiting-data 90% of the time (its 1 worker is running 90%), with 1 other rank waiting for it" in verdict.detail
-    assert verdict.fixes[0].command == "gputop stacks 200 201"
+    assert verdict.fixes[0].command == "DataLoader(..., num_workers=2)"
+    assert verdict.fixes[1].command == "gputop stacks 200 201"
+
+
+def test_who_keeps_a_stragglers_worker_from_running_is_named():
+    scene = straggling()
+    scene.cpus, scene.cpu_busy = 2, [1.0, 1.0]
+    scene.procs[200].run, scene.procs[200].looks = 0.1, [QUEUE]
+    scene.add(Proc(201, 200, comm="pt_data_worker", start_ticks=50_100, run=0.2, wait=0.75, looks=[ON_CPU]))
+    scene.add(Proc(900, comm="foam", cmdline=["/bin/foam"], run=1.6, looks=[ON_CPU]))
+    verdict = scene.play(12).engine.verdict
+    assert verdict.cause == "straggler-rank"
+    assert "foam (900) took 1.6 CPUs meanwhile" in verdict.detail
+    assert [culprit.pid for culprit in verdict.culprits] == [200, 900]
+    assert "900" in verdict.fixes[0].command
+
+
+def test_a_worker_that_has_ended_is_dead_though_its_command_line_is_still_known():
+    scene = dead_game()
+    scene.procs[103].looks = [{"state": "Z"}]
+    verdict = scene.play(5).engine.verdict
+    assert "worker 2 (103) is dead, unlike the others" in verdict.detail
+    assert any(fix.text.startswith("worker 2 has died") for fix in verdict.fixes)
+
+
+def test_a_lock_whose_holder_waits_for_the_disk_says_so():
+    scene = locks()
+    assert "who holds it waits for the disk" not in scene.play(6).engine.verdict.detail
+    for pid in (101, 102, 103, 104):
+        scene.procs[pid].run, scene.procs[pid].looks = 0.02, [FUTEX, FUTEX, FUTEX, DISK]
+    verdict = scene.play(6).engine.verdict
+    assert (verdict.cause, "who holds it waits for the disk" in verdict.detail) == ("lock-contention", True)
 
 
 def unseen(*pids: int) -> Scene:

@@ -10,9 +10,7 @@ import pytest
 
 from gputop.diagnosis.unread import UNREAD
 from gputop.frame import Frame
-from tests.unit.diagnosis.causes import EXPECTED
-from tests.unit.diagnosis.causes_behind import BEHIND
-from tests.unit.diagnosis.causes_gpu import GPU_SIDE
+from tests.unit.diagnosis.all_causes import ALL
 from tests.unit.diagnosis.scene import Scene
 
 
@@ -52,6 +50,6 @@ def said(make: Callable[[], Scene], monkeypatch: pytest.MonkeyPatch, strip: bool
     return scene.engine.explain(), scene.engine.states
 
 
-@pytest.mark.parametrize("make", EXPECTED | GPU_SIDE | BEHIND, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", ALL, ids=lambda make: make.__name__)
 def test_a_cause_is_told_alike_without_them(make: Callable[[], Scene], monkeypatch: pytest.MonkeyPatch) -> None:
     assert said(make, monkeypatch, strip=True) == said(make, monkeypatch, strip=False)

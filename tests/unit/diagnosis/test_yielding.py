@@ -13,8 +13,7 @@ def command(theirs: tuple[str, int], mine: tuple[str, int], version: int = 2, au
     """For processes in (cgroup, session)."""
     job = ProcInfo(100, 1, cgroup=mine[0], session=mine[1])
     taker = Taker(900, "hog", 1.0, info=ProcInfo(900, 1, cgroup=theirs[0], session=theirs[1]))
-    [fix] = yielding.fixes([taker], job, version, autogroup)
-    return fix.command
+    return yielding.fixes([taker], job, version, autogroup)[0].command
 
 
 @pytest.mark.parametrize(
@@ -53,7 +52,28 @@ def test_processes_of_one_name_are_told_together_where_they_yield_alike() -> Non
         "for pid in 1 3; do chrt --idle --all-tasks --pid 0 $pid; done",
         "echo 1 > /sys/fs/cgroup/svc/cpu.weight",
         "chrt --idle --all-tasks --pid 0 4",
+        "echo 1000 > /sys/fs/cgroup/job/cpu.weight",
     ]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "mine", "version", "expected"),
+    [
+        ("/svc", "/job", 1, ["echo 10240 > /sys/fs/cgroup/cpu/job/cpu.shares"]),
+        ("/a.slice/db.service", "/a.slice/train.service", 2, ["systemctl set-property --runtime train.service CPUWeight=1000"]),
+        ("/svc", "/job/inner", 2, []), ("/svc", "/", 2, []),
+    ],
+)  # fmt: skip
+def test_between_neighbours_the_jobs_own_weight_may_be_changed_instead(theirs: str, mine: str, version: int, expected: list[str]) -> None:
+    taker = Taker(900, "hog", 1.0, info=ProcInfo(900, 1, cgroup=theirs))
+    assert [fix.command for fix in yielding.fixes([taker], ProcInfo(100, 1, cgroup=mine), version, True)[1:]] == expected
+
+
+def test_processes_of_one_session_yield_by_one_command() -> None:
+    takers = [Taker(pid, name, 1.0, info=ProcInfo(pid, 1, cgroup="/", session=7)) for pid, name in ((1, "tar"), (2, "gzip"))]
+    [fix] = yielding.fixes(takers, ProcInfo(100, 1, cgroup="/", session=8), 2, True)
+    assert fix.command == "echo 19 > /proc/1/autogroup"
+    assert "tar (1), gzip (2)" in fix.text
 
 
 @pytest.mark.parametrize("theirs", [("/", 7), ("/theirs", 7)])

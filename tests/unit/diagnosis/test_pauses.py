@@ -1,0 +1,176 @@
+"""Pauses, which are no faults, told from waits that are: checkpoints, evaluations, and what only looks like one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.diagnosis.causes import alone
+from tests.unit.diagnosis.scene import DISK
+from tests.unit.diagnosis.scene import FUTEX
+from tests.unit.diagnosis.scene import ON_CPU
+from tests.unit.diagnosis.scene import QUEUE
+from tests.unit.diagnosis.scene import READ
+from tests.unit.diagnosis.scene import SLEEP
+from tests.unit.diagnosis.scene import SOCKET
+from tests.unit.diagnosis.scene import TURN
+from tests.unit.diagnosis.scene import Proc
+from tests.unit.diagnosis.scene import Scene
+from tests.unit.diagnosis.scene import training
+
+
+def test_a_pause_after_steady_training_is_no_fault():
+    scene = alone(98.0, 0.1, [FUTEX]).play(6)
+    scene.gpus[0]["util_pct"] = 0.0
+    scene.procs[100].run, scene.procs[100].looks, scene.procs[100].write_bytes = 0.6, [ON_CPU, DISK], 200_000_000
+    scene.play(3)
+    assert (scene.engine.verdict.symptom, scene.engine.verdict.cause) == ("idle", "pause")
+    scene.gpus[0]["util_pct"] = 98.0
+    scene.procs[100].run, scene.procs[100].looks, scene.procs[100].write_bytes = 0.1, [FUTEX], 0
+    scene.play(8)
+    assert [incident.cause for incident in scene.engine.incidents] == ["pause"]
+    assert {incident.severity for incident in scene.engine.incidents} == {"info"}
+    assert scene.engine.verdict.symptom == "healthy"
+
+
+def saving(busy_s: float, idle_s: float, cycles: int = 8, looks: list[dict] | None = None) -> Scene:
+    """Its workers are ahead; after some steps each the main thread waits for a program."""
+    scene = training(util=100.0)
+    scene.procs[100].run, scene.procs[100].looks = 0.03, looks or [SLEEP]
+    for _ in range(cycles):
+        scene.gpus[0]["util_pct"] = 98.0
+        scene.play(busy_s, 0.1)
+        scene.gpus[0]["util_pct"] = 0.0
+        scene.play(idle_s, 0.1)
+    return scene
+
+
+@pytest.mark.parametrize(("switches", "cause"), [(0, "pause"), (50, "main-thread-preprocessing")])
+def test_an_evaluation_gives_the_gpu_little_and_asks_the_workers_for_nothing(switches: int, cause: str):
+    """Who prepares batches in the main thread takes them from the workers all the same."""
+    scene = training(util=95.0, run=0.0).play(6)
+    scene.gpus[0]["util_pct"] = 8.0
+    scene.procs[100].run, scene.procs[100].looks = 0.8, [ON_CPU]
+    for pid in (101, 102):
+        scene.procs[pid].run, scene.procs[pid].switches = 0.0, switches
+    scene.play(3)
+    assert scene.engine.verdict.cause == cause
+    scene.play(0.4)
+    assert ("hardly any work for the GPU" in scene.engine.verdict.detail) == (cause == "pause")
+
+
+def test_short_pauses_again_and_again_are_pauses():
+    verdict = saving(0.7, 0.6).engine.verdict
+    assert (verdict.symptom, verdict.cause) == ("idle", "pause")
+    assert "again and again" in verdict.detail
+
+
+@pytest.mark.parametrize(("write_bytes", "cause"), [(300_000_000, "pause"), (0, "main-thread-preprocessing")])
+def test_without_workers_short_pauses_are_told_by_what_is_written(write_bytes: int, cause: str):
+    scene = alone(100.0, 0.1, [SLEEP, SLEEP, DISK]).drop(101, 102)
+    scene.procs[100].write_bytes = write_bytes
+    for _ in range(6):
+        scene.gpus[0]["util_pct"], scene.procs[100].run = 98.0, 0.05
+        scene.play(2.0, 0.1)
+        scene.gpus[0]["util_pct"], scene.procs[100].run = 0.0, 0.6
+        scene.play(0.6, 0.1)
+    assert scene.engine.verdict.cause == cause
+
+
+def test_when_the_first_rank_saves_for_all_those_that_wait_for_it_pause_too():
+    scene = Scene()
+    for rank, pid in enumerate((100, 200)):
+        env = {"RANK": str(rank), "WORLD_SIZE": "2"}
+        scene.gpus[rank] = {"util_pct": 98.0, "pids": [pid]}
+        scene.add(Proc(pid, run=0.04, looks=[SLEEP], info={"uses_cuda": True, "env": env}))
+    scene.play(6)
+    for gpu in scene.gpus.values():
+        gpu["util_pct"] = 0.0
+    scene.procs[100].run, scene.procs[100].write_bytes, scene.procs[200].looks = 0.9, 300_000_000, [READ]
+    verdict = scene.play(2).engine.verdict
+    assert verdict.cause == "pause"
+    assert "slower" not in verdict.headline
+
+
+def test_every_steps_own_wait_is_no_pause():
+    assert saving(0.2, 0.3, 20).engine.verdict.cause == "main-thread-preprocessing"
+
+
+def blurred(writes: int = 0, in_calls: bool = True) -> Scene:
+    """Its GPU's readings are means of a second, and show no pause of 0.8 s in three."""
+    scene = training(util=70.0)
+    scene.procs[100].write_bytes, scene.probed = writes, in_calls
+    step = {(100, "cuMemcpyHtoDAsync"): (10, 0.001, 1e6), (100, "cuCtxSynchronize"): (10, 0.85, 0)}
+    for steps_s, pause_s in ((2.2, 0.8), (2.2, 0.8), (2.2, 0.8), (0.6, 0.0)):
+        scene.procs[100].run, scene.procs[100].looks, scene.calls = 0.9, [ON_CPU], step
+        looking(scene, steps_s)
+        scene.procs[100].run, scene.procs[100].looks, scene.calls = 0.6, [DISK], {}
+        looking(scene, pause_s)
+    return scene
+
+
+def looking(scene: Scene, seconds: float) -> None:
+    """As `Scene.play`, with every frame looked at, as live."""
+    for _ in range(round(seconds / 0.1)):
+        scene._t_ns += 100_000_000
+        scene._seq += 1
+        frame = scene.frame(0.1)
+        scene.board.fold(frame)
+        scene.engine.follow(scene.board, frame)
+
+
+def test_a_trainer_that_leaves_cuda_alone_between_steps_pauses():
+    verdict = blurred().engine.verdict
+    assert (verdict.symptom, verdict.cause) == ("idle", "pause")
+    assert "again and again" in verdict.detail
+
+
+def test_so_does_one_that_writes_its_weights_where_nobody_sees_its_calls():
+    assert blurred(in_calls=False).engine.verdict.cause != "pause"
+    verdict = blurred(200_000_000, in_calls=False).engine.verdict
+    assert (verdict.symptom, verdict.cause) == ("idle", "pause")
+    assert "checkpoint" in verdict.detail
+
+
+def test_nor_are_those_in_which_its_own_threads_keep_the_interpreter():
+    scene = alone(98.0, 0.05, [TURN]).play(6)
+    scene.gpus[0]["util_pct"], scene.procs[100].switches, scene.procs[100].threads = 0.0, 180, {151: (0.5, 0.0), 152: (0.45, 0.0)}
+    assert scene.play(3).engine.verdict.cause == "gil-contention"
+
+
+def test_nor_are_the_waits_of_one_whose_workers_are_late():
+    scene = saving(0.7, 0.6, 2, looks=[QUEUE])
+    scene.procs[101].looks = scene.procs[102].looks = [SOCKET]
+    for _ in range(6):
+        scene.gpus[0]["util_pct"] = 98.0
+        scene.play(0.7, 0.1)
+        scene.gpus[0]["util_pct"] = 0.0
+        scene.play(0.6, 0.1)
+    assert scene.engine.verdict.cause == "network-io"
+
+
+def evaluating(train_s: float, evaluate_s: float, loader: tuple[int, int] = (103, 104)) -> Scene:
+    """Training that keeps the GPU busy, then batches of ``loader`` between which the main thread computes."""
+    scene = training(util=99.0, run=0.2)
+    scene.add(*(replace(scene.procs[101], pid=pid, run=0.0, switches=0) for pid in (103, 104)))
+    scene.play(train_s)
+    for pid in (101, 102):
+        scene.procs[pid].run, scene.procs[pid].switches = 0.0, 0
+    for pid in loader:
+        scene.procs[pid].run, scene.procs[pid].switches = 0.2, 100
+    scene.gpus[0]["util_pct"], scene.procs[100].run, scene.procs[100].looks = 35.0, 0.65, [ON_CPU]
+    return scene.play(evaluate_s)
+
+
+def test_an_evaluation_with_workers_of_its_own_is_a_pause():
+    assert evaluating(6, 4).engine.verdict.cause == "pause"
+    assert evaluating(6, 4, loader=(101, 102)).engine.verdict.cause == "main-thread-preprocessing"
+
+
+def test_not_so_one_that_lasts():
+    assert evaluating(6, 25).engine.verdict.cause == "main-thread-preprocessing"
+
+
+def test_nor_one_that_nobody_saw_begin():
+    assert evaluating(0.4, 6).engine.verdict.cause == "main-thread-preprocessing"
