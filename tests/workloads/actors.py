@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.workloads import cgroup
 from tests.workloads.data import decode
 from tests.workloads.runner import Running
 
@@ -21,9 +22,9 @@ _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 
 @contextmanager
-def serving(running: Running, actors: int, cpu_ms: float) -> Iterator[None]:
-    """So many actors, each of which answers a request with a batch whose samples cost ``cpu_ms`` each."""
-    command = [sys.executable, "-m", "tests.workloads.actors", str(running.folder), str(actors), str(cpu_ms)]
+def serving(running: Running, actors: int, cpu_ms: float, group: Path | None = None) -> Iterator[None]:
+    """So many actors, each of which answers a request with a batch whose samples cost ``cpu_ms`` each; all in a control ``group``."""
+    command = [sys.executable, "-m", "tests.workloads.actors", str(running.folder), str(actors), str(cpu_ms), str(group or "")]
     with running.child(command, stdout=-1) as raylet:
         raylet.stdout.readline()  # type: ignore[union-attr]
         yield
@@ -69,4 +70,6 @@ def _act(listener: socket.socket, cpu_ms: float) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[4]:
+        cgroup.add(Path(sys.argv[4]), [os.getpid()])
     _raylet(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))

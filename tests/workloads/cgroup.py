@@ -75,6 +75,14 @@ def limit_cpu(path: Path, cpus: float) -> None:
         (path / "cpu.cfs_quota_us").write_text(str(int(cpus * 100_000)))
 
 
+@contextmanager
+def limited_cpu(path: Path, cpus: float) -> Iterator[None]:
+    """Such a quota for a while; as many CPUs as there are afterwards."""
+    limit_cpu(path, cpus)
+    yield
+    limit_cpu(path, os.cpu_count() or 1)
+
+
 def limit_memory(path: Path, limit_bytes: int) -> None:
     """At most so much memory, page cache included; beyond that the group reclaims its own."""
     name = "memory.max" if (path / "memory.max").exists() else "memory.limit_in_bytes"

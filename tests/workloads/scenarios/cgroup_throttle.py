@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,12 +27,8 @@ def prepare(running: Running) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def disturb(running: Running) -> Iterator[None]:
-    group = Path(running.env["GPUTOP_WORKLOAD_CGROUP"])
-    cgroup.limit_cpu(group, 0.4)
-    yield
-    cgroup.limit_cpu(group, os.cpu_count() or 1)
+def disturb(running: Running) -> AbstractContextManager[None]:
+    return cgroup.limited_cpu(Path(running.env["GPUTOP_WORKLOAD_CGROUP"]), 0.4)
 
 
 SCENARIO = Scenario(Label("input-bound", "cgroup-throttle"), train, disturb, prepare, needs=lambda: cgroup.missing("cpu"))

@@ -39,10 +39,15 @@ def save(weights: torch.Tensor, path: Path) -> None:
     """Write shards to disk for two seconds."""
     until = time.monotonic() + _SAVE_S
     while time.monotonic() < until:
-        with path.open("wb") as file:
-            torch.save(weights, file)
-            file.flush()
-            os.fsync(file.fileno())
+        write(weights, path)
+
+
+def write(weights: object, path: Path) -> None:
+    """To the disk itself."""
+    with path.open("wb") as file:
+        torch.save(weights, file)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 @contextmanager
