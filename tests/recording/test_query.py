@@ -7,7 +7,6 @@ import io
 import itertools
 import json
 import random
-import resource
 import sqlite3
 import subprocess
 import sys
@@ -21,7 +20,6 @@ from gputop import cli
 from gputop.commands.query import WHO_SWITCHED
 from gputop.commands.query import WHO_TOOK
 from gputop.commands.query import WINDOWS
-from gputop.exports import FORMATS
 from gputop.frame import Frame
 from gputop.frame import Mark
 from gputop.frame import Probes
@@ -44,19 +42,6 @@ from tests.recording.made import MS
 from tests.recording.made import SECOND
 from tests.recording.made import START_NS
 from tests.recording.made import Session
-from tests.recording.test_columns import coarse
-
-
-@pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Frame]]:
-    """25 s; two GPUs, six processes, probes."""
-    path = tmp_path_factory.mktemp("query") / "q.gputop"
-    frames = [coarse(frame) for frame in Session(2, 6, threads=3).frames(250)]
-    writer = Writer(str(path), HEADER)
-    for frame in frames:
-        writer.add(frame)
-    writer.close()
-    return str(path), frames
 
 
 def ask(path: str, sql: str, *flags: str, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
@@ -325,65 +310,6 @@ def test_an_endless_statement_is_stopped_by_ctrl_c(session: tuple[str, list[Fram
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 130
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("to", ["csv", "sqlite"])
-def test_exports_hold_what_a_query_gives(
-    session: tuple[str, list[Frame]], tmp_path: Path, to: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out"
-    assert cli.main(["export", session[0], "--to", to, "-o", str(out)]) == 0
-    for name in TABLES:
-        (row,) = ask(session[0], f"SELECT count(*) n FROM {name}", capsys=capsys)
-        if to == "csv":
-            with open(out / f"{name}.csv", newline="") as file:
-                assert sum(1 for _ in csv.reader(file)) - 1 == row["n"]
-        else:
-            with sqlite3.connect(out) as database:
-                assert database.execute(f"SELECT count(*) FROM {name}").fetchone()[0] == row["n"]
-    assert out.stat().st_mode & 0o77 == 0
-    assert cli.main(["export", session[0], "--to", to, "-o", str(out)]) == 1
-    assert "exists already" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("to", FORMATS)
-def test_an_export_that_cannot_be_finished_is_gone(
-    session: tuple[str, list[Frame]], tmp_path: Path, to: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.dont_write_bytecode", True)  # a module's would be cut, too
-    out, (_, hard) = tmp_path / "out", resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))
-    try:
-        assert cli.main(["export", session[0], "--to", to, "-o", str(out)]) == 1
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    assert capsys.readouterr().err.count("\n") == 1
-    assert not out.exists()
-
-
-def test_an_export_needs_a_name(
-    session: tuple[str, list[Frame]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for to in FORMATS:
-        assert cli.main(["export", session[0], "--to", to, "-o", "-"]) == 2
-    assert "-o" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
-def test_parquet_holds_what_a_query_gives(session: tuple[str, list[Frame]], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        import pyarrow.parquet as parquet
-    except ImportError:
-        assert cli.main(["export", session[0], "--to", "parquet", "-o", str(tmp_path / "out")]) == 1
-        assert "pip install" in capsys.readouterr().err
-        return
-    assert cli.main(["export", session[0], "--to", "parquet", "-o", str(tmp_path / "out")]) == 0
-    for name in TABLES:
-        (row,) = ask(session[0], f"SELECT count(*) n FROM {name}", capsys=capsys)
-        table = parquet.read_table(tmp_path / "out" / f"{name}.parquet")
-        assert table.num_rows == row["n"]
-        assert table.column_names == [column.name for column in TABLES[name].columns]
 
 
 def test_steps_that_are_kept_say_what_the_counters_themselves_say(

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import signal
-import subprocess
 from collections.abc import Iterator
 
 import pytest
 from textual.events import MouseScrollUp
-from textual.pilot import Pilot
 from textual.widgets import Input
 
 from gputop.board import GpuBoard
@@ -25,9 +20,6 @@ from gputop.tui.app import GputopApp
 from gputop.tui.draw import folded
 from gputop.tui.draw import gpus
 from gputop.tui.draw.rows import rows
-from gputop.tui.screens.confirm import ConfirmScreen
-from gputop.tui.screens.confirm import send_signal
-from gputop.tui.screens.confirm import start_ticks_of
 from gputop.tui.screens.details import DetailsScreen
 from gputop.tui.screens.enlarge import EnlargeScreen
 from gputop.tui.screens.help import HelpScreen
@@ -315,90 +307,6 @@ async def test_a_click_chooses_a_process_and_a_moment(make_app: MakeApp) -> None
         await pilot.click("#lanes", offset=(150, 2))
         assert app.view.cursor_ns is not None
         assert app.view.cursor_ns < app.session.now_ns
-
-
-async def _ask(pilot: Pilot[int], app: GputopApp, key: str) -> None:
-    await pilot.press("down", key)
-    await pilot.pause()
-    assert isinstance(app.screen, ConfirmScreen)
-
-
-async def test_signals_are_asked_for_and_reach_the_process(make_app: MakeApp) -> None:
-    child = subprocess.Popen(["sleep", "60"])
-    try:
-        app = make_app()
-        async with app.run_test(size=(160, 48)) as pilot:
-            await pilot.pause()
-            row = main(app).rows[0]
-            row.pid, row.start_ticks = child.pid, start_ticks_of(child.pid)
-            app.view.selected = child.pid
-            main(app).action_signal("TERM")
-            await pilot.pause()
-            await pilot.press("n")
-            assert child.poll() is None
-            main(app).action_signal("TERM")
-            await pilot.pause()
-            await pilot.press("y")
-            await pilot.pause()
-        assert child.wait(10) == -signal.SIGTERM
-    finally:
-        child.kill()
-        child.wait()
-
-
-@pytest.mark.parametrize("refused", [None, OSError(errno.ENOSYS, "no such call"), PermissionError(errno.EPERM, "a sandbox")])
-def test_a_signal_is_for_the_process_that_was_shown(refused: OSError | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_pid: int) -> int:
-        assert refused is not None
-        raise refused
-
-    if refused is not None:
-        monkeypatch.setattr(os, "pidfd_open", refuse)
-    else:
-        monkeypatch.setattr(os, "kill", refuse)  # a number may be another's by now
-    with subprocess.Popen(["sleep", "60"]) as child:
-        started = start_ticks_of(child.pid)
-        assert send_signal("TERM", {child.pid: started + 1}) == f"SIGTERM sent to 0 of 1; {child.pid} has ended"
-        assert child.poll() is None
-        assert send_signal("TERM", {child.pid: started}) == "SIGTERM sent to 1 of 1"
-        assert child.wait(10) == -signal.SIGTERM
-        assert send_signal("TERM", {child.pid: started}) == f"SIGTERM sent to 0 of 1; {child.pid} has ended"
-
-
-async def test_a_process_that_took_over_the_pid_is_left_alone(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=(160, 48)) as pilot:
-        await pilot.pause()
-        row = main(app).rows[0]
-        row.pid, row.start_ticks = os.getpid(), 1
-        app.view.selected = os.getpid()
-        main(app).action_signal("KILL")
-        await pilot.pause()
-        await pilot.press("y")
-        await pilot.pause()
-        assert "has ended" in part(app, "keys")[0]
-
-
-@pytest.mark.parametrize(
-    ("selected", "pattern", "said"),
-    [(None, "", "select a process first"), (99_999, "", "has ended"), (scene.HOG, "worker", "not in the table")],
-)
-async def test_who_cannot_be_signalled_is_told_why(make_app: MakeApp, selected: int | None, pattern: str, said: str) -> None:
-    app = make_app(selected=selected, pattern=pattern)
-    async with app.run_test(size=(160, 48)) as pilot:
-        await pilot.press("K")
-        await pilot.pause()
-        assert isinstance(app.screen, MainScreen)
-        assert said in part(app, "keys")[0]
-
-
-async def test_readonly_sends_nothing(make_app: MakeApp) -> None:
-    app = make_app(readonly=True)
-    async with app.run_test(size=(160, 48)) as pilot:
-        await pilot.press("down", "K")
-        await pilot.pause()
-        assert isinstance(app.screen, MainScreen)
-        assert "--readonly" in part(app, "keys")[0]
 
 
 async def test_without_a_gpu_the_host_part_runs_and_says_why(make_app: MakeApp) -> None:

@@ -1,0 +1,75 @@
+"""Exports to files: what a query gives, whole or not at all."""
+
+from __future__ import annotations
+
+import csv
+import resource
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from gputop import cli
+from gputop.exports import FORMATS
+from gputop.frame import Frame
+from gputop.tables.schema import TABLES
+from tests.recording.test_query import ask
+
+
+@pytest.mark.parametrize("to", ["csv", "sqlite"])
+def test_exports_hold_what_a_query_gives(
+    session: tuple[str, list[Frame]], tmp_path: Path, to: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert cli.main(["export", session[0], "--to", to, "-o", str(out)]) == 0
+    for name in TABLES:
+        (row,) = ask(session[0], f"SELECT count(*) n FROM {name}", capsys=capsys)
+        if to == "csv":
+            with open(out / f"{name}.csv", newline="") as file:
+                assert sum(1 for _ in csv.reader(file)) - 1 == row["n"]
+        else:
+            with sqlite3.connect(out) as database:
+                assert database.execute(f"SELECT count(*) FROM {name}").fetchone()[0] == row["n"]
+    assert out.stat().st_mode & 0o77 == 0
+    assert cli.main(["export", session[0], "--to", to, "-o", str(out)]) == 1
+    assert "exists already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_an_export_that_cannot_be_finished_is_gone(
+    session: tuple[str, list[Frame]], tmp_path: Path, to: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.dont_write_bytecode", True)  # a module's would be cut, too
+    out, (_, hard) = tmp_path / "out", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))
+    try:
+        assert cli.main(["export", session[0], "--to", to, "-o", str(out)]) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not out.exists()
+
+
+def test_an_export_needs_a_name(
+    session: tuple[str, list[Frame]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for to in FORMATS:
+        assert cli.main(["export", session[0], "--to", to, "-o", "-"]) == 2
+    assert "-o" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_parquet_holds_what_a_query_gives(session: tuple[str, list[Frame]], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        import pyarrow.parquet as parquet
+    except ImportError:
+        assert cli.main(["export", session[0], "--to", "parquet", "-o", str(tmp_path / "out")]) == 1
+        assert "pip install" in capsys.readouterr().err
+        return
+    assert cli.main(["export", session[0], "--to", "parquet", "-o", str(tmp_path / "out")]) == 0
+    for name in TABLES:
+        (row,) = ask(session[0], f"SELECT count(*) n FROM {name}", capsys=capsys)
+        table = parquet.read_table(tmp_path / "out" / f"{name}.parquet")
+        assert table.num_rows == row["n"]
+        assert table.column_names == [column.name for column in TABLES[name].columns]
