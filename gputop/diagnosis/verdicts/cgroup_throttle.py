@@ -16,6 +16,7 @@ from gputop.diagnosis.capacity import strangers
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.facts import Taker
+from gputop.diagnosis.loading import with_workers
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.takers import blame
@@ -77,7 +78,7 @@ def _fixes(job: JobFacts, facts: Facts, guests: list[Taker]) -> list[Fix]:
     wanted = _wanted(job, facts) + sum(guest.cores for guest in guests)
     fixes.append(_raising(job, wanted, len(capacity(job, facts).allowed)))
     if job.quota_cpus is not None and job.workers and len(job.workers) > job.quota_cpus + 1 and wanted <= job.quota_cpus:
-        fixes.append(Fix("Or start no more workers than may run at once", f"DataLoader(..., num_workers={max(1, int(job.quota_cpus))})"))
+        fixes.append(Fix("Or start no more workers than may run at once", with_workers(job, max(1, int(job.quota_cpus)))))
     return fixes
 
 

@@ -12,6 +12,7 @@ from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.facts import Mover
 from gputop.diagnosis.feeders import programs_wait
 from gputop.diagnosis.feeders import who_waits
+from gputop.diagnosis.loading import more_in_flight
 from gputop.diagnosis.model import Culprit
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
@@ -93,8 +94,7 @@ def _sooner(job: JobFacts, procs: list[ProcFacts]) -> list[Fix]:
     """How the same disk keeps them waiting for less. Under a limit more reads at once are no faster."""
     if job.trainer in procs and job.workers:
         return [Fix("Write logs and samples from a thread beside the training, without fsync after every step")]
-    workers = 2 * max(1, len(job.workers))
-    more = Fix("Have more reads in flight", f"DataLoader(..., num_workers={workers}, prefetch_factor=4)")
+    more = Fix("Have more reads in flight", more_in_flight(job))
     return [more] if job.read_limit is None else []
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.loading import with_workers
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.proc import ALONE
@@ -121,7 +122,7 @@ def _tell_of_starved(proc: ProcFacts, apart: Fix) -> Finding:
 
 def _apart(job: JobFacts, facts: Facts) -> Fix:
     workers = min(MOST_WORKERS, len(capacity(job, facts).allowed))
-    load = "" if job.workers else f"DataLoader(..., num_workers={workers}, persistent_workers=True)"
+    load = "" if job.workers else with_workers(job, workers, persistent_workers=True)
     return Fix("Move the other threads' work into processes of their own", load)
 
 

@@ -105,7 +105,7 @@ def _how(worker: ProcFacts) -> str:
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
     if (job.stopped or job.mute) and not _hung(job):
         return _tell_of_stopped(job.stopped, job.trainer.pid) if job.stopped else _tell_of_mute(job.mute, job.trainer.pid)
-    return _tell_of_all(job) if _nobody_moves(job) else _tell_of(_hung(job), _gpu_rests(job))
+    return _tell_of_all(job) if _nobody_moves(job) else _tell_of(_hung(job), _gpu_rests(job), job.is_torchs)
 
 
 def _tell_of_all(job: JobFacts) -> Finding:
@@ -114,7 +114,7 @@ def _tell_of_all(job: JobFacts) -> Finding:
     detail = f"trainer and workers have not moved for {still_s:.1f} s:{lost} the batch that it waits for will not come{_unlike(job)}"
     evidence = Evidence("still_s", round(still_s, 1), "s", "the trainer and all of its workers have neither run nor switched")
     dead = [worker for worker in job.workers if _how(worker) == "dead"]
-    killed = _fixes(dead) or [Fix("Was a worker killed?", "dmesg | grep -i 'killed process'")]
+    killed = _fixes(dead, job.is_torchs) or [Fix("Was a worker killed?", "dmesg | grep -i 'killed process'")]
     fixes = (Fix("See where they stand", f"gputop stacks {pids}"), *killed)
     return Finding(detail, (evidence,), fixes, (), tuple(worker.pid for worker in job.workers))
 
@@ -152,10 +152,10 @@ def _who_is_how(workers: list[ProcFacts]) -> str:
     return ", ".join(f"{worker.role.label} ({worker.pid}) is {_how(worker)}" for worker in workers)
 
 
-def _tell_of(hung: list[ProcFacts], gpu_rests: bool) -> Finding:
+def _tell_of(hung: list[ProcFacts], gpu_rests: bool, torchs: bool) -> Finding:
     evidence = tuple(_evidence(worker) for worker in hung)
     others = "the others cannot deliver in its place" if gpu_rests else "the others go on without it"
-    return Finding(f"{_who_is_how(hung)}; {others}", evidence, tuple(_fixes(hung)), (), tuple(worker.pid for worker in hung))
+    return Finding(f"{_who_is_how(hung)}; {others}", evidence, tuple(_fixes(hung, torchs)), (), tuple(worker.pid for worker in hung))
 
 
 def _evidence(worker: ProcFacts) -> Evidence:
@@ -165,7 +165,7 @@ def _evidence(worker: ProcFacts) -> Evidence:
     return Evidence("still_s", round(worker.still_s, 1), "s", f"{worker.role.label} has neither run nor switched")
 
 
-def _fixes(hung: list[ProcFacts]) -> list[Fix]:
+def _fixes(hung: list[ProcFacts], torchs: bool) -> list[Fix]:
     fixes = []
     for worker in hung:
         how = _how(worker)
@@ -178,7 +178,8 @@ def _fixes(hung: list[ProcFacts]) -> list[Fix]:
             fixes.append(Fix(text, "dmesg | grep -i 'killed process'"))
         else:
             fixes.append(Fix(f"See where {worker.role.label} stands", f"gputop stacks {worker.pid}"))
-            fixes.append(Fix("Have the next one end the training with an error, rather than wait for ever", "DataLoader(..., timeout=60)"))
+            ends = "DataLoader(..., timeout=60)" if torchs else ""
+            fixes.append(Fix("Have the next one end the training with an error, rather than wait for ever", ends))
     return fixes
 
 

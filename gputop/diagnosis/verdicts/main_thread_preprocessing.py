@@ -15,6 +15,7 @@ from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.feeders import programs_at_work
 from gputop.diagnosis.feeders import started
 from gputop.diagnosis.feeders import threads_at_work
+from gputop.diagnosis.loading import with_workers
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.proc import ProcFacts
@@ -95,10 +96,11 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         fixes.append(Fix("Whoever feeds it is late: see who is at the other end", _lists_ends(job.trainer)))
     elif not job.workers:
         most = min(MOST_WORKERS, len(capacity(job, facts).allowed))
-        fixes.append(Fix("Load and transform in workers", f"DataLoader(..., num_workers={most}, persistent_workers=True)"))
+        fixes.append(Fix("Load and transform in workers", with_workers(job, most, persistent_workers=True)))
     else:
-        text = "Move what makes batches into the Dataset or a collate_fn, which run in the workers; measure less often, or on the GPU"
-        fixes.append(Fix(text, "DataLoader(..., collate_fn=...)"))
+        where = "Dataset or a collate_fn, which run in the workers" if job.is_torchs else "workers"
+        text = f"Move what makes batches into the {where}; measure less often, or on the GPU"
+        fixes.append(Fix(text, "DataLoader(..., collate_fn=...)" if job.is_torchs else ""))
     detail = f"the trainer's main thread {_does(job, facts)}; {beside}"
     if may_spin(job):
         detail += ". It may also launch small kernels, or spin in waits for the GPU: from /proc all look the same"

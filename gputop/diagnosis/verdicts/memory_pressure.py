@@ -14,6 +14,7 @@ from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.feeders import MEMORY
 from gputop.diagnosis.feeders import programs_wait
 from gputop.diagnosis.feeders import threads_wait
+from gputop.diagnosis.loading import with_workers
 from gputop.diagnosis.model import Culprit
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
@@ -103,8 +104,8 @@ def _holding_less(job: JobFacts) -> Fix:
     limit, cached = job.memory_limit_bytes or 0, job.memory_file_bytes or 0
     if 2 * cached > limit:
         return Fix(f"Or read less: {cached / 1e6:.0f} of its {limit / 1e6:.0f} MB are pages of files, packed or smaller ones would fit")
-    few = f"DataLoader(..., num_workers={max(1, len(job.workers) // 2)}, prefetch_factor=1)"
-    return Fix("Or hold less: fewer workers, a smaller prefetch_factor", few)
+    few = with_workers(job, max(1, len(job.workers) // 2), prefetch_factor=1)
+    return Fix("Or hold less: fewer workers, or fewer batches ahead", few)
 
 
 JUDGE = Judge("memory-pressure", "input-bound", 25, _POOLS, _claim, _tell, needs="/proc/pressure/memory or the cgroup's memory.stat")

@@ -12,6 +12,7 @@ from gputop.diagnosis.feeders import programs_at_work
 from gputop.diagnosis.feeders import threads_at_work
 from gputop.diagnosis.feeders import threads_wait
 from gputop.diagnosis.feeders import who_waits
+from gputop.diagnosis.loading import more_in_flight
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.proc import ProcFacts
@@ -49,7 +50,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         Fix("See whom they talk to, and how fast", f"ss -tinp | grep -A1 pid={pid}"),
         Fix(
             "Have more requests in flight, or cache the data set on this host",
-            f"DataLoader(..., num_workers={2 * max(1, len(job.workers))}, prefetch_factor=4)",
+            more_in_flight(job),
         )
         if job.trainer not in procs or not job.workers
         else Fix("Send metrics, logs and samples from a thread beside the training, and not after every step"),

@@ -15,6 +15,7 @@ from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.facts import Taker
 from gputop.diagnosis.intensity import PEER
 from gputop.diagnosis.intensity import used
+from gputop.diagnosis.loading import with_workers
 from gputop.diagnosis.model import Culprit
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
@@ -84,14 +85,14 @@ def _late_host(own: JobFacts, waiting: list[JobFacts]) -> _Late:
     )
     pids = " ".join(str(proc.pid) for proc in (slow, *waits))
     look = Fix(f"See what {slow.role.label} does that the others do not", f"gputop stacks {pids}")
-    return detail, evidence, (*_more_workers(slow, waits), look)
+    return detail, evidence, (*_more_workers(own, waits), look)
 
 
-def _more_workers(slow: ProcFacts, workers: list[ProcFacts]) -> tuple[Fix, ...]:
+def _more_workers(own: JobFacts, workers: list[ProcFacts]) -> tuple[Fix, ...]:
     if not workers or not all(worker.state.fractions.get("running", 0.0) >= FLAT_OUT for worker in workers):
         return ()
-    text = f"Give {slow.role.label} more workers (where CPUs are left), or even out what its samples cost"
-    return (Fix(text, f"DataLoader(..., num_workers={len(workers) + 1})"),)
+    text = f"Give {own.trainer.role.label} more workers (where CPUs are left), or even out what its samples cost"
+    return (Fix(text, with_workers(own, len(workers) + 1)),)
 
 
 def _workers(workers: list[ProcFacts]) -> str:

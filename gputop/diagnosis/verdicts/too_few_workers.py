@@ -11,6 +11,7 @@ from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.facts import Taker
 from gputop.diagnosis.feeders import loading_programs
+from gputop.diagnosis.loading import with_workers
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.proc import ProcFacts
@@ -74,7 +75,7 @@ def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
         Evidence("idle_cpus", round(cpus.idle_inside, 2), "CPUs", "idle among those it may use"),
     )
     more = min(len(cpus.allowed), workers + max(1, int(cpus.idle_inside)))
-    fix = Fix("Start more workers", f"DataLoader(..., num_workers={more})")
+    fix = Fix("Start more workers", with_workers(job, more))
     if workers < len(job.workers):
         fix = Fix(f"Give each worker a part of the data: a stream needs at least as many shards as the {len(job.workers)} workers")
     return Finding(detail, evidence, (fix,), (), tuple(worker.pid for worker in busy))

@@ -13,6 +13,7 @@ from gputop.diagnosis.capacity import wanted
 from gputop.diagnosis.facts import Capacity
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.loading import with_workers
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.verdicts import Claims
@@ -67,7 +68,7 @@ def _fixes(job: JobFacts, cpus: int) -> list[Fix]:
         text = "Each worker runs several compute threads: give each one, also where it sets them itself (torch.set_num_threads, cv2)"
         fixes.append(Fix(text, "export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1"))
     if len(job.workers) > cpus:
-        fixes.append(Fix(f"No more workers than the {cpus} CPUs it may use", f"DataLoader(..., num_workers={max(1, cpus)})"))
+        fixes.append(Fix(f"No more workers than the {cpus} CPUs it may use", with_workers(job, max(1, cpus))))
     return fixes
 
 
