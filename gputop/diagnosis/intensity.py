@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Hashable
 
 from gputop.diagnosis.chain import blocked_on
 from gputop.diagnosis.facts import Facts
@@ -16,6 +17,7 @@ from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.feeders import threads_at_work
 from gputop.diagnosis.stepclock import from_calls
 from gputop.environment import SIZE_VARIABLES
+from gputop.roles import program_name
 
 BUSY = 0.7
 """Utilization from which what a GPU does while busy is judged."""
@@ -47,7 +49,7 @@ def set_waste(facts: Facts) -> None:
             if share > 0.0:
                 job.waste[kind] = share
     families = _families(facts.jobs)
-    for group in _groups(facts.jobs, families):
+    for group in _groups(families):
         _set_straggler(group)
     for family in families:
         pids, used = frozenset(job.trainer.pid for job in family), sum(job.used for job in family)
@@ -85,14 +87,13 @@ def intensity(gpu: GpuFacts) -> float | None:
     return min(1.0, max(0.0, above_idle / (1.0 - IDLE_POWER) / gpu.util))
 
 
-def _groups(jobs: list[JobFacts], families: list[list[JobFacts]]) -> list[list[JobFacts]]:
-    """Jobs that are ranks of one training: told so by WORLD_SIZE, with ranks that differ, started alike; or started alike and in step."""
-    groups: dict[tuple[str, ...], list[JobFacts]] = {}
-    for job in jobs:
-        if world := _world(job):
-            groups.setdefault(world, []).append(job)
-    told = [group for group in groups.values() if len({job.trainer.role.rank for job in group}) == len(group) > 1]
-    return told + [family for family in families if not any(map(_world, family)) and _in_step(family)]
+def _groups(families: list[list[JobFacts]]) -> list[list[JobFacts]]:
+    """Families that are ranks of one training: told so by WORLD_SIZE, with ranks that differ; or in step."""
+    return [family for family in families if (_ranks_differ if _world(family[0]) else _in_step)(family)]
+
+
+def _ranks_differ(family: list[JobFacts]) -> bool:
+    return len({job.trainer.role.rank for job in family}) == len(family)
 
 
 def _in_step(family: list[JobFacts]) -> bool:
@@ -104,20 +105,32 @@ def _in_step(family: list[JobFacts]) -> bool:
 
 
 def _world(job: JobFacts) -> tuple[str, ...]:
-    """The training it is a rank of; empty where it is none."""
+    """Program and size of the training it is a rank of; empty where it is none."""
     info = job.trainer.info
     size = next((value for name in SIZE_VARIABLES if (value := info.env.get(name, ""))), "")
-    return (size, *info.cmdline) if job.trainer.role.rank is not None and size.isdigit() and int(size) > 1 else ()
+    return (size, program_name(info)) if job.trainer.role.rank is not None and size.isdigit() and int(size) > 1 else ()
 
 
 def _families(jobs: list[JobFacts]) -> list[list[JobFacts]]:
-    """Jobs that belong together, whether or not their environment tells ranks: started by one process, and alike."""
-    families: dict[tuple[object, ...], list[JobFacts]] = {}
-    for job in jobs if len(jobs) > 1 else ():
-        info = job.trainer.info
-        started = (info.ppid, *(["spawned"] if "--multiprocessing-fork" in info.cmdline else info.cmdline))
-        families.setdefault(_world(job) or started, []).append(job)
-    return [family for family in families.values() if len(family) > 1]
+    """Jobs that belong together: ranks of one training, or, where their environment tells of none, started by one process, and alike."""
+    found: list[list[JobFacts]] = []
+    for family in _by(lambda job: _world(job) or _started(job), jobs if len(jobs) > 1 else []):
+        # A launcher may give each rank arguments of its own (--local_rank); two trainings of one script differ in theirs, or in it.
+        split = [family] if not _world(family[0]) or _ranks_differ(family) else _by(lambda job: tuple(job.trainer.info.cmdline), family)
+        found += [part for part in split if len(part) > 1]
+    return found
+
+
+def _started(job: JobFacts) -> Hashable:
+    info = job.trainer.info
+    return (info.ppid, *(["spawned"] if "--multiprocessing-fork" in info.cmdline else info.cmdline))
+
+
+def _by(key: Callable[[JobFacts], Hashable], jobs: list[JobFacts]) -> list[list[JobFacts]]:
+    parts: dict[Hashable, list[JobFacts]] = {}
+    for job in jobs:
+        parts.setdefault(key(job), []).append(job)
+    return list(parts.values())
 
 
 def _set_straggler(group: list[JobFacts]) -> None:

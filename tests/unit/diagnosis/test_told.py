@@ -8,7 +8,6 @@ import pytest
 
 from gputop.diagnosis.model import Verdict
 from gputop.diagnosis.verdicts import unexplained
-from gputop.environment import ENV_OF_INTEREST
 from gputop.frame import ReadLimit
 from gputop.frame import SourceState
 from gputop.text import figure
@@ -20,13 +19,11 @@ from tests.unit.diagnosis.causes import pinned_by_hand
 from tests.unit.diagnosis.causes import preprocessing
 from tests.unit.diagnosis.causes import starved
 from tests.unit.diagnosis.causes import stopped
-from tests.unit.diagnosis.causes import straggling
 from tests.unit.diagnosis.causes import throttled
 from tests.unit.diagnosis.causes import too_few
 from tests.unit.diagnosis.causes_behind import dead_game
 from tests.unit.diagnosis.causes_behind import few_shards
 from tests.unit.diagnosis.causes_behind import lock_of_a_manager
-from tests.unit.diagnosis.causes_behind import sorted_by_length
 from tests.unit.diagnosis.causes_fed import actors
 from tests.unit.diagnosis.causes_fed import mute_program
 from tests.unit.diagnosis.causes_fed import outrun_actors
@@ -144,19 +141,6 @@ def test_small_pieces_are_to_be_put_together_and_are_no_steps():
     assert verdict.fixes[0].text.startswith("Put the small pieces together")
     assert verdict.step is None
     assert not any("small pieces" in fix.text for fix in probed_transfer().play(6).engine.verdict.fixes)
-
-
-@pytest.mark.parametrize(
-    ("rank", "size"), [("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"),
-                       ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES"), ("SLURM_PROCID", "SLURM_NTASKS")],
-)  # fmt: skip
-def test_the_ranks_of_a_training_are_told_by_whatever_launched_them(rank: str, size: str):
-    assert {rank, size} <= set(ENV_OF_INTEREST)
-    scene = straggling()
-    for number, pid in enumerate((100, 200)):
-        scene.procs[pid].info["env"] = {rank: str(number), size: "2"}
-        scene.procs[pid].ppid = 10 + number
-    assert scene.play(6).engine.verdict.cause == "straggler-rank"
 
 
 def test_who_feeds_a_trainer_from_outside_is_named_and_not_blamed():
@@ -342,11 +326,6 @@ def test_a_loss_of_several_gpus_is_told_of_all_and_the_worst_is_named():
     assert scene.play(8).engine.verdict.headline.startswith("2 GPUs lost 100% of the last 3 s: train.py")
 
 
-def test_a_straggler_counts_the_seconds_of_all_gpus_it_keeps_waiting():
-    scene = sorted_by_length().play(12)
-    assert scene.engine.incidents[0].headline.startswith("2 GPUs lost ")
-
-
 def test_a_lost_gpu_is_no_fault_of_the_input():
     scene = alone(20.0, 0.9, [ON_CPU]).play(8)
     assert scene.engine.verdict.cause == "main-thread-preprocessing"
@@ -354,30 +333,6 @@ def test_a_lost_gpu_is_no_fault_of_the_input():
     verdict = scene.play(8).engine.verdict
     assert (verdict.symptom, verdict.cause) == ("idle", "none")
     assert verdict.headline == "GPU 0 is lost: train.py (100) cannot go on; sudo dmesg tells why (Xid)"
-
-
-def test_a_straggler_that_waits_for_its_worker_is_told_what_that_does():
-    scene = straggling()
-    scene.procs[200].run, scene.procs[200].looks = 0.1, [QUEUE]
-    scene.add(Proc(201, 200, comm="pt_data_worker", start_ticks=50_100, run=0.9, looks=[ON_CPU]))
-    verdict = scene.play(12).engine.verdict
-    assert verdict.cause == "straggler-rank"
-    assert "waiting-data 90% of the time (its 1 worker is running 90%), with 1 other rank waiting for it" in verdict.detail
-    assert verdict.fixes[0].command == "DataLoader(..., num_workers=2)"
-    assert verdict.fixes[1].command == "gputop stacks 200 201"
-
-
-def test_who_keeps_a_stragglers_worker_from_running_is_named():
-    scene = straggling()
-    scene.cpus, scene.cpu_busy = 2, [1.0, 1.0]
-    scene.procs[200].run, scene.procs[200].looks = 0.1, [QUEUE]
-    scene.add(Proc(201, 200, comm="pt_data_worker", start_ticks=50_100, run=0.2, wait=0.75, looks=[ON_CPU]))
-    scene.add(Proc(900, comm="foam", cmdline=["/bin/foam"], run=1.6, looks=[ON_CPU]))
-    verdict = scene.play(12).engine.verdict
-    assert verdict.cause == "straggler-rank"
-    assert "foam (900) took 1.6 CPUs meanwhile" in verdict.detail
-    assert [culprit.pid for culprit in verdict.culprits] == [200, 900]
-    assert "900" in verdict.fixes[0].command
 
 
 def test_a_worker_that_has_ended_is_dead_though_its_command_line_is_still_known():

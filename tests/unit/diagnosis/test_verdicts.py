@@ -20,13 +20,11 @@ from tests.unit.diagnosis.causes import cpu_contention
 from tests.unit.diagnosis.causes import starved
 from tests.unit.diagnosis.causes import stopped
 from tests.unit.diagnosis.causes import storm
-from tests.unit.diagnosis.causes import straggling_gpu_of_spawned_ranks
 from tests.unit.diagnosis.causes import thrashing
 from tests.unit.diagnosis.causes import throttled
 from tests.unit.diagnosis.causes_behind import dead_game
 from tests.unit.diagnosis.causes_behind import lock_of_a_file
 from tests.unit.diagnosis.causes_behind import programs_on_the_disk
-from tests.unit.diagnosis.causes_behind import sorted_by_length
 from tests.unit.diagnosis.scene import DISK
 from tests.unit.diagnosis.scene import EPOLL
 from tests.unit.diagnosis.scene import FUTEX
@@ -40,11 +38,6 @@ from tests.unit.diagnosis.scene import START_S
 from tests.unit.diagnosis.scene import Proc
 from tests.unit.diagnosis.scene import Scene
 from tests.unit.diagnosis.scene import training
-
-
-def test_trainings_that_do_not_step_alike_are_no_ranks():
-    scene = straggling_gpu_of_spawned_ranks((14.0, 11.0)).play(6)
-    assert (scene.engine.verdict.symptom, scene.engine.incidents) == ("healthy", [])
 
 
 @pytest.mark.parametrize("step_s", [0.2, 1.0])
@@ -280,20 +273,6 @@ def test_of_a_control_group_that_is_full_only_who_is_inside_is_blamed(cgroup: st
 
 def test_of_a_job_that_stands_still_the_one_that_waits_for_something_else_is_named():
     assert "worker 2 (103) is waiting for a lock, unlike the others" in dead_game().play(5).engine.verdict.detail
-
-
-def test_a_rank_that_sleeps_on_a_lock_of_its_own_while_the_other_spins_makes_that_one_no_straggler():
-    scene = sorted_by_length().drop(200, 201)
-    del scene.gpus[1]
-    scene.gpus[2] |= {"util_pct": 99.0, "sm_active_pct": 20.0}
-    assert scene.play(5).engine.verdict.trainer_pid != 300
-
-
-def test_ranks_that_wait_for_one_lock_in_turns_have_no_straggler():
-    scene = sorted_by_length()
-    for gpu in scene.gpus.values():
-        gpu["util_pct"] = 45.0
-    assert scene.play(5).engine.verdict.cause != "straggler-rank"
 
 
 def test_what_a_servers_threads_wait_for_is_their_clients_business():

@@ -1,0 +1,96 @@
+"""Which trainers are ranks of one training, and whom the others wait for."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputop.environment import ENV_OF_INTEREST
+from tests.unit.diagnosis.causes import straggling
+from tests.unit.diagnosis.causes import straggling_gpu_of_spawned_ranks
+from tests.unit.diagnosis.causes_behind import sorted_by_length
+from tests.unit.diagnosis.scene import ON_CPU
+from tests.unit.diagnosis.scene import QUEUE
+from tests.unit.diagnosis.scene import SLEEP
+from tests.unit.diagnosis.scene import Proc
+
+
+@pytest.mark.parametrize(
+    ("rank", "size"), [("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"),
+                       ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES"), ("SLURM_PROCID", "SLURM_NTASKS")],
+)  # fmt: skip
+def test_the_ranks_of_a_training_are_told_by_whatever_launched_them(rank: str, size: str):
+    assert {rank, size} <= set(ENV_OF_INTEREST)
+    scene = straggling()
+    for number, pid in enumerate((100, 200)):
+        scene.procs[pid].info["env"] = {rank: str(number), size: "2"}
+        scene.procs[pid].ppid = 10 + number
+    assert scene.play(6).engine.verdict.cause == "straggler-rank"
+
+
+def test_ranks_may_have_arguments_of_their_own():
+    scene = straggling()
+    for number, pid in enumerate((100, 200)):
+        scene.procs[pid].cmdline = ["python", "train.py", f"--local_rank={number}"]
+    assert scene.play(6).engine.verdict.cause == "straggler-rank"
+
+
+def test_two_trainings_of_one_script_are_two():
+    scene = straggling()
+    for number, pid in enumerate((100, 200)):
+        scene.add(Proc(pid + 1000, run=0.05, looks=[SLEEP], info={"uses_cuda": True, "env": scene.procs[pid].info["env"]}))
+        scene.procs[pid + 1000].cmdline = ["python", "train.py", "--seed", "2"]
+        scene.gpus[2 + number] = {"util_pct": 99.0, "sm_active_pct": 95.0, "pids": [pid + 1000]}
+    facts = scene.play(6).engine.facts
+    assert facts is not None
+    assert {job.trainer.pid: sorted(job.kin) for job in facts.jobs} == {
+        100: [100, 200], 200: [100, 200], 1100: [1100, 1200], 1200: [1100, 1200],
+    }  # fmt: skip
+    assert {job.trainer.pid for job in facts.jobs if job.straggler is not None} == {100, 200}
+
+
+def test_a_straggler_counts_the_seconds_of_all_gpus_it_keeps_waiting():
+    scene = sorted_by_length().play(12)
+    assert scene.engine.incidents[0].headline.startswith("2 GPUs lost ")
+
+
+def test_a_straggler_that_waits_for_its_worker_is_told_what_that_does():
+    scene = straggling()
+    scene.procs[200].run, scene.procs[200].looks = 0.1, [QUEUE]
+    scene.add(Proc(201, 200, comm="pt_data_worker", start_ticks=50_100, run=0.9, looks=[ON_CPU]))
+    verdict = scene.play(12).engine.verdict
+    assert verdict.cause == "straggler-rank"
+    assert "waiting-data 90% of the time (its 1 worker is running 90%), with 1 other rank waiting for it" in verdict.detail
+    assert verdict.fixes[0].command == "DataLoader(..., num_workers=2)"
+    assert verdict.fixes[1].command == "gputop stacks 200 201"
+
+
+def test_who_keeps_a_stragglers_worker_from_running_is_named():
+    scene = straggling()
+    scene.cpus, scene.cpu_busy = 2, [1.0, 1.0]
+    scene.procs[200].run, scene.procs[200].looks = 0.1, [QUEUE]
+    scene.add(Proc(201, 200, comm="pt_data_worker", start_ticks=50_100, run=0.2, wait=0.75, looks=[ON_CPU]))
+    scene.add(Proc(900, comm="foam", cmdline=["/bin/foam"], run=1.6, looks=[ON_CPU]))
+    verdict = scene.play(12).engine.verdict
+    assert verdict.cause == "straggler-rank"
+    assert "foam (900) took 1.6 CPUs meanwhile" in verdict.detail
+    assert [culprit.pid for culprit in verdict.culprits] == [200, 900]
+    assert "900" in verdict.fixes[0].command
+
+
+def test_trainings_that_do_not_step_alike_are_no_ranks():
+    scene = straggling_gpu_of_spawned_ranks((14.0, 11.0)).play(6)
+    assert (scene.engine.verdict.symptom, scene.engine.incidents) == ("healthy", [])
+
+
+def test_a_rank_that_sleeps_on_a_lock_of_its_own_while_the_other_spins_makes_that_one_no_straggler():
+    scene = sorted_by_length().drop(200, 201)
+    del scene.gpus[1]
+    scene.gpus[2] |= {"util_pct": 99.0, "sm_active_pct": 20.0}
+    assert scene.play(5).engine.verdict.trainer_pid != 300
+
+
+def test_ranks_that_wait_for_one_lock_in_turns_have_no_straggler():
+    scene = sorted_by_length()
+    for gpu in scene.gpus.values():
+        gpu["util_pct"] = 45.0
+    assert scene.play(5).engine.verdict.cause != "straggler-rank"
