@@ -60,6 +60,12 @@ def programs_read(job: JobFacts) -> float:
     return met[waits.PIPE] / samples if met[waits.PIPE] >= OFTEN * samples > 0.0 else 0.0
 
 
+def programs_late(job: JobFacts) -> bool:
+    """Whether those that its loaders started were met often at the disk or the network."""
+    met = job.programs_met
+    return bool(_late_for({waits.DISK: met[waits.DISK], waits.NETWORK: met[waits.NETWORK] + met[waits.POLL]}, _samples(met)))
+
+
 def loading_programs(job: JobFacts, facts: Facts) -> list[Taker]:
     """Those of them that run, the busiest first."""
     return [taker for taker in started(job, facts) if taker.cores >= AT_WORK] if programs_read(job) else []
@@ -69,7 +75,7 @@ def programs_wait(job: JobFacts, facts: Facts) -> dict[str, float]:
     """The same of the programs that its loaders started, where these do not compute: what they poll is the network. Where memory runs
     short they compute little of their own: it is the kernel that looks for pages."""
     met = job.programs_met
-    samples = sum(met.values()) - met[waits.CHILD]  # of shells, whose own programs are told
+    samples = _samples(met)
     if job.pressed and met[waits.DISK] >= OFTEN * samples > 0.0:
         return _late_for({MEMORY: met[waits.DISK]}, samples - met[waits.ONCPU])
     if programs_at_work(job, facts):
@@ -158,6 +164,11 @@ def elsewhere(job: JobFacts, facts: Facts) -> list[Taker]:
     own = {taker.pid for taker in started(job, facts)}
     found = [taker for taker in facts.takers if taker.pid in job.fed_by and taker.pid not in own]
     return found if sum(taker.cores for taker in found) >= AT_WORK else []
+
+
+def _samples(met: Counter[str]) -> int:
+    """Without those of shells, whose own programs are told."""
+    return sum(met.values()) - met[waits.CHILD]
 
 
 def _late_for(met: dict[str, int], samples: int) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """Utilization lies: what a GPU that is busy wastes. High utilization says only that some kernel ran.
 
 ``light``   kernels that use few SMs: by GPM's SM activity, or where that is missing by power
-``slowed``  clocks held down by heat, a power brake or a lowered power limit
+``slowed``  clocks held down by heat, a power brake, a lowered power limit or whoever set them
 ``peer``    spinning in a collective until a slower rank arrives
 """
 
@@ -29,7 +29,7 @@ IDLE_POWER = 0.15
 SLOW_CLOCK = 0.85
 """Of the highest SM clock; boost moves within the rest."""
 _BRAKES = 0x8 | 0x20 | 0x40 | 0x80
-POWER_CAP = 0x4
+POWER_CAP, SET_CLOCKS = 0x4, 0x2
 PEER = 0.2
 """A rank is a straggler when its GPU idles for this much more of the time than its peers'."""
 WORKED = 0.2
@@ -72,7 +72,7 @@ def slowed_by(gpu: GpuFacts) -> int:
     if not gpu.sm_clock_mhz or not gpu.sm_clock_max_mhz or gpu.sm_clock_mhz > SLOW_CLOCK * gpu.sm_clock_max_mhz:
         return 0
     lowered = (gpu.power_limit_w or 0.0) < 0.95 * (gpu.power_limit_default_w or 0.0)
-    return gpu.throttle_mask & (_BRAKES | (POWER_CAP if lowered else 0))
+    return gpu.throttle_mask & (_BRAKES | SET_CLOCKS | (POWER_CAP if lowered else 0))
 
 
 def intensity(gpu: GpuFacts) -> float | None:
@@ -84,7 +84,8 @@ def intensity(gpu: GpuFacts) -> float | None:
     if gpu.power_w is None or not gpu.power_limit_w:
         return None
     above_idle = gpu.power_w / gpu.power_limit_w - IDLE_POWER
-    return min(1.0, max(0.0, above_idle / (1.0 - IDLE_POWER) / gpu.util))
+    pace = (gpu.sm_clock_mhz or 0.0) / (gpu.sm_clock_max_mhz or 1.0) if slowed_by(gpu) else 1.0  # the same kernels draw less, too
+    return min(1.0, max(0.0, above_idle / (1.0 - IDLE_POWER) / gpu.util / pace))
 
 
 def _groups(families: list[list[JobFacts]]) -> list[list[JobFacts]]:

@@ -28,7 +28,8 @@ FUTEX, FOR_EVER, SOME = (202, 98), -1, 0
 NO_STATE = ProcState(0, "running")
 TURN, ASKING = "turn", "asking"
 """Of threads. A lock waited for with a time limit, as Python waits for its GIL. A poll of those that wake no more seldom than their main
-thread does: it waits for what they asked for."""
+thread does, or so often and for such a part of its wakes that it is no heartbeat: it waits for what they asked for."""
+ASKS, ASKS_PER_S = 0.2, 20.0
 IN_TURN, LEAST = 0.5, 3
 """How often threads that share one GIL are met waiting for it each time one is met running, and at least."""
 _NOBODY: Counter[str] = Counter()
@@ -187,10 +188,17 @@ class ProcFacts(Struct):
         for thread in told:
             if thread.tid in moved and not is_accepting(thread.wchan):
                 by_thread.setdefault(thread.tid, Counter())[self._met(thread)] += 1
-        woken, before = sum(moved[tid].vol or 0 for tid, met in by_thread.items() if met[POLL]), self.threaded or self.older
-        if self.newer.vol is not None and before.vol is not None and woken >= self.newer.vol - before.vol:
+        if self._asks(sum(moved[tid].vol or 0 for tid, met in by_thread.items() if met[POLL])):
             return _renamed(sum(by_thread.values(), Counter()), POLL, ASKING)
         return sum((met for met in by_thread.values() if met[POLL] < IDLE * met.total()), Counter())
+
+    def _asks(self, woken: int) -> bool:
+        """Whether threads that poll and were ``woken`` so often fetch what the main thread waits for, which wakes for its GPU, too."""
+        before = self.threaded or self.older
+        if self.newer.vol is None or before.vol is None:
+            return False
+        slept, seconds = self.newer.vol - before.vol, (self.newer.t_ns - before.t_ns) / 1e9
+        return woken >= slept or woken >= max(ASKS * slept, ASKS_PER_S * seconds)
 
     def _met(self, thread: ThreadSample) -> str:
         if thread.syscall in FUTEX and thread.syscall_arg == SOME:

@@ -21,6 +21,8 @@ DATA_WAIT = 0.15
 """A trainer that waits for data for less than this share of the window is not waiting (TraceML warns from 10 %, critical from 20 %)."""
 MET = 0.25
 """Share of the trainer's sleeping samples in which the queue must be met to be believed in full."""
+AT_WORK = 0.5
+"""Share of the window in which somebody does or wants something who works flat out."""
 FLAT_OUT = (0.4, 0.7)
 """Workers not ahead for the latter share of the window work flat out; below the former they surely do not."""
 ASLEEP, LOITERS, LATE = 0.02, 0.1, 0.7
@@ -194,6 +196,8 @@ def _data_wait(job: JobFacts) -> tuple[float, float]:
     if job.is_torchs:
         # The batch itself comes through a pipe, its memory's descriptors through a socket; met by chance while all are ahead, too.
         sure += kinds.get(waits.PIPE, 0.0) * min(1.0, _owing(job) / 0.3)
+    elif sum(map(_at_work, job.workers)) >= AT_WORK:  # one by one, as under a lock, none of them is
+        sure += min(kinds.get(waits.PIPE, 0.0), 1.0 if loss is None else loss)
     if not job.workers:
         return (sure, 1.0) if sure else (0.0, 1.0)
     if job.data_woken_by_workers is not None:
@@ -227,12 +231,14 @@ def _owing(job: JobFacts) -> float:
 
 
 def _loaders_at_work(job: JobFacts) -> bool:
-    """Some worker is doing or wanting something for most of its time: the loader is working flat out."""
+    """Some worker, or what it reads from, is doing or wanting something for most of its time: the loader is working flat out."""
+    return feeders.programs_late(job) or any(_at_work(worker) >= AT_WORK for worker in job.workers)
+
+
+def _at_work(worker: ProcFacts) -> float:
     busy = (waits.DISK, waits.STOPPED, waits.NETWORK, waits.TIMER)
-    return any(
-        worker.run + worker.runnable + worker.others_run + _locked_out(worker) + sum(worker.kinds.get(kind, 0.0) for kind in busy) >= 0.5
-        for worker in job.workers
-    )
+    ran = worker.run + worker.runnable + worker.others_run + sum(worker.programs)
+    return ran + _locked_out(worker) + sum(worker.kinds.get(kind, 0.0) for kind in busy)
 
 
 def _locked_out(worker: ProcFacts) -> float:
@@ -290,7 +296,7 @@ def _ahead(worker: ProcFacts, job: JobFacts) -> tuple[float, float]:
     if job.data < DATA_WAIT:
         return queue + locked + sum(kinds.get(kind, 0.0) for kind in (waits.PIPE, waits.POLL, waits.UNKNOWN)), 0.8
     by_itself = worker.run + worker.runnable >= (LOITERS if _another_is_late(worker, job) else ASLEEP)
-    asked = by_itself or worker.others_run >= feeders.AT_WORK or feeders.threads_wait(job, worker)
+    asked = by_itself or worker.others_run >= feeders.AT_WORK or feeders.threads_wait(job, worker) or feeders.programs_late(job)
     if not asked:
         return queue + kinds.get(waits.PIPE, 0.0) + locked, 0.6
     # Who answers one request at a time, such as an environment, is not asked while its trainer waits for the GPU.

@@ -122,7 +122,7 @@ def judge_job(job: JobFacts, facts: Facts) -> Standing:
     if suffers < LOST:
         return Standing(job, facts, "healthy", headline=_well(job, trainer, _beside(job, facts)), shares=shares)
     judge, share = max(claims, key=_share, default=(None, 0.0))
-    if _is_at_rest(job, facts) and (judge is None or judge.fault):
+    if _is_at_rest(job, facts) and (judge is None or judge.fault or feeders.serves(job)):
         return Standing(job, facts, "idle", headline=f"{trainer} has no work for its GPU: it waits to be asked", at_rest=True)
     if judge is None or share < NAMED:
         if job.host_only:

@@ -14,7 +14,6 @@ from gputop.diagnosis import states
 from gputop.diagnosis import waits
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import GpuFacts
-from gputop.diagnosis.facts import HostFacts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.hosts import HostTrack
 from gputop.diagnosis.model import Step
@@ -175,10 +174,12 @@ class Window:
         host = self._host.facts(board)
         behind = self._takers.behind()
         takers, helpers, watching = self._takers.facts(board, self.roles, behind, self._points.oldest_ns)
-        jobs = self._jobs(board, gpus, host)
+        jobs = self._jobs(board, gpus)
         self._takers.fed = {pid: job.trainer.pid for job in jobs for pid in job.fed_by}
         starters = self._takers.starters(self.roles)
         self._tell_of_programs(board, jobs, starters)
+        for job in jobs:
+            states.set_states(job, host)
         family = {pid: job.trainer.pid for job in jobs for pid in (job.trainer.pid, *(proc.pid for proc in job.workers), *job.services)}
         family |= {pid: family[starter] for pid, starter in starters.items() if starter in family} | self._takers.fed
         for job in jobs:
@@ -212,7 +213,7 @@ class Window:
                 proc.programs = programs.get(proc.pid, (0.0, 0.0))
                 proc.children = max(0.0, proc.children - ended_ns.get(proc.pid, 0) / span_ns)
 
-    def _jobs(self, board: Board, gpus: dict[int, GpuFacts], host: HostFacts) -> list[JobFacts]:
+    def _jobs(self, board: Board, gpus: dict[int, GpuFacts]) -> list[JobFacts]:
         procs: dict[int, ProcFacts] = {}
         workers: dict[int, list[ProcFacts]] = {}
         for pid, track in self._procs.items():
@@ -233,7 +234,6 @@ class Window:
         feeders.lend_loaders(jobs, lambda job: self._woken_by(board, job))
         for job in jobs:
             self._complete(job, board)
-            states.set_states(job, host)
         return jobs
 
     def _complete(self, job: JobFacts, board: Board) -> None:

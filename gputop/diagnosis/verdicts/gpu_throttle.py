@@ -1,4 +1,4 @@
-"""gpu-throttle: heat, a power brake or a lowered power limit holds the clocks down while the GPU is busy.
+"""gpu-throttle: heat, a power brake, a lowered power limit or whoever set the clocks holds these down while the GPU is busy.
 
 Threshold: such a bit in half of the samples and the SM clock under `intensity.SLOW_CLOCK` of its highest.
 """
@@ -9,6 +9,7 @@ from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import GpuFacts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.intensity import POWER_CAP
+from gputop.diagnosis.intensity import SET_CLOCKS
 from gputop.diagnosis.intensity import slowed_by
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
@@ -24,24 +25,35 @@ def _claim(_job: JobFacts, _facts: Facts) -> Claims:
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
     gpu = min((gpu for gpu in job.gpus if slowed_by(gpu)), key=lambda gpu: gpu.sm_clock_mhz or 0.0)
-    words = ", ".join(throttle_words(slowed_by(gpu)))
-    capped = slowed_by(gpu) == POWER_CAP
-    heat = "" if gpu.temp_c is None or capped else f" at {gpu.temp_c:.0f} °C"
-    if capped and gpu.power_limit_w:
-        heat = f" of {gpu.power_limit_w:.0f} W"
-    detail = f"GPU {gpu.index} runs at {gpu.sm_clock_mhz:.0f} of {gpu.sm_clock_max_mhz:.0f} MHz: {words}{heat}"
+    words, capped = _words(gpu), slowed_by(gpu) == POWER_CAP
     evidence = (
         Evidence("sm_clock_mhz", gpu.sm_clock_mhz, "MHz", f"of {gpu.sm_clock_max_mhz:.0f} MHz; limited by: {words}"),
         Evidence("sm_clock_free_mhz", gpu.sm_clock_free_mhz, "MHz", "the SM clock at which it worked before"),
         Evidence("temp_c", gpu.temp_c, "°C", "GPU temperature"),
         Evidence("power_limit_w", gpu.power_limit_w if capped else None, "W", f"its default is {gpu.power_limit_default_w or 0:.0f} W"),
     )
-    return Finding(detail, evidence, tuple(_fixes(gpu)), (), (job.trainer.pid,))
+    return Finding(held(gpu), evidence, tuple(fixes(gpu)), (), (job.trainer.pid,))
 
 
-def _fixes(gpu: GpuFacts) -> list[Fix]:
+def held(gpu: GpuFacts) -> str:
+    """How slowly one that is `slowed_by` something runs, and by what."""
+    heat = "" if gpu.temp_c is None or not slowed_by(gpu) & ~(POWER_CAP | SET_CLOCKS) else f" at {gpu.temp_c:.0f} °C"
+    if slowed_by(gpu) == POWER_CAP and gpu.power_limit_w:
+        heat = f" of {gpu.power_limit_w:.0f} W"
+    return f"GPU {gpu.index} runs at {gpu.sm_clock_mhz:.0f} of {gpu.sm_clock_max_mhz:.0f} MHz: {_words(gpu)}{heat}"
+
+
+def _words(gpu: GpuFacts) -> str:
+    return ", ".join(throttle_words(slowed_by(gpu)))
+
+
+def fixes(gpu: GpuFacts) -> list[Fix]:
+    """What lets it run as fast as it can."""
     if slowed_by(gpu) & POWER_CAP:
         return [Fix("Someone lowered the power limit: restore it", f"sudo nvidia-smi -i {gpu.index} -pl {gpu.power_limit_default_w:.0f}")]
+    if slowed_by(gpu) == SET_CLOCKS:
+        ask = f"sudo nvidia-smi -i {gpu.index} -rgc; sudo nvidia-smi -i {gpu.index} -rac"
+        return [Fix("Someone set its clocks (nvidia-smi -lgc or -ac): let it choose them itself", ask)]
     return [Fix("Check fans, airflow and the room; see when it began", f"nvidia-smi -i {gpu.index} -q -d PERFORMANCE,TEMPERATURE,POWER")]
 
 

@@ -64,7 +64,8 @@ def _one_at_a_time(job: JobFacts) -> bool:
 
     Who waits for a thread of its own, which works meanwhile, waits for no other worker.
     """
-    locked = [worker for worker in job.workers if worker.kinds.get("lock", 0.0) - worker.others_run >= 0.3]
+    turning = [worker for worker in job.workers if worker.still_s < STILL_S]
+    locked = [worker for worker in turning if worker.kinds.get("lock", 0.0) - worker.others_run >= 0.3]
     return len(locked) >= 2 and sum(worker.run + worker.others_run for worker in job.workers) <= 1.25
 
 

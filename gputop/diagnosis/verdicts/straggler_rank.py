@@ -14,6 +14,7 @@ from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.facts import Taker
 from gputop.diagnosis.intensity import PEER
+from gputop.diagnosis.intensity import slowed_by
 from gputop.diagnosis.intensity import used
 from gputop.diagnosis.loading import with_workers
 from gputop.diagnosis.model import Culprit
@@ -25,6 +26,7 @@ from gputop.diagnosis.takers import names_of
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
+from gputop.diagnosis.verdicts import gpu_throttle
 from gputop.diagnosis.verdicts.cpu_contention import blames_others
 from gputop.diagnosis.verdicts.cpu_contention import culprits
 from gputop.diagnosis.verdicts.pause import rests_long
@@ -117,6 +119,9 @@ def _late_gpu(own: JobFacts, waiting: list[JobFacts]) -> _Late:
         _percent("straggler_used_pct", used(own), f"of GPU {index} is used by kernels of {slow.role.label}"),
         *(_percent("peer_used_pct", used(other), f"the same of {other.trainer.role.label}") for other in waiting[:4]),
     )
+    slowed = [gpu for gpu in own.gpus if slowed_by(gpu)]
+    if slowed:
+        return f"{detail}; {', '.join(map(gpu_throttle.held, slowed))}", evidence, tuple(gpu_throttle.fixes(slowed[0]))
     fixes = (
         Fix("See whether that GPU is slower than the others", f"nvidia-smi -i {index} -q -d CLOCK,PERFORMANCE,TEMPERATURE"),
         Fix("If it is not, its rank has more to do: even out the batches (by tokens rather than by samples)"),

@@ -6,5 +6,6 @@ from tests.unit.diagnosis.causes import EXPECTED
 from tests.unit.diagnosis.causes_behind import BEHIND
 from tests.unit.diagnosis.causes_fed import FED
 from tests.unit.diagnosis.causes_gpu import GPU_SIDE
+from tests.unit.diagnosis.causes_handmade import HANDMADE
 
-ALL = EXPECTED | GPU_SIDE | BEHIND | FED
+ALL = EXPECTED | GPU_SIDE | BEHIND | FED | HANDMADE

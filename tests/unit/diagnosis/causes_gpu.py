@@ -157,6 +157,12 @@ def hot_gpu() -> Scene:
     return alone(98.0, 0.05, [SLEEP], throttle_mask=0x20, sm_clock_mhz=800, sm_clock_max_mhz=1980, temp_c=89.0)
 
 
+def gpu_with_set_clocks() -> Scene:
+    """It draws little because of that, not because it has little to do."""
+    clocks = {"sm_clock_mhz": 765, "sm_clock_max_mhz": 1755, "power_limit_w": 350.0, "power_limit_default_w": 350.0}
+    return alone(98.0, 0.05, [SLEEP], throttle_mask=0x2, power_w=124.0, **clocks)
+
+
 def capped_gpu() -> Scene:
     """Someone lowered the power limit."""
     clocks = {"sm_clock_mhz": 900, "sm_clock_max_mhz": 1980, "power_limit_default_w": 700.0}
@@ -187,5 +193,6 @@ GPU_SIDE: dict[Callable[[], Scene], tuple[str, str]] = {
     undersized: ("busy-not-working", "undersized-work"),
     undersized_by_power: ("busy-not-working", "undersized-work"),
     hot_gpu: ("compute-bound", "gpu-throttle"),
+    gpu_with_set_clocks: ("compute-bound", "gpu-throttle"),
     capped_gpu: ("compute-bound", "gpu-throttle"),
 }

@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.scene import DISK
+from tests.unit.diagnosis.scene import EPOLL
 from tests.unit.diagnosis.scene import FUTEX
 from tests.unit.diagnosis.scene import ON_CPU
 from tests.unit.diagnosis.scene import QUEUE
@@ -32,6 +33,16 @@ def test_a_pause_after_steady_training_is_no_fault():
     assert [incident.cause for incident in scene.engine.incidents] == ["pause"]
     assert {incident.severity for incident in scene.engine.incidents} == {"info"}
     assert scene.engine.verdict.symptom == "healthy"
+
+
+def test_a_server_between_two_requests_does_not_pause():
+    """The mean of a second tells of a short request as of work for as long."""
+    scene = alone(2.0, 0.0, [EPOLL]).drop(101, 102)
+    scene.procs[100].info["sockets"] = "listening"
+    scene.play(4).gpus[0]["util_pct"] = 0.0
+    verdict = scene.play(4).engine.verdict
+    assert (verdict.symptom, verdict.cause) == ("idle", "none")
+    assert scene.engine.incidents == []
 
 
 def saving(busy_s: float, idle_s: float, cycles: int = 8, looks: list[dict] | None = None) -> Scene:

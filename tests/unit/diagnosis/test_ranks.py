@@ -94,3 +94,17 @@ def test_ranks_that_wait_for_one_lock_in_turns_have_no_straggler():
     for gpu in scene.gpus.values():
         gpu["util_pct"] = 45.0
     assert scene.play(5).engine.verdict.cause != "straggler-rank"
+
+
+def test_a_rank_whose_clocks_somebody_set_is_the_straggler_though_it_draws_little():
+    """The others sleep in a collective of the host until it is done."""
+    scene = sorted_by_length()
+    for gpu in scene.gpus.values():
+        gpu |= {"power_limit_w": 350.0, "sm_clock_mhz": 1755, "sm_clock_max_mhz": 1755}
+        gpu["power_w"] = 166.0 if gpu["util_pct"] < 90.0 else 124.0
+        gpu |= {"throttle_mask": 0x2, "sm_clock_mhz": 765} if gpu["util_pct"] >= 90.0 else {}
+        gpu.pop("sm_active_pct", None)
+    verdict = scene.play(8).engine.verdict
+    assert verdict.cause == "straggler-rank"
+    assert verdict.detail.endswith("; GPU 2 runs at 765 of 1755 MHz: app clocks")
+    assert verdict.fixes[0].command.startswith("sudo nvidia-smi -i 2 -rgc")

@@ -28,6 +28,7 @@ from tests.unit.diagnosis.causes_fed import actors
 from tests.unit.diagnosis.causes_fed import mute_program
 from tests.unit.diagnosis.causes_fed import outrun_actors
 from tests.unit.diagnosis.causes_fed import throttled_actors
+from tests.unit.diagnosis.causes_gpu import gpu_with_set_clocks
 from tests.unit.diagnosis.causes_gpu import probed_items
 from tests.unit.diagnosis.causes_gpu import probed_transfer
 from tests.unit.diagnosis.causes_gpu import small_kernels
@@ -35,6 +36,7 @@ from tests.unit.diagnosis.causes_gpu import small_pieces_one_by_one
 from tests.unit.diagnosis.causes_gpu import transfer
 from tests.unit.diagnosis.causes_gpu import undersized
 from tests.unit.diagnosis.causes_gpu import undersized_by_power
+from tests.unit.diagnosis.causes_handmade import loop_in_a_thread
 from tests.unit.diagnosis.scene import ACCEPT
 from tests.unit.diagnosis.scene import AWAIT
 from tests.unit.diagnosis.scene import DISK
@@ -401,3 +403,13 @@ def test_no_command_is_given_for_small_change_nor_for_init():
     verdict = scene.play(8).engine.verdict
     assert {culprit.pid for culprit in verdict.culprits} == {1, 900, 901}
     assert [fix.command for fix in verdict.fixes] == ["chrt --idle --all-tasks --pid 0 900"]
+
+
+def test_a_heartbeat_over_the_network_is_not_what_a_trainer_waits_for():
+    assert loop_in_a_thread(switches=5).play(6).engine.verdict.cause == "unexplained"
+
+
+def test_set_clocks_are_let_go():
+    verdict = gpu_with_set_clocks().play(6).engine.verdict
+    assert verdict.detail == "GPU 0 runs at 765 of 1755 MHz: app clocks"
+    assert [fix.command for fix in verdict.fixes] == ["sudo nvidia-smi -i 0 -rgc; sudo nvidia-smi -i 0 -rac"]

@@ -1,0 +1,65 @@
+"""The same of loaders that a script made itself: a pool, a ring, workers that read pipes, an event loop in a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.unit.diagnosis.causes import alone
+from tests.unit.diagnosis.causes import starved
+from tests.unit.diagnosis.scene import AWAIT
+from tests.unit.diagnosis.scene import DISK
+from tests.unit.diagnosis.scene import EPOLL
+from tests.unit.diagnosis.scene import ON_CPU
+from tests.unit.diagnosis.scene import READ_PIPE
+from tests.unit.diagnosis.scene import Proc
+from tests.unit.diagnosis.scene import Scene
+
+
+def pool(util: float, trainer: list[dict], *workers: dict) -> Scene:
+    """A trainer on two CPUs with workers that do not have torch's name."""
+    scene = starved(util=util, workers=0)
+    scene.procs[100].looks, scene.cpus = trainer, 2
+    return scene.add(*(Proc(101 + i, 100, start_ticks=50_100 + i, **worker) for i, worker in enumerate(workers)))
+
+
+def left_out(third: dict = AWAIT) -> Scene:
+    """Two of a pool's three workers sleep for ever at a lock, and one delivers in their place."""
+    busy, asleep = {"run": 0.95, "looks": [ON_CPU]}, {"looks": [AWAIT], "switches": 0}
+    scene = pool(50.0, [AWAIT], busy, asleep, asleep | {"looks": [third]})
+    scene.cpu_busy = [0.97, 0.1]
+    return scene
+
+
+def without_work() -> Scene:
+    """The same where the third reads the queue, for whose lock the second waits: there is no work for them."""
+    return left_out(READ_PIPE)
+
+
+def tars_behind_workers() -> Scene:
+    """Each reads a tar from a program of its own, which waits for the disk."""
+    scene = pool(45.0, [READ_PIPE, AWAIT], *2 * [{"run": 0.01, "looks": [READ_PIPE]}])
+    return scene.add(*(Proc(900 + i, 101 + i, cmdline=["cat", "a.tar"], looks=[DISK]) for i in range(2)))
+
+
+def ring_under_a_lock() -> Scene:
+    """Five producers that decode under one lock; none of them is busy by itself."""
+    scene = pool(40.0, [READ_PIPE, AWAIT], *5 * [{"run": 0.2, "looks": [AWAIT]}])
+    scene.cpu_busy = [0.6, 0.5]
+    return scene
+
+
+def loop_in_a_thread(switches: int = 37) -> Scene:
+    """It fetches over the network; the main thread wakes more often than it does, for it waits for the GPU, too."""
+    scene = alone(40.0, 0.01, [AWAIT], threads={151: (0.02, 0.0)}).drop(101, 102)
+    scene.procs[100].switches, scene.procs[100].thread_switches = 130, switches
+    scene.procs[100].thread_looks = [EPOLL | {"syscall_arg": -1, "wchan": "do_epoll_wait"}]
+    return scene
+
+
+HANDMADE: dict[Callable[[], Scene], tuple[str, str]] = {
+    left_out: ("input-bound", "hung-worker"),
+    without_work: ("input-bound", "too-few-workers"),
+    tars_behind_workers: ("input-bound", "disk-io"),
+    ring_under_a_lock: ("input-bound", "lock-contention"),
+    loop_in_a_thread: ("input-bound", "network-io"),
+}
