@@ -28,14 +28,15 @@ FUTEX, FOR_EVER, SOME = (202, 98), -1, 0
 NO_STATE = ProcState(0, "running")
 TURN, ASKING = "turn", "asking"
 """Of threads. A lock waited for with a time limit, as Python waits for its GIL. A poll of those that wake no more seldom than their main
-thread does, or so often and for such a part of its wakes that it is no heartbeat: it waits for what they asked for."""
-ASKS, ASKS_PER_S = 0.2, 20.0
+thread does, or more often than a heartbeat where that one sleeps at a lock: it waits for what they asked for."""
+ASKS_PER_S, LOCKED = 3.0, 0.3
 IN_TURN, LEAST = 0.5, 3
 """How often threads that share one GIL are met waiting for it each time one is met running, and at least."""
 _NOBODY: Counter[str] = Counter()
 IDLE = 0.9
 """Share of its samples in which a thread is met in a poll that has nothing to do."""
-AUTOGRAD = "pt_autograd"
+AUTOGRAD, DRIVER = "pt_autograd", "cuda"
+"""What names of threads begin with that launch the backward pass, and of those that CUDA's driver has for itself."""
 ALONE = 0.02
 """CPUs that a process used beside its main thread, under which its other threads are not looked at one by one."""
 
@@ -185,20 +186,23 @@ class ProcFacts(Struct):
             return _NOBODY
         moved = {thread.tid: thread for thread in self._thread_deltas() if thread.oncpu_ns > 0 and thread.tid != self.pid}
         by_thread: dict[int, Counter[str]] = {}
+        drivers = {thread.tid for thread in self.info.threads if thread.comm.startswith(DRIVER)}
         for thread in told:
-            if thread.tid in moved and not is_accepting(thread.wchan):
+            if thread.tid in moved and thread.tid not in drivers and not is_accepting(thread.wchan):
                 by_thread.setdefault(thread.tid, Counter())[self._met(thread)] += 1
-        if self._asks(sum(moved[tid].vol or 0 for tid, met in by_thread.items() if met[POLL])):
+        idle = [tid for tid, met in by_thread.items() if met[POLL] >= IDLE * met.total()]
+        if self._asks(sum(moved[tid].vol or 0 for tid, met in by_thread.items() if met[POLL]), len(idle) == len(by_thread)):
             return _renamed(sum(by_thread.values(), Counter()), POLL, ASKING)
-        return sum((met for met in by_thread.values() if met[POLL] < IDLE * met.total()), Counter())
+        return sum((met for tid, met in by_thread.items() if tid not in idle), Counter())
 
-    def _asks(self, woken: int) -> bool:
-        """Whether threads that poll and were ``woken`` so often fetch what the main thread waits for, which wakes for its GPU, too."""
+    def _asks(self, woken: int, alone: bool) -> bool:
+        """Whether threads that poll and were ``woken`` so often fetch what the main thread waits for. It wakes for its GPU, too; but where
+        it sleeps at a lock, and they are ``alone`` in this process, nobody else opens that."""
         before = self.threaded or self.older
         if self.newer.vol is None or before.vol is None:
             return False
-        slept, seconds = self.newer.vol - before.vol, (self.newer.t_ns - before.t_ns) / 1e9
-        return woken >= slept or woken >= max(ASKS * slept, ASKS_PER_S * seconds)
+        often = woken >= ASKS_PER_S * (self.newer.t_ns - before.t_ns) / 1e9
+        return woken >= self.newer.vol - before.vol or (alone and often and self.kinds.get(LOCK, 0.0) >= LOCKED)
 
     def _met(self, thread: ThreadSample) -> str:
         if thread.syscall in FUTEX and thread.syscall_arg == SOME:

@@ -74,11 +74,11 @@ def all_others_are_ahead(job: JobFacts) -> bool:
 
 
 def _left_out(job: JobFacts) -> list[ProcFacts]:
-    """Of a home-made loader, who sleeps for long at a lock while the others, flat out, deliver all that the trainer gets. It is no queue's
+    """Of a home-made loader, who sleeps at a lock while the others, flat out, deliver all that the trainer gets. It is no queue's
     lock: of those that wait for work at one, the one that has it reads the queue."""
     if job.is_torchs or job.data < DATA_WAIT or _gpu_rests(job):
         return []
-    asleep = [worker for worker in job.workers if worker.still_s >= LONG_STUCK_S and worker.kinds.get(waits.LOCK, 0.0) >= AHEAD]
+    asleep = [worker for worker in job.workers if worker.still_s >= STUCK_S and worker.kinds.get(waits.LOCK, 0.0) >= AHEAD]
     others = [worker for worker in job.workers if worker not in asleep]
     return asleep if others and all(worker.run + worker.runnable >= FLAT_OUT for worker in others) else []
 

@@ -406,7 +406,7 @@ def test_no_command_is_given_for_small_change_nor_for_init():
 
 
 def test_a_heartbeat_over_the_network_is_not_what_a_trainer_waits_for():
-    assert loop_in_a_thread(switches=5).play(6).engine.verdict.cause == "unexplained"
+    assert loop_in_a_thread(switches=2).play(6).engine.verdict.cause == "unexplained"
 
 
 def test_set_clocks_are_let_go():
