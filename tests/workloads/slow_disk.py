@@ -52,3 +52,21 @@ def opened(path: Path, flags: int) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def put(path: Path, content: bytes, times: int = 1) -> None:
+    """A new file with that many times the content, on disk and out of the page cache."""
+    with opened(path, os.O_WRONLY | os.O_CREAT) as file:
+        for _ in range(times):
+            os.write(file, content)
+        os.fsync(file)
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+@contextmanager
+def from_birth(running: Running, bytes_per_s: int) -> Iterator[None]:
+    """The trainer and all that it starts read at ``bytes_per_s`` at most, from their beginning."""
+    with cgroup.group("blkio", running.name) as group:
+        cgroup.limit_reads(group, cgroup.device_of(running.folder), bytes_per_s)
+        running.env["GPUTOP_WORKLOAD_CGROUP"] = str(group)
+        yield

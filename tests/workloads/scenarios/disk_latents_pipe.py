@@ -14,7 +14,6 @@ import torch
 from torch.utils.data import IterableDataset
 from torch.utils.data import get_worker_info
 
-from tests.workloads import cgroup
 from tests.workloads import slow_disk
 from tests.workloads.loop import Trainer
 from tests.workloads.loop import loader
@@ -64,14 +63,8 @@ def prepare(running: Running) -> Iterator[None]:
     packer = zlib.compressobj(1, wbits=31)
     packed = packer.compress(os.urandom(_PACKED_AT_ONCE * _RECORD_BYTES)) + packer.flush()
     for number in range(_SHARDS):
-        with slow_disk.opened(running.folder / f"latents-{number:02}.gz", os.O_WRONLY | os.O_CREAT) as file:
-            for _ in range(_RECORDS // _PACKED_AT_ONCE):
-                os.write(file, packed)
-            os.fsync(file)
-            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-    with cgroup.group("blkio", running.name) as group:
-        cgroup.limit_reads(group, cgroup.device_of(running.folder), _READ_BYTES_PER_S)
-        running.env["GPUTOP_WORKLOAD_CGROUP"] = str(group)
+        slow_disk.put(running.folder / f"latents-{number:02}.gz", packed, _RECORDS // _PACKED_AT_ONCE)
+    with slow_disk.from_birth(running, _READ_BYTES_PER_S):
         yield
 
 

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from multiprocessing.queues import Queue
 from pathlib import Path
 
-from tests.workloads import cgroup
 from tests.workloads import slow_disk
 from tests.workloads.loop import Trainer
 from tests.workloads.runner import Running
@@ -46,13 +45,8 @@ def prepare(running: Running) -> Iterator[None]:
     """The tars, out of the page cache, and the volume's limit, which the trainer is born with."""
     content = os.urandom(_SHARD_BYTES)
     for number in range(_SHARDS):
-        with slow_disk.opened(running.folder / f"{number:02}.tar", os.O_WRONLY | os.O_CREAT) as file:
-            os.write(file, content)
-            os.fsync(file)
-            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-    with cgroup.group("blkio", running.name) as group:
-        cgroup.limit_reads(group, cgroup.device_of(running.folder), _READ_BYTES_PER_S)
-        running.env["GPUTOP_WORKLOAD_CGROUP"] = str(group)
+        slow_disk.put(running.folder / f"{number:02}.tar", content)
+    with slow_disk.from_birth(running, _READ_BYTES_PER_S):
         yield
 
 
