@@ -23,6 +23,9 @@ MET = 0.25
 """Share of the trainer's sleeping samples in which the queue must be met to be believed in full."""
 AT_WORK = 0.5
 """Share of the window in which somebody does or wants something who works flat out."""
+LEFT_OUT_S, IN_PLACE = 2.0, (0.9, 0.7)
+"""How long somebody has not moved who waits for ever; share of the window of his wait, and in which those run, or want to, who deliver
+in his place."""
 FLAT_OUT = (0.4, 0.7)
 """Workers not ahead for the latter share of the window work flat out; below the former they surely do not."""
 ASLEEP, LOITERS, LATE = 0.02, 0.1, 0.7
@@ -292,7 +295,7 @@ def _ahead(worker: ProcFacts, job: JobFacts) -> tuple[float, float]:
             return queue, 1.0
         idle = worker.run + worker.runnable < 0.02 or job.data < DATA_WAIT
         return queue + (unknown if idle else 0.0), 0.6
-    locked = kinds.get(waits.LOCK, 0.0) - _locked_out(worker)
+    locked = 0.0 if any(one is worker for one in left_out(job)) else kinds.get(waits.LOCK, 0.0) - _locked_out(worker)
     if job.data < DATA_WAIT:
         return queue + locked + sum(kinds.get(kind, 0.0) for kind in (waits.PIPE, waits.POLL, waits.UNKNOWN)), 0.8
     by_itself = worker.run + worker.runnable >= (LOITERS if _another_is_late(worker, job) else ASLEEP)
@@ -301,6 +304,16 @@ def _ahead(worker: ProcFacts, job: JobFacts) -> tuple[float, float]:
         return queue + kinds.get(waits.PIPE, 0.0) + locked, 0.6
     # Who answers one request at a time, such as an environment, is not asked while its trainer waits for the GPU.
     return queue + min(kinds.get(waits.PIPE, 0.0), max(0.0, 1.0 - job.data)), 0.6
+
+
+def left_out(job: JobFacts) -> list[ProcFacts]:
+    """Of a home-made loader, who sleeps at a lock while the others, flat out, deliver all that the trainer gets. It is no queue's
+    lock: of those that wait for work at one, the one that has it reads the queue."""
+    if job.is_torchs or job.data < DATA_WAIT or all(gpu.idle_s >= LEFT_OUT_S for gpu in job.gpus):
+        return []
+    asleep = [worker for worker in job.workers if worker.still_s >= LEFT_OUT_S and worker.kinds.get(waits.LOCK, 0.0) >= IN_PLACE[0]]
+    flat_out = sum(worker.run + worker.runnable >= IN_PLACE[1] for worker in job.workers)
+    return asleep if flat_out and len(asleep) + flat_out == len(job.workers) else []
 
 
 def _is_torchs(job: JobFacts) -> bool:

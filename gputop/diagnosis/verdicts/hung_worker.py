@@ -16,7 +16,7 @@ from gputop.diagnosis.feeders import programs_at_work
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.states import DATA_WAIT
+from gputop.diagnosis.states import left_out
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
@@ -24,8 +24,6 @@ from gputop.diagnosis.verdicts import Judge
 STUCK_S, LONG_STUCK_S, IDLE_S = 2.0, 3.0, 1.5
 ASKS, AHEAD = 0.02, 0.9
 """Share of the window on a CPU of who sleeps by a timer and looks; and of the others' without any work."""
-FLAT_OUT = 0.7
-"""Share of the window that somebody runs or wants to who delivers in the place of others."""
 WAITED = 0.5
 """Share of the window that a trainer waits for data where none of those who could deliver has anything to do."""
 ENDED = "ZX"
@@ -33,8 +31,6 @@ ENDED = "ZX"
 TRACED = "t"
 """State in /proc/PID/stat of who is stopped by a debugger: SIGCONT does not wake it."""
 _STILL = ("data.lock", "data.network", "data.pipe", "data.timer", "data.poll", "data.unknown", "data.disk", "data.child", "data.driver")
-_DELIVERED = ("data.running", "data.runnable")
-"""What the others do meanwhile who go on."""
 _MAIN = ("main.lock", "main.pipe", "main.poll", "main.network", "main.unknown")
 """What a trainer may wait in for who never answers."""
 
@@ -48,8 +44,8 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
         claims |= dict.fromkeys(_STILL, 1.0)
     elif job.is_torchs or all_others_are_ahead(job):
         claims |= dict.fromkeys(_STILL, _stuck_part(job))
-    elif left_out := _left_out(job):
-        claims |= dict.fromkeys(_DELIVERED, len(left_out) / len(job.workers))
+    elif left_out(job):
+        claims |= {"data.lock": 1.0}
     if idle and _nobody_moves(job):
         asked = 0.0 if programs_at_work(job, facts) else 1.0
         claims |= {"main.lock": 1.0, "main.pipe": asked, "main.poll": asked, "data.ahead": 1.0}
@@ -73,16 +69,6 @@ def all_others_are_ahead(job: JobFacts) -> bool:
     return bool(others) and len(others) < len(job.workers) and ahead and job.data >= WAITED
 
 
-def _left_out(job: JobFacts) -> list[ProcFacts]:
-    """Of a home-made loader, who sleeps at a lock while the others, flat out, deliver all that the trainer gets. It is no queue's
-    lock: of those that wait for work at one, the one that has it reads the queue."""
-    if job.is_torchs or job.data < DATA_WAIT or _gpu_rests(job):
-        return []
-    asleep = [worker for worker in job.workers if worker.still_s >= STUCK_S and worker.kinds.get(waits.LOCK, 0.0) >= AHEAD]
-    others = [worker for worker in job.workers if worker not in asleep]
-    return asleep if others and all(worker.run + worker.runnable >= FLAT_OUT for worker in others) else []
-
-
 def _nobody_moves(job: JobFacts) -> bool:
     """After steady work trainer and workers have slept for long, none of them on a queue where it would be asked again."""
     family = (job.trainer, *job.workers)
@@ -104,7 +90,7 @@ def stuck(worker: ProcFacts, least_s: float = STUCK_S) -> bool:
 
 def _hung(job: JobFacts) -> list[ProcFacts]:
     found = (one for one in job.workers if one.kinds.get(waits.STOPPED, 0.0) > 0.3 or stuck(one) or _asks_for_ever(one, job))
-    return list(found) or _left_out(job)
+    return list(found) or left_out(job)
 
 
 def _how(worker: ProcFacts) -> str:
@@ -112,8 +98,7 @@ def _how(worker: ProcFacts) -> str:
         if worker.newer.state in ENDED or not worker.info.cmdline:
             return "dead"
         return "held by a debugger" if worker.newer.state == TRACED else "stopped"
-    met = worker.state.waits or worker.kinds
-    kind = max(met, key=met.__getitem__, default=waits.UNKNOWN)
+    kind = max(worker.state.waits, key=worker.state.waits.__getitem__, default=waits.UNKNOWN)
     words = {
         "lock": "waiting for a lock", "network": "waiting for the network", "unknown": "asleep",
         "timer": "asking again and again for something that does not come",
@@ -202,5 +187,5 @@ def _fixes(hung: list[ProcFacts], torchs: bool) -> list[Fix]:
     return fixes
 
 
-_POOLS = ("data.stopped", "data.ahead", *_DELIVERED, *_MAIN, *_STILL)
+_POOLS = ("data.stopped", "data.ahead", *_MAIN, *_STILL)
 JUDGE = Judge("hung-worker", "input-bound", 10, _POOLS, _claim, _tell, needs="/proc/PID/stat; status for the switches")
