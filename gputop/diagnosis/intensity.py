@@ -32,6 +32,8 @@ _BRAKES = 0x8 | 0x20 | 0x40 | 0x80
 POWER_CAP, SET_CLOCKS = 0x4, 0x2
 PEER = 0.2
 """A rank is a straggler when its GPU idles for this much more of the time than its peers'."""
+LIKE_OTHERS = 0.45
+"""Unless they lose such a part of that by themselves."""
 WORKED = 0.2
 """Or when, all GPUs being busy, so much more of its own is used: the others spin in a kernel on few SMs."""
 _AT_PEERS = ("lock", "network", "pipe", "poll")
@@ -149,7 +151,8 @@ def _set_straggler(group: list[JobFacts]) -> None:
 def _slowest(measured: list[JobFacts]) -> JobFacts | None:
     """Its GPU idles while theirs spin, or they sleep while it does not; or all are busy, and it is the one whose GPU really works; or
     theirs idle and it works on, while they sleep in a collective of the host (gloo)."""
-    for measures, least in (((_own_delay,), PEER), ((_worked,), WORKED), ((_awaited, _busy), PEER)):
+    own_delay = () if _all_are_late(measured) else (((_own_delay,), PEER),)
+    for measures, least in (*own_delay, ((_worked,), WORKED), ((_awaited, _busy), PEER)):
         found = [_far_ahead(measured, measure, least) for measure in measures]
         if found[0] is not None and all(one is found[0] for one in found):
             return found[0]
@@ -199,3 +202,9 @@ def _awaited(job: JobFacts) -> float | None:
 def _own_delay(job: JobFacts) -> float:
     """Idle GPU time that the rank spent by itself: not blocked on somebody else."""
     return max(0.0, (job.idle or 0.0) - job.trainer.state.fractions.get("blocked", 0.0))
+
+
+def _all_are_late(measured: list[JobFacts]) -> bool:
+    """What keeps the last one keeps the others nearly as long: they wait for it only because that hits now one, now another."""
+    delays = sorted(map(_own_delay, measured))
+    return delays[(len(delays) - 1) // 2] > LIKE_OTHERS * delays[-1]

@@ -307,13 +307,16 @@ def _ahead(worker: ProcFacts, job: JobFacts) -> tuple[float, float]:
 
 
 def left_out(job: JobFacts) -> list[ProcFacts]:
-    """Of a home-made loader, who sleeps at a lock while the others, flat out, deliver all that the trainer gets. It is no queue's
-    lock: of those that wait for work at one, the one that has it reads the queue."""
-    if job.is_torchs or job.data < DATA_WAIT or all(gpu.idle_s >= LEFT_OUT_S for gpu in job.gpus):
+    """Of a home-made loader, who sleeps at a lock for ever while the others deliver: flat out, or asked for each step. It is no queue's
+    lock: of those that wait for work at one, the one that has it reads the queue, and it alone."""
+    if job.is_torchs or all(gpu.idle_s >= LEFT_OUT_S for gpu in job.gpus):
         return []
     asleep = [worker for worker in job.workers if worker.still_s >= LEFT_OUT_S and worker.kinds.get(waits.LOCK, 0.0) >= IN_PLACE[0]]
     flat_out = sum(worker.run + worker.runnable >= IN_PLACE[1] for worker in job.workers)
-    return asleep if flat_out and len(asleep) + flat_out == len(job.workers) else []
+    asked = sum(worker.still_s < LEFT_OUT_S and worker.kinds.get(waits.PIPE, 0.0) >= IN_PLACE[1] for worker in job.workers)
+    waited = job.data if not asked else sum(job.trainer.kinds.get(kind, 0.0) for kind in (waits.POLL, waits.PIPE, waits.LOCK))
+    others = len(job.workers) - len(asleep)
+    return asleep if flat_out + asked == others > (1 if asked else 0) and waited >= DATA_WAIT else []
 
 
 def _is_torchs(job: JobFacts) -> bool:

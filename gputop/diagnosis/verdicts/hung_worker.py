@@ -33,6 +33,8 @@ TRACED = "t"
 _STILL = ("data.lock", "data.network", "data.pipe", "data.timer", "data.poll", "data.unknown", "data.disk", "data.child", "data.driver")
 _MAIN = ("main.lock", "main.pipe", "main.poll", "main.network", "main.unknown")
 """What a trainer may wait in for who never answers."""
+_TIMED = "main.timer"
+"""The same of one that goes on without him after a while."""
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
@@ -45,7 +47,7 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
     elif job.is_torchs or all_others_are_ahead(job):
         claims |= dict.fromkeys(_STILL, _stuck_part(job))
     elif left_out(job):
-        claims |= {"data.lock": 1.0}
+        claims |= dict.fromkeys((*_STILL, *_MAIN, _TIMED), 1.0)
     if idle and _nobody_moves(job):
         asked = 0.0 if programs_at_work(job, facts) else 1.0
         claims |= {"main.lock": 1.0, "main.pipe": asked, "main.poll": asked, "data.ahead": 1.0}
@@ -187,5 +189,5 @@ def _fixes(hung: list[ProcFacts], torchs: bool) -> list[Fix]:
     return fixes
 
 
-_POOLS = ("data.stopped", "data.ahead", *_MAIN, *_STILL)
+_POOLS = ("data.stopped", "data.ahead", *_MAIN, _TIMED, *_STILL)
 JUDGE = Judge("hung-worker", "input-bound", 10, _POOLS, _claim, _tell, needs="/proc/PID/stat; status for the switches")
