@@ -148,6 +148,11 @@ def _set_straggler(group: list[JobFacts]) -> None:
             job.waste = {"peer": max(0.0, min(1.0 - (job.idle or 0.0), _spun(job, slowest)))}
 
 
+def late_job(job: JobFacts, facts: Facts) -> JobFacts:
+    """The straggler's of its training; its own where there is none."""
+    return next((other for other in facts.jobs if other.trainer is job.straggler), job)
+
+
 def _slowest(measured: list[JobFacts]) -> JobFacts | None:
     """Its GPU idles while theirs spin, or they sleep while it does not; or all are busy, and it is the one whose GPU really works; or
     theirs idle and it works on, while they sleep in a collective of the host (gloo)."""

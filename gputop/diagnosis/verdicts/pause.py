@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.intensity import late_job
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.states import DATA_WAIT
@@ -28,7 +29,7 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
     claims: Claims = {"main.stopped": 1.0}
     lost_s = (job.idle or 0.0) * facts.seconds
     by_itself = rests_long(job, facts) or _breaks_off(job, lost_s) or _turns_away(job, lost_s) or _saves(job, lost_s)
-    if by_itself and _owed(job) < DATA_WAIT and not fights(job.trainer):
+    if (by_itself or _waits_for_save(job, facts)) and _owed(job) < DATA_WAIT and not fights(job.trainer):
         claims |= {pool: 1.0 for pool in job.pools if pool == "data.ahead" or (pool.startswith("main.") and pool != "main.runnable")}
     return claims
 
@@ -59,8 +60,22 @@ def _saves(job: JobFacts, lost_s: float) -> bool:
     """It writes more than logs and samples: short pauses that readings of a second each do not show. Who has neither workers nor anybody
     else that loads for it must be seen to break off for that."""
     alone = not (job.workers or job.fed_by) and _breaks_s(job) >= MOST * lost_s > 0.0
-    written = job.trainer.write_bytes_per_s or 0.0
-    return (is_ahead(job) or alone) and written >= SAVED_BYTES_PER_S and job.trainer.state.fractions.get("disk", 0.0) >= SAVING
+    waits = job.trainer.state.fractions.get("disk", 0.0) >= SAVING
+    return waits and (writes_much(job) or (alone and _written(job) >= SAVED_BYTES_PER_S))
+
+
+def _waits_for_save(job: JobFacts, facts: Facts) -> bool:
+    """Whether it is a rank of those that stand still while one of them saves for all, or that one."""
+    return job.straggler is not None and writes_much(late_job(job, facts))
+
+
+def writes_much(job: JobFacts) -> bool:
+    """Whether it saves its weights while batches are ready for it."""
+    return is_ahead(job) and _written(job) >= SAVED_BYTES_PER_S
+
+
+def _written(job: JobFacts) -> float:
+    return job.trainer.write_bytes_per_s or 0.0
 
 
 def is_ahead(job: JobFacts) -> bool:
@@ -80,15 +95,16 @@ def _owed(job: JobFacts) -> float:
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
-    written = job.trainer.write_bytes_per_s
+    writer = late_job(job, facts) if _waits_for_save(job, facts) else job
+    written, who = writer.trainer.write_bytes_per_s, "it" if writer is job else f"{writer.trainer.role.label} ({writer.trainer.pid})"
     saves = written is not None and written >= 1e6
-    what = f"it writes {(written or 0.0) / 1e6:.0f} MB/s: a checkpoint" if saves else _does(job)
+    what = f"{who} writes {(written or 0.0) / 1e6:.0f} MB/s: a checkpoint" if saves else _does(job)
     idle_s, when = _rest(job, facts)
     word, share = _busiest(job)
     evidence = (
         Evidence("gpu_idle_s", None if idle_s is None else round(idle_s, 2), "s", "without any work for the GPU"),
         Evidence("main_thread_pct", round(100 * share, 1) or None, "%", f"of the time its main thread was {word}"),
-        Evidence("write_bytes_per_s", round(written or 0.0) or None, "B/s", "written by the trainer"),
+        Evidence("write_bytes_per_s", round(written or 0.0) or None, "B/s", f"written by {'the trainer' if writer is job else who}"),
     )
     save = Fix("Write checkpoints beside the training", "torch.distributed.checkpoint.async_save(...)")
     look = Fix("See what its main thread does meanwhile; evaluate less often, or in another process", f"gputop stacks {job.trainer.pid}")

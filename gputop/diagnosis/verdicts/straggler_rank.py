@@ -14,6 +14,7 @@ from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.facts import Taker
 from gputop.diagnosis.intensity import PEER
+from gputop.diagnosis.intensity import late_job
 from gputop.diagnosis.intensity import slowed_by
 from gputop.diagnosis.intensity import used
 from gputop.diagnosis.loading import with_workers
@@ -30,17 +31,19 @@ from gputop.diagnosis.verdicts import gpu_throttle
 from gputop.diagnosis.verdicts.cpu_contention import blames_others
 from gputop.diagnosis.verdicts.cpu_contention import culprits
 from gputop.diagnosis.verdicts.pause import rests_long
+from gputop.diagnosis.verdicts.pause import writes_much
 from gputop.text import counted
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
-    if job.straggler is None or rests_long(_late_job(job, facts), facts):
+    late = late_job(job, facts)
+    if job.straggler is None or rests_long(late, facts) or writes_much(late):
         return {}  # the first rank saves for all, and these wait for it
     return dict.fromkeys(job.pools, 1.0)
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
-    own = _late_job(job, facts)
+    own = late_job(job, facts)
     slow = own.trainer
     waiting = [other for other in facts.jobs if other.straggler is slow and other is not own]
     late = _late_gpu if (own.idle or 0.0) < PEER else _late_host
@@ -51,11 +54,6 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         detail += f"; {', '.join(names_of(takers))} took {sum(taker.cores for taker in takers):.1f} CPUs meanwhile"
         fixes = (*yielding.fixes(takers, slow.info, own.cgroup_version, facts.host.autogroup), *fixes)
     return Finding(detail, evidence, fixes, (culprit, *blame(takers, facts.seconds)), victims)
-
-
-def _late_job(job: JobFacts, facts: Facts) -> JobFacts:
-    """The straggler's."""
-    return next((other for other in facts.jobs if other.trainer is job.straggler), job)
 
 
 def _takers(own: JobFacts, facts: Facts) -> list[Taker]:

@@ -10,7 +10,10 @@ from tests.unit.diagnosis.scene import AWAIT
 from tests.unit.diagnosis.scene import DISK
 from tests.unit.diagnosis.scene import EPOLL
 from tests.unit.diagnosis.scene import ON_CPU
+from tests.unit.diagnosis.scene import POLL_SOCKET
+from tests.unit.diagnosis.scene import READ
 from tests.unit.diagnosis.scene import READ_PIPE
+from tests.unit.diagnosis.scene import SLEEP
 from tests.unit.diagnosis.scene import Proc
 from tests.unit.diagnosis.scene import Scene
 
@@ -56,10 +59,27 @@ def loop_in_a_thread(switches: int = 37) -> Scene:
     return scene
 
 
+def lockstep_without_one() -> Scene:
+    """Environments that are asked for each step; one sleeps for ever at a lock, and is gone on without when its time is over."""
+    asked, gone = {"run": 0.03, "looks": [READ]}, {"looks": [AWAIT], "switches": 0}
+    scene = pool(35.0, [POLL_SOCKET, POLL_SOCKET, SLEEP], asked, asked, gone, asked)
+    scene.cpu_busy = [0.1, 0.1]
+    return scene
+
+
+def sidecar() -> Scene:
+    """The script that became the training had started a packer beside it."""
+    scene = starved(run=0.4, wait=0.58, looks=[ON_CPU])
+    scene.cpus, scene.cpu_busy = 2, [1.0, 1.0]
+    return scene.add(Proc(900, 100, comm="zstd", cmdline=["zstd", "-T3"], run=1.2, looks=[ON_CPU]))
+
+
 HANDMADE: dict[Callable[[], Scene], tuple[str, str]] = {
     left_out: ("input-bound", "hung-worker"),
     without_work: ("input-bound", "too-few-workers"),
     tars_behind_workers: ("input-bound", "disk-io"),
     ring_under_a_lock: ("input-bound", "lock-contention"),
     loop_in_a_thread: ("input-bound", "network-io"),
+    lockstep_without_one: ("input-bound", "hung-worker"),
+    sidecar: ("input-bound", "cpu-contention"),
 }

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.diagnosis.causes import alone
+from tests.unit.diagnosis.scene import AWAIT
 from tests.unit.diagnosis.scene import DISK
 from tests.unit.diagnosis.scene import EPOLL
 from tests.unit.diagnosis.scene import FUTEX
@@ -102,6 +103,22 @@ def test_when_the_first_rank_saves_for_all_those_that_wait_for_it_pause_too():
     verdict = scene.play(2).engine.verdict
     assert verdict.cause == "pause"
     assert "slower" not in verdict.headline
+
+
+@pytest.mark.parametrize(("write_bytes", "cause"), [(300_000_000, "pause"), (0, "straggler-rank")])
+def test_a_rank_that_saves_for_all_now_and_then_is_known_by_what_it_writes(write_bytes: int, cause: str):
+    """Each save is too short for a pause of its own."""
+    scene = Scene()
+    for rank, pid in enumerate((100, 200)):
+        env = {"RANK": str(rank), "WORLD_SIZE": "2"}
+        scene.gpus[rank] = {"util_pct": 60.0, "pids": [pid]}
+        scene.add(Proc(pid, run=0.04, looks=[AWAIT, AWAIT, SLEEP], info={"uses_cuda": True, "env": env}))
+        scene.add(Proc(pid + 1, pid, comm="pt_data_worker", start_ticks=50_100))
+    scene.procs[100].run, scene.procs[100].looks, scene.procs[100].write_bytes = 0.4, [ON_CPU, SLEEP], write_bytes
+    verdict = scene.play(6).engine.verdict
+    assert verdict.cause == cause
+    told = [one.detail for one in scene.engine.incidents]
+    assert any(detail.endswith("; train.py rank 0 (100) writes 300 MB/s: a checkpoint") for detail in told) == bool(write_bytes)
 
 
 def test_every_steps_own_wait_is_no_pause():

@@ -8,9 +8,11 @@ from gputop.environment import ENV_OF_INTEREST
 from tests.unit.diagnosis.causes import straggling
 from tests.unit.diagnosis.causes import straggling_gpu_of_spawned_ranks
 from tests.unit.diagnosis.causes_behind import sorted_by_length
+from tests.unit.diagnosis.scene import DISK
 from tests.unit.diagnosis.scene import ON_CPU
 from tests.unit.diagnosis.scene import QUEUE
 from tests.unit.diagnosis.scene import SLEEP
+from tests.unit.diagnosis.scene import SOCKET
 from tests.unit.diagnosis.scene import Proc
 
 
@@ -108,3 +110,14 @@ def test_a_rank_whose_clocks_somebody_set_is_the_straggler_though_it_draws_littl
     assert verdict.cause == "straggler-rank"
     assert verdict.detail.endswith("; GPU 2 runs at 765 of 1755 MHz: app clocks")
     assert verdict.fixes[0].command.startswith("sudo nvidia-smi -i 2 -rgc")
+
+
+def test_ranks_whose_workers_all_wait_for_the_disk_have_no_straggler():
+    """Now one comes later, now the other: each would lose most of it without the other, too."""
+    scene = straggling()
+    for pid, queue in ((100, 2), (200, 3)):
+        scene.gpus[pid // 100 - 1] = {"util_pct": 28.0, "pids": [pid]}
+        scene.procs[pid].run, scene.procs[pid].looks = 0.02, [QUEUE] * queue + [SOCKET] * (4 - queue)
+        worker = {"comm": "pt_data_worker", "start_ticks": 50_100, "looks": [DISK], "read_bytes": 15_000_000}
+        scene.add(*(Proc(pid + 1 + i, pid, **worker) for i in range(2)))
+    assert scene.play(8).engine.verdict.cause == "disk-io"
