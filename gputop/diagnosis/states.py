@@ -56,6 +56,7 @@ def set_states(job: JobFacts, host: HostFacts) -> None:
     job.is_torchs = _is_torchs(job)
     job.pressed = (host.psi_memory or 0.0) >= MEMORY_STALL or bool(job.memory_path)
     _set_trainer(job, host)
+    job.left_out = _left_out(job)
     for worker in job.workers:
         worker.state = _worker_state(worker, job, host)
 
@@ -295,7 +296,7 @@ def _ahead(worker: ProcFacts, job: JobFacts) -> tuple[float, float]:
             return queue, 1.0
         idle = worker.run + worker.runnable < 0.02 or job.data < DATA_WAIT
         return queue + (unknown if idle else 0.0), 0.6
-    locked = 0.0 if any(one is worker for one in left_out(job)) else kinds.get(waits.LOCK, 0.0) - _locked_out(worker)
+    locked = 0.0 if any(one is worker for one in job.left_out) else kinds.get(waits.LOCK, 0.0) - _locked_out(worker)
     if job.data < DATA_WAIT:
         return queue + locked + sum(kinds.get(kind, 0.0) for kind in (waits.PIPE, waits.POLL, waits.UNKNOWN)), 0.8
     by_itself = worker.run + worker.runnable >= (LOITERS if _another_is_late(worker, job) else ASLEEP)
@@ -306,7 +307,7 @@ def _ahead(worker: ProcFacts, job: JobFacts) -> tuple[float, float]:
     return queue + min(kinds.get(waits.PIPE, 0.0), max(0.0, 1.0 - job.data)), 0.6
 
 
-def left_out(job: JobFacts) -> list[ProcFacts]:
+def _left_out(job: JobFacts) -> list[ProcFacts]:
     """Of a home-made loader, who sleeps at a lock for ever while the others deliver: flat out, or asked for each step. It is no queue's
     lock: of those that wait for work at one, the one that has it reads the queue, and it alone."""
     if job.is_torchs or all(gpu.idle_s >= LEFT_OUT_S for gpu in job.gpus):

@@ -16,7 +16,6 @@ from gputop.diagnosis.feeders import programs_at_work
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.states import left_out
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
@@ -46,7 +45,7 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
         claims |= dict.fromkeys(_STILL, 1.0)
     elif job.is_torchs or all_others_are_ahead(job):
         claims |= dict.fromkeys(_STILL, _stuck_part(job))
-    elif left_out(job):
+    elif job.left_out:
         claims |= dict.fromkeys((*_STILL, *_MAIN, _TIMED), 1.0)
     if idle and _nobody_moves(job):
         asked = 0.0 if programs_at_work(job, facts) else 1.0
@@ -92,7 +91,7 @@ def stuck(worker: ProcFacts, least_s: float = STUCK_S) -> bool:
 
 def _hung(job: JobFacts) -> list[ProcFacts]:
     found = (one for one in job.workers if one.kinds.get(waits.STOPPED, 0.0) > 0.3 or stuck(one) or _asks_for_ever(one, job))
-    return list(found) or left_out(job)
+    return list(found) or job.left_out
 
 
 def _how(worker: ProcFacts) -> str:
