@@ -182,8 +182,8 @@ class Window:
             states.set_states(job, host)
         family = {pid: job.trainer.pid for job in jobs for pid in (job.trainer.pid, *(proc.pid for proc in job.workers), *job.services)}
         # What a trainer with workers started itself loads nothing: a sidecar beside which its script became the training, a packer.
-        apart = {job.trainer.pid for job in jobs if job.workers}
-        family |= {pid: family[by] for pid, by in starters.items() if by in family.keys() - apart} | self._takers.fed
+        loads = family.keys() - {job.trainer.pid for job in jobs if job.workers}
+        family |= {pid: family[starter] for pid, starter in starters.items() if starter in loads} | self._takers.fed
         for job in jobs:
             job.helpers = helpers.get(job.trainer.pid, 0.0)
             programs = sum(taker.cores for taker in takers if family.get(taker.pid) == job.trainer.pid)
