@@ -171,7 +171,7 @@ def _evidence(worker: ProcFacts) -> Evidence:
 
 
 def _fixes(hung: list[ProcFacts], torchs: bool) -> list[Fix]:
-    fixes = []
+    fixes, waiting = [], []
     for worker in hung:
         how = _how(worker)
         if how == "stopped":
@@ -182,10 +182,15 @@ def _fixes(hung: list[ProcFacts], torchs: bool) -> list[Fix]:
             text = f"{worker.role.label} has died (killed, or out of memory?): the training must be restarted"
             fixes.append(Fix(text, "dmesg | grep -i 'killed process'"))
         else:
-            fixes.append(Fix(f"See where {worker.role.label} stands", f"gputop stacks {worker.pid}"))
-            ends = "DataLoader(..., timeout=60)" if torchs else ""
-            fixes.append(Fix("Have the next one end the training with an error, rather than wait for ever", ends))
-    return fixes
+            waiting.append(worker)
+    return fixes + (_ends_of_waiting(waiting, torchs) if waiting else [])
+
+
+def _ends_of_waiting(waiting: list[ProcFacts], torchs: bool) -> list[Fix]:
+    names, pids = ", ".join(worker.role.label for worker in waiting), " ".join(str(worker.pid) for worker in waiting)
+    look = Fix(f"See where {names} {'stands' if len(waiting) == 1 else 'stand'}", f"gputop stacks {pids}")
+    ends = "DataLoader(..., timeout=60)" if torchs else ""
+    return [look, Fix("Have the next one end the training with an error, rather than wait for ever", ends)]
 
 
 _POOLS = ("data.stopped", "data.ahead", *_MAIN, _TIMED, *_STILL)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.model import Verdict
 from gputop.diagnosis.verdicts import unexplained
 from gputop.frame import ReadLimit
@@ -36,6 +37,7 @@ from tests.unit.diagnosis.causes_gpu import small_pieces_one_by_one
 from tests.unit.diagnosis.causes_gpu import transfer
 from tests.unit.diagnosis.causes_gpu import undersized
 from tests.unit.diagnosis.causes_gpu import undersized_by_power
+from tests.unit.diagnosis.causes_handmade import left_out
 from tests.unit.diagnosis.causes_handmade import loop_in_a_thread
 from tests.unit.diagnosis.scene import ACCEPT
 from tests.unit.diagnosis.scene import AWAIT
@@ -413,3 +415,17 @@ def test_set_clocks_are_let_go():
     verdict = gpu_with_set_clocks().play(6).engine.verdict
     assert verdict.detail == "GPU 0 runs at 765 of 1755 MHz: app clocks"
     assert [fix.command for fix in verdict.fixes] == ["sudo nvidia-smi -i 0 -rgc; sudo nvidia-smi -i 0 -rac"]
+
+
+def test_all_who_wait_for_ever_are_looked_at_at_once():
+    verdict = left_out().play(8).engine.verdict
+    assert verdict.detail.startswith("worker 1 (102) is waiting for a lock, worker 2 (103) is waiting for a lock; ")
+    assert [(fix.text.partition(",")[0], fix.command) for fix in verdict.fixes] == [
+        ("See where worker 1", "gputop stacks 102 103"), ("Have the next one end the training with an error", ""),
+    ]  # fmt: skip
+    assert {worker.state.state for worker in _job(left_out().play(8)).workers[1:]} == {"blocked"}
+
+
+def _job(scene: Scene) -> JobFacts:
+    assert scene.engine.facts is not None
+    return scene.engine.facts.jobs[0]
