@@ -43,7 +43,7 @@ class Clips(IterableDataset[torch.Tensor]):
 
 def train(trainer: Trainer) -> None:
     clips = Clips(Path(os.environ["GPUTOP_WORKLOAD_FOLDER"]) / "clips.zip")
-    trainer.fit(loader(clips, workers=5, start="forkserver", batch=60, prefetch_factor=2), trainer.compute(50, kernels=5))
+    trainer.fit(loader(clips, workers=5, start="forkserver", batch=120, prefetch_factor=2), trainer.compute(50, kernels=5))
 
 
 @contextmanager
