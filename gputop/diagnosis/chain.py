@@ -171,7 +171,7 @@ def _wait_for_late_programs(job: JobFacts, facts: Facts, found: dict[str, float]
 def _call_lock(job: JobFacts, found: dict[str, float]) -> None:
     """A step that keeps time with the samples lets these meet one of its waits only; where threads load, or read what others do, the rest
     is for them."""
-    loading = feeders.threads_wait(job, job.trainer) or feeders.programs_read(job) or job.fed
+    loading = feeders.threads_wait(job, job.trainer) or feeders.programs_read(job) or (job.fed and not feeders.only_sleep(job))
     if loading and not feeders.serves(job):
         for kind in feeders.UNSURE:
             _shift(found, kind, "lock", found.get(kind, 0.0))

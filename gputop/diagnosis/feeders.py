@@ -66,6 +66,11 @@ def programs_late(job: JobFacts) -> bool:
     return bool(_late_for({waits.DISK: met[waits.DISK], waits.NETWORK: met[waits.NETWORK] + met[waits.POLL]}, _samples(met)))
 
 
+def only_sleep(job: JobFacts) -> bool:
+    """Whether those, or who feeds it, were met at nothing but a timer: such a one asks now and then, and loads nothing."""
+    return bool(job.programs_met) and job.programs_met[waits.TIMER] == sum(job.programs_met.values())
+
+
 def loading_programs(job: JobFacts, facts: Facts) -> list[Taker]:
     """Those of them that run, the busiest first."""
     return [taker for taker in started(job, facts) if taker.cores >= AT_WORK] if programs_read(job) else []

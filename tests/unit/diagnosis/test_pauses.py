@@ -46,6 +46,15 @@ def test_a_server_between_two_requests_does_not_pause():
     assert scene.engine.incidents == []
 
 
+@pytest.mark.parametrize(("looks", "rests"), [([SLEEP], True), ([DISK], False)])
+def test_who_types_now_and_then_does_not_load_for_a_notebook(looks: list[dict], rests: bool):
+    """The probe sees only who wakes it."""
+    scene = alone(10.0, 0.02, [EPOLL, EPOLL, EPOLL, SLEEP]).drop(101, 102)
+    scene.probed, scene.wakeups = True, {(100, 900): 0.56, (100, 0): 0.07}
+    verdict = scene.add(Proc(900, cmdline=["jupyter", "console"], run=0.001, looks=looks)).play(6).engine.verdict
+    assert (verdict.symptom == "idle") == rests
+
+
 def saving(busy_s: float, idle_s: float, cycles: int = 8, looks: list[dict] | None = None) -> Scene:
     """Its workers are ahead; after some steps each the main thread waits for a program."""
     scene = training(util=100.0)
