@@ -57,8 +57,10 @@ def _capacity(job: JobFacts, facts: Facts) -> Capacity:
 
 
 def _allowed(job: JobFacts, host: frozenset[int]) -> frozenset[int]:
-    lists = {proc.info.cpus_allowed for proc in job.workers or [job.trainer] if proc.info.cpus_allowed}
-    return frozenset().union(*(cpusets.parse(text) & host for text in lists)) or host
+    if job.allowed_cpus is None:
+        lists = {proc.info.cpus_allowed for proc in job.workers or [job.trainer] if proc.info.cpus_allowed}
+        job.allowed_cpus = frozenset().union(*(cpusets.parse(text) & host for text in lists)) or host
+    return job.allowed_cpus
 
 
 def _sharing(job: JobFacts, facts: Facts, allowed: frozenset[int], host: frozenset[int]) -> list[JobFacts]:
@@ -88,8 +90,13 @@ def _may_run_on(cpus: frozenset[int], listed: str) -> bool:
 
 def strangers(job: JobFacts, facts: Facts) -> list[Taker]:
     """The takers that load neither for it nor for the other ranks of its training."""
-    own = job.kin | {job.trainer.pid}
+    own = _own(job)
     return [taker for taker in facts.takers if facts.family.get(taker.pid) not in own]
+
+
+def _own(job: JobFacts) -> frozenset[int]:
+    """Its trainer, and those of its training's other ranks."""
+    return job.kin | {job.trainer.pid}
 
 
 def wanted(job: JobFacts) -> float:
@@ -108,15 +115,17 @@ def needed(job: JobFacts) -> float:
 
     What a step costs the CPUs stays the same, so they would be used as much more as the GPU then worked more.
     """
-    idle = job.idle
-    return wanted(job) if idle is None or idle >= 1.0 else min(wanted(job), job.used / (1.0 - idle))
+    if job.needed_cpus is None:
+        idle, most = job.idle, wanted(job)
+        job.needed_cpus = most if idle is None or idle >= 1.0 else min(most, job.used / (1.0 - idle))
+    return job.needed_cpus
 
 
 def _preempted_by_others(job: JobFacts, facts: Facts) -> float | None:
     waits = facts.behind.get(job.trainer.pid)
     if not waits:
         return None
-    own = job.kin | {job.trainer.pid}
+    own = _own(job)
     behind, others = sum(waits.values()), sum(seconds for pid, seconds in waits.items() if facts.family.get(pid) not in own)
     waited_s = sum(proc.runnable * proc.seconds for proc in (job.trainer, *job.workers))
     return others / behind if behind > 0.1 * waited_s else None

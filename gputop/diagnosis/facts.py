@@ -244,6 +244,9 @@ class JobFacts(Struct):
     mute: dict[int, str] = field(default_factory=dict)
     """Those that cannot go on, for nobody reads their errors."""
     capacity: Capacity | None = None
+    allowed_cpus: frozenset[int] | None = None
+    needed_cpus: float | None = None
+    """What `capacity` has found of it, who asks again for each rank of the training."""
     kin: frozenset[int] = frozenset()
     """Trainers of its training on this host, itself among them; empty where it is alone. Pids: jobs that hold each other are garbage."""
     kin_used: float = 0.0
