@@ -62,8 +62,7 @@ def programs_read(job: JobFacts) -> float:
 
 def programs_late(job: JobFacts) -> bool:
     """Whether those that its loaders started were met often at the disk or the network."""
-    met = job.programs_met
-    return bool(_late_for({waits.DISK: met[waits.DISK], waits.NETWORK: met[waits.NETWORK] + met[waits.POLL]}, _samples(met)))
+    return bool(_programs_late_for(job.programs_met))
 
 
 def only_sleep(job: JobFacts) -> bool:
@@ -83,9 +82,7 @@ def programs_wait(job: JobFacts, facts: Facts) -> dict[str, float]:
     samples = _samples(met)
     if job.pressed and met[waits.DISK] >= OFTEN * samples > 0.0:
         return _late_for({MEMORY: met[waits.DISK]}, samples - met[waits.ONCPU])
-    if programs_at_work(job, facts):
-        return {}
-    return _late_for({waits.DISK: met[waits.DISK], waits.NETWORK: met[waits.NETWORK] + met[waits.POLL]}, samples)
+    return {} if programs_at_work(job, facts) else _programs_late_for(met)
 
 
 def who_waits(job: JobFacts, facts: Facts, kind: str, share: Callable[[ProcFacts], float]) -> tuple[list[ProcFacts], str, float]:
@@ -169,6 +166,10 @@ def elsewhere(job: JobFacts, facts: Facts) -> list[Taker]:
     own = {taker.pid for taker in started(job, facts)}
     found = [taker for taker in facts.takers if taker.pid in job.fed_by and taker.pid not in own]
     return found if sum(taker.cores for taker in found) >= AT_WORK else []
+
+
+def _programs_late_for(met: Counter[str]) -> dict[str, float]:
+    return _late_for({waits.DISK: met[waits.DISK], waits.NETWORK: met[waits.NETWORK] + met[waits.POLL]}, _samples(met))
 
 
 def _samples(met: Counter[str]) -> int:

@@ -70,7 +70,8 @@ def _waste(gpu: GpuFacts) -> tuple[str, float]:
 
 
 def slowed_by(gpu: GpuFacts) -> int:
-    """The clock-event bits that hold the SM clock under `SLOW_CLOCK`; a power cap counts where someone lowered the limit."""
+    """The clock-event bits that hold the SM clock under `SLOW_CLOCK`, clocks that someone set among them; a power cap counts where someone
+    lowered the limit."""
     if not gpu.sm_clock_mhz or not gpu.sm_clock_max_mhz or gpu.sm_clock_mhz > SLOW_CLOCK * gpu.sm_clock_max_mhz:
         return 0
     lowered = (gpu.power_limit_w or 0.0) < 0.95 * (gpu.power_limit_default_w or 0.0)

@@ -30,6 +30,7 @@ TURN, ASKING = "turn", "asking"
 """Of threads. A lock waited for with a time limit, as Python waits for its GIL. A poll of those that wake no more seldom than their main
 thread does, or more often than a heartbeat where that one sleeps at a lock: it waits for what they asked for."""
 ASKS_PER_S, LOCKED = 3.0, 0.3
+"""Wakes a second that no heartbeat makes, and share of the window that the main thread must sleep at a lock for these to count."""
 IN_TURN, LEAST = 0.5, 3
 """How often threads that share one GIL are met waiting for it each time one is met running, and at least."""
 _NOBODY: Counter[str] = Counter()
@@ -190,7 +191,7 @@ class ProcFacts(Struct):
         for thread in told:
             if thread.tid in moved and thread.tid not in drivers and not is_accepting(thread.wchan):
                 by_thread.setdefault(thread.tid, Counter())[self._met(thread)] += 1
-        idle = [tid for tid, met in by_thread.items() if met[POLL] >= IDLE * met.total()]
+        idle = {tid for tid, met in by_thread.items() if met[POLL] >= IDLE * met.total()}
         if self._asks(sum(moved[tid].vol or 0 for tid, met in by_thread.items() if met[POLL]), len(idle) == len(by_thread)):
             return _renamed(sum(by_thread.values(), Counter()), POLL, ASKING)
         return sum((met for tid, met in by_thread.items() if tid not in idle), Counter())

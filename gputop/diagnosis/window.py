@@ -180,10 +180,7 @@ class Window:
         self._tell_of_programs(board, jobs, starters)
         for job in jobs:
             states.set_states(job, host)
-        family = {pid: job.trainer.pid for job in jobs for pid in (job.trainer.pid, *(proc.pid for proc in job.workers), *job.services)}
-        # What a trainer with workers started itself loads nothing: a sidecar beside which its script became the training, a packer.
-        loads = family.keys() - {job.trainer.pid for job in jobs if job.workers}
-        family |= {pid: family[starter] for pid, starter in starters.items() if starter in loads} | self._takers.fed
+        family = _family(jobs, starters) | self._takers.fed
         for job in jobs:
             job.helpers = helpers.get(job.trainer.pid, 0.0)
             programs = sum(taker.cores for taker in takers if family.get(taker.pid) == job.trainer.pid)
@@ -321,6 +318,16 @@ def _visible(trainer: ProcFacts, gpus: dict[int, GpuFacts]) -> list[GpuFacts]:
     """Those its environment chooses by number; none where it chooses nothing, or by UUID."""
     chosen = trainer.info.env.get("CUDA_VISIBLE_DEVICES", "").split(",")
     return [gpus[int(index)] for index in chosen if index.strip().isdecimal() and int(index) in gpus]
+
+
+def _family(jobs: list[JobFacts], starters: Mapping[int, int]) -> dict[int, int]:
+    """Pid of a trainer, of a worker or service, or of a program that one of them started -> the trainer.
+
+    What a trainer with workers started itself loads nothing: a sidecar beside which its script became the training, a packer.
+    """
+    own = {pid: job.trainer.pid for job in jobs for pid in (job.trainer.pid, *(proc.pid for proc in job.workers), *job.services)}
+    loads = own.keys() - {job.trainer.pid for job in jobs if job.workers}
+    return own | {pid: own[starter] for pid, starter in starters.items() if starter in loads}
 
 
 def _lend_kinds(workers: list[ProcFacts]) -> None:

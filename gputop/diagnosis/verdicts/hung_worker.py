@@ -2,7 +2,8 @@
 
 Threshold: stopped or zombie in /proc; or neither run nor switched for `STUCK_S`, with the GPU idle for `IDLE_S`: a slow but living
 worker wakes up many times in that span. Or for `LONG_STUCK_S` with a GPU that other workers still feed. One that merely asks now and
-then whether something is there yet (`ASKS`) hangs too where all the others are ahead. And where nobody of the job moves, the trainer
+then whether something is there yet (`ASKS`) hangs too where all the others are ahead, as does one of a home-made loader that sleeps at
+a lock for `states.LEFT_OUT_S` while these deliver. And where nobody of the job moves, the trainer
 included, a worker that died took along what it was to deliver. A stopped program that feeds the trainer is as bad as a stopped worker,
 as is one that cannot write its errors.
 """
@@ -110,7 +111,7 @@ def _how(worker: ProcFacts) -> str:
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
     if (job.stopped or job.mute) and not _hung(job):
         return _tell_of_stopped(job.stopped, job.trainer.pid) if job.stopped else _tell_of_mute(job.mute, job.trainer.pid)
-    return _tell_of_all(job) if _nobody_moves(job) else _tell_of(_hung(job), _gpu_rests(job), job.is_torchs)
+    return _tell_of_all(job) if _nobody_moves(job) else _tell_of(job)
 
 
 def _tell_of_all(job: JobFacts) -> Finding:
@@ -157,10 +158,12 @@ def _who_is_how(workers: list[ProcFacts]) -> str:
     return ", ".join(f"{worker.role.label} ({worker.pid}) is {_how(worker)}" for worker in workers)
 
 
-def _tell_of(hung: list[ProcFacts], gpu_rests: bool, torchs: bool) -> Finding:
+def _tell_of(job: JobFacts) -> Finding:
+    hung = _hung(job)
     evidence = tuple(_evidence(worker) for worker in hung)
-    others = "the others cannot deliver in its place" if gpu_rests else "the others go on without it"
-    return Finding(f"{_who_is_how(hung)}; {others}", evidence, tuple(_fixes(hung, torchs)), (), tuple(worker.pid for worker in hung))
+    others = "the others cannot deliver in its place" if _gpu_rests(job) else "the others go on without it"
+    fixes = tuple(_fixes(hung, job.is_torchs))
+    return Finding(f"{_who_is_how(hung)}; {others}", evidence, fixes, (), tuple(worker.pid for worker in hung))
 
 
 def _evidence(worker: ProcFacts) -> Evidence:

@@ -48,10 +48,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     pid = max(procs, key=_share).pid
     fixes = (
         Fix("See whom they talk to, and how fast", f"ss -tinp | grep -A1 pid={pid}"),
-        Fix(
-            "Have more requests in flight, or cache the data set on this host",
-            more_in_flight(job),
-        )
+        Fix("Have more requests in flight, or cache the data set on this host", more_in_flight(job))
         if job.trainer not in procs or not job.workers
         else Fix("Send metrics, logs and samples from a thread beside the training, and not after every step"),
     )

@@ -29,7 +29,7 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
     claims: Claims = {"main.stopped": 1.0}
     lost_s = (job.idle or 0.0) * facts.seconds
     by_itself = rests_long(job, facts) or _breaks_off(job, lost_s) or _turns_away(job, lost_s) or _saves(job, lost_s)
-    if (by_itself or _waits_for_save(job, facts)) and _owed(job) < DATA_WAIT and not fights(job.trainer):
+    if (by_itself or waits_for_save(job, facts)) and _owed(job) < DATA_WAIT and not fights(job.trainer):
         claims |= {pool: 1.0 for pool in job.pools if pool == "data.ahead" or (pool.startswith("main.") and pool != "main.runnable")}
     return claims
 
@@ -61,21 +61,17 @@ def _saves(job: JobFacts, lost_s: float) -> bool:
     else that loads for it must be seen to break off for that."""
     alone = not (job.workers or job.fed_by) and _breaks_s(job) >= MOST * lost_s > 0.0
     waits = job.trainer.state.fractions.get("disk", 0.0) >= SAVING
-    return waits and (writes_much(job) or (alone and _written(job) >= SAVED_BYTES_PER_S))
+    return waits and (is_ahead(job) or alone) and _writes_weights(job)
 
 
-def _waits_for_save(job: JobFacts, facts: Facts) -> bool:
-    """Whether it is a rank of those that stand still while one of them saves for all, or that one."""
-    return job.straggler is not None and writes_much(late_job(job, facts))
+def waits_for_save(job: JobFacts, facts: Facts) -> bool:
+    """Whether it is a rank of those that stand still while one of them, for which batches are ready, saves for all; or that one."""
+    late = late_job(job, facts)
+    return job.straggler is not None and is_ahead(late) and _writes_weights(late)
 
 
-def writes_much(job: JobFacts) -> bool:
-    """Whether it saves its weights while batches are ready for it."""
-    return is_ahead(job) and _written(job) >= SAVED_BYTES_PER_S
-
-
-def _written(job: JobFacts) -> float:
-    return job.trainer.write_bytes_per_s or 0.0
+def _writes_weights(job: JobFacts) -> bool:
+    return (job.trainer.write_bytes_per_s or 0.0) >= SAVED_BYTES_PER_S
 
 
 def is_ahead(job: JobFacts) -> bool:
@@ -95,7 +91,7 @@ def _owed(job: JobFacts) -> float:
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
-    writer = late_job(job, facts) if _waits_for_save(job, facts) else job
+    writer = late_job(job, facts) if waits_for_save(job, facts) else job
     written, who = writer.trainer.write_bytes_per_s, "it" if writer is job else f"{writer.trainer.role.label} ({writer.trainer.pid})"
     saves = written is not None and written >= 1e6
     what = f"{who} writes {(written or 0.0) / 1e6:.0f} MB/s: a checkpoint" if saves else _does(job)

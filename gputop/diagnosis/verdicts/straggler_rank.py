@@ -1,7 +1,7 @@
 """straggler-rank: one rank of a training is slower than its peers, and they wait for it in each collective.
 
 Threshold: its GPU idles for `intensity.PEER` more of the time than its peers' (TraceML: straggler from 10 %, critical from 20 % of the
-step), or is used `intensity.WORKED` more than theirs, which spin.
+step), or is used `intensity.WORKED` more than theirs, which spin. Not where these lose `intensity.LIKE_OTHERS` of that by themselves.
 """
 
 from __future__ import annotations
@@ -31,13 +31,17 @@ from gputop.diagnosis.verdicts import gpu_throttle
 from gputop.diagnosis.verdicts.cpu_contention import blames_others
 from gputop.diagnosis.verdicts.cpu_contention import culprits
 from gputop.diagnosis.verdicts.pause import rests_long
-from gputop.diagnosis.verdicts.pause import writes_much
+from gputop.diagnosis.verdicts.pause import waits_for_save
 from gputop.text import counted
+
+FLAT_OUT = 0.7
+"""Share of the window that workers run which cannot keep up."""
+KEPT = 0.3
+"""Share of the window that one of the straggler's processes is runnable and does not run, from which it is told who does."""
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
-    late = late_job(job, facts)
-    if job.straggler is None or rests_long(late, facts) or writes_much(late):
+    if job.straggler is None or rests_long(late_job(job, facts), facts) or waits_for_save(job, facts):
         return {}  # the first rank saves for all, and these wait for it
     return dict.fromkeys(job.pools, 1.0)
 
@@ -62,10 +66,6 @@ def _takers(own: JobFacts, facts: Facts) -> list[Taker]:
     return culprits(own, facts) if max(kept) >= KEPT and blames_others(capacity(own, facts)) else []
 
 
-FLAT_OUT = 0.7
-"""Share of the window that workers run which cannot keep up."""
-KEPT = 0.3
-"""Share of the window that one of the straggler's processes is runnable and does not run, from which it is told who does."""
 _Late = tuple[str, tuple[Evidence, ...], tuple[Fix, ...]]
 
 
