@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gputop.frame import Frame
-from gputop.recording.writer import Writer
-from tests.recording.made import HEADER
 from tests.recording.made import Session
+from tests.recording.made import record
 from tests.recording.test_columns import coarse
 
 
@@ -16,8 +15,5 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Frame]]
     """25 s; two GPUs, six processes, probes."""
     path = tmp_path_factory.mktemp("query") / "q.gputop"
     frames = [coarse(frame) for frame in Session(2, 6, threads=3).frames(250)]
-    writer = Writer(str(path), HEADER)
-    for frame in frames:
-        writer.add(frame)
-    writer.close()
+    record(path, frames)
     return str(path), frames

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
+from pathlib import Path
 
 from gputop.frame import CpuSample
 from gputop.frame import CudaCall
@@ -28,11 +30,22 @@ from gputop.frame import SourceState
 from gputop.frame import ThreadInfo
 from gputop.frame import ThreadSample
 from gputop.frame import Wakeup
+from gputop.recording.writer import Writer
 
 MS = 1_000_000
 SECOND = 1_000_000_000
 START_NS = 86_400 * SECOND
 HEADER = Header(gputop="0.1", host="node7", kernel="6.18", t_ns=START_NS, unix_ns=1_790_000_000 * SECOND, cpus=16)
+
+
+def record(path: Path, frames: Iterable[Frame], header: Header = HEADER, close: bool = True) -> Writer:
+    """A recording of these; the writer, which goes on where it is not closed."""
+    writer = Writer(str(path), header)
+    for frame in frames:
+        writer.add(frame)
+    if close:
+        writer.close()
+    return writer
 
 
 @dataclass

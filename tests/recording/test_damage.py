@@ -46,6 +46,7 @@ from tests.recording.made import HEADER
 from tests.recording.made import SECOND
 from tests.recording.made import START_NS
 from tests.recording.made import Session
+from tests.recording.made import record
 from tests.recording.test_columns import coarse
 
 TICKS_A_SECOND = 10
@@ -55,10 +56,7 @@ FLIPS = int(os.environ.get("GPUTOP_FLIPS", "400"))
 
 def small(path: Path, ticks: int = 330) -> list[Frame]:
     frames = [coarse(frame) for frame in Session(1, 2, threads=2, probes=False).frames(ticks, key_every=30)]
-    writer = Writer(str(path), HEADER)
-    for frame in frames:
-        writer.add(frame)
-    writer.close()
+    record(path, frames)
     return frames
 
 
@@ -146,10 +144,7 @@ def test_a_lost_disk_block_costs_the_runs_that_it_hits(tmp_path: Path, monkeypat
     monkeypatch.setattr("gputop.recording.writer.RUN_NS", 6 * SECOND)
     path = tmp_path / "a.gputop"
     frames = [coarse(frame) for frame in Session(1, 20, threads=2, probes=False).frames(300, key_every=30)]
-    writer = Writer(str(path), HEADER)
-    for frame in frames:
-        writer.add(frame)
-    writer.close()
+    record(path, frames)
     good = path.read_bytes()
     for at in range(0, len(good), 4096):
         path.write_bytes(good[:at] + bytes(4096) + good[at + 4096 :])

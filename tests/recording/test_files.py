@@ -24,16 +24,8 @@ from gputop.text import file_size
 from tests.recording.made import HEADER
 from tests.recording.made import SECOND
 from tests.recording.made import Session
+from tests.recording.made import record
 from tests.recording.test_columns import coarse
-
-
-def record(path: Path, frames: list[Frame], close: bool = True) -> Writer:
-    writer = Writer(str(path), HEADER)
-    for frame in frames:
-        writer.add(frame)
-    if close:
-        writer.close()
-    return writer
 
 
 @pytest.fixture(scope="module")

@@ -35,13 +35,13 @@ from gputop.recording.format import pack
 from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
 from gputop.recording.scan import scan
-from gputop.recording.writer import Writer
 from gputop.tables.schema import TABLES
 from tests.recording.made import HEADER
 from tests.recording.made import MS
 from tests.recording.made import SECOND
 from tests.recording.made import START_NS
 from tests.recording.made import Session
+from tests.recording.made import record
 
 
 def ask(path: str, sql: str, *flags: str, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
@@ -325,10 +325,7 @@ def test_steps_that_are_kept_say_what_the_counters_themselves_say(
 
 def test_a_made_up_block_is_left_out_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "made_up.gputop"
-    writer = Writer(str(path), HEADER)
-    for frame in Session(1, 4).frames(40):
-        writer.add(frame)
-    writer.close()
+    record(path, Session(1, 4).frames(40))
     good, rng = path.read_bytes(), random.Random(4)
     with open(path, "rb") as file:
         blocks = [place for place in scan(file.fileno(), 8, len(good)) if place.head.kind == KIND_FRAMES]

@@ -16,7 +16,6 @@ import pytest
 
 from gputop.frame import Frame
 from gputop.recording.reader import Recording
-from gputop.recording.writer import Writer
 from gputop.session import Session
 from gputop.stream.file import FileStream
 from gputop.stream.playback import Playback
@@ -103,10 +102,7 @@ def stream(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Frame]]
     """A stream with several verdicts in it, as frames and as a file."""
     path = tmp_path_factory.mktemp("replay") / "stream.gputop"
     frames = list(made.Session(2, 14, threads=3, seed=4).frames(COUNT))
-    writer = Writer(str(path), made.HEADER)
-    for frame in frames:
-        writer.add(frame)
-    writer.close()
+    made.record(path, frames)
     return path, frames
 
 

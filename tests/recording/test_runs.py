@@ -34,17 +34,11 @@ from tests.recording.made import MS
 from tests.recording.made import SECOND
 from tests.recording.made import START_NS
 from tests.recording.made import Session
+from tests.recording.made import record
 from tests.recording.test_columns import coarse
 from tests.recording.test_columns import through
 
 Recorded = tuple[bytes, list[Frame]]
-
-
-def record(path: Path, frames: list[Frame]) -> None:
-    writer = Writer(str(path), HEADER)
-    for frame in frames:
-        writer.add(frame)
-    writer.close()
 
 
 def places(path: Path) -> list[Place]:

@@ -14,9 +14,9 @@ import pytest
 
 from gputop import cli
 from gputop.frame import Frame
-from gputop.recording.writer import Writer
 from tests.recording.made import HEADER
 from tests.recording.made import Session
+from tests.recording.made import record
 from tests.recording.test_columns import coarse
 
 BASE_NS = HEADER.unix_ns - 86_400 * 10**9
@@ -30,10 +30,7 @@ TORCH = {
 def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Frame]]:
     path = tmp_path_factory.mktemp("trace") / "t.gputop"
     frames = [coarse(frame) for frame in Session(2, 6, threads=2).frames(300)]
-    writer = Writer(str(path), HEADER)
-    for frame in frames:
-        writer.add(frame)
-    writer.close()
+    record(path, frames)
     return path, frames
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from gputop.frame import Frame
 from gputop.frame import Mark
-from gputop.recording.writer import Writer
+from tests.recording.made import record
 from tests.tui import scene
 
 SECOND = 1_000_000_000
@@ -22,9 +22,6 @@ UNIX_S = scene.UNIX_NS / 1e9
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A minute of training, with a marker."""
     path = tmp_path_factory.mktemp("replay") / "minute.gputop"
-    writer = Writer(str(path), scene.HEADER)
     FRAMES[300].marks = [Mark(FRAMES[300].t_ns, "epoch 2")]
-    for frame in FRAMES:
-        writer.add(frame)
-    writer.close()
+    record(path, FRAMES, scene.HEADER)
     return path

@@ -26,6 +26,7 @@ from gputop.tui.screens.replay import ReplayScreen
 from gputop.tui.screens.why import WhyScreen
 from gputop.tui.view import View
 from gputop.tui.widgets.scrolled import Scrolled
+from tests.recording.made import record
 from tests.tui import scene
 from tests.tui.minute import END
 from tests.tui.minute import FRAMES
@@ -137,10 +138,7 @@ async def test_a_time_between_two_frames_is_the_first_from_then_on(tmp_path: Pat
     path = tmp_path / "late.gputop"
     late = [frame for frame in FRAMES if (frame.t_ns - START) % SECOND]
     with_tenths = time.strftime("%H:%M:%S", time.localtime(UNIX_S + 45)) + ".1"
-    writer = Writer(str(path), scene.HEADER)
-    for frame in late:
-        writer.add(frame)
-    writer.close()
+    record(path, late, scene.HEADER)
     file = FileStream(str(path))
     app = ReplayApp(View(), file, Playback(START + 30 * SECOND, playing=False), Known(), Look(remote=True))  # type: ignore[arg-type]
     async with app.run_test(size=(160, 48)) as pilot:
@@ -344,10 +342,7 @@ async def test_a_file_that_grows_is_played_on(tmp_path: Path) -> None:
 
 async def test_silence_in_a_recording_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "gap.gputop"
-    writer = Writer(str(path), scene.HEADER)
-    for frame in (*FRAMES[:100], *FRAMES[500:]):
-        writer.add(frame)
-    writer.close()
+    record(path, (*FRAMES[:100], *FRAMES[500:]), scene.HEADER)
     file = FileStream(str(path))
     app = ReplayApp(View(), file, Playback(START + 9 * SECOND), Known(), Look(remote=True))  # type: ignore[arg-type]
     began = time.monotonic()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.workloads.runner import Running
 
+Step = Callable[[object], None]
 _VARIABLE = "GPUTOP_NVML_CONTROL"
 
 
@@ -40,6 +41,11 @@ def saying(running: Running, words: str) -> Iterator[None]:
 def is_told() -> bool:
     """Whether it says anything now; for the trainer, which inherits the environment."""
     return Path(os.environ[_VARIABLE]).stat().st_size > 0
+
+
+def held(free: Step, slow: Step) -> Step:
+    """``free``, and ``slow`` while the stub says that something holds the clocks down."""
+    return lambda batch: (slow if is_told() else free)(batch)
 
 
 def _file(running: Running) -> Path:

@@ -16,8 +16,7 @@ _SW_THERMAL_SLOWDOWN = 0x20
 
 
 def train(trainer: Trainer) -> None:
-    cool_step, hot_step = trainer.compute(30), trainer.compute(75)
-    trainer.fit(loader(Images(cpu_ms=0.5), workers=2), lambda batch: (hot_step if nvml_control.is_told() else cool_step)(batch))
+    trainer.fit(loader(Images(cpu_ms=0.5), workers=2), nvml_control.held(trainer.compute(30), trainer.compute(75)))
 
 
 def disturb(running: Running) -> AbstractContextManager[None]:

@@ -16,8 +16,7 @@ _APPLICATIONS_CLOCKS = 0x2
 
 
 def train(trainer: Trainer) -> None:
-    quick_step, slow_step = trainer.compute(44), trainer.compute(101)
-    trainer.fit(loader(Images(cpu_ms=0.5), workers=1), lambda batch: (slow_step if nvml_control.is_told() else quick_step)(batch))
+    trainer.fit(loader(Images(cpu_ms=0.5), workers=1), nvml_control.held(trainer.compute(44), trainer.compute(101)))
 
 
 def disturb(running: Running) -> AbstractContextManager[None]:
