@@ -108,7 +108,7 @@ GPU = TableSpec("gpu", "what was read of each GPU in each tick; NULL is not read
     _gauge("mem_util_pct", "REAL", "time in which memory was read or written, %"),
     _gauge("mem_used_bytes", "INTEGER", "memory in use, bytes"),
     _gauge("power_w", "REAL", "power, W"),
-    Column("energy_j", "REAL", "energy, J in the tick", lambda rows: rows.scaled("energy_mj", 1e-3)),
+    Column("energy_j", "REAL", "energy, J since it was read last, once a second", lambda rows: rows.scaled("energy_mj", 1e-3)),
     _gauge("sm_clock_mhz", "INTEGER", "SM clock, MHz"),
     _gauge("mem_clock_mhz", "INTEGER", "memory clock, MHz"),
     _gauge("throttle_mask", "INTEGER", "why clocks are held down, NVML's bits"),

@@ -209,7 +209,7 @@ def test_what_was_read_before_a_hang_does_not_pass_for_current(rig: Rig, fault: 
 
     def is_over(board: Board) -> bool:
         gpu = board.gpus[0]
-        current = {"util_pct", "energy_mj", "sm_clock_mhz"} & gpu.values.keys()
+        current = {"util_pct", "mem_used_bytes", "sm_clock_mhz"} & gpu.values.keys()
         old_s = {field: (board.t_ns - gpu.read_ns[field]) / 1e9 for field in current}
         assert all(age_s < 7.0 for age_s in old_s.values()), old_s
         told.update({gpu.values.get("util_pct"), gpu.values.get("sm_clock_mhz"), gpu.missing.get("util_pct")})
@@ -229,12 +229,12 @@ def test_a_hanging_slow_call_leaves_the_quick_ones_their_beat(rig: Rig) -> None:
 
 
 def test_a_slow_call_is_asked_for_less_often_and_said_so(rig: Rig) -> None:
-    rig.set("gpus 1", f"log {rig.log}", "delay.TotalEnergyConsumption 15000")
+    rig.set("gpus 1", f"log {rig.log}", "delay.CurrentClocksEventReasons 15000")
     source = rig.opened()
-    rig.until(source, lambda _: any("energy_mj every 0.3 s" in changed.detail.get("slowed", "") for changed in rig.changed))
-    seen = len(rig.calls("TotalEnergyConsumption"))
-    rig.until(source, lambda _: len(rig.calls("TotalEnergyConsumption")) > seen + 3)
-    calls = rig.calls("TotalEnergyConsumption")[seen:]
+    rig.until(source, lambda _: any("throttle_mask every 0.3 s" in changed.detail.get("slowed", "") for changed in rig.changed))
+    seen = len(rig.calls("CurrentClocksEventReasons"))
+    rig.until(source, lambda _: len(rig.calls("CurrentClocksEventReasons")) > seen + 3)
+    calls = rig.calls("CurrentClocksEventReasons")[seen:]
     assert all(later - sooner > 200_000_000 for sooner, later in pairwise(calls)), calls
 
 

@@ -32,7 +32,7 @@ PCIE_COUNTERS = ("pcie_tx_bytes", "pcie_rx_bytes")
 _MEMORY = ("mem_used_bytes", "mem_total_bytes", "mem_reserved_bytes")
 _MEMORY_V2 = 0x02000028
 _POWER_INSTANT, _PCIE_TX, _PCIE_RX = 186, 197, 198
-_CLOCK_SM, _CLOCK_MEM = 1, 2
+_CLOCK_SM = 1
 _GPU_UTILIZATION_SAMPLES = 1
 _STALE_NS = 3 * SECOND_NS
 
@@ -43,10 +43,8 @@ def fast_readings(device: Device, interval_ns: int) -> list[Reading]:
         Reading(("util_pct", "mem_util_pct"), interval_ns, lazy(_utilization, device)),
         Reading(("util_t_ns",), interval_ns, lazy(Samples, device)),
         Reading(("power_w", "power_instant"), interval_ns, lazy(_power_instant, device), lazy(_power_usage, device)),
-        Reading(("energy_mj",), interval_ns, lazy(_energy, device)),
         Reading(_MEMORY, interval_ns, lazy(_memory_v2, device), lazy(_memory_v1, device)),
-        Reading(("sm_clock_mhz",), interval_ns, lazy(_clock, device, "sm_clock_mhz", _CLOCK_SM)),
-        Reading(("mem_clock_mhz",), interval_ns, lazy(_clock, device, "mem_clock_mhz", _CLOCK_MEM)),
+        Reading(("sm_clock_mhz",), interval_ns, lazy(_sm_clock, device)),
         Reading(("throttle_mask",), interval_ns, lazy(_throttle, device, "Event"), lazy(_throttle, device, "Throttle")),
         Reading(PCIE_COUNTERS, interval_ns, lazy(PcieCounters, device)),
         Reading(GPM_FIELDS, max(interval_ns, GPM_LEAST_NS), lazy(Gpm, device)),
@@ -128,16 +126,6 @@ def _power_usage(device: Device) -> Way:
     return way
 
 
-def _energy(device: Device) -> Way:
-    function, out = bind("nvmlDeviceGetTotalEnergyConsumption"), c_ulonglong()
-
-    def way(values: Values, _: Missing) -> None:
-        device.call(function, byref(out))
-        values["energy_mj"] = given(out.value)
-
-    return way
-
-
 def _memory_v2(device: Device) -> Way:
     function, out = bind("nvmlDeviceGetMemoryInfo_v2"), MemoryV2()
 
@@ -161,12 +149,12 @@ def _memory_v1(device: Device) -> Way:
     return way
 
 
-def _clock(device: Device, field: str, kind: int) -> Way:
+def _sm_clock(device: Device) -> Way:
     function, out = bind("nvmlDeviceGetClockInfo"), c_uint()
 
     def way(values: Values, _: Missing) -> None:
-        device.call(function, kind, byref(out))
-        values[field] = given(out.value)
+        device.call(function, _CLOCK_SM, byref(out))
+        values["sm_clock_mhz"] = given(out.value)
 
     return way
 

@@ -46,6 +46,8 @@ def slow_readings(device: Device, pcie_counters: Reading) -> list[Reading]:
         _one("power_limit_w", SECOND_NS, lambda: number("nvmlDeviceGetEnforcedPowerLimit") / 1000),
         _one("pstate", SECOND_NS, lambda: number("nvmlDeviceGetPerformanceState")),
         Reading(("mem_temp_c",), SECOND_NS, lazy(_memory_temp, device)),
+        _one("mem_clock_mhz", SECOND_NS, lambda: number("nvmlDeviceGetClockInfo", _CLOCK_MEM)),
+        _one("energy_mj", SECOND_NS, lambda: device.long("nvmlDeviceGetTotalEnergyConsumption")),
         Reading(("mig_mode", "mig"), SECOND_NS, lazy(Mig, device)),
         Reading(("xid",), SECOND_NS, lazy(XidEvents, device)),
         Reading(("nvlink_tx_bytes", "nvlink_rx_bytes", "nvlink_links"), SECOND_NS, lazy(_NvLink, device)),

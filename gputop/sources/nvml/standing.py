@@ -30,8 +30,8 @@ class Standing:
     def take(self, report: Report) -> Gpu:
         """The sample of a report: its values, and the reasons that are new."""
         values = report.values
-        for field in values:
-            self._missing.pop(field, None)
+        for field in self._missing.keys() & values.keys() if self._missing else ():
+            del self._missing[field]
         news = {field: reason for field, reason in report.missing.items() if field not in values and self._missing.get(field) != reason}
         for field in news:
             self._latest.pop(field, None)
