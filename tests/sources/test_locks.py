@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from gputop.sources.procfs.files import Descriptors
+from gputop.sources.procfs.locks import SHARE
+from gputop.sources.procfs.locks import STILL_SHARE
 from gputop.sources.procfs.locks import Held
 from gputop.sources.procfs.locks import Locks
 from gputop.sources.procfs.locks import OpenFiles
@@ -79,6 +82,27 @@ def test_a_lock_that_comes_and_goes_is_told_whenever_it_is_held(tmp_path: Path):
         told = [files.locked_by(held if i % 2 else free, 10**12 + i * second // 2, 1) for i in range(60)]
         assert told[3::2] == [os.getpid()] * 29
         assert told[::2] == [None] * 30
+
+
+def test_locks_that_never_change_are_asked_for_more_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    clock = [0]
+
+    def a_millisecond_later() -> int:
+        clock[0] += 10**6
+        return clock[0]
+
+    def readings(locks: Locks, start_s: int, changing: bool) -> int:
+        began = clock[0]
+        for tenth in range(10 * start_s, 10 * start_s + 200):
+            (tmp_path / "locks").write_text(TEXT.replace("812", str(tenth)) if changing else TEXT)
+            locks.held(tenth * 10**8)
+        return (clock[0] - began) // (2 * 10**6)
+
+    monkeypatch.setattr(time, "thread_time_ns", a_millisecond_later)
+    (tmp_path / "locks").write_text(TEXT)
+    locks = Locks(f"{tmp_path}/", Descriptors())
+    assert readings(locks, 100, changing=True) == 20
+    assert readings(locks, 200, changing=False) == pytest.approx(20 * STILL_SHARE / SHARE, abs=5)
 
 
 def test_a_real_file_that_another_process_keeps_locked(tmp_path: Path):

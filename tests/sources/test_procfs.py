@@ -16,6 +16,7 @@ from gputop.sources.procfs import files
 from gputop.sources.procfs import parse
 from gputop.sources.procfs import waits
 from gputop.sources.procfs.parse import PAGE_BYTES
+from gputop.sources.procfs.source import TITLE_REFRESH_S
 from tests.sources.fake_proc import FakeProc
 from tests.sources.fake_proc import Reader
 from tests.sources.fake_proc import info
@@ -270,6 +271,14 @@ def test_changed_affinity_is_noticed(proc: FakeProc, reader: Reader) -> None:
     proc.identity(100, allowed="0")
     frames = [frame for _ in range(4) for frame in reader.second(hot={100})]
     assert info(frames, 100).cpus_allowed == "0"
+
+
+def test_a_title_that_a_process_gives_itself_is_noticed(proc: FakeProc, reader: Reader) -> None:
+    """Its command line is looked at more seldom than its affinity."""
+    reader.beat()
+    proc.write("proc/100/cmdline", b"train: rank 3\0")
+    frames = [frame for _ in range(TITLE_REFRESH_S + 1) for frame in reader.second(hot={100})]
+    assert info(frames, 100).cmdline == ["train: rank 3"]
 
 
 def test_a_process_that_rests_is_asked_its_state_within_five_seconds(proc: FakeProc, reader: Reader) -> None:

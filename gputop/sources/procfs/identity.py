@@ -28,7 +28,7 @@ class Identity:
 
     def read(self, stat: parse.Stat) -> ProcInfo:
         """Everything anew: it is new, or ran another program."""
-        cmdline, groups, status = self._texts(stat)
+        status = read_once(self._folder + "status", 16_384) or b""
         uid = _uid(status)
         self.info = msgspec.structs.replace(
             self.info,
@@ -39,18 +39,18 @@ class Identity:
             uid=uid,
             user="" if uid is None else self._users.name(uid),
             comm=parse.text(stat.comm),
-            cmdline=cmdline,
+            cmdline=self._cmdline(stat),
             exe="" if stat.kthread else self._exe(),
             ns_pid=_ns_pid(status, self.info.pid),
-            **groups,
+            **self._groups(),
             cpus_allowed=parse.text(parse.status_line(status, b"Cpus_allowed_list")),
             env={} if stat.kthread else self._env(),
         )
         return self.info
 
-    def refresh(self, stat: parse.Stat) -> bool:
-        """Look again at what changes without an exec; whether anything did."""
-        cmdline, groups, status = self._texts(stat)
+    def refresh(self, stat: parse.Stat, status: bytes, titled: bool) -> bool:
+        """Look again at what changes without an exec, at the command line, for which the kernel looks into its memory, only where
+        ``titled``; whether anything did change."""
         uid = _uid(status)
         found = {
             "ppid": stat.ppid,
@@ -58,9 +58,9 @@ class Identity:
             "policy": stat.policy,
             "uid": uid,
             "user": "" if uid is None else self._users.name(uid),
-            "cmdline": cmdline,
+            "cmdline": self._cmdline(stat) if titled else self.info.cmdline,
             "cpus_allowed": parse.text(parse.status_line(status, b"Cpus_allowed_list")),
-            **groups,
+            **self._groups(),
         }
         return self.change(**found)
 
@@ -71,15 +71,16 @@ class Identity:
         self.info = msgspec.structs.replace(self.info, **found)
         return True
 
-    def _texts(self, stat: parse.Stat) -> tuple[list[str], dict[str, str], bytes]:
-        """Command line, cgroups and status. A zombie has no command line any more: the one it had stands."""
-        cmdline = self.info.cmdline
-        if not stat.kthread and stat.state not in "ZX":
-            cmdline = parse.cmdline(read_once(self._folder + "cmdline", parse.CMDLINE_BYTES) or b"")
+    def _cmdline(self, stat: parse.Stat) -> list[str]:
+        """A zombie has none any more: the one it had stands."""
+        if stat.kthread or stat.state in "ZX":
+            return self.info.cmdline
+        return parse.cmdline(read_once(self._folder + "cmdline", parse.CMDLINE_BYTES) or b"")
+
+    def _groups(self) -> dict[str, str]:
         paths = parse.cgroups(read_once(self._folder + "cgroup", 8192) or b"")
         cgroup, cpu_cgroup = parse.main_cgroup(paths), paths.get("cpu", "")
-        groups = {"cgroup": cgroup, "cpu_cgroup": "" if cpu_cgroup == cgroup else cpu_cgroup}
-        return cmdline, groups, read_once(self._folder + "status", 16_384) or b""
+        return {"cgroup": cgroup, "cpu_cgroup": "" if cpu_cgroup == cgroup else cpu_cgroup}
 
     def _exe(self) -> str:
         try:

@@ -29,6 +29,8 @@ CALLS = frozenset(_CALLS.get(platform.machine(), ()))
 """nanosleep, clock_nanosleep, select, pselect6, fcntl, flock."""
 READ_NS, SHARE = 90_000_000, 0.001
 """/proc/locks is read no more often, and takes no more of one CPU: it tells of a moment, and some locks are held for a few milliseconds."""
+STILL_SHARE, STILL_AFTER_NS = 0.0003, 5_000_000_000
+"""What it takes while nothing has changed there for so long."""
 OPEN_NS, NEWS_NS = 10_000_000_000, 1_000_000_000
 """The files that a process has open are looked at this often; sooner where a file is locked that was not before."""
 MOST_FILES = 256
@@ -95,19 +97,21 @@ class Locks:
         self._text = b""
         self._held = Held()
         self._turns = _Turns(proc)
-        self._due_ns = 0
+        self._due_ns = self._changed_ns = 0
 
     def held(self, t_ns: int) -> Held:
         """Empty where it cannot be read."""
         if t_ns >= self._due_ns:
             started = time.thread_time_ns()
             self._read(t_ns)
-            self._due_ns = t_ns + max(READ_NS, int((time.thread_time_ns() - started) / SHARE))
+            share = SHARE if t_ns - self._changed_ns < STILL_AFTER_NS else STILL_SHARE
+            self._due_ns = t_ns + max(READ_NS, int((time.thread_time_ns() - started) / share))
         return self._held
 
     def _read(self, t_ns: int) -> None:
         text = self._file.read()
         if text != self._text:
+            self._changed_ns = t_ns
             self._text, self._held = text, parse_locks(text.decode("ascii", "replace"))
             self._held.by_parent = self._turns.by_parent(self._held.by_file, t_ns)
 

@@ -196,6 +196,10 @@ class Process:
         self._noticed = (threads, reason)
         return self.identity.change(threads=threads, wait_unreadable=reason)
 
+    def refresh(self, titled: bool) -> bool:
+        """As `Identity.refresh`."""
+        return self.identity.refresh(self.stat, self._status.read(), titled)
+
     def retry(self) -> None:
         """It runs another program: what was refused may be readable now."""
         for file in (self._stat, self._sched, self._status, self._io, *((self._waits,) if self._waits else ())):

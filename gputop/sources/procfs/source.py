@@ -34,8 +34,8 @@ GIVEN_MOST = 64
 """So many new pids are looked at one by one; when more were given out /proc is listed, which takes 0.5 ms per 1,000 processes."""
 LIST_EVERY_NS = 200_000_000
 LIST_AT_LEAST_NS = 1_000_000_000
-HOT_REFRESH_S = 3
-"""Seconds between two looks at the command line, cgroup and affinity of a trainer or worker."""
+HOT_REFRESH_S, TITLE_REFRESH_S = 3, 12
+"""Seconds between two looks at the cgroup and affinity of a trainer or worker, and, a multiple of these, at its command line, too."""
 COLD_REFRESH_S, SETTLED_S = 60, 2
 """The same for everyone else, and the age at which they are looked at once more: by then they are in the cgroup that they are meant for."""
 
@@ -229,9 +229,9 @@ class ProcfsSource:
         """Read one process; False when it is gone or gave no sense."""
         try:
             hot = process.pid in self._hot
-            if process.read(tick, hot, hot or self._is_full_look(process, tick), self._is_near(process)):
+            if process.read(tick, hot, hot or self._is_full_look(process, tick), hot or self._is_near(process)):
                 self._identify(process, tick)
-            elif self._refresh_due(process, tick, hot) and self._refresh(process, hot):
+            elif self._refresh_due(process, tick, hot) and self._refresh(process, tick, hot):
                 self._told[process.pid] = process
             if hot and process.notice():
                 self._told[process.pid] = process
@@ -268,9 +268,10 @@ class ProcfsSource:
         age_s = (tick.boot_ticks - process.stat.start_ticks) * parse.NS_PER_CLOCK_TICK // 1_000_000_000
         return age_s == SETTLED_S or not (tick.number // self._per_second + process.pid) % COLD_REFRESH_S
 
-    def _refresh(self, process: Process, hot: bool) -> bool:
+    def _refresh(self, process: Process, tick: Tick, hot: bool) -> bool:
         """Look again at what changes without an exec; whether anything did."""
-        changed = process.identity.refresh(process.stat)
+        titled = not hot or not (tick.number + process.pid) % (TITLE_REFRESH_S * self._per_second)
+        changed = process.refresh(titled)
         if hot and process.polls and process.stat.ppid not in self._hot and process.info.sockets != LISTENING:
             use = use_of_sockets(self._proc, process.pid, self._above(process))
             changed = process.identity.change(sockets=use) or changed
