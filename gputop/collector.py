@@ -112,6 +112,8 @@ class Collector:
         self._hot: frozenset[int] = frozenset()
         self._alone: frozenset[int] = frozenset()
         self._programs: frozenset[int] = frozenset()
+        self._ends: frozenset[int] = frozenset()
+        """Who writes what trainers without workers read from."""
         self._roles_due = True
         self._roles_second = -1
         self._gpu_pids: frozenset[int] = frozenset()
@@ -172,7 +174,8 @@ class Collector:
     def _read(self, frame: Frame) -> Frame:
         if frame.t_ns >= self._open_due_ns:
             self._open_missing(frame.t_ns)
-        beat = Beat(frame.t_ns, frame.seq, frame.key, self._gpu_pids, self._hot, self._alone, self._wakers(), self._programs)
+        wakers = (self._told_by("wakers") | self._ends) - self._hot
+        beat = Beat(frame.t_ns, frame.seq, frame.key, self._gpu_pids, self._hot, self._alone, wakers, self._programs)
         started = time.thread_time_ns()
         for name in list(self._sources):
             self._read_source(name, beat, frame)
@@ -241,7 +244,8 @@ class Collector:
         for info in frame.infos:
             self._infos[info.pid] = info
         gpu_pids = self._told_by("pids")
-        self._roles_due |= bool(frame.infos or frame.gone) or gpu_pids != self._gpu_pids
+        changed = bool(frame.infos or frame.gone)
+        self._roles_due |= changed or gpu_pids != self._gpu_pids
         self._gpu_pids = gpu_pids
         second = frame.t_ns // COST_EVERY_NS
         if self._roles_due and (second != self._roles_second or not self._hot):
@@ -249,11 +253,9 @@ class Collector:
             found = roles.assign(self._infos, gpu_pids)
             self._hot, self._alone = roles.hot(found), roles.alone(found)
             self._programs = roles.children_of(self._infos, self._alone)
-
-    def _wakers(self) -> frozenset[int]:
-        """Who feeds trainers without workers, by the probe or by what these read from."""
-        ends = (self._infos[pid].other_ends for pid in self._alone if pid in self._infos)
-        return self._told_by("wakers").union(*ends) - self._hot
+            changed = True
+        if changed:
+            self._ends = frozenset[int]().union(*(self._infos[pid].other_ends for pid in self._alone if pid in self._infos))
 
     def _told_by(self, attribute: str) -> frozenset[int]:
         """The pids that sources tell by an attribute."""
