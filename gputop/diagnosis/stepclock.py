@@ -3,8 +3,8 @@
 From the probe: each step copies its batch to the GPU and waits for it now and then, so the rarer of the two sets the pace,
 unless it is so rare that it is a log line, or there are not the same copies per wait from one second to the next. Else from
 the GPU's own rhythm: the first strong peak of the autocorrelation of its power (or utilization), which shows steps of some
-tenths of a second and longer. Absent where neither is clear, and where a trainer waits for several workers: their batches come in
-bunches, and so do its steps.
+tenths of a second and longer. Absent where neither is clear, without work for the GPU, and where a trainer
+waits for several workers: their batches come in bunches, and so do its steps.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ WHOLE = 0.05
 """How far copies may be from a whole number per synchronize, beside those of one step; else some steps synchronize and some do not."""
 STEADY = 0.75
 """Of the windows in which there were calls, those with as many copies per synchronize as in all of them."""
+NOTHING = 0.995
+"""Share of the window without work for the GPU from which not even a step now and then was made: what its power does then is noise."""
 LEAST_PER_S, MOST_PER_S = 0.2, 500.0
 ALONE_PER_S = 5.0, 150.0
 """Synchronizes without copies. Data that lies on the GPU is small, its steps are fast: fewer are log lines or epochs, more a storm."""

@@ -18,10 +18,12 @@ from gputop.diagnosis.model import Verdict
 from gputop.diagnosis.model import Victim
 from gputop.diagnosis.model import of_gpus
 from gputop.diagnosis.proc import ProcFacts
+from gputop.diagnosis.stepclock import NOTHING
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 from gputop.diagnosis.verdicts import judges_of
 from gputop.diagnosis.verdicts import unexplained
+from gputop.diagnosis.verdicts.hung_worker import all_are_locked
 from gputop.diagnosis.verdicts.hung_worker import all_others_are_ahead
 from gputop.roles import TORCH_WORKER
 
@@ -32,8 +34,6 @@ NAMED = 0.35
 RESTING, ASLEEP, MOSTLY, POLLED = 0.5, 0.9, 0.7, 0.4
 """Share of the window without work for the GPU, and of that the main thread's own rest, of a process that merely waits to be asked;
 and the share in which it polls, needed until its GPU is all but asleep."""
-NOTHING = 0.995
-"""Share of the window without work for the GPU from which not even a step now and then was made."""
 ASLEEP_RUN = 0.02
 """Share of the window up to which a process that wakes up by a timer of its own hardly runs."""
 _RESTS = ("poll", "timer", "network", "lock", "pipe", "child", "unknown")
@@ -136,6 +136,7 @@ def _is_held(job: JobFacts) -> bool:
     """Somebody whom it needs was stopped, or does not stir while the others have delivered: no start takes that."""
     return (
         all_others_are_ahead(job)
+        or all_are_locked(job)
         or bool(job.stopped or job.mute)
         or any(proc.newer.state in waits.STOPPED_STATES for proc in (job.trainer, *job.workers))
     )

@@ -19,6 +19,7 @@ from gputop.diagnosis.hosts import HostTrack
 from gputop.diagnosis.model import Step
 from gputop.diagnosis.points import Points
 from gputop.diagnosis.proc import ProcFacts
+from gputop.diagnosis.stepclock import NOTHING
 from gputop.diagnosis.stepclock import Clock
 from gputop.diagnosis.stepclock import step_of
 from gputop.diagnosis.strangers import name_of
@@ -289,8 +290,8 @@ class Window:
 
     def _rhythm(self, job: JobFacts) -> float | None:
         """The clearest of its GPUs; worked out anew now and then, for it looks at many seconds. Where workers are born again and again it
-        is the epochs'."""
-        if job.births:
+        is the epochs', and without work the noise of its power."""
+        if job.births or (job.idle or 0.0) >= NOTHING:
             return None
         if self.t_ns - self._rhythm_ns.get(job.trainer.pid, 0) >= RHYTHM_NS and job.calls is None:
             self._rhythm_ns[job.trainer.pid] = self.t_ns

@@ -90,7 +90,7 @@ def _spent(job: JobFacts, moved: float) -> str:
     copied = (calls.copy_bytes_per_s if calls is not None else None) or 0.0
     beside = f"{_gb_per_s(max(moved, copied))} {'over PCIe' if moved >= copied else 'copied'}" if moved or copied else ""
     if calls is not None and calls.copy >= LEAST:
-        beside = f"at {_gb_per_s(calls.copy_bytes_per_s)}" if calls.copy_bytes_per_s else beside
+        beside = f"at {_gb_per_s(copied / calls.copy)}" if copied else beside
         return f"copies take {100 * calls.copy:.0f}% of the time{', ' if beside else ''}{beside}"
     return f"no kernel runs {100 * (job.idle or 0.0):.0f}% of the time{', with ' if beside else ''}{beside}"
 

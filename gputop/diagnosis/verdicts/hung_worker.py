@@ -3,9 +3,9 @@
 Threshold: stopped or zombie in /proc; or neither run nor switched for `STUCK_S`, with the GPU idle for `IDLE_S`: a slow but living
 worker wakes up many times in that span. Or for `LONG_STUCK_S` with a GPU that other workers still feed. One that merely asks now and
 then whether something is there yet (`ASKS`) hangs too where all the others are ahead, as does one of a home-made loader that sleeps at
-a lock for `states.LEFT_OUT_S` while these deliver. And where nobody of the job moves, the trainer
-included, a worker that died took along what it was to deliver. A stopped program that feeds the trainer is as bad as a stopped worker,
-as is one that cannot write its errors.
+a lock for `states.LEFT_OUT_S` while these deliver. All of torch's at a lock for `LOCKED_S` hang in a trainer that seems to start, too.
+And where nobody of the job moves, the trainer included, a worker that died took along what it was to deliver. A stopped program that
+feeds the trainer is as bad as a stopped worker, as is one that cannot write its errors.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 
 STUCK_S, LONG_STUCK_S, IDLE_S = 2.0, 3.0, 1.5
+LOCKED_S = 5.0
+"""So long at a lock no worker stands that merely starts."""
 ASKS, AHEAD = 0.02, 0.9
 """Share of the window on a CPU of who sleeps by a timer and looks; and of the others' without any work."""
 WAITED = 0.5
@@ -69,6 +71,12 @@ def all_others_are_ahead(job: JobFacts) -> bool:
     others = [worker for worker in job.workers if not stuck(worker, LONG_STUCK_S)]
     ahead = all(worker.state.fractions.get("ahead", 0.0) >= AHEAD for worker in others)
     return bool(others) and len(others) < len(job.workers) and ahead and job.data >= WAITED
+
+
+def all_are_locked(job: JobFacts) -> bool:
+    """The trainer waits for torch's workers, and each of these for a lock: one that has nothing to do waits for its queue."""
+    locked = all(stuck(worker, LOCKED_S) and worker.kinds.get(waits.LOCK, 0.0) >= AHEAD for worker in job.workers)
+    return locked and job.is_torchs and job.data >= WAITED
 
 
 def _nobody_moves(job: JobFacts) -> bool:
@@ -162,6 +170,8 @@ def _tell_of(job: JobFacts) -> Finding:
     hung = _hung(job)
     evidence = tuple(_evidence(worker) for worker in hung)
     others = "the others cannot deliver in its place" if _gpu_rests(job) else "the others go on without it"
+    if len(hung) == len(job.workers):
+        others = "nobody is left to deliver"
     fixes = tuple(_fixes(hung, job.is_torchs))
     return Finding(f"{_who_is_how(hung)}; {others}", evidence, fixes, (), tuple(worker.pid for worker in hung))
 

@@ -130,3 +130,15 @@ def test_the_pace_of_a_stretch_counts_the_time_at_rest_and_an_item_once():
     scene.calls, scene.gpus[0]["util_pct"] = dict.fromkeys(scene.calls, (0.0, 0.0, 0.0)), 0.0
     scene.play(6)
     assert scene.engine.explain()["verdict"]["steps_per_s"] == pytest.approx(5, rel=0.05)
+
+
+@pytest.mark.parametrize(("util", "steps"), [(60.0, pytest.approx(1.0)), (0.0, None)])
+def test_a_gpu_without_work_makes_no_steps(util: float, steps: float | None):
+    """Its power may rise and fall all the same."""
+    scene = training(util=util)
+    for tick in range(200):
+        scene.gpus[0]["power_w"] = 80.0 if tick % 10 < 5 else 70.0
+        frame = scene.next_frame(0.1)
+        scene.board.fold(frame)
+        scene.engine.follow(scene.board, frame)
+    assert scene.engine.explain()["verdict"]["steps_per_s"] == steps

@@ -127,8 +127,9 @@ def test_a_counter_of_the_link_that_misses_what_the_calls_copy_is_not_told():
     scene = probed_transfer()
     scene.gpus[0] |= {"pcie_rx_bytes_per_s": 300_000, "pcie_tx_bytes_per_s": 200_000}
     verdict = scene.play(6).engine.verdict
-    copied = next(one.value for one in verdict.evidence if one.metric == "copied_bytes_per_s")
-    assert f"at {copied / 1e9:.1f} GB/s" in verdict.detail
+    told = {one.metric: one.value for one in verdict.evidence}
+    while_copying = told["copied_bytes_per_s"] / (told["copy_pct"] / 100)
+    assert f"copies take {told['copy_pct']:.0f}% of the time, at {while_copying / 1e9:.1f} GB/s" in verdict.detail
 
 
 def test_rates_that_keep_time_with_the_steps_do_not_come_and_go():

@@ -70,6 +70,14 @@ def test_a_worker_that_was_stopped_before_anybody_watched_is_no_start():
     for proc in scene.procs.values():
         proc.start_ticks = (START_S - 5) * 100
     assert scene.play(8).engine.verdict.cause == "hung-worker"
+    scene = starved(util=0.0, workers=2, run=0.0, looks=[FUTEX], switches=0)  # forked while a thread held their dataset's lock
+    scene.procs[100].switches = 0
+    for proc in scene.procs.values():
+        proc.start_ticks = (START_S - 5) * 100
+    assert scene.play(4).engine.verdict.cause == "none"
+    verdict = scene.play(4).engine.verdict
+    assert verdict.cause == "hung-worker"
+    assert verdict.detail.endswith("nobody is left to deliver")
     scene = starved(util=0.0, workers=4)
     for proc in scene.procs.values():
         proc.start_ticks = (START_S - 5) * 100
