@@ -12,6 +12,7 @@ import os
 import resource
 import time
 from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 from typing import Protocol
@@ -28,9 +29,11 @@ from gputop.frame import SourceState
 from gputop.memory import return_pages
 from gputop.priority import BEAT
 from gputop.priority import raise_priority
+from gputop.relay import Relay
 from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources import Source
+from gputop.sources import Turns
 from gputop.sources import Unavailable
 from gputop.text import clean
 
@@ -130,33 +133,44 @@ class Collector:
 
     def run(self, ticks: int | None = None, wait: Callable[[float], None] = time.sleep) -> None:
         """Beat until stopped, or for ``ticks`` ticks. What the sink raises ends it, and a source's UserError."""
-        interval = self.settings.interval_ns
-        last_sent, seq, key_due = 0, 0, 0
         try:
             # Before the first frame gets its time, for this may take longer than a beat.
             self._open_missing(time.monotonic_ns())
             self._note(SourceState("beat", "ok", detail={"priority": raise_priority(BEAT)}))
-            deadline = time.monotonic_ns()
-            deadline += min(BEHIND_DRIVER_NS, interval // 8) - deadline % interval
-            while not self._stopping and (ticks is None or seq < ticks):
-                now = time.monotonic_ns()
-                missed = max(0, (deadline - last_sent) // interval - 1) if seq else 0
-                key = now >= key_due
-                frame = self._read(Frame(seq, now, max(0, now - deadline) if seq else 0, missed, key))
-                if not self._sink.send(frame):
-                    self._dropped += 1
-                    key_due = 0
-                elif key:
-                    key_due = now + KEY_EVERY_NS
-                    return_pages()
-                self._leave_root()
-                # The first frame stands between two beats: what came right behind it would make rates of noise.
-                latest = interval // 2 if seq else -interval // 2
-                last_sent, seq = deadline, seq + 1
-                deadline = next_deadline(deadline, time.monotonic_ns(), interval, latest)
-                wait(max(0.0, (deadline - time.monotonic_ns()) / 1e9))
+            Relay(self._beats(ticks, wait), self._turns).run()
         finally:
             self.close()
+
+    def _beats(self, ticks: int | None, wait: Callable[[float], None]) -> Iterator[int]:
+        """Each beat when its time has come; its frame is sent when the next one is asked for."""
+        interval = self.settings.interval_ns
+        last_sent, seq, key_due = 0, 0, 0
+        deadline = time.monotonic_ns()
+        deadline += min(BEHIND_DRIVER_NS, interval // 8) - deadline % interval
+        while not self._stopping and (ticks is None or seq < ticks):
+            late = max(0, time.monotonic_ns() - deadline) if seq else 0
+            yield deadline // interval * interval
+            now = time.monotonic_ns()
+            missed = max(0, (deadline - last_sent) // interval - 1) if seq else 0
+            key = now >= key_due
+            if not self._sink.send(self._read(Frame(seq, now, late, missed, key))):
+                self._dropped += 1
+                key_due = 0
+            elif key:
+                key_due = now + KEY_EVERY_NS
+                return_pages()
+            self._leave_root()
+            # The first frame stands between two beats: what came right behind it would make rates of noise.
+            latest = interval // 2 if seq else -interval // 2
+            last_sent, seq = deadline, seq + 1
+            deadline = next_deadline(deadline, time.monotonic_ns(), interval, latest)
+            wait(max(0.0, (deadline - time.monotonic_ns()) / 1e9))
+
+    def _turns(self) -> Turns | None:
+        """What a source wants to be done before each beat. Not for a single look, nor while a thread begun now would stay root."""
+        if self._may_leave_root or self.settings.everyone:
+            return None
+        return next((turns for source in self._sources.values() if (turns := getattr(source, "turns", None)) is not None), None)
 
     def close(self) -> None:
         """Close every source that is open."""

@@ -28,6 +28,7 @@ VARIANTS: dict[str, tuple[tuple[str, ...], str]] = {
     "no delay": ((), ""),
     AS_REAL: (REAL_COSTS, ""),
     f"the same, and one call of GPU {HUNG} hangs for 2 s": (REAL_COSTS, f"gpu{HUNG}.hang.MemoryInfo 2000"),
+    f"no delay, and one call of GPU {HUNG} hangs for 2 s": ((), f"gpu{HUNG}.hang.MemoryInfo 2000"),
 }
 """Settings from the beginning, and one that comes in the middle."""
 

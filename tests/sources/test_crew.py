@@ -1,4 +1,4 @@
-"""Quick lanes share a thread; one that hangs or turns slow holds nobody up for longer than a beat."""
+"""Quick lanes are ticked on the beat's thread; one that hangs or turns slow holds nobody up for longer than a beat."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from threading import Event
 from threading import Lock
+from threading import Thread
 
 import pytest
 
+from gputop.relay import Relay
 from gputop.sources.nvml import crew as crews
 from gputop.sources.nvml.crew import Crew
 from gputop.sources.nvml.lane import Lane
+from gputop.sources.nvml.lane import beats
 
 PERIOD_NS = 10_000_000
 
 
 class Rig:
-    """Three lanes and their crew; ``ran`` tells on which threads each ticked."""
+    """Three lanes, their crew and its beat; ``ran`` tells on which threads each ticked."""
 
     def __init__(self) -> None:
         self.stop = Lock()
         self.stop.acquire()
-        self.crew = Crew(PERIOD_NS, self.stop)
+        self.crew = Crew()
         self.ran: dict[int, list[int]] = {0: [], 1: [], 2: []}
         self.hold = {number: Event() for number in self.ran}
         for event in self.hold.values():
@@ -32,6 +35,8 @@ class Rig:
         self.lanes = [Lane(f"lane-{number}", PERIOD_NS, 0, self._tick(number), self.stop, self.crew) for number in self.ran]
         for lane in self.lanes:
             lane.start()
+        relay = Relay(beats(PERIOD_NS, 0, self.stop), lambda: self.crew)
+        self.beat = Thread(target=relay.run, daemon=True)
 
     def _tick(self, number: int) -> Callable[[int], None]:
         def tick(_beat_ns: int) -> None:
@@ -44,7 +49,6 @@ class Rig:
         deadline = time.monotonic() + 20
         while not condition():
             assert time.monotonic() < deadline, self.ran
-            self.crew.relieve(time.monotonic_ns())
             time.sleep(0.001)
 
     def shared(self) -> bool:
@@ -64,15 +68,17 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     monkeypatch.setattr(crews, "SLOW_NS", 10**10)
     monkeypatch.setattr(crews, "HANGS_NS", 200_000_000)
     rig = Rig()
+    rig.beat.start()
     yield rig
     for event in rig.hold.values():
         event.set()
     rig.stop.release()
-    assert rig.crew.join(10)
+    rig.beat.join(10)
+    assert not rig.beat.is_alive()
     assert all(lane.join(10) for lane in rig.lanes)
 
 
-def test_quick_lanes_come_to_share_a_thread(rig: Rig) -> None:
+def test_quick_lanes_come_to_share_the_beats_thread(rig: Rig) -> None:
     assert len({threads[0] for threads in rig.ran.values() if threads}) > 1
     rig.until(rig.shared)
     rig.until(rig.grows(0, 1, 2))
@@ -99,3 +105,17 @@ def test_a_lane_that_turns_slow_gets_a_thread_of_its_own_again(rig: Rig, monkeyp
     rig.hold[2].set()
     rig.until(lambda: rig.ran[2][-1] != crew_thread)
     rig.until(rig.grows(0, 1, 2))
+
+
+def test_without_a_beat_lanes_keep_their_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crews, "QUICK_NS", 10**10)
+    monkeypatch.setattr(crews, "QUICK_FOR_NS", 0)
+    rig = Rig()
+    rig.until(rig.grows(0, 1, 2))
+    rig.until(rig.grows(0, 1, 2))
+    assert [len(set(threads)) for threads in rig.ran.values()] == [1, 1, 1]
+    assert not rig.shared()
+    for event in rig.hold.values():
+        event.set()
+    rig.stop.release()
+    assert all(lane.join(10) for lane in rig.lanes)

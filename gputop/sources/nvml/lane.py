@@ -1,6 +1,6 @@
 """A lane: what ticks on an absolute beat. Each GPU has two, so that no call holds up another GPU or a quick reading.
 
-A lane has a thread of its own until its ticks prove quick; then a crew's one thread ticks it with the others (see `crew`).
+A lane has a thread of its own until its ticks prove quick; then a crew ticks it with the others on the beat's (see `crew`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class Lane:
     releases it ends all lanes that wait on it, and a lane inside a hanging call dies with the process.
     """
 
-    __slots__ = ("_crew", "_name", "_phase_ns", "_stop", "_tick", "began_ns", "done_ns", "lasted_ns", "period_ns", "quick_turns", "thread")
+    __slots__ = (
+        "_crew", "_name", "_phase_ns", "_stop", "_tick", "began_ns", "done_ns", "error", "lasted_ns", "period_ns", "quick_turns", "thread",
+    )  # fmt: skip
 
     def __init__(
         self, name: str, period_ns: int, phase_ns: int, tick: Callable[[int], None], stop: Lock, crew: Taker | None = None
@@ -42,6 +44,8 @@ class Lane:
         """The beat whose tick ended last."""
         self.quick_turns = 0
         """How many ticks in a row were quick, by who counts them."""
+        self.error: Exception | None = None
+        """What a tick raised, which none should."""
         self.thread: Thread | None = None
         """That of its own which it has or had, None before the start."""
         self._name = name
@@ -76,7 +80,10 @@ class Lane:
     def turn(self, beat_ns: int) -> None:
         """Tick once."""
         self.began_ns = began_ns = monotonic_ns()
-        self._tick(beat_ns)
+        try:
+            self._tick(beat_ns)
+        except Exception as error:  # noqa: BLE001 - whatever it is: who reads the source is told
+            self.error = error
         self.lasted_ns = monotonic_ns() - began_ns
         self.began_ns = 0
         self.done_ns = beat_ns

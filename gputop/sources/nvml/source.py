@@ -1,7 +1,7 @@
 """The NVML source: starts the library, watches each GPU on lanes of its own, and hands over what they reported.
 
-Nothing here waits for the driver: start-up runs on a thread, each GPU on two (see `lane` and `crew`), and `NvmlSource.read` only
-takes what is finished.
+Nothing here waits for the driver: start-up runs on a thread, each GPU on two until it proves quick (see `lane` and `crew`), and
+`NvmlSource.read` only takes what is finished.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class NvmlSource:
         self._failure: Unavailable | UserError | None = None
         self._begun = Event()
         self._stop = Lock()
-        self._crew = Crew(settings.interval_ns, self._stop)
+        self.turns = Crew()
         self._watching = False
         self.pids: frozenset[int] = frozenset()
         """Processes with a context on one of the GPUs, as last listed."""
@@ -73,7 +73,7 @@ class NvmlSource:
         """Start NVML and watch each GPU. Raises Unavailable, UserError; while the driver still thinks about it the state is ``partial``."""
         self._gpus, self._standing, self._count, self._failure, self.pids = [], [], 0, None, frozenset()
         self._begun, self._stop = Event(), Lock()
-        self._crew = Crew(self._settings.interval_ns, self._stop)
+        self.turns = Crew()
         self._stop.acquire()
         self._watching = True
         Thread(target=self._watch, args=(self._stop,), name="nvml-watch", daemon=True).start()
@@ -99,7 +99,13 @@ class NvmlSource:
                 frame.gpus += standing.restate(now_ns)
         if now_ns >= self._state_due_ns:
             self._state_due_ns = now_ns + _STATE_EVERY_NS
+            self._raise_errors()
             self._tell_state(beat)
+
+    def _raise_errors(self) -> None:
+        for error in (tier.lane.error for gpu in self._gpus for tier in gpu.tiers):
+            if error is not None:
+                raise error
 
     def _take(self, gpu: WatchedGpu, standing: Standing, frame: Frame) -> None:
         standing.begin()
@@ -115,8 +121,8 @@ class NvmlSource:
             return
         self._watching = False
         self._stop.release()
-        ended = [tier.lane.join(0.05) for gpu in self._gpus for tier in gpu.tiers] + [self._crew.join(0.05)]
-        if self._count and all(ended):
+        ended = [tier.lane.join(0.05) for gpu in self._gpus for tier in gpu.tiers]
+        if self._count and all(ended) and not self.turns.at_work:
             _shut_down()
         self._count = 0
 
@@ -146,7 +152,7 @@ class NvmlSource:
             _shut_down()
             raise _no_gpu(count, absent)
         for index in sorted(self._wanted(count) - {gpu.index for gpu in self._gpus}):
-            gpu = WatchedGpu(index, self._settings.interval_ns, stop, self._crew)
+            gpu = WatchedGpu(index, self._settings.interval_ns, stop, self.turns)
             self._gpus.append(gpu)
             gpu.start()
         self._count = max(count, self._count)
@@ -158,10 +164,10 @@ class NvmlSource:
     def _wait_for_quick(self, t_ns: int) -> None:
         """Give the quick ticks of this beat a few milliseconds to end, so that their samples are in this frame."""
         beat_ns = t_ns // self._settings.interval_ns * self._settings.interval_ns
-        late = [lane for gpu in self._gpus if (lane := gpu.fast.lane).done_ns < beat_ns and lane.lasted_ns < _QUICK_NS]
+        behind = [lane for gpu in self._gpus if (lane := gpu.fast.lane).done_ns < beat_ns and lane.lasted_ns < _QUICK_NS]
+        late = [lane for lane in behind if t_ns - (lane.began_ns or t_ns) < _QUICK_NS]
         if late:
             self._wait_for(lambda: all(lane.done_ns >= beat_ns for lane in late), _QUICK_NS / 1e9)
-            self._crew.relieve(monotonic_ns())
 
     @staticmethod
     def _wait_for(condition: Callable[[], bool], patience_s: float) -> None:
