@@ -6,7 +6,7 @@ import mmap
 import os
 import re
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 OBJECT, FUNCTION = 1, 2
 _PT_LOAD, _SHT_DYNSYM = 1, 11
@@ -16,8 +16,7 @@ class NotElf(Exception):
     """The file is nothing whose symbols can be read; the text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exports:
+class Exports(NamedTuple):
     """The chosen symbols of one file, by name: virtual addresses as the file counts them."""
 
     symbols: dict[str, int]

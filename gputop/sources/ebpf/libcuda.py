@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gputop.sources.ebpf import elf
 
@@ -24,8 +24,7 @@ class NoFunctions(Exception):
     """The file is no library we can put probes on; the text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(NamedTuple):
     """A probe point: the call's name without version suffix, its offset in the file, the argument that counts bytes (0: none)."""
 
     call: str

@@ -10,7 +10,7 @@ import mmap
 import os
 import platform
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 SYS_BPF = {"x86_64": 321, "aarch64": 280}.get(platform.machine(), -1)
 LOOKUP, UPDATE, INFO, LINK_CREATE, LOOKUP_BATCH, TAKE_BATCH, DELETE_BATCH = 1, 2, 15, 28, 24, 25, 27
@@ -45,8 +45,7 @@ def bpf(command: int, attributes: ctypes.Structure) -> int:
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """What the loader says of a map: sizes in bytes, capacity in entries."""
 
     key_bytes: int

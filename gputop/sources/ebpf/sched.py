@@ -43,8 +43,9 @@ _PRUNE_S = 2
 PAIRS_EVERY = 2
 """Readings: who preempted or woke whom is asked for in every other one. They are sums, and the largest maps."""
 
-LITTLE_NS = 1_000_000
-"""Where many threads meet, most pairs meet once. A sum this small that has stopped growing makes room for others."""
+LITTLE_NS, CROWDED = 1_000_000, 1 / 16
+"""Where many threads meet, so that a map is filled to that share, most pairs meet once. A sum this small that has stopped growing then
+makes room for others: every pair is read again and again, and kept by whoever looks on."""
 
 PairSample = TypeVar("PairSample", Preempt, Wakeup)
 
@@ -241,7 +242,7 @@ class _Pairs(Generic[PairSample]):
 
     def _negligible(self) -> list[int]:
         keys, times = self._last
-        if len(keys) <= self._map.shape.entries // 4:
+        if len(keys) <= self._map.shape.entries * CROWDED:
             self._then = {}
             return []
         then, self._then = self._then, dict(zip(keys, times, strict=True))
