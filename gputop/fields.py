@@ -28,6 +28,8 @@ class Field(Struct, frozen=True):
     """How often the number really changes; 0 is every tick."""
     slowest_ns: int = 0
     """How often on the slowest GPU, where GPUs differ."""
+    mean_ns: int = 0
+    """What the number beside a lane is the mean of: of one process after the other it is read; 0 is the last reading."""
     source: str = ""
     help: str = ""
 
@@ -59,7 +61,7 @@ _ALL = (
           help="mean share of time main threads of trainers and workers wanted a CPU and had none"),
     Field("offcpu.pct", "off-CPU", "%", source="schedstat",
           help="mean share of time main threads of trainers and workers were not on a CPU"),
-    Field("switches.per_s", "ctx-switch", "/s", high=None, source="status",
+    Field("switches.per_s", "ctx-switch", "/s", high=None, mean_ns=SECOND, source="status",
           help="context switches of the main threads of trainers and workers"),
     Field("cpu.busy_pct", "host CPU", "%", warn=90, crit=98, source="/proc/stat", help="all CPUs together"),
     Field("psi.cpu_pct", "PSI cpu", "%", warn=20, crit=60, refresh_ns=SECOND, source="/proc/pressure/cpu"),

@@ -124,3 +124,11 @@ def test_a_time_in_a_crowd_of_signs_is_left_out() -> None:
     shown = signed(ruler, *range(at - 3, at + 8))
     assert "−20" not in shown
     assert {"−10 s", "−30 s", "now"} <= set(re.findall(_TIME, shown))
+
+
+@pytest.mark.parametrize(("field", "number"), [("switches.per_s", "40"), ("offcpu.pct", "0")])
+def test_what_is_read_of_one_process_after_the_other_has_the_mean_of_a_second_beside_it(field: str, number: str) -> None:
+    kept = history([*[900.0] * 10, *[80.0, 0.0] * 5], field)
+    axis = Axis(TICK, kept.times[-1] // TICK, 10)
+    [_, (told, _), *_] = LaneDrawer().line(Lane((field, 0), "lane"), kept, axis, 28, kept.times[-1], None)
+    assert told.strip() == number

@@ -18,6 +18,7 @@ from gputop.fields import Field
 from gputop.frame import SECOND_NS
 from gputop.history import History
 from gputop.history import SeriesKey
+from gputop.session import OFF_BEAT_NS
 from gputop.text import fit
 from gputop.tui.draw import Span
 from gputop.tui.draw.axis import Axis
@@ -108,7 +109,7 @@ class LaneDrawer:
         return spans + with_cursor(self._cells(lane, history, axis), cursor)
 
     def _label(self, lane: Lane, history: History, width: int, at_ns: int) -> list[Span]:
-        value = history.at(lane.key, at_ns, max(2 * lane.field.refresh_ns, 2 * lane.field.slowest_ns, 3 * SECOND_NS // 2))
+        value = _number(lane, history, at_ns)
         number = "–" if value != value else short(value, lane.field.digits)
         unit = lane.field.unit
         room = width - 13
@@ -153,6 +154,13 @@ class LaneDrawer:
             held = held if held_for and held > wanted and top > held / 5 else wanted
         self._tops[lane.key] = shown, held
         return spec.low, held
+
+
+def _number(lane: Lane, history: History, at_ns: int) -> float:
+    spec = lane.field
+    if spec.mean_ns:
+        return history.cell(lane.key, at_ns - spec.mean_ns + OFF_BEAT_NS, at_ns + 1)
+    return history.at(lane.key, at_ns, max(2 * spec.refresh_ns, 2 * spec.slowest_ns, 3 * SECOND_NS // 2))
 
 
 def level(spec: Field, value: float) -> str:
