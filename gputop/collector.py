@@ -42,6 +42,8 @@ REOPEN_EVERY_NS = 5_000_000_000
 COST_EVERY_NS = 1_000_000_000
 LOOK_EVERY_NS = 1_000_000_000
 """How often it is looked which of the missing sources are to be opened again."""
+STOPS_WITHIN_S = 0.5
+"""It is looked so often whether to stop, however long the beat."""
 BEHIND_DRIVER_NS = 8_000_000
 """How far our beat lies behind that of NVML's threads: when we begin, most of them are done and need the interpreter no more."""
 
@@ -148,9 +150,9 @@ class Collector:
         deadline = time.monotonic_ns()
         deadline += min(BEHIND_DRIVER_NS, interval // 8) - deadline % interval
         while not self._stopping and (ticks is None or seq < ticks):
-            late = max(0, time.monotonic_ns() - deadline) if seq else 0
             yield deadline // interval * interval
             now = time.monotonic_ns()
+            late = max(0, now - deadline) if seq else 0
             missed = max(0, (deadline - last_sent) // interval - 1) if seq else 0
             key = now >= key_due
             if not self._sink.send(self._read(Frame(seq, now, late, missed, key))):
@@ -164,7 +166,8 @@ class Collector:
             latest = interval // 2 if seq else -interval // 2
             last_sent, seq = deadline, seq + 1
             deadline = next_deadline(deadline, time.monotonic_ns(), interval, latest)
-            wait(max(0.0, (deadline - time.monotonic_ns()) / 1e9))
+            while (left := deadline - time.monotonic_ns()) > 0 and not self._stopping:
+                wait(min(left / 1e9, STOPS_WITHIN_S))
 
     def _turns(self) -> Turns | None:
         """What a source wants to be done before each beat. Not for a single look, nor while a thread begun now would stay root."""

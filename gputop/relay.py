@@ -42,6 +42,7 @@ class Relay:
                     self._watch()
                 finally:
                     self._alarm.close()
+                break
         if self._error is not None:
             raise self._error
 
@@ -58,7 +59,11 @@ class Relay:
                     self._alarm.set(HANGS_NS)
 
     def _go_on(self) -> None:
-        Thread(target=self._run, name="beat", daemon=True).start()
+        """On another thread, or on this one where there can be no other (pids.max, RLIMIT_NPROC)."""
+        try:
+            Thread(target=self._run, name="beat", daemon=True).start()
+        except RuntimeError:
+            self._run()
 
     def _run(self) -> None:
         try:

@@ -15,6 +15,7 @@ import pytest
 from gputop.relay import Relay
 from gputop.sources.nvml import crew as crews
 from gputop.sources.nvml.crew import Crew
+from gputop.sources.nvml.lane import SETTLES_NS
 from gputop.sources.nvml.lane import Lane
 from gputop.sources.nvml.lane import beats
 
@@ -24,15 +25,15 @@ PERIOD_NS = 10_000_000
 class Rig:
     """Three lanes, their crew and its beat; ``ran`` tells on which threads each ticked."""
 
-    def __init__(self) -> None:
+    def __init__(self, settles_ns: int = SETTLES_NS) -> None:
         self.stop = Lock()
         self.stop.acquire()
-        self.crew = Crew()
+        self.crew = Crew(PERIOD_NS)
         self.ran: dict[int, list[int]] = {0: [], 1: [], 2: []}
         self.hold = {number: Event() for number in self.ran}
         for event in self.hold.values():
             event.set()
-        self.lanes = [Lane(f"lane-{number}", PERIOD_NS, 0, self._tick(number), self.stop, self.crew) for number in self.ran]
+        self.lanes = [Lane(f"lane-{number}", PERIOD_NS, 0, self._tick(number), self.stop, self.crew, settles_ns) for number in self.ran]
         for lane in self.lanes:
             lane.start()
         relay = Relay(beats(PERIOD_NS, 0, self.stop), lambda: self.crew)
@@ -67,6 +68,8 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     monkeypatch.setattr(crews, "QUICK_NS", 10**10)
     monkeypatch.setattr(crews, "SLOW_NS", 10**10)
     monkeypatch.setattr(crews, "HANGS_NS", 200_000_000)
+    monkeypatch.setattr(crews, "ALL_SHARE", 10**6)
+    monkeypatch.setattr(crews, "ALL_NS", 10**11)
     rig = Rig()
     rig.beat.start()
     yield rig
@@ -90,7 +93,8 @@ def test_a_lane_that_hangs_keeps_the_thread_and_the_others_get_another(rig: Rig)
     rig.hold[1].clear()
     rig.until(lambda: bool(rig.lanes[1].began_ns))
     rig.until(rig.grows(0, 2))
-    assert rig.ran[0][-1] == rig.ran[2][-1] != old
+    assert old not in (rig.ran[0][-1], rig.ran[2][-1])
+    rig.until(lambda: rig.ran[0][-1] == rig.ran[2][-1])
     rig.hold[1].set()
     rig.until(rig.grows(1))
     assert rig.ran[1][-1] == old, "it goes on where it hung, by itself"
@@ -109,8 +113,7 @@ def test_a_lane_that_turns_slow_gets_a_thread_of_its_own_again(rig: Rig, monkeyp
 
 def test_without_a_beat_lanes_keep_their_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crews, "QUICK_NS", 10**10)
-    monkeypatch.setattr(crews, "QUICK_FOR_NS", 0)
-    rig = Rig()
+    rig = Rig(settles_ns=0)
     rig.until(rig.grows(0, 1, 2))
     rig.until(rig.grows(0, 1, 2))
     assert [len(set(threads)) for threads in rig.ran.values()] == [1, 1, 1]
@@ -119,3 +122,65 @@ def test_without_a_beat_lanes_keep_their_threads(monkeypatch: pytest.MonkeyPatch
         event.set()
     rig.stop.release()
     assert all(lane.join(10) for lane in rig.lanes)
+
+
+def lane_of(crew: Crew | None = None, period_ns: int = PERIOD_NS, phase_ns: int = 0, lasted_ns: int = 1000) -> Lane:
+    """One that has proved quick, but for its next tick."""
+    lane = Lane("lane", period_ns, phase_ns, lambda _beat_ns: None, Lock(), crew, 0)
+    lane.lasted_ns, lane.quick_turns = lasted_ns, crews.QUICK_TURNS
+    return lane
+
+
+def test_the_crew_takes_none_whose_beats_are_not_among_its_own() -> None:
+    crew = Crew(300_000_000)
+    crew.turn(0)
+    assert crew.takes(lane_of(period_ns=300_000_000))
+    assert crew.takes(lane_of(period_ns=3_000_000_000))
+    assert not crew.takes(lane_of(period_ns=1_000_000_000))
+    assert not crew.takes(lane_of(period_ns=100_000_000))
+
+
+def test_the_crew_takes_no_more_than_a_part_of_its_beat() -> None:
+    crew = Crew(20_000_000)
+    crew.turn(0)
+    assert [crew.takes(lane_of(period_ns=20_000_000, lasted_ns=700_000)) for _ in range(4)] == [True, True, False, False]
+
+
+def test_a_slow_tick_begins_probation_anew() -> None:
+    crew = Crew(PERIOD_NS)
+    crew.turn(0)
+    lane = lane_of(lasted_ns=crews.QUICK_NS)
+    lane.quick_turns = -3
+    assert not crew.takes(lane)
+    assert lane.quick_turns == -crews.PROBATION_NS // PERIOD_NS
+
+
+@pytest.mark.parametrize("phase_ns", [0, 600_000, 4_200_000])
+def test_a_lane_that_is_taken_over_misses_no_beat(phase_ns: int) -> None:
+    lane = lane_of(period_ns=100_000_000, phase_ns=phase_ns)
+    lane.done_ns = 500_000_000 + phase_ns
+    due = [beat for beat in range(500_000_000, 900_000_000, 100_000_000) if lane.is_due(beat, 50_000_000) and not lane.turn(beat)]
+    assert due == [600_000_000, 700_000_000, 800_000_000]
+
+
+def test_a_seldom_lane_keeps_its_second() -> None:
+    lane = lane_of(period_ns=1_000_000_000, phase_ns=450_000_000)
+    lane.done_ns = 450_000_000
+    due = [beat for beat in range(0, 5_000_000_000, 100_000_000) if lane.is_due(beat, 50_000_000) and not lane.turn(beat)]
+    assert due == [1_500_000_000, 2_500_000_000, 3_500_000_000, 4_500_000_000]
+
+
+def test_where_no_thread_can_be_had_a_slow_lane_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    crew = Crew(PERIOD_NS)
+    crew.turn(0)
+    lane = lane_of(crew)
+    assert crew.takes(lane)
+    monkeypatch.setattr(crews, "SLOW_NS", -1)
+    monkeypatch.setattr(Lane, "start", _refused)
+    for beat in (1, 2, 3):
+        assert crew.turn(beat * PERIOD_NS)
+        assert lane.done_ns == beat * PERIOD_NS
+
+
+def _refused(_lane: Lane) -> None:
+    raise RuntimeError("can't start new thread")

@@ -52,7 +52,9 @@ def beating(rig: Rig, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("gputop.sources.nvml.crew.QUICK_NS", 10**9)  # a busy machine must not make these pass for slow
     monkeypatch.setattr("gputop.sources.nvml.crew.SLOW_NS", 10**9)
     monkeypatch.setattr("gputop.sources.nvml.crew.QUICK_TURNS", 1)
-    monkeypatch.setattr("gputop.sources.nvml.crew.QUICK_FOR_NS", 0)
+    monkeypatch.setattr("gputop.sources.nvml.crew.ALL_NS", 10**9)
+    monkeypatch.setattr("gputop.sources.nvml.crew.ALL_SHARE", 50)
+    monkeypatch.setattr("gputop.sources.nvml.gpu._ALL_ASKED_NS", 0)
     monkeypatch.setattr(collector, "REGISTRY", tuple(entry for entry in collector.REGISTRY if entry.name == "nvml"))
     monkeypatch.setattr(collector, "raise_priority", lambda _rank: "")
     beating = Beating()

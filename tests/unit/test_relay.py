@@ -123,3 +123,29 @@ def test_an_alarm_that_is_put_off_does_not_go_off():
     alarm.wait()
     assert time.monotonic_ns() - began >= 50_000_000
     alarm.close()
+
+
+def test_where_no_thread_can_be_had_the_beat_stays_where_it_is(monkeypatch: pytest.MonkeyPatch):
+    def refused(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    job = Job()
+    Relay(iter((1, 2, 3)), lambda: job).run()
+    assert job.made == [1, 2, 3]
+    assert set(job.threads) == {threading.get_ident()}
+
+
+def test_a_turn_that_raises_ends_the_beat_and_says_so():
+    asked: list[int] = []
+
+    def beats() -> Iterator[int]:
+        for beat in (1, 2, 3):
+            asked.append(beat)
+            yield beat
+
+    job = Job()
+    job.turn = lambda _beat_ns: {}["odd"]  # type: ignore[method-assign]
+    with pytest.raises(KeyError, match="odd"):
+        Relay(beats(), lambda: job).run()
+    assert asked == [1]

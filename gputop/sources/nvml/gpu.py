@@ -30,12 +30,15 @@ from gputop.sources.nvml.reading import Values
 from gputop.sources.nvml.reading import read_due
 from gputop.sources.nvml.reasons import FAILURES
 from gputop.sources.nvml.reasons import why
+from gputop.sources.nvml.slow import SLOWEST_NS
 from gputop.sources.nvml.slow import slow_readings
 
 _ARCHITECTURES = {
     2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada", 9: "Hopper", 10: "Blackwell", 13: "Rubin",
 }  # fmt: skip
 _ATTACH_AGAIN_NS = SECOND_NS
+_ALL_ASKED_NS = SLOWEST_NS + 2 * SECOND_NS
+"""After so long each of a slow lane's calls has shown its pace."""
 _MOST_REPORTS = 1024  # should nobody read for a while
 _FIRST_ANSWER_NS = SECOND_NS // 10
 """A call under way for longer than this is said to hang while the first tick lasts: a single look is over before a second is."""
@@ -100,7 +103,7 @@ class WatchedGpu:
         # Calls that return at once would only hand the interpreter's lock to and fro if all GPUs were asked at the same moment.
         apart_ns = index % 8 * min(_APART_NS, interval_ns // 16)
         self.fast = Tier(Lane(f"nvml-{index}", interval_ns, apart_ns, self._fast_tick, stop, crew))
-        self.slow = Tier(Lane(f"nvml-{index}-slow", SECOND_NS, phase_ns, self._slow_tick, stop, crew))
+        self.slow = Tier(Lane(f"nvml-{index}-slow", SECOND_NS, phase_ns, self._slow_tick, stop, crew, _ALL_ASKED_NS))
         self.tiers = (self.fast, self.slow)
 
     def start(self) -> None:

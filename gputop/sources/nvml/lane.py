@@ -13,6 +13,7 @@ from threading import Thread
 from time import monotonic_ns
 from typing import Protocol
 
+SETTLES_NS = 2_000_000_000
 _FOLLOW_EVERY_NS = 1_000_000_000
 
 
@@ -30,13 +31,23 @@ class Lane:
     """
 
     __slots__ = (
-        "_crew", "_name", "_phase_ns", "_stop", "_tick", "began_ns", "done_ns", "error", "lasted_ns", "period_ns", "quick_turns", "thread",
+        "_crew", "_name", "_phase_ns", "_stop", "_tick", "began_ns", "done_ns", "error", "lasted_ns", "period_ns", "quick_turns",
+        "settles_ns", "thread",
     )  # fmt: skip
 
     def __init__(
-        self, name: str, period_ns: int, phase_ns: int, tick: Callable[[int], None], stop: Lock, crew: Taker | None = None
+        self,
+        name: str,
+        period_ns: int,
+        phase_ns: int,
+        tick: Callable[[int], None],
+        stop: Lock,
+        crew: Taker | None = None,
+        settles_ns: int = SETTLES_NS,
     ) -> None:
         self.period_ns = period_ns
+        self.settles_ns = settles_ns
+        """How long until all that it calls has been called, and its pace is known."""
         self.began_ns = 0
         """When the tick under way began, 0 between ticks."""
         self.lasted_ns = 0
@@ -73,9 +84,9 @@ class Lane:
             if self._crew is not None and self._crew.takes(self):
                 return
 
-    def is_due(self, t_ns: int) -> bool:
-        """Whether a beat of its own has come since its last tick."""
-        return _after(t_ns, self.period_ns, self._phase_ns) - self.period_ns > self.done_ns
+    def is_due(self, beat_ns: int, slack_ns: int) -> bool:
+        """Whether a period has passed since its last tick, or will have within ``slack_ns``, as somebody else ticks it."""
+        return beat_ns - self.done_ns > self.period_ns - slack_ns
 
     def turn(self, beat_ns: int) -> None:
         """Tick once."""

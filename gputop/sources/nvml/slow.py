@@ -25,6 +25,8 @@ from gputop.sources.nvml.reading import Values
 from gputop.sources.nvml.reading import Way
 from gputop.sources.nvml.reading import lazy
 
+SLOWEST_NS = 10 * SECOND_NS
+"""What hardly ever changes is asked for so often."""
 _MEMORY_TEMP, _NVLINK_TX, _NVLINK_RX = 82, 138, 139
 _ALL_LINKS = 0xFFFFFFFF
 _MOST_LINKS = 36
@@ -56,17 +58,17 @@ def slow_readings(device: Device, pcie_counters: Reading) -> list[Reading]:
         Reading(("enc_pct",), 2 * SECOND_NS, lazy(_codec, device, "enc_pct", "nvmlDeviceGetEncoderUtilization")),
         Reading(("dec_pct",), 2 * SECOND_NS, lazy(_codec, device, "dec_pct", "nvmlDeviceGetDecoderUtilization")),
         _one("fan_pct", 2 * SECOND_NS, lambda: float(number("nvmlDeviceGetFanSpeed"))),
-        _one("sm_clock_max_mhz", 10 * SECOND_NS, lambda: number("nvmlDeviceGetMaxClockInfo", _CLOCK_SM)),
-        _one("mem_clock_max_mhz", 10 * SECOND_NS, lambda: number("nvmlDeviceGetMaxClockInfo", _CLOCK_MEM)),
-        _one("power_limit_default_w", 10 * SECOND_NS, lambda: number("nvmlDeviceGetPowerManagementDefaultLimit") / 1000),
-        _one("power_limit_max_w", 10 * SECOND_NS, lambda: _power_most(device)),
-        _one("pcie_gen_max", 10 * SECOND_NS, lambda: number("nvmlDeviceGetMaxPcieLinkGeneration")),
-        _one("pcie_width_max", 10 * SECOND_NS, lambda: number("nvmlDeviceGetMaxPcieLinkWidth")),
-        _one("compute_mode", 10 * SECOND_NS, lambda: _compute_mode(number("nvmlDeviceGetComputeMode"))),
-        _one("ecc_corrected", 10 * SECOND_NS, lambda: _ecc(device, _CORRECTED)),
-        _one("ecc_uncorrected", 10 * SECOND_NS, lambda: _ecc(device, _UNCORRECTED)),
-        _one("retired_pages", 10 * SECOND_NS, lambda: _retired(device, 0) + _retired(device, 1)),
-        Reading(("remapped_rows", "remap_pending", "remap_failed"), 10 * SECOND_NS, lazy(_remapped, device)),
+        _one("sm_clock_max_mhz", SLOWEST_NS, lambda: number("nvmlDeviceGetMaxClockInfo", _CLOCK_SM)),
+        _one("mem_clock_max_mhz", SLOWEST_NS, lambda: number("nvmlDeviceGetMaxClockInfo", _CLOCK_MEM)),
+        _one("power_limit_default_w", SLOWEST_NS, lambda: number("nvmlDeviceGetPowerManagementDefaultLimit") / 1000),
+        _one("power_limit_max_w", SLOWEST_NS, lambda: _power_most(device)),
+        _one("pcie_gen_max", SLOWEST_NS, lambda: number("nvmlDeviceGetMaxPcieLinkGeneration")),
+        _one("pcie_width_max", SLOWEST_NS, lambda: number("nvmlDeviceGetMaxPcieLinkWidth")),
+        _one("compute_mode", SLOWEST_NS, lambda: _compute_mode(number("nvmlDeviceGetComputeMode"))),
+        _one("ecc_corrected", SLOWEST_NS, lambda: _ecc(device, _CORRECTED)),
+        _one("ecc_uncorrected", SLOWEST_NS, lambda: _ecc(device, _UNCORRECTED)),
+        _one("retired_pages", SLOWEST_NS, lambda: _retired(device, 0) + _retired(device, 1)),
+        Reading(("remapped_rows", "remap_pending", "remap_failed"), SLOWEST_NS, lazy(_remapped, device)),
         Reading(PCIE_RATES, 2 * SECOND_NS, lazy(_pcie_rates, device, pcie_counters)),
     ]
 

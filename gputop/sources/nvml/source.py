@@ -14,6 +14,7 @@ from ctypes import create_string_buffer
 from threading import Event
 from threading import Lock
 from threading import Thread
+from time import monotonic
 from time import monotonic_ns
 from time import sleep
 
@@ -40,6 +41,7 @@ from gputop.sources.nvml.standing import Standing
 
 _START_PATIENCE_S = 0.5
 _FIRST_PATIENCE_S = 0.2
+_END_PATIENCE_S = 0.1
 _LOOK_AGAIN_S = 2.0
 _POLL_S = 0.001
 _QUICK_NS = 5_000_000
@@ -62,7 +64,7 @@ class NvmlSource:
         self._failure: Unavailable | UserError | None = None
         self._begun = Event()
         self._stop = Lock()
-        self.turns = Crew()
+        self.turns = Crew(settings.interval_ns)
         self._watching = False
         self.pids: frozenset[int] = frozenset()
         """Processes with a context on one of the GPUs, as last listed."""
@@ -73,7 +75,7 @@ class NvmlSource:
         """Start NVML and watch each GPU. Raises Unavailable, UserError; while the driver still thinks about it the state is ``partial``."""
         self._gpus, self._standing, self._count, self._failure, self.pids = [], [], 0, None, frozenset()
         self._begun, self._stop = Event(), Lock()
-        self.turns = Crew()
+        self.turns = Crew(self._settings.interval_ns)
         self._stop.acquire()
         self._watching = True
         Thread(target=self._watch, args=(self._stop,), name="nvml-watch", daemon=True).start()
@@ -121,7 +123,8 @@ class NvmlSource:
             return
         self._watching = False
         self._stop.release()
-        ended = [tier.lane.join(0.05) for gpu in self._gpus for tier in gpu.tiers]
+        until = monotonic() + _END_PATIENCE_S
+        ended = [tier.lane.join(max(0.0, until - monotonic())) for gpu in self._gpus for tier in gpu.tiers]
         if self._count and all(ended) and not self.turns.at_work:
             _shut_down()
         self._count = 0
