@@ -56,13 +56,16 @@ class Crew:
     def turn(self, beat_ns: int) -> bool:
         """Tick the members that are due; False where this thread was left to one of them meanwhile, and has served it since."""
         self._thread = current_thread()
-        ticked = [lane for lane in self._members if lane.is_due(beat_ns, self._interval_ns // 2)]
-        for lane in ticked:
-            if not self._tick(lane, beat_ns):
-                lane.run()
-                return False
-        if ticked and sum(lane.lasted_ns for lane in ticked) > 2 * self._most_ns:
-            self._send_back(max(ticked, key=_lasted_ns))
+        took_ns, longest = 0, None
+        for lane in self._members:
+            if due_ns := lane.due(beat_ns, self._interval_ns):
+                if not self._tick(lane, due_ns):
+                    lane.run()
+                    return False
+                took_ns += lane.lasted_ns
+                longest = lane if longest is None or lane.lasted_ns > longest.lasted_ns else longest
+        if longest is not None and took_ns > 2 * self._most_ns:
+            self._send_back(longest)
         return True
 
     def relieve(self) -> bool:
@@ -97,7 +100,7 @@ class Crew:
         with self._lock:
             if lane not in self._members:
                 return
-            self._members.remove(lane)
+            self._members = [one for one in self._members if one is not lane]
             lane.quick_turns = _on_probation(lane)
         self._start(lane)
 
@@ -116,7 +119,3 @@ def _on_probation(lane: Lane) -> int:
 
 def _period_ns(lane: Lane) -> int:
     return lane.period_ns
-
-
-def _lasted_ns(lane: Lane) -> int:
-    return lane.lasted_ns

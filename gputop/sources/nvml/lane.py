@@ -84,9 +84,10 @@ class Lane:
             if self._crew is not None and self._crew.takes(self):
                 return
 
-    def is_due(self, beat_ns: int, slack_ns: int) -> bool:
-        """Whether a period has passed since its last tick, or will have within ``slack_ns``, as somebody else ticks it."""
-        return beat_ns - self.done_ns > self.period_ns - slack_ns
+    def due(self, beat_ns: int, interval_ns: int) -> int:
+        """Which beat of its own is to be ticked at somebody else's, who beats each ``interval_ns``; 0 where that has been done."""
+        own_ns = beat_ns + self._phase_ns % interval_ns
+        return own_ns if _after(own_ns, self.period_ns, self._phase_ns) - self.period_ns > self.done_ns else 0
 
     def turn(self, beat_ns: int) -> None:
         """Tick once."""
