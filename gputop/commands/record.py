@@ -10,6 +10,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+from gputop import crash
 from gputop.commands.options import add_sampling
 from gputop.commands.options import ask_sudo
 from gputop.commands.options import duration
@@ -17,6 +18,7 @@ from gputop.commands.options import number
 from gputop.console import tell
 from gputop.errors import UserError
 from gputop.priority import ordinary
+from gputop.text import clean
 from gputop.text import counted
 
 if TYPE_CHECKING:
@@ -127,6 +129,7 @@ class _Session:
             with ordinary():
                 self._command = subprocess.Popen(argv)
         except (OSError, ValueError) as error:
+            self._discard()
             code = 127 if isinstance(error, FileNotFoundError) else 126  # as shells do
             raise UserError(f"cannot run {argv[0]}: {getattr(error, 'strerror', error)}", code=code) from None
         if self._stopped_by:  # while it was being started
@@ -142,11 +145,11 @@ class _Session:
                 raise UserError(f"the collector ended: {self._stream.ending()}")
             while self._stream.waits and self._take(0.0):
                 pass
-        except UserError as error:
+        except Exception as error:
             if self._command is None:
                 raise
-            self._problem = str(error)
-            tell(f"{error}; the command runs on")
+            self._problem = clean(crash.reason(error))
+            tell(f"{self._problem}; the command runs on")
             self._command.wait()
 
     def _rest(self) -> None:
@@ -163,7 +166,13 @@ class _Session:
             self._file.close()
             if not self._problem:
                 goes_on = self._command is not None and self._command.poll() is None
-                tell(f"{counted(self._frames, 'frame')} in {self._file.summary()}{'; the command runs on' if goes_on else ''}")
+                tell(f"{counted(self._file.frames, 'frame')} in {self._file.summary()}{'; the command runs on' if goes_on else ''}")
+
+    def _discard(self) -> None:
+        """What was recorded while nothing ran is in nobody's way when the name is tried again."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.discard()
 
     def exit_code(self) -> int:
         """The command's, or 0."""

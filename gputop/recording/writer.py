@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import zstandard
@@ -62,6 +63,8 @@ class Writer:
         self._packer = Packer()
         self._pending: list[Frame] = []
         self._rows = 0
+        self.frames = 0
+        """Written so far."""
         self._parity = Parity()
         self._run_ns = self._runs = 0
         self._referred_ns = 0
@@ -109,6 +112,7 @@ class Writer:
             self._end_run()
         block = self._packer.pack(frames)
         self._write(block)
+        self.frames += len(frames)
         self._parity.add(block)
         self._marks += [mark for frame in frames for mark in frame.marks]
         self.end_ns = tick_ns(frames[-1].t_ns)
@@ -186,7 +190,7 @@ class Writer:
 class Rotation:
     """Recordings one after the other, none larger than ``max_bytes``, of which the newest ``max_files`` are kept (0: all).
 
-    The first has the given name, those after it a number: run.gputop, run.2.gputop, run.3.gputop …
+    The first has the given name, those after it the next number that is free: run.gputop, run.2.gputop, run.3.gputop …
     """
 
     def __init__(self, path: str, header: Header, max_bytes: int, max_files: int, begin: Callable[[], Tell | None] = lambda: None) -> None:
@@ -195,6 +199,7 @@ class Rotation:
         self._begin = begin
         self._max_bytes, self._max_files = max_bytes, max_files
         self._count = 1
+        self._frames = 0
         self._kept = [path]
         self._largest = 0
         self._chunk_at = 0
@@ -225,14 +230,33 @@ class Rotation:
             return f"{clean(self._kept[0])} ({file_size(self.writer.size)})"
         return f"{len(self._kept)} files, {clean(self._kept[0])} to {clean(self._kept[-1])}"
 
+    @property
+    def frames(self) -> int:
+        """Written so far, in all files."""
+        return self._frames + self.writer.frames
+
+    def discard(self) -> None:
+        """Close the file and remove it."""
+        self.close()
+        with suppress(OSError):
+            os.unlink(self.writer.path)
+
     def _turn(self) -> None:
         self.writer.close()
-        self._count += 1
-        path = str(self._first.with_name(f"{self._first.stem}.{self._count}{self._first.suffix}"))
+        self._frames += self.writer.frames
+        path = self._next_path()
         self.writer = Writer(path, self.writer.header, self._begin())
         self._kept.append(path)
         if self._max_files and len(self._kept) > self._max_files:
-            os.unlink(self._kept.pop(0))
+            with suppress(OSError):  # somebody took it away
+                os.unlink(self._kept.pop(0))
+
+    def _next_path(self) -> str:
+        while True:
+            self._count += 1
+            path = str(self._first.with_name(f"{self._first.stem}.{self._count}{self._first.suffix}"))
+            if not os.path.lexists(path):  # as an earlier recording of this name left some
+                return path
 
 
 def index_block(index: Index) -> bytes:

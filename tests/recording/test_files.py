@@ -178,11 +178,24 @@ def add_all(files: Rotation, frames: list[Frame]) -> None:
 
 def test_rotation_takes_no_name_that_is_taken(tmp_path: Path) -> None:
     (tmp_path / "run.2.gputop").write_text("mine")
+    (tmp_path / "run.4.gputop").symlink_to("/nowhere")
     files = Rotation(str(tmp_path / "run.gputop"), HEADER, max_bytes=30_000, max_files=2)
-    frames = list(Session(1, 4).frames(1000, key_every=20))
-    with pytest.raises(UserError, match="exists already"):
-        add_all(files, frames)
+    add_all(files, list(Session(1, 4).frames(1000, key_every=20)))
+    files.close()
     assert (tmp_path / "run.2.gputop").read_text() == "mine"
+    assert (tmp_path / "run.4.gputop").is_symlink()
+    assert files.frames == 1000
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_rotation_goes_on_where_an_old_file_was_taken_away(tmp_path: Path) -> None:
+    files = Rotation(str(tmp_path / "run.gputop"), HEADER, max_bytes=30_000, max_files=1)
+    (tmp_path / "run.gputop").rename(tmp_path / "moved.gputop")
+    add_all(files, list(Session(1, 4).frames(1000, key_every=20)))
+    files.close()
+    left = {path.name for path in tmp_path.iterdir()}
+    assert "moved.gputop" in left
+    assert len(left) == 2
 
 
 def test_numbers_that_no_kernel_counts_to_are_kept_as_they_are(tmp_path: Path) -> None:

@@ -103,6 +103,28 @@ def test_a_command_that_cannot_be_run(tmp_path: Path) -> None:
     assert done.returncode == 127
     assert "cannot run /no/such/program: No such file" in err
     assert "Traceback" not in err
+    assert not (tmp_path / "a.gputop").exists(), "the name is free for another try"
+
+
+BROKEN = """
+import sys
+from gputop import cli
+from gputop.recording.writer import Rotation
+add, count = Rotation.add, iter(range(3))
+Rotation.add = lambda self, frame: add(self, frame) if next(count, None) is not None else {}["odd"]
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+def test_a_bug_of_the_recorder_costs_the_command_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    job = f"sleep 1; echo ran > {tmp_path}/told; exit 5"
+    command = [sys.executable, "-c", BROKEN, "record", "-o", str(tmp_path / "a.gputop"), "--", "sh", "-c", job]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 5
+    assert (tmp_path / "told").read_text() == "ran\n"
+    assert "this is a bug: KeyError: 'odd'" in done.stderr
+    assert "the command runs on" in done.stderr
 
 
 def test_a_command_that_may_not_be_run(tmp_path: Path) -> None:
