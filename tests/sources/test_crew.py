@@ -180,11 +180,12 @@ def test_where_no_thread_can_be_had_a_slow_lane_stays(monkeypatch: pytest.Monkey
     lane = lane_of(crew)
     assert crew.takes(lane)
     monkeypatch.setattr(crews, "SLOW_NS", -1)
-    monkeypatch.setattr(Lane, "start", _refused)
+    monkeypatch.setattr(Thread, "start", _refused)
     for beat in (1, 2, 3):
         assert crew.turn(beat * PERIOD_NS)
         assert lane.done_ns == beat * PERIOD_NS, crew.at_work
+    assert lane.join(0.0)
 
 
-def _refused(_lane: Lane) -> None:
+def _refused(_thread: Thread) -> None:
     raise RuntimeError("can't start new thread")

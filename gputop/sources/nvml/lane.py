@@ -14,6 +14,7 @@ from time import monotonic_ns
 from typing import Protocol
 
 SETTLES_NS = 2_000_000_000
+"""After so long a lane that calls the same in each tick has shown its pace."""
 _FOLLOW_EVERY_NS = 1_000_000_000
 
 
@@ -66,9 +67,10 @@ class Lane:
         self._crew = crew
 
     def start(self) -> None:
-        """Start ticking on a thread of its own."""
-        self.thread = Thread(target=self.run, name=self._name, daemon=True)
-        self.thread.start()
+        """Start ticking on a thread of its own. Raises RuntimeError where there can be none; the one it had is then still to be joined."""
+        thread = Thread(target=self.run, name=self._name, daemon=True)
+        thread.start()
+        self.thread = thread
 
     def join(self, timeout_s: float) -> bool:
         """Whether its own thread ended in time."""
