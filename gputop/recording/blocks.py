@@ -17,14 +17,14 @@ from gputop.recording.format import FLAG_FOLLOWS
 from gputop.recording.format import KIND_FRAMES
 from gputop.recording.format import KIND_REFERENCE
 from gputop.recording.format import FormatError
-from gputop.recording.parity import mend
+from gputop.recording.parity import block_in
+from gputop.recording.parity import repaired
 from gputop.recording.scan import Place
 from gputop.recording.scan import payload_at
 from gputop.recording.scan import place_at
 from gputop.recording.scan import scan
 
 REFERENCES_TRIED, COPIES_TRIED = 6, 2
-MENDINGS_KEPT = 8
 
 
 class Blocks:
@@ -36,8 +36,8 @@ class Blocks:
         self._fd = fd
         self._contents = contents
         self._unpacker = Unpacker()
-        self._mendings: dict[int, bytes] = {}
-        """Offset -> payload of a damaged block that was brought back."""
+        self._mended: tuple[int, bytes] = 0, b""
+        """Where in the file what was brought back last begins, and that."""
 
     def between(self, start: int, end: int) -> list[Place]:
         """The blocks of frames between two offsets."""
@@ -50,26 +50,23 @@ class Blocks:
 
     def _fill(self, places: list[Place], edge: int, offset: int) -> int:
         """Bring back the blocks that stood between two whole ones, as far as that can be; how many bytes remain lost."""
-        if edge in self._contents.references:
-            return 0  # no frames: where the other copy is damaged too, the blocks that build upon it are counted
         while edge < offset:
             try:
-                place = self._mend(edge)
+                place, _ = self._mend(edge)
             except FormatError:
                 break
             if place.end > offset:
                 break
             insort(places, place, key=lambda place: place.offset)
             edge = place.end
-        return offset - edge
+        return 0 if edge in self._contents.references else offset - edge  # without its other copy too, what builds upon it is counted
 
-    def _mend(self, offset: int) -> Place:
-        """Bring back the block at an offset. Raises FormatError."""
-        place, payload = mend(self._fd, offset, self._contents.end)
-        if len(self._mendings) >= MENDINGS_KEPT:
-            self._mendings.clear()
-        self._mendings[offset] = payload
-        return place
+    def _mend(self, offset: int) -> tuple[Place, bytes]:
+        """Bring back the block at an offset, and its payload. Raises FormatError."""
+        start, group = self._mended
+        if not start <= offset < start + len(group):
+            start, group = self._mended = repaired(self._fd, offset, self._contents.end)
+        return block_in(group, start, offset)
 
     def frames(self, place: Place) -> Sequence[Frame]:
         """The frames of a block; none where it is damaged."""
@@ -104,13 +101,10 @@ class Blocks:
         return payload
 
     def _raw(self, place: Place) -> bytes:
-        if place.offset in self._mendings:
-            return self._mendings[place.offset]
         try:
             return payload_at(self._fd, place)
         except FormatError:
-            self._mend(place.offset)
-            return self._mendings[place.offset]
+            return self._mend(place.offset)[1]
 
     def _read_run(self, before: Place) -> None:
         """Open the blocks of a run that stand before one of its blocks. Raises FormatError."""
@@ -129,14 +123,16 @@ class Blocks:
         references = self._contents.references
         i = bisect_left(references, before)
         for offset in (*reversed(references[max(0, i - REFERENCES_TRIED) : i]), *references[i : i + COPIES_TRIED]):
-            place = place_at(self._fd, offset)
-            if place is None or place.head.kind != KIND_REFERENCE:
-                continue
-            try:
-                if self._unpacker.learn(payload_at(self._fd, place), place.head.codec) == wanted:
-                    return
-            except FormatError:
-                continue
+            if self._teaches(offset, wanted):
+                return
+
+    def _teaches(self, offset: int, wanted: int) -> bool:
+        """Whether the reference at an offset, if one stands there, is the wanted one; it is then known."""
+        try:
+            place = place_at(self._fd, offset) or self._mend(offset)[0]
+            return place.head.kind == KIND_REFERENCE and self._unpacker.learn(self._raw(place), place.head.codec) == wanted
+        except FormatError:
+            return False
 
 
 def _holes(start: int, places: list[Place], end: int) -> list[tuple[int, int]]:

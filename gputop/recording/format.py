@@ -9,8 +9,9 @@
               2 frames   some `gputop.frame.Frame`, see codec
               3 index    where chunks begin, see `gputop.recording.index`; in files only
               4 reference   what blocks of codecs 2 and 3 build upon, again behind the first run that does, see `gputop.recording.columns`
-              5 parity   mends blocks of the run before it, see `gputop.recording.parity`; in files only
+              5 parity   as it was; skipped
               6 findings   what the diagnosis said while it was recorded, see `gputop.stream.findings`; in files only
+              7 parity   mends what stands before it, see `gputop.recording.parity`; in files only
               other      skipped by its size, so that a newer minor version may add kinds
     codec   = 0 msgpack · 1 msgpack in zstd · 2 columns in zstd, which is read, but no more written
               3 columns, building upon those before, see `gputop.recording.columns`
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 MAGIC = b"GPUTOP1\n"
 SYNC = b"\x9dGP\n"
 HEAD = struct.Struct("<4sBBHIQII")
-KIND_HEADER, KIND_FRAMES, KIND_INDEX, KIND_REFERENCE, KIND_PARITY, KIND_FINDINGS = 1, 2, 3, 4, 5, 6
+KIND_HEADER, KIND_FRAMES, KIND_INDEX, KIND_REFERENCE, KIND_FINDINGS, KIND_PARITY = 1, 2, 3, 4, 6, 7
 CODEC_PLAIN, CODEC_ZSTD, CODEC_COLUMNS, CODEC_RUN = 0, 1, 2, 3
 COLUMNS = (CODEC_COLUMNS, CODEC_RUN)
 FLAG_KEY, FLAG_MARK, FLAG_FOLLOWS = 1, 2, 4

@@ -66,7 +66,7 @@ class Writer:
         self.frames = 0
         """Written so far."""
         self._parity = Parity()
-        self._run_ns = self._runs = 0
+        self._run_ns = self._run_bytes = self._blocks = self._runs = 0
         self._referred_ns = 0
         self._index = 0
         self._chunks: list[tuple[int, int]] = []
@@ -101,6 +101,11 @@ class Writer:
         span_ns = self._pending[-1].t_ns - self._pending[0].t_ns if self._pending else -self.header.interval_ns
         return SECOND_NS - self.header.interval_ns * 3 // 2 - span_ns
 
+    @property
+    def closed_bytes(self) -> int:
+        """How large it would be if its run ended now, without findings and index."""
+        return self.size + self._parity.packed_bytes + len(self._copy)
+
     def flush(self) -> None:
         """Write what is pending."""
         frames, self._pending, self._rows = self._pending, [], 0
@@ -108,12 +113,16 @@ class Writer:
             return
         if frames[0].key or not self._runs:
             self._begin_chunk(frames)
-        elif len(self._parity.sizes) >= MOST_IN_RUN:
+        elif self._blocks >= MOST_IN_RUN:
             self._end_run()
         block = self._packer.pack(frames)
+        if not self._parity.has_room_for(block):
+            self._write_parity()
         self._write(block)
         self.frames += len(frames)
         self._parity.add(block)
+        self._blocks += 1
+        self._run_bytes += len(block)
         self._marks += [mark for frame in frames for mark in frame.marks]
         self.end_ns = tick_ns(frames[-1].t_ns)
 
@@ -133,8 +142,7 @@ class Writer:
 
     def _begin_chunk(self, frames: list[Frame]) -> None:
         now = tick_ns(frames[0].t_ns)
-        sizes = self._parity.sizes
-        if not sizes or now - self._run_ns >= RUN_NS or sum(sizes) >= RUN_BYTES:
+        if not self._blocks or now - self._run_ns >= RUN_NS or self._run_bytes >= RUN_BYTES:
             self._end_run()
             self._begin_run(frames, now)
         self._chunks.append((now, self.size))
@@ -149,6 +157,7 @@ class Writer:
             self._referred_ns = now
             self._copy = self._packer.refer(frames)
             self._write_reference(self._copy)
+            self._parity.add(self._copy)
 
     def _write_reference(self, reference: bytes) -> None:
         if reference:
@@ -156,9 +165,13 @@ class Writer:
             self._write(reference)
 
     def _end_run(self) -> None:
-        parity, self._parity = self._parity, Parity()
+        self._blocks = self._run_bytes = 0
         self._packer.begin_run()
-        if parity.sizes:
+        self._write_parity()
+
+    def _write_parity(self) -> None:
+        parity, self._parity = self._parity, Parity()
+        if parity.length:
             self._write(parity.pack(self.end_ns))
 
     def _write_findings(self) -> int:
@@ -210,7 +223,7 @@ class Rotation:
         if frame.key:
             self.writer.flush()
             self._largest = max(self._largest, self.writer.size - self._chunk_at)
-            if self.writer.size + 2 * self._largest > self._max_bytes and self.writer.end_ns > self.writer.header.t_ns:
+            if self.writer.closed_bytes + 2 * self._largest > self._max_bytes and self.writer.frames:
                 self._turn()
             self._chunk_at = self.writer.size
         self.writer.add(frame)

@@ -10,6 +10,7 @@ from gputop.frame import Frame
 from gputop.recording.format import FLAG_FOLLOWS
 from gputop.recording.format import HEAD
 from gputop.recording.format import KIND_FRAMES
+from gputop.recording.format import KIND_PARITY
 from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
 from gputop.recording.reader import Recording
@@ -70,8 +71,11 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[Pl
 
 
 def lose(path: Path, *places: Place) -> None:
+    """Beyond mending: what could mend them is damaged too."""
     data = bytearray(path.read_bytes())
-    for place in places:
+    with path.open("rb") as file:
+        parities = [place for place in scan(file.fileno(), 8, len(data)) if place.head.kind == KIND_PARITY]
+    for place in (*places, *parities):
         data[place.offset + HEAD.size] ^= 1
     path.write_bytes(data)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import struct
+import zlib
 from itertools import islice
 from pathlib import Path
 
@@ -73,9 +75,9 @@ def test_a_run_begins_without_building_upon_another(path: Path) -> None:
     kinds = "".join({KIND_FRAMES: "f", KIND_PARITY: "p", KIND_REFERENCE: "r"}.get(place.head.kind, "") for place in places(path))
     frames = [place for place in places(path) if place.head.kind == KIND_FRAMES]
     starts = [place for place in frames if not place.head.flags & FLAG_FOLLOWS]
-    assert kinds.count("p") == len(starts) == 3
+    assert kinds.count("pp") == len(starts) == 3
     assert kinds.startswith("rf")
-    assert "prrf" in kinds  # its copy, and a second one once all have been told of
+    assert "pprrf" in kinds  # its copy, and a second one once all have been told of
     assert kinds.count("r") == 4
     assert all(place.head.flags & 1 for place in starts)
 
@@ -107,24 +109,45 @@ def test_two_neighbours_damaged_in_every_run_cost_nothing(path: Path, recorded: 
         assert recording.problem == ""
 
 
-def test_a_parity_of_all_blocks_in_one_mends_one(path: Path, recorded: Recorded) -> None:
-    """As older recordings have it."""
-    data = path.read_bytes()
-    for place in [place for place in places(path) if place.head.kind == KIND_PARITY][::-1]:
-        sizes, lanes = msgspec.msgpack.decode(data[place.offset + HEAD.size : place.end], type=tuple[list[int], list[bytes]])
-        mixed = int.from_bytes(lanes[0], "little") ^ int.from_bytes(lanes[1], "little")
-        payload = msgspec.msgpack.encode([sizes, mixed.to_bytes(max(map(len, lanes)), "little")])
-        data = data[: place.offset] + pack(KIND_PARITY, payload, t_ns=place.head.t_ns) + data[place.end :]
-    path.write_bytes(data)
-    damage(path, [place for place in places(path) if place.head.kind == KIND_FRAMES][30])
+def test_five_flipped_bits_in_every_run_cost_nothing(path: Path, recorded: Recorded) -> None:
+    runs: list[list[Place]] = []
+    for place in places(path):
+        if place.head.kind in (KIND_FRAMES, KIND_PARITY):
+            runs += [] if place.head.flags & FLAG_FOLLOWS or place.head.kind == KIND_PARITY else [[]]
+            runs[-1].append(place)
+    rng = random.Random(7)
+    damage(path, *(place for run in runs for place in rng.sample(run, 5)))
     with Recording(str(path)) as recording:
         assert list(recording.frames()) == recorded[1]
 
 
-def test_two_cost_the_rest_of_their_run_and_are_said(path: Path, recorded: Recorded) -> None:
+def test_a_lost_disk_block_of_4_kib_costs_nothing_wherever_it_lies(path: Path, recorded: Recorded) -> None:
+    good, rng = path.read_bytes(), random.Random(4)
     frames = [place for place in places(path) if place.head.kind == KIND_FRAMES]
-    damage(path, frames[20], frames[30])
-    end = next(place.head.t_ns for place in frames[31:] if not place.head.flags & FLAG_FOLLOWS)
+    parities = [place for place in places(path) if place.head.kind == KIND_PARITY]
+    edges = [parities[0].offset - 4000, parities[0].offset - 50, parities[2].offset - 2048]
+    for at in (*edges, *(rng.randrange(frames[0].offset, parities[-1].offset - 4096) for _ in range(12))):
+        path.write_bytes(good[:at] + bytes(4096) + good[at + 4096 :])
+        with Recording(str(path)) as recording:
+            assert list(recording.frames()) == recorded[1], at
+
+
+@pytest.mark.parametrize("hole", [1, HEAD.size, 2500])
+def test_a_reference_whose_copies_are_both_damaged_is_mended(path: Path, recorded: Recorded, hole: int) -> None:
+    """With the first block behind it, where the hole reaches so far."""
+    data = bytearray(path.read_bytes())
+    for place in (place for place in places(path) if place.head.kind == KIND_REFERENCE):
+        begin = place.end - 700 if hole > HEAD.size else place.offset
+        data[begin : begin + hole] = bytes(hole)
+    path.write_bytes(data)
+    with Recording(str(path)) as recording:
+        assert list(recording.frames()) == recorded[1]
+
+
+def test_more_than_can_be_mended_costs_the_rest_of_its_run_and_is_said(path: Path, recorded: Recorded) -> None:
+    frames = [place for place in places(path) if place.head.kind == KIND_FRAMES]
+    damage(path, *frames[20:40])
+    end = next(place.head.t_ns for place in frames[40:] if not place.head.flags & FLAG_FOLLOWS)
     with Recording(str(path)) as recording:
         found = list(recording.frames())
         assert found == [frame for frame in recorded[1] if frame.t_ns < frames[20].head.t_ns or frame.t_ns >= end]
@@ -178,7 +201,7 @@ def test_without_key_frames_runs_end_all_the_same(tmp_path: Path) -> None:
     path = tmp_path / "a.gputop"
     frames = [coarse(frame) for frame in Session(1, 2, threads=1, probes=False).frames(1300, key_every=10_000)]
     record(path, frames)
-    assert sum(place.head.kind == KIND_PARITY for place in places(path)) == 2
+    assert sum(place.head.kind == KIND_PARITY for place in places(path)) == 2 * 2
     with Recording(str(path)) as recording:
         assert list(recording.frames()) == frames
 
@@ -230,22 +253,27 @@ def test_distributions_and_runs_that_swell_are_refused() -> None:
         through(*crowds)
 
 
+def told(length: int, segment: int, segments: int, rows: int, first: int, count: int) -> bytes:
+    """A table of a parity, with a sound check."""
+    table = struct.pack("<IIBBBB", length, segment, segments, rows, first, count) + bytes(2 * (segments + rows))
+    return table + zlib.crc32(table).to_bytes(4, "little") + bytes(count * 16)
+
+
 def test_made_up_runs_and_parities_are_left_out_within_bounds(path: Path, recorded: Recorded) -> None:
     bomb = zstandard.ZstdCompressor().compress(bytes(200 << 20))
-    encode = msgspec.msgpack.encode
     payloads = [b"", b"\0" * 4, bytes(4) + b"\xff\xff\xff\x7f" + bomb, bytes(4) + (1 << 24).to_bytes(4, "little") + bomb,
                 bytes(8) + bomb, bytes(4) + b"\x09\0\0\0", b"\1\2\3\4" + b"\x09\0\0\0" + bomb]  # fmt: skip
     late = START_NS + 3600 * SECOND
     lies = [pack(KIND_FRAMES, payload, CODEC_RUN, flags, late) for payload in payloads for flags in (0, FLAG_FOLLOWS)]
-    sizes: list[object] = [[], [1 << 60], [-5], [28] * 9, [40, 1 << 62], ["a"], [28, 29]]
-    lies += [pack(KIND_PARITY, encode([size, bytes(40)]), t_ns=late) for size in sizes] + [pack(KIND_PARITY, b"\xc1", t_ns=late)]
+    tables = [(0, 0, 0, 0, 0, 0), (1 << 31, 1 << 31, 1, 6, 0, 4), (5000, 1, 239, 6, 0, 3), (900, 1024, 1, 255, 9, 99), (9, 0, 1, 6, 1, 2)]
+    lies += [pack(KIND_PARITY, told(*table), t_ns=late) for table in tables] + [pack(KIND_PARITY, b"\xc1", t_ns=late)]
     frames = [place for place in places(path) if place.head.kind == KIND_FRAMES]
-    damage(path, frames[-1], frames[-3])
+    damage(path, *frames[-9:])
     path.write_bytes(path.read_bytes() + b"".join(lies))
     with Recording(str(path)) as recording:
         found = list(recording.frames())
         recording.board_at(1 << 62)
-        assert found == [frame for frame in recorded[1] if frame.t_ns < frames[-3].head.t_ns]
+        assert found == [frame for frame in recorded[1] if frame.t_ns < frames[-9].head.t_ns]
         assert recording.problem
     decoder = Decoder()
     decoder.feed(path.read_bytes())

@@ -30,7 +30,7 @@ Blocks stand in *runs*. The first of a run builds upon a *reference*, the column
 before it: ``name`` is the CRC-32 of that table (0 for none). Building upon it means that ``steps`` begin where its counters ended, or
 those of earlier blocks of the run where it does not tell of a subject, and that the zstd stream goes on; that of a run begins with the
 reference as dictionary. Who wants a block opens its run from the beginning, which is soon done: columns are only decoded when they are
-asked for. A run is as long as the parity behind it says, which brings back one or two of its blocks (see `gputop.recording.parity`).
+asked for. Behind a run stands a parity, which brings back some damaged stretches of it (see `gputop.recording.parity`).
 
 ``bases`` holds each subject's first value (less the reference's last, in code 1), ``lasts`` its last (less the reference's last, in
 code 8), ``steps`` a difference per row, 0 at a subject's first where that is told elsewhere. Where a value is absent, the one before
