@@ -34,6 +34,7 @@ from gputop.recording.columns.decode import open_table
 from gputop.recording.columns.decode import structs
 from gputop.recording.columns.encode import Orders
 from gputop.recording.columns.encode import encode
+from gputop.recording.columns.layout import CONST
 from gputop.recording.columns.layout import PEAKS
 from gputop.recording.columns.layout import SCALES
 from gputop.recording.columns.layout import UNITS
@@ -112,6 +113,30 @@ def test_a_main_thread_that_differs_is_kept_as_it_is() -> None:
     ]
     frames = [Frame(0, 0, procs=procs), Frame(1, 0, procs=procs[::-1])]
     assert through(frames) == frames
+
+
+def test_a_main_thread_that_repeats_its_process_takes_no_room() -> None:
+    main, later = ThreadSample(7, 500_000, 200_000, 3, "R", 1, 2), ThreadSample(7, 900_000, 200_000, 4, "S", 2, 2)
+    frames = [
+        Frame(0, 0, procs=[ProcSample(7, 1, 0, "R", 0, 0, 0, 2, 500_000, 200_000, 3, 1, 2, threads=[main])]),
+        Frame(1, 0, procs=[ProcSample(7, 1, 0, "S", 0, 0, 0, 2, 900_000, 200_000, 4, 2, 2, threads=[later])]),
+    ]
+    assert through(frames) == frames
+    below = msgspec.msgpack.decode(encode(frames))[2]["procs"][2][2]["threads"][2][2]
+    assert {name: column[0] for name, column in below.items()}.keys() == {"tid", "oncpu_ns", "run_delay_ns", "timeslices", "vol", "invol"}
+    assert all(column == [CONST, -1 if name == "timeslices" else 0] for name, column in below.items() if name != "tid")
+
+
+def test_a_value_that_is_absent_for_a_block_goes_on_from_where_it_stood() -> None:
+    procs = [ProcSample(pid, 1, 10_000, "S", 5, 6, 7, 1, rchar_bytes=pid * 10**9) for pid in (1, 2)]
+    absent = [msgspec.structs.replace(proc, rchar_bytes=None if proc.pid == 1 else 2 * 10**9 + 1) for proc in procs]
+    again = [msgspec.structs.replace(proc, rchar_bytes=proc.pid * 10**9 + 2) for proc in procs]
+    blocks = [[Frame(seq, 0, procs=told)] for seq, told in enumerate((procs, absent, again))]
+    assert through(*blocks) == blocks[-1]
+    assert through(*blocks[:2]) == blocks[1]
+    standings: Standings = {}
+    steps = [msgspec.msgpack.decode(encode(frames, standings))[2]["procs"][2][2]["rchar_bytes"][-1] for frames in blocks]
+    assert steps[1:] == [pack_integers([0, 1]), pack_integers([2, 1])]
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=50))

@@ -34,10 +34,11 @@ asked for. Behind a run stands a parity, which brings back some damaged stretche
 
 ``bases`` holds each subject's first value (less the reference's last, in code 1), ``lasts`` its last (less the reference's last, in
 code 8), ``steps`` a difference per row, 0 at a subject's first where that is told elsewhere. Where a value is absent, the one before
-stands, at a subject's beginning its first one. ``lengths`` is a column, in code 11 integers; -1 is None. A field that is not there has
-its default in all rows; one that we do not know is not looked at. Codes 5 and 7 keep the order of the rows, the others that of subjects,
-by first appearance. A thread whose ``timeslices`` is -1 and whose tid is its process's pid repeats what the process's own sample says;
-``timeslices`` is told less ``vol`` and ``invol``, which run with it; what code 13 is less stands in `layout.TOLD_LESS`.
+stands, at a subject's beginning its first one (in codes 12 and 13 where it stood). ``lengths`` is a column, in code 11 integers; -1 is
+None. A field that is not there has its default in all rows; one that we do not know is not looked at. Codes 5 and 7 keep the order of
+the rows, the others that of subjects, by first appearance. A thread whose ``timeslices`` is -1 and whose tid is its process's pid
+repeats what the process's own sample says; ``timeslices`` is told less ``vol`` and ``invol``, which run with it; what code 13 is less
+stands in `layout.TOLD_LESS`.
 
 What is kept is what no screen, table or verdict shows coarser (`layout.UNITS`): run time and waits to a thousandth of a tick, times of
 reading to 10 µs, longest waits to 50 µs and 3 %, PCIe and NVLink to 64 KiB, energy to 0.1 J, power to 0.1 W, GPM's shares to 0.1 %.

@@ -65,7 +65,7 @@ def integers(code: int, column: Sequence[Any], before: Sequence[int], order: Ord
     try:
         steps = order.steps(before, filled)
     except TypeError:
-        absent, filled = _fill(filled, order.spans)
+        absent, filled = _carry(filled, order.starts, before)
         steps = order.steps(before, filled)
     if not unit:
         unit = gcd(*steps) or 1
@@ -133,6 +133,16 @@ def _words(column: Sequence[Any], order: Order) -> list[Any] | None:
         return None
     numbers = dict(zip(words, range(len(words)), strict=True))
     return [WORDS, list(words), pack_integers(list(map(numbers.__getitem__, order.by_subject(column))))]
+
+
+def _carry(column: Sequence[Any], starts: Iterable[int], before: Sequence[int]) -> tuple[bytes, Sequence[int]]:
+    """Where values are absent, and the column with where its subject stood in their places."""
+    held = list(column)
+    for start, stood in zip(starts, before, strict=True):
+        if held[start] is None:
+            held[start] = stood
+    last = 0
+    return bytes([value is None for value in column]), [last := last if value is None else value for value in held]
 
 
 def _fill(column: Sequence[Any], spans: Iterable[tuple[int, int]]) -> tuple[bytes, Sequence[Any]]:

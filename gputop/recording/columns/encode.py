@@ -50,6 +50,8 @@ from gputop.recording.columns.standing import TableStanding
 
 _ZEROS = pack_integers([])
 _REPEATED = astuple(ThreadSample(0, 0, 0, -1, None, 0, 0))[1:]
+_OWN = _REPEATED[len(MAIN_THREAD) - 1 :]
+"""What a thread's sample has beyond its process's, where it has nothing of its own."""
 Told = Mapping[str, Sequence[Any]]
 """A table's columns."""
 SORTED: dict[type | None, Callable[[Any], Any]] = {
@@ -191,7 +193,7 @@ def _integers(field: FieldPlan, column: Sequence[Any], standing: TableStanding, 
 def _leave_out_main(threads: list[tuple[Any, ...]], lengths: Sequence[int], told: Told) -> None:
     """Main threads, the first of each process, that repeat its sample become a sign that they do."""
     at = 0
-    mains = compress(zip(*map(told.__getitem__, MAIN_THREAD), strict=True), lengths)
+    mains = compress(zip(*map(told.__getitem__, MAIN_THREAD), *map(repeat, _OWN), strict=False), lengths)
     for main, length in zip(mains, filter(None, lengths), strict=True):
         if threads[at] == main:
             threads[at] = main[0], *_REPEATED
