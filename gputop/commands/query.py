@@ -14,8 +14,8 @@ from gputop.commands.span import span
 from gputop.console import tell
 from gputop.console import write
 
-WHO_SWITCHED = """SELECT pid, name, sum(switches) switches, sum(offcpu_s) offcpu_s, max(stall_ms) worst_stall_ms
-  FROM proc GROUP BY pid ORDER BY switches DESC LIMIT 10"""
+WHO_SWITCHED = """SELECT pid, name, sum(coalesce(thread_switches, switches)) switches, sum(offcpu_s) offcpu_s,
+  max(stall_ms) worst_stall_ms FROM proc GROUP BY pid ORDER BY switches DESC LIMIT 10"""
 WINDOWS = """SELECT p.w * 10 t_s, switches, calls, mean_ms FROM
     (SELECT CAST(t_s / 10 AS INT) w, sum(switches) switches FROM proc GROUP BY w) p LEFT JOIN
     (SELECT CAST(t_s / 10 AS INT) w, sum(calls) calls, sum(total_ms) / sum(calls) mean_ms FROM sync GROUP BY w) s USING (w)"""

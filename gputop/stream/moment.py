@@ -16,13 +16,16 @@ from gputop.errors import UserError
 from gputop.frame import SECOND_NS
 from gputop.frame import Header
 from gputop.frame import Mark
+from gputop.text import clean
 
-WAYS = "90s or 5m after its start, 14:03:07, 2026-11-20 14:03:07, 50% or a marker's text"
+WAYS = "90s or 5m after its start, 14:03:07, 2026-11-20 14:03:07, 50% or a marker's text (text#2: the second such)"
 _UNITS_NS = {"": SECOND_NS, "s": SECOND_NS, "m": 60 * SECOND_NS, "h": 3600 * SECOND_NS}
 _AFTER = re.compile(r"\+?(\d{1,12}(?:\.\d*)?|\.\d+)([smh]?)", re.ASCII)
 _PERCENT = re.compile(r"(\d{1,3}(?:\.\d*)?)%", re.ASCII)
 _CLOCK = re.compile(r"(?:(\d{4}-\d\d-\d\d)[ T])?(\d{1,2}):(\d\d)(?::(\d\d)(\.\d+)?)?", re.ASCII)
 _DAY = timedelta(days=1)
+_NAMED, _NAMED_CHARS = 5, 40
+"""Markers that a message names, and how much of each."""
 
 
 class Timed(Protocol):
@@ -50,7 +53,7 @@ def moment(text: str, recording: Timed, after_ns: int = 0) -> int:
 
     ``90``, ``+90s``, ``5m``, ``2h`` count from the start on, ``50%`` is of the way. ``14:03``, ``14:03:07.5`` are local time: the first
     such time in the recording, or the one nearest to it; ``2026-11-20 14:03:07`` says the day. A marker's text is the first such
-    marker behind ``after_ns``, or the first at all.
+    marker behind ``after_ns``, or the first at all; ``text#2`` the second such, wherever.
     """
     text = text.strip()
     if match := _AFTER.fullmatch(text):
@@ -59,10 +62,10 @@ def moment(text: str, recording: Timed, after_ns: int = 0) -> int:
         return recording.start_ns + round(float(match[1]) / 100 * (recording.end_ns - recording.start_ns))
     if match := _CLOCK.fullmatch(text):
         return _at_clock(match, recording)
-    marked = [mark.t_ns for mark in recording.marks if mark.text.strip() == text]
-    if not marked:
-        raise _no_time(text)
-    return next((t_ns for t_ns in marked if t_ns > after_ns), marked[0])
+    marked = _marked(text, recording.marks, after_ns)
+    if marked is None:
+        raise _no_time(text, recording.marks)
+    return marked
 
 
 def moment_within(text: str, recording: Timed) -> int:
@@ -99,5 +102,17 @@ def _first_second_ns(recording: Timed) -> int:
     return recording.header.unix_ns_of(recording.start_ns) // SECOND_NS * SECOND_NS
 
 
-def _no_time(text: str) -> UserError:
-    return UserError(f"{text!r} is no time: write {WAYS}", code=2)
+def _marked(text: str, marks: Sequence[Mark], after_ns: int) -> int | None:
+    """When the marker was dropped that a text means, None where it means none."""
+    if times := [mark.t_ns for mark in marks if mark.text.strip() == text]:
+        return next((t_ns for t_ns in times if t_ns > after_ns), times[0])
+    name, _, number = text.rpartition("#")
+    times = [mark.t_ns for mark in marks if mark.text.strip() == name.strip()]
+    return times[int(number) - 1] if number.isascii() and number.isdigit() and 0 < int(number[:9]) <= len(times) else None
+
+
+def _no_time(text: str, marks: Sequence[Mark] = ()) -> UserError:
+    names = list(dict.fromkeys(clean(mark.text.strip(), _NAMED_CHARS) for mark in marks))
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    told = f"; its markers: {', '.join(names[:_NAMED])}{more}" if names else ""
+    return UserError(f"{text!r} is no time: write {WAYS}{told}", code=2)

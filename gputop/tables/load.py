@@ -34,7 +34,7 @@ Wanted = Mapping[str, Sequence[str]]
 """Table -> its columns, in the order in which they are given out."""
 Batch = tuple[str, list[tuple[Any, ...]]]
 """Rows of a table."""
-WAIT_KEPT_NS = 2_000_000_000
+KEPT_NS = 2_000_000_000
 """Who is read once a second has a row within so much."""
 _NEEDS_NAMES = {"name", "role", "victim", "victim_pid", "culprit", "wakee", "wakee_pid", "waker"}
 
@@ -50,7 +50,7 @@ class Loader:
         self._specs = [TABLES[name] for name in wanted if TABLES[name].path]
         asked = {column for columns in wanted.values() for column in columns}
         self._names = bool(asked & _NEEDS_NAMES) or "process" in wanted
-        self._stalls = "stall_ms" in wanted.get("proc", ())
+        self._stalls, self._switches = (name in wanted.get("proc", ()) for name in ("stall_ms", "thread_switches"))
         self._gaps = Gaps(max(start_ns, recording.start_ns), recording.header.interval_ns)
 
     def batches(self) -> Iterator[Batch]:
@@ -98,12 +98,19 @@ class Loader:
                 known.learn_infos(t_ns, infos)
                 known.learn_gpus(gpus)
             known.roles()
-        if self._names or self._stalls:
+        if self._names or self._stalls or self._switches:
             threads = rows_below(table, ("probes", "threads"), known)
             if threads is not None:
-                known.pid_of.update(zip(threads.gauge("tid"), threads.gauge("pid"), strict=True))
-                peaks = zip(threads.ticks, threads.gauge("pid"), threads.gauge("max_run_delay_ns"), strict=True)
-                known.learn_waits(min(threads.ticks) - WAIT_KEPT_NS, peaks)
+                self._learn_threads(threads)
+
+    def _learn_threads(self, threads: Rows) -> None:
+        known, since_ns = self._known, min(threads.ticks) - KEPT_NS
+        tids, pids = threads.gauge("tid"), threads.gauge("pid")
+        known.pid_of.update(zip(tids, pids, strict=True))
+        if self._stalls:
+            known.waits.learn(since_ns, zip(threads.ticks, pids, threads.gauge("max_run_delay_ns"), strict=True))
+        if self._switches:
+            known.switches.learn(since_ns, zip(threads.ticks, pids, threads.total("vol", "invol"), strict=True))
 
     def _rows(self, spec: TableSpec, rows: Rows | None) -> Iterator[tuple[Any, ...]]:
         """Tables that stand at one path share their rows: what a counter grew by is asked of them once."""

@@ -18,6 +18,7 @@ from gputop.frame import compute_pids
 from gputop.recording.columns.decode import Table
 from gputop.roles import Role
 from gputop.roles import assign
+from gputop.tables.told import Told
 
 
 class Known:
@@ -37,8 +38,10 @@ class Known:
         """Whether the first block is behind us."""
         self.restated = False
         """Whether the present block has a key frame, which tells again what was read before."""
-        self._waits: dict[int, dict[int, int]] = {}
-        """pid -> tick -> longest wait for a CPU of its threads, ns, as far as no row of the process has told of it yet."""
+        self.waits = Told(max)
+        """Longest wait for a CPU of each process's threads, ns."""
+        self.switches = Told(sum)
+        """Context switches of all of each process's threads."""
         self._gpu_pids: frozenset[int] = frozenset()
         self._roles: dict[int, Role] | None = None
         self.roles_ever: dict[tuple[int, int], Role] = {}
@@ -67,19 +70,6 @@ class Known:
             for pid, role in self._roles.items():
                 self.roles_ever[pid, self.infos[pid].start_ticks] = role
         return self._roles
-
-    def learn_waits(self, since_ns: int, waits: Iterable[tuple[int, int, int]]) -> None:
-        """Take over (tick, pid, ns); those before ``since_ns`` that nobody asked for are forgotten."""
-        self._waits = {pid: told for pid, told in self._waits.items() if told and max(told) >= since_ns}
-        for tick, pid, ns in waits:
-            told = self._waits.setdefault(pid, {})
-            told[tick] = max(ns, told.get(tick, 0))
-
-    def longest_wait_ms(self, tick: int, pid: int) -> float | None:
-        """The longest wait since the process was asked for before: bystanders' are told of in other ticks than they are read in."""
-        told = self._waits.get(pid)
-        ticks = [at for at in told if at <= tick] if told else ()
-        return max(map(told.pop, ticks)) / 1e6 if told and ticks else None
 
     def name(self, pid: int | None) -> str | None:
         """The name of a process, None where it is not known."""

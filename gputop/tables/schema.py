@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from gputop.tables.rows import Rows
+from gputop.tables.told import Told
 
 NS = 1e-9
 SYNC_WORD = "ynchronize"
@@ -73,9 +74,20 @@ def _read_now(rows: Rows) -> Sequence[Any] | None:
 
 
 def _stalls(rows: Rows) -> Sequence[Any]:
-    """Rows that are not kept (see `_read_now`) do not ask."""
+    return [None if ns is None else ns / 1e6 for ns in _taken(rows, rows.known.waits)]
+
+
+def _thread_switches(rows: Rows) -> Sequence[Any]:
+    """Who was told of before, and not since, did not switch."""
+    told = rows.known.switches
+    counts = zip(_taken(rows, told), rows.gauge("pid"), rows.ticks, strict=True)
+    return [0 if count is None and told.since.get(pid, tick) < tick else count for count, pid, tick in counts]
+
+
+def _taken(rows: Rows, told: Told) -> Sequence[int | None]:
+    """What the probe told of each row's process since its row before; rows that are not kept (see `_read_now`) do not ask."""
     asked = zip(rows.ticks, rows.gauge("pid"), _read_now(rows) or repeat(True), strict=False)
-    return [rows.known.longest_wait_ms(tick, pid) if now else None for tick, pid, now in asked]
+    return [told.take(tick, pid) if now else None for tick, pid, now in asked]
 
 
 def _mean_ms(rows: Rows) -> Sequence[Any]:
@@ -139,6 +151,7 @@ PROC = TableSpec("proc", "each process in each tick it was read in (trainers and
     _seconds("runq_s", "run_delay_ns", "main thread wanted a CPU and had none"),
     Column("offcpu_s", "REAL", "main thread was not on a CPU, s in the tick", _offcpu),
     Column("switches", "INTEGER", "context switches of its main thread, in the tick", lambda rows: rows.total("vol", "invol")),
+    Column("thread_switches", "INTEGER", "context switches of all its threads since its row before (sched probe)", _thread_switches),
     _count("vol", "voluntary context switches of its main thread"),
     _count("invol", "involuntary context switches of its main thread"),
     Column("stall_ms", "REAL", "longest single wait for a CPU of any of its threads since its row before, ms (sched probe)", _stalls),

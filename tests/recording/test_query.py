@@ -365,6 +365,21 @@ def test_the_waits_of_who_is_told_of_and_read_in_different_ticks(tmp_path: Path,
     assert [row["stall_ms"] for row in rows] == [None, *(pytest.approx(ms, rel=0.02) for ms in (16, 26, 36))]
 
 
+def test_the_switches_of_all_threads_are_counted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The main thread's alone where no probe tells of the process."""
+    frames = [Frame(i, START_NS + i * 100 * MS, key=i in (0, 20)) for i in range(40)]
+    for i, frame in enumerate(frames):
+        frame.procs = [ProcSample(pid, 1, frame.t_ns, "R", 0, 0, 0, 1, vol=i, invol=2 * i) for pid in (7, 9) if i % 10 == 3]
+        told = [SchedThread(tid, 7, 0, 0, 0, 0, 0, tid * i, i, 0) for tid in (7, 8)]
+        frame.probes = Probes(frame.t_ns, told if i % 10 == 8 and i < 30 else [])
+    path = tmp_path / "switches.gputop"
+    path.write_bytes(pack_header(HEADER) + b"".join(pack_frames(frames[i : i + 10]) for i in range(0, 40, 10)))
+    rows = ask(str(path), "SELECT pid, switches, thread_switches FROM proc ORDER BY pid, t_s", capsys=capsys)
+    assert [row["thread_switches"] for row in rows] == [None, 0, 17 * 10, 17 * 10, None, None, None, None]
+    best = {row["pid"]: row["switches"] for row in ask(str(path), WHO_SWITCHED, capsys=capsys)}
+    assert best == {7: 340, 9: 90}
+
+
 def test_columns_of_one_name_are_told_apart_in_json(session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str]) -> None:
     assert ask(session[0], "SELECT 1 a, 2 a, 3 a_2, 4 a", capsys=capsys) == [{"a": 1, "a_2": 2, "a_2_2": 3, "a_3": 4}]
 

@@ -117,3 +117,22 @@ def test_the_second_in_which_it_began_is_inside() -> None:
 )
 def test_where_clocks_change_a_time_of_day_is_what_they_show(first: str, text: str, after_s: float) -> None:
     assert seconds_of(moment_within(text, made(first, 9 * 3600))) == after_s
+
+
+@pytest.mark.parametrize(("text", "after_s"), [("epoch#1", 90), ("epoch#2", 300), ("epoch #2", 300)])
+def test_one_of_several_markers_of_a_text_is_named_by_its_number(text: str, after_s: float) -> None:
+    assert seconds_of(moment(text, MIDNIGHT)) == after_s
+    assert seconds_of(moment(text, MIDNIGHT, after_ns=MIDNIGHT.end_ns)) == after_s
+
+
+@pytest.mark.parametrize("text", ["epoch#0", "epoch#3", "epoch#99999999999999999999", "#1", "epoch#²"])
+def test_a_marker_that_is_not_there_is_answered_with_those_that_are(text: str) -> None:
+    with pytest.raises(UserError, match="is no time: .*; its markers: epoch$"):
+        moment(text, MIDNIGHT)
+
+
+def test_of_many_markers_some_are_named_and_none_is_obeyed() -> None:
+    many = made("2026-11-20T23:59:10+01:00", 660, **{f"\x1b[2Jstep {i}": i for i in range(9)})
+    with pytest.raises(UserError) as told:
+        moment("step", many)
+    assert str(told.value).endswith("·[2Jstep 3, ·[2Jstep 4 and 4 more")
