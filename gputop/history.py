@@ -45,7 +45,7 @@ class History:
             column.append(nan)
         for codes in self.states.values():
             codes.append(0)
-        if len(self.times) > self.capacity + self.capacity // 8:
+        if len(self.times) > self.capacity + self.capacity // 32:
             self._trim(len(self.times) - self.capacity)
 
     def put(self, field_id: str, subject: int, value: float) -> None:

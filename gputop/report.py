@@ -24,8 +24,9 @@ LEAST_SHARE = 0.005
 """Of the workers' time, to be told."""
 
 
-def explain_lines(found: Explanation) -> Iterator[str]:
-    """The verdict, where the GPU's time went, and each incident with its evidence and fixes."""
+def explain_lines(found: Explanation, ongoing: bool = True) -> Iterator[str]:
+    """The verdict, where the GPU's time went, and each incident with its evidence and fixes. What has not ended is ``ongoing``, or was when
+    what was looked at ended."""
     verdict = found["verdict"]
     cause = "" if verdict["cause"] == "none" else f" <- {clean(verdict['cause'])}"
     yield f"{clean(verdict['symptom'].upper())}{cause}"
@@ -37,7 +38,7 @@ def explain_lines(found: Explanation) -> Iterator[str]:
     yield from ledger_lines(found["ledger"])
     for incident in found["incidents"]:
         yield ""
-        yield from _incident(incident)
+        yield from _incident(incident, "still going on" if ongoing else "to the end")
 
 
 def _step(verdict: Said) -> Iterator[str]:
@@ -65,8 +66,8 @@ def ledger_lines(ledger: Booked) -> Iterator[str]:
             yield f"  {clean(cause):<28}{seconds:>10.1f} s {100 * seconds / lost if lost else 0:>5.0f} %"
 
 
-def _incident(incident: Episode) -> Iterator[str]:
-    end = "still going on" if incident["end_unix_s"] is None else f"to {_clock(incident['end_unix_s'])}"
+def _incident(incident: Episode, unended: str) -> Iterator[str]:
+    end = unended if incident["end_unix_s"] is None else f"to {_clock(incident['end_unix_s'])}"
     lost = incident["gpu_lost_s"]
     cost = "" if not lost else f", {lost:.1f} GPU s lost"
     what = clean(f"{incident['symptom']} <- {incident['cause']} ({incident['severity']}{cost})")

@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         from gputop.report import plot
         from gputop.report import without_colour
 
-        show(explain_lines(found.explanation))
+        show(explain_lines(found.explanation, found.ongoing))
         if args.plot:
             picture = plot(found.points, found.explanation["incidents"])
             write(f"{picture if sys.stdout.isatty() else without_colour(picture)}\n")
@@ -95,6 +95,8 @@ class Found(Struct):
     points: list[tuple[float, float]] = field(default_factory=list)
     """(unix seconds, mean utilization of the GPUs in per cent), about one a second."""
     problems: list[str] = field(default_factory=list)
+    ongoing: bool = True
+    """Whether they go on behind it."""
 
 
 def explained(path: str, args: argparse.Namespace, with_points: bool = False) -> Found:
@@ -112,6 +114,7 @@ def explained(path: str, args: argparse.Namespace, with_points: bool = False) ->
             found.problems.append(f"{seconds:.2g} s are too short to judge, ask for {LEAST_S:g} s or more")
         if recording.problem:
             found.problems.append(recording.problem)
+        found.ongoing = recording.growing and end > recording.end_ns
         return found
 
 

@@ -278,6 +278,8 @@ def _open(path: str) -> int:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         mode = os.fstat(fd).st_mode
     except OSError as error:
+        if path == "-":
+            raise FormatError("standard input can only be replayed (gputop replay -): keep it in a file first") from None
         raise FormatError(f"cannot open {clean(path) or 'a file without a name'}: {error.strerror}") from None
     except ValueError:
         raise FormatError(f"{clean(path)!r} is no file name") from None

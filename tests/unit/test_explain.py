@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from pathlib import Path
 
@@ -125,6 +126,20 @@ def test_text_says_verdict_ledger_and_plot(starving: str, capsys: pytest.Capture
     assert "GPU time lost" in text
     assert "GPU utilization" in text
     assert "\x1b" not in text
+
+
+def test_what_has_not_ended_went_on_to_the_end_or_goes_on_while_the_file_grows(starving: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for locked, said in ((False, "to the end"), (True, "still going on")):
+        with open(starving, "rb") as file:
+            if locked:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            assert main(["explain", starving]) == 0
+        assert f" {said}: input-bound" in capsys.readouterr().out
+
+
+def test_standard_input_is_no_recording(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "-"]) == 1
+    assert "gputop replay -" in capsys.readouterr().err
 
 
 def test_diff_shows_what_the_fix_changed(starving: str, healthy: str, capsys: pytest.CaptureFixture[str]) -> None:
