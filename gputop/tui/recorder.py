@@ -20,7 +20,9 @@ class Recorder:
 
     def __init__(self) -> None:
         self.problem = ""
-        """Why the last recording ended by itself, empty where it did not."""
+        """Why the last recording ended by itself, as long as nobody has been told; empty where it did not."""
+        self.broke = False
+        """Whether it did, until another begins."""
         self._lock = threading.Lock()
         self._writer: Writer | None = None
         self._last_ns = 0
@@ -41,7 +43,7 @@ class Recorder:
                 header, past, account = session.ring.header, session.ring.recent(), Account(session.engine)
             if not past:
                 raise UserError("nothing to record yet")
-            self.problem = ""
+            self.problem, self.broke = "", False
 
             def tell() -> bytes:
                 with session.lock:
@@ -82,6 +84,6 @@ class Recorder:
 
     def _end(self, problem: str) -> None:
         writer, self._writer = self._writer, None
-        self.problem = problem
+        self.problem, self.broke = problem, True
         if writer is not None:
             writer.close()

@@ -150,14 +150,33 @@ async def test_r_begins_and_ends_a_recording_and_the_header_shows_it(
     assert written(path) == list(range(250))
 
 
-async def test_what_ends_a_recording_is_said_in_the_last_line(make_app: MakeApp) -> None:
+async def test_what_ends_a_recording_is_said_in_the_last_line_and_stands_in_the_first_until_another_begins(
+    make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     app = make_app()
+    stream = Handed()
+    app.feed = Feed(app.session, None, stream, lambda: None)
+
+    def full(_writer: Writer, _frame: Frame) -> None:
+        raise UserError("recording to x ended: No space left on device")
+
     async with app.run_test(size=(160, 48)) as pilot:
-        app.feed.recorder.problem = "recording to x ended: No space left on device"
-        deadline = time.monotonic() + 10
-        while "No space left" not in part(app, "keys")[0] and time.monotonic() < deadline:
-            await pilot.pause(0.02)
+        await pilot.press("r")
+        with monkeypatch.context() as disk:
+            disk.setattr(Writer, "add", full)
+            stream.hand(list(FRAMES[100:110]))
+            deadline = time.monotonic() + 10
+            while "No space left" not in part(app, "keys")[0] and time.monotonic() < deadline:
+                await pilot.pause(0.02)
         assert "No space left" in part(app, "keys")[0]
+        app.screen.end_note()  # type: ignore[attr-defined]
+        await pilot.press("p")
+        await pilot.pause()
+        assert "■ REC ENDED" in part(app, "header")[0]
+        await pilot.press("r")
+        await pilot.pause()
+        assert "● REC " in part(app, "header")[0]
 
 
 async def test_a_folder_that_cannot_be_written_is_said(make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

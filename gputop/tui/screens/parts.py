@@ -187,8 +187,11 @@ class Parts(Screen[None]):
         return f"no reading for {silent_s} s: gputop collect hangs; if it was stopped, kill -CONT"
 
     def _recording(self) -> str:
-        size = self.gputop.feed.recorder.size
-        return "" if size is None else f"● REC {file_size(size)}"
+        recorder = self.gputop.feed.recorder
+        size = recorder.size
+        if size is None:
+            return "■ REC ENDED" if recorder.broke else ""
+        return f"● REC {file_size(size)}"
 
     def _cost(self) -> str:
         from gputop.tui.app import own_cost
