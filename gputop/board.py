@@ -219,5 +219,6 @@ def _like(info: ProcInfo, parent: ProcInfo | None) -> ProcInfo:
     """What it has in common with its parent as the same objects: workers are forked by the dozen, and these are most of what they take."""
     if parent is None or parent is info:
         return info
-    same = {name: value for name in _INHERITED if (value := getattr(parent, name)) == getattr(info, name)}
-    return msgspec.structs.replace(info, **same)
+    pairs = ((name, getattr(parent, name), getattr(info, name)) for name in _INHERITED)
+    same = {name: its for name, its, own in pairs if own is not its and own == its}
+    return msgspec.structs.replace(info, **same) if same else info

@@ -22,7 +22,11 @@ from gputop.memory import calm_garbage_collection
 from gputop.memory import return_what_is_freed
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gputop.commands.screen import Guide
+    from gputop.frame import ProcInfo
+    from gputop.frame import ProcSample
     from gputop.tui.app import GputopApp
 
 EXAMPLES = """examples:
@@ -51,6 +55,11 @@ class Turns:
             self.app.on_news()
             view = self.app.view
             self.app.feed.closing.wait(min(max(LEAST_S, view.window_s / max(1, view.cells)), MOST_S))
+
+    def known(self) -> tuple[Mapping[int, ProcInfo], Mapping[int, ProcSample]]:
+        """The processes on the board."""
+        board = self.app.session.board if self.app is not None else None
+        return (board.infos, board.procs) if board is not None else ({}, {})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +92,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
 
     argv = stream_argv(args)
     turns = Turns()
-    first = ChildStream(argv, turns)
+    first = ChildStream(argv, turns, turns.known)
     leave_root()
     # The collector starts while we import: the first data should be there when the screen is.
     return_what_is_freed()
@@ -101,7 +110,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
         reverse=left.reverse, tree=left.tree,
     )  # fmt: skip
     look = Look("gputop-light" if args.light else "gputop-dark", remote=args.host is not None, auto_stacks=not args.no_auto_stacks)
-    app = GputopApp(Session(), view, lambda: ChildStream(argv, turns), first, look)
+    app = GputopApp(Session(), view, lambda: ChildStream(argv, turns, turns.known), first, look)
     turns.app = app
     code = watch(app, "" if args.light else left.theme, guide)
     config.save_screen(config.Saved(view.window_s, view.sort, view.reverse, view.tree, app.theme))

@@ -42,6 +42,7 @@ from gputop.frame import Header
 
 if TYPE_CHECKING:
     from gputop.recording.compact import Unpacker
+    from gputop.recording.restated import Known
 
 MAGIC = b"GPUTOP1\n"
 SYNC = b"\x9dGP\n"
@@ -125,10 +126,16 @@ def unpack_header(payload: bytes) -> Header:
     return header
 
 
-def unpack_frames(payload: bytes, codec: int) -> list[Frame]:
-    """The frames of a block of codec 0 or 1 whose check held; FormatError where they cannot be decoded."""
+def unpack_frames(payload: bytes, codec: int, known: Known | None = None) -> list[Frame]:
+    """The frames of a block of codec 0 or 1 whose check held; FormatError where they cannot be decoded. What of ``known`` they say again
+    is that object."""
     try:
-        return _frames_decoder.decode(inflate(payload, codec))
+        plain = inflate(payload, codec)
+        if known is None or not known()[0]:
+            return _frames_decoder.decode(plain)
+        from gputop.recording.restated import decode_restated
+
+        return decode_restated(plain, known)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(f"a block cannot be decoded: {error}") from None
 
@@ -159,9 +166,11 @@ class Decoder:
     What stands before the first block, such as the greeting of a login shell, is passed over.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, known: Known | None = None) -> None:
+        """``known`` tells of those that the frames are for what stands there."""
         self.header: Header | None = None
         self.lost_bytes = 0
+        self._known = known
         self._noise = bytearray()
         self._buffer = bytearray()
         self._begun = False
@@ -227,7 +236,8 @@ class Decoder:
 
     def _frames(self, head: Head, payload: bytes) -> list[Header | Frame]:
         if head.kind == KIND_FRAMES and head.codec not in COLUMNS:
-            return [*unpack_frames(payload, head.codec)]
+            restates = self.header is not None and head.flags & FLAG_KEY
+            return [*unpack_frames(payload, head.codec, self._known if restates else None)]
         if self._unpacker is None:
             # Only recordings need it, and the live screen is to start fast.
             from gputop.recording.compact import Unpacker

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gputop.frame import Frame
     from gputop.frame import Header
+    from gputop.recording.restated import Known
 
 CHUNK_BYTES = 1 << 18
 PIPE_BYTES = 1 << 20
@@ -26,9 +27,10 @@ class ChildStream:
     """Starts ``argv`` and yields the header and frames that it writes to its standard output.
 
     ``rest`` is called when all that had come was given out, and may wait: who draws a few times a second need not be woken ten times.
+    ``known`` tells which processes stand, of whom key frames then say the same by the same objects.
     """
 
-    def __init__(self, argv: list[str], rest: Callable[[], None] | None = None) -> None:
+    def __init__(self, argv: list[str], rest: Callable[[], None] | None = None, known: Known | None = None) -> None:
         self.argv = argv
         self._rest = rest
         # A session of its own: Ctrl-C and Ctrl-Z on our terminal are not meant for it. It ends when its pipe closes.
@@ -42,7 +44,7 @@ class ChildStream:
         # Imported only now: what this takes to load, the collector takes to start.
         from gputop.recording.format import Decoder
 
-        self._decoder = Decoder()
+        self._decoder = Decoder(known)
 
     @property
     def _fd(self) -> int:

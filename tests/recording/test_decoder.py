@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 
+from gputop.board import Board
 from gputop.frame import Frame
 from gputop.frame import Header
+from gputop.frame import Host
+from gputop.frame import Mark
+from gputop.frame import Probes
+from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
+from gputop.frame import SourceState
+from gputop.frame import ThreadSample
+from gputop.recording.format import FLAG_KEY
 from gputop.recording.format import HEAD
+from gputop.recording.format import KIND_FRAMES
 from gputop.recording.format import MAGIC
 from gputop.recording.format import Decoder
 from gputop.recording.format import FormatError
@@ -93,3 +103,33 @@ def test_a_head_that_claims_too_much_is_no_head() -> None:
     decoder, out = decode(STREAM + head + BLOCKS[1])
     assert out == [HEADER, *FRAMES, FRAMES[1]]
     assert str(len(head)) in decoder.problem
+
+
+def test_what_a_key_frame_says_again_is_the_object_that_stood() -> None:
+    info, other = ProcInfo(1, 7, comm="python", cmdline=["a"]), ProcInfo(2, 7, comm="sh")
+    sample = ProcSample(1, 7, 5, "R", 0, 0, 4096, 1, threads=[ThreadSample(1, 2, 3, 4)])
+    first = Frame(0, 5, key=True, procs=[sample], infos=[info, other], host=Host(5), marks=[Mark(5, "epoch")])
+    again = Frame(1, 9, late_ns=3, missed=2, key=True, procs=[sample, ProcSample(2, 7, 9, "S", 0, 0, 1, 1)],
+                  infos=[info, ProcInfo(2, 8, comm="sh")], gone=[9], probes=Probes(9), sources=[SourceState("nvml", "ok")])  # fmt: skip
+    board = Board()
+    decoder = Decoder(lambda: (board.infos, board.procs))
+    for frame in (first, again):
+        before = dict(board.infos), dict(board.procs)
+        [*_, found] = decoder.feed((pack_header(HEADER) if frame is first else b"") + pack_frames([frame]))
+        assert type(found) is Frame
+        assert found == frame
+        board.fold(found)
+    assert found.infos[0] is before[0][1] is board.infos[1]
+    assert found.procs[0] is before[1][1] is board.procs[1]
+    assert board.infos[2].start_ticks == 8
+
+
+def test_broken_processes_of_a_key_frame_cost_that_frame() -> None:
+    stood = {1: ProcInfo(1, 7)}
+    decoder = Decoder(lambda: (stood, {}))
+    decoder.feed(pack_header(HEADER))
+    for lie in ({"infos": [5]}, {"infos": 5}, {"procs": [[1]]}, {"procs": [[1, "x"]]}):
+        payload = msgspec.msgpack.encode([{"seq": 1, "t_ns": 5, "key": True, **lie}])
+        assert decoder.feed(pack(KIND_FRAMES, payload, flags=FLAG_KEY)) == []
+    assert decoder.lost_bytes
+    assert decoder.feed(pack_frames([FRAMES[0]])) == [FRAMES[0]]
