@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from bisect import bisect_right
-from bisect import insort
 from collections.abc import Sequence
 
 from gputop.frame import Frame
@@ -17,8 +16,6 @@ from gputop.recording.format import FLAG_FOLLOWS
 from gputop.recording.format import KIND_FRAMES
 from gputop.recording.format import KIND_REFERENCE
 from gputop.recording.format import FormatError
-from gputop.recording.parity import block_in
-from gputop.recording.parity import repaired
 from gputop.recording.scan import Place
 from gputop.recording.scan import payload_at
 from gputop.recording.scan import place_at
@@ -36,45 +33,38 @@ class Blocks:
         self._fd = fd
         self._contents = contents
         self._unpacker = Unpacker()
-        self._mended: tuple[int, bytes] = 0, b""
-        """Where in the file what was brought back last begins, and that."""
 
     def between(self, start: int, end: int) -> list[Place]:
         """The blocks of frames between two offsets."""
         places = scan(self._fd, start, end)
         if end <= self._contents.end:
-            lost = sum(self._fill(places, edge, offset) for edge, offset in _holes(start, places, end))
-            if lost:
-                self.lost[start] = lost
+            for edge, offset in _holes(start, places, end):
+                places += self._fill(edge, offset)
+            places.sort(key=lambda place: place.offset)
         return [place for place in places if place.head.kind == KIND_FRAMES]
 
-    def _fill(self, places: list[Place], edge: int, offset: int) -> int:
-        """Bring back the blocks that stood between two whole ones, as far as that can be; how many bytes remain lost."""
-        while edge < offset:
-            try:
-                place, _ = self._mend(edge)
-            except FormatError:
-                break
-            if place.end > offset:
-                break
-            insort(places, place, key=lambda place: place.offset)
-            edge = place.end
-        return 0 if edge in self._contents.references else offset - edge  # without its other copy too, what builds upon it is counted
+    def _fill(self, edge: int, offset: int) -> list[Place]:
+        """The blocks that stood between two whole ones, as far as they can be brought back; the others are counted as lost."""
+        found, lost = self._contents.mender.fill(edge, offset, self._contents.end)
+        for place in found:
+            self.lost.pop(place.offset, None)
+        # A reference has no frames: where its copy is damaged too, the blocks that build upon it are counted.
+        self.lost.update({at: count for at, count in lost if at not in self._contents.references})
+        return found
 
     def _mend(self, offset: int) -> tuple[Place, bytes]:
         """Bring back the block at an offset, and its payload. Raises FormatError."""
-        start, group = self._mended
-        if not start <= offset < start + len(group):
-            start, group = self._mended = repaired(self._fd, offset, self._contents.end)
-        return block_in(group, start, offset)
+        return self._contents.mender.block(offset, self._contents.end)
 
     def frames(self, place: Place) -> Sequence[Frame]:
         """The frames of a block; none where it is damaged."""
         try:
-            return self._unpacker.frames(self._payload(place), place.head.codec)
+            frames = self._unpacker.frames(self._payload(place), place.head.codec)
         except FormatError:
             self.give_up(place)
             return ()
+        self.lost.pop(place.offset, None)  # what it builds upon may have been mended since
+        return frames
 
     def table(self, place: Place) -> Table | None:
         """The columns of a block, None where it has none or is damaged."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from msgspec import Struct
 from msgspec import field
 
@@ -12,6 +14,7 @@ from gputop.recording.format import KIND_FRAMES
 from gputop.recording.format import KIND_INDEX
 from gputop.recording.format import KIND_REFERENCE
 from gputop.recording.format import MAGIC
+from gputop.recording.mend import Mender
 from gputop.recording.scan import Place
 from gputop.recording.scan import begins_stream
 from gputop.recording.scan import places
@@ -21,6 +24,7 @@ from gputop.recording.scan import read_indices
 class Contents(Struct):
     """Grows with the file."""
 
+    mender: Mender
     chunks: list[tuple[int, int]] = field(default_factory=list)
     """(t_ns of the first frame, offset) of each chunk."""
     references: list[int] = field(default_factory=list)
@@ -47,8 +51,8 @@ class Contents(Struct):
     @classmethod
     def load(cls, fd: int, size: int) -> Contents:
         """From the index as far as that goes, then from the heads of blocks."""
-        contents = cls()
-        for place, index in read_indices(fd, size):
+        contents = cls(mender := Mender(fd))
+        for place, index in read_indices(fd, size, lambda offset: mender.place(offset, size)):
             contents.chunks += index.chunks
             contents.references += index.references
             contents.marks += index.marks
@@ -58,7 +62,7 @@ class Contents(Struct):
 
     def extend(self, fd: int, size: int) -> None:
         """Look at what was appended."""
-        for place in places(fd, self.end, self.another or size):
+        for place in self._places(fd, self.another or size):
             if self.end > len(MAGIC) and begins_stream(fd, place):
                 self.another = place.offset - len(MAGIC)
                 return
@@ -68,6 +72,15 @@ class Contents(Struct):
             elif place.head.kind == KIND_FRAMES:
                 self._take(place)
             self.end, self.ended = place.end, place.head.kind == KIND_INDEX
+
+    def _places(self, fd: int, size: int) -> Iterator[Place]:
+        """The blocks from `end` on, with those that can be brought back among them."""
+        edge = self.end
+        for place in places(fd, edge, size):
+            if place.offset > edge:
+                yield from self.mender.fill(edge, place.offset, size)[0]
+            yield place
+            edge = place.end
 
     def _take(self, place: Place) -> None:
         """The first chunk begins behind its reference, which has its time: what is damaged between may have been its first block."""

@@ -16,9 +16,9 @@ group may hit one of them.
 
 from __future__ import annotations
 
-import os
 import struct
 import zlib
+from collections.abc import Iterator
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -33,6 +33,7 @@ from gputop.recording.galois import solve
 from gputop.recording.galois import times
 from gputop.recording.scan import Place
 from gputop.recording.scan import places
+from gputop.recording.scan import read_through
 
 SEGMENT_BYTES = 1024
 """Of usual groups: a lost disk block of 4 KiB hits five of them at most."""
@@ -84,8 +85,7 @@ class Parity:
         if self._rest:
             self._fold(self._rest.ljust(self._segment, b"\0"))
             self._rest = b""
-        size = min(self._segment, self.length)
-        rows = [row.to_bytes(size, "little") for row in self._rows]
+        rows = [row.to_bytes(self._segment, "little") for row in self._rows]
         parts = _Table(self.length, self._segment, self._checks, [_check(row) for row in rows]).parts()
         payloads = [part.packed() + b"".join(rows[part.first : part.first + part.count]) for part in parts]
         return b"".join(pack(KIND_PARITY, payload, t_ns=t_ns) for payload in payloads)
@@ -107,13 +107,9 @@ class _Table(Struct, frozen=True):
     count: int = 0
 
     @property
-    def row_bytes(self) -> int:
-        return min(self.segment, self.length)
-
-    @property
     def block_bytes(self) -> int:
         """Of a block with this table and its rows."""
-        return HEAD.size + _TABLE.size + 2 * (len(self.checks) + len(self.row_checks)) + _CHECK.size + self.count * self.row_bytes
+        return HEAD.size + _TABLE.size + 2 * (len(self.checks) + len(self.row_checks)) + _CHECK.size + self.count * self.segment
 
     def parts(self) -> tuple[_Table, _Table]:
         """The tables of both blocks."""
@@ -127,17 +123,46 @@ class _Table(Struct, frozen=True):
         return table + _CHECK.pack(zlib.crc32(table))
 
 
-def repaired(fd: int, offset: int, end: int) -> tuple[int, bytes]:
-    """Where the group begins that holds ``offset``, and its bytes as they were. FormatError where they cannot be brought back."""
-    table, start = _find(fd, offset, min(end, offset + MOST_BEHIND_BYTES))
-    segments = _segments(os.pread(fd, table.length, start), table)
+class Group(Struct, frozen=True):
+    """A group of a file, as one of its tables tells of it."""
+
+    start: int
+    table: _Table
+
+    @property
+    def end(self) -> int:
+        """Where its parity begins."""
+        return self.start + self.table.length
+
+    def __contains__(self, offset: int) -> bool:
+        return self.start <= offset < self.end
+
+
+def groups(fd: int, offset: int, end: int) -> Iterator[tuple[Place, Group | None]]:
+    """The blocks between two offsets, with the group that each one's sound table tells of: mostly each twice."""
+    for place in places(fd, offset, end):
+        yield place, _group_of(fd, place) if place.head.kind == KIND_PARITY else None
+
+
+def _group_of(fd: int, place: Place) -> Group | None:
+    table = _table(read_through(fd, place.head.size, place.offset + HEAD.size))
+    if table is None:
+        return None
+    start = place.offset - table.length - (table.parts()[0].block_bytes if table.first else 0)
+    return Group(start, table) if start >= 0 else None
+
+
+def repaired(fd: int, group: Group) -> bytes:
+    """Its bytes as they were. FormatError where they cannot be brought back."""
+    table = group.table
+    segments = _segments(read_through(fd, table.length, group.start), table)
     lost = [i for i, (segment, check) in enumerate(zip(segments, table.checks, strict=True)) if _check(segment) != check]
-    rows = _rows(fd, start + table.length, table)
+    rows = _rows(fd, group.end, table)
     if len(lost) > len(rows):
         raise FormatError("more of a run is damaged than can be brought back")
     for i, segment in zip(lost, _lost(segments, lost, rows), strict=True):
         segments[i] = segment.to_bytes(table.segment, "little")
-    return start, b"".join(segments)[: table.length]
+    return b"".join(segments)[: table.length]
 
 
 def block_in(group: bytes, start: int, offset: int) -> tuple[Place, bytes]:
@@ -163,18 +188,6 @@ def _lost(segments: Sequence[bytes], lost: Sequence[int], rows: Sequence[tuple[i
     return solve(matrix, sums, len(segments[0])) if lost else []
 
 
-def _find(fd: int, offset: int, end: int) -> tuple[_Table, int]:
-    """The first sound table behind ``offset``, and where its group begins, which must hold that."""
-    for place in places(fd, offset + 1, end):
-        table = _table(os.pread(fd, place.head.size, place.offset + HEAD.size)) if place.head.kind == KIND_PARITY else None
-        if table is not None:
-            start = place.offset - table.length - (table.parts()[0].block_bytes if table.first else 0)
-            if 0 <= start <= offset < start + table.length:
-                return table, start
-            break
-    raise FormatError("a block is damaged")
-
-
 def _table(payload: bytes) -> _Table | None:
     """What a block of parity begins with, None where that is damaged."""
     if len(payload) < _TABLE.size:
@@ -184,7 +197,7 @@ def _table(payload: bytes) -> _Table | None:
     if len(payload) < end + _CHECK.size or zlib.crc32(payload[:end]) != _CHECK.unpack_from(payload, end)[0]:
         return None
     sane = 0 < length <= MOST_BEHIND_BYTES and 0 < segments <= MOST_SEGMENTS and rows == ROWS
-    if not sane or not segment or -(-length // segment) != segments:
+    if not sane or not 0 < segment < SEGMENT_BYTES + length or -(-length // segment) != segments:
         return None
     checks = struct.unpack_from(f"<{segments + rows}H", payload, _TABLE.size)
     return _Table(length, segment, checks[:segments], checks[segments:], first, count)
@@ -195,9 +208,9 @@ def _rows(fd: int, offset: int, table: _Table) -> list[tuple[int, bytes]]:
     found = []
     for part in table.parts():
         offset += part.block_bytes
-        data = os.pread(fd, part.count * table.row_bytes, offset - part.count * table.row_bytes)
+        data = read_through(fd, part.count * table.segment, offset - part.count * table.segment)
         for j in range(part.count):
-            row = data[j * table.row_bytes : (j + 1) * table.row_bytes]
+            row = data[j * table.segment : (j + 1) * table.segment]
             if _check(row) == table.row_checks[part.first + j]:
                 found.append((part.first + j, row))
     return found

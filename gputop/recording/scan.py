@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Callable
 from collections.abc import Iterator
+from errno import EIO
 from itertools import pairwise
 
 from msgspec import Struct
@@ -24,6 +26,7 @@ from gputop.recording.index import Index
 from gputop.recording.index import unpack_index
 
 WINDOW_BYTES = 1 << 18
+SECTOR_BYTES = 4096
 TAIL_BYTES = 8 << 20
 """How far from the end an index is looked for; more than a writer puts between two."""
 
@@ -40,6 +43,24 @@ class Place(Struct, frozen=True):
         return self.offset + HEAD.size + self.head.size
 
 
+def read_through(fd: int, size: int, offset: int) -> bytes:
+    """What stands at an offset, with zeros for what lies on a bad sector."""
+    try:
+        return os.pread(fd, size, offset)
+    except OSError as error:
+        if error.errno != EIO:
+            raise
+        edges = [offset, *range(offset - offset % SECTOR_BYTES + SECTOR_BYTES, offset + size, SECTOR_BYTES), offset + size]
+        return b"".join(_piece(fd, end - start, start) for start, end in pairwise(edges))
+
+
+def _piece(fd: int, size: int, offset: int) -> bytes:
+    try:
+        return os.pread(fd, size, offset)
+    except OSError:
+        return bytes(size)
+
+
 def scan(fd: int, start: int, end: int) -> list[Place]:
     """The whole blocks between two offsets; their payloads are not looked at."""
     return list(places(fd, start, end))
@@ -49,7 +70,7 @@ def places(fd: int, start: int, end: int) -> Iterator[Place]:
     """The same, one by one."""
     offset = start
     while offset + HEAD.size <= end:
-        head = unpack_head(os.pread(fd, HEAD.size, offset))
+        head = unpack_head(read_through(fd, HEAD.size, offset))
         if head is not None and offset + HEAD.size + head.size <= end:
             yield Place(offset, head)
             offset += HEAD.size + head.size
@@ -59,7 +80,7 @@ def places(fd: int, start: int, end: int) -> Iterator[Place]:
 
 def _next_sync(fd: int, offset: int, end: int) -> int:
     while offset < end:
-        window = os.pread(fd, min(WINDOW_BYTES, end - offset), offset)
+        window = read_through(fd, min(WINDOW_BYTES, end - offset), offset)
         at = window.find(SYNC)
         if at >= 0:
             return offset + at
@@ -82,7 +103,7 @@ def payload_at(fd: int, place: Place) -> bytes:
 
 def place_at(fd: int, offset: int) -> Place | None:
     """The block whose sound head stands at ``offset``."""
-    head = unpack_head(os.pread(fd, HEAD.size, offset)) if offset >= 0 else None
+    head = unpack_head(read_through(fd, HEAD.size, offset)) if offset >= 0 else None
     return Place(offset, head) if head else None
 
 
@@ -91,9 +112,9 @@ def begins_stream(fd: int, place: Place) -> bool:
     return place.head.kind == KIND_HEADER and os.pread(fd, len(MAGIC), place.offset - len(MAGIC)) == MAGIC
 
 
-def read_indices(fd: int, size: int) -> list[tuple[Place, Index]]:
+def read_indices(fd: int, size: int, mended: Callable[[int], Place | None]) -> list[tuple[Place, Index]]:
     """The index blocks, first to last, if an unbroken chain of them leads from the last one found to the file's beginning, and all that
-    they tell of stands where they say."""
+    they tell of stands where they say. ``mended`` gives the damaged block at an offset, if it can be brought back."""
     chain: list[tuple[Place, Index]] = []
     place = _last_index(fd, size)
     while place is not None and place.head.kind == KIND_INDEX:
@@ -101,7 +122,7 @@ def read_indices(fd: int, size: int) -> list[tuple[Place, Index]]:
             index = unpack_index(payload_at(fd, place))
         except FormatError:
             return []
-        if not _is_true(fd, place, index) or (not chain and _tells_of_another(fd, place, index)):
+        if not _is_true(fd, place, index, mended) or (not chain and _tells_of_another(fd, place, index)):
             return []
         chain.append((place, index))
         if not index.previous:
@@ -110,10 +131,10 @@ def read_indices(fd: int, size: int) -> list[tuple[Place, Index]]:
     return []
 
 
-def _is_true(fd: int, place: Place, index: Index) -> bool:
+def _is_true(fd: int, place: Place, index: Index, mended: Callable[[int], Place | None]) -> bool:
     """Whether chunks begin where the index says, one after the other, as far as these are not damaged themselves.
 
-    The last must be sound: of a file that lacks a piece, or has one more, all are elsewhere from there on.
+    The last must be sound or mended: of a file that lacks a piece, or has one more, all are elsewhere from there on.
     """
     offsets = [index.previous, *(offset for _, offset in index.chunks), place.offset]
     times = [*(t_ns for t_ns, _ in index.chunks), index.end_ns]
@@ -122,6 +143,7 @@ def _is_true(fd: int, place: Place, index: Index) -> bool:
     if index.end_ns != place.head.t_ns or not all(0 < offset < place.offset for offset in index.references):
         return False
     begins = [(place_at(fd, offset), t_ns) for t_ns, offset in index.chunks]
+    begins[-1] = begins[-1][0] or mended(index.chunks[-1][1]), index.chunks[-1][0]
     sound = [begin.head.kind == KIND_FRAMES and tick_ns(begin.head.t_ns) == tick_ns(t_ns) for begin, t_ns in begins if begin is not None]
     copies = [place_at(fd, offset) for offset in index.references]
     return begins[-1][0] is not None and all(sound) and all(copy is None or copy.head.kind == KIND_REFERENCE for copy in copies)
@@ -138,7 +160,7 @@ def _last_index(fd: int, size: int) -> Place | None:
     end = size
     while end > start:
         begin = max(start, end - WINDOW_BYTES)
-        window = os.pread(fd, min(end + HEAD.size, size) - begin, begin)
+        window = read_through(fd, min(end + HEAD.size, size) - begin, begin)
         at = window.rfind(SYNC)
         while at >= 0:
             head = unpack_head(window, at)

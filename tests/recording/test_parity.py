@@ -19,12 +19,12 @@ from gputop.recording.format import pack
 from gputop.recording.galois import inverse
 from gputop.recording.galois import product
 from gputop.recording.galois import solve
+from gputop.recording.mend import Mender
 from gputop.recording.parity import MOST_SEGMENTS
 from gputop.recording.parity import ROWS
 from gputop.recording.parity import SEGMENT_BYTES
 from gputop.recording.parity import Parity
 from gputop.recording.parity import block_in
-from gputop.recording.parity import repaired
 
 NUMBERS = st.integers(0, 255)
 
@@ -54,6 +54,15 @@ def group_of(*sizes: int) -> tuple[bytes, bytes]:
     size, packed = parity.packed_bytes, parity.pack(0)
     assert len(packed) == size
     return blocks, packed
+
+
+def repaired(fd: int, offset: int, end: int) -> tuple[int, bytes]:
+    """Where the group begins that holds an offset, and its bytes."""
+    mender = Mender(fd)
+    mender.block(offset, end)
+    [(group, data)] = mender._known
+    assert data is not None
+    return group.start, data
 
 
 def write(path: Path, data: bytes) -> int:
