@@ -23,6 +23,7 @@ _UNITS_NS = {"": SECOND_NS, "s": SECOND_NS, "m": 60 * SECOND_NS, "h": 3600 * SEC
 _AFTER = re.compile(r"\+?(\d{1,12}(?:\.\d*)?|\.\d+)([smh]?)", re.ASCII)
 _PERCENT = re.compile(r"(\d{1,3}(?:\.\d*)?)%", re.ASCII)
 _CLOCK = re.compile(r"(?:(\d{4}-\d\d-\d\d)[ T])?(\d{1,2}):(\d\d)(?::(\d\d)(\.\d+)?)?", re.ASCII)
+_NTH = re.compile(r"(.+)#(\d{1,9})", re.ASCII | re.DOTALL)
 _DAY = timedelta(days=1)
 _NAMED, _NAMED_CHARS = 5, 40
 """Markers that a message names, and how much of each."""
@@ -106,9 +107,11 @@ def _marked(text: str, marks: Sequence[Mark], after_ns: int) -> int | None:
     """When the marker was dropped that a text means, None where it means none."""
     if times := [mark.t_ns for mark in marks if mark.text.strip() == text]:
         return next((t_ns for t_ns in times if t_ns > after_ns), times[0])
-    name, _, number = text.rpartition("#")
-    times = [mark.t_ns for mark in marks if mark.text.strip() == name.strip()]
-    return times[int(number) - 1] if number.isascii() and number.isdigit() and 0 < int(number[:9]) <= len(times) else None
+    if not (match := _NTH.fullmatch(text)):
+        return None
+    times = [mark.t_ns for mark in marks if mark.text.strip() == match[1].strip()]
+    number = int(match[2])
+    return times[number - 1] if 0 < number <= len(times) else None
 
 
 def _no_time(text: str, marks: Sequence[Mark] = ()) -> UserError:

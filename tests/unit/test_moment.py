@@ -125,7 +125,7 @@ def test_one_of_several_markers_of_a_text_is_named_by_its_number(text: str, afte
     assert seconds_of(moment(text, MIDNIGHT, after_ns=MIDNIGHT.end_ns)) == after_s
 
 
-@pytest.mark.parametrize("text", ["epoch#0", "epoch#3", "epoch#99999999999999999999", "#1", "epoch#²"])
+@pytest.mark.parametrize("text", ["epoch#0", "epoch#3", "epoch#99999999999999999999", "epoch#0000000010", "#1", "epoch#²"])
 def test_a_marker_that_is_not_there_is_answered_with_those_that_are(text: str) -> None:
     with pytest.raises(UserError, match=r"is no time: .*; its markers: epoch$"):
         moment(text, MIDNIGHT)
