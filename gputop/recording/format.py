@@ -131,11 +131,12 @@ def unpack_frames(payload: bytes, codec: int, known: Known | None = None) -> lis
     is that object."""
     try:
         plain = inflate(payload, codec)
-        if known is None or not known()[0]:
+        infos, procs = known() if known is not None else ({}, {})
+        if not infos:
             return _frames_decoder.decode(plain)
         from gputop.recording.restated import decode_restated
 
-        return decode_restated(plain, known)
+        return decode_restated(plain, infos, procs)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(f"a block cannot be decoded: {error}") from None
 
@@ -167,7 +168,7 @@ class Decoder:
     """
 
     def __init__(self, known: Known | None = None) -> None:
-        """``known`` tells of those that the frames are for what stands there."""
+        """``known`` tells what stands where the frames go: what a key frame says of it again is then that object."""
         self.header: Header | None = None
         self.lost_bytes = 0
         self._known = known

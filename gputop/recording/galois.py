@@ -52,15 +52,15 @@ def solve(matrix: list[list[int]], sums: list[int], size: int) -> list[int]:
         sums[column], sums[pivot] = sums[pivot], sums[column]
         factor = inverse(matrix[column][column])
         matrix[column] = [product(number, factor) for number in matrix[column]]
-        sums[column] = scaled(sums[column], factor, size)
+        sums[column] = _scaled(sums[column], factor, size)
         for row, numbers in enumerate(matrix):
             if row != column and numbers[column]:
                 factor = numbers[column]
                 matrix[row] = [a ^ product(b, factor) for a, b in zip(numbers, matrix[column], strict=True)]
-                sums[row] ^= scaled(sums[column], factor, size)
+                sums[row] ^= _scaled(sums[column], factor, size)
     return sums
 
 
-def scaled(string: int, factor: int, size: int) -> int:
+def _scaled(string: int, factor: int, size: int) -> int:
     """A byte string multiplied by a number."""
     return int.from_bytes(string.to_bytes(size, "little").translate(times(factor)), "little")

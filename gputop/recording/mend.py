@@ -25,10 +25,10 @@ class Mender:
 
     def block(self, offset: int, end: int) -> tuple[Place, bytes]:
         """The block at an offset, and its payload; nothing is looked for from ``end`` on. FormatError where it cannot be brought back."""
-        group = next((group for group, _ in self._known if offset in group), None) or self._behind(offset, end)
-        if group is None or offset not in group:
-            raise FormatError("a block is damaged")
-        return block_in(self._repaired(group), group.start, offset)
+        group, data = self._group(offset, end)
+        if data is None:
+            raise FormatError("more of a run is damaged than can be brought back")
+        return block_in(data, group.start, offset)
 
     def place(self, offset: int, end: int) -> Place | None:
         """The same without its payload, None where it cannot be brought back."""
@@ -65,14 +65,13 @@ class Mender:
             self._barren = first if first <= offset <= last else offset, reached
         return None
 
-    def _repaired(self, group: Group) -> bytes:
-        for known, data in self._known:
-            if known.start == group.start:
-                if data is None:
-                    raise FormatError("more of a run is damaged than can be brought back")
-                return data
-        del self._known[:-GROUPS_KEPT]
-        self._known.append((group, None))
-        data = repaired(self._fd, group)
-        self._known[-1] = group, data
-        return data
+    def _group(self, offset: int, end: int) -> tuple[Group, bytes | None]:
+        """The group that holds an offset, and its bytes. FormatError where there is none."""
+        known = next((known for known in self._known if offset in known[0]), None)
+        if known is None:
+            group = self._behind(offset, end)
+            if group is None or offset not in group:
+                raise FormatError("a block is damaged")
+            known = group, repaired(self._fd, group)
+            self._known = [*self._known[-GROUPS_KEPT:], known]
+        return known

@@ -152,14 +152,14 @@ def _group_of(fd: int, place: Place) -> Group | None:
     return Group(start, table) if start >= 0 else None
 
 
-def repaired(fd: int, group: Group) -> bytes:
-    """Its bytes as they were. FormatError where they cannot be brought back."""
+def repaired(fd: int, group: Group) -> bytes | None:
+    """Its bytes as they were, None where they cannot be brought back."""
     table = group.table
     segments = _segments(read_through(fd, table.length, group.start), table)
     lost = [i for i, (segment, check) in enumerate(zip(segments, table.checks, strict=True)) if _check(segment) != check]
     rows = _rows(fd, group.end, table)
     if len(lost) > len(rows):
-        raise FormatError("more of a run is damaged than can be brought back")
+        return None
     for i, segment in zip(lost, _lost(segments, lost, rows), strict=True):
         segments[i] = segment.to_bytes(table.segment, "little")
     return b"".join(segments)[: table.length]

@@ -34,9 +34,8 @@ _info = msgspec.msgpack.Decoder(ProcInfo)
 _proc = msgspec.msgpack.Decoder(ProcSample)
 
 
-def decode_restated(payload: bytes, known: Known) -> list[Frame]:
-    """The frames of a msgpack payload. Raises msgspec's errors."""
-    infos, procs = known()
+def decode_restated(payload: bytes, infos: Mapping[int, ProcInfo], procs: Mapping[int, ProcSample]) -> list[Frame]:
+    """The frames of a msgpack payload, where these stand. Raises msgspec's errors."""
     frames = []
     for wire in _wires.decode(payload):
         others = {name: getattr(wire, name) for name in _OTHERS}
@@ -44,7 +43,7 @@ def decode_restated(payload: bytes, known: Known) -> list[Frame]:
     return frames
 
 
-def _stood(raw: msgspec.Raw, decoder: msgspec.msgpack.Decoder[_One], known: Mapping[int, _One]) -> list[_One]:  # type: ignore[override, unused-ignore]
+def _stood(raw: msgspec.Raw, decoder: msgspec.msgpack.Decoder[_One], known: Mapping[int, _One]) -> list[_One]:
     found = []
     for one in _raws.decode(raw):
         told = decoder.decode(one)

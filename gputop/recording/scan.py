@@ -109,7 +109,7 @@ def place_at(fd: int, offset: int) -> Place | None:
 
 def begins_stream(fd: int, place: Place) -> bool:
     """Whether it is the first block of a stream, and no header that is restated."""
-    return place.head.kind == KIND_HEADER and os.pread(fd, len(MAGIC), place.offset - len(MAGIC)) == MAGIC
+    return place.head.kind == KIND_HEADER and read_through(fd, len(MAGIC), place.offset - len(MAGIC)) == MAGIC
 
 
 def read_indices(fd: int, size: int, mended: Callable[[int], Place | None]) -> list[tuple[Place, Index]]:

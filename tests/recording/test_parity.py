@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import struct
+import tracemalloc
+import zlib
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from hypothesis import strategies as st
 
 from gputop.recording.format import HEAD
 from gputop.recording.format import KIND_FRAMES
+from gputop.recording.format import KIND_PARITY
 from gputop.recording.format import FormatError
 from gputop.recording.format import pack
 from gputop.recording.galois import inverse
@@ -136,3 +140,15 @@ def test_a_group_is_full_at_last() -> None:
         parity.add(block)
         count += 1
     assert count == MOST_SEGMENTS * SEGMENT_BYTES // len(block)
+
+
+def test_a_table_that_claims_a_gigabyte_is_no_table(tmp_path: Path) -> None:
+    blocks, _ = group_of(900)
+    forged = struct.pack("<IIBBBB", len(blocks), 1 << 30, 1, ROWS, 0, 4) + bytes(2 * (1 + ROWS))
+    lie = pack(KIND_PARITY, forged + zlib.crc32(forged).to_bytes(4, "little") + bytes(4096))
+    fd = write(tmp_path / "g", blocks[:40] + b"?" + blocks[41:] + lie)
+    tracemalloc.start()
+    assert Mender(fd).place(0, len(blocks + lie)) is None
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+    os.close(fd)
