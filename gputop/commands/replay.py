@@ -122,7 +122,7 @@ def _watch_pipe(args: argparse.Namespace) -> int:
     from gputop.stream.pipe import PipeStream
 
     turns = Turns()
-    stream = PipeStream(_keys_from_terminal(), turns)
+    stream = PipeStream(_keys_from_terminal(), turns, turns.known)
     check_terminal(INSTEAD)
     stream.begin()
     from gputop.session import Session

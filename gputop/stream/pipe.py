@@ -6,22 +6,29 @@ import os
 import select
 from collections.abc import Callable
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.recording.format import Decoder
+
+if TYPE_CHECKING:
+    from gputop.recording.restated import Known
 
 CHUNK_BYTES = 1 << 18
 POLL_S = 0.2
 
 
 class PipeStream:
-    """A stream that somebody else writes to the descriptor ``fd``; it is closed with us. ``rest`` as in `gputop.stream.child`."""
+    """A stream that somebody else writes to the descriptor ``fd``; it is closed with us.
 
-    def __init__(self, fd: int, rest: Callable[[], None] | None = None) -> None:
+    ``rest`` and ``known`` as in `gputop.stream.child`.
+    """
+
+    def __init__(self, fd: int, rest: Callable[[], None] | None = None, known: Known | None = None) -> None:
         self._fd = fd
         self._rest = rest
-        self._decoder = Decoder()
+        self._decoder = Decoder(known)
         self._ready: list[Header | Frame] = []
         self._ended = False
         self._closing = False
