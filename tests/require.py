@@ -34,7 +34,7 @@ def _nvitop() -> str:
 
 
 def _nvtop() -> str:
-    return "" if shutil.which("nvtop") and shutil.which("script") else "no nvtop: apt install nvtop (Debian keeps it in contrib)"
+    return "" if shutil.which("nvtop") else "no nvtop: apt install nvtop (Debian keeps it in contrib)"
 
 
 PYTHONS = ("3.6", "3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.13t", "3.14t")

@@ -129,6 +129,8 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     nvml_calls: int | None = None
     missing: dict[str, str] = {}
     """Field name -> why it has no value."""
+    held_by: list[int] | None = None
+    """While ``procs`` cannot be read, as of a GPU that hangs or is lost: the pids that computed on it when they could be; else empty."""
 
 
 class GpuReading(msgspec.Struct, frozen=True, array_like=True, gc=False):

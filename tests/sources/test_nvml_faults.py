@@ -14,9 +14,12 @@ import pytest
 
 from gputop.board import Board
 from gputop.errors import UserError
+from gputop.sources import Settings
 from gputop.sources import Unavailable
+from gputop.sources.nvml import NvmlSource
 from gputop.sources.nvml.gpu import NEVER_READ
 from gputop.sources.nvml.gpu import READ_FIELDS
+from tests.sources.nvml_rig import INTERVAL_NS
 from tests.sources.nvml_rig import Rig
 from tests.sources.nvml_rig import load
 from tests.sources.nvml_rig import stub
@@ -90,6 +93,17 @@ def test_a_driver_that_takes_its_time_to_start_holds_nobody_up(rig: Rig) -> None
     assert (state.state, state.reason) == ("partial", "the driver has not answered yet")
     rig.until(source, lambda board: board.gpus[0].values["util_pct"] == 12.0)
     rig.until(source, lambda _: any(changed.state == "ok" for changed in rig.changed))
+
+
+def test_a_single_look_waits_for_a_driver_that_takes_its_time_to_start(rig: Rig) -> None:
+    rig.set("gpus 1", "util 12", "hang.Init 1500")
+    source = NvmlSource(Settings(interval_ns=INTERVAL_NS, everyone=True))
+    try:
+        assert source.open().state == "ok"
+        rig.read(source, key=True)
+        assert rig.gpu().values["util_pct"] == 12.0
+    finally:
+        source.close()
 
 
 @pytest.mark.parametrize(
@@ -325,3 +339,45 @@ def test_a_number_with_all_bits_set_is_no_value(rig: Rig) -> None:
     assert rig.gpu().values["temp_c"] == -10.0
     rig.until(source, lambda board: board.gpus[0].values["procs"][0].mem_bytes)
     assert rig.gpu().values["procs"][0].sm_pct is None
+
+
+def test_the_longer_rows_of_a_few_drivers_are_read(rig: Rig) -> None:
+    listed = [(4242, 7), (4243, 9), (4244, 11)]
+    rig.set("gpus 1", "long_procs 1", "procs " + ", ".join(f"{pid}:{mib}" for pid, mib in listed))
+    source = rig.opened()
+    rig.until(source, lambda board: board.gpus[0].procs)
+    assert [(proc.pid, proc.mem_bytes, proc.gpu_instance) for proc in rig.gpu().procs] == [(pid, mib << 20, None) for pid, mib in listed]
+
+
+def test_one_link_that_is_refused_leaves_the_others(rig: Rig) -> None:
+    rig.set("gpus 2", "nvlinks 4", "nvlinks_refused 6", "gpu1.nvlinks_refused 18")
+    source = rig.opened()
+    rig.until(source, lambda board: "nvlink_links" in board.gpus[0].values and "nvlink_links" in board.gpus[1].missing)
+    assert rig.gpu(0).values["nvlink_links"] == 4
+    assert "nvlink_tx_bytes" in rig.gpu(0).values
+    assert rig.gpu(1).missing["nvlink_links"] == "not supported on this GPU"
+
+
+def test_a_share_of_time_beyond_all_of_it_is_none(rig: Rig) -> None:
+    rig.set("gpus 1", "util 137", "mem_util 40", "enc 250")
+    source = rig.opened()
+    rig.until(source, lambda board: {"util_pct", "enc_pct"} <= set(board.gpus[0].missing))
+    assert rig.gpu().missing["util_pct"] == "the driver says 137 %, which cannot be"
+    assert rig.gpu().missing["enc_pct"] == "the driver says 250 %, which cannot be"
+
+
+@pytest.mark.parametrize("trouble", ["lost 1", "hang.*RunningProcesses 2500"])
+def test_who_computed_on_a_gpu_is_known_while_that_is_silent(rig: Rig, trouble: str) -> None:
+    healthy = ("gpus 1", "util 40", "procs 4242:7:9:C, 4243:7:0:G")
+    rig.set(*healthy)
+    source = rig.opened()
+    rig.until(source, lambda board: board.gpus[0].procs)
+    rig.set(*healthy, trouble)
+    rig.until(source, lambda board: "procs" in board.gpus[0].missing)
+    rig.read(source, key=True)
+    assert not rig.gpu().procs
+    assert rig.board.compute_pids == {4242}
+    assert 4242 in source.pids
+    rig.set("gpus 1", "util 40", "procs 4244:7:9:C")
+    rig.until(source, lambda board: board.gpus[0].procs)
+    assert rig.board.compute_pids == {4244}

@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from gputop.frame import Gpu
+from tests.pty.terminal import Terminal
 from tests.require import require
 from tests.sources.nvml_rig import stub
 from tests.stubs.simgpu import SimGpu
@@ -139,7 +140,5 @@ def test_nvtop_accepts_it(tmp_path: Path) -> None:
     control = tmp_path / "gpus.conf"
     control.write_text("gpus 2\nutil 55\ntemp 63\n")
     env = os.environ | {"LD_LIBRARY_PATH": str(stub().parent), "GPUTOP_NVML_CONTROL": str(control), "TERM": "xterm"}
-    command = ["script", "-qc", "timeout 3 nvtop -C", "/dev/null"]
-    run = subprocess.run(command, capture_output=True, text=True, env=env, check=False, timeout=30)
-    assert "NVIDIA H200" in run.stdout
-    assert "55%" in run.stdout
+    with Terminal(["nvtop", "-C"], columns=120, lines=40, env=env) as nvtop:
+        nvtop.wait_text("NVIDIA H200", "55%")

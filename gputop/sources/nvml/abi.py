@@ -28,6 +28,10 @@ class MissingSymbol(Exception):
     """The driver's library has no function of this name: the driver is too old."""
 
 
+class OutOfRange(Exception):
+    """What the driver says cannot be."""
+
+
 class _Value(Union):
     _fields_ = [("dbl", c_double), ("uint", c_uint), ("ull", c_ulonglong), ("sll", c_longlong), ("sint", c_int)]
 
@@ -61,6 +65,12 @@ class ProcessInfo(Structure):
     """nvmlProcessInfo_v2_t, which version 3 shares."""
 
     _fields_ = [("pid", c_uint), ("mem_bytes", c_ulonglong), ("gpu_instance", c_uint), ("compute_instance", c_uint)]
+
+
+class LongProcessInfo(Structure):
+    """What R535.43 to 535.98 give as version 3: with the protected memory of confidential computing."""
+
+    _fields_ = [*ProcessInfo._fields_, ("protected_bytes", c_ulonglong)]
 
 
 class ProcessUtilization(Structure):
@@ -145,6 +155,13 @@ def given(number: int) -> int:
     if known(number) is None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_DATA)
     return number
+
+
+def percent(number: float) -> float:
+    """A share of time as NVML gives it. Raises OutOfRange where it is none."""
+    if number > 100:
+        raise OutOfRange(f"the driver says {number:g} %, which cannot be")
+    return float(number)
 
 
 def number_of(value: _Value, kind: int) -> int | float:

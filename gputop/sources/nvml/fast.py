@@ -1,4 +1,4 @@
-"""The readings of every tick: calls that take microseconds, or a fraction of a millisecond on a busy driver."""
+"""The readings of every tick, or of every other: calls that take microseconds, or a fraction of a millisecond on a busy driver."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from gputop.sources.nvml.abi import bind
 from gputop.sources.nvml.abi import given
 from gputop.sources.nvml.abi import is_past
 from gputop.sources.nvml.abi import number_of
+from gputop.sources.nvml.abi import percent
 from gputop.sources.nvml.gpm import GPM_FIELDS
 from gputop.sources.nvml.gpm import GPM_LEAST_NS
 from gputop.sources.nvml.gpm import Gpm
@@ -31,6 +32,7 @@ from gputop.sources.nvml.reading import lazy
 PCIE_COUNTERS = ("pcie_tx_bytes", "pcie_rx_bytes")
 _MEMORY = ("mem_used_bytes", "mem_total_bytes", "mem_reserved_bytes")
 _MEMORY_V2 = 0x02000028
+STANDING_NS = SECOND_NS // 5
 _POWER_INSTANT, _PCIE_TX, _PCIE_RX = 186, 197, 198
 _CLOCK_SM = 1
 _GPU_UTILIZATION_SAMPLES = 1
@@ -38,13 +40,14 @@ _STALE_NS = 3 * SECOND_NS
 
 
 def fast_readings(device: Device, interval_ns: int) -> list[Reading]:
-    """What one GPU is asked in every tick, cheapest and most wanted first."""
+    """What one GPU is asked in every tick, cheapest and most wanted first; memory and clock in every other, since nobody sees them jump."""
+    standing_ns = max(interval_ns, STANDING_NS)
     return [
         Reading(("util_pct", "mem_util_pct"), interval_ns, lazy(_utilization, device)),
         Reading(("util_t_ns",), interval_ns, lazy(Samples, device)),
         Reading(("power_w", "power_instant"), interval_ns, lazy(_power_instant, device), lazy(_power_usage, device)),
-        Reading(_MEMORY, interval_ns, lazy(_memory_v2, device), lazy(_memory_v1, device)),
-        Reading(("sm_clock_mhz",), interval_ns, lazy(_sm_clock, device)),
+        Reading(_MEMORY, standing_ns, lazy(_memory_v2, device), lazy(_memory_v1, device)),
+        Reading(("sm_clock_mhz",), standing_ns, lazy(_sm_clock, device)),
         Reading(("throttle_mask",), interval_ns, lazy(_throttle, device, "Event"), lazy(_throttle, device, "Throttle")),
         Reading(PCIE_COUNTERS, interval_ns, lazy(PcieCounters, device)),
         Reading(GPM_FIELDS, max(interval_ns, GPM_LEAST_NS), lazy(Gpm, device)),
@@ -56,7 +59,7 @@ def _utilization(device: Device) -> Way:
 
     def way(values: Values, _: Missing) -> None:
         device.call(function, out)
-        values["util_pct"], values["mem_util_pct"] = float(given(out[0])), float(given(out[1]))
+        values["util_pct"], values["mem_util_pct"] = percent(given(out[0])), percent(given(out[1]))
 
     return way
 
@@ -98,7 +101,7 @@ class Samples:
         if newest is not None:
             self._seen_us = newest.us
             offset_ns = time.time_ns() - time.monotonic_ns()
-            self._latest = float(number_of(newest.value, self._kind.value)), newest.us * 1000 - offset_ns
+            self._latest = percent(number_of(newest.value, self._kind.value)), newest.us * 1000 - offset_ns
 
 
 def _stamp(sample: Sample) -> int:

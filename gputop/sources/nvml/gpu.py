@@ -43,7 +43,7 @@ _MOST_REPORTS = 1024  # should nobody read for a while
 _FIRST_ANSWER_NS = SECOND_NS // 10
 """A call under way for longer than this is said to hang while the first tick lasts: a single look is over before a second is."""
 _KNOWN_ONCE = ("name", "uuid", "pci_bus_id", "architecture", "nvml_ns", "nvml_calls")
-_NOT_READ = {"index", "t_ns", "lost", "xid", "mig", "missing", *_KNOWN_ONCE}
+_NOT_READ = {"index", "t_ns", "lost", "xid", "mig", "missing", "held_by", *_KNOWN_ONCE}
 READ_FIELDS = tuple(name for name in Gpu.__struct_fields__ if name not in _NOT_READ)
 """The fields that have no value while the GPU is lost."""
 NEVER_READ = (*READ_FIELDS, *_KNOWN_ONCE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from ctypes import Array
+from ctypes import Structure
 from ctypes import byref
 from ctypes import c_uint
 from ctypes import c_ulonglong
@@ -16,6 +17,7 @@ from gputop.frame import SECOND_NS
 from gputop.frame import GpuProc
 from gputop.sources.nvml.abi import Device
 from gputop.sources.nvml.abi import Function
+from gputop.sources.nvml.abi import LongProcessInfo
 from gputop.sources.nvml.abi import MissingSymbol
 from gputop.sources.nvml.abi import ProcessInfo
 from gputop.sources.nvml.abi import ProcessInfoV1
@@ -33,7 +35,12 @@ Shares = tuple[float | None, float | None, float | None, float | None]
 _NOTHING: Shares = (0.0, 0.0, 0.0, 0.0)
 _NO_INSTANCE = 0xFFFFFFFF
 _ASK_AGAIN_NS = 60 * SECOND_NS
-_VERSIONS = (("_v3", ProcessInfo), ("_v2", ProcessInfo), ("", ProcessInfoV1))
+_LAYOUTS: tuple[tuple[str, tuple[type[Structure], ...]], ...] = (
+    ("_v3", (ProcessInfo, LongProcessInfo)), ("_v2", (ProcessInfo,)), ("", (ProcessInfoV1,)),
+)  # fmt: skip
+"""Versions of the call, and how a row of theirs is laid out; where there are two, the rows themselves tell which it is."""
+_MOST_PID = 1 << 22
+"""PID_MAX_LIMIT of 64-bit kernels."""
 # An MPS client computes: for us it is what any other compute process is.
 _LISTS = (("Compute", "C"), ("MPSCompute", "C"), ("Graphics", "G"))
 
@@ -71,16 +78,16 @@ def _proc(pid: int, instance: int | None, row: _Row, used: dict[int, Shares] | N
 class _List:
     """nvmlDeviceGet{Compute,Graphics,MPSCompute}RunningProcesses."""
 
-    __slots__ = ("_count", "_device", "_function", "_kind", "_name", "_optional", "_room", "_rows", "_silent_until_ns", "_type")
+    __slots__ = ("_buffer", "_count", "_device", "_function", "_kind", "_layouts", "_name", "_optional", "_room", "_silent_until_ns")
 
     def __init__(self, device: Device, name: str, kind: str) -> None:
         self._device, self._name, self._kind = device, name, kind
         self._optional = name != "Compute"
         self._silent_until_ns = 0
         self._count = c_uint()
-        self._function, self._type = self._bind()
+        self._function, self._layouts = self._bind()
         self._room = 64
-        self._rows: Array[Any] = (self._type * self._room)()
+        self._buffer = self._new_buffer()
 
     def add_to(self, rows: dict[tuple[int, int | None], _Row]) -> None:
         """Add what it lists. A list beside the main one that this GPU has not is asked for once a minute, one of a newer driver never."""
@@ -93,7 +100,7 @@ class _List:
                 raise
             self._silent_until_ns = time.monotonic_ns() + _ASK_AGAIN_NS
             return
-        for info in self._rows[: self._count.value]:
+        for info in self._listed():
             instance = getattr(info, "gpu_instance", _NO_INSTANCE)
             row = rows.setdefault((info.pid, None if instance == _NO_INSTANCE else instance), _Row(set(), None))
             row.kinds.add(self._kind)
@@ -101,26 +108,39 @@ class _List:
             if mem_bytes is not None:
                 row.mem_bytes = max(row.mem_bytes or 0, mem_bytes)
 
-    def _bind(self) -> tuple[Function | None, Any]:
-        for suffix, kind in _VERSIONS:
+    def _bind(self) -> tuple[Function | None, tuple[type[Structure], ...]]:
+        for suffix, layouts in _LAYOUTS:
             function = find(f"nvmlDeviceGet{self._name}RunningProcesses{suffix}")
             if function:
-                return function, kind
+                return function, layouts
         if not self._optional:
             raise MissingSymbol(f"nvmlDeviceGet{self._name}RunningProcesses")
-        return None, ProcessInfo
+        return None, (ProcessInfo,)
+
+    def _new_buffer(self) -> Array[Any]:
+        """Room for rows of the longest layout: whichever the driver has must not write beyond it."""
+        return (self._layouts[-1] * self._room)()
+
+    def _listed(self) -> list[Any]:
+        """The rows, in the layout in which they name processes; in the first one where none does."""
+        told = map(self._rows_in, self._layouts)  # the second is only looked at where the first does not fit
+        fitting = (rows for rows in told if all(0 < row.pid <= _MOST_PID for row in rows))
+        return next(fitting, None) or self._rows_in(self._layouts[0])
+
+    def _rows_in(self, layout: type[Structure]) -> list[Any]:
+        return list((layout * self._count.value).from_buffer(self._buffer))
 
     def _fetch(self, function: Function) -> None:
         while True:
             self._count.value = self._room
             try:
-                self._device.call(function, byref(self._count), self._rows)
+                self._device.call(function, byref(self._count), self._buffer)
                 return
             except pynvml.NVMLError as error:
                 if error.value != pynvml.NVML_ERROR_INSUFFICIENT_SIZE or self._room >= 65536:
                     raise
             self._room = max(self._count.value, self._room) * 2
-            self._rows = (self._type * self._room)()
+            self._buffer = self._new_buffer()
 
 
 class _Usage:

@@ -16,6 +16,7 @@ from gputop.sources.nvml.abi import Device
 from gputop.sources.nvml.abi import Fields
 from gputop.sources.nvml.abi import bind
 from gputop.sources.nvml.abi import given
+from gputop.sources.nvml.abi import percent
 from gputop.sources.nvml.events import XidEvents
 from gputop.sources.nvml.mig import Mig
 from gputop.sources.nvml.procs import Processes
@@ -133,16 +134,23 @@ class _NvLink:
         values["nvlink_tx_bytes"], values["nvlink_rx_bytes"] = int(self._fields.number(0)) << 10, int(self._fields.number(1)) << 10
 
     def _count_links(self) -> int:
-        states = takewhile(lambda state: state is not None, map(self._link_state, range(_MOST_LINKS)))
-        return sum(1 for state in states if state)
+        """Those that are up. Raises pynvml.NVMLError where this GPU has none at all."""
+        states = list(takewhile(lambda state: state is not None, map(self._link_state, range(_MOST_LINKS))))
+        refused = [state for state in states if isinstance(state, pynvml.NVMLError)]
+        if refused and len(refused) == len(states):
+            raise refused[0]
+        return sum(1 for state in states if isinstance(state, int) and state)
 
-    def _link_state(self, link: int) -> int | None:
+    def _link_state(self, link: int) -> int | pynvml.NVMLError | None:
+        """1 where it is up, the error where it alone is not supported, None where there is none."""
         try:
             return self._device.number("nvmlDeviceGetNvLinkState", c_uint(link))
         except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_NOT_SUPPORTED:
+                return error
             if error.value != pynvml.NVML_ERROR_INVALID_ARGUMENT:
                 raise
-            return None  # no such link: the one before was the last
+            return None  # the one before was the last
 
 
 def _codec(device: Device, field: str, name: str) -> Way:
@@ -150,7 +158,7 @@ def _codec(device: Device, field: str, name: str) -> Way:
 
     def way(values: Values, _: Missing) -> None:
         device.call(function, byref(out), byref(period_us))
-        values[field] = float(given(out.value))
+        values[field] = percent(given(out.value))
 
     return way
 

@@ -39,7 +39,8 @@ from gputop.sources.nvml.reasons import FAILURES
 from gputop.sources.nvml.reasons import unavailable
 from gputop.sources.nvml.standing import Standing
 
-_START_PATIENCE_S = 0.5
+_START_PATIENCE_S, _LOOK_PATIENCE_S = 0.5, 10.0
+"""For the driver to start, which takes seconds where nothing keeps it started: a screen goes on without it, a single look must not."""
 _FIRST_PATIENCE_S = 0.2
 _END_PATIENCE_S = 0.1
 _LOOK_AGAIN_S = 2.0
@@ -79,7 +80,7 @@ class NvmlSource:
         self._stop.acquire()
         self._watching = True
         Thread(target=self._watch, args=(self._stop,), name="nvml-watch", daemon=True).start()
-        self._begun.wait(_START_PATIENCE_S)
+        self._begun.wait(_LOOK_PATIENCE_S if self._settings.everyone else _START_PATIENCE_S)
         if self._failure:
             self.close()
             raise self._failure

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from gputop.frame import SECOND_NS
 from gputop.frame import SILENT
 from gputop.frame import Gpu
@@ -14,7 +16,7 @@ from gputop.sources.nvml.reading import Report
 class Standing:
     """The latest report that holds each field of GPU ``index``, and the reason for each field that has none."""
 
-    __slots__ = ("_index", "_latest", "_missing", "_told", "pids")
+    __slots__ = ("_held_by", "_index", "_latest", "_missing", "_told", "pids")
 
     def __init__(self, index: int) -> None:
         self._index = index
@@ -22,6 +24,8 @@ class Standing:
         self._missing: dict[str, str] = {}
         self._told: list[Report] = []
         self.pids: frozenset[int] = frozenset()
+        """Who computes on it, as last listed."""
+        self._held_by: list[int] = []
 
     def begin(self) -> None:
         """A new frame begins: nothing has been told in it."""
@@ -38,10 +42,9 @@ class Standing:
         self._missing.update(news)
         self._latest.update(dict.fromkeys(values, report))
         self._told.append(report)
-        if "procs" in values or "procs" in news:
-            listed = values.get("procs")
-            self.pids = compute_pids(listed) if isinstance(listed, list) else frozenset()
-        return Gpu(self._index, report.t_ns, **values, missing=news)  # type: ignore[arg-type]
+        if isinstance(listed := values.get("procs"), list):
+            self.pids = compute_pids(listed)
+        return self._holding(Gpu(self._index, report.t_ns, **values, missing=news))  # type: ignore[arg-type]
 
     def silence(self, tier: Tier, now_ns: int) -> Gpu | None:
         """A sample that says for how long a hanging lane's fields have had no answer; None where there is nothing new."""
@@ -57,7 +60,17 @@ class Standing:
         for field in news:
             self._latest.pop(field, None)
         self._missing.update(news)
-        return Gpu(self._index, now_ns, missing=news)
+        return self._holding(Gpu(self._index, now_ns, missing=news))
+
+    def _holding(self, sample: Gpu) -> Gpu:
+        """The sample; from when the list of processes cannot be read until it can be, it says who was in it."""
+        if sample.procs is None and "procs" not in sample.missing:
+            return sample
+        held_by = sorted(self.pids) if sample.procs is None else []
+        if held_by == self._held_by:
+            return sample
+        self._held_by = held_by
+        return replace(sample, held_by=held_by)
 
     def restate(self, now_ns: int) -> list[Gpu]:
         """All that stands and was not told in this frame: a sample per moment it was read, then the reasons."""
@@ -71,4 +84,4 @@ class Standing:
             Gpu(self._index, report.t_ns, **{field: report.values[field] for field in fields[key]})  # type: ignore[arg-type]
             for key, report in reports.items()
         ]
-        return [*samples, Gpu(self._index, now_ns, missing=dict(self._missing))]
+        return [*samples, Gpu(self._index, now_ns, missing=dict(self._missing), held_by=self._held_by or None)]

@@ -105,6 +105,8 @@ nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned link, unsign
     ENTER_DEVICE(NvLinkState);
     if (link >= 18)
         return INVALID_ARGUMENT;
+    if (link >= 18 - (unsigned)conf_of(device)->nvlinks_refused)
+        return NOT_SUPPORTED;
     *active = link < (unsigned)conf_of(device)->nvlinks;
     return NVML_SUCCESS;
 }

@@ -9,7 +9,7 @@ static int procs_of(int gpu, struct proc_conf *out)
     return conf->nprocs;
 }
 
-/* Version 1 has no instances; 2 and 3 share a layout. */
+/* Version 1 has no instances; 2 and 3 share a layout, but for a few releases of R535. */
 static nvmlReturn_t list_procs(nvmlDevice_t device, enum kind call, char kind, int version, unsigned *count, void *out)
 {
     if (!device)
@@ -28,10 +28,13 @@ static nvmlReturn_t list_procs(nvmlDevice_t device, enum kind call, char kind, i
         return INSUFFICIENT_SIZE;
     for (unsigned i = 0; i < n; i++) {
         unsigned long long bytes = all[i].mem_mib < 0 ? ~0ULL : (unsigned long long)all[i].mem_mib << 20;
+        nvmlProcessInfo_v2_t info = {all[i].pid, bytes, (unsigned)all[i].instance, all[i].instance < 0 ? ~0u : 0};
         if (version == 1)
             ((nvmlProcessInfo_v1_t *)out)[i] = (nvmlProcessInfo_v1_t){all[i].pid, bytes};
+        else if (version == 3 && conf_of(device)->long_procs)
+            ((nvmlProcessInfo_r535_t *)out)[i] = (nvmlProcessInfo_r535_t){info, 0};
         else
-            ((nvmlProcessInfo_v2_t *)out)[i] = (nvmlProcessInfo_v2_t){all[i].pid, bytes, (unsigned)all[i].instance, all[i].instance < 0 ? ~0u : 0};
+            ((nvmlProcessInfo_v2_t *)out)[i] = info;
     }
     return NVML_SUCCESS;
 }
