@@ -55,7 +55,7 @@ class ProcInfo(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class ThreadSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One thread, read each tick for trainers and their workers (/proc/PID/task/TID/{schedstat,stat,status})."""
+    """One thread, read with its process for trainers and their workers (/proc/PID/task/TID/{schedstat,stat,status})."""
 
     tid: int
     oncpu_ns: int
@@ -120,6 +120,8 @@ class ProcSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     locked_by: int | None = None
     """Of a trainer or worker that sleeps by a timer or in fcntl or flock: who holds an exclusive lock that it waits for, or on a file that
     it has open (/proc/locks)."""
+    exit_code: int | None = None
+    """stat field 52 of a zombie: how it ended, as waitpid says (0 is well); None of the living, and where we may not know."""
 
 
 class Stack(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

@@ -48,7 +48,7 @@ class Beat(Struct):
     gpu_pids: frozenset[int] = frozenset()
     """Pids with a context on a GPU, as NVML last listed them."""
     hot: frozenset[int] = frozenset()
-    """Trainers and their workers: read these per thread, in every tick."""
+    """Trainers and their workers: read these per thread, and in every tick while they are few."""
     alone: frozenset[int] = frozenset()
     """Trainers that have no workers."""
     wakers: frozenset[int] = frozenset()

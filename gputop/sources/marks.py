@@ -52,11 +52,13 @@ class MarksSource:
         if beat.t_ns < self._due_ns:
             return
         self._due_ns = beat.t_ns + LOOK_EVERY_NS
-        for _ in range(MOST_A_TICK):
+        for taken in range(MOST_A_TICK):
             try:
                 mark = unpack_mark(self._socket.recv(MAX_BYTES))
             except OSError:
                 return
+            if taken:
+                self._due_ns = 0  # where some come at once, others may wait for room
             now = time.monotonic_ns()
             if mark is not None:
                 frame.marks.append(mark if now - LATEST_NS < mark.t_ns <= now else type(mark)(now, mark.text))

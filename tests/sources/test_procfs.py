@@ -16,6 +16,8 @@ from gputop.sources.procfs import files
 from gputop.sources.procfs import parse
 from gputop.sources.procfs import waits
 from gputop.sources.procfs.parse import PAGE_BYTES
+from gputop.sources.procfs.process import RESTS_AFTER
+from gputop.sources.procfs.process import RESTS_S
 from gputop.sources.procfs.source import TITLE_REFRESH_S
 from tests.sources.fake_proc import FakeProc
 from tests.sources.fake_proc import Reader
@@ -63,6 +65,26 @@ def test_cold_once_a_second_hot_every_tick(proc: FakeProc, reader: Reader) -> No
     assert counts.pop(105) == 10
     assert set(counts.values()) == {1}
     assert max(len(frame.procs) for frame in frames) <= 4
+
+
+def test_a_crowd_is_read_when_it_is_looked_at_and_nothing_of_it_is_forgotten(proc: FakeProc, reader: Reader) -> None:
+    crowd = set(range(101, 121))
+    for pid in crowd:
+        proc.process(pid)
+        for tid in range(100 * pid, 100 * pid + 30 * (pid < 103)):
+            proc.thread(pid, tid)
+        proc.counters(pid, threads=31 if pid < 103 else 1)
+    reader.beat()
+    for _ in range(14):
+        reader.second(hot=crowd)
+    for pid in crowd:
+        proc.write(f"proc/{pid}/cgroup", "0::/moved\n")
+    frames = [frame for _ in range(3) for frame in reader.second(hot=crowd)]
+    assert {sum(p.pid == pid for frame in frames for p in frame.procs) for pid in crowd} == {15}
+    assert max(len(frame.procs) for frame in frames) <= 12
+    assert {i.pid for frame in frames for i in frame.infos if i.cgroup == "/moved"} == crowd
+    threads = {t.tid for frame in frames for p in frame.procs if p.pid in (101, 102) for t in p.threads}
+    assert threads == {101, 102, *range(10100, 10130), *range(10200, 10230)}
 
 
 def test_key_frame_restates_all(proc: FakeProc, reader: Reader) -> None:
@@ -295,6 +317,26 @@ def test_kernel_threads_rename_themselves_without_noise(proc: FakeProc, reader: 
     assert info(frame, 9).cmdline == []
     proc.counters(9, comm="kworker/0:1+mm", flags=0x208040, oncpu=9)
     assert all(not frame.infos for frame in reader.second())
+
+
+def test_kernel_threads_that_rest_are_read_every_third_second(proc: FakeProc, reader: Reader) -> None:
+    for pid in (7, 8, 9):
+        proc.process(pid, comm="kswapd0", cmdline=b"", flags=0x208040)
+    reader.beat()
+    for _ in range(4):
+        reader.second()
+    seconds = [reader.second() for _ in range(6)]
+    times = {pid: [sum(p.pid == pid for frame in frames for p in frame.procs) for frames in seconds] for pid in (7, 8, 9, 100)}
+    assert times.pop(100) == [1] * 6
+    assert {tuple(sorted(each[:3])) for each in times.values()} == {tuple(sorted(each[3:])) for each in times.values()} == {(0, 0, 1)}
+    assert len({tuple(each) for each in times.values()}) > 1
+    proc.counters(8, comm="kswapd0", flags=0x208040, oncpu=9)
+    looks = [[p for frame in reader.second() for p in frame.procs if p.pid == 8] for _ in range(RESTS_S + RESTS_AFTER - 1)]
+    noticed = next(second for second, samples in enumerate(looks) if samples)
+    assert noticed < RESTS_S
+    assert looks[noticed][0].oncpu_ns == 9
+    assert all(looks[noticed : noticed + RESTS_AFTER])
+    assert {p.pid for p in reader.beat(key=True).procs} == {7, 8, 9, 100}
 
 
 def test_garbage_in_the_delay_field(proc: FakeProc, reader: Reader) -> None:

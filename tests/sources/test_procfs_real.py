@@ -407,3 +407,20 @@ def test_an_unprivileged_reader_sees_the_counters_and_says_what_it_cannot() -> N
         assert vol > 0
         assert (read_bytes, syscall, cuda, env, uid) == (None, None, None, {}, 0)
         assert "permi" in why
+
+
+@pytest.mark.parametrize(("ends", "code"), [("raise SystemExit", 0), ("raise SystemExit(3)", 3 << 8), ("os.kill(os.getpid(), 9)", 9)])
+def test_how_a_zombie_ended_is_known(ends: str, code: int) -> None:
+    live = Live()
+    child = subprocess.Popen([sys.executable, "-c", f"import os, sys; sys.stdin.read(); {ends}"], stdin=subprocess.PIPE)
+    try:
+        frame = live.until(lambda frame: any(one.pid == child.pid for one in frame.procs), {child.pid})
+        assert sample(frame, child.pid).exit_code is None
+        assert child.stdin is not None
+        child.stdin.close()
+        frame = live.until(lambda frame: any(one.pid == child.pid and one.state == "Z" for one in frame.procs), {child.pid})
+        assert sample(frame, child.pid).exit_code == code
+    finally:
+        child.kill()
+        child.wait()
+        live.source.close()

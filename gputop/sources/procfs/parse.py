@@ -41,6 +41,8 @@ class Stat(msgspec.Struct, frozen=True, gc=False, array_like=True):
     blkio_ticks: int
     session: int = 0
     policy: int = 0
+    exit_code: int | None = None
+    """Of a zombie, as waitpid gives it; 0 also where we may not know. Kernels before 3.5 do not tell."""
 
 
 def stat(data: bytes) -> Stat:
@@ -50,7 +52,7 @@ def stat(data: bytes) -> Stat:
     return Stat(
         data[data.index(b"(") + 1 : end], f[0].decode(), int(f[1]), bool(int(f[6]) & _KTHREAD), int(f[7]), int(f[9]), int(f[11]),
         int(f[12]), int(f[13]) + int(f[14]), int(f[17]), int(f[19]), int(f[21]), f[25], int(f[36]), int(f[39]), int(f[3]),
-        int(f[38]),
+        int(f[38]), int(f[49]) if f[0] == b"Z" and len(f) > 49 else None,
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ Of a text that is only compared with the next its hash is kept, a tenth of its s
 
 from __future__ import annotations
 
+import os
 import time
 
 from gputop.frame import ProcInfo
@@ -31,8 +32,12 @@ from gputop.sources.procfs.waits import Waits
 COLD_SHARE = 0.5
 """Of all descriptors, so much at most goes to processes that are read once a second."""
 LOOKS_PER_S = 5
-"""State, waits, memory and switches of hot processes; their CPU time, run delay and timeslices are read in every tick."""
+"""State, waits, memory and switches of hot processes; their CPU time, run delay and timeslices are read in every tick while they
+are few."""
 IO_PER_S = 2
+RESTS_AFTER, RESTS_S = 3, 3
+"""Readings without running after which a kernel thread is read once in so many seconds: most of them, hundreds on a large machine, do
+nothing all day."""
 _NOTHING_NOTICED: tuple[list[ThreadInfo], str] = ([], "")
 _UNREAD = parse.Stat(b"", "", 0, False, 0, 0, 0, 0, 0, 0, 0, 0, b"", 0, 0)
 
@@ -45,7 +50,7 @@ class Process:
     """
 
     __slots__ = (
-        "_files", "_io", "_io_bytes", "_locked_by", "_noticed", "_ran", "_sched", "_sched_data", "_sched_numbers", "_stat",
+        "_files", "_io", "_io_bytes", "_locked_by", "_noticed", "_ran", "_rested", "_sched", "_sched_data", "_sched_numbers", "_stat",
         "_stat_seen", "_status", "_switches", "_switches_due", "_threads", "_wait", "_waits", "folder", "identity", "pid", "sample",
         "slot", "stat",
     )  # fmt: skip
@@ -63,6 +68,8 @@ class Process:
         self._io = KeptFile(folder, "io", 512, pool, COLD_SHARE)
         self._stat_seen, self._sched_data = hash(b""), b""
         self._ran = True
+        self._rested = 0
+        """Readings without running."""
         self._switches_due = 2
         self._sched_numbers: tuple[int | None, int | None, int | None] = (None, None, None)
         self._switches: tuple[int | None, int | None] = (None, None)
@@ -87,6 +94,10 @@ class Process:
     def polls(self) -> bool:
         """Whether its main thread, as far as it is asked, slept in a poll when it was met last."""
         return self._wait[0] in POLLS
+
+    def rests(self, tick: Tick) -> bool:
+        """Whether it is a kernel thread that does nothing, and not due."""
+        return self._rested >= RESTS_AFTER and self.stat.kthread and (tick.number // tick.per_second + self.pid) % RESTS_S > 0
 
     def read(self, tick: Tick, hot: bool, full: bool, near: bool = False) -> bool:
         """Take a sample, per thread where ``hot``; whether it has become another program since the last one.
@@ -119,8 +130,9 @@ class Process:
         And once more after that: it leaves the CPU for schedstat a moment before it does for status.
         """
         data = self._sched.read()
+        self._rested += 1
         if data != self._sched_data or not data:
-            self._ran, self._switches_due = True, 2
+            self._ran, self._rested, self._switches_due = True, 0, 2
             self._sched_data = data
             if data:
                 self._sched_numbers = parse.schedstat(data)
@@ -184,7 +196,7 @@ class Process:
             stat.num_threads, *self._sched_numbers, *self._switches, stat.minflt, stat.majflt,
             blkio_delay_ns(stat, tick.boot_ticks) if tick.delays else None, read_bytes, write_bytes, stat.processor, call, argument, wchan,
             None, threads, None, rchar_bytes, stat.children * ns,
-            self._locked_by,
+            self._locked_by, None if stat.exit_code is None or os.geteuid() not in (0, self.info.uid) else stat.exit_code,
         )  # fmt: skip
 
     def notice(self) -> bool:

@@ -1,8 +1,8 @@
 """Who is read when.
 
-Trainers and workers (`Beat.hot`) in every tick, per thread; everyone else about once a second, spread evenly over the
-ticks. New processes are found by the pids that the kernel gave out since the last tick (/proc/loadavg), and by listing /proc
-once a second.
+Trainers and workers (`Beat.hot`) in every tick, per thread, and where there are more than `FEW` of them in the ticks in which they
+are looked at; everyone else about once a second, spread evenly over the ticks, and kernel threads that rest in every third. New
+processes are found by the pids that the kernel gave out since the last tick (/proc/loadavg), and by listing /proc once a second.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from gputop.sources.procfs.files import KeptFile
 from gputop.sources.procfs.files import read_once
 from gputop.sources.procfs.libraries import Libraries
 from gputop.sources.procfs.locks import Locks
+from gputop.sources.procfs.process import LOOKS_PER_S
 from gputop.sources.procfs.process import Process
 from gputop.sources.procfs.sockets import LISTENING
 from gputop.sources.procfs.sockets import use_of_sockets
@@ -34,6 +35,8 @@ GIVEN_MOST = 64
 """So many new pids are looked at one by one; when more were given out /proc is listed, which takes 0.5 ms per 1,000 processes."""
 LIST_EVERY_NS = 200_000_000
 LIST_AT_LEAST_NS = 1_000_000_000
+FEW = 16
+"""Trainers and workers that are read in every tick. In a crowd nobody follows one of them by the tenth of a second."""
 HOT_REFRESH_S, TITLE_REFRESH_S = 3, 12
 """Seconds between two looks at the cgroup and affinity of a trainer or worker, and, a multiple of these, at its command line, too."""
 COLD_REFRESH_S, SETTLED_S = 60, 2
@@ -66,6 +69,8 @@ class ProcfsSource:
         self._processes: dict[int, Process] = {}
         self._slots: list[dict[int, Process]] = [{} for _ in range(self._per_second)]
         self._hot: dict[int, Process] = {}
+        self._shifts: list[dict[int, Process]] = [{} for _ in range(max(1, self._per_second // LOOKS_PER_S))]
+        """Those again, by the tick in which they are looked at."""
         self._wakers: frozenset[int] = frozenset()
         self._ends: dict[int, Ends] = {}
         self._told: dict[int, Process] = {}
@@ -128,8 +133,8 @@ class ProcfsSource:
         due = self._list(tick, frame)
         self._follow(beat, tick)
         due.update(self._processes if self._everyone else self._slots[tick.number % self._per_second])
-        due.update(self._hot)
-        read = [process for process in due.values() if self._read(process, tick, frame)]
+        due.update(self._hot if tick.key or len(self._hot) <= FEW else self._shifts[tick.number % len(self._shifts)])
+        read = [process for process in due.values() if not process.rests(tick) and self._read(process, tick, frame)]
         read += self._revive(tick, frame)
         self._look(tick)
         self._look_for_ends(beat)
@@ -203,7 +208,7 @@ class ProcfsSource:
     def _drop(self, process: Process, frame: Frame) -> None:
         process.close()
         pid = process.pid
-        for table in (self._processes, self._slots[process.slot], self._hot, self._told):
+        for table in (self._processes, self._slots[process.slot], self._hot, self._told, *self._shifts):
             table.pop(pid, None)
         self._names.discard(str(pid))
         if process.sample is not None:
@@ -224,6 +229,9 @@ class ProcfsSource:
         for pid in new & self._processes.keys():
             self._libraries.hurry(self._processes[pid], tick.t_ns)
         self._hot, self._gpu_pids = hot, beat.gpu_pids
+        for turn, shift in enumerate(self._shifts):
+            shift.clear()
+            shift.update((pid, process) for pid, process in hot.items() if not (turn + process.slot) % len(self._shifts))
 
     def _read(self, process: Process, tick: Tick, frame: Frame) -> bool:
         """Read one process; False when it is gone or gave no sense."""
@@ -264,13 +272,13 @@ class ProcfsSource:
         if process.stat.kthread:
             return False
         if hot:
-            return not (tick.number + process.pid) % (HOT_REFRESH_S * self._per_second)
+            return tick.number % self._per_second == process.slot and not (tick.number // self._per_second + process.pid) % HOT_REFRESH_S
         age_s = (tick.boot_ticks - process.stat.start_ticks) * parse.NS_PER_CLOCK_TICK // 1_000_000_000
         return age_s == SETTLED_S or not (tick.number // self._per_second + process.pid) % COLD_REFRESH_S
 
     def _refresh(self, process: Process, tick: Tick, hot: bool) -> bool:
         """Look again at what changes without an exec; whether anything did."""
-        titled = not hot or not (tick.number + process.pid) % (TITLE_REFRESH_S * self._per_second)
+        titled = not hot or not (tick.number // self._per_second + process.pid) % TITLE_REFRESH_S
         changed = process.refresh(titled)
         if hot and process.polls and process.stat.ppid not in self._hot and process.info.sockets != LISTENING:
             use = use_of_sockets(self._proc, process.pid, self._above(process))

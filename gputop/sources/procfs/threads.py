@@ -1,7 +1,7 @@
 """The threads of one trainer or worker.
 
-Those that ran lately are read in every tick; those that rest (64 of a pool of 80 do nothing all day) about once a second,
-in rotation, and in key frames. A thread that was not read in a tick is left out of that tick's sample.
+Those that ran lately are read whenever the process is; those that rest (64 of a pool of 80 do nothing all day) about once a
+second, in rotation, and in key frames. A thread that was not read in a tick is left out of that tick's sample.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from gputop.sources.procfs.waits import UNKNOWN
 from gputop.sources.procfs.waits import Waits
 
 FOLLOWED = 64
-"""Threads of one process that are read in every tick; what ran beyond them is read about once a second."""
+"""Threads of one process that are read each time; what ran beyond them is read about once a second."""
 NEVER_REST = 8
-"""So few are read in every tick, resting or not."""
+"""So few are read each time, resting or not."""
 LISTED = 1024
 """Threads of one process that are known at all."""
 NAMED = 512
 """Threads of one process whose names are told."""
 RESTING_AFTER = 50
-"""Ticks without running after which a thread is taken to rest."""
+"""Readings without running after which a thread is taken to rest."""
 _STATE_EVERY = 5
 ASKED, ASKED_FEW = 16, 4
 """Threads of one process that are asked what they wait in at a look: while its main thread waits for a lock, and otherwise. A main
@@ -131,8 +131,8 @@ class Threads:
     """All threads of one process but its main one, which is the process's own sample."""
 
     __slots__ = (
-        "_asked", "_folder", "_followed", "_known", "_listed_ns", "_listings", "_lost", "_main", "_pool", "_resting", "_woke",
-        "infos",
+        "_asked", "_folder", "_followed", "_known", "_listed_ns", "_listings", "_lost", "_main", "_pool", "_readings", "_resting",
+        "_woke", "infos",
     )  # fmt: skip
 
     def __init__(self, folder: str, pid: int, pool: Descriptors) -> None:
@@ -143,7 +143,7 @@ class Threads:
         self._followed: list[Thread] = []
         self._resting: list[Thread] = []
         self._listed_ns = -(10**10)
-        self._listings = 0
+        self._listings = self._readings = 0
         self._asked = 0
         """How many may still be asked in this look."""
         self._lost = False
@@ -155,11 +155,12 @@ class Threads:
 
         Those that work are asked what they wait in, more of them where the main thread is ``locked``.
         """
+        self._readings += 1
         self._list_if_due(tick, count)
         if look:
             self._asked = ASKED if locked else ASKED_FEW
         samples = [sample for thread in self._due(tick) if (sample := self._read(thread, tick, look)) is not None]
-        if self._lost or self._woke or (self._resting and not (tick.number + self._main) % RESTING_AFTER):
+        if self._lost or self._woke or (self._resting and not self._readings % RESTING_AFTER):
             self._sort()
         return samples
 
@@ -181,7 +182,7 @@ class Threads:
     def _due(self, tick: Tick) -> list[Thread]:
         if tick.key or not self._resting:
             return self._followed + self._resting
-        return self._followed + self._resting[tick.number % tick.per_second :: tick.per_second]
+        return self._followed + self._resting[self._readings % tick.per_second :: tick.per_second]
 
     def _list_if_due(self, tick: Tick, count: int) -> None:
         age = tick.t_ns - self._listed_ns
