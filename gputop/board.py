@@ -21,6 +21,7 @@ from gputop.frame import GpuProc
 from gputop.frame import Header
 from gputop.frame import Host
 from gputop.frame import LaunchRate
+from gputop.frame import MigInstance
 from gputop.frame import Preempt
 from gputop.frame import Probes
 from gputop.frame import ProcInfo
@@ -74,6 +75,18 @@ class GpuBoard:
         """The processes on it as the driver lists them; none where it does not list them, see ``missing``."""
         listed = self.values.get("procs")
         return listed if isinstance(listed, list) else []
+
+    @property
+    def instances(self) -> list[MigInstance]:
+        """Its MIG devices, none outside MIG."""
+        told = self.values.get("mig")
+        return told if isinstance(told, list) and self.values.get("mig_mode") else []
+
+    @property
+    def compute_pids(self) -> frozenset[int]:
+        """Those with a compute context on it as the driver lists them, or did before it fell silent."""
+        held_by = self.values.get("held_by")
+        return compute_pids(self.procs) or frozenset(held_by if isinstance(held_by, list) else ())
 
     def copy(self) -> GpuBoard:
         """An independent copy."""
@@ -129,8 +142,8 @@ class Board(Struct):
 
     @property
     def compute_pids(self) -> frozenset[int]:
-        """The processes with a compute context on any GPU, as the driver lists them."""
-        return frozenset().union(*(compute_pids(gpu.procs) for gpu in self.gpus.values()))
+        """The processes with a compute context on any GPU, see `GpuBoard.compute_pids`."""
+        return frozenset().union(*(gpu.compute_pids for gpu in self.gpus.values()))
 
     def snapshot(self) -> Board:
         """A copy that later folds do not change."""
@@ -192,6 +205,8 @@ class Board(Struct):
             self.threads[thread.tid] = thread
         for preempt in probes.preempts:
             self.preempts[preempt.victim_tid, preempt.culprit_tid] = preempt
+        for pair in probes.forgotten:
+            self.preempts.pop((pair & 0xFFFFFFFF, pair >> 32), None)
         for wakeup in probes.wakeups:
             self.wakeups[wakeup.wakee_tid, wakeup.waker_tid] = wakeup
         for call in probes.calls:

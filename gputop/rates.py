@@ -134,6 +134,11 @@ def _increment(old: ThreadSample, new: ThreadSample) -> ThreadSample:
     )  # fmt: skip
 
 
+def pair_growth(older: int, newer: int) -> int:
+    """What a pair's sum has grown by (see `gputop.frame.Preempt`): one below what it was has begun anew."""
+    return newer if newer < older else newer - older
+
+
 def cpu_deltas(older: Sequence[CpuSample], newer: Sequence[CpuSample]) -> dict[int, tuple[int, int]]:
     """Per CPU that is in both readings and advanced: ns in which it worked, and in which it was idle or waited for I/O."""
     before = {sample.cpu: sample for sample in older}

@@ -39,7 +39,8 @@ class SchedThread(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Preempt(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """``culprit`` ran on the CPU that ``victim``, a thread of a hot process, was preempted on and still wanted (cumulative).
 
-    Culprit 0 is nobody: the CPU was idle, as when a cgroup quota throttles the victim.
+    Culprit 0 is nobody: the CPU was idle, as when a cgroup quota throttles the victim. Where thousands meet, a pair that meets no more
+    is forgotten, and begins at 0 again when it does.
     """
 
     victim_tid: int
@@ -107,3 +108,5 @@ class Probes(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """CPU the probes' programs took, cumulative, where the kernel counts it."""
     launches: list[LaunchRate] = []
     """All that are known, after each count."""
+    forgotten: list[int] = []
+    """Pairs of ``preempts`` that stand no more: the victim's tid, and above its 32 bits the culprit's."""

@@ -16,6 +16,7 @@ from typing import cast
 import pytest
 
 from gputop import histogram
+from gputop.frame import Preempt
 from gputop.frame import SchedThread
 from gputop.sources import Settings
 from gputop.sources.ebpf import sched
@@ -230,11 +231,11 @@ def test_every_thread_has_its_turn_where_maps_are_read_in_every_fifth_beat(beate
 
 
 class CrowdedMap:
-    """What `_Pairs` uses of a map, with entries that the test gives it: pair -> (ns, times)."""
+    """What `_Pairs` uses of a map with room for ten, with entries that the test gives it: pair -> (ns, times)."""
 
     def __init__(self, entries: dict[int, tuple[int, int]]) -> None:
         self.entries = entries
-        self.shape = Shape(8, 24, 16)
+        self.shape = Shape(8, 24, 160)
         self.values = b""
 
     def read(self) -> int:
@@ -252,21 +253,65 @@ class CrowdedMap:
             self.entries.pop(key, None)
 
 
+ALIVE = set(range(40))
+
+
+def crowd_of(pairs: dict[int, tuple[int, int]], others: int) -> tuple[CrowdedMap, sched._Pairs[Preempt]]:
+    """A map of these and of others that ran for 9 ms, and its reader."""
+    table = CrowdedMap(pairs | {1 << 32 | 10 + i: (9_000_000, 1) for i in range(others)})
+    return table, sched._Pairs(cast(Map, table), sched._preempt)
+
+
+def told(pairs: sched._Pairs[Preempt], key: bool = False) -> set[tuple[int, int]]:
+    return {(one.victim_tid, one.ns) for one in pairs.read(key)[0]}
+
+
 def test_a_crowded_map_drops_small_sums_that_grow_no_more() -> None:
     rare, growing, large = 1 << 32 | 1, 1 << 32 | 2, 1 << 32 | 3
-    others = {1 << 32 | 10 + i: (9_000_000, 1) for i in range(5)}
-    table = CrowdedMap({rare: (10_000, 1), growing: (10_000, 1), large: (5_000_000, 3)} | others)
-    pairs = sched._Pairs(cast(Map, table), sched._preempt)
-    alive = set(range(20))
+    table, pairs = crowd_of({rare: (200_000, 1), growing: (200_000, 1), large: (5_000_000, 3)}, others=8)
     pairs.read(False)
-    pairs.prune(alive)
-    assert len(table.entries) == 8, "what is new may still grow"
-    table.entries[growing] = (20_000, 2)
+    pairs.prune(ALIVE)
+    assert len(table.entries) == 11, "what is new may still grow"
+    table.entries[growing] = (300_000, 2)
     pairs.read(False)
-    pairs.prune(alive)
+    assert pairs.prune(ALIVE) == [rare]
     assert rare not in table.entries
     assert growing in table.entries
     assert large in table.entries
+    del table.entries[1 << 32 | 10]
     table.entries[rare] = (4_000, 1)
-    again, _ = pairs.read(False)
-    assert [(one.victim_tid, one.ns) for one in again] == [(1, 4_000)]
+    assert told(pairs) == {(1, 4_000)}, "begun anew, and told where there is room again"
+
+
+def test_of_a_crowded_map_the_smallest_that_grow_no_more_make_room() -> None:
+    growing = 1 << 32 | 1
+    table, pairs = crowd_of({growing: (2_000_000, 1)} | {1 << 32 | 30 + i: (5_000_000 + i, 1) for i in range(3)}, others=9)
+    for times in 1, 2:
+        table.entries[growing] = (2_000_000 * times, times)
+        pairs.read(False)
+        forgotten = pairs.prune(ALIVE)
+    assert set(forgotten) == {1 << 32 | 30 + i for i in range(3)}, "to be said"
+    assert len(table.entries) == 10
+    assert growing in table.entries, "however small"
+    assert not {1 << 32 | 30 + i for i in range(3)} & table.entries.keys()
+
+
+def test_of_a_crowded_map_what_hardly_ran_is_told_when_it_has_or_when_there_is_room() -> None:
+    little, other = 1 << 32 | 1, 1 << 32 | 2
+    table, pairs = crowd_of({little: (20_000, 1), other: (20_000, 1)}, others=9)
+    assert told(pairs) == {(10 + i, 9_000_000) for i in range(9)}
+    table.entries[little] = (120_000, 2)
+    assert told(pairs) == {(1, 120_000)}
+    assert (2, 20_000) not in told(pairs, key=True)
+    pairs.prune(ALIVE - {18})
+    assert len(table.entries) == 10
+    assert (2, 20_000) in told(pairs, key=True)
+
+
+def test_pairs_of_the_dead_go_though_they_were_never_told() -> None:
+    little = 2 << 32 | 39
+    table, pairs = crowd_of({little: (20_000, 1)}, others=10)
+    pairs.read(False)
+    assert pairs.prune(ALIVE - {39}) == [], "whoever is gone takes them along"
+    assert little not in table.entries
+    assert len(table.entries) == 10

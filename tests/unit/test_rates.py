@@ -175,3 +175,8 @@ def test_disks_networks_cgroups():
     later = msgspec.structs.replace(group, nr_periods=10, nr_throttled=4)
     assert rates.throttled_periods_pct(group, later) == 40
     assert rates.throttled_periods_pct(group, group) is None
+
+
+@pytest.mark.parametrize(("older", "newer", "grown"), [(3, 5, 2), (5, 5, 0), (0, 4, 4), (9, 4, 4)])
+def test_a_pair_that_was_forgotten_begins_anew(older: int, newer: int, grown: int):
+    assert rates.pair_growth(older, newer) == grown

@@ -43,9 +43,10 @@ _PRUNE_S = 2
 PAIRS_EVERY = 2
 """Readings: who preempted or woke whom is asked for in every other one. They are sums, and the largest maps."""
 
-LITTLE_NS, CROWDED = 1_000_000, 1 / 16
-"""Where many threads meet, so that a map is filled to that share, most pairs meet once. A sum this small that has stopped growing then
-makes room for others: every pair is read again and again, and kept by whoever looks on."""
+CROWDED = 1 / 16
+"""Where many threads meet, most pairs meet once, and each is read again and again, and kept by whoever looks on. From this share of a map
+on, sums below `TOLD_NS` are not told, and those that have stopped growing make room for others: the little ones, and the smallest."""
+TOLD_NS, LITTLE_NS = 100_000, 1_000_000
 
 PairSample = TypeVar("PairSample", Preempt, Wakeup)
 
@@ -85,18 +86,21 @@ class SchedReader:
         """What changed since the last turn."""
         preempts, culprits, wakeups, wakers = self._read_pairs(turn)
         dead = self._bury(turn)
-        threads = self._living(turn, culprits | wakers) + dead
+        threads, ids = self._living(turn, culprits | wakers)
+        threads += dead
         self._graves += [(turn.now + _MOURN_NS, thread.tid) for thread in dead]
         gone = [tid for due, tid in self._graves if due <= turn.now]
         self._graves = [grave for grave in self._graves if grave[0] > turn.now]
-        return Probes(turn.now, threads=threads, preempts=preempts, wakeups=wakeups, gone=gone)
+        forgotten = self._prune(frozenset(ids)) if turn.prunes else []
+        return Probes(turn.now, threads=threads, preempts=preempts, wakeups=wakeups, gone=gone, forgotten=forgotten)
 
     def _read_pairs(self, turn: Turn) -> tuple[list[Preempt], set[int], list[Wakeup], set[int]]:
         if turn.number % PAIRS_EVERY and not (turn.key or turn.prunes):
             return [], set(), [], set()
         return *self._preempts.read(turn.key), *self._wakeups.read(turn.key)
 
-    def _living(self, turn: Turn, kin: set[int]) -> list[SchedThread]:
+    def _living(self, turn: Turn, kin: set[int]) -> tuple[list[SchedThread], list[int]]:
+        """What is told of those that live, and (tid | pid << 32) of them all."""
         count = self._threads.read()
         words, histograms = self._threads.words(count), self._read_histograms()
         ids, known, threads = words[_ID::_WORDS].tolist(), self._since, []
@@ -108,9 +112,7 @@ class SchedReader:
             if who & 0xFFFFFFFF:  # 0 is the idle task
                 known[who] = since
                 threads.append(self._thread(_THREAD.unpack_from(self._threads.values, i * _THREAD.size), turn, histograms, i in near))
-        if turn.prunes:
-            self._prune(frozenset(ids))
-        return threads
+        return threads, ids
 
     def _near(self, turn: Turn, kin: set[int], ids: list[int]) -> set[int]:
         """Positions of those to send in every tick. Between key frames the programs' own mark finds hot threads without a loop."""
@@ -122,13 +124,13 @@ class SchedReader:
             near.update(i for i, who in enumerate(ids) if who & 0xFFFFFFFF in kin)
         return near
 
-    def _prune(self, ids: frozenset[int]) -> None:
-        """Forget those who are in the map no more, and what others had with them."""
+    def _prune(self, ids: frozenset[int]) -> list[int]:
+        """Forget those who are in the map no more, and what others had with them; the pairs of `Probes.forgotten`."""
         alive = {who & 0xFFFFFFFF for who in ids}
         self._since = {who: since for who, since in self._since.items() if who in ids}
         self._sums = {tid: sums for tid, sums in self._sums.items() if tid in alive}
-        self._preempts.prune(alive)
         self._wakeups.prune(alive)
+        return self._preempts.prune(alive)
 
     def _thread(self, record: tuple[int, ...], turn: Turn, histograms: Mapping[int, int], keep: bool, comm: str = "") -> SchedThread:
         """One record, with what is still going on counted up to now."""
@@ -206,7 +208,9 @@ class _Pairs(Generic[PairSample]):
     def __init__(self, table: Map, make: Callable[[int, int, int, int, int], PairSample]) -> None:
         self._map = table
         self._make: Callable[[int, int, int, int, int], PairSample] = make
+        self._room = int(table.shape.entries * CROWDED)
         self._times: dict[int, int] = {}
+        """Of the pairs that have been told."""
         self._last: tuple[list[int], list[int]] = ([], [])
         """Keys and times of the last reading: while no pair comes or goes, the kernel gives them in the same order."""
         self._then: dict[int, int] = {}
@@ -224,27 +228,36 @@ class _Pairs(Generic[PairSample]):
         else:
             changed = [i for i in range(count) if known.get(keys[i]) != times[i]]
         self._last = keys, times
+        least_ns = TOLD_NS if count > self._room else 0
         samples, others = [], set()
         for i in changed:
-            known[keys[i]] = times[i]
-            samples.append(self._make(keys[i], *_PAIR.unpack_from(self._map.values, i * _PAIR.size)))
-            others.add(keys[i] >> 32)
+            ns, *rest = _PAIR.unpack_from(self._map.values, i * _PAIR.size)
+            if ns >= least_ns:
+                known[keys[i]] = times[i]
+                samples.append(self._make(keys[i], ns, *rest))
+                others.add(keys[i] >> 32)
         return samples, others
 
-    def prune(self, alive: set[int]) -> None:
-        """Delete the pairs one of which lives no more (0, the idle CPU or an interrupt, never dies), and what is not worth its place."""
+    def prune(self, alive: set[int]) -> list[int]:
+        """Delete the pairs one of which lives no more (0, the idle CPU or an interrupt, never dies), and what is not worth its place:
+        of the latter, those that had been told."""
         alive = alive | {0}
-        stale = {pair for pair in self._times if pair & 0xFFFFFFFF not in alive or pair >> 32 not in alive}
-        stale.update(self._negligible())
+        stale = {pair for pair in self._last[0] if pair & 0xFFFFFFFF not in alive or pair >> 32 not in alive}
+        negligible = [pair for pair in self._negligible() if pair not in stale]
+        told = [pair for pair in negligible if pair in self._times]
+        stale.update(negligible)
         self._map.delete(stale)
         for pair in stale:
             self._times.pop(pair, None)
+        return told
 
     def _negligible(self) -> list[int]:
         keys, times = self._last
-        if len(keys) <= self._map.shape.entries * CROWDED:
+        excess = len(keys) - self._room
+        if excess <= 0:
             self._then = {}
             return []
         then, self._then = self._then, dict(zip(keys, times, strict=True))
         sums = self._map.words(len(keys))[:: _PAIR.size // 8].tolist()
-        return [key for key, count, ns in zip(keys, times, sums, strict=True) if ns < LITTLE_NS and then.get(key) == count]
+        still = sorted((ns, key) for key, count, ns in zip(keys, times, sums, strict=True) if then.get(key) == count)
+        return [key for at, (ns, key) in enumerate(still) if at < excess or ns < LITTLE_NS]
