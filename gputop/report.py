@@ -51,7 +51,7 @@ def _step(verdict: Said) -> Iterator[str]:
 def _workers(states: dict[str, float]) -> Iterator[str]:
     told = [f"{clean(word)} {100 * share:.0f}%" for word, share in states.items() if share >= LEAST_SHARE]
     if told:
-        yield from _wrapped(f"workers: {', '.join(told)} of the time", "  ")
+        yield from _wrapped(f"all workers: {', '.join(told)} of the time", "  ")
 
 
 def ledger_lines(ledger: Booked) -> Iterator[str]:
@@ -77,7 +77,7 @@ def _incident(incident: Episode, unended: str) -> Iterator[str]:
     for item in incident["evidence"]:
         value = "not measured" if item["value"] is None else f"{figure(item['value'])} {item['unit']}"
         yield from _wrapped(f"{clean(item['metric'])} = {value}: {item['text']}", "   . ")
-    for who in incident["culprits"]:
+    for who in sorted(incident["culprits"], key=lambda one: -(one["cpu_s"] or 0.0)):
         cpu = "" if who["cpu_s"] is None else f", {who['cpu_s']:.1f} CPU s"
         yield f"   by {clean(who['name'])} ({who['pid']}){cpu}"
     for fix in incident["fixes"]:

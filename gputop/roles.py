@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -26,6 +28,8 @@ PIN_THREAD = "pt_data_pin"
 TORCH_WORKER = "pt_data_worker"
 BEFORE_TICKS, BEHIND_TICKS = 5, 30
 """Clock ticks (of 10 ms) by which spawned workers of one loader start before and behind one another."""
+APART_TICKS = 200
+"""So far apart no two forked workers of one loader start."""
 _LOADERS = ("grain", "dali", "tensorflow", "torch")
 # They hold /dev/nvidia* or map libcuda to watch or to draw, not to train.
 _WATCHERS = frozenset((
@@ -91,6 +95,17 @@ def alone(roles: Mapping[int, Role]) -> frozenset[int]:
 def children_of(infos: Mapping[int, ProcInfo], trainers: Collection[int]) -> frozenset[int]:
     """What these trainers started themselves."""
     return frozenset(pid for pid, info in infos.items() if info.ppid in trainers) if trainers else frozenset()
+
+
+def _labels(workers: Sequence[tuple[ProcInfo, str]]) -> Iterator[str]:
+    """How a traceback names them, which numbers each loader's workers anew: torch starts all of a loader's at once. Spawned ones, which are
+    sent their dataset one after the other, and those of pools, which replace their workers, are counted through."""
+    number, loaders, before = 0, 1, workers[0][0] if workers else None
+    for worker, loader in workers:
+        if before is not None and loader == "torch" and not _is_spawned(worker) and worker.start_ticks - before.start_ticks > APART_TICKS:
+            number, loaders = 0, loaders + 1
+        yield f"worker {number}" if loaders == 1 else f"loader {loaders} worker {number}"
+        number, before = number + 1, worker
 
 
 class _Assignment:
@@ -215,8 +230,8 @@ class _Assignment:
             elif _is_service(child) or self._is_forkserver(child) or child.cmdline == trainer.cmdline or _is_spawned(child):
                 found[child.pid] = Role("helper", trainer_pid, label="helper")
         workers.sort(key=lambda pair: (pair[0].start_ticks, pair[0].pid))
-        for index, (worker, loader) in enumerate(workers):
-            found[worker.pid] = Role("worker", trainer_pid, None, index, loader, f"worker {index}")
+        for index, ((worker, loader), label) in enumerate(zip(workers, _labels(workers), strict=True)):
+            found[worker.pid] = Role("worker", trainer_pid, None, index, loader, label)
         for worker, _loader in workers:
             self._add_descendants(worker.pid, trainer_pid, found)
 

@@ -70,9 +70,8 @@ def counted(count: int, noun: str) -> str:
 
 def fit(text: str, width: int) -> str:
     """``text`` in exactly ``width`` columns: padded with spaces, or cut with ``…``."""
-    if cell_width(text) <= width:
-        return text + " " * (width - cell_width(text))
-    return cut(text, width)
+    missing = width - cell_width(text)
+    return text + " " * missing if missing >= 0 else cut(text, width)
 
 
 def cut(text: str, width: int) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 
 _PIDS = re.compile(r"\((\d+)((?:, \d+)+)(?: and (\d+) more)?\)")
-_NAMES = re.compile(r"(\w[^,;()]* \(\d[^()]*\))((?:, (?:[^,;()]+ \(\d[^()]*\)|others|short-lived processes))+)")
+_STARTS = r"(?: and (?:the [^,;()]+ it starts|what it starts))?"
+_NAMES = re.compile(rf"(\w[^,;()]* \(\d[^()]*\){_STARTS})((?:, (?:[^,;()]+ \(\d[^()]*\){_STARTS}|others|short-lived processes))+)")
 _WORDS = re.compile(r" but not running| of the time| of the last \d+ s")
 _PID = re.compile(r" \(\d+(?: and \d+ more)?\)")
 """A process's own, or how many more."""

@@ -51,7 +51,7 @@ def _capacity(job: JobFacts, facts: Facts) -> Capacity:
     return Capacity(
         allowed, host, inside, len(busy) - all_busy - inside if busy else 0.0, given, _taken(job, facts, allowed, busy_inside - stolen),
         job.used,
-        max(0.0, sum(needed(one) for one in _sharing(job, facts, allowed, host)) - len(allowed)), _preempted_by_others(job, facts),
+        max(0.0, _needed_there(job, facts, allowed, host) - len(allowed)), _preempted_by_others(job, facts),
         stolen,
     )  # fmt: skip
 
@@ -63,9 +63,13 @@ def _allowed(job: JobFacts, host: frozenset[int]) -> frozenset[int]:
     return job.allowed_cpus
 
 
-def _sharing(job: JobFacts, facts: Facts, allowed: frozenset[int], host: frozenset[int]) -> list[JobFacts]:
-    """The job, and the other ranks of its training that have no other CPUs than it has."""
-    return [one for one in facts.jobs if one is job or (one.trainer.pid in job.kin and _allowed(one, host) <= allowed)]
+def _needed_there(job: JobFacts, facts: Facts, allowed: frozenset[int], host: frozenset[int]) -> float:
+    """By the job, and by the other ranks of its training that have no other CPUs than it has: the same for all of them."""
+    about = _own(job), allowed
+    if about not in facts.needed_cpus:
+        sharing = [one for one in facts.jobs if one.trainer.pid in about[0] and _allowed(one, host) <= allowed]
+        facts.needed_cpus[about] = sum(map(needed, sharing))
+    return facts.needed_cpus[about]
 
 
 def _taken(job: JobFacts, facts: Facts, allowed: frozenset[int], worked_inside: float) -> float:
@@ -91,12 +95,14 @@ def _may_run_on(cpus: frozenset[int], listed: str) -> bool:
 def strangers(job: JobFacts, facts: Facts) -> list[Taker]:
     """The takers that load neither for it nor for the other ranks of its training."""
     own = _own(job)
-    return [taker for taker in facts.takers if facts.family.get(taker.pid) not in own]
+    if own not in facts.strangers:
+        facts.strangers[own] = [taker for taker in facts.takers if facts.family.get(taker.pid) not in own]
+    return facts.strangers[own]
 
 
 def _own(job: JobFacts) -> frozenset[int]:
     """Its trainer, and those of its training's other ranks."""
-    return job.kin | {job.trainer.pid}
+    return job.kin if job.trainer.pid in job.kin else job.kin | {job.trainer.pid}
 
 
 def wanted(job: JobFacts) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 
@@ -25,3 +26,8 @@ def spell(cpus: frozenset[int]) -> str:
         else:
             runs.append([cpu, cpu])
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def widening(cpus: str, pids: Iterable[int]) -> str:
+    """The command that lets all threads of these processes run on a list of CPUs."""
+    return f"for p in {' '.join(map(str, pids))}; do taskset -apc {cpus} $p; done"

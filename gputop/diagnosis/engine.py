@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections import deque
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+from operator import mul
 from typing import Any
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -40,6 +44,17 @@ MANY = 16
 """With more trainers and workers than this, once a second must do."""
 
 
+class _GpuTime(NamedTuple):
+    """GPU seconds of one trainer up to a feed."""
+
+    t_ns: int
+    whole_s: float
+    lost_s: float
+    own_whole_s: float
+    """Where several train on a GPU, its seconds are divided among them: together they have no more than there were."""
+    own_lost_s: float
+
+
 class Engine:
     """Feed it the board two to five times a second (every half or whole second of a recording); it keeps what it needs."""
 
@@ -54,8 +69,10 @@ class Engine:
         self._verdict: Verdict | None = Verdict()
         self._incidents = Incidents()
         self._orphans = Orphans()
-        self._pending: dict[int, deque[tuple[int, float, float]]] = {}
-        """Per trainer (t_ns, GPU seconds, lost ones), not booked yet."""
+        self._pending: dict[int, deque[_GpuTime]] = {}
+        """Per trainer, not booked yet."""
+        self._users: Counter[int] = Counter()
+        """How many train on each GPU."""
         self._shares: dict[int, dict[str, float]] = {}
         self._paces: dict[int, float | None] = {}
         """Per trainer its steps a second since its CUDA calls were first probed."""
@@ -115,6 +132,7 @@ class Engine:
         seconds = (board.t_ns - before) / 1e9 if self._window.continues else 0.0
         facts = self.facts = self._window.facts(board)
         intensity.set_waste(facts)
+        self._users = Counter(gpu.index for job in facts.jobs for gpu in job.gpus)
         standing = [self._judge(job, facts, seconds) for job in facts.jobs]
         self.states = {proc.pid: proc.state for job in facts.jobs for proc in (job.trainer, *job.workers)}
         standing = _on_gpus(standing)
@@ -135,9 +153,9 @@ class Engine:
         if standing.unbooked:
             self._pending.pop(job.trainer.pid, None)
         elif due is not None:
-            self.ledger.add(*due, standing.shares)
+            _book(self.ledger, due, standing.shares)
             self._shares[job.trainer.pid] = standing.shares
-            standing.whole_s, standing.lost_s = due
+            standing.whole_s, standing.lost_s = sum(part.whole_s for part in due), sum(part.lost_s for part in due)
         return standing
 
     def _note_step(self, job: JobFacts, seconds: float) -> None:
@@ -160,8 +178,7 @@ class Engine:
         return ledger
 
     def _settle(self, pid: int, ledger: Ledger) -> None:
-        pending = self._pending.get(pid, ())
-        ledger.add(sum(row[1] for row in pending), sum(row[2] for row in pending), self._shares.get(pid, {}))
+        _book(ledger, self._pending.get(pid, ()), self._shares.get(pid, {}))
 
     def _forget_ended(self, board: Board) -> None:
         """Of trainers that are gone nothing more comes, and another may come by the same number."""
@@ -172,20 +189,20 @@ class Engine:
             for known in kept:
                 known.pop(pid, None)
 
-    def _due(self, job: JobFacts, t_ns: int, seconds: float) -> tuple[float, float] | None:
-        """GPU seconds, in all and lost, that may be booked now: those in the middle of the window, which tells best of them."""
+    def _due(self, job: JobFacts, t_ns: int, seconds: float) -> list[_GpuTime] | None:
+        """What may be booked now: what is in the middle of the window, which tells best of it."""
         known = [gpu for gpu in job.gpus if gpu.util_now is not None]
         if not known:
             return None
         waste = sum(job.waste.values())
-        lost_s = sum(min(1.0, 1.0 - (gpu.util_now or 0.0) + waste) for gpu in known) * seconds
+        lost = [min(1.0, 1.0 - (gpu.util_now or 0.0) + waste) * seconds for gpu in known]
+        parts = [1 / self._users[gpu.index] for gpu in known]
         pending = self._pending.setdefault(job.trainer.pid, deque())
-        pending.append((t_ns, len(known) * seconds, lost_s))
-        total = lost = 0.0
-        while pending and pending[0][0] <= t_ns - MIDDLE_NS:
-            _t_ns, part, lost_part = pending.popleft()
-            total, lost = total + part, lost + lost_part
-        return total, lost
+        pending.append(_GpuTime(t_ns, len(known) * seconds, sum(lost), sum(parts) * seconds, sum(map(mul, lost, parts))))
+        due = []
+        while pending and pending[0].t_ns <= t_ns - MIDDLE_NS:
+            due.append(pending.popleft())
+        return due
 
     def explain(self, start_ns: int = 0, before: Ledger | None = None) -> report.Explanation:
         """What was found over the whole stream, in the shape of `gputop.diagnosis.report`; ready for JSON.
@@ -196,6 +213,11 @@ class Engine:
         ledger = self._settled().since(before or Ledger())
         verdict = replace(self.verdict, step=self._step())
         return report.explanation(verdict, ledger, incidents, self._workers_spent, self._unix_offset_ns, self._window.t_ns)
+
+
+def _book(ledger: Ledger, times: Iterable[_GpuTime], shares: dict[str, float]) -> None:
+    for part in times:
+        ledger.add(part.own_whole_s, part.own_lost_s, shares)
 
 
 def _add(spent: dict[str, float], state: ProcState, seconds: float) -> None:
@@ -213,6 +235,8 @@ def _on_gpus(standing: list[Standing]) -> list[Standing]:
     return [one for one in standing if one.job.gpus] or standing
 
 
-def _weight(one: Standing) -> tuple[bool, bool, bool, bool, float]:
-    """A straggler explains its peers' waits, so it comes first; then the job at fault that lost most, last those that merely rest."""
-    return one.cause == "straggler-rank", one.fault, one.troubled, not one.at_rest, one.job.lost if one.job.lost is not None else -1.0
+def _weight(one: Standing) -> tuple[bool, bool, bool, bool, bool, float]:
+    """No GPU that works too little is as bad as one that is lost. A straggler explains its peers' waits, so it comes next; then the job at
+    fault that lost most, last those that merely rest."""
+    lost = one.job.lost if one.job.lost is not None else -1.0
+    return one.bereft, one.cause == "straggler-rank", one.fault, one.troubled, not one.at_rest, lost

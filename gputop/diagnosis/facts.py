@@ -253,6 +253,8 @@ class JobFacts(Struct):
     """CPUs that all of them use."""
     find_step: Callable[[JobFacts], Step | None] = lambda _: None
     """See `step`; looked for only where somebody asks, for it costs as much as everything else."""
+    finished: int = 0
+    """Workers whose part of the data is at its end: they are none of ``workers``."""
     idle: float | None = None
     """Mean share of the window in which its GPUs ran nothing; None where none is measured."""
     age_s: float = 0.0
@@ -317,6 +319,9 @@ class Facts(Struct):
     """GPUs none of whose processes, as far as the driver lists any, is seen here."""
     hidden: tuple[str, str] = ("", "")
     """Why the machine's other processes are not seen, and what would show them; empty where all are."""
+    strangers: dict[frozenset[int], list[Taker]] = field(default_factory=dict)
+    needed_cpus: dict[tuple[frozenset[int], frozenset[int]], float] = field(default_factory=dict)
+    """What `capacity` has worked out: by the trainers of a training, and by those and the CPUs that they may use."""
 
     @property
     def settled(self) -> bool:

@@ -1,9 +1,10 @@
-"""How a training's own loader spells what a fix sets."""
+"""A training's own loader: who of its workers gets work, and how it spells what a fix sets."""
 
 from __future__ import annotations
 
 from gputop.diagnosis import feeders
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.proc import ProcFacts
 
 _OTHERS = {
     "grain": "grain.MultiprocessingOptions(num_workers={})",
@@ -12,6 +13,20 @@ _OTHERS = {
     "multiprocessing": "multiprocessing.Pool({})",
 }
 """By the words of `gputop.roles.Role.loader`."""
+UNUSED_S, UNUSED = 2.0, 0.95
+"""For how long, and in which share of the window, a worker that gets no work has had nothing to do."""
+LOOKS_PER_S, LOOKING = 1.5, 0.005
+"""Wakes a second, and CPUs, of one that merely looks whether its trainer is still there: torch's do every 5 s."""
+
+
+def at_work(job: JobFacts) -> list[ProcFacts]:
+    """The workers without those that get no work."""
+    return [worker for worker in job.workers if not _is_unused(worker)]
+
+
+def _is_unused(worker: ProcFacts) -> bool:
+    looks = worker.sleeps_per_s is not None and worker.sleeps_per_s <= LOOKS_PER_S and worker.cores <= LOOKING
+    return worker.state.fractions.get("ahead", 0.0) >= UNUSED and (worker.still_s >= UNUSED_S or looks)
 
 
 def with_workers(job: JobFacts, count: int, **torchs: object) -> str:

@@ -31,8 +31,8 @@ class ProcState(Struct, frozen=True):
     pid: int
     state: str
     """The state that took most of the window: a word of `WORKER_STATES` or `TRAINER_STATES`."""
-    starving: bool = False
-    """A worker whose trainer waits for data while it is neither ahead nor running freely."""
+    starving: bool | None = False
+    """A worker whose trainer waits for data while it is neither ahead nor running freely; None where it was seen too shortly to tell."""
     fractions: dict[str, float] = field(default_factory=dict)
     """State -> share of the window, summing to 1."""
     confidence: float = 0.0

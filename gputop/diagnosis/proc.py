@@ -38,6 +38,8 @@ IDLE = 0.9
 """Share of its samples in which a thread is met in a poll that has nothing to do."""
 AUTOGRAD, DRIVER = "pt_autograd", "cuda"
 """What names of threads begin with that launch the backward pass, and of those that CUDA's driver has for itself."""
+SHORT_LIVED = 0.2
+"""CPUs of threads that were born and gone between two looks, from which on they count: told by what the whole process used."""
 ALONE = 0.02
 """CPUs that a process used beside its main thread, under which its other threads are not looked at one by one."""
 
@@ -132,6 +134,8 @@ class ProcFacts(Struct):
         """On-CPU and run-queue share of its other threads, each summed; zero where they were not read, or hardly ran."""
         if self._others is None:
             self._others = (0.0, 0.0) if self.cores - self.run < ALONE else self._sum_threads()
+            if self.threaded is not None and self.cores - self.run - self._others[0] > SHORT_LIVED:
+                self._others = self.cores - self.run, self._others[1]
         return self._others
 
     @property
@@ -212,6 +216,11 @@ class ProcFacts(Struct):
 
     def _thread_deltas(self) -> list[ThreadSample]:
         return thread_deltas(self.threaded or self.newer, self.newer)
+
+    @property
+    def has_finished(self) -> bool:
+        """Ended by itself, and well: torch's workers do whose part of a stream is at its end, while others go on."""
+        return self.newer.state == "Z" and self.newer.exit_code == 0
 
     def _sum_threads(self, only: Collection[int] = ()) -> tuple[float, float]:
         others = [one for one in self._thread_deltas() if one.tid != self.pid and (not only or one.tid in only)]

@@ -33,6 +33,8 @@ ASLEEP, LOITERS, LATE = 0.02, 0.1, 0.7
 where another is late for the last of these shares."""
 NOT_FREE = 0.25
 """A worker kept from running for this share of the window is not running freely."""
+LEAST_S = 0.4
+"""Seen for shorter than this, as in a single look, nobody is said to starve, or not to."""
 THROTTLED_PERIODS = 0.1
 """Share of a cgroup's periods with throttling from which its run-queue delay is the quota's doing."""
 SPINNING, SLEPT = 0.95, 0.3
@@ -278,7 +280,7 @@ def _worker_state(worker: ProcFacts, job: JobFacts, host: HostFacts) -> ProcStat
     sleep = sum(kinds.values())
     parts["ahead"], parts["blocked"] = ahead, max(0.0, sleep - ahead)
     kept = 1.0 - parts["running"] - ahead
-    starving = job.data >= DATA_WAIT and kept >= NOT_FREE and ahead < 0.5
+    starving = job.data >= DATA_WAIT and kept >= NOT_FREE and ahead < 0.5 if worker.seconds >= LEAST_S else None
     return _state_of(worker, parts, min(confidence, idle_confidence), kinds, starving)
 
 
@@ -335,10 +337,12 @@ def _another_is_late(worker: ProcFacts, job: JobFacts) -> bool:
     return any(other.run + other.runnable + sum(other.kinds.get(kind, 0.0) for kind in plain) >= LATE for other in others)
 
 
-def _state_of(proc: ProcFacts, parts: dict[str, float], confidence: float, kinds: dict[str, float], starving: bool = False) -> ProcState:
+def _state_of(
+    proc: ProcFacts, parts: dict[str, float], confidence: float, kinds: dict[str, float], starving: bool | None = False
+) -> ProcState:
     total = sum(parts.values())
     if total <= 0.0:
         return ProcState(proc.pid, "blocked", False, {"blocked": 1.0}, 0.0)
     fractions = {word: share / total for word, share in parts.items() if share > 0.0}
     word = max(fractions, key=fractions.__getitem__)
-    return ProcState(proc.pid, word, starving, fractions, round(confidence, 2), kinds)
+    return ProcState(proc.pid, word, starving and word != "ahead", fractions, round(confidence, 2), kinds)

@@ -37,7 +37,7 @@ and the share in which it polls, needed until its GPU is all but asleep."""
 ASLEEP_RUN = 0.02
 """Share of the window up to which a process that wakes up by a timer of its own hardly runs."""
 _RESTS = ("poll", "timer", "network", "lock", "pipe", "child", "unknown")
-WORKS = 0.1
+WORKS, BUSY = 0.1, 0.5
 """Share of the window from which a GPU is said to work for somebody who is not seen."""
 MOST_BESIDE = 3
 """Others on the same GPU that are told."""
@@ -60,6 +60,8 @@ class Standing(Struct, dict=True):
     warming_up: bool = False
     at_rest: bool = False
     """It does not want its GPU to work now."""
+    bereft: bool = False
+    """A GPU of its is lost."""
     lost_s: float | None = None
     """GPU seconds lost, of those booked with this feed; None where no GPU is measured."""
     whole_s: float = 0.0
@@ -111,9 +113,11 @@ def judge_job(job: JobFacts, facts: Facts) -> Standing:
         return Standing(job, facts, "idle", headline=f"{trainer} is starting", warming_up=True)
     gone = next((gpu.index for gpu in job.gpus if gpu.gone), None)
     if gone is not None:
-        return Standing(job, facts, "idle", headline=f"GPU {gone} is lost: {trainer} cannot go on; sudo dmesg tells why (Xid)")
+        headline = f"GPU {gone} is lost: {trainer} cannot go on; sudo dmesg tells why (Xid)"
+        return Standing(job, facts, "idle", headline=headline, bereft=True)
     if not facts.settled:
-        return Standing(job, facts, "idle", headline=f"{trainer}: looking")
+        busy = bool(job.gpus) and sum(map(_util_of, job.gpus)) / len(job.gpus) >= BUSY
+        return Standing(job, facts, "healthy" if busy else "idle", headline=f"{trainer}: looking")
     if job.gpus and job.idle is None and not job.host_only:
         return Standing(job, facts, "idle", headline=f"{trainer}: no fresh reading of its GPU")
     claims = _claims(job, facts)
@@ -213,6 +217,8 @@ MEDIUM_SHARE, HIGH_SHARE = 0.25, 0.5
 
 def _loudness(one: Standing) -> str:
     """Of the moment; an incident's own severity counts the seconds lost."""
+    if one.bereft:
+        return "high"
     if not one.fault:
         return "info"
     lost = one.job.lost or 0.0
@@ -311,6 +317,9 @@ def without_job(facts: Facts) -> Verdict:
     worked = [gpu for gpu in facts.unseen if _util_of(gpu) >= WORKS]
     if worked:
         return _for_unseen(max(worked, key=_util_of), facts)
+    gone = next((gpu.index for gpu in facts.gpus if gpu.gone), None)
+    if gone is not None:
+        return Verdict("idle", "none", gone, headline=f"GPU {gone} is lost; sudo dmesg tells why (Xid)", severity="high")
     if facts.gpus:
         return Verdict("idle", "none", headline="No training process on this host")
     busy = sum(facts.host.busy.values())

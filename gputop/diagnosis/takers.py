@@ -19,6 +19,7 @@ from gputop.diagnosis.strangers import Stranger
 from gputop.diagnosis.waits import KindOf
 from gputop.frame import Preempt
 from gputop.frame import ProcSample
+from gputop.rates import pair_growth
 from gputop.roles import Role
 from gputop.roles import hot
 
@@ -79,7 +80,7 @@ class TakerTrack:
             role = roles.get(owner.pid if owner is not None else pair[0])
             if role is not None and role.kind != "helper" and role.trainer_pid is not None and preempt.culprit_pid:
                 key = role.trainer_pid, preempt.culprit_pid
-                found[key] = found.get(key, 0) + max(0, preempt.ns - (old.ns if old is not None else 0))
+                found[key] = found.get(key, 0) + pair_growth(old.ns if old is not None else 0, preempt.ns)
         return found
 
     def behind(self) -> dict[int, dict[int, float]]:

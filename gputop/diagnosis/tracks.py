@@ -22,7 +22,6 @@ from gputop.frame import GpuReading
 from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
 from gputop.frame import SchedThread
-from gputop.frame import compute_pids
 from gputop.roles import Role
 
 STALE_NS = 3_000_000_000
@@ -167,7 +166,7 @@ class GpuTrack:
         self.board: GpuBoard | None = None
         self.free_mhz: float | None = None
         self.pids: frozenset[int] = frozenset()
-        """Who computes on it; of one that is lost, who did."""
+        """Who computes on it; of one that does not answer, who did."""
 
     def look(self, gpu: Gpu | GpuReading) -> None:
         """A reading between two pushes: its utilization counts in the mean, its power in the rhythm."""
@@ -182,8 +181,7 @@ class GpuTrack:
     def push(self, gpu: GpuBoard, t_ns: int, oldest_ns: int) -> None:
         """Take the readings since the last push, or the standing ones, as those of the time since then."""
         self.board = gpu
-        if not gpu.values.get("lost"):
-            self.pids = compute_pids(gpu.procs)
+        self.pids = gpu.compute_pids
         util, sm_active = _fresh(gpu, "util_pct", t_ns), _fresh(gpu, "sm_active_pct", t_ns)
         if util is not None and self.between:
             util = sum(self.between) / len(self.between)

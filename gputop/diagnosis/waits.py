@@ -46,7 +46,7 @@ _WCHAN = (
     (DISK, ("folio_wait", "wait_on_page", "io_schedule", "blk_", "submit_bio", "__iomap", "filemap_", "jbd2_", "ext4_", "xfs_", "btrfs_",
             "bit_wait_io", "wait_on_buffer", "__wait_on_buffer", "rq_qos_wait", "wbt_wait", "balance_dirty", "xlog_", "do_writepages",
             "read_events", "io_cqring_wait")),
-    (PIPE, ("pipe_", "anon_pipe_", "unix_stream", "unix_dgram", "unix_wait")),
+    (PIPE, ("pipe_", "anon_pipe_", "fifo_open", "wait_for_partner", "unix_stream", "unix_dgram", "unix_wait")),
     (LOCK, ("futex_", "do_futex", "flock_lock", "fcntl_setlk", "locks_", "do_sem", "rwsem_", "__mutex", "mutex_")),
     (TIMER, ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep")),
     (POLL, ("poll_schedule", "do_poll", "do_sys_poll", "do_select", "ep_poll", "schedule_hrtimeout")),
@@ -84,6 +84,8 @@ def kinds(machine: str) -> KindOf:
         if call in polls:
             return QUEUE if argument == TORCH_POLL_MS else POLL
         kind = by_number.get(call, UNKNOWN)
+        if kind == DISK and by_name == PIPE:
+            return PIPE  # to open a named one waits for who opens its other end
         return by_name if kind in (PIPE, NETWORK, UNKNOWN) and by_name in (NETWORK, DISK, PIPE) else kind
 
     return kind_of

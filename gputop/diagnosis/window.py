@@ -50,7 +50,7 @@ class Window:
         self._clear()
 
     def _clear(self) -> None:
-        self.t_ns = 0
+        self.t_ns = self._seq = 0
         self.continues = False
         self._points = Points()
         self._procs: dict[int, ProcTrack] = {}
@@ -70,14 +70,15 @@ class Window:
         self._seen: tuple[dict[int, ProcInfo], frozenset[int]] = {}, frozenset()
 
     def push(self, board: Board) -> bool:
-        """Take in the board; False where it is not newer than the last one. A jump in time begins anew."""
+        """Take in the board; False where it is not newer than the last one. A jump in time begins anew, and so does another collector: its
+        probes count from 0."""
         if board.t_ns == self.t_ns:
             return False
-        if not 0 < board.t_ns - self.t_ns <= GAP_NS:
+        if not 0 < board.t_ns - self.t_ns <= GAP_NS or board.seq < self._seq:
             self._clear()
         else:
             self.continues = True
-        self.t_ns = board.t_ns
+        self.t_ns, self._seq = board.t_ns, board.seq
         self._assign(board)
         self._points.push(board, self.roles)
         oldest = self._points.oldest_ns
@@ -228,8 +229,10 @@ class Window:
         jobs = []
         for trainer in trainers:
             own = sorted(workers.get(trainer.pid, []), key=lambda worker: worker.role.index or 0)
-            _lend_kinds(own)
-            jobs.append(JobFacts(trainer, own, self._gpus_of(trainer, trainers, gpus), self._points.calls(trainer.pid)))
+            working = _without_finished(own)
+            _lend_kinds(working)
+            jobs.append(JobFacts(trainer, working, self._gpus_of(trainer, trainers, gpus), self._points.calls(trainer.pid)))
+            jobs[-1].finished = len(own) - len(working)
             jobs[-1].woken_by_own = self._points.woken_by_own(board, trainer.pid)
         feeders.lend_loaders(jobs, lambda job: self._woken_by(board, job))
         for job in jobs:
@@ -329,6 +332,12 @@ def _family(jobs: list[JobFacts], starters: Mapping[int, int]) -> dict[int, int]
     own = {pid: job.trainer.pid for job in jobs for pid in (job.trainer.pid, *(proc.pid for proc in job.workers), *job.services)}
     loads = own.keys() - {job.trainer.pid for job in jobs if job.workers}
     return own | {pid: own[starter] for pid, starter in starters.items() if starter in loads}
+
+
+def _without_finished(workers: list[ProcFacts]) -> list[ProcFacts]:
+    """Those who load; of another loader than torch's, one that ended may be missed."""
+    torchs = any(worker.info.comm == who.TORCH_WORKER for worker in workers)
+    return [worker for worker in workers if not (torchs and worker.has_finished)] or workers
 
 
 def _lend_kinds(workers: list[ProcFacts]) -> None:

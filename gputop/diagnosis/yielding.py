@@ -80,9 +80,11 @@ def _group_yields(takers: Sequence[Taker], group: str, job: ProcInfo, version: i
 def _processes_yield(takers: Sequence[Taker], job: ProcInfo, autogroup: bool) -> Fix:
     names = ", ".join(names_of(list(takers)))
     own_session = autogroup and all(_has_own_session(taker.info, job) for taker in takers)
-    command = "echo 19 > /proc/{}/autogroup" if own_session else "chrt --idle --all-tasks --pid 0 {}"
+    command = "echo 19 > /proc/{0}/autogroup" if own_session else "chrt --idle --all-tasks --pid 0 {0}"
     text = f"Let {names} run only when nobody else wants the CPU"
     if any(taker.info is not None and taker.info.policy in REAL_TIME for taker in takers):
+        if autogroup and all(_is_in_session_apart(taker.info, job) for taker in takers):
+            command += " && echo 19 > /proc/{0}/autogroup"  # its session's weight, which counts from then on
         text = f"End the real-time priority of {names}, which comes before all others (or give it a CPU of its own)"
     elif own_session:
         text += ": its session has CPU time of its own, whatever its priority"
@@ -94,6 +96,11 @@ def _processes_yield(takers: Sequence[Taker], job: ProcInfo, autogroup: bool) ->
 
 def _has_own_session(info: ProcInfo | None, job: ProcInfo) -> bool:
     """It shares CPU time with the job as one session with another, or with a cgroup."""
-    if info is None or not info.session or info.policy in REAL_TIME or _group_of(info) not in ("", "/"):
+    return info is not None and info.policy not in REAL_TIME and _is_in_session_apart(info, job)
+
+
+def _is_in_session_apart(info: ProcInfo | None, job: ProcInfo) -> bool:
+    """The same, or it would but for its policy."""
+    if info is None or not info.session or _group_of(info) not in ("", "/"):
         return False
     return _group_of(job) not in ("", "/") or (job.session != 0 and info.session != job.session)

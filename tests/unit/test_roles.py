@@ -43,6 +43,17 @@ def test_forked_torch_workers_are_numbered_by_age():
     assert roles.hot(found) == {10, 12, 14}
 
 
+def test_the_workers_of_a_second_loader_have_numbers_of_their_own():
+    """As a traceback names them: those of a validation set that live on, and those that each epoch starts anew."""
+    later = 600
+    found = assigned(
+        info(100, libs=["torch"]), *(info(101 + i, 100, "pt_data_worker", start_ticks=500 + i) for i in range(2)),
+        *(info(111 + i, 100, "pt_data_worker", start_ticks=500 + later + i) for i in range(2)), gpu={100},
+    )  # fmt: skip
+    assert [found[pid].label for pid in (101, 102, 111, 112)] == ["worker 0", "worker 1", "loader 2 worker 0", "loader 2 worker 1"]
+    assert [found[pid].index for pid in (101, 102, 111, 112)] == [0, 1, 2, 3]
+
+
 def test_spawned_torch_workers_and_their_tracker():
     found = assigned(info(10, uses_cuda=True), info(11, 10, cmdline=TRACKER), info(12, 10, TORCH, SPAWN), gpu={10})
     assert {pid: role.kind for pid, role in found.items()} == {10: "trainer", 11: "helper", 12: "worker"}

@@ -69,8 +69,7 @@ def _widening(job: JobFacts, cpus: Capacity, all_cpus: str) -> Fix:
 
 
 def _unpinning(job: JobFacts, all_cpus: str) -> str:
-    pids = " ".join(str(proc.pid) for proc in (job.trainer, *job.workers))
-    return f"for p in {pids}; do taskset -apc {all_cpus} $p; done"
+    return cpusets.widening(all_cpus, (proc.pid for proc in (job.trainer, *job.workers)))
 
 
 def _ask(pid: int) -> str:

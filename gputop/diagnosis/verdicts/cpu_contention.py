@@ -7,7 +7,9 @@ stand on one CPU only, so that on the other the job's threads wait behind one an
 
 from __future__ import annotations
 
+from gputop.diagnosis import cpusets
 from gputop.diagnosis import yielding
+from gputop.diagnosis.capacity import IDLE
 from gputop.diagnosis.capacity import TAKEN
 from gputop.diagnosis.capacity import beside
 from gputop.diagnosis.capacity import capacity
@@ -33,7 +35,7 @@ from gputop.text import counted
 BEHIND = 0.35
 OF_LACK, MOST_OF_LACK = 0.25, 0.5
 """What strangers take, of all that the job lacks; the former where the probe saw it wait behind them."""
-INIT, WORTH = 1, 0.1
+INIT, KTHREADD, WORTH = 1, 2, 0.1
 """Nobody is to put aside the first process of a machine or container, nor one that takes less than this part of the greediest's share."""
 _POOLS = ("data.runnable", "main.runnable")
 
@@ -90,7 +92,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         share_behind = round(100 * cpus.preempted_by_others, 1)
         evidence.append(Evidence("preempted_by_others_pct", share_behind, "%", "of these waits were behind processes outside the job"))
     return Finding(
-        detail, tuple(evidence), tuple(_fixes(takers, job, facts)),
+        detail, tuple(evidence), (*_fixes(takers, job, facts), *_moving(late, cpus, facts)),
         blame(takers, facts.seconds),
         tuple(worker.pid for worker in late) or (job.trainer.pid,),
     )  # fmt: skip
@@ -115,11 +117,31 @@ def _names(takers: list[Taker], cpus: Capacity) -> str:
 
 
 def _fixes(takers: list[Taker], job: JobFacts, facts: Facts) -> list[Fix]:
-    most = max((taker.cores for taker in takers), default=0.0)
-    worth = [taker for taker in takers if taker.pid != INIT and taker.cores >= WORTH * most]
+    free = [taker for taker in takers if taker.pid != INIT and not _is_of_kernel(taker)]
+    most = max((taker.cores for taker in free), default=0.0)
+    worth = [taker for taker in free if taker.cores >= WORTH * most]
     if not worth:
         return [Fix("See what is started again and again: a build, cron, a health check", "ps -eo etimes,ppid,args --sort=etimes | head")]
     return yielding.fixes(worth, job.trainer.info, job.cgroup_version, facts.host.autogroup)
+
+
+def _moving(late: list[ProcFacts], cpus: Capacity, facts: Facts) -> list[Fix]:
+    """Those held to the strangers' CPUs while others of the job's own idle."""
+    pids, given = [worker.pid for worker in late if _idle_elsewhere(worker, cpus, facts) >= IDLE], cpusets.spell(cpus.given)
+    if len(pids) == 1:
+        return [Fix("Or let it run on the CPUs that idle, too", f"taskset -apc {given} {pids[0]}")]
+    return [Fix("Or let them run on the CPUs that idle, too", cpusets.widening(given, pids))] if pids else []
+
+
+def _idle_elsewhere(worker: ProcFacts, cpus: Capacity, facts: Facts) -> float:
+    """CPUs of the job's that idle and that the worker may not use; 0 where its mask is not known."""
+    own = cpusets.parse(worker.info.cpus_allowed) & cpus.host
+    return sum(1.0 - facts.host.busy.get(cpu, 1.0) for cpu in cpus.given - own) if own else 0.0
+
+
+def _is_of_kernel(taker: Taker) -> bool:
+    """A thread of the kernel's works for others: to slow it down helps nobody."""
+    return taker.info is not None and KTHREADD in (taker.pid, taker.info.ppid)
 
 
 JUDGE = Judge("cpu-contention", "input-bound", 50, _POOLS, _claim, _tell, needs="schedstat, /proc/PID/stat of the others")

@@ -2,7 +2,8 @@
 
 Threshold: time inside memcpy calls where probed; else PCIe traffic of `BYTES_PER_S` (KempnerPulse: I/O from 1 GB/s at low SM), or of
 `OF_LINK` of what a narrow link carries, while the main thread computes: it copies from pageable memory itself. What it sleeps may be
-waits for copies from pinned memory only if these are `ASLEEP_OF_LINK`: they go as fast as the link.
+waits for copies from pinned memory only if these are `ASLEEP_OF_LINK`: they go as fast as the link. Not of one that has not moved for
+`STILL_S`, nor where nothing says whether its GPU works meanwhile.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from gputop.diagnosis.verdicts import Judge
 from gputop.diagnosis.verdicts.pause import is_ahead
 
 BYTES_PER_S, OF_LINK, ASLEEP_OF_LINK = 1e9, 0.3, 0.08
+STILL_S = 1.0
 LEAST = 0.05
 """Share of the window in copying calls that is worth telling."""
 LANE_BYTES_PER_S = (0.25e9, 0.5e9, 0.985e9, 1.97e9, 3.94e9, 7.56e9)
@@ -36,7 +38,8 @@ def _claim(job: JobFacts, _facts: Facts) -> Claims:
     claims: Claims = {"main.transfer": 1.0}
     if copies_much(job):
         claims |= {"main.sync": 1.0, "main.computing": 1.0 if job.calls is None else 0.0}
-        claims |= dict.fromkeys(_ASLEEP, 1.0 if any(map(_copies_at_speed, job.gpus)) else 0.0)
+        asleep = job.idle is not None and job.trainer.still_s < STILL_S and any(map(_copies_at_speed, job.gpus))
+        claims |= dict.fromkeys(_ASLEEP, 1.0 if asleep else 0.0)
     return claims
 
 
@@ -92,7 +95,9 @@ def _spent(job: JobFacts, moved: float) -> str:
     if calls is not None and calls.copy >= LEAST:
         beside = f"at {_gb_per_s(copied / calls.copy)}" if copied else beside
         return f"copies take {100 * calls.copy:.0f}% of the time{', ' if beside else ''}{beside}"
-    return f"no kernel runs {100 * (job.idle or 0.0):.0f}% of the time{', with ' if beside else ''}{beside}"
+    if job.idle is None:
+        return beside or "nothing says what it copies"
+    return f"no kernel runs {100 * job.idle:.0f}% of the time{', with ' if beside else ''}{beside}"
 
 
 def _gb_per_s(bytes_per_s: float | None) -> str:

@@ -21,8 +21,9 @@ from gputop.diagnosis.verdicts import Judge
 from gputop.diagnosis.verdicts.gil_contention import fights
 
 PAUSE_S, MOST, AHEAD = 0.7, 0.6, 0.8
-SAVED_BYTES_PER_S, SAVING = 50e6, 0.05
-"""What a trainer writes that saves its weights now and then, and how long of the window it waits for the disk to take them."""
+SAVED_BYTES_PER_S, SAVING, REST_S = 50e6, 0.05, 0.35
+"""What a trainer writes that saves its weights now and then, how long of the window it waits for the disk to take them, or, where memory
+takes them, how long its GPU rests meanwhile."""
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
@@ -60,7 +61,7 @@ def _saves(job: JobFacts, lost_s: float) -> bool:
     """It writes more than logs and samples: short pauses that readings of a second each do not show. Who has neither workers nor anybody
     else that loads for it must be seen to break off for that."""
     alone = not (job.workers or job.fed_by) and _breaks_s(job) >= MOST * lost_s > 0.0
-    waits = job.trainer.state.fractions.get("disk", 0.0) >= SAVING
+    waits = job.trainer.state.fractions.get("disk", 0.0) >= SAVING or min((gpu.stretch_s for gpu in job.gpus), default=0.0) >= REST_S
     return waits and (is_ahead(job) or alone) and _writes_weights(job)
 
 

@@ -13,6 +13,8 @@ from gputop.diagnosis.feeders import elsewhere
 from gputop.diagnosis.feeders import loading_programs
 from gputop.diagnosis.feeders import programs_at_work
 from gputop.diagnosis.feeders import programs_read
+from gputop.diagnosis.loading import at_work
+from gputop.diagnosis.loading import with_workers
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.takers import names_of
@@ -65,13 +67,13 @@ def _tell_of_feeders(job: JobFacts, feeders: list[Taker]) -> Finding:
 
 
 def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
-    cpus = capacity(job, facts)
-    workers = max(1, len(job.workers))
+    cpus, busy = capacity(job, facts), at_work(job) or job.workers
+    workers = max(1, len(busy))
     who = "its only worker" if workers == 1 else f"its {counted(workers, 'worker')}"
-    share = 100 * sum(worker.run for worker in job.workers) / workers
-    slept = 100 * sum(worker.state.waits.get("timer", 0.0) for worker in job.workers) / workers
-    waited = 100 * sum(sum(worker.state.waits.get(kind, 0.0) for kind in _FOR_PROGRAMS) for worker in job.workers) / workers
-    threads = sum(worker.others_run for worker in job.workers)
+    share = 100 * sum(worker.run for worker in busy) / workers
+    slept = 100 * sum(worker.state.waits.get("timer", 0.0) for worker in busy) / workers
+    waited = 100 * sum(sum(worker.state.waits.get(kind, 0.0) for kind in _FOR_PROGRAMS) for worker in busy) / workers
+    threads = sum(worker.others_run for worker in busy)
     own = f"on a CPU {share:.0f}% of the time" if share >= slept else f"asleep by their own will {slept:.0f}% of the time"
     if 100 * threads / workers > max(share, slept):
         own = f"running threads on {threads:.1f} CPUs"
@@ -80,9 +82,19 @@ def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
     detail = f"{who}, {own} ({counted(len(cpus.allowed), 'CPU')}), cannot keep up: the work itself is too slow"
     if waited > max(share, slept):
         detail = f"{who}, {waited:.0f}% of the time waiting for programs of their own, cannot keep up: the programs are too slow"
-    evidence = (Evidence("worker_cpu_pct", round(share, 1), "%", "on-CPU share of the workers' loading threads"),)
-    pid = max(job.workers, key=lambda worker: worker.run).pid if job.workers else job.trainer.pid
-    return Finding(detail, evidence, _fixes(pid), (), tuple(worker.pid for worker in job.workers))
+    evidence = (
+        Evidence("worker_cpu_pct", round(share, 1), "%", "on-CPU share of the workers' loading threads"),
+        *_asleep("worker_timer_pct", slept, share, "of their time they slept by their own will"),
+        *_asleep("worker_programs_pct", waited, share, "of their time they waited for programs that they started"),
+    )
+    pid = max(busy, key=lambda worker: worker.run).pid if busy else job.trainer.pid
+    more = (Fix("More workers: they sleep side by side", with_workers(job, 2 * workers)),) if slept > max(share, waited) else ()
+    return Finding(detail, evidence, (*more, *_fixes(pid)), (), tuple(worker.pid for worker in busy))
+
+
+def _asleep(metric: str, asleep: float, ran: float, text: str) -> tuple[Evidence, ...]:
+    """Where that is what takes the time."""
+    return (Evidence(metric, round(asleep, 1), "%", text),) if asleep > ran else ()
 
 
 def _fixes(pid: int) -> tuple[Fix, ...]:

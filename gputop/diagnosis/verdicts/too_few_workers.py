@@ -1,7 +1,8 @@
 """too-few-workers: the workers run freely all the time and CPUs that more of them could use idle.
 
-Threshold: fewer workers than CPUs the job may use, and `SPARE` of a CPU among these that it does not use. A worker that has had
-nothing at all to do for `UNUSED_S`, while its trainer waits, is none: a stream of few shards gives work to so many only.
+Threshold: fewer workers than CPUs the job may use, and `SPARE` of a CPU among these that it does not use; or any that those could use
+who get no work: one that has had nothing at all to do for `loading.UNUSED_S`, while its trainer waits, or has ended because its part of
+the data is at its end, is no worker. A stream of few shards gives work to so many only.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.facts import Taker
 from gputop.diagnosis.feeders import loading_programs
+from gputop.diagnosis.loading import UNUSED_S
+from gputop.diagnosis.loading import at_work
 from gputop.diagnosis.loading import with_workers
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
-from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.states import spun
 from gputop.diagnosis.takers import names_of
 from gputop.diagnosis.verdicts import Claims
@@ -22,25 +24,24 @@ from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 from gputop.diagnosis.verdicts.slow_transform import flat_out
 
-AHEAD = 0.95
 SPARE, RESERVE = 0.4, 0.2
+SPARE_SHARDS = 0.1
 """CPUs that idle, or that it leaves to others though it may use them, less what the trainer itself needs now and then; and those that
 its trainer only spins on."""
-UNUSED_S = 2.0
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
     programs = loading_programs(job, facts)
-    cpus, workers = capacity(job, facts), len(_at_work(job)) or len(programs)
+    cpus, workers = capacity(job, facts), len(at_work(job)) or len(programs)
     unused = max(cpus.idle_inside, len(cpus.allowed) - cpus.used - RESERVE) + spun(job)
-    if not workers or workers >= len(cpus.allowed) or unused < SPARE:
+    if not workers or workers >= len(cpus.allowed) or unused < (SPARE_SHARDS if _unused(job) else SPARE):
         return {}
     return {"data.running": flat_out(job), "main.pipe": 1.0 if programs else 0.0}
 
 
-def _at_work(job: JobFacts) -> list[ProcFacts]:
-    """The workers without those that get no work."""
-    return [worker for worker in job.workers if worker.still_s < UNUSED_S or worker.state.fractions.get("ahead", 0.0) < AHEAD]
+def _unused(job: JobFacts) -> int:
+    """Workers that it has and that get no work."""
+    return job.finished + len(job.workers) - len(at_work(job))
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
@@ -61,12 +62,13 @@ def _tell_of_programs(job: JobFacts, facts: Facts, programs: list[Taker]) -> Fin
 
 
 def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
-    cpus, busy, spins = capacity(job, facts), _at_work(job), spun(job)
+    cpus, busy, spins, unused = capacity(job, facts), at_work(job), spun(job), _unused(job)
     share = 100 * sum(max(worker.run, worker.others_run) for worker in busy) / len(busy)
     workers = len(busy)
     who = "its only worker runs" if workers == 1 else f"all {workers} workers run"
-    if workers < len(job.workers):
-        who = f"only {workers} of its {len(job.workers)} workers got work in the last {UNUSED_S:.0f} s, and run"
+    if unused:
+        runs = "runs" if workers == 1 else "run"
+        who = f"only {workers} of its {workers + unused} workers got work in the last {UNUSED_S:.0f} s, and {runs}"
     detail = f"{who} {share:.0f}% of the time, while the job uses {cpus.used - spins:.1f} of the {len(cpus.allowed)} CPUs it may use"
     if spins >= SPARE:
         detail += f", and its trainer spins on {spins:.1f} in waits for the GPU"
@@ -76,8 +78,9 @@ def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
     )
     more = min(len(cpus.allowed), workers + max(1, int(cpus.idle_inside)))
     fix = Fix("Start more workers", with_workers(job, more))
-    if workers < len(job.workers):
-        fix = Fix(f"Give each worker a part of the data: a stream needs at least as many shards as the {len(job.workers)} workers")
+    if unused:
+        total = workers + unused
+        fix = Fix(f"Give each worker as much of the data: a stream needs at least as many shards as the {total} workers, of like size")
     return Finding(detail, evidence, (fix,), (), tuple(worker.pid for worker in busy))
 
 

@@ -228,6 +228,23 @@ def few_shards() -> Scene:
     return scene
 
 
+def ended_shards() -> Scene:
+    """The same where those whose part of the stream is at its end have ended, as torch's workers do; nobody has reaped them yet."""
+    scene = few_shards()
+    for pid in (102, 103, 104):
+        scene.procs[pid].looks, scene.procs[pid].comm = [{"state": "Z", "exit_code": 0}], "pt_data_worker"
+    return scene
+
+
+def shards_that_look_for_their_trainer() -> Scene:
+    """The same of workers that live on and wake every 5 s; others take most of the CPU that would be theirs."""
+    scene = few_shards()
+    for pid in (102, 103, 104):
+        scene.procs[pid].switches, scene.procs[pid].run = 1, 0.001
+    scene.cpu_busy = [0.97, 0.75]
+    return scene
+
+
 def crowd_by_turns() -> Scene:
     """All begin each short epoch at once, eight for each CPU, and then the CPUs idle."""
     scene = starved(util=60.0, workers=16, run=0.05, wait=0.35)
@@ -422,6 +439,8 @@ BEHIND: dict[Callable[[], Scene], tuple[str, str]] = {
     nobody_moves: ("input-bound", "hung-worker"),
     one_shard_on_a_slow_disk: ("input-bound", "disk-io"),
     few_shards: ("input-bound", "too-few-workers"),
+    ended_shards: ("input-bound", "too-few-workers"),
+    shards_that_look_for_their_trainer: ("input-bound", "too-few-workers"),
     crowd_by_turns: ("input-bound", "worker-oversubscription"),
     downloads_that_become_files: ("input-bound", "network-io"),
     asynchronous_reads: ("input-bound", "disk-io"),

@@ -185,6 +185,7 @@ class Scene:
             processor=proc.processor,
             syscall=look.get("syscall"), syscall_arg=look.get("syscall_arg"), wchan=look.get("wchan"), threads=threads,
             children_ns=self._add((pid, "children"), proc.children * ns), locked_by=look.get("locked_by", proc.locked_by),
+            exit_code=look.get("exit_code"),
         )  # fmt: skip
 
     def _host(self, dt: float) -> Host:

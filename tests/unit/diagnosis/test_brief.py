@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gputop.diagnosis.brief import brief
 from gputop.diagnosis.brief import without_pids
 from gputop.diagnosis.facts import Taker
@@ -24,3 +26,9 @@ def test_the_names_that_verdicts_list_can_be_shortened() -> None:
     assert brief(told, 40) == "cc1plus (100 and 8 more), rsync (7)"
     assert brief(told, 34) == "cc1plus (100 and 8 more) and 1 more"
     assert without_pids(brief(told, 34)) == "cc1plus and 1 more"
+
+
+@pytest.mark.parametrize("starts", ["and the gputop it starts", "and what it starts"])
+def test_what_somebody_starts_goes_with_his_name(starts: str):
+    assert brief(f"hog (1), bash (2) {starts} took 2.0 of 2 cores", 40) == "hog (1) and 1 more took 2.0 of 2 cores"
+    assert brief(f"bash (2) {starts}, hog (1), rsync (3) took 2.0", 50) == f"bash (2) {starts} and 2 more took 2.0"

@@ -72,6 +72,27 @@ def test_ledger_parts_sum_to_the_whole():
     assert explained["verdict"]["cause"] == "cpu-contention"
 
 
+def test_of_a_gpu_that_several_train_on_each_second_counts_once():
+    """A node of notebooks: a total beyond what there was would say nothing."""
+    alone, scene = contended().play(10), contended()
+    scene.add(Proc(200, run=0.1, looks=[FUTEX], info={"uses_cuda": True}), Proc(300, run=0.1, looks=[FUTEX], info={"uses_cuda": True}))
+    scene.gpus[0]["pids"] = [100, 200, 300]
+    scene.gpus[1] = {"util_pct": 100.0, "pids": [300]}
+    ledger = scene.play(10).engine.explain()["ledger"]
+    assert len(scene.engine.facts.jobs) == 3
+    assert ledger["gpu_total_s"] == pytest.approx(2 * alone.engine.explain()["ledger"]["gpu_total_s"], rel=0.01)
+    assert ledger["gpu_lost_s"] == pytest.approx(0.8 * ledger["gpu_total_s"] / 2, rel=0.05)
+    assert sum(ledger["by_cause"].values()) == pytest.approx(ledger["gpu_lost_s"])
+
+
+@pytest.mark.parametrize(("util", "symptom"), [(97.0, "healthy"), (5.0, "idle")])
+def test_while_it_looks_a_gpu_that_works_is_not_called_idle(util: float, symptom: str):
+    verdict = training(util=util, workers=2).play(0.4).engine.verdict
+    assert verdict.headline.endswith("looking")
+    assert verdict.symptom == symptom
+    assert verdict.confidence < 0.2
+
+
 def test_the_same_moment_twice_changes_nothing():
     scene = contended().play(4)
     before = scene.engine.explain()

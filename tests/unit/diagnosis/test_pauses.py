@@ -88,6 +88,19 @@ def test_short_pauses_again_and_again_are_pauses():
 
 
 @pytest.mark.parametrize(("write_bytes", "cause"), [(300_000_000, "pause"), (0, "main-thread-preprocessing")])
+def test_a_short_save_into_memory_is_told_by_what_is_written(write_bytes: int, cause: str):
+    """torch.save computes; that its pages reach a disk nobody waits for."""
+    scene = training(util=82.0).play(6)
+    scene.procs[100].run, scene.procs[100].looks, scene.procs[100].write_bytes = 0.9, [ON_CPU], write_bytes
+    scene.gpus[0]["util_pct"] = 0.0
+    scene.play(0.55, 0.05)
+    scene.procs[100].run, scene.procs[100].write_bytes = 0.1, 0
+    scene.gpus[0]["util_pct"] = 82.0
+    scene.play(0.5, 0.1)
+    assert scene.engine.verdict.cause == cause
+
+
+@pytest.mark.parametrize(("write_bytes", "cause"), [(300_000_000, "pause"), (0, "main-thread-preprocessing")])
 def test_without_workers_short_pauses_are_told_by_what_is_written(write_bytes: int, cause: str):
     scene = alone(100.0, 0.1, [SLEEP, SLEEP, DISK]).drop(101, 102)
     scene.procs[100].write_bytes = write_bytes

@@ -10,6 +10,7 @@ from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.frame import ProcSample
 from tests.unit.diagnosis.causes import alone
+from tests.unit.diagnosis.causes import starved
 from tests.unit.diagnosis.scene import AWAIT
 from tests.unit.diagnosis.scene import DISK
 from tests.unit.diagnosis.scene import EPOLL
@@ -37,6 +38,7 @@ def sample(**fields: object) -> ProcSample:
         (QUEUE, waits.QUEUE), ({"syscall": 7, "syscall_arg": 4000}, waits.POLL), ({"syscall": 7, "syscall_arg": -1}, waits.POLL),
         (FUTEX, waits.LOCK), ({"syscall": 73, "syscall_arg": 4}, waits.LOCK), (SLEEP, waits.TIMER), (SOCKET, waits.NETWORK),
         ({"syscall": 45, "wchan": "unix_stream_read_generic"}, waits.PIPE), ({"syscall": 0, "wchan": "anon_pipe_read"}, waits.PIPE),
+        ({"syscall": 257, "wchan": "wait_for_partner"}, waits.PIPE), ({"syscall": 257}, waits.DISK),
         ({"syscall": 0, "wchan": "wait_woken"}, waits.NETWORK), ({"syscall": 0, "wchan": "folio_wait_bit_common"}, waits.DISK),
         ({"syscall": 17}, waits.DISK), (DISK, waits.DISK), ({"state": "D"}, waits.DISK),
         ({"state": "D", "wchan": "rpc_wait_bit_killable"}, waits.NETWORK),
@@ -208,3 +210,17 @@ def test_a_small_copy_that_takes_long_waits_for_the_gpu():
     state = scene.play(6).engine.states[100]
     assert state.fractions.get("transfer", 0.0) < 0.05
     assert state.fractions["waiting-gpu"] > 0.6
+
+
+def test_of_a_single_look_nobody_is_said_to_starve_or_not_to():
+    scene = starved(run=0.1, wait=0.8).play(0.4)
+    assert {state.starving for pid, state in scene.engine.states.items() if pid != 100} == {None}
+    assert {state.starving for pid, state in scene.play(3).engine.states.items() if pid != 100} == {True}
+
+
+def test_who_is_ahead_does_not_starve():
+    """Nor where it is ahead for little more of its time than it is blocked."""
+    for blocked in range(0, 100, 5):
+        looks = [FUTEX] * blocked + [QUEUE] * (100 - blocked)
+        scene = starved(run=0.02, looks=looks).play(4)
+        assert not [state for state in scene.engine.states.values() if state.state == "ahead" and state.starving]

@@ -23,6 +23,7 @@ from tests.unit.diagnosis.causes import stopped
 from tests.unit.diagnosis.causes import throttled
 from tests.unit.diagnosis.causes import too_few
 from tests.unit.diagnosis.causes_behind import dead_game
+from tests.unit.diagnosis.causes_behind import ended_shards
 from tests.unit.diagnosis.causes_behind import few_shards
 from tests.unit.diagnosis.causes_behind import lock_of_a_manager
 from tests.unit.diagnosis.causes_fed import actors
@@ -255,7 +256,7 @@ def test_under_a_limit_of_reading_more_reads_at_once_are_no_fix():
     assert not any("num_workers" in fix.command for fix in verdict.fixes)
 
 
-@pytest.mark.parametrize(("make", "victims"), [(too_few, [101]), (few_shards, [101])])
+@pytest.mark.parametrize(("make", "victims"), [(too_few, [101]), (few_shards, [101]), (ended_shards, [101])])
 def test_too_few_workers_suffer_themselves(make: Callable[[], Scene], victims: list[int]):
     verdict = make().play(6).engine.verdict
     assert verdict.cause == "too-few-workers"
@@ -336,7 +337,7 @@ def test_a_lost_gpu_is_no_fault_of_the_input():
     assert scene.engine.verdict.cause == "main-thread-preprocessing"
     scene.gpus[0] = {"lost": True, "missing": dict.fromkeys(("util_pct", "procs", "power_w"), "the GPU is lost")}
     verdict = scene.play(8).engine.verdict
-    assert (verdict.symptom, verdict.cause) == ("idle", "none")
+    assert (verdict.symptom, verdict.cause, verdict.severity) == ("idle", "none", "high")
     assert verdict.headline == "GPU 0 is lost: train.py (100) cannot go on; sudo dmesg tells why (Xid)"
 
 
@@ -373,6 +374,13 @@ def test_a_gpu_that_works_for_who_is_not_seen_is_not_idle(pids: tuple[int, ...])
 
 def test_where_all_is_seen_the_drivers_list_is_doubted():
     assert "the driver lists 4000000, of which none is here" in unseen(4_000_000).play(4).engine.verdict.detail
+
+
+def test_a_lost_gpu_on_which_nobody_trains_is_said():
+    scene = unseen()
+    scene.gpus[0] = {"lost": True, "missing": dict.fromkeys(("util_pct", "procs", "power_w"), "the GPU is lost")}
+    verdict = scene.play(4).engine.verdict
+    assert (verdict.headline, verdict.severity) == ("GPU 0 is lost; sudo dmesg tells why (Xid)", "high")
 
 
 def test_an_idle_gpu_without_processes_is_idle():
@@ -430,3 +438,44 @@ def test_all_who_wait_for_ever_are_looked_at_at_once():
 def _job(scene: Scene) -> JobFacts:
     assert scene.engine.facts is not None
     return scene.engine.facts.jobs[0]
+
+
+def test_workers_whose_part_is_at_its_end_have_not_died():
+    scene = ended_shards().play(6)
+    assert "only 1 of its 4 workers got work" in scene.engine.verdict.detail
+    assert set(scene.engine.states) == {100, 101}
+    for pid in (102, 103, 104):
+        scene.procs[pid].looks = [{"state": "Z", "exit_code": 9}]
+    assert scene.play(6).engine.verdict.cause == "hung-worker"
+
+
+def test_cpu_of_threads_that_live_shortly_counts():
+    """Born and gone between two looks: only the process's own CPU time tells of them."""
+    scene = starved(run=0.05, looks=[FUTEX], workers=1)
+    scene.add_cpu(101, 0.0)
+    for _ in range(30):
+        scene.play(0.2)
+        scene.add_cpu(101, 0.18)
+    worker = scene.engine.facts.jobs[0].workers[0]
+    assert worker.others_run == pytest.approx(0.9, abs=0.15)
+
+
+def test_who_sleeps_by_his_own_will_is_told_so():
+    scene = starved(run=0.01, looks=[SLEEP], workers=2).play(6)
+    verdict = scene.engine.verdict
+    assert verdict.cause == "slow-transform"
+    assert _value(verdict, "worker_timer_pct") > 90
+    assert any("num_workers=4" in fix.command for fix in verdict.fixes)
+
+
+def test_traffic_beside_who_does_not_move_or_whose_gpu_is_not_measured_is_no_copy_of_his():
+    scene = alone(30.0, 0.01, [SLEEP], pcie_rx_bytes_per_s=8e9, pcie_gen=5, pcie_width=16)
+    assert scene.play(6).engine.verdict.cause == "h2d-transfer"
+    scene.procs[100].run, scene.procs[100].switches = 0.0, 0
+    assert scene.play(6).engine.verdict.cause != "h2d-transfer"
+    scene = alone(30.0, 0.3, [SLEEP], pcie_rx_bytes_per_s=8e9, pcie_gen=5, pcie_width=16)
+    del scene.gpus[0]["util_pct"]
+    scene.gpus[0]["missing"] = {"util_pct": "not supported on this GPU"}
+    verdict = scene.play(6).engine.verdict
+    assert verdict.cause != "h2d-transfer"
+    assert "no kernel runs" not in verdict.detail

@@ -7,6 +7,7 @@ import pytest
 from gputop.diagnosis import yielding
 from gputop.diagnosis.facts import Taker
 from gputop.frame import ProcInfo
+from tests.unit.diagnosis.test_engine import contended
 
 
 def command(theirs: tuple[str, int], mine: tuple[str, int], version: int = 2, autogroup: bool = True) -> str:
@@ -76,9 +77,33 @@ def test_processes_of_one_session_yield_by_one_command() -> None:
     assert "tar (1), gzip (2)" in fix.text
 
 
-@pytest.mark.parametrize("theirs", [("/", 7), ("/theirs", 7)])
-def test_no_weight_holds_who_runs_at_real_time_priority(theirs: tuple[str, int]):
+@pytest.mark.parametrize(("theirs", "then"), [(("/", 7), " && echo 19 > /proc/900/autogroup"), (("/", 8), ""), (("/theirs", 7), "")])
+def test_no_weight_holds_who_runs_at_real_time_priority(theirs: tuple[str, int], then: str):
+    """Once it does no more, its session's weight counts: the half of all CPU time."""
     taker = Taker(900, "ptp", 0.6, info=ProcInfo(900, 1, cgroup=theirs[0], session=theirs[1], policy=1))
     [fix] = yielding.fixes([taker], ProcInfo(100, 1, cgroup="/", session=8), 2, True)
-    assert fix.command == "chrt --idle --all-tasks --pid 0 900"
+    assert fix.command == f"chrt --idle --all-tasks --pid 0 900{then}"
     assert "real-time priority" in fix.text
+
+
+def test_a_thread_of_the_kernel_is_named_and_left_alone():
+    scene = contended()
+    scene.procs[900].ppid = 2
+    verdict = scene.play(6).engine.verdict
+    assert verdict.cause == "cpu-contention"
+    assert {culprit.pid for culprit in verdict.culprits} == {900, 901}
+    commands = " ".join(fix.command for fix in verdict.fixes)
+    assert "901" in commands
+    assert "900" not in commands
+
+
+def test_a_worker_pinned_to_a_hogs_cpu_may_go_to_one_that_idles():
+    scene = contended().drop(901)
+    scene.cpu_busy = [1.0, 0.4]
+    scene.procs[101].info["cpus_allowed"], scene.procs[102].info["cpus_allowed"] = "0", "1"
+    scene.procs[102].wait, scene.procs[900].processor = 0.0, 0
+    verdict = scene.play(6).engine.verdict
+    assert verdict.cause == "cpu-contention"
+    assert "taskset -apc 0-1 101" in [fix.command for fix in verdict.fixes]
+    scene.cpu_busy = [1.0, 1.0]
+    assert not [fix for fix in scene.play(6).engine.verdict.fixes if "taskset" in fix.command]
