@@ -127,11 +127,12 @@ class Collector:
         self._nvml: dict[int, tuple[int, int]] = {}
         """GPU -> time and number of its NVML calls, as last told."""
         self._may_leave_root = os.geteuid() == 0 and bool(os.environ.get("SUDO_UID"))
-        self._stopping = False
+        self.stopping = False
+        """Whether it was told to `stop`."""
 
     def stop(self) -> None:
         """End after the current tick."""
-        self._stopping = True
+        self.stopping = True
 
     def run(self, ticks: int | None = None, wait: Callable[[float], None] = time.sleep) -> None:
         """Beat until stopped, or for ``ticks`` ticks. What the sink raises ends it, and a source's UserError."""
@@ -149,7 +150,7 @@ class Collector:
         last_sent, seq, key_due = 0, 0, 0
         deadline = time.monotonic_ns()
         deadline += min(BEHIND_DRIVER_NS, interval // 8) - deadline % interval
-        while not self._stopping and (ticks is None or seq < ticks):
+        while not self.stopping and (ticks is None or seq < ticks):
             yield deadline // interval * interval
             now = time.monotonic_ns()
             late = max(0, now - deadline) if seq else 0
@@ -166,7 +167,7 @@ class Collector:
             latest = interval // 2 if seq else -interval // 2
             last_sent, seq = deadline, seq + 1
             deadline = next_deadline(deadline, time.monotonic_ns(), interval, latest)
-            while (left := deadline - time.monotonic_ns()) > 0 and not self._stopping:
+            while (left := deadline - time.monotonic_ns()) > 0 and not self.stopping:
                 wait(min(left / 1e9, STOPS_WITHIN_S))
 
     def _turns(self) -> Turns | None:

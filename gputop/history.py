@@ -11,8 +11,11 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from math import isnan
 from math import nan
+
+from gputop.episodes import Episodes
+from gputop.readings import STRETCH
+from gputop.readings import Readings
 
 WINDOW_NS = 600 * 1_000_000_000
 SeriesKey = tuple[str, int]
@@ -20,14 +23,14 @@ SeriesKey = tuple[str, int]
 
 
 class History:
-    """Ticks and series; append-only, the oldest tick goes when ``capacity`` is reached."""
+    """Ticks and series; append-only, the oldest ticks go, many at once, when there are more than ``capacity``."""
 
     def __init__(self, interval_ns: int) -> None:
         self.capacity = max(600, min(WINDOW_NS // interval_ns, 36_000))
         self.times = array("q")
-        self.series: dict[SeriesKey, array[float]] = {}
-        self.states: dict[int, bytearray] = {}
-        """Per pid, a state code a tick (see `gputop.session.STATE_WORDS`); 0 is "not known"."""
+        self.series: dict[SeriesKey, Readings] = {}
+        self.states: dict[int, Episodes] = {}
+        """Per pid; codes as in `gputop.session.STATE_WORDS`."""
         self.trimmed = 0
         """Ticks dropped at the old end so far: makes tick numbers absolute."""
 
@@ -40,29 +43,28 @@ class History:
         """Begin a tick; time never runs backwards on one axis, so an older one starts the axis anew."""
         if self.times and t_ns <= self.times[-1]:
             self.clear()
+        if self.times and len(self.times) % STRETCH == 0:
+            for readings in self.series.values():
+                readings.close()
         self.times.append(t_ns)
-        for column in self.series.values():
-            column.append(nan)
-        for codes in self.states.values():
-            codes.append(0)
-        if len(self.times) > self.capacity + self.capacity // 32:
-            self._trim(len(self.times) - self.capacity)
+        if len(self.times) >= self.capacity + STRETCH:
+            self._trim()
 
     def put(self, field_id: str, subject: int, value: float) -> None:
         """A fresh reading for the current tick."""
-        column = self.series.get((field_id, subject))
-        if column is None:
-            column = self.series[field_id, subject] = array("f", [nan]) * len(self.times)
-        column[-1] = value
+        tick = len(self.times) - 1
+        readings = self.series.get((field_id, subject))
+        if readings is None:
+            readings = self.series[field_id, subject] = Readings(tick // STRETCH)
+        readings.growing[tick % STRETCH] = value
 
     def put_state(self, pid: int, code: int, since_ns: int) -> None:
         """The state of a process from ``since_ns`` to the current tick."""
-        codes = self.states.get(pid)
-        if codes is None:
-            codes = self.states[pid] = bytearray(len(self.times))
-        last = len(codes)
-        for i in range(max(bisect_left(self.times, since_ns + 1), last - 64), last):
-            codes[i] = code
+        states = self.states.get(pid)
+        if states is None:
+            states = self.states[pid] = Episodes()
+        last = len(self.times)
+        states.put(code, max(bisect_left(self.times, since_ns + 1), last - 64), last)
 
     def forget_states(self, pids: set[int]) -> None:
         """Drop the lanes of processes that ended before the window."""
@@ -82,12 +84,11 @@ class History:
 
     def cell(self, key: SeriesKey, start_ns: int, end_ns: int, peak: bool = False) -> float:
         """Mean (or maximum) of the fresh readings in a slice of time, NaN where there is none."""
-        column = self.series.get(key)
-        if column is None:
+        readings = self.series.get(key)
+        if readings is None:
             return nan
-        first, last = self.slice_of(start_ns, end_ns)
         total, count, most = 0.0, 0, nan
-        for value in column[first:last]:
+        for value in readings.part(*self.slice_of(start_ns, end_ns)):
             if value == value:  # not NaN; isnan() costs a call, and this runs for each cell drawn
                 total += value
                 count += 1
@@ -99,60 +100,53 @@ class History:
 
     def state_cell(self, pid: int, start_ns: int, end_ns: int) -> int:
         """The state that holds most of a slice of time; 0 where none is known."""
-        codes = self.states.get(pid)
-        if codes is None:
-            return 0
-        first, last = self.slice_of(start_ns, end_ns)
-        part = codes[first:last]
-        known = set(part) - {0}
-        return max(known, key=part.count) if known else 0
+        states = self.states.get(pid)
+        return 0 if states is None else states.most(*self.slice_of(start_ns, end_ns))
 
     def at(self, key: SeriesKey, t_ns: int, back_ns: int) -> float:
         """The freshest reading at ``t_ns``, not older than ``back_ns``; NaN where there is none."""
-        i = self._newest(key, t_ns, back_ns)
-        return nan if i is None else self.series[key][i]
+        return self._newest(key, t_ns, back_ns)[1]
 
     def standing(self, key: SeriesKey, t_ns: int, refresh_ns: int, slowest_ns: int) -> float:
         """The reading that stands at ``t_ns``, NaN where none does.
 
         One stands for twice the time since the one before it, taken to be ``refresh_ns`` at least and ``slowest_ns`` at most.
         """
-        i = self._newest(key, t_ns, 2 * slowest_ns)
-        if i is None:
+        read_ns, value = self._newest(key, t_ns, 2 * slowest_ns)
+        if read_ns is None:
             return nan
-        read_ns = self.times[i]
-        before = self._newest(key, read_ns - 1, 2 * slowest_ns)
-        took_ns = refresh_ns if before is None else max(refresh_ns, min(read_ns - self.times[before], slowest_ns))
-        return self.series[key][i] if t_ns - read_ns <= 2 * took_ns else nan
+        before_ns, _ = self._newest(key, read_ns - 1, 2 * slowest_ns)
+        took_ns = refresh_ns if before_ns is None else max(refresh_ns, min(read_ns - before_ns, slowest_ns))
+        return value if t_ns - read_ns <= 2 * took_ns else nan
 
-    def _newest(self, key: SeriesKey, t_ns: int, back_ns: int) -> int | None:
-        """The tick of the freshest reading at ``t_ns``, not older than ``back_ns``."""
-        column = self.series.get(key)
-        if column is None:
-            return None
-        for i in range(bisect_left(self.times, t_ns + 1) - 1, -1, -1):
-            if self.times[i] < t_ns - back_ns:
-                break
-            if not isnan(column[i]):
-                return i
-        return None
+    def _newest(self, key: SeriesKey, t_ns: int, back_ns: int) -> tuple[int | None, float]:
+        """When the freshest reading at ``t_ns`` was, not older than ``back_ns``, and it; None and NaN where there is none."""
+        readings = self.series.get(key)
+        if readings is None:
+            return None, nan
+        first, last = self.slice_of(t_ns - back_ns, t_ns + 1)
+        part = readings.part(first, last)
+        for i in range(len(part) - 1, -1, -1):
+            if part[i] == part[i]:
+                return self.times[first + i], part[i]
+        return None, nan
 
     def values(self, key: SeriesKey, start_ns: int, end_ns: int) -> list[tuple[int, float]]:
         """(t_ns, value) of the fresh readings in a slice of time."""
-        column = self.series.get(key)
-        if column is None:
+        readings = self.series.get(key)
+        if readings is None:
             return []
         first, last = self.slice_of(start_ns, end_ns)
-        return [(t, v) for t, v in zip(self.times[first:last], column[first:last], strict=True) if v == v]
+        return [(t, v) for t, v in zip(self.times[first:last], readings.part(first, last), strict=True) if v == v]
 
     def top(self, key: SeriesKey, start_ns: int, end_ns: int) -> float:
         """The largest reading in a slice of time, NaN where there is none."""
         return self.cell(key, start_ns, end_ns, peak=True)
 
-    def _trim(self, count: int) -> None:
-        del self.times[:count]
-        for column in self.series.values():
-            del column[:count]
-        for codes in self.states.values():
-            del codes[:count]
-        self.trimmed += count
+    def _trim(self) -> None:
+        del self.times[:STRETCH]
+        for readings in self.series.values():
+            readings.drop()
+        for states in self.states.values():
+            states.drop(STRETCH)
+        self.trimmed += STRETCH

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from gputop.board import Board
 from gputop.diagnosis import Engine
+from gputop.diagnosis import Ledger
 from gputop.diagnosis import ProcState
 from gputop.diagnosis import Verdict
 from gputop.diagnosis.engine import FEED_EVERY_NS
@@ -39,6 +40,7 @@ STATE_WORDS = (
 )  # fmt: skip
 """State words (see `gputop.diagnosis.model`) by their code in `History.states`; `STARVING` is added while a worker starves."""
 STARVING = 64
+LEDGER_EVERY_NS = 5 * SECOND_NS
 _CODES = {word: code for code, word in enumerate(STATE_WORDS)}
 
 
@@ -52,6 +54,8 @@ class Session:
         self.history = History(100_000_000)
         self.ring = Ring(Header())
         self.engine = Engine()
+        self.ledgers: deque[tuple[int, Ledger]] = deque()
+        """What was lost by then, every few seconds as far back as `oldest_ns`."""
         self.verdicts: deque[tuple[int, Verdict]] = deque()
         """When each verdict began to stand, as far back as `oldest_ns`."""
         self._counters: deque[Board] = deque(maxlen=2)
@@ -88,15 +92,16 @@ class Session:
         return max((one for one in found if one[1]), key=_when, default=None)
 
     def _begin(self, header: Header) -> None:
-        """A stream begins, or its collector was restarted: counters start anew, the past stays where the clock is the same."""
+        """A stream begins, or its collector was restarted: rates start anew, the past stays where the clock is the same."""
         same_clock = self.header is not None and header.boot_id == self.header.boot_id
         self.header = header
         self.board = Board(header=header)
-        self.engine = Engine()
         self._counters.clear()
-        self.ring = Ring(header)
         if not same_clock:
+            self.engine = Engine()
+            self.ring = Ring(header)
             self.verdicts.clear()
+            self.ledgers.clear()
             self.marks.clear()
             self.stacks.clear()
         if not same_clock or self.history.ticks == 0:
@@ -122,11 +127,14 @@ class Session:
     def _keep_diagnosis(self, since_ns: int, t_ns: int) -> None:
         for pid, state in self.engine.states.items():
             self.history.put_state(pid, code_of(state), since_ns)
-        self.history.forget_states({pid for pid in self.history.states if pid not in self.board.infos and not self._lately(pid)})
+        self.history.forget_states({pid for pid, states in self.history.states.items() if pid not in self.board.infos and not states.known})
         if self._is_news(t_ns, self.engine.verdict):
             self.verdicts.append((t_ns, self.engine.verdict))
-        while len(self.verdicts) > 1 and self.verdicts[1][0] <= self.oldest_ns:
-            self.verdicts.popleft()
+        if not self.ledgers or t_ns - self.ledgers[-1][0] >= LEDGER_EVERY_NS:
+            self.ledgers.append((t_ns, self.engine.ledger.since(Ledger())))
+        for kept in (self.verdicts, self.ledgers):
+            while len(kept) > 1 and kept[1][0] <= self.oldest_ns:
+                kept.popleft()
 
     def _keep_marks(self, marks: Sequence[Mark]) -> None:
         self.marks.extend(marks)
@@ -138,9 +146,6 @@ class Session:
             return True
         since, last = self.verdicts[-1]
         return t_ns - since >= SECOND_NS or (last.symptom, last.cause) != (verdict.symptom, verdict.cause)
-
-    def _lately(self, pid: int) -> bool:
-        return any(self.history.states[pid])
 
     @property
     def now_ns(self) -> int:
@@ -165,6 +170,13 @@ class Session:
             return self.engine.verdict
         i = bisect_right(self.verdicts, t_ns, key=_when)
         return self.verdicts[max(0, i - 1)][1]
+
+    def ledger_at(self, t_ns: int | None) -> Ledger:
+        """What was lost by ``t_ns``, to some seconds."""
+        if t_ns is None or not self.ledgers:
+            return self.engine.ledger
+        i = bisect_right(self.ledgers, t_ns, key=_when)
+        return self.ledgers[i - 1][1] if i else Ledger()
 
     def state_at(self, pid: int, t_ns: int | None) -> int:
         """The state code of a trainer or worker at ``t_ns``, 0 where none was known."""
@@ -206,6 +218,11 @@ class Session:
 def code_of(state: ProcState) -> int:
     """A state in one byte."""
     return _CODES.get(state.state, 0) + (STARVING if state.starving else 0)
+
+
+def word_of(code: int) -> tuple[str, bool]:
+    """The state that a code stands for, empty where none is known, and whether the worker starves."""
+    return STATE_WORDS[code & ~STARVING], bool(code & STARVING)
 
 
 def _when(entry: tuple[int, object]) -> int:

@@ -82,7 +82,7 @@ def live(session: Session, theme: str = "gputop-dark") -> GputopApp:
 @asynccontextmanager
 async def replayed(at_s: float, size: tuple[int, int], theme: str = "gputop-dark") -> AsyncIterator[tuple[ReplayApp, Pilot[Any]]]:
     """The replay's screen, standing at a moment."""
-    file, survey = FileStream(sample()), Survey(sample())
+    file, survey = FileStream([sample()]), Survey([sample()])
     app = ReplayApp(
         View(), file, Playback(file.recording.start_ns + int(at_s * SECOND), 1.0, playing=False), survey,
         Look(theme, remote=True, auto_stacks=False),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -12,7 +13,9 @@ LIVE = ("bench", "demo", "probes", "pty", "recording", "sources", "stacks", "tui
 """Folders whose tests start processes, open terminals or load probes: not `unit`."""
 
 def pytest_configure() -> None:
-    """A background job of a shell, or one under nohup, is deaf to these, and so would be all that the tests start."""
+    """A background job of a shell, or one under nohup, is deaf to these signals, and so would be all that the tests start. And a
+    Python told not to buffer hides that somebody did not flush."""
+    os.environ.pop("PYTHONUNBUFFERED", None)
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:

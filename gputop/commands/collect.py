@@ -12,12 +12,13 @@ import sys
 from gputop.commands.options import add_sampling
 from gputop.commands.options import number
 from gputop.commands.options import sampling_settings
+from gputop.console import tell
 from gputop.errors import UserError
 from gputop.memory import calm_garbage_collection
 from gputop.memory import return_what_is_freed
 
 LAST_S = 0.5
-"""How long a reader that lags may take for the last frames."""
+"""How long a reader that lags may take for the last frames once a signal has ended us. Otherwise it may take its time."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +45,10 @@ def run(args: argparse.Namespace) -> int:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda _number, _frame: collector.stop())
         collector.run(args.frames, sink.wait)
-        sink.close(LAST_S)
+        while not collector.stopping and sink.close(LAST_S):
+            pass
+        if left := sink.close(LAST_S):
+            tell(f"the reader is too slow: it has not taken the last {left} bytes, which end within a frame")
     except ReaderGone:
         return 0
     return 0

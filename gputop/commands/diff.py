@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 
+from gputop.commands.explain import Found
 from gputop.commands.explain import explained
 from gputop.commands.span import add_span
 from gputop.console import show
 from gputop.console import tell
 from gputop.console import write
+from gputop.errors import UserError
 
 EXAMPLES = """examples:
   gputop diff before.gputop after.gputop
@@ -26,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare."""
-    before, after = explained(args.before, args), explained(args.after, args)
+    before, after = _explained(args.before, args), _explained(args.after, args)
     if args.json:
         import msgspec
 
@@ -40,3 +42,10 @@ def run(args: argparse.Namespace) -> int:
         for problem in found.problems:
             tell(f"{path}: {problem}")
     return 0
+
+
+def _explained(path: str, args: argparse.Namespace) -> Found:
+    try:
+        return explained([path], args)
+    except UserError as error:
+        raise UserError(str(error) if path in str(error) else f"{path}: {error}", code=error.code) from None

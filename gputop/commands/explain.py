@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Sequence
 
 from msgspec import Struct
 from msgspec import field
@@ -49,7 +50,9 @@ _OF_A_LOOK = {"gpu": None, "interval": 0.1, "no_ebpf": False, "sudo": False}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the command."""
-    parser.add_argument("file", nargs="?", metavar="FILE", help="a recording; without it this machine, now, for --last (10s)")
+    parser.add_argument(
+        "files", nargs="*", metavar="FILE", help="a recording, or several of rotation; without it this machine, now, for --last (10s)"
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one JSON object")
     form.add_argument("--plot", action="store_true", help="GPU utilization over the time, with the incidents")
@@ -61,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Explain; 3 where --fail-on is met."""
     _check(args)
-    found = _live(args) if args.file is None else explained(args.file, args, with_points=args.plot)
+    found = explained(args.files, args, with_points=args.plot) if args.files else _live(args)
     if args.json:
         import msgspec
 
@@ -82,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     """UserError for flags that would do nothing."""
-    idle, when = (_OF_A_FILE, "with") if args.file is None else (_OF_A_LOOK, "without")
+    idle, when = (_OF_A_LOOK, "without") if args.files else (_OF_A_FILE, "with")
     given = [f"--{name.strip('_').replace('_', '-')}" for name, absent in idle.items() if getattr(args, name) != absent]
     if given:
         raise UserError(f"{', '.join(given)}: only {when} a FILE (see gputop explain --help)", code=2)
@@ -99,18 +102,18 @@ class Found(Struct):
     """Whether they go on behind it."""
 
 
-def explained(path: str, args: argparse.Namespace, with_points: bool = False) -> Found:
+def explained(paths: Sequence[str], args: argparse.Namespace, with_points: bool = False) -> Found:
     """A recording, or the stretch of it that the flags choose. UserError where it cannot be read."""
-    from gputop.recording.reader import Recording
+    from gputop.recording.parts import open_recording
     from gputop.stream.findings import explanation
     from gputop.stream.judged import judged
 
-    with Recording(path) as recording:
+    with open_recording(paths) as recording:
         start, end = span(args, recording)
         kept = explanation(recording, start, end) if not with_points else None
         found = Found(kept) if kept is not None else judge(engine := Engine(), judged(engine, recording, start, end))
         seconds = (min(end, recording.end_ns) - start) / 1e9
-        if seconds < LEAST_S:
+        if seconds + 2 * recording.header.interval_ns / 1e9 < LEAST_S:
             found.problems.append(f"{seconds:.2g} s are too short to judge, ask for {LEAST_S:g} s or more")
         if recording.problem:
             found.problems.append(recording.problem)

@@ -22,7 +22,7 @@ EXAMPLES = """examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the command."""
-    parser.add_argument("file", metavar="FILE", help="a recording")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a recording; several of rotation are read as one")
     parser.add_argument("--to", required=True, choices=FORMATS, help="format")
     parser.add_argument("-o", "--output", required=True, metavar="OUT", help="a new file; for csv and parquet a new directory")
     parser.add_argument("--beside", metavar="TRACE", help="with perfetto: a torch.profiler trace to put into the same file, on one clock")
@@ -31,14 +31,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write it; what of the recording is lost is said on standard error."""
-    from gputop.recording.reader import Recording
+    from gputop.recording.parts import open_recording
 
     if args.output == "-":
         raise UserError("an export is a new file or directory: give its name with -o; rows on standard output: gputop query --csv", code=2)
     if args.beside and args.to != "perfetto":
         raise UserError("--beside goes with --to perfetto", code=2)
     more = {"beside": args.beside} if args.beside else {}
-    with Recording(args.file) as recording:
+    with open_recording(args.files) as recording:
         try:
             writer(args.to)(recording, args.output, *span(args, recording), **more)
         except OSError as error:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import TYPE_CHECKING
 
 from gputop.console import tell
 from gputop.errors import UserError
 
-if TYPE_CHECKING:
-    import socket
-
+PATIENCE_S = 5.0
 EXAMPLES = """examples:
   gputop mark "epoch 3"
   gputop mark "$(date +%T) checkpoint begins"
@@ -34,30 +31,43 @@ def run(args: argparse.Namespace) -> int:
     text = os.fsencode(" ".join(args.text)).decode("utf-8", "replace").strip()
     if not text:
         raise UserError("the marker is empty", code=2)
-    if not _send(pack_mark(Mark(time.monotonic_ns(), text))):
+    took, busy = _send(pack_mark(Mark(time.monotonic_ns(), text)))
+    if not took and not busy:
         raise UserError("no gputop of yours is running here that could take the marker: start `gputop` or `gputop record` first")
+    if not took:
+        raise UserError(f"the gputop that runs here has not taken the marker within {PATIENCE_S:g} s: is it stopped?")
+    if busy:
+        tell(f"{busy} of {took + busy} gputops have not taken the marker within {PATIENCE_S:g} s")
     if len(text) > MAX_TEXT:
         tell(f"the marker has its first {MAX_TEXT} characters only")
     return 0
 
 
-def _send(datagram: bytes) -> int:
-    """How many took it."""
-    import socket
-
+def _send(datagram: bytes) -> tuple[int, int]:
+    """How many took it, and how many had no room for it."""
     from gputop.markers import sockets
 
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sending:
-        return sum(_send_to(sending, path, datagram) for path in sockets())
+    found = [_send_to(path, datagram) for path in sockets()]
+    return found.count(True), found.count(False)
 
 
-def _send_to(sending: socket.socket, path: str, datagram: bytes) -> bool:
-    """Whether it was taken; a socket whose collector is gone is taken away."""
-    try:
-        sending.sendto(datagram, path)
-    except ConnectionRefusedError:
-        os.unlink(path)
-        return False
-    except OSError:
-        return False
+def _send_to(path: str, datagram: bytes) -> bool | None:
+    """Whether it was taken, None where nobody is there; a socket whose collector is gone is taken away.
+
+    A queue holds few (net.unix.max_dgram_qlen), so that the ranks of a job that all send at once have to wait for each other.
+    """
+    import socket
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
+        sending.settimeout(PATIENCE_S)
+        try:
+            sending.connect(path)  # the kernel says only of such a one when there is room
+            sending.send(datagram)
+        except TimeoutError:
+            return False
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return None
+        except OSError:
+            return None
     return True

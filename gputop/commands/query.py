@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable
 from collections.abc import Iterator
 from itertools import chain
@@ -17,7 +18,8 @@ from gputop.console import write
 WHO_SWITCHED = """SELECT pid, name, sum(coalesce(thread_switches, switches)) switches, sum(offcpu_s) offcpu_s,
   max(stall_ms) worst_stall_ms FROM proc GROUP BY pid ORDER BY switches DESC LIMIT 10"""
 WINDOWS = """SELECT p.w * 10 t_s, switches, calls, mean_ms FROM
-    (SELECT CAST(t_s / 10 AS INT) w, sum(switches) switches FROM proc GROUP BY w) p LEFT JOIN
+    (SELECT CAST(t_s / 10 AS INT) w, sum(coalesce(thread_switches, switches)) switches
+      FROM proc GROUP BY w) p LEFT JOIN
     (SELECT CAST(t_s / 10 AS INT) w, sum(calls) calls, sum(total_ms) / sum(calls) mean_ms FROM sync GROUP BY w) s USING (w)"""
 WHO_TOOK = """SELECT culprit_pid pid, culprit name, sum(lost_s) cpu_s FROM preempt
   WHERE victim_pid IN (SELECT pid FROM process WHERE role = 'trainer') GROUP BY 1 ORDER BY cpu_s DESC LIMIT 10"""
@@ -28,17 +30,23 @@ EXAMPLES = f"""examples:
     gputop query run.gputop "{WINDOWS}"
   who took most CPU from the trainer
     gputop query run.gputop "{WHO_TOOK}"
+  of the files of a rotation as one, the last two hours (flags come before the files or behind the question)
+    gputop query --last 2h run*.gputop "SELECT * FROM incident"
 """
 _MEASURED = 1000
 """Rows from which the widths of columns are taken."""
 _MOST_WIDE = 80
+"""On a terminal, where longer texts are cut; a pipe gets them whole."""
+_WHOLE = 1 << 20
 _AT_ONCE = 1000
 """Rows that are written together."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the command."""
-    parser.add_argument("file", metavar="FILE", help="a recording, also one that still grows")
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="a recording, also one that still grows; several of rotation are read as one"
+    )
     parser.add_argument("sql", metavar="SQL", help="a SELECT, .schema, or .schema TABLE")
     add_span(parser)
     shape = parser.add_mutually_exclusive_group()
@@ -48,11 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Answer on standard output; what of the recording is lost, on standard error."""
-    from gputop.recording.reader import Recording
+    from gputop.recording.parts import open_recording
     from gputop.tables.database import Database
     from gputop.tables.database import describe
 
-    with Recording(args.file) as recording:
+    with open_recording(args.files) as recording:
         word, *tables = args.sql.strip().rstrip(";").split() or [""]
         if word in (".schema", ".tables"):
             write(f"{describe(tables)}\n")
@@ -102,18 +110,24 @@ def _csv(names: list[str], rows: Iterable[tuple[object, ...]]) -> Iterator[str]:
 
 def _table(names: list[str], rows: Iterable[tuple[object, ...]]) -> Iterator[str]:
     from gputop.text import cell_width
-    from gputop.text import fit
 
     rows = iter(rows)
     first = [[_text(value) for value in row] for row in islice(rows, _MEASURED)]
     right = [any(text[:1] in "-0123456789" and text for text in column) for column in zip(*first, strict=True)] or [False] * len(names)
-    widths = [min(_MOST_WIDE, max(map(cell_width, column))) for column in zip([_text(name) for name in names], *first, strict=True)]
+    most = _MOST_WIDE if sys.stdout.isatty() else _WHOLE
+    widths = [min(most, max(map(cell_width, column))) for column in zip([_text(name) for name in names], *first, strict=True)]
     for row in chain([[_text(name) for name in names]], first, ([_text(value) for value in row] for row in rows)):
-        cells = [
-            " " * (width - cell_width(text)) + text if to_right and cell_width(text) < width else fit(text, width)
-            for text, width, to_right in zip(row, widths, right, strict=True)
-        ]
+        cells = [_cell(text, width, most, to_right) for text, width, to_right in zip(row, widths, right, strict=True)]
         yield "  ".join(cells).rstrip() + "\n"
+
+
+def _cell(text: str, width: int, most: int, to_right: bool) -> str:
+    """At least ``width`` columns, and ``most`` at most."""
+    from gputop.text import cell_width
+    from gputop.text import fit
+
+    own = min(most, cell_width(text))
+    return " " * (width - own) + text if to_right and own < width else fit(text, max(width, own))
 
 
 def _text(value: object, whole: bool = False) -> str:

@@ -167,6 +167,9 @@ class _Session:
             if not self._problem:
                 goes_on = self._command is not None and self._command.poll() is None
                 tell(f"{counted(self._file.frames, 'frame')} in {self._file.summary()}{'; the command runs on' if goes_on else ''}")
+                self._problem = self._file.problem
+                if self._problem:
+                    tell(self._problem)
 
     def _discard(self) -> None:
         """What was recorded while nothing ran is in nobody's way when the name is tried again."""
@@ -175,9 +178,9 @@ class _Session:
             file.discard()
 
     def exit_code(self) -> int:
-        """The command's, or 0."""
+        """The command's; without one 1 where the recording is not whole."""
         if self._command is None:
-            return 0
+            return 1 if self._problem else 0
         code = self._command.wait()
         return 128 - code if code < 0 else code
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 EXAMPLES = """examples:
   gputop replay run.gputop
   gputop replay run.gputop --at 03:12 --speed 4
+  gputop replay run*.gputop --at 03:12            the files of a rotation as one
   gputop replay --sample                          the recording that comes with gputop
   ssh node7 gputop collect | gputop replay -      another machine, live
 keys: space play  < > speed  f F step  ( ) 10 s  { } 1 min  n N incidents  @ go to a time  a loop  ? all
@@ -47,7 +48,7 @@ def speed(text: str) -> float:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the command."""
-    parser.add_argument("file", nargs="?", metavar="FILE", help="a recording; - is a stream from standard input")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="a recording, or several of rotation; - is a stream from standard input")
     parser.add_argument("--sample", action="store_true", help="the recording that comes with gputop")
     parser.add_argument("--speed", type=speed, default=1.0, metavar="X", help="0.25 to 64 times as fast (1)")
     parser.add_argument("--at", metavar="T", help=f"begin here: {MOMENT}")
@@ -57,11 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Replay until `q`."""
-    if args.sample == (args.file is not None):
+    if args.sample == bool(args.files):
         raise UserError("name one recording, or --sample (see gputop replay --help)", code=2)
-    if args.file == "-" and not stat.S_ISREG(os.fstat(0).st_mode):
+    if "-" in args.files[1:] or args.files[:1] == ["-"] != args.files:
+        raise UserError("standard input is replayed alone: gputop replay -", code=2)
+    if args.files == ["-"] and not stat.S_ISREG(os.fstat(0).st_mode):
         return _watch_pipe(args)
-    return _replay_file(args, sample() if args.sample else args.file)
+    return _replay_files(args, [sample()] if args.sample else args.files)
 
 
 def sample() -> str:
@@ -71,16 +74,16 @@ def sample() -> str:
     return os.path.join(os.path.dirname(gputop.__file__), "data", "sample.gputop")
 
 
-def _replay_file(args: argparse.Namespace, path: str) -> int:
-    if path == "-":
-        path = f"/proc/{os.getpid()}/fd/{_keys_from_terminal()}"
+def _replay_files(args: argparse.Namespace, paths: list[str]) -> int:
+    if paths == ["-"]:
+        paths = [f"/proc/{os.getpid()}/fd/{_keys_from_terminal()}"]
     from gputop.stream.file import FileStream
 
-    file = FileStream(path)
+    file = FileStream(paths)
     try:
         at_ns = _start(file, args.at)
         check_terminal(INSTEAD)
-        return _play(args, file, path, at_ns)
+        return _play(args, file, paths, at_ns)
     finally:
         file.close()
 
@@ -95,12 +98,12 @@ def _start(file: FileStream, at: str | None) -> int:
     return recording.start_ns if at is None else moment_within(at, recording)
 
 
-def _play(args: argparse.Namespace, file: FileStream, path: str, at_ns: int) -> int:
+def _play(args: argparse.Namespace, file: FileStream, paths: list[str], at_ns: int) -> int:
     from gputop.stream.playback import Playback
     from gputop.stream.survey import Survey
     from gputop.tui.replay import ReplayApp
 
-    survey = Survey(path)
+    survey = Survey(paths)
     calm_garbage_collection()
     view, look = _looks(args)
     app = ReplayApp(view, file, Playback(at_ns, args.speed, loop=args.loop), survey, look)

@@ -10,6 +10,7 @@ from gputop.errors import UserError
 from gputop.exports.place import new_directory
 from gputop.exports.rows import Row
 from gputop.exports.rows import batches
+from gputop.recording.output import create
 from gputop.recording.reader import Recording
 from gputop.tables.schema import TABLES
 
@@ -25,8 +26,8 @@ def write(recording: Recording, output: str, start_ns: int, end_ns: int) -> None
     with new_directory(output), ExitStack() as files:
         for name, spec in TABLES.items():
             shape = pyarrow.schema([pyarrow.field(c.name, types[c.type], metadata={"help": c.help}) for c in spec.columns])
-            path = os.path.join(output, f"{name}.parquet")
-            writers[name] = files.enter_context(pyarrow.parquet.ParquetWriter(path, shape, compression="zstd"))
+            file = files.enter_context(os.fdopen(create(os.path.join(output, f"{name}.parquet")), "wb"))
+            writers[name] = files.enter_context(pyarrow.parquet.ParquetWriter(file, shape, compression="zstd"))
         for name, rows in batches(recording, start_ns, end_ns):
             if rows:
                 writers[name].write_table(_table(rows, writers[name].schema))

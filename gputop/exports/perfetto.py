@@ -151,6 +151,6 @@ def _torch_trace(path: str) -> tuple[int, list[dict[str, Any]]]:
         trace = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
         return int(trace.get("baseTimeNanoseconds", 0)), list(trace["traceEvents"])
     except OSError as error:
-        raise UserError(f"cannot open {path}: {getattr(error, 'strerror', None) or error}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, EOFError):
+        raise UserError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError):
         raise UserError(f"{path} is no torch.profiler trace") from None

@@ -8,9 +8,11 @@ waited for.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
@@ -38,15 +40,21 @@ _Key = tuple[int, str]
 """pid, CUDA entry point."""
 _NAMES = {"cudaStreamSync": "cudaStreamSynchronize", "cudaDeviceSync": "cudaDeviceSynchronize"}
 _UNREAD = dict.fromkeys(("util_pct", "power_w", "mem_used_bytes", "temp_c", "sm_clock_mhz"), "Ingero does not record it")
-_EVENTS = """SELECT e.timestamp t, e.pid, o.name op, 1 calls, e.duration total, e.duration longest FROM events e
-    JOIN ops o ON o.source_id = e.source AND o.op_id = e.op WHERE e.source IN (1, 4)"""
+_OP = "coalesce(o.name, 'operation ' || o.op_id) op"
+# Rows that lack what they are about are left out: one of them must cost neither the others nor the whole trace.
+_EVENTS = f"""SELECT e.timestamp t, e.pid, {_OP}, 1 calls, e.duration total, e.duration longest FROM events e
+    JOIN ops o ON o.source_id = e.source AND o.op_id = e.op
+    WHERE e.source IN (1, 4) AND e.timestamp > 0 AND e.pid > 0 AND e.duration >= 0"""
 _CALLS = f"""{_EVENTS} AND NOT EXISTS (SELECT 1 FROM event_aggregates a WHERE a.source = e.source AND a.op = e.op AND a.pid = e.pid
       AND a.bucket = e.timestamp - e.timestamp % :minute AND a.stored < a.count)
-  UNION ALL SELECT a.bucket + :minute - 1, a.pid, o.name, a.count, a.sum_dur, a.max_dur FROM event_aggregates a
-    JOIN ops o ON o.source_id = a.source AND o.op_id = a.op WHERE a.source IN (1, 4) AND a.stored < a.count ORDER BY 1"""
-_RETRANSMITS = "SELECT timestamp t FROM events WHERE source = 6 ORDER BY 1"
-_SNAPSHOTS = "SELECT timestamp t, cpu_pct, mem_pct, mem_avail, load_avg FROM system_snapshots ORDER BY 1"
-_CHAINS = "SELECT detected_at t, severity || ': ' || summary text, {advice} advice FROM causal_chains ORDER BY 1"
+  UNION ALL SELECT a.bucket + :minute - 1, a.pid, {_OP}, a.count, a.sum_dur, a.max_dur FROM event_aggregates a
+    JOIN ops o ON o.source_id = a.source AND o.op_id = a.op WHERE a.source IN (1, 4) AND a.stored < a.count
+      AND a.bucket > 0 AND a.pid > 0 AND a.sum_dur >= 0 AND a.max_dur >= 0 ORDER BY 1"""
+_RETRANSMITS = "SELECT timestamp t FROM events WHERE source = 6 AND timestamp > 0 ORDER BY 1"
+_SNAPSHOTS = """SELECT timestamp t, cpu_pct, mem_pct, mem_avail, load_avg FROM system_snapshots
+    WHERE timestamp > 0 AND cpu_pct >= 0 AND mem_pct >= 0 AND mem_avail >= 0 ORDER BY 1"""
+_CHAINS = """SELECT detected_at t, coalesce(severity || ': ', '') || summary text, {advice} advice FROM causal_chains
+    WHERE detected_at > 0 AND summary IS NOT NULL ORDER BY 1"""
 
 
 def read(path: str) -> Iterator[Header | Frame]:
@@ -55,7 +63,7 @@ def read(path: str) -> Iterator[Header | Frame]:
         with open(path, "rb") as file:
             if not file.read(16).startswith(b"SQLite format 3"):
                 raise UserError(f"{clean(path)} is no SQLite database")
-        with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro&immutable=1", uri=True)) as database:
+        with closing(_open(path)) as database:
             database.row_factory = sqlite3.Row
             database.text_factory = lambda data: data.decode("utf-8", "replace")
             yield from _Trace(database).frames()
@@ -63,6 +71,18 @@ def read(path: str) -> Iterator[Header | Frame]:
         raise UserError(f"cannot open {clean(path)}: {error.strerror}") from None
     except (sqlite3.Error, TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{clean(path)} is no trace of Ingero that can be read: {clean(str(error))}") from None
+
+
+def _open(path: str) -> sqlite3.Connection:
+    """With what is in its write-ahead log, which Ingero keeps while it runs; where SQLite may not make the index to that (a folder that
+    is not ours to write), without one. Raises UserError where there is a log that cannot be read."""
+    with suppress(sqlite3.OperationalError):
+        database = sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)
+        database.execute("SELECT count(*) FROM sqlite_master")
+        return database
+    if os.path.exists(f"{path}-wal") and os.path.getsize(f"{path}-wal"):
+        raise UserError(f"{clean(path)} has a log of what is newest beside it that cannot be read there: copy both to a folder of yours")
+    return sqlite3.connect(f"file:{quote(path)}?mode=ro&immutable=1", uri=True)
 
 
 class _Trace:
@@ -193,7 +213,7 @@ class _Trace:
     def _names(self) -> dict[int, str]:
         if "process_names" not in self._tables:
             return {}
-        return {row["pid"]: row["name"] for row in self._database.execute("SELECT pid, name FROM process_names")}
+        return {row["pid"]: row["name"] for row in self._database.execute("SELECT pid, name FROM process_names WHERE name <> ''")}
 
     def _gpus(self, session: dict[str, Any], start: int) -> list[Gpu]:
         name = str(session.get("gpu_model") or "")

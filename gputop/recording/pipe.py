@@ -71,11 +71,13 @@ class PipeSink:
         if left > 0:
             time.sleep(left)
 
-    def close(self, patience_s: float) -> None:
-        """Give a slow reader so long to take what is pending, for a block that is cut off is lost. Raises as `flush`."""
+    def close(self, patience_s: float) -> int:
+        """Give a slow reader so long to take what is pending, for a block that is cut off is lost; bytes it has not taken. Raises as
+        `flush`."""
         end = time.monotonic() + patience_s
         while self._pending and (left := end - time.monotonic()) > 0:
             self._watch(int(left * 1000) + 1)
+        return len(self._pending)
 
     def _watch(self, timeout_ms: int) -> None:
         if self._pending:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from itertools import pairwise
@@ -27,6 +28,7 @@ from gputop.recording.contents import Contents
 from gputop.recording.format import FLAG_FOLLOWS
 from gputop.recording.format import KIND_FINDINGS
 from gputop.recording.format import KIND_HEADER
+from gputop.recording.format import SYNC
 from gputop.recording.format import FormatError
 from gputop.recording.format import NewerError
 from gputop.recording.format import inflate
@@ -146,6 +148,10 @@ class Recording:
         """Offset -> damaged bytes there, as far as it has been read."""
         return self._blocks.lost
 
+    def learn_losses(self, lost: dict[int, int]) -> None:
+        """Take over what another reader of it has found damaged."""
+        self._blocks.lost.update(lost)
+
     @property
     def growing(self) -> bool:
         """Whether a recorder still appends to it: it then holds a lock."""
@@ -160,7 +166,15 @@ class Recording:
     def _ends_early(self) -> bool:
         """Without the index that a recorder writes last. A stream that was kept has none; it has chunks without any reference."""
         kept_stream = bool(self._contents.chunks) and not self._contents.references
-        return not kept_stream and not (self._contents.ended and self._contents.end == (self._contents.another or self._size))
+        end = self._contents.another or self._size - self._alien_bytes
+        return not kept_stream and not (self._contents.ended and self._contents.end == end)
+
+    @property
+    def _alien_bytes(self) -> int:
+        """Behind its end, where that is whole and they begin no block: appended by somebody else."""
+        contents = self._contents
+        behind = os.pread(self._fd, len(SYNC), contents.end) if contents.ended and not contents.another else b""
+        return 0 if SYNC.startswith(behind) else self._size - contents.end
 
     @property
     def problem(self) -> str:
@@ -170,6 +184,8 @@ class Recording:
             parts.append(f"{sum(self.lost.values())} bytes are damaged and left out")
         if self._ends_early and not self.growing:
             parts.append("it was cut short, as by a kill or a full disk: up to a second at its end is missing")
+        if alien := self._alien_bytes:
+            parts.append(f"{alien} bytes behind its end belong to no recording")
         if self._contents.another:
             at = self._contents.another
             parts.append(f"another recording begins at byte {at} and is left out: `tail -c +{at + 1}` makes a file of it")
@@ -218,9 +234,12 @@ class Recording:
 
     def runs(self, start_ns: int = 0, end_ns: int = 1 << 63) -> list[tuple[int, int]]:
         """(from, until) of stretches that can be read apart without reading anything twice; together they are what was asked for."""
+        return list(pairwise((start_ns, *self.beginnings(start_ns, end_ns), end_ns)))
+
+    def beginnings(self, start_ns: int, end_ns: int) -> Iterable[int]:
+        """Where between two moments that can be read which does not build upon what is before."""
         chunks = [chunk for chunk in self._contents.chunks if start_ns < chunk[0] < end_ns]
-        begins = [t_ns for t_ns, offset in chunks if (place := place_at(self._fd, offset)) and not place.head.flags & FLAG_FOLLOWS]
-        return list(pairwise((start_ns, *begins, end_ns)))
+        return (t_ns for t_ns, offset in chunks if (place := place_at(self._fd, offset)) and not place.head.flags & FLAG_FOLLOWS)
 
     def chunks(self) -> Sequence[FileChunk]:
         """All chunks, in order; none is read yet."""

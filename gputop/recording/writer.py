@@ -30,6 +30,7 @@ from gputop.recording.index import pack_index
 from gputop.recording.output import create
 from gputop.recording.parity import Parity
 from gputop.text import clean
+from gputop.text import counted
 from gputop.text import file_size
 
 REFERENCE_EVERY_NS = 240 * SECOND_NS
@@ -65,6 +66,8 @@ class Writer:
         self._rows = 0
         self.frames = 0
         """Written so far."""
+        self.problem = ""
+        """What its end had no room for; empty where that had."""
         self._parity = Parity()
         self._run_ns = self._run_bytes = self._blocks = self._runs = 0
         self._referred_ns = 0
@@ -130,15 +133,25 @@ class Writer:
         """Write what is pending, what ends the run, findings and index, and close the file; what the disk has no room for is left out."""
         if self._fd < 0:
             return
+        frames = len(self._pending)
         try:
             self.flush()
+            frames = 0
             self._end_run()
             self._write_reference(self._copy)
             self._write_index(self._write_findings())
-        except UserError:
-            pass
+        except UserError as error:
+            self.problem = (
+                f"{error}: {counted(frames, 'last frame')} not written" if frames else f"{error}: its frames are there, its index is not"
+            )
+        self.problem = self.problem or self._gone
         os.close(self._fd)
         self._fd = -1
+
+    @property
+    def _gone(self) -> str:
+        """Said where no name leads to the file any more: what is written is lost as it is closed."""
+        return f"somebody has deleted {clean(self.path)} while it was recorded" if os.fstat(self._fd).st_nlink == 0 else ""
 
     def _begin_chunk(self, frames: list[Frame]) -> None:
         now = tick_ns(frames[0].t_ns)
@@ -148,6 +161,8 @@ class Writer:
         self._chunks.append((now, self.size))
 
     def _begin_run(self, frames: list[Frame], now: int) -> None:
+        if gone := self._gone:
+            raise UserError(gone)
         self._run_ns, self._runs = now, self._runs + 1
         self._write_reference(self._copy)
         self._copy = b""
@@ -212,7 +227,7 @@ class Rotation:
         self._begin = begin
         self._max_bytes, self._max_files = max_bytes, max_files
         self._count = 1
-        self._frames = 0
+        self._frames, self._problem = 0, ""
         self._kept = [path]
         self._largest = 0
         self._chunk_at = 0
@@ -237,6 +252,11 @@ class Rotation:
         """As `Writer.close`."""
         self.writer.close()
 
+    @property
+    def problem(self) -> str:
+        """As `Writer.problem`, of the first file that has one."""
+        return self._problem or self.writer.problem
+
     def summary(self) -> str:
         """Where the recording is, and how large."""
         if len(self._kept) == 1:
@@ -256,7 +276,7 @@ class Rotation:
 
     def _turn(self) -> None:
         self.writer.close()
-        self._frames += self.writer.frames
+        self._frames, self._problem = self._frames + self.writer.frames, self.problem
         path = self._next_path()
         self.writer = Writer(path, self.writer.header, self._begin())
         self._kept.append(path)

@@ -46,7 +46,7 @@ def read_ahead(recording: Recording, start_ns: int, end_ns: int) -> Iterator[Tol
             reader = readers[i % READERS]
             while (told := reader.next()).lost is None:
                 yield told
-            recording.lost.update(told.lost)
+            recording.learn_losses(told.lost)
 
 
 class _Reader:

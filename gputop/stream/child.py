@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from gputop.recording.restated import Known
 
 CHUNK_BYTES = 1 << 18
-PIPE_BYTES = 1 << 20
 LAST_WORDS_BYTES = 4096
 """What is kept of standard error: its end. A banner of ssh's comes before the reason."""
 LAST_WORDS_S = 0.5
@@ -37,13 +36,14 @@ class ChildStream:
         self._child = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, bufsize=0
         )
-        _widen(self._fd)
         self._last_words = b""
         self._listening = threading.Thread(target=self._listen, name="stderr", daemon=True)
         self._listening.start()
         # Imported only now: what this takes to load, the collector takes to start.
         from gputop.recording.format import Decoder
+        from gputop.stream.pipe import widen
 
+        widen(self._fd)
         self._decoder = Decoder(known)
 
     @property
@@ -119,16 +119,6 @@ class ChildStream:
 def collector_argv(flags: list[str]) -> list[str]:
     """The collector of this very installation."""
     return [sys.executable, "-m", "gputop", "collect", *flags]
-
-
-def _widen(fd: int) -> None:
-    """Room for seconds of frames, so that a busy screen costs no sample; the kernel may refuse (pipe-user-pages-soft)."""
-    import fcntl
-
-    try:
-        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-    except OSError:
-        pass
 
 
 def _last_line(stderr: bytes) -> str:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from collections.abc import Sequence
 
 from gputop.board import Board
 from gputop.frame import Frame
 from gputop.frame import Header
-from gputop.recording.reader import Recording
+from gputop.recording.parts import open_recording
 
 STEP_NS = 60_000_000_000
 """How far a step looks before it takes larger strides."""
 
 
 class FileStream:
-    """A recording with a position. Raises FormatError, a UserError, as `Recording` does."""
+    """A recording, or several as one, with a position. Raises UserError as `open_recording` does."""
 
-    def __init__(self, path: str) -> None:
-        self.recording = Recording(path)
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.recording = open_recording(paths)
         self.position_ns = self.recording.start_ns - 1
         """Everything up to here has been given out."""
 

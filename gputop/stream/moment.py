@@ -16,6 +16,8 @@ from gputop.errors import UserError
 from gputop.frame import SECOND_NS
 from gputop.frame import Header
 from gputop.frame import Mark
+from gputop.markers import MAX_TEXT
+from gputop.recording.columns.layout import tick_ns
 from gputop.text import clean
 
 WAYS = "90s or 5m after its start, 14:03:07, 2026-11-20 14:03:07, 50% or a marker's text (text#2: the second such)"
@@ -104,18 +106,22 @@ def _first_second_ns(recording: Timed) -> int:
 
 
 def _marked(text: str, marks: Sequence[Mark], after_ns: int) -> int | None:
-    """When the marker was dropped that a text means, None where it means none."""
-    if times := [mark.t_ns for mark in marks if mark.text.strip() == text]:
+    """When the marker was dropped that a text means, as the rows of a recording have it; None where it means none."""
+    if times := _times_of(text, marks):
         return next((t_ns for t_ns in times if t_ns > after_ns), times[0])
     if not (match := _NTH.fullmatch(text)):
         return None
-    times = [mark.t_ns for mark in marks if mark.text.strip() == match[1].strip()]
-    number = int(match[2])
+    times, number = _times_of(match[1], marks), int(match[2])
     return times[number - 1] if 0 < number <= len(times) else None
+
+
+def _times_of(text: str, marks: Sequence[Mark]) -> list[int]:
+    said = text.strip()[:MAX_TEXT].strip()
+    return [tick_ns(mark.t_ns) for mark in marks if mark.text.strip() == said]
 
 
 def _no_time(text: str, marks: Sequence[Mark] = ()) -> UserError:
     names = list(dict.fromkeys(clean(mark.text.strip(), _NAMED_CHARS) for mark in marks))
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     told = f"; its markers: {', '.join(names[:_NAMED])}{more}" if names else ""
-    return UserError(f"{text!r} is no time: write {WAYS}{told}", code=2)
+    return UserError(f"{clean(text, MAX_TEXT)!r} is no time: write {WAYS}{told}", code=2)

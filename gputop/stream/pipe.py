@@ -15,7 +15,10 @@ from gputop.recording.format import Decoder
 if TYPE_CHECKING:
     from gputop.recording.restated import Known
 
+PIPE_BYTES = 1 << 20
 CHUNK_BYTES = 1 << 18
+MOST_CHUNKS = 16
+"""Read before a rest, which a writer that is ahead of us has filled a pipe in: who read one a rest would fall behind for ever."""
 POLL_S = 0.2
 
 
@@ -27,6 +30,7 @@ class PipeStream:
 
     def __init__(self, fd: int, rest: Callable[[], None] | None = None, known: Known | None = None) -> None:
         self._fd = fd
+        widen(fd)
         self._rest = rest
         self._decoder = Decoder(known)
         self._ready: list[Header | Frame] = []
@@ -47,8 +51,8 @@ class PipeStream:
                 self._rest()
             if self._ended:
                 return
-            if select.select([self._fd], [], [], POLL_S)[0]:
-                self._ready = self._read()
+            if self._waits(POLL_S):
+                self._ready = self._read_all()
 
     def ending(self) -> str:
         """Why no more comes."""
@@ -58,6 +62,18 @@ class PipeStream:
         """Read no more."""
         self._closing = True
 
+    def _waits(self, seconds: float) -> bool:
+        return bool(select.select([self._fd], [], [], seconds)[0])
+
+    def _read_all(self) -> list[Header | Frame]:
+        """What there is, and what comes as soon as there is room for it."""
+        ready = self._read()
+        for _ in range(MOST_CHUNKS - 1):
+            if self._ended or not self._waits(0.0):
+                break
+            ready += self._read()
+        return ready
+
     def _read(self) -> list[Header | Frame]:
         data = os.read(self._fd, CHUNK_BYTES)
         if data:
@@ -65,3 +81,14 @@ class PipeStream:
         self._ended = True
         self._decoder.finish()
         return []
+
+
+def widen(fd: int) -> None:
+    """Room for seconds of frames, so that a busy screen costs no sample; the kernel may refuse (pipe-user-pages-soft), and what is no pipe
+    has room of its own."""
+    import fcntl
+
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    except OSError:
+        pass

@@ -1,6 +1,6 @@
 """The incidents and lost GPU time of a whole recording, found by a process of its own while the replay is already watched.
 
-`python -m gputop.stream.survey FILE` writes a line of JSON (`News`) whenever there is news.
+`python -m gputop.stream.survey FILE…` writes a line of JSON (`News`) whenever there is news.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Iterator
+from collections.abc import Sequence
 
 import msgspec
 
@@ -19,6 +20,7 @@ from gputop.board import Board
 from gputop.diagnosis import Engine
 from gputop.diagnosis import Ledger
 from gputop.diagnosis import report
+from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
 from gputop.stream.findings import explanation
 from gputop.stream.hindsight import hindsight
@@ -51,7 +53,7 @@ class News(msgspec.Struct, frozen=True):
 class Survey:
     """The other end of the process: what it has found so far. It ends by itself when we do."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, paths: Sequence[str]) -> None:
         self.until_ns = 0
         """Up to here the recording has been looked at."""
         self.episodes: dict[int, Episode] = {}
@@ -60,16 +62,16 @@ class Survey:
         self.done = False
         """True once nothing more will come, for whatever reason."""
         self._child = subprocess.Popen(
-            [sys.executable, "-m", "gputop.stream.survey", path],
+            [sys.executable, "-m", "gputop.stream.survey", *paths],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         self._thread = threading.Thread(target=self._read, name="survey", daemon=True)
         self._thread.start()
 
-    def next_start(self, t_ns: int, direction: int) -> int | None:
-        """The start of the next episode behind (``direction`` 1) or before (-1) a moment."""
-        starts = sorted(episode.start_ns for episode in list(self.episodes.values()))
-        ahead = [start for start in starts if (start > t_ns if direction > 0 else start < t_ns)]
+    def next(self, t_ns: int, direction: int) -> Episode | None:
+        """The next episode that begins behind (``direction`` 1) or before (-1) a moment."""
+        episodes = sorted(self.episodes.copy().values(), key=lambda episode: episode.start_ns)
+        ahead = [episode for episode in episodes if (episode.start_ns > t_ns if direction > 0 else episode.start_ns < t_ns)]
         return (ahead[0] if direction > 0 else ahead[-1]) if ahead else None
 
     def until(self, t_ns: int) -> tuple[Ledger, list[Episode]] | None:
@@ -105,10 +107,10 @@ class Survey:
         self.until_ns = news.until_ns
 
 
-def survey(path: str) -> Iterator[News]:
-    """Look at a recording from start to end; raises FormatError as `Recording` does."""
+def survey(paths: Sequence[str]) -> Iterator[News]:
+    """Look at a recording from start to end; raises UserError as `open_recording` does."""
     engine, known, told_s, booked_ns, until_ns = Engine(), dict[int, Episode](), 0.0, 0, 0
-    with Recording(path) as recording:
+    with open_recording(paths) as recording:
         kept = explanation(recording)
         if kept is not None:
             yield News(0, _kept(recording, kept["incidents"]))
@@ -144,10 +146,10 @@ def _news(engine: Engine, known: dict[int, Episode]) -> list[Episode]:
 
 
 def main() -> int:
-    """Survey the recording named by the first argument; its end, or a reader that has left, ends us."""
+    """Survey the recording that the arguments name; its end, or a reader that has left, ends us."""
     os.nice(10)
     try:
-        for found in survey(sys.argv[1]):
+        for found in survey(sys.argv[1:]):
             sys.stdout.buffer.write(msgspec.json.encode(found) + b"\n")
             sys.stdout.buffer.flush()
     except BrokenPipeError:

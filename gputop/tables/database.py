@@ -140,7 +140,7 @@ def _permit(asked: tuple[object, ...], read: dict[str, dict[str, None]]) -> int:
     """SQLite's authorizer: notes what is read, denies what is not reading."""
     action, first, second = asked[:3]
     if action == sqlite3.SQLITE_READ:
-        columns = read.setdefault(str(first), {})
+        columns = read.setdefault(str(first).lower(), {})  # as the statement spells it, where no column of it is read
         if second:
             columns[str(second)] = None
     forbidden = action == sqlite3.SQLITE_FUNCTION and second in _FORBIDDEN_FUNCTIONS

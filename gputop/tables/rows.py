@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from itertools import chain
 from itertools import repeat
@@ -11,9 +12,12 @@ from operator import mul
 from operator import sub
 from typing import Any
 
+from gputop.frame import SECOND_NS
 from gputop.frame import Gpu
 from gputop.frame import Header
+from gputop.frame import Preempt
 from gputop.frame import ProcInfo
+from gputop.frame import Wakeup
 from gputop.frame import compute_pids
 from gputop.recording.columns.decode import Table
 from gputop.roles import Role
@@ -57,8 +61,8 @@ class Known:
 
     def learn_gpus(self, gpus: Iterable[Gpu]) -> None:
         """Take over who is on a GPU."""
-        told = [gpu.procs for gpu in gpus if gpu.procs is not None]
-        pids = frozenset().union(*map(compute_pids, told))
+        told = [compute_pids(gpu.procs or ()).union(gpu.held_by or ()) for gpu in gpus if gpu.procs is not None or gpu.held_by]
+        pids = frozenset().union(*told)
         if told and pids - self._gpu_pids:
             self._gpu_pids |= pids
             self._roles = None
@@ -136,32 +140,44 @@ class Rows:
         if steps is None:
             values = self.gauge(name)
             if None in values:
-                return self._grown_with_gaps(values, last)
+                return self._grown_with_gaps(name, values, last)
             lasts, grown = order.at_ends(values), list(map(sub, values, chain((0,), values)))
             firsts = [values[start] for start in order.starts]
         else:
             firsts, lasts, grown = steps
         unknown = []
-        for start, first, before in zip(order.starts, firsts, map(last.get, order.subjects, repeat(self._unseen)), strict=False):
+        for start, first, before in zip(order.starts, firsts, self._stood(name, last), strict=True):
             grown[start] = 0 if before is None else first - before
             if before is None:
                 unknown.append(start)
-        found: list[Any] = [None if value < 0 else value for value in grown] if min(grown) < 0 else grown
+        found: list[Any] = self._began_anew(name, grown) if min(grown) < 0 else grown
         for start in unknown:
             found[start] = None
         last.update(zip(order.subjects, lasts, strict=True))
         return found
 
-    @property
-    def _unseen(self) -> int | None:
-        """What a subject's counters stood at before it was first told: the probes' begin at 0, and who was there before us is in the
-        first block."""
-        return 0 if self.known.begun and self.table.path.startswith(".probes") else None
+    def _began_anew(self, name: str, grown: list[int]) -> list[Any]:
+        """Where a counter went back it was reset: a pair's is forgotten to make room, and goes on from 0."""
+        if self.table.struct in (Preempt, Wakeup):
+            return [value if steps < 0 else steps for steps, value in zip(grown, self.gauge(name), strict=True)]
+        return [None if steps < 0 else steps for steps in grown]
 
-    def _grown_with_gaps(self, values: Sequence[Any], last: dict[tuple[Any, ...], Any]) -> list[Any]:
+    def _stood(self, name: str, last: Mapping[tuple[Any, ...], Any]) -> list[Any]:
+        """What each subject's counter stood at before its first row. A process that was born since the recording began, and what a probe
+        first tells of then, had begun at 0, its time at its birth; of who was there before nothing is known."""
+        order, known, path = self.table.order, self.known, self.table.path
+        stood = list(map(last.get, order.subjects, repeat(0 if known.begun and path.startswith(".probes") else None)))
+        if path == ".procs" and known.begun and None in stood:
+            tick_ns = SECOND_NS // known.header.clock_tick_hz
+            born = [self.gauge("start_ticks")[start] * tick_ns for start in order.starts]
+            began_at = born if name == "t_ns" else [0] * len(born)
+            later = [born_ns >= known.start_ns + tick_ns for born_ns in born]
+            return [at if before is None and is_later else before for before, at, is_later in zip(stood, began_at, later, strict=True)]
+        return stood
+
+    def _grown_with_gaps(self, name: str, values: Sequence[Any], last: dict[tuple[Any, ...], Any]) -> list[Any]:
         order, grown = self.table.order, []
-        for subject, start, end in zip(order.subjects, order.starts, order.ends, strict=True):
-            previous = last.get(subject, self._unseen)
+        for subject, start, end, previous in zip(order.subjects, order.starts, order.ends, self._stood(name, last), strict=True):
             for value in values[start:end]:
                 grown.append(None if value is None or previous is None or value < previous else value - previous)
                 previous = previous if value is None else value

@@ -147,9 +147,9 @@ class GputopApp(App[int]):
             self._driver.write(f"{SYNC_START}{text}{SYNC_END}" if self._sync_available else text)
 
     def happened(self, t_ns: int | None) -> tuple[Ledger, Sequence[Incident | Episode]]:
-        """What was lost by now, and what had happened by a moment (None is now); the session is locked meanwhile."""
-        engine = self.session.engine
-        return engine.ledger, [incident for incident in engine.incidents if t_ns is None or incident.start_ns <= t_ns]
+        """What was lost and what had happened by a moment (None is now); the session is locked meanwhile."""
+        incidents = self.session.engine.incidents
+        return self.session.ledger_at(t_ns), [incident for incident in incidents if t_ns is None or incident.start_ns <= t_ns]
 
     @property
     def is_remote(self) -> bool:

@@ -12,6 +12,7 @@ import select
 import signal
 import sys
 from codecs import getincrementaldecoder
+from collections.abc import Callable
 from io import TextIOWrapper
 
 from textual._xterm_parser import XTermParser
@@ -34,14 +35,17 @@ class PatientWriter(WriterThread):
     gone = False
 
     def run(self) -> None:
-        """Write what is queued; never die before `stop`."""
+        """Write what is queued; never die before `stop`, which returns once all of it is out."""
         while (text := self._queue.get()) is not None:
-            if self.gone:
-                continue
+            self._do(self._file.write, text)
+            if self._queue.empty():
+                self._do(self._file.flush)
+        self._do(self._file.flush)
+
+    def _do(self, what: Callable[..., object], *arguments: str) -> None:
+        if not self.gone:
             try:
-                self._file.write(text)
-                if self._queue.empty():
-                    self._file.flush()
+                what(*arguments)
             except (OSError, ValueError):
                 self.gone = True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gputop.diagnosis import Incident
 from gputop.session import Session
 from gputop.tui.draw.axis import WINDOWS_S
 from gputop.tui.draw.axis import Axis
@@ -53,11 +54,12 @@ def zoom(view: View, steps: int) -> None:
     view.window_s = WINDOWS_S[min(len(WINDOWS_S) - 1, max(0, at + steps))]
 
 
-def next_incident(view: View, session: Session, direction: int) -> bool:
-    """Put the cursor on the start of the next incident in a direction; False where there is none."""
-    starts = sorted(incident.start_ns for incident in session.engine.incidents)
+def next_incident(view: View, session: Session, direction: int) -> Incident | None:
+    """Put the cursor on the start of the next incident in a direction; which that is, None where there is none."""
     at = view.at_ns or session.now_ns
-    ahead = [t for t in starts if (t > at if direction > 0 else t < at) and t >= session.oldest_ns]
-    if ahead:
-        go_to(view, session, ahead[0] if direction > 0 else ahead[-1])
-    return bool(ahead)
+    ahead = [one for one in session.engine.incidents if (one.start_ns > at if direction > 0 else one.start_ns < at)]
+    ahead = sorted((one for one in ahead if one.start_ns >= session.oldest_ns), key=lambda one: one.start_ns)
+    found = None if not ahead else ahead[0] if direction > 0 else ahead[-1]
+    if found is not None:
+        go_to(view, session, found.start_ns)
+    return found

@@ -36,36 +36,38 @@ class Cells:
         self.looks = looks
 
 
-class Codes:
+class _Codes(dict[str, str]):
     """Meanings as single characters, so that the looks of a line are a string."""
 
     def __init__(self) -> None:
-        self._codes: dict[str, str] = {}
         self.meanings: dict[str, str] = {}
+        """The meaning of each code."""
 
-    def of(self, meaning: str) -> str:
-        """The code of a meaning."""
-        code = self._codes.get(meaning)
-        if code is None:
-            code = self._codes[meaning] = chr(0x100 + len(self._codes))
-            self.meanings[code] = meaning
+    def __missing__(self, meaning: str) -> str:
+        self[meaning] = code = chr(0x100 + len(self))
+        self.meanings[code] = meaning
         return code
 
 
-_codes = Codes()
+_codes = _Codes()
 
 
 def cells_of(line: Line, width: int) -> Cells:
     """The line in exactly ``width`` cells."""
-    text, looks = "", ""
-    for part, meaning in line:
-        spread = part if is_narrow(part) else _spread(part)
-        text += spread
-        looks += _codes.of(meaning) * len(spread)
+    text = "".join([part for part, _ in line])
+    if not is_narrow(text):  # asked of the whole line: mostly it is, and asking takes longer than joining
+        line = [(_spread(part), meaning) for part, meaning in line]
+        text = "".join([part for part, _ in line])
+    looks = "".join([_codes[meaning] * len(part) for part, meaning in line])
     missing = width - len(text)
     if missing > 0:
-        return Cells(text + " " * missing, looks + _codes.of("") * missing)
+        return Cells(text + " " * missing, looks + _codes[""] * missing)
     return Cells(text[:width], looks[:width])
+
+
+def blank(width: int) -> Cells:
+    """A line on which nothing stands."""
+    return Cells(" " * width, _codes[""] * width)
 
 
 def _spread(text: str) -> str:
@@ -119,7 +121,7 @@ class Painter:
 def _shifted(old: Cells, lane: int, by: int) -> Cells:
     """What stands on the line after the terminal has deleted ``by`` cells at ``lane``."""
     return Cells(
-        old.text[:lane] + old.text[lane + by :] + " " * by, old.looks[:lane] + old.looks[lane + by :] + _codes.of("") * by
+        old.text[:lane] + old.text[lane + by :] + " " * by, old.looks[:lane] + old.looks[lane + by :] + _codes[""] * by
     )  # fmt: skip
 
 

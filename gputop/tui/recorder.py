@@ -71,7 +71,7 @@ class Recorder:
             if writer is None:
                 return ""
             writer.close()
-            return f"{writer.path} ({file_size(writer.size)})"
+            return f"{writer.path} ({file_size(writer.size)}){f'; {writer.problem}' if writer.problem else ''}"
 
     def _add(self, frame: Frame) -> None:
         if self._writer is None or frame.t_ns <= self._last_ns:

@@ -6,6 +6,7 @@ from msgspec import Struct
 from msgspec import field
 
 from gputop.session import Session
+from gputop.text import clean
 
 LABEL_WIDTH, NARROW_LABEL_WIDTH = 28, 26
 NARROW = 110
@@ -41,6 +42,16 @@ class View(Struct):
     def hides_bystanders(self) -> bool:
         """Whether rows are left out of the table; who asks for processes by name, pid or user gets them."""
         return not (self.bystanders or self.pattern or self.pid or self.user)
+
+    @property
+    def chosen(self) -> str:
+        """Which processes were asked for; empty for all."""
+        asked = (
+            f"pid {self.pid}" if self.pid else "",
+            f"user {self.user}" if self.user else "",
+            f"/{clean(self.pattern)}" if self.pattern else "",
+        )
+        return " ".join(filter(None, asked))
 
     @property
     def at_ns(self) -> int | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench.crowd import crowd
 from tests.pty.conftest import GPUTOP
 from tests.pty.conftest import Launch
 from tests.pty.terminal import Terminal
@@ -33,12 +34,41 @@ def test_grown_screen_is_the_drawn_screen(launch: Launch, columns: int, lines: i
     terminal.send(" ")
     terminal.wait_text("PAUSED")
     terminal.wait_still(1.2)
-    grown = terminal.rows()[1:]
-    terminal.resize(columns + 1, lines)
-    terminal.wait_still()
-    terminal.resize(columns, lines)
+    drawn_anew(terminal)
+
+
+def test_rows_that_come_and_go_leave_nothing_behind(launch: Launch) -> None:
+    terminal = started(launch())
+    with crowd(1, busy_us=-1, life_s=60) as (hog,):
+        terminal.wait_text(f" {hog} ")
+        terminal.send(" ")
+        terminal.wait_text("PAUSED")
+        terminal.wait_still(1.2)
+        looks = drawn_anew(terminal)
+        terminal.send(" ")
+    terminal.wait_for(lambda: f" {hog} " not in terminal.text(), "it is gone")
+    terminal.send(" ")
+    terminal.wait_text("PAUSED")
     terminal.wait_still(1.2)
-    assert terminal.rows()[1:] == grown
+    assert drawn_anew(terminal) != looks
+
+
+def drawn_anew(terminal: Terminal) -> list[list[tuple[str, str, str]]]:
+    """Characters and colours of the screen but for its first line, which a fresh drawing does not change."""
+    before = looks_of(terminal)
+    terminal.resize(terminal.columns + 1, terminal.lines)
+    terminal.wait_still()
+    terminal.resize(terminal.columns - 1, terminal.lines)
+    terminal.wait_still(1.2)
+    assert looks_of(terminal) == before
+    return before
+
+
+def looks_of(terminal: Terminal) -> list[list[tuple[str, str, str]]]:
+    """Character, colour and background of each cell."""
+    screen = terminal.screen
+    cells = [[screen.buffer[y][x] for x in range(terminal.columns)] for y in range(1, terminal.lines)]
+    return [[(cell.data, cell.fg, cell.bg) for cell in row] for row in cells]
 
 
 def test_a_box_is_all_that_is_painted_when_it_opens(launch: Launch) -> None:

@@ -367,3 +367,11 @@ def outcome(action: Callable[[], str]) -> str:
         return action()
     except FormatError as error:
         return str(error)
+
+
+def test_what_somebody_appended_is_not_taken_for_a_loss(good: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "padded.gputop"
+    path.write_bytes(good + bytes(4096))
+    with Recording(str(path)) as recording:
+        assert len(list(recording.frames())) > 0
+        assert recording.problem == "4096 bytes behind its end belong to no recording"

@@ -12,6 +12,7 @@ from gputop.errors import UserError
 from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.frame import ProcSample
+from gputop.recording import writer
 from gputop.recording.format import Decoder
 from gputop.recording.format import FormatError
 from gputop.recording.format import pack_frames
@@ -20,6 +21,7 @@ from gputop.recording.reader import Recording
 from gputop.recording.ring import Ring
 from gputop.recording.writer import Rotation
 from gputop.recording.writer import Writer
+from gputop.recording.writer import write_all
 from gputop.text import file_size
 from tests.recording.made import HEADER
 from tests.recording.made import SECOND
@@ -223,3 +225,25 @@ def test_of_files_one_behind_the_other_the_first_is_read_and_the_rest_told(tmp_p
     first.write_bytes(first.read_bytes()[len(data) :])
     with Recording(str(first)) as recording:
         assert recording.problem == ""
+
+
+@pytest.mark.parametrize(("allowed", "said"), [(0, "not written"), (1, "its frames are there")])
+def test_what_the_end_of_a_file_had_no_room_for_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowed: int, said: str) -> None:
+    files = Rotation(str(tmp_path / "run.gputop"), HEADER, 1 << 40, 0)
+    for frame in Session(1, 2).frames(25):
+        files.add(frame)
+    left = allowed
+
+    def full(fd: int, data: bytes) -> None:
+        nonlocal left
+        if not left:
+            raise OSError(28, "No space left on device")
+        left -= 1
+        write_all(fd, data)
+
+    monkeypatch.setattr(writer, "write_all", full)
+    files.close()
+    assert "No space left" in files.problem
+    assert said in files.problem
+    with Recording(str(tmp_path / "run.gputop")) as recording:
+        assert len(list(recording.frames())) == (25 if allowed else 20)

@@ -170,7 +170,7 @@ def test_findings_with_an_unknown_severity_are_none(stream: tuple[Header, list[F
 
 
 def test_the_replay_knows_its_incidents_at_once(made: Path) -> None:
-    first, *later = survey(str(made))
+    first, *later = survey([str(made)])
     known = kept(made)
     assert known is not None
     assert [episode.id for episode in first.episodes] == [one["id"] for one in known["incidents"]] != []

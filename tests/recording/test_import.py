@@ -7,12 +7,15 @@ import os
 import signal
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gputop import cli
+from gputop.errors import UserError
 from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.recording import ingero
@@ -53,6 +56,35 @@ def make(path: Path, aggregates: bool = True) -> None:
             db.execute(f"CREATE TABLE event_aggregates ({', '.join(f'{name} INTEGER' for name in columns)})")
             bucket = T0 - T0 % MINUTE
             db.execute("INSERT INTO event_aggregates VALUES (?, 1, 3, 77, 24000, 0, 120000000, 1, 90000, 0)", (bucket,))
+
+
+def test_what_lies_in_the_log_of_a_trace_that_grows_is_there_too(tmp_path: Path) -> None:
+    make(tmp_path / "in.db")
+    with closing(sqlite3.connect(tmp_path / "in.db")) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        late = ("w", T0 + 9_000_000_000, 77, 78, 1, 5, 5_000_000, 0, 0, 0, 0, 2, 4)
+        db.execute(f"INSERT INTO events VALUES ({','.join('?' * 13)})", late)
+        db.commit()
+        assert (tmp_path / "in.db-wal").stat().st_size
+        items = list(read(str(tmp_path / "in.db")))
+    calls = {call.call: call for item in items if isinstance(item, Frame) and item.probes for call in item.probes.calls}
+    assert calls["cudaStreamSynchronize"].count == 51
+
+
+def test_a_trace_whose_log_cannot_be_read_is_refused_and_one_without_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path / "in.db")
+    connect = sqlite3.connect
+
+    def refuse(name: str, **more: Any) -> sqlite3.Connection:
+        if "immutable" not in name:
+            raise sqlite3.OperationalError("unable to open database file")
+        return connect(name, **more)
+
+    monkeypatch.setattr(sqlite3, "connect", refuse)
+    assert len(list(read(str(tmp_path / "in.db")))) > 10
+    (tmp_path / "in.db-wal").write_bytes(b"newer rows")
+    with pytest.raises(UserError, match="copy both"):
+        list(read(str(tmp_path / "in.db")))
 
 
 @pytest.mark.parametrize("aggregates", [True, False])
@@ -156,3 +188,37 @@ def test_a_full_disk_leaves_no_half_of_it(tmp_path: Path, monkeypatch: pytest.Mo
     assert cli.main(["import", str(tmp_path / "in.db")]) == 1
     assert "No space left" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["in.db"]
+
+
+BAD_ROWS = {
+    "a time before all": "UPDATE events SET timestamp = -5 WHERE id = '3'",
+    "no duration": "UPDATE events SET duration = NULL WHERE id = '3'",
+    "no load": "UPDATE system_snapshots SET cpu_pct = NULL WHERE timestamp = (SELECT min(timestamp) FROM system_snapshots)",
+    "no name": "UPDATE process_names SET name = NULL",
+    "no words": "UPDATE causal_chains SET summary = NULL",
+}
+
+
+@pytest.mark.parametrize("bad", BAD_ROWS)
+def test_a_row_that_lacks_something_costs_itself_only(tmp_path: Path, bad: str) -> None:
+    make(tmp_path / "in.db")
+    with closing(sqlite3.connect(tmp_path / "in.db")) as db:
+        db.execute(BAD_ROWS[bad])
+        db.commit()
+    assert cli.main(["import", str(tmp_path / "in.db")]) == 0
+    with Recording(str(tmp_path / "in.gputop")) as recording:
+        board = recording.board_at(recording.end_ns)
+        assert not recording.problem
+    assert board.calls[77, "cudaStreamSynchronize"].count in (49, 50)
+    assert board.host["load1"] == 3.5
+
+
+def test_an_operation_without_a_name_is_told_by_its_number(tmp_path: Path) -> None:
+    make(tmp_path / "in.db")
+    with closing(sqlite3.connect(tmp_path / "in.db")) as db:
+        db.execute("UPDATE ops SET name = NULL WHERE source_id = 1 AND op_id = 5")
+        db.commit()
+    assert cli.main(["import", str(tmp_path / "in.db")]) == 0
+    with Recording(str(tmp_path / "in.gputop")) as recording:
+        assert recording.board_at(recording.end_ns).calls[77, "operation 5"].count == 50
+        assert not recording.problem

@@ -22,6 +22,7 @@ from gputop.commands.query import WHO_TOOK
 from gputop.commands.query import WINDOWS
 from gputop.frame import Frame
 from gputop.frame import Mark
+from gputop.frame import Preempt
 from gputop.frame import Probes
 from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
@@ -155,6 +156,69 @@ def test_a_reused_pid_and_a_skipped_beat_are_no_increments(tmp_path: Path, capsy
     assert sum(row["vol"] is None for row in rows) == 2
     gaps = ask(str(path), "SELECT dt_s, missed, reason FROM gap", capsys=capsys)
     assert [(round(gap["dt_s"], 3), gap["missed"]) for gap in gaps] == [(0.4, 3)]
+
+
+def test_a_pipe_gets_texts_whole_and_a_terminal_their_beginning(
+    session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql = "SELECT pid, 'x' || printf('%0*d', 200, pid) long FROM process LIMIT 2"
+    assert cli.main(["query", session[0], sql]) == 0
+    heading, *rows = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["pid", "long"]
+    assert all(len(row.split()[1]) == 201 for row in rows)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert cli.main(["query", session[0], sql]) == 0
+    assert all(row.endswith("…") and len(row) < 100 for row in capsys.readouterr().out.splitlines()[1:])
+
+
+def test_a_process_that_was_born_meanwhile_is_counted_from_its_birth_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of decoders and compilers that live for half a second most is in the first reading."""
+    born = START_NS // (10 * MS)
+    frames = []
+    for i in range(30):
+        t_ns = START_NS + i * 100 * MS
+        procs = [ProcSample(7, 1, t_ns, "R", (90 + i) * 10 * MS, 0, 0, 1, vol=500 + i)]
+        if i in (13, 14, 15):
+            procs.append(ProcSample(8, born + 120, t_ns, "R", (i - 12) * 100 * MS, 0, 0, 1, vol=i - 10))
+        frames.append(Frame(i, t_ns, key=i % 20 == 0, procs=procs))
+    path = tmp_path / "born.gputop"
+    record(path, frames)
+    sums = "pid, sum(cpu_s) cpu_s, sum(vol) vol, sum(dt_s) dt_s"
+    rows = ask(str(path), f"SELECT {sums} FROM proc GROUP BY pid ORDER BY pid", capsys=capsys)
+    told = [(row["pid"], round(row["cpu_s"], 6), row["vol"], round(row["dt_s"], 6)) for row in rows]
+    assert told == [(7, 0.29, 29, 2.9), (8, 0.3, 5, 0.3)]
+
+
+@pytest.mark.parametrize("spelt", ["GPU", "Gpu", '"gPU"'])
+def test_a_table_is_found_however_it_is_spelt(session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str], spelt: str) -> None:
+    (here,) = ask(session[0], "SELECT count(*) n FROM gpu", capsys=capsys)
+    assert here["n"] > 0
+    assert ask(session[0], f"SELECT count(*) n FROM {spelt}", capsys=capsys) == [here]
+
+
+def test_from_a_marker_to_the_next_the_first_is_inside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A recording keeps times to 10 µs, a marker's too, whatever the index that stands at its end says."""
+    marks = {7: "A", 19: "B"}
+    frames = [Frame(i, START_NS + i * 100 * MS, key=not i,
+                    marks=[Mark(START_NS + i * 100 * MS - 4_321, marks[i])] if i in marks else []) for i in range(40)]  # fmt: skip
+    record(tmp_path / "whole.gputop", frames)
+    data = (tmp_path / "whole.gputop").read_bytes()
+    (tmp_path / "cut.gputop").write_bytes(data[:-200])
+    for name in ("whole", "cut"):
+        for flags, found in ((["--from", "A", "--until", "B"], ["A"]), (["--from", "A"], ["A", "B"]), (["--until", "B"], ["A"])):
+            rows = ask(str(tmp_path / f"{name}.gputop"), "SELECT text FROM mark", *flags, capsys=capsys)
+            assert [row["text"] for row in rows] == found, (name, flags)
+
+
+def test_a_pair_that_was_forgotten_begins_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stood = [(40, 4), (70, 7), (70, 7), (6, 1), (9, 2)]
+    frames = [Frame(i, START_NS + i * SECOND, key=not i, probes=Probes(START_NS + i * SECOND, preempts=[Preempt(7, 9, 9, ns * MS, n)]))
+              for i, (ns, n) in enumerate(stood)]  # fmt: skip
+    path = tmp_path / "pairs.gputop"
+    path.write_bytes(pack_header(HEADER) + b"".join(pack_frames([frame]) for frame in frames))
+    rows = ask(str(path), "SELECT lost_s, times FROM preempt", capsys=capsys)
+    assert [row["times"] for row in rows] == [None, 3, 0, 1, 1]
+    assert [row["lost_s"] for row in rows[1:]] == pytest.approx([0.03, 0, 0.006, 0.003])
 
 
 @pytest.mark.parametrize(

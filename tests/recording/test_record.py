@@ -302,6 +302,38 @@ def test_markers_reach_the_recording(tmp_path: Path, runtime: Path) -> None:
     assert not list(runtime.glob("gputop/marks-*.sock"))
 
 
+def test_a_recording_that_somebody_deletes_is_no_success(tmp_path: Path) -> None:
+    path = tmp_path / "a.gputop"
+    process = record("-o", str(path))
+    wait_until(lambda: path.exists() and path.stat().st_size > 1000)
+    path.unlink()
+    process.terminate()
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert f"somebody has deleted {path} while it was recorded" in err
+
+
+@pytest.mark.usefixtures("runtime")
+def test_markers_of_many_at_once_all_arrive() -> None:
+    """As from the ranks of a job: the socket's queue holds ten."""
+    source = MarksSource(Settings())
+    source.open()
+    sent = [threading.Thread(target=cli.main, args=(["mark", f"rank {i}"],)) for i in range(40)]
+    for one in sent:
+        one.start()
+    found: list[str] = []
+
+    def all_there() -> bool:
+        found.extend(read_marks(source))
+        return len(found) == len(sent)
+
+    wait_until(all_there)
+    for one in sent:
+        one.join()
+    source.close()
+    assert sorted(found) == sorted(f"rank {i}" for i in range(40))
+
+
 def test_without_a_collector_a_marker_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["mark", "x"]) == 1
     assert "no gputop of yours is running" in capsys.readouterr().err
@@ -377,7 +409,7 @@ def played(tmp_path: Path) -> Iterator[tuple[FileStream, list[Frame]]]:
     for frame in frames:
         writer.add(frame)
     writer.close()
-    stream = FileStream(str(tmp_path / "p.gputop"))
+    stream = FileStream([str(tmp_path / "p.gputop")])
     yield stream, frames
     stream.close()
 

@@ -142,7 +142,7 @@ class Played:
 
     def __init__(self, path: Path, playback: Playback, past_s: int = 60) -> None:
         self.session = Session()
-        self.file = FileStream(str(path))
+        self.file = FileStream([str(path)])
         self.player = Player(self.session, self.file, playback)
         self.player.past_ns = past_s * SECOND
         self.times: list[int] = []

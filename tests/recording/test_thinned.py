@@ -152,6 +152,18 @@ def test_threads_that_are_gone_take_their_pairs_along_and_a_number_used_again_is
             thinned([*frames[:3], frame(3, **late)])
 
 
+def test_pairs_that_are_forgotten_and_meet_again_within_a_second() -> None:
+    rng = random.Random(5)
+    for _ in range(200):
+        frames = []
+        for i in range(10):
+            now = START_NS + i * 100 * MS
+            met = [Preempt(5, other, other, (i + 1) * MS, i + 1) for other in range(4) if rng.random() < 0.5]
+            forgotten = [5 | other << 32 for other in range(4) if rng.random() < 0.2]
+            frames.append(coarse(Frame(i, now, key=i == 0, probes=Probes(now, preempts=met, forgotten=forgotten))))
+        assert folded(thinned(frames)) == folded(frames)
+
+
 def test_what_is_read_at_several_paces_keeps_its_own_time() -> None:
     rng = random.Random(8)
     for _ in range(100):

@@ -86,7 +86,7 @@ def test_a_survey_that_is_cut_short_is_done(tmp_path: Path, monkeypatch: pytest.
     child.write_text('#!/bin/sh\necho \'{"until_ns":7}\'\nprintf \'{"until_ns":9, "epi\'\n')
     child.chmod(0o700)
     monkeypatch.setattr("sys.executable", str(child))
-    survey = Survey("run.gputop")
+    survey = Survey(["run.gputop"])
     until(lambda: survey.done)
     survey.close()
     assert survey.until_ns == 7

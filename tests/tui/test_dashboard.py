@@ -12,6 +12,7 @@ from gputop.board import GpuBoard
 from gputop.frame import Frame
 from gputop.frame import Gpu
 from gputop.frame import GpuProc
+from gputop.frame import MigInstance
 from gputop.frame import ProcInfo
 from gputop.session import Session
 from gputop.text import cell_width
@@ -179,11 +180,45 @@ async def test_filter_keeps_what_matches_and_escape_brings_everything_back(make_
         await pilot.press("slash", *"worker", "space", "2", "enter")
         await pilot.pause()
         assert app.view.pattern == "worker 2"
-        assert sum("worker" in line for line in part(app, "procs")) == 1
+        heading, *table = part(app, "procs")
+        assert "only /worker 2" in heading
+        assert sum("worker" in line for line in table) == 1
         assert app.screen.query_one("#filter", Input).disabled
         await pilot.press("escape")
         assert app.view.pattern == ""
         assert sum("worker" in line for line in part(app, "procs")) == 4
+
+
+@pytest.mark.parametrize(
+    ("pattern", "pids"),
+    [
+        ("!^38", {scene.TRAINER, *scene.WORKERS}),
+        (f"!^{scene.HOG}$", {scene.HOG}),
+        ("!epochs 3$", {scene.TRAINER, *scene.WORKERS}),
+        ("!^starving$", set(scene.WORKERS)),
+        ("!^python$", set()),
+    ],
+)
+def test_the_ends_of_an_expression_are_those_of_name_state_and_the_like(pattern: str, pids: set[int]) -> None:
+    assert {row.pid for row in rows(scene.session(), View(pattern=pattern))} == pids
+
+
+async def test_what_is_no_expression_is_said(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.press("slash", "!", "(", "enter")
+        await pilot.pause()
+        assert "no regular expression" in part(app, "keys")[0]
+        assert sum("worker" in line for line in part(app, "procs")) == 4
+
+
+@pytest.mark.parametrize(("key", "row"), [("home", 0), ("down", 0), ("up", -1)])
+async def test_where_nothing_is_selected_a_key_begins_at_its_end_of_the_table(make_app: MakeApp, key: str, row: int) -> None:
+    app = make_app()
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.press(key)
+        assert isinstance(app.screen, MainScreen)
+        assert app.view.selected == app.screen.rows[row].pid
 
 
 async def test_sorting_by_letter_as_in_nvitop(make_app: MakeApp) -> None:
@@ -361,3 +396,42 @@ async def test_keys_and_clicks_look_only_under_the_lock(make_app: MakeApp, monke
         await pilot.press("g", "left", "n", "space", "space", "down", "s", "escape", "e", "escape", "plus")
         await pilot.click("#lanes", offset=(60, 3))
         assert app.view.cursor_ns is not None
+
+
+def _with_mig(instances: int) -> Session:
+    session = scene.session()
+    values = session.board.gpus[1].values
+    values["mig_mode"] = True
+    values["mig"] = [MigInstance(i, 7 + i, 0, "", f"1g.{10 + i}gb", 3 * scene.GIB, 10 * scene.GIB, 14, 42.0) for i in range(instances)]
+    values["procs"] = [GpuProc(scene.TRAINER, mem_bytes=scene.GIB, gpu_instance=8)]
+    session.board.gpus[0].values["procs"] = []
+    return session
+
+
+async def test_mig_instances_that_do_not_fit_are_counted(make_app: MakeApp) -> None:
+    app = make_app(_with_mig(5))
+    async with app.run_test(size=(80, 24)):
+        rows = part(app, "gpus")
+        assert "5 MIG instances not shown" in rows[0]
+        assert [row.split()[0] for row in rows[1:3]] == ["0", "1"]
+
+
+async def test_mig_instances_have_rows_of_their_own(make_app: MakeApp) -> None:
+    app = make_app(_with_mig(2))
+    async with app.run_test(size=(160, 48)):
+        rows = part(app, "gpus")
+        shown = [row.split() for row in rows[1:]]
+        assert [row[0] for row in shown] == ["0", "1", "1:0", "1:1"]
+        assert shown[3][1:3] == ["1g.11gb", "42%"]
+        assert rows[4].index("3.0/10") == rows[1].index("62.0/")
+        assert rows[4].rstrip().endswith("14 SMs")
+        assert next(row for row in part(app, "procs") if str(scene.TRAINER) in row).split()[1] == "1:1"
+
+
+async def test_a_click_on_a_mig_instance_chooses_its_gpu(make_app: MakeApp) -> None:
+    app = make_app(_with_mig(2))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.click("#gpus", offset=(3, 4))
+        assert app.view.gpu == 1
+        await pilot.click("#gpus", offset=(3, 1))
+        assert app.view.gpu == 0

@@ -66,6 +66,20 @@ def test_value_bars_hold_every_reading() -> None:
     assert sum(count for _, count in value_bars([5.0, 5.0])) == 2
 
 
+async def test_a_wait_that_began_before_the_window_is_no_longer_than_that(make_app: MakeApp) -> None:
+    """It is booked as it ends: 80 s at once, in the last of these seconds."""
+    session = probed()
+    board = session.board
+    ((pair, woken),) = board.wakeups.items()
+    board.wakeups[pair] = Wakeup(woken.wakee_tid, woken.waker_tid, woken.waker_pid, woken.times + 1, woken.wait_ns + 80_000 * MS)
+    app = make_app(session)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("w")
+        await pilot.pause()
+        row = next(line for line in app.screen.query_one(Scrolled).text.splitlines() if f"{scene.TRAINER} " in line)
+        assert row.split()[-3] == "100"
+
+
 async def test_the_table_names_victim_and_culprit(make_app: MakeApp) -> None:
     app = make_app(probed())
     async with app.run_test(size=(100, 30)) as pilot:

@@ -52,7 +52,8 @@ def test_what_is_no_recording_is_said_in_a_line(tmp_path: Path, kind: str) -> No
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["x", "--sample"], ["x", "--speed", "65"], ["x", "--speed", "0"], ["x", "--speed", "nan"], ["-", "--at", "+5s"], ["x", "y"]],
+    [[], ["x", "--sample"], ["x", "--speed", "65"], ["x", "--speed", "0"], ["x", "--speed", "nan"], ["-", "--at", "+5s"], ["-", "x"],
+     ["x", "-"]],
 )
 def test_wrong_usage_is_exit_2(arguments: list[str]) -> None:
     code, said = gputop(*arguments)

@@ -163,7 +163,7 @@ def test_a_recording_of_one_frame_has_a_line() -> None:
 
 
 def test_the_survey_finds_the_incidents_of_the_whole_file(path: Path) -> None:
-    survey = Survey(str(path))
+    survey = Survey([str(path)])
     deadline = time.monotonic() + 60
     while not survey.done and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -171,12 +171,14 @@ def test_the_survey_finds_the_incidents_of_the_whole_file(path: Path) -> None:
     assert survey.until_ns == END
     assert survey.episodes
     first = min(episode.start_ns for episode in survey.episodes.values())
-    assert survey.next_start(START - 1, 1) == first
-    assert survey.next_start(first, -1) is None
+    found = survey.next(START - 1, 1)
+    assert found is not None
+    assert found.start_ns == first
+    assert survey.next(first, -1) is None
 
 
 def test_the_survey_knows_what_was_lost_up_to_any_moment(path: Path) -> None:
-    survey = Survey(str(path))
+    survey = Survey([str(path)])
     deadline = time.monotonic() + 60
     while not survey.done and time.monotonic() < deadline:
         assert survey.until(END) is None or survey.until_ns == END

@@ -211,3 +211,10 @@ def test_diff_tells_what_is_wrong_with_either(flags: list[str], starving: str, t
     assert [line.split(": ")[1] for line in said.err.splitlines()] == [str(holed), short]
     assert "0.7 s are too short to judge" in said.err
     assert not flags or json.loads(said.out)["schema"] == 1
+
+
+def test_diff_says_in_which_of_the_two_a_time_is_none(starving: str, healthy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", starving, healthy, "--from", "epoch 9"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"gputop: {starving}: ")
+    assert said.count("\n") == 1

@@ -5,10 +5,16 @@ from __future__ import annotations
 import os
 import threading
 
+import pytest
+
 from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.recording.format import Decoder
+from gputop.recording.format import pack_frames
+from gputop.recording.format import pack_header
 from gputop.recording.pipe import PipeSink
+from gputop.recording.writer import write_all
+from gputop.stream import pipe
 
 
 def test_the_last_frames_are_not_cut_off() -> None:
@@ -38,7 +44,34 @@ def test_a_reader_that_takes_nothing_is_not_waited_for_for_ever() -> None:
     reading, writing = os.pipe()
     sink = PipeSink(writing, Header())
     sink.send(Frame(0, 1, key=True, gone=list(range(100_000))))
-    sink.close(0.01)
-    assert sink._pending
+    assert sink.close(0.01) == len(sink._pending) > 100_000
     os.close(writing)
     os.close(reading)
+
+
+@pytest.mark.parametrize("widens", [True, False], ids=["wide", "narrow"])
+def test_who_rests_between_two_looks_does_not_fall_behind(monkeypatch: pytest.MonkeyPatch, widens: bool) -> None:
+    """A pipeful a rest was all that came through: a busy node's screen was a second later every five."""
+    if not widens:
+        monkeypatch.setattr(pipe, "widen", lambda _fd: None)
+    reading, writing = os.pipe()
+    data = pack_header(Header()) + b"".join(pack_frames([Frame(n, n + 1, key=n == 0, gone=[70_000] * 5_000)]) for n in range(200))
+    assert len(data) > 40 << 16
+    thread = threading.Thread(target=_write, args=(writing, data))
+    thread.start()
+    rests = 0
+
+    def rest() -> None:
+        nonlocal rests
+        rests += 1
+
+    items = list(pipe.PipeStream(reading, rest))
+    thread.join()
+    os.close(reading)
+    assert [item.seq for item in items if isinstance(item, Frame)] == list(range(200))
+    assert rests <= 12
+
+
+def _write(fd: int, data: bytes) -> None:
+    with open(fd, "wb", buffering=0) as file:
+        write_all(file.fileno(), data)

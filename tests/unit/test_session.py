@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from gputop.frame import Frame
 from gputop.frame import Gpu
 from gputop.frame import GpuProc
@@ -17,16 +19,40 @@ from tests.unit.diagnosis.causes_fed import outrun_actors
 SECOND = 1_000_000_000
 
 
-def test_behind_a_restart_of_the_collector_nothing_can_be_looked_at():
-    session = Session()
-    for start_s in (1, 21):
-        session.ingest(Header(boot_id="same", t_ns=start_s * SECOND))
-        for n in range(10):
-            session.ingest(Frame(n, (start_s + n) * SECOND, key=n == 0))
-    assert session.history.times[0] == SECOND
-    assert session.oldest_ns == 21 * SECOND
+def test_a_restart_of_the_collector_leaves_the_past_where_it_was():
+    session, scene = Session(), outrun_actors()
+    for start in range(2):
+        session.ingest(msgspec.structs.replace(scene.board.header, boot_id="same", t_ns=scene.board.t_ns))
+        for n in range(40):
+            frame = scene.next_frame(0.2)
+            frame.seq, frame.key = n, n == 0
+            session.ingest(frame)
+        if not start:
+            crashed_ns, ledger = session.now_ns, msgspec.structs.replace(session.engine.ledger)
+            known = list(session.engine.incidents)
+    assert session.history.times[0] == session.oldest_ns < crashed_ns
     assert session.board_at(session.oldest_ns).seq == 0
-    assert session.board_at(5 * SECOND).seq == -1
+    assert session.board_at(crashed_ns).seq == 39
+    assert session.board_at(crashed_ns + 400_000_000).seq == 1
+    assert len(list(session.ring.frames(0, 1 << 62))) == 80
+    assert known
+    assert session.engine.incidents[: len(known)] == known
+    assert session.engine.ledger.gpu_total_s > ledger.gpu_total_s > 0
+    assert len(session.verdicts) > 10
+
+
+def test_what_was_lost_is_that_of_the_moment_looked_at():
+    session, scene = Session(), outrun_actors()
+    session.ingest(scene.board.header)
+    stood = {}
+    for _ in range(200):
+        session.ingest(scene.next_frame(0.2))
+        stood[session.now_ns] = session.engine.ledger.gpu_total_s
+    total = session.ledger_at(None).gpu_total_s
+    assert total == list(stood.values())[-1] > 20
+    for t_ns, then in stood.items():
+        assert 0 <= then - session.ledger_at(t_ns).gpu_total_s <= 6
+    assert session.ledger_at(session.oldest_ns - 1).gpu_total_s == 0
 
 
 def test_who_only_draws_is_no_trainer_of_the_past_either():

@@ -25,7 +25,27 @@ from gputop.recording.columns.layout import to_planes
 
 _SCALES = (1, 10, 100, 1000, 1_000_000)
 _MOST = 1e9
+_FIRST_STEPS = 64
 MOST_WORDS = 64
+
+
+class _Peaks(dict[Any, Any]):
+    """Longest waits as a recording keeps them; they stand for long, and are worked out once a block."""
+
+    def __init__(self, unit: int) -> None:
+        self._unit = unit
+
+    def __missing__(self, value: Any) -> Any:
+        self[value] = kept = value and peak(value, self._unit)
+        return kept
+
+
+class _Numbers(dict[Any, int]):
+    """Different values, numbered as they are met."""
+
+    def __missing__(self, value: Any) -> int:
+        self[value] = number = len(self)
+        return number
 
 
 def coarse(field: FieldPlan, column: tuple[Any, ...]) -> Sequence[Any]:
@@ -37,7 +57,7 @@ def coarse(field: FieldPlan, column: tuple[Any, ...]) -> Sequence[Any]:
         except TypeError:
             return tuple([value if value is None else value // unit for value in column])
     if field.peak:
-        return tuple([value and peak(value, field.peak) for value in column])
+        return tuple(map(_Peaks(field.peak).__getitem__, column))
     if field.scale:
         return tuple([value and round(value * field.scale) / field.scale for value in column])
     return column
@@ -68,7 +88,8 @@ def integers(code: int, column: Sequence[Any], before: Sequence[int], order: Ord
         absent, filled = _carry(filled, order.starts, before)
         steps = order.steps(before, filled)
     if not unit:
-        unit = gcd(*steps) or 1
+        # Mostly it is 1, which the first ones show: none has to look at all.
+        unit = 1 if gcd(*steps[:_FIRST_STEPS]) == 1 else gcd(*steps) or 1
         if unit > 1:
             steps = [step // unit for step in steps]
     return [code, absent, unit, pack_integers(steps)], order.at_ends(filled)
@@ -128,11 +149,9 @@ def _scaled(column: Sequence[float], scale: int) -> list[int] | None:
 
 def _words(column: Sequence[Any], order: Order) -> list[Any] | None:
     """None for too many different ones."""
-    words = dict.fromkeys(column)
-    if len(words) > MOST_WORDS:
-        return None
-    numbers = dict(zip(words, range(len(words)), strict=True))
-    return [WORDS, list(words), pack_integers(list(map(numbers.__getitem__, order.by_subject(column))))]
+    numbers = _Numbers()
+    indices = list(map(numbers.__getitem__, order.by_subject(column)))
+    return [WORDS, list(numbers), pack_integers(indices)] if len(numbers) <= MOST_WORDS else None
 
 
 def _carry(column: Sequence[Any], starts: Iterable[int], before: Sequence[int]) -> tuple[bytes, Sequence[int]]:

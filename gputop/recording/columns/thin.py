@@ -19,6 +19,7 @@ from msgspec import field
 
 from gputop.frame import Frame
 from gputop.frame import GpuReading
+from gputop.frame import Preempt
 from gputop.frame import SchedThread
 from gputop.frame import ThreadSample
 from gputop.recording.columns.decode import Table
@@ -117,7 +118,22 @@ def _probes(table: Table, without: Without) -> Any:
     for name, (lengths, held) in lists.items() if gone else ():
         _refuse_return(name, lengths, held, gone)
     last = {name: probes.column(name)[-1] for name in probes.plan if name not in lists}
-    return probes.struct(**last | {name: _last(held, without) for name, (_, held) in lists.items()} | {"gone": list(gone)})
+    told = {name: _last(held, without) for name, (_, held) in lists.items()}
+    forgotten = {pair: row for row, pairs in enumerate(probes.column("forgotten")) for pair in pairs}
+    if forgotten and "preempts" in lists:
+        told["preempts"] = _not_forgotten(told["preempts"], _parents(*lists["preempts"]), forgotten)
+    return probes.struct(**last | told | {"gone": list(gone), "forgotten": list(forgotten)})
+
+
+def _not_forgotten(pairs: list[Preempt], rows: list[int], forgotten: dict[int, int]) -> list[Preempt]:
+    """Those that stand at the end, of pairs last told in ``rows``; what was told again is taken out of ``forgotten``."""
+    stand = []
+    for preempt, row in zip(pairs, rows, strict=True):
+        pair = preempt.victim_tid | preempt.culprit_tid << 32
+        if row > forgotten.get(pair, -1):
+            forgotten.pop(pair, None)
+            stand.append(preempt)
+    return stand
 
 
 def _refuse_return(name: str, lengths: list[int], held: Table, gone: dict[int, int]) -> None:

@@ -26,7 +26,7 @@ class _Ascii(dict[int, str]):
 
 
 _ASCII = _Ascii({ord(" "): " ", ord("°"): " ", ord("🔎"): "/ ", **dict.fromkeys(map(ord, "╭╮╰╯┌┐└┘├┤┬┴┼"), "+")})
-_ASCII.update(zip(map(ord, "▁▂▃▄▅▆▇█░▒▪◆▼■►×●▲▾–−─·…←→↑↓✓✗│•~"), "_.-=+*%#:%dmtX>x!>v---.~<>^v+x|*~", strict=True))
+_ASCII.update(zip(map(ord, "▁▂▃▄▅▆▇█░▒▪◆▼■►×●▲▾–−─·…←→↑↓✓✗│•~"), "_,-=+*%#:%dmtX>xo!v---.~<>^v+x|*~", strict=True))
 
 # What plotext draws with: quarters of a cell.
 _ASCII.update(zip(map(ord, "▘▝▀▖▗▌▐▞▚▛▜▙▟"), "'`\".,||/\\####", strict=True))
@@ -45,7 +45,9 @@ def ascii_line(line: Line) -> Line:
 
 def safe_line(line: Line) -> list[Span]:
     """The same line without anything that a terminal would obey: what every line passes on its way to the screen."""
-    return [(text if is_narrow(text) else clean(text, len(text)), meaning) for text, meaning in line]
+    if is_narrow("".join([text for text, _ in line])):
+        return list(line)
+    return [(clean(text, len(text)), meaning) for text, meaning in line]
 
 
 def folded(line: Line, width: int) -> list[Line]:

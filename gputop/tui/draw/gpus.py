@@ -1,4 +1,4 @@
-"""The GPUs: one row each, with what limits it in words."""
+"""The GPUs: one row each, with what limits it in words, and one for each MIG instance where there is room."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from gputop.board import Board
 from gputop.board import GpuBoard
 from gputop.fields import FIELDS
 from gputop.frame import SILENT
+from gputop.frame import MigInstance
 from gputop.limits import errors
 from gputop.limits import limits
 from gputop.rates import gpu_bytes_per_s
+from gputop.text import clean
 from gputop.text import fit
 from gputop.tui.draw import Line
 from gputop.tui.draw import Span
@@ -21,23 +23,62 @@ GIB = 1 << 30
 Cell = Callable[[GpuBoard, Board], Span]
 
 
+Entry = tuple[GpuBoard, MigInstance | None]
+"""What a row is about: a GPU, or an instance of it."""
+
+
+def entries(board: Board, view: View, rows: int) -> list[Entry]:
+    """Those of the rows below the heading: all, or as many GPUs as fit, the chosen one among them."""
+    gpus = [board.gpus[index] for index in sorted(board.gpus)]
+    whole: list[Entry] = [(gpu, instance) for gpu in gpus for instance in (None, *gpu.instances)]
+    shown = max(1, rows - 1)
+    if len(whole) <= shown:
+        return whole
+    first = min(max(0, view.gpu - shown + 1), max(0, len(gpus) - shown))
+    return [(gpu, None) for gpu in gpus[first : first + shown]]
+
+
+def count(board: Board) -> int:
+    """How many rows all of them need."""
+    return sum(1 + len(gpu.instances) for gpu in board.gpus.values())
+
+
 def lines(board: Board, older: Board, view: View, rows: int) -> list[Line]:
-    """A heading and at most ``rows - 1`` GPUs from the chosen one on; where GPUs are left out, the last row says so."""
+    """A heading and at most ``rows - 1`` entries; where some are left out, the heading says so."""
     columns = _fitting(view.width)
     heading = "".join(fit(title, width) for title, width, _ in columns)
-    gpus = [board.gpus[index] for index in sorted(board.gpus)]
-    shown = max(1, rows - 1)
-    first = min(max(0, view.gpu - shown + 1), max(0, len(gpus) - shown))
+    gpus, shown = sorted(board.gpus), entries(board, view, rows)
     out: list[Line] = [[(fit(heading, view.width), "head")]]
-    for gpu in gpus[first : first + shown]:
+    for gpu, instance in shown:
+        if instance is not None:
+            told = _told_of(gpu, instance)
+            out.append([_fitted(told.get(title, ("", "")), width) for title, width, _ in columns])
+            continue
         spans = [_fitted(cell(gpu, older), width) for _, width, cell in columns]
         out.append(spans if gpu.index != view.gpu or len(gpus) == 1 else [(text, style or "title") for text, style in spans])
     more = "SIMULATED  " if board.header.simulated else ""
-    more += f"{first + 1}–{first + shown} of {len(gpus)} GPUs  " if len(gpus) > shown else ""
+    if len(shown) < len(gpus):
+        first = gpus.index(shown[0][0].index)
+        more += f"{first + 1}–{first + len(shown)} of {len(gpus)} GPUs  "
+    elif len(shown) < count(board):
+        more += f"{count(board) - len(shown)} MIG instances not shown  "
     if more:
         text = out[0][0][0]
         out[0] = [(f"{text[: view.width - len(more)]} {more[:-1]}", "head")]
     return out
+
+
+def _told_of(gpu: GpuBoard, instance: MigInstance) -> dict[str, Span]:
+    """Column -> what there is to say of a MIG instance; its number is that of nvidia-smi -L."""
+    used, total, active = instance.mem_used_bytes, instance.mem_total_bytes, instance.sm_active_pct
+    told: dict[str, Span] = {"GPU": (f"{gpu.index}:{instance.index}", "dim"), "util": (clean(instance.profile, 16), "dim")}
+    if active is not None:
+        told["SM act"] = f"{active:3.0f}%", ""
+    if used is not None and total:
+        told["mem"] = f"{used / GIB:.1f}/{total / GIB:.0f} GiB", level(FIELDS["gpu.mem_used_pct"], 100 * used / total)
+    if instance.sm_count is not None:
+        told["limits"] = f"{instance.sm_count} SMs", "dim"
+    return told
 
 
 def _fitting(left: int) -> list[tuple[str, int, Cell]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gputop.text import fit
 from gputop.tui.draw import Line
 from gputop.tui.draw import Span
 from gputop.tui.view import View
@@ -22,7 +23,7 @@ KEYS: tuple[Key, ...] = (
 def lines(view: View, note: str, keys: Sequence[Key] = KEYS) -> list[Line]:
     """Keys and their actions, as many as fit; a note (what was done, what went wrong) takes their place for a while."""
     if note:
-        return [[(f" {note}"[: view.width].ljust(view.width), "accent")]]
+        return [[(fit(f" {note}", view.width), "accent")]]
     spans: list[Span] = []
     left = view.width
     for key, word, _ in keys:

@@ -18,11 +18,12 @@ def page(session: Session, view: View) -> list[Line]:
     older, newer = session.boards_around(None, 0)
     nowhere = Axis(1, 0, 0)
     state = newer.sources.get("nvml")
-    absent: list[Line] = [[(f" GPU  none: {state.reason}" if state else " GPU  none", "dim")]]
+    known = "unknown" if state is not None and state.state == "partial" else "none"
+    absent: list[Line] = [[(f" GPU  {known}{f': {state.reason}' if state else ''}", "dim")]]
     return [
         *header.lines(session, view, ("", ""), ""),
         *verdict.lines(session.engine.verdict, view, keys="")[: 2 if session.engine.verdict.detail else 1],
-        *(gpus.lines(newer, older, view, len(newer.gpus) + 1) if newer.gpus else absent),
+        *(gpus.lines(newer, older, view, gpus.count(newer) + 1) if newer.gpus else absent),
         procs.heading(view, 0),
         *(procs.line(row, view, session.history, nowhere, procs.StateLanes(), None) for row in rows(session, view)),
     ]

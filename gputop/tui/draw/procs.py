@@ -33,7 +33,11 @@ def heading(view: View, lane_columns: int) -> Line:
     text = "".join(fit(title, width) if left else title.rjust(width - 1) + " " for title, width, _, left, _ in columns(view))
     order = "" if view.sort == "natural" else f"  by {SORTS[view.sort][0]}{' reversed' if view.reverse else ''}"
     title = HIDDEN if view.hides_bystanders else "state lane, same axis" if lane_columns >= 40 else "state"
-    return [(fit(text, view.width - lane_columns) + fit(title + order, lane_columns), "head")]
+    chosen = view.chosen
+    return [
+        (fit(text, view.width - lane_columns), "head"),
+        (fit(f"only {chosen}", lane_columns), "warn") if chosen else (fit(title + order, lane_columns), "head"),
+    ]
 
 
 def lane_columns(view: View) -> int:
@@ -149,7 +153,9 @@ def size(value: float) -> str:
 
 
 def _gpu(row: Row, _view: View) -> Span:
-    return ("" if row.gpu is None else str(row.gpu)), ""
+    if row.gpu is None:
+        return "", ""
+    return str(row.gpu) if row.instance is None else f"{row.gpu}:{row.instance}", ""
 
 
 def _user(row: Row, _view: View) -> Span:

@@ -17,9 +17,8 @@ from gputop.rates import proc_rates
 from gputop.roles import Role
 from gputop.roles import is_whole_machine
 from gputop.roles import program_name
-from gputop.session import STARVING
-from gputop.session import STATE_WORDS
 from gputop.session import Session
+from gputop.session import word_of
 from gputop.text import clean
 from gputop.tui.draw import Span
 from gputop.tui.view import View
@@ -51,6 +50,8 @@ class Row(Struct):
     sm_pct: float | None = None
     mem_bw_pct: float | None = None
     gpu: int | None = None
+    instance: int | None = None
+    """Number of the MIG device on it, None outside MIG."""
     start_ticks: int = 0
     command: str = ""
     drawn: tuple[object, list[Span]] | None = None
@@ -95,7 +96,7 @@ class _Table:
         self.session, self.view, self.older, self.newer, self.roles = session, view, older, newer, roles
         self.on_gpu: dict[int, tuple[int, GpuProc]] = {}
         for index, gpu in newer.gpus.items():
-            for proc in gpu.procs:
+            for proc in gpu.procs or map(GpuProc, gpu.compute_pids):
                 self.on_gpu.setdefault(proc.pid, (index, proc))
 
     def all(self) -> list[Row]:
@@ -137,8 +138,13 @@ class _Table:
                 _take_rates(row, rates)
         if pid in self.on_gpu:
             row.gpu, proc = self.on_gpu[pid]
+            row.instance = self._instance(row.gpu, proc)
             row.gpu_mem_bytes, row.sm_pct, row.mem_bw_pct = proc.mem_bytes, proc.sm_pct, proc.mem_pct
         return row
+
+    def _instance(self, gpu: int, proc: GpuProc) -> int | None:
+        instances = self.newer.gpus[gpu].instances if proc.gpu_instance is not None else ()
+        return next((one.index for one in instances if one.gpu_instance == proc.gpu_instance), None)
 
     def _depth(self, role: Role | None) -> int:
         return 1 if self.view.tree and role is not None and role.kind != "trainer" and role.trainer_pid is not None else 0
@@ -153,10 +159,12 @@ class _Table:
         return clean(program_name(info) or info.comm, 80)
 
     def _state(self, pid: int, sample: ProcSample | None, role: Role | None) -> tuple[str, bool]:
-        code = self.session.state_at(pid, self.view.at_ns) if role is not None else 0
-        if code & ~STARVING:
-            return STATE_WORDS[code & ~STARVING], bool(code & STARVING)
-        return _KERNEL_STATES.get(sample.state, sample.state) if sample is not None else "–", False
+        word, starves = word_of(self.session.state_at(pid, self.view.at_ns) if role is not None else 0)
+        if word:
+            return word, starves
+        if sample is None:
+            return "–", False
+        return "ended" if sample.exit_code == 0 else _KERNEL_STATES.get(sample.state, sample.state), False
 
 
 def _take_rates(row: Row, rates: ProcRates) -> None:
@@ -184,14 +192,22 @@ def _wanted(row: Row, info: ProcInfo | None, view: View) -> bool:
 
 
 def matches(pattern: str, row: Row) -> bool:
-    """A filter: ``!regex``, or words that must all be found in pid, name, user, state or command line."""
-    text = f"{row.pid} {row.who} {row.user} {row.state} {'starving' if row.starving else ''} {row.command}"
+    """A filter: ``!regex``, each of whose anchors is an end of pid, name, user, state or command line, or words that must all be found in
+    these. An expression that is none (yet) hides nobody, see `no_expression`."""
+    fields = (str(row.pid), row.who.strip(), row.user, row.state, "starving" if row.starving else "", row.command)
+    text = "\n".join(map(clean, fields))
     if pattern.startswith("!"):
-        try:
-            return re.search(pattern[1:], text, re.IGNORECASE) is not None
-        except re.error:
-            return True
+        return bool(no_expression(pattern)) or re.search(pattern[1:], text, re.IGNORECASE | re.MULTILINE) is not None
     return all(word in text.lower() for word in pattern.lower().split())
+
+
+def no_expression(pattern: str) -> str:
+    """Why a filter is no regular expression; empty where it is one, or is none of that kind."""
+    try:
+        re.compile(pattern[1:] if pattern.startswith("!") else "")
+    except (re.error, OverflowError, RecursionError) as error:
+        return str(error)
+    return ""
 
 
 def _ordered(found: list[Row], view: View) -> list[Row]:

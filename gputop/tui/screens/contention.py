@@ -10,6 +10,9 @@ from textual.binding import Binding
 
 from gputop.board import Board
 from gputop.frame import SECOND_NS
+from gputop.frame import Preempt
+from gputop.frame import Wakeup
+from gputop.rates import pair_growth
 from gputop.roles import Role
 from gputop.roles import program_name
 from gputop.text import fit
@@ -20,6 +23,7 @@ SPAN_NS = 10 * SECOND_NS
 MOST_ROWS = 18
 WHO, NUMBERS = 30, 24
 """Columns of a name, where there is room for two, and of the numbers behind them."""
+_NEVER_PREEMPTED, _NEVER_WOKEN = Preempt(0, 0, 0, 0, 0), Wakeup(0, 0, 0, 0, 0)
 
 
 class Pair(Struct):
@@ -87,7 +91,7 @@ def _ended(older: Board, newer: Board, names: _Names, span_s: float) -> list[Lin
     pairs = wakeup_pairs(older, newer, trainers)
     out: list[Line] = [names.head("slept", "until woken by", "% time")]
     for pair in pairs[:MOST_ROWS]:
-        seconds = pair.ns / SECOND_NS
+        seconds = min(span_s, pair.ns / SECOND_NS)  # a wait is booked when it ends, whenever it began
         out.append([(names.pair(pair), ""), (f"{100 * seconds / span_s:>7.0f}{seconds:>9.2f}{pair.times:>8}", "")])
     return out if pairs else [*out, [("  no trainer was woken by anybody", "dim")]]
 
@@ -95,9 +99,9 @@ def _ended(older: Board, newer: Board, names: _Names, span_s: float) -> list[Lin
 def preemption_pairs(older: Board, newer: Board) -> list[Pair]:
     """(victim, culprit) by process, the dearest first."""
     found = (
-        (pid_of(now.victim_tid, newer), now.culprit_pid, now.ns - (was.ns if was else 0), now.times - (was.times if was else 0))
+        (pid_of(now.victim_tid, newer), now.culprit_pid, pair_growth(was.ns, now.ns), pair_growth(was.times, now.times))
         for key, now in newer.preempts.items()
-        for was in [older.preempts.get(key)]
+        for was in [older.preempts.get(key, _NEVER_PREEMPTED)]
     )
     return _summed(found)
 
@@ -105,10 +109,10 @@ def preemption_pairs(older: Board, newer: Board) -> list[Pair]:
 def wakeup_pairs(older: Board, newer: Board, sleepers: frozenset[int]) -> list[Pair]:
     """(sleeper's main thread, waker) by process, for ``sleepers`` only, the longest waits first."""
     found = (
-        (now.wakee_tid, now.waker_pid, now.wait_ns - (was.wait_ns if was else 0), now.times - (was.times if was else 0))
+        (now.wakee_tid, now.waker_pid, pair_growth(was.wait_ns, now.wait_ns), pair_growth(was.times, now.times))
         for key, now in newer.wakeups.items()
         if now.wakee_tid in sleepers
-        for was in [older.wakeups.get(key)]
+        for was in [older.wakeups.get(key, _NEVER_WOKEN)]
     )
     return _summed(found)
 

@@ -11,6 +11,7 @@ from textual.widgets import Input
 from gputop.tui import navigate
 from gputop.tui.draw import ascii_line
 from gputop.tui.draw import chosen
+from gputop.tui.draw import gpus
 from gputop.tui.draw import procs
 from gputop.tui.draw.axis import Axis
 from gputop.tui.draw.lanes import Lane
@@ -106,7 +107,7 @@ class Dashboard(Parts):
             numbers = self._numbers_due(everything)
             if numbers:
                 self._found = chosen.lanes(self.session, self.view)
-            if self._arrange(len(self.session.board.gpus), len(self._found)):
+            if self._arrange(gpus.count(self.session.board), len(self._found)):
                 everything, numbers = True, self._numbers_due(everything=True)
             table_due = self._refresh_rows()
             self._follow_axis()

@@ -13,6 +13,7 @@ from gputop.rates import ProcRates
 from gputop.rates import proc_rates
 from gputop.roles import Role
 from gputop.session import Session
+from gputop.session import word_of
 from gputop.stacks.syscalls import table
 from gputop.text import fit
 from gputop.tui.draw import Line
@@ -51,7 +52,7 @@ def _pair(name: str, value: str) -> Line:
 
 
 def _identity(info: ProcInfo, role: Role | None, width: int) -> list[Line]:
-    command = textwrap.wrap(" ".join(info.cmdline) or info.comm, width - 20)[:6] or [""]
+    command = textwrap.wrap(" ".join(info.cmdline) or info.comm, width - 20, max_lines=6, placeholder=" …") or [""]
     who = f"{role.kind}: {role.label}" if role else "bystander"
     out = [_pair("role", who), _pair("command", command[0]), *(_pair("", line) for line in command[1:])]
     out += [_pair("user", info.user), _pair("parent", str(info.ppid)), _pair("allowed CPUs", info.cpus_allowed or "unknown")]
@@ -64,7 +65,10 @@ def _identity(info: ProcInfo, role: Role | None, width: int) -> list[Line]:
 
 
 def _state(session: Session, pid: int, at: int | None) -> list[Line]:
-    state = session.engine.states.get(pid) if at is None else None
+    if at is not None:
+        word, starves = word_of(session.state_at(pid, at))
+        return [_pair("state", f"{word}{' STARVING' if starves else ''}")] if word else []
+    state = session.engine.states.get(pid)
     if state is None:
         return []
     parts = ", ".join(f"{word} {100 * share:.0f} %" for word, share in sorted(state.fractions.items(), key=lambda item: -item[1]))

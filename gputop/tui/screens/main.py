@@ -8,12 +8,14 @@ from time import strftime
 from textual.binding import Binding
 
 from gputop.errors import UserError
+from gputop.frame import SECOND_NS
 from gputop.frame import Header
 from gputop.recording.output import create
 from gputop.recording.output import unused
 from gputop.recording.shelf import Shelved
 from gputop.text import file_size
 from gputop.tui import navigate
+from gputop.tui.draw import clock
 from gputop.tui.screens.confirm import ConfirmScreen
 from gputop.tui.screens.confirm import send_signal
 from gputop.tui.screens.contention import ContentionScreen
@@ -96,8 +98,7 @@ class MainScreen(TableActions):
         """Jump to an incident."""
         with self.session.lock:
             found = navigate.next_incident(self.view, self.session, direction)
-        if not found:
-            self.note("no incident in that direction")
+        self.note(f"here begins {found.cause}: {found.headline}" if found else "no incident in that direction")
         self.redraw()
 
     # looking closer
@@ -163,19 +164,21 @@ class MainScreen(TableActions):
         """Write what is remembered to a file in the working folder, while the screen goes on."""
         with self.session.lock:
             header, blocks, end_ns = self.session.ring.header, self.session.ring.sealed(), self.session.ring.end_ns
+            seconds = (end_ns - self.session.ring.start_ns) / SECOND_NS
         path = unused(f"gputop-{strftime('%Y%m%d-%H%M%S')}")
         try:
             fd = create(path)
         except UserError as error:
             self.note(str(error))
         else:
-            self.run_worker(partial(self._write, path, fd, header, blocks, end_ns), thread=True, exit_on_error=False)
+            self.run_worker(partial(self._write, path, fd, header, blocks, end_ns, seconds), thread=True, exit_on_error=False)
 
-    def _write(self, path: str, fd: int, header: Header, blocks: list[Shelved], end_ns: int) -> None:
+    def _write(self, path: str, fd: int, header: Header, blocks: list[Shelved], end_ns: int, seconds: float) -> None:
         from gputop.recording.saved import write_blocks
 
         try:
-            said = f"saved {file_size(write_blocks(path, fd, header, blocks, end_ns))} to {path}: gputop replay {path}"
+            size = file_size(write_blocks(path, fd, header, blocks, end_ns))
+            said = f"saved {clock.length(seconds)} ({size}): gputop replay {path}"
         except UserError as error:
             said = str(error)
         self.app.call_from_thread(self.note, said)

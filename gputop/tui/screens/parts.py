@@ -144,6 +144,8 @@ class Parts(Screen[None]):
             return f"there is no process {pid}: it has ended (← looks back), or never was"
         if self.view.pattern:
             return "nothing matches the filter"
+        if self.view.user:
+            return f"no process of {self.view.user} trains, is on a GPU or takes CPU"
         return f"no trainer, no GPU process{f'; {procs.HIDDEN}' if self.view.hides_bystanders else ' and nobody taking CPU'}"
 
     def selected_row(self) -> int | None:

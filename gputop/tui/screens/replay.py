@@ -24,6 +24,7 @@ from gputop.tui.screens.moment import MomentScreen
 from gputop.tui.widgets.drawn import Drawn
 
 if TYPE_CHECKING:
+    from gputop.stream.survey import Episode
     from gputop.tui.replay import ReplayApp
 
 AGAIN_NS = 2 * SECOND_NS
@@ -204,9 +205,10 @@ class ReplayScreen(MainScreen):
 
     def action_incident(self, direction: int) -> None:
         """To the start of an incident anywhere in the recording."""
-        survey, start = self.replay.survey, self._next_incident(direction)
-        if start is not None:
-            self._go(start, ahead_ns=self.view.window_s * SECOND_NS // 4)
+        survey, found = self.replay.survey, self._next_incident(direction)
+        if found is not None:
+            self._go(found.start_ns, ahead_ns=self.view.window_s * SECOND_NS // 4)
+            self.note(f"here begins {found.cause}: {found.headline}")
         elif survey.done or direction < 0:
             self.note("no incident in that direction")
         else:
@@ -214,9 +216,9 @@ class ReplayScreen(MainScreen):
             reached = clock.length((survey.until_ns - self.player.start_ns) / SECOND_NS)
             self.note(f"no incident as far as {reached}; still looking, and going there")
 
-    def _next_incident(self, direction: int) -> int | None:
+    def _next_incident(self, direction: int) -> Episode | None:
         again_ns = AGAIN_NS if self.player.playback.playing and direction < 0 else 0
-        return self.replay.survey.next_start(self._at_ns - again_ns, direction)
+        return self.replay.survey.next(self._at_ns - again_ns, direction)
 
     def action_moment(self) -> None:
         """Ask for a time."""

@@ -7,8 +7,10 @@ from textual import on
 from textual.widgets import Input
 
 from gputop.tui import navigate
+from gputop.tui.draw import gpus
 from gputop.tui.draw import keys
 from gputop.tui.draw.rows import SORTS
+from gputop.tui.draw.rows import no_expression
 from gputop.tui.screens.dashboard import Dashboard
 from gputop.tui.widgets.drawn import Drawn
 
@@ -30,8 +32,8 @@ class TableActions(Dashboard):
         """Select another process."""
         at = self.selected_row()
         if self.rows:
-            target = (0 if rows > 0 else len(self.rows) - 1) if at is None else min(len(self.rows) - 1, max(0, at + rows))
-            self.view.selected = self.rows[target].pid
+            begin = at if at is not None else -1 if rows > 0 else len(self.rows)
+            self.view.selected = self.rows[min(len(self.rows) - 1, max(0, begin + rows))].pid
         self.redraw()
 
     def action_sort(self) -> None:
@@ -117,6 +119,8 @@ class TableActions(Dashboard):
         line.remove_class("-open")
         line.disabled = True
         self.set_focus(None)
+        if problem := no_expression(self.view.pattern):
+            self.note(f"{self.view.pattern[1:]} is no regular expression, so nobody is hidden: {problem}")
         self.redraw()
 
     async def on_click(self, event: events.Click) -> None:
@@ -137,7 +141,11 @@ class TableActions(Dashboard):
                 navigate.go_to(self.view, self.session, axis.time_of(event.x - self.view.label_width))
             self.redraw()
         elif part.id == "gpus" and event.y > 0:
-            self.action_gpu(event.y - 1 - self.view.gpu)
+            with self.session.lock:
+                there = gpus.entries(self.session.board, self.view, part.size.height)[event.y - 1 : event.y]
+            if there:
+                self.view.gpu = there[0][0].index
+                self.redraw()
 
     def on_mouse_scroll_down(self) -> None:
         """Down the table."""

@@ -40,7 +40,7 @@ class WhyScreen(Box):
             *_people(verdict),
             *_fixes(verdict, width),
             *_ledger(ledger),
-            *_incidents(session, incidents[-LAST_INCIDENTS:], view.at_ns, width),
+            *_incidents(session, incidents[-LAST_INCIDENTS:], width),
         ]
 
 
@@ -97,15 +97,14 @@ def _ledger(ledger: Ledger) -> list[Line]:
     return out
 
 
-def _incidents(session: Session, incidents: Sequence[Incident | Episode], at_ns: int | None, width: int) -> list[Line]:
-    out: list[Line] = [[], [("incidents (n, N jump to them)", "head")]] if incidents else []
-    return out + [_incident(session, incident, at_ns or session.now_ns, width) for incident in reversed(incidents)]
+def _incidents(session: Session, incidents: Sequence[Incident | Episode], width: int) -> list[Line]:
+    out: list[Line] = [[], [("incidents, each as a whole (n, N jump to them)", "head")]] if incidents else []
+    return out + [_incident(session, incident, width) for incident in reversed(incidents)]
 
 
-def _incident(session: Session, incident: Incident | Episode, now_ns: int, width: int) -> Line:
+def _incident(session: Session, incident: Incident | Episode, width: int) -> Line:
     start = clock.of_day(session.unix_s(incident.start_ns))
-    lasts = incident.end_ns is None or incident.end_ns > now_ns
-    end = "now" if lasts else clock.of_day(session.unix_s(incident.end_ns or 0))
+    end = "now" if incident.end_ns is None else clock.of_day(session.unix_s(incident.end_ns))
     head, cause = f"  {start}–{end:<8} ", f"{incident.cause:<{_CAUSE_COLUMNS}}"
     return [(head, "dim"), (cause, COLOURS.get(incident.severity, "")), (incident.headline[: width - 36], "")]
 

@@ -14,6 +14,7 @@ from gputop.tui.draw import Span
 from gputop.tui.draw import safe_line
 from gputop.tui.painter import Cells
 from gputop.tui.painter import Painter
+from gputop.tui.painter import blank
 from gputop.tui.painter import cells_of
 from gputop.tui.palette import Palette
 from gputop.tui.palette import palette
@@ -46,6 +47,7 @@ class Drawn(Widget):
         self._lines, self._cells = [], []
         sent: list[str] = []
         dirty: list[Region] = []
+        empty = blank(width) if painter and old_cells and len(old_cells[0].text) == width else None
         for y, given in enumerate(lines):
             line = list(given)
             old = old_cells[y] if y < len(old_cells) and len(old_cells[y].text) == width else None
@@ -57,11 +59,16 @@ class Drawn(Widget):
             new = cells_of(line, width)
             self._lines.append(line)
             self._cells.append(new)
-            if old is None or painter is None:
+            before = empty if y >= len(old_cells) else old
+            if before is None or painter is None:
                 dirty.append(Region(0, y, width, 1))
             elif y < region.height:
-                sent.append(painter.change(region.x, region.y + y, old, new, lane, moved))
-        dirty += [Region(0, y, width, 1) for y in range(len(lines), len(old_lines))]
+                sent.append(painter.change(region.x, region.y + y, before, new, lane, 0 if before is empty else moved))
+        for y in range(len(lines), len(old_lines)):
+            if empty is None or painter is None:
+                dirty.append(Region(0, y, width, 1))
+            elif y < region.height:
+                sent.append(painter.change(region.x, region.y + y, old_cells[y], empty, lane, 0))
         if dirty:
             self.refresh(*dirty)
         return "".join(sent)

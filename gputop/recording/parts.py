@@ -1,0 +1,121 @@
+"""Several recordings of one machine, as rotation leaves them, read as one."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from collections.abc import Sequence
+from contextlib import ExitStack
+from itertools import accumulate
+from itertools import pairwise
+
+from gputop.errors import UserError
+from gputop.frame import Mark
+from gputop.recording.reader import FileChunk
+from gputop.recording.reader import Recording
+from gputop.recording.seek import Seeker
+from gputop.text import clean
+
+_OFFSET_BITS = 48
+"""Of an offset in a part; above them stands which part."""
+
+
+def open_recording(paths: Sequence[str]) -> Recording:
+    """One recording, or several as one. Raises UserError, a FormatError where one of them is no recording."""
+    if len(paths) == 1:
+        return Recording(paths[0])
+    with ExitStack() as opened:
+        parts = sorted((opened.enter_context(Recording(path)) for path in paths), key=lambda part: (part.start_ns, part.end_ns))
+        for before, after in pairwise(parts):
+            _check(before, after)
+        opened.pop_all()
+    return Parts(parts)
+
+
+def _check(before: Recording, after: Recording) -> None:
+    """UserError where one cannot be what comes after another."""
+    names = f"{clean(before.path)} and {clean(after.path)}"
+    if before.header.boot_id != after.header.boot_id:
+        raise UserError(f"{names} are of different machines, or a restart lies between them: they have no clock in common")
+    if after.start_ns <= before.end_ns and len(before.chunks()) and len(after.chunks()):
+        raise UserError(f"{names} tell of the same time: read one of them")
+
+
+class Parts(Recording):
+    """Recordings in order of time, on one clock; they end with it."""
+
+    def __init__(self, parts: Sequence[Recording]) -> None:
+        self._parts = parts
+        self._told = [part for part in parts if len(part.chunks())] or parts[:1]
+        self.path = f"{parts[0].path} and {len(parts) - 1} more"
+        self.header = parts[0].header
+        self._seeker = Seeker(self.header)
+
+    def close(self) -> None:
+        """Close the files."""
+        for part in self._parts:
+            part.close()
+
+    @property
+    def start_ns(self) -> int:
+        """As of one recording."""
+        return self._told[0].start_ns
+
+    @property
+    def end_ns(self) -> int:
+        """As of one recording."""
+        return self._told[-1].end_ns
+
+    @property
+    def lost(self) -> dict[int, int]:
+        """Part and offset -> damaged bytes there, as far as they have been read."""
+        return {number << _OFFSET_BITS | at: count for number, part in enumerate(self._parts) for at, count in part.lost.items()}
+
+    def learn_losses(self, lost: dict[int, int]) -> None:
+        """As of one recording."""
+        for at, count in lost.items():
+            self._parts[at >> _OFFSET_BITS].learn_losses({at & (1 << _OFFSET_BITS) - 1: count})
+
+    @property
+    def growing(self) -> bool:
+        """Whether a recorder still appends to any of them."""
+        return any(part.growing for part in self._parts)
+
+    @property
+    def problem(self) -> str:
+        """What of them is lost, as far as they have been read; empty where nothing is."""
+        return "; ".join(f"{clean(part.path)}: {problem}" for part in self._parts if (problem := part.problem))
+
+    @property
+    def marks(self) -> list[Mark]:
+        """All markers, in order."""
+        return [mark for part in self._told for mark in part.marks]
+
+    def findings(self) -> None:
+        """What each recorder found is of its own file alone: the whole is judged anew."""
+
+    def refresh(self) -> bool:
+        """Take in what was appended since; whether there was anything."""
+        return sum(part.refresh() for part in self._told) > 0
+
+    def beginnings(self, start_ns: int, end_ns: int) -> Iterable[int]:
+        """As of one recording."""
+        return (t_ns for part in self._told for t_ns in part.beginnings(start_ns, end_ns))
+
+    def chunks(self) -> Sequence[FileChunk]:
+        """All chunks, in order; none is read yet."""
+        return _Joined([part.chunks() for part in self._told])
+
+
+class _Joined(Sequence[FileChunk]):
+    def __init__(self, lists: Sequence[Sequence[FileChunk]]) -> None:
+        self._lists = lists
+        self._starts = [0, *accumulate(map(len, lists))]
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def __getitem__(self, i: int) -> FileChunk:  # type: ignore[override]
+        at = range(len(self))[i]
+        number = bisect_right(self._starts, at) - 1
+        return self._lists[number][at - self._starts[number]]

@@ -1,0 +1,168 @@
+"""Recordings that follow each other, as rotation leaves them, are read as if they were one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gputop import cli
+from gputop.board import Board
+from gputop.errors import UserError
+from gputop.recording.parts import open_recording
+from gputop.recording.reader import Recording
+from gputop.recording.writer import Rotation
+from gputop.recording.writer import Writer
+from gputop.stream.file import FileStream
+from gputop.stream.survey import survey
+from tests.recording.made import HEADER
+from tests.recording.made import SECOND
+from tests.recording.made import Session
+from tests.recording.made import record
+from tests.recording.test_thinned import standing
+
+
+@dataclasses.dataclass
+class Made:
+    """The same session in one file, and rotated."""
+
+    whole: str
+    parts: list[str]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder = tmp_path_factory.mktemp("parts")
+    whole = Writer(str(folder / "whole.gputop"), HEADER)
+    rotation = Rotation(str(folder / "run.gputop"), HEADER, max_bytes=60_000, max_files=0)
+    for frame in Session(1, 4, threads=3).frames(1400, interval_ns=300_000_000, key_every=20):
+        whole.add(frame)
+        rotation.add(frame)
+    whole.close()
+    rotation.close()
+    parts = sorted(map(str, folder.glob("run*.gputop")))
+    assert len(parts) > 3
+    random.Random(1).shuffle(parts)
+    return Made(str(folder / "whole.gputop"), parts)
+
+
+def test_frames_times_and_markers_are_those_of_the_whole(made: Made) -> None:
+    with Recording(made.whole) as whole, open_recording(made.parts) as parts:
+        assert (parts.start_ns, parts.end_ns) == (whole.start_ns, whole.end_ns)
+        assert list(parts.frames()) == list(whole.frames())
+        assert [mark.text for mark in parts.marks] == [mark.text for mark in whole.marks]
+        assert parts.problem == ""
+        assert not parts.growing
+        assert len(parts.chunks()) == len(whole.chunks())
+        assert [chunk.t_ns for chunk in parts.chunks()] == [chunk.t_ns for chunk in whole.chunks()]
+        assert parts.chunks()[-1].t_ns == whole.chunks()[-1].t_ns
+
+
+def test_any_moment_is_that_of_the_whole(made: Made) -> None:
+    rng = random.Random(3)
+    with Recording(made.whole) as whole, open_recording(made.parts) as parts:
+        edges = [part.start_ns for part in map(Recording, made.parts)]
+        for t_ns in [*edges, *(edge - 1 for edge in edges), *(rng.randrange(whole.start_ns, whole.end_ns) for _ in range(20))]:
+            assert standing(parts.board_at(t_ns)) == standing(whole.board_at(t_ns))
+        assert parts.board_at(whole.start_ns - 1) == Board(header=HEADER)
+
+
+def test_what_is_read_apart_is_all_of_it_and_nothing_twice(made: Made) -> None:
+    with open_recording(made.parts) as parts:
+        runs = parts.runs(parts.start_ns, parts.end_ns + 1)
+        assert len(runs) >= len(made.parts)
+        assert [frame.seq for run in runs for frame in parts.frames(*run)] == [frame.seq for frame in parts.frames()]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["query", "--json", "SELECT name, sum(cpu_s) cpu_s, count(*) n FROM proc GROUP BY 1 ORDER BY 1"],
+        ["query", "--json", "SELECT culprit_pid, sum(lost_s) s, sum(times) n FROM preempt GROUP BY 1 ORDER BY 1"],
+        ["query", "--json", "--last", "100", "SELECT count(*) n, min(t_s) FROM gpu"],
+        ["explain", "--json"],
+        ["explain", "--json", "--from", "100", "--until", "300"],
+    ],
+)
+def test_every_answer_is_that_of_the_whole(made: Made, command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    answers = []
+    for files in ([made.whole], made.parts):
+        name, *rest = command
+        assert cli.main([name, *rest[:-1], *files, rest[-1]] if name == "query" else [name, *files, *rest]) == 0
+        answers.append(json.loads(capsys.readouterr().out))
+    assert answers[0] == answers[1]
+
+
+def test_a_replay_goes_through_all_of_them(made: Made) -> None:
+    file = FileStream(made.parts)
+    frames = list(file.advance(file.recording.end_ns))
+    with Recording(made.whole) as whole:
+        assert frames == list(whole.frames())
+        assert file.previous() == frames[-2]
+    file.close()
+    *_, last = survey(made.parts)
+    assert last.until_ns == frames[-1].t_ns
+
+
+def test_damage_in_any_part_is_said_by_its_name_also_where_children_read(made: Made, tmp_path: Path) -> None:
+    copies = [tmp_path / Path(part).name for part in made.parts]
+    for part, copy in zip(made.parts, copies, strict=True):
+        copy.write_bytes(Path(part).read_bytes())
+    hurt = copies[0]
+    data = bytearray(hurt.read_bytes())
+    data[20_000:40_000] = bytes(20_000)
+    hurt.write_bytes(data)
+    with open_recording([str(copy) for copy in copies]) as parts:
+        assert list(parts.frames())
+        assert parts.problem.startswith(f"{hurt}: ")
+        assert "damaged" in parts.problem
+        lost = dict(parts.lost)
+    with open_recording([str(copy) for copy in copies]) as parts:
+        parts.learn_losses(lost)
+        assert parts.lost == lost
+
+
+def test_files_that_do_not_follow_each_other_are_refused(made: Made, tmp_path: Path) -> None:
+    other = tmp_path / "other.gputop"
+    record(other, list(Session(1, 2).frames(30)), msgspec.structs.replace(HEADER, boot_id="another"))
+    with pytest.raises(UserError, match="no clock in common"):
+        open_recording([made.whole, str(other)])
+    with pytest.raises(UserError, match="the same time"):
+        open_recording([made.whole, made.parts[0]])
+    with pytest.raises(UserError, match="the same time"):
+        open_recording([made.whole, made.whole])
+    with pytest.raises(UserError, match="absent"):
+        open_recording([made.whole, str(tmp_path / "absent.gputop")])
+
+
+def test_a_part_without_frames_is_passed_over(made: Made, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.gputop"
+    Writer(str(empty), HEADER).close()
+    with open_recording([*made.parts, str(empty)]) as parts, Recording(made.whole) as whole:
+        assert (parts.start_ns, parts.end_ns) == (whole.start_ns, whole.end_ns)
+        assert "holds no frames" in parts.problem
+
+
+def test_the_newest_may_still_grow(tmp_path: Path) -> None:
+    frames = list(Session(1, 2).frames(600))
+    first, second = tmp_path / "run.gputop", tmp_path / "run.2.gputop"
+    record(first, frames[:300])
+    writer = Writer(str(second), HEADER)
+    for frame in frames[300:400]:
+        writer.add(frame)
+    writer.flush()
+    with open_recording([str(first), str(second)]) as parts:
+        assert parts.growing
+        assert parts.end_ns <= frames[400].t_ns
+        for frame in frames[400:]:
+            writer.add(frame)
+        writer.close()
+        assert parts.refresh()
+        assert parts.end_ns > frames[400].t_ns + 10 * SECOND
+        assert not parts.growing
+
+
