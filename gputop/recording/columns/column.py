@@ -26,6 +26,7 @@ from gputop.recording.columns.layout import to_planes
 _SCALES = (1, 10, 100, 1000, 1_000_000)
 _MOST = 1e9
 _FIRST_STEPS = 64
+_ZEROS = pack_integers([])
 MOST_WORDS = 64
 
 
@@ -82,11 +83,14 @@ def running(column: Sequence[Any], unit: int) -> list[Any]:
 def integers(code: int, column: Sequence[Any], before: Sequence[int], order: Order, unit: int) -> tuple[list[Any], Sequence[int]]:
     """A column by its steps from where subjects stood before, and where they then stand. OverflowError beyond 64 bits."""
     absent, filled = None, order.by_subject(column)
+    behind = order.behind(before, filled)
+    if behind == filled:  # of most columns nothing has changed
+        return [code, None, unit or 1, _ZEROS], before
     try:
-        steps = order.steps(before, filled)
+        steps = list(map(sub, filled, behind))
     except TypeError:
         absent, filled = _carry(filled, order.starts, before)
-        steps = order.steps(before, filled)
+        steps = list(map(sub, filled, order.behind(before, filled)))
     if not unit:
         # Mostly it is 1, which the first ones show: none has to look at all.
         unit = 1 if gcd(*steps[:_FIRST_STEPS]) == 1 else gcd(*steps) or 1

@@ -60,8 +60,10 @@ SORTED: dict[type | None, Callable[[Any], Any]] = {
 """Lists that come in no order of their own."""
 
 
-Orders = dict[str, tuple[Any, Order, dict[str, Any]]]
-"""Path -> what the order of the block before was made from, that, and the columns of its keys."""
+Orders = dict[str, list[tuple[Any, Order, dict[str, Any]]]]
+"""Path -> what the orders of the latest blocks were made from, these, and the columns of their keys; the last one first."""
+KEPT_ORDERS = 4
+"""Those who are read in every third second come and go."""
 
 
 def encode(frames: list[Frame], standings: Standings | None = None, orders: Orders | None = None) -> bytes:
@@ -98,12 +100,16 @@ class _Encoder:
         return known
 
     def order(self, path: str, above: Order | None, parents: Sequence[int], keys: dict[str, Sequence[Any]]) -> tuple[Order, dict[str, Any]]:
-        """That of the block before, if nothing has changed: mostly the same subjects stand in the same places. And its keys' columns."""
-        known = self.orders.get(path)
-        if known is None or known[0] != (above, parents, keys):
+        """That of a block before, if nothing has changed: mostly the same subjects stand in the same places. And its keys' columns."""
+        kept, source = self.orders.setdefault(path, []), (above, parents, keys)
+        place = next((place for place, known in enumerate(kept) if known[0] == source), -1)
+        if place >= 0:
+            known = kept.pop(place)
+        else:
             order = Order(parents, [()] if above is None else above.subjects, list(keys.values()))
-            packed = {name: running(column, 0) for name, column in keys.items()}
-            known = self.orders[path] = (above, parents, keys), order, packed
+            known = source, order, {name: running(column, 0) for name, column in keys.items()}
+        kept.insert(0, known)
+        del kept[KEPT_ORDERS:]
         return known[1], known[2]
 
     def table(

@@ -151,14 +151,14 @@ class Order:
             self._lasts = _pick([end - 1 for end in self.ends])
         return list(self._lasts(column))
 
-    def steps(self, before: Sequence[int], column: Sequence[int]) -> list[int]:
-        """From each value to the next in a column that is in the order of subjects, whose first ones go on from ``before``."""
+    def behind(self, before: Sequence[int], column: Sequence[int]) -> Sequence[int]:
+        """What stood before each value of a column that is in the order of subjects: the one before it, or its subject's of ``before``."""
         if self._ahead is None:
             ahead = list(range(len(self.ends) - 1, len(self.ends) + len(self.ids) - 1))
             for subject, start in enumerate(self.starts):
                 ahead[start] = subject
             self._ahead = _pick(ahead)
-        return list(map(sub, column, self._ahead((*before, *column))))
+        return self._ahead((*before, *column))
 
     def by_subject(self, column: Sequence[Any]) -> Sequence[Any]:
         """From the order of rows to that of subjects."""
@@ -180,7 +180,7 @@ class Order:
 
 def _pick(places: Sequence[int]) -> _Pick:
     """What takes the values at these places out of a column."""
-    return itemgetter(*places) if len(places) > 1 else lambda column: [column[place] for place in places]
+    return itemgetter(*places) if len(places) > 1 else lambda column: tuple(column[place] for place in places)
 
 
 _plans: dict[type, tuple[FieldPlan, ...]] = {}

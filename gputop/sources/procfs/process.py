@@ -96,8 +96,9 @@ class Process:
         return self._wait[0] in POLLS
 
     def rests(self, tick: Tick) -> bool:
-        """Whether it is a kernel thread that does nothing, and not due."""
-        return self._rested >= RESTS_AFTER and self.stat.kthread and (tick.number // tick.per_second + self.pid) % RESTS_S > 0
+        """Whether it is a kernel thread that does nothing, and not due. They are due in the same second: a recording repeats itself in the
+        others."""
+        return self._rested >= RESTS_AFTER and self.stat.kthread and tick.number // tick.per_second % RESTS_S > 0
 
     def read(self, tick: Tick, hot: bool, full: bool, near: bool = False) -> bool:
         """Take a sample, per thread where ``hot``; whether it has become another program since the last one.

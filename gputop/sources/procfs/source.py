@@ -79,7 +79,7 @@ class ProcfsSource:
         self._asked: tuple[frozenset[int], frozenset[int], int] | None = None
         self._lost: list[int] = []
         self._births = 0
-        self._number = 0
+        self._number = -1
         self._names: set[str] = set()
         """What listing /proc gave last."""
         self._listed_ns = -LIST_AT_LEAST_NS
