@@ -29,10 +29,10 @@ def run(args: argparse.Namespace) -> int:
     from gputop.recording.writer import Writer
     from gputop.text import counted
 
-    path = str(Path(args.file).with_suffix(".gputop")) if args.output is None else args.output
     items = read(args.file)
     header = next(items)
     assert isinstance(header, Header)
+    path = str(Path(args.file).with_suffix(".gputop")) if args.output is None else args.output
     writer, count = Writer(path, header), 0
     with whole_or_gone(path), closing(writer):
         for item in items:

@@ -146,11 +146,17 @@ def write(recording: Recording, output: str, start_ns: int, end_ns: int, beside:
 def _torch_trace(path: str) -> tuple[int, list[dict[str, Any]]]:
     """(base, events) of a torch.profiler trace, plain or gzipped. UserError where it is none."""
     try:
+        if not os.path.isfile(path) and os.path.exists(path):
+            raise UserError(f"{path} is no regular file")
         with open(path, "rb") as file:
-            data = file.read()
-        trace = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
-        return int(trace.get("baseTimeNanoseconds", 0)), list(trace["traceEvents"])
+            packed = file.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if packed else open(path, "rb") as file:
+            trace = json.loads(file.read())
+        base_ns = int(trace.get("baseTimeNanoseconds", 0))
+        if not 0 <= base_ns < 1 << 63:
+            raise ValueError(base_ns)
+        return base_ns, list(trace["traceEvents"])
     except OSError as error:
         raise UserError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError, OverflowError):
         raise UserError(f"{path} is no torch.profiler trace") from None

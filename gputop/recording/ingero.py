@@ -60,6 +60,8 @@ _CHAINS = """SELECT detected_at t, coalesce(severity || ': ', '') || summary tex
 def read(path: str) -> Iterator[Header | Frame]:
     """A header, then the frames. Raises UserError where ``path`` is no such trace."""
     try:
+        if not os.path.isfile(path) and os.path.exists(path):
+            raise UserError(f"{clean(path)} is no regular file")
         with open(path, "rb") as file:
             if not file.read(16).startswith(b"SQLite format 3"):
                 raise UserError(f"{clean(path)} is no SQLite database")

@@ -174,7 +174,8 @@ def test_launches_are_those_of_the_living_and_never_less_than_none() -> None:
     reader = CudaReader(cast("dict[str, Map]", dict.fromkeys(("calls", "inflight", "launches"), table)), attacher)
 
     def told(times: int, entries: dict[int, int]) -> list[LaunchRate]:
-        table.entries, attacher.counted = entries, (times, times * 100_000_000)
+        table.entries = entries
+        attacher.counted = times, times * 100_000_000, attacher.read_launches()
         return reader.launches(Turn(0, 0, 5, frozenset(), False))
 
     assert told(1, {own: 100, ended.pid: 50}) == [LaunchRate(own, 1000.0)]
@@ -183,6 +184,30 @@ def test_launches_are_those_of_the_living_and_never_less_than_none() -> None:
     for times in range(3, 8):  # until the oldest count that is compared with is this large
         told(times, {own: 300})
     assert told(8, {own: 4}) == [], "its entry had been dropped"
+
+
+def test_launches_while_others_are_attached_or_detached_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched = {7: 1000}
+    attacher = Attacher([0, 1, 2], "multi", False)
+    attacher.read_launches = launched.copy
+    attacher._launches = {5: [0], 6: [0]}
+
+    def attach(*_arguments: object) -> list[int]:
+        launched[7] += 500
+        return [os.open(os.devnull, os.O_RDONLY)]
+
+    def close(descriptor: int) -> None:
+        launched[7] += 500
+        os.closerange(descriptor, descriptor + 1)
+
+    monkeypatch.setattr("gputop.sources.ebpf.uprobe.attach_entries", attach)
+    monkeypatch.setattr("gputop.sources.ebpf.cuda.time.sleep", lambda _seconds: launched.update({7: launched[7] + 40}))
+    monkeypatch.setattr("gputop.sources.ebpf.cuda.os.close", close)
+    attacher._count_launches()
+    attacher._count_launches()
+    times, counted_ns, counts = attacher.counted
+    assert (times, counts) == (2, {7: 80})
+    assert counted_ns > 0
 
 
 def test_who_gets_a_context_is_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

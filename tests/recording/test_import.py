@@ -222,3 +222,15 @@ def test_an_operation_without_a_name_is_told_by_its_number(tmp_path: Path) -> No
     with Recording(str(tmp_path / "in.gputop")) as recording:
         assert recording.board_at(recording.end_ns).calls[77, "operation 5"].count == 50
         assert not recording.problem
+
+
+@pytest.mark.parametrize("path", [".", "/", ""])
+def test_a_folder_is_no_trace(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["import", path]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_fifo_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "fifo.db")
+    assert cli.main(["import", str(tmp_path / "fifo.db")]) == 1
+    assert "no regular file" in capsys.readouterr().err

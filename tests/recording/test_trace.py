@@ -92,7 +92,10 @@ def test_beside_a_torch_trace_both_stand_on_one_clock(session: tuple[Path, list[
     assert min(ticks) == pytest.approx(86_400_000_000.0, abs=2e6)
 
 
-@pytest.mark.parametrize("content", ["", "[1, 2]", '{"traceEvents": 3}', "not json", "[" * 200_000])
+@pytest.mark.parametrize(
+    "content",
+    ["", "[1, 2]", '{"traceEvents": 3}', "not json", "[" * 200_000, '{"baseTimeNanoseconds": 1e400}', '{"baseTimeNanoseconds": 1e26}'],
+)
 def test_what_is_no_torch_trace_is_said(
     session: tuple[Path, list[Frame]], tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pynvml
 import pytest
 
 from gputop.frame import SECOND_NS
+from gputop.sources.nvml.gpm import _Metric
+from gputop.sources.nvml.gpm import _value_of
 from gputop.sources.nvml.reading import Lost
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Reading
@@ -60,3 +64,12 @@ def test_a_gpu_lost_in_the_second_way_is_lost() -> None:
     ways.errors = [pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_GPU_IS_LOST]
     with pytest.raises(Lost):
         ways.read(0)
+
+
+@pytest.mark.parametrize(("value", "told"), [(inf, "inf"), (-5.0, "-5"), (1e18, "1e+18")])
+def test_what_gpm_says_and_cannot_be_is_no_value(value: float, told: str) -> None:
+    assert _value_of(_Metric(value=value)) == f"the driver says {told} %, which cannot be"
+
+
+def test_gpm_rounds_beyond_the_whole() -> None:
+    assert _value_of(_Metric(value=100.4)) == 100.0

@@ -13,6 +13,7 @@ from gputop.limits import limits
     [
         ({}, None),
         ({"throttle_mask": 0x1, "ecc_uncorrected": 0, "remap_pending": False}, []),
+        ({"throttle_mask": 0xE01}, ["board limit", "reliability", "reason 0x800"]),
         ({"throttle_mask": 0x4F}, ["thermal (HW)", "HW slowdown", "power cap", "app clocks"]),
         (
             {"throttle_mask": 0x4, "ecc_uncorrected": 7, "remap_pending": True, "remap_failed": False, "xid": 48},

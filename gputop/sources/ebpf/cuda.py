@@ -12,6 +12,7 @@ import struct
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 
 from gputop.frame import CudaCall
 from gputop.frame import LaunchRate
@@ -47,8 +48,10 @@ class Attacher:
         self.failures: dict[str, str] = {}
         """Path -> why nothing could be attached there."""
         self._programs, self._way, self._sudo, self._root = programs, way, sudo, root
-        self.counted = 0, 0
-        """How often launches were counted, and for how many ns in all."""
+        self.counted: tuple[int, int, dict[int, int]] = 0, 0, {}
+        """How often launches were counted, for how many ns in all, and how many by each process meanwhile."""
+        self.read_launches: Callable[[], dict[int, int]] = dict
+        """Gives what the probe has counted of each process."""
         self._links: list[int] = []
         self._launches: dict[int, list[int]] = {}
         """Descriptor of a library, whose path ends with the process that it was found by -> offsets of what launches kernels there."""
@@ -104,9 +107,11 @@ class Attacher:
         try:
             for library, offsets in self._launches.items():
                 links += uprobe.attach_entries(f"/proc/self/fd/{library}", offsets, self._programs[2], self._way)
-            began_ns = time.monotonic_ns()
+            # To attach to one library and detach from it takes as long as the count itself: others go on counting meanwhile.
+            before, began_ns = self.read_launches(), time.monotonic_ns()
             time.sleep(COUNT_S)
-            self.counted = self.counted[0] + 1, self.counted[1] + time.monotonic_ns() - began_ns
+            took_ns, after = time.monotonic_ns() - began_ns, self.read_launches()
+            self._add_count(took_ns, {pid: max(0, count - before.get(pid, 0)) for pid, count in after.items()})
             self.uncounted = ""
         except OSError as error:
             self._may_count = not isinstance(error, PermissionError)
@@ -114,6 +119,10 @@ class Attacher:
         finally:
             for descriptor in links:
                 os.close(descriptor)
+
+    def _add_count(self, took_ns: int, launched: dict[int, int]) -> None:
+        times, counted_ns, counts = self.counted
+        self.counted = times + 1, counted_ns + took_ns, {pid: counts.get(pid, 0) + count for pid, count in launched.items()}
 
     def _look_at(self, pid: int) -> None:
         due, pause = self._pauses.get(pid, (0, 1))
@@ -179,6 +188,7 @@ class CudaReader:
     def __init__(self, maps: dict[str, Map], attacher: Attacher) -> None:
         self._calls, self._inflight, self._launches = maps["calls"], maps["inflight"], maps["launches"]
         self._attacher = attacher
+        attacher.read_launches = self._read_launches
         self._counts: dict[int, int] = {}
         self._counts_seen = 0
         self._launched: deque[tuple[int, dict[int, int]]] = deque([(0, {})], COUNTS + 1)
@@ -203,17 +213,21 @@ class CudaReader:
 
     def launches(self, turn: Turn) -> list[LaunchRate]:
         """After a count, and in a key frame: how fast each process launches kernels."""
-        times, counted_ns = self._attacher.counted
+        times, counted_ns, counts = self._attacher.counted
         if times == self._counts_seen:
             return self._rates if turn.key else []
         self._counts_seen = times
+        self._launched.append((counted_ns, counts))
+        self._rates = _launch_rates(*self._launched[0], *self._launched[-1])
+        return self._rates
+
+    def _read_launches(self) -> dict[int, int]:
+        """Of each process that lives, what the probe has counted; in the attacher's thread."""
         found = self._launches.read()
         counts = dict(zip(self._launches.key_list(found), self._launches.words(found).tolist(), strict=True))
         ended = {pid for pid in counts if not os.path.exists(f"/proc/{pid}")}
         self._launches.delete(ended)
-        self._launched.append((counted_ns, {pid: count for pid, count in counts.items() if pid not in ended}))
-        self._rates = _launch_rates(*self._launched[0], *self._launched[-1])
-        return self._rates
+        return {pid: count for pid, count in counts.items() if pid not in ended}
 
     def _call(self, who: int, record: tuple[int, ...], turn: Turn, inflight_ns: int) -> CudaCall:
         count, total, even, odd, size = record[:5]

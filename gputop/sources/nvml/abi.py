@@ -159,7 +159,7 @@ def given(number: int) -> int:
 
 def percent(number: float) -> float:
     """A share of time as NVML gives it. Raises OutOfRange where it is none."""
-    if number > 100:
+    if not 0 <= number <= 100:
         raise OutOfRange(f"the driver says {number:g} %, which cannot be")
     return float(number)
 

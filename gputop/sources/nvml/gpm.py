@@ -23,6 +23,7 @@ from gputop.sources.nvml.reading import Values
 GPM_FIELDS = ("sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct")
 # nvmlGpmMetricId_t: SM_UTIL, SM_OCCUPANCY, ANY_TENSOR_UTIL, DRAM_BW_UTIL
 _METRICS = (2, 3, 5, 10)
+_MOST_PCT = 101
 GPM_LEAST_NS = 100_000_000
 """Shorter intervals give invalid values on Hopper (NVIDIA/DCGM issue 310)."""
 _TOO_SOON_NS = 80_000_000
@@ -96,4 +97,6 @@ def _new_sample(device: Device) -> int | None:
 def _value_of(metric: _Metric) -> float | str:
     if metric.code or math.isnan(metric.value):
         return "GPM has no such metric on this GPU"
-    return float(metric.value)
+    if not 0 <= metric.value <= _MOST_PCT:
+        return f"the driver says {metric.value:g} %, which cannot be"
+    return min(100.0, float(metric.value))

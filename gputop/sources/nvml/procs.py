@@ -194,4 +194,4 @@ class _Usage:
 
 
 def _share(number: int) -> float | None:
-    return None if known(number) is None else float(number)
+    return float(number) if number <= 100 else None

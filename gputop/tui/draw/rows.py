@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 from msgspec import Struct
@@ -21,6 +20,7 @@ from gputop.session import Session
 from gputop.session import word_of
 from gputop.text import clean
 from gputop.tui.draw import Span
+from gputop.tui.draw.search import searched
 from gputop.tui.view import View
 
 SPAN_NS = SECOND_NS
@@ -193,21 +193,12 @@ def _wanted(row: Row, info: ProcInfo | None, view: View) -> bool:
 
 def matches(pattern: str, row: Row) -> bool:
     """A filter: ``!regex``, each of whose anchors is an end of pid, name, user, state or command line, or words that must all be found in
-    these. An expression that is none (yet) hides nobody, see `no_expression`."""
+    these. An expression that is none (yet) hides nobody, see `gputop.tui.draw.search`."""
     fields = (str(row.pid), row.who.strip(), row.user, row.state, "starving" if row.starving else "", row.command)
     text = "\n".join(map(clean, fields))
     if pattern.startswith("!"):
-        return bool(no_expression(pattern)) or re.search(pattern[1:], text, re.IGNORECASE | re.MULTILINE) is not None
+        return searched(pattern[1:], text)
     return all(word in text.lower() for word in pattern.lower().split())
-
-
-def no_expression(pattern: str) -> str:
-    """Why a filter is no regular expression; empty where it is one, or is none of that kind."""
-    try:
-        re.compile(pattern[1:] if pattern.startswith("!") else "")
-    except (re.error, OverflowError, RecursionError) as error:
-        return str(error)
-    return ""
 
 
 def _ordered(found: list[Row], view: View) -> list[Row]:

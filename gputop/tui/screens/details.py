@@ -52,7 +52,7 @@ def _pair(name: str, value: str) -> Line:
 
 
 def _identity(info: ProcInfo, role: Role | None, width: int) -> list[Line]:
-    command = textwrap.wrap(" ".join(info.cmdline) or info.comm, width - 20, max_lines=6, placeholder=" …") or [""]
+    command = textwrap.wrap(" ".join(info.cmdline) or info.comm, max(1, width - 20), max_lines=6, placeholder=" …") or [""]
     who = f"{role.kind}: {role.label}" if role else "bystander"
     out = [_pair("role", who), _pair("command", command[0]), *(_pair("", line) for line in command[1:])]
     out += [_pair("user", info.user), _pair("parent", str(info.ppid)), _pair("allowed CPUs", info.cpus_allowed or "unknown")]

@@ -10,7 +10,7 @@ from gputop.tui import navigate
 from gputop.tui.draw import gpus
 from gputop.tui.draw import keys
 from gputop.tui.draw.rows import SORTS
-from gputop.tui.draw.rows import no_expression
+from gputop.tui.draw.search import no_expression
 from gputop.tui.screens.dashboard import Dashboard
 from gputop.tui.widgets.drawn import Drawn
 
@@ -119,8 +119,9 @@ class TableActions(Dashboard):
         line.remove_class("-open")
         line.disabled = True
         self.set_focus(None)
-        if problem := no_expression(self.view.pattern):
-            self.note(f"{self.view.pattern[1:]} is no regular expression, so nobody is hidden: {problem}")
+        pattern = self.view.pattern
+        if pattern.startswith("!") and (problem := no_expression(pattern[1:])):
+            self.note(f"{pattern[1:]} is no regular expression to search with, so nobody is hidden: {problem}")
         self.redraw()
 
     async def on_click(self, event: events.Click) -> None:
