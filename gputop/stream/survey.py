@@ -16,14 +16,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gputop.board import Board
 from gputop.diagnosis import Engine
 from gputop.diagnosis import Ledger
 from gputop.diagnosis import report
 from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
 from gputop.stream.findings import explanation
-from gputop.stream.hindsight import hindsight
+from gputop.stream.judged import judged
 
 TELL_EVERY_S = 0.2
 LEDGER_EVERY_NS = 5_000_000_000
@@ -114,7 +113,7 @@ def survey(paths: Sequence[str]) -> Iterator[News]:
         kept = explanation(recording)
         if kept is not None:
             yield News(0, _kept(recording, kept["incidents"]))
-        for board in hindsight(engine, Board(header=recording.header), recording):
+        for board in judged(engine, recording, recording.start_ns, recording.end_ns + 1):
             news, until_ns = [] if kept is not None else _news(engine, known), board.t_ns
             due = until_ns - booked_ns >= LEDGER_EVERY_NS
             if news or due or time.monotonic() - told_s >= TELL_EVERY_S:

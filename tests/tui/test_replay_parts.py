@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from gputop.board import Board
 from gputop.diagnosis import Engine
 from gputop.frame import Header
 from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
 from gputop.recording.reader import Recording
 from gputop.session import Session
-from gputop.stream.hindsight import hindsight
+from gputop.stream.judged import judged
 from gputop.stream.pipe import PipeStream
 from gputop.stream.playback import MOST_BEHIND_NS
 from gputop.stream.playback import SPEEDS
@@ -186,7 +185,7 @@ def test_the_survey_knows_what_was_lost_up_to_any_moment(path: Path) -> None:
     survey.close()
     engine = Engine()
     with Recording(str(path)) as recording:
-        for board in hindsight(engine, Board(header=recording.header), recording):
+        for board in judged(engine, recording, recording.start_ns, recording.end_ns + 1):
             told = survey.until(board.t_ns)
             if board.t_ns in dict(survey.ledgers):
                 assert told is not None
