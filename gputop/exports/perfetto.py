@@ -21,6 +21,7 @@ from gputop.frame import Frame
 from gputop.frame import Gpu
 from gputop.frame import ProcSample
 from gputop.rates import proc_rates
+from gputop.recording.input import open_regular
 from gputop.recording.reader import Recording
 from gputop.text import clean
 
@@ -146,12 +147,10 @@ def write(recording: Recording, output: str, start_ns: int, end_ns: int, beside:
 def _torch_trace(path: str) -> tuple[int, list[dict[str, Any]]]:
     """(base, events) of a torch.profiler trace, plain or gzipped. UserError where it is none."""
     try:
-        if not os.path.isfile(path) and os.path.exists(path):
-            raise UserError(f"{path} is no regular file")
-        with open(path, "rb") as file:
+        with open(open_regular(path), "rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if packed else open(path, "rb") as file:
-            trace = json.loads(file.read())
+            file.seek(0)
+            trace = json.loads((gzip.GzipFile(fileobj=file) if packed else file).read())
         base_ns = int(trace.get("baseTimeNanoseconds", 0))
         if not 0 <= base_ns < 1 << 63:
             raise ValueError(base_ns)

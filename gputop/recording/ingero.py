@@ -30,6 +30,7 @@ from gputop.frame import Mark
 from gputop.frame import Probes
 from gputop.frame import ProcInfo
 from gputop.frame import SourceState
+from gputop.recording.input import open_regular
 from gputop.text import clean
 
 TICK_NS = 100_000_000
@@ -60,9 +61,7 @@ _CHAINS = """SELECT detected_at t, coalesce(severity || ': ', '') || summary tex
 def read(path: str) -> Iterator[Header | Frame]:
     """A header, then the frames. Raises UserError where ``path`` is no such trace."""
     try:
-        if not os.path.isfile(path) and os.path.exists(path):
-            raise UserError(f"{clean(path)} is no regular file")
-        with open(path, "rb") as file:
+        with open(open_regular(path), "rb") as file:
             if not file.read(16).startswith(b"SQLite format 3"):
                 raise UserError(f"{clean(path)} is no SQLite database")
         with closing(_open(path)) as database:

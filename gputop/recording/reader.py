@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import stat
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -33,6 +32,7 @@ from gputop.recording.format import FormatError
 from gputop.recording.format import NewerError
 from gputop.recording.format import inflate
 from gputop.recording.format import unpack_header
+from gputop.recording.input import open_regular
 from gputop.recording.scan import Place
 from gputop.recording.scan import payload_at
 from gputop.recording.scan import place_at
@@ -293,16 +293,6 @@ def _header_at(fd: int, place: Place) -> Header:
 
 
 def _open(path: str) -> int:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        mode = os.fstat(fd).st_mode
-    except OSError as error:
-        if path == "-":
-            raise FormatError("standard input can only be replayed (gputop replay -): keep it in a file first") from None
-        raise FormatError(f"cannot open {clean(path) or 'a file without a name'}: {error.strerror}") from None
-    except ValueError:
-        raise FormatError(f"{clean(path)!r} is no file name") from None
-    if stat.S_ISREG(mode):
-        return fd
-    os.close(fd)
-    raise FormatError(f"{clean(path)} is a directory" if stat.S_ISDIR(mode) else f"{clean(path)} is no regular file")
+    if path == "-" and not os.path.exists(path):
+        raise FormatError("standard input can only be replayed (gputop replay -): keep it in a file first")
+    return open_regular(path)

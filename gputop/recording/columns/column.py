@@ -17,6 +17,7 @@ from gputop.recording.columns.layout import GROWTH
 from gputop.recording.columns.layout import LAST_SCALED
 from gputop.recording.columns.layout import RUNNING
 from gputop.recording.columns.layout import WORDS
+from gputop.recording.columns.layout import ZEROS
 from gputop.recording.columns.layout import FieldPlan
 from gputop.recording.columns.layout import Order
 from gputop.recording.columns.layout import pack_integers
@@ -26,7 +27,6 @@ from gputop.recording.columns.layout import to_planes
 _SCALES = (1, 10, 100, 1000, 1_000_000)
 _MOST = 1e9
 _FIRST_STEPS = 64
-_ZEROS = pack_integers([])
 MOST_WORDS = 64
 
 
@@ -85,7 +85,7 @@ def integers(code: int, column: Sequence[Any], before: Sequence[int], order: Ord
     absent, filled = None, order.by_subject(column)
     behind = order.behind(before, filled)
     if behind == filled:  # of most columns nothing has changed
-        return [code, None, unit or 1, _ZEROS], before
+        return [code, None, unit or 1, ZEROS], before
     try:
         steps = list(map(sub, filled, behind))
     except TypeError:

@@ -40,15 +40,14 @@ from gputop.recording.columns.layout import MAIN_THREAD
 from gputop.recording.columns.layout import STEPS
 from gputop.recording.columns.layout import SWITCHES
 from gputop.recording.columns.layout import TABLE
+from gputop.recording.columns.layout import ZEROS
 from gputop.recording.columns.layout import FieldPlan
 from gputop.recording.columns.layout import Order
-from gputop.recording.columns.layout import pack_integers
 from gputop.recording.columns.layout import plans_of
 from gputop.recording.columns.layout import told_less
 from gputop.recording.columns.standing import Standings
 from gputop.recording.columns.standing import TableStanding
 
-_ZEROS = pack_integers([])
 _REPEATED = astuple(ThreadSample(0, 0, 0, -1, None, 0, 0))[1:]
 _OWN = _REPEATED[len(MAIN_THREAD) - 1 :]
 """What a thread's sample has beyond its process's, where it has nothing of its own."""
@@ -193,7 +192,7 @@ def _integers(field: FieldPlan, column: Sequence[Any], standing: TableStanding, 
     except OverflowError:
         return None
     standing.put(field.name, lasts)
-    return standing.keep(field.name, column, packed) if packed[-1] == _ZEROS else packed
+    return standing.keep(field.name, column, packed) if packed[-1] == ZEROS else packed
 
 
 def _leave_out_main(threads: list[tuple[Any, ...]], lengths: Sequence[int], told: Told) -> None:

@@ -243,6 +243,10 @@ def pack_integers(numbers: Sequence[int]) -> bytes:
     raise OverflowError("beyond 64 bits")
 
 
+ZEROS = pack_integers([])
+"""How a column of nothing but zeros is packed, however long."""
+
+
 def unpack_integers(data: bytes, count: int) -> list[int]:
     """``count`` integers of the format. ColumnError where they are not there."""
     if data[:1] == b"\0":
