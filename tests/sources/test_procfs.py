@@ -64,7 +64,7 @@ def test_cold_once_a_second_hot_every_tick(proc: FakeProc, reader: Reader) -> No
     counts = {pid: sum(p.pid == pid for frame in frames for p in frame.procs) for pid in range(100, 120)}
     assert counts.pop(105) == 10
     assert set(counts.values()) == {1}
-    assert max(len(frame.procs) for frame in frames) <= 4
+    assert max(len(frame.procs) for frame in frames) <= 5
 
 
 def test_a_crowd_is_read_when_it_is_looked_at_and_nothing_of_it_is_forgotten(proc: FakeProc, reader: Reader) -> None:
@@ -81,7 +81,7 @@ def test_a_crowd_is_read_when_it_is_looked_at_and_nothing_of_it_is_forgotten(pro
         proc.write(f"proc/{pid}/cgroup", "0::/moved\n")
     frames = [frame for _ in range(3) for frame in reader.second(hot=crowd)]
     assert {sum(p.pid == pid for frame in frames for p in frame.procs) for pid in crowd} == {15}
-    assert max(len(frame.procs) for frame in frames) <= 12
+    assert {sum(p.pid in crowd for p in frame.procs) for frame in frames} == {0, len(crowd)}
     assert {i.pid for frame in frames for i in frame.infos if i.cgroup == "/moved"} == crowd
     threads = {t.tid for frame in frames for p in frame.procs if p.pid in (101, 102) for t in p.threads}
     assert threads == {101, 102, *range(10100, 10130), *range(10200, 10230)}

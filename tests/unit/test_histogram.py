@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
 from gputop import histogram
+from gputop.sources.ebpf.sched import counted_on
 
 
 @pytest.mark.parametrize("ns", [0, 1, 639, 640, 1_000, 5_000_000, 41_000_000, 90_000_000_000])
@@ -49,3 +52,17 @@ def test_no_quantile_exceeds_the_longest() -> None:
 
 def test_subtract_leaves_what_came_between() -> None:
     assert histogram.subtract({40: 5, 41: 2, 50: 1}, {40: 3, 41: 2}) == {40: 2, 50: 1}
+
+
+def test_counts_that_went_on_are_those_of_the_whole_histogram() -> None:
+    last = histogram.COUNT - 1
+    counts = {0: 1, 5: 7, last: 2}
+    before, grown = _packed(counts), {0: 1, 5: 9, 63: 1, last: 0xFFFF_FFFF}
+    by_bucket = {histogram.FIRST + at: count for at, count in counts.items()}
+    assert counted_on(before, by_bucket, _packed(grown)) == {histogram.FIRST + at: count for at, count in grown.items()}
+    assert by_bucket[histogram.FIRST + 5] == 7
+    assert counted_on(before, by_bucket, before) == by_bucket
+
+
+def _packed(counts: dict[int, int]) -> bytes:
+    return struct.pack(f"<{histogram.COUNT}I", *(counts.get(at, 0) for at in range(histogram.COUNT)))

@@ -29,6 +29,7 @@ from gputop.sources.ebpf.maps import Map
 _THREAD = struct.Struct("<11QIIBBHIIIII")
 _PAIR = struct.Struct("<QQII")
 _HISTOGRAM = struct.Struct(f"<{COUNT}I")
+_COUNT_BITS = 32
 _BUCKETS = range(FIRST, FIRST + COUNT)
 _WORDS = _THREAD.size // 8
 _SINCE, _ID, _STATE = 0, 11, 12
@@ -182,10 +183,23 @@ class SchedReader:
         size = self._histograms.shape.value_bytes
         raw = self._histograms.values[position * size : (position + 1) * size]
         cached = self._histogram_cache.get(tid)
-        if cached is None or cached[0] != raw:
+        if cached is None:
             counts = _HISTOGRAM.unpack(raw)
             cached = self._histogram_cache[tid] = raw, dict(zip(compress(_BUCKETS, counts), filter(None, counts), strict=True))
+        elif cached[0] != raw:
+            cached = self._histogram_cache[tid] = raw, counted_on(*cached, raw)
         return cached[1]
+
+
+def counted_on(before: bytes, counts: dict[int, int], raw: bytes) -> dict[int, int]:
+    """The counts of a histogram that was ``before``: within a fifth of a second some few of them grow."""
+    counts = counts.copy()
+    changed = int.from_bytes(before, "little") ^ int.from_bytes(raw, "little")
+    while changed:
+        at = (changed.bit_length() - 1) // _COUNT_BITS
+        counts[FIRST + at] = int.from_bytes(raw[at * _COUNT_BITS // 8 : (at + 1) * _COUNT_BITS // 8], "little")
+        changed &= (1 << at * _COUNT_BITS) - 1
+    return counts
 
 
 def _preempt(pair: int, ns: int, times: int, other_pid: int, _: int) -> Preempt:

@@ -153,6 +153,8 @@ class OpenFiles:
 
     def locked_by(self, held: Held, t_ns: int, parent: int) -> int | None:
         """The pid of another process that holds a lock which this one waits for, or keeps a file from it; None where nobody does."""
+        if not held.by_file and not held.waited:
+            return None
         if self._checked[0] is not held or t_ns - self._looked_ns >= OPEN_NS:
             by = held.waited.get(self._pid) or self._kept_from(held.by_file, t_ns) or held.by_parent.get(parent)
             self._checked = held, by if by != self._pid else None

@@ -122,8 +122,9 @@ def environ(data: bytes, wanted: frozenset[bytes]) -> dict[str, str]:
     return found
 
 
+@lru_cache(maxsize=SHARED)
 def cgroups(data: bytes) -> dict[str, str]:
-    """/proc/PID/cgroup: controller -> path; the unified hierarchy under the empty name."""
+    """/proc/PID/cgroup: controller -> path; the unified hierarchy under the empty name. Not to be changed, see `cmdline`."""
     paths = {}
     for line in data.splitlines():
         parts = line.split(b":", 2)

@@ -34,7 +34,7 @@ COLD_SHARE = 0.5
 LOOKS_PER_S = 5
 """State, waits, memory and switches of hot processes; their CPU time, run delay and timeslices are read in every tick while they
 are few."""
-IO_PER_S = 2
+IO_PER_S = 1
 RESTS_AFTER, RESTS_S = 3, 3
 """Readings without running after which a kernel thread is read once in so many seconds: most of them, hundreds on a large machine, do
 nothing all day."""

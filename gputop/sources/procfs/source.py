@@ -201,7 +201,9 @@ class ProcfsSource:
 
     def _adopt(self, pid: int) -> Process:
         self._births += 1
-        process = Process(self._proc, pid, self._births % self._per_second, self._pool, self._users)
+        # All are looked at in the same ticks, and those between have little to do: caches once warm are made use of.
+        slot = self._births * len(self._shifts) % self._per_second
+        process = Process(self._proc, pid, slot, self._pool, self._users)
         self._processes[pid] = self._slots[process.slot][pid] = process
         return process
 
