@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gputop.demo import disk
 from gputop.demo import quota
 from gputop.demo.scenarios import SCENARIOS
+from gputop.interpreter import argv_of
 from gputop.sources.simulated import VARIABLE
 from gputop.sources.simulated import layout
 
@@ -24,7 +24,7 @@ def staged(name: str, seconds: float) -> Iterator[dict[str, str]]:
     fds = [layout.create(scenario.ranks), disk.make_file() if scenario.file else -1]
     try:
         stage = subprocess.Popen(
-            [sys.executable, "-m", "gputop.demo.stage", name, *map(str, fds), str(seconds)],
+            argv_of("gputop.demo.stage", name, *map(str, fds), str(seconds)),
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
             pass_fds=[fd for fd in fds if fd >= 0],
         )  # fmt: skip

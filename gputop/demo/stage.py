@@ -100,7 +100,7 @@ class Stage:
 
     def _hog(self, name: str, threads: int, trouble: ExitStack) -> None:
         """A process with so many runnable threads; run by ``-c``, so that it goes by its name."""
-        code = f"from gputop.demo.work import hog; hog({name!r}, {os.getpid()}, {threads}, {TROUBLE_S + 5})"
+        code = f"import sys; del sys.path[0]; from gputop.demo.work import hog; hog({name!r}, {os.getpid()}, {threads}, {TROUBLE_S + 5})"
         process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.DEVNULL)
         trouble.callback(end, process)
 

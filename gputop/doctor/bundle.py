@@ -6,7 +6,6 @@ import io
 import json
 import os
 import subprocess
-import sys
 import tarfile
 import tempfile
 import time
@@ -21,6 +20,7 @@ from gputop.board import Board
 from gputop.doctor.machine import facts
 from gputop.doctor.mask import Mask
 from gputop.errors import UserError
+from gputop.interpreter import argv_of
 from gputop.recording.output import create
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
@@ -135,7 +135,7 @@ class _Recorded:
 
 def _record(path: str, folder: str) -> str:
     """Record with everybody's defaults, so that a faulty config.toml does not stand in the way; what went wrong, or nothing."""
-    command = [sys.executable, "-m", "gputop", "record", "-o", path, "--duration", str(SECONDS), "--no-auto-stacks"]
+    command = argv_of("gputop", "record", "-o", path, "--duration", str(SECONDS), "--no-auto-stacks")
     environment = {**os.environ, "XDG_CONFIG_HOME": folder}
     try:
         done = subprocess.run(

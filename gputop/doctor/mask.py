@@ -23,7 +23,7 @@ from gputop.frame import Header
 from gputop.roles import WELL_KNOWN
 
 _PROGRAM = re.compile(r"(python|pypy)[\d.]*t?|pt_\w+|cuda-\w+|k(worker|softirqd|swapd|compactd)[\w/:+-]*|migration/\d+|rcu\w*")
-_FLAGS = frozenset(("-m", "-c", "-u", "-E", "-I", "-S", "--multiprocessing-fork"))
+_FLAGS = frozenset(("-m", "-c", "-u", "-E", "-I", "-P", "-S", "--multiprocessing-fork"))
 _STARTER = re.compile(r"from multiprocessing\.\w+ import \w+|compile_worker")
 _SLICES = frozenset(("", ".", "..", "system.slice", "user.slice", "init.scope", "docker", "kubepods", "kubepods.slice", "slurm"))
 _PLAIN = re.compile(r"[\d,.-]*|all|none|void|true|false", re.IGNORECASE)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import select
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+from gputop.interpreter import argv_of
 
 if TYPE_CHECKING:
     from gputop.frame import Frame
@@ -118,7 +119,7 @@ class ChildStream:
 
 def collector_argv(flags: list[str]) -> list[str]:
     """The collector of this very installation."""
-    return [sys.executable, "-m", "gputop", "collect", *flags]
+    return argv_of("gputop", "collect", *flags)
 
 
 def _last_line(stderr: bytes) -> str:

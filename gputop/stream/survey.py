@@ -19,6 +19,7 @@ import msgspec
 from gputop.diagnosis import Engine
 from gputop.diagnosis import Ledger
 from gputop.diagnosis import report
+from gputop.interpreter import argv_of
 from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
 from gputop.stream.findings import explanation
@@ -61,7 +62,7 @@ class Survey:
         self.done = False
         """True once nothing more will come, for whatever reason."""
         self._child = subprocess.Popen(
-            [sys.executable, "-m", "gputop.stream.survey", *paths],
+            argv_of("gputop.stream.survey", *paths),
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         self._thread = threading.Thread(target=self._read, name="survey", daemon=True)

@@ -1,0 +1,22 @@
+"""What starts us again takes nothing from the folder that we stand in."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gputop import __version__
+from gputop.interpreter import argv_of
+
+
+@pytest.mark.parametrize("has_safe_path", [False, *([True] if sys.version_info >= (3, 11) else [])])
+@pytest.mark.parametrize("name", ["gputop", "msgspec", "runpy"])
+def test_modules_of_the_folder_it_stands_in_are_not_run(tmp_path: Path, name: str, has_safe_path: bool) -> None:
+    (tmp_path / f"{name}.py").write_text("raise SystemExit('somebody else spoke')")
+    argv = argv_of("gputop", "--version", has_safe_path=has_safe_path)
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert __version__ in done.stdout
