@@ -21,6 +21,7 @@ from textual._ansi_sequences import SYNC_START
 from textual.app import App
 from textual.app import SystemCommand
 from textual.binding import Binding
+from textual.events import Event
 from textual.filter import NoColor
 from textual.screen import Screen
 
@@ -38,6 +39,7 @@ from gputop.tui.palette import Ascii
 from gputop.tui.palette import themes
 from gputop.tui.screens.help import key_name
 from gputop.tui.screens.main import MainScreen
+from gputop.tui.typed import Typed
 from gputop.tui.view import View
 
 if TYPE_CHECKING:
@@ -84,6 +86,7 @@ class GputopApp(App[int]):
         self.view = view
         self.look = look
         self.feed = Feed(session, start, first, self._on_first_frame)
+        self.typed = Typed(self)
         self._auto = AutoCapture(AutoStacks(), session.add_stacks)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._unfinished = ExitStack()
@@ -95,6 +98,11 @@ class GputopApp(App[int]):
     def get_default_screen(self) -> MainScreen:
         """The dashboard."""
         return self.DASHBOARD()
+
+    async def on_event(self, event: Event) -> None:
+        """Keys one after the other."""
+        if not self.typed.holds(event):
+            await super().on_event(event)
 
     def on_mount(self) -> None:
         """Take over the signals that end us, paint anew when we are in the foreground again, and begin to read."""

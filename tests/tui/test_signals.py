@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import signal
 import subprocess
@@ -19,12 +20,23 @@ from tests.tui import scene
 from tests.tui.conftest import MakeApp
 from tests.tui.test_dashboard import main
 from tests.tui.test_dashboard import part
+from tests.tui.test_replay import until
 
 
 async def _ask(pilot: Pilot[int], app: GputopApp, key: str) -> None:
     await pilot.press("down", key)
     await pilot.pause()
     assert isinstance(app.screen, ConfirmScreen)
+
+
+async def answer(pilot: Pilot[int], key: str) -> None:
+    """Press a key once the question is on screen."""
+
+    def asked() -> bool:
+        return isinstance(box := pilot.app.screen, ConfirmScreen) and box.seen_s < math.inf
+
+    await until(pilot, asked, "a question")
+    await pilot.press(key)
 
 
 async def test_signals_are_asked_for_and_reach_the_process(make_app: MakeApp) -> None:
@@ -37,12 +49,10 @@ async def test_signals_are_asked_for_and_reach_the_process(make_app: MakeApp) ->
             row.pid, row.start_ticks = child.pid, start_ticks_of(child.pid)
             app.view.selected = child.pid
             main(app).action_signal("TERM")
-            await pilot.pause()
-            await pilot.press("n")
+            await answer(pilot, "n")
             assert child.poll() is None
             main(app).action_signal("TERM")
-            await pilot.pause()
-            await pilot.press("y")
+            await answer(pilot, "y")
             await pilot.pause()
         assert child.wait(10) == -signal.SIGTERM
     finally:
@@ -77,8 +87,7 @@ async def test_a_process_that_took_over_the_pid_is_left_alone(make_app: MakeApp)
         row.pid, row.start_ticks = os.getpid(), 1
         app.view.selected = os.getpid()
         main(app).action_signal("KILL")
-        await pilot.pause()
-        await pilot.press("y")
+        await answer(pilot, "y")
         await pilot.pause()
         assert "has ended" in part(app, "keys")[0]
 

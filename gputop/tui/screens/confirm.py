@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
+import time
 
 from rich.text import Text
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
@@ -24,6 +27,8 @@ class ConfirmScreen(ModalScreen[bool]):
         super().__init__()
         self.question = question
         self.names = names
+        self.seen_s = math.inf
+        """Since when it stands on screen (CLOCK_MONOTONIC)."""
 
     def compose(self) -> ComposeResult:
         """The question and whom it is about."""
@@ -35,6 +40,18 @@ class ConfirmScreen(ModalScreen[bool]):
         text.append("\n\n[y] yes   [n] no", style="not bold")
         with Vertical(classes="box"):
             yield Static(text)
+
+    def on_mount(self) -> None:
+        """It can be answered from when it is drawn."""
+        self.call_after_refresh(self._drawn)
+
+    def _drawn(self) -> None:
+        self.seen_s = time.monotonic()
+
+    def on_key(self, event: events.Key) -> None:
+        """What was typed before it was seen is no answer to it."""
+        if event.time < self.seen_s:
+            event.stop()
 
     def action_answer(self, answer: bool) -> None:
         """Give the answer."""

@@ -1,0 +1,112 @@
+"""Keys that come in one piece: each means what it would mean if it had been typed after the one before it was done with."""
+
+from __future__ import annotations
+
+import pytest
+from textual.events import Key
+from textual.events import Paste
+from textual.keys import _character_to_key
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from gputop.stream.playback import Playback
+from gputop.tui.app import GputopApp
+from gputop.tui.screens.confirm import ConfirmScreen
+from gputop.tui.screens.help import HelpScreen
+from gputop.tui.screens.main import MainScreen
+from gputop.tui.screens.moment import MomentScreen
+from tests.tui.conftest import MakeApp
+from tests.tui.minute import START
+from tests.tui.minute import path as path
+from tests.tui.test_dashboard import main
+from tests.tui.test_replay import MakeReplay
+from tests.tui.test_replay import make_replay as make_replay
+from tests.tui.test_replay import until
+from tests.tui.test_signals import answer
+
+NAMED = {"\r": "enter", "\x1b": "escape"}
+
+
+async def typed(pilot: Pilot[int], keys: str, paste: str = "") -> None:
+    """All ``keys``, and a paste behind them, in one read of the terminal."""
+    app, driver = pilot.app, pilot.app._driver
+    assert isinstance(app, GputopApp)
+    assert driver is not None
+    for key in keys:
+        driver.send_message(Key(NAMED.get(key) or _character_to_key(key), key))
+    if paste:
+        driver.send_message(Paste(paste))
+    await until(pilot, lambda: app.typed.is_done, f"{keys} are done with")
+    await pilot.pause()
+
+
+@pytest.mark.parametrize(("keys", "paste"), [("/kill", ""), ("/", "kill"), ("tt/kill", "")])
+async def test_what_follows_the_filters_key_is_filtered_by(make_app: MakeApp, keys: str, paste: str) -> None:
+    app = make_app()
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.pause()
+        await typed(pilot, keys, paste)
+        assert main(app).query_one("#filter", Input).value == "kill"
+        assert app.view.pattern == "kill"
+        assert app.view.selected is None
+        assert type(app.screen) is MainScreen
+
+
+async def test_what_follows_enter_is_a_key_again(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.pause()
+        await typed(pilot, "/worker\r?")
+        assert app.view.pattern == "worker"
+        assert isinstance(app.screen, HelpScreen)
+        await typed(pilot, "\x1bt/\x1bb")
+        assert (app.view.pattern, app.view.tree, app.view.bystanders) == ("", False, False)
+
+
+async def test_the_letter_of_a_column_may_come_at_once(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.pause()
+        await typed(pilot, "ocb")
+        assert (app.view.sort, app.view.bystanders) == ("cpu", False)
+
+
+async def test_a_time_may_be_typed_at_once(make_replay: MakeReplay) -> None:
+    app = make_replay(Playback(START, playing=False))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until(pilot, lambda: app.player.jumps, "the start is shown")
+        await typed(pilot, "@50%")
+        assert isinstance(app.screen, MomentScreen)
+        assert app.screen.query_one("#moment", Input).value == "50%"
+
+
+async def test_nobody_confirms_what_he_has_not_seen(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = make_app()
+    sent: list[object] = []
+
+    def send(*what: object) -> str:
+        sent.append(what)
+        return "sent"
+
+    monkeypatch.setattr("gputop.tui.screens.main.send_signal", send)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.pause()
+        await typed(pilot, "jKy")
+        assert isinstance(app.screen, ConfirmScreen)
+        assert not sent
+        await answer(pilot, "y")
+        assert type(app.screen) is MainScreen
+        assert len(sent) == 1
+        await typed(pilot, "K")
+        await answer(pilot, "n")
+        assert type(app.screen) is MainScreen
+        assert len(sent) == 1
+
+
+async def test_keys_are_not_held_by_a_screen_that_is_gone(make_app: MakeApp) -> None:
+    app: GputopApp = make_app()
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.pause()
+        await typed(pilot, "e\x1bw\x1b??b")
+        assert type(app.screen) is MainScreen
+        assert not app.view.bystanders
