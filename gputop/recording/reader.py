@@ -212,6 +212,8 @@ class Recording:
     def refresh(self) -> bool:
         """Take in what was appended since; whether there was anything."""
         size = os.fstat(self._fd).st_size
+        if size == self._size:
+            return False
         before, self._size = self._contents.end, size
         self._contents.extend(self._fd, size)
         return self._contents.end > before

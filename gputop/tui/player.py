@@ -24,7 +24,7 @@ TURN_S = 0.1
 MOST_WORK_S, LEAST_REST_S = 0.06, 0.03
 """A turn is cut short rather than let keys and drawing wait for it."""
 REFRESH_S = 0.5
-"""How often a file that still grows is asked for more."""
+"""How often a file is asked whether it has grown."""
 LEAST_PAST_NS = 60_000_000_000
 """What is shown of the time before a jump, and what the diagnosis needs to have settled."""
 QUICK_PAST_NS = 10_000_000_000
@@ -114,8 +114,7 @@ class Player:
                 break
         if self._steps or (playback.playing and due < self.end_ns and due - self._session.now_ns > GAP_NS):
             yield from self._next()
-        if due >= self.end_ns:
-            self._at_end()
+        self._refresh()
 
     def _next(self) -> Iterator[Frame]:
         self._steps = max(0, self._steps - 1)
@@ -126,17 +125,18 @@ class Player:
         if self._steps:
             self._wake.set()
 
-    def _at_end(self) -> None:
-        """A file that grows is waited for, a loop begins anew, anything else stands."""
+    def _refresh(self) -> None:
+        """Take in what was appended, wherever the playing stands; at the end of what grows no more a loop begins anew, all else stands."""
         if time.monotonic() - self._refreshed_s < REFRESH_S:
             return
         self._refreshed_s = time.monotonic()
-        recording = self._file.recording
+        recording, playback = self._file.recording, self.playback
+        growing = recording.growing
         if recording.refresh():
             self.end_ns, self.marks = recording.end_ns, recording.marks
-        elif not recording.growing and self.playback.playing:
-            self.playback.playing = self.playback.loop
-            if self.playback.loop:
+        elif playback.playing and playback.position_ns >= self.end_ns and not growing:
+            playback.playing = playback.loop
+            if playback.loop:
                 self.seek(self.start_ns)
 
     def _go(self, t_ns: int) -> Iterator[Frame]:

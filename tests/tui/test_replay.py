@@ -342,6 +342,26 @@ async def test_a_file_that_grows_is_played_on(tmp_path: Path) -> None:
     file.close()
 
 
+async def test_the_end_of_a_file_that_grows_is_where_it_is_now(tmp_path: Path) -> None:
+    path = tmp_path / "growing.gputop"
+    writer = Writer(str(path), scene.HEADER)
+    for frame in FRAMES[:200]:
+        writer.add(frame)
+    file = FileStream([str(path)])
+    app = ReplayApp(View(), file, Playback(START + 5 * SECOND, playing=False), Known(), Look(remote=True))  # type: ignore[arg-type]
+    async with app.run_test(size=(160, 48)) as pilot:
+        await stands(pilot, app, START + 5 * SECOND)
+        for frame in FRAMES[200:400]:
+            writer.add(frame)
+        writer.close()
+        await until(pilot, lambda: app.player.end_ns == FRAMES[399].t_ns, "it is seen to have grown")
+        await until(pilot, lambda: f"/{clock.length(39.9)}" in part(app, "header")[0], "and said")
+        await pilot.press("$")
+        await stands(pilot, app, FRAMES[399].t_ns)
+        assert not app.player.playback.playing
+    file.close()
+
+
 async def test_silence_in_a_recording_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "gap.gputop"
     record(path, (*FRAMES[:100], *FRAMES[500:]), scene.HEADER)
