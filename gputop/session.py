@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Collection
 from collections.abc import Sequence
 
 from gputop.board import Board
@@ -85,11 +84,17 @@ class Session:
         with self.lock:
             self._own_stacks += stacks
 
-    def stacks_at(self, t_ns: int | None, pids: Collection[int] | None = None) -> tuple[int, list[Stack]] | None:
-        """The last set taken until ``t_ns`` (None is now), with its time, as far as it is of ``pids``; None where there is none."""
+    def stacks_of(self, pids: Sequence[int] | None) -> list[tuple[int, list[Stack]]]:
+        """The sets, with their times, that have the first of ``pids``, each as far as it is of them; None is everybody's."""
+        if pids is None:
+            return list(self.stacks)
+        found = ((at, [one for one in stacks if one.pid in pids]) for at, stacks in self.stacks)
+        return [(at, stacks) for at, stacks in found if any(one.pid == pids[0] for one in stacks)]
+
+    def stacks_at(self, t_ns: int | None, pids: Sequence[int] | None = None) -> tuple[int, list[Stack]] | None:
+        """The last of these sets taken until ``t_ns`` (None is now), None where there is none."""
         until = self.now_ns if t_ns is None else t_ns
-        found = [(at, [one for one in stacks if pids is None or one.pid in pids]) for at, stacks in self.stacks if at <= until]
-        return max((one for one in found if one[1]), key=_when, default=None)
+        return max((one for one in self.stacks_of(pids) if one[0] <= until), key=_when, default=None)
 
     def _begin(self, header: Header) -> None:
         """A stream begins, or its collector was restarted: rates start anew, the past stays where the clock is the same."""

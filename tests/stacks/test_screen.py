@@ -29,6 +29,7 @@ from gputop.tui.screens.stacks import StacksScreen
 from gputop.tui.view import View
 from gputop.tui.widgets.scrolled import Scrolled
 from tests.stacks.conftest import Target
+from tests.tui import scene
 from tests.wait import until
 
 Start = Callable[..., Target]
@@ -147,6 +148,32 @@ async def test_the_past_shows_what_was_taken_then() -> None:
         screen = await shown(program, pilot, "as incident 3 began")
         assert "wait train.py:9" in screen.text
         assert "other" not in screen.text
+
+
+async def test_the_past_of_a_process_is_its_own_or_none() -> None:
+    items = list(scene.frames(100))
+    whole, alone, after = (item for item in items if isinstance(item, Frame) and item.seq in (20, 40, 60))
+    trainer, worker = scene.TRAINER, scene.WORKERS[0]
+    whole.stacks = [Stack(trainer, 1, 1, python=["wait (/me/train.py:9)"]), Stack(worker, 1, 1, python=["load (/me/train.py:20)"])]
+    alone.stacks = [Stack(worker, 1, 1, python=["load (/me/train.py:21)"])]
+    gone = Frame(100, after.t_ns + 10 * SECOND, gone=[trainer, *scene.WORKERS])
+    program = app(*items, gone)
+    async with program.run_test(size=(120, 30)) as pilot:
+        while program.session.now_ns < gone.t_ns:
+            await pilot.pause(0.02)
+        program.view.end_ns = after.t_ns
+        for pid, words in ((trainer, "wait train.py:9"), (worker, "load train.py:21"), (scene.HOG, "none of process 903 were taken")):
+            program.view.selected = pid
+            await pilot.press("s")
+            screen = await shown(program, pilot, words)
+            assert ("load train.py:20" in screen.text) is (pid == trainer), "a trainer's are with its workers' of then"
+            assert ("before" in screen.text) is (pid != scene.HOG)
+            await pilot.press("escape")
+        assert "r takes them" in screen.text
+        assert "Esc (nothing is selected), s" in screen.text
+        program.view.selected, program.view.end_ns = worker, whole.t_ns - SECOND
+        await pilot.press("s")
+        await shown(program, pilot, "The next of worker 0 are of")
 
 
 async def test_another_machines_processes_are_not_looked_for_here() -> None:

@@ -114,7 +114,7 @@ class MainScreen(TableActions):
 
         selected = self.view.selected
         with self.session.lock:
-            pids = None if selected is None else family(selected, self.session.engine.roles)
+            pids = None if selected is None else family(selected, self.session.roles_at(self.session.board_at(self.view.at_ns)))
         self.open(StacksScreen(pids))
 
     def action_contention(self) -> None:

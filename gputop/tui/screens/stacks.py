@@ -12,6 +12,7 @@ from textual.message import Message
 
 from gputop import crash
 from gputop.errors import UserError
+from gputop.frame import SECOND_NS
 from gputop.frame import Stack
 from gputop.roles import Role
 from gputop.stacks.folded import Weighted
@@ -100,17 +101,33 @@ class StacksScreen(Box):
             return self.pids if self.pids is not None else stalled_pids(engine.roles, engine.states)
 
     def _show_recorded(self) -> None:
-        session = self.gputop.session
+        session, at_ns = self.gputop.session, self.gputop.view.at_ns or self.gputop.session.now_ns
         with session.lock:
-            found = session.stacks_at(self.gputop.view.at_ns, self.pids)
-            self._roles = session.roles_at(session.board_at(self.gputop.view.at_ns))
+            found = session.stacks_at(at_ns, self.pids)
+            t_ns = max(found[0] if found else at_ns, session.oldest_ns)
+            self._roles = dict(session.roles_at(session.board_at(t_ns)))
+            why = [] if found else self._why_none(at_ns)
         if found is None:
-            self._say("none were taken until then")
+            self.on_stacks_screen_taken(self.Taken(why[0], [TextLine("note", line) for line in why[1:]]))
             return
-        t_ns, stacks = found
-        at = clock.of_day(session.unix_s(t_ns))
-        incident = next((f", as incident {stack.incident} began" for stack in stacks if stack.incident), "")
-        self.on_stacks_screen_taken(self.Taken(f"taken at {at}{incident}", _drawn(stacks, self._roles), weigh(stacks)))
+        incident = next((f", as incident {stack.incident} began" for stack in found[1] if stack.incident), "")
+        heading = f"taken at {self._clock(found[0])}, {clock.length((at_ns - found[0]) / SECOND_NS)} before{incident}"
+        self.on_stacks_screen_taken(self.Taken(heading, _drawn(found[1], self._roles), weigh(found[1])))
+
+    def _why_none(self, at_ns: int) -> list[str]:
+        """That there are none of then, why, and where there are some; the session is locked meanwhile."""
+        session, pids = self.gputop.session, self.pids
+        whose = "" if pids is None else f" of {self._who_is(pids[0])}"
+        said = [f"none{whose} were taken from {self._clock(session.oldest_ns)} to {self._clock(at_ns)}"]
+        said.append("They are taken as an incident begins, of its trainer and workers, and where somebody asks for them.")
+        if later := [t_ns for t_ns, _ in session.stacks_of(pids) if t_ns > at_ns]:
+            said.append(f"The next{whose} are of {self._clock(min(later))}: look at that moment (→).")
+        if pids is not None and (others := session.stacks_at(at_ns)):
+            said.append(f"Of others there are some, of {self._clock(others[0])}: close this, Esc (nothing is selected), s.")
+        return said + ["r takes them as it stands now."] * (not self.gputop.is_remote)
+
+    def _clock(self, t_ns: int) -> str:
+        return clock.of_day(self.gputop.session.unix_s(t_ns))
 
     def action_take(self, native: bool) -> None:
         """Take stacks of the processes as they are now."""
