@@ -110,12 +110,22 @@ def test_a_time_steps_aside_for_a_sign(columns: int) -> None:
     for column in range(columns):
         shown = signed(ruler, column)
         assert (len(shown), shown[column]) == (columns, "!")
-        assert re.findall(_TIME, shown) == times
+        in_end = columns - 4 <= column < columns - 1
+        assert re.findall(_TIME, shown) == times[: -1 if in_end else None], "that of the end stays there, or is left out"
         assert set(re.sub(_TIME, "", shown)) <= {"─", "!", " "}
-        for time in times:
+        for time in times[:-1]:
             moved = abs(shown.index(time) - plain.index(time))
             assert moved <= len(f" {time} ") // 2 + 1
             assert not moved or plain.index(time) <= column < plain.index(time) + len(time)
+
+
+@pytest.mark.parametrize("end_unix_s", [None, 1_795_000_000.0])
+@pytest.mark.parametrize("window_s", [10, 60, 300, 600])
+def test_times_are_whole_or_left_out(window_s: int, end_unix_s: float | None) -> None:
+    for columns in range(1, 60):
+        ruler = axis_line(Axis(cell_for(window_s, columns, TICK), 100, columns), end_unix_s, "")[1][0]
+        assert len(ruler) == columns
+        assert re.fullmatch(r"(─*( (now|−[\d.]+ (s|min)|\d\d:\d\d:\d\d) )?)*", ruler), ruler
 
 
 def test_a_time_in_a_crowd_of_signs_is_left_out() -> None:

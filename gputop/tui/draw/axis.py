@@ -19,6 +19,8 @@ from gputop.tui.draw import clock
 
 _LABEL = re.compile(r" [^─ ]+(?: [a-z]+)? ")
 """A time on the ruler, such as " −10 s "."""
+_CLOCK_ROOM, _BACK_ROOM = 10, 8
+"""Columns that a time takes: " 14:03:07 ", " −8 min "."""
 WINDOWS_S = (10, 20, 30, 60, 120, 300, 600)
 
 
@@ -64,15 +66,12 @@ def _ruler(cell_ns: int, columns: int, end_unix_s: float | None, label: str) -> 
     total_s = columns * cell_ns / SECOND_NS
     cells = ["─"] * columns
     last = "now" if end_unix_s is None else clock.of_day(end_unix_s)
-    step = _step(total_s)
-    back = step
+    _write(cells, columns - len(last) - 2, f" {last} ")
+    back = step = _step(total_s, columns // (_BACK_ROOM if end_unix_s is None else _CLOCK_ROOM))
     while back < total_s:
         text = clock.of_day(end_unix_s - back) if end_unix_s is not None else f"−{_length(back)}"
-        column = columns - 1 - round(back * SECOND_NS / cell_ns)
-        if column + len(text) // 2 + 2 < columns - len(last) - 2:
-            _write(cells, column - len(text) // 2, f" {text} ")
+        _write(cells, columns - 1 - round(back * SECOND_NS / cell_ns) - len(text) // 2, f" {text} ")
         back += step
-    _write(cells, columns - len(last) - 2, f" {last} ")
     return [(label, "dim"), ("".join(cells), "dim")]
 
 
@@ -98,7 +97,8 @@ def _beside(text: str, taken: Collection[int]) -> str:
     times = [(found.start(), found[0]) for found in _LABEL.finditer(text)]
     # First those that can stay: nobody who steps aside may push them away.
     for at, time in sorted(times, key=lambda one: not _has_room(cells, one[0], one[1], taken)):
-        reach = len(time) // 2 + 1
+        # That of the right end means the end.
+        reach = len(time) // 2 + 1 if at + len(time) < len(cells) else 0
         places = sorted(range(at - reach, at + reach + 1), key=lambda place: abs(place - at))
         if (place := next((place for place in places if _has_room(cells, place, time, taken)), None)) is not None:
             _write(cells, place, time)
@@ -107,17 +107,22 @@ def _beside(text: str, taken: Collection[int]) -> str:
 
 def _has_room(cells: list[str], at: int, time: str, taken: Collection[int]) -> bool:
     """Whether a time can stand there; a sign may take the space beside it."""
-    end = at + len(time)
-    return at >= 0 and cells[at:end] == ["─"] * len(time) and not any(at < column < end - 1 for column in taken)
+    return _is_free(cells, at, time) and not any(at < column < at + len(time) - 1 for column in taken)
 
 
-def _write(cells: list[str], column: int, text: str) -> None:
-    if column >= 0 and column + len(text) <= len(cells):
-        cells[column : column + len(text)] = text
+def _is_free(cells: list[str], at: int, text: str) -> bool:
+    return at >= 0 and cells[at : at + len(text)] == ["─"] * len(text)
 
 
-def _step(total_s: float) -> float:
-    return next((s for s in (1, 2, 5, 10, 20, 30, 60, 120, 300) if total_s / s <= 6), 600)
+def _write(cells: list[str], at: int, text: str) -> None:
+    """A time, whole or not at all."""
+    if _is_free(cells, at, text):
+        cells[at : at + len(text)] = text
+
+
+def _step(total_s: float, most: int) -> float:
+    """Seconds between times of which there is room for ``most``."""
+    return next((s for s in (1, 2, 5, 10, 20, 30, 60, 120, 300) if total_s / s <= min(most, 6)), 600)
 
 
 def _length(seconds: float) -> str:
