@@ -25,6 +25,7 @@ from gputop.tui.screens.details import DetailsScreen
 from gputop.tui.screens.enlarge import EnlargeScreen
 from gputop.tui.screens.help import HelpScreen
 from gputop.tui.screens.main import MainScreen
+from gputop.tui.screens.stacks import StacksScreen
 from gputop.tui.screens.table import SORT_KEYS
 from gputop.tui.screens.why import WhyScreen
 from gputop.tui.view import View
@@ -342,6 +343,42 @@ async def test_a_click_chooses_a_process_and_a_moment(make_app: MakeApp) -> None
         await pilot.click("#lanes", offset=(150, 2))
         assert app.view.cursor_ns is not None
         assert app.view.cursor_ns < app.session.now_ns
+
+
+@pytest.mark.parametrize("ascii_only", [False, True])
+async def test_a_click_on_a_key_that_is_named_presses_it(make_app: MakeApp, ascii_only: bool) -> None:
+    app = make_app(ascii_only=ascii_only)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.pause()
+
+        async def click(name: str, y: int, word: str) -> None:
+            await pilot.click(f"#{name}", offset=(part(app, name)[y].index(word), y))
+            await pilot.pause()
+
+        await click("verdict", 1, "why")
+        assert isinstance(app.screen, WhyScreen)
+        await pilot.press("escape")
+        await click("verdict", 1, "[s]")
+        assert isinstance(app.screen, StacksScreen)
+        await pilot.press("escape")
+        await click("keys", 0, "scrub")
+        assert app.view.cursor_ns is not None
+        await click("keys", 0, "help")
+        assert isinstance(app.screen, HelpScreen)
+
+
+async def test_a_click_where_no_key_is_named_presses_none(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(45, 20)) as pilot:
+        await pilot.pause()
+        for x in range(len(part(app, "keys")[0].rstrip()), 45):
+            await pilot.click("#keys", offset=(x, 0))
+        main(app).note("what was done")
+        await pilot.click("#keys", offset=(2, 0))
+        await pilot.pause()
+        assert app.is_running
+        assert type(app.screen) is MainScreen
+        assert app.view.end_ns is None
 
 
 async def test_without_a_gpu_the_host_part_runs_and_says_why(make_app: MakeApp) -> None:

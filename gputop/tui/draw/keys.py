@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gputop.text import cell_width
 from gputop.text import fit
 from gputop.tui.draw import Line
 from gputop.tui.draw import Span
+from gputop.tui.draw import ascii_text
 from gputop.tui.view import View
 
 Key = tuple[str, str, str]
@@ -34,12 +36,11 @@ def lines(view: View, note: str, keys: Sequence[Key] = KEYS) -> list[Line]:
     return [spans]
 
 
-def action_at(x: int, keys: Sequence[Key] = KEYS) -> str | None:
-    """The action whose key was clicked."""
-    at = 0
+def action_at(text: str, x: int, keys: Sequence[Key]) -> str | None:
+    """The action whose key and word stand in a column of a line that is shown."""
     for key, word, action in keys:
-        width = len(key) + len(word) + 3
-        if at <= x < at + width:
+        shown = f" {key} {word}"
+        at = max(text.find(shown), text.find(ascii_text(shown)))
+        if at >= 0 and 0 <= x - cell_width(text[:at]) < len(shown):
             return action
-        at += width
     return None

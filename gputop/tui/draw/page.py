@@ -22,7 +22,7 @@ def page(session: Session, view: View) -> list[Line]:
     absent: list[Line] = [[(f" GPU  {known}{f': {state.reason}' if state else ''}", "dim")]]
     return [
         *header.lines(session, view, ("", ""), ""),
-        *verdict.lines(session.engine.verdict, view, keys="")[: 2 if session.engine.verdict.detail else 1],
+        *verdict.lines(session.engine.verdict, view, keys=())[: 2 if session.engine.verdict.detail else 1],
         *(gpus.lines(newer, older, view, gpus.count(newer) + 1) if newer.gpus else absent),
         procs.heading(view, 0),
         *(procs.line(row, view, session.history, nowhere, procs.StateLanes(), None) for row in rows(session, view)),

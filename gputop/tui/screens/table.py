@@ -9,6 +9,7 @@ from textual.widgets import Input
 from gputop.tui import navigate
 from gputop.tui.draw import gpus
 from gputop.tui.draw import keys
+from gputop.tui.draw import verdict
 from gputop.tui.draw.rows import SORTS
 from gputop.tui.draw.search import no_expression
 from gputop.tui.screens.dashboard import Dashboard
@@ -125,12 +126,12 @@ class TableActions(Dashboard):
         self.redraw()
 
     async def on_click(self, event: events.Click) -> None:
-        """A process is selected, a column of the charts looked at, a key of the last line pressed."""
+        """A process is selected, a column of the charts looked at, a key that is named pressed."""
         part = event.widget
         if not isinstance(part, Drawn):
             return
-        if part.id == "keys" and (action := keys.action_at(event.x, self.KEYS)):
-            await self.run_action(action)
+        if part.id in ("keys", "verdict"):
+            await self._press(keys.action_at(part.line_text(event.y), event.x, self.KEYS if part.id == "keys" else verdict.KEYS))
         elif part.id == "procs" and 0 < event.y <= len(self.rows) - self.view.top_row:
             self.view.selected = self.rows[self.view.top_row + event.y - 1].pid
             if event.chain == 2:
@@ -147,6 +148,10 @@ class TableActions(Dashboard):
             if there:
                 self.view.gpu = there[0][0].index
                 self.redraw()
+
+    async def _press(self, action: str | None) -> None:
+        if action is not None:
+            await self.run_action(action)
 
     def on_mouse_scroll_down(self) -> None:
         """Down the table."""
