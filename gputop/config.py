@@ -108,7 +108,7 @@ def _checked(parser: argparse.ArgumentParser, name: str, value: object, action: 
     """The value as the flag would have given it."""
     try:
         if isinstance(value, bool) == (action.nargs == 0):
-            return value if isinstance(value, bool) else _as_typed(parser, str(value), action)
+            return value == action.const if isinstance(value, bool) else _as_typed(parser, str(value), action)
         reason = "is true or false" if action.nargs == 0 else "wants a value"
     except argparse.ArgumentError as error:
         reason = error.message

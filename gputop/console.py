@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from collections.abc import Mapping
 
 from gputop.errors import UserError
 from gputop.text import clean
@@ -34,9 +35,44 @@ def write(data: str | bytes) -> None:
         raise UserError(f"cannot write to standard output ({error.strerror}): it needs a terminal, a pipe or a file with room") from None
 
 
+def draws_ascii(asked: bool | None) -> bool:
+    """Whether no character beyond ASCII is drawn: ``asked`` by a flag, None where by none."""
+    return not takes_unicode() if asked is None else asked or not _is_utf8(sys.stdout.encoding or "")
+
+
 def takes_unicode() -> bool:
-    """Whether standard output is UTF-8."""
-    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    """Whether standard output, and as far as is known the terminal, is UTF-8."""
+    return _is_utf8(charset())
+
+
+def charset() -> str:
+    """That of standard output, or another one that the user's locale names for his terminal.
+
+    htop and whatever else asks the C library draw ASCII under LC_ALL=C, and so do we. They do where no locale is set, too; but that is
+    cron, `docker exec` or ssh that passes no variables on, nearly always before a terminal that is UTF-8, and nvitop and btop draw there
+    what they always draw. Python would say UTF-8 in each of these cases (PEP 538, PEP 540).
+    """
+    named = named_charset(_started_with())
+    return named if named and not _is_utf8(named) else sys.stdout.encoding or "unknown"
+
+
+def named_charset(environ: Mapping[str, str]) -> str:
+    """What the locale of these variables says, empty where it says nothing."""
+    name = next((value for key in ("LC_ALL", "LC_CTYPE", "LANG") if (value := environ.get(key))), "")
+    return "ASCII" if name in ("C", "POSIX") else name.partition("@")[0].partition(".")[2]
+
+
+def _started_with() -> Mapping[str, str]:
+    """The environment as we were given it: Python has set LC_CTYPE since where the locale was C."""
+    try:
+        with open("/proc/self/environ", encoding="utf-8", errors="replace") as file:
+            return dict(pair.split("=", 1) for pair in file.read().split("\0") if "=" in pair)
+    except OSError:
+        return os.environ
+
+
+def _is_utf8(name: str) -> bool:
+    return name.lower().replace("-", "") == "utf8"
 
 
 def discard_output() -> None:

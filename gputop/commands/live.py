@@ -17,6 +17,7 @@ from gputop.commands.options import process_id
 from gputop.commands.options import sampling_argv
 from gputop.commands.screen import add_looks
 from gputop.commands.screen import watch
+from gputop.console import draws_ascii
 from gputop.errors import UserError
 from gputop.memory import calm_garbage_collection
 from gputop.memory import return_what_is_freed
@@ -105,7 +106,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
     calm_garbage_collection()
     left = config.load_screen()
     view = View(
-        pid=args.pid, user=args.user, ascii_only=args.ascii, readonly=args.readonly,
+        pid=args.pid, user=args.user, ascii_only=draws_ascii(args.ascii), readonly=args.readonly,
         window_s=left.window_s, sort=left.sort if left.sort in SORTS else "natural",
         reverse=left.reverse, tree=left.tree,
     )  # fmt: skip

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from gputop.board import Board
 from gputop.commands.options import sampling_settings
+from gputop.console import draws_ascii
 from gputop.console import show
-from gputop.console import takes_unicode
 from gputop.console import tell
 from gputop.console import write
 from gputop.errors import UserError
@@ -158,7 +158,7 @@ def _print_screen(items: Iterator[Header | Frame], args: argparse.Namespace) -> 
     session.engine.feed(session.board)
     size = shutil.get_terminal_size((120, 40))
     view = View(pid=args.pid, user=args.user, width=max(80, size.columns), height=10_000)
-    plain = args.ascii or not takes_unicode()
+    plain = draws_ascii(args.ascii)
     lines = (ascii_line(line) if plain else line for line in page(session, view))
     show("".join(text for text, _ in line).rstrip() for line in lines)
     return 0

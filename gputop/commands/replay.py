@@ -14,6 +14,7 @@ from gputop.commands.live import check_terminal
 from gputop.commands.screen import add_looks
 from gputop.commands.screen import watch
 from gputop.commands.span import MOMENT
+from gputop.console import draws_ascii
 from gputop.console import tell
 from gputop.errors import UserError
 from gputop.memory import calm_garbage_collection
@@ -142,7 +143,7 @@ def _looks(args: argparse.Namespace) -> tuple[View, Look]:
     from gputop.tui.app import Look
     from gputop.tui.view import View
 
-    return View(ascii_only=args.ascii), Look("gputop-light" if args.light else "gputop-dark", remote=True)
+    return View(ascii_only=draws_ascii(args.ascii)), Look("gputop-light" if args.light else "gputop-dark", remote=True)
 
 
 def _keys_from_terminal() -> int:

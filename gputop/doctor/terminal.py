@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
 
+from gputop.console import charset
 from gputop.console import takes_unicode
 from gputop.doctor import Check
 
@@ -30,4 +30,4 @@ def _colours() -> Check:
 def _unicode() -> Check:
     if takes_unicode():
         return Check("unicode", "Unicode", "ok", "UTF-8")
-    return Check("unicode", "Unicode", "limited", f"standard output is {sys.stdout.encoding}", "export LANG=C.UTF-8, or gputop --ascii")
+    return Check("unicode", "Unicode", "limited", f"the locale is {charset()}, so ASCII is drawn", "export LC_ALL=C.UTF-8, or --no-ascii")

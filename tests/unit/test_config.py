@@ -38,6 +38,14 @@ def test_the_file_sets_defaults_and_flags_come_before_it() -> None:
     assert config.key_map() == {"quit": "x"}
 
 
+@pytest.mark.parametrize(("text", "is_ascii"), [("", None), ("ascii = true", True), ("ascii = false", False), ("no-ascii = true", False)])
+def test_a_flag_that_has_an_opposite_is_set_by_both(text: str, is_ascii: bool | None) -> None:
+    _write(text)
+    assert _parsed().ascii is is_ascii
+    assert _parsed("--ascii").ascii is True
+    assert _parsed("--no-ascii").ascii is False
+
+
 @pytest.mark.parametrize(
     ("text", "part"),
     [
