@@ -62,7 +62,7 @@ def test_ctrl_c_quits(launch: Launch) -> None:
     assert_nothing_left(terminal, family)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGABRT])
 def test_a_signal_ends_it_cleanly(launch: Launch, number: signal.Signals) -> None:
     terminal = launch()
     family = live(terminal)
