@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF = 19, 21, 38, 39
-_INITIAL_PID_NAMESPACE = 0xEFFFFFFC
+INITIAL_PID_NAMESPACE = 0xEFFFFFFC
+"""Inode of the one that the kernel and its drivers count pids in (PROC_PID_INIT_INO)."""
 
 
 def capabilities(root: str = "/", which: str = "CapEff") -> int:
@@ -24,7 +25,7 @@ def may_ptrace(root: str = "/") -> bool:
 def in_initial_pid_namespace() -> bool:
     """Whether /proc's pids are the kernel's own, which the probes speak of."""
     try:
-        return os.stat("/proc/self/ns/pid").st_ino == _INITIAL_PID_NAMESPACE
+        return os.stat("/proc/self/ns/pid").st_ino == INITIAL_PID_NAMESPACE
     except OSError:
         return True
 

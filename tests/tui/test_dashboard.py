@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from msgspec import structs
 from textual.events import MouseScrollUp
 from textual.widgets import Input
 
@@ -15,6 +16,7 @@ from gputop.frame import GpuProc
 from gputop.frame import MigInstance
 from gputop.frame import ProcInfo
 from gputop.session import Session
+from gputop.sources.rights import INITIAL_PID_NAMESPACE
 from gputop.text import cell_width
 from gputop.tui import navigate
 from gputop.tui.app import GputopApp
@@ -86,11 +88,13 @@ def test_a_gpu_that_does_not_answer_says_so() -> None:
     assert ["no answer" in row for row in rows] == [False, False, True]
 
 
-def test_who_is_on_a_gpu_and_in_no_list_of_processes_is_gone_or_elsewhere() -> None:
+def test_who_is_on_a_gpu_and_in_no_list_of_processes_is_gone_elsewhere_or_hidden() -> None:
     session = scene.session()
     session.board.gpus[0].values["procs"] = [*session.board.gpus[0].procs, GpuProc(77)]
     found = {row.pid: row.who for row in rows(session, View())}
     assert found[77] == "in another pid namespace"
+    session.header = structs.replace(scene.HEADER, pid_namespace=INITIAL_PID_NAMESPACE)
+    assert {row.pid: row.who for row in rows(session, View())}[77] == "hidden by hidepid"
     session.board.infos[2] = ProcInfo(2, 1, 0, comm="kthreadd")
     assert {row.pid: row.who for row in rows(session, View())}[77] == "gone"
 

@@ -18,6 +18,7 @@ from gputop.roles import is_whole_machine
 from gputop.roles import program_name
 from gputop.session import Session
 from gputop.session import word_of
+from gputop.sources.rights import INITIAL_PID_NAMESPACE
 from gputop.text import clean
 from gputop.tui.draw import Span
 from gputop.tui.draw.search import searched
@@ -153,10 +154,17 @@ class _Table:
         if role is not None and role.label:
             return clean(role.label, 80)
         if info is None and pid in self.on_gpu:
-            return "gone" if is_whole_machine(self.newer.infos) else "in another pid namespace"
+            return self._unseen()
         if info is None:
             return "?"
         return clean(program_name(info) or info.comm, 80)
+
+    def _unseen(self) -> str:
+        """Who is on a GPU and not in /proc: where all are seen he has just ended, where pids are the driver's own he is another user's."""
+        if is_whole_machine(self.newer.infos):
+            return "gone"
+        header = self.session.header
+        return "hidden by hidepid" if header and header.pid_namespace == INITIAL_PID_NAMESPACE else "in another pid namespace"
 
     def _state(self, pid: int, sample: ProcSample | None, role: Role | None) -> tuple[str, bool]:
         word, starves = word_of(self.session.state_at(pid, self.view.at_ns) if role is not None else 0)
