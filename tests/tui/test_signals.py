@@ -60,6 +60,16 @@ async def test_signals_are_asked_for_and_reach_the_process(make_app: MakeApp) ->
         child.wait()
 
 
+@pytest.mark.parametrize("size", [(45, 20), (80, 24)])
+async def test_the_question_fits_the_terminal(make_app: MakeApp, size: tuple[int, int]) -> None:
+    app = make_app()
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        await _ask(pilot, app, "K")
+        await pilot.pause()
+        assert app.screen.query_one(".box").region in app.screen.region
+
+
 @pytest.mark.parametrize("refused", [None, OSError(errno.ENOSYS, "no such call"), PermissionError(errno.EPERM, "a sandbox")])
 def test_a_signal_is_for_the_process_that_was_shown(refused: OSError | None, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_pid: int) -> int:
