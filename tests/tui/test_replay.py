@@ -268,6 +268,16 @@ async def test_a_click_on_the_line_goes_there(make_replay: MakeReplay) -> None:
         await stands(pilot, app, END)
 
 
+async def test_a_click_on_a_key_presses_it_once(make_replay: MakeReplay) -> None:
+    app = make_replay(Playback(START + 20 * SECOND, playing=False))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await stands(pilot, app, START + 20 * SECOND)
+        for word, depth in (("10 s", 1), ("stacks", 2)):
+            await pilot.click("#keys", offset=(part(app, "keys")[0].index(word), 0))
+            await stands(pilot, app, START + 30 * SECOND)
+            assert len(app.screen_stack) == depth
+
+
 async def test_a_loop_begins_anew(make_replay: MakeReplay) -> None:
     app = make_replay(Playback(END - SECOND, speed=16.0, loop=True))
     async with app.run_test(size=(160, 48)) as pilot:

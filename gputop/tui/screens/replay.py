@@ -82,8 +82,7 @@ class ReplayScreen(MainScreen):
         return self.replay.player
 
     def on_mount(self) -> None:
-        """Say at once what of the recording is lost."""
-        super().on_mount()
+        """Say at once what of the recording is lost. As with every message, Textual calls the dashboard's own handler by itself."""
         if self.player.problem:
             self.note(self.player.problem)
 
@@ -258,8 +257,6 @@ class ReplayScreen(MainScreen):
             t_ns = self._bar().time_at(event.x, self.view.width)
             if t_ns is not None:
                 self._go(t_ns)
-        else:
-            await super().on_click(event)
 
     @property
     def _at_ns(self) -> int:

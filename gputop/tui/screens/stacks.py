@@ -72,7 +72,6 @@ class StacksScreen(Box):
 
     def on_mount(self) -> None:
         """Take them at once; of the past, or of another machine, show what its stream holds."""
-        super().on_mount()
         if self.gputop.is_remote or self.gputop.view.at_ns is not None:
             self._show_recorded()
         else:
