@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from ctypes import c_void_p
+from itertools import pairwise
 from math import inf
 
 import pynvml
 import pytest
 
 from gputop.frame import SECOND_NS
+from gputop.sources.nvml import reading
+from gputop.sources.nvml.abi import Device
+from gputop.sources.nvml.fast import fast_readings
 from gputop.sources.nvml.gpm import _Metric
 from gputop.sources.nvml.gpm import _value_of
 from gputop.sources.nvml.reading import Lost
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Reading
+from gputop.sources.nvml.reading import Report
 from gputop.sources.nvml.reading import Values
 from gputop.sources.nvml.reading import Way
+from gputop.sources.nvml.reading import read_due
+from gputop.sources.nvml.slow import slow_readings
 
 
 class Ways:
@@ -73,3 +82,62 @@ def test_what_gpm_says_and_cannot_be_is_no_value(value: float, told: str) -> Non
 
 def test_gpm_rounds_beyond_the_whole() -> None:
     assert _value_of(_Metric(value=100.4)) == 100.0
+
+
+TICK_NS = SECOND_NS // 10
+
+
+class Driver:
+    """Its calls take as long as they are told to, by a clock that only they move. ``count`` counts nanoseconds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_ns = 0
+        monkeypatch.setattr(reading, "monotonic_ns", lambda: self.now_ns)
+
+    def gauge(self, name: str, takes_ns: Callable[[], int]) -> Reading:
+        return Reading((name,), TICK_NS, self._way(name, takes_ns))
+
+    def counter(self, name: str, takes_ns: Callable[[], int]) -> Reading:
+        return Reading((name,), TICK_NS, self._way(name, takes_ns), counts=True)
+
+    def ticks(self, readings: list[Reading], count: int = 20) -> list[list[Report]]:
+        """The reports of each tick."""
+        told = []
+        for beat_ns in range(SECOND_NS, SECOND_NS + count * TICK_NS, TICK_NS):
+            self.now_ns = beat_ns
+            told.append(list(read_due(readings, beat_ns, False)))
+        return told
+
+    def _way(self, name: str, takes_ns: Callable[[], int]) -> Way:
+        def way(values: Values, _: Missing) -> None:
+            self.now_ns += takes_ns()
+            values[name] = self.now_ns
+
+        return way
+
+
+def test_a_counter_has_the_time_at_which_it_was_read_however_long_other_calls_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver(monkeypatch)
+    slow = driver.gauge("memory", lambda: 45_000_000 if driver.now_ns // TICK_NS % 2 else 0)
+    odd = driver.counter("late", lambda: 30_000_000 if driver.now_ns // TICK_NS % 3 else 0)
+    ticks = driver.ticks([driver.counter("first", lambda: 0), slow, odd, driver.gauge("power", lambda: 0)])
+    for name in ("first", "late"):
+        read = [(report.t_ns, report.values[name]) for tick in ticks for report in tick if name in report.values]
+        assert len(read) == len(ticks)
+        rates = [(newer[1] - older[1]) / (newer[0] - older[0]) for older, newer in pairwise(read)]
+        assert rates == pytest.approx([1.0] * len(rates), rel=0.02)
+
+
+def test_a_quick_driver_is_told_in_one_report_a_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver(monkeypatch)
+    first, util, second = driver.counter("first", lambda: 5_000_000), driver.gauge("util", lambda: 500_000), driver.counter("n", lambda: 0)
+    ticks = driver.ticks([first, util, second])
+    assert [list(report.values) for tick in ticks for report in tick] == [["first", "util", "n"]] * len(ticks)
+
+
+def test_what_rates_are_made_of_is_a_counter() -> None:
+    readings = fast_readings(Device(c_void_p()), TICK_NS)
+    readings += slow_readings(Device(c_void_p()), readings[0])
+    counted = {field for one in readings if one.counts for field in one.fields}
+    assert counted == {"pcie_tx_bytes", "pcie_rx_bytes", "nvlink_tx_bytes", "nvlink_rx_bytes", "nvlink_links", "energy_mj"}
+    assert readings[0].counts, "in the first place it costs no report of its own"

@@ -40,16 +40,19 @@ _STALE_NS = 3 * SECOND_NS
 
 
 def fast_readings(device: Device, interval_ns: int) -> list[Reading]:
-    """What one GPU is asked in every tick, cheapest and most wanted first; memory and clock in every other, since nobody sees them jump."""
+    """What one GPU is asked in every tick, cheapest and most wanted first; memory and clock in every other, since nobody sees them jump.
+
+    Counters come before all else: there the tick's report has their time, however long the other calls take.
+    """
     standing_ns = max(interval_ns, STANDING_NS)
     return [
+        Reading(PCIE_COUNTERS, interval_ns, lazy(PcieCounters, device), counts=True),
         Reading(("util_pct", "mem_util_pct"), interval_ns, lazy(_utilization, device)),
         Reading(("util_t_ns",), interval_ns, lazy(Samples, device)),
         Reading(("power_w", "power_instant"), interval_ns, lazy(_power_instant, device), lazy(_power_usage, device)),
         Reading(_MEMORY, standing_ns, lazy(_memory_v2, device), lazy(_memory_v1, device)),
         Reading(("sm_clock_mhz",), standing_ns, lazy(_sm_clock, device)),
         Reading(("throttle_mask",), interval_ns, lazy(_throttle, device, "Event"), lazy(_throttle, device, "Throttle")),
-        Reading(PCIE_COUNTERS, interval_ns, lazy(PcieCounters, device)),
         Reading(GPM_FIELDS, max(interval_ns, GPM_LEAST_NS), lazy(Gpm, device)),
     ]
 

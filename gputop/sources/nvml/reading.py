@@ -30,6 +30,8 @@ _IDLE_SHARE = 20
 _LONGEST_NS = 10 * SECOND_NS
 _TRANSIENT_LIMIT = 3
 _COSTS = 10
+_BLUR = 100
+"""A count is given a time that is off by no more than that part of its period, and so are the rates made of it."""
 _EARLY_NS = 500_000
 """Due that much before the period is over: beats are that exact, and the next but one would be late by a whole beat."""
 
@@ -39,15 +41,19 @@ class Lost(Exception):
 
 
 class Reading:
-    """``fields`` of `gputop.frame.Gpu`, due every ``period_ns``, by the first of ``ways`` that gives a value."""
+    """``fields`` of `gputop.frame.Gpu`, due every ``period_ns``, by the first of ``ways`` that gives a value.
+
+    ``counts``: they are counters, of which rates are made, with a call that gives them last.
+    """
 
     __slots__ = (
-        "_base_ns", "_costs", "_dear", "_retry_ns", "_tries", "_upgrade_ns", "_way", "_ways", "due_ns", "fields", "period_ns", "reason",
-        "took_ns", "works",
+        "_base_ns", "_costs", "_dear", "_retry_ns", "_tries", "_upgrade_ns", "_way", "_ways", "counts", "due_ns", "fields", "period_ns",
+        "reason", "took_ns", "works",
     )  # fmt: skip
 
-    def __init__(self, fields: tuple[str, ...], period_ns: int, *ways: Way) -> None:
+    def __init__(self, fields: tuple[str, ...], period_ns: int, *ways: Way, counts: bool = False) -> None:
         self.fields = fields
+        self.counts = counts
         self.period_ns = self._base_ns = period_ns
         self.due_ns = 0
         self.reason = ""
@@ -90,6 +96,10 @@ class Reading:
         least = min(self._costs) if len(self._costs) == _COSTS else 0
         self.period_ns = max(self._base_ns, min(least * _IDLE_SHARE, _LONGEST_NS))
 
+    def blurs(self, late_ns: int) -> bool:
+        """Whether rates would suffer if what was read now were said to be of ``late_ns`` ago."""
+        return self.counts and late_ns > self.period_ns // _BLUR
+
     @property
     def slowed(self) -> bool:
         """Whether it is asked for less often than meant."""
@@ -130,7 +140,7 @@ class Reading:
 
 
 class Report:
-    """What was learned of a GPU from ``t_ns`` on, in a tick of a lane or a part of it."""
+    """What was learned of a GPU from ``t_ns`` on, in a tick of a lane or a part of it; counters were read at that very time."""
 
     __slots__ = ("missing", "t_ns", "values")
 
@@ -155,6 +165,11 @@ def read_due(readings: list[Reading], now_ns: int, mig: bool) -> Iterator[Report
         if after_ns - report.t_ns >= HANG_NS:  # what was read before it is old by now
             report = Report(before_ns, {}, report.missing)
             _ask_again(readings, reading)
+        if values and reading.blurs(after_ns - report.t_ns):
+            if report.values:
+                yield report
+                report = Report(after_ns, {}, {})
+            report.t_ns = after_ns
         report.values.update(values)
         before_ns = after_ns
         if after_ns - report.t_ns >= _LONG_NS:

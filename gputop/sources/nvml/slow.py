@@ -50,10 +50,10 @@ def slow_readings(device: Device, pcie_counters: Reading) -> list[Reading]:
         _one("pstate", SECOND_NS, lambda: number("nvmlDeviceGetPerformanceState")),
         Reading(("mem_temp_c",), SECOND_NS, lazy(_memory_temp, device)),
         _one("mem_clock_mhz", SECOND_NS, lambda: number("nvmlDeviceGetClockInfo", _CLOCK_MEM)),
-        _one("energy_mj", SECOND_NS, lambda: device.long("nvmlDeviceGetTotalEnergyConsumption")),
+        _one("energy_mj", SECOND_NS, lambda: device.long("nvmlDeviceGetTotalEnergyConsumption"), counts=True),
         Reading(("mig_mode", "mig"), SECOND_NS, lazy(Mig, device)),
         Reading(("xid",), SECOND_NS, lazy(XidEvents, device)),
-        Reading(("nvlink_tx_bytes", "nvlink_rx_bytes", "nvlink_links"), SECOND_NS, lazy(_NvLink, device)),
+        Reading(("nvlink_tx_bytes", "nvlink_rx_bytes", "nvlink_links"), SECOND_NS, lazy(_NvLink, device), counts=True),
         _one("pcie_gen", 2 * SECOND_NS, lambda: number("nvmlDeviceGetCurrPcieLinkGeneration")),
         _one("pcie_width", 2 * SECOND_NS, lambda: number("nvmlDeviceGetCurrPcieLinkWidth")),
         Reading(("enc_pct",), 2 * SECOND_NS, lazy(_codec, device, "enc_pct", "nvmlDeviceGetEncoderUtilization")),
@@ -74,13 +74,13 @@ def slow_readings(device: Device, pcie_counters: Reading) -> list[Reading]:
     ]
 
 
-def _one(field: str, period_ns: int, read: Callable[[], object], *others: Way) -> Reading:
+def _one(field: str, period_ns: int, read: Callable[[], object], *others: Way, counts: bool = False) -> Reading:
     """The reading of what one call gives."""
 
     def way(values: Values, _: Missing) -> None:
         values[field] = read()
 
-    return Reading((field,), period_ns, way, *others)
+    return Reading((field,), period_ns, way, *others, counts=counts)
 
 
 def _celsius(number: int) -> float:
