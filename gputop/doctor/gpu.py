@@ -20,7 +20,7 @@ def checks(root: str) -> list[Check]:
     """NVML as the source opens it, GPM as the first GPUs answer."""
     from gputop.sources.nvml import NvmlSource
 
-    source = NvmlSource(Settings(root=root))
+    source = NvmlSource(Settings(root=root, everyone=True))
     try:
         state = source.open()
     except Unavailable as why:

@@ -51,9 +51,9 @@ class Rig:
         draft.write_text("\n".join(lines) + "\n")
         draft.replace(self.control)
 
-    def source(self, interval_ns: int = INTERVAL_NS, gpus: frozenset[int] | None = None) -> NvmlSource:
-        """A source that is closed when the test ends."""
-        source = NvmlSource(Settings(interval_ns=interval_ns, gpus=gpus))
+    def source(self, interval_ns: int = INTERVAL_NS, gpus: frozenset[int] | None = None, look: bool = False) -> NvmlSource:
+        """A source that is closed when the test ends, for a single ``look`` or to be watched."""
+        source = NvmlSource(Settings(interval_ns=interval_ns, gpus=gpus, everyone=look))
         self._sources.append(source)
         return source
 

@@ -15,6 +15,7 @@ import pytest
 
 from gputop.board import Board
 from gputop.sources.nvml.abi import Device
+from gputop.sources.nvml.abi import Meter
 from gputop.sources.nvml.abi import bind
 from gputop.sources.nvml.abi import check
 from gputop.sources.nvml.fast import PcieCounters
@@ -135,7 +136,7 @@ def test_after_the_wall_clock_was_set_back_the_driver_is_asked_for_all(rig: Rig,
     rig.until(rig.opened(), lambda board: "procs" in board.gpus[0].values)
     handle = c_void_p()
     check(bind("nvmlDeviceGetHandleByIndex_v2")(c_uint(0), byref(handle)))
-    reading = make(Device(handle))
+    reading = make(Device(handle, Meter()))
     reading._seen_us = time.time_ns() // 1000 + 3_600_000_000
     assert read(reading)
     assert 0 < reading._seen_us <= time.time_ns() // 1000

@@ -13,6 +13,7 @@ import pytest
 from gputop.frame import SECOND_NS
 from gputop.sources.nvml import reading
 from gputop.sources.nvml.abi import Device
+from gputop.sources.nvml.abi import Meter
 from gputop.sources.nvml.fast import fast_readings
 from gputop.sources.nvml.gpm import _Metric
 from gputop.sources.nvml.gpm import _value_of
@@ -136,8 +137,8 @@ def test_a_quick_driver_is_told_in_one_report_a_tick(monkeypatch: pytest.MonkeyP
 
 
 def test_what_rates_are_made_of_is_a_counter() -> None:
-    readings = fast_readings(Device(c_void_p()), TICK_NS)
-    readings += slow_readings(Device(c_void_p()), readings[0])
+    readings = fast_readings(Device(c_void_p(), Meter()), TICK_NS)
+    readings += slow_readings(Device(c_void_p(), Meter()), readings[0])
     counted = {field for one in readings if one.counts for field in one.fields}
     assert counted == {"pcie_tx_bytes", "pcie_rx_bytes", "nvlink_tx_bytes", "nvlink_rx_bytes", "nvlink_links", "energy_mj"}
     assert readings[0].counts, "in the first place it costs no report of its own"

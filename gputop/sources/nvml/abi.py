@@ -175,15 +175,28 @@ def is_past(stamp_us: int) -> bool:
     return stamp_us * 1000 < time.time_ns() + _AHEAD_NS
 
 
+class Meter:
+    """What calls cost, over all the handles that share it, and when the latest began (``called_ns``)."""
+
+    __slots__ = ("called_ns", "calls", "ns")
+
+    def __init__(self) -> None:
+        self.called_ns = self.calls = self.ns = 0
+
+    def count(self) -> None:
+        """A call begins."""
+        self.calls += 1
+        self.called_ns = time.monotonic_ns()
+
+
 class Device:
-    """A handle with what its calls cost. Used by one thread only, so each lane of a GPU has its own."""
+    """A handle whose calls are counted by ``meter``. Used by one thread only, so each lane of a GPU has its own."""
 
-    __slots__ = ("_owned", "calls", "handle", "ns")
+    __slots__ = ("_owned", "handle", "meter")
 
-    def __init__(self, handle: c_void_p) -> None:
+    def __init__(self, handle: c_void_p, meter: Meter) -> None:
         self.handle = handle
-        self.calls = 0
-        self.ns = 0
+        self.meter = meter
         self._owned: list[tuple[Function, c_void_p]] = []
 
     def own(self, thing: c_void_p, free: str) -> None:
@@ -198,7 +211,7 @@ class Device:
 
     def call(self, function: Function, *arguments: object) -> None:
         """Call ``function(handle, *arguments)``; raises pynvml.NVMLError."""
-        self.calls += 1
+        self.meter.count()
         code = function(self.handle, *arguments)
         if code:
             raise pynvml.NVMLError(code)

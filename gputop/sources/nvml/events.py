@@ -48,7 +48,7 @@ class XidEvents:
 
     def _listen(self) -> None:
         for _turn in range(_MOST_AT_ONCE):
-            self._device.calls += 1
+            self._device.meter.count()
             code = self._wait(self._set, byref(self._data), c_uint(0))
             if code == pynvml.NVML_ERROR_TIMEOUT:
                 return

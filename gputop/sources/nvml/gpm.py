@@ -82,7 +82,7 @@ class Gpm:
     def _compare(self, get: _MetricsGet) -> list[float | str]:
         for metric, wanted in zip(get.metrics, _METRICS, strict=True):
             metric.id = wanted
-        self._device.calls += 1
+        self._device.meter.count()
         check(self._metrics(byref(get)))
         return [_value_of(metric) for metric in get.metrics]
 

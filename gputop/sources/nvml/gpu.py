@@ -13,6 +13,7 @@ from time import monotonic_ns
 from gputop.frame import SECOND_NS
 from gputop.frame import Gpu
 from gputop.sources.nvml.abi import Device
+from gputop.sources.nvml.abi import Meter
 from gputop.sources.nvml.abi import PciInfo
 from gputop.sources.nvml.abi import bind
 from gputop.sources.nvml.abi import check
@@ -41,7 +42,7 @@ _ALL_ASKED_NS = SLOWEST_NS + 2 * SECOND_NS
 """After so long each of a slow lane's calls has shown its pace."""
 _MOST_REPORTS = 1024  # should nobody read for a while
 _FIRST_ANSWER_NS = SECOND_NS // 10
-"""A call under way for longer than this is said to hang while the first tick lasts: a single look is over before a second is."""
+"""A call under way for longer than this is said to hang while the first tick lasts."""
 _KNOWN_ONCE = ("name", "uuid", "pci_bus_id", "architecture", "nvml_ns", "nvml_calls")
 _NOT_READ = {"index", "t_ns", "lost", "xid", "mig", "missing", "held_by", *_KNOWN_ONCE}
 READ_FIELDS = tuple(name for name in Gpu.__struct_fields__ if name not in _NOT_READ)
@@ -53,15 +54,16 @@ NEVER_READ = (*READ_FIELDS, *_KNOWN_ONCE)
 class Tier:
     """The readings of one lane, made anew each time the GPU comes back."""
 
-    __slots__ = ("device", "epoch", "lane", "readings", "told_ns")
+    __slots__ = ("_starter", "device", "epoch", "lane", "meter", "readings")
 
-    def __init__(self, lane: Lane) -> None:
+    def __init__(self, lane: Lane, starter: Tier | None = None) -> None:
+        """``starter``: the tier that starts this lane once the GPU has answered."""
         self.lane = lane
         self.readings: list[Reading] = []
-        self.device = Device(c_void_p())
+        self.meter = Meter()
+        self.device = Device(c_void_p(), self.meter)
         self.epoch = 0
-        self.told_ns = 0
-        """When it reported last."""
+        self._starter = starter
 
     def fields(self) -> tuple[str, ...]:
         """What it reads and always has a value; everything before the GPU has answered at all."""
@@ -69,16 +71,16 @@ class Tier:
 
     def silent_ns(self, now_ns: int) -> int:
         """For how long the driver has not answered the call under way, 0 where that is usual."""
+        if self._starter is not None and self.lane.thread is None:
+            return self._starter.silent_ns(now_ns)
         began_ns = self.lane.began_ns
-        ns = now_ns - max(began_ns, self.told_ns) if began_ns else 0
+        ns = now_ns - max(began_ns, self.meter.called_ns) if began_ns else 0
         return ns if ns >= (HANG_NS if self.lane.done_ns else _FIRST_ANSWER_NS) else 0
 
     def renew(self, handle: c_void_p, epoch: int) -> None:
         """Take a new handle, go on counting."""
-        spent = self.device
-        spent.release()
-        self.device = Device(handle)
-        self.device.ns, self.device.calls = spent.ns, spent.calls
+        self.device.release()
+        self.device = Device(handle, self.meter)
         self.epoch = epoch
 
 
@@ -103,12 +105,11 @@ class WatchedGpu:
         # Calls that return at once would only hand the interpreter's lock to and fro if all GPUs were asked at the same moment.
         apart_ns = index % 8 * min(_APART_NS, interval_ns // 16)
         self.fast = Tier(Lane(f"nvml-{index}", interval_ns, apart_ns, self._fast_tick, stop, crew))
-        self.slow = Tier(Lane(f"nvml-{index}-slow", SECOND_NS, phase_ns, self._slow_tick, stop, crew, _ALL_ASKED_NS))
+        self.slow = Tier(Lane(f"nvml-{index}-slow", SECOND_NS, phase_ns, self._slow_tick, stop, crew, _ALL_ASKED_NS), self.fast)
         self.tiers = (self.fast, self.slow)
 
     def start(self) -> None:
-        """Begin with the quick lane; it starts the other one when the GPU has answered, which is awaited from now on."""
-        self.slow.lane.began_ns = monotonic_ns()
+        """Begin with the quick lane; it starts the other one when the GPU has answered."""
         self.fast.lane.start()
 
     def _fast_tick(self, beat_ns: int) -> None:
@@ -131,9 +132,9 @@ class WatchedGpu:
         before_ns = monotonic_ns()
         try:
             for report in read_due(tier.readings, beat_ns, self._mig):
-                tier.told_ns = monotonic_ns()
-                tier.device.ns += tier.told_ns - before_ns
-                before_ns = tier.told_ns
+                told_ns = monotonic_ns()
+                tier.meter.ns += told_ns - before_ns
+                before_ns = told_ns
                 self._tell(tier, report)
         except Lost as lost:
             self._lose(str(lost), lost=True)
@@ -141,8 +142,8 @@ class WatchedGpu:
     def _tell(self, tier: Tier, report: Report) -> None:
         self._mig = bool(report.values.get("mig_mode", self._mig))
         if tier is self.fast:
-            report.values["nvml_ns"] = self.fast.device.ns + self.slow.device.ns
-            report.values["nvml_calls"] = self.fast.device.calls + self.slow.device.calls
+            report.values["nvml_ns"] = self.fast.meter.ns + self.slow.meter.ns
+            report.values["nvml_calls"] = self.fast.meter.calls + self.slow.meter.calls
         self.reports.append(report)
 
     def _attach(self, beat_ns: int) -> bool:
@@ -153,7 +154,7 @@ class WatchedGpu:
         handle = c_void_p()
         try:
             check(bind("nvmlDeviceGetHandleByIndex_v2")(c_uint(self.index), byref(handle)))
-            identity = self._identity(Device(handle))
+            identity = self._identity(Device(handle, self.fast.meter))
         except FAILURES as error:
             cause = why(error)
             self._lose(cause.text, cause.lost)

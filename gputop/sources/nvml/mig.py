@@ -55,18 +55,16 @@ class Mig:
         return found
 
     def _instance(self, index: int, handle: c_void_p) -> MigInstance:
-        part = Device(handle)
+        part = Device(handle, self._device.meter)
         memory, attributes = (c_ulonglong * 3)(), Attributes()
         part.call(bind("nvmlDeviceGetMemoryInfo"), memory)
         part.call(bind("nvmlDeviceGetAttributes_v2"), byref(attributes))
         gpu_instance = part.number("nvmlDeviceGetGpuInstanceId")
-        instance = MigInstance(
+        return MigInstance(
             index, gpu_instance, part.number("nvmlDeviceGetComputeInstanceId"), part.text("nvmlDeviceGetUUID"),
             part.text("nvmlDeviceGetName").rpartition("MIG ")[2], known(memory[2]), known(memory[0]), known(attributes.sms),
             self._sm_active(gpu_instance),
         )  # fmt: skip
-        self._device.calls += part.calls
-        return instance
 
     def _sm_active(self, gpu_instance: int) -> float | None:
         """SM activity of the instance since the last look, None without GPM and on the first."""

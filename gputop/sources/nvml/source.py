@@ -33,20 +33,21 @@ from gputop.sources.nvml.crew import Crew
 from gputop.sources.nvml.gpu import WatchedGpu
 from gputop.sources.nvml.gpu import take
 from gputop.sources.nvml.lane import follow_priority
+from gputop.sources.nvml.reading import HANG_NS
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Values
 from gputop.sources.nvml.reasons import FAILURES
 from gputop.sources.nvml.reasons import unavailable
 from gputop.sources.nvml.standing import Standing
 
-_START_PATIENCE_S, _LOOK_PATIENCE_S = 0.5, 10.0
-"""For the driver to start, which takes seconds where nothing keeps it started: a screen goes on without it, a single look must not."""
-_FIRST_PATIENCE_S = 0.2
+_START_PATIENCE_S, _FIRST_PATIENCE_S, _LOOK_PATIENCE_S = 0.5, 0.2, 10.0
+"""For the driver to start, which takes seconds where nothing keeps it started, and for each call to have been made once: a screen goes on
+without, a single look waits so much longer for both, unless a call hangs."""
 _END_PATIENCE_S = 0.1
 _LOOK_AGAIN_S = 2.0
 _POLL_S = 0.001
 _QUICK_NS = 5_000_000
-"""`read` waits this long at most, and only for lanes that were quicker than that the last time."""
+"""`read` waits this long at most, and only for lanes that were quicker than that the last time; a single look waits for all that answer."""
 _STATE_EVERY_NS = SECOND_NS
 _MOST_NAMED = 8
 
@@ -84,7 +85,7 @@ class NvmlSource:
         if self._failure:
             self.close()
             raise self._failure
-        self._wait_for(lambda: all(tier.lane.done_ns or gpu.absent for gpu in self._gpus for tier in gpu.tiers), _FIRST_PATIENCE_S)
+        self._wait_for(self._has_begun, _LOOK_PATIENCE_S if self._settings.everyone else _FIRST_PATIENCE_S)
         self._state = self._state_now()
         return self._state
 
@@ -165,13 +166,20 @@ class NvmlSource:
         present = set(range(count))
         return present if self._settings.gpus is None else present & self._settings.gpus
 
+    def _has_begun(self) -> bool:
+        """Whether nothing more is to be expected of the first ticks: each has ended, is not to be, or hangs."""
+        now_ns = monotonic_ns()
+        tiers = (tier for gpu in self._gpus if not gpu.absent for tier in gpu.tiers)
+        return all(tier.lane.done_ns or tier.silent_ns(now_ns) >= HANG_NS for tier in tiers)
+
     def _wait_for_quick(self, t_ns: int) -> None:
         """Give the quick ticks of this beat a few milliseconds to end, so that their samples are in this frame."""
+        quick_ns = HANG_NS if self._settings.everyone else _QUICK_NS
         beat_ns = t_ns // self._settings.interval_ns * self._settings.interval_ns
-        behind = [lane for gpu in self._gpus if (lane := gpu.fast.lane).done_ns < beat_ns and lane.lasted_ns < _QUICK_NS]
-        late = [lane for lane in behind if t_ns - (lane.began_ns or t_ns) < _QUICK_NS]
+        behind = [lane for gpu in self._gpus if (lane := gpu.fast.lane).done_ns < beat_ns and lane.lasted_ns < quick_ns]
+        late = [lane for lane in behind if t_ns - (lane.began_ns or t_ns) < quick_ns]
         if late:
-            self._wait_for(lambda: all(lane.done_ns >= beat_ns for lane in late), _QUICK_NS / 1e9)
+            self._wait_for(lambda: all(lane.done_ns >= beat_ns for lane in late), quick_ns / 1e9)
 
     @staticmethod
     def _wait_for(condition: Callable[[], bool], patience_s: float) -> None:

@@ -1,0 +1,60 @@
+"""A single look (`gputop --once`, `gputop doctor`) on drivers that are slow or hang."""
+
+from __future__ import annotations
+
+import time
+from threading import Lock
+
+import pytest
+
+from gputop.doctor.gpu import checks
+from gputop.sources.nvml.gpu import READ_FIELDS
+from gputop.sources.nvml.gpu import Tier
+from gputop.sources.nvml.lane import Lane
+from tests.sources.nvml_rig import Rig
+
+
+def test_a_single_look_waits_for_a_driver_that_takes_its_time_to_start(rig: Rig) -> None:
+    rig.set("gpus 1", "util 12", "hang.Init 1500")
+    source = rig.source(look=True)
+    assert source.open().state == "ok"
+    rig.read(source, key=True)
+    assert rig.gpu().values["util_pct"] == 12.0
+
+
+def test_a_single_look_waits_for_a_driver_that_is_slow_in_each_call(rig: Rig) -> None:
+    rig.set("gpus 2", "util 12", "delay.* 20000")
+    source = rig.source(look=True)
+    assert source.open().state == "ok"
+    rig.read(source, key=True)
+    for index in (0, 1):
+        unread = {*READ_FIELDS} - rig.gpu(index).values.keys() - rig.gpu(index).missing.keys()
+        assert not unread
+        assert not [reason for reason in rig.gpu(index).missing.values() if "has not answered" in reason]
+
+
+@pytest.mark.parametrize("call", ["HandleByIndex", "UtilizationRates", "ComputeRunningProcesses"])
+def test_a_single_look_gives_up_on_a_call_that_hangs(rig: Rig, call: str) -> None:
+    rig.set("gpus 2", "util 12", f"gpu1.hang.{call} 30000")
+    source = rig.source(look=True)
+    began = time.monotonic()
+    state = source.open()
+    rig.read(source, key=True)
+    assert time.monotonic() - began < 8
+    assert (state.state, state.reason) == ("partial", "GPU 1 does not answer")
+    assert "the driver has not answered for" in rig.gpu(1).missing["procs"]
+    assert rig.gpu(0).values["util_pct"] == 12.0
+
+
+def test_silent_is_who_does_not_answer_a_call_not_who_has_many_to_answer() -> None:
+    first, late_ns = Tier(Lane("first", 10**8, 0, lambda _: None, Lock())), 10**12
+    second = Tier(Lane("second", 10**9, 0, lambda _: None, Lock()), first)
+    first.lane.began_ns, first.meter.called_ns = 1, late_ns - 50_000_000
+    assert (first.silent_ns(late_ns), second.silent_ns(late_ns)) == (0, 0)
+    first.meter.called_ns = late_ns - 200_000_000
+    assert (first.silent_ns(late_ns), second.silent_ns(late_ns)) == (200_000_000, 200_000_000)
+
+
+def test_the_doctor_waits_for_a_slow_driver(rig: Rig) -> None:
+    rig.set("gpus 1", "delay.* 20000")
+    assert [(check.id, check.state) for check in checks("/")] == [("nvml", "ok"), ("gpm", "ok")]
