@@ -246,10 +246,32 @@ def test_an_old_driver(rig: Rig) -> None:
     got = rig.gpu().values
     assert (got["util_pct"], got["power_w"], got["power_instant"], got["throttle_mask"]) == (33.0, 90.0, False, 4)
     assert got["mem_used_bytes"] == 150 << 20
-    assert "too old" in rig.gpu().missing["mem_reserved_bytes"]
+    reason = "the driver is too old: it has no nvmlDeviceGetMemoryInfo_v2; it is counted as used"
+    assert rig.gpu().missing["mem_reserved_bytes"] == reason
     assert "too old: it has no nvmlGpm" in rig.gpu().missing["sm_active_pct"]
     assert "too old" in rig.gpu().missing["remapped_rows"]
     assert (got["procs"][0].pid, got["procs"][0].sm_pct) == (4242, 9.0)
+
+
+def test_memory_is_read_in_one_way_though_that_fails_for_a_while(rig: Rig) -> None:
+    plain = ("gpus 1", "mem_used_mib 100", "mem_reserved_mib 50")
+    rig.set(*plain)
+    source = rig.opened()
+    rig.until(source, lambda board: "mem_used_bytes" in board.gpus[0].values)
+    rig.set(*plain, "error.MemoryInfo UNKNOWN")
+    rig.until(source, lambda board: board.gpus[0].missing.get("mem_used_bytes") == "the driver failed: Unknown Error")
+    rig.set("gpus 1", "mem_used_mib 101", "mem_reserved_mib 50")
+    rig.until(source, lambda board: board.gpus[0].values.get("mem_used_bytes") == 101 << 20)
+    told = {gpu.mem_used_bytes for frame in rig.frames for gpu in frame.gpus if gpu.mem_used_bytes is not None}
+    assert told == {100 << 20, 101 << 20}
+    assert "mem_reserved_bytes" not in rig.gpu().missing
+
+
+def test_memory_counted_in_the_old_way_says_why(rig: Rig) -> None:
+    rig.set("gpus 1", "mem_used_mib 100", "mem_reserved_mib 50", "error.MemoryInfo TIMEOUT")
+    source = rig.opened()
+    rig.until(source, lambda board: board.gpus[0].values.get("mem_used_bytes") == 150 << 20)
+    assert rig.gpu().missing["mem_reserved_bytes"] == "the driver timed out; it is counted as used"
 
 
 def test_process_shares_that_cannot_be_told_are_absent(rig: Rig) -> None:

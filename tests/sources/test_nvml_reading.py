@@ -50,14 +50,25 @@ class Ways:
         return way
 
 
-def test_one_failure_is_a_gap_and_a_row_of_them_leads_to_the_other_way_for_a_minute() -> None:
+def test_one_failure_is_a_gap_and_a_row_of_them_a_reason_and_the_way_that_worked_is_kept() -> None:
     ways = Ways()
     assert ways.read(0) == (1.0, "")
     ways.errors[0] = pynvml.NVML_ERROR_UNKNOWN
-    assert [ways.read(at) for at in (1, 2, 3, 4)] == [(None, ""), (None, ""), (2.0, ""), (2.0, "")]
-    assert ways.read(64) == (2.0, "")  # asked again, in vain: no gap
+    failed = (None, "the driver failed: Unknown Error")
+    assert [ways.read(at) for at in (1, 2, 3, 4)] == [(None, ""), (None, ""), failed, failed]
     ways.errors[0] = 0
-    assert [ways.read(65)[0], ways.read(125)[0]] == [2.0, 1.0]
+    assert ways.read(5) == (1.0, "")
+
+
+@pytest.mark.parametrize(("error", "again_s"), [(pynvml.NVML_ERROR_UNKNOWN, 5), (pynvml.NVML_ERROR_NOT_SUPPORTED, 60)])
+def test_a_way_that_has_never_worked_or_is_no_more_leads_to_the_other_until_it_is_asked_again(error: int, again_s: int) -> None:
+    ways = Ways()
+    ways.errors[0] = error
+    assert [ways.read(at) for at in (0, 1, again_s)] == [(2.0, ""), (2.0, ""), (2.0, "")]  # asked again, in vain: no gap
+    ways.errors[0] = 0
+    assert [ways.read(2 * again_s - 1)[0], ways.read(2 * again_s)[0]] == [2.0, 1.0]
+    ways.errors[0] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    assert ways.read(2 * again_s + 1) == (2.0, "")
 
 
 def test_where_no_way_gives_a_value_the_reason_is_the_one_that_may_pass() -> None:

@@ -150,7 +150,7 @@ def _memory_v1(device: Device) -> Way:
     def way(values: Values, missing: Missing) -> None:
         device.call(function, out)
         values["mem_total_bytes"], values["mem_used_bytes"] = given(out[0]), given(out[2])
-        missing["mem_reserved_bytes"] = "the driver is too old: it counts its reserve as used"
+        missing["mem_reserved_bytes"] = "it is counted as used"
 
     return way
 

@@ -1,7 +1,8 @@
 """A reading: some fields of one GPU that are read together, the ways to do it, and when it is due.
 
-It remembers what the driver said. A call that is not supported is asked again after 5 s, 20 s, then once a minute; a slow
-one is asked for less often, so that no reading keeps the driver busy for more than a twentieth of the time.
+It remembers what the driver said. A call that is not supported is asked again after 5 s, 20 s, then once a minute; a way that has
+worked is kept through failures that may pass, since another may count differently. A slow call is asked for less often, so that no
+reading keeps the driver busy for more than a twentieth of the time.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class Reading:
     """
 
     __slots__ = (
-        "_base_ns", "_costs", "_dear", "_retry_ns", "_tries", "_upgrade_ns", "_way", "_ways", "counts", "due_ns", "fields", "period_ns",
-        "reason", "took_ns", "works",
+        "_base_ns", "_better", "_costs", "_dear", "_retry_ns", "_tries", "_upgrade_ns", "_way", "_ways", "counts", "due_ns", "fields",
+        "period_ns", "reason", "took_ns", "works",
     )  # fmt: skip
 
     def __init__(self, fields: tuple[str, ...], period_ns: int, *ways: Way, counts: bool = False) -> None:
@@ -62,6 +63,8 @@ class Reading:
         """What it cost the last time."""
         self._ways = ways
         self._way = 0
+        self._better = ""
+        """Why the ways before that one failed."""
         self._upgrade_ns = 0
         self._tries = 0
         """Since the last that gave a value."""
@@ -106,7 +109,8 @@ class Reading:
         return self.period_ns > self._base_ns
 
     def _try_ways(self, values: Values, missing: Missing, mig: bool, now_ns: int) -> Why | None:
-        """Read by the first way that gives a value; why none does: what may pass rather than what lasts."""
+        """Read by the first way that gives a value; why none does: what may pass rather than what lasts. No way but the one that worked
+        is tried for what may pass."""
         failure: Why | None = None
         for at in range(self._way, len(self._ways)):
             try:
@@ -114,16 +118,19 @@ class Reading:
             except FAILURES as error:
                 cause = why(error, mig)
                 failure = cause if failure is None or failure.lasting or cause.lost else failure
-                if cause.lost or not self._counts(cause):
+                if cause.lost or (self.works and not cause.lasting):
                     break
                 continue
-            if at > self._way:
-                self._way, self._upgrade_ns = at, now_ns + _RETRY_MOST_NS
+            if failure is not None:
+                self._way, self._better = at, failure.text
+                self._upgrade_ns = now_ns + (_RETRY_MOST_NS if failure.lasting else _RETRY_FIRST_NS)
+            if self._way:
+                missing.update({field: f"{self._better}; {missing[field]}" for field in self.fields if field in missing})
             return None
         return failure
 
     def _counts(self, cause: Why) -> bool:
-        """One failure among many is a gap in the series; a row of them, or the first, is a reason, and one to try another way."""
+        """One failure among many is a gap in the series; a row of them, or the first, is a reason."""
         return cause.lasting or not self.works or self._tries >= _TRANSIENT_LIMIT
 
     def _note(self, cause: Why, now_ns: int, missing: Missing) -> None:

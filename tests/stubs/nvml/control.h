@@ -28,7 +28,7 @@
     X(Init) X(Shutdown) X(SystemDriverVersion) X(SystemCudaDriverVersion) X(SystemNVMLVersion) X(Count) X(HandleByIndex) \
     X(HandleByPciBusId) X(HandleByUUID) X(Index) X(Name) X(UUID) X(Serial) X(PciInfo) X(Architecture) X(CudaComputeCapability) \
     X(MinorNumber) X(Brand) X(VbiosVersion) X(PersistenceMode) X(DisplayActive) X(DisplayMode) X(ComputeMode) X(UtilizationRates) \
-    X(Samples) X(MemoryInfo) X(BAR1MemoryInfo) X(PowerUsage) X(EnforcedPowerLimit) X(PowerManagementLimit) \
+    X(Samples) X(MemoryInfo) X(MemoryInfo_v1) X(BAR1MemoryInfo) X(PowerUsage) X(EnforcedPowerLimit) X(PowerManagementLimit) \
     X(PowerManagementDefaultLimit) X(PowerManagementLimitConstraints) X(TotalEnergyConsumption) X(Temperature) \
     X(TemperatureThreshold) X(ClockInfo) X(MaxClockInfo) X(CurrentClocksEventReasons) X(PerformanceState) X(FanSpeed) X(NumFans) \
     X(PcieThroughput) X(CurrPcieLinkGeneration) X(CurrPcieLinkWidth) X(MaxPcieLinkGeneration) X(MaxPcieLinkWidth) \

@@ -115,7 +115,7 @@ nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, int type, unsigned long l
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *out)
 {
-    ENTER_DEVICE(MemoryInfo);
+    ENTER_DEVICE(MemoryInfo_v1);
     nvmlMemory_v2_t memory = memory_of(device);
     *out = (nvmlMemory_t){memory.total, memory.free, memory.used + memory.reserved};
     return NVML_SUCCESS;
