@@ -117,6 +117,19 @@ def test_pcie_rates_are_read_only_where_there_are_no_counters(rig: Rig) -> None:
     assert not rig.calls("PcieThroughput", gpu=0)
 
 
+def test_pcie_rates_are_read_while_the_counters_fail(rig: Rig) -> None:
+    traffic = ("gpus 1", "pcie_tx_mb_s 5", "pcie_rx_mb_s 7")
+    rates = {"pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"}
+    rig.set(*traffic)
+    source = rig.opened()
+    rig.until(source, lambda board: "pcie_rx_bytes" in board.gpus[0].values and rates <= set(board.gpus[0].missing))
+    rig.set(*traffic, "error.Field197 UNKNOWN")
+    rig.until(source, lambda board: {"pcie_tx_bytes_per_s": 5e6, "pcie_rx_bytes_per_s": 7e6}.items() <= board.gpus[0].values.items())
+    assert rig.gpu().missing["pcie_rx_bytes"] == "the driver failed: Unknown Error"
+    rig.set(*traffic)
+    rig.until(source, lambda board: "pcie_rx_bytes" in board.gpus[0].values and rates <= set(board.gpus[0].missing))
+
+
 def test_counters_of_32_bits_go_on_when_they_wrap() -> None:
     counters = PcieCounters.__new__(PcieCounters)
     counters._last, counters._wrapped = [0, 0], [0, 0]

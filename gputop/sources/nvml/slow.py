@@ -205,7 +205,7 @@ def _pcie_rates(device: Device, counters: Reading) -> Way:
 
     def way(values: Values, missing: Missing) -> None:
         for kind, field in enumerate(PCIE_RATES):
-            if counters.works:
+            if counters.works and not counters.reason:
                 missing[field] = "the counters of bytes are read instead"
                 continue
             device.call(function, kind, byref(out))
