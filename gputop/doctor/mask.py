@@ -123,7 +123,7 @@ _RULES: dict[str, _Rule] = {
         "ThreadSample.state", "SchedThread.state", "CudaCall.call", "Probes.map_used", "Probes.map_size", "Probes.lost",
         "CgroupSample.cpuset", "ReadLimit.device", "DiskSample.name", "Gpu.name",
         "Gpu.pci_bus_id", "Gpu.architecture", "Gpu.compute_mode", "Gpu.missing", "GpuProc.kind",
-        "MigInstance.profile", "SourceState.name", "SourceState.state",
+        "MigInstance.profile", "MigInstance.missing", "SourceState.name", "SourceState.state",
     ), Mask._kept),
 }  # fmt: skip
 """Text that is not simply hashed; ``_kept`` is the kernel's, the driver's or our own vocabulary."""

@@ -42,6 +42,8 @@ class MigInstance(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     mem_total_bytes: int | None = None
     sm_count: int | None = None
     sm_active_pct: float | None = None
+    missing: dict[str, str] = {}
+    """Field name -> why it has no value in this sample."""
 
 
 class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

@@ -20,6 +20,7 @@ from gputop.sources.nvml.abi import bind
 from gputop.sources.nvml.abi import check
 from gputop.sources.nvml.fast import PcieCounters
 from gputop.sources.nvml.fast import Samples
+from gputop.sources.nvml.mig import FIELDS
 from gputop.sources.nvml.procs import _Usage
 from tests.sources.nvml_rig import Rig
 
@@ -185,6 +186,35 @@ def test_mig_instances(rig: Rig) -> None:
     assert second.uuid.startswith("MIG-")
     assert rig.gpu().values["procs"][0].gpu_instance == 7
     assert rig.gpu().missing["util_pct"] == "not available while MIG is on"
+
+
+def test_a_mig_instance_that_cannot_be_read_says_why_and_leaves_the_others(rig: Rig) -> None:
+    migs = "mig 1g.18gb:7:18000:500:16:33, 3g.71gb:2:71000:9000:60:80, 1g.18gb:4:18000:600:16:44"
+    rig.set("gpus 1", migs, "mig_broken 1")
+    source = rig.opened()
+    rig.until(source, lambda board: [mig.sm_active_pct for mig in board.gpus[0].values["mig"]] == [33.0, None, 44.0])
+    first, broken, third = rig.gpu().values["mig"]
+    assert (first.missing, third.missing, third.mem_used_bytes) == ({}, {}, 600 * MIB)
+    assert (broken.index, broken.mem_used_bytes) == (1, None)
+    assert broken.missing == dict.fromkeys(FIELDS, "the driver failed: Unknown Error")
+    rig.set("gpus 1", migs)
+    rig.until(source, lambda board: board.gpus[0].values["mig"][1].mem_used_bytes == 9000 * MIB)
+
+
+def test_a_mig_instance_without_a_handle_says_why(rig: Rig) -> None:
+    rig.set("gpus 1", "mig 1g.18gb:7:18000:500:16:33", "error.MigDeviceHandleByIndex NO_PERMISSION")
+    source = rig.opened()
+    rig.until(source, lambda board: "mig" in board.gpus[0].values)
+    assert all(one.missing.keys() == set(FIELDS) and "no permission" in one.missing["uuid"] for one in rig.gpu().instances)
+
+
+@pytest.mark.parametrize(("gpm", "reason"), [(1, "not yet: GPM compares two samples, 0.1 s apart"), (0, "not supported on this GPU")])
+def test_the_activity_of_a_mig_instance_is_missing_for_a_reason(rig: Rig, gpm: int, reason: str) -> None:
+    rig.set("gpus 1", "mig 1g.18gb:7:18000:500:16:33, 3g.71gb:2:71000:9000:60:80", f"gpm {gpm}")
+    source = rig.source(look=True)
+    source.open()
+    rig.read(source, key=True)
+    assert [one.missing for one in rig.gpu().instances] == [{"sm_active_pct": reason}] * 2
 
 
 def test_xid_is_reported_when_it_happens(rig: Rig) -> None:

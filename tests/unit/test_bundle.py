@@ -30,7 +30,8 @@ from gputop.recording.reader import Recording
 SECRET = "hunter2"
 KEPT = {
     "CgroupSample.cpuset", "CudaCall.call", "DiskSample.name", "Gpu.architecture", "Gpu.compute_mode", "Gpu.missing", "Gpu.name",
-    "Gpu.pci_bus_id", "GpuProc.kind", "Header.gputop", "Header.kernel", "Header.machine", "MigInstance.profile", "Probes.lost",
+    "Gpu.pci_bus_id", "GpuProc.kind", "Header.gputop", "Header.kernel", "Header.machine", "MigInstance.missing",
+    "MigInstance.profile", "Probes.lost",
     "ProcInfo.cpus_allowed", "ProcInfo.libs", "ProcInfo.sockets", "ProcInfo.wait_unreadable", "ProcSample.kernel_stack", "ProcSample.state",
     "ProcSample.wchan", "ReadLimit.device", "SchedThread.state",
     "SourceState.detail", "SourceState.name", "SourceState.reason", "SourceState.remedy", "SourceState.state", "ThreadSample.state",

@@ -28,8 +28,8 @@ class MissingSymbol(Exception):
     """The driver's library has no function of this name: the driver is too old."""
 
 
-class OutOfRange(Exception):
-    """What the driver says cannot be."""
+class NoValue(Exception):
+    """The driver answers, and yet there is none; says why."""
 
 
 class _Value(Union):
@@ -158,9 +158,9 @@ def given(number: int) -> int:
 
 
 def percent(number: float) -> float:
-    """A share of time as NVML gives it. Raises OutOfRange where it is none."""
+    """A share of time as NVML gives it. Raises NoValue where it cannot be."""
     if not 0 <= number <= 100:
-        raise OutOfRange(f"the driver says {number:g} %, which cannot be")
+        raise NoValue(f"the driver says {number:g} %, which cannot be")
     return float(number)
 
 

@@ -27,7 +27,7 @@ _MOST_PCT = 101
 GPM_LEAST_NS = 100_000_000
 """Shorter intervals give invalid values on Hopper (NVIDIA/DCGM issue 310)."""
 _TOO_SOON_NS = 80_000_000
-_FIRST = "not yet: GPM compares two samples, 0.1 s apart"
+FIRST = "not yet: GPM compares two samples, 0.1 s apart"
 
 
 class _Metric(Structure):
@@ -74,7 +74,7 @@ class Gpm:
             return [""] * len(_METRICS)
         self._device.call(self._sample, *self._scope, c_void_p(get.newer))
         try:
-            return self._compare(get) if self._sampled_ns else [_FIRST] * len(_METRICS)
+            return self._compare(get) if self._sampled_ns else [FIRST] * len(_METRICS)
         finally:
             self._sampled_ns = now_ns
             get.older, get.newer = get.newer, get.older

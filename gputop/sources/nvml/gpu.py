@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from ctypes import byref
 from ctypes import c_uint
 from ctypes import c_void_p
@@ -29,6 +28,7 @@ from gputop.sources.nvml.reading import Reading
 from gputop.sources.nvml.reading import Report
 from gputop.sources.nvml.reading import Values
 from gputop.sources.nvml.reading import read_due
+from gputop.sources.nvml.reading import take
 from gputop.sources.nvml.reasons import FAILURES
 from gputop.sources.nvml.reasons import why
 from gputop.sources.nvml.slow import SLOWEST_NS
@@ -188,17 +188,6 @@ class WatchedGpu:
         self._handle = None
         fields = READ_FIELDS if self._epoch else NEVER_READ
         self.reports.append(Report(monotonic_ns(), {"lost": lost}, dict.fromkeys(fields, reason)))
-
-
-def take(field: str, read: Callable[[], object], values: Values, missing: Missing) -> None:
-    """What ``read`` gives, or why this GPU or driver has no such thing; raises one of FAILURES where the GPU is gone."""
-    try:
-        values[field] = read()
-    except FAILURES as error:
-        cause = why(error)
-        if cause.lost:
-            raise
-        missing[field] = cause.text
 
 
 def _pci_bus_id(device: Device) -> str:

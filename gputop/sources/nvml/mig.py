@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from ctypes import Array
 from ctypes import byref
 from ctypes import c_uint
 from ctypes import c_ulonglong
 from ctypes import c_void_p
+from functools import cache
 
 import pynvml
 
 from gputop.frame import MigInstance
 from gputop.sources.nvml.abi import Attributes
 from gputop.sources.nvml.abi import Device
+from gputop.sources.nvml.abi import NoValue
 from gputop.sources.nvml.abi import bind
-from gputop.sources.nvml.abi import known
+from gputop.sources.nvml.abi import given
+from gputop.sources.nvml.gpm import FIRST
 from gputop.sources.nvml.gpm import Gpm
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Values
+from gputop.sources.nvml.reading import take
 from gputop.sources.nvml.reasons import FAILURES
+from gputop.sources.nvml.reasons import why
+
+FIELDS = tuple(name for name in MigInstance.__struct_fields__ if name not in ("index", "missing"))
 
 
 def mig_is_on(device: Device) -> bool:
@@ -28,56 +36,82 @@ def mig_is_on(device: Device) -> bool:
 
 
 class Mig:
-    """Fills ``mig_mode`` and ``mig``."""
+    """Fills ``mig_mode`` and ``mig``. What cannot be read of one instance has its reason there and leaves the others alone."""
 
-    __slots__ = ("_device", "_gpm")
+    __slots__ = ("_device", "_gpm", "_no_gpm")
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._gpm: dict[int, Gpm | None] = {}
+        self._gpm: dict[int, Gpm] = {}
+        self._no_gpm = ""
+        """Why this GPU has none."""
 
     def __call__(self, values: Values, _: Missing) -> None:
         values["mig_mode"] = on = mig_is_on(self._device)
         if on:
-            values["mig"] = [self._instance(index, handle) for index, handle in self._handles()]
+            numbers = range(self._device.number("nvmlDeviceGetMaxMigDeviceCount"))
+            values["mig"] = [instance for instance in map(self._instance, numbers) if instance is not None]
 
-    def _handles(self) -> list[tuple[int, c_void_p]]:
-        found = []
-        for index in range(self._device.number("nvmlDeviceGetMaxMigDeviceCount")):
-            handle = c_void_p()
-            try:
-                self._device.call(bind("nvmlDeviceGetMigDeviceHandleByIndex"), c_uint(index), byref(handle))
-            except pynvml.NVMLError as error:
-                if error.value in (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT):
-                    continue
+    def _instance(self, index: int) -> MigInstance | None:
+        """None where there is none of that number."""
+        handle = c_void_p()
+        values: Values = {}
+        missing: Missing = {}
+        try:
+            self._device.call(bind("nvmlDeviceGetMigDeviceHandleByIndex"), c_uint(index), byref(handle))
+        except pynvml.NVMLError as error:
+            cause = why(error)
+            if error.value in (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT):
+                return None
+            if cause.lost:
                 raise
-            found.append((index, handle))
-        return found
+            missing = dict.fromkeys(FIELDS, cause.text)
+        else:
+            self._read(Device(handle, self._device.meter), values, missing)
+        return MigInstance(index, **values, missing=missing)  # type: ignore[arg-type]
 
-    def _instance(self, index: int, handle: c_void_p) -> MigInstance:
-        part = Device(handle, self._device.meter)
-        memory, attributes = (c_ulonglong * 3)(), Attributes()
-        part.call(bind("nvmlDeviceGetMemoryInfo"), memory)
-        part.call(bind("nvmlDeviceGetAttributes_v2"), byref(attributes))
-        gpu_instance = part.number("nvmlDeviceGetGpuInstanceId")
-        return MigInstance(
-            index, gpu_instance, part.number("nvmlDeviceGetComputeInstanceId"), part.text("nvmlDeviceGetUUID"),
-            part.text("nvmlDeviceGetName").rpartition("MIG ")[2], known(memory[2]), known(memory[0]), known(attributes.sms),
-            self._sm_active(gpu_instance),
-        )  # fmt: skip
+    def _read(self, part: Device, values: Values, missing: Missing) -> None:
+        memory, gpu_instance = cache(lambda: _memory(part)), cache(lambda: part.number("nvmlDeviceGetGpuInstanceId"))
+        for field, read in (
+            ("gpu_instance", gpu_instance),
+            ("compute_instance", lambda: part.number("nvmlDeviceGetComputeInstanceId")),
+            ("uuid", lambda: part.text("nvmlDeviceGetUUID")),
+            ("profile", lambda: part.text("nvmlDeviceGetName").rpartition("MIG ")[2]),
+            ("mem_used_bytes", lambda: given(memory()[2])),
+            ("mem_total_bytes", lambda: given(memory()[0])),
+            ("sm_count", lambda: _sm_count(part)),
+            ("sm_active_pct", lambda: self._sm_active(gpu_instance())),
+        ):
+            take(field, read, values, missing)
 
-    def _sm_active(self, gpu_instance: int) -> float | None:
-        """SM activity of the instance since the last look, None without GPM and on the first."""
+    def _sm_active(self, gpu_instance: int) -> float:
+        """SM activity of the instance since the last look. Raises one of FAILURES, on the first NoValue."""
         if gpu_instance not in self._gpm:
             self._gpm[gpu_instance] = self._start_gpm(gpu_instance)
-        gpm = self._gpm[gpu_instance]
-        if gpm is None:
-            return None
-        active = gpm.read()[0]
-        return active if isinstance(active, float) else None
+        active = self._gpm[gpu_instance].read()[0]
+        if isinstance(active, str):
+            raise NoValue(active or FIRST)
+        return active
 
-    def _start_gpm(self, gpu_instance: int) -> Gpm | None:
+    def _start_gpm(self, gpu_instance: int) -> Gpm:
+        if self._no_gpm:
+            raise NoValue(self._no_gpm)
         try:
             return Gpm(self._device, gpu_instance)
-        except FAILURES:
-            return None
+        except FAILURES as error:
+            cause = why(error)
+            self._no_gpm = cause.text if cause.lasting else ""
+            raise
+
+
+def _memory(part: Device) -> Array[c_ulonglong]:
+    """Total, free, used bytes (nvmlDeviceGetMemoryInfo)."""
+    memory = (c_ulonglong * 3)()
+    part.call(bind("nvmlDeviceGetMemoryInfo"), memory)
+    return memory
+
+
+def _sm_count(part: Device) -> int:
+    attributes = Attributes()
+    part.call(bind("nvmlDeviceGetAttributes_v2"), byref(attributes))
+    return given(attributes.sms)

@@ -192,6 +192,17 @@ def _ask_again(readings: list[Reading], after: Reading) -> None:
             reading.due_ns = 0
 
 
+def take(field: str, read: Callable[[], object], values: Values, missing: Missing) -> None:
+    """What ``read`` gives, or why this GPU or driver has no such thing; raises one of FAILURES where the GPU is gone."""
+    try:
+        values[field] = read()
+    except FAILURES as error:
+        cause = why(error)
+        if cause.lost:
+            raise
+        missing[field] = cause.text
+
+
 def lazy(make: Callable[..., Way], *arguments: object) -> Way:
     """A way that is bound on its first use, since binding fails where the driver has no such function."""
     made: list[Way] = []

@@ -7,12 +7,12 @@ from msgspec import Struct
 
 from gputop.sources import Unavailable
 from gputop.sources.nvml.abi import MissingSymbol
-from gputop.sources.nvml.abi import OutOfRange
+from gputop.sources.nvml.abi import NoValue
 
 # NVMLLibraryMismatchError is no NVMLError, and a binding that is older or newer than the library fails in Python's own ways.
 FAILURES: tuple[type[Exception], ...] = (
     pynvml.NVMLError, getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError),
-    MissingSymbol, OutOfRange, AttributeError, TypeError, ValueError,
+    MissingSymbol, NoValue, AttributeError, TypeError, ValueError,
 )  # fmt: skip
 
 
@@ -42,7 +42,7 @@ def why(error: Exception, mig: bool = False) -> Why:
     """The meaning of a failed call; ``mig``: the GPU is split into MIG instances."""
     if isinstance(error, MissingSymbol):
         return Why(f"the driver is too old: it has no {error}", lasting=True)
-    if isinstance(error, OutOfRange):
+    if isinstance(error, NoValue):
         return Why(str(error))
     if not isinstance(error, pynvml.NVMLError):
         return Why(f"nvidia-ml-py does not fit this driver: {error}", lasting=True)

@@ -31,11 +31,11 @@ from gputop.sources.nvml.abi import bind
 from gputop.sources.nvml.abi import check
 from gputop.sources.nvml.crew import Crew
 from gputop.sources.nvml.gpu import WatchedGpu
-from gputop.sources.nvml.gpu import take
 from gputop.sources.nvml.lane import follow_priority
 from gputop.sources.nvml.reading import HANG_NS
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Values
+from gputop.sources.nvml.reading import take
 from gputop.sources.nvml.reasons import FAILURES
 from gputop.sources.nvml.reasons import unavailable
 from gputop.sources.nvml.standing import Standing

@@ -68,7 +68,11 @@ static nvmlReturn_t enter(enum kind kind, int gpu)
 }
 
 #define ENTER(kind, gpu) do { nvmlReturn_t rc_ = enter(KIND_##kind, gpu); if (rc_) return rc_; } while (0)
-#define ENTER_DEVICE(kind) do { if (!device) return INVALID_ARGUMENT; ENTER(kind, device->gpu); } while (0)
+#define ENTER_DEVICE(kind) do { \
+    if (!device) return INVALID_ARGUMENT; \
+    ENTER(kind, device->gpu); \
+    if (device->mig >= 0 && device->mig == conf_of(device)->mig_broken) return UNKNOWN; \
+} while (0)
 #define REFUSE_MIG() do { if (conf_of(device)->nmigs) return NOT_SUPPORTED; } while (0)
 
 static nvmlReturn_t give_text(char *out, unsigned room, const char *text)
