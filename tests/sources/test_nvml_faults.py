@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
+import pynvml
 import pytest
 
 from gputop.board import Board
@@ -17,6 +18,7 @@ from gputop.errors import UserError
 from gputop.sources import Unavailable
 from gputop.sources.nvml.gpu import NEVER_READ
 from gputop.sources.nvml.gpu import READ_FIELDS
+from gputop.sources.nvml.reasons import why
 from tests.sources.nvml_rig import Rig
 from tests.sources.nvml_rig import load
 from tests.sources.nvml_rig import stub
@@ -37,6 +39,20 @@ def test_a_driver_that_does_not_start_says_why(rig: Rig, fault: str, reason: str
         rig.opened()
     assert reason in caught.value.reason
     assert caught.value.remedy
+
+
+def test_a_driver_that_is_too_old_to_be_started_says_so(rig: Rig) -> None:
+    load(stub("-DNVML_OLDEST_DRIVER"))
+    with pytest.raises(Unavailable) as caught:
+        rig.opened()
+    assert caught.value.reason == "the NVIDIA driver is too old: it has no nvmlInitWithFlags"
+    assert "newer driver" in caught.value.remedy
+
+
+@pytest.mark.parametrize(("user", "words"), [(0, "not even for root"), (1000, "the driver reserves it for root")])
+def test_whom_a_permission_is_denied(user: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    assert why(pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION)).text.startswith(f"no permission: {words}")
 
 
 def test_no_library() -> None:
@@ -338,9 +354,10 @@ def test_who_a_gpu_is_may_be_unknown_for_a_reason(rig: Rig) -> None:
 def test_a_number_with_all_bits_set_is_no_value(rig: Rig) -> None:
     none = 2**32 - 1
     keys = ("util", "power_mw", "power_limit_mw", "sm_clock", "fan", "pcie_gen", "enc", "mem_temp", "remapped")
-    rig.set("gpus 1", "temp -10", "error.Samples NOT_SUPPORTED", f"procs 4242:7:{none}:C", *(f"{key} {none}" for key in keys))
+    rig.set("gpus 1", "temp -10", "pstate 32", "error.Samples NOT_SUPPORTED", f"procs 4242:7:{none}:C", *(f"{key} {none}" for key in keys))
     source = rig.opened()
     fields = {"util_pct", "power_w", "power_limit_w", "sm_clock_mhz", "fan_pct", "pcie_gen", "enc_pct", "mem_temp_c", "remapped_rows"}
+    fields.add("pstate")  # by a number of its own
     rig.until(source, lambda board: fields <= set(board.gpus[0].missing))
     assert {rig.gpu().missing[field] for field in fields} == {"the driver has no value for it"}
     assert not fields & set(rig.gpu().values)

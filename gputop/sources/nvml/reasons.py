@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pynvml
 from msgspec import Struct
 
@@ -26,7 +28,6 @@ class Why(Struct, frozen=True):
 
 _KNOWN = {
     pynvml.NVML_ERROR_NOT_SUPPORTED: Why("not supported on this GPU", lasting=True),
-    pynvml.NVML_ERROR_NO_PERMISSION: Why("no permission: the driver reserves it for root", lasting=True),
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: Why("the driver is too old for it", lasting=True),
     pynvml.NVML_ERROR_INVALID_ARGUMENT: Why("not supported on this GPU (invalid argument)", lasting=True),
     pynvml.NVML_ERROR_GPU_IS_LOST: Why("GPU lost: it has fallen off the bus or been removed", lost=True),
@@ -49,9 +50,16 @@ def why(error: Exception, mig: bool = False) -> Why:
     code = error.value
     if mig and code == pynvml.NVML_ERROR_NOT_SUPPORTED:
         return MIG
+    if code == pynvml.NVML_ERROR_NO_PERMISSION:
+        return _no_permission()
     if code == _ARGUMENT_VERSION:
         return Why("the driver is too old for it", lasting=True)
     return _KNOWN.get(code) or Why(f"the driver failed: {error}")
+
+
+def _no_permission() -> Why:
+    whom = "not even for root; in a container it may take CAP_SYS_ADMIN" if os.geteuid() == 0 else "the driver reserves it for root"
+    return Why(f"no permission: {whom}", lasting=True)
 
 
 _START = {
@@ -69,7 +77,11 @@ _START = {
     ),
     pynvml.NVML_ERROR_NO_PERMISSION: (
         "no permission to talk to the NVIDIA driver",
-        "ls -l /dev/nvidia*: join the group that may use them, or run as root",
+        "ls -l /dev/nvidia*: join the group that may use them, or run as root; in a container pass the GPU in with --gpus all",
+    ),
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: (
+        "the NVIDIA driver is too old: it has no nvmlInitWithFlags",
+        "install a newer driver (R384 or later)",
     ),
 }
 

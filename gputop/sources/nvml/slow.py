@@ -33,6 +33,7 @@ _ALL_LINKS = 0xFFFFFFFF
 _MOST_LINKS = 36
 _CLOCK_SM, _CLOCK_MEM = 1, 2
 _CORRECTED, _UNCORRECTED, _VOLATILE = 0, 1, 0
+_PSTATE_UNKNOWN = 32
 _COMPUTE_MODES = ("Default", "Exclusive Thread", "Prohibited", "Exclusive Process")
 PCIE_RATES = ("pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s")
 
@@ -47,7 +48,7 @@ def slow_readings(device: Device, pcie_counters: Reading) -> list[Reading]:
         Reading(("procs",), SECOND_NS, lazy(Processes, device)),
         _one("temp_c", SECOND_NS, lambda: _celsius(number("nvmlDeviceGetTemperature", 0)), lazy(_TemperatureV, device)),
         _one("power_limit_w", SECOND_NS, lambda: number("nvmlDeviceGetEnforcedPowerLimit") / 1000),
-        _one("pstate", SECOND_NS, lambda: number("nvmlDeviceGetPerformanceState")),
+        _one("pstate", SECOND_NS, lambda: _pstate(number("nvmlDeviceGetPerformanceState"))),
         Reading(("mem_temp_c",), SECOND_NS, lazy(_memory_temp, device)),
         _one("mem_clock_mhz", SECOND_NS, lambda: number("nvmlDeviceGetClockInfo", _CLOCK_MEM)),
         _one("energy_mj", SECOND_NS, lambda: device.long("nvmlDeviceGetTotalEnergyConsumption"), counts=True),
@@ -167,6 +168,12 @@ def _power_most(device: Device) -> float:
     least, most = c_uint(), c_uint()
     device.call(bind("nvmlDeviceGetPowerManagementLimitConstraints"), byref(least), byref(most))
     return given(most.value) / 1000
+
+
+def _pstate(state: int) -> int:
+    if state == _PSTATE_UNKNOWN:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_DATA)
+    return state
 
 
 def _compute_mode(mode: int) -> str:

@@ -1,6 +1,7 @@
 /* libnvidia-ml.so.1 without a driver: NVML's C interface over GPUs that a control file or a simulated GPU describes.
  *
- * See README.md in this folder. -DNVML_OLD_DRIVER leaves out the symbols that drivers before R510 have not.
+ * See README.md in this folder. -DNVML_OLD_DRIVER leaves out the symbols that drivers before R510 have not, -DNVML_OLDEST_DRIVER the
+ * one that nvidia-ml-py cannot do without.
  */
 #define _GNU_SOURCE
 #include "sim.h"
@@ -85,9 +86,8 @@ static nvmlReturn_t give_text(char *out, unsigned room, const char *text)
 
 /* ---- start, system, enumeration */
 
-nvmlReturn_t nvmlInitWithFlags(unsigned flags)
+nvmlReturn_t nvmlInit_v2(void)
 {
-    (void)flags;
     looked_ns = 0;
     ENTER(Init, -1);
     if (!sim_start())
@@ -98,8 +98,10 @@ nvmlReturn_t nvmlInitWithFlags(unsigned flags)
     atomic_fetch_add(&started, 1);
     return NVML_SUCCESS;
 }
-nvmlReturn_t nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
-nvmlReturn_t nvmlInit(void) { return nvmlInitWithFlags(0); }
+nvmlReturn_t nvmlInit(void) { return nvmlInit_v2(); }
+#ifndef NVML_OLDEST_DRIVER
+nvmlReturn_t nvmlInitWithFlags(unsigned flags) { (void)flags; return nvmlInit_v2(); }
+#endif
 nvmlReturn_t nvmlShutdown(void)
 {
     ENTER(Shutdown, -1);
