@@ -1,6 +1,7 @@
 """One moment as a plain object: what `gputop --json` prints. Units are in the names.
 
-What was not measured is null and has its reason in ``missing``; what does not apply to a process (its rank, say) is null too.
+What was not measured is null and has its reason in the ``missing`` beside it; what does not apply to a process (the rank of one that
+has none, the state of a bystander, a GPU instance outside MIG) is left out.
 ``oncpu_ns``, ``run_delay_ns``, ``runq_pct``, ``vol_switches`` and ``invol_switches`` are the main thread's, as the kernel counts them.
 """
 
@@ -35,15 +36,20 @@ _MADE_OF = _BYTE_RATES | {"limits": "throttle_mask", "mig": "mig_mode"}
 """What is not read but made -> the field that it is made of, whose reason it shares."""
 _UNREAD = "not read yet"
 _READ_ONCE = "not yet: a rate takes two readings"
-_NONE = {"mig": "MIG is off", "xid": "none since gputop began to watch"}
+_NONE = {"mig": "MIG is off", "xid": "none since gputop began to watch", "held_by": "told only while procs cannot be read"}
 """Why there is none although the driver answers."""
 _FILES = {
     "oncpu_ns": "schedstat", "run_delay_ns": "schedstat", "runq_pct": "schedstat", "vol_switches": "status", "invol_switches": "status",
-    "main_switches_per_s": "status", "main_invol_per_s": "status", "read_bytes": "io", "write_bytes": "io",
+    "main_switches_per_s": "status", "main_invol_per_s": "status", "read_bytes": "io", "write_bytes": "io", "rank": "environ",
 }  # fmt: skip
 """Of a process -> the file of /proc/PID that may be its owner's alone, or not kept by the kernel."""
 _NO_SENSE = "the kernel's figure is more than the process's whole life"
 _THREADS = "only trainers and workers are read thread by thread"
+_STATED = ("state", "starving", "state_fractions")
+_NO_STATE = "not yet: it was watched too shortly to tell"
+_SHARES = ("sm_pct", "mem_pct", "enc_pct", "dec_pct")
+"""Of a process on a GPU; where the driver tells none the GPU's ``missing`` has it under the first."""
+_UNTOLD = "the driver has no value for it"
 _RATES = ("cpu_pct", "runq_pct", "switches_per_s", "invol_per_s", "main_switches_per_s", "main_invol_per_s", "disk_pct")
 
 
@@ -103,15 +109,16 @@ def _source(state: str, reason: str, remedy: str, detail: dict[str, str]) -> dic
     return {"state": state, "reason": reason or None, "remedy": remedy or None, **detail}
 
 
-def _gpu_procs(board: Board) -> dict[int, list[tuple[int, GpuProc]]]:
-    found: dict[int, list[tuple[int, GpuProc]]] = {}
+def _gpu_procs(board: Board) -> dict[int, list[dict[str, object]]]:
+    """Who is on which GPU, and what of it is his, by pid."""
+    found: dict[int, list[dict[str, object]]] = {}
     for index, gpu in board.gpus.items():
         for proc in gpu.procs:
-            found.setdefault(proc.pid, []).append((index, proc))
+            found.setdefault(proc.pid, []).append({"gpu": index, **_gpu_proc(proc, gpu)})
     return found
 
 
-def _matters(pid: int, older: Board, newer: Board, roles: dict[int, Role], on_gpu: dict[int, list[tuple[int, GpuProc]]]) -> bool:
+def _matters(pid: int, older: Board, newer: Board, roles: dict[int, Role], on_gpu: dict[int, list[dict[str, object]]]) -> bool:
     if pid in roles or pid in on_gpu:
         return True
     before = older.procs.get(pid)
@@ -127,50 +134,51 @@ def _gpu(gpu: GpuBoard, before: GpuBoard | None) -> dict[str, object]:
         out[f"{name}_per_s"] = gpu_bytes_per_s(before, gpu, name)
     out["limits"] = limits(gpu)
     mig = gpu.values.get("mig")
-    out["mig"] = [_fields(instance) for instance in mig] if isinstance(mig, list) else None
-    out["procs"] = [_fields(proc) for proc in gpu.procs] if "procs" in gpu.values else None
+    out["mig"] = [_instance(instance) for instance in mig] if isinstance(mig, list) else None
+    out["procs"] = [_gpu_proc(proc, gpu) for proc in gpu.procs] if "procs" in gpu.values else None
     shared = {made: gpu.missing[name] for made, name in _MADE_OF.items() if name in gpu.missing}
     begun = {rate: _READ_ONCE for rate, name in _BYTE_RATES.items() if name in gpu.values}
-    out["missing"] = _missing(out, _NONE | shared | gpu.missing | begun)
-    return out
+    of_parts = {name: reason for name, reason in gpu.missing.items() if name not in out}
+    return out | {"missing": _missing(out, _NONE | shared | gpu.missing | begun) | of_parts}
 
 
 def _missing(out: dict[str, object], reasons: dict[str, str]) -> dict[str, str]:
-    """Of all that is null in ``out`` why, and of what ``reasons`` say of its parts."""
-    return dict.fromkeys((name for name in out if out[name] is None), _UNREAD) | {
-        name: reason for name, reason in reasons.items() if out.get(name) is None
-    }
+    """Of all that is null in ``out`` why."""
+    return {name: reasons.get(name, _UNREAD) for name, value in out.items() if value is None}
 
 
-def _fields(item: MigInstance | GpuProc) -> dict[str, object]:
-    return {name: getattr(item, name) for name in item.__struct_fields__}
+def _instance(instance: MigInstance) -> dict[str, object]:
+    out = {name: getattr(instance, name) for name in instance.__struct_fields__ if name != "missing"}
+    out |= {name: None for name in ("uuid", "profile") if not out[name]}
+    return out | {"missing": _missing(out, instance.missing)}
+
+
+def _gpu_proc(proc: GpuProc, gpu: GpuBoard) -> dict[str, object]:
+    out = {name: value for name in proc.__struct_fields__ if (value := getattr(proc, name)) is not None or name != "gpu_instance"}
+    reasons = dict.fromkeys(_SHARES, gpu.missing.get("procs.sm_pct", _UNTOLD)) | {"mem_bytes": _UNTOLD}
+    return out | {"missing": _missing(out, reasons)}
 
 
 def _proc(
-    pid: int, older: Board, newer: Board, role: Role | None, state: ProcState | None, on_gpu: list[tuple[int, GpuProc]]
+    pid: int, older: Board, newer: Board, role: Role | None, state: ProcState | None, on_gpu: list[dict[str, object]]
 ) -> dict[str, object]:
-    sample, before = newer.procs[pid], older.procs.get(pid)
+    sample, before, info = newer.procs[pid], older.procs.get(pid), newer.infos.get(pid)
     rates = proc_rates(before, sample) if before else None
-    measured = _identity(newer.infos.get(pid)) | _counters(sample) | _rates(before, sample, rates)
-    return {
-        "pid": pid,
-        **_diagnosed(role, state),
-        **measured,
-        "gpus": [{"gpu": index, **_fields(proc)} for index, proc in on_gpu],
-        "missing": _missing(measured, _proc_reasons(pid, newer, rates)),
-    }
+    out = {"pid": pid} | _diagnosed(role, state, info) | _identity(info) | _counters(sample) | _rates(before, sample, rates)
+    return out | {"gpus": on_gpu, "missing": _missing(out, _proc_reasons(pid, newer, rates))}
 
 
-def _diagnosed(role: Role | None, state: ProcState | None) -> dict[str, object]:
-    return {
-        "role": role.kind if role else "bystander",
-        "label": role.label if role else None,
-        "rank": role.rank if role else None,
-        "trainer_pid": role.trainer_pid if role else None,
-        "state": state.state if state else None,
-        "starving": state.starving if state else None,
-        "state_fractions": state.fractions if state else None,
-    }
+def _diagnosed(role: Role | None, state: ProcState | None, info: ProcInfo | None) -> dict[str, object]:
+    """What it is to a training, as far as that applies to it."""
+    if role is None:
+        return {"role": "bystander"}
+    out: dict[str, object] = {"role": role.kind, "label": role.label, "rank": role.rank, "trainer_pid": role.trainer_pid}
+    hidden = role.kind == "trainer" and info is not None and info.uses_cuda is None  # its environment is as closed as its maps
+    out = {name: value for name, value in out.items() if value is not None or (name == "rank" and hidden)}
+    if role.trainer_pid is None or role.kind == "helper":
+        return out
+    stated = (state.state, state.starving, state.fractions) if state else (None,) * len(_STATED)
+    return out | dict(zip(_STATED, stated, strict=True))
 
 
 def _identity(info: ProcInfo | None) -> dict[str, object]:
@@ -223,7 +231,7 @@ def _rates(before: ProcSample | None, sample: ProcSample, rates: ProcRates | Non
 def _proc_reasons(pid: int, board: Board, rates: ProcRates | None) -> dict[str, str]:
     """Why what may be missing of a process is."""
     reasons = {name: f"/proc/{pid}/{file} is not readable" for name, file in _FILES.items()} | {"disk_pct": _NO_SENSE}
-    reasons |= dict.fromkeys(("switches_per_s", "invol_per_s"), _THREADS)
+    reasons |= dict.fromkeys(("switches_per_s", "invol_per_s"), _THREADS) | dict.fromkeys(_STATED, _NO_STATE)
     if rates is None:
         reasons |= dict.fromkeys(_RATES, _READ_ONCE)
     procfs = board.sources.get("procfs")

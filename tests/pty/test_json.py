@@ -11,6 +11,7 @@ import time
 from tests.pty.conftest import GPUTOP
 from tests.pty.conftest import Launch
 from tests.pty.test_usage import run
+from tests.unit.test_snapshot import unexplained
 from tests.wait import until
 
 KEYS = {"unix_s", "t_ns", "host", "sources", "gpus", "procs"}
@@ -23,7 +24,7 @@ def test_once_json_is_one_object(env: dict[str, str]) -> None:
     assert seen.keys() >= KEYS
     assert abs(seen["unix_s"] - time.time()) < 30
     assert len(seen["gpus"]) == 2
-    assert not [name for gpu in seen["gpus"] for name, value in gpu.items() if value is None and name not in gpu["missing"]]
+    assert unexplained({name: seen[name] for name in ("gpus", "procs")}) == []
     assert os.getpid() in [proc["pid"] for proc in seen["procs"]]
 
 

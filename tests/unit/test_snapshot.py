@@ -6,11 +6,15 @@ import pytest
 
 from gputop import snapshot
 from gputop.board import Board
+from gputop.diagnosis import ProcState
 from gputop.frame import Frame
 from gputop.frame import Gpu
+from gputop.frame import GpuProc
+from gputop.frame import MigInstance
 from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
 from gputop.frame import SourceState
+from gputop.roles import Role
 
 
 def taken(*gpus: Gpu, detail: dict[str, str] | None = None) -> dict:
@@ -44,11 +48,49 @@ def test_whatever_is_null_of_a_gpu_has_a_reason(gpu: Gpu) -> None:
     assert {name for name, value in shown.items() if value is None} == shown["missing"].keys()
 
 
+def unexplained(shown: object, path: str = "") -> list[str]:
+    """Where there is a null that the ``missing`` beside it does not tell of."""
+    if isinstance(shown, list):
+        return [found for one in shown for found in unexplained(one, f"{path}[]")]
+    if not isinstance(shown, dict):
+        return []
+    nulls = [f"{path}.{name}" for name, value in shown.items() if value is None and name not in shown.get("missing", {})]
+    return nulls + [found for name, value in shown.items() for found in unexplained(value, f"{path}.{name}")]
+
+
+def test_what_does_not_apply_to_a_process_is_left_out_and_what_is_not_known_has_a_reason() -> None:
+    listed = [GpuProc(7), GpuProc(8, sm_pct=3.0, mem_pct=1.0, enc_pct=0.0, dec_pct=0.0, mem_bytes=5, gpu_instance=2)]
+    broken = MigInstance(0, missing={"uuid": "the driver failed"})
+    board, pids = Board(), range(5, 10)
+    board.fold(Frame(0, 9, key=True, gpus=[Gpu(0, 3, procs=listed, mig=[broken], missing={"procs.sm_pct": "not supported"})],
+                     infos=[ProcInfo(pid, 1, uses_cuda=None if pid == 7 else False) for pid in pids],
+                     procs=[ProcSample(pid, 1, 5, "S", 0, 0, 0, 1) for pid in pids]))  # fmt: skip
+    roles = {
+        7: Role("trainer", 7, label="train.py"), 8: Role("trainer", 8, 3, label="train.py rank 3"),
+        6: Role("worker", 7, index=0, label="worker 0"), 9: Role("worker", label="orphaned worker"),
+    }  # fmt: skip
+    states = {6: ProcState(6, "runnable", starving=None)}
+    shown = snapshot.take(board, board, roles, states, frozenset(pids))
+    assert unexplained({name: shown[name] for name in ("gpus", "procs")}) == []
+    bystander, worker, hidden, rank, orphan = shown["procs"]
+    applies = {"label", "rank", "trainer_pid", "state", "starving", "state_fractions"}
+    assert [applies & one.keys() for one in (bystander, worker, hidden, rank, orphan)] == [
+        set(), applies - {"rank"}, applies, applies, {"label"},
+    ]  # fmt: skip
+    assert (hidden["missing"]["rank"], rank["rank"]) == ("/proc/7/environ is not readable", 3)
+    assert (worker["state"], worker["missing"]["starving"]) == ("runnable", "not yet: it was watched too shortly to tell")
+    first, second = shown["gpus"][0]["procs"]
+    assert first["missing"]["sm_pct"] == first["missing"]["enc_pct"] == "not supported"
+    assert "gpu_instance" not in first
+    assert (second["gpu_instance"], second["missing"]) == (2, {})
+    assert rank["gpus"] == [{"gpu": 0, **second}]
+    assert shown["gpus"][0]["mig"][0]["missing"]["uuid"] == "the driver failed"
+
+
 def test_whatever_was_not_measured_of_a_process_has_a_reason() -> None:
     proc = taken()["procs"][0]
     why = proc["missing"]
-    not_its = {"label", "rank", "trainer_pid", "state", "starving", "state_fractions"}
-    assert {name for name, value in proc.items() if value is None} - not_its == why.keys()
+    assert unexplained(proc) == []
     assert (why["cpu_pct"], why["read_bytes"]) == ("not yet: a rate takes two readings", "/proc/7/io is not readable")
 
 
