@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from itertools import compress
+from operator import add
 from typing import Any
 
 from gputop.diagnosis import Engine
@@ -27,6 +28,7 @@ from gputop.tables.rows import Rows
 from gputop.tables.rows import rows_below
 from gputop.tables.schema import GPU
 from gputop.tables.schema import NS
+from gputop.tables.schema import PROC
 from gputop.tables.schema import TABLES
 from gputop.tables.schema import TableSpec
 
@@ -34,8 +36,8 @@ Wanted = Mapping[str, Sequence[str]]
 """Table -> its columns, in the order in which they are given out."""
 Batch = tuple[str, list[tuple[Any, ...]]]
 """Rows of a table."""
-KEPT_NS = 2_000_000_000
-"""Who is read once a second has a row within so much."""
+SETTLED_NS = 2_000_000_000
+"""Who is read or told of once a second is so again within so much."""
 _NEEDS_NAMES = {"name", "role", "victim", "victim_pid", "culprit", "wakee", "wakee_pid", "waker"}
 
 
@@ -51,6 +53,10 @@ class Loader:
         asked = {column for columns in wanted.values() for column in columns}
         self._names = bool(asked & _NEEDS_NAMES) or "process" in wanted
         self._stalls, self._switches = (name in wanted.get("proc", ()) for name in ("stall_ms", "thread_switches"))
+        self._settled_ns = SETTLED_NS + 2 * recording.header.interval_ns if self._stalls or self._switches else 0
+        self._begun_ns = self._newest_ns = 0
+        self._waiting: deque[tuple[int, Iterator[tuple[Any, ...]]]] = deque()
+        """The processes' rows of the latest blocks, and the last tick of each: what the probe tells of them comes later."""
         self._gaps = Gaps(max(start_ns, recording.start_ns), recording.header.interval_ns)
 
     def batches(self) -> Iterator[Batch]:
@@ -58,6 +64,7 @@ class Loader:
         if self._specs or self._names or "gap" in self.wanted:
             for block in self._blocks():
                 yield from self._of_block(block)
+            yield from self._settled(1 << 62)
         if "gap" in self.wanted:
             yield "gap", list(self._lost_end())
         if "process" in self.wanted:
@@ -69,8 +76,8 @@ class Loader:
         chunks = self.recording.chunks()
         for i, chunk in enumerate(chunks):
             following = chunks[i + 1].t_ns if i + 1 < len(chunks) else 1 << 62
-            if following > self.start_ns and chunk.t_ns < self.end_ns:
-                yield from (block for block in chunk.blocks() if block.t_ns < self.end_ns)
+            if following > self.start_ns and chunk.t_ns < self.end_ns + self._settled_ns:
+                yield from (block for block in chunk.blocks() if block.t_ns < self.end_ns + self._settled_ns)
 
     def _of_block(self, block: FileBlock) -> list[Batch]:
         """All rows of a block, or none."""
@@ -82,13 +89,39 @@ class Loader:
             return []
 
     def _of_table(self, table: Table) -> list[Batch]:
+        ticks = table.column("t_ns")
+        if not ticks:
+            return []
+        self._begun_ns, self._newest_ns = self._begun_ns or ticks[0], ticks[-1]
+        if self._names or self._settled_ns:
+            self._learn_threads(table)
+        batches = self._rows_of_table(table) if ticks[0] < self.end_ns else []
+        return batches + list(self._settled(self._newest_ns - self._settled_ns))
+
+    def _rows_of_table(self, table: Table) -> list[Batch]:
         self._learn(table)
         below = {path: rows_below(table, path, self._known) for path in {spec.path for spec in self._specs}}
-        batches = [(spec.name, rows) for spec in self._specs if (rows := list(self._rows(spec, below[spec.path])))]
+        batches = []
+        for spec in self._specs:
+            rows = self._rows(spec, below[spec.path])
+            if spec is PROC and self._settled_ns:
+                self._waiting.append((self._newest_ns, rows))
+            elif told := list(rows):
+                batches.append((spec.name, told))
         if "gap" in self.wanted:
             batches.append(("gap", list(self._gaps_in(table))))
         self._known.begun = True
         return batches
+
+    def _settled(self, until_ns: int) -> Iterator[Batch]:
+        """The processes' rows of blocks that end by then."""
+        if not self._waiting or self._waiting[0][0] > until_ns:
+            return
+        for told in (self._known.stalls, self._known.switches):
+            told.settle(until_ns, min(self._newest_ns, self.end_ns - 1))
+        while self._waiting and self._waiting[0][0] <= until_ns:
+            if rows := list(self._waiting.popleft()[1]):
+                yield PROC.name, rows
 
     def _learn(self, table: Table) -> None:
         known = self._known
@@ -98,19 +131,22 @@ class Loader:
                 known.learn_infos(t_ns, infos)
                 known.learn_gpus(gpus)
             known.roles()
-        if self._names or self._stalls or self._switches:
-            threads = rows_below(table, ("probes", "threads"), known)
-            if threads is not None:
-                self._learn_threads(threads)
 
-    def _learn_threads(self, threads: Rows) -> None:
-        known, since_ns = self._known, min(threads.ticks) - KEPT_NS
-        tids, pids = threads.gauge("tid"), threads.gauge("pid")
-        known.pid_of.update(zip(tids, pids, strict=True))
-        if self._stalls:
-            known.waits.learn(since_ns, zip(threads.ticks, pids, threads.gauge("max_run_delay_ns"), strict=True))
-        if self._switches:
-            known.switches.learn(since_ns, zip(threads.ticks, pids, threads.total("vol", "invol"), strict=True))
+    def _learn_threads(self, table: Table) -> None:
+        """What the probe tells, also of blocks behind ``end_ns``: that may be of the time before."""
+        known = self._known
+        probes, threads = rows_below(table, ("probes",), known), rows_below(table, ("probes", "threads"), known)
+        told: Iterator[tuple[Any, ...]] = iter(())
+        if threads is not None:
+            tids, pids = threads.gauge("tid"), threads.gauge("pid")
+            known.pid_of.update(zip(tids, pids, strict=True))
+            if self._stalls:
+                known.stalls.learn(threads.ticks, pids, threads.gauge("max_run_delay_ns"))
+            if self._switches:
+                counts = map(add, threads.gauge("vol"), threads.gauge("invol"))
+                told = zip(threads.ticks, tids, pids, threads.gauge("start_ns"), counts, threads.gauge("state"), strict=True)
+        if probes is not None:
+            known.switches.learn(probes.ticks, told, self._begun_ns)
 
     def _rows(self, spec: TableSpec, rows: Rows | None) -> Iterator[tuple[Any, ...]]:
         """Tables that stand at one path share their rows: what a counter grew by is asked of them once."""

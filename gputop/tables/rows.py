@@ -22,7 +22,8 @@ from gputop.frame import compute_pids
 from gputop.recording.columns.decode import Table
 from gputop.roles import Role
 from gputop.roles import assign
-from gputop.tables.told import Told
+from gputop.tables.told import Stalls
+from gputop.tables.told import Switches
 
 
 class Known:
@@ -42,10 +43,8 @@ class Known:
         """Whether the first block is behind us."""
         self.restated = False
         """Whether the present block has a key frame, which tells again what was read before."""
-        self.waits = Told(max)
-        """Longest wait for a CPU of each process's threads, ns."""
-        self.switches = Told(sum)
-        """Context switches of all of each process's threads."""
+        self.stalls, self.switches = Stalls(), Switches()
+        """Of all of each process's threads."""
         self._gpu_pids: frozenset[int] = frozenset()
         self._roles: dict[int, Role] | None = None
         self.roles_ever: dict[tuple[int, int], Role] = {}

@@ -73,21 +73,9 @@ def _read_now(rows: Rows) -> Sequence[Any] | None:
     return [read_ns >= tick - slack for read_ns, tick in zip(rows.gauge("t_ns"), rows.ticks, strict=True)]
 
 
-def _stalls(rows: Rows) -> Sequence[Any]:
-    return [None if ns is None else ns / 1e6 for ns in _taken(rows, rows.known.waits)]
-
-
-def _thread_switches(rows: Rows) -> Sequence[Any]:
-    """Who was told of before, and not since, did not switch."""
-    told = rows.known.switches
-    counts = zip(_taken(rows, told), rows.gauge("pid"), rows.ticks, strict=True)
-    return [0 if count is None and told.since.get(pid, tick) < tick else count for count, pid, tick in counts]
-
-
-def _taken(rows: Rows, told: Told) -> Sequence[int | None]:
-    """What the probe told of each row's process since its row before; rows that are not kept (see `_read_now`) do not ask."""
-    asked = zip(rows.ticks, rows.gauge("pid"), _read_now(rows) or repeat(True), strict=False)
-    return [told.take(tick, pid) if now else None for tick, pid, now in asked]
+def _told(rows: Rows, told: Told) -> Sequence[Any]:
+    """What the probe tells of each row's process; rows that are not kept (see `_read_now`) do not ask."""
+    return told.column(rows.ticks, rows.gauge("pid"), _read_now(rows) or repeat(True))
 
 
 def _mean_ms(rows: Rows) -> Sequence[Any]:
@@ -150,11 +138,15 @@ PROC = TableSpec("proc", "each process in each tick it was read in: up to 16 tra
     _seconds("oncpu_s", "oncpu_ns", "CPU of its main thread"),
     _seconds("runq_s", "run_delay_ns", "main thread wanted a CPU and had none"),
     Column("offcpu_s", "REAL", "main thread was not on a CPU, s in the tick", _offcpu),
-    Column("switches", "INTEGER", "context switches of its main thread, in the tick", lambda rows: rows.total("vol", "invol")),
-    Column("thread_switches", "INTEGER", "context switches of all its threads since its row before (sched probe)", _thread_switches),
+    Column("switches", "INTEGER", "context switches of its main thread since they were read (0.2 s; rows between have 0)",
+           lambda rows: rows.total("vol", "invol")),
+    Column("thread_switches", "INTEGER", "context switches of all its threads since its row before, in its last row until it ended; "
+           "counted every 0.2 to 1.2 s and spread evenly over that (sched probe); NULL is not counted, or not yet",
+           lambda rows: _told(rows, rows.known.switches)),
     _count("vol", "voluntary context switches of its main thread"),
     _count("invol", "involuntary context switches of its main thread"),
-    Column("stall_ms", "REAL", "longest single wait for a CPU of any of its threads since its row before, ms (sched probe)", _stalls),
+    Column("stall_ms", "REAL", "longest single wait for a CPU of any of its threads that was told of since its row before, ms "
+           "(sched probe); NULL where none was", lambda rows: _told(rows, rows.known.stalls)),
     _gauge("rss_bytes", "INTEGER", "resident memory, bytes"),
     _gauge("threads", "INTEGER", "number of threads", "num_threads"),
     _count("minflt", "minor page faults"),
