@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Iterator
 from itertools import chain
+from math import isfinite
 from typing import Any
 
 from gputop.board import Board
@@ -30,6 +31,9 @@ GPU_PID = 1_000_000_000
 """GPU ``i`` is process GPU_PID + i; pids end far below."""
 HOST_PID = GPU_PID - 1
 STATE_TID = 2_000_000_000
+MOST_BYTES = 512 << 20
+"""Of a torch.profiler trace, unpacked: while it is read it takes several times as much memory."""
+_encode = json.JSONEncoder(allow_nan=False).encode
 _GPU_COUNTERS = ("util_pct", "power_w", "mem_used_bytes", "sm_active_pct", "tensor_active_pct", "dram_active_pct", "sm_clock_mhz", "temp_c")
 
 
@@ -72,7 +76,7 @@ class _Trace:
         yield from self.name(GPU_PID + gpu.index, f"GPU {gpu.index}")
         for field in _GPU_COUNTERS:
             value = getattr(gpu, field)
-            if value is not None:
+            if value is not None and isfinite(value):
                 yield self.counter(GPU_PID + gpu.index, field, gpu.t_ns, value)
 
     def of_proc(self, older: ProcSample, proc: ProcSample) -> Iterator[Event]:
@@ -139,9 +143,25 @@ def write(recording: Recording, output: str, start_ns: int, end_ns: int, beside:
         file.write(f'{{"displayTimeUnit":"ms","baseTimeNanoseconds":{base_ns},"traceEvents":[\n')
         separator = ""
         for event in chain(others, events(recording, start_ns, end_ns, base_ns)):
-            file.write(separator + json.dumps(event))
+            file.write(separator + _written(event))
             separator = ",\n"
         file.write("\n]}\n")
+
+
+def _written(event: Event) -> str:
+    """JSON, which knows no infinity; Python's does, and torch's traces are read by that."""
+    try:
+        return _encode(event)
+    except ValueError:
+        return _encode(_finite(event))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def _torch_trace(path: str) -> tuple[int, list[dict[str, Any]]]:
@@ -150,7 +170,10 @@ def _torch_trace(path: str) -> tuple[int, list[dict[str, Any]]]:
         with open(open_regular(path), "rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
             file.seek(0)
-            trace = json.loads((gzip.GzipFile(fileobj=file) if packed else file).read())
+            content = (gzip.GzipFile(fileobj=file) if packed else file).read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise UserError(f"{clean(path)} holds more than {MOST_BYTES >> 20} MiB: profile fewer steps, or look at it apart")
+        trace = json.loads(content)
         base_ns = int(trace.get("baseTimeNanoseconds", 0))
         if not 0 <= base_ns < 1 << 63:
             raise ValueError(base_ns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence
 from itertools import repeat
+from math import isfinite
 from typing import Any
 
 from msgspec import Struct
@@ -40,7 +41,12 @@ class TableSpec(Struct, frozen=True):
 
 
 def _gauge(name: str, type_: str, help_: str, field: str = "") -> Column:
-    return Column(name, type_, help_, lambda rows: rows.gauge(field or name))
+    return Column(name, type_, help_, lambda rows: _measured(rows.gauge(field or name)) if type_ == "REAL" else rows.gauge(field or name))
+
+
+def _measured(column: Sequence[Any]) -> Sequence[Any]:
+    """What is no number, as older recordings have some, was not measured."""
+    return [value if value is None or isfinite(value) else None for value in column]
 
 
 def _count(name: str, help_: str, field: str = "") -> Column:

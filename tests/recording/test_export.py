@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import resource
 import sqlite3
 from pathlib import Path
@@ -12,7 +13,14 @@ import pytest
 from gputop import cli
 from gputop.exports import FORMATS
 from gputop.frame import Frame
+from gputop.frame import Gpu
+from gputop.recording.format import pack_frames
+from gputop.recording.format import pack_header
 from gputop.tables.schema import TABLES
+from tests.recording.made import HEADER
+from tests.recording.made import MS
+from tests.recording.made import START_NS
+from tests.recording.made import record
 from tests.recording.test_query import ask
 
 
@@ -73,3 +81,21 @@ def test_parquet_holds_what_a_query_gives(session: tuple[str, list[Frame]], tmp_
         table = parquet.read_table(tmp_path / "out" / f"{name}.parquet")
         assert table.num_rows == row["n"]
         assert table.column_names == [column.name for column in TABLES[name].columns]
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_what_is_no_number_was_not_measured(tmp_path: Path, old: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """As drivers answered it, and recordings kept it."""
+    odd = [float("inf"), float("nan"), 1e308, None, 50.04]
+    gpus = [Gpu(0, START_NS + i * 100 * MS, power_w=value, util_pct=value, temp_c=value) for i, value in enumerate(odd)]
+    frames = [Frame(i, gpu.t_ns, key=not i, gpus=[gpu]) for i, gpu in enumerate(gpus)]
+    path, out = tmp_path / "odd.gputop", tmp_path / "odd.json"
+    if old:
+        path.write_bytes(pack_header(HEADER) + pack_frames(frames))
+    else:
+        record(path, frames)
+    rows = ask(str(path), "SELECT power_w, util_pct, temp_c FROM gpu ORDER BY t_ns", capsys=capsys)
+    assert [list(row.values()) for row in rows] == [[None] * 3, [None] * 3, [1e308] * 3, [None] * 3, [50.0, 50.04, 50.04]]
+    assert cli.main(["export", str(path), "--to", "perfetto", "-o", str(out)]) == 0
+    events = json.loads(out.read_text(), parse_constant=pytest.fail)["traceEvents"]
+    assert [event["args"]["value"] for event in events if event["name"] == "temp_c"] == [1e308, 50.04]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from gputop import cli
+from gputop.exports import perfetto
 from gputop.frame import Frame
 from tests.recording.made import HEADER
 from tests.recording.made import Session
@@ -90,6 +91,27 @@ def test_beside_a_torch_trace_both_stand_on_one_clock(session: tuple[Path, list[
     # The torch slice begins half a second after the recording does: the samples of that process lie around it.
     assert min(ticks) < 86_400_500_000.0 + 10_000 < max(ticks)
     assert min(ticks) == pytest.approx(86_400_000_000.0, abs=2e6)
+
+
+def test_what_python_alone_takes_for_json_is_null_in_the_file(session: tuple[Path, list[Frame]], tmp_path: Path) -> None:
+    (tmp_path / "torch.json").write_text('{"traceEvents": [{"name": "x", "args": {"a": [NaN, 1e999, 2.5], "b": -Infinity}}]}')
+    export(session[0], tmp_path / "both.json", "--beside", str(tmp_path / "torch.json"))
+    events = json.loads((tmp_path / "both.json").read_text(), parse_constant=pytest.fail)["traceEvents"]
+    assert events[0] == {"name": "x", "args": {"a": [None, None, 2.5], "b": None}}
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a_torch_trace_that_would_take_all_memory_is_refused(
+    session: tuple[Path, list[Frame]], tmp_path: Path, zipped: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch, sizes = tmp_path / "torch.json", []
+    monkeypatch.setattr(perfetto, "MOST_BYTES", 1 << 20)
+    for size in (perfetto.MOST_BYTES, perfetto.MOST_BYTES + 1):
+        data = json.dumps(TORCH).encode().ljust(size)
+        torch.write_bytes(gzip.compress(data) if zipped else data)
+        sizes.append(cli.main(["export", str(session[0]), "--to", "perfetto", "--beside", str(torch), "-o", str(tmp_path / f"{size}")]))
+    assert sizes == [0, 1]
+    assert capsys.readouterr().err == f"gputop: {torch} holds more than 1 MiB: profile fewer steps, or look at it apart\n"
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,16 @@ def coarse(field: FieldPlan, column: tuple[Any, ...]) -> Sequence[Any]:
     if field.peak:
         return tuple(map(_Peaks(field.peak).__getitem__, column))
     if field.scale:
-        return tuple([value and round(value * field.scale) / field.scale for value in column])
+        try:
+            return tuple([value and round(value * field.scale) / field.scale for value in column])
+        except (OverflowError, ValueError):  # of an older recording, which was given what is no number
+            return tuple([value and round(value * field.scale) / field.scale if _is_number(value) else value for value in column])
     return column
+
+
+def _is_number(value: float | None) -> bool:
+    """Whether it can be rounded."""
+    return value is not None and abs(value) < _MOST
 
 
 def plain(column: Sequence[Any], unit: int) -> Sequence[Any]:
