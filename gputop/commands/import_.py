@@ -24,6 +24,7 @@ def run(args: argparse.Namespace) -> int:
     from gputop.console import tell
     from gputop.frame import Frame
     from gputop.frame import Header
+    from gputop.recording.ingero import LeftOut
     from gputop.recording.ingero import read
     from gputop.recording.output import whole_or_gone
     from gputop.recording.writer import Writer
@@ -39,6 +40,8 @@ def run(args: argparse.Namespace) -> int:
             if isinstance(item, Frame):
                 writer.add(item)
                 count += 1
+            elif isinstance(item, LeftOut):
+                tell(str(item))
         writer.flush()  # raises where there is no room; closing does not
     tell(f"{counted(count, 'frame')} in {path}")
     return 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from contextlib import suppress
@@ -32,6 +33,7 @@ from gputop.frame import ProcInfo
 from gputop.frame import SourceState
 from gputop.recording.input import open_regular
 from gputop.text import clean
+from gputop.text import counted
 
 TICK_NS = 100_000_000
 KEY_EVERY = 100
@@ -42,24 +44,44 @@ _Key = tuple[int, str]
 _NAMES = {"cudaStreamSync": "cudaStreamSynchronize", "cudaDeviceSync": "cudaDeviceSynchronize"}
 _UNREAD = dict.fromkeys(("util_pct", "power_w", "mem_used_bytes", "temp_c", "sm_clock_mhz"), "Ingero does not record it")
 _OP = "coalesce(o.name, 'operation ' || o.op_id) op"
-# Rows that lack what they are about are left out: one of them must cost neither the others nor the whole trace.
 _EVENTS = f"""SELECT e.timestamp t, e.pid, {_OP}, 1 calls, e.duration total, e.duration longest FROM events e
-    JOIN ops o ON o.source_id = e.source AND o.op_id = e.op
-    WHERE e.source IN (1, 4) AND e.timestamp > 0 AND e.pid > 0 AND e.duration >= 0"""
+    JOIN ops o ON o.source_id = e.source AND o.op_id = e.op WHERE e.source IN (1, 4)"""
 _CALLS = f"""{_EVENTS} AND NOT EXISTS (SELECT 1 FROM event_aggregates a WHERE a.source = e.source AND a.op = e.op AND a.pid = e.pid
       AND a.bucket = e.timestamp - e.timestamp % :minute AND a.stored < a.count)
-  UNION ALL SELECT a.bucket + :minute - 1, a.pid, {_OP}, a.count, a.sum_dur, a.max_dur FROM event_aggregates a
-    JOIN ops o ON o.source_id = a.source AND o.op_id = a.op WHERE a.source IN (1, 4) AND a.stored < a.count
-      AND a.bucket > 0 AND a.pid > 0 AND a.sum_dur >= 0 AND a.max_dur >= 0 ORDER BY 1"""
-_RETRANSMITS = "SELECT timestamp t FROM events WHERE source = 6 AND timestamp > 0 ORDER BY 1"
-_SNAPSHOTS = """SELECT timestamp t, cpu_pct, mem_pct, mem_avail, load_avg FROM system_snapshots
-    WHERE timestamp > 0 AND cpu_pct >= 0 AND mem_pct >= 0 AND mem_avail >= 0 ORDER BY 1"""
-_CHAINS = """SELECT detected_at t, coalesce(severity || ': ', '') || summary text, {advice} advice FROM causal_chains
-    WHERE detected_at > 0 AND summary IS NOT NULL ORDER BY 1"""
+  UNION ALL SELECT CASE typeof(a.bucket) WHEN 'integer' THEN a.bucket + :minute - 1 END, a.pid, {_OP}, a.count, a.sum_dur, a.max_dur
+    FROM event_aggregates a JOIN ops o ON o.source_id = a.source AND o.op_id = a.op WHERE a.source IN (1, 4) AND a.stored < a.count
+    ORDER BY 1"""
+_RETRANSMITS = "SELECT timestamp t FROM events WHERE source = 6 ORDER BY 1"
+_SNAPSHOTS = "SELECT timestamp t, cpu_pct, mem_pct, mem_avail, load_avg FROM system_snapshots ORDER BY 1"
+_CHAINS = """SELECT detected_at t, coalesce(severity || ': ', '') || summary text, {advice} advice FROM causal_chains ORDER BY 1"""
+_TIMES = {"events": "timestamp", "event_aggregates": "bucket", "system_snapshots": "timestamp", "causal_chains": "detected_at"}
+_MOST = 1 << 50
+"""Of a time taken, in ns: sums of such stay far below 64 bits."""
+_MOST_MB = 1 << 40
+_RANGES: dict[str, tuple[int, int]] = {
+    "pid": (1, 1 << 31), "calls": (0, _MOST), "total": (0, _MOST), "longest": (0, _MOST),
+    "cpu_pct": (0, 100), "mem_pct": (0, 100), "mem_avail": (0, _MOST_MB), "load_avg": (0, 1 << 20),
+}  # fmt: skip
+"""Least and most of a column's numbers."""
+_REAL = {"cpu_pct", "mem_pct", "load_avg"}
+_OPTIONAL = {"load_avg", "advice", "rank", "world"}
+_AROUND_NS = 366 * 86_400_000_000_000
+"""No trace reaches farther from its middle."""
+_WORDS = {"call": "CUDA call", "retransmit": "TCP retransmit", "snapshot": "host snapshot", "chain": "finding"}
 
 
-def read(path: str) -> Iterator[Header | Frame]:
-    """A header, then the frames. Raises UserError where ``path`` is no such trace."""
+class LeftOut(msgspec.Struct, frozen=True):
+    """The rows that are not in the recording, for their numbers or times cannot be: of what, how many."""
+
+    rows: dict[str, int]
+
+    def __str__(self) -> str:
+        kinds = ", ".join(counted(count, _WORDS[kind]) for kind, count in self.rows.items())
+        return f"left out {counted(sum(self.rows.values()), 'row')} whose numbers or times cannot be: {kinds}"
+
+
+def read(path: str) -> Iterator[Header | Frame | LeftOut]:
+    """A header, then the frames, and what was left out if anything was. Raises UserError where ``path`` is no such trace."""
     try:
         with open(open_regular(path), "rb") as file:
             if not file.read(16).startswith(b"SQLite format 3"):
@@ -98,20 +120,23 @@ class _Trace:
         """Busy and idle ns so far."""
         self._snapshot_ns = 0
         self._retransmits = 0
+        self._left_out: Counter[str] = Counter()
+        self._middle_ns = self._middle()
 
-    def frames(self) -> Iterator[Header | Frame]:
+    def frames(self) -> Iterator[Header | Frame | LeftOut]:
         """All of it, a tick of `TICK_NS` at a time; ticks in which nothing happened are left out."""
-        session = self._session()
-        start = self._first_ns()
+        session, start = self._session(), self._first_ns()
+        self._left_out.clear()  # what came before the first is met again
         yield Header(
             gputop=__version__, host=str(session.get("node") or ""), kernel=str(session.get("kernel") or ""), t_ns=start, unix_ns=start,
-            interval_ns=TICK_NS, cpus=int(session.get("cpu_cores") or 1), memory_bytes=int(session.get("mem_total") or 0) * MEGABYTE,
+            interval_ns=TICK_NS, cpus=_whole(session.get("cpu_cores")) or 1, memory_bytes=_whole(session.get("mem_total")) * MEGABYTE,
         )  # fmt: skip
         infos, gpus = self._infos(start), self._gpus(session, start)
         version = {"ingero": str(session.get("ingero_ver") or "")}
         state = SourceState("import", "partial", "an Ingero trace: CUDA calls and host load only", "", version)
         # Counters begin at 0, or what happened in the first tick would be nobody's growth.
-        self._calls = {key: CudaCall(*key, 0, 0, 0) for key in map(_key, self._rows(f"SELECT DISTINCT pid, op FROM ({self._call_sql})"))}
+        called = filter(_is_sound, self._rows(f"SELECT DISTINCT pid, op FROM ({self._call_sql})"))
+        self._calls = {key: CudaCall(*key, 0, 0, 0) for key in map(_key, called)}
         yield Frame(0, start, key=True, infos=infos, gpus=gpus, sources=[state], probes=Probes(start, calls=list(self._calls.values())))
         for seq, (tick, rows) in enumerate(self._ticks(), 1):
             frame = Frame(seq, (tick + 1) * TICK_NS, key=seq % KEY_EVERY == 0)
@@ -119,6 +144,8 @@ class _Trace:
                 frame.infos, frame.gpus, frame.sources = infos, gpus, [state]
             self._fill(frame, rows)
             yield frame
+        if self._left_out:
+            yield LeftOut(dict(self._left_out))
 
     def _fill(self, frame: Frame, rows: list[tuple[str, sqlite3.Row]]) -> None:
         restated = self._calls if frame.key else {}
@@ -177,7 +204,11 @@ class _Trace:
     def _stream(self, kind: str, sql: str, needs: str) -> Iterator[tuple[int, str, sqlite3.Row]]:
         if needs in self._tables:
             for row in self._rows(sql):
-                yield row["t"], kind, row
+                t_ns = row["t"]
+                if isinstance(t_ns, int) and 0 < t_ns < 1 << 62 and abs(t_ns - self._middle_ns) < _AROUND_NS and _is_sound(row):
+                    yield t_ns, kind, row
+                else:
+                    self._left_out[kind] += 1
 
     def _rows(self, sql: str) -> sqlite3.Cursor:
         return self._database.execute(sql, {"minute": MINUTE_NS} if ":minute" in sql else {})
@@ -191,6 +222,13 @@ class _Trace:
         row = self._database.execute("SELECT * FROM sessions ORDER BY started_at LIMIT 1").fetchone()
         return dict(row) if row else {}
 
+    def _middle(self) -> int:
+        """The median of all times, 0 where there are none: one clock that was wrong for a while is far from it."""
+        times = " UNION ALL ".join(f"SELECT {name} t FROM {table} WHERE typeof({name}) = 'integer' AND {name} > 0"
+                                   for table, name in _TIMES.items() if table in self._tables)  # fmt: skip
+        row = self._database.execute(f"SELECT t FROM ({times}) ORDER BY t LIMIT 1 OFFSET (SELECT count(*) / 2 FROM ({times}))").fetchone()
+        return int(row["t"]) if row else 0
+
     def _first_ns(self) -> int:
         first = [item[0] for item in (next(self._ticks(), None),) if item]
         if not first:
@@ -201,10 +239,10 @@ class _Trace:
         """Who called CUDA, and everybody whose name is known. Start times are not in the trace; the trace's stands for them."""
         columns = self._columns("events")
         rank, world = ("rank" if "rank" in columns else "NULL"), ("world_size" if "world_size" in columns else "NULL")
-        sql = f"SELECT pid, max(source IN (1, 4)) cuda, max({rank}) rank, max({world}) world FROM events WHERE pid > 0 GROUP BY pid"
+        sql = f"SELECT pid, max(source IN (1, 4)) cuda, max({rank}) rank, max({world}) world FROM events GROUP BY pid"
         names = self._names()
         infos = []
-        for row in self._database.execute(sql):
+        for row in filter(_is_sound, self._database.execute(sql)):
             env = {name: str(row[key]) for name, key in (("RANK", "rank"), ("WORLD_SIZE", "world")) if row[key] is not None}
             name = names.get(row["pid"], "")
             command = [name] if name else []
@@ -214,15 +252,32 @@ class _Trace:
     def _names(self) -> dict[int, str]:
         if "process_names" not in self._tables:
             return {}
-        return {row["pid"]: row["name"] for row in self._database.execute("SELECT pid, name FROM process_names WHERE name <> ''")}
+        return {row["pid"]: str(row["name"]) for row in self._database.execute("SELECT pid, name FROM process_names WHERE name <> ''")}
 
     def _gpus(self, session: dict[str, Any], start: int) -> list[Gpu]:
         name = str(session.get("gpu_model") or "")
         return [Gpu(0, start, name=name, missing=_UNREAD)] if name else []
 
 
+def _is_sound(row: sqlite3.Row) -> bool:
+    """Whether what a row is about is there and can be."""
+    return all(_can_be(name, row[name]) for name in row.keys())  # noqa: SIM118 - a row yields its values
+
+
+def _can_be(name: str, value: object) -> bool:
+    if value is None or name not in _RANGES:
+        return value is not None or name in _OPTIONAL
+    least, most = _RANGES[name]
+    return isinstance(value, (int, float) if name in _REAL else int) and least <= value <= most
+
+
+def _whole(value: object) -> int:
+    """0 for what is no number that can be."""
+    return value if isinstance(value, int) and 0 < value < _MOST_MB else 0
+
+
 def _key(row: sqlite3.Row) -> _Key:
-    return row["pid"], _NAMES.get(row["op"], row["op"])
+    return row["pid"], _NAMES.get(row["op"], str(row["op"]))
 
 
 def _words(finding: sqlite3.Row) -> str:

@@ -192,23 +192,41 @@ def test_a_full_disk_leaves_no_half_of_it(tmp_path: Path, monkeypatch: pytest.Mo
 
 BAD_ROWS = {
     "a time before all": "UPDATE events SET timestamp = -5 WHERE id = '3'",
+    "a time of 1970": "UPDATE events SET timestamp = 5 WHERE id = '3'",
+    "a time to come": f"UPDATE events SET timestamp = {T0 + 10**18} WHERE id = '3'",
+    "a time beyond all": f"UPDATE events SET timestamp = {2**63 - 1} WHERE id = '3'",
+    "a time in words": "UPDATE events SET timestamp = 'noon' WHERE id = '3'",
+    "a process in words": "UPDATE events SET pid = 'trainer' WHERE id = '3'",
+    "a process that cannot be": f"UPDATE events SET pid = {2**62} WHERE id = '3'",
+    "a duration in words": "UPDATE events SET duration = 'long' WHERE id = '3'",
+    "a duration that cannot be": f"UPDATE events SET duration = {2**62} WHERE id = '3'",
+    "a load that cannot be": "UPDATE system_snapshots SET cpu_pct = 1e308 WHERE timestamp = (SELECT max(timestamp) FROM system_snapshots)",
+    "a load in words": "UPDATE system_snapshots SET load_avg = 'high' WHERE timestamp = (SELECT max(timestamp) FROM system_snapshots)",
+    "a snapshot of 1970": "UPDATE system_snapshots SET timestamp = 1 WHERE timestamp = (SELECT max(timestamp) FROM system_snapshots)",
+    "a finding of 1970": "UPDATE causal_chains SET detected_at = 1",
+    "a minute in words": "UPDATE event_aggregates SET bucket = 'noon'",
     "no duration": "UPDATE events SET duration = NULL WHERE id = '3'",
     "no load": "UPDATE system_snapshots SET cpu_pct = NULL WHERE timestamp = (SELECT min(timestamp) FROM system_snapshots)",
-    "no name": "UPDATE process_names SET name = NULL",
     "no words": "UPDATE causal_chains SET summary = NULL",
+}
+BAD_FACTS = {
+    "no name": "UPDATE process_names SET name = NULL",
+    "CPUs in words": "UPDATE sessions SET cpu_cores = 'many', mem_total = 'much', node = 3",
 }
 
 
-@pytest.mark.parametrize("bad", BAD_ROWS)
-def test_a_row_that_lacks_something_costs_itself_only(tmp_path: Path, bad: str) -> None:
+@pytest.mark.parametrize("bad", [*BAD_ROWS, *BAD_FACTS])
+def test_a_row_that_cannot_be_costs_itself_only_and_is_counted(tmp_path: Path, bad: str, capsys: pytest.CaptureFixture[str]) -> None:
     make(tmp_path / "in.db")
     with closing(sqlite3.connect(tmp_path / "in.db")) as db:
-        db.execute(BAD_ROWS[bad])
+        assert db.execute((BAD_ROWS | BAD_FACTS)[bad]).rowcount == 1
         db.commit()
     assert cli.main(["import", str(tmp_path / "in.db")]) == 0
+    assert ("left out 1 row " in capsys.readouterr().err) == (bad in BAD_ROWS)
     with Recording(str(tmp_path / "in.gputop")) as recording:
         board = recording.board_at(recording.end_ns)
         assert not recording.problem
+        assert recording.end_ns - recording.start_ns <= MINUTE
     assert board.calls[77, "cudaStreamSynchronize"].count in (49, 50)
     assert board.host["load1"] == 3.5
 
