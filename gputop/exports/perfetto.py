@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+from collections.abc import Iterable
 from collections.abc import Iterator
 from itertools import chain
 from math import isfinite
@@ -18,6 +19,9 @@ from gputop.board import Board
 from gputop.diagnosis import Engine
 from gputop.errors import UserError
 from gputop.exports.place import new_file
+from gputop.exports.rows import Row
+from gputop.exports.rows import batches
+from gputop.frame import CudaCall
 from gputop.frame import Frame
 from gputop.frame import Gpu
 from gputop.frame import ProcSample
@@ -34,6 +38,9 @@ STATE_TID = 2_000_000_000
 MOST_BYTES = 512 << 20
 """Of a torch.profiler trace, unpacked: while it is read it takes several times as much memory."""
 _encode = json.JSONEncoder(allow_nan=False).encode
+_INCIDENT_ARGS = ("severity", "cause", "headline", "lost_s")
+_INCIDENT = ("t_ns", "dt_s", "symptom", "trainer_pid", *_INCIDENT_ARGS)
+"""Columns of the table."""
 _GPU_COUNTERS = ("util_pct", "power_w", "mem_used_bytes", "sm_active_pct", "tensor_active_pct", "dram_active_pct", "sm_clock_mhz", "temp_c")
 
 
@@ -51,8 +58,7 @@ class _Trace:
         return (self.recording.unix_ns_of(t_ns) - self.base_ns) / 1000
 
     def of_frame(self, frame: Frame) -> Iterator[Event]:
-        before = self.board.procs.copy()
-        calls = self.board.calls.copy()
+        before, calls, is_first = self.board.procs.copy(), self.board.calls.copy(), self.board.seq < 0
         self.board.fold(frame)
         for info in frame.infos:
             yield from self.name(info.pid, info.comm)
@@ -62,9 +68,9 @@ class _Trace:
             older = before.get(proc.pid)
             if older is not None and proc.pid in self.engine.states:
                 yield from self.of_proc(older, proc)
-        for call in frame.probes.calls if frame.probes else ():
-            since = calls.get((call.pid, call.call))
-            if since is not None and call.count > since.count:
+        for call in frame.probes.calls if frame.probes and not is_first else ():
+            since = calls.get((call.pid, call.call)) or CudaCall(call.pid, call.call, 0, 0, 0)
+            if call.count > since.count:
                 mean_us = (call.total_ns - since.total_ns) / (call.count - since.count) / 1000
                 yield self.counter(call.pid, f"{call.call} mean us", frame.t_ns, mean_us)
         for mark in frame.marks:
@@ -114,17 +120,16 @@ class _Trace:
         times = {"ts": self.us(start_ns), "dur": (end_ns - start_ns) / 1000}
         return {"ph": "X", "name": name, "cat": category, "pid": pid, "tid": tid, **times, "args": args}
 
-    def finish(self) -> Iterator[Event]:
-        """States that last, and the incidents, each trainer's of one cause in a lane of their own."""
+    def finish(self, incidents: Iterable[Row]) -> Iterator[Event]:
+        """States that last, and the incidents (rows of `_INCIDENT`), each trainer's of one cause in a lane of their own."""
         for pid in list(self.states):
             yield from self.end_state(pid, self.board.t_ns)
         yield from self.name(HOST_PID, f"gputop {self.recording.header.host}")
         lanes: dict[tuple[int | None, str], int] = {}
-        for incident in self.engine.incidents:
-            lane = lanes.setdefault((incident.trainer_pid, incident.cause), len(lanes) + 1)
-            args = {"severity": incident.severity, "cause": incident.cause, "headline": clean(incident.headline), "lost_s": incident.lost_s}
-            end_ns = incident.end_ns or self.board.t_ns
-            yield self.slice(HOST_PID, lane, f"{incident.symptom}: {incident.cause}", "incident", incident.start_ns, end_ns, args)
+        for t_ns, dt_s, symptom, trainer_pid, *told in incidents:
+            args = dict(zip(_INCIDENT_ARGS, told, strict=True))
+            lane = lanes.setdefault((trainer_pid, args["cause"]), len(lanes) + 1)
+            yield self.slice(HOST_PID, lane, f"{symptom}: {args['cause']}", "incident", t_ns, t_ns + round(dt_s * 1e9), args)
 
 
 def events(recording: Recording, start_ns: int, end_ns: int, base_ns: int) -> Iterator[Event]:
@@ -133,7 +138,7 @@ def events(recording: Recording, start_ns: int, end_ns: int, base_ns: int) -> It
     yield from chain.from_iterable(trace.name(info.pid, info.comm) for info in trace.board.infos.values())
     for frame in recording.frames(start_ns, end_ns):
         yield from trace.of_frame(frame)
-    yield from trace.finish()
+    yield from trace.finish(chain.from_iterable(rows for _, rows in batches(recording, start_ns, end_ns, {"incident": _INCIDENT})))
 
 
 def write(recording: Recording, output: str, start_ns: int, end_ns: int, beside: str = "") -> None:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Any
 
 from gputop.recording.reader import Recording
 from gputop.tables.load import Loader
+from gputop.tables.load import Wanted
 from gputop.tables.schema import TABLES
 from gputop.text import clean_lines
 
-Row = tuple[object, ...]
+Row = tuple[Any, ...]
+ALL: Wanted = {spec.name: [column.name for column in spec.columns] for spec in TABLES.values()}
 MOST_CHARACTERS = 1 << 20
 """Of one text."""
 
 
-def batches(recording: Recording, start_ns: int, end_ns: int) -> Iterator[tuple[str, list[Row]]]:
-    """(table, rows with all of its columns), many times over: recordings are larger than memory."""
-    wanted = {spec.name: [column.name for column in spec.columns] for spec in TABLES.values()}
-    texts = {spec.name: [i for i, column in enumerate(spec.columns) if column.type == "TEXT"] for spec in TABLES.values()}
+def batches(recording: Recording, start_ns: int, end_ns: int, wanted: Wanted = ALL) -> Iterator[tuple[str, list[Row]]]:
+    """(table, rows with its columns that are wanted), many times over: recordings are larger than memory."""
+    kinds = {name: {column.name: column.type for column in TABLES[name].columns} for name in wanted}
+    texts = {name: [i for i, column in enumerate(columns) if kinds[name][column] == "TEXT"] for name, columns in wanted.items()}
     for table, rows in Loader(recording, wanted, start_ns, end_ns).batches():
         yield table, [_cleaned(row, texts[table]) for row in rows] if texts[table] else rows
 

@@ -12,13 +12,19 @@ from typing import Any
 
 import pytest
 
+import gputop
 from gputop import cli
 from gputop.exports import perfetto
+from gputop.frame import CudaCall
 from gputop.frame import Frame
+from gputop.frame import Probes
 from tests.recording.made import HEADER
+from tests.recording.made import MS
+from tests.recording.made import START_NS
 from tests.recording.made import Session
 from tests.recording.made import record
 from tests.recording.test_columns import coarse
+from tests.recording.test_query import ask
 
 BASE_NS = HEADER.unix_ns - 86_400 * 10**9
 TORCH = {
@@ -137,3 +143,29 @@ def test_perfettos_trace_processor_reads_it(session: tuple[Path, list[Frame]], t
     done = subprocess.run([shell, "-q", str(tmp_path / "q.sql"), str(tmp_path / "out.json")], capture_output=True, text=True, check=True)
     assert int(done.stdout.splitlines()[1]) > 1000
     assert "json" not in done.stdout
+
+
+def test_incidents_are_those_of_the_table(session: tuple[Path, list[Frame]], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sample = Path(gputop.__file__).parent / "data" / "sample.gputop"
+    for path, flags in ((session[0], []), (sample, []), (sample, ["--from", "5"])):
+        out = tmp_path / f"{path.name}{len(flags)}.json"
+        drawn = [event for event in export(path, out, *flags) if event.get("cat") == "incident"]
+        rows = ask(str(path), "SELECT unix_s, dt_s, headline, lost_s FROM incident", *flags, capsys=capsys)
+        assert rows
+        assert [event["args"]["headline"] for event in drawn] == [row["headline"] for row in rows]
+        assert [event["args"]["lost_s"] for event in drawn] == [row["lost_s"] for row in rows]
+        assert [event["ts"] / 1e6 for event in drawn] == pytest.approx([row["unix_s"] for row in rows], abs=1e-6)
+        assert [event["dur"] / 1e6 for event in drawn] == pytest.approx([row["dt_s"] for row in rows], abs=1e-6)
+
+
+def test_a_call_is_drawn_in_every_tick_in_which_the_table_counts_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first of a process that begins to call later, too."""
+    frames = [Frame(i, START_NS + i * 100 * MS, key=not i, probes=Probes(START_NS + i * 100 * MS)) for i in range(30)]
+    for i in range(15, 20):
+        told = CudaCall(7, "cuCtxSynchronize", 2 * (i - 14), (i - 14) * MS, MS)
+        frames[i].probes = Probes(frames[i].t_ns, calls=[told])
+    record(tmp_path / "calls.gputop", frames)
+    rows = ask(str(tmp_path / "calls.gputop"), "SELECT mean_ms * 1000 us FROM sync WHERE calls > 0", capsys=capsys)
+    events = export(tmp_path / "calls.gputop", tmp_path / "calls.json")
+    assert [event["args"]["value"] for event in events if event["name"] == "cuCtxSynchronize mean us"] == [500] * 5
+    assert [row["us"] for row in rows] == [500] * 5
