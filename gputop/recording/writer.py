@@ -10,6 +10,7 @@ from pathlib import Path
 
 import zstandard
 
+from gputop.board import Board
 from gputop.errors import UserError
 from gputop.frame import SECOND_NS
 from gputop.frame import Frame
@@ -27,6 +28,7 @@ from gputop.recording.format import pack
 from gputop.recording.format import pack_header
 from gputop.recording.index import Index
 from gputop.recording.index import pack_index
+from gputop.recording.keyframe import key_frame
 from gputop.recording.output import create
 from gputop.recording.parity import Parity
 from gputop.text import clean
@@ -42,6 +44,8 @@ MAX_PENDING_ROWS = 50_000
 """Processes and threads in a block: far below what a block may hold."""
 NO_LIMIT = 1 << 62
 """Of a file's size."""
+END_SHARE = 50
+"""One part in so many of a file is for what stands at its end: index and findings."""
 Tell = Callable[[], bytes]
 """What the diagnosis has found since a recording began; empty for nothing."""
 
@@ -216,7 +220,8 @@ class Writer:
 
 
 class Rotation:
-    """Recordings one after the other, none larger than ``max_bytes``, of which the newest ``max_files`` are kept (0: all).
+    """Recordings one after the other, none larger than ``max_bytes`` (but for a last second that is larger than all before), of which the
+    newest ``max_files`` are kept (0: all).
 
     The first has the given name, those after it the next number that is free: run.gputop, run.2.gputop, run.3.gputop …
     """
@@ -229,19 +234,32 @@ class Rotation:
         self._count = 1
         self._frames, self._problem = 0, ""
         self._kept = [path]
-        self._largest = 0
+        self._largest = self._largest_block = 0
+        """Chunk, and what was written at once in the middle of one."""
         self._chunk_at = 0
+        self._board = Board(header=header) if max_bytes < NO_LIMIT else None
         self.writer = Writer(path, header, self._begin())
 
     def add(self, frame: Frame) -> None:
-        """As `Writer.add`; a new file begins with a key frame, when the next chunk may be too large for this one."""
+        """As `Writer.add`; a new file begins with a key frame, when the next chunk may be too large for this one, or with one that is made
+        here, when this chunk is."""
+        if self._board is not None:
+            self._board.fold(frame)
+            if not frame.key and self._has_no_room_for(self._largest_block):
+                frame = key_frame(self._board, frame)
         if frame.key:
             self.writer.flush()
             self._largest = max(self._largest, self.writer.size - self._chunk_at)
-            if self.writer.closed_bytes + 2 * self._largest > self._max_bytes and self.writer.frames:
+            if self._has_no_room_for(2 * self._largest):
                 self._turn()
             self._chunk_at = self.writer.size
+        before = self.writer.size
         self.writer.add(frame)
+        if before > self._chunk_at:  # the first one of a chunk has its key frame, and what the run builds upon
+            self._largest_block = max(self._largest_block, self.writer.size - before)
+
+    def _has_no_room_for(self, size: int) -> bool:
+        return bool(self.writer.frames) and self.writer.closed_bytes + size > self._max_bytes - self._max_bytes // END_SHARE
 
     @property
     def full_in_ns(self) -> int:
