@@ -78,6 +78,8 @@ def _told_of(gpu: GpuBoard, instance: MigInstance) -> dict[str, Span]:
         told["mem"] = f"{used / GIB:.1f}/{total / GIB:.0f} GiB", level(FIELDS["gpu.mem_used_pct"], 100 * used / total)
     if instance.sm_count is not None:
         told["limits"] = f"{instance.sm_count} SMs", "dim"
+    elif why := instance.missing.get("sm_count"):
+        told["limits"] = clean(why), "dim"
     return told
 
 
