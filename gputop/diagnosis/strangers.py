@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -21,10 +22,8 @@ LEAD_NS = 5_000_000_000
 """So long may somebody have run before what he takes is felt: prefetched batches, and CPUs that were idle, last for a while."""
 NEWBORN_NS = 2_000_000_000
 """Who is younger when first seen held no memory before."""
-
-
-_READS_FILES = frozenset(("query", "explain", "export", "diff", "import", "replay"))
-"""Commands of gputop that read recordings: whoever has one at work beside a training is to be told."""
+LOADS_BELOW = 3
+"""Between the collector and what loads its probes stand sudo and sudo's own child."""
 
 
 class Used(NamedTuple):
@@ -49,13 +48,6 @@ class Stranger(Struct):
     first_rss_bytes: int
     asked: tuple[ProcSample, ...] = ()
     """Samples that say what it waited for: of who was started by a trainer or worker, of the window and for a few seconds before it."""
-
-    @property
-    def watches(self) -> bool:
-        """It is gputop at its work, ours or another's: its cost stands on the screen, and it is no trouble of the training's."""
-        words = self.info.cmdline if self.info is not None else []
-        loads = any("/gputop/sources/ebpf/" in word for word in words[:4])
-        return loads or (self.name == "gputop" and not _READS_FILES.intersection(words))
 
     @classmethod
     def met(cls, sample: ProcSample, board: Board) -> Stranger:
@@ -96,6 +88,21 @@ class Stranger(Struct):
         """CPU time it had taken when the window began, or shortly before where it has run ever since."""
         first = self.used[0]
         return (self.began if oldest_ns - LEAD_NS <= self.began.t_ns < first.t_ns else first).own_ns
+
+
+def recorders(strangers: Mapping[int, Stranger], collector_pid: int) -> frozenset[int]:
+    """Who makes this stream: its collector, the gputop that started that, and what it started itself, as to load the probes.
+
+    What these take stands on the screen, and is no trouble of the training's. By pid, for anybody may call himself gputop.
+    """
+    collector = strangers.get(collector_pid)
+    if collector is None or collector.info is None:
+        return frozenset()
+    parent = strangers.get(collector.info.ppid)
+    found = {collector_pid}
+    for _ in range(LOADS_BELOW):
+        found |= {pid for pid, one in strangers.items() if one.info is not None and one.info.ppid in found}
+    return frozenset(found | {collector.info.ppid} if parent is not None and parent.name == "gputop" else found)
 
 
 def born_ns(sample: ProcSample, board: Board) -> int:

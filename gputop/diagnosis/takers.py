@@ -16,6 +16,7 @@ from gputop.diagnosis.facts import Taker
 from gputop.diagnosis.model import Culprit
 from gputop.diagnosis.spawners import gather
 from gputop.diagnosis.strangers import Stranger
+from gputop.diagnosis.strangers import recorders
 from gputop.diagnosis.waits import KindOf
 from gputop.frame import Preempt
 from gputop.frame import ProcSample
@@ -41,12 +42,13 @@ MUTE_NS = 2_000_000_000
 class TakerTrack:
     """CPU time of every process that is no trainer or worker; those that did not run cost one comparison."""
 
-    __slots__ = ("_gains", "_pairs", "_strangers", "fed")
+    __slots__ = ("_gains", "_pairs", "_recorders", "_strangers", "fed")
 
     def __init__(self) -> None:
         self.fed: dict[int, int] = {}
         """Pid of who feeds a trainer that did not start it -> that trainer: it counts as a program of the trainer's."""
         self._strangers: dict[int, Stranger] = {}
+        self._recorders: frozenset[int] = frozenset()
         self._pairs: dict[tuple[int, int], Preempt] | None = None
         self._gains: deque[tuple[int, dict[tuple[int, int], int]]] = deque()
         """Per push what it added to `behind`: the pairs of a process that ends are pruned, what it did in the window is not."""
@@ -65,6 +67,7 @@ class TakerTrack:
         if len(strangers) > len(board.procs) - len(family):
             for pid in [pid for pid in strangers if pid not in board.procs and strangers[pid].latest.t_ns <= oldest_ns - GONE_NS]:
                 del strangers[pid]
+        self._recorders = recorders(strangers, board.header.collector_pid)
         self._gains.append((board.t_ns, self._gained(board, roles)))
         while self._gains and self._gains[0][0] <= oldest_ns:
             self._gains.popleft()
@@ -95,7 +98,7 @@ class TakerTrack:
     def facts(
         self, board: Board, roles: Mapping[int, Role], behind: Mapping[int, Mapping[int, float]], oldest_ns: int
     ) -> tuple[list[Taker], dict[int, float], float]:
-        """Strangers that took a noticeable part of a CPU, most first; the CPUs of each trainer's helpers, and of who watches."""
+        """Strangers that took a noticeable part of a CPU, most first; the CPUs of each trainer's helpers, and of who records."""
         found, helpers, watching = [], dict[int, float](), 0.0
         for pid, stranger in self._strangers.items():
             old, new = stranger.used[0], stranger.used[-1]
@@ -109,13 +112,13 @@ class TakerTrack:
             role = roles.get(pid)
             if role is not None and role.trainer_pid is not None:
                 helpers[role.trainer_pid] = helpers.get(role.trainer_pid, 0.0) + (cores if role.kind == "helper" else 0.0)
-            elif stranger.watches:
+            elif pid in self._recorders:
                 watching += cores
             else:
                 kept_s = sum(waits.get(pid, 0.0) for waits in behind.values())
                 cpu = stranger.latest.processor
                 found.append(Taker(pid, stranger.name, cores, kept_s, cpu, stranger.before_ns(oldest_ns), stranger.info))
-        others = {pid: one for pid, one in self._strangers.items() if pid not in roles and not one.watches}
+        others = {pid: one for pid, one in self._strangers.items() if pid not in roles and pid not in self._recorders}
         found = gather(found, others, board, oldest_ns)
         found.sort(key=lambda taker: -taker.cores)
         return found[:MOST], helpers, watching
@@ -129,7 +132,8 @@ class TakerTrack:
 
     def movers(self, roles: Mapping[int, Role], oldest_ns: int) -> list[Mover]:
         """Strangers that nobody of a job started and that move `MOVED_BYTES_PER_S` to or from storage, most first."""
-        moved = [(one.moved_bytes_per_s, pid) for pid, one in self._strangers.items() if one.used[-1].t_ns > oldest_ns and not one.watches]
+        read = {pid: one for pid, one in self._strangers.items() if one.used[-1].t_ns > oldest_ns and pid not in self._recorders}
+        moved = [(one.moved_bytes_per_s, pid) for pid, one in read.items()]
         found = [(rate, pid) for rate, pid in moved if rate >= MOVED_BYTES_PER_S and self._starter(pid, roles) is None]
         return [Mover(pid, self._strangers[pid].name, rate) for rate, pid in sorted(found, reverse=True)[:MOST]]
 

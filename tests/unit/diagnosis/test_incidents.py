@@ -77,15 +77,40 @@ def test_the_verdict_of_a_stretch_is_the_cause_that_cost_most():
     assert found["verdict"]["cause"] == "slow-transform"
 
 
-def test_who_watches_is_no_culprit():
-    scene = sick(training().play(4), 900)
-    scene.procs[900].cmdline = ["/usr/bin/python3", "/usr/bin/gputop", "record", "-o", "x"]
-    scene.procs[900].comm = "gputop"
-    scene.play(6)
-    assert not [one for one in scene.engine.incidents if one.culprits or one.cause == "worker-oversubscription"]
-    scene.procs[900].cmdline = ["/usr/bin/python3", "/usr/bin/gputop", "query", "x"]
-    scene.play(6)
-    assert [one.culprits[0].pid for one in scene.engine.incidents if one.culprits] == [900]
+GPUTOP = ["/usr/bin/python3", "/usr/bin/gputop", "record", "-o", "x"]
+
+
+def recorded(by: int, *beside: Proc) -> Scene:
+    """Process 900 takes the CPUs and calls itself gputop; the stream is made by the process ``by``, which `gputop record` (910) started."""
+    scene = training()
+    scene.board.header = replace(scene.board.header, collector_pid=by)
+    sick(scene.add(Proc(910, cmdline=GPUTOP), *beside).play(4), 900)
+    scene.procs[900].cmdline, scene.procs[900].comm = GPUTOP, "gputop"
+    return scene
+
+
+def blamed(scene: Scene) -> list[int]:
+    return [culprit.pid for one in scene.play(6).engine.incidents for culprit in one.culprits]
+
+
+def test_whoever_calls_himself_gputop_is_a_culprit_all_the_same():
+    assert blamed(recorded(911, Proc(911, ppid=910, cmdline=GPUTOP))) == [900]
+    assert blamed(recorded(0)) == [900]
+
+
+def test_who_records_is_no_culprit():
+    """The collector, who started it, and its loader of the probes, which a sudo with a terminal of its own stands above."""
+    assert blamed(recorded(900)) == []
+    collector, parent = recorded(911, Proc(911, ppid=900, cmdline=GPUTOP)), recorded(911, Proc(911, ppid=910), Proc(912, ppid=911))
+    parent.add(Proc(913, ppid=912)).procs[900].ppid = 913
+    assert blamed(collector) == blamed(parent) == []
+    assert not [one for one in collector.engine.incidents if one.cause == "worker-oversubscription"]
+
+
+def test_who_starts_a_recorder_is_a_culprit_unless_he_is_one():
+    scene = recorded(911, Proc(911, ppid=900, cmdline=GPUTOP))
+    scene.procs[900].cmdline = ["python", "miner.py"]
+    assert blamed(scene) == [900]
 
 
 def test_a_blink_is_no_incident():
