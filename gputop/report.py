@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from time import localtime
 from time import strftime
 
+from gputop.diagnosis.model import LOOKING
 from gputop.diagnosis.model import Step
 from gputop.diagnosis.report import Booked
 from gputop.diagnosis.report import Episode
@@ -29,7 +30,7 @@ def explain_lines(found: Explanation, ongoing: bool = True) -> Iterator[str]:
     what was looked at ended."""
     verdict = found["verdict"]
     cause = "" if verdict["cause"] == "none" else f" <- {clean(verdict['cause'])}"
-    yield f"{clean(verdict['symptom'].upper())}{cause}"
+    yield f"{clean(_symptom(verdict).upper())}{cause}"
     yield from _wrapped(verdict["headline"], "  ")
     yield from _wrapped(verdict["detail"], "  ")
     yield from _step(verdict)
@@ -39,6 +40,10 @@ def explain_lines(found: Explanation, ongoing: bool = True) -> Iterator[str]:
     for incident in found["incidents"]:
         yield ""
         yield from _incident(incident, "still going on" if ongoing else "to the end")
+
+
+def _symptom(verdict: Said) -> str:
+    return LOOKING if verdict["symptom"] is None else verdict["symptom"]
 
 
 def _step(verdict: Said) -> Iterator[str]:
@@ -90,7 +95,7 @@ def diff_lines(names: Sequence[str], before: Explanation, after: Explanation) ->
     """Two explanations side by side: verdicts, lost share, each cause's part."""
     for name, found in zip(names, (before, after), strict=True):
         verdict = found["verdict"]
-        yield clean(f"{name}: {verdict['symptom']} <- {verdict['cause']}")
+        yield clean(f"{name}: {_symptom(verdict)} <- {verdict['cause']}")
         yield from _wrapped(verdict["headline"], "   ")
     shares = [lost_share(found["ledger"]) for found in (before, after)]
     yield ""

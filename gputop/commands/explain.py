@@ -40,7 +40,7 @@ EXAMPLES = """examples:
 """
 LIVE_S = 10.0
 LEAST_S = 2.0
-"""Of a recording: before, the diagnosis is still looking, which reads like a GPU at rest."""
+"""Of a recording: before, the diagnosis is still looking."""
 FAILED_ON = 3
 _OF_A_FILE = {"from_": None, "until": None}
 """Flags that a recording alone heeds, as they are where nobody gave them."""

@@ -149,10 +149,11 @@ class Engine:
         self._note_step(job, seconds)
         for worker in job.workers:
             _add(self._workers_spent, worker.state, seconds)
-        due = self._due(job, facts.t_ns, seconds)
+        self._note_time(job, facts.t_ns, seconds)
         if standing.unbooked:
             self._pending.pop(job.trainer.pid, None)
-        elif due is not None:
+        elif standing.judged and job.trainer.pid in self._pending:
+            due = self._due(job.trainer.pid, facts.t_ns)
             _book(self.ledger, due, standing.shares)
             self._shares[job.trainer.pid] = standing.shares
             standing.whole_s, standing.lost_s = sum(part.whole_s for part in due), sum(part.lost_s for part in due)
@@ -189,17 +190,20 @@ class Engine:
             for known in kept:
                 known.pop(pid, None)
 
-    def _due(self, job: JobFacts, t_ns: int, seconds: float) -> list[_GpuTime] | None:
-        """What may be booked now: what is in the middle of the window, which tells best of it."""
+    def _note_time(self, job: JobFacts, t_ns: int, seconds: float) -> None:
+        """To be booked when it has come to the middle of a window that can be judged."""
         known = [gpu for gpu in job.gpus if gpu.util_now is not None]
         if not known:
-            return None
+            return
         waste = sum(job.waste.values())
         lost = [min(1.0, 1.0 - (gpu.util_now or 0.0) + waste) * seconds for gpu in known]
         parts = [1 / self._users[gpu.index] for gpu in known]
         pending = self._pending.setdefault(job.trainer.pid, deque())
         pending.append(_GpuTime(t_ns, len(known) * seconds, sum(lost), sum(parts) * seconds, sum(map(mul, lost, parts))))
-        due = []
+
+    def _due(self, pid: int, t_ns: int) -> list[_GpuTime]:
+        """What is in the middle of the window now, which tells best of it."""
+        pending, due = self._pending[pid], []
         while pending and pending[0].t_ns <= t_ns - MIDDLE_NS:
             due.append(pending.popleft())
         return due

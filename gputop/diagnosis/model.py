@@ -17,6 +17,8 @@ TRAINER_STATES = (
     "computing", "waiting-data", "waiting-gpu", "runnable", "transfer", "blocked", "throttled", "disk", "memory", "stopped",
 )  # fmt: skip
 SYMPTOMS = ("input-bound", "transfer-bound", "wait-heavy", "straggler", "compute-bound", "busy-not-working", "idle", "healthy")
+LOOKING = "looking"
+"""In place of a symptom while nothing can be judged yet, or a GPU gives no readings."""
 CAUSES = (
     "none", "cpu-contention", "worker-oversubscription", "affinity", "too-few-workers", "slow-transform", "gil-contention",
     "lock-contention", "disk-io", "network-io", "cgroup-throttle", "memory-pressure", "worker-respawn", "hung-worker",
@@ -105,7 +107,8 @@ class Step(Struct, frozen=True):
 class Verdict(Struct, frozen=True):
     """What the window says about the GPU that lost most."""
 
-    symptom: str = "idle"
+    symptom: str = LOOKING
+    """A word of `SYMPTOMS`, or `LOOKING`."""
     cause: str = "none"
     gpu: int | None = None
     lost_pct: float | None = None

@@ -9,6 +9,7 @@ from typing import TypedDict
 from msgspec import Meta
 
 from gputop.diagnosis.model import CAUSES
+from gputop.diagnosis.model import LOOKING
 from gputop.diagnosis.model import SEVERITIES
 from gputop.diagnosis.model import Incident
 from gputop.diagnosis.model import Ledger
@@ -37,7 +38,8 @@ class Parts(TypedDict):
 class Said(TypedDict):
     """A verdict in words of `gputop.diagnosis.model`; the step is the mean of all that was looked at."""
 
-    symptom: str
+    symptom: str | None
+    """None where nothing could be judged; the headline says why."""
     cause: str
     headline: str
     detail: str
@@ -171,17 +173,19 @@ def _cost(incident: Incident) -> float:
 
 
 def _verdict(verdict: Verdict, ledger: Ledger, worst: Incident | None) -> Said:
+    total_s, lost_s = ledger.gpu_total_s, ledger.gpu_lost_s
+    of_the_end = verdict.cause != "none" or (verdict.symptom == LOOKING and total_s >= LEAST_S)
     if worst is not None:
         words = worst.symptom, worst.cause, worst.headline, worst.detail
-    elif verdict.cause != "none" and ledger.gpu_total_s > 0.0 and ledger.gpu_lost_s < 2 * LOST * ledger.gpu_total_s:
-        lost = 100 * ledger.gpu_lost_s / ledger.gpu_total_s
-        words = "healthy", "none", f"The GPU worked {100 - lost:.0f}% of the time", "no trouble lasted"
+    elif of_the_end and total_s > 0.0 and lost_s < 2 * LOST * total_s:
+        words = "healthy", "none", f"The GPU worked {100 - 100 * lost_s / total_s:.0f}% of the time", "no trouble lasted"
     else:
         words = verdict.symptom, verdict.cause, verdict.headline, verdict.detail
     symptom, cause, headline, detail = words
     pace = None if verdict.step is None else round(verdict.step.per_s, 2)
     return {
-        "symptom": symptom, "cause": cause, "headline": headline, "detail": detail, "steps_per_s": pace, "step_ms": _parts(verdict.step),
+        "symptom": None if symptom == LOOKING else symptom, "cause": cause, "headline": headline, "detail": detail,
+        "steps_per_s": pace, "step_ms": _parts(verdict.step),
     }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from gputop.diagnosis import waits
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import GpuFacts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.model import LOOKING
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.model import Verdict
 from gputop.diagnosis.model import Victim
@@ -37,7 +38,7 @@ and the share in which it polls, needed until its GPU is all but asleep."""
 ASLEEP_RUN = 0.02
 """Share of the window up to which a process that wakes up by a timer of its own hardly runs."""
 _RESTS = ("poll", "timer", "network", "lock", "pipe", "child", "unknown")
-WORKS, BUSY = 0.1, 0.5
+WORKS = 0.1
 """Share of the window from which a GPU is said to work for somebody who is not seen."""
 MOST_BESIDE = 3
 """Others on the same GPU that are told."""
@@ -83,6 +84,11 @@ class Standing(Struct, dict=True):
         return self.warming_up or self.at_rest
 
     @property
+    def judged(self) -> bool:
+        """Enough was seen of it."""
+        return self.symptom != LOOKING
+
+    @property
     def trainer_pid(self) -> int:
         """Whose trouble it is: a straggler's waiting peers have the straggler's."""
         slow = self.job.straggler
@@ -95,6 +101,8 @@ class Standing(Struct, dict=True):
     @property
     def confidence(self) -> float:
         """Of how long the window is; in trouble also of the states, and of how much of the loss the cause holds."""
+        if not self.judged:
+            return 0.0
         if self.cause == "unexplained":
             return 0.3
         held = self.job.trainer.state.confidence * min(1.0, 0.4 + self.shares.get(self.cause, 0.0)) if self.troubled else 1.0
@@ -109,17 +117,8 @@ class Standing(Struct, dict=True):
 def judge_job(job: JobFacts, facts: Facts) -> Standing:
     """Let every judge claim its part, then name the strongest."""
     trainer = f"{job.trainer.role.label} ({job.trainer.pid})"
-    if job.gpus and job.age_s < WARM_UP_S and not any(gpu.worked_before for gpu in job.gpus) and not _is_held(job):
-        return Standing(job, facts, "idle", headline=f"{trainer} is starting", warming_up=True)
-    gone = next((gpu.index for gpu in job.gpus if gpu.gone), None)
-    if gone is not None:
-        headline = f"GPU {gone} is lost: {trainer} cannot go on; sudo dmesg tells why (Xid)"
-        return Standing(job, facts, "idle", headline=headline, bereft=True)
-    if not facts.settled:
-        busy = bool(job.gpus) and sum(map(_util_of, job.gpus)) / len(job.gpus) >= BUSY
-        return Standing(job, facts, "healthy" if busy else "idle", headline=f"{trainer}: looking")
-    if job.gpus and job.idle is None and not job.host_only:
-        return Standing(job, facts, "idle", headline=f"{trainer}: no fresh reading of its GPU")
+    if (found := _without_judging(job, facts, trainer)) is not None:
+        return found
     claims = _claims(job, facts)
     shares = {judge.cause: share for judge, share in claims}
     suffers = job.lost if job.lost is not None else chain.host_side_loss(job)
@@ -134,6 +133,21 @@ def judge_job(job: JobFacts, facts: Facts) -> Standing:
         symptom = "input-bound" if job.data >= 0.5 * (job.idle or 1.0) else "wait-heavy"
         return Standing(job, facts, symptom, "unexplained", shares=shares)
     return Standing(job, facts, judge.felt(job) if judge.felt else judge.symptom, judge.cause, judge=judge, shares=shares)
+
+
+def _without_judging(job: JobFacts, facts: Facts, trainer: str) -> Standing | None:
+    """Of one whose GPU is lost, that was seen too shortly, is starting, or whose GPU does not answer; None of all others."""
+    gone = next((gpu.index for gpu in job.gpus if gpu.gone), None)
+    if gone is not None:
+        headline = f"GPU {gone} is lost: {trainer} cannot go on; sudo dmesg tells why (Xid)"
+        return Standing(job, facts, "idle", headline=headline, bereft=True)
+    if not facts.settled:
+        return Standing(job, facts, LOOKING, headline=f"{trainer} has been looked at for {facts.seconds:.1f} s, too short to judge")
+    if job.gpus and job.age_s < WARM_UP_S and not any(gpu.worked_before for gpu in job.gpus) and not _is_held(job):
+        return Standing(job, facts, "idle", headline=f"{trainer} is starting", warming_up=True)
+    if job.gpus and job.idle is None and not job.host_only:
+        return Standing(job, facts, LOOKING, headline=f"{trainer}: no fresh reading of its GPU")
+    return None
 
 
 def _is_held(job: JobFacts) -> bool:

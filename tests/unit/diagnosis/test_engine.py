@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from gputop.diagnosis.model import LOOKING
+from gputop.report import explain_lines
 from tests.unit.diagnosis import causes
 from tests.unit.diagnosis.scene import FUTEX
 from tests.unit.diagnosis.scene import ON_CPU
@@ -85,12 +87,25 @@ def test_of_a_gpu_that_several_train_on_each_second_counts_once():
     assert sum(ledger["by_cause"].values()) == pytest.approx(ledger["gpu_lost_s"])
 
 
-@pytest.mark.parametrize(("util", "symptom"), [(97.0, "healthy"), (5.0, "idle")])
-def test_while_it_looks_a_gpu_that_works_is_not_called_idle(util: float, symptom: str):
-    verdict = training(util=util, workers=2).play(0.4).engine.verdict
-    assert verdict.headline.endswith("looking")
-    assert verdict.symptom == symptom
-    assert verdict.confidence < 0.2
+@pytest.mark.parametrize("util", [97.0, 5.0])
+def test_before_anything_can_be_judged_nothing_is_said_of_the_gpu(util: float):
+    scene = training(util=util, workers=2)
+    assert scene.engine.verdict.symptom == LOOKING
+    verdict = scene.play(0.4).engine.verdict
+    assert verdict.headline.endswith("has been looked at for 0.2 s, too short to judge")
+    assert (verdict.symptom, verdict.cause, verdict.confidence) == (LOOKING, "none", 0.0)
+    assert scene.engine.explain()["verdict"]["symptom"] is None
+    assert next(explain_lines(scene.engine.explain())) == "LOOKING"
+    assert scene.play(1).engine.verdict.symptom != LOOKING
+
+
+def test_a_gpu_without_fresh_readings_is_not_called_idle():
+    scene = training(util=97.0).play(4)
+    del scene.gpus[0]["util_pct"]
+    verdict = scene.play(6).engine.verdict
+    assert (verdict.symptom, verdict.headline) == (LOOKING, "train.py (100): no fresh reading of its GPU")
+    found = scene.engine.explain()["verdict"]
+    assert (found["symptom"], found["headline"]) == ("healthy", "The GPU worked 97% of the time")
 
 
 def test_the_same_moment_twice_changes_nothing():
