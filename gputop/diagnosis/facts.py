@@ -43,8 +43,8 @@ class GpuFacts(Struct):
     """What `breaks` cost in the window."""
     sunk_s: float = 0.0
     """What those cost in which it had little work for a while."""
-    worked_before: bool = False
-    """It has worked since the engine began."""
+    worked_ns: int = 0
+    """When it last worked; 0 where it has not since the engine began."""
     unmeasurable: bool = False
     """The driver gives no utilization for it."""
     gone: bool = False
@@ -259,6 +259,8 @@ class JobFacts(Struct):
     """Mean share of the window in which its GPUs ran nothing; None where none is measured."""
     age_s: float = 0.0
     """Since the trainer started."""
+    before_s: float | None = 0.0
+    """How much of the window lies before one of its GPUs first worked for it, where that was seen; None while none has."""
 
     @property
     def fed(self) -> float:

@@ -143,8 +143,11 @@ def _without_judging(job: JobFacts, facts: Facts, trainer: str) -> Standing | No
         return Standing(job, facts, "idle", headline=headline, bereft=True)
     if not facts.settled:
         return Standing(job, facts, LOOKING, headline=f"{trainer} has been looked at for {facts.seconds:.1f} s, too short to judge")
-    if job.gpus and job.age_s < WARM_UP_S and not any(gpu.worked_before for gpu in job.gpus) and not _is_held(job):
+    starts = bool(job.gpus) and job.age_s < WARM_UP_S and not _is_held(job)
+    if starts and job.before_s is None:
         return Standing(job, facts, "idle", headline=f"{trainer} is starting", warming_up=True)
+    if starts and (job.before_s or 0.0) >= LOST * facts.seconds:
+        return Standing(job, facts, LOOKING, headline=f"{trainer} has just begun to work its GPU")
     if job.gpus and job.idle is None and not job.host_only:
         return Standing(job, facts, LOOKING, headline=f"{trainer}: no fresh reading of its GPU")
     return None

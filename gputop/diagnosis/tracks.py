@@ -144,7 +144,7 @@ class GpuTrack:
 
     __slots__ = (
         "between", "board", "breaks", "busy_since_ns", "free_mhz", "idle_since_ns", "last_ns", "moved", "noted_ns", "pids", "rates",
-        "readings", "rhythm", "stretches", "worked_before",
+        "readings", "rhythm", "stretches", "worked_ns",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -162,7 +162,7 @@ class GpuTrack:
         """(t_ns, bytes over PCIe both ways, cumulative)"""
         self.rates: deque[tuple[int, float]] = deque(maxlen=LATEST_RATES)
         """(t_ns, bytes per second over PCIe both ways), each of 20 ms, where the driver has no counters"""
-        self.worked_before = False
+        self.worked_ns = 0
         self.board: GpuBoard | None = None
         self.free_mhz: float | None = None
         self.pids: frozenset[int] = frozenset()
@@ -207,7 +207,7 @@ class GpuTrack:
             if self.idle_since_ns is not None or self.busy_since_ns is None:
                 self.busy_since_ns = began_ns
             self.idle_since_ns = None
-            self.worked_before = True
+            self.worked_ns = t_ns
             return
         if self.idle_since_ns is None:
             self.idle_since_ns = began_ns
@@ -233,7 +233,7 @@ class GpuTrack:
             gone=bool(board.values.get("lost")), unmeasurable="util_pct" in board.missing,
             stretch_s=self._stretch_s(oldest_ns), idle_s=idle_ns / 1e9,
             breaks_s=self.breaks.lost_s(oldest_ns), sunk_s=self.breaks.sunk_s(oldest_ns),
-            pcie_bytes_per_s=self._pcie(), worked_before=self.worked_before, util_now=self.readings[-1][1] if fresh else None,
+            pcie_bytes_per_s=self._pcie(), worked_ns=self.worked_ns, util_now=self.readings[-1][1] if fresh else None,
         )  # fmt: skip
         if facts.sm_clock_mhz and (facts.util or 0.0) >= BUSY and not slowed_by(facts):
             self.free_mhz = max(self.free_mhz or 0.0, facts.sm_clock_mhz)

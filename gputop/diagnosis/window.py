@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from gputop import roles as who
 from gputop.board import Board
 from gputop.diagnosis import feeders
@@ -22,6 +24,7 @@ from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.stepclock import NOTHING
 from gputop.diagnosis.stepclock import Clock
 from gputop.diagnosis.stepclock import step_of
+from gputop.diagnosis.strangers import born_ns
 from gputop.diagnosis.strangers import name_of
 from gputop.diagnosis.takers import TakerTrack
 from gputop.diagnosis.tracks import GpuTrack
@@ -36,6 +39,10 @@ from gputop.roles import Role
 GAP_NS = 5_000_000_000
 RHYTHM_NS = 4_500_000_000
 ROLES_NS = 1_000_000_000
+UTIL_NS = 1_000_000_000
+"""NVML's utilization may be of so much time, up to now."""
+START_NS = UTIL_NS + 1_000_000_000
+"""A GPU that is first seen to work so soon after we began to look had merely rested between two steps."""
 FIRST_SET_S = 1.5
 """Workers seen within this time of the first of a trainer are its first set, if they also started within it."""
 BIRTHS_NS = 30_000_000_000
@@ -50,7 +57,7 @@ class Window:
         self._clear()
 
     def _clear(self) -> None:
-        self.t_ns = self._seq = 0
+        self.t_ns = self._seq = self._since_ns = 0
         self.continues = False
         self._points = Points()
         self._procs: dict[int, ProcTrack] = {}
@@ -60,6 +67,8 @@ class Window:
         self._births: dict[int, dict[int, int]] = {}
         self._first_sets: dict[int, tuple[int, int]] = {}
         """Trainer -> when its first workers were seen, and the start_ticks of the last of these."""
+        self._first_work: dict[int, int] = {}
+        """Trainer -> when one of its GPUs was first seen to work for it."""
         self._named: dict[int, bool] = {}
         """Trainers whose workers take torch's name."""
         self._rhythm_ns: dict[int, int] = {}
@@ -78,7 +87,7 @@ class Window:
             self._clear()
         else:
             self.continues = True
-        self.t_ns, self._seq = board.t_ns, board.seq
+        self.t_ns, self._seq, self._since_ns = board.t_ns, board.seq, self._since_ns or board.t_ns
         self._assign(board)
         self._points.push(board, self.roles)
         oldest = self._points.oldest_ns
@@ -144,7 +153,7 @@ class Window:
 
     def _forget_ended(self, board: Board) -> None:
         """What is remembered of trainers that are gone: another may come by the same number."""
-        told: tuple[dict[int, Any], ...] = self._births, self._first_sets, self._named, self._turns
+        told: tuple[dict[int, Any], ...] = self._births, self._first_sets, self._first_work, self._named, self._turns
         for known in (*told, self._rhythm_ns, self._paces, self._clocks):
             for pid in [pid for pid in known if pid not in board.procs]:
                 del known[pid]
@@ -243,6 +252,9 @@ class Window:
         """What its processes and GPUs do not tell by themselves."""
         trainer = job.trainer
         job.age_s = self.t_ns / 1e9 - trainer.info.start_ticks / board.header.clock_tick_hz
+        job.before_s = self._before_s(job, board)
+        if job.before_s is None:  # what its GPUs did before was for others
+            job.gpus = [replace(gpu, stretch_s=0.0, breaks_s=0.0, sunk_s=0.0) for gpu in job.gpus]
         job.births = self._recent_births(trainer.pid)
         job.holders = {pid: name_of(board, pid) for worker in job.workers if (pid := worker.locked_out[0])}
         job.data_woken_by_workers = self._points.woken(board, job)
@@ -258,6 +270,17 @@ class Window:
         job.find_step = self._step
         if job.calls is not None:
             self._clocks.setdefault(trainer.pid, Clock()).note(job.calls)
+
+    def _before_s(self, job: JobFacts, board: Board) -> float | None:
+        """See `JobFacts.before_s`. Shortly after it was born its GPU's utilization still tells of who was there before."""
+        trainer = job.trainer
+        worked_ns = max((gpu.worked_ns for gpu in job.gpus), default=0)
+        if worked_ns > min(born_ns(trainer.newer, board), trainer.began_ns) + UTIL_NS:
+            self._first_work.setdefault(trainer.pid, self.t_ns)
+        first_ns = self._first_work.get(trainer.pid)
+        if first_ns is None:
+            return None
+        return max(0, first_ns - self._points.oldest_ns) / 1e9 if first_ns - self._since_ns >= START_NS else 0.0
 
     def _rivals(self, trainer: ProcFacts) -> dict[int, float]:
         """Those trainers that ended its waits for a lock: who is woken by a collective is so by the kernel or by threads of its own."""
@@ -282,7 +305,7 @@ class Window:
         known = {other.pid for other in trainers}
         if own or any(known & gpu.pids for gpu in gpus.values()):
             return own
-        used = [gpu for gpu in gpus.values() if gpu.pids or gpu.worked_before]
+        used = [gpu for gpu in gpus.values() if gpu.pids or gpu.worked_ns]
         if len(trainers) == len(used) > 1:
             order = sorted(trainers, key=lambda proc: (proc.role.rank if proc.role.rank is not None else 1 << 30, proc.pid))
             return [used[order.index(trainer)]]

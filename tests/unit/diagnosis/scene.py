@@ -127,6 +127,11 @@ class Scene:
         self._add((pid, "utime"), cpu_s * 1e9)
         return self
 
+    @property
+    def ticks(self) -> int:
+        """Now, as the start of a process is told."""
+        return self._t_ns // 10**7
+
     def total(self, pid: int) -> float:
         """CPU seconds of a process and of the children that it has waited for."""
         return sum(self._totals.get((pid, what), 0.0) for what in ("utime", "stime", "children")) / 1e9

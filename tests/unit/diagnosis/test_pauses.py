@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from gputop.diagnosis.model import LOOKING
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.scene import AWAIT
 from tests.unit.diagnosis.scene import DISK
@@ -34,6 +35,49 @@ def test_a_pause_after_steady_training_is_no_fault():
     assert [incident.cause for incident in scene.engine.incidents] == ["pause"]
     assert {incident.severity for incident in scene.engine.incidents} == {"info"}
     assert scene.engine.verdict.symptom == "healthy"
+
+
+def starting(scene: Scene, gap_s: float) -> Scene:
+    """So long after the last trainer ended, or where none was, another begins on GPU 0: it prepares its data first."""
+    scene.drop(*scene.procs).gpus[0] = {"util_pct": 0.0}
+    scene.play(gap_s)
+    return scene.add(Proc(200, run=0.9, looks=[ON_CPU], info={"uses_cuda": True}, start_ticks=scene.ticks))
+
+
+def verdicts(scene: Scene, seconds: float) -> set[tuple[str, str]]:
+    """What is said meanwhile, looked at all the time."""
+    said = set()
+    for _ in range(round(seconds / 0.2)):
+        verdict = scene.play(0.2).engine.verdict
+        said.add((verdict.symptom, verdict.cause))
+    return said
+
+
+@pytest.mark.parametrize("before_s", [0.0, 6.0])
+def test_who_starts_where_another_worked_before_does_not_pause(before_s: float):
+    """Nor is it slow, shortly after its GPU began to work, by what it did before."""
+    scene = starting(alone(98.0, 0.1, [FUTEX]).play(before_s), 1.0)
+    assert verdicts(scene, 6) <= {("idle", "none")}
+    assert scene.engine.verdict.headline.endswith("is starting")
+    scene.gpus[0] |= {"util_pct": 98.0, "pids": [200]}
+    scene.procs[200].run, scene.procs[200].looks = 0.1, [FUTEX]
+    assert verdicts(scene, 3) == {(LOOKING, "none"), ("healthy", "none")}
+    assert scene.engine.incidents == []
+    assert before_s + 2.5 <= scene.engine.explain()["ledger"]["gpu_total_s"] <= before_s + 3.0
+
+
+def test_what_a_gpu_did_for_another_is_no_pause_of_who_has_not_used_it_yet():
+    """Also where its start takes longer than starts do."""
+    scene = starting(alone(98.0, 0.1, [FUTEX]).play(6), 0.2).play(36)
+    assert scene.engine.verdict.cause == "main-thread-preprocessing"
+    assert "pause" not in {one.cause for one in scene.engine.incidents}
+
+
+def test_the_last_reading_of_another_is_no_work_for_who_has_just_begun():
+    scene = starting(alone(98.0, 0.1, [FUTEX]).play(6), 0.0)
+    scene.gpus[0]["util_pct"] = 40.0
+    scene.play(0.8).gpus[0]["util_pct"] = 0.0
+    assert verdicts(scene, 4) == {("idle", "none")}
 
 
 def test_a_server_between_two_requests_does_not_pause():
