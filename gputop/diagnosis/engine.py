@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections import deque
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from operator import mul
@@ -65,6 +66,7 @@ class Engine:
         self.feeders: dict[int, int] = {}
         """Who, being none of its workers, was found to feed a trainer -> that trainer, for as long as both live."""
         self._window = Window()
+        self._standing: list[Standing] = []
         self._worst: Standing | None = None
         self._verdict: Verdict | None = Verdict()
         self._incidents = Incidents()
@@ -137,6 +139,7 @@ class Engine:
         self.states = {proc.pid: proc.state for job in facts.jobs for proc in (job.trainer, *job.workers)}
         standing = _on_gpus(standing)
         self.feeders |= {pid: job.trainer.pid for job in facts.jobs for pid in job.fed_by}
+        self._standing = standing
         self._incidents.note(board, seconds, standing)
         self._orphans.note(board, self.roles, facts.takers, self._incidents.all)
         self._forget_ended(board)
@@ -178,6 +181,12 @@ class Engine:
             self._settle(pid, ledger)
         return ledger
 
+    def _unbooked(self) -> Iterator[Standing]:
+        """How each job stands, with its GPU seconds that are not booked yet."""
+        for one in self._standing:
+            pending = self._pending.get(one.job.trainer.pid, ())
+            yield replace(one, whole_s=sum(part.whole_s for part in pending), lost_s=sum(part.lost_s for part in pending))
+
     def _settle(self, pid: int, ledger: Ledger) -> None:
         _book(ledger, self._pending.get(pid, ()), self._shares.get(pid, {}))
 
@@ -213,7 +222,8 @@ class Engine:
 
         Or from ``start_ns`` on, when the ledger stood at ``before``: of what has lasted since before that in full.
         """
-        incidents = [incident for incident in self.incidents if incident.end_ns is None or incident.end_ns > start_ns]
+        settled = self._incidents.settled(self._unbooked())
+        incidents = [incident for incident in settled if incident.end_ns is None or incident.end_ns > start_ns]
         ledger = self._settled().since(before or Ledger())
         verdict = replace(self.verdict, step=self._step())
         return report.explanation(verdict, ledger, incidents, self._workers_spent, self._unix_offset_ns, self._window.t_ns)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 from msgspec import field
 from msgspec.structs import replace
@@ -76,6 +78,21 @@ class _Episode(Struct):
     accounts: dict[int, _Account] = field(default_factory=dict)
     """By pid of the culprit."""
 
+    def count(self, one: Standing) -> None:
+        """The GPU seconds that were booked with a standing."""
+        self.lost_s += (one.lost_s or 0.0) * one.shares.get(one.cause, 1.0)
+        self.whole_s += one.whole_s
+
+    def tell_cost(self, fault: bool) -> None:
+        """What the whole episode has cost, as far as it is counted."""
+        incident = self.incident
+        if incident is None:
+            return
+        incident.lost_s = self.lost_s
+        incident.severity = severity(self.lost_s, (self.last_ns - self.first_ns) / 1e9, fault)
+        if self.whole_s:
+            incident.headline = f"{of_gpus(self.gpus)} lost {self.lost_s:.1f} of {self.whole_s:.1f} s: {self.why}"
+
 
 class Incidents:
     """Keeps every incident of a stream, oldest first."""
@@ -97,13 +114,23 @@ class Incidents:
             elif episode.incident is not None and episode.last_ns == board.t_ns:
                 _count_culprits(episode, board)
 
+    def settled(self, unbooked: Iterable[Standing]) -> list[Incident]:
+        """All, those that last with their ``unbooked`` seconds: how each job stands now, with what no episode has counted yet."""
+        lasting: dict[int, _Episode] = {}
+        for one in unbooked:
+            episode = self._episodes.get((one.trainer_pid, one.cause))
+            if episode is not None and episode.incident is not None:
+                copied = lasting.setdefault(episode.incident.id, replace(episode, incident=replace(episode.incident)))
+                copied.count(one)
+                copied.tell_cost(one.fault)
+        return [episode.incident if (episode := lasting.get(one.id)) and episode.incident else one for one in self.all]
+
     def _extend(self, board: Board, seconds: float, one: Standing) -> None:
         key = (one.trainer_pid, one.cause)
         episode = self._episodes.get(key)
         if episode is None:
             episode = self._episodes[key] = _Episode(board.t_ns - int(seconds * 1e9), board.t_ns)
-        episode.lost_s += (one.lost_s or 0.0) * one.shares.get(one.cause, 1.0)
-        episode.whole_s += one.whole_s
+        episode.count(one)
         episode.last_ns = board.t_ns
         episode.gpus.update(gpu.index for gpu in one.job.gpus)
         needed_ns = UNEXPLAINED_NS if one.cause == "unexplained" else BEGIN_NS
@@ -139,8 +166,6 @@ def severity(lost_s: float, seconds: float, fault: bool) -> str:
 
 def _update(episode: _Episode, incident: Incident, one: Standing, board: Board) -> None:
     """The latest of its loud moments gives text, evidence and fixes; victims and culprits gather over the episode."""
-    incident.lost_s = episode.lost_s
-    incident.severity = severity(episode.lost_s, (episode.last_ns - episode.first_ns) / 1e9, one.fault)
     loudness = one.confidence * (one.lost_pct or 1.0)
     if loudness > episode.loudest or board.t_ns - episode.told_ns >= TELL_NS:
         episode.told_ns = board.t_ns
@@ -151,18 +176,12 @@ def _update(episode: _Episode, incident: Incident, one: Standing, board: Board) 
         known = {victim.pid for victim in incident.victims}
         incident.victims += [victim for victim in one.verdict.victims if victim.pid not in known]
         _add_culprits(episode, incident, one, board)
-    if episode.whole_s:
-        incident.headline = _headline(episode)
+    episode.tell_cost(one.fault)
 
 
 def _reword(incident: Incident, verdict: Verdict) -> None:
     incident.headline, incident.detail, incident.confidence = verdict.headline, verdict.detail, verdict.confidence
     incident.evidence, incident.fixes, incident.symptom = list(verdict.evidence), list(verdict.fixes), verdict.symptom
-
-
-def _headline(episode: _Episode) -> str:
-    """Of the whole episode, as far as it is booked."""
-    return f"{of_gpus(episode.gpus)} lost {episode.lost_s:.1f} of {episode.whole_s:.1f} s: {episode.why}"
 
 
 def _add_culprits(episode: _Episode, incident: Incident, one: Standing, board: Board) -> None:

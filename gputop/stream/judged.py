@@ -17,11 +17,18 @@ LONG_NS = 300_000_000_000
 
 
 def judged(engine: Engine, recording: Recording, start_ns: int, end_ns: int) -> Iterator[Board]:
-    """Feed the engine with the frames with ``start_ns <= t_ns < end_ns``; the board after each feed."""
+    """Feed the engine with the frames with ``start_ns <= t_ns < end_ns``, from the first to the last; the board after each feed."""
     board = recording.board_at(start_ns)
+    if board.seq >= 0:
+        engine.feed(board)
+        yield board
     if end_ns - start_ns > LONG_NS:
-        return hindsight(engine, board, recording, start_ns + 1, end_ns)
-    return closely(engine, board, recording.frames(start_ns + 1, end_ns))
+        yield from hindsight(engine, board, recording, start_ns + 1, end_ns)
+    else:
+        yield from closely(engine, board, recording.frames(start_ns + 1, end_ns))
+    if board.t_ns > engine.fed_ns:
+        engine.feed(board)
+        yield board
 
 
 def closely(engine: Engine, board: Board, items: Iterable[Header | Frame]) -> Iterator[Board]:

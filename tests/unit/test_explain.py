@@ -120,6 +120,25 @@ def test_fail_on_is_for_scripts(starving: str, healthy: str, capsys: pytest.Capt
     assert "starving" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("flags", "seconds"),
+    [((), 19.9), (("--until", "12.3s"), 12.3), (("--from", "3.2s", "--until", "9.9s"), 6.7), (("--last", "7.7"), 7.7)],
+)
+def test_every_second_that_is_asked_for_is_counted(
+    starving: str, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], seconds: float
+):
+    found = explain(capsys, starving, *flags)
+    assert found["ledger"]["gpu_total_s"] == pytest.approx(seconds, abs=0.11)  # type: ignore[index]
+
+
+def test_what_an_incident_costs_to_the_end_is_counted_to_the_end(starving: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where it stands from the start on there are not two sums."""
+    found = explain(capsys, starving, "--until", "12.3s")
+    ledger, [incident] = found["ledger"], found["incidents"]  # type: ignore[misc]
+    assert incident["gpu_lost_s"] == pytest.approx(ledger["by_cause"][incident["cause"]], abs=0.05)
+    assert f" of {ledger['gpu_total_s']:.1f} s: " in incident["headline"]
+
+
 def test_text_says_verdict_ledger_and_plot(starving: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", starving, "--plot"]) == 0
     text = capsys.readouterr().out
