@@ -251,7 +251,9 @@ class GpuTrack:
     def _push_moved(self, gpu: GpuBoard, oldest_ns: int) -> None:
         rx, tx = gpu.values.get("pcie_rx_bytes"), gpu.values.get("pcie_tx_bytes")
         read_ns = gpu.read_ns.get("pcie_rx_bytes", 0)
-        if isinstance(rx, int) and (not self.moved or self.moved[-1][0] < read_ns):
+        if not isinstance(rx, int):
+            self.moved.clear()  # the driver gives its own rates meanwhile
+        elif not self.moved or self.moved[-1][0] < read_ns:
             moved = rx + (tx if isinstance(tx, int) else 0)
             if self.moved and moved < self.moved[-1][1]:
                 self.moved.clear()
