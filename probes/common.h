@@ -12,7 +12,7 @@ struct settings {
   u32 epoch;      /* bumped in every tick: a maximum belongs to the epoch it was seen in */
   u32 generation; /* bumped whenever the map `hot` has changed */
   u32 hot_processes;
-  u32 pad;
+  u32 second; /* the epoch of threads that are told of once a second */
 };
 BPF_ARRAY(settings, struct settings, 1);
 

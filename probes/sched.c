@@ -245,7 +245,7 @@ static __always_inline struct thread *switch_in(u64 next, struct settings *setti
   thread->runnable += ns;
   if (was == PREEMPTED)
     thread->preempted += ns;
-  keep_max(thread->max, settings->epoch, ns);
+  keep_max(thread->max, thread->hot ? settings->epoch : settings->second, ns);
   if (thread->hot)
     count_wait(thread->tid, ns);
   return thread;

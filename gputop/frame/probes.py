@@ -25,7 +25,8 @@ class SchedThread(msgspec.Struct, frozen=True, array_like=True, gc=False):
     vol: int
     invol: int
     max_run_delay_ns: int
-    """Longest single wait for a CPU since the previous frame, exact; one still going on counts with its length so far."""
+    """Longest single wait for a CPU since it was told of before, exact; one still going on counts with its length so far. Of threads that
+    come once a second it may be told twice."""
     hist: dict[int, int] = {}
     """Bucket (`gputop.histogram`) -> number of waits for a CPU that ended, cumulative; threads of hot processes only."""
     start_ns: int = 0

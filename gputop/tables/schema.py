@@ -151,8 +151,8 @@ PROC = TableSpec("proc", "each process in each tick it was read in: up to 16 tra
            lambda rows: _told(rows, rows.known.switches)),
     _count("vol", "voluntary context switches of its main thread"),
     _count("invol", "involuntary context switches of its main thread"),
-    Column("stall_ms", "REAL", "longest single wait for a CPU of any of its threads since its row before, ms (sched probe, which sees all "
-           "those of trainers and workers, of others those in a fifth of the time); NULL where none was told of",
+    Column("stall_ms", "REAL", "longest single wait for a CPU of any of its threads since its row before, ms (sched probe; of who is no "
+           "trainer or worker one may stand in two rows); NULL where none was told of",
            lambda rows: _told(rows, rows.known.stalls)),
     _gauge("rss_bytes", "INTEGER", "resident memory, bytes"),
     _gauge("threads", "INTEGER", "number of threads", "num_threads"),

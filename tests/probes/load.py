@@ -19,13 +19,13 @@ def burn(seconds: str, cpu: str) -> None:
         pass
 
 
-def doze(seconds: str, cpu: str) -> None:
-    """Sleep a millisecond at a time: only a timer wakes it."""
+def doze(seconds: str, cpu: str, ms: str = "1") -> None:
+    """Sleep so long at a time: only a timer wakes it."""
     os.sched_setaffinity(0, {int(cpu)})
     say("ready")
     end = time.monotonic() + float(seconds)
     while time.monotonic() < end:
-        time.sleep(0.001)
+        time.sleep(int(ms) / 1000)
 
 
 def sleeps(tid: int) -> bool:

@@ -146,6 +146,23 @@ def test_histogram_counts_each_wait_and_the_longest_is_exact(beaten: Make, run: 
     assert longest >= histogram.floor_ns(ended)
 
 
+def test_the_longest_wait_of_who_is_told_of_once_a_second_is_of_all_that_time(beaten: Make, run: Run) -> None:
+    loads = [run("burn", 30, CPU), run("doze", 30, CPU, 130)]
+    for load in loads:
+        wait_line(load)
+    one, tid = beaten(), loads[1].pid
+    one.hot = frozenset({os.getpid()})
+    one.until_loaded()
+
+    def told() -> list[SchedThread]:
+        return [thread for frame in one.frames if frame.probes for thread in frame.probes.threads if thread.tid == tid]
+
+    one.until(lambda: len(told()) >= 8, "told of again and again")
+    for older, newer in zip(told()[1:], told()[2:], strict=False):
+        waits = newer.invol + newer.vol - older.invol - older.vol
+        assert not waits or newer.max_run_delay_ns >= (newer.runnable_ns - older.runnable_ns) / (waits + 1)
+
+
 def test_every_wakeup_is_the_wakers(beaten: Make, run: Run) -> None:
     load = run("ping", 151)
     wakee, waker = json.loads(wait_line(load))

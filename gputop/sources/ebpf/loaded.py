@@ -90,7 +90,8 @@ class LoadedProbes:
         number, self._epoch = self._epoch, self._epoch + 1
         if beat.hot != self._hot:
             self._follow(beat.hot)
-        self._maps["settings"].put(0, _SETTINGS.pack(self._epoch & 0xFFFFFFFF, self._generation, len(self._hot), 0))
+        second = self._epoch // self._per_second
+        self._maps["settings"].put(0, _SETTINGS.pack(self._epoch & 0xFFFFFFFF, self._generation, len(self._hot), second))
         return Turn(now, number, self._per_second, beat.hot, beat.key)
 
     def _follow(self, hot: frozenset[int]) -> None:

@@ -64,6 +64,11 @@ class Turn(Struct, frozen=True):
     key: bool
 
     @property
+    def second(self) -> int:
+        """The epoch of maxima of threads that are told of once a second."""
+        return self.number // self.per_second
+
+    @property
     def prunes(self) -> bool:
         """Whether what the dead had is forgotten in this turn, once it has been read."""
         return self.number % (_PRUNE_S * self.per_second) == 0
@@ -135,8 +140,9 @@ class SchedReader:
 
     def _thread(self, record: tuple[int, ...], turn: Turn, histograms: Mapping[int, int], keep: bool, comm: str = "") -> SchedThread:
         """One record, with what is still going on counted up to now."""
-        since, start, oncpu, runnable, preempted, sleeping, uninterruptible, vol, invol, even, odd, tid, pid, state = record[:14]
-        longest = epoch_max(even, odd, turn.number)
+        since, start, oncpu, runnable, preempted, sleeping, uninterruptible, vol, invol, even, odd, tid, pid, state, hot = record[:15]
+        # Of the others one may be told of twice rather than never: they may have been told of before their second was over.
+        longest = max(epoch_max(even, odd, epoch) for epoch in ((turn.number,) if hot else (turn.second, turn.second - 1)))
         ns = max(0, turn.now - since)
         if state == _RUNNING:
             oncpu += ns
