@@ -144,7 +144,9 @@ def test_ascii_means_ascii(launch: Launch) -> None:
         terminal.wait_for(lambda shown=shown: shown not in terminal.text(), "the dashboard again")
 
 
-@pytest.mark.parametrize("locale", [{"LC_ALL": "C"}, {"LC_ALL": "", "LC_CTYPE": "", "LANG": "C"}, {"LC_ALL": "", "LC_CTYPE": "de_DE.ISO-8859-1"}])
+@pytest.mark.parametrize(
+    "locale", [{"LC_ALL": "C"}, {"LC_ALL": "", "LC_CTYPE": "", "LANG": "C"}, {"LC_ALL": "", "LC_CTYPE": "de_DE.ISO-8859-1"}]
+)
 def test_a_locale_that_is_no_utf8_means_ascii(launch: Launch, locale: dict[str, str]) -> None:
     terminal = started(launch(env=locale))
     assert beyond_ascii(terminal) == []
