@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from gputop.board import Board
 from gputop.diagnosis import Engine
 from gputop.diagnosis import Ledger
 from gputop.diagnosis import report
@@ -23,9 +24,11 @@ from gputop.interpreter import argv_of
 from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
 from gputop.stream.findings import explanation
+from gputop.stream.judged import closely
 from gputop.stream.judged import judged
 
 TELL_EVERY_S = 0.2
+GROWS_EVERY_S = 0.5
 LEDGER_EVERY_NS = 5_000_000_000
 """Of recorded time: a day's are some megabytes."""
 
@@ -108,19 +111,34 @@ class Survey:
 
 
 def survey(paths: Sequence[str]) -> Iterator[News]:
-    """Look at a recording from start to end; raises UserError as `open_recording` does."""
+    """Look at a recording from start to end, of one that grows as it comes; raises UserError as `open_recording` does."""
     engine, known, told_s, booked_ns, until_ns = Engine(), dict[int, Episode](), 0.0, 0, 0
     with open_recording(paths) as recording:
         kept = explanation(recording)
         if kept is not None:
             yield News(0, _kept(recording, kept["incidents"]))
-        for board in judged(engine, recording, recording.start_ns, recording.end_ns + 1):
+        for board in _boards(engine, recording):
             news, until_ns = [] if kept is not None else _news(engine, known), board.t_ns
             due = until_ns - booked_ns >= LEDGER_EVERY_NS
             if news or due or time.monotonic() - told_s >= TELL_EVERY_S:
                 booked_ns, told_s = until_ns if due else booked_ns, time.monotonic()
                 yield News(until_ns, news, engine.ledger if due else None)
         yield News(recording.end_ns if until_ns else 0, [], engine.ledger)
+
+
+def _boards(engine: Engine, recording: Recording) -> Iterator[Board]:
+    """The board after each feed of the engine."""
+    board = Board()
+    for board in judged(engine, recording, recording.start_ns, recording.end_ns + 1):
+        yield board
+    reader = os.getppid()
+    growing = True
+    while growing and os.getppid() == reader:
+        growing = recording.growing
+        if recording.refresh():
+            yield from closely(engine, board, recording.frames(board.t_ns + 1))
+        elif growing:
+            time.sleep(GROWS_EVERY_S)
 
 
 def _kept(recording: Recording, incidents: list[report.Episode]) -> list[Episode]:

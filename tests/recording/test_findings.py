@@ -180,6 +180,23 @@ def test_the_replay_knows_its_incidents_at_once(made: Path) -> None:
     assert later[-1].ledger is not None
 
 
+def test_the_replay_finds_what_comes_while_its_file_grows(stream: tuple[Header, list[Frame]], tmp_path: Path) -> None:
+    (header, frames), path = stream, tmp_path / "growing.gputop"
+    writer = Writer(str(path), header)
+    for frame in frames[:50]:
+        writer.add(frame)
+    news = survey([str(path)])
+    early = [next(news)]
+    for frame in frames[50:600]:
+        writer.add(frame)
+    while early[-1].until_ns < frames[550].t_ns:
+        early.append(next(news))
+    writer.close()
+    late = list(news)
+    assert any(found.episodes for found in early)
+    assert late[-1].until_ns == frames[599].t_ns
+
+
 @pytest.mark.usefixtures("short_too")
 def test_each_file_of_a_rotation_tells_of_its_own_time(stream: tuple[Header, list[Frame]], made: Path, tmp_path: Path) -> None:
     record(tmp_path / "run.gputop", stream, made.stat().st_size // 2)
