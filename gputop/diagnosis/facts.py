@@ -318,7 +318,7 @@ class Facts(Struct):
     watching: float = 0.0
     """CPUs that gputop's own processes ran on."""
     unseen: list[GpuFacts] = field(default_factory=list)
-    """GPUs none of whose processes, as far as the driver lists any, is seen here."""
+    """GPUs on which no process that is seen here was in all the window."""
     hidden: tuple[str, str] = ("", "")
     """Why the machine's other processes are not seen, and what would show them; empty where all are."""
     strangers: dict[frozenset[int], list[Taker]] = field(default_factory=dict)

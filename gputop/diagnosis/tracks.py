@@ -143,8 +143,8 @@ class GpuTrack:
     """One GPU: utilization weighted by time, and the standing values of the rest."""
 
     __slots__ = (
-        "between", "board", "breaks", "busy_since_ns", "free_mhz", "idle_since_ns", "last_ns", "moved", "noted_ns", "pids", "rates",
-        "readings", "rhythm", "stretches", "worked_ns",
+        "between", "board", "breaks", "busy_since_ns", "free_mhz", "held_ns", "idle_since_ns", "last_ns", "moved", "noted_ns", "pids",
+        "rates", "readings", "rhythm", "stretches", "worked_ns",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -162,6 +162,8 @@ class GpuTrack:
         """(t_ns, bytes over PCIe both ways, cumulative)"""
         self.rates: deque[tuple[int, float]] = deque(maxlen=LATEST_RATES)
         """(t_ns, bytes per second over PCIe both ways), each of 20 ms, where the driver has no counters"""
+        self.held_ns = 0
+        """When a process that is seen here was last on it."""
         self.worked_ns = 0
         self.board: GpuBoard | None = None
         self.free_mhz: float | None = None

@@ -93,7 +93,10 @@ class Window:
         oldest = self._points.oldest_ns
         self._push_procs(board, oldest)
         for index, gpu in board.gpus.items():
-            self._gpus.setdefault(index, GpuTrack()).push(gpu, board.t_ns, oldest)
+            track = self._gpus.setdefault(index, GpuTrack())
+            track.push(gpu, board.t_ns, oldest)
+            if any(proc.pid in board.infos for proc in gpu.procs):
+                track.held_ns = board.t_ns
         self._host.push(board, oldest)
         self._takers.push(board, self.roles, oldest)
         return True
@@ -201,7 +204,7 @@ class Window:
             self.t_ns, seconds, jobs, host, list(gpus.values()), takers, bool(board.threads), len(self._points), behind, family,
             self._takers.movers(self.roles, self._points.oldest_ns) if "disk" in late_for else [],
             self._takers.growers(board, self.roles) if "memory" in late_for else [], watching,
-            [facts for index, facts in gpus.items() if not any(proc.pid in board.infos for proc in board.gpus[index].procs)],
+            [facts for index, facts in gpus.items() if self._gpus[index].held_ns < self._points.oldest_ns],
             _hidden(board),
         )  # fmt: skip
 

@@ -372,6 +372,15 @@ def test_a_gpu_that_works_for_who_is_not_seen_is_not_idle(pids: tuple[int, ...])
     assert (verdict.symptom, verdict.detail, verdict.fixes[0].text) == ("healthy", f"{what} ({why})", what)
 
 
+def test_what_a_gpu_did_for_a_training_that_has_ended_is_not_the_work_of_others():
+    scene = alone(90.0, 0.5, [ON_CPU]).play(6)
+    scene.drop(*scene.procs)
+    scene.gpus[0]["util_pct"] = 0.0
+    told = {scene.play(0.2).engine.verdict.headline for _ in range(40)}
+    assert [line for line in told if "cannot be seen" in line] == []
+    assert "No training process on this host" in told
+
+
 def test_where_all_is_seen_the_drivers_list_is_doubted():
     assert "the driver lists 4000000, of which none is here" in unseen(4_000_000).play(4).engine.verdict.detail
 
