@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from gputop.board import Board
 from gputop.board import GpuBoard
 from gputop.frame import SECOND_NS
 from gputop.frame import CgroupSample
@@ -37,7 +38,7 @@ class ProcRates(Struct, frozen=True):
     """Run-queue delay of the thread that had most of it, where threads were read."""
     worst_runq_tid: int | None
     switches_per_s: float | None
-    """Voluntary and involuntary, of all threads that were read, else of the main thread."""
+    """Voluntary and involuntary, of all threads where they are read, else of the main thread; None where some that run are not counted."""
     invol_per_s: float | None
     main_vol_per_s: float | None
     """Voluntary switches of the main thread: how often it went to sleep."""
@@ -49,8 +50,11 @@ class ProcRates(Struct, frozen=True):
     """Delay on block I/O and swap-in (stat field 42)."""
 
 
-def proc_rates(older: ProcSample, newer: ProcSample) -> ProcRates | None:
-    """Rates of one process; None where the two are not the same process or not in order."""
+def proc_rates(older: ProcSample, newer: ProcSample, between: tuple[Board, Board] | None = None) -> ProcRates | None:
+    """Rates of one process; None where the two are not the same process or not in order.
+
+    Of a process with more threads than are followed (`ProcSample.unfollowed`) the sched probe counts the switches ``between`` two boards.
+    """
     ns = newer.t_ns - older.t_ns
     utime, stime = newer.utime_ns - older.utime_ns, newer.stime_ns - older.stime_ns
     if older.pid != newer.pid or older.start_ticks != newer.start_ticks or ns <= 0 or utime < 0 or stime < 0:
@@ -59,7 +63,7 @@ def proc_rates(older: ProcSample, newer: ProcSample) -> ProcRates | None:
     threads = thread_deltas(older, newer)
     worst = max(threads, key=_run_delay, default=None)
     main_ns = delta(older.oncpu_ns, newer.oncpu_ns)
-    vol, invol = _switches(older, newer, threads)
+    vol_per_s, invol_per_s = _switches_per_s(older, newer, threads, between)
     return ProcRates(
         seconds=ns / SECOND_NS,
         cpu_pct=100 * _cpu_ns(newer, threads, main_ns, utime + stime) / ns,
@@ -68,8 +72,8 @@ def proc_rates(older: ProcSample, newer: ProcSample) -> ProcRates | None:
         runq_pct=_share_pct(delta(older.run_delay_ns, newer.run_delay_ns), ns),
         worst_runq_pct=None if worst is None else 100 * worst.run_delay_ns / ns,
         worst_runq_tid=None if worst is None else worst.tid,
-        switches_per_s=None if vol is None or invol is None else (vol + invol) * per_s,
-        invol_per_s=None if invol is None else invol * per_s,
+        switches_per_s=None if vol_per_s is None or invol_per_s is None else vol_per_s + invol_per_s,
+        invol_per_s=invol_per_s,
         main_vol_per_s=_times(delta(older.vol, newer.vol), per_s),
         read_bytes_per_s=_times(delta(older.read_bytes, newer.read_bytes), per_s),
         write_bytes_per_s=_times(delta(older.write_bytes, newer.write_bytes), per_s),
@@ -210,11 +214,34 @@ def _oncpu(thread: ThreadSample) -> int:
     return thread.oncpu_ns
 
 
-def _switches(older: ProcSample, newer: ProcSample, threads: Sequence[ThreadSample]) -> tuple[int | None, int | None]:
+def _switches_per_s(
+    older: ProcSample, newer: ProcSample, threads: Sequence[ThreadSample], between: tuple[Board, Board] | None
+) -> tuple[float | None, float | None]:
+    """Voluntary and involuntary."""
+    per_s = SECOND_NS / (newer.t_ns - older.t_ns)
     counted = [(thread.vol, thread.invol) for thread in threads if thread.vol is not None and thread.invol is not None]
-    if counted:
-        return sum(vol or 0 for vol, _ in counted), sum(invol or 0 for _, invol in counted)
-    return delta(older.vol, newer.vol), delta(older.invol, newer.invol)
+    if not counted:
+        return _times(delta(older.vol, newer.vol), per_s), _times(delta(older.invol, newer.invol), per_s)
+    if newer.unfollowed or any(thread.vol is None and thread.timeslices > 0 for thread in threads):
+        return _probed_switches_per_s(newer.pid, *between) if between is not None else (None, None)
+    return sum(vol for vol, _ in counted) * per_s, sum(invol for _, invol in counted) * per_s
+
+
+def _probed_switches_per_s(pid: int, older: Board, newer: Board) -> tuple[float | None, float | None]:
+    """The same as the sched probe counts them; None where it does not run."""
+    ns = newer.probed_ns - older.probed_ns
+    if not older.probed_ns or ns <= 0:
+        return None, None
+    vol = invol = 0
+    for thread in newer.threads.values():
+        if thread.pid != pid:
+            continue
+        before = older.threads.get(thread.tid)
+        if before is not None and before.start_ns == thread.start_ns:
+            vol, invol = vol + thread.vol - before.vol, invol + thread.invol - before.invol
+        elif thread.start_ns > older.probed_ns:  # what another did before it was first told of lies further back
+            vol, invol = vol + thread.vol, invol + thread.invol
+    return vol * SECOND_NS / ns, invol * SECOND_NS / ns
 
 
 def _run_delay(thread: ThreadSample) -> int:

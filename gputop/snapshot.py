@@ -45,6 +45,7 @@ _FILES = {
 """Of a process -> the file of /proc/PID that may be its owner's alone, or not kept by the kernel."""
 _NO_SENSE = "the kernel's figure is more than the process's whole life"
 _THREADS = "only trainers and workers are read thread by thread"
+_UNFOLLOWED = "more of its threads run than are followed: only eBPF counts them all"
 _STATED = ("state", "starving", "state_fractions")
 _NO_STATE = "not yet: it was watched too shortly to tell"
 _SHARES = ("sm_pct", "mem_pct", "enc_pct", "dec_pct")
@@ -64,6 +65,8 @@ def keep(older: Board, board: Board, frame: Frame) -> None:
         stood = board.procs.get(sample.pid)
         if stood is not None and stood.t_ns < sample.t_ns:
             older.procs[sample.pid] = stood
+    if frame.probes is not None:
+        older.threads, older.probed_ns = dict(board.threads), board.probed_ns
     for gpu in frame.gpus:
         if gpu.index in board.gpus:
             _keep_counters(older.gpus.setdefault(gpu.index, GpuBoard(gpu.index)), board.gpus[gpu.index], gpu)
@@ -163,7 +166,7 @@ def _proc(
     pid: int, older: Board, newer: Board, role: Role | None, state: ProcState | None, on_gpu: list[dict[str, object]]
 ) -> dict[str, object]:
     sample, before, info = newer.procs[pid], older.procs.get(pid), newer.infos.get(pid)
-    rates = proc_rates(before, sample) if before else None
+    rates = proc_rates(before, sample, (older, newer)) if before else None
     out = {"pid": pid} | _diagnosed(role, state, info) | _identity(info) | _counters(sample) | _rates(before, sample, rates)
     return out | {"gpus": on_gpu, "missing": _missing(out, _proc_reasons(pid, newer, rates))}
 
@@ -231,7 +234,8 @@ def _rates(before: ProcSample | None, sample: ProcSample, rates: ProcRates | Non
 def _proc_reasons(pid: int, board: Board, rates: ProcRates | None) -> dict[str, str]:
     """Why what may be missing of a process is."""
     reasons = {name: f"/proc/{pid}/{file} is not readable" for name, file in _FILES.items()} | {"disk_pct": _NO_SENSE}
-    reasons |= dict.fromkeys(("switches_per_s", "invol_per_s"), _THREADS) | dict.fromkeys(_STATED, _NO_STATE)
+    reasons |= dict.fromkeys(("switches_per_s", "invol_per_s"), _UNFOLLOWED if board.procs[pid].threads else _THREADS)
+    reasons |= dict.fromkeys(_STATED, _NO_STATE)
     if rates is None:
         reasons |= dict.fromkeys(_RATES, _READ_ONCE)
     procfs = board.sources.get("procfs")

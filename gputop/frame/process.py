@@ -122,6 +122,8 @@ class ProcSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     it has open (/proc/locks)."""
     exit_code: int | None = None
     """stat field 52 of a zombie: how it ended, as waitpid says (0 is well); None of the living, and where we may not know."""
+    unfollowed: int = 0
+    """Threads that ran of late and are too many to stand in every sample: their switches are in none of its pairs."""
 
 
 class Stack(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

@@ -188,6 +188,7 @@ def test_more_threads_than_are_followed(proc: FakeProc, reader: Reader, monkeypa
         got = sample(reader.beat(hot={100}), 100)
         assert len(got.threads) <= 1 + 64 + 4
         assert len(read) <= 65
+    assert got.unfollowed == 100 - 64
 
 
 def test_hostile_name_and_long_command_line(proc: FakeProc, reader: Reader) -> None:

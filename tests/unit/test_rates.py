@@ -6,11 +6,13 @@ import msgspec
 import pytest
 
 from gputop import rates
+from gputop.board import Board
 from gputop.frame import CgroupSample
 from gputop.frame import CpuSample
 from gputop.frame import DiskSample
 from gputop.frame import NetSample
 from gputop.frame import ProcSample
+from gputop.frame import SchedThread
 from gputop.frame import ThreadSample
 
 MS = 1_000_000
@@ -128,6 +130,35 @@ def test_a_resting_thread_that_only_the_newer_sample_has_brings_nothing_of_its_l
     found = rates.proc_rates(older, newer)
     assert found is not None
     assert (found.cpu_pct, found.worst_runq_pct, found.switches_per_s) == (10, 0, 2)
+
+
+def _many(t_s: float, counted: int, **fields: object) -> ProcSample:
+    return sample(t_s, num_threads=90, threads=[ThreadSample(10, 0, 0, 1, "R", counted, counted)], **fields)
+
+
+def test_switches_of_more_threads_than_are_followed_are_those_that_the_probe_counts():
+    older, newer = _many(1, 0), _many(2, 5, unfollowed=25)
+    none = rates.proc_rates(older, newer)
+    assert none is not None
+    assert (none.switches_per_s, none.invol_per_s) == (None, None)
+    before = {10: SchedThread(10, 10, 0, 0, 0, 0, 0, 100, 10, 0, start_ns=3), 99: SchedThread(99, 99, 0, 0, 0, 0, 0, 7, 7, 0)}
+    after = {
+        10: SchedThread(10, 10, 0, 0, 0, 0, 0, 300, 50, 0, start_ns=3), 99: SchedThread(99, 99, 0, 0, 0, 0, 0, 70, 70, 0),
+        11: SchedThread(11, 10, 0, 0, 0, 0, 0, 9_000, 9_000, 0, start_ns=SECOND),
+        12: SchedThread(12, 10, 0, 0, 0, 0, 0, 40, 4, 0, start_ns=3 * SECOND),
+    }  # fmt: skip
+    between = Board(threads=before, probed_ns=2 * SECOND), Board(threads=after, probed_ns=4 * SECOND)
+    found = rates.proc_rates(older, newer, between)
+    assert found is not None
+    assert (found.switches_per_s, found.invol_per_s) == ((200 + 40 + 40 + 4) / 2, (40 + 4) / 2)
+
+
+def test_a_thread_that_ran_and_was_not_asked_leaves_no_sum():
+    older = sample(1, num_threads=2, threads=[ThreadSample(10, 0, 0, 0, "R", 0, 0), ThreadSample(11, 0, 0, 1)])
+    newer = sample(2, num_threads=2, threads=[ThreadSample(10, 1, 0, 2, "R", 2, 0), ThreadSample(11, 9, 0, 7)])
+    found = rates.proc_rates(older, newer)
+    assert found is not None
+    assert found.switches_per_s is None
 
 
 def test_power_and_counters():

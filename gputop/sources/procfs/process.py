@@ -198,6 +198,7 @@ class Process:
             blkio_delay_ns(stat, tick.boot_ticks) if tick.delays else None, read_bytes, write_bytes, stat.processor, call, argument, wchan,
             None, threads, None, rchar_bytes, stat.children * ns,
             self._locked_by, None if stat.exit_code is None or os.geteuid() not in (0, self.info.uid) else stat.exit_code,
+            self._threads.unfollowed if self._threads else 0,
         )  # fmt: skip
 
     def notice(self) -> bool:

@@ -132,7 +132,7 @@ class Threads:
 
     __slots__ = (
         "_asked", "_folder", "_followed", "_known", "_listed_ns", "_listings", "_lost", "_main", "_pool", "_readings", "_resting",
-        "_woke", "infos",
+        "_woke", "infos", "unfollowed",
     )  # fmt: skip
 
     def __init__(self, folder: str, pid: int, pool: Descriptors) -> None:
@@ -149,6 +149,8 @@ class Threads:
         self._lost = False
         self._woke = False
         self.infos: list[ThreadInfo] = []
+        self.unfollowed = 0
+        """Threads that ran of late and are read with those that rest."""
 
     def read(self, tick: Tick, count: int, look: bool, locked: bool = False) -> list[ThreadSample]:
         """Samples of those read in this tick. ``count`` is what stat says: it tells when to list them again.
@@ -222,7 +224,7 @@ class Threads:
         order = sorted(self._known.values(), key=_idle)
         awake = sum(1 for thread in order if thread.idle < RESTING_AFTER)
         cut = min(max(awake, NEVER_REST), FOLLOWED)
-        self._followed, self._resting = order[:cut], order[cut:]
+        self._followed, self._resting, self.unfollowed = order[:cut], order[cut:], max(0, awake - cut)
         for place, thread in enumerate(order):
             thread.resting = place >= cut
 

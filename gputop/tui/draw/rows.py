@@ -135,7 +135,7 @@ class _Table:
         if sample is not None:
             row.rss_bytes = sample.rss_bytes
             before = self.older.procs.get(pid)
-            if before is not None and (rates := proc_rates(before, sample)):
+            if before is not None and (rates := proc_rates(before, sample, (self.older, self.newer))):
                 _take_rates(row, rates)
         if pid in self.on_gpu:
             row.gpu, proc = self.on_gpu[pid]

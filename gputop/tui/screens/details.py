@@ -36,7 +36,7 @@ class DetailsScreen(Box):
         info, sample, before = newer.infos.get(self.pid), newer.procs.get(self.pid), older.procs.get(self.pid)
         if info is None or sample is None:
             return [[("it has ended; scrub back to see it", "dim")]]
-        rates = proc_rates(before, sample) if before else None
+        rates = proc_rates(before, sample, (older, newer)) if before else None
         width = min(self.text_width, 110)
         return [
             *_identity(info, session.roles_at(newer).get(self.pid), width),
