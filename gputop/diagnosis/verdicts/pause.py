@@ -3,8 +3,8 @@
 Threshold: one idle stretch of the GPU of at least `PAUSE_S`, after `tracks.STEADY_NS` of work, that holds most of the loss, while no
 worker owes the trainer a batch; or shorter ones together (`breaks`, `quiet`), again and again, or a lot that it writes, while the
 workers are `AHEAD` of a trainer that could go on, and is not kept from it by its own threads; or little work for a GPU that had it in
-full, while nobody asks the workers for a batch for `PAUSE_S`, or other workers are asked for them (an evaluation). No fault, unless it
-comes too often.
+full, while nobody asks the workers for a batch for `PAUSE_S`, or other workers are asked for them (an evaluation). Or somebody stopped
+it. No fault.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 from gputop.diagnosis.verdicts.gil_contention import fights
+from gputop.diagnosis.verdicts.hung_worker import TRACED
 
-PAUSE_S, MOST, AHEAD = 0.7, 0.6, 0.8
+PAUSE_S, MOST, AHEAD, STOPPED = 0.7, 0.6, 0.8, 0.3
 SAVED_BYTES_PER_S, SAVING, REST_S = 50e6, 0.05, 0.35
 """What a trainer writes that saves its weights now and then, how long of the window it waits for the disk to take them, or, where memory
 takes them, how long its GPU rests meanwhile."""
@@ -105,9 +106,18 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     )
     save = Fix("Write checkpoints beside the training", "torch.distributed.checkpoint.async_save(...)")
     look = Fix("See what its main thread does meanwhile; evaluate less often, or in another process", f"gputop stacks {job.trainer.pid}")
-    fixes = (save, look) if saves else (look,)
+    fixes = (save, look) if saves else _let_go_on(job) or (look,)
     little = "too little" if job.away_s else "hardly any" if _turns_away(job, (job.idle or 0.0) * facts.seconds) else "no"
     return Finding(f"{little} work for the GPU{when}; {what}", evidence, fixes, (), (job.trainer.pid,))
+
+
+def _let_go_on(job: JobFacts) -> tuple[Fix, ...]:
+    """Where it is stopped itself: what its main thread does meanwhile nobody needs to see."""
+    if job.trainer.state.fractions.get("stopped", 0.0) < STOPPED:
+        return ()
+    if job.trainer.newer.state == TRACED:
+        return (Fix("A debugger or a profiler holds it: let that go on", f"grep TracerPid /proc/{job.trainer.pid}/status"),)
+    return (Fix("Somebody stopped it (Ctrl-Z, SIGSTOP): let it go on", f"kill -CONT {job.trainer.pid}"),)
 
 
 def _rest(job: JobFacts, facts: Facts) -> tuple[float | None, str]:

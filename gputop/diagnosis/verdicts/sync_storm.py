@@ -2,7 +2,8 @@
 
 Threshold, where probed: `SYNCS_PER_S` waits a second; or `LEAST_PER_S` of which a step (a copy to the GPU) has `PER_STEP`, or among so
 many calls that most find the GPU nearly done; or `CALLS_PER_STEP` short ones behind the step's long one, that together take as long. Else
-`SLEEPS_PER_S` voluntary switches of the main thread, of which a step with one wait makes about six, if it is `ASLEEP` meanwhile.
+`SLEEPS_PER_S` voluntary switches of the main thread, of which a step with one wait makes about six, if it is `ASLEEP` meanwhile, they are
+`SLEEPS_PER_BATCH` and more, and it does not write at each.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ CALLS_PER_STEP, BEHIND_LONG = 40.0, 4.0
 """Of calls, and of waits: with one long one, four say that all others take its time again."""
 ASLEEP = 0.5
 """Of the time in which its GPU works."""
+SLEEPS_PER_BATCH, WRITTEN_BYTES = 12.0, 1024.0
+"""Voluntary switches for one of the workers, who sleep about once for each batch; and written to storage at each by who syncs files."""
 _NO_GPU = (waits.QUEUE, waits.PIPE, waits.NETWORK, waits.CHILD, waits.DISK, waits.STOPPED)
 _BETWEEN = ("main.sync", "main.computing", "main.timer", "main.driver", "main.poll", "main.lock", "main.unknown", "main.transfer")
 _POOLS = ("main.runnable", *_BETWEEN)
@@ -54,7 +57,18 @@ def _rate(job: JobFacts) -> float:
     if job.calls is not None:
         return job.calls.waits_per_s
     worked = job.idle is not None and job.idle < 0.9
-    return (job.trainer.sleeps_per_s or 0.0) if worked and _sleeps_while_it_works(job) and not _waits_for_threads(job) else 0.0
+    other = _waits_for_threads(job) or _has_short_steps(job) or _writes_at_each(job)
+    return (job.trainer.sleeps_per_s or 0.0) if worked and _sleeps_while_it_works(job) and not other else 0.0
+
+
+def _has_short_steps(job: JobFacts) -> bool:
+    """A hundred steps a second are as many sleeps as a storm in slow ones."""
+    batches_per_s = sum(worker.sleeps_per_s or 0.0 for worker in job.workers)
+    return (job.trainer.sleeps_per_s or 0.0) < SLEEPS_PER_BATCH * batches_per_s
+
+
+def _writes_at_each(job: JobFacts) -> bool:
+    return (job.trainer.write_bytes_per_s or 0.0) >= WRITTEN_BYTES * (job.trainer.sleeps_per_s or 0.0) > 0.0
 
 
 def _sleeps_while_it_works(job: JobFacts) -> bool:

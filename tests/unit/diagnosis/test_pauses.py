@@ -268,3 +268,12 @@ def test_not_so_one_that_lasts():
 
 def test_nor_one_that_nobody_saw_begin():
     assert evaluating(0.4, 6).engine.verdict.cause == "main-thread-preprocessing"
+
+
+@pytest.mark.parametrize(("state", "command"), [("T", "kill -CONT 100"), ("t", "grep TracerPid /proc/100/status")])
+def test_a_trainer_that_somebody_stopped_is_let_go_on(state: str, command: str):
+    scene = alone(98.0, 0.1, [FUTEX]).play(6)
+    scene.gpus[0]["util_pct"] = 0.0
+    scene.procs[100].run, scene.procs[100].looks = 0.0, [{"state": state}]
+    verdict = scene.play(4).engine.verdict
+    assert (verdict.cause, [fix.command for fix in verdict.fixes]) == ("pause", [command])
