@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 from collections.abc import Iterable
 from collections.abc import Mapping
+from typing import TextIO
 
 from gputop.errors import UserError
+from gputop.text import ascii_text
 from gputop.text import clean
 from gputop.text import one_line
 
@@ -21,18 +24,35 @@ def show(lines: Iterable[str]) -> None:
 
 
 def write(data: str | bytes) -> None:
-    """On standard output, as it is. Raises UserError where that is full or closed, BrokenPipeError where its reader has left."""
+    """On standard output: bytes as they are, text as its charset can show it.
+
+    Raises UserError where that is full or closed, BrokenPipeError where its reader has left.
+    """
     try:
         if isinstance(data, bytes):
             sys.stdout.buffer.write(data)
         else:
-            sys.stdout.write(data)
+            sys.stdout.write(_shown(data, sys.stdout))
         sys.stdout.flush()
     except BrokenPipeError:
         raise
     except OSError as error:
         discard_output()
         raise UserError(f"cannot write to standard output ({error.strerror}): it needs a terminal, a pipe or a file with room") from None
+
+
+def _shown(text: str, stream: TextIO) -> str:
+    """``text`` with what stands in ASCII for those of its characters that the stream's charset lacks."""
+    charset = stream.encoding or "utf-8"
+    return text.encode(charset, "gputop.ascii").decode(charset)
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    return ascii_text(error.object[error.start : error.end]), error.end
+
+
+codecs.register_error("gputop.ascii", _in_ascii)
 
 
 def draws_ascii(asked: bool | None) -> bool:
@@ -89,4 +109,4 @@ def replace_closed() -> None:
 
 def tell(text: str) -> None:
     """A line on standard error: what went wrong and what to do, or what was done."""
-    print(f"gputop: {one_line(text)}", file=sys.stderr, flush=True)
+    print(_shown(f"gputop: {one_line(text)}", sys.stderr), file=sys.stderr, flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import unicodedata
 
@@ -85,3 +86,34 @@ def cut(text: str, width: int) -> str:
         kept += char
         used += _char_width(char)
     return (kept + "…" + " " * (width - used - 1)) if width > 0 else ""
+
+
+class _Ascii(dict[int, str]):
+    """What stands for a character beyond ASCII: of the same width, so that columns stay."""
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        self[code] = char if 32 <= code < 127 else "?" * cell_width(char)
+        return self[code]
+
+
+_ASCII = _Ascii({ord(" "): " ", ord("°"): " ", ord("🔎"): "/ ", **dict.fromkeys(map(ord, "╭╮╰╯┌┐└┘├┤┬┴┼"), "+")})
+_ASCII.update(zip(map(ord, "▁▂▃▄▅▆▇█░▒▪◆▼■►×●▲▾–−─·…←→↑↓✓✗│•~"), "_,-=+*%#:%dmtX>xo!v---.~<>^v+x|*~", strict=True))
+
+# What plotext draws with: quarters of a cell.
+_ASCII.update(zip(map(ord, "▘▝▀▖▗▌▐▞▚▛▜▙▟"), "'`\".,||/\\####", strict=True))
+_ASCII.update(zip(map(ord, "◐▶▔▏▎▍▊▕µ"), "o>-|||||u", strict=True))
+
+
+def ascii_text(text: str) -> str:
+    """The same text for terminals that show no more than ASCII."""
+    return text if text.isascii() and is_narrow(text) else text.translate(_ASCII)
+
+
+def from_shell(text: str) -> str:
+    """An argument as its user meant it: a locale of ASCII alone leaves surrogates for the bytes beyond, nearly always UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return os.fsencode(text).decode("utf-8", "replace")
+    return text

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         write(as_text(checks, takes_unicode()) + "\n")
     packed = _bundle(args, checks, ok) if args.bundle else {}
     if args.json:
-        write(as_json(checks, ok, packed) + "\n")
+        write(as_json(checks, ok, packed).encode(errors="replace") + b"\n")
     elif packed:
         write(f"\n{packed['path']}: look into it before you send it; it holds\n{_listing(packed['parts'])}\n")
     return 0 if ok else 1

@@ -7,6 +7,7 @@ import os
 
 from gputop.console import tell
 from gputop.errors import UserError
+from gputop.text import from_shell
 
 PATIENCE_S = 5.0
 EXAMPLES = """examples:
@@ -17,7 +18,7 @@ EXAMPLES = """examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The text."""
-    parser.add_argument("text", nargs="+", metavar="TEXT", help="what to write at this moment")
+    parser.add_argument("text", type=from_shell, nargs="+", metavar="TEXT", help="what to write at this moment")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -28,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     from gputop.markers import MAX_TEXT
     from gputop.markers import pack_mark
 
-    text = os.fsencode(" ".join(args.text)).decode("utf-8", "replace").strip()
+    text = " ".join(args.text).strip()
     if not text:
         raise UserError("the marker is empty", code=2)
     took, busy = _send(pack_mark(Mark(time.monotonic_ns(), text)))

@@ -14,6 +14,7 @@ from gputop.commands.span import add_span
 from gputop.commands.span import span
 from gputop.console import tell
 from gputop.console import write
+from gputop.text import from_shell
 
 WHO_SWITCHED = """SELECT pid, name, sum(coalesce(thread_switches, switches)) switches, sum(offcpu_s) offcpu_s,
   max(stall_ms) worst_stall_ms FROM proc GROUP BY pid ORDER BY switches DESC LIMIT 10"""
@@ -47,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files", nargs="+", metavar="FILE", help="a recording, also one that still grows; several of rotation are read as one"
     )
-    parser.add_argument("sql", metavar="SQL", help="a SELECT, .schema, or .schema TABLE")
+    parser.add_argument("sql", metavar="SQL", type=from_shell, help="a SELECT, .schema, or .schema TABLE")
     add_span(parser)
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="an array of objects")
@@ -68,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         names, rows = Database(recording, *span(args, recording)).ask(args.sql)
         parts = (_json if args.json else _csv if args.csv else _table)(names, rows)
         while text := "".join(islice(parts, _AT_ONCE)):
-            write(text)
+            write(text.encode() if args.csv else text)
         if recording.problem:
             tell(f"{recording.path}: {recording.problem}")
     return 0

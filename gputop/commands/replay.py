@@ -18,6 +18,7 @@ from gputop.console import draws_ascii
 from gputop.console import tell
 from gputop.errors import UserError
 from gputop.memory import calm_garbage_collection
+from gputop.text import from_shell
 
 if TYPE_CHECKING:
     from gputop.stream.file import FileStream
@@ -52,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="*", metavar="FILE", help="a recording, or several of rotation; - is a stream from standard input")
     parser.add_argument("--sample", action="store_true", help="the recording that comes with gputop")
     parser.add_argument("--speed", type=speed, default=1.0, metavar="X", help="0.25 to 64 times as fast (1)")
-    parser.add_argument("--at", metavar="T", help=f"begin here: {MOMENT}")
+    parser.add_argument("--at", type=from_shell, metavar="T", help=f"begin here: {MOMENT}")
     parser.add_argument("--loop", action="store_true", help="begin anew at the end")
     add_looks(parser)
 

@@ -10,6 +10,7 @@ from gputop.errors import UserError
 from gputop.stream.moment import WAYS
 from gputop.stream.moment import bounds
 from gputop.stream.moment import moment
+from gputop.text import from_shell
 
 if TYPE_CHECKING:
     from gputop.recording.reader import Recording
@@ -21,8 +22,8 @@ MOMENT = WAYS.replace("%", "%%")
 def add_span(parser: argparse.ArgumentParser) -> None:
     """Which part of the recording."""
     parser.add_argument("--last", "--since", type=duration(), metavar="TIME", help="only the last 90s, 10m, 2h")
-    parser.add_argument("--from", dest="from_", metavar="T", help=f"only from here on: {MOMENT}")
-    parser.add_argument("--until", metavar="T", help="only up to here")
+    parser.add_argument("--from", dest="from_", type=from_shell, metavar="T", help=f"only from here on: {MOMENT}")
+    parser.add_argument("--until", type=from_shell, metavar="T", help="only up to here")
 
 
 def span(args: argparse.Namespace, recording: Recording) -> tuple[int, int]:

@@ -202,7 +202,7 @@ def _write_weighted(args: argparse.Namespace, weighted: list[Weighted], unit: st
 
 def _write(args: argparse.Namespace, text: str) -> None:
     if args.output is None:
-        write(text)
+        write(text.encode(errors="replace") if args.json or args.folded or args.speedscope else text)
         return
     from gputop.stacks.folded import save
 

@@ -144,7 +144,7 @@ def events(recording: Recording, start_ns: int, end_ns: int, base_ns: int) -> It
 def write(recording: Recording, output: str, start_ns: int, end_ns: int, beside: str = "") -> None:
     """See `gputop.exports`; ``beside`` is a torch.profiler trace to put into the same file, on its clock."""
     base_ns, others = _torch_trace(beside) if beside else (0, [])
-    with new_file(output) as descriptor, os.fdopen(descriptor, "w") as file:
+    with new_file(output) as descriptor, os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(f'{{"displayTimeUnit":"ms","baseTimeNanoseconds":{base_ns},"traceEvents":[\n')
         separator = ""
         for event in chain(others, events(recording, start_ns, end_ns, base_ns)):

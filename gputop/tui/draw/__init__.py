@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from itertools import islice
 
+from gputop.text import ascii_text
 from gputop.text import cell_width
 from gputop.text import clean
 from gputop.text import is_narrow
@@ -14,28 +15,6 @@ from gputop.text import is_narrow
 Span = tuple[str, str]
 """Text and what it means; `gputop.tui.palette` gives meanings their colour."""
 Line = Sequence[Span]
-
-
-class _Ascii(dict[int, str]):
-    """What stands for a character beyond ASCII: of the same width, so that columns stay."""
-
-    def __missing__(self, code: int) -> str:
-        char = chr(code)
-        self[code] = char if 32 <= code < 127 else "?" * cell_width(char)
-        return self[code]
-
-
-_ASCII = _Ascii({ord(" "): " ", ord("°"): " ", ord("🔎"): "/ ", **dict.fromkeys(map(ord, "╭╮╰╯┌┐└┘├┤┬┴┼"), "+")})
-_ASCII.update(zip(map(ord, "▁▂▃▄▅▆▇█░▒▪◆▼■►×●▲▾–−─·…←→↑↓✓✗│•~"), "_,-=+*%#:%dmtX>xo!v---.~<>^v+x|*~", strict=True))
-
-# What plotext draws with: quarters of a cell.
-_ASCII.update(zip(map(ord, "▘▝▀▖▗▌▐▞▚▛▜▙▟"), "'`\".,||/\\####", strict=True))
-_ASCII.update(zip(map(ord, "◐▶▔▏▎▍▊▕µ"), "o>-|||||u", strict=True))
-
-
-def ascii_text(text: str) -> str:
-    """The same text for terminals that show no more than ASCII."""
-    return text if text.isascii() and is_narrow(text) else text.translate(_ASCII)
 
 
 def ascii_line(line: Line) -> Line:

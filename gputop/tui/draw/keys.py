@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gputop.text import ascii_text
 from gputop.text import cell_width
 from gputop.text import fit
 from gputop.tui.draw import Line
 from gputop.tui.draw import Span
-from gputop.tui.draw import ascii_text
 from gputop.tui.view import View
 
 Key = tuple[str, str, str]
