@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import stat
 import tempfile
 
@@ -14,6 +15,8 @@ from gputop.frame import Mark
 MAX_TEXT = 200
 """Characters of a marker."""
 MAX_BYTES = 2048
+
+_LISTENING = re.compile(r"(/[^\n]*/gputop(?:-\d+)?/marks-\d+\.sock)$", re.MULTILINE)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Mark)
@@ -48,18 +51,32 @@ def make_directory() -> str:
         os.mkdir(path, 0o700)
     except FileExistsError:
         pass
-    held = os.lstat(path)
-    if not stat.S_ISDIR(held.st_mode) or held.st_uid != os.geteuid() or held.st_mode & 0o077:
+    if not _is_ours_alone(path):
         raise PermissionError(f"{path} is not a directory of mode 0700 that belongs to us")
     return path
 
 
 def sockets() -> list[str]:
     """The sockets of collectors that may listen: the user's own; for root, everybody's."""
-    folders = {directory(), *(everybodys_directories() if os.geteuid() == 0 else ())}
-    return sorted(path for folder in folders for path in glob.glob(os.path.join(glob.escape(folder), "marks-*.sock")))
+    found = {os.path.realpath(path) for path in (*glob.glob(os.path.join(glob.escape(directory()), "marks-*.sock")), *bound())}
+    return sorted(path for path in found if os.geteuid() == 0 or _is_ours_alone(os.path.dirname(path)))
 
 
-def everybodys_directories() -> list[str]:
-    """Where the collectors of other users listen."""
-    return [*glob.glob("/run/user/*/gputop"), *glob.glob(os.path.join(tempfile.gettempdir(), "gputop-*"))]
+def bound() -> list[str]:
+    """Where the kernel says that collectors listen (/proc/net/unix): their XDG_RUNTIME_DIR and TMPDIR may be others than ours.
+
+    A job's are, beside those of the shell that gputop was started from.
+    """
+    try:
+        with open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as file:
+            return _LISTENING.findall(file.read())
+    except OSError:
+        return []
+
+
+def _is_ours_alone(path: str) -> bool:
+    try:
+        held = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISDIR(held.st_mode) and held.st_uid == os.geteuid() and not held.st_mode & 0o077

@@ -7,6 +7,7 @@ import os
 
 from gputop.console import tell
 from gputop.errors import UserError
+from gputop.text import clean
 from gputop.text import from_shell
 
 PATIENCE_S = 5.0
@@ -27,6 +28,7 @@ def run(args: argparse.Namespace) -> int:
 
     from gputop.frame import Mark
     from gputop.markers import MAX_TEXT
+    from gputop.markers import directory
     from gputop.markers import pack_mark
 
     text = " ".join(args.text).strip()
@@ -34,7 +36,10 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("the marker is empty", code=2)
     took, busy = _send(pack_mark(Mark(time.monotonic_ns(), text)))
     if not took and not busy:
-        raise UserError("no gputop of yours is running here that could take the marker: start `gputop` or `gputop record` first")
+        raise UserError(
+            f"no gputop of yours is running here that could take the marker (none in {clean(directory())}, none in /proc/net/unix): "
+            "start `gputop` or `gputop record` first"
+        )
     if not took:
         raise UserError(f"the gputop that runs here has not taken the marker within {PATIENCE_S:g} s: is it stopped?")
     if busy:

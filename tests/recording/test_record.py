@@ -18,6 +18,8 @@ from gputop import cli
 from gputop.commands.record import size
 from gputop.errors import UserError
 from gputop.frame import Frame
+from gputop.markers import bound
+from gputop.markers import sockets
 from gputop.recording.format import FormatError
 from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
@@ -43,7 +45,7 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "run"
     path.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(path))
-    monkeypatch.setattr("gputop.markers.everybodys_directories", list)
+    monkeypatch.setattr("gputop.markers.bound", lambda: [path for path in bound() if path.startswith(f"{tmp_path}/")])
     return path
 
 
@@ -334,9 +336,38 @@ def test_markers_of_many_at_once_all_arrive() -> None:
     assert sorted(found) == sorted(f"rank {i}" for i in range(40))
 
 
-def test_without_a_collector_a_marker_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("shell", ["XDG_RUNTIME_DIR", "TMPDIR"])
+def test_markers_find_a_recorder_that_has_other_folders(shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a job's are, beside those of the shell that gputop was started from."""
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir(mode=0o700)
+    with pytest.MonkeyPatch.context() as recorder:
+        recorder.setenv(shell, str(tmp_path / "a"))
+        recorder.setattr("tempfile.tempdir", None)
+        source = MarksSource(Settings())
+        source.open()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "b"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    assert cli.main(["mark", "hello"]) == 0
+    assert read_marks(source) == ["hello"]
+    source.close()
+
+
+def test_nothing_is_told_to_sockets_in_folders_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    others = tmp_path / "gputop"
+    others.mkdir()
+    others.chmod(0o777)
+    monkeypatch.setattr("gputop.markers.bound", lambda: [str(others / "marks-1.sock")])
+    monkeypatch.setattr("os.geteuid", lambda: 4242)
+    assert sockets() == []
+
+
+def test_without_a_collector_a_marker_is_refused(runtime: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["mark", "x"]) == 1
-    assert "no gputop of yours is running" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "no gputop of yours is running" in err
+    assert str(runtime / "gputop") in err
     assert cli.main(["mark", " "]) == 2
 
 
