@@ -1,14 +1,36 @@
 """gputop: what the GPU does and what the host does to it, on one time axis."""
 
 import sys
+from signal import SIG_DFL
+from signal import SIGINT
+from signal import default_int_handler
+from signal import getsignal
+from signal import signal
 
 __version__ = "0.1.0"
+
+
+class EndsAtOnce:
+    """While we import, Ctrl-C ends us without a word: a KeyboardInterrupt there is a traceback, or a crash where it meets C."""
+
+    def __enter__(self) -> None:
+        """Not where somebody else has decided what Ctrl-C does, as `&` and nohup do."""
+        self._ours = getsignal(SIGINT) is default_int_handler
+        if self._ours:
+            signal(SIGINT, SIG_DFL)
+
+    def __exit__(self, *_: object) -> None:
+        """As it was."""
+        if self._ours:
+            signal(SIGINT, default_int_handler)
+
 
 if sys.modules.keys().isdisjoint(("msgspec", "typing_extensions")):
     # Where typing_extensions is installed msgspec takes what typing has, too, from there. That loads inspect, ast and tokenize with it:
     # 1.3 MB in each of our processes, and 8 ms of each start.
     sys.modules["typing_extensions"] = None  # type: ignore[assignment]
     try:
-        import msgspec  # noqa: F401
+        with EndsAtOnce():
+            import msgspec  # noqa: F401
     finally:
         del sys.modules["typing_extensions"]

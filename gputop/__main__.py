@@ -1,8 +1,11 @@
-"""`python -m gputop`: the same as the `gputop` command."""
+"""`gputop`, and `python -m gputop`."""
 
 import sys
 
-from gputop.cli import main
+from gputop import EndsAtOnce
+
+with EndsAtOnce():
+    from gputop.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -20,3 +21,20 @@ def test_modules_of_the_folder_it_stands_in_are_not_run(tmp_path: Path, name: st
     done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert __version__ in done.stdout
+
+
+CTRL_C_AS_IT_IMPORTS = """
+import os, runpy, signal, sys
+class Finder:
+    def find_spec(name, *_):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder)
+runpy.run_module("gputop", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("name", ["msgspec", "gputop.cli", "gputop.config"])
+def test_ctrl_c_while_it_still_imports_ends_it_without_a_word(name: str) -> None:
+    done = subprocess.run([sys.executable, "-c", CTRL_C_AS_IT_IMPORTS, name], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
