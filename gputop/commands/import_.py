@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from gputop.errors import UserError
+
 EXAMPLES = """examples:
   gputop import ingero.db -o ingero.gputop
   gputop query ingero.gputop "SELECT call, sum(calls), max(max_ms) FROM sync GROUP BY call"
@@ -19,6 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the recording, or nothing."""
+    if args.output == "-":
+        raise UserError("a recording is a file: give its name with -o", code=2)
     from contextlib import closing
 
     from gputop.console import tell

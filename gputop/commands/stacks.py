@@ -44,13 +44,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--json", action="store_true", help="one object: stacks, and groups of equal ones")
     form.add_argument("--folded", action="store_true", help="a line a stack, for flame-graph tools")
     form.add_argument("--speedscope", action="store_true", help="a speedscope document")
-    parser.add_argument("-o", "--output", metavar="FILE", help="write there (created for you alone) and not to standard output")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write to this new file and not to standard output")
 
 
 def run(args: argparse.Namespace) -> int:
     """Take stacks, or sample, and print. 1 where nobody's stack could be read."""
     if args.native and (args.duration or args.off_cpu):
         raise UserError("--native is for one set of stacks: take --duration and --off-cpu without it", code=2)
+    if args.output not in (None, "-"):
+        from gputop.recording.output import check_new
+
+        check_new(args.output)
     roles: dict[int, Role] = {}
     waits: dict[int, str] = {}
     pids = list(dict.fromkeys(args.pids))
@@ -201,7 +205,7 @@ def _write_weighted(args: argparse.Namespace, weighted: list[Weighted], unit: st
 
 
 def _write(args: argparse.Namespace, text: str) -> None:
-    if args.output is None:
+    if args.output in (None, "-"):
         write(text.encode(errors="replace") if args.json or args.folded or args.speedscope else text)
         return
     from gputop.stacks.folded import save

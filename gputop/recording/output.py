@@ -22,11 +22,17 @@ def create(path: str) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        raise UserError(f"{clean(path)} {_what_stands_at(path)}: give another name with -o") from None
+        raise _in_the_way(path) from None
     except OSError as error:
         raise UserError(f"cannot create {clean(path) or 'a file without a name'}: {error.strerror}") from None
     except ValueError:
         raise UserError(f"{clean(path)!r} is no file name") from None
+
+
+def check_new(path: str) -> None:
+    """What `create` would say of what stands at ``path``, before anything is done for it. Raises UserError."""
+    if os.path.lexists(path):
+        raise _in_the_way(path)
 
 
 @contextmanager
@@ -43,6 +49,10 @@ def whole_or_gone(path: str) -> Iterator[None]:
 def unused(stem: str) -> str:
     """A name for a recording at which nothing stands: ``stem``.gputop, or with a number."""
     return next(path for path in (f"{stem}{end}.gputop" for end in chain([""], (f"-{i}" for i in count(2)))) if not os.path.lexists(path))
+
+
+def _in_the_way(path: str) -> UserError:
+    return UserError(f"{clean(path)} {_what_stands_at(path)}: give another name with -o")
 
 
 def _what_stands_at(path: str) -> str:

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 from gputop.errors import UserError
 from gputop.frame import Stack
+from gputop.recording.output import create
+from gputop.recording.output import whole_or_gone
 from gputop.stacks.frames import parse
 from gputop.text import clean
 
@@ -62,11 +64,10 @@ def _described(frame: str) -> dict[str, object]:
 
 
 def save(path: str, text: str) -> None:
-    """Write a file that only its owner may read; an existing one is replaced, a link is not followed. Raises UserError."""
+    """Write a new file that only its owner may read. Raises UserError."""
+    descriptor = create(path)
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
-            os.fchmod(descriptor, 0o600)
+        with whole_or_gone(path), os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
             file.write(text)
     except OSError as error:
         raise UserError(f"cannot write {clean(path)}: {error.strerror}") from error

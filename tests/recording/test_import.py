@@ -252,3 +252,10 @@ def test_a_fifo_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[
     os.mkfifo(tmp_path / "fifo.db")
     assert cli.main(["import", str(tmp_path / "fifo.db")]) == 1
     assert "no regular file" in capsys.readouterr().err
+
+
+def test_a_recording_is_no_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["import", "in.db", "-o", "-"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not list(tmp_path.iterdir())

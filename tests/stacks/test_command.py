@@ -63,9 +63,17 @@ def test_files_for_other_tools(sleeper: int, tmp_path: Path) -> None:
     assert line.startswith(f"MainThread {sleeper};<module> (")
     assert line.endswith(" 1")
     assert (tmp_path / "folded").stat().st_mode & 0o777 == 0o600
-    document = json.loads(gputop(str(sleeper), "--speedscope").stdout)
+    document = json.loads(gputop(str(sleeper), "--speedscope", "-o", "-").stdout)
     files = {frame["name"]: frame.get("file") for frame in document["shared"]["frames"]}
     assert files["sleeping"] == str(Path(__file__).parent / "stalled.py")
+
+
+def test_what_is_in_the_way_of_its_file_is_said_at_once(sleeper: int, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    done = gputop(str(sleeper), "--duration", "10m", "-o", str(tmp_path / "mine"))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "exists already" in done.stderr
+    assert (tmp_path / "mine").read_text() == "mine"
 
 
 def test_partial_success_is_success_and_none_is_1(sleeper: int) -> None:
