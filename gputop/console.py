@@ -95,9 +95,9 @@ def _is_utf8(name: str) -> bool:
     return name.lower().replace("-", "") == "utf8"
 
 
-def discard_output() -> None:
-    """What is still unwritten goes nowhere, or Python would complain of it once more when it closes standard output."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+def discard_output(descriptor: int = 1) -> None:
+    """What is still unwritten goes nowhere, or Python would complain of it once more when it closes the stream."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def replace_closed() -> None:
@@ -108,5 +108,11 @@ def replace_closed() -> None:
 
 
 def tell(text: str) -> None:
-    """A line on standard error: what went wrong and what to do, or what was done."""
-    print(_shown(f"gputop: {one_line(text)}", sys.stderr), file=sys.stderr, flush=True)
+    """A line on standard error: what went wrong and what to do, or what was done.
+
+    Where nobody is left to read it, what was done is done.
+    """
+    try:
+        print(_shown(f"gputop: {one_line(text)}", sys.stderr), file=sys.stderr, flush=True)
+    except OSError:
+        discard_output(2)

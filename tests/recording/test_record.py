@@ -211,6 +211,15 @@ def test_ctrl_c_reaches_the_command_once(tmp_path: Path) -> None:
     assert told.read_text() == f"{int(signal.SIGINT)}\n{int(signal.SIGTERM)}\n"
 
 
+def test_a_lost_terminal_ends_a_whole_recording(tmp_path: Path) -> None:
+    path = tmp_path / "a.gputop"
+    with Pty([*GPUTOP, "record", "--no-ebpf", "-o", str(path)]) as terminal:
+        wait_until(lambda: path.exists() and path.stat().st_size > 1000)
+        terminal.hang_up()
+        assert terminal.exit_code() == 0
+    assert frames_of(path)
+
+
 def test_stopped_before_the_first_reading_the_command_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     far, asked, begun = tmp_path / "ssh", tmp_path / "asked", tmp_path / "begun"
     far.write_text(f"#!/bin/sh\ntouch {asked}\nexec sleep 60\n")
