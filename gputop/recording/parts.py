@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections.abc import Iterable
 from collections.abc import Sequence
@@ -21,15 +22,20 @@ _OFFSET_BITS = 48
 
 
 def open_recording(paths: Sequence[str]) -> Recording:
-    """One recording, or several as one. Raises UserError, a FormatError where one of them is no recording."""
+    """One recording, or several as one. Raises UserError, a FormatError where one of them is no recording.
+
+    An empty file beside others is left out, and said to be a problem: a recorder may have had no room for more.
+    """
     if len(paths) == 1:
         return Recording(paths[0])
+    empty = [path for path in paths if os.path.isfile(path) and not os.path.getsize(path)]
+    told = [path for path in paths if path not in empty] or paths
     with ExitStack() as opened:
-        parts = sorted((opened.enter_context(Recording(path)) for path in paths), key=lambda part: (part.start_ns, part.end_ns))
+        parts = sorted((opened.enter_context(Recording(path)) for path in told), key=lambda part: (part.start_ns, part.end_ns))
         for before, after in pairwise(parts):
             _check(before, after)
         opened.pop_all()
-    return Parts(parts)
+    return Parts(parts, empty)
 
 
 def _check(before: Recording, after: Recording) -> None:
@@ -44,10 +50,11 @@ def _check(before: Recording, after: Recording) -> None:
 class Parts(Recording):
     """Recordings in order of time, on one clock; they end with it."""
 
-    def __init__(self, parts: Sequence[Recording]) -> None:
+    def __init__(self, parts: Sequence[Recording], empty: Sequence[str]) -> None:
         self._parts = parts
         self._told = [part for part in parts if len(part.chunks())] or parts[:1]
-        self.path = f"{parts[0].path} and {len(parts) - 1} more"
+        self._empty = empty
+        self.path = f"{parts[0].path} and {len(parts) + len(empty) - 1} more"
         self.header = parts[0].header
         self._seeker = Seeker(self.header)
 
@@ -84,7 +91,8 @@ class Parts(Recording):
     @property
     def problem(self) -> str:
         """What of them is lost, as far as they have been read; empty where nothing is."""
-        return "; ".join(f"{clean(part.path)}: {problem}" for part in self._parts if (problem := part.problem))
+        lost = [f"{clean(part.path)}: {problem}" for part in self._parts if (problem := part.problem)]
+        return "; ".join([*lost, *(f"{clean(path)} is empty and left out" for path in self._empty)])
 
     @property
     def marks(self) -> list[Mark]:

@@ -147,6 +147,17 @@ def test_a_part_without_frames_is_passed_over(made: Made, tmp_path: Path) -> Non
         assert "holds no frames" in parts.problem
 
 
+def test_an_empty_file_among_them_is_left_out_and_said(made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (empty := tmp_path / "empty.gputop").touch()
+    with open_recording([str(empty), *made.parts]) as parts, Recording(made.whole) as whole:
+        assert list(parts.frames()) == list(whole.frames())
+        assert parts.problem == f"{empty} is empty and left out"
+    assert cli.main(["query", made.whole, str(empty), "SELECT 1 one"]) == 0
+    assert f"{empty} is empty" in capsys.readouterr().err
+    with pytest.raises(UserError, match="the file is empty"):
+        open_recording([str(empty), str(empty)])
+
+
 def test_the_newest_may_still_grow(tmp_path: Path) -> None:
     frames = list(Session(1, 2).frames(600))
     first, second = tmp_path / "run.gputop", tmp_path / "run.2.gputop"
@@ -164,5 +175,3 @@ def test_the_newest_may_still_grow(tmp_path: Path) -> None:
         assert parts.refresh()
         assert parts.end_ns > frames[400].t_ns + 10 * SECOND
         assert not parts.growing
-
-
