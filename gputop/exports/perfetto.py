@@ -180,9 +180,10 @@ def _torch_trace(path: str) -> tuple[int, list[dict[str, Any]]]:
             raise UserError(f"{clean(path)} holds more than {MOST_BYTES >> 20} MiB: profile fewer steps, or look at it apart")
         trace = json.loads(content)
         base_ns = int(trace.get("baseTimeNanoseconds", 0))
-        if not 0 <= base_ns < 1 << 63:
+        events = trace["traceEvents"]
+        if not 0 <= base_ns < 1 << 63 or not isinstance(events, list):
             raise ValueError(base_ns)
-        return base_ns, list(trace["traceEvents"])
+        return base_ns, events
     except OSError as error:
         raise UserError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
     except (ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError, OverflowError):

@@ -122,8 +122,11 @@ def test_a_torch_trace_that_would_take_all_memory_is_refused(
 
 @pytest.mark.parametrize(
     "content",
-    ["", "[1, 2]", '{"traceEvents": 3}', "not json", "[" * 200_000, '{"baseTimeNanoseconds": 1e400}', '{"baseTimeNanoseconds": 1e26}'],
-)
+    [
+        "", "[1, 2]", '{"traceEvents": 3}', '{"traceEvents": {}}', "not json", "[" * 200_000, '{"baseTimeNanoseconds": 1e400}',
+        '{"baseTimeNanoseconds": 1e26}',
+    ],
+)  # fmt: skip
 def test_what_is_no_torch_trace_is_said(
     session: tuple[Path, list[Frame]], tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
