@@ -8,8 +8,10 @@ A flag on the command line comes before the file.
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
+import stat
 import sys
 from typing import Annotated
 from typing import Any
@@ -65,8 +67,7 @@ def load() -> dict[str, Any]:
     """The user's file, empty where there is none. Raises UserError where it cannot be understood."""
     path = config_path()
     try:
-        with open(path, "rb") as file:
-            data = file.read(_MOST_BYTES)
+        data = _content(path)
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -82,8 +83,7 @@ def load() -> dict[str, Any]:
 def load_screen() -> Saved:
     """How the screen was left; as new where that is not known."""
     try:
-        with open(state_path(), "rb") as file:
-            return msgspec.json.decode(file.read(_MOST_BYTES), type=Saved)
+        return msgspec.json.decode(_content(state_path()), type=Saved)
     except (OSError, msgspec.MsgspecError):
         return Saved()
 
@@ -98,6 +98,14 @@ def save_screen(saved: Saved) -> None:
         os.replace(f"{path}.{os.getpid()}", path)
     except OSError:
         pass
+
+
+def _content(path: str) -> bytes:
+    """Raises OSError, also for what is no file: a FIFO would be waited for."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file")
+    with open(path, "rb") as file:
+        return file.read(_MOST_BYTES)
 
 
 def _home(variable: str, fallback: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,15 @@ def test_values_are_checked_as_on_the_command_line(text: str, part: str) -> None
     parser.add_argument("--size", type=int)
     with pytest.raises(UserError, match=part):
         config.apply(parser, strict=True)
+
+
+def test_what_is_no_file_is_not_waited_for() -> None:
+    for path in (config.config_path(), config.state_path()):
+        Path(path).parent.mkdir(parents=True)
+        os.mkfifo(path)
+    with pytest.raises(UserError, match="no regular file"):
+        config.load()
+    assert config.load_screen() == config.Saved()
 
 
 def test_keys_must_be_text() -> None:
