@@ -28,6 +28,10 @@ _STARTER = re.compile(r"from multiprocessing\.\w+ import \w+|compile_worker")
 _SLICES = frozenset(("", ".", "..", "system.slice", "user.slice", "init.scope", "docker", "kubepods", "kubepods.slice", "slurm"))
 _PLAIN = re.compile(r"[\d,.-]*|all|none|void|true|false", re.IGNORECASE)
 _INTERFACE = re.compile(r"lo|(eth|ens|enp|eno|ib|bond|docker|wl)[a-z\d]*")
+_STOPS = r"\s\"'`,;:()\[\]{}<>|"
+_ABSOLUTE = re.compile(rf"(?<![\w~/.-])/(?!/)[^{_STOPS}]*[^{_STOPS}.]")
+_SYSTEMS_OWN = re.compile(r"/(usr|lib(32|64)?|s?bin|proc|sys|etc|dev(?!/shm/)|boot)(/.*)?|/(tmp|var(/tmp)?|run(/user(/\d+)?)?|opt|home|mnt)")
+_EVERYBODYS_TAIL = re.compile(r"/(s?bin/[^/]+|lib\d*/python[\d.]+t?(/.*)?|(site|dist)-packages(/.*)?|gputop(-\d+)?(/.*)?)$")
 _NUMBERS = re.compile(r"\b(int|float|bool|None|list|dict)\b|[\[\]|, ]")
 
 
@@ -88,10 +92,17 @@ class Mask:
         return self._uids.setdefault(uid, 999 + len(self._uids))
 
     def told(self, text: str) -> str:
-        """What gputop itself says, without the names of this machine, its user and his folder."""
+        """What gputop itself says, without the names of this machine, its user and his folder, and of folders that are not the system's."""
         for name, neutral in _own_names():
             text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", neutral, text)
-        return text
+        return _ABSOLUTE.sub(lambda found: self._told_path(found[0]), text)
+
+    def _told_path(self, path: str) -> str:
+        """Which program of a virtual environment, or line of our own, is what a report is about: only what lies above is hashed."""
+        if _SYSTEMS_OWN.fullmatch(path):
+            return path
+        tail = _EVERYBODYS_TAIL.search(path)
+        return self.word(path[: tail.start()]) + tail[0] if tail else self.path(path)
 
     def _kept(self, text: Any) -> Any:
         return text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -100,6 +101,27 @@ def test_a_masked_recording_gets_the_same_verdicts() -> None:
     assert _judged(masked, mask.header(header)) == _judged(frames, header)
     told = msgspec.json.encode(masked)
     assert not [name for name in (b"train.py", b"log-shipper", b'"ada"', b"/home/") if name in told]
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("OK /data/acme/.venv/bin/py-spy", r"OK x\w{8}/bin/py-spy"),
+        ('"/data/acme/gputop/cli.py", line 3', r'"x\w{8}/gputop/cli.py", line 3'),
+        ("/data/acme/lib/python3.11/site-packages/bcc", r"x\w{8}/lib/python3.11/site-packages/bcc"),
+        ("cannot open /data/acme/secret.py: No", r"cannot open x\w{8}/x\w{8}\.py: No"), ("in /home/bob/runs.", r"in x\w{8}/x\w{8}\."),
+        ("/dev/shm/acme", r"x\w{8}/x\w{8}"),
+    ],
+)  # fmt: skip
+def test_folders_that_are_not_the_systems_are_hashed(text: str, masked: str) -> None:
+    assert re.fullmatch(masked, Mask().told(text))
+
+
+@pytest.mark.parametrize(
+    "text", ["/usr/lib/python3/dist-packages/bcc", "/sys/kernel/tracing", "12 MB/s and/or 3 / 4", "https://github.com/a/b", "in /tmp."]
+)
+def test_the_systems_own_stay(text: str) -> None:
+    assert Mask().told(text) == text
 
 
 @pytest.fixture
