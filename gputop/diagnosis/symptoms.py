@@ -24,9 +24,11 @@ from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 from gputop.diagnosis.verdicts import judges_of
 from gputop.diagnosis.verdicts import unexplained
-from gputop.diagnosis.verdicts.hung_worker import all_are_locked
+from gputop.diagnosis.verdicts.cpu_contention import keeps_from_starting
+from gputop.diagnosis.verdicts.hung_worker import all_are_held
 from gputop.diagnosis.verdicts.hung_worker import all_others_are_ahead
 from gputop.roles import TORCH_WORKER
+from gputop.text import counted
 
 LOST = 0.15
 """Share of the window lost from which something is said to be wrong (TraceML: input wait warns from 10 %, critical from 20 %)."""
@@ -43,7 +45,7 @@ WORKS = 0.1
 MOST_BESIDE = 3
 """Others on the same GPU that are told."""
 WARM_UP_S = 30.0
-"""A trainer this young whose GPU has not worked yet is starting, which is no fault."""
+"""A trainer this young whose GPU nobody has seen at work is starting, which is no fault, unless it is held as no start is."""
 
 
 class Standing(Struct, dict=True):
@@ -143,9 +145,9 @@ def _without_judging(job: JobFacts, facts: Facts, trainer: str) -> Standing | No
         return Standing(job, facts, "idle", headline=headline, bereft=True)
     if not facts.settled:
         return Standing(job, facts, LOOKING, headline=f"{trainer} has been looked at for {facts.seconds:.1f} s, too short to judge")
-    starts = bool(job.gpus) and job.age_s < WARM_UP_S and not _is_held(job)
+    starts = bool(job.gpus) and job.age_s < WARM_UP_S and not _is_held(job, facts)
     if starts and job.before_s is None:
-        return Standing(job, facts, "idle", headline=f"{trainer} is starting", warming_up=True)
+        return Standing(job, facts, "idle", headline=f"{trainer} is starting{_though_starving(job)}", warming_up=True)
     if starts and (job.before_s or 0.0) >= LOST * facts.seconds:
         return Standing(job, facts, LOOKING, headline=f"{trainer} has just begun to work its GPU")
     if job.gpus and job.idle is None and not job.host_only:
@@ -153,11 +155,19 @@ def _without_judging(job: JobFacts, facts: Facts, trainer: str) -> Standing | No
     return None
 
 
-def _is_held(job: JobFacts) -> bool:
-    """Somebody whom it needs was stopped, or does not stir while the others have delivered: no start takes that."""
+def _though_starving(job: JobFacts) -> str:
+    """That it starts is a guess: its GPU may have worked before anybody watched. Who starves is seen."""
+    starving = sum(bool(worker.state.starving) for worker in job.workers)
+    verb = "starves" if starving == 1 else "starve"
+    return f", or held up: {starving} of {counted(len(job.workers), 'worker')} {verb}" if starving else ""
+
+
+def _is_held(job: JobFacts, facts: Facts) -> bool:
+    """Somebody whom it needs was stopped, is kept from his CPU by others, or does not stir: no start takes that."""
     return (
         all_others_are_ahead(job)
-        or all_are_locked(job)
+        or all_are_held(job)
+        or keeps_from_starting(job, facts)
         or bool(job.stopped or job.mute)
         or any(proc.newer.state in waits.STOPPED_STATES for proc in (job.trainer, *job.workers))
     )

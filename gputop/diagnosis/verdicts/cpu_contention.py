@@ -35,6 +35,9 @@ from gputop.text import counted
 BEHIND = 0.35
 OF_LACK, MOST_OF_LACK = 0.25, 0.5
 """What strangers take, of all that the job lacks; the former where the probe saw it wait behind them."""
+KEPT, KEPT_NS, WAITED = 0.7, 5_000_000_000, 0.5
+"""Share of the window in which the workers of a trainer that seems to start want a CPU, how long after they were first seen, and share
+in which it waits for them."""
 INIT, KTHREADD, WORTH = 1, 2, 0.1
 """Nobody is to put aside the first process of a machine or container, nor one that takes less than this part of the greediest's share."""
 _POOLS = ("data.runnable", "main.runnable")
@@ -49,6 +52,12 @@ def blames_others(cpus: Capacity) -> bool:
     if (cpus.preempted_by_others or 0.0) >= BEHIND and cpus.strangers_part >= OF_LACK:
         return True
     return cpus.taken >= TAKEN * len(cpus.allowed) and cpus.strangers_part >= MOST_OF_LACK
+
+
+def keeps_from_starting(job: JobFacts, facts: Facts) -> bool:
+    """All workers were born a while ago, their trainer waits for them, and strangers have their CPUs."""
+    kept = all(worker.runnable >= KEPT and facts.t_ns - worker.began_ns >= KEPT_NS for worker in job.workers)
+    return bool(job.workers) and kept and job.data >= WAITED and blames_others(capacity(job, facts))
 
 
 def culprits(job: JobFacts, facts: Facts) -> list[Taker]:

@@ -3,9 +3,9 @@
 Threshold: stopped or zombie in /proc; or neither run nor switched for `STUCK_S`, with the GPU idle for `IDLE_S`: a slow but living
 worker wakes up many times in that span. Or for `LONG_STUCK_S` with a GPU that other workers still feed. One that merely asks now and
 then whether something is there yet (`ASKS`) hangs too where all the others are ahead, as does one of a home-made loader that sleeps at
-a lock for `states.LEFT_OUT_S` while these deliver. All of torch's at a lock for `LOCKED_S` hang in a trainer that seems to start, too.
-And where nobody of the job moves, the trainer included, a worker that died took along what it was to deliver. A stopped program that
-feeds the trainer is as bad as a stopped worker, as is one that cannot write its errors.
+a lock for `states.LEFT_OUT_S` while these deliver. All of torch's at a lock or the network for `HELD_S` hang in a trainer that seems to
+start, too. And where nobody of the job moves, the trainer included, a worker that died took along what it was to deliver. A stopped
+program that feeds the trainer is as bad as a stopped worker, as is one that cannot write its errors.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 
 STUCK_S, LONG_STUCK_S, IDLE_S = 2.0, 3.0, 1.5
-LOCKED_S = 5.0
-"""So long at a lock no worker stands that merely starts."""
+HELD_S = 5.0
+"""So long at one of `_NO_START` no worker stands that merely starts."""
 ASKS, AHEAD = 0.02, 0.9
 """Share of the window on a CPU of who sleeps by a timer and looks; and of the others' without any work."""
 WAITED = 0.5
@@ -35,6 +35,8 @@ TRACED = "t"
 _STILL = ("data.lock", "data.network", "data.pipe", "data.timer", "data.poll", "data.unknown", "data.disk", "data.child", "data.driver")
 _MAIN = ("main.lock", "main.pipe", "main.poll", "main.network", "main.unknown")
 """What a trainer may wait in for who never answers."""
+_NO_START = (waits.LOCK, waits.NETWORK, waits.POLL)
+"""What a worker is held at that waits for nobody who may be at work for it: a program, a server of its trainer's, a pause that ends."""
 _TIMED = "main.timer"
 """The same of one that goes on without him after a while."""
 
@@ -73,10 +75,14 @@ def all_others_are_ahead(job: JobFacts) -> bool:
     return bool(others) and len(others) < len(job.workers) and ahead and job.data >= WAITED
 
 
-def all_are_locked(job: JobFacts) -> bool:
-    """The trainer waits for torch's workers, and each of these for a lock: one that has nothing to do waits for its queue."""
-    locked = all(stuck(worker, LOCKED_S) and worker.kinds.get(waits.LOCK, 0.0) >= AHEAD for worker in job.workers)
-    return locked and job.is_torchs and job.data >= WAITED
+def all_are_held(job: JobFacts) -> bool:
+    """The trainer waits for torch's workers, and these stand: one that has nothing to do waits for its queue."""
+    held = all(stuck(worker, HELD_S) and worker.cores < ASKS and _stands(worker) for worker in job.workers)
+    return held and job.is_torchs and job.data >= WAITED and not job.programs_met
+
+
+def _stands(worker: ProcFacts) -> bool:
+    return sum(worker.kinds.get(kind, 0.0) for kind in _NO_START) >= AHEAD
 
 
 def _nobody_moves(job: JobFacts) -> bool:

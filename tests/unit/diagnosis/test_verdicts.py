@@ -18,7 +18,6 @@ from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.causes import beside_another_training
 from tests.unit.diagnosis.causes import cpu_contention
 from tests.unit.diagnosis.causes import starved
-from tests.unit.diagnosis.causes import stopped
 from tests.unit.diagnosis.causes import storm
 from tests.unit.diagnosis.causes import thrashing
 from tests.unit.diagnosis.causes import throttled
@@ -31,7 +30,6 @@ from tests.unit.diagnosis.scene import FUTEX
 from tests.unit.diagnosis.scene import HIDDEN
 from tests.unit.diagnosis.scene import ON_CPU
 from tests.unit.diagnosis.scene import QUEUE
-from tests.unit.diagnosis.scene import READ_PIPE
 from tests.unit.diagnosis.scene import SLEEP
 from tests.unit.diagnosis.scene import SOCKET
 from tests.unit.diagnosis.scene import START_S
@@ -57,31 +55,6 @@ def test_cause_is_named(make: Callable[[], Scene], step_s: float):
     assert verdict.detail
     assert verdict.fixes
     assert all(evidence.text and evidence.metric for evidence in verdict.evidence)
-
-
-def test_a_worker_that_was_stopped_before_anybody_watched_is_no_start():
-    scene = stopped()
-    for proc in scene.procs.values():
-        proc.start_ticks = (START_S - 5) * 100
-    assert scene.play(4).engine.verdict.cause == "hung-worker"
-    scene = starved(util=0.0, workers=2, run=0.0, looks=[READ_PIPE], switches=0)
-    scene.procs[100].switches, scene.procs[101].looks = 0, [QUEUE]  # that one is ahead; the other reads from a mount that is gone
-    scene.procs[102].looks = [{"state": "S", "syscall": 0, "wchan": "request_wait_answer"}]
-    for proc in scene.procs.values():
-        proc.start_ticks = (START_S - 5) * 100
-    assert scene.play(8).engine.verdict.cause == "hung-worker"
-    scene = starved(util=0.0, workers=2, run=0.0, looks=[FUTEX], switches=0)  # forked while a thread held their dataset's lock
-    scene.procs[100].switches = 0
-    for proc in scene.procs.values():
-        proc.start_ticks = (START_S - 5) * 100
-    assert scene.play(4).engine.verdict.cause == "none"
-    verdict = scene.play(4).engine.verdict
-    assert verdict.cause == "hung-worker"
-    assert verdict.detail.endswith("nobody is left to deliver")
-    scene = starved(util=0.0, workers=4)
-    for proc in scene.procs.values():
-        proc.start_ticks = (START_S - 5) * 100
-    assert scene.play(4).engine.verdict.headline.endswith("is starting")
 
 
 def respawning() -> Scene:
