@@ -33,7 +33,8 @@ class ProcRates(Struct, frozen=True):
     main_cpu_pct: float | None
     system_pct: float
     runq_pct: float | None
-    """Run-queue delay of the main thread; cgroup throttling counts as such."""
+    """Run-queue delay of the main thread; cgroup throttling counts as such. None where others beside it are not read: it may merely wait
+    for them."""
     worst_runq_pct: float | None
     """Run-queue delay of the thread that had most of it, where threads were read."""
     worst_runq_tid: int | None
@@ -69,7 +70,7 @@ def proc_rates(older: ProcSample, newer: ProcSample, between: tuple[Board, Board
         cpu_pct=100 * _cpu_ns(newer, threads, main_ns, utime + stime) / ns,
         main_cpu_pct=_share_pct(main_ns, ns),
         system_pct=100 * stime / ns,
-        runq_pct=_share_pct(delta(older.run_delay_ns, newer.run_delay_ns), ns),
+        runq_pct=_share_pct(delta(older.run_delay_ns, newer.run_delay_ns), ns) if newer.threads or newer.num_threads == 1 else None,
         worst_runq_pct=None if worst is None else 100 * worst.run_delay_ns / ns,
         worst_runq_tid=None if worst is None else worst.tid,
         switches_per_s=None if vol_per_s is None or invol_per_s is None else vol_per_s + invol_per_s,

@@ -2,7 +2,8 @@
 
 What was not measured is null and has its reason in the ``missing`` beside it; what does not apply to a process (the rank of one that
 has none, the state of a bystander, a GPU instance outside MIG) is left out.
-``oncpu_ns``, ``run_delay_ns``, ``runq_pct``, ``vol_switches`` and ``invol_switches`` are the main thread's, as the kernel counts them.
+``oncpu_ns``, ``run_delay_ns``, ``runq_pct``, ``vol_switches`` and ``invol_switches`` are the main thread's, as the kernel counts them;
+``runq_pct`` is null where there are others of which nothing is known.
 """
 
 from __future__ import annotations
@@ -234,7 +235,10 @@ def _rates(before: ProcSample | None, sample: ProcSample, rates: ProcRates | Non
 def _proc_reasons(pid: int, board: Board, rates: ProcRates | None) -> dict[str, str]:
     """Why what may be missing of a process is."""
     reasons = {name: f"/proc/{pid}/{file} is not readable" for name, file in _FILES.items()} | {"disk_pct": _NO_SENSE}
-    reasons |= dict.fromkeys(("switches_per_s", "invol_per_s"), _UNFOLLOWED if board.procs[pid].threads else _THREADS)
+    sample = board.procs[pid]
+    reasons |= dict.fromkeys(("switches_per_s", "invol_per_s"), _UNFOLLOWED if sample.threads else _THREADS)
+    if sample.run_delay_ns is not None:
+        reasons["runq_pct"] = _THREADS
     reasons |= dict.fromkeys(_STATED, _NO_STATE)
     if rates is None:
         reasons |= dict.fromkeys(_RATES, _READ_ONCE)

@@ -115,11 +115,11 @@ def test_who_is_read_seldom_has_the_rates_of_his_last_two_readings_in_between() 
     assert shown == [([], None)] * 10 + [([25.0], 10**6)] * 15
 
 
-def test_context_switches_are_of_all_threads_or_by_their_name_the_main_ones() -> None:
+def test_rates_are_of_all_threads_or_by_their_name_the_main_ones() -> None:
     def shown(threads: int) -> dict:
         older, newer = Board(), Board()
         for seq, board in enumerate((older, newer)):
-            proc = ProcSample(7, 1, (seq + 1) * 10**9, "S", 0, 0, 0, threads, vol=70 * seq, invol=3 * seq)
+            proc = ProcSample(7, 1, (seq + 1) * 10**9, "S", 0, 0, 0, threads, 0, 10**8 * seq, vol=70 * seq, invol=3 * seq)
             board.fold(Frame(seq, proc.t_ns, key=True, infos=[ProcInfo(7, 1)], procs=[proc]))
         return snapshot.take(older, newer, {}, {}, frozenset((7,)))["procs"][0]
 
@@ -127,6 +127,8 @@ def test_context_switches_are_of_all_threads_or_by_their_name_the_main_ones() ->
     assert (many["switches_per_s"], many["main_switches_per_s"], many["main_invol_per_s"]) == (None, 73.0, 3.0)
     assert many["missing"]["switches_per_s"] == "only trainers and workers are read thread by thread"
     assert (one["switches_per_s"], one["invol_per_s"]) == (73.0, 3.0)
+    assert (many["runq_pct"], many["missing"]["runq_pct"]) == (None, "only trainers and workers are read thread by thread")
+    assert (many["run_delay_ns"], one["runq_pct"]) == (10**8, 10.0)
 
 
 def sample(t_ns: int, utime_ns: int) -> ProcSample:
