@@ -71,13 +71,14 @@ def culprits(job: JobFacts, facts: Facts) -> list[Taker]:
 def _rivals(job: JobFacts, facts: Facts) -> list[Taker]:
     """Processes of other trainings on this host."""
     own = job.kin | {job.trainer.pid}
-    procs = [proc for other in facts.jobs if other.trainer.pid not in own for proc in (other.trainer, *other.workers)]
-    return [_rival(proc, own, facts) for proc in procs if proc.cores >= LEAST_CORES]
+    strangers = [other for other in facts.jobs if other.trainer.pid not in own]
+    procs = [(proc, other.trainer) for other in strangers for proc in (other.trainer, *other.workers)]
+    return [_rival(proc, trainer, own, facts) for proc, trainer in procs if proc.cores >= LEAST_CORES]
 
 
-def _rival(proc: ProcFacts, own: frozenset[int], facts: Facts) -> Taker:
-    program = program_name(proc.info)
-    name = proc.role.label
+def _rival(proc: ProcFacts, trainer: ProcFacts, own: frozenset[int], facts: Facts) -> Taker:
+    """A worker is told by its trainer's program: one that was spawned has none of its own in its command line."""
+    program, name = program_name(trainer.info), proc.role.label
     if proc.role.kind == "worker":
         name = f"{TORCH_WORKER} of {program}" if proc.info.comm == TORCH_WORKER else f"{program} {name}"
     kept_s = sum(facts.behind.get(pid, {}).get(proc.pid, 0.0) for pid in own)

@@ -290,8 +290,12 @@ def test_an_idle_context_does_not_hide_a_training_in_trouble():
     assert [incident.trainer_pid for incident in scene.engine.incidents] == [100]
 
 
-def test_another_training_is_named_as_the_one_that_takes_the_cpus():
-    verdict = beside_another_training().play(8).engine.verdict
+@pytest.mark.parametrize("cmdline", [["python", "other.py"], ["python", "-c", "from multiprocessing.spawn import spawn_main"]])
+def test_another_training_is_named_as_the_one_that_takes_the_cpus(cmdline: list[str]):
+    scene = beside_another_training()
+    for pid in range(201, 205):
+        scene.procs[pid].cmdline = cmdline
+    verdict = scene.play(8).engine.verdict
     assert {culprit.pid for culprit in verdict.culprits} == {201, 202, 203, 204}
     assert "pt_data_worker of other.py (201, 202, 203, 204)" in verdict.detail
 
