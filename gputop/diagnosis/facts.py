@@ -183,7 +183,7 @@ class JobFacts(Struct):
     data: float = 0.0
     """Share of the window in which the trainer waited for data."""
     holders: dict[int, str] = field(default_factory=dict)
-    """Those of whom its workers waited for a lock, with their names."""
+    """Those of whom its workers, or itself in fcntl or flock, waited for a lock, with their names."""
     launches_per_s: float | None = None
     """Kernels that it launches, where counted."""
     quiet_s: float = 0.0

@@ -12,7 +12,6 @@ from gputop.diagnosis.model import ProcState
 from gputop.diagnosis.waits import LOCK
 from gputop.diagnosis.waits import ONCPU
 from gputop.diagnosis.waits import POLL
-from gputop.diagnosis.waits import TIMER
 from gputop.diagnosis.waits import UNKNOWN
 from gputop.diagnosis.waits import KindOf
 from gputop.diagnosis.waits import is_accepting
@@ -153,10 +152,9 @@ class ProcFacts(Struct):
         pid, count = Counter(holders).most_common(1)[0]
         return pid, count / len(self.samples)
 
-    @property
-    def kept_out(self) -> float:
-        """In which share of the samples that met it asleep by a timer anybody held a lock that it waited for."""
-        asleep = [one for one in self.samples if self.kind_of(one.state, one.syscall, one.syscall_arg, one.wchan) == TIMER]
+    def kept_out(self, kind: str) -> float:
+        """In which share of the samples that met it asleep like that (a word of `waits`) anybody held a lock that it waited for."""
+        asleep = [one for one in self.samples if self.kind_of(one.state, one.syscall, one.syscall_arg, one.wchan) == kind]
         return sum(sample.locked_by is not None for sample in asleep) / len(asleep) if asleep else 0.0
 
     @property

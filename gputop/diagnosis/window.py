@@ -259,7 +259,8 @@ class Window:
         if job.before_s is None:  # what its GPUs did before was for others
             job.gpus = [replace(gpu, stretch_s=0.0, breaks_s=0.0, sunk_s=0.0) for gpu in job.gpus]
         job.births = self._recent_births(trainer.pid)
-        job.holders = {pid: name_of(board, pid) for worker in job.workers if (pid := worker.locked_out[0])}
+        locked = [*job.workers, *([trainer] if trainer.kept_out(waits.LOCK) else [])]
+        job.holders = {pid: name_of(board, pid) for proc in locked if (pid := proc.locked_out[0])}
         job.data_woken_by_workers = self._points.woken(board, job)
         job.rivals = self._rivals(trainer)
         job.woken_by = {} if job.workers else self._woken_by(board, job)

@@ -1,10 +1,10 @@
-"""lock-contention: workers wait for a lock (futex, flock, semaphore) that another one holds.
+"""lock-contention: workers, or their trainer, wait for a lock (futex, flock, semaphore) that another one holds.
 
 A lock wait that turns over: workers that never move are hung instead. A lock that a process of its own gives out (a Manager's) is
 waited for at a pipe or socket: there it is told by the workers' running, `TURNS` CPUs in all however many they are, and where that
 process is looked at by its threads, each of which stands for a client. Trainers that share a lock wake one another. Who asks again
 and again for the lock of a file sleeps by a timer meanwhile, and somebody else holds one in `HELD` of the samples; in fewer where
-several workers were met as its holders, for each has it shortly.
+several workers were met as its holders, for each has it shortly. A trainer that itself stands at a file's has a holder in as many.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 from gputop.diagnosis.verdicts.disk_io import reads_at_limit
+from gputop.diagnosis.waits import LOCK
+from gputop.diagnosis.waits import TIMER
 from gputop.text import counted
 
 TURNS, HELD, HELD_BY_TURNS = (0.75, 1.15), 0.4, 0.2
@@ -41,7 +43,7 @@ STILL_S = 1.0
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
-    if _between_trainers(job):
+    if _between_trainers(job) or _is_kept_out(job):
         return {"main.lock": 1.0}
     if _server(job):
         return dict.fromkeys(_BEHIND_SERVER, 1.0)
@@ -56,7 +58,7 @@ def _asking(job: JobFacts) -> float:
     """How many of the workers that sleep by a timer do so while somebody else holds the file."""
     asleep = [worker for worker in job.workers if worker.kinds.get("timer", 0.0) >= 0.3]
     by_turns = len({worker.pid for worker in job.workers} & set(job.holders)) > 1
-    return sum(worker.kept_out >= (HELD_BY_TURNS if by_turns else HELD) for worker in asleep) / len(asleep) if asleep else 0.0
+    return sum(worker.kept_out(TIMER) >= (HELD_BY_TURNS if by_turns else HELD) for worker in asleep) / len(asleep) if asleep else 0.0
 
 
 def _one_at_a_time(job: JobFacts) -> bool:
@@ -84,7 +86,12 @@ def _between_trainers(job: JobFacts) -> bool:
 
 def _felt(job: JobFacts) -> str:
     """Its workers deliver: it is no input for which it waits."""
-    return "wait-heavy" if _between_trainers(job) else "input-bound"
+    return "wait-heavy" if _between_trainers(job) or _is_kept_out(job) else "input-bound"
+
+
+def _is_kept_out(job: JobFacts) -> bool:
+    """Its main thread itself sleeps in fcntl or flock, rather than its workers, while somebody holds the file."""
+    return job.trainer.kept_out(LOCK) >= HELD and job.pools.get("main.lock", 0.0) >= job.pools.get("data.lock", 0.0)
 
 
 def _server(job: JobFacts) -> ProcFacts | None:
@@ -101,6 +108,8 @@ def _server(job: JobFacts) -> ProcFacts | None:
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     if _between_trainers(job):
         return _tell_of_rivals(job, facts)
+    if _is_kept_out(job):
+        return _tell_of_kept_out(job)
     server = _server(job)
     return _tell_of_waiting(job, facts) if server is None else _tell_of_server(job, server)
 
@@ -117,6 +126,18 @@ def _tell_of_rivals(job: JobFacts, facts: Facts) -> Finding:
         Fix("Hold it for shorter (not while the GPU works), or give each trainer its own part of what it guards"),
     )
     return Finding(detail, evidence, fixes, (), (job.trainer.pid,))
+
+
+def _tell_of_kept_out(job: JobFacts) -> Finding:
+    trainer, pid = job.trainer, job.trainer.locked_out[0]
+    name, share = job.holders[pid], 100 * trainer.kinds.get(LOCK, 0.0)
+    detail = f"the main thread of {trainer.role.label} ({trainer.pid}) waited for the lock of a file {share:.0f}% of the time"
+    evidence = (Evidence("lock_pct", round(share, 1), "%", "of its time asleep in fcntl or flock"),)
+    fixes = (
+        Fix("See what the holder does meanwhile", f"gputop stacks {pid} --duration 5"),
+        Fix(f"Have {name} ({pid}) hold it for shorter, or lock the file less often than in each step"),
+    )
+    return Finding(detail + _held(job, [trainer]), evidence, fixes, (Culprit(pid, name, None),), (trainer.pid,))
 
 
 def _tell_of_server(job: JobFacts, server: ProcFacts) -> Finding:
@@ -140,7 +161,7 @@ def _tell_of_waiting(job: JobFacts, facts: Facts) -> Finding:
     share = 100 * waited[kind] / max(1, len(job.workers))
     running = sum(worker.run for worker in job.workers)
     detail = f"{counted(len(job.workers), 'worker')} waited for a lock {share:.0f}% of the time; together they run on {running:.1f} CPUs"
-    detail += _held(job)
+    detail += _held(job, job.workers)
     if sum(worker.state.fractions.get("disk", 0.0) for worker in job.workers) >= READS:
         detail += "; who holds it waits for the disk"
     evidence = (
@@ -160,9 +181,9 @@ def _tell_of_waiting(job: JobFacts, facts: Facts) -> Finding:
     return Finding(detail, evidence, fixes, culprits)
 
 
-def _held(job: JobFacts) -> str:
+def _held(job: JobFacts, waiting: list[ProcFacts]) -> str:
     """By whom most of the time, where /proc/locks tells; nobody where workers hold it in turns."""
-    pid, share = max((worker.locked_out for worker in job.workers), key=lambda pair: pair[1], default=(0, 0.0))
+    pid, share = max((proc.locked_out for proc in waiting), key=lambda pair: pair[1], default=(0, 0.0))
     if len({worker.pid for worker in job.workers} & set(job.holders)) > 1:
         return "; they hold it in turns"
     label = next((worker.role.label for worker in job.workers if worker.pid == pid), job.holders.get(pid, ""))

@@ -168,6 +168,12 @@ def lock_of_a_file() -> Scene:
     return scene.add(Proc(900, comm="label-tool", cmdline=["/bin/label-tool"], run=0.01, looks=[SLEEP]))
 
 
+def lock_of_the_trainers_file() -> Scene:
+    """It locks it in each step; a cache of its own keeps it out of it. It sleeps by a timer for its GPU, for which nobody's lock counts."""
+    scene = alone(30.0, 0.02, [FLOCK | {"locked_by": 900}, FLOCK, FLOCK | {"locked_by": 900}, SLEEP])
+    return scene.add(Proc(900, 100, comm="cache", cmdline=["/bin/cache"], run=0.01, looks=[SLEEP]))
+
+
 def lock_of_a_file_by_turns() -> Scene:
     """filelock's: each has it for a moment, so that readings often meet nobody."""
     scene = starved(workers=4, run=0.2)
@@ -431,6 +437,7 @@ BEHIND: dict[Callable[[], Scene], tuple[str, str]] = {
     lock_of_a_replay_buffer: ("input-bound", "lock-contention"),
     lock_between_trainers: ("wait-heavy", "lock-contention"),
     lock_of_a_file: ("input-bound", "lock-contention"),
+    lock_of_the_trainers_file: ("wait-heavy", "lock-contention"),
     lock_of_a_file_by_turns: ("input-bound", "lock-contention"),
     asking_for_ever: ("input-bound", "hung-worker"),
     threads_that_are_waited_for_one_at_a_time: ("input-bound", "slow-transform"),

@@ -21,8 +21,10 @@ from tests.unit.diagnosis.causes import starved
 from tests.unit.diagnosis.causes import storm
 from tests.unit.diagnosis.causes import thrashing
 from tests.unit.diagnosis.causes import throttled
+from tests.unit.diagnosis.causes_behind import FLOCK
 from tests.unit.diagnosis.causes_behind import dead_game
 from tests.unit.diagnosis.causes_behind import lock_of_a_file
+from tests.unit.diagnosis.causes_behind import lock_of_the_trainers_file
 from tests.unit.diagnosis.causes_behind import programs_on_the_disk
 from tests.unit.diagnosis.scene import DISK
 from tests.unit.diagnosis.scene import EPOLL
@@ -389,6 +391,16 @@ def test_who_holds_the_lock_of_a_file_is_named():
     verdict = lock_of_a_file().play(6).engine.verdict
     assert "label-tool (900) held it in 100% of the samples" in verdict.detail
     assert [(culprit.pid, culprit.name) for culprit in verdict.culprits] == [(900, "label-tool")]
+
+
+def test_who_holds_the_lock_of_a_file_that_the_trainer_itself_wants_is_named():
+    verdict = lock_of_the_trainers_file().play(6).engine.verdict
+    assert verdict.detail.startswith("the main thread of train.py (100) waited for the lock of a file ")
+    assert [(culprit.pid, culprit.name) for culprit in verdict.culprits] == [(900, "cache")]
+    assert [victim.pid for victim in verdict.victims] == [100]
+    assert verdict.fixes[0].command == "gputop stacks 900 --duration 5"
+    scene = alone(30.0, 0.02, [FLOCK, FLOCK, FLOCK, SLEEP | {"locked_by": 900}])  # someone's, but not what it waits for
+    assert scene.play(6).engine.verdict.cause == "unexplained"
 
 
 def test_of_a_pinned_jobs_cpu_others_took_what_its_workers_left():
