@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -38,6 +39,8 @@ Batch = tuple[str, list[tuple[Any, ...]]]
 """Rows of a table."""
 SETTLED_NS = 2_000_000_000
 """Who is read or told of once a second is so again within so much."""
+KNOWN_BEFORE_NS = 60_000_000_000
+"""So long before the time the probe is listened to: what a thread stood at is told when it runs, and most run within a minute."""
 _NEEDS_NAMES = {"name", "role", "victim", "victim_pid", "culprit", "wakee", "wakee_pid", "waker"}
 
 
@@ -54,13 +57,14 @@ class Loader:
         self._names = bool(asked & _NEEDS_NAMES) or "process" in wanted
         self._stalls, self._switches = (name in wanted.get("proc", ()) for name in ("stall_ms", "thread_switches"))
         self._settled_ns = SETTLED_NS + 2 * recording.header.interval_ns if self._stalls or self._switches else 0
-        self._begun_ns = self._newest_ns = 0
+        self._newest_ns = self._inside_ns = 0
+        """The last tick that was read, and that of the last block that is, or begins, inside."""
         self._waiting: deque[tuple[int, Iterator[tuple[Any, ...]]]] = deque()
         """The processes' rows of the latest blocks, and the last tick of each: what the probe tells of them comes later."""
         self._gaps = Gaps(max(start_ns, recording.start_ns), recording.header.interval_ns)
 
     def batches(self) -> Iterator[Batch]:
-        """All rows, table by table within each block. Blocks are read from the chunk in which the time begins."""
+        """All rows, table by table within each block."""
         if self._specs or self._names or "gap" in self.wanted:
             for block in self._blocks():
                 yield from self._of_block(block)
@@ -73,11 +77,16 @@ class Loader:
             yield "incident", list(self._incidents())
 
     def _blocks(self) -> Iterator[FileBlock]:
+        """Those of the time, and around it what a row there builds upon: what its counters stood at, which a key frame before tells, and
+        what the probe tells of its process, which is booked in the row before, in it or in the one behind."""
         chunks = self.recording.chunks()
-        for i, chunk in enumerate(chunks):
-            following = chunks[i + 1].t_ns if i + 1 < len(chunks) else 1 << 62
-            if following > self.start_ns and chunk.t_ns < self.end_ns + self._settled_ns:
-                yield from (block for block in chunk.blocks() if block.t_ns < self.end_ns + self._settled_ns)
+        known_ns = self.start_ns - (KNOWN_BEFORE_NS if self._settled_ns else 0)
+        first = max(0, bisect_left(chunks, known_ns, key=lambda chunk: chunk.t_ns) - 1)
+        for i in range(first, len(chunks)):
+            for block in chunks[i].blocks():
+                if block.t_ns >= self.end_ns and self._newest_ns - self._settled_ns >= self._inside_ns:
+                    return
+                yield block
 
     def _of_block(self, block: FileBlock) -> list[Batch]:
         """All rows of a block, or none."""
@@ -92,25 +101,30 @@ class Loader:
         ticks = table.column("t_ns")
         if not ticks:
             return []
-        self._begun_ns, self._newest_ns = self._begun_ns or ticks[0], ticks[-1]
+        self._known.begun_ns = self._known.begun_ns or ticks[0]
+        self._newest_ns = ticks[-1]
         if self._names or self._settled_ns:
             self._learn_threads(table)
-        batches = self._rows_of_table(table) if ticks[0] < self.end_ns else []
+        self._known.key_ns = next(compress(ticks, table.column("key")), 0)
+        batches = self._rows_of_table(table, ticks[0] < self.end_ns)
         return batches + list(self._settled(self._newest_ns - self._settled_ns))
 
-    def _rows_of_table(self, table: Table) -> list[Batch]:
-        self._learn(table)
-        below = {path: rows_below(table, path, self._known) for path in {spec.path for spec in self._specs}}
+    def _rows_of_table(self, table: Table, is_inside: bool) -> list[Batch]:
+        """Of what is behind the time, only whose rows come next matters to what waits."""
+        if is_inside:
+            self._inside_ns = self._newest_ns
+            self._learn(table)
+        specs = [spec for spec in self._specs if is_inside or spec is PROC]
+        below = {path: rows_below(table, path, self._known) for path in {spec.path for spec in specs}}
         batches = []
-        for spec in self._specs:
+        for spec in specs:
             rows = self._rows(spec, below[spec.path])
             if spec is PROC and self._settled_ns:
                 self._waiting.append((self._newest_ns, rows))
             elif told := list(rows):
                 batches.append((spec.name, told))
-        if "gap" in self.wanted:
+        if is_inside and "gap" in self.wanted:
             batches.append(("gap", list(self._gaps_in(table))))
-        self._known.begun = True
         return batches
 
     def _settled(self, until_ns: int) -> Iterator[Batch]:
@@ -118,16 +132,17 @@ class Loader:
         if not self._waiting or self._waiting[0][0] > until_ns:
             return
         for told in (self._known.stalls, self._known.switches):
-            told.settle(until_ns, min(self._newest_ns, self.end_ns - 1))
+            told.settle(until_ns, self._newest_ns)
         while self._waiting and self._waiting[0][0] <= until_ns:
             if rows := list(self._waiting.popleft()[1]):
                 yield PROC.name, rows
 
     def _learn(self, table: Table) -> None:
         known = self._known
-        known.restated = any(table.column("key"))
         if self._names:
-            for t_ns, infos, gpus in zip(table.column("t_ns"), table.column("infos"), table.column("gpus"), strict=True):
+            for t_ns, gone, infos, gpus in zip(*map(table.column, ("t_ns", "gone", "infos", "gpus")), strict=True):
+                if t_ns < self.start_ns:
+                    known.forget(gone)
                 known.learn_infos(t_ns, infos)
                 known.learn_gpus(gpus)
             known.roles()
@@ -146,7 +161,7 @@ class Loader:
                 counts = map(add, threads.gauge("vol"), threads.gauge("invol"))
                 told = zip(threads.ticks, tids, pids, threads.gauge("start_ns"), counts, threads.gauge("state"), strict=True)
         if probes is not None:
-            known.switches.learn(probes.ticks, told, self._begun_ns)
+            known.switches.learn(probes.ticks, told, known.begun_ns)
 
     def _rows(self, spec: TableSpec, rows: Rows | None) -> Iterator[tuple[Any, ...]]:
         """Tables that stand at one path share their rows: what a counter grew by is asked of them once."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from collections.abc import Mapping
 from collections.abc import Sequence
 from itertools import chain
 from itertools import repeat
@@ -39,10 +38,10 @@ class Known:
         """(pid, start_ticks) -> when first told, latest identity."""
         self.pid_of: dict[int, int] = {}
         """tid -> pid, from the sched probe."""
-        self.begun = False
-        """Whether the first block is behind us."""
-        self.restated = False
-        """Whether the present block has a key frame, which tells again what was read before."""
+        self.begun_ns = 0
+        """The first tick that was read."""
+        self.key_ns = 0
+        """Tick of the present block's key frame, which tells again of all there is; 0 where it has none."""
         self.stalls, self.switches = Stalls(), Switches()
         """Of all of each process's threads."""
         self._gpu_pids: frozenset[int] = frozenset()
@@ -57,6 +56,12 @@ class Known:
             self.infos[info.pid] = info
             subject = info.pid, info.start_ticks
             self.ever[subject] = self.ever.get(subject, (t_ns, info))[0], info
+
+    def forget(self, gone: Iterable[int]) -> None:
+        """Who ended before the time that is asked for was not seen in it."""
+        for pid in gone:
+            if (info := self.infos.get(pid)) is not None:
+                self.ever.pop((pid, info.start_ticks), None)
 
     def learn_gpus(self, gpus: Iterable[Gpu]) -> None:
         """Take over who is on a GPU."""
@@ -161,18 +166,30 @@ class Rows:
             return [value if steps < 0 else steps for steps, value in zip(grown, self.gauge(name), strict=True)]
         return [None if steps < 0 else steps for steps in grown]
 
-    def _stood(self, name: str, last: Mapping[tuple[Any, ...], Any]) -> list[Any]:
-        """What each subject's counter stood at before its first row. A process that was born since the recording began, and what a probe
-        first tells of then, had begun at 0, its time at its birth; of who was there before nothing is known."""
-        order, known, path = self.table.order, self.known, self.table.path
-        stood = list(map(last.get, order.subjects, repeat(0 if known.begun and path.startswith(".probes") else None)))
-        if path == ".procs" and known.begun and None in stood:
-            tick_ns = SECOND_NS // known.header.clock_tick_hz
-            born = [self.gauge("start_ticks")[start] * tick_ns for start in order.starts]
-            began_at = born if name == "t_ns" else [0] * len(born)
-            later = [born_ns >= known.start_ns + tick_ns for born_ns in born]
-            return [at if before is None and is_later else before for before, at, is_later in zip(stood, began_at, later, strict=True)]
+    def _stood(self, name: str, last: dict[tuple[Any, ...], Any]) -> list[Any]:
+        """What each subject's counter stood at before its first row."""
+        order, path, key_ns = self.table.order, self.table.path, self.known.key_ns
+        stood = list(map(last.get, order.subjects))
+        if key_ns and path.startswith(".probes") and key_ns in self.ticks:
+            # What a key frame leaves out was forgotten, and begins anew.
+            last.clear()
+            stood = [before if self.ticks[row] <= key_ns else None for row, before in zip(order.starts, stood, strict=True)]
+        if None in stood and path.startswith((".procs", ".probes")):
+            return [self._began_at(name, row) if before is None else before for row, before in zip(order.starts, stood, strict=True)]
         return stood
+
+    def _began_at(self, name: str, row: int) -> int | None:
+        """What the counter stood at as its subject, whose first row this is, began. A process that was born since the recording began, and
+        what a probe first tells of then, had begun at 0, its time at its birth; of who was there before nothing is known."""
+        known = self.known
+        if self.ticks[row] <= known.begun_ns:
+            return None
+        if self.table.path != ".procs":
+            return 0
+        born_ns: int = self.gauge("start_ticks")[row] * (SECOND_NS // known.header.clock_tick_hz)  # whole ticks, rounded down
+        if born_ns < known.start_ns:
+            return None
+        return born_ns if name == "t_ns" else 0
 
     def _grown_with_gaps(self, name: str, values: Sequence[Any], last: dict[tuple[Any, ...], Any]) -> list[Any]:
         order, grown = self.table.order, []

@@ -73,7 +73,7 @@ def _offcpu(rows: Rows) -> Sequence[Any]:
 
 def _read_now(rows: Rows) -> Sequence[Any] | None:
     """A key frame tells of everybody; what it did not read itself was read before it began."""
-    if not rows.known.restated:
+    if not rows.known.key_ns:
         return None
     slack = rows.known.header.interval_ns // 2
     return [read_ns >= tick - slack for read_ns, tick in zip(rows.gauge("t_ns"), rows.ticks, strict=True)]

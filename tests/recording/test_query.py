@@ -18,6 +18,7 @@ from gputop import cli
 from gputop.commands.query import WHO_SWITCHED
 from gputop.commands.query import WHO_TOOK
 from gputop.commands.query import WINDOWS
+from gputop.frame import CudaCall
 from gputop.frame import Frame
 from gputop.frame import Mark
 from gputop.frame import Preempt
@@ -183,6 +184,36 @@ def test_a_process_that_was_born_meanwhile_is_counted_from_its_birth_on(tmp_path
     rows = ask(str(path), f"SELECT {sums} FROM proc GROUP BY pid ORDER BY pid", capsys=capsys)
     told = [(row["pid"], round(row["cpu_s"], 6), row["vol"], round(row["dt_s"], 6)) for row in rows]
     assert told == [(7, 0.29, 29, 2.9), (8, 0.3, 5, 0.3)]
+
+
+def test_who_is_born_in_the_first_second_is_counted_from_his_birth_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As the command is that `record` runs: only who was there in the first frame had begun before."""
+    frames = []
+    for i in range(8):
+        t_ns, calls = START_NS + i * 100 * MS, [CudaCall(7, "cuStreamSynchronize", 40 + i, 0, 0)]
+        procs = [ProcSample(7, 1, t_ns, "R", (90 + i) * 10 * MS, 0, 0, 1, vol=500 + i)]
+        if i >= 2:
+            procs.append(ProcSample(8, START_NS // (10 * MS) + 11, t_ns, "R", (i + 3) * 10 * MS, 0, 0, 1, vol=i))
+            procs.append(ProcSample(9, START_NS // (10 * MS) - 1, t_ns, "R", (i + 3) * 10 * MS, 0, 0, 1, vol=i))
+            calls.append(CudaCall(8, "cuStreamSynchronize", i, 0, 0))
+        frames.append(Frame(i, t_ns, key=not i, procs=procs, probes=Probes(t_ns, calls=calls)))
+    record(tmp_path / "first.gputop", frames)
+    rows = ask(str(tmp_path / "first.gputop"), "SELECT pid, sum(cpu_s) s, sum(vol) vol, sum(dt_s) dt FROM proc GROUP BY 1", capsys=capsys)
+    assert [(row["pid"], round(row["s"], 6), row["vol"], round(row["dt"], 6)) for row in rows] == [
+        (7, 0.07, 7, 0.7), (8, 0.1, 7, 0.59), (9, 0.05, 5, 0.5)]  # fmt: skip
+    rows = ask(str(tmp_path / "first.gputop"), "SELECT pid, sum(calls) n FROM sync GROUP BY 1", capsys=capsys)
+    assert [(row["pid"], row["n"]) for row in rows] == [(7, 7), (8, 7)]
+
+
+def test_a_pair_that_a_key_frame_leaves_out_begins_at_nothing_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was forgotten, and has met more often since than before."""
+    frames = [Frame(i, START_NS + i * 100 * MS, key=i % 10 == 0) for i in range(20)]
+    for frame in frames:
+        times = {1: frame.seq, 8: {1: 3, 2: 5, 14: 9, 15: 11}.get(frame.seq, 0)}
+        frame.probes = Probes(frame.t_ns, preempts=[Preempt(7, by, by, met * MS, met) for by, met in times.items() if met or by == 1])
+    record(tmp_path / "met.gputop", frames)
+    rows = ask(str(tmp_path / "met.gputop"), "SELECT sum(times) n FROM preempt WHERE culprit_pid = 8", capsys=capsys)
+    assert rows == [{"n": 5 + 11}]
 
 
 @pytest.mark.parametrize("spelt", ["GPU", "Gpu", '"gPU"'])
