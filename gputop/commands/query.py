@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Sequence
 from itertools import chain
 from itertools import count
 from itertools import islice
@@ -113,13 +114,20 @@ def _table(names: list[str], rows: Iterable[tuple[object, ...]]) -> Iterator[str
     from gputop.text import cell_width
 
     rows = iter(rows)
-    first = [[_text(value) for value in row] for row in islice(rows, _MEASURED)]
-    right = [any(text[:1] in "-0123456789" and text for text in column) for column in zip(*first, strict=True)] or [False] * len(names)
+    measured = list(islice(rows, _MEASURED))
+    first = [[_text(value) for value in row] for row in measured]
+    right = [_is_number(column) for column in zip(*measured, strict=True)] or [False] * len(names)
     most = _MOST_WIDE if sys.stdout.isatty() else _WHOLE
     widths = [min(most, max(map(cell_width, column))) for column in zip([_text(name) for name in names], *first, strict=True)]
     for row in chain([[_text(name) for name in names]], first, ([_text(value) for value in row] for row in rows)):
         cells = [_cell(text, width, most, to_right) for text, width, to_right in zip(row, widths, right, strict=True)]
         yield "  ".join(cells).rstrip() + "\n"
+
+
+def _is_number(column: Sequence[object]) -> bool:
+    """Whether its values are numbers, as far as there are any."""
+    values = [value for value in column if value is not None]
+    return bool(values) and all(isinstance(value, int | float) for value in values)
 
 
 def _cell(text: str, width: int, most: int, to_right: bool) -> str:

@@ -63,6 +63,18 @@ def test_tables_are_aligned(session: tuple[str, list[Frame]], capsys: pytest.Cap
     assert "–" in lines[1]
 
 
+def test_numbers_stand_on_the_right_and_texts_on_the_left(evil: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also a text that begins like a number, and a number beside a value that there is not."""
+    texts = "SELECT '7 of 9' text, NULL n, -1.5 x UNION ALL SELECT '-', 12, 10.25 UNION ALL SELECT 'loader', 3, NULL"
+    assert cli.main(["query", evil, texts]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "text     n      x",
+        "7 of 9   –   -1.5",
+        "-       12  10.25",
+        "loader   3      –",
+    ]
+
+
 def test_an_empty_answer(session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["query", session[0], "SELECT pid FROM proc WHERE pid < 0"]) == 0
     assert capsys.readouterr().out == "pid\n"
