@@ -7,6 +7,7 @@ import sqlite3
 import sys
 from collections.abc import Iterator
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import chain
 
 from gputop.errors import UserError
@@ -26,6 +27,8 @@ MOST_PARAMETERS = 500
 """Of one statement: some builds of SQLite allow 999."""
 _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, 33}
 """33 is SQLITE_RECURSIVE, which the module has no name for."""
+_JSON_READERS = "json_each", "json_tree"
+"""What makes rows of a JSON column. SQLite makes a table for each when it is first used, which the authorizer would not allow."""
 ONLY_SELECT = "a recording is only read: SELECT is all that may be asked of it"
 _FORBIDDEN_FUNCTIONS = {"load_extension"}
 
@@ -42,6 +45,9 @@ class Database:
             self._sqlite.execute(f"PRAGMA {pragma}")
         for spec in TABLES.values():
             self._sqlite.execute(create_statement(spec))
+        for reader in _JSON_READERS:
+            with suppress(sqlite3.OperationalError):  # some builds of SQLite have none
+                self._sqlite.execute(f"SELECT 1 FROM {reader}('[]')")
         if sys.version_info >= (3, 11):
             self._sqlite.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_BYTES)
         # Python hears Ctrl-C between two steps of a statement that would never end.

@@ -322,7 +322,7 @@ def test_a_stretch_between_markers_that_come_again(tmp_path: Path, capsys: pytes
     "DROP TABLE gpu", "INSERT INTO gpu(gpu) VALUES (1)", "UPDATE gpu SET gpu = 1", "DELETE FROM gpu", "ATTACH '/tmp/x' AS y",
     "CREATE TABLE a(b)", "PRAGMA page_count", "SELECT load_extension('x')", "SELECT 1; DROP TABLE gpu", "VACUUM INTO '/tmp/x'", "BEGIN",
     "SELECT nothing FROM gpu", "", "SELEC", "SELECT ?", "WITH a AS (SELECT 1) INSERT INTO gpu SELECT * FROM a", "DETACH main",
-    ".import x y", "SELECT '\0'", "REINDEX",
+    ".import x y", "SELECT '\0'", "REINDEX", "SELECT * FROM pragma_database_list", "SELECT * FROM dbstat", "DELETE FROM json_each",
 ])  # fmt: skip
 def test_what_is_no_reading_is_refused_in_a_line(session: tuple[str, list[Frame]], sql: str, capsys: pytest.CaptureFixture[str]) -> None:
     before = Path(session[0]).read_bytes()
@@ -442,3 +442,11 @@ def test_the_schema_of_one_table(session: tuple[str, list[Frame]], capsys: pytes
 def test_no_moment_before_the_beginning(session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["query", session[0], "SELECT 1", "--from=-5"]) == 2
     assert "'-5' is no time" in capsys.readouterr().err
+
+
+def test_json_columns_can_be_read_value_by_value(session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str]) -> None:
+    each = "SELECT count(*) n FROM incident, json_each(evidence)"
+    [row] = ask(session[0], each, capsys=capsys)
+    told = ask(session[0], "SELECT evidence FROM incident", capsys=capsys)
+    assert row["n"] == sum(len(json.loads(incident["evidence"])) for incident in told) > 0
+    assert ask(session[0], "SELECT value FROM json_tree('[1, [2]]') WHERE atom", capsys=capsys) == [{"value": 1}, {"value": 2}]
