@@ -258,7 +258,8 @@ INCIDENT = TableSpec("incident", "what the diagnosis finds, one row per episode;
     _made("confidence", "REAL", "0 to 1"),
     _made("trainer_pid", "INTEGER", "the trainer"),
     _made("gpu", "INTEGER", "the GPU"),
-    _made("lost_s", "REAL", "GPU time lost to it, s"),
+    _made("lost_s", "REAL", "GPU time lost to it, s; where jobs share a GPU each has lost the whole, so of these no sum is made "
+          "(the ledger of `gputop explain` shares it out)"),
     _made("headline", "TEXT", "in a sentence"),
     _made("detail", "TEXT", "and one more"),
     _made("victims", "TEXT", "who suffered, JSON"),
