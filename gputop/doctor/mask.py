@@ -30,7 +30,9 @@ _PLAIN = re.compile(r"[\d,.-]*|all|none|void|true|false", re.IGNORECASE)
 _INTERFACE = re.compile(r"lo|(eth|ens|enp|eno|ib|bond|docker|wl)[a-z\d]*")
 _STOPS = r"\s\"'`,;:()\[\]{}<>|"
 _ABSOLUTE = re.compile(rf"(?<![\w~/.-])/(?!/)[^{_STOPS}]*[^{_STOPS}.]")
-_SYSTEMS_OWN = re.compile(r"/(usr|lib(32|64)?|s?bin|proc|sys|etc|dev(?!/shm/)|boot)(/.*)?|/(tmp|var(/tmp)?|run(/user(/\d+)?)?|opt|home|mnt)")
+_SYSTEMS_OWN = re.compile(
+    r"/(usr|lib(32|64)?|s?bin|proc|sys|etc|dev(?!/shm/)|boot)(/.*)?|/(tmp|var(/tmp)?|run(/user(/\d+)?)?|opt|home|mnt)"
+)
 _EVERYBODYS_TAIL = re.compile(r"/(s?bin/[^/]+|lib\d*/python[\d.]+t?(/.*)?|(site|dist)-packages(/.*)?|gputop(-\d+)?(/.*)?)$")
 _NUMBERS = re.compile(r"\b(int|float|bool|None|list|dict)\b|[\[\]|, ]")
 
