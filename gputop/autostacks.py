@@ -77,6 +77,10 @@ class Unwatched:
         self._ready: list[Stack] = []
         self._auto = AutoCapture(policy, self._keep) if policy is not None else None
 
+    def restate(self, header: Header) -> None:
+        """The stream's header, by clocks that have jumped."""
+        self._board = self._board.under(header)
+
     def see(self, frame: Frame) -> None:
         """The stream's next frame, before it is written: stacks that were taken since the last one are added to it."""
         self._board.fold(frame)

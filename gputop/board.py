@@ -127,6 +127,13 @@ class Board(Struct):
     """When the probes were read last, 0 for never."""
     cost: SelfCost | None = None
 
+    def under(self, header: Header) -> Board:
+        """What stands once a header has come: nothing, but all of it where the header only tells of clocks that have jumped."""
+        if not header.retells(self.header):
+            return Board(header=header)
+        self.header = header
+        return self
+
     def fold(self, frame: Frame) -> None:
         """Bring the board to the moment of ``frame``."""
         if frame.key:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from typing import Protocol
 
 from gputop import __version__
+from gputop import clocks
 from gputop import crash
 from gputop import roles
 from gputop.errors import UserError
@@ -81,14 +82,14 @@ class Sink(Protocol):
 def make_header(settings: Settings) -> Header:
     """The stream's first block, from this machine (uname, /proc/sys/kernel/random/boot_id, sysconf)."""
     uname = os.uname()
-    t_ns = time.monotonic_ns()
+    now = clocks.read()
     return Header(
         gputop=__version__,
         host=uname.nodename,
         kernel=uname.release,
         boot_id=_read_text("/proc/sys/kernel/random/boot_id"),
-        t_ns=t_ns,
-        unix_ns=time.time_ns(),
+        t_ns=now.t_ns,
+        unix_ns=now.unix_ns,
         interval_ns=settings.interval_ns,
         clock_tick_hz=os.sysconf("SC_CLK_TCK"),
         cpus=os.cpu_count() or 1,
@@ -98,6 +99,7 @@ def make_header(settings: Settings) -> Header:
         simulated=_is_simulated(),
         machine=uname.machine,
         autogroup=_read_text("/proc/sys/kernel/sched_autogroup_enabled") == "1",
+        slept=((now.t_ns, now.slept_ns),),
     )
 
 

@@ -10,6 +10,8 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from gputop.board import Board
 from gputop.diagnosis import Engine
 from gputop.diagnosis import Ledger
@@ -97,11 +99,16 @@ class Session:
         return max((one for one in self.stacks_of(pids) if one[0] <= until), key=_when, default=None)
 
     def _begin(self, header: Header) -> None:
-        """A stream begins, or its collector was restarted: rates start anew, the past stays where the clock is the same."""
-        same_clock = self.header is not None and header.boot_id == self.header.boot_id
-        self.header = header
-        self.board = Board(header=header)
-        self._counters.clear()
+        """A stream begins, or its collector was restarted: rates start anew, the past stays where the clock is the same. What is only said
+        again dates all anew."""
+        known, self.header = self.header, header
+        same_clock = known is not None and header.boot_id == known.boot_id
+        if known is not None and same_clock:
+            self.header = replace(header, slept=known.dated(header).slept)
+            self.ring.restate(self.ring.header.dated(header))
+        stood, self.board = self.board, self.board.under(self.header)
+        if stood is not self.board:
+            self._counters.clear()
         if not same_clock:
             self.engine = Engine()
             self.ring = Ring(header)

@@ -108,7 +108,7 @@ def _print_json(items: Iterator[Header | Frame], args: argparse.Namespace, every
     board, older, engine = Board(), Board(), Engine()
     for item in items:
         if isinstance(item, Header):
-            board = Board(header=item)
+            board = board.under(item)
             continue
         if every:
             snapshot.keep(older, board, item)

@@ -195,12 +195,20 @@ class _Session:
         from gputop.frame import Header
 
         if isinstance(item, Header):
-            self._diagnosis = self._diagnose(item)
-            self._file = self._create(item, self._diagnosis.engine)
+            self._date(item)
         elif self._file is not None and self._diagnosis is not None and not self._is_past(item):
             self._diagnosis.see(item)
             self._file.add(item)
             self._frames += 1
+
+    def _date(self, header: Header) -> None:
+        """The stream begins, or tells of clocks that have jumped."""
+        if self._file is not None and self._diagnosis is not None:
+            self._diagnosis.restate(header)
+            self._file.restate(header)
+        else:
+            self._diagnosis = self._diagnose(header)
+            self._file = self._create(header, self._diagnosis.engine)
 
     def _is_past(self, frame: Frame) -> bool:
         """Whether it comes after the time that was asked for: by the frames' own, for they may have waited for us."""

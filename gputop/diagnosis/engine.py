@@ -36,6 +36,7 @@ from gputop.diagnosis.symptoms import without_job
 from gputop.diagnosis.window import Window
 from gputop.frame import Frame
 from gputop.frame import GpuReading
+from gputop.frame import Header
 from gputop.roles import Role
 
 MIDDLE_NS = WINDOW_NS // 2
@@ -82,7 +83,7 @@ class Engine:
         """Per trainer the seconds in each state, while its calls were probed."""
         self._workers_spent: dict[str, float] = {}
         """Seconds in each state of all workers together."""
-        self._unix_offset_ns = 0
+        self._header = Header()
 
     @property
     def verdict(self) -> Verdict:
@@ -130,7 +131,7 @@ class Engine:
         before = self._window.t_ns
         if not self._window.push(board):
             return
-        self._unix_offset_ns = board.header.unix_ns - board.header.t_ns
+        self._header = board.header
         seconds = (board.t_ns - before) / 1e9 if self._window.continues else 0.0
         facts = self.facts = self._window.facts(board)
         intensity.set_waste(facts)
@@ -226,7 +227,7 @@ class Engine:
         incidents = [incident for incident in settled if incident.end_ns is None or incident.end_ns > start_ns]
         ledger = self._settled().since(before or Ledger())
         verdict = replace(self.verdict, step=self._step())
-        return report.explanation(verdict, ledger, incidents, self._workers_spent, self._unix_offset_ns, self._window.t_ns)
+        return report.explanation(verdict, ledger, incidents, self._workers_spent, self._header, self._window.t_ns)
 
 
 def _book(ledger: Ledger, times: Iterable[_GpuTime], shares: dict[str, float]) -> None:

@@ -16,6 +16,7 @@ from gputop.diagnosis.model import Ledger
 from gputop.diagnosis.model import Step
 from gputop.diagnosis.model import Verdict
 from gputop.diagnosis.symptoms import LOST
+from gputop.frame import Header
 
 SCHEMA = 1
 LEAST_S, PART = 2.5, 0.25
@@ -121,7 +122,7 @@ class Explanation(TypedDict):
 
 
 def explanation(
-    verdict: Verdict, ledger: Ledger, incidents: list[Incident], workers: Mapping[str, float], unix_offset_ns: int, now_ns: int
+    verdict: Verdict, ledger: Ledger, incidents: list[Incident], workers: Mapping[str, float], header: Header, now_ns: int
 ) -> Explanation:
     """The whole of it. The verdict is the cause that cost most over the stream; where none cost enough, that nothing did."""
     return {
@@ -129,7 +130,7 @@ def explanation(
         "verdict": _verdict(verdict, ledger, _dearest(incidents, ledger, now_ns)),
         "ledger": _ledger(ledger),
         "workers": {word: round(share, 4) for word, share in shares(workers).items()},
-        "incidents": [_incident(incident, unix_offset_ns) for incident in incidents],
+        "incidents": [_incident(incident, header) for incident in incidents],
     }
 
 
@@ -207,12 +208,12 @@ def _ledger(ledger: Ledger) -> Booked:
     return {"gpu_total_s": round(ledger.gpu_total_s, 3), "gpu_lost_s": round(sum(parts.values()), 3), "by_cause": parts}
 
 
-def _incident(incident: Incident, unix_offset_ns: int) -> Episode:
+def _incident(incident: Incident, header: Header) -> Episode:
     end_ns = incident.end_ns
     return {
         "id": incident.id,
-        "start_unix_s": round((incident.start_ns + unix_offset_ns) / 1e9, 3),
-        "end_unix_s": None if end_ns is None else round((end_ns + unix_offset_ns) / 1e9, 3),
+        "start_unix_s": round(header.unix_ns_of(incident.start_ns) / 1e9, 3),
+        "end_unix_s": None if end_ns is None else round(header.unix_ns_of(end_ns) / 1e9, 3),
         "symptom": incident.symptom,
         "cause": incident.cause,
         "severity": incident.severity,

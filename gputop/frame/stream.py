@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 import msgspec
 
 FORMAT_MAJOR = 1
@@ -9,7 +11,8 @@ FORMAT_MINOR = 2
 
 
 class Header(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """Said once, before the first frame: where and by what the stream was made."""
+    """Said before the first frame: where and by what the stream was made. Said again when a clock has jumped, with `unix_ns` and `slept` as
+    they are known by then."""
 
     major: int = FORMAT_MAJOR
     minor: int = FORMAT_MINOR
@@ -20,7 +23,7 @@ class Header(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     t_ns: int = 0
     """CLOCK_MONOTONIC when the stream began."""
     unix_ns: int = 0
-    """Wall clock at the same moment."""
+    """Wall clock at the same moment, as it was last set."""
     interval_ns: int = 100_000_000
     clock_tick_hz: int = 100
     cpus: int = 1
@@ -34,14 +37,36 @@ class Header(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """``uname -m`` there, for system calls are told by their numbers."""
     autogroup: bool = False
     """CPU time is divided between sessions first (/proc/sys/kernel/sched_autogroup_enabled)."""
+    slept: tuple[tuple[int, int], ...] = ()
+    """(CLOCK_MONOTONIC, ns that the machine had slept since it booted), as the stream began and whenever the machine woke."""
+
+    def slept_ns_at(self, t_ns: int) -> int:
+        """How far CLOCK_BOOTTIME was ahead of CLOCK_MONOTONIC; 0 where it is not told."""
+        i = bisect_right(self.slept, t_ns, key=lambda entry: entry[0])
+        return self.slept[max(0, i - 1)][1] if self.slept else 0
 
     def unix_ns_of(self, t_ns: int) -> int:
-        """Wall clock at a moment of the stream, by the clocks as they stood when it began."""
-        return t_ns - self.t_ns + self.unix_ns
+        """Wall clock at a moment of the stream."""
+        return self.unix_ns + t_ns - self.t_ns + self.slept_ns_at(t_ns) - self.slept_ns_at(self.t_ns)
 
     def t_ns_of(self, unix_ns: int) -> int:
-        """The inverse of `unix_ns_of`."""
-        return unix_ns - self.unix_ns + self.t_ns
+        """The inverse of `unix_ns_of`; of a time that was slept through the moment of waking."""
+        awake_ns = unix_ns - self.unix_ns + self.t_ns + self.slept_ns_at(self.t_ns)
+        t_ns = awake_ns - (self.slept[0][1] if self.slept else 0)
+        for woke_ns, slept_ns in self.slept:
+            if t_ns > woke_ns:
+                t_ns = max(woke_ns, awake_ns - slept_ns)
+        return t_ns
+
+    def dated(self, later: Header) -> Header:
+        """This one, with the clocks as a later header of the same machine knows them."""
+        slept = tuple(sorted({*self.slept, *later.slept}))
+        later = msgspec.structs.replace(later, slept=slept)
+        return msgspec.structs.replace(self, unix_ns=later.unix_ns_of(self.t_ns), slept=slept)
+
+    def retells(self, known: Header) -> bool:
+        """Whether it is ``known`` said again, by the clocks as they are now, and not of another stream."""
+        return self == known.dated(self)
 
 
 class SourceState(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -11,6 +11,7 @@ from gputop.frame import Mark
 from gputop.recording.format import FLAG_KEY
 from gputop.recording.format import FLAG_MARK
 from gputop.recording.format import KIND_FRAMES
+from gputop.recording.format import KIND_HEADER
 from gputop.recording.format import KIND_INDEX
 from gputop.recording.format import KIND_REFERENCE
 from gputop.recording.format import MAGIC
@@ -19,6 +20,9 @@ from gputop.recording.scan import Place
 from gputop.recording.scan import begins_stream
 from gputop.recording.scan import places
 from gputop.recording.scan import read_indices
+
+HEADER_BYTES = 1 << 16
+"""More than a header takes."""
 
 
 class Contents(Struct):
@@ -43,6 +47,8 @@ class Contents(Struct):
     """Offset behind the last whole block."""
     ended: bool = False
     """Whether that is an index, with which a writer ends."""
+    header: Place | None = None
+    """The last one, by the clocks as they were known last."""
     another: int = 0
     """Offset at which another stream begins, as after `cat a b`, 0 for none: what stands there is not looked at."""
     _referred_ns: int = 0
@@ -56,6 +62,7 @@ class Contents(Struct):
             contents.chunks += index.chunks
             contents.references += index.references
             contents.marks += index.marks
+            contents.header = _header_before(fd, place.offset)
             contents.end_ns, contents.end, contents.findings, contents.ended = index.end_ns, place.end, index.findings, True
         contents.extend(fd, size)
         return contents
@@ -66,7 +73,9 @@ class Contents(Struct):
             if self.end > len(MAGIC) and begins_stream(fd, place):
                 self.another = place.offset - len(MAGIC)
                 return
-            if place.head.kind == KIND_REFERENCE:
+            if place.head.kind == KIND_HEADER:
+                self.header = place
+            elif place.head.kind == KIND_REFERENCE:
                 self.references.append(place.offset)
                 self._referred_ns = place.head.t_ns
             elif place.head.kind == KIND_FRAMES:
@@ -91,3 +100,9 @@ class Contents(Struct):
         if place.head.flags & FLAG_MARK:
             self.marked.append(place)
         self.last = place
+
+
+def _header_before(fd: int, offset: int) -> Place | None:
+    """The header that is restated right before an index."""
+    found = [place for place in places(fd, max(0, offset - HEADER_BYTES), offset) if place.head.kind == KIND_HEADER]
+    return found[-1] if found and found[-1].end == offset else None

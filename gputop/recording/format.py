@@ -5,7 +5,7 @@
     block   = head payload                        28 bytes + size, little-endian
     head    = sync 4s, kind u8, codec u8, flags u16, size u32, t_ns u64, check u32, head_check u32
     sync    = b"\\x9dGP\\n"                         where to look for the next block behind a broken one
-    kind    = 1 header   msgpack of `gputop.frame.Header`; the first block of every stream, restated in files
+    kind    = 1 header   msgpack of `gputop.frame.Header`; the first block of every stream, restated in files, and when a clock has jumped
               2 frames   some `gputop.frame.Frame`, see codec
               3 index    where chunks begin, see `gputop.recording.index`; in files only
               4 reference   what blocks of codecs 2 and 3 build upon, again behind the first run that does, see `gputop.recording.columns`
@@ -185,7 +185,8 @@ class Decoder:
         return "the stream's header is missing" if self._begun and self.header is None else ""
 
     def feed(self, data: bytes) -> list[Header | Frame]:
-        """What ``data`` completes: the header once, then frames. FormatError where this is no stream, or a newer one."""
+        """What ``data`` completes: the header, then frames, and the header anew where a clock has jumped. FormatError where this is no
+        stream, or a newer one."""
         self._buffer += data
         out: list[Header | Frame] = []
         while (head := self._next_head()) is not None and len(self._buffer) >= HEAD.size + head.size:
@@ -226,14 +227,20 @@ class Decoder:
         """What a block holds, nothing where it is damaged."""
         if zlib.crc32(payload) == head.check:
             if head.kind == KIND_HEADER:
-                known, self.header = self.header, unpack_header(payload)
-                return [] if known else [self.header]
+                return self._header_anew(unpack_header(payload))
             try:
                 return self._frames(head, payload)
             except FormatError:
                 pass
         self.lost_bytes += HEAD.size + head.size
         return []
+
+    def _header_anew(self, header: Header) -> list[Header | Frame]:
+        """Restated in files, it says nothing new; one of another stream is none of this."""
+        if header == self.header or (self.header is not None and not header.retells(self.header)):
+            return []
+        self.header = header
+        return [header]
 
     def _frames(self, head: Head, payload: bytes) -> list[Header | Frame]:
         if head.kind == KIND_FRAMES and head.codec not in COLUMNS:

@@ -7,10 +7,12 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import reduce
 from itertools import accumulate
 from itertools import pairwise
 
 from gputop.errors import UserError
+from gputop.frame import Header
 from gputop.frame import Mark
 from gputop.recording.reader import FileChunk
 from gputop.recording.reader import Recording
@@ -55,7 +57,7 @@ class Parts(Recording):
         self._told = [part for part in parts if len(part.chunks())] or parts[:1]
         self._empty = empty
         self.path = f"{parts[0].path} and {len(parts) + len(empty) - 1} more"
-        self.header = parts[0].header
+        self.header = self._dated_by_all()
         self._seeker = Seeker(self.header)
 
     def close(self) -> None:
@@ -104,7 +106,12 @@ class Parts(Recording):
 
     def refresh(self) -> bool:
         """Take in what was appended since; whether there was anything."""
-        return sum(part.refresh() for part in self._told) > 0
+        grown = sum(part.refresh() for part in self._told) > 0
+        self.header = self._seeker.header = self._dated_by_all()
+        return grown
+
+    def _dated_by_all(self) -> Header:
+        return reduce(Header.dated, (part.header for part in self._parts))
 
     def beginnings(self, start_ns: int, end_ns: int) -> Iterable[int]:
         """As of one recording."""

@@ -7,10 +7,13 @@ import os
 import select
 import stat
 import time
+from collections.abc import Callable
 
+from gputop import clocks
 from gputop.errors import UserError
 from gputop.frame import Frame
 from gputop.frame import Header
+from gputop.recording.format import MAGIC
 from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
 
@@ -30,8 +33,10 @@ class PipeSink:
 
     LIMIT = 8 << 20
 
-    def __init__(self, fd: int, header: Header) -> None:
+    def __init__(self, fd: int, header: Header, read_clocks: Callable[[], clocks.Clocks] = clocks.read) -> None:
         self._fd = fd
+        self._header = header
+        self._read_clocks = read_clocks
         self._pending = bytearray(pack_header(header))
         os.set_blocking(fd, False)
         self._is_pipe = fd < _SELECTABLE and _is_write_end(fd)
@@ -42,9 +47,17 @@ class PipeSink:
         """Queue the frame and write what the reader takes."""
         fits = len(self._pending) < self.LIMIT
         if fits:
-            self._pending += pack_frames([frame])
+            self._pending += self._header_anew(frame.t_ns) + pack_frames([frame])
         self.flush()
         return fits
+
+    def _header_anew(self, t_ns: int) -> bytes:
+        """Where a clock has jumped since it was said. It is looked each time: that takes microseconds, and no frame is dated wrongly."""
+        header = clocks.dated(self._header, self._read_clocks(), t_ns)
+        if header is self._header:
+            return b""
+        self._header = header
+        return pack_header(header)[len(MAGIC) :]
 
     def flush(self) -> None:
         """Write without waiting. Raises `ReaderGone`, or UserError where there is nowhere to write to, as on a full disk."""

@@ -107,6 +107,8 @@ class Recording:
             self._size = os.fstat(self._fd).st_size
             self.header = self._read_header()
             self._contents = Contents.load(self._fd, self._size)
+            self._dated_by = self._contents.header
+            self.header = self._dated(self.header)
         except OSError as error:
             self.close()
             raise FormatError(f"{clean(path)} cannot be read: {error.strerror}") from None
@@ -216,6 +218,9 @@ class Recording:
             return False
         before, self._size = self._contents.end, size
         self._contents.extend(self._fd, size)
+        if self._contents.header is not self._dated_by:
+            self._dated_by = self._contents.header
+            self.header = self._seeker.header = self._dated(self.header)
         return self._contents.end > before
 
     def board_at(self, t_ns: int) -> Board:
@@ -255,6 +260,14 @@ class Recording:
         """As `Header.unix_ns_of`."""
         return self.header.unix_ns_of(t_ns)
 
+    def _dated(self, header: Header) -> Header:
+        """By the last one: what the recorder knew of the clocks in the end."""
+        try:
+            later = _header_at(self._fd, self._dated_by) if self._dated_by is not None else header
+        except FormatError:
+            return header
+        return header.dated(later) if later.boot_id == header.boot_id else header
+
     def _read_header(self) -> Header:
         """The first copy whose numbers make sense, of those at the file's two ends."""
         problem = FormatError("this is no recording of gputop" if self._size else "the file is empty")
@@ -289,7 +302,8 @@ class _Chunks(Sequence[FileChunk]):
 def _header_at(fd: int, place: Place) -> Header:
     """Raises FormatError, also where its clocks, by which frames are told apart and dated, cannot be."""
     header = unpack_header(payload_at(fd, place))
-    if header.t_ns == place.head.t_ns and 0 <= header.unix_ns < 1 << 63 and 0 < header.interval_ns <= LONGEST_INTERVAL_NS:
+    sound = 0 <= header.unix_ns < 1 << 63 and all(0 <= slept_ns < 1 << 63 for _, slept_ns in header.slept)
+    if sound and header.t_ns == place.head.t_ns and 0 < header.interval_ns <= LONGEST_INTERVAL_NS:
         return header
     raise FormatError("the header's clocks cannot be")
 

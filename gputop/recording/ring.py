@@ -140,6 +140,10 @@ class Ring:
         """Time of the oldest frame held, 0 while there is none."""
         return self._chunks[0].t_ns if self._chunks else 0
 
+    def restate(self, header: Header) -> None:
+        """It dates what is held."""
+        self.header = self._seeker.header = header
+
     def add(self, frame: Frame) -> None:
         """Keep a frame; the oldest chunk goes when it has left the window. Time that runs backwards begins anew."""
         if frame.t_ns <= self.end_ns:

@@ -102,6 +102,13 @@ class Writer:
         if self.full_in_ns <= 0 or self._rows > MAX_PENDING_ROWS:
             self.flush()
 
+    def restate(self, header: Header) -> None:
+        """Say the header anew, for a clock has jumped. It stands between two runs."""
+        self.flush()
+        self._end_run()
+        self.header, self._restated = header, pack_header(header)[len(MAGIC) :]
+        self._write(self._restated)
+
     @property
     def full_in_ns(self) -> int:
         """How long after the last frame comes the one that completes a block, less half a beat for jitter."""
@@ -257,6 +264,10 @@ class Rotation:
         self.writer.add(frame)
         if before > self._chunk_at:  # the first one of a chunk has its key frame, and what the run builds upon
             self._largest_block = max(self._largest_block, self.writer.size - before)
+
+    def restate(self, header: Header) -> None:
+        """As `Writer.restate`; the files to come begin with it."""
+        self.writer.restate(header)
 
     def _has_no_room_for(self, size: int) -> bool:
         return bool(self.writer.frames) and self.writer.closed_bytes + size > self._max_bytes - self._max_bytes // END_SHARE

@@ -119,6 +119,11 @@ class Rows:
         seconds = {t_ns: (t_ns - offset_ns) / 1e9 for t_ns in set(self.ticks)}
         return list(map(seconds.__getitem__, self.ticks))
 
+    def dates(self) -> Sequence[float]:
+        """The wall clock at each row's tick, seconds since 1970."""
+        seconds = {t_ns: self.known.header.unix_ns_of(t_ns) / 1e9 for t_ns in set(self.ticks)}
+        return list(map(seconds.__getitem__, self.ticks))
+
     def scaled(self, name: str, factor: float) -> Sequence[Any]:
         """An increment times ``factor``."""
         column = self.increment(name)

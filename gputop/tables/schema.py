@@ -103,7 +103,7 @@ def _peak_ms(field: str) -> Callable[[Rows], Sequence[Any]]:
 
 CLOCK = (
     Column("t_ns", "INTEGER", "time of the tick, CLOCK_MONOTONIC ns", lambda rows: rows.ticks),
-    Column("unix_s", "REAL", "time of the tick, s since 1970", lambda rows: rows.at(rows.known.header.t_ns - rows.known.header.unix_ns)),
+    Column("unix_s", "REAL", "time of the tick, s since 1970", lambda rows: rows.dates()),
     Column("t_s", "REAL", "time of the tick, s since the recording began", lambda rows: rows.at(rows.known.start_ns)),
 )  # fmt: skip
 

@@ -42,7 +42,6 @@ class Player:
         self.playback = playback
         self.past_ns = LEAST_PAST_NS
         """How much of the time before a jump to load; the screen's window."""
-        self.header = file.header
         self.start_ns = file.recording.start_ns
         self.end_ns = file.recording.end_ns
         self.marks: list[Mark] = file.recording.marks
@@ -56,6 +55,11 @@ class Player:
         self._wake = threading.Event()
         self._closing = False
         self._refreshed_s = 0.0
+
+    @property
+    def header(self) -> Header:
+        """Of the recording; of one that grows, by the clocks as they are known by now."""
+        return self._file.header
 
     # remote control
 
@@ -82,8 +86,11 @@ class Player:
     # the stream
 
     def __iter__(self) -> Iterator[Header | Frame]:
-        yield self._file.header
+        told = None
         while not self._closing:
+            if told != self.header:
+                told = self.header
+                yield told
             began_s = time.monotonic()
             if self._wanted:
                 self._going = True

@@ -61,8 +61,8 @@ class Recorder:
         with self._lock:
             if isinstance(item, Frame):
                 self._add(item)
-            elif self._writer is not None and item.boot_id != self._writer.header.boot_id:
-                self._end("that machine was started anew")
+            else:
+                self._date(item)
 
     def stop(self) -> str:
         """End the recording; where it is and how large, empty where there was none."""
@@ -79,6 +79,17 @@ class Recorder:
         self._last_ns = frame.t_ns
         try:
             self._writer.add(frame)
+        except UserError as error:
+            self._end(str(error))
+
+    def _date(self, header: Header) -> None:
+        if self._writer is None:
+            return
+        if header.boot_id != self._writer.header.boot_id:
+            self._end("that machine was started anew")
+            return
+        try:
+            self._writer.restate(self._writer.header.dated(header))
         except UserError as error:
             self._end(str(error))
 

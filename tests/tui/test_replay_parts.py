@@ -96,7 +96,7 @@ def test_times_are_rounded_to_the_frame_that_is_meant(seconds: float, shown: str
 def test_header_ruler_and_bar_tell_one_time() -> None:
     at = local("2026-11-20 14:03:06") + 0.96
     ruler = axis_line(Axis(SECOND, 100, 60), at, "")
-    ends = scrub.line(scrub.Bar(0, 10 * SECOND, at, 0, 0, 0), 80)
+    ends = scrub.line(scrub.Bar(0, 10 * SECOND, (at, at + 10), 0, 0, 0), 80)
     assert clock.of_day(at) == "14:03:07"
     assert ruler[-1][0].split()[-1] == "14:03:07"
     assert ends[0][0].strip() == "14:03:07"
@@ -120,7 +120,7 @@ def test_the_header_counts_a_gpu_that_was_lost_before_it_said_its_name() -> None
 
 
 def bar(**more: object) -> scrub.Bar:
-    known: dict[str, object] = {"start_ns": 0, "end_ns": 100, "unix_s": 0.0, "at_ns": 50, "position_ns": 50, "until_ns": 100}
+    known: dict[str, object] = {"start_ns": 0, "end_ns": 100, "unix_s": (0.0, 0.0), "at_ns": 50, "position_ns": 50, "until_ns": 100}
     return scrub.Bar(**(known | more))  # type: ignore[arg-type]
 
 

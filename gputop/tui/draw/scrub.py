@@ -18,11 +18,11 @@ NARROW = 40
 
 
 class Bar(Struct, frozen=True):
-    """What the line shows. Times in stream nanoseconds; ``unix_s`` is the wall clock at ``start_ns``."""
+    """What the line shows. Times in stream nanoseconds; ``unix_s`` is the wall clock at both ends."""
 
     start_ns: int
     end_ns: int
-    unix_s: float
+    unix_s: tuple[float, float]
     at_ns: int
     """The moment looked at."""
     position_ns: int
@@ -60,7 +60,7 @@ def line(bar: Bar, width: int) -> Line:
     _put(cells, bar, [bar.at_ns], "●", "title")
     if not first:
         return merge(cells)
-    ends = [clock.of_day(unix_s) for unix_s in (bar.unix_s, bar.unix_s + (bar.end_ns - bar.start_ns) / 1e9)]
+    ends = [clock.of_day(unix_s) for unix_s in bar.unix_s]
     return [(f" {ends[0]} ", "dim"), *merge(cells), (f" {ends[1]} ", "dim")]
 
 

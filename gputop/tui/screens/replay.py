@@ -127,8 +127,9 @@ class ReplayScreen(MainScreen):
 
     def _bar(self) -> scrub.Bar:
         player, survey, now_ns = self.player, self.replay.survey, max(self.session.now_ns, self.player.start_ns)
+        start_s, end_s = map(self.replay.unix_s, (player.start_ns, player.end_ns))
         return scrub.Bar(
-            player.start_ns, player.end_ns, self.replay.unix_s(player.start_ns), self.view.at_ns or now_ns, now_ns, survey.until_ns,
+            player.start_ns, player.end_ns, (start_s, end_s), self.view.at_ns or now_ns, now_ns, survey.until_ns,
             tuple(survey.episodes.values()), tuple(mark.t_ns for mark in player.marks),
         )  # fmt: skip
 

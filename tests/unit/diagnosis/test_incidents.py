@@ -73,7 +73,7 @@ def test_the_verdict_of_a_stretch_is_the_cause_that_cost_most():
     first = scene.engine.incidents[0]
     incidents, ledger = [first, replace(first, cause="slow-transform", lost_s=first.lost_s / 2)], Ledger(20.0, 9.0)
     ledger.by_cause = {"slow-transform": 5.0, "cpu-contention": 4.0}
-    found = report.explanation(scene.engine.verdict, ledger, incidents, {}, 0, scene.board.t_ns)
+    found = report.explanation(scene.engine.verdict, ledger, incidents, {}, scene.board.header, scene.board.t_ns)
     assert found["verdict"]["cause"] == "slow-transform"
 
 
