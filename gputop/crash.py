@@ -9,10 +9,13 @@ import traceback
 
 from gputop import __version__
 from gputop import config
+from gputop.errors import NO_MORE_THREADS
 from gputop.errors import UserError
 
 _MOST_BYTES = 1 << 16
 _SHOWN_BYTES = 1 << 14
+_NO_THREAD = "can't start new thread"
+"""Python's words, and all that tells it from other RuntimeErrors."""
 
 
 def path() -> str:
@@ -26,7 +29,9 @@ def reason(error: Exception) -> str:
 
 
 def keep(error: BaseException) -> str:
-    """Append it to the file, which starts anew when it is large; the line to tell the user."""
+    """Append it to the file, which starts anew when it is large; the line to tell the user. That there can be no more threads is no bug."""
+    if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
+        return NO_MORE_THREADS
     said = f"this is a bug: {type(error).__name__}: {error}"
     text = "".join(traceback.format_exception(error))
     head = f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} gputop {__version__} {' '.join(sys.argv[1:2])}\n"

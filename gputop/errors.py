@@ -1,5 +1,13 @@
 """Errors that are said to the user in one line: what is wrong, and what to do."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+NO_MORE_THREADS = "no more processes or threads are allowed to this user (ulimit -u, pids.max)"
+"""What fork(2) and clone(2) mean by EAGAIN."""
+
 
 class UserError(Exception):
     """Cannot go on. ``code`` is the exit code: 1 it could not, 2 wrong usage."""
@@ -7,3 +15,12 @@ class UserError(Exception):
     def __init__(self, text: str, code: int = 1) -> None:
         super().__init__(text)
         self.code = code
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """Around what starts a process or a thread: UserError where there can be no more."""
+    try:
+        yield
+    except (BlockingIOError, RuntimeError):
+        raise UserError(NO_MORE_THREADS) from None

@@ -17,6 +17,7 @@ import msgspec
 from gputop.diagnosis.unread import UNREAD
 from gputop.diagnosis.waits import kinds
 from gputop.errors import UserError
+from gputop.errors import starting
 from gputop.frame import Frame
 from gputop.frame import GpuReading
 from gputop.memory import calm_garbage_collection
@@ -56,7 +57,8 @@ class _Reader:
         reads, writes = os.pipe()
         with suppress(OSError):  # a user may have so much in pipes, all of them together
             fcntl(writes, F_SETPIPE_SZ, PIPE_BYTES)
-        self._child = os.fork()
+        with starting():
+            self._child = os.fork()
         if not self._child:
             os.close(reads)  # or it would wait for itself to read what it writes when nobody else does any more
             _tell(recording, runs, writes)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from gputop.errors import UserError
+from gputop.errors import starting
 from gputop.interpreter import argv_of
 
 if TYPE_CHECKING:
@@ -27,19 +29,25 @@ class ChildStream:
     """Starts ``argv`` and yields the header and frames that it writes to its standard output.
 
     ``rest`` is called when all that had come was given out, and may wait: who draws a few times a second need not be woken ten times.
-    ``known`` tells which processes stand, of whom key frames then say the same by the same objects.
+    ``known`` tells which processes stand, of whom key frames then say the same by the same objects. UserError where there can be no child.
     """
 
     def __init__(self, argv: list[str], rest: Callable[[], None] | None = None, known: Known | None = None) -> None:
         self.argv = argv
         self._rest = rest
         # A session of its own: Ctrl-C and Ctrl-Z on our terminal are not meant for it. It ends when its pipe closes.
-        self._child = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, bufsize=0
-        )
+        with starting():
+            self._child = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, bufsize=0
+            )
         self._last_words = b""
         self._listening = threading.Thread(target=self._listen, name="stderr", daemon=True)
-        self._listening.start()
+        try:
+            with starting():
+                self._listening.start()
+        except UserError:
+            self.close()
+            raise
         # Imported only now: what this takes to load, the collector takes to start.
         from gputop.recording.format import Decoder
         from gputop.stream.pipe import widen

@@ -9,11 +9,13 @@ import time
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
+from threading import Thread
 
 import pynvml
 import pytest
 
 from gputop.board import Board
+from gputop.errors import NO_MORE_THREADS
 from gputop.errors import UserError
 from gputop.sources import Unavailable
 from gputop.sources.nvml.gpu import NEVER_READ
@@ -406,3 +408,22 @@ def test_who_computed_on_a_gpu_is_known_while_that_is_silent(rig: Rig, trouble: 
     rig.set("gpus 1", "util 40", "procs 4244:7:9:C")
     rig.until(source, lambda board: board.gpus[0].procs)
     assert rig.board.compute_pids == {4244}
+
+
+@pytest.mark.parametrize("refused", ["nvml-0", "nvml-1"])
+def test_where_there_can_be_no_thread_it_says_so_at_once(rig: Rig, monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
+    start = Thread.start
+
+    def start_others(thread: Thread) -> None:
+        if thread.name == refused:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    rig.set("gpus 2")
+    monkeypatch.setattr(Thread, "start", start_others)
+    with pytest.raises(Unavailable) as caught:
+        rig.opened()
+    assert caught.value.reason == NO_MORE_THREADS
+    monkeypatch.undo()
+    monkeypatch.setenv("GPUTOP_NVML_CONTROL", str(rig.control))
+    rig.until(rig.opened(), lambda board: {0, 1} <= set(board.gpus))

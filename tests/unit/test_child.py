@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import signal
+import subprocess
+from threading import Thread
+from typing import Any
+
 import pytest
 
+from gputop import crash
+from gputop.errors import NO_MORE_THREADS
+from gputop.errors import UserError
 from gputop.stream.child import ChildStream
 
 
@@ -39,3 +48,35 @@ def test_closing_it_closes_its_pipes(script: str) -> None:
     assert stream._child.stderr is not None
     assert (stream._child.stdout.closed, stream._child.stderr.closed) == (True, True)
     assert list(stream) == []
+
+
+def test_where_there_can_be_no_child_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    with pytest.raises(UserError, match="no more processes or threads"):
+        ChildStream(["true"])
+
+
+def test_where_there_can_be_no_thread_its_child_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    children: list[subprocess.Popen[bytes]] = []
+
+    class Kept(subprocess.Popen[bytes]):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            children.append(self)
+
+    def refuse(_thread: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(subprocess, "Popen", Kept)
+    monkeypatch.setattr(Thread, "start", refuse)
+    with pytest.raises(UserError, match="no more processes or threads"):
+        ChildStream(["sleep", "60"])
+    assert [child.poll() for child in children] == [-signal.SIGTERM]
+
+
+def test_that_there_can_be_no_thread_is_no_bug() -> None:
+    assert crash.keep(RuntimeError("can't start new thread")) == NO_MORE_THREADS
+    assert crash.keep(RuntimeError("another")).startswith("this is a bug")

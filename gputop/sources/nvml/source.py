@@ -20,6 +20,7 @@ from time import sleep
 
 import pynvml
 
+from gputop.errors import NO_MORE_THREADS
 from gputop.errors import UserError
 from gputop.frame import SECOND_NS
 from gputop.frame import Frame
@@ -141,6 +142,8 @@ class NvmlSource:
                 self._failure = None
             except (Unavailable, UserError) as failure:
                 self._failure = failure
+            except RuntimeError:
+                self._failure = self._failure if self._count else Unavailable(NO_MORE_THREADS)
             except FAILURES as error:
                 # Once GPUs are watched each of them says what ails it.
                 self._failure = self._failure if self._count else unavailable(error)
@@ -158,8 +161,8 @@ class NvmlSource:
             raise _no_gpu(count, absent)
         for index in sorted(self._wanted(count) - {gpu.index for gpu in self._gpus}):
             gpu = WatchedGpu(index, self._settings.interval_ns, stop, self.turns)
-            self._gpus.append(gpu)
             gpu.start()
+            self._gpus.append(gpu)
         self._count = max(count, self._count)
 
     def _wanted(self, count: int) -> set[int]:
