@@ -165,10 +165,10 @@ class Collector:
                 key_due = now + KEY_EVERY_NS
                 return_pages()
             self._leave_root()
-            # The first frame stands between two beats: what came right behind it would make rates of noise.
-            latest = interval // 2 if seq else -interval // 2
-            last_sent, seq = deadline, seq + 1
-            deadline = next_deadline(deadline, time.monotonic_ns(), interval, latest)
+            ended = time.monotonic_ns()
+            # The first frame takes long, and stands between two beats.
+            following = next_deadline(deadline, now if seq else ended, ended, interval)
+            last_sent, deadline, seq = deadline, following, seq + 1
             while (left := deadline - time.monotonic_ns()) > 0 and not self.stopping:
                 wait(min(left / 1e9, STOPS_WITHIN_S))
 
@@ -293,13 +293,16 @@ class Collector:
         )
 
 
-def next_deadline(deadline: int, now: int, interval: int, latest: int) -> int:
-    """The next beat after ``deadline``; one that passed up to ``latest`` ns ago is run late, an older one is skipped.
+def next_deadline(deadline: int, began: int, ended: int, interval: int) -> int:
+    """The next beat after that of ``deadline``, which ``began`` and ``ended`` then, in ns. One that passed up to half an interval ago is
+    run late, an older one is skipped.
 
-    A later one would stand so close to the next that rates between the two were noise.
+    It would stand so close to its neighbours that rates between them were noise; as one would that comes within half an interval of when
+    this one began, which may be anywhere after we were stopped, or slept.
     """
     following = deadline + interval
-    skipped = -(min(0, following + latest - now) // interval)
+    earliest = max(began + interval // 2, ended - interval // 2)
+    skipped = -(min(0, following - earliest) // interval)
     return following + skipped * interval
 
 

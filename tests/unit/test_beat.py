@@ -8,26 +8,29 @@ from gputop.collector import next_deadline
 
 
 @pytest.mark.parametrize(
-    ("now", "latest", "following"),
+    ("began", "ended", "following"),
     [
-        (40, 50, 100),  # in time
-        (100, 50, 100),
-        (150, 50, 100),  # late, and far enough from the one after it
-        (151, 50, 200),
-        (250, 50, 200),
-        (1051, 50, 1100),
-        (101, 0, 200),  # nothing late is wanted
-        (200, 0, 200),
+        (0, 40, 100),  # in time
+        (0, 100, 100),
+        (0, 150, 100),  # late, and far enough from the one after it
+        (0, 151, 200),
+        (0, 250, 200),
+        (0, 1051, 1100),
+        (50, 60, 100),  # began late
+        (51, 60, 200),
+        (372, 380, 500),  # was stopped before it began
+        (350, 360, 400),
+        (51, 260, 300),
     ],
 )
-def test_a_beat_is_run_late_only_where_the_next_is_far_enough(now: int, latest: int, following: int) -> None:
-    assert next_deadline(0, now, 100, latest) == following
+def test_a_beat_is_run_where_it_is_far_enough_from_its_neighbours(began: int, ended: int, following: int) -> None:
+    assert next_deadline(0, began, ended, 100) == following
 
 
 def test_beats_stay_on_their_grid() -> None:
     deadline = 7
     for took in (3, 120, 160, 99, 1234, 50):
-        following = next_deadline(deadline, deadline + took, 100, 50)
+        following = next_deadline(deadline, deadline, deadline + took, 100)
         assert following % 100 == 7
         assert following > deadline
         assert following >= deadline + took - 50

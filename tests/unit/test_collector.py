@@ -6,6 +6,8 @@ import sys
 import time
 import types
 from collections.abc import Callable
+from itertools import cycle
+from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar
 
@@ -229,3 +231,15 @@ def test_what_nvml_costs_does_not_fall_when_a_gpu_is_lost(monkeypatch: pytest.Mo
     assert [cost.nvml_calls for cost in costs] == [0, 2, 4, 5, 6, 7]
     assert [cost.nvml_ns for cost in costs] == [0, 200, 400, 500, 600, 700]
     assert [cost.proc_ns for cost in costs] == sorted(cost.proc_ns for cost in costs)
+
+
+def test_who_was_stopped_between_two_beats_reads_nothing_twice_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The frame after it stands anywhere between two beats."""
+    interval_ns = 20 * TICK_NS
+    stops = cycle((0.0, 1.6, 0.0, 2.8, 0.0, 1.9))
+
+    def wait(seconds: float) -> None:
+        time.sleep(seconds + next(stops) * interval_ns / 1e9)
+
+    frames = frames_of(monkeypatch, Plain, ticks=8, wait=wait, interval_ns=interval_ns)
+    assert all(after.t_ns - before.t_ns >= interval_ns // 2 for before, after in pairwise(frames))
