@@ -17,12 +17,15 @@ from contextlib import suppress
 from typing import NamedTuple
 from typing import Protocol
 
+import msgspec
+
 from gputop import __version__
 from gputop import clocks
 from gputop import crash
 from gputop import roles
 from gputop.errors import UserError
 from gputop.frame import Frame
+from gputop.frame import Gpu
 from gputop.frame import Header
 from gputop.frame import ProcInfo
 from gputop.frame import SelfCost
@@ -38,6 +41,9 @@ from gputop.sources import Turns
 from gputop.sources import Unavailable
 from gputop.text import clean
 
+_UNFIT = (OverflowError, TypeError, ValueError)
+"""What encoding raises."""
+_SAMPLE = ("index", "t_ns", "missing")
 KEY_EVERY_NS = 10_000_000_000
 REOPEN_EVERY_NS = 5_000_000_000
 COST_EVERY_NS = 1_000_000_000
@@ -128,6 +134,8 @@ class Collector:
         self._dropped = self._read_ns = 0
         self._nvml: dict[int, tuple[int, int]] = {}
         """GPU -> time and number of its NVML calls, as last told."""
+        self._unfit = ""
+        """What was said of the first frame that could not be sent."""
         self._may_leave_root = os.geteuid() == 0 and bool(os.environ.get("SUDO_UID"))
         self.stopping = False
         """Whether it was told to `stop`."""
@@ -158,7 +166,7 @@ class Collector:
             late = max(0, now - deadline) if seq else 0
             missed = max(0, (deadline - last_sent) // interval - 1) if seq else 0
             key = now >= key_due
-            if not self._sink.send(self._read(Frame(seq, now, late, missed, key))):
+            if not self._send(self._read(Frame(seq, now, late, missed, key))):
                 self._dropped += 1
                 key_due = 0
             elif key:
@@ -171,6 +179,18 @@ class Collector:
             last_sent, deadline, seq = deadline, following, seq + 1
             while (left := deadline - time.monotonic_ns()) > 0 and not self.stopping:
                 wait(min(left / 1e9, STOPS_WITHIN_S))
+
+    def _send(self, frame: Frame) -> bool:
+        """Whether it was not dropped. One that the stream cannot hold costs the GPUs' samples that are to blame, else itself."""
+        try:
+            return self._sink.send(frame)
+        except _UNFIT as error:
+            self._unfit = self._unfit or clean(crash.keep(error))
+        frame.gpus = [_fitting(gpu, self._unfit) for gpu in frame.gpus]
+        try:
+            return self._sink.send(frame)
+        except _UNFIT:
+            return False
 
     def _turns(self) -> Turns | None:
         """What a source wants to be done before each beat. Not for a single look, nor while a thread begun now would stay root."""
@@ -304,6 +324,16 @@ def next_deadline(deadline: int, began: int, ended: int, interval: int) -> int:
     earliest = max(began + interval // 2, ended - interval // 2)
     skipped = -(min(0, following - earliest) // interval)
     return following + skipped * interval
+
+
+def _fitting(gpu: Gpu, reason: str) -> Gpu:
+    """The sample, or where the stream cannot hold it the reason instead of what it had."""
+    try:
+        msgspec.msgpack.encode(gpu)
+        return gpu
+    except _UNFIT:
+        had = [name for name in gpu.__struct_fields__ if name not in _SAMPLE and getattr(gpu, name) is not None]
+        return Gpu(gpu.index, gpu.t_ns, missing=dict.fromkeys(had, reason))
 
 
 def _close(source: Source) -> None:

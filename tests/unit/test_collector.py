@@ -20,6 +20,7 @@ from gputop.frame import Frame
 from gputop.frame import Gpu
 from gputop.frame import ProcInfo
 from gputop.frame import SourceState
+from gputop.recording.format import pack_frames
 from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources.ebpf.privilege import authorize_sudo
@@ -28,12 +29,13 @@ TICK_NS = 1_000_000
 
 
 class Kept:
-    """Keeps the frames that are sent."""
+    """Keeps the frames that are sent, and that a stream can hold."""
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []
 
     def send(self, frame: Frame) -> bool:
+        pack_frames([frame])
         self.frames.append(frame)
         return True
 
@@ -88,6 +90,21 @@ class Two(Plain):
 
     def read(self, beat: Beat, frame: Frame) -> None:
         frame.gpus += [Gpu(index, beat.t_ns, nvml_ns=100 * beat.seq, nvml_calls=beat.seq) for index in range(2 if beat.seq < 3 else 1)]
+
+
+class Vast(Plain):
+    """GPU 0 counts beyond what the stream holds, for one tick; GPU 1 does not."""
+
+    def read(self, beat: Beat, frame: Frame) -> None:
+        frame.gpus += [Gpu(0, beat.t_ns, util_pct=5.0, energy_mj=1 << 64 if beat.seq == 1 else 7), Gpu(1, beat.t_ns, energy_mj=8)]
+
+
+class Endless(Plain):
+    """Tells of a process what no stream holds, for one tick."""
+
+    def read(self, beat: Beat, frame: Frame) -> None:
+        if beat.seq == 1:
+            frame.gone.append(1 << 64)
 
 
 class Trainers(Plain):
@@ -206,6 +223,23 @@ def test_the_second_frame_does_not_stand_right_behind_the_first(monkeypatch: pyt
     waits: list[float] = []
     frames_of(monkeypatch, Plain, ticks=1, wait=waits.append, interval_ns=10**9)
     assert 0.4 < waits[0] < 1.5
+
+
+def test_a_number_that_the_stream_cannot_hold_costs_the_sample_that_has_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    frames = frames_of(monkeypatch, Vast, ticks=3)
+    assert [[gpu.energy_mj for gpu in frame.gpus] for frame in frames] == [[7, 8], [None, 8], [7, 8]]
+    missing = frames[1].gpus[0].missing
+    assert missing.keys() == {"util_pct", "energy_mj"}
+    assert missing["energy_mj"].startswith("this is a bug: OverflowError")
+    assert "in _send" in crash.kept()
+
+
+def test_a_frame_that_the_stream_cannot_hold_is_dropped_and_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(collector, "COST_EVERY_NS", 1)
+    frames = frames_of(monkeypatch, Endless, ticks=3)
+    assert [(frame.seq, frame.key, frame.cost and frame.cost.dropped) for frame in frames] == [(0, True, 0), (2, True, 1)]
 
 
 def test_what_is_asked_for_and_not_there_ends_the_stream(monkeypatch: pytest.MonkeyPatch):
