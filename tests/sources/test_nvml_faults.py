@@ -17,6 +17,7 @@ import pytest
 from gputop.board import Board
 from gputop.errors import NO_MORE_THREADS
 from gputop.errors import UserError
+from gputop.recording.format import pack_frames
 from gputop.sources import Unavailable
 from gputop.sources.nvml.gpu import NEVER_READ
 from gputop.sources.nvml.gpu import READ_FIELDS
@@ -391,6 +392,30 @@ def test_a_share_of_time_beyond_all_of_it_is_none(rig: Rig) -> None:
     rig.until(source, lambda board: {"util_pct", "enc_pct"} <= set(board.gpus[0].missing))
     assert rig.gpu().missing["util_pct"] == "the driver says 137 %, which cannot be"
     assert rig.gpu().missing["enc_pct"] == "the driver says 250 %, which cannot be"
+
+
+@pytest.mark.parametrize(("value", "told"), [
+    ("ull:18446744073709551614", "1.84467e+19"), ("dbl:1e300", "1e+300"), ("dbl:inf", "inf"), ("dbl:nan", "nan"), ("sll:-5", "-5"),
+])  # fmt: skip
+def test_what_cannot_be_is_no_value_and_costs_nothing_else(rig: Rig, value: str, told: str) -> None:
+    fields = {138: "nvlink_tx_bytes", 82: "mem_temp_c", 186: "power_w", 197: "pcie_tx_bytes"}
+    rig.set("gpus 2", "util 50", "error.PowerUsage UNKNOWN", *(f"gpu0.value.Field{field} {value}" for field in fields))
+    source = rig.opened()
+    names = set(fields.values()) - ({"mem_temp_c"} if value == "sll:-5" else set())
+    rig.until(source, lambda board: names <= set(board.gpus[0].missing) and "pcie_tx_bytes" in board.gpus[1].values)
+    assert not names & set(rig.gpu().values)
+    assert rig.gpu().values["util_pct"] == 50.0
+    assert rig.gpu(0).missing["power_w"].startswith(f"the driver says {told} mW, which cannot be")
+    assert rig.gpu(0).missing["pcie_tx_bytes"] == f"the driver says {told} bytes, which cannot be"
+    pack_frames(rig.frames)  # the stream holds it
+
+
+@pytest.mark.parametrize("value", ["uint:4294967290", "dbl:nan"])
+def test_power_that_cannot_be_is_read_in_the_other_way(rig: Rig, value: str) -> None:
+    rig.set("gpus 1", f"value.Field186 {value}", "power_mw 90000")
+    source = rig.opened()
+    rig.until(source, lambda board: board.gpus[0].values["power_w"] == 90.0)
+    assert rig.gpu().values["power_instant"] is False
 
 
 @pytest.mark.parametrize("trouble", ["lost 1", "hang.*RunningProcesses 2500"])

@@ -21,15 +21,14 @@ from ctypes import c_void_p
 
 import pynvml
 
+from gputop.sources.nvml.numbers import given
+from gputop.sources.nvml.numbers import some
+
 Function = Callable[..., int]
 
 
 class MissingSymbol(Exception):
     """The driver's library has no function of this name: the driver is too old."""
-
-
-class NoValue(Exception):
-    """The driver answers, and yet there is none; says why."""
 
 
 class _Value(Union):
@@ -142,32 +141,10 @@ def check(code: int) -> None:
         raise pynvml.NVMLError(code)
 
 
-_NONE = (2**32 - 1, 2**64 - 1)
-
-
-def known(number: int) -> int | None:
-    """A number that a call wrote; None where all its bits are set, by which NVML says that there is none."""
-    return None if number in _NONE else number
-
-
-def given(number: int) -> int:
-    """The same; raises NVML_ERROR_NO_DATA where there is none."""
-    if known(number) is None:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_DATA)
-    return number
-
-
-def percent(number: float) -> float:
-    """A share of time as NVML gives it. Raises NoValue where it cannot be."""
-    if not 0 <= number <= 100:
-        raise NoValue(f"the driver says {number:g} %, which cannot be")
-    return float(number)
-
-
 def number_of(value: _Value, kind: int) -> int | float:
-    """What the union holds, by its nvmlValueType_t; raises pynvml.NVMLError where that is nothing."""
+    """What the union holds, by its nvmlValueType_t: anything, see `numbers`. Raises pynvml.NVMLError where that is nothing."""
     number: int | float = getattr(value, _MEMBERS[kind] if 0 <= kind < len(_MEMBERS) else "ull")
-    return given(number) if isinstance(number, int) else number
+    return some(number) if isinstance(number, int) else number
 
 
 def is_past(stamp_us: int) -> bool:
@@ -253,7 +230,7 @@ class Fields:
         self._device.call(self._function, self._room, self._request)
 
     def number(self, at: int) -> int | float:
-        """The value at position ``at``; raises the error NVML gave for that field alone."""
+        """The value at position ``at``, whatever it is; raises the error NVML gave for that field alone."""
         slot = self._request[at]
         check(slot.code)
         return number_of(slot.value, slot.type)

@@ -16,13 +16,15 @@ from gputop.sources.nvml.abi import Fields
 from gputop.sources.nvml.abi import MemoryV2
 from gputop.sources.nvml.abi import Sample
 from gputop.sources.nvml.abi import bind
-from gputop.sources.nvml.abi import given
 from gputop.sources.nvml.abi import is_past
 from gputop.sources.nvml.abi import number_of
-from gputop.sources.nvml.abi import percent
 from gputop.sources.nvml.gpm import GPM_FIELDS
 from gputop.sources.nvml.gpm import GPM_LEAST_NS
 from gputop.sources.nvml.gpm import Gpm
+from gputop.sources.nvml.numbers import count
+from gputop.sources.nvml.numbers import given
+from gputop.sources.nvml.numbers import percent
+from gputop.sources.nvml.numbers import watts
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Reading
 from gputop.sources.nvml.reading import Values
@@ -117,7 +119,7 @@ def _power_instant(device: Device) -> Way:
 
     def way(values: Values, _: Missing) -> None:
         fields.read()
-        values["power_w"], values["power_instant"] = fields.number(0) / 1000, True
+        values["power_w"], values["power_instant"] = watts(fields.number(0)), True
 
     return way
 
@@ -127,7 +129,7 @@ def _power_usage(device: Device) -> Way:
 
     def way(values: Values, _: Missing) -> None:
         device.call(function, byref(out))
-        values["power_w"], values["power_instant"] = given(out.value) / 1000, False
+        values["power_w"], values["power_instant"] = watts(given(out.value)), False
 
     return way
 
@@ -189,8 +191,8 @@ class PcieCounters:
     def __call__(self, values: Values, _: Missing) -> None:
         self._fields.read()
         for at, name in enumerate(PCIE_COUNTERS):
-            count = int(self._fields.number(at))
-            if count < self._last[at] and self._fields.is_32_bit(at):
+            counted = count(self._fields.number(at), " bytes")
+            if counted < self._last[at] and self._fields.is_32_bit(at):
                 self._wrapped[at] += 1 << 32
-            self._last[at] = count
-            values[name] = self._wrapped[at] + count
+            self._last[at] = counted
+            values[name] = self._wrapped[at] + counted

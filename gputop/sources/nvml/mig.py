@@ -14,11 +14,11 @@ import pynvml
 from gputop.frame import MigInstance
 from gputop.sources.nvml.abi import Attributes
 from gputop.sources.nvml.abi import Device
-from gputop.sources.nvml.abi import NoValue
 from gputop.sources.nvml.abi import bind
-from gputop.sources.nvml.abi import given
 from gputop.sources.nvml.gpm import FIRST
 from gputop.sources.nvml.gpm import Gpm
+from gputop.sources.nvml.numbers import NoValue
+from gputop.sources.nvml.numbers import given
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Values
 from gputop.sources.nvml.reading import take

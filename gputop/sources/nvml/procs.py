@@ -25,7 +25,7 @@ from gputop.sources.nvml.abi import ProcessUtilization
 from gputop.sources.nvml.abi import bind
 from gputop.sources.nvml.abi import find
 from gputop.sources.nvml.abi import is_past
-from gputop.sources.nvml.abi import known
+from gputop.sources.nvml.numbers import known
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Values
 from gputop.sources.nvml.reasons import why

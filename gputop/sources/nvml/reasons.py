@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from gputop.sources import Unavailable
 from gputop.sources.nvml.abi import MissingSymbol
-from gputop.sources.nvml.abi import NoValue
+from gputop.sources.nvml.numbers import NoValue
 
 # NVMLLibraryMismatchError is no NVMLError, and a binding that is older or newer than the library fails in Python's own ways.
 FAILURES: tuple[type[Exception], ...] = (

@@ -15,10 +15,13 @@ from gputop.frame import SECOND_NS
 from gputop.sources.nvml.abi import Device
 from gputop.sources.nvml.abi import Fields
 from gputop.sources.nvml.abi import bind
-from gputop.sources.nvml.abi import given
-from gputop.sources.nvml.abi import percent
 from gputop.sources.nvml.events import XidEvents
 from gputop.sources.nvml.mig import Mig
+from gputop.sources.nvml.numbers import celsius
+from gputop.sources.nvml.numbers import count
+from gputop.sources.nvml.numbers import given
+from gputop.sources.nvml.numbers import percent
+from gputop.sources.nvml.numbers import watts
 from gputop.sources.nvml.procs import Processes
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Reading
@@ -29,6 +32,7 @@ from gputop.sources.nvml.reading import lazy
 SLOWEST_NS = 10 * SECOND_NS
 """What hardly ever changes is asked for so often."""
 _MEMORY_TEMP, _NVLINK_TX, _NVLINK_RX = 82, 138, 139
+_NVLINK_COUNTERS = ("nvlink_tx_bytes", "nvlink_rx_bytes")
 _ALL_LINKS = 0xFFFFFFFF
 _MOST_LINKS = 36
 _CLOCK_SM, _CLOCK_MEM = 1, 2
@@ -46,15 +50,15 @@ def slow_readings(device: Device, pcie_counters: Reading) -> list[Reading]:
     number = device.number
     return [
         Reading(("procs",), SECOND_NS, lazy(Processes, device)),
-        _one("temp_c", SECOND_NS, lambda: _celsius(number("nvmlDeviceGetTemperature", 0)), lazy(_TemperatureV, device)),
-        _one("power_limit_w", SECOND_NS, lambda: number("nvmlDeviceGetEnforcedPowerLimit") / 1000),
+        _one("temp_c", SECOND_NS, lambda: celsius(number("nvmlDeviceGetTemperature", 0)), lazy(_TemperatureV, device)),
+        _one("power_limit_w", SECOND_NS, lambda: watts(number("nvmlDeviceGetEnforcedPowerLimit"))),
         _one("pstate", SECOND_NS, lambda: _pstate(number("nvmlDeviceGetPerformanceState"))),
         Reading(("mem_temp_c",), SECOND_NS, lazy(_memory_temp, device)),
         _one("mem_clock_mhz", SECOND_NS, lambda: number("nvmlDeviceGetClockInfo", _CLOCK_MEM)),
         _one("energy_mj", SECOND_NS, lambda: device.long("nvmlDeviceGetTotalEnergyConsumption"), counts=True),
         Reading(("mig_mode", "mig"), SECOND_NS, lazy(Mig, device)),
         Reading(("xid",), SECOND_NS, lazy(XidEvents, device)),
-        Reading(("nvlink_tx_bytes", "nvlink_rx_bytes", "nvlink_links"), SECOND_NS, lazy(_NvLink, device), counts=True),
+        Reading((*_NVLINK_COUNTERS, "nvlink_links"), SECOND_NS, lazy(_NvLink, device), counts=True),
         _one("pcie_gen", 2 * SECOND_NS, lambda: number("nvmlDeviceGetCurrPcieLinkGeneration")),
         _one("pcie_width", 2 * SECOND_NS, lambda: number("nvmlDeviceGetCurrPcieLinkWidth")),
         Reading(("enc_pct",), 2 * SECOND_NS, lazy(_codec, device, "enc_pct", "nvmlDeviceGetEncoderUtilization")),
@@ -62,7 +66,7 @@ def slow_readings(device: Device, pcie_counters: Reading) -> list[Reading]:
         _one("fan_pct", 2 * SECOND_NS, lambda: float(number("nvmlDeviceGetFanSpeed"))),
         _one("sm_clock_max_mhz", SLOWEST_NS, lambda: number("nvmlDeviceGetMaxClockInfo", _CLOCK_SM)),
         _one("mem_clock_max_mhz", SLOWEST_NS, lambda: number("nvmlDeviceGetMaxClockInfo", _CLOCK_MEM)),
-        _one("power_limit_default_w", SLOWEST_NS, lambda: number("nvmlDeviceGetPowerManagementDefaultLimit") / 1000),
+        _one("power_limit_default_w", SLOWEST_NS, lambda: watts(number("nvmlDeviceGetPowerManagementDefaultLimit"))),
         _one("power_limit_max_w", SLOWEST_NS, lambda: _power_most(device)),
         _one("pcie_gen_max", SLOWEST_NS, lambda: number("nvmlDeviceGetMaxPcieLinkGeneration")),
         _one("pcie_width_max", SLOWEST_NS, lambda: number("nvmlDeviceGetMaxPcieLinkWidth")),
@@ -84,11 +88,6 @@ def _one(field: str, period_ns: int, read: Callable[[], object], *others: Way, c
     return Reading((field,), period_ns, way, *others, counts=counts)
 
 
-def _celsius(number: int) -> float:
-    """The driver writes a signed number as an unsigned one."""
-    return float(c_int(number).value)
-
-
 class _Temperature(Structure):
     _fields_ = [("version", c_uint), ("sensor", c_int), ("celsius", c_int)]
 
@@ -101,7 +100,7 @@ class _TemperatureV:
 
     def __call__(self, values: Values, _: Missing) -> None:
         self._device.call(self._function, byref(self._out))
-        values["temp_c"] = float(self._out.celsius)
+        values["temp_c"] = celsius(self._out.celsius)
 
 
 def _memory_temp(device: Device) -> Way:
@@ -109,7 +108,7 @@ def _memory_temp(device: Device) -> Way:
 
     def way(values: Values, _: Missing) -> None:
         fields.read()
-        values["mem_temp_c"] = _celsius(int(fields.number(0)))
+        values["mem_temp_c"] = celsius(fields.number(0))
 
     return way
 
@@ -129,10 +128,11 @@ class _NvLink:
         self._turn += 1
         values["nvlink_links"] = self._links
         if not self._links:
-            missing["nvlink_tx_bytes"] = missing["nvlink_rx_bytes"] = "no NVLink is up"
+            missing.update(dict.fromkeys(_NVLINK_COUNTERS, "no NVLink is up"))
             return
         self._fields.read()
-        values["nvlink_tx_bytes"], values["nvlink_rx_bytes"] = int(self._fields.number(0)) << 10, int(self._fields.number(1)) << 10
+        for at, name in enumerate(_NVLINK_COUNTERS):
+            values[name] = count(self._fields.number(at) * 1024, " bytes")
 
     def _count_links(self) -> int:
         """Those that are up. Raises pynvml.NVMLError where this GPU has none at all."""
@@ -167,7 +167,7 @@ def _codec(device: Device, field: str, name: str) -> Way:
 def _power_most(device: Device) -> float:
     least, most = c_uint(), c_uint()
     device.call(bind("nvmlDeviceGetPowerManagementLimitConstraints"), byref(least), byref(most))
-    return given(most.value) / 1000
+    return watts(given(most.value))
 
 
 def _pstate(state: int) -> int:

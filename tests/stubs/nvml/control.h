@@ -53,6 +53,9 @@ struct fault {
     int code, percent;
 };
 
+/* What one field of FieldValues says instead of what it would. */
+struct odd_field { int is_odd, type; nvmlValue_t value; };
+
 /* Plain numbers of one GPU: key of the control file, default. */
 #define NUMBERS(X) \
     X(util, 0) X(util_low, -1) X(wave_ms, 0) X(mem_util, 0) X(mem_total_mib, 143771) X(mem_reserved_mib, 536) X(mem_used_mib, -1) \
@@ -73,6 +76,7 @@ struct gpu_conf {
     struct mig_conf migs[MIGS];
     struct fault faults[KIND_COUNT];
     int field_errors[FIELDS];
+    struct odd_field odd_fields[FIELDS];
 };
 
 struct conf {
@@ -129,11 +133,32 @@ static void parse_migs(struct gpu_conf *gpu, char *value)
     }
 }
 
+/* dbl:number, uint:number, ull:number, sll:number or sint:number */
+static void set_field(struct odd_field *field, const char *text)
+{
+    static const char *const kinds[] = {"dbl", "uint", "", "ull", "sll", "sint"}; /* by nvmlValueType_t */
+    const char *number = strchr(text, ':') + 1;
+    *field = (struct odd_field){.is_odd = 1};
+    while (strncmp(text, kinds[field->type], strlen(kinds[field->type])) != 0 || !*kinds[field->type])
+        field->type++;
+    if (field->type == TYPE_DOUBLE)
+        field->value.dVal = atof(number);
+    else if (field->type == TYPE_UINT || field->type == TYPE_SINT)
+        field->value.uiVal = (unsigned)strtoll(number, NULL, 0);
+    else
+        field->value.ullVal = *number == '-' ? (unsigned long long)atoll(number) : strtoull(number, NULL, 0);
+}
+
 static void set_fault(struct gpu_conf *gpu, const char *what, const char *pattern, const char *value)
 {
     unsigned field;
     if (sscanf(pattern, "Field%u", &field) == 1 && field < FIELDS && strcmp(what, "error") == 0) {
         gpu->field_errors[field] = parse_code(value);
+        return;
+    }
+    if (strcmp(what, "value") == 0) {
+        if (sscanf(pattern, "Field%u", &field) == 1 && field < FIELDS)
+            set_field(&gpu->odd_fields[field], value);
         return;
     }
     const char *percent = strchr(value, '%');

@@ -227,6 +227,11 @@ static int fill_field(nvmlDevice_t device, nvmlFieldValue_t *field)
 {
     struct gpu_conf *conf = conf_of(device);
     unsigned long long kib = (unsigned long long)(now_ns(CLOCK_MONOTONIC) / 1e9 * (double)conf->nvlink_mb_s * 1e6 / 1024);
+    const struct odd_field *odd = &conf->odd_fields[field->fieldId < FIELDS ? field->fieldId : 0];
+    if (odd->is_odd) {
+        field->valueType = odd->type, field->value = odd->value;
+        return NVML_SUCCESS;
+    }
     field->valueType = TYPE_UINT;
     switch (field->fieldId) {
     case 82: field->value.uiVal = (unsigned)conf->mem_temp; return NVML_SUCCESS;
