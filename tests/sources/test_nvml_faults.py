@@ -14,11 +14,13 @@ from threading import Thread
 import pynvml
 import pytest
 
+from gputop import crash
 from gputop.board import Board
 from gputop.errors import NO_MORE_THREADS
 from gputop.errors import UserError
 from gputop.recording.format import pack_frames
 from gputop.sources import Unavailable
+from gputop.sources.nvml import slow
 from gputop.sources.nvml.gpu import NEVER_READ
 from gputop.sources.nvml.gpu import READ_FIELDS
 from gputop.sources.nvml.reasons import why
@@ -416,6 +418,28 @@ def test_power_that_cannot_be_is_read_in_the_other_way(rig: Rig, value: str) -> 
     source = rig.opened()
     rig.until(source, lambda board: board.gpus[0].values["power_w"] == 90.0)
     assert rig.gpu().values["power_instant"] is False
+
+
+@pytest.mark.parametrize("wanted", [1, 4294967295])
+def test_a_list_that_never_has_room_enough_costs_itself_only(rig: Rig, wanted: int) -> None:
+    rig.set("gpus 2", "util 50", f"gpu0.procs_wanted {wanted}")
+    source = rig.opened()
+    rig.until(source, lambda board: {"temp_c", "nvlink_links"} <= set(board.gpus[0].values) and "procs" in board.gpus[1].values)
+    assert rig.gpu().missing["procs"] == "the driver failed: Insufficient Size"
+
+
+def test_what_nobody_foresaw_costs_the_reading_that_met_it(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def odd(number: float) -> float:
+        raise ZeroDivisionError(f"odd {number:g}")
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(slow, "celsius", odd)
+    rig.set("gpus 2", "util 50")
+    source = rig.opened()
+    rig.until(source, lambda board: "temp_c" in board.gpus[0].missing and "pcie_gen" in board.gpus[1].values)
+    assert rig.gpu().missing["temp_c"].startswith("this is a bug: ZeroDivisionError: odd 40")
+    assert rig.gpu().values["util_pct"] == 50.0
+    assert "in way" in crash.kept()
 
 
 @pytest.mark.parametrize("trouble", ["lost 1", "hang.*RunningProcesses 2500"])

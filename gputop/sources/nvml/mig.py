@@ -85,7 +85,7 @@ class Mig:
             take(field, read, values, missing)
 
     def _sm_active(self, gpu_instance: int) -> float:
-        """SM activity of the instance since the last look. Raises one of FAILURES, on the first NoValue."""
+        """SM activity of the instance since the last look. Raises NVML's errors, on the first look NoValue."""
         if gpu_instance not in self._gpm:
             self._gpm[gpu_instance] = self._start_gpm(gpu_instance)
         active = self._gpm[gpu_instance].read()[0]

@@ -39,6 +39,8 @@ _LAYOUTS: tuple[tuple[str, tuple[type[Structure], ...]], ...] = (
     ("_v3", (ProcessInfo, LongProcessInfo)), ("_v2", (ProcessInfo,)), ("", (ProcessInfoV1,)),
 )  # fmt: skip
 """Versions of the call, and how a row of theirs is laid out; where there are two, the rows themselves tell which it is."""
+_MOST_ROWS = 1 << 16
+"""A driver that has more to list than that is not believed."""
 _MOST_PID = 1 << 22
 """PID_MAX_LIMIT of 64-bit kernels."""
 # An MPS client computes: for us it is what any other compute process is.
@@ -137,9 +139,10 @@ class _List:
                 self._device.call(function, byref(self._count), self._buffer)
                 return
             except pynvml.NVMLError as error:
-                if error.value != pynvml.NVML_ERROR_INSUFFICIENT_SIZE or self._room >= 65536:
+                wanted = max(self._count.value, self._room)
+                if error.value != pynvml.NVML_ERROR_INSUFFICIENT_SIZE or wanted >= _MOST_ROWS:
                     raise
-            self._room = max(self._count.value, self._room) * 2
+            self._room = wanted * 2
             self._buffer = self._new_buffer()
 
 
@@ -181,7 +184,7 @@ class _Usage:
         except pynvml.NVMLError as error:
             if error.value == pynvml.NVML_ERROR_NOT_FOUND:
                 return {}  # none of them used anything
-            if error.value != pynvml.NVML_ERROR_INSUFFICIENT_SIZE or len(self._rows) >= 65536:
+            if error.value != pynvml.NVML_ERROR_INSUFFICIENT_SIZE or len(self._rows) >= _MOST_ROWS:
                 raise
             self._rows = (ProcessUtilization * (2 * len(self._rows)))()
             return self._fetch()

@@ -20,7 +20,7 @@ from gputop.sources.nvml.reasons import why
 Values = dict[str, object]
 Missing = dict[str, str]
 Way = Callable[[Values, Missing], None]
-"""Puts what it read into the first, and what this GPU cannot give into the second; raises one of FAILURES."""
+"""Puts what it read into the first, and what this GPU cannot give into the second; may raise anything."""
 
 HANG_NS = SECOND_NS
 """A call under way for longer than this is said to hang."""
@@ -193,7 +193,7 @@ def _ask_again(readings: list[Reading], after: Reading) -> None:
 
 
 def take(field: str, read: Callable[[], object], values: Values, missing: Missing) -> None:
-    """What ``read`` gives, or why this GPU or driver has no such thing; raises one of FAILURES where the GPU is gone."""
+    """What ``read`` gives, or why this GPU or driver has no such thing; raises only where the GPU is gone."""
     try:
         values[field] = read()
     except FAILURES as error:

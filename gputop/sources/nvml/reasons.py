@@ -7,14 +7,16 @@ import os
 import pynvml
 from msgspec import Struct
 
+from gputop import crash
 from gputop.sources import Unavailable
 from gputop.sources.nvml.abi import MissingSymbol
 from gputop.sources.nvml.numbers import NoValue
 
-# NVMLLibraryMismatchError is no NVMLError, and a binding that is older or newer than the library fails in Python's own ways.
-FAILURES: tuple[type[Exception], ...] = (
-    pynvml.NVMLError, getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError),
-    MissingSymbol, NoValue, AttributeError, TypeError, ValueError,
+FAILURES = Exception
+"""What asking for one thing may raise: NVML's errors, and whatever nobody foresaw of a driver, which must cost that thing only."""
+# A binding that is older or newer than the library fails in Python's own ways.
+_MISFITS: tuple[type[Exception], ...] = (
+    getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError), AttributeError, TypeError, ValueError,
 )  # fmt: skip
 
 
@@ -45,8 +47,12 @@ def why(error: Exception, mig: bool = False) -> Why:
         return Why(f"the driver is too old: it has no {error}", lasting=True)
     if isinstance(error, NoValue):
         return Why(str(error))
-    if not isinstance(error, pynvml.NVMLError):
-        return Why(f"nvidia-ml-py does not fit this driver: {error}", lasting=True)
+    if isinstance(error, pynvml.NVMLError):
+        return _of_code(error, mig)
+    return Why(f"nvidia-ml-py does not fit this driver: {error}" if isinstance(error, _MISFITS) else crash.keep(error), lasting=True)
+
+
+def _of_code(error: pynvml.NVMLError, mig: bool) -> Why:
     code = error.value
     if mig and code == pynvml.NVML_ERROR_NOT_SUPPORTED:
         return MIG

@@ -227,7 +227,7 @@ def _no_gpu(count: int, absent: list[int]) -> Unavailable | UserError:
 
 
 def _start() -> dict[str, str]:
-    """Start the library; the versions it and the driver have, and why which of them are ``unknown``. Raises one of FAILURES."""
+    """Start the library; the versions it and the driver have, and why which of them are ``unknown``. Raises where it does not start."""
     pynvml.nvmlInit()
     known: Values = {}
     unknown: Missing = {}

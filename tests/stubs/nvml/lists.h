@@ -24,6 +24,8 @@ static nvmlReturn_t list_procs(nvmlDevice_t device, enum kind call, char kind, i
         if (all[i].kind == kind && (device->mig < 0 || all[i].instance == (int)conf_of(device)->migs[device->mig].instance))
             all[n++] = all[i];
     *count = n;
+    if (conf_of(device)->procs_wanted)
+        return *count = (unsigned)conf_of(device)->procs_wanted, INSUFFICIENT_SIZE;
     if (n > room || (n && !out))
         return INSUFFICIENT_SIZE;
     for (unsigned i = 0; i < n; i++) {
