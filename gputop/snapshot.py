@@ -37,7 +37,10 @@ _MADE_OF = _BYTE_RATES | {"limits": "throttle_mask", "mig": "mig_mode"}
 """What is not read but made -> the field that it is made of, whose reason it shares."""
 _UNREAD = "not read yet"
 _READ_ONCE = "not yet: a rate takes two readings"
-_NONE = {"mig": "MIG is off", "xid": "none since gputop began to watch", "held_by": "told only while procs cannot be read"}
+_NONE = {
+    "mig": "MIG is off", "xid": "the driver has told of none since gputop began to watch",
+    "held_by": "told only while procs cannot be read",
+}  # fmt: skip
 """Why there is none although the driver answers."""
 _FILES = {
     "oncpu_ns": "schedstat", "run_delay_ns": "schedstat", "runq_pct": "schedstat", "vol_switches": "status", "invol_switches": "status",

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
+from threading import Lock
 from threading import Thread
 
 import pynvml
@@ -18,12 +19,15 @@ from gputop import crash
 from gputop.board import Board
 from gputop.errors import NO_MORE_THREADS
 from gputop.errors import UserError
+from gputop.frame import SECOND_NS
 from gputop.recording.format import pack_frames
 from gputop.sources import Unavailable
 from gputop.sources.nvml import slow
 from gputop.sources.nvml.gpu import NEVER_READ
 from gputop.sources.nvml.gpu import READ_FIELDS
+from gputop.sources.nvml.gpu import WatchedGpu
 from gputop.sources.nvml.reasons import why
+from tests.sources.nvml_rig import INTERVAL_NS
 from tests.sources.nvml_rig import Rig
 from tests.sources.nvml_rig import load
 from tests.sources.nvml_rig import stub
@@ -186,6 +190,31 @@ def test_what_a_lost_gpu_held_is_given_back(rig: Rig) -> None:
     rig.set("gpus 1", f"log {rig.log}")
     rig.until(source, lambda _: len(rig.calls("GpmSampleAlloc")) == 4 and len(rig.calls("EventSetCreate")) == 2)
     assert (len(rig.calls("GpmSampleFree")), len(rig.calls("EventSetFree"))) == (2, 1)
+
+
+@pytest.mark.parametrize("loss", [("lost 1",), ("error.* RESET_REQUIRED", "error.HandleByIndex RESET_REQUIRED")])
+def test_the_xid_that_a_gpu_is_lost_for_is_told(rig: Rig, loss: tuple[str, ...]) -> None:
+    rig.set("gpus 1", f"log {rig.log}")
+    source = rig.opened()
+    rig.until(source, lambda _: rig.calls("EventSetWait"))
+    rig.set("gpus 1", f"log {rig.log}", *loss, "xid 79")
+    rig.until(source, lambda board: board.gpus[0].values.get("lost") is True and board.gpus[0].values["xid"] == 79)
+    rig.set("gpus 1", f"log {rig.log}", "xid 79")
+    rig.until(source, lambda board: board.gpus[0].values["lost"] is False and len(rig.calls("EventSetCreate")) == 2)
+    assert rig.gpu().values["xid"] == 79
+
+
+def test_the_xid_of_a_gpu_that_is_back_at_once_is_told_before_its_events_are_freed(rig: Rig) -> None:
+    rig.set("gpus 1")
+    source, gpu = rig.opened(), WatchedGpu(0, INTERVAL_NS, Lock())
+    assert gpu._attach(SECOND_NS)
+    gpu._slow_tick(SECOND_NS)
+    gpu._lose("GPU lost", lost=True)
+    rig.set("gpus 1", "xid 79", "util 40")
+    rig.until(source, lambda board: board.gpus[0].values["util_pct"] == 40.0)
+    assert gpu._attach(10 * SECOND_NS)
+    gpu._slow_tick(10 * SECOND_NS)
+    assert {"xid": 79} in [report.values for report in gpu.reports]
 
 
 def test_a_gpu_that_is_added_is_read_too(rig: Rig) -> None:

@@ -18,6 +18,7 @@ from gputop.sources.nvml.abi import check
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Values
 
+XID = ("xid",)
 _XID_CRITICAL_ERROR = 0x8
 _MOST_AT_ONCE = 64
 
@@ -42,9 +43,11 @@ class XidEvents:
         device.own(self._set, "nvmlEventSetFree")
 
     def __call__(self, values: Values, _: Missing) -> None:
-        self._listen()
-        if self._latest is not None:  # again each time: a value that was read just before a hang is dropped
-            values["xid"] = self._latest
+        try:
+            self._listen()
+        finally:  # also where the GPU was lost by the error that has just been told
+            if self._latest is not None:  # again each time: a value that was read just before a hang is dropped
+                values["xid"] = self._latest
 
     def _listen(self) -> None:
         for _turn in range(_MOST_AT_ONCE):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from ctypes import byref
 from ctypes import c_uint
 from ctypes import c_void_p
@@ -16,6 +17,7 @@ from gputop.sources.nvml.abi import Meter
 from gputop.sources.nvml.abi import PciInfo
 from gputop.sources.nvml.abi import bind
 from gputop.sources.nvml.abi import check
+from gputop.sources.nvml.events import XID
 from gputop.sources.nvml.fast import PCIE_COUNTERS
 from gputop.sources.nvml.fast import fast_readings
 from gputop.sources.nvml.lane import Lane
@@ -121,12 +123,24 @@ class WatchedGpu:
 
     def _slow_tick(self, beat_ns: int) -> None:
         handle = self._handle
-        if handle is None:
-            return
-        if self.slow.epoch != self._epoch:
+        if handle is not None and self.slow.epoch != self._epoch:
+            self._tell_xid(beat_ns)
             self.slow.renew(handle, self._epoch)
             self.slow.readings = slow_readings(self.slow.device, next(r for r in self.fast.readings if r.fields == PCIE_COUNTERS))
-        self._tick(self.slow, beat_ns)
+        if handle is not None:
+            self._tick(self.slow, beat_ns)
+        if self._handle is None:
+            self._tell_xid(beat_ns)
+
+    def _tell_xid(self, beat_ns: int) -> None:
+        """What the GPU was lost for may wait in its event set: it is told before that is freed, and while nothing else is read."""
+        values: Values = {}
+        for reading in self.slow.readings:
+            if reading.fields == XID and reading.works:
+                with suppress(Lost):
+                    reading.read(beat_ns, values, {}, self._mig)
+        if values:
+            self.reports.append(Report(monotonic_ns(), values, {}))
 
     def _tick(self, tier: Tier, beat_ns: int) -> None:
         before_ns = monotonic_ns()

@@ -15,6 +15,7 @@ from gputop.frame import SECOND_NS
 from gputop.sources.nvml.abi import Device
 from gputop.sources.nvml.abi import Fields
 from gputop.sources.nvml.abi import bind
+from gputop.sources.nvml.events import XID
 from gputop.sources.nvml.events import XidEvents
 from gputop.sources.nvml.mig import Mig
 from gputop.sources.nvml.numbers import celsius
@@ -57,7 +58,7 @@ def slow_readings(device: Device, pcie_counters: Reading) -> list[Reading]:
         _one("mem_clock_mhz", SECOND_NS, lambda: number("nvmlDeviceGetClockInfo", _CLOCK_MEM)),
         _one("energy_mj", SECOND_NS, lambda: device.long("nvmlDeviceGetTotalEnergyConsumption"), counts=True),
         Reading(("mig_mode", "mig"), SECOND_NS, lazy(Mig, device)),
-        Reading(("xid",), SECOND_NS, lazy(XidEvents, device)),
+        Reading(XID, SECOND_NS, lazy(XidEvents, device)),
         Reading((*_NVLINK_COUNTERS, "nvlink_links"), SECOND_NS, lazy(_NvLink, device), counts=True),
         _one("pcie_gen", 2 * SECOND_NS, lambda: number("nvmlDeviceGetCurrPcieLinkGeneration")),
         _one("pcie_width", 2 * SECOND_NS, lambda: number("nvmlDeviceGetCurrPcieLinkWidth")),

@@ -110,7 +110,11 @@ nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *out, unsig
     int only = 0;
     while (only < GPUS - 1 && !set->devices[only])
         only++;
-    ENTER(EventSetWait, only);
+    nvmlReturn_t code = enter(KIND_EventSetWait, only);
+    if ((code == GPU_IS_LOST || code == RESET_REQUIRED) && next_event(set, out))
+        return NVML_SUCCESS; /* what was queued before */
+    if (code)
+        return code;
     for (unsigned waited = 0;; waited += 10) {
         if (next_event(set, out))
             return NVML_SUCCESS;
