@@ -38,7 +38,7 @@ _MADE_OF = _BYTE_RATES | {"limits": "throttle_mask", "mig": "mig_mode"}
 _UNREAD = "not read yet"
 _READ_ONCE = "not yet: a rate takes two readings"
 _NONE = {
-    "mig": "MIG is off", "xid": "the driver has told of none since gputop began to watch",
+    "xid": "the driver has told of none since gputop began to watch",
     "held_by": "told only while procs cannot be read",
 }  # fmt: skip
 """Why there is none although the driver answers."""
@@ -140,13 +140,14 @@ def _gpu(gpu: GpuBoard, before: GpuBoard | None) -> dict[str, object]:
     for name in _BYTE_COUNTERS:
         out[f"{name}_per_s"] = gpu_bytes_per_s(before, gpu, name)
     out["limits"] = limits(gpu)
-    mig = gpu.values.get("mig")
+    mig = gpu.values.get("mig") if gpu.values.get("mig_mode") else None
     out["mig"] = [_instance(instance) for instance in mig] if isinstance(mig, list) else None
     out["procs"] = [_gpu_proc(proc, gpu) for proc in gpu.procs] if "procs" in gpu.values else None
     shared = {made: gpu.missing[name] for made, name in _MADE_OF.items() if name in gpu.missing}
     begun = {rate: _READ_ONCE for rate, name in _BYTE_RATES.items() if name in gpu.values}
     of_parts = {name: reason for name, reason in gpu.missing.items() if name not in out}
-    return out | {"missing": _missing(out, _NONE | shared | gpu.missing | begun) | of_parts}
+    unsplit = {"mig": "MIG is off"} if gpu.values.get("mig_mode") is False else {}
+    return out | {"missing": _missing(out, _NONE | unsplit | shared | gpu.missing | begun) | of_parts}
 
 
 def _missing(out: dict[str, object], reasons: dict[str, str]) -> dict[str, str]:

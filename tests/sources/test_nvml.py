@@ -188,6 +188,20 @@ def test_mig_instances(rig: Rig) -> None:
     assert rig.gpu().missing["util_pct"] == "not available while MIG is on"
 
 
+def test_what_was_refused_while_mig_was_on_is_read_once_it_is_off(rig: Rig) -> None:
+    split = ("gpus 1", "util 50", "procs 4242:100:9:C:7", "mig 1g.18gb:7:18000:500:16:33")
+    rig.set(*split)
+    source = rig.opened()
+    why = "not available while MIG is on"
+    rig.until(source, lambda board: {board.gpus[0].missing["util_pct"], board.gpus[0].missing["procs.sm_pct"]} == {why})
+    refused = [reading for gpu in source._gpus for tier in gpu.tiers for reading in tier.readings if reading.reason == why]
+    for reading in refused:
+        reading.due_ns = 1 << 62  # however long it has been refused
+    rig.set("gpus 1", "util 50", "procs 4242:100:9:C")
+    rig.until(source, lambda board: board.gpus[0].values["util_pct"] == 50.0 and board.gpus[0].procs[0].sm_pct == 9.0)
+    assert not rig.gpu().instances
+
+
 def test_a_mig_instance_that_cannot_be_read_says_why_and_leaves_the_others(rig: Rig) -> None:
     migs = "mig 1g.18gb:7:18000:500:16:33, 3g.71gb:2:71000:9000:60:80, 1g.18gb:4:18000:600:16:44"
     rig.set("gpus 1", migs, "mig_broken 1")

@@ -62,7 +62,7 @@ def test_what_does_not_apply_to_a_process_is_left_out_and_what_is_not_known_has_
     listed = [GpuProc(7), GpuProc(8, sm_pct=3.0, mem_pct=1.0, enc_pct=0.0, dec_pct=0.0, mem_bytes=5, gpu_instance=2)]
     broken = MigInstance(0, missing={"uuid": "the driver failed"})
     board, pids = Board(), range(5, 10)
-    board.fold(Frame(0, 9, key=True, gpus=[Gpu(0, 3, procs=listed, mig=[broken], missing={"procs.sm_pct": "not supported"})],
+    board.fold(Frame(0, 9, key=True, gpus=[Gpu(0, 3, procs=listed, mig_mode=True, mig=[broken], missing={"procs.sm_pct": "not supported"})],
                      infos=[ProcInfo(pid, 1, uses_cuda=None if pid == 7 else False) for pid in pids],
                      procs=[ProcSample(pid, 1, 5, "S", 0, 0, 0, 1) for pid in pids]))  # fmt: skip
     roles = {
@@ -133,6 +133,16 @@ def test_rates_are_of_all_threads_or_by_their_name_the_main_ones() -> None:
 
 def sample(t_ns: int, utime_ns: int) -> ProcSample:
     return ProcSample(7, 1, t_ns, "S", utime_ns, 0, 0, 2)
+
+
+@pytest.mark.parametrize(("mode", "mig", "why"), [
+    (True, [], None), (True, None, "not read yet"), (False, None, "MIG is off"), (None, None, "not read yet"),
+])  # fmt: skip
+def test_the_instances_of_a_gpu_are_of_now(mode: bool | None, mig: list[object] | None, why: str | None) -> None:
+    """After MIG was switched off those that were are told no more."""
+    before = Gpu(0, 3, mig_mode=True, mig=[MigInstance(0)]) if mode is False else Gpu(0, 3, mig=mig)
+    gpu = taken(before, Gpu(0, 4, mig_mode=mode))["gpus"][0]
+    assert (gpu["mig"], gpu["missing"].get("mig")) == (mig, why)
 
 
 def test_what_has_a_value_is_not_missing() -> None:

@@ -169,11 +169,13 @@ class Meter:
 class Device:
     """A handle whose calls are counted by ``meter``. Used by one thread only, so each lane of a GPU has its own."""
 
-    __slots__ = ("_owned", "handle", "meter")
+    __slots__ = ("_owned", "handle", "meter", "mig")
 
     def __init__(self, handle: c_void_p, meter: Meter) -> None:
         self.handle = handle
         self.meter = meter
+        self.mig = False
+        """Whether the GPU is split, as last seen."""
         self._owned: list[tuple[Function, c_void_p]] = []
 
     def own(self, thing: c_void_p, free: str) -> None:

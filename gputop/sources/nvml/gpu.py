@@ -144,6 +144,7 @@ class WatchedGpu:
 
     def _tick(self, tier: Tier, beat_ns: int) -> None:
         before_ns = monotonic_ns()
+        tier.device.mig = self._mig
         try:
             for report in read_due(tier.readings, beat_ns, self._mig):
                 told_ns = monotonic_ns()

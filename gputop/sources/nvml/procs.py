@@ -149,7 +149,7 @@ class _List:
 class _Usage:
     """nvmlDeviceGetProcessUtilization: share of the SMs, memory, encoder and decoder per process since the last look."""
 
-    __slots__ = ("_count", "_device", "_function", "_rows", "_seen_us", "_silent_until_ns", "reason")
+    __slots__ = ("_count", "_device", "_function", "_mig", "_rows", "_seen_us", "_silent_until_ns", "reason")
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -157,17 +157,20 @@ class _Usage:
         self._rows: Array[ProcessUtilization] = (ProcessUtilization * 128)()
         self._seen_us = 0
         self._silent_until_ns = 0
+        self._mig = False
+        """Whether the GPU was split when the driver was asked last."""
         self._function: Function | None = None
         self.reason = ""
 
     def read(self) -> dict[int, Shares] | None:
         """By pid: sm, mem, enc, dec in per cent; None where the driver does not tell, see ``reason``."""
-        if time.monotonic_ns() < self._silent_until_ns:
+        if time.monotonic_ns() < self._silent_until_ns and self._mig == self._device.mig:
             return None
+        self._mig = self._device.mig
         try:
             return self._fetch()
         except (pynvml.NVMLError, MissingSymbol) as error:
-            cause = why(error)
+            cause = why(error, self._mig)
             if cause.lost:
                 raise
             self.reason = cause.text

@@ -48,8 +48,8 @@ class Reading:
     """
 
     __slots__ = (
-        "_base_ns", "_better", "_costs", "_dear", "_retry_ns", "_tries", "_upgrade_ns", "_way", "_ways", "counts", "due_ns", "fields",
-        "period_ns", "reason", "took_ns", "works",
+        "_base_ns", "_better", "_costs", "_dear", "_mig", "_retry_ns", "_tries", "_upgrade_ns", "_way", "_ways",
+        "counts", "due_ns", "fields", "period_ns", "reason", "took_ns", "works",
     )  # fmt: skip
 
     def __init__(self, fields: tuple[str, ...], period_ns: int, *ways: Way, counts: bool = False) -> None:
@@ -69,12 +69,16 @@ class Reading:
         self._tries = 0
         """Since the last that gave a value."""
         self._retry_ns = _RETRY_FIRST_NS
+        self._mig = False
+        """Whether the GPU was split when it was read last."""
         self._dear = False
         """Whether it cost too much the last time; only then are costs remembered."""
         self._costs: deque[int] = deque(maxlen=_COSTS)
 
     def read(self, now_ns: int, values: Values, missing: Missing, mig: bool) -> None:
         """Read now and set the next due time; raises Lost, nothing else."""
+        if mig != self._mig:
+            self._mig, self._retry_ns, self._upgrade_ns = mig, _RETRY_FIRST_NS, 0
         if self._way and now_ns >= self._upgrade_ns:
             self._way, self.works = 0, False
         self._tries += 1
@@ -84,6 +88,10 @@ class Reading:
             return
         self.works, self.reason, self._tries, self._retry_ns = True, "", 0, _RETRY_FIRST_NS
         self.due_ns = now_ns + self.period_ns - _EARLY_NS
+
+    def is_due(self, now_ns: int, mig: bool) -> bool:
+        """Its time has come, or what was refused may be given, or be refused for another reason, since MIG was switched."""
+        return now_ns >= self.due_ns or (mig != self._mig and bool(self.reason))
 
     def charge(self, cost_ns: int) -> None:
         """Take down what it cost. The least of the last ten counts: neither a hang nor a busy host makes a driver slow."""
@@ -160,7 +168,7 @@ def read_due(readings: list[Reading], now_ns: int, mig: bool) -> Iterator[Report
     before_ns = monotonic_ns()
     report = Report(before_ns, {}, {})
     for reading in readings:
-        if now_ns < reading.due_ns:
+        if not reading.is_due(now_ns, mig):
             continue
         if reading.took_ns >= _LONG_NS and report.values:
             yield report
