@@ -22,6 +22,7 @@ from gputop.errors import UserError
 from gputop.frame import SECOND_NS
 from gputop.recording.format import pack_frames
 from gputop.sources import Unavailable
+from gputop.sources.nvml import reading
 from gputop.sources.nvml import slow
 from gputop.sources.nvml.gpu import NEVER_READ
 from gputop.sources.nvml.gpu import READ_FIELDS
@@ -383,6 +384,17 @@ def test_who_a_gpu_is_may_be_unknown_for_a_reason(rig: Rig) -> None:
     assert rig.gpu().missing["uuid"] == "the driver failed: Unknown Error"
     assert state.detail["unknown"] == "driver, cuda (the driver failed: Unknown Error)"
     assert "library" in state.detail
+
+
+def test_who_a_gpu_is_is_asked_again_when_the_driver_failed(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_LONGEST_NS", SECOND_NS)
+    rig.set("gpus 1", f"log {rig.log}", "error.Name UNKNOWN", "error.UUID TIMEOUT")
+    source = rig.opened()
+    rig.until(source, lambda board: {"name", "uuid"} <= board.gpus[0].missing.keys())
+    rig.set("gpus 1", f"log {rig.log}")
+    rig.until(source, lambda board: {"name", "uuid"} <= board.gpus[0].values.keys())
+    assert not {"name", "uuid"} & rig.gpu().missing.keys()
+    assert len(rig.calls("PciInfo")) == 1
 
 
 def test_a_number_with_all_bits_set_is_no_value(rig: Rig) -> None:

@@ -14,12 +14,12 @@ from gputop.frame import SECOND_NS
 from gputop.frame import Gpu
 from gputop.sources.nvml.abi import Device
 from gputop.sources.nvml.abi import Meter
-from gputop.sources.nvml.abi import PciInfo
 from gputop.sources.nvml.abi import bind
 from gputop.sources.nvml.abi import check
 from gputop.sources.nvml.events import XID
 from gputop.sources.nvml.fast import PCIE_COUNTERS
 from gputop.sources.nvml.fast import fast_readings
+from gputop.sources.nvml.identity import identity_readings
 from gputop.sources.nvml.lane import Lane
 from gputop.sources.nvml.lane import Taker
 from gputop.sources.nvml.mig import mig_is_on
@@ -36,9 +36,6 @@ from gputop.sources.nvml.reasons import why
 from gputop.sources.nvml.slow import SLOWEST_NS
 from gputop.sources.nvml.slow import slow_readings
 
-_ARCHITECTURES = {
-    2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada", 9: "Hopper", 10: "Blackwell", 13: "Rubin",
-}  # fmt: skip
 _ATTACH_AGAIN_NS = SECOND_NS
 _ALL_ASKED_NS = SLOWEST_NS + 2 * SECOND_NS
 """After so long each of a slow lane's calls has shown its pace."""
@@ -162,37 +159,31 @@ class WatchedGpu:
         self.reports.append(report)
 
     def _attach(self, beat_ns: int) -> bool:
-        """Whether the GPU, asked for its handle once a second, answers; reports who it is."""
+        """Whether the GPU, asked for its handle once a second, answers; who it is is read next."""
         if beat_ns < self._again_ns:
             return False
         self._again_ns = beat_ns + _ATTACH_AGAIN_NS - self._interval_ns // 2
         handle = c_void_p()
         try:
             check(bind("nvmlDeviceGetHandleByIndex_v2")(c_uint(self.index), byref(handle)))
-            identity = self._identity(Device(handle, self.fast.meter))
+            answer = self._answer(Device(handle, self.fast.meter))
         except FAILURES as error:
             cause = why(error)
             self._lose(cause.text, cause.lost)
             return False
-        self.reports.append(identity)
+        self.reports.append(answer)
         self.absent = ""
         self._epoch += 1
         self.fast.renew(handle, self._epoch)
-        self.fast.readings = fast_readings(self.fast.device, self._interval_ns)
+        self.fast.readings = identity_readings(self.fast.device) + fast_readings(self.fast.device, self._interval_ns)
         self._handle = handle  # last: from now on the slow lane builds upon these readings
         return True
 
-    def _identity(self, device: Device) -> Report:
+    def _answer(self, device: Device) -> Report:
+        """That it is there. Raises where it is lost."""
         values: Values = {"lost": False}
         missing: Missing = {}
-        for field, read in (
-            ("mig_mode", lambda: mig_is_on(device)),
-            ("name", lambda: device.text("nvmlDeviceGetName")),
-            ("uuid", lambda: device.text("nvmlDeviceGetUUID")),
-            ("pci_bus_id", lambda: _pci_bus_id(device)),
-            ("architecture", lambda: _architecture(device.number("nvmlDeviceGetArchitecture"))),
-        ):
-            take(field, read, values, missing)
+        take("mig_mode", lambda: mig_is_on(device), values, missing)
         self._mig = bool(values.get("mig_mode"))
         return Report(monotonic_ns(), values, missing)
 
@@ -203,13 +194,3 @@ class WatchedGpu:
         self._handle = None
         fields = READ_FIELDS if self._epoch else NEVER_READ
         self.reports.append(Report(monotonic_ns(), {"lost": lost}, dict.fromkeys(fields, reason)))
-
-
-def _pci_bus_id(device: Device) -> str:
-    pci = PciInfo()
-    device.call(bind("nvmlDeviceGetPciInfo_v3"), byref(pci))
-    return str(pci.bus_id.decode("ascii", "replace"))
-
-
-def _architecture(code: int) -> str:
-    return _ARCHITECTURES.get(code, f"architecture {code}")

@@ -27,6 +27,8 @@ HANG_NS = SECOND_NS
 _LONG_NS = SECOND_NS // 10
 """After a call that long what it gave is told at once."""
 _RETRY_FIRST_NS, _RETRY_MOST_NS = 5 * SECOND_NS, 60 * SECOND_NS
+ONCE_NS = 1 << 62
+"""The period of what is read no more once it has been."""
 _IDLE_SHARE = 20
 _LONGEST_NS = 10 * SECOND_NS
 _TRANSIENT_LIMIT = 3
@@ -144,7 +146,7 @@ class Reading:
     def _note(self, cause: Why, now_ns: int, missing: Missing) -> None:
         if cause.lost:
             raise Lost(cause.text)
-        self.due_ns = now_ns + self.period_ns - _EARLY_NS
+        self.due_ns = now_ns + min(self.period_ns, _LONGEST_NS) - _EARLY_NS
         if cause.lasting:
             self.works, self._way = False, 0
             self.due_ns = now_ns + self._retry_ns
@@ -221,3 +223,12 @@ def lazy(make: Callable[..., Way], *arguments: object) -> Way:
         made[0](values, missing)
 
     return way
+
+
+def one(field: str, period_ns: int, read: Callable[[], object], *others: Way, counts: bool = False) -> Reading:
+    """The reading of what one call gives."""
+
+    def way(values: Values, _: Missing) -> None:
+        values[field] = read()
+
+    return Reading((field,), period_ns, way, *others, counts=counts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from ctypes import Structure
 from ctypes import byref
 from ctypes import c_int
@@ -29,6 +28,7 @@ from gputop.sources.nvml.reading import Reading
 from gputop.sources.nvml.reading import Values
 from gputop.sources.nvml.reading import Way
 from gputop.sources.nvml.reading import lazy
+from gputop.sources.nvml.reading import one
 
 SLOWEST_NS = 10 * SECOND_NS
 """What hardly ever changes is asked for so often."""
@@ -51,42 +51,33 @@ def slow_readings(device: Device, pcie_counters: Reading) -> list[Reading]:
     number = device.number
     return [
         Reading(("procs",), SECOND_NS, lazy(Processes, device)),
-        _one("temp_c", SECOND_NS, lambda: celsius(number("nvmlDeviceGetTemperature", 0)), lazy(_TemperatureV, device)),
-        _one("power_limit_w", SECOND_NS, lambda: watts(number("nvmlDeviceGetEnforcedPowerLimit"))),
-        _one("pstate", SECOND_NS, lambda: _pstate(number("nvmlDeviceGetPerformanceState"))),
+        one("temp_c", SECOND_NS, lambda: celsius(number("nvmlDeviceGetTemperature", 0)), lazy(_TemperatureV, device)),
+        one("power_limit_w", SECOND_NS, lambda: watts(number("nvmlDeviceGetEnforcedPowerLimit"))),
+        one("pstate", SECOND_NS, lambda: _pstate(number("nvmlDeviceGetPerformanceState"))),
         Reading(("mem_temp_c",), SECOND_NS, lazy(_memory_temp, device)),
-        _one("mem_clock_mhz", SECOND_NS, lambda: number("nvmlDeviceGetClockInfo", _CLOCK_MEM)),
-        _one("energy_mj", SECOND_NS, lambda: device.long("nvmlDeviceGetTotalEnergyConsumption"), counts=True),
+        one("mem_clock_mhz", SECOND_NS, lambda: number("nvmlDeviceGetClockInfo", _CLOCK_MEM)),
+        one("energy_mj", SECOND_NS, lambda: device.long("nvmlDeviceGetTotalEnergyConsumption"), counts=True),
         Reading(("mig_mode", "mig"), SECOND_NS, lazy(Mig, device)),
         Reading(XID, SECOND_NS, lazy(XidEvents, device)),
         Reading((*_NVLINK_COUNTERS, "nvlink_links"), SECOND_NS, lazy(_NvLink, device), counts=True),
-        _one("pcie_gen", 2 * SECOND_NS, lambda: number("nvmlDeviceGetCurrPcieLinkGeneration")),
-        _one("pcie_width", 2 * SECOND_NS, lambda: number("nvmlDeviceGetCurrPcieLinkWidth")),
+        one("pcie_gen", 2 * SECOND_NS, lambda: number("nvmlDeviceGetCurrPcieLinkGeneration")),
+        one("pcie_width", 2 * SECOND_NS, lambda: number("nvmlDeviceGetCurrPcieLinkWidth")),
         Reading(("enc_pct",), 2 * SECOND_NS, lazy(_codec, device, "enc_pct", "nvmlDeviceGetEncoderUtilization")),
         Reading(("dec_pct",), 2 * SECOND_NS, lazy(_codec, device, "dec_pct", "nvmlDeviceGetDecoderUtilization")),
-        _one("fan_pct", 2 * SECOND_NS, lambda: float(number("nvmlDeviceGetFanSpeed"))),
-        _one("sm_clock_max_mhz", SLOWEST_NS, lambda: number("nvmlDeviceGetMaxClockInfo", _CLOCK_SM)),
-        _one("mem_clock_max_mhz", SLOWEST_NS, lambda: number("nvmlDeviceGetMaxClockInfo", _CLOCK_MEM)),
-        _one("power_limit_default_w", SLOWEST_NS, lambda: watts(number("nvmlDeviceGetPowerManagementDefaultLimit"))),
-        _one("power_limit_max_w", SLOWEST_NS, lambda: _power_most(device)),
-        _one("pcie_gen_max", SLOWEST_NS, lambda: number("nvmlDeviceGetMaxPcieLinkGeneration")),
-        _one("pcie_width_max", SLOWEST_NS, lambda: number("nvmlDeviceGetMaxPcieLinkWidth")),
-        _one("compute_mode", SLOWEST_NS, lambda: _compute_mode(number("nvmlDeviceGetComputeMode"))),
-        _one("ecc_corrected", SLOWEST_NS, lambda: _ecc(device, _CORRECTED)),
-        _one("ecc_uncorrected", SLOWEST_NS, lambda: _ecc(device, _UNCORRECTED)),
-        _one("retired_pages", SLOWEST_NS, lambda: _retired(device, 0) + _retired(device, 1)),
+        one("fan_pct", 2 * SECOND_NS, lambda: float(number("nvmlDeviceGetFanSpeed"))),
+        one("sm_clock_max_mhz", SLOWEST_NS, lambda: number("nvmlDeviceGetMaxClockInfo", _CLOCK_SM)),
+        one("mem_clock_max_mhz", SLOWEST_NS, lambda: number("nvmlDeviceGetMaxClockInfo", _CLOCK_MEM)),
+        one("power_limit_default_w", SLOWEST_NS, lambda: watts(number("nvmlDeviceGetPowerManagementDefaultLimit"))),
+        one("power_limit_max_w", SLOWEST_NS, lambda: _power_most(device)),
+        one("pcie_gen_max", SLOWEST_NS, lambda: number("nvmlDeviceGetMaxPcieLinkGeneration")),
+        one("pcie_width_max", SLOWEST_NS, lambda: number("nvmlDeviceGetMaxPcieLinkWidth")),
+        one("compute_mode", SLOWEST_NS, lambda: _compute_mode(number("nvmlDeviceGetComputeMode"))),
+        one("ecc_corrected", SLOWEST_NS, lambda: _ecc(device, _CORRECTED)),
+        one("ecc_uncorrected", SLOWEST_NS, lambda: _ecc(device, _UNCORRECTED)),
+        one("retired_pages", SLOWEST_NS, lambda: _retired(device, 0) + _retired(device, 1)),
         Reading(("remapped_rows", "remap_pending", "remap_failed"), SLOWEST_NS, lazy(_remapped, device)),
         Reading(PCIE_RATES, 2 * SECOND_NS, lazy(_pcie_rates, device, pcie_counters)),
     ]
-
-
-def _one(field: str, period_ns: int, read: Callable[[], object], *others: Way, counts: bool = False) -> Reading:
-    """The reading of what one call gives."""
-
-    def way(values: Values, _: Missing) -> None:
-        values[field] = read()
-
-    return Reading((field,), period_ns, way, *others, counts=counts)
 
 
 class _Temperature(Structure):
