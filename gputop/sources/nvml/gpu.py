@@ -41,7 +41,7 @@ _ALL_ASKED_NS = SLOWEST_NS + 2 * SECOND_NS
 """After so long each of a slow lane's calls has shown its pace."""
 _MOST_REPORTS = 1024  # should nobody read for a while
 _FIRST_ANSWER_NS = SECOND_NS // 10
-"""A call under way for longer than this is said to hang while the first tick lasts."""
+"""A call under way for longer than this is said to hang while the first tick lasts, unless all of them take long."""
 _KNOWN_ONCE = ("name", "uuid", "pci_bus_id", "architecture", "nvml_ns", "nvml_calls")
 _NOT_READ = {"index", "t_ns", "lost", "xid", "mig", "missing", "held_by", *_KNOWN_ONCE}
 READ_FIELDS = tuple(name for name in Gpu.__struct_fields__ if name not in _NOT_READ)
@@ -74,7 +74,12 @@ class Tier:
             return self._starter.silent_ns(now_ns)
         began_ns = self.lane.began_ns
         ns = now_ns - max(began_ns, self.meter.called_ns) if began_ns else 0
-        return ns if ns >= (HANG_NS if self.lane.done_ns else _FIRST_ANSWER_NS) else 0
+        return ns if ns >= (HANG_NS if self.lane.done_ns else self._first_patience_ns(began_ns)) else 0
+
+    def _first_patience_ns(self, began_ns: int) -> int:
+        """How long a call of the first tick, begun at ``began_ns``, may take: twice what those before it took each."""
+        took_ns = (self.meter.called_ns - began_ns) // max(1, self.meter.calls - 1)
+        return min(HANG_NS, max(_FIRST_ANSWER_NS, 2 * took_ns))
 
     def renew(self, handle: c_void_p, epoch: int) -> None:
         """Take a new handle, go on counting."""
