@@ -421,7 +421,7 @@ def test_the_longer_rows_of_a_few_drivers_are_read(rig: Rig) -> None:
 
 
 def test_one_link_that_is_refused_leaves_the_others(rig: Rig) -> None:
-    rig.set("gpus 2", "nvlinks 4", "nvlinks_refused 6", "gpu1.nvlinks_refused 18")
+    rig.set("gpus 2", "nvlinks 6", "nvlinks_refused 6", "gpu1.nvlinks_refused 18", "nvlink_broken 1", "nvlink_absent 2")
     source = rig.opened()
     rig.until(source, lambda board: "nvlink_links" in board.gpus[0].values and "nvlink_links" in board.gpus[1].missing)
     assert rig.gpu(0).values["nvlink_links"] == 4

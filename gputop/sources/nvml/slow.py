@@ -6,7 +6,6 @@ from ctypes import Structure
 from ctypes import byref
 from ctypes import c_int
 from ctypes import c_uint
-from itertools import takewhile
 
 import pynvml
 
@@ -29,6 +28,7 @@ from gputop.sources.nvml.reading import Values
 from gputop.sources.nvml.reading import Way
 from gputop.sources.nvml.reading import lazy
 from gputop.sources.nvml.reading import one
+from gputop.sources.nvml.reasons import why
 
 SLOWEST_NS = 10 * SECOND_NS
 """What hardly ever changes is asked for so often."""
@@ -127,23 +127,21 @@ class _NvLink:
             values[name] = count(self._fields.number(at) * 1024, " bytes")
 
     def _count_links(self) -> int:
-        """Those that are up. Raises pynvml.NVMLError where this GPU has none at all."""
-        states = list(takewhile(lambda state: state is not None, map(self._link_state, range(_MOST_LINKS))))
-        refused = [state for state in states if isinstance(state, pynvml.NVMLError)]
-        if refused and len(refused) == len(states):
-            raise refused[0]
-        return sum(1 for state in states if isinstance(state, int) and state)
+        """Those that are up. Raises pynvml.NVMLError where nothing is told of any."""
+        states = [self._link_state(link) for link in range(_MOST_LINKS)]
+        known = [state for state in states if isinstance(state, int)]
+        if not known:
+            raise next(state for state in states if not isinstance(state, int))
+        return sum(1 for state in known if state)
 
-    def _link_state(self, link: int) -> int | pynvml.NVMLError | None:
-        """1 where it is up, the error where it alone is not supported, None where there is none."""
+    def _link_state(self, link: int) -> int | pynvml.NVMLError:
+        """1 where it is up; the error, which leaves the others alone, where it cannot be told or there is none."""
         try:
             return self._device.number("nvmlDeviceGetNvLinkState", c_uint(link))
         except pynvml.NVMLError as error:
-            if error.value == pynvml.NVML_ERROR_NOT_SUPPORTED:
-                return error
-            if error.value != pynvml.NVML_ERROR_INVALID_ARGUMENT:
+            if why(error).lost:
                 raise
-            return None  # the one before was the last
+            return error
 
 
 def _codec(device: Device, field: str, name: str) -> Way:

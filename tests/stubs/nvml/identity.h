@@ -103,10 +103,12 @@ nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, int type, un
 nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned link, unsigned *active)
 {
     ENTER_DEVICE(NvLinkState);
-    if (link >= 18)
+    if (link >= 18 || (int)link == conf_of(device)->nvlink_absent)
         return INVALID_ARGUMENT;
     if (link >= 18 - (unsigned)conf_of(device)->nvlinks_refused)
         return NOT_SUPPORTED;
+    if ((int)link == conf_of(device)->nvlink_broken)
+        return UNKNOWN;
     *active = link < (unsigned)conf_of(device)->nvlinks;
     return NVML_SUCCESS;
 }

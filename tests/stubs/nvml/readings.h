@@ -105,6 +105,8 @@ nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, int type, unsigned long l
         return *count = KEPT, NVML_SUCCESS;
     struct window windows[KEPT];
     int n = windows_of(device->gpu, windows, KEPT);
+    for (int i = 0; i < n; i++)
+        windows[i].wall_us += conf_of(device)->samples_ahead_ms * 1000;
     unsigned given = 0;
     for (int i = 0; i < n && given < *count; i++)
         if ((unsigned long long)windows[i].wall_us > seen)
