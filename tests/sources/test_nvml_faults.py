@@ -435,6 +435,7 @@ def test_a_share_of_time_beyond_all_of_it_is_none(rig: Rig) -> None:
     rig.until(source, lambda board: {"util_pct", "enc_pct"} <= set(board.gpus[0].missing))
     assert rig.gpu().missing["util_pct"] == "the driver says 137 %, which cannot be"
     assert rig.gpu().missing["enc_pct"] == "the driver says 250 %, which cannot be"
+    assert rig.gpu().values["mem_util_pct"] == 40.0
 
 
 @pytest.mark.parametrize(("value", "told"), [

@@ -30,6 +30,7 @@ from gputop.sources.nvml.reading import Reading
 from gputop.sources.nvml.reading import Values
 from gputop.sources.nvml.reading import Way
 from gputop.sources.nvml.reading import lazy
+from gputop.sources.nvml.reading import take
 
 PCIE_COUNTERS = ("pcie_tx_bytes", "pcie_rx_bytes")
 _MEMORY = ("mem_used_bytes", "mem_total_bytes", "mem_reserved_bytes")
@@ -62,9 +63,10 @@ def fast_readings(device: Device, interval_ns: int) -> list[Reading]:
 def _utilization(device: Device) -> Way:
     function, out = bind("nvmlDeviceGetUtilizationRates"), (c_uint * 2)()
 
-    def way(values: Values, _: Missing) -> None:
+    def way(values: Values, missing: Missing) -> None:
         device.call(function, out)
-        values["util_pct"], values["mem_util_pct"] = percent(given(out[0])), percent(given(out[1]))
+        take("util_pct", lambda: percent(given(out[0])), values, missing)
+        take("mem_util_pct", lambda: percent(given(out[1])), values, missing)
 
     return way
 
