@@ -16,6 +16,7 @@ import pytest
 from gputop.board import Board
 from gputop.sources.nvml.abi import Device
 from gputop.sources.nvml.abi import Meter
+from gputop.sources.nvml.abi import ProcessUtilization
 from gputop.sources.nvml.abi import bind
 from gputop.sources.nvml.abi import check
 from gputop.sources.nvml.fast import PcieCounters
@@ -174,6 +175,16 @@ def test_process_lists_with_memory_and_sm_share(rig: Rig) -> None:
     rig.set("gpus 2", f"gpu0.procs {me}:1:1:C")
     rig.until(source, lambda _: source.pids == {me})
     assert rig.gpu(1).values["procs"] == []
+
+
+def test_of_several_shares_of_a_process_the_newest_counts() -> None:
+    now_us = time.time_ns() // 1000
+    usage = _Usage(SimpleNamespace(mig=False, call=lambda *_: None))
+    usage._function = lambda: 0
+    usage._rows[0] = ProcessUtilization(pid=7, us=now_us, sm=90)
+    usage._rows[1] = ProcessUtilization(pid=7, us=now_us - 900_000, sm=10)
+    assert usage._fetch()[7][0] == 90.0
+    assert usage._seen_us == now_us
 
 
 def test_mig_instances(rig: Rig) -> None:

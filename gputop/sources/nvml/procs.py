@@ -192,11 +192,16 @@ class _Usage:
             self._rows = (ProcessUtilization * (2 * len(self._rows)))()
             return self._fetch()
         used: dict[int, Shares] = {}
-        rows = [row for row in self._rows[: self._count.value] if is_past(row.us)]
-        self._seen_us = max((row.us for row in rows), default=since.value)
-        for row in rows:
+        rows = sorted((row for row in self._rows[: self._count.value] if is_past(row.us)), key=_stamp)
+        self._seen_us = rows[-1].us if rows else since.value
+        for row in rows:  # of several of one process the newest counts
             used[row.pid] = _share(row.sm), _share(row.mem), _share(row.enc), _share(row.dec)
         return used
+
+
+def _stamp(row: ProcessUtilization) -> int:
+    stamp: int = row.us
+    return stamp
 
 
 def _share(number: int) -> float | None:
