@@ -99,6 +99,15 @@ def test_stale_samples_are_not_passed_off_as_fresh(rig: Rig) -> None:
     assert "no fresh" in rig.gpu().missing["util_t_ns"]
 
 
+def test_stamps_of_the_future_are_not_believed(rig: Rig) -> None:
+    rig.set("gpus 1", "util 40", "samples_ahead_ms 900")
+    source = rig.opened()
+    stamps: list[int] = []
+    while len(stamps) < 20:
+        stamps += [gpu.util_t_ns for gpu in rig.read(source).gpus if gpu.util_t_ns is not None]
+        assert max(stamps, default=0) <= time.monotonic_ns()
+
+
 @pytest.mark.parametrize("error", ["NOT_SUPPORTED", "UNKNOWN", "21"])
 def test_power_says_whether_it_is_instantaneous(rig: Rig, error: str) -> None:
     rig.set("gpus 1", "power_mw 500000", "power_avg_mw 100000", f"error.Field186 {error}")

@@ -105,8 +105,8 @@ class Attributes(Structure):
     _fields_ = [("sms", c_uint), ("others", c_uint * 7), ("mem_mib", c_ulonglong)]
 
 
-_AHEAD_NS = 1_000_000_000
-"""That far a stamp may lie in the future: so long at most does a smaller step back hide what is new."""
+_AHEAD_NS = 50_000_000
+"""That far a stamp may lie in the future, as two clocks differ: so long at most does a smaller step back hide what is new."""
 
 _found: tuple[object, dict[str, Function]] = (None, {})
 """A library and its functions as far as they were asked for: ctypes makes a new object each time it is asked."""

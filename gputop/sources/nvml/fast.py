@@ -90,7 +90,7 @@ class Samples:
 
     def __call__(self, values: Values, missing: Missing) -> None:
         self._fetch()
-        if self._latest and -SECOND_NS < time.monotonic_ns() - self._latest[1] < _STALE_NS:
+        if self._latest and time.monotonic_ns() - self._latest[1] < _STALE_NS:
             values["util_pct"], values["util_t_ns"] = self._latest
         else:
             missing["util_t_ns"] = "the driver keeps no fresh utilization samples"
@@ -107,8 +107,9 @@ class Samples:
         newest = max((sample for sample in self._samples[: self._count.value] if is_past(sample.us)), key=_stamp, default=None)
         if newest is not None:
             self._seen_us = newest.us
-            offset_ns = time.time_ns() - time.monotonic_ns()
-            self._latest = percent(number_of(newest.value, self._kind.value)), newest.us * 1000 - offset_ns
+            now_ns = time.monotonic_ns()
+            ago_ns = max(0, time.time_ns() - newest.us * 1000)
+            self._latest = percent(number_of(newest.value, self._kind.value)), now_ns - ago_ns
 
 
 def _stamp(sample: Sample) -> int:
