@@ -15,15 +15,12 @@ from threading import Thread
 import pynvml
 import pytest
 
-from gputop import crash
 from gputop.board import Board
 from gputop.errors import NO_MORE_THREADS
 from gputop.errors import UserError
 from gputop.frame import SECOND_NS
-from gputop.recording.format import pack_frames
 from gputop.sources import Unavailable
 from gputop.sources.nvml import reading
-from gputop.sources.nvml import slow
 from gputop.sources.nvml.gpu import NEVER_READ
 from gputop.sources.nvml.gpu import READ_FIELDS
 from gputop.sources.nvml.gpu import WatchedGpu
@@ -397,21 +394,6 @@ def test_who_a_gpu_is_is_asked_again_when_the_driver_failed(rig: Rig, monkeypatc
     assert len(rig.calls("PciInfo")) == 1
 
 
-def test_a_number_with_all_bits_set_is_no_value(rig: Rig) -> None:
-    none = 2**32 - 1
-    keys = ("util", "power_mw", "power_limit_mw", "sm_clock", "fan", "pcie_gen", "enc", "mem_temp", "remapped")
-    rig.set("gpus 1", "temp -10", "pstate 32", "error.Samples NOT_SUPPORTED", f"procs 4242:7:{none}:C", *(f"{key} {none}" for key in keys))
-    source = rig.opened()
-    fields = {"util_pct", "power_w", "power_limit_w", "sm_clock_mhz", "fan_pct", "pcie_gen", "enc_pct", "mem_temp_c", "remapped_rows"}
-    fields.add("pstate")  # by a number of its own
-    rig.until(source, lambda board: fields <= set(board.gpus[0].missing))
-    assert {rig.gpu().missing[field] for field in fields} == {"the driver has no value for it"}
-    assert not fields & set(rig.gpu().values)
-    assert rig.gpu().values["temp_c"] == -10.0
-    rig.until(source, lambda board: board.gpus[0].values["procs"][0].mem_bytes)
-    assert rig.gpu().values["procs"][0].sm_pct is None
-
-
 def test_the_longer_rows_of_a_few_drivers_are_read(rig: Rig) -> None:
     listed = [(4242, 7), (4243, 9), (4244, 11)]
     rig.set("gpus 1", "long_procs 1", "procs " + ", ".join(f"{pid}:{mib}" for pid, mib in listed))
@@ -427,61 +409,6 @@ def test_one_link_that_is_refused_leaves_the_others(rig: Rig) -> None:
     assert rig.gpu(0).values["nvlink_links"] == 4
     assert "nvlink_tx_bytes" in rig.gpu(0).values
     assert rig.gpu(1).missing["nvlink_links"] == "not supported on this GPU"
-
-
-def test_a_share_of_time_beyond_all_of_it_is_none(rig: Rig) -> None:
-    rig.set("gpus 1", "util 137", "mem_util 40", "enc 250")
-    source = rig.opened()
-    rig.until(source, lambda board: {"util_pct", "enc_pct"} <= set(board.gpus[0].missing))
-    assert rig.gpu().missing["util_pct"] == "the driver says 137 %, which cannot be"
-    assert rig.gpu().missing["enc_pct"] == "the driver says 250 %, which cannot be"
-    assert rig.gpu().values["mem_util_pct"] == 40.0
-
-
-@pytest.mark.parametrize(("value", "told"), [
-    ("ull:18446744073709551614", "1.84467e+19"), ("dbl:1e300", "1e+300"), ("dbl:inf", "inf"), ("dbl:nan", "nan"), ("sll:-5", "-5"),
-])  # fmt: skip
-def test_what_cannot_be_is_no_value_and_costs_nothing_else(rig: Rig, value: str, told: str) -> None:
-    fields = {138: "nvlink_tx_bytes", 82: "mem_temp_c", 186: "power_w", 197: "pcie_tx_bytes"}
-    rig.set("gpus 2", "util 50", "error.PowerUsage UNKNOWN", *(f"gpu0.value.Field{field} {value}" for field in fields))
-    source = rig.opened()
-    names = set(fields.values()) - ({"mem_temp_c"} if value == "sll:-5" else set())
-    rig.until(source, lambda board: names <= set(board.gpus[0].missing) and "pcie_tx_bytes" in board.gpus[1].values)
-    assert not names & set(rig.gpu().values)
-    assert rig.gpu().values["util_pct"] == 50.0
-    assert rig.gpu(0).missing["power_w"].startswith(f"the driver says {told} mW, which cannot be")
-    assert rig.gpu(0).missing["pcie_tx_bytes"] == f"the driver says {told} bytes, which cannot be"
-    pack_frames(rig.frames)  # the stream holds it
-
-
-@pytest.mark.parametrize("value", ["uint:4294967290", "dbl:nan"])
-def test_power_that_cannot_be_is_read_in_the_other_way(rig: Rig, value: str) -> None:
-    rig.set("gpus 1", f"value.Field186 {value}", "power_mw 90000")
-    source = rig.opened()
-    rig.until(source, lambda board: board.gpus[0].values["power_w"] == 90.0)
-    assert rig.gpu().values["power_instant"] is False
-
-
-@pytest.mark.parametrize("wanted", [1, 4294967295])
-def test_a_list_that_never_has_room_enough_costs_itself_only(rig: Rig, wanted: int) -> None:
-    rig.set("gpus 2", "util 50", f"gpu0.procs_wanted {wanted}")
-    source = rig.opened()
-    rig.until(source, lambda board: {"temp_c", "nvlink_links"} <= set(board.gpus[0].values) and "procs" in board.gpus[1].values)
-    assert rig.gpu().missing["procs"] == "the driver failed: Insufficient Size"
-
-
-def test_what_nobody_foresaw_costs_the_reading_that_met_it(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def odd(number: float) -> float:
-        raise ZeroDivisionError(f"odd {number:g}")
-
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(slow, "celsius", odd)
-    rig.set("gpus 2", "util 50")
-    source = rig.opened()
-    rig.until(source, lambda board: "temp_c" in board.gpus[0].missing and "pcie_gen" in board.gpus[1].values)
-    assert rig.gpu().missing["temp_c"].startswith("this is a bug: ZeroDivisionError: odd 40")
-    assert rig.gpu().values["util_pct"] == 50.0
-    assert "in way" in crash.kept()
 
 
 @pytest.mark.parametrize("trouble", ["lost 1", "hang.*RunningProcesses 2500"])

@@ -155,6 +155,8 @@ class WatchedGpu:
                 self._tell(tier, report)
         except Lost as lost:
             self._lose(str(lost), lost=True)
+        except FAILURES as error:  # a bug of ours, since what a reading raises is its reason: the other GPUs go on
+            self._lose(why(error).text, lost=False)
 
     def _tell(self, tier: Tier, report: Report) -> None:
         self._mig = bool(report.values.get("mig_mode", self._mig))
