@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -335,41 +336,43 @@ async def test_any_size(make_replay: MakeReplay, size: tuple[int, int]) -> None:
             assert sum("worker" in line for line in part(app, "procs")) == 4
 
 
-async def test_a_file_that_grows_is_played_on(tmp_path: Path) -> None:
-    path = tmp_path / "growing.gputop"
+@contextmanager
+def growing(path: Path, playback: Playback) -> Iterator[tuple[ReplayApp, Callable[[], None]]]:
+    """The replay of a file of twenty seconds, and what writes another twenty and ends it."""
     writer = Writer(str(path), scene.HEADER)
+
     for frame in FRAMES[:200]:
         writer.add(frame)
-    file = FileStream([str(path)])
-    app = ReplayApp(View(), file, Playback(START + 10 * SECOND, speed=64.0), Known(), Look(remote=True))  # type: ignore[arg-type]
-    async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: app.session.now_ns == app.player.end_ns, "at its end for now")
+
+    def grow() -> None:
         for frame in FRAMES[200:400]:
             writer.add(frame)
         writer.close()
-        await until(pilot, lambda: app.session.now_ns == FRAMES[399].t_ns, "played on")
-        await until(pilot, lambda: not app.player.playback.playing, "and stood once it was complete")
+
+    file = FileStream([str(path)])
+    yield ReplayApp(View(), file, playback, Known(), Look(remote=True)), grow  # type: ignore[arg-type]
     file.close()
+
+
+async def test_a_file_that_grows_is_played_on(tmp_path: Path) -> None:
+    with growing(tmp_path / "growing.gputop", Playback(START + 10 * SECOND, speed=64.0)) as (app, grow):
+        async with app.run_test(size=(160, 48)) as pilot:
+            await until(pilot, lambda: app.session.now_ns == app.player.end_ns, "at its end for now")
+            grow()
+            await until(pilot, lambda: app.session.now_ns == FRAMES[399].t_ns, "played on")
+            await until(pilot, lambda: not app.player.playback.playing, "and stood once it was complete")
 
 
 async def test_the_end_of_a_file_that_grows_is_where_it_is_now(tmp_path: Path) -> None:
-    path = tmp_path / "growing.gputop"
-    writer = Writer(str(path), scene.HEADER)
-    for frame in FRAMES[:200]:
-        writer.add(frame)
-    file = FileStream([str(path)])
-    app = ReplayApp(View(), file, Playback(START + 5 * SECOND, playing=False), Known(), Look(remote=True))  # type: ignore[arg-type]
-    async with app.run_test(size=(160, 48)) as pilot:
-        await stands(pilot, app, START + 5 * SECOND)
-        for frame in FRAMES[200:400]:
-            writer.add(frame)
-        writer.close()
-        await until(pilot, lambda: app.player.end_ns == FRAMES[399].t_ns, "it is seen to have grown")
-        await until(pilot, lambda: f"/{clock.length(39.9)}" in part(app, "header")[0], "and said")
-        await pilot.press("$")
-        await stands(pilot, app, FRAMES[399].t_ns)
-        assert not app.player.playback.playing
-    file.close()
+    with growing(tmp_path / "growing.gputop", Playback(START + 5 * SECOND, playing=False)) as (app, grow):
+        async with app.run_test(size=(160, 48)) as pilot:
+            await stands(pilot, app, START + 5 * SECOND)
+            grow()
+            await until(pilot, lambda: app.player.end_ns == FRAMES[399].t_ns, "it is seen to have grown")
+            await until(pilot, lambda: f"/{clock.length(39.9)}" in part(app, "header")[0], "and said")
+            await pilot.press("$")
+            await stands(pilot, app, FRAMES[399].t_ns)
+            assert not app.player.playback.playing
 
 
 async def test_silence_in_a_recording_is_passed_over(tmp_path: Path) -> None:
