@@ -46,6 +46,7 @@ struct ended {
   char comm[16];
 };
 BPF_HASH(dead, u32, struct ended, DEAD_THREADS);
+BPF_ARRAY(deaths, u64, 1); /* how many: where it stands still nobody need walk through `dead` */
 
 struct histogram {
   u32 count[BUCKETS];
@@ -176,9 +177,13 @@ static __always_inline void count_wait(u32 tid, u64 ns) {
 static __always_inline void bury(u64 key, struct thread *thread) {
   struct ended ended = {.thread = *thread};
   u32 tid = thread->tid;
+  int zero = 0;
+  u64 *count = deaths.lookup(&zero);
   bpf_get_current_comm(&ended.comm, sizeof(ended.comm));
   if (dead.update(&tid, &ended))
     count_lost(LOST_DEAD);
+  if (count)
+    lock_xadd(count, 1);
   threads.delete(&key);
 }
 

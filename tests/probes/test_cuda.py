@@ -176,7 +176,7 @@ def test_launches_are_those_of_the_living_and_never_less_than_none() -> None:
     def told(times: int, entries: dict[int, int]) -> list[LaunchRate]:
         table.entries = entries
         attacher.counted = times, times * 100_000_000, attacher.read_launches()
-        return reader.launches(Turn(0, 0, 5, frozenset(), False))
+        return reader.launches(Turn(0, 0, 0, 1, 5, frozenset(), False))
 
     assert told(1, {own: 100, ended.pid: 50}) == [LaunchRate(own, 1000.0)]
     assert table.entries == {own: 100}

@@ -22,6 +22,7 @@ from gputop.sources import Settings
 from gputop.sources.ebpf import sched
 from gputop.sources.ebpf.maps import Map
 from gputop.sources.ebpf.maps import Shape
+from gputop.sources.ebpf.source import FEW
 from tests.probes.conftest import Beaten
 
 Run = Callable[..., subprocess.Popen[str]]
@@ -245,6 +246,26 @@ def test_every_thread_has_its_turn_where_maps_are_read_in_every_fifth_beat(beate
     tids = {int(name) for name in os.listdir(f"/proc/{crowd.pid}/task")}
     one.until(lambda: tids <= one.board.threads.keys(), "all of them seen")
     tell(crowd)
+
+
+def test_a_crowd_is_read_half_as_often_and_still_whole(beaten: Make, run: Run) -> None:
+    others = run("doze", 30, CPU)
+    wait_line(others)
+    one = beaten()
+    one.until_loaded()
+    one.hot = frozenset({os.getpid(), *range(4_000_000, 4_000_000 + FEW)})
+    while len(one.frames) % 8:
+        one.tick()
+    first = len(one.frames)
+    seen: list[SchedThread] = []
+
+    def told() -> bool:
+        seen.extend(thread for frame in one.frames[first:] if frame.probes for thread in frame.probes.threads if thread.tid == others.pid)
+        return bool(seen)
+
+    one.until(told, "those who are not hot come in turn")
+    one.until(lambda: len(one.frames) >= first + 16, "some ticks")
+    assert {frame.seq % 4 for frame in one.frames[first:] if frame.probes} == {0}
 
 
 class CrowdedMap:

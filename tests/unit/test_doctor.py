@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -120,8 +121,12 @@ def test_colours(monkeypatch: pytest.MonkeyPatch, term: str, colorterm: str, sta
     assert terminal.checks()[0].state == state
 
 
-@pytest.mark.parametrize(("threads", "room"), [(200, LEAST_THREADS), (10_000, 32768), (10_000_000, 131072)])
-def test_maps_have_room_for_twice_the_threads(tmp_path: Path, threads: int, room: int) -> None:
+@pytest.mark.parametrize(
+    ("threads", "cpus", "room"),
+    [(200, 2, LEAST_THREADS), (10_000, 2, 32768), (8_192, 2, 16384), (200, 96, 32768), (10_000_000, 2, 131072)],
+)
+def test_maps_have_room_for_twice_the_threads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, threads: int, cpus: int, room: int) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: cpus)
     put(tmp_path, "proc/loadavg", f"0.1 0.2 0.3 2/{threads} 4711\n")
     assert room_for_threads(str(tmp_path)) == room
 

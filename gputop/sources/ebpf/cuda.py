@@ -207,7 +207,7 @@ class CudaReader:
                 self._counts[who] = counts[i]
                 calls.append(self._call(who, _CALL.unpack_from(self._calls.values, i * _CALL.size), turn, under_way.pop(who, 0)))
         calls += [self._call(who, (0,) * (5 + 2 * COUNT), turn, ns) for who, ns in under_way.items()]
-        if turn.number % turn.per_second == 0:
+        if turn.is_due(turn.per_second):
             self._prune(keys)
         return calls
 

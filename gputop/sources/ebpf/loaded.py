@@ -54,18 +54,18 @@ class LoadedProbes:
             self.attacher = Attacher([descriptors[at] for at in answer.programs], answer.uprobes, sudo, root)
             self._cuda = CudaReader(self._maps, self.attacher)
         self._per_second = max(1, round(1e9 / interval_ns))
-        self._epoch, self._generation = 0, 0
+        self._epoch, self._slot, self._generation = 0, -1, 0
         self._hot: frozenset[int] = frozenset()
         self._looked_at: frozenset[int] = frozenset()
         self._lost: dict[str, int] = {}
 
-    def read(self, beat: Beat) -> Probes:
-        """What changed since the last tick. Raises OSError where the kernel refuses the maps."""
+    def read(self, beat: Beat, slots: int = 1) -> Probes:
+        """What changed since the last reading, ``slots`` times its usual pace ago. Raises OSError where the kernel refuses the maps."""
         started = time.monotonic_ns()
-        turn = self._begin_turn(started, beat)
+        turn = self._begin_turn(started, beat, slots)
         probes = self._sched.read(turn)
         calls = self._look_at_cuda(turn, beat)
-        slow = turn.key or turn.number % self._per_second == 0
+        slow = turn.key or turn.is_due(self._per_second)
         return msgspec.structs.replace(
             probes,
             calls=calls,
@@ -85,14 +85,15 @@ class LoadedProbes:
             os.close(descriptor)
         self._descriptors = []
 
-    def _begin_turn(self, now: int, beat: Beat) -> Turn:
+    def _begin_turn(self, now: int, beat: Beat, slots: int) -> Turn:
         """End the epoch of the maxima, and tell the programs whom to follow closely."""
         number, self._epoch = self._epoch, self._epoch + 1
+        self._slot += slots
         if beat.hot != self._hot:
             self._follow(beat.hot)
-        second = self._epoch // self._per_second
+        second = (self._slot + 1) // self._per_second
         self._maps["settings"].put(0, _SETTINGS.pack(self._epoch & 0xFFFFFFFF, self._generation, len(self._hot), second))
-        return Turn(now, number, self._per_second, beat.hot, beat.key)
+        return Turn(now, number, self._slot, slots, self._per_second, beat.hot, beat.key)
 
     def _follow(self, hot: frozenset[int]) -> None:
         table = self._maps["hot"]
@@ -105,7 +106,7 @@ class LoadedProbes:
         if self.attacher is None:
             return []
         pids = beat.hot | beat.gpu_pids
-        if pids and (turn.number % self._per_second == 0 or pids != self._looked_at):
+        if pids and (turn.is_due(self._per_second) or pids != self._looked_at):
             self._looked_at = pids
             self.attacher.look(pids, beat.gpu_pids)
         return self._cuda.read(turn)

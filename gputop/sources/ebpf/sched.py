@@ -42,7 +42,7 @@ _GOING_ON = (_RUNNING, _RUNNABLE, _PREEMPTED)
 _MOURN_NS = 1_000_000_000
 _PRUNE_S = 2
 PAIRS_EVERY = 2
-"""Readings: who preempted or woke whom is asked for in every other one. They are sums, and the largest maps."""
+"""Slots: who preempted or woke whom is asked for in every other one. They are sums, and the largest maps."""
 
 CROWDED = 1 / 16
 """Where many threads meet, most pairs meet once, and each is read again and again, and kept by whoever looks on. From this share of a map
@@ -58,20 +58,28 @@ class Turn(Struct, frozen=True):
     now: int
     number: int
     """Of the reading, and of the epoch of maxima that it ended: they count from 0."""
+    slot: int
+    """The last of the time slots, counted from 0, that this reading is for,"""
+    slots: int
+    """and how many: fewer readings do for a crowd."""
     per_second: int
-    """Readings."""
+    """Slots."""
     hot: frozenset[int]
     key: bool
 
     @property
     def second(self) -> int:
         """The epoch of maxima of threads that are told of once a second."""
-        return self.number // self.per_second
+        return self.slot // self.per_second
 
     @property
     def prunes(self) -> bool:
         """Whether what the dead had is forgotten in this turn, once it has been read."""
-        return self.number % (_PRUNE_S * self.per_second) == 0
+        return self.is_due(_PRUNE_S * self.per_second)
+
+    def is_due(self, every: int) -> bool:
+        """Whether one of its slots is one of those, ``every`` so many, in which something is done."""
+        return self.slot % every < self.slots
 
 
 class SchedReader:
@@ -79,6 +87,7 @@ class SchedReader:
 
     def __init__(self, maps: Mapping[str, Map]) -> None:
         self._threads, self._dead, self._histograms = maps["threads"], maps["dead"], maps["histograms"]
+        self._deaths, self._dead_before = maps["deaths"], b""
         self._preempts, self._wakeups = _Pairs(maps["preempts"], _preempt), _Pairs(maps["wakeups"], _wakeup)
         self._since: dict[int, int] = {}
         """(tid | pid << 32) -> `since` of the record that was sent last."""
@@ -101,7 +110,7 @@ class SchedReader:
         return Probes(turn.now, threads=threads, preempts=preempts, wakeups=wakeups, gone=gone, forgotten=forgotten)
 
     def _read_pairs(self, turn: Turn) -> tuple[list[Preempt], set[int], list[Wakeup], set[int]]:
-        if turn.number % PAIRS_EVERY and not (turn.key or turn.prunes):
+        if not (turn.is_due(PAIRS_EVERY) or turn.key or turn.prunes):
             return [], set(), [], set()
         return *self._preempts.read(turn.key), *self._wakeups.read(turn.key)
 
@@ -111,7 +120,8 @@ class SchedReader:
         words, histograms = self._threads.words(count), self._read_histograms()
         ids, known, threads = words[_ID::_WORDS].tolist(), self._since, []
         near = self._near(turn, kin, ids)
-        for i in near.union(range(turn.number % turn.per_second, count, turn.per_second)):
+        rest = (range(slot % turn.per_second, count, turn.per_second) for slot in range(turn.slot, turn.slot - turn.slots, -1))
+        for i in near.union(*rest):
             who, since, state = ids[i], words[i * _WORDS + _SINCE], words[i * _WORDS + _STATE] & 0xFF
             if known.get(who) == since and state not in _GOING_ON and not (turn.key and i in near):
                 continue
@@ -142,7 +152,9 @@ class SchedReader:
         """One record, with what is still going on counted up to now."""
         since, start, oncpu, runnable, preempted, sleeping, uninterruptible, vol, invol, even, odd, tid, pid, state, hot = record[:15]
         # Of the others one may be told of twice rather than never: they may have been told of before their second was over.
-        longest = max(epoch_max(even, odd, epoch) for epoch in ((turn.number,) if hot else (turn.second, turn.second - 1)))
+        longest = epoch_max(even, odd, turn.number if hot else turn.second)
+        if not hot:
+            longest = max(longest, epoch_max(even, odd, turn.second - 1))
         ns = max(0, turn.now - since)
         if state == _RUNNING:
             oncpu += ns
@@ -163,6 +175,11 @@ class SchedReader:
 
     def _bury(self, turn: Turn) -> list[SchedThread]:
         """Take the threads that died since the last tick out of the maps, with their final sums."""
+        deaths = self._deaths.get(0)  # first: who dies meanwhile is buried next time
+        if deaths == self._dead_before:
+            self._dead.used = 0
+            return []
+        self._dead_before = deaths
         count, size = self._dead.read(take=True), self._dead.shape.value_bytes
         if not count:
             return []

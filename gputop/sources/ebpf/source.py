@@ -24,15 +24,18 @@ from gputop.sources.rights import capabilities
 from gputop.sources.rights import read_text
 
 PROBES = os.path.join(os.path.dirname(os.path.abspath(gputop.__file__)), "probes")
-SIZES = {"PAIRS": 16384, "HOT_THREADS": 4096, "DEAD_THREADS": 8192, "HOT_PROCESSES": 4096, "CALLS": 512, "INFLIGHT": 4096}
-"""Entries of the maps, by the macros of probes/*.c: some 10 MB of kernel memory with the least number of threads."""
-LEAST_THREADS, MOST_THREADS = 16384, 131072
+SIZES = {"PAIRS": 8192, "HOT_THREADS": 4096, "DEAD_THREADS": 8192, "HOT_PROCESSES": 4096, "CALLS": 512, "INFLIGHT": 4096}
+"""Entries of the maps, by the macros of probes/*.c: some 8 MB of kernel memory with the least number of threads. Reading a map
+costs by its size, however little is in it."""
+LEAST_THREADS, MOST_THREADS, THREADS_PER_CPU = 8192, 131072, 256
 
 LOAD_AFTER_NS = 400_000_000
 """From the first beat on: compiling takes a CPU for a second, and the first screen is waited for more than the probes are. Not where
 that would be a beat later."""
 READ_EVERY_NS = 200_000_000
 """The maps hold sums, so that reading them less often loses nothing; a distribution is then of a fifth of a second."""
+FEW, CROWD_SLOTS = 16, 2
+"""With more trainers and workers than this so many times as long must do: nobody follows one of them by less, nor does the diagnosis."""
 
 
 class EbpfSource:
@@ -72,9 +75,10 @@ class EbpfSource:
             self._begin_to_load(beat.t_ns)
         if self._helper is not None:
             self._receive(self._helper)
-        if self._probes is not None and (beat.key or not beat.seq % self._stride):
+        slots = CROWD_SLOTS if len(beat.hot) > FEW and self._settings.interval_ns <= READ_EVERY_NS else 1
+        if self._probes is not None and (beat.key or not beat.seq % (self._stride * slots)):
             try:
-                frame.probes = self._probes.read(beat)
+                frame.probes = self._probes.read(beat, slots)
                 self._wakers.note(frame.probes.wakeups, beat.alone, beat.t_ns)
             except OSError as error:
                 self._give_up(f"the kernel refuses to read the maps: {error.strerror}", "keep CAP_BPF")
@@ -149,7 +153,7 @@ class EbpfSource:
 
 
 def room_for_threads(root: str) -> int:
-    """A power of two, at least twice as many as there are threads now (/proc/loadavg)."""
+    """A power of two, at least twice as many as there are threads now (/proc/loadavg), and `THREADS_PER_CPU`."""
     running = read_text(root, "proc/loadavg").partition("/")[2].split()
-    wanted = 2 * int(running[0]) if running else 0
-    return min(max(LEAST_THREADS, 1 << wanted.bit_length()), MOST_THREADS)
+    wanted = max(2 * int(running[0]) if running else 0, THREADS_PER_CPU * (os.cpu_count() or 1), LEAST_THREADS)
+    return min(1 << (wanted - 1).bit_length(), MOST_THREADS)
