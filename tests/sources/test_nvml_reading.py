@@ -15,7 +15,6 @@ from gputop.sources.nvml import reading
 from gputop.sources.nvml.abi import Device
 from gputop.sources.nvml.abi import Meter
 from gputop.sources.nvml.fast import fast_readings
-from gputop.sources.nvml.gpm import _Metric
 from gputop.sources.nvml.gpm import _value_of
 from gputop.sources.nvml.reading import Lost
 from gputop.sources.nvml.reading import Missing
@@ -89,11 +88,11 @@ def test_a_gpu_lost_in_the_second_way_is_lost() -> None:
 
 @pytest.mark.parametrize(("value", "told"), [(inf, "inf"), (-5.0, "-5"), (1e18, "1e+18")])
 def test_what_gpm_says_and_cannot_be_is_no_value(value: float, told: str) -> None:
-    assert _value_of(_Metric(value=value)) == f"the driver says {told} %, which cannot be"
+    assert _value_of(0, value) == f"the driver says {told} %, which cannot be"
 
 
 def test_gpm_rounds_beyond_the_whole() -> None:
-    assert _value_of(_Metric(value=100.4)) == 100.0
+    assert _value_of(0, 100.4) == 100.0
 
 
 TICK_NS = SECOND_NS // 10

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from ctypes import byref
 from ctypes import c_int
 from ctypes import c_uint
 from ctypes import c_ulonglong
+from ctypes import sizeof
 
 import pynvml
 
@@ -16,8 +18,9 @@ from gputop.sources.nvml.abi import Fields
 from gputop.sources.nvml.abi import MemoryV2
 from gputop.sources.nvml.abi import Sample
 from gputop.sources.nvml.abi import bind
+from gputop.sources.nvml.abi import check
 from gputop.sources.nvml.abi import is_past
-from gputop.sources.nvml.abi import number_of
+from gputop.sources.nvml.abi import number_at
 from gputop.sources.nvml.gpm import GPM_FIELDS
 from gputop.sources.nvml.gpm import GPM_LEAST_NS
 from gputop.sources.nvml.gpm import Gpm
@@ -40,6 +43,7 @@ _POWER_INSTANT, _PCIE_TX, _PCIE_RX = 186, 197, 198
 _CLOCK_SM = 1
 _GPU_UTILIZATION_SAMPLES = 1
 _STALE_NS = 3 * SECOND_NS
+_SAMPLE_BYTES, _STAMP = sizeof(Sample), struct.Struct("=Q")
 
 
 def fast_readings(device: Device, interval_ns: int) -> list[Reading]:
@@ -98,23 +102,18 @@ class Samples:
     def _fetch(self) -> None:
         self._count.value = len(self._samples)
         since = c_ulonglong(self._seen_us if is_past(self._seen_us) else 0)
-        try:
-            self._device.call(self._function, _GPU_UTILIZATION_SAMPLES, since, byref(self._kind), byref(self._count), self._samples)
-        except pynvml.NVMLError as error:
-            if error.value != pynvml.NVML_ERROR_NOT_FOUND:
-                raise
+        code = self._device.ask(self._function, _GPU_UTILIZATION_SAMPLES, since, byref(self._kind), byref(self._count), self._samples)
+        if code == pynvml.NVML_ERROR_NOT_FOUND:
             return  # nothing newer than what was seen
-        newest = max((sample for sample in self._samples[: self._count.value] if is_past(sample.us)), key=_stamp, default=None)
-        if newest is not None:
-            self._seen_us = newest.us
+        check(code)
+        places = range(0, min(self._count.value, len(self._samples)) * _SAMPLE_BYTES, _SAMPLE_BYTES)
+        stamps = ((_STAMP.unpack_from(self._samples, at)[0], at) for at in places)
+        us, at = max((stamp for stamp in stamps if is_past(stamp[0])), default=(0, 0))
+        if us:
+            self._seen_us = us
             now_ns = time.monotonic_ns()
-            ago_ns = max(0, time.time_ns() - newest.us * 1000)
-            self._latest = percent(number_of(newest.value, self._kind.value)), now_ns - ago_ns
-
-
-def _stamp(sample: Sample) -> int:
-    stamp: int = sample.us
-    return stamp
+            ago_ns = max(0, time.time_ns() - us * 1000)
+            self._latest = percent(number_at(self._samples, at + Sample.value.offset, self._kind.value)), now_ns - ago_ns
 
 
 def _power_instant(device: Device) -> Way:

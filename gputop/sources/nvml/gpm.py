@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from ctypes import Structure
 from ctypes import byref
 from ctypes import c_char_p
@@ -10,6 +11,7 @@ from ctypes import c_double
 from ctypes import c_int
 from ctypes import c_uint
 from ctypes import c_void_p
+from ctypes import sizeof
 from time import monotonic_ns
 
 import pynvml
@@ -39,6 +41,10 @@ class _MetricsGet(Structure):
     _fields_ = [("version", c_uint), ("count", c_uint), ("older", c_void_p), ("newer", c_void_p), ("metrics", _Metric * len(_METRICS))]
 
 
+_PLACES = [_MetricsGet.metrics.offset + at * sizeof(_Metric) + _Metric.code.offset for at in range(len(_METRICS))]
+_CODE_AND_VALUE = struct.Struct("=id")
+
+
 class _Support(Structure):
     _fields_ = [("version", c_uint), ("supported", c_uint)]
 
@@ -57,7 +63,8 @@ class Gpm:
         self._scope: tuple[int, ...] = () if gpu_instance is None else (gpu_instance,)
         self._sample = bind("nvmlGpmSampleGet" if gpu_instance is None else "nvmlGpmMigSampleGet")
         self._metrics = bind("nvmlGpmMetricsGet")
-        self._get = _MetricsGet(version=1, count=len(_METRICS), older=_new_sample(device), newer=_new_sample(device))
+        wanted = (_Metric * len(_METRICS))(*(_Metric(id=number) for number in _METRICS))
+        self._get = _MetricsGet(1, len(_METRICS), _new_sample(device), _new_sample(device), wanted)
         self._sampled_ns = 0
 
     def __call__(self, values: Values, missing: Missing) -> None:
@@ -80,11 +87,9 @@ class Gpm:
             get.older, get.newer = get.newer, get.older
 
     def _compare(self, get: _MetricsGet) -> list[float | str]:
-        for metric, wanted in zip(get.metrics, _METRICS, strict=True):
-            metric.id = wanted
         self._device.meter.count()
         check(self._metrics(byref(get)))
-        return [_value_of(metric) for metric in get.metrics]
+        return [_value_of(*_CODE_AND_VALUE.unpack_from(get, at)) for at in _PLACES]
 
 
 def _new_sample(device: Device) -> int | None:
@@ -94,9 +99,9 @@ def _new_sample(device: Device) -> int | None:
     return sample.value
 
 
-def _value_of(metric: _Metric) -> float | str:
-    if metric.code or math.isnan(metric.value):
+def _value_of(code: int, value: float) -> float | str:
+    if code or math.isnan(value):
         return "GPM has no such metric on this GPU"
-    if not 0 <= metric.value <= _MOST_PCT:
-        return f"the driver says {metric.value:g} %, which cannot be"
-    return min(100.0, float(metric.value))
+    if not 0 <= value <= _MOST_PCT:
+        return f"the driver says {value:g} %, which cannot be"
+    return min(100.0, value)
