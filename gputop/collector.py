@@ -299,7 +299,8 @@ class Collector:
 
     def _told_by(self, attribute: str) -> frozenset[int]:
         """The pids that sources tell by an attribute."""
-        return frozenset[int]().union(*(getattr(source, attribute, ()) for source in self._sources.values()))
+        told = [pids for source in self._sources.values() if (pids := getattr(source, attribute, None))]
+        return told[0] if len(told) == 1 else frozenset[int]().union(*told)
 
     def _cost(self) -> SelfCost:
         usage = resource.getrusage(resource.RUSAGE_SELF)

@@ -46,9 +46,7 @@ def _ended(pairs: Iterable[tuple[dict[int, int], dict[int, int]]]) -> dict[int, 
     """What newer histograms have more than older ones, together."""
     ended: dict[int, int] = {}
     for older, newer in pairs:
-        if older == newer:
-            continue
-        for bucket, count in newer.items():
+        for bucket, count in newer.items() - older.items():  # of many buckets some few grew
             fresh = count - older.get(bucket, 0)
             if fresh > 0:
                 ended[bucket] = ended.get(bucket, 0) + fresh

@@ -328,4 +328,4 @@ def _number(folder: str, name: str) -> int | None:
 
 
 def _read(folder: str, name: str) -> bytes:
-    return read_once(f"{folder}/{name}", 1 << 16) or b""
+    return read_once(f"{folder}/{name}", 1 << 15) or b""

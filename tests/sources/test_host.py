@@ -40,6 +40,17 @@ def test_cpus_five_times_a_second_the_rest_once(tmp_path: Path) -> None:
     assert sum(f is not None and f.mem_total_bytes is not None for f in frames) == 1
 
 
+def test_every_cpu_of_a_large_machine(tmp_path: Path) -> None:
+    fake = FakeProc(tmp_path)
+    reader = Reader(HostSource(Settings(root=str(tmp_path))))
+    cpus = "".join(f"cpu{i} {i} 0 0 1000000000000 0 0 0 0 0 0\n" for i in range(2000))
+    fake.write("proc/stat", f"cpu 1 0 0 1\n{cpus}ctxt 4711\n")
+    for frame in (reader.beat(), *(frame for frame in reader.second() if frame.host and frame.host.cpus)):
+        assert frame.host is not None
+        assert frame.host.cpus is not None
+        assert (len(frame.host.cpus), frame.host.cpus[-1].user_ns, frame.host.ctxt) == (2000, 1999 * TICK, 4711)
+
+
 def test_without_proc_stat_unavailable(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="stat"):
         HostSource(Settings(root=str(tmp_path))).open()

@@ -18,6 +18,8 @@ RESERVE = 256
 """Descriptors left to the rest of the program."""
 MOUNTS_BYTES = 1 << 22
 """Most that is read of a mountinfo."""
+ROOM_BYTES = 1 << 14
+"""A buffer to begin with: larger ones are mapped anew for each read."""
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC
 
@@ -54,13 +56,14 @@ def _raised_limit() -> int:
 class KeptFile:
     """One file, kept open where the descriptors suffice. What cannot be read says why in ``reason`` and is not tried again."""
 
-    __slots__ = ("_fd", "_folder", "_name", "_share", "_size", "pool", "reason")
+    __slots__ = ("_fd", "_folder", "_name", "_room", "_share", "_size", "pool", "reason")
 
     def __init__(self, folder: str, name: str, size: int, pool: Descriptors, share: float = 1.0) -> None:
         self._folder, self._name = folder, name  # apart: thousands of files share them
         self.reason = ""
         self._fd = -1
         self._size = size
+        self._room = min(size, ROOM_BYTES)
         self.pool = pool
         self._share = share
 
@@ -73,9 +76,11 @@ class KeptFile:
         if self.reason:
             return b""
         try:
-            if self._fd >= 0:
-                return os.pread(self._fd, self._size, 0)
-            return self._first_read()
+            data = os.pread(self._fd, self._room, 0) if self._fd >= 0 else self._first_read()
+            while len(data) == self._room < self._size:  # all of it at once: two reads may tell of two moments
+                self._room = min(4 * self._room, self._size)
+                data = os.pread(self._fd, self._room, 0) if self._fd >= 0 else self._first_read()
+            return data
         except ProcessLookupError:
             raise
         except OSError as error:
@@ -84,7 +89,7 @@ class KeptFile:
     def _first_read(self) -> bytes:
         fd = os.open(self.path, _FLAGS)
         try:
-            data = os.pread(fd, self._size, 0)
+            data = os.pread(fd, self._room, 0)
         except OSError:
             os.close(fd)
             raise
@@ -141,7 +146,7 @@ def read_once(path: str, size: int) -> bytes | None:
 
 def read_list(path: str, size: int) -> bytes:
     """The same of a file of lines without number, see `KeptList`; empty where it is gone or not readable."""
-    return _read(path, lambda fd: (begun := os.pread(fd, size, 0)) + _rest(fd, begun, size)) or b""
+    return _read(path, lambda fd: (begun := os.pread(fd, min(size, ROOM_BYTES), 0)) + _rest(fd, begun, size)) or b""
 
 
 def _read(path: str, how: Callable[[int], bytes]) -> bytes | None:
@@ -161,7 +166,7 @@ def _rest(fd: int, begun: bytes, size: int) -> bytes:
     """What comes behind the first page, as far as ``size`` goes. However little a page holds, a long line may follow."""
     parts, have = [], len(begun)
     with suppress(OSError):
-        while 0 < have < size and (part := os.pread(fd, size - have, have)):
+        while 0 < have < size and (part := os.pread(fd, min(size - have, ROOM_BYTES), have)):
             parts.append(part)
             have += len(part)
     return b"".join(parts)

@@ -11,6 +11,7 @@ import os
 import time
 
 from gputop.frame import SECOND_NS
+from gputop.sources.procfs.files import ROOM_BYTES
 from gputop.sources.procfs.process import Process
 
 SHARE = 0.0005
@@ -131,7 +132,7 @@ def _read_maps(folder: str) -> bytes | None:
     chunks: list[bytes] = []
     size = 0
     try:
-        while size < _MAPS_BYTES and (chunk := os.read(fd, 262_144)):
+        while size < _MAPS_BYTES and (chunk := os.read(fd, ROOM_BYTES)):
             chunks.append(chunk)
             size += len(chunk)
     except OSError:
