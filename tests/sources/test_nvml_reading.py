@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
+from contextlib import suppress
 from ctypes import c_void_p
 from itertools import pairwise
 from math import inf
@@ -12,6 +14,7 @@ import pytest
 
 from gputop.frame import SECOND_NS
 from gputop.sources.nvml import reading
+from gputop.sources.nvml import slow
 from gputop.sources.nvml.abi import Device
 from gputop.sources.nvml.abi import Meter
 from gputop.sources.nvml.fast import fast_readings
@@ -152,3 +155,24 @@ def test_what_rates_are_made_of_is_a_counter() -> None:
     counted = {field for one in readings if one.counts for field in one.fields}
     assert counted == {"pcie_tx_bytes", "pcie_rx_bytes", "nvlink_tx_bytes", "nvlink_rx_bytes", "nvlink_links", "energy_mj"}
     assert readings[0].counts, "in the first place it costs no report of its own"
+
+
+class WithoutLinks(Device):
+    def ask(self, *_: object) -> int:
+        return pynvml.NVML_ERROR_INVALID_ARGUMENT
+
+
+def test_links_that_are_refused_leave_nothing_for_the_collector_of_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slow, "bind", lambda _: None)
+    monkeypatch.setattr(slow, "Fields", lambda *_, **__: None)
+    links = slow._NvLink(WithoutLinks(c_void_p(), Meter()))
+    values: Values = {}
+    missing: Missing = {}
+    gc.collect()
+    gc.disable()
+    try:
+        with suppress(pynvml.NVMLError):
+            links(values, missing)
+        assert not [kept for kept in gc.get_objects() if isinstance(kept, pynvml.NVMLError)]
+    finally:
+        gc.enable()

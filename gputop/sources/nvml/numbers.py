@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pynvml
 
-_NONE = (2**32 - 1, 2**64 - 1)
+NONE = (2**32 - 1, 2**64 - 1)
+"""All bits set: NVML's word for no number."""
 _MOST = 2**63 - 1
 """What the stream and SQL hold; at a terabyte a second a counter takes a hundred days to get there."""
 _MOST_MW = 100_000_000
@@ -17,12 +18,12 @@ class NoValue(Exception):
 
 def known(number: int) -> int | None:
     """A number that a call wrote; None where all its bits are set, by which NVML says that there is none, and where it cannot be."""
-    return None if number in _NONE or number > _MOST else number
+    return None if number in NONE or number > _MOST else number
 
 
 def some(number: int) -> int:
     """The same, whatever it is; raises NVML_ERROR_NO_DATA where there is none."""
-    if number in _NONE:
+    if number in NONE:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_DATA)
     return number
 

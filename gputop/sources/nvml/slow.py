@@ -16,6 +16,7 @@ from gputop.sources.nvml.abi import bind
 from gputop.sources.nvml.events import XID
 from gputop.sources.nvml.events import XidEvents
 from gputop.sources.nvml.mig import Mig
+from gputop.sources.nvml.numbers import NONE
 from gputop.sources.nvml.numbers import celsius
 from gputop.sources.nvml.numbers import count
 from gputop.sources.nvml.numbers import given
@@ -129,19 +130,18 @@ class _NvLink:
     def _count_links(self) -> int:
         """Those that are up. Raises pynvml.NVMLError where nothing is told of any."""
         states = [self._link_state(link) for link in range(_MOST_LINKS)]
-        known = [state for state in states if isinstance(state, int)]
+        known = [is_up for code, is_up in states if not code]
         if not known:
-            raise next(state for state in states if not isinstance(state, int))
-        return sum(1 for state in known if state)
+            raise pynvml.NVMLError(states[0][0])
+        return sum(known)
 
-    def _link_state(self, link: int) -> int | pynvml.NVMLError:
-        """1 where it is up; the error, which leaves the others alone, where it cannot be told or there is none."""
-        try:
-            return self._device.number("nvmlDeviceGetNvLinkState", c_uint(link))
-        except pynvml.NVMLError as error:
-            if why(error).lost:
-                raise
-            return error
+    def _link_state(self, link: int) -> tuple[int, bool]:
+        """(NVML's return code, whether it is up); raises where the GPU is lost. No errors: kept ones hold frames that hold them."""
+        state = c_uint()
+        code = self._device.ask(bind("nvmlDeviceGetNvLinkState"), c_uint(link), byref(state))
+        if code and why(pynvml.NVMLError(code)).lost:
+            raise pynvml.NVMLError(code)
+        return code or (pynvml.NVML_ERROR_NO_DATA if state.value in NONE else 0), state.value != 0
 
 
 def _codec(device: Device, field: str, name: str) -> Way:
