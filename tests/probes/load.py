@@ -83,15 +83,19 @@ def threads(count: str) -> None:
     gate.set()
 
 
-def cuda(library: str) -> None:
-    """Obey lines ``FUNCTION TIMES ARGUMENT``; answer each with what the library says it slept, per call, in ns."""
+def cuda(*libraries: str) -> None:
+    """Obey lines ``FUNCTION TIMES ARGUMENT``; answer each with what the library says it slept, per call, in ns.
+
+    The first library is opened with the first line; function ``open`` goes over to the next.
+    """
     say("ready")
     stub: ctypes.CDLL | None = None
+    to_open = iter(libraries)
     for line in sys.stdin:
-        if stub is None:
-            stub = ctypes.CDLL(library)
-            stub.slept_ns.restype = ctypes.c_uint64
         function, times, argument = line.split()
+        if stub is None or function == "open":
+            stub = ctypes.CDLL(next(to_open))
+            stub.slept_ns.restype = ctypes.c_uint64
         slept = []
         for _ in range(int(times)):
             call(stub, function, int(argument))

@@ -46,8 +46,8 @@ def library(tmp_path: Path) -> Path:
 class Trainer:
     """A process that calls the stub when told."""
 
-    def __init__(self, run: Run, library: Path) -> None:
-        self.process = run("cuda", library)
+    def __init__(self, run: Run, *libraries: Path) -> None:
+        self.process = run("cuda", *libraries)
         self.pid = self.process.pid
         self.line()
 
@@ -217,6 +217,8 @@ def test_who_gets_a_context_is_looked_at_at_once(monkeypatch: pytest.MonkeyPatch
         looked.append(pid)
         return []
 
+    mapped = iter(range(9))
+    monkeypatch.setattr(libcuda, "mapped_code_kib", lambda *_: next(mapped))
     monkeypatch.setattr(libcuda, "find", find)
     attacher, pids = Attacher([0, 1, 2], "multi", False), frozenset({7})
     for on_gpu in [frozenset[int]()] * 5 + [pids] * 2:
@@ -224,6 +226,25 @@ def test_who_gets_a_context_is_looked_at_at_once(monkeypatch: pytest.MonkeyPatch
     attacher._asked.put(None)
     attacher._work()
     assert len(looked) == 5, "in the rounds 1, 2 and 4, and then 6 and 7, where it has a context"
+
+
+def test_libraries_are_looked_for_only_where_more_code_has_been_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    mapped = iter([2948, 2948, 2948, 2960, 2960])
+
+    def find(pid: int, _root: str) -> list[str]:
+        looked.append(pid)
+        return []
+
+    monkeypatch.setattr(libcuda, "mapped_code_kib", lambda *_: next(mapped))
+    monkeypatch.setattr(libcuda, "find", find)
+    attacher = Attacher([0, 1, 2], "multi", False)
+    for _ in range(16):  # in the rounds 1, 2, 4, 8 and 16
+        attacher._asked.put((frozenset({7}), frozenset()))
+    attacher._asked.put(None)
+    attacher._work()
+    assert len(looked) == 2
+    assert next(mapped, None) is None
 
 
 def test_a_passing_failure_to_attach_is_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -235,6 +256,7 @@ def test_a_passing_failure_to_attach_is_tried_again(monkeypatch: pytest.MonkeyPa
             raise failure
         return []
 
+    monkeypatch.setattr(libcuda, "mapped_code_kib", lambda *_: 2948)
     monkeypatch.setattr(libcuda, "find", lambda *_: [str(path)])
     monkeypatch.setattr(libcuda, "functions", lambda _: [])
     monkeypatch.setattr(libcuda, "launches", lambda _: [])
@@ -293,6 +315,20 @@ def test_two_trainers_of_one_library_and_one_of_a_copy(beaten: Make, run: Run, l
     for trainer, times in ((first, 3), (second, 4), (third, 5)):
         trainer.call("cuCtxSynchronize", times, 0)
         counted(one, trainer.pid, "cuCtxSynchronize", times)
+
+
+def test_a_second_library_that_a_trainer_opens_later_is_probed_too(beaten: Make, run: Run, library: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "bundled" / "libcuda.so.1"
+    copy.parent.mkdir()
+    shutil.copy(library, copy)
+    one, trainer = beaten(), Trainer(run, library, copy)
+    one.until_loaded()
+    attach(one, trainer)
+    before = libraries(one)
+    trainer.call("open", 0, 0)
+    one.until(lambda: libraries(one) > before, "the second libcuda attached")
+    trainer.call("cuCtxSynchronize", 5, 0)
+    counted(one, trainer.pid, "cuCtxSynchronize", 5)
 
 
 def test_a_library_replaced_under_a_running_trainer_is_found_by_its_mapping(beaten: Make, run: Run, library: Path) -> None:

@@ -32,8 +32,8 @@ _HELPER_S = 5.0
 COUNT_EVERY, COUNT_S, COUNTS = 2, 0.04, 5
 """Launches are counted in every so many rounds (of a second), for so long, and told as the mean of so many counts. A launch costs its
 process a microsecond meanwhile, a fiftieth of the time."""
-_LONGEST_PAUSE = 32
-"""Seconds between looks at a process that had no libcuda so far: 1, 2, 4 … up to this."""
+_LONGEST_PAUSE = 16
+"""Seconds between looks at a process: 1, 2, 4 … up to this."""
 
 
 class Attacher:
@@ -60,7 +60,8 @@ class Attacher:
         self._may_count = True
         self._asked: queue.SimpleQueue[tuple[frozenset[int], frozenset[int]] | None] = queue.SimpleQueue()
         self._on_gpu: frozenset[int] = frozenset()
-        self._settled: set[int] = set()
+        self._settled: dict[int, int] = {}
+        """Who has nothing left to attach to -> how much code it mapped then."""
         self._pauses: dict[int, tuple[int, int]] = {}
         self._round = 0
         self._thread: threading.Thread | None = None
@@ -92,11 +93,11 @@ class Attacher:
         while (asked := self._asked.get()) is not None:
             pids, on_gpu = asked
             self._round += 1
-            self._settled &= pids
+            self._settled = {pid: self._settled[pid] for pid in self._settled.keys() & pids}
             # Who has a context by now has libcuda too.
             self._pauses = {pid: self._pauses[pid] for pid in self._pauses.keys() & pids - (on_gpu - self._on_gpu)}
             self._on_gpu = on_gpu
-            for pid in sorted(pids - self._settled):
+            for pid in sorted(pids):
                 self._look_at(pid)
             if self._launches and self._may_count and self._round % COUNT_EVERY == 0:
                 self._count_launches()
@@ -125,18 +126,20 @@ class Attacher:
         self.counted = times + 1, counted_ns + took_ns, {pid: counts.get(pid, 0) + count for pid, count in launched.items()}
 
     def _look_at(self, pid: int) -> None:
+        """Unless it is too early, or it has mapped no more code since: any library may open another libcuda at any time."""
         due, pause = self._pauses.get(pid, (0, 1))
         if self._round < due:
             return
         self._pauses[pid] = self._round + pause, min(2 * pause, _LONGEST_PAUSE)
         try:
-            paths = libcuda.find(pid, self._root)
+            code_kib = libcuda.mapped_code_kib(pid, self._root)
+            paths = [] if self._settled.get(pid) == code_kib else libcuda.find(pid, self._root)
         except OSError:
             return
         for path in paths:
             self._attach(path)
-        if paths and not self.failures.keys() & set(paths):
-            self._settled.add(pid)
+        if not self.failures.keys() & set(paths):
+            self._settled[pid] = code_kib
 
     def _attach(self, path: str) -> None:
         try:
