@@ -428,20 +428,22 @@ def test_who_computed_on_a_gpu_is_known_while_that_is_silent(rig: Rig, trouble: 
     assert rig.board.compute_pids == {4244}
 
 
-@pytest.mark.parametrize("refused", ["nvml-0", "nvml-1"])
-def test_where_there_can_be_no_thread_it_says_so_at_once(rig: Rig, monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
-    start = Thread.start
+@pytest.mark.parametrize("refused", ["nvml-0", "nvml-1", "nvml-1-slow"])
+def test_a_gpu_that_can_have_no_thread_says_so_and_the_others_are_read(rig: Rig, monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
+    start, number = Thread.start, int(refused[5])
 
     def start_others(thread: Thread) -> None:
         if thread.name == refused:
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    rig.set("gpus 2")
+    rig.set("gpus 2", "temp 50")
     monkeypatch.setattr(Thread, "start", start_others)
-    with pytest.raises(Unavailable) as caught:
-        rig.opened()
-    assert caught.value.reason == NO_MORE_THREADS
+    source = rig.opened()
+    rig.until(source, lambda board: board.gpus[1 - number].values["temp_c"] == 50 and "temp_c" in board.gpus[number].missing)
+    assert rig.gpu(number).missing["temp_c"] == NO_MORE_THREADS
+    assert ("util_pct" in rig.gpu(number).values) == refused.endswith("slow")
     monkeypatch.undo()
     monkeypatch.setenv("GPUTOP_NVML_CONTROL", str(rig.control))
-    rig.until(rig.opened(), lambda board: {0, 1} <= set(board.gpus))
+    rig.until(source, lambda board: board.gpus[number].values["temp_c"] == 50)
+    assert "util_pct" in rig.gpu(number).values

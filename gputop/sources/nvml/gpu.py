@@ -10,6 +10,7 @@ from ctypes import c_void_p
 from threading import Lock
 from time import monotonic_ns
 
+from gputop.errors import NO_MORE_THREADS
 from gputop.frame import SECOND_NS
 from gputop.frame import Gpu
 from gputop.sources.nvml.abi import Device
@@ -53,16 +54,28 @@ NEVER_READ = (*READ_FIELDS, *_KNOWN_ONCE)
 class Tier:
     """The readings of one lane, made anew each time the GPU comes back."""
 
-    __slots__ = ("_starter", "device", "epoch", "lane", "meter", "readings")
+    __slots__ = ("_starter", "device", "epoch", "lane", "meter", "readings", "refused")
 
     def __init__(self, lane: Lane, starter: Tier | None = None) -> None:
         """``starter``: the tier that starts this lane once the GPU has answered."""
         self.lane = lane
+        self.refused = False
+        """Whether its lane could have no thread (pids.max, RLIMIT_NPROC) when it was to be started last."""
         self.readings: list[Reading] = []
         self.meter = Meter()
         self.device = Device(c_void_p(), self.meter)
         self.epoch = 0
         self._starter = starter
+
+    def start(self) -> None:
+        """Start its lane, unless that has been started; where it is refused a thread, to be tried again."""
+        if self.lane.thread is not None:
+            return
+        try:
+            self.lane.start()
+            self.refused = False
+        except RuntimeError:
+            self.refused = True
 
     def fields(self) -> tuple[str, ...]:
         """What it reads and always has a value; everything before the GPU has answered at all."""
@@ -102,7 +115,7 @@ class WatchedGpu:
         self._interval_ns = interval_ns
         self._handle: c_void_p | None = None
         self._epoch = 0
-        self._again_ns = 0
+        self._again_ns = self._slow_due_ns = 0
         self._mig = False
         # Slow ticks fall between quick ones, and each GPU's into another tenth of the second.
         phase_ns = (index % 10) * (SECOND_NS // 10) + SECOND_NS // 20
@@ -113,15 +126,25 @@ class WatchedGpu:
         self.tiers = (self.fast, self.slow)
 
     def start(self) -> None:
-        """Begin with the quick lane; it starts the other one when the GPU has answered."""
-        self.fast.lane.start()
+        """Begin with the quick lane, or try again to; it starts the other one when the GPU has answered."""
+        self.fast.start()
+        if self.fast.refused:
+            self._lose(NO_MORE_THREADS, lost=False)
 
     def _fast_tick(self, beat_ns: int) -> None:
         if self._handle is None and not self._attach(beat_ns):
             return
         self._tick(self.fast, beat_ns)
-        if self.slow.lane.thread is None:
-            self.slow.lane.start()
+        if self.slow.lane.thread is None and beat_ns >= self._slow_due_ns:
+            self._start_slow(beat_ns)
+
+    def _start_slow(self, beat_ns: int) -> None:
+        """Once a second, until a thread can be had: one becomes free when the crew takes over another lane."""
+        self._slow_due_ns = beat_ns + SECOND_NS
+        self.slow.start()
+        if self.slow.refused:
+            unread = set(READ_FIELDS).difference(self.fast.fields())
+            self.reports.append(Report(monotonic_ns(), {}, dict.fromkeys(unread, NO_MORE_THREADS)))
 
     def _slow_tick(self, beat_ns: int) -> None:
         handle = self._handle

@@ -20,7 +20,6 @@ from time import sleep
 
 import pynvml
 
-from gputop.errors import NO_MORE_THREADS
 from gputop.errors import UserError
 from gputop.frame import SECOND_NS
 from gputop.frame import Frame
@@ -142,8 +141,6 @@ class NvmlSource:
                 self._failure = None
             except (Unavailable, UserError) as failure:
                 self._failure = failure
-            except RuntimeError:
-                self._failure = self._failure if self._count else Unavailable(NO_MORE_THREADS)
             except FAILURES as error:
                 # Once GPUs are watched each of them says what ails it.
                 self._failure = self._failure if self._count else unavailable(error)
@@ -160,9 +157,9 @@ class NvmlSource:
             _shut_down()
             raise _no_gpu(count, absent)
         for index in sorted(self._wanted(count) - {gpu.index for gpu in self._gpus}):
-            gpu = WatchedGpu(index, self._settings.interval_ns, stop, self.turns)
+            self._gpus.append(WatchedGpu(index, self._settings.interval_ns, stop, self.turns))
+        for gpu in self._gpus:
             gpu.start()
-            self._gpus.append(gpu)
         self._count = max(count, self._count)
 
     def _wanted(self, count: int) -> set[int]:
@@ -173,13 +170,14 @@ class NvmlSource:
         """Whether nothing more is to be expected of the first ticks: each has ended, is not to be, or hangs."""
         now_ns = monotonic_ns()
         tiers = (tier for gpu in self._gpus if not gpu.absent for tier in gpu.tiers)
-        return all(tier.lane.done_ns or tier.silent_ns(now_ns) >= HANG_NS for tier in tiers)
+        return all(tier.lane.done_ns or tier.refused or tier.silent_ns(now_ns) >= HANG_NS for tier in tiers)
 
     def _wait_for_quick(self, t_ns: int) -> None:
         """Give the quick ticks of this beat a few milliseconds to end, so that their samples are in this frame."""
         quick_ns = HANG_NS if self._settings.everyone else _QUICK_NS
         beat_ns = t_ns // self._settings.interval_ns * self._settings.interval_ns
-        behind = [lane for gpu in self._gpus if (lane := gpu.fast.lane).done_ns < beat_ns and lane.lasted_ns < quick_ns]
+        lanes = [gpu.fast.lane for gpu in self._gpus if not gpu.fast.refused]
+        behind = [lane for lane in lanes if lane.done_ns < beat_ns and lane.lasted_ns < quick_ns]
         late = [lane for lane in behind if t_ns - (lane.began_ns or t_ns) < quick_ns]
         if late:
             self._wait_for(lambda: all(lane.done_ns >= beat_ns for lane in late), quick_ns / 1e9)
