@@ -31,6 +31,7 @@ from gputop.frame import SelfCost
 from gputop.frame import SourceState
 from gputop.frame import Wakeup
 from gputop.frame import compute_pids
+from gputop.frame import forget_parts
 
 
 class GpuBoard:
@@ -55,6 +56,8 @@ class GpuBoard:
                 values[name] = value
                 read_ns[name] = t_ns
                 self.missing.pop(name, None)
+        if gpu.procs is not None:
+            forget_parts(self.missing)
         for name, reason in gpu.missing.items():
             self.missing[name] = reason
             self.values.pop(name, None)

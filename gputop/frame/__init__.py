@@ -16,12 +16,14 @@ in ``missing`` or in the source's state.
 """
 
 from gputop.frame.beat import Frame as Frame
+from gputop.frame.gpu import PART as PART
 from gputop.frame.gpu import SILENT as SILENT
 from gputop.frame.gpu import Gpu as Gpu
 from gputop.frame.gpu import GpuProc as GpuProc
 from gputop.frame.gpu import GpuReading as GpuReading
 from gputop.frame.gpu import MigInstance as MigInstance
 from gputop.frame.gpu import compute_pids as compute_pids
+from gputop.frame.gpu import forget_parts as forget_parts
 from gputop.frame.machine import CgroupSample as CgroupSample
 from gputop.frame.machine import CpuSample as CpuSample
 from gputop.frame.machine import DiskSample as DiskSample

@@ -8,6 +8,9 @@ import msgspec
 
 SILENT = "the driver has not answered for "
 """How the reason in `Gpu.missing` begins while a call hangs; a length of time follows."""
+PART = "procs."
+"""How a name in `Gpu.missing` begins that is of a part of ``procs``: what each process uses (``sm_pct``), or those that are not listed
+(``mps``, ``graphics``)."""
 
 
 class GpuProc(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -23,6 +26,12 @@ class GpuProc(msgspec.Struct, frozen=True, array_like=True, gc=False):
     dec_pct: float | None = None
     gpu_instance: int | None = None
     """MIG GPU instance, None outside MIG."""
+
+
+def forget_parts(missing: dict[str, str]) -> None:
+    """Drop the reasons that concern parts of a list of processes, since another list has come; its own come with it."""
+    for name in [name for name in missing if name.startswith(PART)]:
+        del missing[name]
 
 
 def compute_pids(procs: Iterable[GpuProc]) -> frozenset[int]:
@@ -130,7 +139,7 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Cumulative wall time spent in NVML calls for this GPU."""
     nvml_calls: int | None = None
     missing: dict[str, str] = {}
-    """Field name -> why it has no value."""
+    """Field name -> why it has no value. What begins with `PART` concerns a part of ``procs``, and stands until these are read again."""
     held_by: list[int] | None = None
     """While ``procs`` cannot be read, as of a GPU that hangs or is lost: the pids that computed on it when they could be; else empty."""
 

@@ -21,6 +21,7 @@ from gputop.sources.nvml.abi import bind
 from gputop.sources.nvml.abi import check
 from gputop.sources.nvml.fast import PcieCounters
 from gputop.sources.nvml.fast import Samples
+from gputop.sources.nvml.gpm import FIRST
 from gputop.sources.nvml.mig import FIELDS
 from gputop.sources.nvml.procs import _Usage
 from tests.sources.nvml_rig import Rig
@@ -242,7 +243,41 @@ def test_a_mig_instance_without_a_handle_says_why(rig: Rig) -> None:
     assert all(one.missing.keys() == set(FIELDS) and "no permission" in one.missing["uuid"] for one in rig.gpu().instances)
 
 
-@pytest.mark.parametrize(("gpm", "reason"), [(1, "not yet: GPM compares two samples, 0.1 s apart"), (0, "not supported on this GPU")])
+def test_an_instance_that_is_made_anew_has_nothing_of_the_one_before(rig: Rig) -> None:
+    rig.set("gpus 1", f"log {rig.log}", "mig 1g.18gb:7:18000:500:16:33, 3g.71gb:2:71000:9000:60:80")
+    source = rig.opened()
+    rig.until(source, lambda board: [mig.sm_active_pct for mig in board.gpus[0].values["mig"]] == [33.0, 80.0])
+    freed = len(rig.calls("GpmSampleFree"))
+    rig.set("gpus 1", f"log {rig.log}", "mig 2g.35gb:7:35000:500:32:44, 3g.71gb:2:71000:9000:60:80")
+    rig.until(source, lambda board: board.gpus[0].values["mig"][0].profile == "2g.35gb")
+    anew, kept = rig.gpu().instances
+    assert (anew.missing, kept.sm_active_pct) == ({"sm_active_pct": FIRST}, 80.0)
+    rig.until(source, lambda board: board.gpus[0].values["mig"][0].sm_active_pct == 44.0)
+    assert len(rig.calls("GpmSampleFree")) == freed + 2
+
+
+def test_a_new_split_is_asked_again_for_what_the_old_one_had_not(rig: Rig) -> None:
+    rig.set("gpus 1", "mig 1g.18gb:7:18000:500:16:33", "gpm 0")
+    source = rig.opened()
+    why = "not supported on this GPU"
+    rig.until(source, lambda board: [one.missing.get("sm_active_pct") for one in board.gpus[0].values["mig"]] == [why])
+    rig.set("gpus 1", "mig 2g.35gb:7:35000:500:32:44", "gpm 1")
+    rig.until(source, lambda board: board.gpus[0].values["mig"][0].sm_active_pct == 44.0)
+
+
+def test_a_list_that_is_refused_under_mig_says_so_at_once_and_is_asked_again_after_it(rig: Rig) -> None:
+    listed = "procs 4242:100:9:C, 4300:50:0:G"
+    rig.set("gpus 1", listed, "mig 1g.18gb:7:18000:500:16:33", "error.GraphicsRunningProcesses NOT_SUPPORTED")
+    source = rig.opened()
+    rig.until(source, lambda board: board.gpus[0].procs)
+    why = "not available while MIG is on"
+    assert {name: rig.gpu().missing.get(name) for name in ("procs.graphics", "procs.mps")} == {"procs.graphics": why, "procs.mps": None}
+    rig.set("gpus 1", listed)
+    rig.until(source, lambda board: {proc.pid for proc in board.gpus[0].procs} == {4242, 4300})
+    assert not [name for name in rig.gpu().missing if name.startswith("procs.")]
+
+
+@pytest.mark.parametrize(("gpm", "reason"), [(1, FIRST), (0, "not supported on this GPU")])
 def test_the_activity_of_a_mig_instance_is_missing_for_a_reason(rig: Rig, gpm: int, reason: str) -> None:
     rig.set("gpus 1", "mig 1g.18gb:7:18000:500:16:33, 3g.71gb:2:71000:9000:60:80", f"gpm {gpm}")
     source = rig.source(look=True)

@@ -183,17 +183,20 @@ class Device:
         self.meter = meter
         self.mig = False
         """Whether the GPU is split, as last seen."""
-        self._owned: list[tuple[Function, c_void_p]] = []
+        self._owned: dict[int | None, Function] = {}
 
     def own(self, thing: c_void_p, free: str) -> None:
-        """Have NVML's function ``free`` called with ``thing`` when the handle is given up."""
-        self._owned.append((bind(free), thing))
+        """Have NVML's function ``free`` called with ``thing`` when that, or the handle, is given up."""
+        self._owned[thing.value] = bind(free)
+
+    def disown(self, thing: int | None) -> None:
+        """Give up what lies at that address."""
+        self._owned.pop(thing)(c_void_p(thing))
 
     def release(self) -> None:
         """Give the handle up."""
-        for free, thing in self._owned:
-            free(thing)
-        self._owned.clear()
+        for thing in list(self._owned):
+            self.disown(thing)
 
     def call(self, function: Function, *arguments: object) -> None:
         """Call ``function(handle, *arguments)``; raises pynvml.NVMLError."""

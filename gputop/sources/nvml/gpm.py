@@ -74,6 +74,11 @@ class Gpm:
             elif value:
                 missing[field] = value
 
+    def close(self) -> None:
+        """Give its samples up."""
+        for sample in (self._get.older, self._get.newer):
+            self._device.disown(sample)
+
     def read(self) -> list[float | str]:
         """One value per metric; a text says why there is none, empty where the last one stands."""
         get, now_ns = self._get, monotonic_ns()

@@ -28,6 +28,9 @@ from gputop.sources.nvml.reasons import why
 FIELDS = tuple(name for name in MigInstance.__struct_fields__ if name not in ("index", "missing"))
 
 
+_Part = tuple[object, ...]
+
+
 def mig_is_on(device: Device) -> bool:
     """Whether the GPU is split now; raises pynvml.NVMLError, MissingSymbol."""
     current, pending = c_uint(), c_uint()
@@ -38,19 +41,30 @@ def mig_is_on(device: Device) -> bool:
 class Mig:
     """Fills ``mig_mode`` and ``mig``. What cannot be read of one instance has its reason there and leaves the others alone."""
 
-    __slots__ = ("_device", "_gpm", "_no_gpm")
+    __slots__ = ("_device", "_gpm", "_no_gpm", "_parts")
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._gpm: dict[int, Gpm] = {}
+        self._gpm: dict[_Part, Gpm] = {}
         self._no_gpm = ""
         """Why this GPU has none."""
+        self._parts: set[_Part] = set()
+        """How it was split at the last look."""
 
     def __call__(self, values: Values, _: Missing) -> None:
+        before, self._parts = self._parts, set()
         values["mig_mode"] = on = mig_is_on(self._device)
         if on:
             numbers = range(self._device.number("nvmlDeviceGetMaxMigDeviceCount"))
             values["mig"] = [instance for instance in map(self._instance, numbers) if instance is not None]
+        if self._parts != before:
+            self._forget()
+
+    def _forget(self) -> None:
+        """What was learned of another split: an instance's number may have been given to a new one."""
+        self._no_gpm = ""
+        for part in self._gpm.keys() - self._parts:
+            self._gpm.pop(part).close()
 
     def _instance(self, index: int) -> MigInstance | None:
         """None where there is none of that number."""
@@ -80,15 +94,16 @@ class Mig:
             ("mem_used_bytes", lambda: given(memory()[2])),
             ("mem_total_bytes", lambda: given(memory()[0])),
             ("sm_count", lambda: _sm_count(part)),
-            ("sm_active_pct", lambda: self._sm_active(gpu_instance())),
+            ("sm_active_pct", lambda: self._sm_active(_part(values), gpu_instance())),
         ):
             take(field, read, values, missing)
+        self._parts.add(_part(values))
 
-    def _sm_active(self, gpu_instance: int) -> float:
+    def _sm_active(self, part: _Part, gpu_instance: int) -> float:
         """SM activity of the instance since the last look. Raises NVML's errors, on the first look NoValue."""
-        if gpu_instance not in self._gpm:
-            self._gpm[gpu_instance] = self._start_gpm(gpu_instance)
-        active = self._gpm[gpu_instance].read()[0]
+        if part not in self._gpm:
+            self._gpm[part] = self._start_gpm(gpu_instance)
+        active = self._gpm[part].read()[0]
         if isinstance(active, str):
             raise NoValue(active or FIRST)
         return active
@@ -102,6 +117,11 @@ class Mig:
             cause = why(error)
             self._no_gpm = cause.text if cause.lasting else ""
             raise
+
+
+def _part(values: Values) -> _Part:
+    """Which instance it is, as far as that can be told."""
+    return tuple(values.get(name) for name in ("gpu_instance", "compute_instance", "uuid", "profile"))
 
 
 def _memory(part: Device) -> Array[c_ulonglong]:

@@ -13,6 +13,7 @@ from typing import Any
 import pynvml
 from msgspec import Struct
 
+from gputop.frame import PART
 from gputop.frame import SECOND_NS
 from gputop.frame import GpuProc
 from gputop.sources.nvml.abi import Device
@@ -44,7 +45,8 @@ _MOST_ROWS = 1 << 16
 _MOST_PID = 1 << 22
 """PID_MAX_LIMIT of 64-bit kernels."""
 # An MPS client computes: for us it is what any other compute process is.
-_LISTS = (("Compute", "C"), ("MPSCompute", "C"), ("Graphics", "G"))
+_LISTS = (("Compute", "C", ""), ("MPSCompute", "C", "mps"), ("Graphics", "G", "graphics"))
+"""NVML's name of the list, what its processes are, and what they are called where it is refused."""
 
 
 class _Row(Struct):
@@ -58,17 +60,19 @@ class Processes:
     __slots__ = ("_lists", "_usage")
 
     def __init__(self, device: Device) -> None:
-        self._lists = [_List(device, name, kind) for name, kind in _LISTS]
+        self._lists = [_List(device, *names) for names in _LISTS]
         self._usage = _Usage(device)
 
     def __call__(self, values: Values, missing: Missing) -> None:
         rows: dict[tuple[int, int | None], _Row] = {}
         for listed in self._lists:
             listed.add_to(rows)
+            if listed.reason:
+                missing[PART + listed.part] = listed.reason
         used = self._usage.read() if rows else {}
         values["procs"] = [_proc(pid, instance, row, used) for (pid, instance), row in rows.items()]
         if rows and used is None:
-            missing["procs.sm_pct"] = self._usage.reason
+            missing[f"{PART}sm_pct"] = self._usage.reason
 
 
 def _proc(pid: int, instance: int | None, row: _Row, used: dict[int, Shares] | None) -> GpuProc:
@@ -80,26 +84,38 @@ def _proc(pid: int, instance: int | None, row: _Row, used: dict[int, Shares] | N
 class _List:
     """nvmlDeviceGet{Compute,Graphics,MPSCompute}RunningProcesses."""
 
-    __slots__ = ("_buffer", "_count", "_device", "_function", "_kind", "_layouts", "_name", "_optional", "_room", "_silent_until_ns")
+    __slots__ = (
+        "_buffer", "_count", "_device", "_function", "_kind", "_layouts", "_mig", "_name", "_room", "_silent_until_ns", "part", "reason",
+    )  # fmt: skip
 
-    def __init__(self, device: Device, name: str, kind: str) -> None:
+    def __init__(self, device: Device, name: str, kind: str, part: str) -> None:
         self._device, self._name, self._kind = device, name, kind
-        self._optional = name != "Compute"
+        self.part = part
+        """What its processes are called where they cannot be listed; empty of the main list, without which there is none."""
+        self.reason = ""
+        """Why they cannot be."""
         self._silent_until_ns = 0
+        self._mig = False
+        """Whether the GPU was split when the driver was asked last."""
         self._count = c_uint()
         self._function, self._layouts = self._bind()
         self._room = 64
         self._buffer = self._new_buffer()
 
     def add_to(self, rows: dict[tuple[int, int | None], _Row]) -> None:
-        """Add what it lists. A list beside the main one that this GPU has not is asked for once a minute, one of a newer driver never."""
-        if self._function is None or time.monotonic_ns() < self._silent_until_ns:
+        """Add what it lists. A list beside the main one that this GPU has not is asked for once a minute, and when MIG has been switched;
+        one of a newer driver never."""
+        if self._function is None or (time.monotonic_ns() < self._silent_until_ns and self._mig == self._device.mig):
             return
+        self._mig = self._device.mig
         try:
             self._fetch(self._function)
+            self.reason = ""
         except pynvml.NVMLError as error:
-            if not (self._optional and why(error).lasting):
+            cause = why(error, self._mig)
+            if not (self.part and cause.lasting):
                 raise
+            self.reason = cause.text
             self._silent_until_ns = time.monotonic_ns() + _ASK_AGAIN_NS
             return
         for info in self._listed():
@@ -115,8 +131,10 @@ class _List:
             function = find(f"nvmlDeviceGet{self._name}RunningProcesses{suffix}")
             if function:
                 return function, layouts
-        if not self._optional:
-            raise MissingSymbol(f"nvmlDeviceGet{self._name}RunningProcesses")
+        missing = MissingSymbol(f"nvmlDeviceGet{self._name}RunningProcesses")
+        if not self.part:
+            raise missing
+        self.reason = why(missing).text
         return None, (ProcessInfo,)
 
     def _new_buffer(self) -> Array[Any]:

@@ -8,6 +8,7 @@ from gputop.frame import SECOND_NS
 from gputop.frame import SILENT
 from gputop.frame import Gpu
 from gputop.frame import compute_pids
+from gputop.frame import forget_parts
 from gputop.sources.nvml.gpu import Tier
 from gputop.sources.nvml.reading import HANG_NS
 from gputop.sources.nvml.reading import Report
@@ -36,13 +37,16 @@ class Standing:
         values = report.values
         for field in self._missing.keys() & values.keys() if self._missing else ():
             del self._missing[field]
+        listed = values.get("procs")
+        if listed is not None:
+            forget_parts(self._missing)
         news = {field: reason for field, reason in report.missing.items() if field not in values and self._missing.get(field) != reason}
         for field in news:
             self._latest.pop(field, None)
         self._missing.update(news)
         self._latest.update(dict.fromkeys(values, report))
         self._told.append(report)
-        if isinstance(listed := values.get("procs"), list):
+        if isinstance(listed, list):
             self.pids = compute_pids(listed)
         return self._holding(Gpu(self._index, report.t_ns, **values, missing=news))  # type: ignore[arg-type]
 
