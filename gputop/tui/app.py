@@ -108,7 +108,7 @@ class GputopApp(App[int]):
         """Take over the signals that end us, paint anew when we are in the foreground again, and begin to read."""
         self._unfinished.enter_context(self.batch_update())
         self._loop = asyncio.get_running_loop()
-        # Those that are sent. SIGSEGV, and a C library's own abort(), leave no Python to give the terminal back.
+        # Those that are sent. SIGKILL, SIGSEGV and a C library's own abort() leave no Python to give the terminal back: a guard does.
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGABRT):
             self._loop.add_signal_handler(number, self.exit, 0)
         self.app_resume_signal.subscribe(self, lambda _: self.refresh())

@@ -11,14 +11,18 @@ import os
 import select
 import signal
 import sys
+import termios
 from codecs import getincrementaldecoder
 from collections.abc import Callable
+from contextlib import suppress
 from io import TextIOWrapper
 
 from textual._xterm_parser import XTermParser
 from textual.app import App
 from textual.drivers._writer_thread import WriterThread
 from textual.drivers.linux_driver import LinuxDriver
+
+from gputop.tui.guard import Guard
 
 POLL_MS = 100
 """How often the parser may decide that a lone Esc is a key, and `exit_event` is looked at, after a key."""
@@ -27,6 +31,9 @@ IDLE_POLL_MS = 500
 TYPING_TURNS = 10
 HEAR_S = 0.2
 """How long one who is woken in the background stays awake: a shell wakes what it kills, and that must be heard."""
+
+GUARD_AFTER_S = 0.5
+"""It takes some milliseconds to start, which the first screen is not to wait for."""
 
 
 class PatientWriter(WriterThread):
@@ -54,6 +61,8 @@ class TerminalDriver(LinuxDriver):
     """Ends the application when the terminal hangs up."""
 
     _writer: PatientWriter | None = None
+    _guard: Guard | None = None
+    _guarding: asyncio.TimerHandle | None = None
 
     def __init__(self, app: App[object], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None) -> None:
         super().__init__(app, debug=debug, mouse=mouse, size=size)
@@ -124,10 +133,30 @@ class TerminalDriver(LinuxDriver):
         elif not self._app._exit:
             os.kill(os.getpid(), signal.SIGSTOP)
 
+    def start_application_mode(self) -> None:
+        """Take the terminal, and have it guarded from a moment on in which nothing else is to do."""
+        super().start_application_mode()  # type: ignore[no-untyped-call]
+        if self._has_terminal:
+            self._guarding = asyncio.get_running_loop().call_later(GUARD_AFTER_S, self._begin_to_guard)
+
+    def _begin_to_guard(self) -> None:
+        if self.attrs_before is not None:
+            with suppress(OSError, termios.error):
+                self._guard = Guard(self.fileno, self.attrs_before)
+
     def stop_application_mode(self) -> None:
         """Give the terminal back, unless another has it already."""
         if self._has_terminal:
             super().stop_application_mode()
+
+    def close(self) -> None:
+        """End what was begun with the application mode; by now all has been written that gives the terminal back."""
+        super().close()
+        if self._guarding is not None:
+            self._guarding.cancel()
+        if self._guard is not None:
+            self._guard.close()
+            self._guard = None
 
     def disable_input(self) -> None:
         """Read no more; what is typed to another is left to it."""
