@@ -308,7 +308,7 @@ def _waits_for_others(one: Standing) -> bool:
 
 
 def _victims(job: JobFacts, finding: Finding) -> tuple[Victim, ...]:
-    starving = {worker.pid for worker in job.workers if worker.state.starving}
+    starving = {worker.pid for worker in job.workers if worker.state.starving} or {job.trainer.pid}
     chosen = starving if finding.victims is None else set(finding.victims)
     procs = [proc for proc in (job.trainer, *job.workers) if proc.pid in chosen]
     return tuple(Victim(proc.pid, proc.role.kind, proc.role.label) for proc in procs)

@@ -37,6 +37,9 @@ _MACHINES = {"x86_64": (_X86_64, (7, 271)), "aarch64": (_AARCH64, (73,))}
 
 _WRITE = {"x86_64": 1, "aarch64": 64}
 STDERR = 2
+_OUTPUT = (1, STDERR)
+_WOKEN = "wait_woken"
+"""Where a socket is waited for, and a terminal that takes no more."""
 
 # Beginnings of kernel function names, from 5.15 to 6.18. Accepting waits for anybody, as polls do. The network's and the disk's
 # come early: they decide what a plain read waits for.
@@ -66,6 +69,7 @@ def kinds(machine: str) -> KindOf:
     """
     by_kind, polls = _MACHINES.get(machine or platform.machine(), ({}, ()))
     by_number = {number: kind for kind, numbers in by_kind.items() for number in numbers}
+    write = _WRITE.get(machine or platform.machine())
 
     @lru_cache(4096)
     def kind_of(state: str, call: int | None, argument: int | None, wchan: str | None) -> str:
@@ -84,6 +88,8 @@ def kinds(machine: str) -> KindOf:
         if call in polls:
             return QUEUE if argument == TORCH_POLL_MS else POLL
         kind = by_number.get(call, UNKNOWN)
+        if call == write and argument in _OUTPUT and wchan == _WOKEN:
+            return PIPE
         if kind == DISK and by_name == PIPE:
             return PIPE  # to open a named one waits for who opens its other end
         return by_name if kind in (PIPE, NETWORK, UNKNOWN) and by_name in (NETWORK, DISK, PIPE) else kind
@@ -99,6 +105,11 @@ def is_accepting(wchan: str | None) -> bool:
 def is_ahead(wchan: str | None) -> bool:
     """Whether it waits until somebody reads what it has written."""
     return wchan is not None and wchan.endswith("pipe_write")
+
+
+def is_unread(wchan: str | None) -> bool:
+    """The same of who was met at a pipe or at its output, which may be a terminal."""
+    return is_ahead(wchan) or wchan == _WOKEN
 
 
 def is_mute(machine: str, syscall: int | None, descriptor: int | None, wchan: str | None) -> bool:

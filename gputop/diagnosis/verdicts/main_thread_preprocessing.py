@@ -1,8 +1,8 @@
 """main-thread-preprocessing: the trainer itself loads, mixes or transforms between the steps, and the GPU waits meanwhile.
 
-It gets the main thread's own computing (and its own sleeping) that no smaller rule explains; where there are no workers, also what it
-reads through a pipe, and what it waits for other threads of the trainer that run. From /proc a spinning wait for the GPU looks the
-same as computing, so where that is possible (`states.may_spin`) it says so.
+It gets the main thread's own computing (and its own sleeping) that no smaller rule explains, and its waits until somebody reads what it
+writes; where there are no workers, also what it reads through a pipe, and what it waits for other threads of the trainer that run. From
+/proc a spinning wait for the GPU looks the same as computing, so where that is possible (`states.may_spin`) it says so.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 from gputop.diagnosis.waits import PIPE
+from gputop.diagnosis.waits import is_unread
+from gputop.frame import ProcSample
 from gputop.text import counted
 
 SLEEPS = 0.6
@@ -36,7 +38,8 @@ _POOLS = ("main.computing", "main.timer", "main.child", "main.lock", "main.pipe"
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
-    claims = {"main.computing": 1.0, "main.timer": SLEEPS, "main.child": 1.0, "main.pipe": 0.0 if job.workers else 1.0}
+    piped = 0.0 if job.workers and not _is_unread(job.trainer) else 1.0
+    claims = {"main.computing": 1.0, "main.timer": SLEEPS, "main.child": 1.0, "main.pipe": piped}
     threads, programs = threads_at_work(job), not job.workers and programs_at_work(job, facts)
     awaits = not job.workers or job.trainer.waits_its_turn is False  # beside workers a lock may be the GIL, unless it is known not to be
     return claims | {"main.lock": 1.0 if threads and awaits else 0.0, "main.poll": 1.0 if threads or programs else 0.0}
@@ -48,6 +51,8 @@ def _does(job: JobFacts, facts: Facts) -> str:
     share = f"{100 * costs:.0f}% of the time"
     if most in ("lock", "poll") and threads_at_work(job):
         return f"waits {share} for its own threads, which run on {job.trainer.others_run:.1f} CPUs"
+    if _is_held_up(job):
+        return f"waits {share} until somebody reads what it writes: nobody does so fast enough"
     if _is_fed(job):
         return f"waits {share} for what comes through {_THROUGH}{_feeder(job, facts)}"
     computes = job.trainer.state.fractions.get("computing", 0.0)
@@ -64,12 +69,27 @@ def _most(job: JobFacts) -> tuple[str, float]:
 def _is_fed(job: JobFacts) -> bool:
     """By somebody who is neither a worker nor a thread of its own."""
     most, _ = _most(job)
-    return not job.workers and (most == "pipe" or (most == "poll" and not threads_at_work(job)))
+    return not job.workers and (most == "pipe" or (most == "poll" and not threads_at_work(job))) and not _is_held_up(job)
+
+
+def _is_held_up(job: JobFacts) -> bool:
+    """By who ought to read what it writes: a log, a progress bar."""
+    return _most(job)[0] == "pipe" and _is_unread(job.trainer)
+
+
+def _at_pipes(trainer: ProcFacts) -> list[ProcSample]:
+    return [one for one in trainer.samples if trainer.kind_of(one.state, one.syscall, one.syscall_arg, one.wchan) == PIPE]
+
+
+def _is_unread(trainer: ProcFacts) -> bool:
+    """Whether it mostly writes where it waits at a pipe, or at its output."""
+    met = _at_pipes(trainer)
+    return sum(is_unread(one.wchan) for one in met) > len(met) / 2
 
 
 def _lists_ends(trainer: ProcFacts) -> str:
     """Of the descriptor that it was met at most often, or of all."""
-    met = Counter(one.syscall_arg for one in trainer.samples if trainer.kind_of(one.state, one.syscall, one.syscall_arg, one.wchan) == PIPE)
+    met = Counter(one.syscall_arg for one in _at_pipes(trainer))
     number = next((arg for arg, _ in met.most_common(1) if arg is not None), "0-1023")
     return f"lsof +E -a -p {trainer.pid} -d {number}"
 
@@ -80,27 +100,54 @@ def _feeder(job: JobFacts, facts: Facts) -> str:
     return "" if feeder is None else f", while {feeder.name} ({feeder.pid}), which it started, runs on {feeder.cores:.1f} CPUs"
 
 
+def _sleeps(job: JobFacts) -> bool:
+    """Rather than compute."""
+    return _most(job)[0] == "timer"
+
+
+def _evidence(job: JobFacts) -> Evidence:
+    slept = round(100 * _most(job)[1], 1)
+    if _is_held_up(job):
+        return Evidence("main_waits_pct", slept, "%", "of the main thread's time asleep until somebody reads what it writes")
+    if _is_fed(job):
+        return Evidence("main_waits_pct", slept, "%", f"of the main thread's time asleep for what comes by {_THROUGH}")
+    if _sleeps(job):
+        return Evidence("main_sleeps_pct", slept, "%", "of the main thread's time asleep by a timer")
+    return Evidence("main_cpu_pct", round(100 * job.trainer.run, 1), "%", "on-CPU share of the trainer's main thread")
+
+
+def _look(job: JobFacts) -> Fix:
+    if _is_fed(job) or _is_held_up(job):
+        return Fix("See where it waits", f"gputop stacks {job.trainer.pid}")
+    see = "See where it sleeps, by line" if _sleeps(job) else "See what it computes between the steps, by line"
+    return Fix(see, f"gputop stacks {job.trainer.pid} --duration 10")
+
+
+def _fixes(job: JobFacts, facts: Facts) -> list[Fix]:
+    if _is_held_up(job):
+        who = "See who ought to read it: a terminal that is slow or held (Ctrl-S), a pager, a logger"
+        return [Fix("Write less often, or to a file"), Fix(who, _lists_ends(job.trainer))]
+    if _is_fed(job) and not started(job, facts):
+        return [Fix("Whoever feeds it is late: see who is at the other end", _lists_ends(job.trainer))]
+    sleep = "Take out what sleeps between the steps (time.sleep, a retry, a poll), or wait for the event itself"
+    fixes = [Fix(sleep)] if _sleeps(job) else []
+    if not job.workers:
+        most = min(MOST_WORKERS, len(capacity(job, facts).allowed))
+        return [*fixes, Fix("Load and transform in workers", with_workers(job, most, persistent_workers=True))]
+    where = "Dataset or a collate_fn, which run in the workers" if job.is_torchs else "workers"
+    text = f"Move what makes batches into the {where}; measure less often, or on the GPU"
+    return fixes or [Fix(text, "DataLoader(..., collate_fn=...)" if job.is_torchs else "")]
+
+
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     ahead = sum(worker.state.fractions.get("ahead", 0.0) for worker in job.workers) / len(job.workers) if job.workers else None
     workers = f"its {counted(len(job.workers), 'worker')} {'is' if len(job.workers) == 1 else 'are'}"
     beside = "it has no workers" if ahead is None else f"{workers} ahead {100 * ahead:.0f}% of the time"
     evidence = (
-        Evidence("main_waits_pct", round(100 * _most(job)[1], 1), "%", f"of the main thread's time asleep for what comes by {_THROUGH}")
-        if _is_fed(job)
-        else Evidence("main_cpu_pct", round(100 * job.trainer.run, 1), "%", "on-CPU share of the trainer's main thread"),
+        _evidence(job),
         Evidence("workers_ahead_pct", None if ahead is None else round(100 * ahead, 1), "%", "of the workers' time with nothing to do"),
     )
-    see = "See where it waits" if _is_fed(job) else "See what it computes between the steps, by line"
-    fixes = [Fix(see, f"gputop stacks {job.trainer.pid}{'' if _is_fed(job) else ' --duration 10'}")]
-    if _is_fed(job) and not started(job, facts):
-        fixes.append(Fix("Whoever feeds it is late: see who is at the other end", _lists_ends(job.trainer)))
-    elif not job.workers:
-        most = min(MOST_WORKERS, len(capacity(job, facts).allowed))
-        fixes.append(Fix("Load and transform in workers", with_workers(job, most, persistent_workers=True)))
-    else:
-        where = "Dataset or a collate_fn, which run in the workers" if job.is_torchs else "workers"
-        text = f"Move what makes batches into the {where}; measure less often, or on the GPU"
-        fixes.append(Fix(text, "DataLoader(..., collate_fn=...)" if job.is_torchs else ""))
+    fixes = [_look(job), *_fixes(job, facts)]
     detail = f"the trainer's main thread {_does(job, facts)}; {beside}"
     if may_spin(job):
         detail += ". It may also launch small kernels, or spin in waits for the GPU: from /proc all look the same"

@@ -488,3 +488,32 @@ def test_traffic_beside_who_does_not_move_or_whose_gpu_is_not_measured_is_no_cop
     verdict = scene.play(6).engine.verdict
     assert verdict.cause != "h2d-transfer"
     assert "no kernel runs" not in verdict.detail
+
+
+def test_who_sleeps_between_the_steps_is_not_said_to_compute() -> None:
+    told = alone(40.0, 0.05, [SLEEP]).play(6).engine.verdict
+    assert told.cause == "main-thread-preprocessing"
+    assert "sleeps by itself" in told.detail
+    assert next(one.metric for one in told.evidence) == "main_sleeps_pct"
+    assert not any("computes" in fix.text for fix in told.fixes)
+    assert any("time.sleep" in fix.text for fix in told.fixes)
+
+
+@pytest.mark.parametrize("wchan", ["anon_pipe_write", "wait_woken"])
+@pytest.mark.parametrize("gone", [(), (101, 102)])
+def test_output_that_nobody_reads_fast_enough_is_told(wchan: str, gone: tuple[int, ...]) -> None:
+    writes = {"state": "S", "syscall": 1, "syscall_arg": 1, "wchan": wchan}
+    told = alone(20.0, 0.05, [writes]).drop(*gone).play(6).engine.verdict
+    assert told.cause == "main-thread-preprocessing"
+    assert "until somebody reads what it writes" in told.detail
+    assert any("-d 1" in fix.command for fix in told.fixes)
+
+
+def test_where_no_worker_starves_the_trainer_is_the_victim() -> None:
+    told = alone(20.0, 0.9, [ON_CPU]).drop(101, 102).play(6).engine.verdict
+    assert [victim.pid for victim in told.victims] == [100]
+    scene = throttled()
+    scene.drop(*[pid for pid in scene.procs if pid != 100])
+    scene.procs[100].run, scene.procs[100].wait, scene.procs[100].looks = 0.2, 0.8, [ON_CPU]
+    told = scene.play(6).engine.verdict
+    assert (told.cause, [victim.pid for victim in told.victims]) == ("cgroup-throttle", [100])
