@@ -7,6 +7,7 @@ import os
 import re
 import stat
 import tempfile
+from collections.abc import Iterator
 
 import msgspec
 
@@ -15,6 +16,8 @@ from gputop.frame import Mark
 MAX_TEXT = 200
 """Characters of a marker."""
 MAX_BYTES = 2048
+ELSEWHERE = "/proc/"
+"""How the path of a socket begins that lies in other namespaces than ours."""
 
 _LISTENING = re.compile(r"(/[^\n]*/gputop(?:-\d+)?/marks-\d+\.sock)$", re.MULTILINE)
 
@@ -58,20 +61,48 @@ def make_directory() -> str:
 
 def sockets() -> list[str]:
     """The sockets of collectors that may listen: the user's own; for root, everybody's."""
-    found = {os.path.realpath(path) for path in (*glob.glob(os.path.join(glob.escape(directory()), "marks-*.sock")), *bound())}
-    return sorted(path for path in found if os.geteuid() == 0 or _is_ours_alone(os.path.dirname(path)))
+    here = {os.path.realpath(path) for path in (*glob.glob(os.path.join(glob.escape(directory()), "marks-*.sock")), *bound())}
+    ours = [path for path in (*sorted(here), *elsewhere()) if os.geteuid() == 0 or _is_ours_alone(os.path.dirname(path))]
+    # One that is here may be seen from a container too.
+    return list({inode: path for path in reversed(ours) if (inode := _inode(path))}.values())
 
 
-def bound() -> list[str]:
-    """Where the kernel says that collectors listen (/proc/net/unix): their XDG_RUNTIME_DIR and TMPDIR may be others than ours.
+def bound(pid: str = "self") -> list[str]:
+    """Where the kernel says that collectors listen in that process's network namespace (/proc/PID/net/unix): their XDG_RUNTIME_DIR and
+    TMPDIR may be others than ours.
 
     A job's are, beside those of the shell that gputop was started from.
     """
     try:
-        with open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as file:
+        with open(f"/proc/{pid}/net/unix", encoding="utf-8", errors="surrogateescape") as file:
             return _LISTENING.findall(file.read())
     except OSError:
         return []
+
+
+def elsewhere() -> Iterator[str]:
+    """The same of containers, and of whoever has a /tmp of his own: through the root of a process there, as far as we may look into it."""
+    seen = {_namespaces("self")}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        if (where := _namespaces(pid)) and where not in seen:
+            seen.add(where)
+            yield from (f"{ELSEWHERE}{pid}/root{path}" for path in bound(pid))
+
+
+def _namespaces(pid: str) -> tuple[str, str] | None:
+    """Which files and which sockets that process sees, None where we may not know."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/mnt"), os.readlink(f"/proc/{pid}/ns/net")
+    except OSError:
+        return None
+
+
+def _inode(path: str) -> tuple[int, int] | None:
+    try:
+        held = os.lstat(path)
+    except OSError:
+        return None
+    return (held.st_dev, held.st_ino) if stat.S_ISSOCK(held.st_mode) else None
 
 
 def _is_ours_alone(path: str) -> bool:

@@ -37,8 +37,8 @@ def run(args: argparse.Namespace) -> int:
     took, busy = _send(pack_mark(Mark(time.monotonic_ns(), text)))
     if not took and not busy:
         raise UserError(
-            f"no gputop of yours is running here that could take the marker (none in {clean(directory())}, none in /proc/net/unix): "
-            "start `gputop` or `gputop record` first"
+            f"nobody heard the marker: no gputop of yours is running here (none in {clean(directory())}, none that /proc shows): "
+            "start `gputop` or `gputop record` first" + (", or mark as root where it runs in a container" if os.geteuid() else "")
         )
     if not took:
         raise UserError(f"the gputop that runs here has not taken the marker within {PATIENCE_S:g} s: is it stopped?")
@@ -64,6 +64,8 @@ def _send_to(path: str, datagram: bytes) -> bool | None:
     """
     import socket
 
+    from gputop.markers import ELSEWHERE
+
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
         sending.settimeout(PATIENCE_S)
         try:
@@ -72,7 +74,8 @@ def _send_to(path: str, datagram: bytes) -> bool | None:
         except TimeoutError:
             return False
         except ConnectionRefusedError:
-            os.unlink(path)
+            if not path.startswith(ELSEWHERE):  # what lies there may be a link to what is ours
+                os.unlink(path)
             return None
         except OSError:
             return None

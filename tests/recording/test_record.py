@@ -45,7 +45,7 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "run"
     path.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(path))
-    monkeypatch.setattr("gputop.markers.bound", lambda: [path for path in bound() if path.startswith(f"{tmp_path}/")])
+    monkeypatch.setattr("gputop.markers.bound", lambda pid="self": [path for path in bound(pid) if path.startswith(f"{tmp_path}/")])
     return path
 
 
@@ -367,7 +367,7 @@ def test_nothing_is_told_to_sockets_in_folders_of_others(tmp_path: Path, monkeyp
     others = tmp_path / "gputop"
     others.mkdir()
     others.chmod(0o777)
-    monkeypatch.setattr("gputop.markers.bound", lambda: [str(others / "marks-1.sock")])
+    monkeypatch.setattr("gputop.markers.bound", lambda _pid="self": [str(others / "marks-1.sock")])
     monkeypatch.setattr("os.geteuid", lambda: 4242)
     assert sockets() == []
 
