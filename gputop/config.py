@@ -100,11 +100,19 @@ def save_screen(saved: Saved) -> None:
         pass
 
 
+def open_file(path: str, flags: int = os.O_RDONLY) -> int:
+    """Its descriptor. Raises OSError, also for what is no file: a FIFO would be waited for. /dev/null stands for an empty one."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    found = os.fstat(descriptor)
+    if stat.S_ISREG(found.st_mode) or os.path.samestat(found, os.stat(os.devnull)):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is no regular file")
+
+
 def _content(path: str) -> bytes:
-    """Raises OSError, also for what is no file: a FIFO would be waited for."""
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        raise OSError(errno.EINVAL, "it is no regular file")
-    with open(path, "rb") as file:
+    """Raises OSError."""
+    with os.fdopen(open_file(path), "rb") as file:
         return file.read(_MOST_BYTES)
 
 

@@ -37,8 +37,7 @@ def keep(error: BaseException) -> str:
     head = f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} gputop {__version__} {' '.join(sys.argv[1:2])}\n"
     try:
         os.makedirs(os.path.dirname(path()), mode=0o700, exist_ok=True)
-        fd = os.open(path(), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "ab") as file:
+        with os.fdopen(config.open_file(path(), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW), "ab") as file:
             if file.tell() > _MOST_BYTES:
                 file.truncate(0)
             file.write((head + text).encode(errors="replace"))
@@ -50,7 +49,7 @@ def keep(error: BaseException) -> str:
 def kept() -> str:
     """The end of the file, empty where there is none."""
     try:
-        with open(path(), "rb") as file:
+        with os.fdopen(config.open_file(path()), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _SHOWN_BYTES))
             return file.read().decode(errors="replace")
     except OSError:

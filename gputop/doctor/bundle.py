@@ -22,6 +22,7 @@ from gputop.doctor.mask import Mask
 from gputop.errors import UserError
 from gputop.interpreter import argv_of
 from gputop.recording.output import create
+from gputop.recording.output import unused
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
 from gputop.sources.ebpf.privilege import invoking_user
@@ -45,7 +46,7 @@ class Part(Struct, frozen=True):
 
 def default_path() -> str:
     """In this folder, by the time of day."""
-    return time.strftime("gputop-bundle-%Y%m%d-%H%M%S.tar.gz")
+    return unused(time.strftime("gputop-bundle-%Y%m%d-%H%M%S"), ".tar.gz")
 
 
 def write(path: str, findings: dict[str, str], with_names: bool) -> list[Part]:

@@ -46,9 +46,9 @@ def whole_or_gone(path: str) -> Iterator[None]:
         raise
 
 
-def unused(stem: str) -> str:
-    """A name for a recording at which nothing stands: ``stem``.gputop, or with a number."""
-    return next(path for path in (f"{stem}{end}.gputop" for end in chain([""], (f"-{i}" for i in count(2)))) if not os.path.lexists(path))
+def unused(stem: str, suffix: str = ".gputop") -> str:
+    """A name at which nothing stands: ``stem`` and ``suffix``, or with a number between them."""
+    return next(path for path in (f"{stem}{end}{suffix}" for end in chain([""], (f"-{i}" for i in count(2)))) if not os.path.lexists(path))
 
 
 def _in_the_way(path: str) -> UserError:

@@ -84,9 +84,10 @@ async def test_s_shows_the_selected_process(start: Start, tmp_path: Path, monkey
         screen = await shown(program, pilot, "none of them paused")
         assert f"process {pid}: time.sleep ← sleeping stalled.py" in screen.text
         assert "time.sleep(600)" in screen.text
-        await pilot.press("w", "f")
-        assert {path.suffix for path in tmp_path.iterdir()} == {".txt", ".folded"}
-        assert next(tmp_path.glob("*.txt")).read_text() == screen.text
+        monkeypatch.setattr(stacks_screen, "strftime", lambda _form: "now")
+        await pilot.press("w", "f", "w")
+        assert {path.name for path in tmp_path.iterdir()} == {f"gputop-stacks-now{end}" for end in (".txt", ".folded", "-2.txt")}
+        assert all(path.read_text() == screen.text for path in tmp_path.glob("*.txt"))
         await pilot.press("c")
         assert program.clipboard == screen.text
         await pilot.press("n")

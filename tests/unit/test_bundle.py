@@ -191,6 +191,16 @@ def test_flags_of_the_bundle_need_it(flag: list[str]) -> None:
     assert cli.main(["doctor", *flag]) == 2
 
 
+@pytest.mark.parametrize("read", [True, False])
+def test_traceback_and_bundle_wait_for_no_fifo(read: bool) -> None:
+    Path(crash.path()).parent.mkdir(parents=True)
+    os.mkfifo(crash.path())
+    reader = os.open(crash.path(), os.O_RDONLY | os.O_NONBLOCK) if read else os.open(os.devnull, os.O_RDONLY)
+    assert crash.keep(LookupError("what was sought")) == "this is a bug: LookupError: what was sought"
+    assert crash.kept() == ""
+    os.close(reader)
+
+
 def test_a_bug_is_a_line_and_its_traceback_is_kept(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def broken(_arguments: list[str]) -> int:
         raise LookupError("what was sought")

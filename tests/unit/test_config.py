@@ -82,6 +82,14 @@ def test_what_is_no_file_is_not_waited_for() -> None:
     assert config.load_screen() == config.Saved()
 
 
+def test_dev_null_is_an_empty_file() -> None:
+    for path in (config.config_path(), config.state_path()):
+        Path(path).parent.mkdir(parents=True)
+        Path(path).symlink_to(os.devnull)
+    assert config.load() == {}
+    assert config.load_screen() == config.Saved()
+
+
 def test_keys_must_be_text() -> None:
     _write("[keys]\nquit = 3\n")
     with pytest.raises(UserError, match="keys"):

@@ -233,13 +233,14 @@ class StacksScreen(Box):
 
     def action_write(self, form: str) -> None:
         """To a new file in the working folder: the text, or folded stacks."""
+        from gputop.recording.output import unused
         from gputop.stacks.folded import save
         from gputop.stacks.folded import to_folded
 
         if form == "folded" and not self.weighted:
             self._say("there is no stack to write")
             return
-        path = f"gputop-stacks-{strftime('%Y%m%d-%H%M%S')}.{form}"
+        path = unused(f"gputop-stacks-{strftime('%Y%m%d-%H%M%S')}", f".{form}")
         try:
             save(path, self.text if form == "txt" else to_folded(self.weighted))
         except UserError as error:
