@@ -29,7 +29,12 @@ _SLICES = frozenset(("", ".", "..", "system.slice", "user.slice", "init.scope", 
 _PLAIN = re.compile(r"[\d,.-]*|all|none|void|true|false", re.IGNORECASE)
 _INTERFACE = re.compile(r"lo|(eth|ens|enp|eno|ib|bond|docker|wl)[a-z\d]*")
 _STOPS = r"\s\"'`,;:()\[\]{}<>|"
-_ABSOLUTE = re.compile(rf"(?<![\w~/.-])/(?!/)[^{_STOPS}]*[^{_STOPS}.]")
+_QUOTED = r"(?<=(['\"`])/)(?:(?! /|\\?\1)[^\n])+(?=\\?\1)"
+_WORD = rf" [^{_STOPS}/]+"
+_BEHIND_BLANKS = rf"(?:{_WORD}){{1,5}}(?:/[^{_STOPS}]*|(?=:\s))|(?:{_WORD}){{0,4}}{_WORD}\.[A-Za-z]\w*(?![^{_STOPS}])"
+_ABSOLUTE = re.compile(rf"(?<![\w~/.-])/(?!/)(?:{_QUOTED}|[^{_STOPS}]+(?:{_BEHIND_BLANKS})*(?<!\.))")
+"""A path: where it is quoted to the quote's end, else to a blank, unless it goes on behind that. It may where up to five words end with a
+slash, a suffix, or the colon that messages have behind a path; that a few words too many are hashed does not matter."""
 _SYSTEMS_OWN = re.compile(
     r"/(usr|lib(32|64)?|s?bin|proc|sys|etc|dev(?!/shm/)|boot)(/.*)?|/(tmp|var(/tmp)?|run(/user(/\d+)?)?|opt|home|mnt)"
 )
@@ -95,13 +100,14 @@ class Mask:
 
     def told(self, text: str) -> str:
         """What gputop itself says, without the names of this machine, its user and his folder, and of folders that are not the system's."""
+        text = _ABSOLUTE.sub(lambda found: self._told_path(found[0]), text)
         for name, neutral in _own_names():
             text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", neutral, text)
-        return _ABSOLUTE.sub(lambda found: self._told_path(found[0]), text)
+        return text
 
     def _told_path(self, path: str) -> str:
         """Which program of a virtual environment, or line of our own, is what a report is about: only what lies above is hashed."""
-        if _SYSTEMS_OWN.fullmatch(path):
+        if _SYSTEMS_OWN.fullmatch(path.partition(" ")[0]) or (path, "~") in _own_names():
             return path
         tail = _EVERYBODYS_TAIL.search(path)
         return self.word(path[: tail.start()]) + tail[0] if tail else self.path(path)

@@ -111,6 +111,12 @@ def test_a_masked_recording_gets_the_same_verdicts() -> None:
         ("/data/acme/lib/python3.11/site-packages/bcc", r"x\w{8}/lib/python3.11/site-packages/bcc"),
         ("cannot open /data/acme/secret.py: No", r"cannot open x\w{8}/x\w{8}\.py: No"), ("in /home/bob/runs.", r"in x\w{8}/x\w{8}\."),
         ("/dev/shm/acme", r"x\w{8}/x\w{8}"),
+        ('"/data/My Work/x y.py", line 3', r'"x\w{8}/x\w{8}\.py", line 3'),
+        ('\\"/data/My Work (old)/x y.py\\", line', r'\\"x\w{8}/x\w{8}\.py\\", line'),
+        ("cannot read /data/My Work/x: No such", r"cannot read x\w{8}/x\w{8}: No such"),
+        ("cannot read /data/My Work: No such", r"cannot read x\w{8}/x\w{8}: No such"),
+        ("saved /data/My Work/At 10 o.py, 3 s", r"saved x\w{8}/x\w{8}\.py, 3 s"),
+        ("copy /data/My Work/x to /data/My Work/y", r"copy x\w{8}/x\w{8} to x\w{8}/x\w{8}"),
     ],
 )  # fmt: skip
 def test_folders_that_are_not_the_systems_are_hashed(text: str, masked: str) -> None:
@@ -118,10 +124,20 @@ def test_folders_that_are_not_the_systems_are_hashed(text: str, masked: str) -> 
 
 
 @pytest.mark.parametrize(
-    "text", ["/usr/lib/python3/dist-packages/bcc", "/sys/kernel/tracing", "12 MB/s and/or 3 / 4", "https://github.com/a/b", "in /tmp."]
-)
+    "text",
+    [
+        "/usr/lib/python3/dist-packages/bcc", "/sys/kernel/tracing", "12 MB/s and/or 3 / 4", "https://github.com/a/b", "in /tmp.",
+        "/tmp is full: 12 MB/s", "'/usr/bin/x --of y/z'",
+    ],
+)  # fmt: skip
 def test_the_systems_own_stay(text: str) -> None:
     assert Mask().told(text) == text
+
+
+def test_what_lies_in_ones_own_folder_is_hashed_and_the_folder_is_told_as_such() -> None:
+    home = os.path.expanduser("~")
+    assert Mask().told(f"cannot read {home}: No such") == "cannot read ~: No such"
+    assert re.fullmatch(r"cannot read x\w{8}/x\w{8}\.py: No such", Mask().told(f"cannot read {home}/My Work/x.py: No such"))
 
 
 @pytest.fixture
