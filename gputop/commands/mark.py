@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from gputop.console import tell
 from gputop.errors import UserError
@@ -57,6 +59,16 @@ def _send(datagram: bytes) -> tuple[int, int]:
     return found.count(True), found.count(False)
 
 
+@contextmanager
+def _short(path: str) -> Iterator[str]:
+    """A name for a socket whose own, through another process's root, may be longer than the 107 bytes that an address holds."""
+    folder = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{os.path.basename(path)}"
+    finally:
+        os.close(folder)
+
+
 def _send_to(path: str, datagram: bytes) -> bool | None:
     """Whether it was taken, None where nobody is there; a socket whose collector is gone is taken away.
 
@@ -69,7 +81,8 @@ def _send_to(path: str, datagram: bytes) -> bool | None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
         sending.settimeout(PATIENCE_S)
         try:
-            sending.connect(path)  # the kernel says only of such a one when there is room
+            with _short(path) as name:
+                sending.connect(name)  # the kernel says only of such a one when there is room
             sending.send(datagram)
         except TimeoutError:
             return False
