@@ -40,8 +40,9 @@ from gputop.frame import Header
 from gputop.roles import Role
 
 MIDDLE_NS = WINDOW_NS // 2
-FEED_EVERY_NS = 490_000_000
-"""The pace of feeding: twice a second, as often as a column of the lanes ends at the usual time base."""
+FEED_EVERY_NS = 500_000_000
+"""The pace of feeding: twice a second, as often as a column of the lanes ends at the usual time base. By the clock, so that whoever comes
+to a moment feeds at the same ones before it."""
 MANY = 16
 """With more trainers and workers than this, once a second must do."""
 
@@ -110,7 +111,8 @@ class Engine:
     def follow(self, board: Board, frame: Frame, every_ns: int = FEED_EVERY_NS) -> bool:
         """`look` at the next frame of a stream, which ``board`` holds already, and `feed` when it is time; whether it was."""
         self.look(frame)
-        if frame.t_ns - self.fed_ns < (every_ns if len(self.states) <= MANY else 2 * FEED_EVERY_NS):
+        pace_ns = every_ns if len(self.states) <= MANY else 2 * FEED_EVERY_NS
+        if frame.t_ns // pace_ns == self.fed_ns // pace_ns:
             return False
         self.feed(board)
         return True

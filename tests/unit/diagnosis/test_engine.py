@@ -7,7 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
+from gputop.board import Board
+from gputop.diagnosis import Engine
 from gputop.diagnosis.model import LOOKING
+from gputop.frame import Frame
+from gputop.frame import Header
 from gputop.report import explain_lines
 from tests.unit.diagnosis import causes
 from tests.unit.diagnosis.scene import FUTEX
@@ -167,3 +171,14 @@ def test_what_a_trainer_spent_ends_with_it_and_its_loss_is_booked():
     assert not any((engine._pending, engine._shares, engine._spent, engine._paces))
     assert engine.explain()["ledger"] == before
     assert engine.ledger.gpu_lost_s == pytest.approx(before["gpu_lost_s"], abs=0.01)
+
+
+@pytest.mark.parametrize("first_ns", [0, 300_000_000, 10_100_000_000])
+def test_whoever_begins_to_follow_feeds_at_the_same_moments(first_ns: int):
+    engine, board, fed = Engine(), Board(Header()), []
+    for t_ns in range(first_ns + 8_412_345, 14_000_000_000, 100_000_000):
+        frame = Frame(0, t_ns)
+        board.fold(frame)
+        if engine.follow(board, frame):
+            fed.append(t_ns)
+    assert [t_ns for t_ns in fed if t_ns > 11_000_000_000] == [11_008_412_345 + 500_000_000 * n for n in range(6)]
