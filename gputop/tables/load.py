@@ -181,11 +181,13 @@ class Loader:
         return chosen if keep is None else compress(chosen, keep)
 
     def _merged_gpus(self, rows: Rows, values: list[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        """A GPU may be read in parts, one per tier of cost; of a tick they make one row."""
+        """A GPU may be read in parts, one per tier of cost, and several times before a late tick; of a tick they make one row."""
+        adds_up = {column.name: column.adds_up for column in GPU.columns}
+        adds = [adds_up[name] for name in self.wanted[GPU.name]]
         merged: dict[tuple[int, int], tuple[Any, ...]] = {}
         for key, row in zip(zip(rows.ticks, rows.gauge("index"), strict=True), values, strict=True):
             before = merged.get(key)
-            merged[key] = row if before is None else tuple(old if new is None else new for old, new in zip(before, row, strict=True))
+            merged[key] = row if before is None else tuple(map(_merged, before, row, adds))
         return (row for (tick, _), row in merged.items() if self.start_ns <= tick < self.end_ns)
 
     def _gaps_in(self, table: Table) -> Iterator[tuple[Any, ...]]:
@@ -233,6 +235,13 @@ class Loader:
             row: dict[str, Any] = {**incident, "lost_s": incident["gpu_lost_s"]}
             lists = {name: json.dumps(row[name]) for name in ("victims", "culprits", "evidence", "fixes")}
             yield self._plain("incident", start_ns, row | lists | {"dt_s": (end_ns - start_ns) * NS, "lasts": int(end_s is None)})
+
+
+def _merged(older: Any, newer: Any, adds: bool) -> Any:
+    """Of two readings of one tick."""
+    if older is None or newer is None:
+        return older if newer is None else newer
+    return older + newer if adds else newer
 
 
 def _table_of(block: FileBlock) -> Table | None:

@@ -25,6 +25,8 @@ class Column(Struct, frozen=True):
     type: str
     help: str
     make: Callable[[Rows], Sequence[Any]]
+    adds_up: bool = False
+    """Whether readings of one tick are summed up to its row; else the last one stands in it."""
 
 
 class TableSpec(Struct, frozen=True):
@@ -50,11 +52,11 @@ def _measured(column: Sequence[Any]) -> Sequence[Any]:
 
 
 def _count(name: str, help_: str, field: str = "") -> Column:
-    return Column(name, "INTEGER", f"{help_}, in the tick", lambda rows: rows.increment(field or name))
+    return Column(name, "INTEGER", f"{help_}, in the tick", lambda rows: rows.increment(field or name), adds_up=True)
 
 
 def _seconds(name: str, field: str, help_: str) -> Column:
-    return Column(name, "REAL", f"{help_}, s in the tick", lambda rows: rows.scaled(field, NS))
+    return Column(name, "REAL", f"{help_}, s in the tick", lambda rows: rows.scaled(field, NS), adds_up=True)
 
 
 def _name(name: str, field: str, of: str) -> Column:
@@ -114,7 +116,8 @@ GPU = TableSpec("gpu", "what was read of each GPU in each tick; NULL is not read
     _gauge("mem_util_pct", "REAL", "time in which memory was read or written, %"),
     _gauge("mem_used_bytes", "INTEGER", "memory in use, bytes"),
     _gauge("power_w", "REAL", "power, W"),
-    Column("energy_j", "REAL", "energy, J since it was read last, once a second", lambda rows: rows.scaled("energy_mj", 1e-3)),
+    Column("energy_j", "REAL", "energy, J since it was read last, once a second", lambda rows: rows.scaled("energy_mj", 1e-3),
+           adds_up=True),
     _gauge("sm_clock_mhz", "INTEGER", "SM clock, MHz"),
     _gauge("mem_clock_mhz", "INTEGER", "memory clock, MHz"),
     _gauge("throttle_mask", "INTEGER", "why clocks are held down, NVML's bits"),

@@ -1,0 +1,32 @@
+"""What a query makes of ticks: readings that came in one of them, and where they begin and end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gputop.frame import Frame
+from gputop.frame import Gpu
+from tests.recording.made import MS
+from tests.recording.made import START_NS
+from tests.recording.made import record
+from tests.recording.test_query import ask
+
+
+def test_several_readings_of_a_gpu_in_one_tick(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A tick that is late holds all that was read meanwhile: what counters grew by is summed up, of the rest the last value stands."""
+    frames = [Frame(i, START_NS + i * 100 * MS, key=not i) for i in range(6)]
+    read_ns = START_NS
+    for frame, readings in zip(frames, (1, 1, 4, 0, 1, 2), strict=True):
+        for _ in range(readings):
+            read_ns += 50 * MS
+            part = (read_ns - START_NS) // MS
+            frame.gpus.append(Gpu(0, read_ns, util_pct=float(part), pcie_rx_bytes=part << 20, energy_mj=part * 1000, nvml_ns=part * MS))
+            frame.gpus.append(Gpu(0, read_ns, temp_c=50.0, nvml_ns=part * MS + MS))
+    record(tmp_path / "late.gputop", frames)
+    rows = ask(str(tmp_path / "late.gputop"), "SELECT util_pct, pcie_rx_bytes >> 20 rx, energy_j, nvml_s, temp_c FROM gpu", capsys=capsys)
+    assert [row["rx"] for row in rows] == [None, 50, 200, 50, 100]
+    assert [row["energy_j"] for row in rows] == [None, 50.0, 200.0, 50.0, 100.0]
+    assert [row["nvml_s"] for row in rows] == [pytest.approx(s) for s in (0.001, 0.05, 0.2, 0.05, 0.1)]
+    assert [row["util_pct"] for row in rows] == [50.0, 100.0, 300.0, 350.0, 450.0]
