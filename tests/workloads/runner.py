@@ -147,7 +147,7 @@ def end(process: subprocess.Popen[str]) -> None:
 def _stat(pid: int) -> list[str]:
     """The fields of /proc/PID/stat from the state on (field 3), empty if it is gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return []
 
