@@ -17,6 +17,7 @@ from gputop.recording.columns.decode import Table
 from gputop.recording.columns.decode import open_table
 from gputop.recording.columns.encode import encode
 from gputop.recording.columns.layout import ColumnError
+from gputop.recording.columns.layout import tick_ns
 from gputop.recording.reader import FileBlock
 from gputop.recording.reader import Recording
 from gputop.roles import program_name
@@ -50,8 +51,10 @@ class Loader:
     def __init__(self, recording: Recording, wanted: Wanted, start_ns: int = 0, end_ns: int = 1 << 62) -> None:
         self.recording = recording
         self.wanted = wanted
-        self.start_ns, self.end_ns = start_ns, end_ns
-        self._known = Known(recording.header, recording.start_ns)
+        # Rows have their ticks' times as a recording keeps them: streams that were kept, and what `R` saved, begin a little later.
+        self._began_ns = tick_ns(recording.start_ns)
+        self.start_ns, self.end_ns = self._began_ns if start_ns <= recording.start_ns else start_ns, end_ns
+        self._known = Known(recording.header, self._began_ns)
         self._specs = [TABLES[name] for name in wanted if TABLES[name].path]
         asked = {column for columns in wanted.values() for column in columns}
         self._names = bool(asked & _NEEDS_NAMES) or "process" in wanted
@@ -61,7 +64,7 @@ class Loader:
         """The last tick that was read, and that of the last block that is, or begins, inside."""
         self._waiting: deque[tuple[int, Iterator[tuple[Any, ...]]]] = deque()
         """The processes' rows of the latest blocks, and the last tick of each: what the probe tells of them comes later."""
-        self._gaps = Gaps(max(start_ns, recording.start_ns), recording.header.interval_ns)
+        self._gaps = Gaps(self.start_ns, recording.header.interval_ns)
 
     def batches(self) -> Iterator[Batch]:
         """All rows, table by table within each block."""
@@ -206,7 +209,7 @@ class Loader:
 
     def _plain(self, table: str, t_ns: int, row: dict[str, Any]) -> tuple[Any, ...]:
         recording = self.recording
-        row |= {"t_ns": t_ns, "unix_s": recording.unix_ns_of(t_ns) * NS, "t_s": (t_ns - recording.start_ns) * NS}
+        row |= {"t_ns": t_ns, "unix_s": recording.unix_ns_of(t_ns) * NS, "t_s": (t_ns - self._began_ns) * NS}
         return tuple(row[name] for name in self.wanted[table])
 
     def _processes(self) -> Iterator[tuple[Any, ...]]:

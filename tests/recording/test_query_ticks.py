@@ -8,6 +8,9 @@ import pytest
 
 from gputop.frame import Frame
 from gputop.frame import Gpu
+from gputop.recording.format import pack_frames
+from gputop.recording.format import pack_header
+from tests.recording.made import HEADER
 from tests.recording.made import MS
 from tests.recording.made import START_NS
 from tests.recording.made import record
@@ -30,3 +33,13 @@ def test_several_readings_of_a_gpu_in_one_tick(tmp_path: Path, capsys: pytest.Ca
     assert [row["energy_j"] for row in rows] == [None, 50.0, 200.0, 50.0, 100.0]
     assert [row["nvml_s"] for row in rows] == [pytest.approx(s) for s in (0.001, 0.05, 0.2, 0.05, 0.1)]
     assert [row["util_pct"] for row in rows] == [50.0, 100.0, 300.0, 350.0, 450.0]
+
+
+@pytest.mark.parametrize("flags", [[], ["--from", "0%"], ["--last", "1h"]], ids=" ".join)
+def test_the_first_tick_of_a_stream_that_was_kept(flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As `R` and `gputop collect > FILE` keep them: with its frames' own times, which rows have rounded down."""
+    frames = [Frame(i, START_NS + i * 100 * MS + 6543, missed=int(i == 1), key=not i, gpus=[Gpu(0, 0, util_pct=9.0)]) for i in range(3)]
+    path = tmp_path / "kept.gputop"
+    path.write_bytes(pack_header(HEADER) + b"".join(pack_frames([frame]) for frame in frames))
+    assert ask(str(path), "SELECT t_s FROM gpu", *flags, capsys=capsys) == [{"t_s": 0.0}, {"t_s": 0.1}, {"t_s": 0.2}]
+    assert [row["t_s"] for row in ask(str(path), "SELECT t_s FROM gap", *flags, capsys=capsys)] == [0.0]
