@@ -12,6 +12,7 @@ from gputop.exports.rows import Row
 from gputop.exports.rows import batches
 from gputop.recording.output import create
 from gputop.recording.reader import Recording
+from gputop.tables.database import within_64_bits
 from gputop.tables.schema import TABLES
 
 
@@ -36,5 +37,8 @@ def write(recording: Recording, output: str, start_ns: int, end_ns: int) -> None
 def _table(rows: list[Row], shape: Any) -> Any:
     import pyarrow
 
-    columns = [pyarrow.array(values, field.type) for values, field in zip(zip(*rows, strict=True), shape, strict=True)]
+    try:
+        columns = [pyarrow.array(values, field.type) for values, field in zip(zip(*rows, strict=True), shape, strict=True)]
+    except OverflowError:
+        return _table(within_64_bits(rows), shape)
     return pyarrow.Table.from_arrays(columns, schema=shape)

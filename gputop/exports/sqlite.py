@@ -11,6 +11,7 @@ from gputop.exports.place import new_file
 from gputop.exports.rows import batches
 from gputop.recording.reader import Recording
 from gputop.tables.database import create_statement
+from gputop.tables.database import insert
 from gputop.tables.schema import TABLES
 
 
@@ -31,5 +32,5 @@ def _fill(database: sqlite3.Connection, recording: Recording, start_ns: int, end
         database.execute(create_statement(spec))
     database.execute("BEGIN")
     for name, rows in batches(recording, start_ns, end_ns):
-        database.executemany(f"INSERT INTO {name} VALUES({','.join('?' * len(TABLES[name].columns))})", rows)
+        insert(database, name, rows)
     database.execute("COMMIT")

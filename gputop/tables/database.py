@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import chain
+from typing import Any
 
 from gputop.errors import UserError
 from gputop.recording.reader import Recording
@@ -95,28 +96,37 @@ class Database:
         loader, loaded = Loader(self._recording, wanted, *self._range), 0
         self._sqlite.execute("BEGIN")
         for table, rows in loader.batches():
-            self._insert(table, rows)
+            insert(self._sqlite, table, rows)
             loaded += len(rows)
             if loaded > MAX_ROWS:
                 raise UserError(f"this would load more than {MAX_ROWS} rows: ask for less time with --last, or --from and --until")
         self._sqlite.execute("COMMIT")
-
-    def _insert(self, table: str, rows: list[tuple[object, ...]]) -> None:
-        """Many rows by each statement, which takes a third of the time that one by one would."""
-        if not rows:
-            return
-        place = f"({','.join('?' * len(rows[0]))})"
-        together = max(1, MOST_PARAMETERS // len(rows[0]))
-        whole = len(rows) - len(rows) % together
-        groups = (list(chain.from_iterable(rows[i : i + together])) for i in range(0, whole, together))
-        self._sqlite.executemany(f"INSERT INTO {table} VALUES{','.join([place] * together)}", groups)
-        self._sqlite.executemany(f"INSERT INTO {table} VALUES{place}", rows[whole:])
 
 
 def create_statement(spec: TableSpec, names: Sequence[str] | None = None) -> str:
     """The table as SQLite is told of it, with the columns in ``names`` only: a row of few columns is made in half the time."""
     columns = [column for column in spec.columns if names is None or column.name in names]
     return f"CREATE TABLE {spec.name}({', '.join(f'{column.name} {column.type}' for column in columns)})"
+
+
+def insert(sqlite: sqlite3.Connection, table: str, rows: list[tuple[object, ...]]) -> None:
+    """Many rows by each statement, which takes a third of the time that one by one would."""
+    if not rows:
+        return
+    place = f"({','.join('?' * len(rows[0]))})"
+    together = max(1, MOST_PARAMETERS // len(rows[0]))
+    whole, before = len(rows) - len(rows) % together, sqlite.total_changes
+    groups = (list(chain.from_iterable(rows[i : i + together])) for i in range(0, whole, together))
+    try:
+        sqlite.executemany(f"INSERT INTO {table} VALUES{','.join([place] * together)}", groups)
+        sqlite.executemany(f"INSERT INTO {table} VALUES{place}", rows[whole:])
+    except OverflowError:
+        insert(sqlite, table, within_64_bits(rows[sqlite.total_changes - before :]))
+
+
+def within_64_bits(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """The same without numbers that no INTEGER holds: nobody has measured those, they are of recordings that were made up."""
+    return [tuple(None if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63 else value for value in row) for row in rows]
 
 
 def describe(tables: Sequence[str] = ()) -> str:

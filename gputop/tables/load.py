@@ -253,4 +253,7 @@ def _table_of(block: FileBlock) -> Table | None:
     if table is not None:
         return table
     frames = list(block.frames())
-    return open_table(encode(frames)) if frames else None
+    try:
+        return open_table(encode(frames)) if frames else None
+    except OverflowError:
+        raise ColumnError("a number is beyond 64 bits") from None
