@@ -27,6 +27,7 @@ head is sound, at the next sync otherwise. Every length is bounded before anythi
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from typing import TYPE_CHECKING
@@ -55,6 +56,9 @@ MAX_BLOCK_BYTES = 16 << 20
 """As stored, and once inflated."""
 _MAX_NOISE_BYTES = 64 << 10
 """What a login shell may print before the stream begins."""
+_VERSION = re.compile(rb"GPUTOP(\d{1,9})\n")
+"""The magic of any major version."""
+_UNPACKERS = {b"\x1f\x8b": "gzip -d", b"\x28\xb5\x2f\xfd": "zstd -d", b"\xfd7zXZ": "xz -d", b"BZh": "bzip2 -d"}
 
 
 class FormatError(UserError):
@@ -63,6 +67,12 @@ class FormatError(UserError):
 
 class NewerError(FormatError):
     """A stream of a newer major version."""
+
+
+class _Version(msgspec.Struct):
+    """What is read of any header, whatever else has become of it."""
+
+    major: int = FORMAT_MAJOR
 
 
 class Head(NamedTuple):
@@ -120,10 +130,36 @@ def unpack_header(payload: bytes) -> Header:
     try:
         header = _header_decoder.decode(payload)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise FormatError(f"the header is broken: {error}") from None
-    if header.major > FORMAT_MAJOR:
-        raise NewerError(f"made by a newer gputop (format {header.major}, this one reads up to {FORMAT_MAJOR}): update gputop")
+        raise _newer(_major_of(payload)) or FormatError(f"the header is broken: {error}") from None
+    if newer := _newer(header.major):
+        raise newer
     return header
+
+
+def _major_of(payload: bytes) -> int:
+    try:
+        return msgspec.msgpack.decode(payload, type=_Version).major
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return FORMAT_MAJOR
+
+
+def _newer(major: int) -> NewerError | None:
+    """The refusal, where that is a newer one than ours."""
+    text = f"made by a newer gputop (format {major}, this one reads up to {FORMAT_MAJOR}): update gputop"
+    return NewerError(text) if major > FORMAT_MAJOR else None
+
+
+def newer_by_magic(start: bytes | bytearray) -> NewerError | None:
+    """The refusal of what begins so and has no header that we know, where it is of a newer major version."""
+    found = _VERSION.search(start)
+    return _newer(int(found[1])) if found else None
+
+
+def check_unpacked(start: bytes) -> None:
+    """FormatError where a file begins like a compressed one: of what does not compress, blocks would be found in it."""
+    unpacker = next((tool for magic, tool in _UNPACKERS.items() if start.startswith(magic)), None)
+    if unpacker:
+        raise FormatError(f"it is compressed: unpack it first ({unpacker})")
 
 
 def unpack_frames(payload: bytes, codec: int, known: Known | None = None) -> list[Frame]:
@@ -198,8 +234,10 @@ class Decoder:
     def finish(self) -> None:
         """The stream has ended: count what was cut off. FormatError where it never began."""
         if not self._begun:
-            start = bytes(self._noise + self._buffer)[:60].decode("utf-8", "replace").strip()
-            raise FormatError(f"this is no gputop stream, it begins with {start!r}" if start else "the stream is empty")
+            start = bytes(self._noise + self._buffer)
+            words = start[:60].decode("utf-8", "replace").strip()
+            said = f"this is no gputop stream, it begins with {words!r}" if words else "the stream is empty"
+            raise newer_by_magic(start) or FormatError(said)
         self.lost_bytes += len(self._buffer)
         self._buffer.clear()
 
@@ -220,7 +258,7 @@ class Decoder:
         else:
             self._noise += self._buffer[:count]
             if len(self._noise) > _MAX_NOISE_BYTES:
-                raise FormatError("this is no gputop stream")
+                raise newer_by_magic(self._noise) or FormatError("this is no gputop stream")
         del self._buffer[:count]
 
     def _open(self, head: Head, payload: bytes) -> list[Header | Frame]:

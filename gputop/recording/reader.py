@@ -27,10 +27,13 @@ from gputop.recording.contents import Contents
 from gputop.recording.format import FLAG_FOLLOWS
 from gputop.recording.format import KIND_FINDINGS
 from gputop.recording.format import KIND_HEADER
+from gputop.recording.format import MAGIC
 from gputop.recording.format import SYNC
 from gputop.recording.format import FormatError
 from gputop.recording.format import NewerError
+from gputop.recording.format import check_unpacked
 from gputop.recording.format import inflate
+from gputop.recording.format import newer_by_magic
 from gputop.recording.format import unpack_header
 from gputop.recording.input import open_regular
 from gputop.recording.scan import Place
@@ -270,7 +273,9 @@ class Recording:
 
     def _read_header(self) -> Header:
         """The first copy whose numbers make sense, of those at the file's two ends."""
-        problem = FormatError("this is no recording of gputop" if self._size else "the file is empty")
+        beginning = os.pread(self._fd, 2 * len(MAGIC), 0)
+        check_unpacked(beginning)
+        problem = _refusal(beginning)
         for start, end in ((0, OPENING_BYTES), (max(OPENING_BYTES, self._size - OPENING_BYTES), self._size)):
             for place in places(self._fd, start, min(self._size, end)):
                 if place.head.kind == KIND_HEADER:
@@ -297,6 +302,15 @@ class _Chunks(Sequence[FileChunk]):
         t_ns, start = self._contents.chunks[i]
         following = i % len(self) + 1
         return FileChunk(self._blocks, t_ns, start, self._contents.chunks[following][1] if following < len(self) else self._contents.end)
+
+
+def _refusal(beginning: bytes) -> FormatError:
+    """Why what begins so, and has no header, is no recording."""
+    if not beginning:
+        return FormatError("the file is empty")
+    if beginning.startswith(MAGIC):
+        return FormatError("it was cut short, or is damaged, before anything was recorded: its header is missing")
+    return newer_by_magic(beginning) or FormatError("this is no recording of gputop")
 
 
 def _header_at(fd: int, place: Place) -> Header:

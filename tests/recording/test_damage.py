@@ -194,10 +194,10 @@ def test_an_index_that_lies_is_left_aside(tmp_path: Path, lie: dict[str, Any]) -
     assert read_all(path) == (frames, "")
 
 
-def test_cut_within_the_header_it_is_no_recording(tmp_path: Path) -> None:
+def test_cut_within_the_header_it_says_so(tmp_path: Path) -> None:
     path = tmp_path / "a.gputop"
     path.write_bytes(pack_header(HEADER)[:-1])
-    with pytest.raises(FormatError, match="no recording"):
+    with pytest.raises(FormatError, match="cut short"):
         Recording(str(path))
 
 

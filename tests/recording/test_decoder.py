@@ -85,6 +85,8 @@ def test_unknown_kinds_are_skipped() -> None:
 def test_a_newer_major_version_is_refused() -> None:
     with pytest.raises(FormatError, match="newer gputop"):
         decode(pack_header(Header(major=2)))
+    with pytest.raises(FormatError, match="newer gputop"):
+        decode(b"Welcome to node7\n" + b"GPUTOP2\nanother layout" * 9)
 
 
 @pytest.mark.parametrize("data", [b"", b"short", b"bash: gputop: command not found\n" * 3, bytes(100_000)])

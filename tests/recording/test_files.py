@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
+import lzma
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
+import zstandard
 
 from gputop.board import Board
 from gputop.errors import UserError
@@ -13,8 +17,10 @@ from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.frame import ProcSample
 from gputop.recording import writer
+from gputop.recording.format import KIND_HEADER
 from gputop.recording.format import Decoder
 from gputop.recording.format import FormatError
+from gputop.recording.format import pack
 from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
 from gputop.recording.reader import Recording
@@ -149,6 +155,32 @@ def test_what_is_no_recording_is_said_in_a_line(tmp_path: Path, kind: str) -> No
     assert isinstance(caught.value, UserError)
     assert "\n" not in str(caught.value)
     assert "\x1b" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "expect"),
+    [
+        (b"GPUTOP2\nanother layout" * 99, "newer gputop"),
+        (b"GPUTOP12\n" + pack(KIND_HEADER, msgspec.msgpack.encode({"major": 12, "unix_ns": ["other", "types"]})), "newer gputop"),
+        (gzip.compress(pack_header(HEADER)), "compressed"),
+        (lzma.compress(pack_header(HEADER)), "compressed"),
+        (zstandard.compress(pack_header(HEADER)), "compressed"),
+    ],
+    ids=["magic", "header", "gzip", "xz", "zstd"],
+)
+def test_what_cannot_be_read_says_why(tmp_path: Path, data: bytes, expect: str) -> None:
+    path = tmp_path / "x.gputop"
+    path.write_bytes(data)
+    with pytest.raises(FormatError, match=expect):
+        Recording(str(path))
+
+
+def test_a_digit_of_the_magic_that_was_damaged_is_no_newer_version(tmp_path: Path) -> None:
+    path = tmp_path / "x.gputop"
+    record(path, Session(1, 4, threads=3).frames(5))
+    path.write_bytes(b"GPUTOP2\n" + path.read_bytes()[8:])
+    with Recording(str(path)) as recording:
+        assert len(list(recording.frames())) == 5
 
 
 def test_rotation_bounds_each_file_and_their_number(tmp_path: Path) -> None:
