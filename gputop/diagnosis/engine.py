@@ -177,12 +177,12 @@ class Engine:
         pace, spent = self._paces.get(pid), self._spent.get(pid)
         return stepclock.split(pace, "CUDA calls", report.shares(spent)) if pace is not None and spent else latest
 
-    def _settled(self) -> Ledger:
-        """The ledger with what is not booked yet, by the latest shares."""
+    def settled(self) -> tuple[list[Incident], Ledger]:
+        """All incidents and the ledger, with what is not booked yet, by how each job stands now."""
         ledger = Ledger(self.ledger.gpu_total_s, self.ledger.gpu_lost_s, dict(self.ledger.by_cause))
         for pid in self._pending:
             self._settle(pid, ledger)
-        return ledger
+        return self._incidents.settled(self._unbooked()), ledger
 
     def _unbooked(self) -> Iterator[Standing]:
         """How each job stands, with its GPU seconds that are not booked yet."""
@@ -225,10 +225,9 @@ class Engine:
 
         Or from ``start_ns`` on, when the ledger stood at ``before``: of what has lasted since before that in full.
         """
-        settled = self._incidents.settled(self._unbooked())
+        settled, ledger = self.settled()
         incidents = [incident for incident in settled if incident.end_ns is None or incident.end_ns > start_ns]
-        ledger = self._settled().since(before or Ledger())
-        verdict = replace(self.verdict, step=self._step())
+        verdict, ledger = replace(self.verdict, step=self._step()), ledger.since(before or Ledger())
         return report.explanation(verdict, ledger, incidents, self._workers_spent, self._header, self._window.t_ns)
 
 

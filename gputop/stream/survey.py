@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from bisect import bisect_right
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 
@@ -18,6 +19,7 @@ import msgspec
 
 from gputop.board import Board
 from gputop.diagnosis import Engine
+from gputop.diagnosis import Incident
 from gputop.diagnosis import Ledger
 from gputop.diagnosis import report
 from gputop.interpreter import argv_of
@@ -118,12 +120,13 @@ def survey(paths: Sequence[str]) -> Iterator[News]:
         if kept is not None:
             yield News(0, _kept(recording, kept["incidents"]))
         for board in _boards(engine, recording):
-            news, until_ns = [] if kept is not None else _news(engine, known), board.t_ns
+            news, until_ns = [] if kept is not None else _news(engine.incidents, known), board.t_ns
             due = until_ns - booked_ns >= LEDGER_EVERY_NS
             if news or due or time.monotonic() - told_s >= TELL_EVERY_S:
                 booked_ns, told_s = until_ns if due else booked_ns, time.monotonic()
                 yield News(until_ns, news, engine.ledger if due else None)
-        yield News(recording.end_ns if until_ns else 0, [], engine.ledger)
+        incidents, ledger = engine.settled()
+        yield News(recording.end_ns if until_ns else 0, [] if kept is not None else _news(incidents, known), ledger)
 
 
 def _boards(engine: Engine, recording: Recording) -> Iterator[Board]:
@@ -156,8 +159,8 @@ def _t_ns(recording: Recording, unix_s: float) -> int:
     return recording.t_ns_of(round(unix_s * 1e9))
 
 
-def _news(engine: Engine, known: dict[int, Episode]) -> list[Episode]:
-    episodes = (Episode(one.id, one.start_ns, one.end_ns, one.severity, one.cause, one.headline) for one in engine.incidents)
+def _news(incidents: Iterable[Incident], known: dict[int, Episode]) -> list[Episode]:
+    episodes = (Episode(one.id, one.start_ns, one.end_ns, one.severity, one.cause, one.headline) for one in incidents)
     news = [episode for episode in episodes if known.get(episode.id) != episode]
     known.update({episode.id: episode for episode in news})
     return news

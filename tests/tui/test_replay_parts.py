@@ -187,12 +187,15 @@ def test_the_survey_knows_what_was_lost_up_to_any_moment(path: Path) -> None:
     with Recording(str(path)) as recording:
         for board in judged(engine, recording, recording.start_ns, recording.end_ns + 1):
             told = survey.until(board.t_ns)
-            if board.t_ns in dict(survey.ledgers):
+            if board.t_ns in dict(survey.ledgers) and board.t_ns < END:
                 assert told is not None
                 assert told[0] == engine.ledger
                 assert [one.id for one in told[1]] == [one.id for one in engine.incidents if one.start_ns <= board.t_ns]
-    assert survey.until(END) is not None
     assert survey.until(START - 1) is None
+    whole, explained = survey.until(END), engine.explain()
+    assert whole is not None
+    assert [one.headline for one in whole[1]] == [one["headline"] for one in explained["incidents"]]
+    assert whole[0].gpu_lost_s == pytest.approx(explained["ledger"]["gpu_lost_s"], abs=0.001)
 
 
 # from a pipe
