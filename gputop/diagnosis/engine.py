@@ -111,11 +111,14 @@ class Engine:
     def follow(self, board: Board, frame: Frame, every_ns: int = FEED_EVERY_NS) -> bool:
         """`look` at the next frame of a stream, which ``board`` holds already, and `feed` when it is time; whether it was."""
         self.look(frame)
-        pace_ns = every_ns if len(self.states) <= MANY else 2 * FEED_EVERY_NS
-        if frame.t_ns // pace_ns == self.fed_ns // pace_ns:
+        if not self.is_due(frame.t_ns, every_ns if len(self.states) <= MANY else 2 * FEED_EVERY_NS):
             return False
         self.feed(board)
         return True
+
+    def is_due(self, t_ns: int, every_ns: int) -> bool:
+        """Whether the last feed was in another of the stretches of ``every_ns`` into which the clock is divided."""
+        return t_ns // every_ns != self.fed_ns // every_ns
 
     def look(self, frame: Frame) -> None:
         """Optional, for every frame between two feeds: more samples of what the processes wait for, at a few microseconds each.

@@ -14,7 +14,7 @@ from gputop.recording.reader import Recording
 from gputop.stream.ahead import read_ahead
 
 LONG_NS = 1_800_000_000_000
-SELDOM_NS = 1_900_000_000
+SELDOM_NS = 2_000_000_000
 
 
 def hindsight(engine: Engine, board: Board, recording: Recording, start_ns: int = 0, end_ns: int = 1 << 63) -> Iterator[Board]:
@@ -28,6 +28,6 @@ def hindsight(engine: Engine, board: Board, recording: Recording, start_ns: int 
         for frame in told.frames:
             board.fold(frame)
         engine.look_back(told.kinds, told.gpus)
-        if board.t_ns - engine.fed_ns >= every_ns:
+        if engine.is_due(board.t_ns, every_ns):
             engine.feed(board)
             yield board
