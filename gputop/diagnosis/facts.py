@@ -321,6 +321,8 @@ class Facts(Struct):
     """GPUs on which no process that is seen here was in all the window."""
     hidden: tuple[str, str] = ("", "")
     """Why the machine's other processes are not seen, and what would show them; empty where all are."""
+    unread: list[str] = field(default_factory=list)
+    """Trainers of whom nothing was read, as in a trace that has their names and calls only."""
     strangers: dict[frozenset[int], list[Taker]] = field(default_factory=dict)
     needed_cpus: dict[tuple[frozenset[int], frozenset[int]], float] = field(default_factory=dict)
     """What `capacity` has worked out: by the trainers of a training, and by those and the CPUs that they may use."""

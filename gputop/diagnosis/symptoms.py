@@ -347,6 +347,9 @@ def without_job(facts: Facts) -> Verdict:
     gone = next((gpu.index for gpu in facts.gpus if gpu.gone), None)
     if gone is not None:
         return Verdict("idle", "none", gone, headline=f"GPU {gone} is lost; sudo dmesg tells why (Xid)", severity="high")
+    if facts.unread:
+        names = ", ".join(facts.unread[:MOST_BESIDE])
+        return Verdict(headline=f"What {names} wait{'s' * (len(facts.unread) == 1)} for was not measured", detail=facts.hidden[0])
     if facts.gpus:
         return Verdict("idle", "none", headline="No training process on this host")
     busy = sum(facts.host.busy.values())

@@ -206,6 +206,7 @@ class Window:
             self._takers.growers(board, self.roles) if "memory" in late_for else [], watching,
             [facts for index, facts in gpus.items() if self._gpus[index].held_ns < self._points.oldest_ns],
             _hidden(board),
+            [f"{role.label} ({pid})" for pid, role in self.roles.items() if role.kind == "trainer" and pid not in board.procs],
         )  # fmt: skip
 
     def _tell_of_programs(self, board: Board, jobs: list[JobFacts], starters: Mapping[int, int]) -> None:
@@ -341,7 +342,7 @@ class Window:
 
 
 def _hidden(board: Board) -> tuple[str, str]:
-    source = board.sources.get("procfs")
+    source = board.sources.get("procfs") or board.sources.get("import")
     return ("", "") if source is None or who.is_whole_machine(board.infos) else (source.reason, source.remedy)
 
 

@@ -42,7 +42,9 @@ MEGABYTE = 1 << 20
 _Key = tuple[int, str]
 """pid, CUDA entry point."""
 _NAMES = {"cudaStreamSync": "cudaStreamSynchronize", "cudaDeviceSync": "cudaDeviceSynchronize"}
-_UNREAD = dict.fromkeys(("util_pct", "power_w", "mem_used_bytes", "temp_c", "sm_clock_mhz"), "Ingero does not record it")
+_UNREAD = dict.fromkeys(
+    ("util_pct", "power_w", "mem_used_bytes", "temp_c", "sm_clock_mhz", "pcie_rx_bytes_per_s"), "Ingero does not record it",
+)  # fmt: skip
 _OP = "coalesce(o.name, 'operation ' || o.op_id) op"
 _EVENTS = f"""SELECT e.timestamp t, e.pid, {_OP}, 1 calls, e.duration total, e.duration longest FROM events e
     JOIN ops o ON o.source_id = e.source AND o.op_id = e.op WHERE e.source IN (1, 4)"""
@@ -245,7 +247,7 @@ class _Trace:
         for row in filter(_is_sound, self._database.execute(sql)):
             env = {name: str(row[key]) for name, key in (("RANK", "rank"), ("WORLD_SIZE", "world")) if row[key] is not None}
             name = names.get(row["pid"], "")
-            command = [name] if name else []
+            command = [name or f"pid {row['pid']}"] if name or row["cuda"] else []
             infos.append(ProcInfo(row["pid"], start // 10**7, comm=name, cmdline=command, env=env, uses_cuda=bool(row["cuda"])))
         return infos
 

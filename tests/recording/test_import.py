@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import sqlite3
@@ -23,7 +24,10 @@ from gputop.recording import writer
 from gputop.recording.ingero import read
 from gputop.recording.reader import Recording
 from gputop.recording.writer import write_all
+from gputop.session import Session
 from gputop.tables.database import Database
+from gputop.tui.draw.chosen import lanes
+from gputop.tui.view import View
 
 T0 = 1_790_000_000_000_000_000
 MINUTE = 60_000_000_000
@@ -109,6 +113,27 @@ def test_calls_load_and_findings_are_taken_over(tmp_path: Path, aggregates: bool
     assert board.gpus[0].missing["util_pct"]
     assert "util_pct" not in board.gpus[0].values
     assert not board.procs
+
+
+def test_of_who_called_cuda_is_said_what_was_not_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path / "in.db")
+    with closing(sqlite3.connect(tmp_path / "in.db")) as db:
+        db.execute("UPDATE events SET pid = 99 WHERE id = '7'")  # nobody knows its name
+        db.commit()
+    cli.main(["import", str(tmp_path / "in.db")])
+    capsys.readouterr()
+    with Recording(str(tmp_path / "in.gputop")) as recording:
+        session = Session()
+        for item in (recording.header, *recording.frames()):
+            session.ingest(item)
+        assert {session.roles_at(session.board)[pid].kind for pid in (77, 99)} == {"trainer"}
+        absent = {lane.title: lane.absent for lane in lanes(session, View())}
+        assert "calls are counted" in absent["sync p99"]
+        assert all("Ingero" in absent[title] for title in ("run-queue", "off-CPU", "ctx-switch", "PSI io", "GPU 0 PCIe rx"))
+    assert cli.main(["explain", str(tmp_path / "in.gputop"), "--json"]) == 0
+    verdict = json.loads(capsys.readouterr().out)["verdict"]
+    assert verdict["symptom"] is None
+    assert "train.py rank 2 (77), pid 99 rank 2 (99) wait for was not measured" in verdict["headline"]
 
 
 def test_host_load_is_what_was_measured(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gputop.board import Board
 from gputop.board import GpuBoard
 from gputop.session import Session
 from gputop.tui.draw.lanes import Lane
@@ -12,17 +13,17 @@ def lanes(session: Session, view: View) -> list[Lane]:
     """All lanes there is a reason to show, in the order of the screen."""
     board = session.board
     found = [lane for index in sorted(board.gpus) for lane in _of_gpu(session, view, index)]
-    ebpf = board.sources.get("ebpf")
-    reason = "" if ebpf is None or ebpf.state in ("ok", "partial") else f"needs eBPF: {ebpf.reason}"
-    found.append(Lane(("sync.p99_ms", 0), "sync p99", absent=reason or "no CUDA synchronize call seen yet", priority=4))
+    imported = board.sources.get("import")
+    untold = "no trainer found yet" if imported is None else imported.reason
+    found.append(Lane(("sync.p99_ms", 0), "sync p99", absent=_without_sync(board), priority=4))
     if ("runq.p99_ms", 0) in session.history.series:
         found.append(Lane(("runq.p99_ms", 0), "run-queue p99", priority=2))
     else:
-        found.append(Lane(("runq.pct", 0), "run-queue", absent="no trainer found yet", priority=2))
-    found.append(Lane(("offcpu.pct", 0), "off-CPU", absent="no trainer found yet", priority=4))
-    found.append(Lane(("switches.per_s", 0), "ctx-switch", absent="no trainer found yet", priority=5))
+        found.append(Lane(("runq.pct", 0), "run-queue", absent=untold, priority=2))
+    found.append(Lane(("offcpu.pct", 0), "off-CPU", absent=untold, priority=4))
+    found.append(Lane(("switches.per_s", 0), "ctx-switch", absent=untold, priority=5))
     found.append(Lane(("cpu.busy_pct", 0), "host CPU", priority=5))
-    host = board.sources.get("host")
+    host = board.sources.get("host") or imported
     pressure = "no reading yet" if host is None or host.state == "ok" else host.reason
     found.append(Lane(("psi.io_pct", 0), "PSI io", absent=pressure, priority=8))
     found.append(Lane(("psi.memory_pct", 0), "PSI memory", absent=pressure, priority=9))
@@ -53,6 +54,14 @@ def _of_gpu(session: Session, view: View, index: int) -> list[Lane]:
         absent = _reason(gpu, "pcie_rx_bytes_per_s")
         lanes.append(Lane(("gpu.pcie_rx_mb_per_s", index), f"{name} PCIe rx", absent=absent, priority=7))
     return lanes
+
+
+def _without_sync(board: Board) -> str:
+    ebpf = board.sources.get("ebpf")
+    if ebpf is not None and ebpf.state not in ("ok", "partial"):
+        return f"needs eBPF: {ebpf.reason}"
+    counted = any("Synchronize" in name and call.count and not call.hist for (_, name), call in board.calls.items())
+    return "calls are counted, how long each took is not known" if counted else "no CUDA synchronize call seen yet"
 
 
 def _reason(gpu: GpuBoard, name: str) -> str:
