@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import configparser
+import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -69,10 +71,29 @@ def test_other_shells_can_read_theirs(shell: str, check: list[str]) -> None:
     subprocess.run([shell, *check, ROOT / f"gputop/data/completion.{shell}"], check=True, timeout=20)
 
 
-def test_the_unit_runs_a_command_that_exists() -> None:
+def service() -> configparser.SectionProxy:
     unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read(ROOT / "packaging/gputop-record.service")
-    words = unit["Service"]["ExecStart"].split()
+    return unit["Service"]
+
+
+def test_the_unit_runs_a_command_that_exists() -> None:
+    words = service()["ExecStart"].split()
     parser, _ = make_parser(words[1])
     assert parser.parse_args(words[2:]).max_files == 5
+
+
+def test_the_unit_keeps_five_files_of_earlier_starts(tmp_path: Path) -> None:
+    """Each run ends with other numbers: files of many starts would pile up."""
+    command = shlex.split(service()["ExecStartPre"].replace("/var/lib/gputop", str(tmp_path)))
+    subprocess.run(command, check=True, timeout=20)
+    for start, numbers in enumerate((range(2, 7), range(30, 35), range(8, 10), (), range(2))):
+        for number in numbers:
+            path = tmp_path / f"node.{number}.gputop"
+            path.write_text(f"{start}")
+            os.utime(path, (1000 * start + number, 1000 * start + number))
+        subprocess.run(command, check=True, timeout=20)
+    assert {path.name for path in tmp_path.iterdir()} == {"before"}
+    kept = {path.name: path.read_text() for path in (tmp_path / "before").iterdir()}
+    assert kept == {"node.34.gputop": "1", "node.8.gputop": "2", "node.9.gputop": "2", "node.0.gputop": "4", "node.1.gputop": "4"}
