@@ -84,6 +84,11 @@ class TerminalDriver(LinuxDriver):
         """Writes that the terminal has not taken yet."""
         return 0 if self._writer is None else self._writer._queue.qsize()
 
+    def _get_terminal_size(self) -> tuple[int, int]:
+        """As Rich tells it: for a terminal that tells none Textual takes a line less than that, and then lays out for ever."""
+        size = self._app.console.size
+        return size.width, size.height
+
     def run_input_thread(self) -> None:
         """Read input until the application ends or the terminal is gone."""
         parser = XTermParser(self._debug)

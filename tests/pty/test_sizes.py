@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.pty.conftest import GPUTOP
 from tests.pty.conftest import Launch
+from tests.pty.terminal import Pty
 
 SIZES = [(160, 48), (80, 24), (300, 80), (20, 5), (80, 24)]
 
@@ -32,3 +34,11 @@ def test_resized_while_running(launch: Launch) -> None:
             terminal.wait_for(lambda: any(len(row.rstrip()) > terminal.columns * 0.8 for row in terminal.rows()), "full width")
     terminal.send("q")
     assert terminal.exit_code() == 0
+
+
+def test_a_terminal_that_tells_no_size(env: dict[str, str]) -> None:
+    """`ssh -tt` from a cron job, a serial line."""
+    with Pty([GPUTOP], columns=0, lines=0, env=env) as terminal:
+        terminal.wait_for(lambda: terminal.bytes_out > 2000, "a screen")
+        terminal.send("q")
+        assert terminal.exit_code() == 0
