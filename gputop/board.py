@@ -6,6 +6,7 @@ states are somebody else's. Samples are immutable, so `Board.snapshot` is a shal
 
 from __future__ import annotations
 
+from collections import deque
 from operator import attrgetter
 from typing import Any
 
@@ -13,6 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec import field
 
+from gputop.frame import SECOND_NS
 from gputop.frame import CgroupSample
 from gputop.frame import CudaCall
 from gputop.frame import Frame
@@ -32,6 +34,9 @@ from gputop.frame import SourceState
 from gputop.frame import Wakeup
 from gputop.frame import compute_pids
 from gputop.frame import forget_parts
+
+OFF_BEAT_NS = 10_000_000
+"""Waking a little late is part of every beat: what is asked for in whole ticks is not left to some microseconds."""
 
 
 class GpuBoard:
@@ -164,8 +169,9 @@ class Board(Struct):
         )  # fmt: skip
 
     def counters(self) -> Board:
-        """Of a `snapshot` the GPUs and processes alone: what the rates of the next second are taken against."""
-        return Board(self.header, self.seq, self.t_ns, gpus={i: g.copy() for i, g in self.gpus.items()}, procs=dict(self.procs))
+        """Of a `snapshot` the GPUs, processes and threads alone: what the rates of the next second are taken against."""
+        gpus = {i: g.copy() for i, g in self.gpus.items()}
+        return Board(self.header, self.seq, self.t_ns, gpus, procs=dict(self.procs), threads=dict(self.threads), probed_ns=self.probed_ns)
 
     def _take(self, frame: Frame) -> None:
         self.seq, self.t_ns = frame.seq, frame.t_ns
@@ -247,3 +253,20 @@ def _like(info: ProcInfo, parent: ProcInfo | None) -> ProcInfo:
     pairs = ((name, getattr(parent, name), getattr(info, name)) for name in _INHERITED)
     same = {name: its for name, its, own in pairs if own is not its and own == its}
     return msgspec.structs.replace(info, **same) if same else info
+
+
+class LastSeconds:
+    """The boards of the last two seconds, one a second, as `Board.counters`."""
+
+    def __init__(self) -> None:
+        self._boards: deque[Board] = deque(maxlen=2)
+
+    def add(self, board: Board) -> None:
+        """Keep what stands now, unless a second has not passed."""
+        if not self._boards or board.t_ns - self._boards[-1].t_ns >= SECOND_NS - OFF_BEAT_NS:
+            self._boards.append(board.counters())
+
+    def before(self, board: Board, span_ns: int) -> Board:
+        """The newest that is ``span_ns`` older than ``board``, else the oldest; ``board`` itself where there is none."""
+        older = next((one for one in reversed(self._boards) if board.t_ns - one.t_ns >= span_ns - OFF_BEAT_NS), None)
+        return older or (self._boards[0] if self._boards else board)

@@ -23,6 +23,8 @@ from gputop.frame import ThreadSample
 TICK_NS = 10_000_000
 """In which utime and stime advance."""
 
+LEAST_PROBED_NS = SECOND_NS - SECOND_NS // 10
+
 
 class ProcRates(Struct, frozen=True):
     """What a process did between two readings; None is not measured. Shares are of one CPU's time, so 250 % is 2.5 CPUs."""
@@ -39,7 +41,7 @@ class ProcRates(Struct, frozen=True):
     """Run-queue delay of the thread that had most of it, where threads were read."""
     worst_runq_tid: int | None
     switches_per_s: float | None
-    """Voluntary and involuntary, of all threads where they are read, else of the main thread; None where some that run are not counted."""
+    """Voluntary and involuntary, of all threads; None where some that run are not counted."""
     invol_per_s: float | None
     main_vol_per_s: float | None
     """Voluntary switches of the main thread: how often it went to sleep."""
@@ -51,10 +53,42 @@ class ProcRates(Struct, frozen=True):
     """Delay on block I/O and swap-in (stat field 42)."""
 
 
-def proc_rates(older: ProcSample, newer: ProcSample, between: tuple[Board, Board] | None = None) -> ProcRates | None:
+class Switched:
+    """Context switches of whole processes, as the sched probe counted them between two boards a second apart or more: of most threads it
+    tells once a second."""
+
+    def __init__(self, older: Board, newer: Board) -> None:
+        self._older, self._newer = older, newer
+        self._ns = newer.probed_ns - older.probed_ns if older.probed_ns else 0
+        self._sums: dict[int, tuple[int, int]] | None = None
+
+    def per_s(self, pid: int) -> tuple[float | None, float | None]:
+        """Voluntary and involuntary; None where it does not run, or has not for long enough."""
+        if self._ns < LEAST_PROBED_NS:
+            return None, None
+        if self._sums is None:
+            self._sums = self._added_up()
+        vol, invol = self._sums.get(pid, (0, 0))
+        return vol * SECOND_NS / self._ns, invol * SECOND_NS / self._ns
+
+    def _added_up(self) -> dict[int, tuple[int, int]]:
+        before, sums = self._older.threads, dict[int, tuple[int, int]]()
+        for tid, thread in self._newer.threads.items():
+            old = before.get(tid)
+            if old is thread:
+                continue
+            vol, invol = sums.get(thread.pid, (0, 0))
+            if old is not None and old.start_ns == thread.start_ns:
+                sums[thread.pid] = vol + thread.vol - old.vol, invol + thread.invol - old.invol
+            elif thread.start_ns > self._older.probed_ns:  # what another did before it was first told of lies further back
+                sums[thread.pid] = vol + thread.vol, invol + thread.invol
+        return sums
+
+
+def proc_rates(older: ProcSample, newer: ProcSample, switched: Switched | None = None) -> ProcRates | None:
     """Rates of one process; None where the two are not the same process or not in order.
 
-    Of a process with more threads than are followed (`ProcSample.unfollowed`) the sched probe counts the switches ``between`` two boards.
+    Of a process with threads that are not followed, all of a bystander's or some of very many, ``switched`` tells the switches.
     """
     ns = newer.t_ns - older.t_ns
     utime, stime = newer.utime_ns - older.utime_ns, newer.stime_ns - older.stime_ns
@@ -64,7 +98,7 @@ def proc_rates(older: ProcSample, newer: ProcSample, between: tuple[Board, Board
     threads = thread_deltas(older, newer)
     worst = max(threads, key=_run_delay, default=None)
     main_ns = delta(older.oncpu_ns, newer.oncpu_ns)
-    vol_per_s, invol_per_s = _switches_per_s(older, newer, threads, between)
+    vol_per_s, invol_per_s = _switches_per_s(older, newer, threads, switched)
     return ProcRates(
         seconds=ns / SECOND_NS,
         cpu_pct=100 * _cpu_ns(newer, threads, main_ns, utime + stime) / ns,
@@ -216,33 +250,17 @@ def _oncpu(thread: ThreadSample) -> int:
 
 
 def _switches_per_s(
-    older: ProcSample, newer: ProcSample, threads: Sequence[ThreadSample], between: tuple[Board, Board] | None
+    older: ProcSample, newer: ProcSample, threads: Sequence[ThreadSample], switched: Switched | None
 ) -> tuple[float | None, float | None]:
     """Voluntary and involuntary."""
     per_s = SECOND_NS / (newer.t_ns - older.t_ns)
     counted = [(thread.vol, thread.invol) for thread in threads if thread.vol is not None and thread.invol is not None]
-    if not counted:
-        return _times(delta(older.vol, newer.vol), per_s), _times(delta(older.invol, newer.invol), per_s)
-    if newer.unfollowed or any(thread.vol is None and thread.timeslices > 0 for thread in threads):
-        return _probed_switches_per_s(newer.pid, *between) if between is not None else (None, None)
-    return sum(vol for vol, _ in counted) * per_s, sum(invol for _, invol in counted) * per_s
-
-
-def _probed_switches_per_s(pid: int, older: Board, newer: Board) -> tuple[float | None, float | None]:
-    """The same as the sched probe counts them; None where it does not run."""
-    ns = newer.probed_ns - older.probed_ns
-    if not older.probed_ns or ns <= 0:
-        return None, None
-    vol = invol = 0
-    for thread in newer.threads.values():
-        if thread.pid != pid:
-            continue
-        before = older.threads.get(thread.tid)
-        if before is not None and before.start_ns == thread.start_ns:
-            vol, invol = vol + thread.vol - before.vol, invol + thread.invol - before.invol
-        elif thread.start_ns > older.probed_ns:  # what another did before it was first told of lies further back
-            vol, invol = vol + thread.vol, invol + thread.invol
-    return vol * SECOND_NS / ns, invol * SECOND_NS / ns
+    uncounted = any(thread.vol is None and thread.timeslices > 0 for thread in threads)
+    if newer.unfollowed or uncounted or (newer.num_threads > 1 and not counted):
+        return switched.per_s(newer.pid) if switched is not None else (None, None)
+    if counted:
+        return sum(vol for vol, _ in counted) * per_s, sum(invol for _, invol in counted) * per_s
+    return _times(delta(older.vol, newer.vol), per_s), _times(delta(older.invol, newer.invol), per_s)
 
 
 def _run_delay(thread: ThreadSample) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from gputop.board import Board
+from gputop.board import LastSeconds
 from gputop.diagnosis import Engine
 from gputop.diagnosis import Ledger
 from gputop.diagnosis import ProcState
@@ -31,9 +32,6 @@ from gputop.roles import assign
 from gputop.roles import children_of
 from gputop.roles import program_name
 from gputop.series import OBSERVERS
-
-OFF_BEAT_NS = 10_000_000
-"""Waking a little late is part of every beat: what is asked for in whole ticks is not left to some microseconds."""
 
 STATE_WORDS = (
     "", "running", "runnable", "disk", "memory", "throttled", "blocked", "ahead", "stopped",
@@ -59,8 +57,7 @@ class Session:
         """What was lost by then, every few seconds as far back as `oldest_ns`."""
         self.verdicts: deque[tuple[int, Verdict]] = deque()
         """When each verdict began to stand, as far back as `oldest_ns`."""
-        self._counters: deque[Board] = deque(maxlen=2)
-        """Those of the last two seconds, see `Board.counters`."""
+        self._past = LastSeconds()
         self.marks: deque[Mark] = deque()
         self.stacks: deque[tuple[int, list[Stack]]] = deque(maxlen=64)
         """Sets of stacks in the stream, with the time of their frame."""
@@ -108,7 +105,7 @@ class Session:
             self.ring.restate(self.ring.header.dated(header))
         stood, self.board = self.board, self.board.under(self.header)
         if stood is not self.board:
-            self._counters.clear()
+            self._past = LastSeconds()
         if not same_clock:
             self.engine = Engine()
             self.ring = Ring(header)
@@ -130,8 +127,7 @@ class Session:
             self.stacks.append((frame.t_ns, frame.stacks))
         self.ring.add(frame)
         self._keep_marks(frame.marks)
-        if not self._counters or frame.t_ns - self._counters[-1].t_ns >= SECOND_NS - OFF_BEAT_NS:
-            self._counters.append(self.board.counters())
+        self._past.add(self.board)
         since_ns = self.engine.fed_ns
         if self.engine.follow(self.board, frame):
             self._keep_diagnosis(since_ns, frame.t_ns)
@@ -203,8 +199,7 @@ class Session:
         if t_ns is not None and t_ns < self.now_ns:
             newer = self.board_at(t_ns)
             return self.board_at(max(self.oldest_ns, t_ns - span_ns)), newer
-        older = next((b for b in reversed(self._counters) if self.now_ns - b.t_ns >= span_ns - OFF_BEAT_NS), None)
-        return older or (self._counters[0] if self._counters else self.board), self.board
+        return self._past.before(self.board, span_ns), self.board
 
     def roles_at(self, board: Board) -> dict[int, Role]:
         """Who is who on a board: the engine's answer for the newest one, found anew for a past one."""

@@ -21,6 +21,7 @@ from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
 from gputop.limits import limits
 from gputop.rates import ProcRates
+from gputop.rates import Switched
 from gputop.rates import counter_per_s
 from gputop.rates import gpu_bytes_per_s
 from gputop.rates import proc_rates
@@ -49,6 +50,7 @@ _FILES = {
 """Of a process -> the file of /proc/PID that may be its owner's alone, or not kept by the kernel."""
 _NO_SENSE = "the kernel's figure is more than the process's whole life"
 _THREADS = "only trainers and workers are read thread by thread"
+_UNCOUNTED = f"{_THREADS}: only eBPF counts the switches of all threads, over a second"
 _UNFOLLOWED = "more of its threads run than are followed: only eBPF counts them all"
 _STATED = ("state", "starving", "state_fractions")
 _NO_STATE = "not yet: it was watched too shortly to tell"
@@ -69,8 +71,6 @@ def keep(older: Board, board: Board, frame: Frame) -> None:
         stood = board.procs.get(sample.pid)
         if stood is not None and stood.t_ns < sample.t_ns:
             older.procs[sample.pid] = stood
-    if frame.probes is not None:
-        older.threads, older.probed_ns = dict(board.threads), board.probed_ns
     for gpu in frame.gpus:
         if gpu.index in board.gpus:
             _keep_counters(older.gpus.setdefault(gpu.index, GpuBoard(gpu.index)), board.gpus[gpu.index], gpu)
@@ -89,7 +89,7 @@ def take(
 
     ``only`` limits the processes; otherwise they are trainers, workers, GPU processes and those that take CPU.
     """
-    header = newer.header
+    header, switched = newer.header, Switched(older, newer)
     on_gpu = _gpu_procs(newer)
     pids = only if only is not None else frozenset(pid for pid in newer.procs if _matters(pid, older, newer, roles, on_gpu))
     taken: dict[str, object] = _cleaned({
@@ -99,7 +99,7 @@ def take(
         "host": header.host,
         "sources": {s.name: _source(s.state, s.reason, s.remedy, s.detail) for s in newer.sources.values()},
         "gpus": [_gpu(newer.gpus[i], older.gpus.get(i)) for i in sorted(newer.gpus)],
-        "procs": [_proc(pid, older, newer, roles.get(pid), states.get(pid), on_gpu.get(pid, [])) for pid in sorted(pids)],
+        "procs": [_proc(pid, older, newer, roles.get(pid), states.get(pid), on_gpu.get(pid, []), switched) for pid in sorted(pids)],
     })  # fmt: skip
     return taken
 
@@ -168,10 +168,16 @@ def _gpu_proc(proc: GpuProc, gpu: GpuBoard) -> dict[str, object]:
 
 
 def _proc(
-    pid: int, older: Board, newer: Board, role: Role | None, state: ProcState | None, on_gpu: list[dict[str, object]]
+    pid: int,
+    older: Board,
+    newer: Board,
+    role: Role | None,
+    state: ProcState | None,
+    on_gpu: list[dict[str, object]],
+    switched: Switched,
 ) -> dict[str, object]:
     sample, before, info = newer.procs[pid], older.procs.get(pid), newer.infos.get(pid)
-    rates = proc_rates(before, sample, (older, newer)) if before else None
+    rates = proc_rates(before, sample, switched) if before else None
     out = {"pid": pid} | _diagnosed(role, state, info) | _identity(info) | _counters(sample) | _rates(before, sample, rates)
     return out | {"gpus": on_gpu, "missing": _missing(out, _proc_reasons(pid, newer, rates))}
 
@@ -223,13 +229,13 @@ def _rates(before: ProcSample | None, sample: ProcSample, rates: ProcRates | Non
     """All of `_RATES`; ``rates`` are those from ``before`` to ``sample``."""
     if before is None or rates is None:
         return dict.fromkeys(_RATES)
-    whole, ns = sample.num_threads == 1 or len(sample.threads) > 1, sample.t_ns - before.t_ns
+    ns = sample.t_ns - before.t_ns
     main_vol_per_s, main_invol_per_s = counter_per_s(before.vol, sample.vol, ns), counter_per_s(before.invol, sample.invol, ns)
     return {
         "cpu_pct": rates.cpu_pct,
         "runq_pct": rates.runq_pct,
-        "switches_per_s": rates.switches_per_s if whole else None,
-        "invol_per_s": rates.invol_per_s if whole else None,
+        "switches_per_s": rates.switches_per_s,
+        "invol_per_s": rates.invol_per_s,
         "main_switches_per_s": None if main_vol_per_s is None or main_invol_per_s is None else main_vol_per_s + main_invol_per_s,
         "main_invol_per_s": main_invol_per_s,
         "disk_pct": rates.blkio_pct,
@@ -240,7 +246,7 @@ def _proc_reasons(pid: int, board: Board, rates: ProcRates | None) -> dict[str, 
     """Why what may be missing of a process is."""
     reasons = {name: f"/proc/{pid}/{file} is not readable" for name, file in _FILES.items()} | {"disk_pct": _NO_SENSE}
     sample = board.procs[pid]
-    reasons |= dict.fromkeys(("switches_per_s", "invol_per_s"), _UNFOLLOWED if sample.threads else _THREADS)
+    reasons |= dict.fromkeys(("switches_per_s", "invol_per_s"), _UNFOLLOWED if sample.threads else _UNCOUNTED)
     if sample.run_delay_ns is not None:
         reasons["runq_pct"] = _THREADS
     reasons |= dict.fromkeys(_STATED, _NO_STATE)

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from gputop.board import Board
+from gputop.board import LastSeconds
 from gputop.commands.options import sampling_settings
 from gputop.console import draws_ascii
 from gputop.console import show
 from gputop.console import tell
 from gputop.console import write
 from gputop.errors import UserError
+from gputop.frame import SECOND_NS
 from gputop.frame import Frame
 from gputop.frame import Header
 
@@ -105,7 +107,7 @@ def _print_json(items: Iterator[Header | Frame], args: argparse.Namespace, every
     from gputop import snapshot
     from gputop.diagnosis import Engine
 
-    board, older, engine = Board(), Board(), Engine()
+    board, older, engine, past = Board(), Board(), Engine(), LastSeconds()
     for item in items:
         if isinstance(item, Header):
             board = board.under(item)
@@ -115,6 +117,9 @@ def _print_json(items: Iterator[Header | Frame], args: argparse.Namespace, every
         board.fold(item)
         engine.feed(board)
         if every:
+            past.add(board)
+            before = past.before(board, SECOND_NS)
+            older.threads, older.probed_ns = before.threads, before.probed_ns
             _print_object(older, board, engine, args)
         elif older.seq < 0:
             older = board.counters()

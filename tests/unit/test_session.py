@@ -9,7 +9,10 @@ from gputop.frame import Gpu
 from gputop.frame import GpuProc
 from gputop.frame import Header
 from gputop.frame import Mark
+from gputop.frame import Probes
 from gputop.frame import ProcInfo
+from gputop.frame import ProcSample
+from gputop.frame import SchedThread
 from gputop.frame import Stack
 from gputop.session import Session
 from gputop.tui.draw.rows import rows
@@ -105,3 +108,15 @@ def test_marks_are_kept_as_long_as_their_time_can_be_looked_at():
         session.ingest(Frame(n, t_ns, key=n % 20 == 0, marks=[Mark(t_ns, str(n))]))
     assert session.marks[0].t_ns >= session.oldest_ns > 0
     assert session.marks[-1].text == "1399"
+
+
+def test_the_table_shows_the_switches_of_all_threads_of_a_bystander_by_the_probe():
+    session, told = Session(), []
+    session.ingest(Header())
+    for second in range(1, 5):
+        threads = [SchedThread(tid, 7, 0, 0, 0, 0, 0, 100 * second, 10 * second, 0) for tid in (7, 8)]
+        busy = ProcSample(7, 1, second * SECOND, "S", second * SECOND // 2, 0, 0, 2, vol=second, invol=0)
+        probes = Probes(second * SECOND, threads=threads)
+        session.ingest(Frame(second, second * SECOND, key=second == 1, infos=[ProcInfo(7, 1)], procs=[busy], probes=probes))
+        told += [(row.switches_per_s, row.invol_per_s) for row in rows(session, View())]
+    assert told == [(220, 20)] * 3

@@ -12,6 +12,7 @@ from gputop.frame import GpuProc
 from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
 from gputop.rates import ProcRates
+from gputop.rates import Switched
 from gputop.rates import proc_rates
 from gputop.roles import Role
 from gputop.roles import is_whole_machine
@@ -95,6 +96,7 @@ class _Table:
 
     def __init__(self, session: Session, view: View, older: Board, newer: Board, roles: dict[int, Role]) -> None:
         self.session, self.view, self.older, self.newer, self.roles = session, view, older, newer, roles
+        self.switched = Switched(older, newer)
         self.on_gpu: dict[int, tuple[int, GpuProc]] = {}
         for index, gpu in newer.gpus.items():
             for proc in gpu.procs or map(GpuProc, gpu.compute_pids):
@@ -135,7 +137,7 @@ class _Table:
         if sample is not None:
             row.rss_bytes = sample.rss_bytes
             before = self.older.procs.get(pid)
-            if before is not None and (rates := proc_rates(before, sample, (self.older, self.newer))):
+            if before is not None and (rates := proc_rates(before, sample, self.switched)):
                 _take_rates(row, rates)
         if pid in self.on_gpu:
             row.gpu, proc = self.on_gpu[pid]

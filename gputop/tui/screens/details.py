@@ -10,6 +10,7 @@ from gputop.frame import SECOND_NS
 from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
 from gputop.rates import ProcRates
+from gputop.rates import Switched
 from gputop.rates import proc_rates
 from gputop.roles import Role
 from gputop.session import Session
@@ -36,7 +37,7 @@ class DetailsScreen(Box):
         info, sample, before = newer.infos.get(self.pid), newer.procs.get(self.pid), older.procs.get(self.pid)
         if info is None or sample is None:
             return [[("it has ended; scrub back to see it", "dim")]]
-        rates = proc_rates(before, sample, (older, newer)) if before else None
+        rates = proc_rates(before, sample, Switched(older, newer)) if before else None
         width = min(self.text_width, 110)
         return [
             *_identity(info, session.roles_at(newer).get(self.pid), width),
@@ -87,12 +88,17 @@ def _numbers(sample: ProcSample, rates: ProcRates | None, board: Board) -> list[
     procfs = board.sources.get("procfs")
     unmeasured = procfs.detail.get("blkio_delay_ns", "") if procfs is not None and rates.blkio_pct is None else ""
     out.append(_pair("block I/O delay", unmeasured or _share(rates.blkio_pct, "of its time")))
-    whose = "all threads" if sample.threads else "the main thread"
-    out.append(_pair("switches", f"{_rate(rates.switches_per_s)} a second, involuntary {_rate(rates.invol_per_s)}, of {whose}"))
+    out.append(_pair("switches", _switches(rates)))
     reads, writes = rates.read_bytes_per_s, rates.write_bytes_per_s
     unread = "not readable: another user's process"
     out.append(_pair("disk", unread if reads is None or writes is None else f"{size(reads)}/s read, {size(writes)}/s written"))
     return out
+
+
+def _switches(rates: ProcRates) -> str:
+    if rates.switches_per_s is None:
+        return "not counted of all its threads: that takes eBPF, for a second"
+    return f"{_rate(rates.switches_per_s)} a second, involuntary {_rate(rates.invol_per_s)}, of all threads"
 
 
 def _waits_in(sample: ProcSample, machine: str) -> str:

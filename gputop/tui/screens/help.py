@@ -24,7 +24,7 @@ STATES = {
 }  # fmt: skip
 COLUMNS = {
     "RUNQ%": "the main thread wanted a CPU and had none",
-    "SW/s INV/s": "context switches, involuntary ones: of trainers and workers all threads', of others the main thread's",
+    "SW/s INV/s": "context switches, involuntary ones, of all threads; of others than trainers and workers by eBPF alone",
 }
 STARVING_HELP = "the trainer waits for data and this worker cannot deliver"
 _HELD = "  a dimmed cell repeats the last reading: the driver has not measured again"
