@@ -217,6 +217,8 @@ class Writer:
         self._index, self._chunks, self._references, self._marks = at, [], [], []
 
     def _write(self, data: bytes) -> None:
+        if os.fstat(self._fd).st_size < self.size:
+            raise UserError(f"somebody has emptied or cut {clean(self.path)} while it was recorded")
         try:
             write_all(self._fd, data)
         except OSError as error:

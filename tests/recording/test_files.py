@@ -200,12 +200,22 @@ def test_rotation_bounds_each_file_and_their_number(tmp_path: Path) -> None:
     assert len(seen) > 200
 
 
+def test_a_file_that_somebody_emptied_is_no_success(tmp_path: Path) -> None:
+    frames = list(Session(1, 4, threads=3).frames(50))
+    writer = record(tmp_path / "run.gputop", frames[:30], close=False)
+    os.truncate(tmp_path / "run.gputop", 0)
+    with pytest.raises(UserError, match="emptied or cut"):
+        add_all(writer, frames[30:])
+    writer.close()
+    assert "emptied or cut" in writer.problem
+
+
 @pytest.mark.parametrize(("size_bytes", "said"), [(0, "0 KB"), (37_600, "38 KB"), (999_600, "1.0 MB"), (4_240_000, "4.2 MB")])
 def test_the_size_of_a_file_is_said_with_two_digits(size_bytes: int, said: str) -> None:
     assert file_size(size_bytes) == said
 
 
-def add_all(files: Rotation, frames: list[Frame]) -> None:
+def add_all(files: Rotation | Writer, frames: list[Frame]) -> None:
     for frame in frames:
         files.add(frame)
 
