@@ -241,8 +241,10 @@ class Rotation:
         self._begin = begin
         self._max_bytes, self._max_files = max_bytes, max_files
         self._count = 1
-        self._frames, self._problem = 0, ""
+        self._problem = ""
         self._kept = [path]
+        self._written: list[int] = []
+        """Frames in each of these but the last."""
         self._largest = self._largest_block = 0
         """Chunk, and what was written at once in the middle of one."""
         self._chunk_at = 0
@@ -296,8 +298,8 @@ class Rotation:
 
     @property
     def frames(self) -> int:
-        """Written so far, in all files."""
-        return self._frames + self.writer.frames
+        """Written so far, in all files that are kept."""
+        return sum(self._written) + self.writer.frames
 
     def discard(self) -> None:
         """Close the file and remove it."""
@@ -307,11 +309,13 @@ class Rotation:
 
     def _turn(self) -> None:
         self.writer.close()
-        self._frames, self._problem = self._frames + self.writer.frames, self.problem
+        self._problem = self.problem
+        self._written.append(self.writer.frames)
         path = self._next_path()
         self.writer = Writer(path, self.writer.header, self._begin())
         self._kept.append(path)
         if self._max_files and len(self._kept) > self._max_files:
+            del self._written[0]
             with suppress(OSError):  # somebody took it away
                 os.unlink(self._kept.pop(0))
 

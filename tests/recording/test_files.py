@@ -197,7 +197,7 @@ def test_rotation_bounds_each_file_and_their_number(tmp_path: Path) -> None:
             seen += recording.frames()
             assert recording.problem == ""
     assert seen == frames[-len(seen) :]
-    assert len(seen) > 200
+    assert len(seen) == files.frames > 200
 
 
 def test_a_file_that_somebody_emptied_is_no_success(tmp_path: Path) -> None:
@@ -228,7 +228,6 @@ def test_rotation_takes_no_name_that_is_taken(tmp_path: Path) -> None:
     files.close()
     assert (tmp_path / "run.2.gputop").read_text() == "mine"
     assert (tmp_path / "run.4.gputop").is_symlink()
-    assert files.frames == 1000
     assert len(list(tmp_path.iterdir())) == 4
 
 
