@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write it; what of the recording is lost is said on standard error."""
+    from gputop.recording.output import ended_like_ctrl_c
     from gputop.recording.parts import open_recording
 
     if args.output == "-":
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     if args.beside and args.to != "perfetto":
         raise UserError("--beside goes with --to perfetto", code=2)
     more = {"beside": args.beside} if args.beside else {}
-    with open_recording(args.files) as recording:
+    with ended_like_ctrl_c(), open_recording(args.files) as recording:
         try:
             writer(args.to)(recording, args.output, *span(args, recording), **more)
         except OSError as error:

@@ -30,6 +30,7 @@ def run(args: argparse.Namespace) -> int:
     from gputop.frame import Header
     from gputop.recording.ingero import LeftOut
     from gputop.recording.ingero import read
+    from gputop.recording.output import ended_like_ctrl_c
     from gputop.recording.output import whole_or_gone
     from gputop.recording.writer import Writer
     from gputop.text import counted
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     assert isinstance(header, Header)
     path = str(Path(args.file).with_suffix(".gputop")) if args.output is None else args.output
     writer, count = Writer(path, header), 0
-    with whole_or_gone(path), closing(writer):
+    with ended_like_ctrl_c(), whole_or_gone(path), closing(writer):
         for item in items:
             if isinstance(item, Frame):
                 writer.add(item)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextlib import suppress
 from itertools import chain
 from itertools import count
+from typing import NoReturn
 
 from gputop.errors import UserError
 from gputop.text import clean
@@ -44,6 +46,23 @@ def whole_or_gone(path: str) -> Iterator[None]:
         with suppress(OSError):
             os.unlink(path)
         raise
+
+
+@contextmanager
+def ended_like_ctrl_c() -> Iterator[None]:
+    """What is not finished is taken away also where a job is cancelled (SIGTERM) or its terminal is lost (SIGHUP)."""
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, _end)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _end(number: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def unused(stem: str, suffix: str = ".gputop") -> str:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import csv
 import json
 import resource
+import signal
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gputop import cli
 from gputop.exports import FORMATS
+from gputop.exports.rows import Row
+from gputop.exports.rows import batches
 from gputop.frame import Frame
 from gputop.frame import Gpu
 from gputop.frame import ProcSample
@@ -59,6 +64,28 @@ def test_an_export_that_cannot_be_finished_is_gone(
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     assert capsys.readouterr().err.count("\n") == 1
     assert not out.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("to", ["csv", "sqlite", "perfetto"])
+def test_a_signal_leaves_no_half_of_an_export(
+    session: tuple[str, list[Frame]], tmp_path: Path, to: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a job is cancelled, or its terminal lost."""
+
+    def stopped(*what: Any) -> Iterator[tuple[str, list[Row]]]:
+        for batch in batches(*what):
+            yield batch
+            signal.raise_signal(number)
+
+    monkeypatch.setattr(f"gputop.exports.{to}.batches", stopped)
+    try:
+        code: object = cli.main(["export", session[0], "--to", to, "-o", str(tmp_path / "out")])
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 128 + number
+    assert not list(tmp_path.iterdir())
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_an_export_needs_a_name(

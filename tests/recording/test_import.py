@@ -185,16 +185,21 @@ def test_what_is_no_trace_is_said_and_nothing_is_left(tmp_path: Path, kind: str,
     assert not (tmp_path / "in.gputop").exists()
 
 
-def test_ctrl_c_leaves_no_half_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_no_half_of_it(tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(path: str) -> Iterator[Header | Frame]:
         for i, item in enumerate(read(path)):
             yield item
             if i == 20:
-                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(number)
 
     make(tmp_path / "in.db")
     monkeypatch.setattr(ingero, "read", stopped)
-    assert cli.main(["import", str(tmp_path / "in.db")]) == 130
+    try:
+        code: object = cli.main(["import", str(tmp_path / "in.db")])
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 128 + number
     assert [path.name for path in tmp_path.iterdir()] == ["in.db"]
 
 
