@@ -53,6 +53,8 @@ class MigInstance(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     sm_active_pct: float | None = None
     missing: dict[str, str] = {}
     """Field name -> why it has no value in this sample."""
+    util_pct: float | None = None
+    """Share of the time in which any kernel ran in its GPU instance, by GPM: NVML's own utilization is none of MIG devices."""
 
 
 class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

@@ -198,10 +198,11 @@ def test_of_several_shares_of_a_process_the_newest_counts() -> None:
 
 
 def test_mig_instances(rig: Rig) -> None:
-    rig.set("gpus 1", "util 50", "mig 1g.18gb:7:18000:500:16:33, 3g.71gb:2:71000:9000:60:80", "procs 4242:100:0:C:7")
+    rig.set("gpus 1", "util 50", "mig 1g.18gb:7:18000:500:16:33:98, 3g.71gb:2:71000:9000:60:80:81", "procs 4242:100:0:C:7")
     source = rig.opened()
     rig.until(source, lambda board: [mig.sm_active_pct for mig in board.gpus[0].values["mig"]] == [33.0, 80.0])
     first, second = rig.gpu().values["mig"]
+    assert (first.util_pct, second.util_pct) == (98.0, 81.0)
     assert (first.index, first.gpu_instance, first.profile, first.sm_count, first.mem_used_bytes) == (0, 7, "1g.18gb", 16, 500 * MIB)
     assert second.mem_total_bytes == 71000 * MIB
     assert second.uuid.startswith("MIG-")
@@ -251,7 +252,7 @@ def test_an_instance_that_is_made_anew_has_nothing_of_the_one_before(rig: Rig) -
     rig.set("gpus 1", f"log {rig.log}", "mig 2g.35gb:7:35000:500:32:44, 3g.71gb:2:71000:9000:60:80")
     rig.until(source, lambda board: board.gpus[0].values["mig"][0].profile == "2g.35gb")
     anew, kept = rig.gpu().instances
-    assert (anew.missing, kept.sm_active_pct) == ({"sm_active_pct": FIRST}, 80.0)
+    assert (anew.missing, kept.sm_active_pct) == ({"util_pct": FIRST, "sm_active_pct": FIRST}, 80.0)
     rig.until(source, lambda board: board.gpus[0].values["mig"][0].sm_active_pct == 44.0)
     assert len(rig.calls("GpmSampleFree")) == freed + 2
 
@@ -283,7 +284,7 @@ def test_the_activity_of_a_mig_instance_is_missing_for_a_reason(rig: Rig, gpm: i
     source = rig.source(look=True)
     source.open()
     rig.read(source, key=True)
-    assert [one.missing for one in rig.gpu().instances] == [{"sm_active_pct": reason}] * 2
+    assert [one.missing for one in rig.gpu().instances] == [{"util_pct": reason, "sm_active_pct": reason}] * 2
 
 
 def test_xid_is_reported_when_it_happens(rig: Rig) -> None:

@@ -14,7 +14,9 @@ def _with_mig(instances: int) -> Session:
     session = scene.session()
     values = session.board.gpus[1].values
     values["mig_mode"] = True
-    values["mig"] = [MigInstance(i, 7 + i, 0, "", f"1g.{10 + i}gb", 3 * scene.GIB, 10 * scene.GIB, 14, 42.0) for i in range(instances)]
+    values["mig"] = [
+        MigInstance(i, 7 + i, 0, "", f"1g.{10 + i}gb", 3 * scene.GIB, 10 * scene.GIB, 14, 42.0, util_pct=88.0) for i in range(instances)
+    ]
     values["procs"] = [GpuProc(scene.TRAINER, mem_bytes=scene.GIB, gpu_instance=8)]
     session.board.gpus[0].values["procs"] = []
     return session
@@ -34,7 +36,8 @@ async def test_mig_instances_have_rows_of_their_own(make_app: MakeApp) -> None:
         rows = part(app, "gpus")
         shown = [row.split() for row in rows[1:]]
         assert [row[0] for row in shown] == ["0", "1", "1:0", "1:1"]
-        assert shown[3][1:3] == ["1g.11gb", "42%"]
+        assert shown[3][1:4] == ["1g.11gb", "88%", "42%"]
+        assert rows[4].index("88%") == rows[1].index("%") - 2
         assert rows[4].index("3.0/10") == rows[1].index("62.0/")
         assert rows[4].rstrip().endswith("14 SMs")
         assert next(row for row in part(app, "procs") if str(scene.TRAINER) in row).split()[1] == "1:1"

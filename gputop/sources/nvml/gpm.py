@@ -23,8 +23,9 @@ from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Values
 
 GPM_FIELDS = ("sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct")
-# nvmlGpmMetricId_t: SM_UTIL, SM_OCCUPANCY, ANY_TENSOR_UTIL, DRAM_BW_UTIL
+# nvmlGpmMetricId_t: SM_UTIL, SM_OCCUPANCY, ANY_TENSOR_UTIL, DRAM_BW_UTIL; of a MIG instance GRAPHICS_UTIL (of any kernel), SM_UTIL
 _METRICS = (2, 3, 5, 10)
+_MIG_METRICS = (1, 2)
 _MOST_PCT = 101
 GPM_LEAST_NS = 100_000_000
 """Shorter intervals give invalid values on Hopper (NVIDIA/DCGM issue 310)."""
@@ -63,8 +64,9 @@ class Gpm:
         self._scope: tuple[int, ...] = () if gpu_instance is None else (gpu_instance,)
         self._sample = bind("nvmlGpmSampleGet" if gpu_instance is None else "nvmlGpmMigSampleGet")
         self._metrics = bind("nvmlGpmMetricsGet")
-        wanted = (_Metric * len(_METRICS))(*(_Metric(id=number) for number in _METRICS))
-        self._get = _MetricsGet(1, len(_METRICS), _new_sample(device), _new_sample(device), wanted)
+        numbers = _METRICS if gpu_instance is None else _MIG_METRICS
+        wanted = (_Metric * len(_METRICS))(*(_Metric(id=number) for number in numbers))
+        self._get = _MetricsGet(1, len(numbers), _new_sample(device), _new_sample(device), wanted)
         self._sampled_ns = 0
 
     def __call__(self, values: Values, missing: Missing) -> None:
@@ -83,10 +85,10 @@ class Gpm:
         """One value per metric; a text says why there is none, empty where the last one stands."""
         get, now_ns = self._get, monotonic_ns()
         if now_ns - self._sampled_ns < _TOO_SOON_NS:
-            return [""] * len(_METRICS)
+            return [""] * get.count
         self._device.call(self._sample, *self._scope, c_void_p(get.newer))
         try:
-            return self._compare(get) if self._sampled_ns else [FIRST] * len(_METRICS)
+            return self._compare(get) if self._sampled_ns else [FIRST] * get.count
         finally:
             self._sampled_ns = now_ns
             get.older, get.newer = get.newer, get.older
@@ -94,7 +96,7 @@ class Gpm:
     def _compare(self, get: _MetricsGet) -> list[float | str]:
         self._device.meter.count()
         check(self._metrics(byref(get)))
-        return [_value_of(*_CODE_AND_VALUE.unpack_from(get, at)) for at in _PLACES]
+        return [_value_of(*_CODE_AND_VALUE.unpack_from(get, at)) for at in _PLACES[: get.count]]
 
 
 def _new_sample(device: Device) -> int | None:

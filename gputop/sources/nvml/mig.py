@@ -1,4 +1,4 @@
-"""MIG: the instances a GPU is split into, each with its memory and, on Hopper and later, its SM activity."""
+"""MIG: the instances a GPU is split into, each with its memory and, on Hopper and later, its utilization and SM activity."""
 
 from __future__ import annotations
 
@@ -86,6 +86,7 @@ class Mig:
 
     def _read(self, part: Device, values: Values, missing: Missing) -> None:
         memory, gpu_instance = cache(lambda: _memory(part)), cache(lambda: part.number("nvmlDeviceGetGpuInstanceId"))
+        worked = cache(lambda: self._worked(_part(values), gpu_instance()))
         for field, read in (
             ("gpu_instance", gpu_instance),
             ("compute_instance", lambda: part.number("nvmlDeviceGetComputeInstanceId")),
@@ -94,19 +95,17 @@ class Mig:
             ("mem_used_bytes", lambda: given(memory()[2])),
             ("mem_total_bytes", lambda: given(memory()[0])),
             ("sm_count", lambda: _sm_count(part)),
-            ("sm_active_pct", lambda: self._sm_active(_part(values), gpu_instance())),
+            ("util_pct", lambda: _told(worked()[0])),
+            ("sm_active_pct", lambda: _told(worked()[1])),
         ):
             take(field, read, values, missing)
         self._parts.add(_part(values))
 
-    def _sm_active(self, part: _Part, gpu_instance: int) -> float:
-        """SM activity of the instance since the last look. Raises NVML's errors, on the first look NoValue."""
+    def _worked(self, part: _Part, gpu_instance: int) -> list[float | str]:
+        """Utilization and SM activity of the instance since the last look, or why there is none. Raises NVML's errors."""
         if part not in self._gpm:
             self._gpm[part] = self._start_gpm(gpu_instance)
-        active = self._gpm[part].read()[0]
-        if isinstance(active, str):
-            raise NoValue(active or FIRST)
-        return active
+        return self._gpm[part].read()
 
     def _start_gpm(self, gpu_instance: int) -> Gpm:
         if self._no_gpm:
@@ -122,6 +121,13 @@ class Mig:
 def _part(values: Values) -> _Part:
     """Which instance it is, as far as that can be told."""
     return tuple(values.get(name) for name in ("gpu_instance", "compute_instance", "uuid", "profile"))
+
+
+def _told(value: float | str) -> float:
+    """Raises NoValue with the reason, on the first look too."""
+    if isinstance(value, str):
+        raise NoValue(value or FIRST)
+    return value
 
 
 def _memory(part: Device) -> Array[c_ulonglong]:

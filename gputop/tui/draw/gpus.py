@@ -72,6 +72,8 @@ def _told_of(gpu: GpuBoard, instance: MigInstance) -> dict[str, Span]:
     """Column -> what there is to say of a MIG instance; its number is that of nvidia-smi -L."""
     used, total, active = instance.mem_used_bytes, instance.mem_total_bytes, instance.sm_active_pct
     told: dict[str, Span] = {"GPU": (f"{gpu.index}:{instance.index}", "dim"), "util": (clean(instance.profile, 16), "dim")}
+    if instance.util_pct is not None:
+        told["util"] = f"{fit(clean(instance.profile), 10)} {instance.util_pct:3.0f}%", "lane"
     if active is not None:
         told["SM act"] = f"{active:3.0f}%", ""
     if used is not None and total:

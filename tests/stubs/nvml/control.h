@@ -45,7 +45,7 @@ enum kind { KINDS(KIND_ENUM) KIND_COUNT };
 static const char *const kind_names[] = {KINDS(KIND_NAME)};
 
 struct proc_conf { unsigned pid; long long mem_mib; unsigned sm_pct; char kind; int instance; };
-struct mig_conf { char profile[32]; unsigned instance, sms, active_pct; long long total_mib, used_mib; };
+struct mig_conf { char profile[32]; unsigned instance, sms, active_pct, util_pct; long long total_mib, used_mib; };
 
 struct fault {
     long long delay_us;
@@ -122,14 +122,16 @@ static void parse_procs(struct gpu_conf *gpu, char *value)
     }
 }
 
-/* profile:instance:total MiB:used MiB:SMs:active %, comma separated */
+/* profile:instance:total MiB:used MiB:SMs:active %[:util %], comma separated */
 static void parse_migs(struct gpu_conf *gpu, char *value)
 {
     gpu->nmigs = 0;
     for (char *save, *item = strtok_r(value, ", ", &save); item && gpu->nmigs < MIGS; item = strtok_r(NULL, ", ", &save)) {
         struct mig_conf *mig = &gpu->migs[gpu->nmigs++];
         *mig = (struct mig_conf){.instance = gpu->nmigs};
-        sscanf(item, "%31[^:]:%u:%lld:%lld:%u:%u", mig->profile, &mig->instance, &mig->total_mib, &mig->used_mib, &mig->sms, &mig->active_pct);
+        if (sscanf(item, "%31[^:]:%u:%lld:%lld:%u:%u:%u", mig->profile, &mig->instance, &mig->total_mib, &mig->used_mib, &mig->sms,
+                   &mig->active_pct, &mig->util_pct) < 7)
+            mig->util_pct = mig->active_pct;
     }
 }
 

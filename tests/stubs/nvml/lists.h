@@ -149,7 +149,7 @@ static nvmlReturn_t take_sample(nvmlDevice_t device, int instance, nvmlGpmSample
 nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t sample) { ENTER_DEVICE(GpmSampleGet); return take_sample(device, -1, sample); }
 nvmlReturn_t nvmlGpmMigSampleGet(nvmlDevice_t device, unsigned instance, nvmlGpmSample_t sample) { ENTER_DEVICE(GpmMigSampleGet); return take_sample(device, (int)instance, sample); }
 
-/* 2 SM activity, 3 occupancy, 5 any tensor pipe, 10 DRAM bandwidth, all in per cent */
+/* 1 any kernel (of MIG instances only), 2 SM activity, 3 occupancy, 5 any tensor pipe, 10 DRAM bandwidth, all in per cent */
 static double gpm_value(unsigned metric, struct gpm_sample *older, struct gpm_sample *newer, int *code)
 {
     struct gpu_conf *conf = &control()->gpu[newer->gpu];
@@ -158,8 +158,9 @@ static double gpm_value(unsigned metric, struct gpm_sample *older, struct gpm_sa
         active = 100 * share(newer->at.sm_done, older->at.sm_done, (double)(newer->at.ns - older->at.ns));
     for (int i = 0; i < conf->nmigs && newer->instance >= 0; i++)
         if ((int)conf->migs[i].instance == newer->instance)
-            active = conf->migs[i].active_pct;
+            active = metric == 1 ? conf->migs[i].util_pct : conf->migs[i].active_pct;
     switch (metric) {
+    case 1: if (newer->instance >= 0) return active; break;
     case 2: return active;
     case 3: return sim_map ? active / 2 : (double)conf->sm_occupancy;
     case 5: return (double)conf->tensor;
