@@ -53,6 +53,15 @@ class GpuFacts(Struct):
     """The latest reading."""
     idle_s: float = 0.0
     """For how long, up to now, it has done nothing at all (utilization under 2 %)."""
+    split: bool = False
+    """MIG is on: what it does as a whole is nobody's."""
+    instance: int | None = None
+    """Of a part of such a one: its GPU instance. See `gputop.diagnosis.parts`."""
+
+    @property
+    def place(self) -> tuple[int, int | None]:
+        """What two that share it have in common."""
+        return self.index, self.instance
 
     @property
     def lost(self) -> float | None:

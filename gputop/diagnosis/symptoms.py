@@ -325,8 +325,8 @@ def _lost_of(gpu: GpuFacts) -> float:
 
 def _beside(job: JobFacts, facts: Facts) -> list[JobFacts]:
     """Others that compute on a GPU of its, which then works for each of them a part of the time only."""
-    own = {gpu.index for gpu in job.gpus}
-    return [other for other in facts.jobs if other is not job and any(gpu.index in own for gpu in other.gpus)]
+    own = {gpu.place for gpu in job.gpus}
+    return [other for other in facts.jobs if other is not job and any(gpu.place in own for gpu in other.gpus)]
 
 
 def _well(job: JobFacts, trainer: str, beside: list[JobFacts]) -> str:

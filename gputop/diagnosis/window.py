@@ -19,6 +19,7 @@ from gputop.diagnosis.facts import GpuFacts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.hosts import HostTrack
 from gputop.diagnosis.model import Step
+from gputop.diagnosis.parts import parts
 from gputop.diagnosis.points import Points
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.stepclock import NOTHING
@@ -62,6 +63,8 @@ class Window:
         self._points = Points()
         self._procs: dict[int, ProcTrack] = {}
         self._gpus: dict[int, GpuTrack] = {}
+        self._parts: dict[tuple[int, int], GpuTrack] = {}
+        """(GPU, GPU instance) -> what is known of that part of it, where MIG has split it"""
         self._host = HostTrack()
         self._takers = TakerTrack()
         self._births: dict[int, dict[int, int]] = {}
@@ -92,14 +95,20 @@ class Window:
         self._points.push(board, self.roles)
         oldest = self._points.oldest_ns
         self._push_procs(board, oldest)
-        for index, gpu in board.gpus.items():
-            track = self._gpus.setdefault(index, GpuTrack())
-            track.push(gpu, board.t_ns, oldest)
-            if any(proc.pid in board.infos for proc in gpu.procs):
-                track.held_ns = board.t_ns
+        self._push_gpus(board, oldest)
         self._host.push(board, oldest)
         self._takers.push(board, self.roles, oldest)
         return True
+
+    def _push_gpus(self, board: Board, oldest_ns: int) -> None:
+        for index, gpu in board.gpus.items():
+            track = self._gpus.setdefault(index, GpuTrack())
+            track.push(gpu, board.t_ns, oldest_ns)
+            if any(proc.pid in board.infos for proc in gpu.procs):
+                track.held_ns = board.t_ns
+            for instance, part in parts(gpu):
+                self._parts.setdefault((index, instance), GpuTrack()).push(part, board.t_ns, oldest_ns)
+        self._parts = {place: track for place, track in self._parts.items() if track.last_ns == board.t_ns}
 
     def look(self, frame: Frame) -> None:
         """What the processes of the window wait for in a frame between two pushes."""
@@ -305,6 +314,17 @@ class Window:
         return found | {pid: max(share, found.get(pid, 0.0)) for pid, share in read.items()}
 
     def _gpus_of(self, trainer: ProcFacts, trainers: list[ProcFacts], gpus: dict[int, GpuFacts]) -> list[GpuFacts]:
+        return [self._part_of(gpu, trainer.pid) if gpu.split else gpu for gpu in self._whole_gpus_of(trainer, trainers, gpus)]
+
+    def _part_of(self, gpu: GpuFacts, pid: int) -> GpuFacts:
+        """That which it computes on, or the only one there is; where nothing tells which, nothing is measured of its own."""
+        here = {instance: track for (index, instance), track in self._parts.items() if index == gpu.index}
+        for instance, track in here.items():
+            if pid in track.pids or len(here) == 1:
+                return track.facts(gpu.index, instance)
+        return replace(gpu, util=None, util_now=None, sm_active=None, power_w=None, unmeasurable=True)
+
+    def _whole_gpus_of(self, trainer: ProcFacts, trainers: list[ProcFacts], gpus: dict[int, GpuFacts]) -> list[GpuFacts]:
         """Its GPUs by NVML's list; where that names nobody we know (a container), those in use that it may see, dealt by rank."""
         own = [gpu for gpu in gpus.values() if trainer.pid in gpu.pids]
         known = {other.pid for other in trainers}
@@ -326,7 +346,7 @@ class Window:
             return None
         if self.t_ns - self._rhythm_ns.get(job.trainer.pid, 0) >= RHYTHM_NS and job.calls is None:
             self._rhythm_ns[job.trainer.pid] = self.t_ns
-            found = (self._gpus[gpu.index].rhythm.per_s() for gpu in job.gpus)
+            found = (self._gpus[gpu.index].rhythm.per_s() for gpu in job.gpus if gpu.instance is None)
             self._paces[job.trainer.pid] = next((pace for pace in found if pace is not None), None)
         return self._paces.get(job.trainer.pid)
 

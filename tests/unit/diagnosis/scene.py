@@ -164,8 +164,8 @@ class Scene:
     def _gpu(self, index: int, values: dict, dt: float) -> Gpu:
         pids = values.get("pids", [])
         energy = self._add(("energy", index), 1000 * dt * values["power_w"]) if "power_w" in values else None
-        plain = {name: value for name, value in values.items() if name != "pids"}
-        return Gpu(index, self._t_ns, procs=[GpuProc(pid) for pid in pids], energy_mj=energy, **plain)
+        plain = {"procs": [GpuProc(pid) for pid in pids]} | {name: value for name, value in values.items() if name != "pids"}
+        return Gpu(index, self._t_ns, energy_mj=energy, **plain)
 
     def _info(self, proc: Proc) -> ProcInfo:
         facts = {"exe": "/usr/bin/python3", "cpus_allowed": f"0-{self.cpus - 1}", "cgroup": "/job", "libs": ["torch"]} | proc.info
