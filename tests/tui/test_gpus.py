@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
+from gputop.board import Board
+from gputop.board import GpuBoard
 from gputop.frame import GpuProc
 from gputop.frame import MigInstance
 from gputop.session import Session
+from gputop.tui.draw import seats
+from gputop.tui.widgets.scrolled import Scrolled
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
 from tests.tui.test_dashboard import part
@@ -41,6 +47,35 @@ async def test_mig_instances_have_rows_of_their_own(make_app: MakeApp) -> None:
         assert rows[4].index("3.0/10") == rows[1].index("62.0/")
         assert rows[4].rstrip().endswith("14 SMs")
         assert next(row for row in part(app, "procs") if str(scene.TRAINER) in row).split()[1] == "1:1"
+
+
+@pytest.mark.parametrize(("gpus", "told"), [
+    ([3], "3"), ([0, 1], "0,1"), ([2, 5], "2,5"), ([0, 1, 2, 3], "0-3"), ([8, 9], "8,9"), ([9, 10], "9+1"), ([0, 2, 4], "0+2"),
+    ([8, 9, 10, 11], "8+3"),
+])  # fmt: skip
+def test_where_a_process_is_takes_three_characters(gpus: list[int], told: str) -> None:
+    board = Board(gpus={index: GpuBoard(index) for index in gpus})
+    assert seats.place(board, {index: GpuProc(7) for index in gpus}) == told
+
+
+async def test_a_process_on_several_gpus_has_what_it_holds_on_all(make_app: MakeApp) -> None:
+    session = scene.session()
+    for index, held in enumerate((10, 30)):
+        session.board.gpus[index].values["procs"] = [GpuProc(scene.TRAINER, mem_bytes=held * scene.GIB, sm_pct=float(held))]
+    app = make_app(session)
+    async with app.run_test(size=(160, 48)) as pilot:
+        row = next(row for row in part(app, "procs") if str(scene.TRAINER) in row).split()
+        assert (row[1], "40G" in row, "20" in row) == ("0,1", True, True)
+        await pilot.press("home", "enter")
+        await pilot.pause()
+        told = [" ".join(line.split()) for line in app.screen.query_one(Scrolled).text.split("\n")]
+        assert "GPU 0 10G of memory, SM 10 %" in told
+        assert "GPU 1 30G of memory, SM 30 %" in told
+
+
+def test_where_one_gpu_does_not_tell_the_whole_is_not_known() -> None:
+    assert seats.held_bytes({0: GpuProc(7, mem_bytes=5), 1: GpuProc(7)}) is None
+    assert seats.mean([3.0, None]) is None
 
 
 async def test_a_click_on_a_mig_instance_chooses_its_gpu(make_app: MakeApp) -> None:

@@ -153,9 +153,7 @@ def size(value: float) -> str:
 
 
 def _gpu(row: Row, _view: View) -> Span:
-    if row.gpu is None:
-        return "", ""
-    return str(row.gpu) if row.instance is None else f"{row.gpu}:{row.instance}", ""
+    return row.gpu, ""
 
 
 def _user(row: Row, _view: View) -> Span:

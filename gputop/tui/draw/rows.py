@@ -8,7 +8,6 @@ from msgspec import Struct
 
 from gputop.board import Board
 from gputop.frame import SECOND_NS
-from gputop.frame import GpuProc
 from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
 from gputop.rates import ProcRates
@@ -22,6 +21,7 @@ from gputop.session import word_of
 from gputop.sources.rights import INITIAL_PID_NAMESPACE
 from gputop.text import clean
 from gputop.tui.draw import Span
+from gputop.tui.draw import seats
 from gputop.tui.draw.search import searched
 from gputop.tui.view import View
 
@@ -51,9 +51,8 @@ class Row(Struct):
     gpu_mem_bytes: int | None = None
     sm_pct: float | None = None
     mem_bw_pct: float | None = None
-    gpu: int | None = None
-    instance: int | None = None
-    """Number of the MIG device on it, None outside MIG."""
+    gpu: str = ""
+    """Which, see `gputop.tui.draw.seats`; its memory is on all of them, its shares are means of them."""
     start_ticks: int = 0
     command: str = ""
     drawn: tuple[object, list[Span]] | None = None
@@ -97,10 +96,7 @@ class _Table:
     def __init__(self, session: Session, view: View, older: Board, newer: Board, roles: dict[int, Role]) -> None:
         self.session, self.view, self.older, self.newer, self.roles = session, view, older, newer, roles
         self.switched = Switched(older, newer)
-        self.on_gpu: dict[int, tuple[int, GpuProc]] = {}
-        for index, gpu in newer.gpus.items():
-            for proc in gpu.procs or map(GpuProc, gpu.compute_pids):
-                self.on_gpu.setdefault(proc.pid, (index, proc))
+        self.on_gpu = seats.seats(newer)
 
     def all(self) -> list[Row]:
         shown = [self.row(pid) for pid in sorted(self.roles, key=self._place)]
@@ -113,7 +109,7 @@ class _Table:
         """Families in the order of their GPU; a trainer first, then its workers by number, then helpers."""
         role = self.roles[pid]
         trainer = role.trainer_pid or pid
-        gpu = self.on_gpu[trainer][0] if trainer in self.on_gpu else 99
+        gpu = min(self.on_gpu.get(trainer, (99,)))
         order = {"trainer": 0, "worker": 1}.get(role.kind, 2)
         return gpu, trainer, order, role.index if role.index is not None else 0, pid
 
@@ -140,14 +136,11 @@ class _Table:
             if before is not None and (rates := proc_rates(before, sample, self.switched)):
                 _take_rates(row, rates)
         if pid in self.on_gpu:
-            row.gpu, proc = self.on_gpu[pid]
-            row.instance = self._instance(row.gpu, proc)
-            row.gpu_mem_bytes, row.sm_pct, row.mem_bw_pct = proc.mem_bytes, proc.sm_pct, proc.mem_pct
+            taken = self.on_gpu[pid]
+            row.gpu, row.gpu_mem_bytes = seats.place(self.newer, taken), seats.held_bytes(taken)
+            row.sm_pct = seats.mean([proc.sm_pct for proc in taken.values()])
+            row.mem_bw_pct = seats.mean([proc.mem_pct for proc in taken.values()])
         return row
-
-    def _instance(self, gpu: int, proc: GpuProc) -> int | None:
-        instances = self.newer.gpus[gpu].instances if proc.gpu_instance is not None else ()
-        return next((one.index for one in instances if one.gpu_instance == proc.gpu_instance), None)
 
     def _depth(self, role: Role | None) -> int:
         return 1 if self.view.tree and role is not None and role.kind != "trainer" and role.trainer_pid is not None else 0

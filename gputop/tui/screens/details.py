@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from gputop.board import Board
 from gputop.frame import SECOND_NS
+from gputop.frame import GpuProc
 from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
 from gputop.rates import ProcRates
@@ -16,8 +17,10 @@ from gputop.roles import Role
 from gputop.session import Session
 from gputop.session import word_of
 from gputop.stacks.syscalls import table
+from gputop.text import counted
 from gputop.text import fit
 from gputop.tui.draw import Line
+from gputop.tui.draw import seats
 from gputop.tui.draw.procs import size
 from gputop.tui.screens.box import Box
 
@@ -43,6 +46,7 @@ class DetailsScreen(Box):
             *_identity(info, session.roles_at(newer).get(self.pid), width),
             *_state(session, self.pid, at),
             *_numbers(sample, rates, newer),
+            *_on_gpus(self.pid, newer),
             *_threads(info, sample, before),
             *_cgroup(session, info),
         ]
@@ -78,7 +82,7 @@ def _state(session: Session, pid: int, at: int | None) -> list[Line]:
 
 
 def _numbers(sample: ProcSample, rates: ProcRates | None, board: Board) -> list[Line]:
-    out = [_pair("memory", f"{size(sample.rss_bytes)} resident, {sample.num_threads} threads")]
+    out = [_pair("memory", f"{size(sample.rss_bytes)} resident, {counted(sample.num_threads, 'thread')}")]
     if sample.syscall is not None or sample.wchan:
         out.append(_pair("waits in", _waits_in(sample, board.header.machine)))
     if rates is None:
@@ -99,6 +103,17 @@ def _switches(rates: ProcRates) -> str:
     if rates.switches_per_s is None:
         return "not counted of all its threads: that takes eBPF, for a second"
     return f"{_rate(rates.switches_per_s)} a second, involuntary {_rate(rates.invol_per_s)}, of all threads"
+
+
+def _on_gpus(pid: int, board: Board) -> list[Line]:
+    """What it holds and does on each, as the driver lists it."""
+    taken = seats.seats(board).get(pid, {})
+    return [_pair(f"GPU {seats.place(board, {index: proc})}", _share_of(proc)) for index, proc in taken.items()]
+
+
+def _share_of(proc: GpuProc) -> str:
+    held = "memory unknown" if proc.mem_bytes is None else f"{size(proc.mem_bytes)} of memory"
+    return held if proc.sm_pct is None else f"{held}, SM {proc.sm_pct:.0f} %"
 
 
 def _waits_in(sample: ProcSample, machine: str) -> str:

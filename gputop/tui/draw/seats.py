@@ -1,0 +1,48 @@
+"""On which GPUs a process is, and what it holds and does there, as the driver lists it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from gputop.board import Board
+from gputop.frame import GpuProc
+
+Seats = dict[int, GpuProc]
+"""GPU -> the entry of one process there."""
+
+
+def seats(board: Board) -> dict[int, Seats]:
+    """Pid -> where it is."""
+    found: dict[int, Seats] = {}
+    for index, gpu in sorted(board.gpus.items()):
+        for proc in gpu.procs or map(GpuProc, gpu.compute_pids):
+            found.setdefault(proc.pid, {}).setdefault(index, proc)
+    return found
+
+
+def place(board: Board, taken: Seats) -> str:
+    """``3``, on a MIG device ``3:1``; of several ``0,1``, ``0-7`` or, in three characters too, ``9+3``: GPU 9 and three more."""
+    first, last = min(taken), max(taken)
+    if len(taken) == 1:
+        device = _device(board, first, taken[first])
+        return str(first) if device is None else f"{first}:{device}"
+    joined = f"{first},{last}" if len(taken) == 2 else f"{first}-{last}" if len(taken) == last - first + 1 else ""
+    return joined if 0 < len(joined) <= 3 else f"{first}+{len(taken) - 1}"
+
+
+def _device(board: Board, gpu: int, proc: GpuProc) -> int | None:
+    """Number of the MIG device on it, None outside MIG."""
+    instances = board.gpus[gpu].instances if proc.gpu_instance is not None else ()
+    return next((one.index for one in instances if one.gpu_instance == proc.gpu_instance), None)
+
+
+def held_bytes(taken: Seats) -> int | None:
+    """GPU memory, on all of them; None where one does not tell."""
+    held = [proc.mem_bytes for proc in taken.values()]
+    return sum(known) if len(known := [some for some in held if some is not None]) == len(held) else None
+
+
+def mean(shares: Collection[float | None]) -> float | None:
+    """Of its GPUs; None where one does not tell."""
+    known = [share for share in shares if share is not None]
+    return sum(known) / len(known) if len(known) == len(shares) > 0 else None
