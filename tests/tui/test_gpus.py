@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from gputop.board import Board
@@ -34,6 +36,26 @@ async def test_mig_instances_that_do_not_fit_are_counted(make_app: MakeApp) -> N
         rows = part(app, "gpus")
         assert "5 MIG instances not shown" in rows[0]
         assert [row.split()[0] for row in rows[1:3]] == ["0", "1"]
+
+
+async def test_the_heading_says_how_many_gpus_have_a_row_and_cuts_no_title(make_app: MakeApp) -> None:
+    session = scene.session()
+    board = session.board
+    for index in range(2, 16):
+        board.gpus[index] = board.gpus[0].copy()
+        board.gpus[index].index = index
+    app = make_app(session)
+    async with app.run_test(size=(80, 24)) as pilot:
+        for width in (100, 40):
+            await pilot.resize_terminal(width, 24)
+            await pilot.pause()
+            heading, first = part(app, "gpus")[:2]
+            notes = re.search(r"(\d+) of 16 GPUs $", heading)
+            assert notes
+            assert int(notes[1]) == len(part(app, "gpus")) - 1
+            assert first.startswith("0 ")
+            titles = set(re.split(r" {2,}", heading[: notes.start()].strip()))
+            assert titles <= {"GPU util", "GPU", "util", "SM act", "mem", "power", "temp", "clocks"}
 
 
 async def test_mig_instances_have_rows_of_their_own(make_app: MakeApp) -> None:

@@ -46,9 +46,8 @@ def count(board: Board) -> int:
 def lines(board: Board, older: Board, view: View, rows: int) -> list[Line]:
     """A heading and at most ``rows - 1`` entries; where some are left out, the heading says so."""
     columns = _fitting(view.width)
-    heading = "".join(fit(title, width) for title, width, _ in columns)
     gpus, shown = sorted(board.gpus), entries(board, view, rows)
-    out: list[Line] = [[(fit(heading, view.width), "head")]]
+    out: list[Line] = [[(_heading(columns, view.width, _notes(board, len(shown), len(gpus))), "head")]]
     for gpu, instance in shown:
         if instance is not None:
             told = _told_of(gpu, instance)
@@ -56,16 +55,23 @@ def lines(board: Board, older: Board, view: View, rows: int) -> list[Line]:
             continue
         spans = [_fitted(cell(gpu, older), width) for _, width, cell in columns]
         out.append(spans if gpu.index != view.gpu or len(gpus) == 1 else [(text, style or "title") for text, style in spans])
-    more = "SIMULATED  " if board.header.simulated else ""
-    if len(shown) < len(gpus):
-        first = gpus.index(shown[0][0].index)
-        more += f"{first + 1}–{first + len(shown)} of {len(gpus)} GPUs  "
-    elif len(shown) < count(board):
-        more += f"{count(board) - len(shown)} MIG instances not shown  "
-    if more:
-        text = out[0][0][0]
-        out[0] = [(f"{text[: view.width - len(more)]} {more[:-1]}", "head")]
     return out
+
+
+def _notes(board: Board, shown: int, gpus: int) -> str:
+    """What the heading says beside the titles: that nothing here is real, and what has no row."""
+    more = "SIMULATED  " if board.header.simulated else ""
+    if shown < gpus:
+        return f"{more}{shown} of {gpus} GPUs  "
+    return more if shown >= count(board) else f"{more}{count(board) - shown} MIG instances not shown  "
+
+
+def _heading(columns: list[tuple[str, int, Cell]], width: int, notes: str) -> str:
+    """The titles, but none that the notes at the end would cut in two."""
+    room, text = width - len(notes), ""
+    for title, size, _ in columns:
+        text += fit(title if len(text) + len(title) <= room else "", size)
+    return f"{text[:room]:<{room}} {notes[:-1]}" if notes else fit(text, width)
 
 
 def _told_of(gpu: GpuBoard, instance: MigInstance) -> dict[str, Span]:
