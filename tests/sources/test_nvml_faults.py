@@ -179,6 +179,17 @@ def test_a_lost_gpu_leaves_the_others_alone_and_is_picked_up_when_it_returns(rig
     rig.until(source, lambda board: not [reason for reason in board.gpus[1].missing.values() if reason.startswith("GPU lost")])
 
 
+def test_a_gpu_of_which_every_call_fails_is_told_by_the_source_until_it_answers(rig: Rig) -> None:
+    rig.set("gpus 2", "util 30")
+    source = rig.opened()
+    rig.until(source, lambda board: {"util_pct", "temp_c"} <= set(board.gpus[1].values))
+    rig.set("gpus 2", "util 30", "gpu1.error.* UNKNOWN")
+    rig.until(source, lambda _: rig.changed and rig.changed[-1].state == "partial")
+    assert rig.changed[-1].reason == "GPU 1: the driver failed: Unknown Error"
+    rig.set("gpus 2", "util 30", "gpu1.error.UtilizationRates UNKNOWN", "gpu1.error.Samples UNKNOWN")
+    rig.until(source, lambda board: rig.changed[-1].state == "ok" and "util_pct" in board.gpus[1].missing)
+
+
 def test_what_a_lost_gpu_held_is_given_back(rig: Rig) -> None:
     rig.set("gpus 1", f"log {rig.log}")
     source = rig.opened()

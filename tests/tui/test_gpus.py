@@ -100,6 +100,16 @@ def test_where_one_gpu_does_not_tell_the_whole_is_not_known() -> None:
     assert seats.mean([3.0, None]) is None
 
 
+async def test_a_gpu_of_which_nothing_can_be_read_says_why(make_app: MakeApp) -> None:
+    session, why = scene.session(), "the driver failed: Unknown Error"
+    gpu = session.board.gpus[1]
+    gpu.missing |= dict.fromkeys(gpu.values, why)
+    gpu.values.clear()
+    app = make_app(session)
+    async with app.run_test(size=(160, 48)):
+        assert part(app, "gpus")[2].rstrip().endswith(why)
+
+
 async def test_a_click_on_a_mig_instance_chooses_its_gpu(make_app: MakeApp) -> None:
     app = make_app(_with_mig(2))
     async with app.run_test(size=(160, 48)) as pilot:

@@ -25,6 +25,7 @@ from gputop.sources.nvml.lane import Lane
 from gputop.sources.nvml.lane import Taker
 from gputop.sources.nvml.mig import mig_is_on
 from gputop.sources.nvml.reading import HANG_NS
+from gputop.sources.nvml.reading import ONCE_NS
 from gputop.sources.nvml.reading import Lost
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Reading
@@ -124,6 +125,12 @@ class WatchedGpu:
         self.fast = Tier(Lane(f"nvml-{index}", interval_ns, apart_ns, self._fast_tick, stop, crew))
         self.slow = Tier(Lane(f"nvml-{index}-slow", SECOND_NS, phase_ns, self._slow_tick, stop, crew, _ALL_ASKED_NS), self.fast)
         self.tiers = (self.fast, self.slow)
+
+    @property
+    def unread(self) -> str:
+        """Why nothing can be read of it, or nothing that changes; empty while anything can."""
+        changing = [reading for reading in self.fast.readings if reading.period_ns < ONCE_NS]
+        return self.absent or (changing[0].reason if changing and all(reading.reason for reading in changing) else "")
 
     def start(self) -> None:
         """Begin with the quick lane, or try again to; it starts the other one when the GPU has answered."""

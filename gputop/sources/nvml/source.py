@@ -200,12 +200,12 @@ class NvmlSource:
         if not self._count:
             return SourceState(self.name, "partial", "the driver has not answered yet", "nvidia-smi -pm 1 keeps it started")
         now_ns = monotonic_ns()
-        absent = [f"GPU {gpu.index}: {gpu.absent}" for gpu in self._gpus if gpu.absent]
+        unread = [f"GPU {gpu.index}: {why_not}" for gpu in self._gpus if (why_not := gpu.unread)]
         silent = [
             f"GPU {gpu.index} does not answer"
-            for gpu in self._gpus if not gpu.absent and any(tier.silent_ns(now_ns) for tier in gpu.tiers)
+            for gpu in self._gpus if not gpu.unread and any(tier.silent_ns(now_ns) for tier in gpu.tiers)
         ]  # fmt: skip
-        reason = "; ".join(absent + silent)
+        reason = "; ".join(unread + silent)
         return SourceState(self.name, "partial" if reason else "ok", reason, "", self._detail | self._counts())
 
     def _counts(self) -> dict[str, str]:

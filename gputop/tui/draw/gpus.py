@@ -172,8 +172,14 @@ def _pcie(gpu: GpuBoard, older: Board) -> Span:
     return f"{rates[0] / 1e9:.1f}/{rates[1] / 1e9:.1f} GB/s", ""
 
 
+_READ = ("util_pct", "mem_used_bytes", "power_w", "temp_c")
+"""Where not one of these can be read the row says why."""
+
+
 def _limits(gpu: GpuBoard, _older: Board) -> Span:
     words = limits(gpu)
+    if words is None and not any(name in gpu.values for name in _READ):
+        return clean(gpu.missing.get("util_pct", "")) or "–", "dim"
     if words is None:
         return _absent(gpu, "throttle_mask")
     if gpu.values.get("mig_mode"):
