@@ -8,6 +8,8 @@ import pytest
 
 from gputop import crash
 from gputop.recording.format import pack_frames
+from gputop.sources import Unavailable
+from gputop.sources.nvml import numbers
 from gputop.sources.nvml import slow
 from gputop.sources.nvml.gpu import WatchedGpu
 from gputop.sources.nvml.reading import Report
@@ -60,6 +62,25 @@ def test_a_share_of_time_beyond_all_of_it_is_none(rig: Rig) -> None:
     assert rig.gpu().missing["util_pct"] == "the driver says 137 %, which cannot be"
     assert rig.gpu().missing["enc_pct"] == "the driver says 250 %, which cannot be"
     assert rig.gpu().values["mem_util_pct"] == 40.0
+
+
+def test_clocks_and_memory_that_cannot_be(rig: Rig) -> None:
+    told = ("sm_clock 4000000000", "mem_clock_max 200000", "mem_total_mib 1000", "mem_used_mib 1001", "mem_reserved_mib 0")
+    rig.set("gpus 2", "util 50", *(f"gpu0.{one}" for one in told))
+    source = rig.opened()
+    rig.until(source, lambda board: {"sm_clock_mhz", "mem_clock_max_mhz", "mem_used_bytes"} <= set(board.gpus[0].missing))
+    assert rig.gpu(0).missing["sm_clock_mhz"] == "the driver says 4e+09 MHz, which cannot be"
+    assert rig.gpu(0).missing["mem_used_bytes"] == f"the driver says that {1001 << 20} of {1000 << 20} bytes are in use, which cannot be"
+    assert not {"sm_clock_mhz", "mem_clock_max_mhz", "mem_used_bytes", "mem_total_bytes"} & set(rig.gpu(0).values)
+    assert rig.gpu(0).values["util_pct"] == 50.0
+    assert rig.gpu(1).values["sm_clock_mhz"] == 1980
+
+
+def test_more_gpus_than_there_can_be_are_not_asked_for(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.set("gpus 2")
+    monkeypatch.setattr(numbers, "_MOST_GPUS", 1)
+    with pytest.raises(Unavailable, match="NVML does not start: the driver says 2 GPUs, which cannot be"):
+        rig.source().open()
 
 
 @pytest.mark.parametrize("wanted", [1, 4294967295])

@@ -26,7 +26,10 @@ from gputop.sources.nvml.gpm import GPM_LEAST_NS
 from gputop.sources.nvml.gpm import Gpm
 from gputop.sources.nvml.numbers import count
 from gputop.sources.nvml.numbers import given
+from gputop.sources.nvml.numbers import megahertz
+from gputop.sources.nvml.numbers import part_of
 from gputop.sources.nvml.numbers import percent
+from gputop.sources.nvml.numbers import some
 from gputop.sources.nvml.numbers import watts
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Reading
@@ -142,7 +145,8 @@ def _memory_v2(device: Device) -> Way:
     def way(values: Values, _: Missing) -> None:
         out.version = _MEMORY_V2
         device.call(function, byref(out))
-        values["mem_used_bytes"], values["mem_total_bytes"] = given(out.used), given(out.total)
+        total = given(out.total)
+        values["mem_used_bytes"], values["mem_total_bytes"] = part_of(total, given(out.used)), total
         values["mem_reserved_bytes"] = given(out.reserved)
 
     return way
@@ -153,7 +157,8 @@ def _memory_v1(device: Device) -> Way:
 
     def way(values: Values, missing: Missing) -> None:
         device.call(function, out)
-        values["mem_total_bytes"], values["mem_used_bytes"] = given(out[0]), given(out[2])
+        total = given(out[0])
+        values["mem_used_bytes"], values["mem_total_bytes"] = part_of(total, given(out[2])), total
         missing["mem_reserved_bytes"] = "it is counted as used"
 
     return way
@@ -164,7 +169,7 @@ def _sm_clock(device: Device) -> Way:
 
     def way(values: Values, _: Missing) -> None:
         device.call(function, _CLOCK_SM, byref(out))
-        values["sm_clock_mhz"] = given(out.value)
+        values["sm_clock_mhz"] = megahertz(some(out.value))
 
     return way
 

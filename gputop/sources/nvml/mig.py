@@ -19,6 +19,7 @@ from gputop.sources.nvml.gpm import FIRST
 from gputop.sources.nvml.gpm import Gpm
 from gputop.sources.nvml.numbers import NoValue
 from gputop.sources.nvml.numbers import given
+from gputop.sources.nvml.numbers import part_of
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Values
 from gputop.sources.nvml.reading import take
@@ -92,7 +93,7 @@ class Mig:
             ("compute_instance", lambda: part.number("nvmlDeviceGetComputeInstanceId")),
             ("uuid", lambda: part.text("nvmlDeviceGetUUID")),
             ("profile", lambda: part.text("nvmlDeviceGetName").rpartition("MIG ")[2]),
-            ("mem_used_bytes", lambda: given(memory()[2])),
+            ("mem_used_bytes", lambda: part_of(given(memory()[0]), given(memory()[2]))),
             ("mem_total_bytes", lambda: given(memory()[0])),
             ("sm_count", lambda: _sm_count(part)),
             ("util_pct", lambda: _told(worked()[0])),

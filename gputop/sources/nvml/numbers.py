@@ -10,6 +10,8 @@ _MOST = 2**63 - 1
 """What the stream and SQL hold; at a terabyte a second a counter takes a hundred days to get there."""
 _MOST_MW = 100_000_000
 _LEAST_C, _MOST_C = -100, 500
+_MOST_MHZ = 100_000
+_MOST_GPUS = 256
 
 
 class NoValue(Exception):
@@ -46,6 +48,23 @@ def percent(number: float) -> float:
 def watts(milliwatts: float) -> float:
     """Power, or a limit of it."""
     return _between(0, milliwatts, _MOST_MW, " mW") / 1000
+
+
+def megahertz(number: float) -> int:
+    """A clock, or its limit."""
+    return int(_between(0, number, _MOST_MHZ, " MHz"))
+
+
+def devices(number: int) -> int:
+    """How many GPUs there are."""
+    return int(_between(0, number, _MOST_GPUS, " GPUs"))
+
+
+def part_of(whole: int, used: int) -> int:
+    """Bytes in use of all there are."""
+    if used > whole:
+        raise NoValue(f"the driver says that {used} of {whole} bytes are in use, which cannot be")
+    return used
 
 
 def celsius(degrees: float) -> float:

@@ -20,6 +20,7 @@ from gputop.sources.nvml.numbers import NONE
 from gputop.sources.nvml.numbers import celsius
 from gputop.sources.nvml.numbers import count
 from gputop.sources.nvml.numbers import given
+from gputop.sources.nvml.numbers import megahertz
 from gputop.sources.nvml.numbers import percent
 from gputop.sources.nvml.numbers import watts
 from gputop.sources.nvml.procs import Processes
@@ -56,7 +57,7 @@ def slow_readings(device: Device, pcie_counters: Reading) -> list[Reading]:
         one("power_limit_w", SECOND_NS, lambda: watts(number("nvmlDeviceGetEnforcedPowerLimit"))),
         one("pstate", SECOND_NS, lambda: _pstate(number("nvmlDeviceGetPerformanceState"))),
         Reading(("mem_temp_c",), SECOND_NS, lazy(_memory_temp, device)),
-        one("mem_clock_mhz", SECOND_NS, lambda: number("nvmlDeviceGetClockInfo", _CLOCK_MEM)),
+        one("mem_clock_mhz", SECOND_NS, lambda: megahertz(number("nvmlDeviceGetClockInfo", _CLOCK_MEM))),
         one("energy_mj", SECOND_NS, lambda: device.long("nvmlDeviceGetTotalEnergyConsumption"), counts=True),
         Reading(("mig_mode", "mig"), SECOND_NS, lazy(Mig, device)),
         Reading(XID, SECOND_NS, lazy(XidEvents, device)),
@@ -66,8 +67,8 @@ def slow_readings(device: Device, pcie_counters: Reading) -> list[Reading]:
         Reading(("enc_pct",), 2 * SECOND_NS, lazy(_codec, device, "enc_pct", "nvmlDeviceGetEncoderUtilization")),
         Reading(("dec_pct",), 2 * SECOND_NS, lazy(_codec, device, "dec_pct", "nvmlDeviceGetDecoderUtilization")),
         one("fan_pct", 2 * SECOND_NS, lambda: float(number("nvmlDeviceGetFanSpeed"))),
-        one("sm_clock_max_mhz", SLOWEST_NS, lambda: number("nvmlDeviceGetMaxClockInfo", _CLOCK_SM)),
-        one("mem_clock_max_mhz", SLOWEST_NS, lambda: number("nvmlDeviceGetMaxClockInfo", _CLOCK_MEM)),
+        one("sm_clock_max_mhz", SLOWEST_NS, lambda: megahertz(number("nvmlDeviceGetMaxClockInfo", _CLOCK_SM))),
+        one("mem_clock_max_mhz", SLOWEST_NS, lambda: megahertz(number("nvmlDeviceGetMaxClockInfo", _CLOCK_MEM))),
         one("power_limit_default_w", SLOWEST_NS, lambda: watts(number("nvmlDeviceGetPowerManagementDefaultLimit"))),
         one("power_limit_max_w", SLOWEST_NS, lambda: _power_most(device)),
         one("pcie_gen_max", SLOWEST_NS, lambda: number("nvmlDeviceGetMaxPcieLinkGeneration")),

@@ -32,6 +32,7 @@ from gputop.sources.nvml.abi import check
 from gputop.sources.nvml.crew import Crew
 from gputop.sources.nvml.gpu import WatchedGpu
 from gputop.sources.nvml.lane import follow_priority
+from gputop.sources.nvml.numbers import devices
 from gputop.sources.nvml.reading import HANG_NS
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Values
@@ -265,4 +266,4 @@ def _cuda() -> str:
 def _count_gpus() -> int:
     out = c_uint()
     check(bind("nvmlDeviceGetCount_v2")(byref(out)))
-    return out.value
+    return devices(out.value)
