@@ -147,10 +147,20 @@ def _can_import_as(uid: int) -> bool:
 
 def check_pid(pid: int | None) -> None:
     """UserError where no such process runs."""
+    if pid is not None and not runs(pid):
+        raise UserError(no_process(pid))
+
+
+def runs(pid: int) -> bool:
+    """Whether there is such a process here."""
     import os
 
-    if pid is not None and not os.path.exists(f"/proc/{pid}"):
-        raise UserError(f"there is no process {pid}")
+    return os.path.exists(f"/proc/{pid}")
+
+
+def no_process(pid: int) -> str:
+    """What is said of one that is not there."""
+    return f"there is no process {pid}"
 
 
 def check_user(user: str | None) -> None:

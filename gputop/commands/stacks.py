@@ -11,7 +11,9 @@ import argparse
 from typing import TYPE_CHECKING
 
 from gputop.commands.options import duration
+from gputop.commands.options import no_process
 from gputop.commands.options import process_id
+from gputop.commands.options import runs
 from gputop.console import tell
 from gputop.console import write
 from gputop.errors import UserError
@@ -57,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         check_new(args.output)
     roles: dict[int, Role] = {}
     waits: dict[int, str] = {}
-    pids = list(dict.fromkeys(args.pids))
+    pids = _that_run(list(dict.fromkeys(args.pids)))
     if not pids:
         pids, roles, waits = _look()
     if args.off_cpu:
@@ -65,6 +67,17 @@ def run(args: argparse.Namespace) -> int:
     if args.duration:
         return _sample(args, [pid for pid in pids if pid not in roles or roles[pid].kind == "trainer"], roles)
     return _take(args, pids, roles, waits)
+
+
+def _that_run(pids: list[int]) -> list[int]:
+    """Those of them that run; of the others it is said that there are none. Raises UserError where none runs."""
+    known = [pid for pid in pids if runs(pid)]
+    gone = [no_process(pid) for pid in pids if pid not in known]
+    if gone and not known:
+        raise UserError(" or ".join([gone[0], *(str(pid) for pid in pids[1:])]))
+    for text in gone:
+        tell(text)
+    return known
 
 
 def _take(args: argparse.Namespace, pids: list[int], roles: dict[int, Role], waits: dict[int, str]) -> int:
@@ -77,7 +90,7 @@ def _take(args: argparse.Namespace, pids: list[int], roles: dict[int, Role], wai
         _write_weighted(args, weigh(taken.stacks), "none")
     else:
         _write(args, _json(taken, roles) if args.json else _text(taken, roles))
-    unread = [stack for stack in taken.stacks if stack.error]
+    unread = [stack for stack in taken.stacks if not (stack.python or stack.kernel)]
     if len(unread) == len(taken.stacks) and not args.json:
         tell(f"no stack could be read: {unread[0].error}")
     return int(len(unread) == len(taken.stacks))

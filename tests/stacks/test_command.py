@@ -23,6 +23,11 @@ from tests.wait import until
 Start = Callable[..., Target]
 
 
+def name_of(pid: int) -> str:
+    path = Path(f"/proc/{pid}/comm")
+    return path.read_text().strip() if path.exists() else ""
+
+
 def gputop(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "gputop", "stacks", *arguments], capture_output=True, text=True, timeout=60)
 
@@ -78,12 +83,22 @@ def test_what_is_in_the_way_of_its_file_is_said_at_once(sleeper: int, tmp_path: 
 
 def test_partial_success_is_success_and_none_is_1(sleeper: int) -> None:
     some = gputop(str(sleeper), "4194000")
-    assert some.returncode == 0
-    assert "gone: the process ended" in some.stdout
-    none = gputop("4194000")
-    assert none.returncode == 1
-    assert none.stderr.count("\n") == 1
-    assert "no stack could be read: gone" in none.stderr
+    assert (some.returncode, some.stderr) == (0, "gputop: there is no process 4194000\n")
+    assert "1 stack of 1 process" in some.stdout
+
+
+@pytest.mark.parametrize("how", [[], ["--json"], ["--duration", "5"], ["--off-cpu"]], ids=" ".join)
+def test_a_process_that_is_not_there_is_said_at_once(how: list[str]) -> None:
+    none = gputop("4194000", *how)
+    assert (none.returncode, none.stdout, none.stderr) == (1, "", "gputop: there is no process 4194000\n")
+
+
+def test_a_kernel_stack_is_a_stack_too() -> None:
+    if os.geteuid() or name_of(2) != "kthreadd":
+        pytest.skip("only root may read it, and in a pid namespace of its own there is none")
+    done = gputop("2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "kernel: kthreadd" in done.stdout
 
 
 WRONG = (["x"], ["-1"], ["0"], ["1", "--json", "--folded"], ["1", "--duration", "0"], ["1", "--native", "--duration", "2"])
