@@ -107,7 +107,7 @@ def test_the_terminal_is_guarded_only_while_it_is_ours(shell: Terminal) -> None:
     shell.wait_for(lambda: any(map(_guards, tree(shell.pid))), "a guard")
     shell.send("\x1a")
     shell.wait_text("Stopped")
-    assert not any(map(_guards, tree(shell.pid)))
+    shell.wait_for(lambda: not any(map(_guards, tree(shell.pid))), "no guard of what is the shell's")
     shell.send("fg\n")
     shell.wait_text("LIVE", "q quit")
     shell.wait_for(lambda: any(map(_guards, tree(shell.pid))), "a guard again")
@@ -213,7 +213,10 @@ def test_started_in_the_background_it_waits_for_fg(shell: Terminal) -> None:
 
 
 def _guards(pid: int) -> bool:
-    return b"gputop-guard" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    try:
+        return b"gputop-guard" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has just ended
+        return False
 
 
 def _times_run(pid: int) -> int:
