@@ -17,6 +17,7 @@ from gputop.sources.nvml import reading
 from gputop.sources.nvml import slow
 from gputop.sources.nvml.abi import Device
 from gputop.sources.nvml.abi import Meter
+from gputop.sources.nvml.abi import MissingSymbol
 from gputop.sources.nvml.fast import fast_readings
 from gputop.sources.nvml.gpm import _value_of
 from gputop.sources.nvml.reading import Lost
@@ -26,6 +27,7 @@ from gputop.sources.nvml.reading import Report
 from gputop.sources.nvml.reading import Values
 from gputop.sources.nvml.reading import Way
 from gputop.sources.nvml.reading import read_due
+from gputop.sources.nvml.reasons import unavailable
 from gputop.sources.nvml.slow import slow_readings
 
 
@@ -50,6 +52,13 @@ class Ways:
             values["x"] = at + 1.0
 
         return way
+
+
+def test_a_library_without_a_function_that_all_others_need_is_too_old() -> None:
+    told = unavailable(MissingSymbol("nvmlDeviceGetCount_v2"))
+    assert (told.reason, told.remedy) == (
+        "the NVIDIA driver is too old: it has no nvmlDeviceGetCount_v2", "install a newer driver (R384 or later)",
+    )  # fmt: skip
 
 
 def test_one_failure_is_a_gap_and_a_row_of_them_a_reason_and_the_way_that_worked_is_kept() -> None:

@@ -85,15 +85,15 @@ _START = {
         "no permission to talk to the NVIDIA driver",
         "ls -l /dev/nvidia*: join the group that may use them, or run as root; in a container pass the GPU in with --gpus all",
     ),
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: (
-        "the NVIDIA driver is too old: it has no nvmlInitWithFlags",
-        "install a newer driver (R384 or later)",
-    ),
 }
+_NEWER = "install a newer driver (R384 or later)"
 
 
 def unavailable(error: Exception) -> Unavailable:
     """Why NVML as a whole cannot be used, and what would mend it."""
     code = error.value if isinstance(error, pynvml.NVMLError) else None
+    if isinstance(error, MissingSymbol) or code == pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+        name = error if isinstance(error, MissingSymbol) else "nvmlInitWithFlags"
+        return Unavailable(f"the NVIDIA driver is too old: it has no {name}", _NEWER)
     reason, remedy = _START.get(code, (f"NVML does not start: {error}", "nvidia-smi says more"))
     return Unavailable(reason, remedy)
