@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 1 << 18
 LAST_WORDS_BYTES = 4096
 """What is kept of standard error: its end. A banner of ssh's comes before the reason."""
+NOT_FOUND = 127
+"""The exit code of a shell, here that at the other end of ssh, that knows no such command."""
 LAST_WORDS_S = 0.5
 """How long to wait for them: a master of ssh's connections keeps the pipe open for ever."""
 
@@ -93,8 +95,12 @@ class ChildStream:
         code = self._child.wait()
         self._listening.join(LAST_WORDS_S)
         words = _last_line(self._last_words)
+        if code == NOT_FOUND:
+            return f"{words or 'gputop is not found there'}; install it there, into the PATH that commands over ssh have"
         if words:
             return words
+        if code == 0 and self._decoder.header is None:
+            return "it ended, and wrote no stream of gputop"
         return f"killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
     def close(self) -> None:

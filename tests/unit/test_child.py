@@ -37,6 +37,12 @@ def test_a_child_that_says_more_than_a_pipe_holds_is_not_held_up() -> None:
 def test_one_without_a_word_is_told_by_its_exit_code() -> None:
     assert _ended("exit 3") == "ended with exit code 3"
     assert _ended("kill -9 $$") == "killed by signal 9"
+    assert _ended("echo Welcome") == "it ended, and wrote no stream of gputop"
+
+
+def test_a_machine_without_gputop_is_told_what_it_lacks() -> None:
+    told = _ended("echo 'bash: gputop: command not found' >&2; exit 127")
+    assert told == "bash: gputop: command not found; install it there, into the PATH that commands over ssh have"
 
 
 @pytest.mark.parametrize("script", ["exec sleep 60", "exit 0"])
