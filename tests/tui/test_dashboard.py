@@ -348,6 +348,22 @@ async def test_a_click_chooses_a_process_and_a_moment(make_app: MakeApp) -> None
         assert app.view.cursor_ns < app.session.now_ns
 
 
+async def test_a_click_on_a_title_sorts_by_it_and_another_the_other_way_round(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(160, 48)) as pilot:
+        heading = part(app, "procs")[0]
+        for reverse in (False, True, False):
+            await pilot.click("#procs", offset=(heading.index("CPU%") + 1, 0))
+            assert (app.view.sort, app.view.reverse) == ("cpu", reverse)
+        await pilot.click("#procs", offset=(heading.index("RSS"), 0))
+        assert (app.view.sort, app.view.reverse) == ("mem", False)
+        for title in ("STATE", "state lane"):  # they stand for no order
+            await pilot.click("#procs", offset=(heading.index(title), 0))
+            assert app.view.sort == "mem"
+        await pilot.click("#procs", offset=(heading.index("PID") - 4, 0))
+        assert app.view.sort == "pid"
+
+
 @pytest.mark.parametrize("ascii_only", [False, True])
 async def test_a_click_on_a_key_that_is_named_presses_it(make_app: MakeApp, ascii_only: bool) -> None:
     app = make_app(ascii_only=ascii_only)

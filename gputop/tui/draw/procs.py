@@ -179,7 +179,22 @@ _COLUMNS: tuple[Column, ...] = (
     ("GPU-MEM", 8, 0, False, _bytes("gpu_mem_bytes")),
     ("SM%", 5, 130, False, _number("sm_pct")),
 )
+_ORDERS = {
+    "PID": "pid", "USER": "user", "GPU": "natural", "WHO": "natural", "CPU%": "cpu", "RUNQ%": "runq", "SW/s": "switches", "RSS": "mem",
+    "GPU-MEM": "gpu-mem", "SM%": "sm",
+}  # fmt: skip
+"""Title -> the order that it stands for."""
 _CACHE: dict[int, tuple[Column, ...]] = {}
+
+
+def order_at(view: View, x: int) -> str | None:
+    """The sort order of the title at column ``x`` of the screen, None where none is there that stands for one."""
+    end = 0
+    for title, width, *_ in columns(view):
+        end += width
+        if x < end:
+            return _ORDERS.get(title)
+    return None
 
 
 def columns(view: View) -> tuple[Column, ...]:

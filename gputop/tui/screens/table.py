@@ -9,6 +9,7 @@ from textual.widgets import Input
 from gputop.tui import navigate
 from gputop.tui.draw import gpus
 from gputop.tui.draw import keys
+from gputop.tui.draw import procs
 from gputop.tui.draw import verdict
 from gputop.tui.draw.rows import SORTS
 from gputop.tui.draw.search import no_expression
@@ -53,9 +54,12 @@ class TableActions(Dashboard):
         if letter.lower() in SORT_KEYS:
             event.stop()
             event.prevent_default()
-            self.view.sort, self.view.reverse = SORT_KEYS[letter.lower()], letter.isupper()
-            self.note(f"sorted by {SORTS[self.view.sort][0]}{', reversed' if self.view.reverse else ''}")
-            self.redraw()
+            self._sort_by(SORT_KEYS[letter.lower()], letter.isupper())
+
+    def _sort_by(self, order: str, reverse: bool) -> None:
+        self.view.sort, self.view.reverse = order, reverse
+        self.note(f"sorted by {SORTS[order][0]}{', reversed' if reverse else ''}")
+        self.redraw()
 
     def action_sort_step(self, step: int) -> None:
         """The next sort column."""
@@ -126,12 +130,14 @@ class TableActions(Dashboard):
         self.redraw()
 
     async def on_click(self, event: events.Click) -> None:
-        """A process is selected, a column of the charts looked at, a key that is named pressed."""
+        """A process is selected, a column of the charts looked at, a key that is named pressed, a title sorted by."""
         part = event.widget
         if not isinstance(part, Drawn):
             return
         if part.id in ("keys", "verdict"):
             await self._press(keys.action_at(part.line_text(event.y), event.x, self.KEYS if part.id == "keys" else verdict.KEYS))
+        elif part.id == "procs" and event.y == 0 and (order := procs.order_at(self.view, event.x)):
+            self._sort_by(order, self.view.sort == order and not self.view.reverse)
         elif part.id == "procs" and 0 < event.y <= len(self.rows) - self.view.top_row:
             self.view.selected = self.rows[self.view.top_row + event.y - 1].pid
             if event.chain == 2:
