@@ -125,7 +125,7 @@ def _checked(parser: argparse.ArgumentParser, name: str, value: object, action: 
     try:
         if isinstance(value, bool) == (action.nargs == 0):
             return value == action.const if isinstance(value, bool) else _as_typed(parser, str(value), action)
-        reason = "is true or false" if action.nargs == 0 else "wants a value"
+        reason = "must be true or false" if action.nargs == 0 else "wants a value"
     except argparse.ArgumentError as error:
         reason = error.message
     raise UserError(f"{config_path()}: {name} = {value!r}: {reason}", code=2)

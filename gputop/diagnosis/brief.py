@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 _PIDS = re.compile(r"\((\d+)((?:, \d+)+)(?: and (\d+) more)?\)")
-_STARTS = r"(?: and (?:the [^,;()]+ it starts|what it starts))?"
+_STARTS = r"(?: and (?:the [^,;()]+|what) (?:it starts|they start))?"
 _NAMES = re.compile(rf"(\w[^,;()]* \(\d[^()]*\){_STARTS})((?:, (?:[^,;()]+ \(\d[^()]*\){_STARTS}|others|short-lived processes))+)")
 _WORDS = re.compile(r" but not running| of the time| of the last \d+ s")
 _PID = re.compile(r" \(\d+(?: and \d+ more)?\)")

@@ -249,7 +249,11 @@ def names_of(takers: list[Taker]) -> list[str]:
     pids: dict[tuple[str, str], list[str]] = {}
     for taker in takers:
         pids.setdefault((taker.name, _started(taker)), []).append(str(taker.pid))
-    told = [f"{name} ({', '.join(some[:PIDS])}{_more(len(some) - PIDS)}){started}" for (name, started), some in pids.items()]
+    told = [
+        f"{name} ({', '.join(some[:PIDS])}{_more(len(some) - PIDS)})"
+        + (f" and {started} {'it starts' if len(some) == 1 else 'they start'}" if started else "")
+        for (name, started), some in pids.items()
+    ]
     return told[:NAMES] + ["others"] * (len(told) > NAMES)
 
 
@@ -260,7 +264,7 @@ def _started(taker: Taker) -> str:
     taken: Counter[str] = Counter()
     for name, ns in taker.started.values():
         taken[name] += ns
-    return f" and the {taken.most_common(1)[0][0]} it starts" if taken else " and what it starts"
+    return f"the {taken.most_common(1)[0][0]}" if taken else "what"
 
 
 def _more(count: int) -> str:

@@ -28,7 +28,14 @@ def test_the_names_that_verdicts_list_can_be_shortened() -> None:
     assert without_pids(brief(told, 34)) == "cc1plus and 1 more"
 
 
-@pytest.mark.parametrize("starts", ["and the gputop it starts", "and what it starts"])
+@pytest.mark.parametrize("starts", ["and the gputop it starts", "and what it starts", "and the cc1 they start"])
 def test_what_somebody_starts_goes_with_his_name(starts: str):
     assert brief(f"hog (1), bash (2) {starts} took 2.0 of 2 cores", 40) == "hog (1) and 1 more took 2.0 of 2 cores"
     assert brief(f"bash (2) {starts}, hog (1), rsync (3) took 2.0", 50) == f"bash (2) {starts} and 2 more took 2.0"
+
+
+def test_several_of_one_name_start_programs_together():
+    shells = [Taker(pid, "bash", 1.0, spawns=True, started={pid + 1: ("cc1", 5)}) for pid in (10, 20)]
+    assert names_of(shells) == ["bash (10, 20) and the cc1 they start"]
+    assert names_of(shells[:1]) == ["bash (10) and the cc1 it starts"]
+    assert names_of([Taker(30, "cron", 1.0, spawns=True)]) == ["cron (30) and what it starts"]
