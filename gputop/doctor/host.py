@@ -6,6 +6,7 @@ import os
 import time
 
 from gputop.doctor import Check
+from gputop.sources.procfs.sight import sight
 from gputop.sources.rights import in_initial_pid_namespace
 from gputop.sources.rights import may_ptrace
 from gputop.sources.rights import read_text
@@ -13,8 +14,9 @@ from gputop.stacks.permission import yama_scope
 
 
 def checks(root: str) -> list[Check]:
-    """schedstat, pressure, delay accounting, clock, pid namespace, Yama, py-spy."""
-    return [_schedstat(root), _pressure(root), _delays(root), _clock(root), _pid_namespace(), _yama(root), _py_spy()]
+    """schedstat, pressure, delay accounting, clock, pid namespace, others' processes, Yama, py-spy."""
+    told = [_schedstat(root), _pressure(root), _delays(root), _clock(root), _pid_namespace()]
+    return [*told, *([_processes(root)] if in_initial_pid_namespace() else []), _yama(root), _py_spy()]
 
 
 def _schedstat(root: str) -> Check:
@@ -56,6 +58,11 @@ def _pid_namespace() -> Check:
         return Check("pid-namespace", "pid namespace", "ok", "the machine's own")
     why = "a container's own: the machine's other processes are hidden, and NVML's and the probes' pids mean others"
     return Check("pid-namespace", "pid namespace", "limited", why, "start the container with --pid=host")
+
+
+def _processes(root: str) -> Check:
+    hidden, remedy = sight(root)
+    return Check("processes", "processes", "limited" if hidden else "ok", hidden or "all that /proc tells of everybody's", remedy)
 
 
 def _yama(root: str) -> Check:

@@ -17,6 +17,7 @@ from gputop.doctor import terminal
 from gputop.doctor import works
 from gputop.sources.ebpf.source import LEAST_THREADS
 from gputop.sources.ebpf.source import room_for_threads
+from gputop.sources.procfs import sight
 
 CHECKS = [
     Check("nvml", "NVML", "ok", "driver 580", required=True),
@@ -53,6 +54,24 @@ def test_json_names_every_check_and_null_is_no_remedy() -> None:
     assert [(check["id"], check["state"], check["remedy"]) for check in said["checks"]] == [
         ("nvml", "ok", None), ("bcc", "missing", "apt install python3-bpfcc"), ("clock", "limited", "boot with tsc=reliable"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("uid", "shown", "state", "detail"), [
+    (0, True, "ok", "all that /proc tells of everybody's"),
+    (1000, True, "limited", "of other users' processes no I/O, libraries, waits"),
+    (1000, False, "limited", "other users' processes are hidden: /proc is mounted with hidepid"),
+])  # fmt: skip
+def test_how_much_is_seen_of_other_users_processes(
+    uid: int, shown: bool, state: str, detail: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, answer in (("in_initial_pid_namespace", True), ("may_ptrace", True)):
+        monkeypatch.setattr(sight, name, lambda answer=answer: answer)
+    monkeypatch.setattr(host, "in_initial_pid_namespace", lambda: True)
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    put(tmp_path, "proc/1/stat" if shown else "proc/77/stat", "1 (init) S")
+    check = found(host.checks(str(tmp_path)), "processes")
+    assert (check.state, check.detail) == (state, detail)
+    assert check.remedy == ("" if state == "ok" else "run gputop as root to see them")
 
 
 @pytest.mark.parametrize(

@@ -24,12 +24,11 @@ from gputop.sources.procfs.libraries import Libraries
 from gputop.sources.procfs.locks import Locks
 from gputop.sources.procfs.process import LOOKS_PER_S
 from gputop.sources.procfs.process import Process
+from gputop.sources.procfs.sight import sight
 from gputop.sources.procfs.sockets import LISTENING
 from gputop.sources.procfs.sockets import use_of_sockets
 from gputop.sources.procfs.tick import Tick
 from gputop.sources.procfs.users import Users
-from gputop.sources.rights import in_initial_pid_namespace
-from gputop.sources.rights import may_ptrace
 
 GIVEN_MOST = 64
 """So many new pids are looked at one by one; when more were given out /proc is listed, which takes 0.5 ms per 1,000 processes."""
@@ -59,7 +58,7 @@ class ProcfsSource:
 
     def __init__(self, settings: Settings) -> None:
         root = settings.root.rstrip("/") + "/"
-        self._proc = root + "proc/"
+        self._root, self._proc = root, root + "proc/"
         self._per_second = max(1, round(1e9 / settings.interval_ns))
         self._everyone = settings.everyone
         self._users = Users(root)
@@ -99,24 +98,8 @@ class ProcfsSource:
         return self._state()
 
     def _state(self) -> SourceState:
-        return SourceState(self.name, *self._sight(), detail={} if self._delays else UNMEASURED_DELAYS)
-
-    def _sight(self) -> tuple[str, str, str]:
-        """How much is seen of the other processes: state, reason, remedy."""
-        if not in_initial_pid_namespace():
-            reason = "the machine's other processes are hidden: this pid namespace is a container's own"
-            return "partial", reason, "start the container with --pid=host"
-        if os.geteuid() == 0:
-            return self._sight_of_root()
-        hidden = not os.path.exists(self._proc + "1")
-        reason = "of other users' processes nothing (hidepid)" if hidden else "of other users' processes no I/O, libraries, waits"
-        return "partial", reason, "run gputop as root to see them"
-
-    def _sight_of_root(self) -> tuple[str, str, str]:
-        if may_ptrace():
-            return "ok", "", ""
-        reason = "of processes outside this container no I/O, libraries, waits: no CAP_SYS_PTRACE"
-        return "partial", reason, "start the container with --cap-add SYS_PTRACE"
+        reason, remedy = sight(self._root)
+        return SourceState(self.name, "partial" if reason else "ok", reason, remedy, {} if self._delays else UNMEASURED_DELAYS)
 
     def close(self) -> None:
         for process in self._processes.values():
