@@ -177,7 +177,7 @@ class Collector:
             # The first frame takes long, and stands between two beats.
             following = next_deadline(deadline, now if seq else ended, ended, interval)
             last_sent, deadline, seq = deadline, following, seq + 1
-            while (left := deadline - time.monotonic_ns()) > 0 and not self.stopping:
+            while seq != ticks and (left := deadline - time.monotonic_ns()) > 0 and not self.stopping:
                 wait(min(left / 1e9, STOPS_WITHIN_S))
 
     def _send(self, frame: Frame) -> bool:

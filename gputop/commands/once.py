@@ -74,8 +74,6 @@ def _collected(args: argparse.Namespace, ticks: int) -> list[Header | Frame]:
             return True
 
     def wait(seconds: float) -> None:
-        if len(items) > ticks:
-            return
         until = time.monotonic() + seconds
         _load("gputop.snapshot" if args.json else "gputop.tui.draw.page")
         time.sleep(max(0.0, until - time.monotonic()))

@@ -16,6 +16,7 @@ import pytest
 from gputop import collector
 from gputop import crash
 from gputop.errors import UserError
+from gputop.frame import SECOND_NS
 from gputop.frame import Frame
 from gputop.frame import Gpu
 from gputop.frame import ProcInfo
@@ -167,6 +168,20 @@ def frames_of(
     return kept.frames
 
 
+def test_after_the_last_tick_there_is_no_beat_to_wait_for(monkeypatch: pytest.MonkeyPatch):
+    """`collect --frames 1 --interval 60` need not last a minute."""
+    waited: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        time.sleep(seconds)
+
+    assert len(frames_of(monkeypatch, Plain, ticks=1, interval_ns=60 * SECOND_NS, wait=wait)) == 1
+    assert waited == []
+    assert len(frames_of(monkeypatch, Plain, ticks=2, interval_ns=50 * TICK_NS, wait=wait)) == 2
+    assert 0 < sum(waited) <= 1.5 * 0.05
+
+
 def test_who_wakes_a_trainer_without_workers_is_asked_for_and_told(monkeypatch: pytest.MonkeyPatch):
     Feeding.beats.clear()
     frames_of(monkeypatch, Trainers, Feeding, ticks=2)
@@ -221,8 +236,8 @@ def test_the_first_frame_begins_when_the_sources_are_open(monkeypatch: pytest.Mo
 
 def test_the_second_frame_does_not_stand_right_behind_the_first(monkeypatch: pytest.MonkeyPatch):
     waits: list[float] = []
-    frames_of(monkeypatch, Plain, ticks=1, wait=waits.append, interval_ns=10**9)
-    assert 0.4 < waits[0] < 1.5
+    frames_of(monkeypatch, Plain, ticks=2, wait=waits.append, interval_ns=10**8)
+    assert 0.04 < waits[0] < 0.15
 
 
 def test_a_number_that_the_stream_cannot_hold_costs_the_sample_that_has_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
