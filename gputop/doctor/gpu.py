@@ -6,6 +6,7 @@ import os
 import time
 
 from gputop.doctor import Check
+from gputop.frame import SILENT
 from gputop.frame import Frame
 from gputop.sources import Beat
 from gputop.sources import Settings
@@ -31,25 +32,34 @@ def checks(root: str) -> list[Check]:
     try:
         facts = ", ".join(f"{name} {value}" for name, value in state.detail.items() if value)
         nvml = Check("nvml", "NVML", "ok" if state.state == "ok" else "limited", state.reason or facts, state.remedy, required=True)
-        return [nvml, _gpm(source, root)]
+        return [nvml, _gpm(source, root, int(state.detail.get("gpus", 1)))]
     finally:
         source.close()
 
 
-def _gpm(source: Source, root: str) -> Check:
-    """SM activity was read of a GPU, or the reason that came instead."""
-    missing, deadline, seq = "no GPU gave a figure", time.monotonic() + _PATIENCE_S, 0
-    while time.monotonic() < deadline:
+def _gpm(source: Source, root: str, gpus: int) -> Check:
+    """SM activity was read of a GPU, or the reason that came instead; over once each has one that more readings do not take away."""
+    reasons: dict[int, str] = {}
+    deadline, seq = time.monotonic() + _PATIENCE_S, 0
+    while time.monotonic() < deadline and (len(reasons) < gpus or any(map(_may_pass, reasons.values()))):
         now = time.monotonic_ns()
         frame = Frame(seq, now, key=seq == 0)
         source.read(Beat(now, seq, seq == 0), frame)
         for gpu in frame.gpus:
             if gpu.sm_active_pct is not None:
                 return Check("gpm", "GPM", "ok", "SM, tensor and DRAM activity are read")
-            missing = gpu.missing.get("sm_active_pct", missing)
+            if "sm_active_pct" in gpu.missing:
+                reasons[gpu.index] = gpu.missing["sm_active_pct"]
         seq += 1
         time.sleep(0.05)
+    missing = next(iter(reasons.values()), "no GPU gave a figure")
     return Check("gpm", "GPM", "limited", missing, _OPEN_TO_ALL if _admin_only(root) and os.geteuid() else "")
+
+
+def _may_pass(reason: str) -> bool:
+    from gputop.sources.nvml.gpm import FIRST
+
+    return reason == FIRST or reason.startswith(SILENT)
 
 
 def _admin_only(root: str) -> bool:

@@ -7,6 +7,7 @@ from threading import Lock
 
 import pytest
 
+from gputop.doctor import gpu as doctor_gpu
 from gputop.doctor.gpu import checks
 from gputop.sources.nvml.gpu import READ_FIELDS
 from gputop.sources.nvml.gpu import Tier
@@ -61,6 +62,15 @@ def test_a_call_that_takes_as_long_as_those_before_it_is_no_silence(since_ms: in
     tier.meter.calls, tier.meter.called_ns = 5, late_ns - since_ms * 1_000_000
     tier.lane.began_ns = tier.meter.called_ns - 4 * 500_000_000
     assert tier.silent_ns(late_ns) == told_ms * 1_000_000
+
+
+@pytest.mark.parametrize(("gpm", "state"), [(0, "limited"), (1, "ok")])
+def test_the_doctor_does_not_wait_for_what_no_gpu_has(rig: Rig, gpm: int, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_gpu, "_PATIENCE_S", 60.0)
+    rig.set("gpus 2", f"gpm {gpm}")
+    check = checks("/")[1]
+    assert check.state == state
+    assert check.detail == ("SM, tensor and DRAM activity are read" if gpm else "not supported on this GPU")
 
 
 def test_the_doctor_waits_for_a_slow_driver(rig: Rig) -> None:
