@@ -348,6 +348,21 @@ async def test_a_click_chooses_a_process_and_a_moment(make_app: MakeApp) -> None
         assert app.view.cursor_ns < app.session.now_ns
 
 
+@pytest.mark.parametrize("pid", [812, 4194303])
+async def test_a_tag_takes_nothing_of_a_pid(make_app: MakeApp, pid: int) -> None:
+    session = scene.session()
+    session.board.gpus[0].procs.append(GpuProc(pid))
+    app = make_app(session)
+    async with app.run_test(size=(160, 48)) as pilot:
+        app.view.tagged.add(pid)
+        main(app).redraw()
+        await pilot.pause()
+        heading, *rows = part(app, "procs")
+        row = next(row for row in rows if str(pid) in row)
+        assert row[:8].strip() == f"*{pid}"
+        assert row.index("in another") == heading.index("WHO")
+
+
 async def test_a_click_on_a_title_sorts_by_it_and_another_the_other_way_round(make_app: MakeApp) -> None:
     app = make_app()
     async with app.run_test(size=(160, 48)) as pilot:

@@ -65,7 +65,8 @@ def _draw_numbers(row: Row, view: View, lane_columns: int) -> list[Span]:
     spans: list[Span] = []
     for _, width, _, left, cell in columns(view):
         text, style = cell(row, view)
-        shown = fit(text, width - 1) + " " if left else cut(text, width - 1).rjust(width - 1) + " "
+        # A tag before seven digits takes the blank behind them.
+        shown = fit(text, width - 1) + " " if left else f"{cut(text, width - (cell is not _pid)):>{width - 1}} "[:width]
         spans.append((shown, chosen or style))
     used = sum(width for _, width, _, _, _ in columns(view))
     spans.append((" " * (view.width - used - lane_columns), chosen if chosen == "selected" else ""))
