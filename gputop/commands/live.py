@@ -87,7 +87,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
         from gputop.commands.once import run_once
 
         return run_once(args)
-    check_terminal("gputop --once, gputop --once --json, or gputop record")
+    use_terminal("gputop --once, gputop --once --json, or gputop record")
     ask_sudo(args)
     from gputop.stream.child import ChildStream
 
@@ -130,9 +130,16 @@ def stream_argv(args: argparse.Namespace) -> list[str]:
     return ["ssh", "-oBatchMode=yes", args.host, "gputop", "collect", *flags]
 
 
-def check_terminal(instead: str) -> None:
-    """UserError where no screen can be shown; ``instead`` is what to use then."""
+def use_terminal(instead: str) -> None:
+    """UserError where no screen can be shown; ``instead`` is what to use then.
+
+    Where the terminal tells its size COLUMNS and LINES count no more: they are of when they were set (``docker exec -e COLUMNS=…``), and
+    would stand against each change of it.
+    """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UserError(f"this is no terminal: use {instead}")
     if os.environ.get("TERM", "") in ("", "dumb"):
         raise UserError(f"TERM=dumb cannot show a screen: use {instead}, or set TERM (xterm-256color, say)")
+    if all(os.get_terminal_size(sys.stdout.fileno())):
+        os.environ.pop("COLUMNS", None)
+        os.environ.pop("LINES", None)

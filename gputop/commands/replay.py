@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gputop import config
 from gputop.commands.live import Turns
-from gputop.commands.live import check_terminal
+from gputop.commands.live import use_terminal
 from gputop.commands.screen import add_looks
 from gputop.commands.screen import watch
 from gputop.commands.span import MOMENT
@@ -84,7 +84,7 @@ def _replay_files(args: argparse.Namespace, paths: list[str]) -> int:
     file = FileStream(paths)
     try:
         at_ns = _start(file, args.at)
-        check_terminal(INSTEAD)
+        use_terminal(INSTEAD)
         return _play(args, file, paths, at_ns)
     finally:
         file.close()
@@ -128,7 +128,7 @@ def _watch_pipe(args: argparse.Namespace) -> int:
 
     turns = Turns()
     stream = PipeStream(_keys_from_terminal(), turns, turns.known)
-    check_terminal(INSTEAD)
+    use_terminal(INSTEAD)
     stream.begin()
     from gputop.session import Session
     from gputop.tui.app import GputopApp

@@ -36,6 +36,16 @@ def test_resized_while_running(launch: Launch) -> None:
     assert terminal.exit_code() == 0
 
 
+def test_what_the_environment_says_of_another_size_does_not_count(launch: Launch) -> None:
+    terminal = launch(columns=100, lines=30, env={"COLUMNS": "60", "LINES": "20"})
+    for columns, lines in ((100, 30), (120, 40)):
+        terminal.resize(columns, lines)
+        terminal.wait_for(lambda: any(len(row.rstrip()) > terminal.columns * 0.9 for row in terminal.rows()), "full width")
+        terminal.wait_for(lambda: "q quit" in terminal.rows()[-1], "the keys in the last line")
+    terminal.send("q")
+    assert terminal.exit_code() == 0
+
+
 def test_a_terminal_that_tells_no_size(env: dict[str, str]) -> None:
     """`ssh -tt` from a cron job, a serial line."""
     with Pty([GPUTOP], columns=0, lines=0, env=env) as terminal:
