@@ -114,8 +114,8 @@ class Reader:
         self.source.read(self.last, frame)
         return frame
 
-    def second(self, hot: set[int] | None = None) -> list[Frame]:
-        return [self.beat(hot) for _ in range(10)]
+    def second(self, hot: set[int] | None = None, gpu_pids: set[int] | None = None) -> list[Frame]:
+        return [self.beat(hot, gpu_pids=gpu_pids) for _ in range(10)]
 
 
 def sample(frames: Frame | list[Frame], pid: int) -> ProcSample:

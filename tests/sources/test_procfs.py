@@ -67,7 +67,7 @@ def test_cold_once_a_second_hot_every_tick(proc: FakeProc, reader: Reader) -> No
     assert max(len(frame.procs) for frame in frames) <= 5
 
 
-def test_a_crowd_is_read_when_it_is_looked_at_and_nothing_of_it_is_forgotten(proc: FakeProc, reader: Reader) -> None:
+def test_a_crowd_is_read_seldom_and_nothing_of_it_is_forgotten(proc: FakeProc, reader: Reader) -> None:
     crowd = set(range(101, 121))
     for pid in crowd:
         proc.process(pid)
@@ -75,16 +75,40 @@ def test_a_crowd_is_read_when_it_is_looked_at_and_nothing_of_it_is_forgotten(pro
             proc.thread(pid, tid)
         proc.counters(pid, threads=31 if pid < 103 else 1)
     reader.beat()
-    for _ in range(14):
+    for _ in range(30):
         reader.second(hot=crowd)
     for pid in crowd:
         proc.write(f"proc/{pid}/cgroup", "0::/moved\n")
-    frames = [frame for _ in range(3) for frame in reader.second(hot=crowd)]
-    assert {sum(p.pid == pid for frame in frames for p in frame.procs) for pid in crowd} == {15}
-    assert {sum(p.pid in crowd for p in frame.procs) for frame in frames} == {0, len(crowd)}
+        proc.counters(pid, oncpu=10**9, threads=31 if pid < 103 else 1)
+        proc.write(f"proc/{pid}/io", "rchar: 7\nwchar: 0\nsyscr: 1\nsyscw: 0\nread_bytes: 77\nwrite_bytes: 0\n")
+    first, *seconds = [reader.second(hot=crowd) for _ in range(4)]
+    frames = [frame for second in (first, *seconds) for frame in second]
+    assert {sum(p.pid == pid for frame in frames for p in frame.procs) for pid in crowd} == {10}
+    assert max(sum(p.pid in crowd for p in frame.procs) for frame in frames) < len(crowd)
     assert {i.pid for frame in frames for i in frame.infos if i.cgroup == "/moved"} == crowd
-    threads = {t.tid for frame in frames for p in frame.procs if p.pid in (101, 102) for t in p.threads}
+    assert {p.pid for frame in seconds[0] for p in frame.procs if p.read_bytes == 77} == crowd
+    threads = {t.tid for frame in first + seconds[0] for p in frame.procs if p.pid in (101, 102) for t in p.threads}
     assert threads == {101, 102, *range(10100, 10130), *range(10200, 10230)}
+
+
+def test_what_a_trainer_read_before_it_rested_is_told(proc: FakeProc, reader: Reader) -> None:
+    reader.beat({100})
+    reader.second(hot={100})
+    proc.counters(100, oncpu=5, slices=4)
+    proc.write("proc/100/io", "rchar: 7\nwchar: 0\nsyscr: 1\nsyscw: 0\nread_bytes: 77\nwrite_bytes: 0\n")
+    assert sample(reader.second(hot={100}), 100).read_bytes == 77
+
+
+def test_few_trainers_among_many_workers_are_read_more_often(proc: FakeProc, reader: Reader) -> None:
+    crowd = set(range(101, 121))
+    for pid in crowd:
+        proc.process(pid)
+    reader.beat()
+    reader.second(hot=crowd, gpu_pids={101, 102})
+    frames = [frame for _ in range(2) for frame in reader.second(hot=crowd, gpu_pids={101, 102})]
+    counts = {pid: sum(p.pid == pid for frame in frames for p in frame.procs) for pid in crowd}
+    assert (counts.pop(101), counts.pop(102)) == (10, 10)
+    assert set(counts.values()) == {5}
 
 
 def test_key_frame_restates_all(proc: FakeProc, reader: Reader) -> None:

@@ -38,6 +38,7 @@ IO_PER_S = 1
 RESTS_AFTER, RESTS_S = 3, 3
 """Readings without running after which a kernel thread is read once in so many seconds: most of them, hundreds on a large machine, do
 nothing all day."""
+_NEVER = -(1 << 40)
 _NOTHING_NOTICED: tuple[list[ThreadInfo], str] = ([], "")
 _UNREAD = parse.Stat(b"", "", 0, False, 0, 0, 0, 0, 0, 0, 0, 0, b"", 0, 0)
 
@@ -50,15 +51,18 @@ class Process:
     """
 
     __slots__ = (
-        "_files", "_io", "_io_bytes", "_locked_by", "_noticed", "_ran", "_rested", "_sched", "_sched_data", "_sched_numbers", "_stat",
-        "_stat_seen", "_status", "_switches", "_switches_due", "_threads", "_wait", "_waits", "folder", "identity", "pid", "sample",
-        "slot", "stat",
+        "_files", "_io", "_io_bytes", "_io_stale", "_locked_by", "_noticed", "_number", "_ran", "_rested", "_sched", "_sched_data",
+        "_sched_numbers", "_stat", "_stat_seen", "_status", "_switches", "_switches_due", "_threads", "_wait", "_waits", "folder",
+        "identity", "pid", "sample", "since", "slot", "stat",
     )  # fmt: skip
 
     def __init__(self, proc: str, pid: int, slot: int, pool: Descriptors, users: Users) -> None:
         folder = self.folder = f"{proc}{pid}/"
         self.pid = pid
         self.slot = slot
+        self._number = _NEVER
+        self.since = 0
+        """Ticks between the last two readings."""
         self.identity = Identity(folder, pid, users)
         self.stat = _UNREAD
         self.sample: ProcSample | None = None
@@ -67,7 +71,7 @@ class Process:
         self._status = KeptFile(folder, "status", 16_384, pool, COLD_SHARE)
         self._io = KeptFile(folder, "io", 512, pool, COLD_SHARE)
         self._stat_seen, self._sched_data = hash(b""), b""
-        self._ran = True
+        self._ran = self._io_stale = True
         self._rested = 0
         """Readings without running."""
         self._switches_due = 2
@@ -111,7 +115,8 @@ class Process:
         """
         t_ns = time.monotonic_ns()
         before = self.stat
-        look = not hot or self._threads is None or tick.looks_at(self.slot, LOOKS_PER_S)
+        self.since, self._number = tick.number - self._number, tick.number
+        look = not hot or self._threads is None or tick.looks_at(self.slot, self.since, LOOKS_PER_S)
         self._read_sched(look)
         if look and (self._ran or before.num_threads != 1 or (full and not before.kthread)):
             self._read_stat()
@@ -144,7 +149,9 @@ class Process:
 
     def _look(self, tick: Tick, hot: bool, near: bool, before: parse.Stat) -> None:
         ran, self._ran = self._ran, False
-        if (ran or self.stat.num_threads > 1) and (not hot or tick.looks_at(self.slot, IO_PER_S)):
+        self._io_stale |= ran or self.stat.num_threads > 1
+        if self._io_stale and (not hot or tick.looks_at(self.slot, self.since, IO_PER_S)):
+            self._io_stale = False
             self._read_io()
         if hot or near:
             self._read_wait(ran or self.stat.state != before.state, self.stat.state)
@@ -182,7 +189,8 @@ class Process:
         if self._threads is None:
             self._threads = Threads(self.folder, self.pid, self._stat.pool)
         locked = FUTEX is not None and self._wait[0] == FUTEX
-        threads = self._threads.read(tick, stat.num_threads, look, locked) if stat.num_threads > 1 or self._threads.infos else []
+        several = stat.num_threads > 1 or self._threads.infos
+        threads = self._threads.read(tick, stat.num_threads, look, self.since, locked) if several else []
         oncpu, delay, slices = self._sched_numbers
         if oncpu is not None and delay is not None and slices is not None:
             threads.insert(0, ThreadSample(self.pid, oncpu, delay, slices, stat.state, *self._switches))

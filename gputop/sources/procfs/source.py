@@ -1,8 +1,9 @@
 """Who is read when.
 
-Trainers and workers (`Beat.hot`) in every tick, per thread, and where there are more than `FEW` of them in the ticks in which they
-are looked at; everyone else about once a second, spread evenly over the ticks, and kernel threads that rest in every third. New
-processes are found by the pids that the kernel gave out since the last tick (/proc/loadavg), and by listing /proc once a second.
+Trainers and workers (`Beat.hot`) in every tick, per thread, and where there are more than `FEW` of them some times a second, trainers
+as long as these are few twice as often as the rest; everyone else about once a second, spread evenly over the ticks, and kernel threads
+that rest in every third. New processes are found by the pids that the kernel gave out since the last tick (/proc/loadavg), and by
+listing /proc once a second.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ LIST_EVERY_NS = 200_000_000
 LIST_AT_LEAST_NS = 1_000_000_000
 FEW = 16
 """Trainers and workers that are read in every tick. In a crowd nobody follows one of them by the tenth of a second."""
+CROWD_LOOKS_PER_S = 2.5
+"""How often one of a crowd is read, as its maps are (see `gputop.sources.ebpf`); up to `FEW` trainers among many workers are read
+`LOOKS_PER_S` times."""
 HOT_REFRESH_S, TITLE_REFRESH_S = 3, 12
 """Seconds between two looks at the cgroup and affinity of a trainer or worker, and, a multiple of these, at its command line, too."""
 COLD_REFRESH_S, SETTLED_S = 60, 2
@@ -68,8 +72,10 @@ class ProcfsSource:
         self._processes: dict[int, Process] = {}
         self._slots: list[dict[int, Process]] = [{} for _ in range(self._per_second)]
         self._hot: dict[int, Process] = {}
-        self._shifts: list[dict[int, Process]] = [{} for _ in range(max(1, self._per_second // LOOKS_PER_S))]
-        """Those again, by the tick in which they are looked at."""
+        self._looks_every = max(1, self._per_second // LOOKS_PER_S)
+        turns = int(self._per_second // CROWD_LOOKS_PER_S) // self._looks_every or 1
+        self._shifts: list[dict[int, Process]] = [{} for _ in range(turns * self._looks_every)]
+        """Those again, by the tick in which they are read where they are many."""
         self._wakers: frozenset[int] = frozenset()
         self._ends: dict[int, Ends] = {}
         self._told: dict[int, Process] = {}
@@ -115,8 +121,7 @@ class ProcfsSource:
         self._told.clear()
         due = self._list(tick, frame)
         self._follow(beat, tick)
-        due.update(self._processes if self._everyone else self._slots[tick.number % self._per_second])
-        due.update(self._hot if tick.key or len(self._hot) <= FEW else self._shifts[tick.number % len(self._shifts)])
+        due.update(self._due(tick))
         read = [process for process in due.values() if not process.rests(tick) and self._read(process, tick, frame)]
         read += self._revive(tick, frame)
         self._look(tick)
@@ -125,6 +130,13 @@ class ProcfsSource:
             read = [process for process in self._processes.values() if process.sample is not None]
         frame.infos.extend(process.info for process in (read if beat.key else self._told.values()))
         frame.procs.extend(process.sample for process in read if process.sample is not None)
+
+    def _due(self, tick: Tick) -> dict[int, Process]:
+        """Who is to be read of those that are known."""
+        if self._everyone:
+            return self._processes
+        hot = self._hot if tick.key or len(self._hot) <= FEW else self._shifts[tick.number % len(self._shifts)]
+        return {pid: process for pid, process in self._slots[tick.number % self._per_second].items() if pid not in self._hot} | hot
 
     def _tick(self, beat: Beat) -> Tick:
         self._number += 1
@@ -185,7 +197,7 @@ class ProcfsSource:
     def _adopt(self, pid: int) -> Process:
         self._births += 1
         # All are looked at in the same ticks, and those between have little to do: caches once warm are made use of.
-        slot = self._births * len(self._shifts) % self._per_second
+        slot = self._births * self._looks_every % self._per_second
         process = Process(self._proc, pid, slot, self._pool, self._users)
         self._processes[pid] = self._slots[process.slot][pid] = process
         return process
@@ -214,9 +226,17 @@ class ProcfsSource:
         for pid in new & self._processes.keys():
             self._libraries.hurry(self._processes[pid], tick.t_ns)
         self._hot, self._gpu_pids = hot, beat.gpu_pids
+        self._divide()
+
+    def _divide(self) -> None:
+        """Who of many is read in which tick."""
+        trainers = self._hot.keys() & self._gpu_pids
+        often = trainers if len(trainers) <= FEW else frozenset[int]()
         for turn, shift in enumerate(self._shifts):
             shift.clear()
-            shift.update((pid, process) for pid, process in hot.items() if not (turn + process.slot) % len(self._shifts))
+            for pid, process in self._hot.items():
+                if not (turn + process.slot) % (self._looks_every if pid in often else len(self._shifts)):
+                    shift[pid] = process
 
     def _read(self, process: Process, tick: Tick, frame: Frame) -> bool:
         """Read one process; False when it is gone or gave no sense."""
@@ -257,13 +277,16 @@ class ProcfsSource:
         if process.stat.kthread:
             return False
         if hot:
-            return tick.number % self._per_second == process.slot and not (tick.number // self._per_second + process.pid) % HOT_REFRESH_S
+            return self._passes(process, tick, HOT_REFRESH_S)
         age_s = (tick.boot_ticks - process.stat.start_ticks) * parse.NS_PER_CLOCK_TICK // 1_000_000_000
         return age_s == SETTLED_S or not (tick.number // self._per_second + process.pid) % COLD_REFRESH_S
 
+    def _passes(self, process: Process, tick: Tick, every_s: int) -> bool:
+        return tick.passes(every_s * self._per_second, process.slot + process.pid * self._per_second, process.since)
+
     def _refresh(self, process: Process, tick: Tick, hot: bool) -> bool:
         """Look again at what changes without an exec; whether anything did."""
-        titled = not hot or not (tick.number // self._per_second + process.pid) % TITLE_REFRESH_S
+        titled = not hot or self._passes(process, tick, TITLE_REFRESH_S)
         changed = process.refresh(titled)
         if hot and process.polls and process.stat.ppid not in self._hot and process.info.sockets != LISTENING:
             use = use_of_sockets(self._proc, process.pid, self._above(process))

@@ -152,8 +152,9 @@ class Threads:
         self.unfollowed = 0
         """Threads that ran of late and are read with those that rest."""
 
-    def read(self, tick: Tick, count: int, look: bool, locked: bool = False) -> list[ThreadSample]:
-        """Samples of those read in this tick. ``count`` is what stat says: it tells when to list them again.
+    def read(self, tick: Tick, count: int, look: bool, since: int = 1, locked: bool = False) -> list[ThreadSample]:
+        """Samples of those read in this tick, ``since`` ticks after the last reading. ``count`` is what stat says: it tells when to list
+        them again.
 
         Those that work are asked what they wait in, more of them where the main thread is ``locked``.
         """
@@ -161,7 +162,7 @@ class Threads:
         self._list_if_due(tick, count)
         if look:
             self._asked = ASKED if locked else ASKED_FEW
-        samples = [sample for thread in self._due(tick) if (sample := self._read(thread, tick, look)) is not None]
+        samples = [sample for thread in self._due(tick, since) if (sample := self._read(thread, tick, look)) is not None]
         if self._lost or self._woke or (self._resting and not self._readings % RESTING_AFTER):
             self._sort()
         return samples
@@ -181,10 +182,11 @@ class Threads:
         self._woke |= thread.resting and not thread.idle and len(self._followed) < FOLLOWED
         return sample
 
-    def _due(self, tick: Tick) -> list[Thread]:
+    def _due(self, tick: Tick, since: int) -> list[Thread]:
         if tick.key or not self._resting:
             return self._followed + self._resting
-        return self._followed + self._resting[self._readings % tick.per_second :: tick.per_second]
+        parts = max(1, tick.per_second // since)
+        return self._followed + self._resting[self._readings % parts :: parts]
 
     def _list_if_due(self, tick: Tick, count: int) -> None:
         age = tick.t_ns - self._listed_ns

@@ -25,6 +25,10 @@ class Tick(Struct):
     """Whether the kernel accounts delays (kernel.task_delayacct)."""
     statuses: int = STATUSES
 
-    def looks_at(self, slot: int, per_s: int) -> bool:
-        """Whether something done ``per_s`` times a second, evenly over the ``slot``s, is due in this tick."""
-        return self.key or not (self.number + slot) % max(1, self.per_second // per_s)
+    def passes(self, every: int, slot: int, since: int) -> bool:
+        """Whether something done in every so many ticks, evenly over the ``slot``s, became due in the last ``since`` ticks."""
+        return (self.number + slot) % every < since
+
+    def looks_at(self, slot: int, since: int, per_s: int) -> bool:
+        """The same of what is done ``per_s`` times a second, and in key frames."""
+        return self.key or self.passes(max(1, self.per_second // per_s), slot, since)
