@@ -12,7 +12,11 @@ import pytest
 from gputop.sources import Settings
 from gputop.sources.procfs import ProcfsSource
 from gputop.sources.procfs.files import Descriptors
+from gputop.sources.procfs.libraries import VOID_AT_LEAST
+from gputop.sources.procfs.libraries import Libraries
 from gputop.sources.procfs.libraries import look
+from gputop.sources.procfs.process import Process
+from gputop.sources.procfs.users import Users
 from gputop.sources.procfs.waits import RUNNING
 from gputop.sources.procfs.waits import Waits
 from tests.sources.fake_proc import FakeProc
@@ -41,6 +45,19 @@ def mapped(*paths: str) -> str:
 def test_maps(tmp_path: Path, paths: list[str], cuda: bool, libs: list[str]) -> None:
     (tmp_path / "maps").write_text(mapped(*paths))
     assert look(f"{tmp_path}/") == (cuda, libs)
+
+
+def test_who_ended_is_forgotten_though_there_was_no_time_to_look(tmp_path: Path) -> None:
+    libraries, pool, users = Libraries(), Descriptors(), Users(str(tmp_path))
+    alive = []
+    for pid in range(1, 5000):
+        process = Process(f"{tmp_path}/", pid, 0, pool, users)
+        libraries.add(process, 1, None)
+        if pid % 100:
+            libraries.forget(process)
+        else:
+            alive.append(process)
+    assert len(alive) <= len(libraries) <= 2 * len(alive) + VOID_AT_LEAST + 1
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ BURST_NS = 30_000_000
 """What it may take at once, so that a start finds the trainers quickly."""
 TICK_NS = 1_000_000
 """What it may take in one tick after the first."""
+VOID_AT_LEAST = 256
+"""Entries of a queue, besides as many as are meant, that may be void."""
 _MAPS_BYTES = 8 * 1024 * 1024
 _DESCRIPTORS = 512
 _LIKELY_RSS_BYTES = 64 * 1024 * 1024
@@ -47,6 +49,10 @@ class Libraries:
         self._credit_ns = BURST_NS
         self._credited_ns = 0
 
+    def __len__(self) -> int:
+        """Entries of the queues, void ones too."""
+        return sum(map(len, self._queues))
+
     def add(self, process: Process, now: int, parent: Process | None) -> None:
         """A new process, or one that runs another program. A forked child maps what its parent mapped."""
         inherits = parent is not None and bool(process.info.cmdline) and _same_program(process, parent)
@@ -60,6 +66,14 @@ class Libraries:
     def hurry(self, process: Process, now: int) -> None:
         """It turned out to matter."""
         self._push(process, now, SECOND_NS // 2, 0)
+
+    def forget(self, process: Process) -> None:
+        """It has ended. What a budget that is used up leaves in the queues must not pile up where processes come and go."""
+        self._next.pop((process.pid, process.stat.start_ticks), None)
+        for queue in self._queues:
+            if len(queue) > 2 * len(self._next) + VOID_AT_LEAST:
+                queue[:] = [entry for entry in queue if self._next.get(entry[1:], (0, 0))[0] == entry[0]]
+                heapq.heapify(queue)
 
     def _push(self, process: Process, due: int, delay: int, rank: int) -> None:
         who = (process.pid, process.stat.start_ticks)

@@ -15,8 +15,9 @@ CMDLINE_BYTES = 4096
 """A command line is cut to this."""
 ENV_VALUE_CHARS = 256
 _KTHREAD = 0x0020_0000
-SHARED = 512
-"""So many texts are remembered: hundreds of processes run the same program in the same cgroup."""
+SHARED, SHARED_LONG, SHORT_BYTES = 512, 32, 256
+"""So many texts are remembered, and of command lines longer than that so many: hundreds of processes run the same program in the same
+cgroup, and where each has a long line of its own megabytes would be kept."""
 
 
 class Stat(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -99,17 +100,28 @@ def io(data: bytes) -> tuple[int, int, int]:
     return int(f[9]), int(f[11]), int(f[1])
 
 
-@lru_cache(maxsize=SHARED)
 def text(data: bytes) -> str:
     """Bytes of other people as text that msgpack can carry."""
+    return _short_text(data) if len(data) <= SHORT_BYTES else _text(data)
+
+
+def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-@lru_cache(maxsize=SHARED)
 def cmdline(data: bytes) -> list[str]:
     """The arguments, cut to `CMDLINE_BYTES` in all; not to be changed, for whoever runs the same gets the same list."""
+    return _short_cmdline(data) if len(data) <= SHORT_BYTES else _long_cmdline(data)
+
+
+def _cmdline(data: bytes) -> list[str]:
     data = data[:CMDLINE_BYTES].rstrip(b"\0")
     return [text(argument) for argument in data.split(b"\0")] if data else []
+
+
+_short_text = lru_cache(maxsize=SHARED)(_text)
+_short_cmdline = lru_cache(maxsize=SHARED)(_cmdline)
+_long_cmdline = lru_cache(maxsize=SHARED_LONG)(_cmdline)
 
 
 def environ(data: bytes, wanted: frozenset[bytes]) -> dict[str, str]:

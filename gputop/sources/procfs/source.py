@@ -204,6 +204,7 @@ class ProcfsSource:
 
     def _drop(self, process: Process, frame: Frame) -> None:
         process.close()
+        self._libraries.forget(process)
         pid = process.pid
         for table in (self._processes, self._slots[process.slot], self._hot, self._told, *self._shifts):
             table.pop(pid, None)
