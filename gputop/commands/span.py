@@ -10,6 +10,7 @@ from gputop.errors import UserError
 from gputop.stream.moment import WAYS
 from gputop.stream.moment import bounds
 from gputop.stream.moment import moment
+from gputop.text import clean
 from gputop.text import from_shell
 
 if TYPE_CHECKING:
@@ -27,11 +28,19 @@ def add_span(parser: argparse.ArgumentParser) -> None:
 
 
 def span(args: argparse.Namespace, recording: Recording) -> tuple[int, int]:
-    """(start_ns, end_ns) of what the flags ask for. UserError where that is no time."""
-    start = recording.start_ns if args.from_ is None else max(recording.start_ns, moment(args.from_, recording))
-    end = recording.end_ns + 1 if args.until is None else moment(args.until, recording, start)
+    """(start_ns, end_ns) of what the flags ask for: ``start_ns`` is inside, ``end_ns`` is not. UserError where that is no time."""
+    asked = recording.start_ns if args.from_ is None else moment(args.from_, recording)
+    start, last = max(recording.start_ns, asked), recording.end_ns
+    end = last if args.until is None else moment(args.until, recording, start)
+    end += end == last  # what goes on to the last tick has that tick, too
+    if args.from_ is not None and args.until is not None and end <= asked:
+        raise UserError(f"--until {clean(args.until)} is not after --from {clean(args.from_)}: {_goes_from(recording)}", code=2)
     if args.last is not None:
         start = max(start, end - round(args.last * 1e9))
-    if start >= end or start > recording.end_ns:
-        raise UserError(f"nothing was recorded in that stretch: this recording goes from {bounds(recording)}", code=2)
+    if start >= end or start > last:
+        raise UserError(f"nothing was recorded in that stretch: {_goes_from(recording)}", code=2)
     return start, end
+
+
+def _goes_from(recording: Recording) -> str:
+    return f"this recording goes from {bounds(recording)}"

@@ -20,6 +20,7 @@ from gputop.commands.query import WHO_TOOK
 from gputop.commands.query import WINDOWS
 from gputop.frame import CudaCall
 from gputop.frame import Frame
+from gputop.frame import Gpu
 from gputop.frame import Mark
 from gputop.frame import Preempt
 from gputop.frame import Probes
@@ -235,6 +236,17 @@ def test_from_a_marker_to_the_next_the_first_is_inside(tmp_path: Path, capsys: p
         for flags, found in ((["--from", "A", "--until", "B"], ["A"]), (["--from", "A"], ["A", "B"]), (["--until", "B"], ["A"])):
             rows = ask(str(tmp_path / f"{name}.gputop"), "SELECT text FROM mark", *flags, capsys=capsys)
             assert [row["text"] for row in rows] == found, (name, flags)
+
+
+@pytest.mark.parametrize("until", ["100%", "3.9", "end"])
+def test_until_the_time_of_the_last_tick_is_to_the_end(tmp_path: Path, until: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "a.gputop")
+    frames = [Frame(i, START_NS + i * 100 * MS, key=not i, gpus=[Gpu(0, START_NS + i * 100 * MS)]) for i in range(40)]
+    frames[-1].marks = [Mark(frames[-1].t_ns, "end")]
+    record(Path(path), frames)
+    for flags, count in (([], 40), (["--from", "end"], 1), (["--last", "1"], 10)):
+        (row,) = ask(path, "SELECT count(*) n FROM gpu", *flags, "--until", until, capsys=capsys)
+        assert row["n"] == count, flags
 
 
 def test_a_pair_that_was_forgotten_begins_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
