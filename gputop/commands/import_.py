@@ -33,20 +33,24 @@ def run(args: argparse.Namespace) -> int:
     from gputop.recording.output import ended_like_ctrl_c
     from gputop.recording.output import whole_or_gone
     from gputop.recording.writer import Writer
+    from gputop.text import clean
     from gputop.text import counted
 
     items = read(args.file)
     header = next(items)
     assert isinstance(header, Header)
     path = str(Path(args.file).with_suffix(".gputop")) if args.output is None else args.output
-    writer, count = Writer(path, header), 0
-    with ended_like_ctrl_c(), whole_or_gone(path), closing(writer):
-        for item in items:
-            if isinstance(item, Frame):
-                writer.add(item)
-                count += 1
-            elif isinstance(item, LeftOut):
-                tell(str(item))
-        writer.flush()  # raises where there is no room; closing does not
+    count = 0
+    with ended_like_ctrl_c(), whole_or_gone(path) as part:
+        with closing(Writer(part, header)) as writer:
+            for item in items:
+                if isinstance(item, Frame):
+                    writer.add(item)
+                    count += 1
+                elif isinstance(item, LeftOut):
+                    tell(str(item))
+            writer.flush()  # raises where there is no room; closing does not
+        if writer.problem:
+            raise UserError(f"cannot write the end of {clean(path)}: is the disk full?")
     tell(f"{counted(count, 'frame')} in {path}")
     return 0

@@ -15,10 +15,10 @@ from gputop.tables.schema import TABLES
 
 def write(recording: Recording, output: str, start_ns: int, end_ns: int) -> None:
     """See `gputop.exports`."""
-    with new_directory(output), ExitStack() as files:
+    with new_directory(output) as part, ExitStack() as files:
         writers = {}
         for name, spec in TABLES.items():
-            file = files.enter_context(os.fdopen(create(os.path.join(output, f"{name}.csv")), "w", encoding="utf-8", newline=""))
+            file = files.enter_context(os.fdopen(create(os.path.join(part, f"{name}.csv")), "w", encoding="utf-8", newline=""))
             writers[name] = csv.writer(file, lineterminator="\n")
             writers[name].writerow([column.name for column in spec.columns])
         for name, rows in batches(recording, start_ns, end_ns):

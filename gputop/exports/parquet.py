@@ -24,10 +24,10 @@ def write(recording: Recording, output: str, start_ns: int, end_ns: int) -> None
         raise UserError("Parquet needs pyarrow: pip install 'gputop-ebpf[parquet]'") from None
     types = {"INTEGER": pyarrow.int64(), "REAL": pyarrow.float64(), "TEXT": pyarrow.string()}
     writers: dict[str, Any] = {}
-    with new_directory(output), ExitStack() as files:
+    with new_directory(output) as part, ExitStack() as files:
         for name, spec in TABLES.items():
             shape = pyarrow.schema([pyarrow.field(c.name, types[c.type], metadata={"help": c.help}) for c in spec.columns])
-            file = files.enter_context(os.fdopen(create(os.path.join(output, f"{name}.parquet")), "wb"))
+            file = files.enter_context(os.fdopen(create(os.path.join(part, f"{name}.parquet")), "wb"))
             writers[name] = files.enter_context(pyarrow.parquet.ParquetWriter(file, shape, compression="zstd"))
         for name, rows in batches(recording, start_ns, end_ns):
             if rows:

@@ -18,7 +18,6 @@ from typing import Any
 from gputop.board import Board
 from gputop.diagnosis import Engine
 from gputop.errors import UserError
-from gputop.exports.place import new_file
 from gputop.exports.rows import Row
 from gputop.exports.rows import batches
 from gputop.frame import CudaCall
@@ -27,6 +26,8 @@ from gputop.frame import Gpu
 from gputop.frame import ProcSample
 from gputop.rates import proc_rates
 from gputop.recording.input import open_regular
+from gputop.recording.output import create
+from gputop.recording.output import whole_or_gone
 from gputop.recording.reader import Recording
 from gputop.text import clean
 
@@ -144,7 +145,7 @@ def events(recording: Recording, start_ns: int, end_ns: int, base_ns: int) -> It
 def write(recording: Recording, output: str, start_ns: int, end_ns: int, beside: str = "") -> None:
     """See `gputop.exports`; ``beside`` is a torch.profiler trace to put into the same file, on its clock."""
     base_ns, others = _torch_trace(beside) if beside else (0, [])
-    with new_file(output) as descriptor, os.fdopen(descriptor, "w", encoding="utf-8") as file:
+    with whole_or_gone(output) as part, os.fdopen(create(part), "w", encoding="utf-8") as file:
         file.write(f'{{"displayTimeUnit":"ms","baseTimeNanoseconds":{base_ns},"traceEvents":[\n')
         separator = ""
         for event in chain(others, events(recording, start_ns, end_ns, base_ns)):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from contextlib import closing
 
 from gputop.errors import UserError
-from gputop.exports.place import new_file
 from gputop.exports.rows import batches
+from gputop.recording.output import create_file
+from gputop.recording.output import whole_or_gone
 from gputop.recording.reader import Recording
 from gputop.tables.database import create_statement
 from gputop.tables.database import insert
@@ -17,10 +17,10 @@ from gputop.tables.schema import TABLES
 
 def write(recording: Recording, output: str, start_ns: int, end_ns: int) -> None:
     """See `gputop.exports`."""
-    with new_file(output) as descriptor:
-        os.close(descriptor)
+    with whole_or_gone(output) as part:
+        create_file(part)
         try:
-            with closing(sqlite3.connect(output, isolation_level=None)) as database:
+            with closing(sqlite3.connect(part, isolation_level=None)) as database:
                 _fill(database, recording, start_ns, end_ns)
         except sqlite3.Error as error:
             raise UserError(f"cannot write {output}: {error}") from None

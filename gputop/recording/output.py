@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import stat
+from collections.abc import Callable
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextlib import suppress
@@ -14,6 +15,11 @@ from typing import NoReturn
 
 from gputop.errors import UserError
 from gputop.text import clean
+
+UNFINISHED = ".unfinished"
+"""Ends the name of what is not whole yet."""
+Make = Callable[[str], object]
+"""Makes, or removes, a file or a directory."""
 
 
 def create(path: str) -> int:
@@ -37,15 +43,38 @@ def check_new(path: str) -> None:
         raise _in_the_way(path)
 
 
+def create_file(path: str) -> None:
+    """The new file ``path``, empty. Raises UserError as `create` does."""
+    os.close(create(path))
+
+
 @contextmanager
-def whole_or_gone(path: str) -> Iterator[None]:
-    """A new file is taken away again where it is not finished, be it for Ctrl-C."""
+def whole_or_gone(path: str, make: Make = create_file, remove: Make = os.unlink) -> Iterator[str]:
+    """Where to write what becomes the new file ``path`` when it is whole: beside it, under a name that says so.
+
+    What is not finished is taken away, be it for Ctrl-C; only `kill -9` leaves it, under that name. ``make`` refuses in its own words what
+    cannot be ``path``: before anything is done for it, and at the end what has come there since. Raises UserError.
+    """
+    make(path)
+    remove(path)
+    part = unused(f"{path.rstrip(os.sep)}{UNFINISHED}", "")
     try:
-        yield
+        yield part
+        make(path)
+        _put(part, path, remove)
     except BaseException:
         with suppress(OSError):
-            os.unlink(path)
+            remove(part)
         raise
+
+
+def _put(part: str, path: str, remove: Make) -> None:
+    """In place of what was made at ``path``, and is empty."""
+    try:
+        os.rename(part, path)
+    except OSError as error:
+        remove(path)
+        raise UserError(f"cannot write {clean(path)}: {error.strerror}") from None
 
 
 @contextmanager

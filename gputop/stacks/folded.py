@@ -65,9 +65,8 @@ def _described(frame: str) -> dict[str, object]:
 
 def save(path: str, text: str) -> None:
     """Write a new file that only its owner may read. Raises UserError."""
-    descriptor = create(path)
     try:
-        with whole_or_gone(path), os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
+        with whole_or_gone(path) as part, os.fdopen(create(part), "w", encoding="utf-8", errors="replace") as file:
             file.write(text)
     except OSError as error:
         raise UserError(f"cannot write {clean(path)}: {error.strerror}") from error

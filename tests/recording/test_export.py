@@ -7,6 +7,8 @@ import json
 import resource
 import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from importlib.util import find_spec
@@ -86,6 +88,62 @@ def test_a_signal_leaves_no_half_of_an_export(
     assert code == 128 + number
     assert not list(tmp_path.iterdir())
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_kill_9_leaves_what_says_that_it_is_not_finished(session: tuple[str, list[Frame]], tmp_path: Path, to: str) -> None:
+    if to == "parquet" and not find_spec("pyarrow"):
+        pytest.skip("pyarrow is not installed")
+    code = f"""
+import os
+from gputop import cli
+from gputop.exports import {to} as form
+form.batches = lambda *_: os.kill(os.getpid(), {int(signal.SIGKILL)})
+cli.main(["export", {session[0]!r}, "--to", "{to}", "-o", "out"])
+"""
+    for _ in range(2):
+        assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False).returncode == -signal.SIGKILL
+    assert {path.name for path in tmp_path.iterdir()} == {"out.unfinished", "out.unfinished-2"}
+    assert all(path.stat().st_mode & 0o77 == 0 for path in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("to", FORMATS)
+@pytest.mark.parametrize("kind", ["file", "directory", "link"])
+def test_what_comes_there_meanwhile_stays(
+    session: tuple[str, list[Frame]],
+    tmp_path: Path,
+    to: str,
+    kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if to == "parquet" and not find_spec("pyarrow"):
+        pytest.skip("pyarrow is not installed")
+    out = tmp_path / "out"
+
+    def late(*what: Any) -> Iterator[tuple[str, list[Row]]]:
+        yield from batches(*what)
+        out.touch() if kind == "file" else out.mkdir() if kind == "directory" else out.symlink_to("/nowhere")
+
+    monkeypatch.setattr(f"gputop.exports.{to}.batches", late)
+    assert cli.main(["export", session[0], "--to", to, "-o", str(out)]) == 1
+    assert "give another name" in capsys.readouterr().err
+    assert (out.is_file(), out.is_dir(), out.is_symlink()) == (kind == "file", kind == "directory", kind == "link")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("to", ["sqlite", "csv"])
+def test_an_unfinished_export_that_somebody_takes_away_is_no_success(
+    session: tuple[str, list[Frame]], tmp_path: Path, to: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def late(*what: Any) -> Iterator[tuple[str, list[Row]]]:
+        yield from batches(*what)
+        (tmp_path / "out.unfinished").rename(tmp_path / "elsewhere")
+
+    monkeypatch.setattr(f"gputop.exports.{to}.batches", late)
+    assert cli.main(["export", session[0], "--to", to, "-o", str(tmp_path / "out")]) == 1
+    assert "cannot write" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
 
 
 def test_an_export_needs_a_name(

@@ -7,6 +7,8 @@ import json
 import os
 import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
@@ -21,6 +23,8 @@ from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.recording import ingero
 from gputop.recording import writer
+from gputop.recording.format import KIND_INDEX
+from gputop.recording.format import SYNC
 from gputop.recording.ingero import read
 from gputop.recording.reader import Recording
 from gputop.recording.writer import write_all
@@ -203,12 +207,36 @@ def test_a_signal_leaves_no_half_of_it(tmp_path: Path, number: signal.Signals, m
     assert [path.name for path in tmp_path.iterdir()] == ["in.db"]
 
 
-def test_a_full_disk_leaves_no_half_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kill_9_leaves_what_says_that_it_is_not_finished(tmp_path: Path) -> None:
+    make(tmp_path / "in.db")
+    code = f"""
+import os
+from gputop import cli
+from gputop.recording import ingero
+read = ingero.read
+ingero.read = lambda path: (os.kill(os.getpid(), {int(signal.SIGKILL)}) if i == 20 else item for i, item in enumerate(read(path)))
+cli.main(["import", "in.db"])
+"""
+    for left in ("in.gputop.unfinished", "in.gputop.unfinished-2"):
+        assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False).returncode == -signal.SIGKILL
+        assert (tmp_path / left).exists()
+    assert not (tmp_path / "in.gputop").exists()
+    assert cli.main(["import", str(tmp_path / "in.db")]) == 0
+    assert (tmp_path / "in.gputop").stat().st_mode & 0o777 == 0o600
+
+
+INDEX = SYNC + bytes([KIND_INDEX])
+
+
+@pytest.mark.parametrize("room_for", ["its beginning", "its frames"])
+def test_a_full_disk_leaves_no_half_of_it(
+    tmp_path: Path, room_for: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def few(path: str) -> Iterator[Header | Frame]:
         yield from islice(read(path), 4)
 
     def full(fd: int, data: bytes) -> None:
-        if (tmp_path / "in.gputop").stat().st_size:
+        if os.fstat(fd).st_size if room_for == "its beginning" else data.startswith(INDEX):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write_all(fd, data)
 
@@ -216,7 +244,8 @@ def test_a_full_disk_leaves_no_half_of_it(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(ingero, "read", few)
     monkeypatch.setattr(writer, "write_all", full)
     assert cli.main(["import", str(tmp_path / "in.db")]) == 1
-    assert "No space left" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "No space left" in said or "is the disk full?" in said
     assert [path.name for path in tmp_path.iterdir()] == ["in.db"]
 
 
