@@ -179,6 +179,14 @@ class Session:
         i = bisect_right(self.verdicts, t_ns, key=_when)
         return self.verdicts[max(0, i - 1)][1]
 
+    def told_ns(self, cause: str, start_ns: int, end_ns: int | None) -> int:
+        """When the verdict of an incident first stood, which is dated back to ``start_ns``; that where it is not known to have stood."""
+        if start_ns < self.oldest_ns or self.verdict_at(start_ns).cause == cause:
+            return start_ns
+        last_ns = self.now_ns if end_ns is None else end_ns
+        told = (t_ns for t_ns, verdict in self.verdicts if start_ns < t_ns <= last_ns and verdict.cause == cause)
+        return next(told, start_ns)
+
     def ledger_at(self, t_ns: int | None) -> Ledger:
         """What was lost by ``t_ns``, to some seconds."""
         if t_ns is None or not self.ledgers:

@@ -11,13 +11,16 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
+from gputop.commands.replay import sample
 from gputop.diagnosis import Ledger
 from gputop.diagnosis.model import CAUSES
+from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
 from gputop.stream.file import FileStream
 from gputop.stream.playback import Playback
 from gputop.stream.survey import Episode
 from gputop.stream.survey import Survey
+from gputop.stream.survey import survey
 from gputop.tui.app import Look
 from gputop.tui.draw import clock
 from gputop.tui.replay import ReplayApp
@@ -59,7 +62,7 @@ def make_replay(path: Path) -> Iterator[MakeReplay]:
     """``make_replay(Playback(…), *episodes)``."""
     files: list[FileStream] = []
 
-    def make(playback: Playback, *episodes: Episode) -> ReplayApp:
+    def make(playback: Playback, *episodes: Episode, path: Path = path) -> ReplayApp:
         files.append(FileStream([str(path)]))
         return ReplayApp(View(), files[-1], playback, Known(*episodes), Look(remote=True))  # type: ignore[arg-type]
 
@@ -185,6 +188,25 @@ async def test_incidents_are_jumped_to_wherever_they_are(make_replay: MakeReplay
             await stands(pilot, app, t_ns)
         assert app.session.now_ns > starts[1], "what comes behind an incident's start is seen"
         await pilot.press("N")
+        assert "no incident" in part(app, "keys")[0]
+
+
+async def test_the_screen_says_an_incident_where_it_was_jumped_to(make_replay: MakeReplay) -> None:
+    """Which is dated back to before it could be told."""
+    episodes = list({episode.id: episode for news in survey([sample()]) for episode in news.episodes}.values())
+    assert len(episodes) == 2
+    with Recording(sample()) as recording:
+        start_ns = recording.start_ns
+    app = make_replay(Playback(start_ns, playing=False), *episodes, path=Path(sample()))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await stands(pilot, app, start_ns)
+        for key, episode in (("n", episodes[0]), ("n", episodes[1]), ("N", episodes[0]), ("n", episodes[1])):
+            await pilot.press(key)
+            await until(pilot, lambda: app.view.cursor_ns is not None and not app.player.is_seeking, "arrived")
+            await pilot.pause()
+            assert episode.start_ns <= (app.view.at_ns or 0) <= episode.start_ns + SECOND
+            assert episode.cause in part(app, "verdict")[0]
+        await pilot.press("n")
         assert "no incident" in part(app, "keys")[0]
 
 

@@ -66,8 +66,8 @@ class ReplayScreen(MainScreen):
         super().__init__()
         self._arrived = (0, False)
         """Jumps and playing as last drawn."""
-        self._cursor_then: int | None = None
-        """Where the cursor goes once the jump on its way has arrived."""
+        self._incident_then: Episode | None = None
+        """At which the cursor is put once the jump on its way has arrived."""
         self._awaits_incident = False
         """Whether to go to the next incident that the survey finds."""
 
@@ -110,11 +110,11 @@ class ReplayScreen(MainScreen):
 
     def _put_cursor(self) -> None:
         """Where a jump was to put it, once its past is there."""
-        cursor_ns = self._cursor_then
+        incident = self._incident_then
         with self.session.lock:
-            if cursor_ns is not None and self.session.oldest_ns <= cursor_ns <= self.session.now_ns:
-                navigate.go_to(self.view, self.session, cursor_ns)
-                self._cursor_then = None
+            if incident is not None and self.session.oldest_ns <= incident.start_ns <= self.session.now_ns:
+                navigate.go_to(self.view, self.session, self._told_ns(incident))
+                self._incident_then = None
 
     def _more_state(self) -> tuple[object, ...]:
         survey, playback = self.replay.survey, self.player.playback
@@ -204,10 +204,10 @@ class ReplayScreen(MainScreen):
             return times[i] if 0 <= i < len(times) else self._at_ns - 2 * (self.session.header or Header()).interval_ns
 
     def action_incident(self, direction: int) -> None:
-        """To the start of an incident anywhere in the recording."""
+        """To where an incident anywhere in the recording is first told."""
         survey, found = self.replay.survey, self._next_incident(direction)
         if found is not None:
-            self._go(found.start_ns, ahead_ns=self.view.window_s * SECOND_NS // 4)
+            self._go(found.start_ns, found)
             self.note(f"here begins {found.cause}: {found.headline}")
         elif survey.done or direction < 0:
             self.note("no incident in that direction")
@@ -218,7 +218,11 @@ class ReplayScreen(MainScreen):
 
     def _next_incident(self, direction: int) -> Episode | None:
         again_ns = AGAIN_NS if self.player.playback.playing and direction < 0 else 0
-        return self.replay.survey.next(self._at_ns - again_ns, direction)
+        with self.session.lock:
+            return self.replay.survey.next(self._at_ns - again_ns, direction, self._told_ns)
+
+    def _told_ns(self, incident: Episode) -> int:
+        return self.session.told_ns(incident.cause, incident.start_ns, incident.end_ns)
 
     def action_moment(self) -> None:
         """Ask for a time."""
@@ -264,26 +268,26 @@ class ReplayScreen(MainScreen):
         """The moment looked at."""
         return self.view.at_ns or max(self.session.now_ns, self.player.start_ns)
 
-    def _go(self, t_ns: int, ahead_ns: int = 0) -> None:
-        """Play on from a moment, or while not playing look at it, with ``ahead_ns`` of what comes behind it."""
+    def _go(self, t_ns: int, incident: Episode | None = None) -> None:
+        """Play on from a moment, or while not playing look at it, or at the ``incident`` that begins there."""
         if self.player.playback.playing:
             navigate.follow(self.view)
-            self._cursor_then = None
+            self._incident_then = None
             self.player.seek(t_ns)
             self.redraw()
         else:
-            self._look(t_ns, ahead_ns)
+            self._look(t_ns, incident)
 
-    def _look(self, t_ns: int, ahead_ns: int = 0) -> None:
-        """Show a moment: with the cursor where it is known, else by a jump."""
+    def _look(self, t_ns: int, incident: Episode | None = None) -> None:
+        """Show a moment, an incident with what comes behind it: with the cursor where it is known, else by a jump."""
         session, player = self.session, self.player
         t_ns = min(max(t_ns, player.start_ns), player.end_ns)
         with session.lock:
             known = session.oldest_ns <= t_ns <= session.now_ns
             if known:
-                navigate.go_to(self.view, session, t_ns)
+                navigate.go_to(self.view, session, self._told_ns(incident) if incident else t_ns)
         if not known:
             navigate.follow(self.view)
-            self._cursor_then = t_ns if ahead_ns else None
-            player.seek(t_ns + ahead_ns)
+            self._incident_then = incident
+            player.seek(t_ns + (self.view.window_s * SECOND_NS // 4 if incident else 0))
         self.redraw()
