@@ -12,8 +12,10 @@ import hashlib
 import os
 import re
 import socket
+import sys
 from collections.abc import Callable
 from functools import cache
+from pathlib import PurePath
 from typing import Any
 
 import msgspec
@@ -35,6 +37,8 @@ _BEHIND_BLANKS = rf"(?:{_WORD}){{1,5}}(?:/[^{_STOPS}]*|(?=:\s))|(?:{_WORD}){{0,4
 _ABSOLUTE = re.compile(rf"(?<![\w~/.-])/(?!/)(?:{_QUOTED}|[^{_STOPS}]+(?:{_BEHIND_BLANKS})*(?<!\.))")
 """A path: where it is quoted to the quote's end, else to a blank, unless it goes on behind that. It may where up to five words end with a
 slash, a suffix, or the colon that messages have behind a path; that a few words too many are hashed does not matter."""
+_BLANK = "\0"
+"""In a path whose end is known, until it is hashed."""
 _SYSTEMS_OWN = re.compile(
     r"/(usr|lib(32|64)?|s?bin|proc|sys|etc|dev(?!/shm/)|boot)(/.*)?|/(tmp|var(/tmp)?|run(/user(/\d+)?)?|opt|home|mnt)"
 )
@@ -48,6 +52,7 @@ class Mask:
     def __init__(self) -> None:
         self._key = os.urandom(16)
         self._uids: dict[int, int] = {0: 0}
+        self._spaced = _spaced_paths()
 
     def header(self, header: Header) -> Header:
         """The header without the machine's name."""
@@ -100,7 +105,9 @@ class Mask:
 
     def told(self, text: str) -> str:
         """What gputop itself says, without the names of this machine, its user and his folder, and of folders that are not the system's."""
-        text = _ABSOLUTE.sub(lambda found: self._told_path(found[0]), text)
+        for path in self._spaced:
+            text = text.replace(path, path.replace(" ", _BLANK))
+        text = _ABSOLUTE.sub(lambda found: self._told_path(found[0].replace(_BLANK, " ")), text)
         for name, neutral in _own_names():
             text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", neutral, text)
         return text
@@ -153,6 +160,14 @@ def _fields(kind: type) -> list[tuple[str, _Rule]]:
     """The fields of a struct that hold more than numbers, or that have a rule."""
     named = ((name, f"{kind.__name__}.{name}", str(said)) for name, said in kind.__annotations__.items())
     return [(name, _RULES.get(key, Mask.word)) for name, key, said in named if key in _RULES or _NUMBERS.sub("", said)]
+
+
+def _spaced_paths() -> list[str]:
+    """The paths with blanks that this process was started with, and the folders that they are in, the longest first: in a text that does
+    not quote them nothing else tells where they end."""
+    parts = [part for value in os.environ.values() for part in (value, *value.split(os.pathsep))]
+    paths = [PurePath(part) for part in (*parts, *sys.path, sys.prefix) if part.startswith("/") and " " in part]
+    return sorted({str(one) for path in paths for one in (path, *path.parents) if " " in str(one)}, key=len, reverse=True)
 
 
 @cache

@@ -124,6 +124,21 @@ def test_folders_that_are_not_the_systems_are_hashed(text: str, masked: str) -> 
 
 
 @pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("/data/My Secret Work is full", r"x\w{8}/x\w{8} is full"), ("in /data/My Secret Work", r"in x\w{8}/x\w{8}"),
+        ("no room in /data/My Secret Work/run 1 for it", r"no room in x\w{8}/x\w{8} for it"),
+        ("/opt/My Libs or /usr/lib", r"x\w{8}/x\w{8} or /usr/lib"), ("/usr/bin/less -R is no My Libs", "/usr/bin/less -R is no My Libs"),
+    ],
+)  # fmt: skip
+def test_paths_that_gputop_was_started_with_are_hashed_to_their_end(text: str, masked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PWD", "/data/My Secret Work/run 1")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/usr/lib:/opt/My Libs")
+    monkeypatch.setenv("PAGER", "/usr/bin/less -R")
+    assert re.fullmatch(masked, Mask().told(text))
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "/usr/lib/python3/dist-packages/bcc", "/sys/kernel/tracing", "12 MB/s and/or 3 / 4", "https://github.com/a/b", "in /tmp.",
