@@ -130,7 +130,14 @@ def _run(arguments: list[str]) -> int:
     parser, module = make_parser(name)
     if name in CONFIGURED:
         config.apply(parser, strict=name == "live")
-    return int(module.run(parser.parse_args(rest)))
+    return int(module.run(_parsed(parser, rest)))
+
+
+def _parsed(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
+    """With flags anywhere between the others, unless ``--`` ends the flags, or a command line of its own does."""
+    if "--" in arguments or any(action.nargs == argparse.REMAINDER for action in parser._actions):
+        return parser.parse_args(arguments)
+    return parser.parse_intermixed_args(arguments)
 
 
 def _name(arguments: list[str]) -> str:

@@ -32,8 +32,8 @@ EXAMPLES = f"""examples:
     gputop query run.gputop "{WINDOWS}"
   who took most CPU from the trainer
     gputop query run.gputop "{WHO_TOOK}"
-  of the files of a rotation as one, the last two hours (flags come before the files or behind the question)
-    gputop query --last 2h run*.gputop "SELECT * FROM incident"
+  of the files of a rotation as one, the last two hours
+    gputop query run*.gputop --last 2h "SELECT * FROM incident"
 """
 _MEASURED = 1000
 """Rows from which the widths of columns are taken."""

@@ -97,6 +97,21 @@ def test_every_answer_is_that_of_the_whole(made: Made, command: list[str], capsy
     assert answers[0] == answers[1]
 
 
+@pytest.mark.parametrize(("command", "question"), [("query", ["SELECT count(*) n FROM gpu"]), ("explain", [])])
+def test_flags_may_stand_anywhere_between_the_files(
+    made: Made, command: str, question: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, *others = made.parts
+    said = []
+    for arguments in (
+        ["--json", "--last", "100", *made.parts, *question], [*made.parts, "--last", "100", *question, "--json"],
+        [first, "--json", *others, "--last", "100", *question], ["--json", "--last", "100", "--", *made.parts, *question],
+    ):  # fmt: skip
+        assert cli.main([command, *arguments]) == 0
+        said.append(capsys.readouterr().out)
+    assert len(set(said)) == 1
+
+
 def test_a_replay_goes_through_all_of_them(made: Made) -> None:
     file = FileStream(made.parts)
     frames = list(file.advance(file.recording.end_ns))
