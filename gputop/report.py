@@ -23,6 +23,8 @@ from gputop.text import figure
 WIDTH = 100
 LEAST_SHARE = 0.005
 """Of the workers' time, to be told."""
+LEAST_LOST = 0.0005
+"""Of the GPUs' time, to be told: less is 0.0 %."""
 
 
 def explain_lines(found: Explanation, ongoing: bool = True) -> Iterator[str]:
@@ -101,7 +103,8 @@ def diff_lines(names: Sequence[str], before: Explanation, after: Explanation) ->
     yield ""
     yield f"{'share of GPU time lost':<30}{_percent(shares[0]):>12}{_percent(shares[1]):>12}{_change(*shares):>12}"
     parts = [cause_shares(found["ledger"]) for found in (before, after)]
-    for cause in sorted(parts[0].keys() | parts[1].keys(), key=lambda c: -max(parts[0].get(c, 0.0), parts[1].get(c, 0.0))):
+    most = {cause: max(part.get(cause, 0.0) for part in parts) for part in parts for cause in part}
+    for cause in sorted((cause for cause, share in most.items() if share >= LEAST_LOST), key=lambda cause: -most[cause]):
         old, new = (part.get(cause, 0.0) if share is not None else None for part, share in zip(parts, shares, strict=True))
         yield f"  {cause:<28}{_percent(old):>12}{_percent(new):>12}{_change(old, new):>12}"
     yield _row("steps a second", *(found["verdict"]["steps_per_s"] for found in (before, after)))
@@ -191,7 +194,7 @@ def _percent(share: float | None) -> str:
 
 
 def _change(old: float | None, new: float | None) -> str:
-    return "" if old is None or new is None else f"{100 * (new - old):+.1f}"
+    return "" if old is None or new is None else f"{round(100 * (new - old), 1) or 0.0:+.1f}"
 
 
 def _number(value: float | None) -> str:

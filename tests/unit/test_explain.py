@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from gputop.cli import main
 from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
 from gputop.report import cause_shares
+from gputop.report import diff_lines
 from gputop.report import lost_share
 from tests.tui import scene
 from tests.unit.diagnosis.causes import starved
@@ -165,6 +167,16 @@ def test_what_has_not_ended_went_on_to_the_end_or_goes_on_while_the_file_grows(s
 def test_standard_input_is_no_recording(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "-"]) == 1
     assert "gputop replay -" in capsys.readouterr().err
+
+
+def test_diff_tells_nothing_of_what_is_nothing(starving: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before, after = (explain(capsys, starving) for _ in range(2))
+    for found, shares in ((before, (1e-4, 0.1004)), (after, (0.0, 0.1))):
+        ledger: Any = found["ledger"]
+        ledger["by_cause"] |= {cause: share * ledger["gpu_total_s"] for cause, share in zip(("disk-io", "network-io"), shares, strict=True)}
+    lines = list(diff_lines(("a", "b"), before, after))  # type: ignore[arg-type]
+    assert not [line for line in lines if "disk-io" in line or "-0.0" in line]
+    assert next(line.split() for line in lines if "network-io" in line) == ["network-io", "10.0", "%", "10.0", "%", "+0.0"]
 
 
 def test_diff_shows_what_the_fix_changed(starving: str, healthy: str, capsys: pytest.CaptureFixture[str]) -> None:
