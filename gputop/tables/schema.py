@@ -135,7 +135,8 @@ GPU = TableSpec("gpu", "what was read of each GPU in each tick; NULL is not read
     _seconds("nvml_s", "nvml_ns", "time spent in NVML calls for it"),
 ))  # fmt: skip
 
-PROC = TableSpec("proc", "each process in each tick it was read in: up to 16 trainers and workers in all, others less often", ("procs",), (
+PROC = TableSpec("proc", "each process in each tick it was read in: up to 16 trainers and workers in all, others less often; what one did "
+                 "between its last row and its end is in none", ("procs",), (
     *CLOCK,
     _gauge("pid", "INTEGER", "process"),
     _name("name", "pid", "process"),

@@ -8,6 +8,7 @@ import pytest
 
 from gputop.frame import Frame
 from gputop.frame import Gpu
+from gputop.frame import ProcSample
 from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
 from tests.recording.made import HEADER
@@ -43,3 +44,20 @@ def test_the_first_tick_of_a_stream_that_was_kept(flags: list[str], tmp_path: Pa
     path.write_bytes(pack_header(HEADER) + b"".join(pack_frames([frame]) for frame in frames))
     assert ask(str(path), "SELECT t_s FROM gpu", *flags, capsys=capsys) == [{"t_s": 0.0}, {"t_s": 0.1}, {"t_s": 0.2}]
     assert [row["t_s"] for row in ask(str(path), "SELECT t_s FROM gap", *flags, capsys=capsys)] == [0.0]
+
+
+@pytest.mark.parametrize("last", [7, 10, 13])
+def test_what_a_process_did_up_to_its_last_reading_is_told(last: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before, in and behind a key frame, which tells of everybody, read anew or not."""
+
+    def stood(tick: int) -> ProcSample:
+        return ProcSample(8, 1, START_NS + tick * 100 * MS, "R", tick * 10 * MS, 0, 0, 1)
+
+    frames = [Frame(i, START_NS + i * 100 * MS, key=i % 10 == 0, gone=[8] if i == 16 else []) for i in range(20)]
+    for i in {0, 4, last}:
+        frames[i].procs = [stood(i)]
+    frames[10].procs = [stood(min(last, 10))]
+    record(tmp_path / "ended.gputop", frames)
+    rows = ask(str(tmp_path / "ended.gputop"), "SELECT round(t_s * 10) tick, cpu_s FROM proc", capsys=capsys)
+    assert rows[-1]["tick"] == last
+    assert sum(row["cpu_s"] or 0 for row in rows) == pytest.approx(last * 1e-2)
