@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files", nargs="+", metavar="FILE", help="a recording, also one that still grows; several of rotation are read as one"
     )
-    parser.add_argument("sql", metavar="SQL", type=from_shell, help="a SELECT, .schema, or .schema TABLE")
+    parser.add_argument("sql", metavar="SQL", type=from_shell, help="a SELECT, .tables, .schema, or .schema TABLE")
     add_span(parser)
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="an array of objects")
@@ -61,11 +61,12 @@ def run(args: argparse.Namespace) -> int:
     from gputop.recording.parts import open_recording
     from gputop.tables.database import Database
     from gputop.tables.database import describe
+    from gputop.tables.schema import TABLES
 
     with open_recording(args.files) as recording:
         word, *tables = args.sql.strip().rstrip(";").split() or [""]
         if word in (".schema", ".tables"):
-            write(f"{describe(tables)}\n")
+            write("\n".join([describe(tables)] if word == ".schema" else TABLES) + "\n")
             return 0
         names, rows = Database(recording, *span(args, recording)).ask(args.sql)
         parts = (_json if args.json else _csv if args.csv else _table)(names, rows)

@@ -172,4 +172,6 @@ def _rows(cursor: sqlite3.Cursor) -> Iterator[tuple[object, ...]]:
 
 def _refusal(error: Exception) -> BaseException:
     """What SQLite says, in our words; its "interrupted" is our Ctrl-C."""
-    return KeyboardInterrupt() if str(error) == "interrupted" else UserError(f"SQL: {clean(str(error))}", code=2)
+    said = clean(str(error))
+    hint = " (.tables and .schema tell what there is)" if said.startswith(("no such table", "no such column")) else ""
+    return KeyboardInterrupt() if said == "interrupted" else UserError(f"SQL: {said}{hint}", code=2)

@@ -451,6 +451,19 @@ def test_the_schema_of_one_table(session: tuple[str, list[Frame]], capsys: pytes
     assert "there is no table gpus: there are gpu, proc" in capsys.readouterr().err
 
 
+def test_the_names_of_the_tables(session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["query", session[0], ".tables"]) == 0
+    assert capsys.readouterr().out.split() == list(TABLES)
+
+
+@pytest.mark.parametrize(("sql", "helps"), [("SELECT 1 FROM gpus", True), ("SELECT gpus FROM gpu", True), ("SELECT gpus(1)", False)])
+def test_who_asks_for_what_there_is_not_is_told_where_to_look(
+    sql: str, helps: bool, session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["query", session[0], sql]) == 2
+    assert ("gpus (.tables and .schema tell what there is)" in capsys.readouterr().err) == helps
+
+
 def test_no_moment_before_the_beginning(session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["query", session[0], "SELECT 1", "--from=-5"]) == 2
     assert "'-5' is no time" in capsys.readouterr().err
