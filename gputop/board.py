@@ -90,6 +90,11 @@ class GpuBoard:
         told = self.values.get("mig")
         return told if isinstance(told, list) and self.values.get("mig_mode") else []
 
+    def place(self, gpu_instance: int | None = None) -> str:
+        """``3``, or of the MIG device that is (or is part of) a GPU instance of it ``3:1``: its number is that of nvidia-smi -L."""
+        device = next((one.index for one in self.instances if one.gpu_instance == gpu_instance is not None), None)
+        return str(self.index) if device is None else f"{self.index}:{device}"
+
     @property
     def compute_pids(self) -> frozenset[int]:
         """Those with a compute context on it as the driver lists them, or did before it fell silent."""

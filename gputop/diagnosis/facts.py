@@ -57,6 +57,8 @@ class GpuFacts(Struct):
     """MIG is on: what it does as a whole is nobody's."""
     instance: int | None = None
     """Of a part of such a one: its GPU instance. See `gputop.diagnosis.parts`."""
+    name: str = ""
+    """As people know it: ``3``, of a part ``3:1``."""
 
     @property
     def place(self) -> tuple[int, int | None]:

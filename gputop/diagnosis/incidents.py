@@ -73,7 +73,7 @@ class _Episode(Struct):
     told_ns: int = 0
     """When victims and culprits were last gathered."""
     incident: Incident | None = None
-    gpus: set[int] = field(default_factory=set)
+    gpus: set[str] = field(default_factory=set)
     """Whose seconds these are: of a straggler's peers, too."""
     accounts: dict[int, _Account] = field(default_factory=dict)
     """By pid of the culprit."""
@@ -132,7 +132,7 @@ class Incidents:
             episode = self._episodes[key] = _Episode(board.t_ns - int(seconds * 1e9), board.t_ns)
         episode.count(one)
         episode.last_ns = board.t_ns
-        episode.gpus.update(gpu.index for gpu in one.job.gpus)
+        episode.gpus.update(gpu.name for gpu in one.job.gpus)
         needed_ns = UNEXPLAINED_NS if one.cause == "unexplained" else BEGIN_NS
         if episode.incident is None and board.t_ns - episode.first_ns >= needed_ns and _hurts(episode, one):
             episode.incident = self._begin(episode, one.verdict)

@@ -177,6 +177,6 @@ class Ledger(Struct):
         return Ledger(self.gpu_total_s - before.gpu_total_s, self.gpu_lost_s - before.gpu_lost_s, causes)
 
 
-def of_gpus(indices: Collection[int]) -> str:
-    """``GPU 3``, ``2 GPUs``."""
-    return f"GPU {min(indices)}" if len(indices) == 1 else f"{len(indices)} GPUs"
+def of_gpus(names: Collection[str]) -> str:
+    """``GPU 3``, on a MIG device ``GPU 3:1``, ``2 GPUs``."""
+    return f"GPU {min(names)}" if len(names) == 1 else f"{len(names)} GPUs"

@@ -65,10 +65,10 @@ class Orphans(Struct):
 def _incident(board: Board, pid: int, takers: list[Taker], number: int, first_ns: int) -> Incident | None:
     """None for one that holds nothing worth a word."""
     info, cores = board.infos[pid], next((taker.cores for taker in takers if taker.pid == pid), 0.0)
-    gpu, held = _held(board, pid)
+    place, gpu, held = _held(board, pid)
     if gpu is None and not info.uses_cuda and cores < BUSY_CORES:
         return None
-    memory = f"{held / 2**30:.1f} GiB of GPU {gpu}" if held else f"memory of GPU {gpu}" if gpu is not None else "a GPU's device files"
+    memory = f"{held / 2**30:.1f} GiB of GPU {place}" if held else f"memory of GPU {place}" if gpu is not None else "a GPU's device files"
     holds = memory if gpu is not None or info.uses_cuda else f"{cores:.1f} CPUs"
     evidence = [
         Evidence("gpu_mem_bytes", held, "B", "held on a GPU, as the driver lists it"),
@@ -82,10 +82,10 @@ def _incident(board: Board, pid: int, takers: list[Taker], number: int, first_ns
     )  # fmt: skip
 
 
-def _held(board: Board, pid: int) -> tuple[int | None, float | None]:
-    """The GPU whose driver lists it, and the bytes; None where none does."""
+def _held(board: Board, pid: int) -> tuple[str, int | None, float | None]:
+    """The GPU whose driver lists it, by name and index, and the bytes; None where none does."""
     for index, gpu in board.gpus.items():
         for proc in gpu.procs:
             if proc.pid == pid:
-                return index, None if proc.mem_bytes is None else float(proc.mem_bytes)
-    return None, None
+                return gpu.place(proc.gpu_instance), index, None if proc.mem_bytes is None else float(proc.mem_bytes)
+    return "", None, None

@@ -277,8 +277,8 @@ def _headline(one: Standing, why: str) -> str:
         share = job.data if job.data >= 0.5 * loss else loss
         return f"{why} {100 * share:.0f}% of the time (no GPU is measured: host side only)"
     apart = gpu.lost is not None and gpu.lost - job.lost >= UNEVEN
-    worst = f" (GPU {gpu.index}: {100 * (gpu.lost or 0.0):.0f}%)" if apart else ""
-    return f"{of_gpus({one.index for one in job.gpus})} lost {100 * job.lost:.0f}%{worst} of the last {facts.seconds:.0f} s: {why}"
+    worst = f" (GPU {gpu.name}: {100 * (gpu.lost or 0.0):.0f}%)" if apart else ""
+    return f"{of_gpus({one.name for one in job.gpus})} lost {100 * job.lost:.0f}%{worst} of the last {facts.seconds:.0f} s: {why}"
 
 
 def _why(one: Standing) -> str:

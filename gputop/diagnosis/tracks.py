@@ -223,8 +223,8 @@ class GpuTrack:
             self.stretches.popleft()
         return max((until - since for since, until in self.stretches), default=0) / 1e9
 
-    def facts(self, index: int, instance: int | None = None) -> GpuFacts:
-        """Means over the window; None for what is not read. ``instance``: of this part of the GPU."""
+    def facts(self, index: int, instance: int | None = None, name: str = "") -> GpuFacts:
+        """Means over the window; None for what is not read. ``instance``: of this part of the GPU, known by that name."""
         board = self.board or GpuBoard(index)
         fresh = bool(self.readings) and self.readings[-1][0] == self.last_ns
         idle_ns = self.last_ns - self.idle_since_ns if self.idle_since_ns is not None else 0
@@ -236,7 +236,7 @@ class GpuTrack:
             stretch_s=self._stretch_s(oldest_ns), idle_s=idle_ns / 1e9,
             breaks_s=self.breaks.lost_s(oldest_ns), sunk_s=self.breaks.sunk_s(oldest_ns),
             pcie_bytes_per_s=self._pcie(), worked_ns=self.worked_ns, util_now=self.readings[-1][1] if fresh else None,
-            split=bool(board.values.get("mig_mode")), instance=instance,
+            split=bool(board.values.get("mig_mode")), instance=instance, name=name or str(index),
         )  # fmt: skip
         if facts.sm_clock_mhz and (facts.util or 0.0) >= BUSY and not slowed_by(facts):
             self.free_mhz = max(self.free_mhz or 0.0, facts.sm_clock_mhz)

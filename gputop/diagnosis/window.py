@@ -318,10 +318,11 @@ class Window:
 
     def _part_of(self, gpu: GpuFacts, pid: int) -> GpuFacts:
         """That which it computes on, or the only one there is; where nothing tells which, nothing is measured of its own."""
+        whole = self._gpus[gpu.index].board
         here = {instance: track for (index, instance), track in self._parts.items() if index == gpu.index}
         for instance, track in here.items():
             if pid in track.pids or len(here) == 1:
-                return track.facts(gpu.index, instance)
+                return track.facts(gpu.index, instance, whole.place(instance) if whole is not None else "")
         return replace(gpu, util=None, util_now=None, sm_active=None, power_w=None, unmeasurable=True)
 
     def _whole_gpus_of(self, trainer: ProcFacts, trainers: list[ProcFacts], gpus: dict[int, GpuFacts]) -> list[GpuFacts]:

@@ -114,7 +114,7 @@ def _late_gpu(own: JobFacts, waiting: list[JobFacts]) -> _Late:
     others = f"those of {counted(len(waiting), 'other rank')} {'spin' if spin else 'idle'} until it is done"
     detail = f"the GPU of {slow.role.label} ({slow.pid}) works without a pause, while {others}"
     evidence = (
-        _percent("straggler_used_pct", used(own), f"of GPU {index} is used by kernels of {slow.role.label}"),
+        _percent("straggler_used_pct", used(own), f"of GPU {own.gpus[0].name} is used by kernels of {slow.role.label}"),
         *(_percent("peer_used_pct", used(other), f"the same of {other.trainer.role.label}") for other in waiting[:4]),
     )
     slowed = [gpu for gpu in own.gpus if slowed_by(gpu)]

@@ -24,16 +24,9 @@ def place(board: Board, taken: Seats) -> str:
     """``3``, on a MIG device ``3:1``; of several ``0,1``, ``0-7`` or, in three characters too, ``9+3``: GPU 9 and three more."""
     first, last = min(taken), max(taken)
     if len(taken) == 1:
-        device = _device(board, first, taken[first])
-        return str(first) if device is None else f"{first}:{device}"
+        return board.gpus[first].place(taken[first].gpu_instance)
     joined = f"{first},{last}" if len(taken) == 2 else f"{first}-{last}" if len(taken) == last - first + 1 else ""
     return joined if 0 < len(joined) <= 3 else f"{first}+{len(taken) - 1}"
-
-
-def _device(board: Board, gpu: int, proc: GpuProc) -> int | None:
-    """Number of the MIG device on it, None outside MIG."""
-    instances = board.gpus[gpu].instances if proc.gpu_instance is not None else ()
-    return next((one.index for one in instances if one.gpu_instance == proc.gpu_instance), None)
 
 
 def held_bytes(taken: Seats) -> int | None:

@@ -41,6 +41,13 @@ def test_a_trainer_whose_part_idles_is_not_well_though_the_other_is_busy() -> No
     assert shared == ["other.py (300) keeps its GPU working 100% of the time"]
 
 
+def test_the_headline_names_the_device_as_nvidia_smi_does() -> None:
+    engine = split(GpuProc(100, gpu_instance=8), GpuProc(300, gpu_instance=7)).play(8).engine
+    assert engine.verdict.headline.startswith("GPU 0:1 lost 100% of the last ")
+    assert engine.verdict.gpu == 0
+    assert [one.headline.partition(" lost ")[0] for one in engine.incidents if one.trainer_pid == 100] == ["GPU 0:1"]
+
+
 def test_where_nothing_tells_which_part_it_has_nothing_is_measured() -> None:
     job = split(GpuProc(100)).play(4).engine.facts.jobs[0]
     assert (job.lost, job.host_only) == (None, True)
