@@ -159,7 +159,8 @@ class Collector:
         interval = self.settings.interval_ns
         last_sent, seq, key_due = 0, 0, 0
         deadline = time.monotonic_ns()
-        deadline += min(BEHIND_DRIVER_NS, interval // 8) - deadline % interval
+        if not self.settings.everyone:
+            deadline += min(BEHIND_DRIVER_NS, interval // 8) - deadline % interval
         while not self.stopping and (ticks is None or seq < ticks):
             yield deadline // interval * interval
             now = time.monotonic_ns()
@@ -174,8 +175,9 @@ class Collector:
                 return_pages()
             self._leave_root()
             ended = time.monotonic_ns()
-            # The first frame takes long, and stands between two beats.
-            following = next_deadline(deadline, now if seq else ended, ended, interval)
+            # The first frame takes long, and stands between two beats; a single look has no beats but its own.
+            alone = self.settings.everyone and not seq
+            following = ended + interval if alone else next_deadline(deadline, now if seq else ended, ended, interval)
             last_sent, deadline, seq = deadline, following, seq + 1
             while seq != ticks and (left := deadline - time.monotonic_ns()) > 0 and not self.stopping:
                 wait(min(left / 1e9, STOPS_WITHIN_S))

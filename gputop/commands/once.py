@@ -40,25 +40,37 @@ def run_once(args: argparse.Namespace) -> int:
     if args.once and args.interval > LONG_S and sys.stderr.isatty():
         tell(f"looking for about {args.interval:g} s …")
     if args.once and args.json:
-        return _print_json(_frames(args, _once_ticks(args)), args, every=False)
+        return _print_json(_look(args), args, every=False)
     if args.json:
-        return _print_json(_frames(args, None), args, every=True)
-    return _print_screen(_frames(args, _once_ticks(args)), args)
+        return _print_json(_stream(args), args, every=True)
+    return _print_screen(_look(args), args)
 
 
-def _once_ticks(args: argparse.Namespace) -> int:
-    interval_s: float = args.interval
-    return 1 + max(1, ceil(LOOK_S / interval_s))
+def _look(args: argparse.Namespace) -> Iterator[Header | Frame]:
+    """An interval of the stream, or what a rate takes: collected in this very process, or by a collector from afar."""
+    look_s = max(LOOK_S, args.interval)
+    if args.host is None:
+        return iter(_collected(args, 1 + ceil(look_s / args.interval)))
+    return _first(_stream(args), round(look_s * SECOND_NS))
 
 
-def _frames(args: argparse.Namespace, ticks: int | None) -> Iterator[Header | Frame]:
-    """The stream: collected in this very process for a moment, by a collector of its own for longer or from afar."""
-    if args.host is None and ticks is not None:
-        return iter(_collected(args, ticks))
+def _first(items: Iterator[Header | Frame], look_ns: int) -> Iterator[Header | Frame]:
+    """What comes until ``look_ns`` have been seen: the first frame stands between two beats, half an interval before the next or more."""
+    since_ns = None
+    for item in items:
+        yield item
+        if isinstance(item, Frame):
+            since_ns = item.t_ns if since_ns is None else since_ns
+            if item.t_ns - since_ns >= look_ns:
+                return
+
+
+def _stream(args: argparse.Namespace) -> Iterator[Header | Frame]:
+    """Without end, by a collector of its own."""
     from gputop.commands.live import stream_argv
     from gputop.stream.child import ChildStream
 
-    return _child_frames(ChildStream(stream_argv(args)), ticks)
+    return _child_frames(ChildStream(stream_argv(args)))
 
 
 def _collected(args: argparse.Namespace, ticks: int) -> list[Header | Frame]:
@@ -88,14 +100,9 @@ def _load(module: str) -> None:
     importlib.import_module("gputop.diagnosis")
 
 
-def _child_frames(stream: ChildStream, ticks: int | None) -> Iterator[Header | Frame]:
-    count = 0
+def _child_frames(stream: ChildStream) -> Iterator[Header | Frame]:
     try:
-        for item in stream:
-            yield item
-            count += isinstance(item, Frame)
-            if ticks is not None and count >= ticks:
-                return
+        yield from stream
         raise UserError(f"the collector stopped: {stream.ending()}")
     finally:
         stream.close()

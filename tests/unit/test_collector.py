@@ -182,6 +182,19 @@ def test_after_the_last_tick_there_is_no_beat_to_wait_for(monkeypatch: pytest.Mo
     assert 0 < sum(waited) <= 1.5 * 0.05
 
 
+@pytest.mark.parametrize("phase", [0.1, 0.4, 0.6, 0.9])
+def test_between_the_ticks_of_a_single_look_lies_an_interval_wherever_the_grid_is(monkeypatch: pytest.MonkeyPatch, phase: float):
+    now_ns = [int((7 + phase) * SECOND_NS)]
+    clock = types.SimpleNamespace(monotonic_ns=lambda: now_ns[0], thread_time_ns=time.thread_time_ns)
+    monkeypatch.setattr(collector, "time", clock)
+
+    def wait(seconds: float) -> None:
+        now_ns[0] += round(seconds * SECOND_NS)
+
+    frames = frames_of(monkeypatch, Plain, ticks=4, interval_ns=SECOND_NS, wait=wait, everyone=True)
+    assert [newer.t_ns - older.t_ns for older, newer in pairwise(frames)] == [SECOND_NS] * 3
+
+
 def test_who_wakes_a_trainer_without_workers_is_asked_for_and_told(monkeypatch: pytest.MonkeyPatch):
     Feeding.beats.clear()
     frames_of(monkeypatch, Trainers, Feeding, ticks=2)

@@ -33,9 +33,18 @@ def test_a_look_is_taken_once_and_over_all_of_it(monkeypatch: pytest.MonkeyPatch
         moments.append((older.seq, newer.seq))
         return take(older, newer, *rest)
 
-    monkeypatch.setattr(once, "_frames", lambda *_: iter(look(5)))
+    monkeypatch.setattr(once, "_look", lambda _: iter(look(5)))
     monkeypatch.setattr(snapshot, "take", counted)
     assert once.run_once(ARGS) == 0
     (line,) = capsysbinary.readouterr().out.splitlines()
     assert [proc["cpu_pct"] for proc in json.loads(line)["procs"]] == [62.5]
     assert moments == [(0, 4)]
+
+
+@pytest.mark.parametrize(("gap", "frames"), [(0.5, 3), (1.0, 2), (1.5, 2)])
+def test_a_look_from_afar_lasts_an_interval_or_more(gap: float, frames: int) -> None:
+    """A collector that we know nothing of keeps its beat, and its first frame stands anywhere between two."""
+    stream = [Header(), *(Frame(i, int((gap + i - 1) * TICK_NS) if i else 0) for i in range(9))]
+    seen = [item for item in once._first(iter(stream), TICK_NS) if isinstance(item, Frame)]
+    assert len(seen) == frames
+    assert seen[-1].t_ns >= TICK_NS
