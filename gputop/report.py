@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from time import localtime
 from time import strftime
+from typing import NamedTuple
 
 from gputop.diagnosis.model import LOOKING
 from gputop.diagnosis.model import Step
@@ -157,8 +158,24 @@ def plot(points: Sequence[tuple[float, float]], incidents: Sequence[Episode], wi
     return "\n".join([drawn, *marks])
 
 
-def chart(title: str, lines: Iterable[Sequence[tuple[float, float]]], low: float, high: float | None, width: int, height: int) -> str:
-    """Lines through (x, y) over axes, as text; y from ``low`` to ``high`` (None: as the values are)."""
+class Times(NamedTuple):
+    """What of its x axis a chart shows, and where on it what is written."""
+
+    first: float
+    last: float
+    texts: dict[float, str]
+
+
+def chart(
+    title: str,
+    lines: Iterable[Sequence[tuple[float, float]]],
+    low: float,
+    high: float | None,
+    width: int,
+    height: int,
+    times: Times | None = None,
+) -> str:
+    """Lines through (x, y) over axes, as text; y from ``low`` to ``high`` (None: as the values are), x as ``times`` says."""
     import plotext
 
     figure = plotext.figure
@@ -172,6 +189,10 @@ def chart(title: str, lines: Iterable[Sequence[tuple[float, float]]], low: float
         figure.draw(signal)
     if high:
         figure.ruler("y", "left").lim(low, high)
+    if times:
+        ruler = figure.ruler("x", "lower")
+        ruler.lim(times.first, times.last)
+        ruler.ticks(list(times.texts), list(times.texts.values()))
     return str(figure.build())
 
 

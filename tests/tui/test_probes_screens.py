@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
+import pytest
+
 from gputop.frame import Frame
 from gputop.frame import Preempt
 from gputop.frame import Probes
@@ -11,6 +16,8 @@ from gputop.frame import Wakeup
 from gputop.histogram import bucket_of
 from gputop.series.probes import histogram
 from gputop.session import Session
+from gputop.tui.draw import clock
+from gputop.tui.draw.axis import WINDOWS_S
 from gputop.tui.screens.contention import ContentionScreen
 from gputop.tui.screens.contention import preemption_pairs
 from gputop.tui.screens.contention import wakeup_pairs
@@ -135,3 +142,38 @@ async def test_a_lane_can_be_seen_as_a_distribution(make_app: MakeApp) -> None:
         await pilot.press("z", "d")
         await pilot.pause()
         assert "readings in this time" in app.screen.query_one(Scrolled).text
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 48)])
+@pytest.mark.parametrize("paused", [False, True], ids=["live", "paused"])
+async def test_the_times_under_an_enlarged_lane_are_round(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int], paused: bool
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(size[0]))  # plotext draws nothing wider than the terminal
+    app = make_app()
+    async with app.run_test(size=size) as pilot:
+        await pilot.press(*["space"] * paused)
+        for window_s in WINDOWS_S:
+            app.view.window_s = window_s
+            await pilot.press("z")
+            await pilot.pause()
+            (ruler,) = (row for row in app.screen.query_one(Scrolled).text.split("\n") if re.match(r" *(−|\d\d:)\S+ ", row))
+            await pilot.press("escape")
+            assert _lengths(ruler, app.session.unix_s(app.view.end(app.session))) in (
+                [i * step for i in range(most, -1, -1)] for step in (1, 2, 5, 10, 20, 30, 60, 120, 300) for most in range(1, 7)
+            )
+
+
+def _lengths(ruler: str, end_unix_s: float) -> list[int]:
+    """Seconds back of the times on it."""
+    if found := re.findall(r"(\d\d):(\d\d):(\d\d)", ruler):
+        assert ruler.split() == [":".join(time) for time in found]
+        ends = clock.of_day(end_unix_s).split(":")
+        return [(_seconds(ends) - _seconds(time)) % 86400 for time in found]
+    assert ruler.split()[-1] == "now"
+    return [int(number) * (60 if unit == "min" else 1) for number, unit in re.findall(r"−(\d+) (s|min)\b", ruler)] + [0]
+
+
+def _seconds(time: Sequence[str]) -> int:
+    hours, minutes, seconds = map(int, time)
+    return hours * 3600 + minutes * 60 + seconds

@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection
 from collections.abc import Iterable
 from functools import lru_cache
+from math import ceil
 
 from msgspec import Struct
 
@@ -63,16 +64,21 @@ def axis_line(axis: Axis, end_unix_s: float | None, label: str) -> list[Span]:
 
 @lru_cache(maxsize=4)
 def _ruler(cell_ns: int, columns: int, end_unix_s: float | None, label: str) -> list[Span]:
-    total_s = columns * cell_ns / SECOND_NS
     cells = ["─"] * columns
-    last = "now" if end_unix_s is None else clock.of_day(end_unix_s)
+    (_, last), *others = times(columns * cell_ns / SECOND_NS, columns, end_unix_s)
     _write(cells, columns - len(last) - 2, f" {last} ")
-    back = step = _step(total_s, columns // (_BACK_ROOM if end_unix_s is None else _CLOCK_ROOM))
-    while back < total_s:
-        text = clock.of_day(end_unix_s - back) if end_unix_s is not None else f"−{_length(back)}"
+    for back, text in others:
         _write(cells, columns - 1 - round(back * SECOND_NS / cell_ns) - len(text) // 2, f" {text} ")
-        back += step
     return [(label, "dim"), ("".join(cells), "dim")]
+
+
+def times(total_s: float, columns: int, end_unix_s: float | None) -> list[tuple[float, str]]:
+    """(seconds back, text) of the times that ``columns`` have room for, the right end first: round lengths back, or when that was."""
+    step = _step(total_s, columns // (_BACK_ROOM if end_unix_s is None else _CLOCK_ROOM))
+    backs = [i * step for i in range(ceil(total_s / step))]
+    if end_unix_s is not None:
+        return [(back, clock.of_day(end_unix_s - back)) for back in backs]
+    return [(back, f"−{_length(back)}" if back else "now") for back in backs]
 
 
 def with_signs(ruler: list[Span], signs: Iterable[tuple[int | None, str, str]]) -> list[Span]:

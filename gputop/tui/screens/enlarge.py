@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from textual.binding import Binding
 
@@ -11,8 +13,12 @@ from gputop.series import probes
 from gputop.tui import navigate
 from gputop.tui.draw import Line
 from gputop.tui.draw import chosen
+from gputop.tui.draw.axis import times
 from gputop.tui.draw.lanes import Lane
 from gputop.tui.screens.box import Box
+
+if TYPE_CHECKING:
+    from gputop.report import Times
 
 PERCENTILES = (50, 90, 99)
 GAP_S = 2.5
@@ -31,8 +37,10 @@ class EnlargeScreen(Box):
         Binding("z", "dismiss", "close", show=False),
     ]
 
-    def __init__(self, index: int = 0) -> None:
+    def __init__(self, end_s: Callable[[], float | None], index: int = 0) -> None:
+        """``end_s`` tells the clock at the right end, None where that is now."""
         super().__init__()
+        self.end_s = end_s
         self.index = index
         self.distribution = False
         self._lane = ""
@@ -92,10 +100,18 @@ class EnlargeScreen(Box):
         values = session.history.values(lane.key, axis.first * axis.cell_ns, end + 1)
         return [((t - end) / SECOND_NS, value) for t, value in values]
 
+    def _times(self) -> Times:
+        """As on the dashboard's ruler, which has no values to its left and no last time that is pushed inwards."""
+        from gputop.report import Times
+
+        axis = navigate.axis_of(self.gputop.view, self.gputop.session)
+        total_s = axis.columns * axis.cell_ns / SECOND_NS
+        return Times(-total_s, 0.0, {-back: text for back, text in times(total_s, self.text_width * 2 // 3, self.end_s())})
+
     def _picture(self, lane: Lane, points: list[tuple[float, float]]) -> list[str]:
         if not points:
             return [lane.absent or NOTHING]
-        picture = plot(lane, points, self.text_width - 2, self.text_height - 4)
+        picture = plot(lane, points, self._times(), self.text_width - 2, self.text_height - 4)
         return [*picture.split("\n"), *summary(lane, [value for _, value in points])]
 
 
@@ -117,13 +133,13 @@ def value_bars(values: list[float], bins: int = 12) -> list[tuple[str, int]]:
     return [(f"< {low + (i + 1) * step:.4g}", count) for i, count in enumerate(counts)]
 
 
-def plot(lane: Lane, points: list[tuple[float, float]], width: int, height: int) -> str:
-    """The chart as text; on the lane's own scale, with a gap where a second or more was not measured."""
+def plot(lane: Lane, points: list[tuple[float, float]], shown: Times, width: int, height: int) -> str:
+    """The chart as text, over the time ``shown``, on the lane's own scale, with a gap where a second or more was not measured."""
     from gputop.report import chart
 
     top = lane.field.high if lane.field.high is not None else lane.top
-    title = f"{lane.title} [{lane.field.unit}], seconds back"
-    return chart(title, unbroken(points), lane.field.low, top, width, height).replace(_RESET, "")
+    title = f"{lane.title} [{lane.field.unit}]"
+    return chart(title, unbroken(points), lane.field.low, top, width, height, shown).replace(_RESET, "")
 
 
 def unbroken(points: list[tuple[float, float]]) -> list[list[tuple[float, float]]]:

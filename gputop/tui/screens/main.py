@@ -130,7 +130,7 @@ class MainScreen(TableActions):
 
     def action_enlarge(self) -> None:
         """One lane."""
-        self.open(EnlargeScreen())
+        self.open(EnlargeScreen(self.axis_end_s))
 
     def action_help(self) -> None:
         """Keys and signs."""

@@ -104,14 +104,14 @@ class Parts(Screen[None]):
             return []
         columns = navigate.axis_of(view, session)
         cursor = columns.column_of(view.cursor_ns) if view.cursor_ns is not None else None
-        end = self._axis_end_s()
+        end = self.axis_end_s()
         label = f" {columns.columns * columns.cell_ns / 1e9:.0f} s  {columns.cell_ns / 1e9:g} s a column"
         ruler = axis.with_signs(axis.axis_line(columns, end, fit(label, view.label_width)), self._signs(columns))
         shown = chosen.fitting(found, self._heights.lanes - 1)
         drawn = (self._drawer.line(lane, session.history, columns, view.label_width, self._numbers_ns, cursor) for lane in shown)
         return [ruler, *drawn]
 
-    def _axis_end_s(self) -> float | None:
+    def axis_end_s(self) -> float | None:
         """The clock at the right end of the axis, None where that is now."""
         return None if self.view.end_ns is None else self.session.unix_s(self.view.end_ns)
 

@@ -133,7 +133,7 @@ class ReplayScreen(MainScreen):
             tuple(survey.episodes.values()), tuple(mark.t_ns for mark in player.marks),
         )  # fmt: skip
 
-    def _axis_end_s(self) -> float | None:
+    def axis_end_s(self) -> float | None:
         """In whole seconds, so that the ruler stands still between them."""
         return float(int(self.session.unix_s(self.view.end(self.session)) + clock.NEARLY_S))
 
