@@ -37,8 +37,9 @@ STATE_WORDS = (
     "", "running", "runnable", "disk", "memory", "throttled", "blocked", "ahead", "stopped",
     "computing", "waiting-data", "waiting-gpu", "transfer", "sleeping", "dead",
 )  # fmt: skip
-"""State words (see `gputop.diagnosis.model`) by their code in `History.states`; `STARVING` is added while a worker starves."""
-STARVING = 64
+"""State words (see `gputop.diagnosis.model`) by their code in `History.states`; `STARVING` is added while a worker starves, `INFERRED`
+where what it waits for cannot be read."""
+STARVING, INFERRED = 64, 128
 LEDGER_EVERY_NS = 5 * SECOND_NS
 _CODES = {word: code for code, word in enumerate(STATE_WORDS)}
 
@@ -232,12 +233,12 @@ class Session:
 
 def code_of(state: ProcState) -> int:
     """A state in one byte."""
-    return _CODES.get(state.state, 0) + (STARVING if state.starving else 0)
+    return _CODES.get(state.state, 0) + STARVING * bool(state.starving) + INFERRED * state.inferred
 
 
-def word_of(code: int) -> tuple[str, bool]:
-    """The state that a code stands for, empty where none is known, and whether the worker starves."""
-    return STATE_WORDS[code & ~STARVING], bool(code & STARVING)
+def word_of(code: int) -> tuple[str, bool, bool]:
+    """The state that a code stands for, empty where none is known, whether the worker starves, and whether that is inferred."""
+    return STATE_WORDS[code & ~(STARVING | INFERRED)], bool(code & STARVING), bool(code & INFERRED)
 
 
 def _when(entry: tuple[int, object]) -> int:

@@ -52,7 +52,7 @@ _NO_SENSE = "the kernel's figure is more than the process's whole life"
 _THREADS = "only trainers and workers are read thread by thread"
 _UNCOUNTED = f"{_THREADS}: only eBPF counts the switches of all threads, over a second"
 _UNFOLLOWED = "more of its threads run than are followed: only eBPF counts them all"
-_STATED = ("state", "starving", "state_fractions")
+_STATED = ("state", "starving", "state_fractions", "state_inferred")
 _NO_STATE = "not yet: it was watched too shortly to tell"
 _SHARES = ("sm_pct", "mem_pct", "enc_pct", "dec_pct")
 """Of a process on a GPU; where the driver tells none the GPU's ``missing`` has it under the first."""
@@ -191,7 +191,7 @@ def _diagnosed(role: Role | None, state: ProcState | None, info: ProcInfo | None
     out = {name: value for name, value in out.items() if value is not None or (name == "rank" and hidden)}
     if role.trainer_pid is None or role.kind == "helper":
         return out
-    stated = (state.state, state.starving, state.fractions) if state else (None,) * len(_STATED)
+    stated = (state.state, state.starving, state.fractions, state.inferred) if state else (None,) * len(_STATED)
     return out | dict(zip(_STATED, stated, strict=True))
 
 

@@ -41,6 +41,8 @@ class ProcState(Struct, frozen=True):
     """0 to 1: 1 where every part was measured, less where a wait had to be guessed from samples or from the GPU."""
     waits: dict[str, float] = field(default_factory=dict)
     """What ``blocked`` is made of: ``lock``, ``network``, ``pipe``, ``timer``, ``queue``, ``child``, ``unknown``; shares of the window."""
+    inferred: bool = False
+    """What it waits for cannot be read (another user's process): the word is inferred from the GPU and from who else is at work."""
 
 
 class Evidence(Struct, frozen=True):

@@ -44,6 +44,8 @@ MEMORY_STALL = 0.05
 """PSI memory `some` from which uninterruptible waits and kernel time are put down to reclaim."""
 
 
+_COUNTED = ("running", "computing", "runnable", "throttled", "disk", "memory", "stopped")
+"""States that no sleep is guessed into."""
 _NO_SLEEP = (waits.DISK, waits.STOPPED)
 _GPU_WAITS = (waits.DRIVER, waits.POLL, waits.TIMER, waits.LOCK, waits.UNKNOWN)
 """What a wait for the GPU may look like without the probe, what it most likely is first."""
@@ -81,7 +83,9 @@ def _set_trainer(job: JobFacts, host: HostFacts) -> None:
     other = _without(_without(other, data, _DATA_WAITS), slept_on_gpu, _GPU_WAITS)
     parts |= {"waiting-data": data, "waiting-gpu": gpu, "transfer": transfer, "blocked": max(0.0, sleep - data - slept_on_gpu)}
     job.data = data
-    trainer.state = _state_of(trainer, parts, min(confidence, data_confidence, 0.5 if may_spin(job) else 1.0), other)
+    state = _state_of(trainer, parts, min(confidence, data_confidence, 0.5 if may_spin(job) else 1.0), other)
+    probed = job.calls is not None or job.data_woken_by_workers is not None
+    trainer.state = replace(state, inferred=not probed and _is_inferred(trainer, state))
 
 
 def tell_fed(job: JobFacts) -> None:
@@ -281,7 +285,14 @@ def _worker_state(worker: ProcFacts, job: JobFacts, host: HostFacts) -> ProcStat
     parts["ahead"], parts["blocked"] = ahead, max(0.0, sleep - ahead)
     kept = 1.0 - parts["running"] - ahead
     starving = job.data >= DATA_WAIT and kept >= NOT_FREE and ahead < 0.5 if worker.seconds >= LEAST_S else None
-    return _state_of(worker, parts, min(confidence, idle_confidence), kinds, starving)
+    state = _state_of(worker, parts, min(confidence, idle_confidence), kinds, starving)
+    return replace(state, inferred=job.trainer.state.inferred if state.starving else _is_inferred(worker, state))
+
+
+def _is_inferred(proc: ProcFacts, state: ProcState) -> bool:
+    """It is sleep, and nothing tells what most of that is for. Who was never met asleep sleeps too shortly to matter."""
+    guessed = 0.0 if proc.unsampled else proc.kinds.get(waits.UNKNOWN, 0.0)
+    return state.state not in _COUNTED and 2 * guessed > sum(proc.kinds.values())
 
 
 def _ahead(worker: ProcFacts, job: JobFacts) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -65,6 +66,24 @@ async def test_shows_verdict_gpus_lanes_and_processes(make_app: MakeApp, size: t
         table = part(app, "procs")
         assert sum("worker" in line for line in table) == 4
         assert len([line for line in table if line.strip()]) >= 7
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 48)])
+async def test_a_state_of_which_the_waits_cannot_be_read_is_marked_as_inferred(make_app: MakeApp, size: tuple[int, int]) -> None:
+    """Another user's processes, as seen without rights."""
+    session = Session()
+    for item in scene.frames(100):
+        if isinstance(item, Frame):
+            item.procs = [structs.replace(sample, syscall=None, syscall_arg=None, wchan=None) for sample in item.procs]
+        session.ingest(item)
+    app = make_app(session)
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        (trainer,) = (line for line in part(app, "procs") if "train.py" in line)
+        assert re.search(r" waiting-gpu~ +\d", trainer)
+        await pilot.press("down", "enter")
+        await pilot.pause()
+        assert "inferred: what it waits for cannot be read" in app.screen.query_one(Scrolled).text
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120, 160, 300])

@@ -73,7 +73,7 @@ def test_what_does_not_apply_to_a_process_is_left_out_and_what_is_not_known_has_
     shown = snapshot.take(board, board, roles, states, frozenset(pids))
     assert unexplained({name: shown[name] for name in ("gpus", "procs")}) == []
     bystander, worker, hidden, rank, orphan = shown["procs"]
-    applies = {"label", "rank", "trainer_pid", "state", "starving", "state_fractions"}
+    applies = {"label", "rank", "trainer_pid", "state", "starving", "state_fractions", "state_inferred"}
     assert [applies & one.keys() for one in (bystander, worker, hidden, rank, orphan)] == [
         set(), applies - {"rank"}, applies, applies, {"label"},
     ]  # fmt: skip

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from gputop.fields import FIELDS
 from gputop.history import History
-from gputop.session import STARVING
-from gputop.session import STATE_WORDS
+from gputop.session import word_of
 from gputop.text import cut
 from gputop.text import fit
 from gputop.tui.draw import Line
@@ -25,6 +24,7 @@ GLYPHS = {
     "ahead": "·", "stopped": "■", "waiting-data": "░", "waiting-gpu": "▂", "transfer": "►", "sleeping": " ", "dead": "×",
 }  # fmt: skip
 STARVING_GLYPH = "█"
+INFERRED_MARK = "~"
 HIDDEN = "bystanders hidden (b)"
 
 
@@ -65,8 +65,9 @@ def _draw_numbers(row: Row, view: View, lane_columns: int) -> list[Span]:
     spans: list[Span] = []
     for _, width, _, left, cell in columns(view):
         text, style = cell(row, view)
-        # A tag before seven digits takes the blank behind them.
-        shown = fit(text, width - 1) + " " if left else f"{cut(text, width - (cell is not _pid)):>{width - 1}} "[:width]
+        # A tag before seven digits takes the blank behind them, and so does a mark behind a state.
+        room = width - (cell not in (_pid, _state))
+        shown = f"{fit(text, room)} "[:width] if left else f"{cut(text, room):>{width - 1}} "[:width]
         spans.append((shown, chosen or style))
     used = sum(width for _, width, _, _, _ in columns(view))
     spans.append((" " * (view.width - used - lane_columns), chosen if chosen == "selected" else ""))
@@ -102,9 +103,9 @@ class StateLanes:
 
 def glyph(code: int) -> Span:
     """A state's glyph and colour."""
-    if code & STARVING:
+    word, starving, _ = word_of(code)
+    if starving:
         return STARVING_GLYPH, "starving"
-    word = STATE_WORDS[code]
     return GLYPHS[word], word
 
 
@@ -119,9 +120,10 @@ def _who(row: Row, view: View) -> Span:
 
 
 def _state(row: Row, _view: View) -> Span:
+    mark = INFERRED_MARK * row.inferred
     if row.starving:
-        return "● STARVING", "starving"
-    return row.state, row.state if row.role else "dim"
+        return f"● STARVING{mark}", "starving"
+    return row.state + mark, row.state if row.role else "dim"
 
 
 def _number(name: str, field: str = "") -> Callable[[Row, View], Span]:

@@ -40,6 +40,8 @@ class Row(Struct):
     who: str
     state: str
     starving: bool
+    inferred: bool
+    """The state is: what it waits for cannot be read."""
     user: str
     cpu_pct: float | None = None
     runq_pct: float | None = None
@@ -126,8 +128,8 @@ class _Table:
 
     def row(self, pid: int) -> Row:
         info, sample, role = self.newer.infos.get(pid), self.newer.procs.get(pid), self.roles.get(pid)
-        state, starving = self._state(pid, sample, role)
-        row = Row(pid, role, self._depth(role), self._who(pid, info, role), state, starving, clean(info.user, 32) if info else "")
+        state = self._state(pid, sample, role)
+        row = Row(pid, role, self._depth(role), self._who(pid, info, role), *state, clean(info.user, 32) if info else "")
         if info is not None:
             row.start_ticks, row.command = info.start_ticks, clean(" ".join(info.cmdline) or info.comm)
         if sample is not None:
@@ -161,13 +163,14 @@ class _Table:
         header = self.session.header
         return "hidden by hidepid" if header and header.pid_namespace == INITIAL_PID_NAMESPACE else "in another pid namespace"
 
-    def _state(self, pid: int, sample: ProcSample | None, role: Role | None) -> tuple[str, bool]:
-        word, starves = word_of(self.session.state_at(pid, self.view.at_ns) if role is not None else 0)
+    def _state(self, pid: int, sample: ProcSample | None, role: Role | None) -> tuple[str, bool, bool]:
+        """Its word, whether it starves, whether that is inferred."""
+        word, starves, inferred = word_of(self.session.state_at(pid, self.view.at_ns) if role is not None else 0)
         if word:
-            return word, starves
+            return word, starves, inferred
         if sample is None:
-            return "–", False
-        return "ended" if sample.exit_code == 0 else _KERNEL_STATES.get(sample.state, sample.state), False
+            return "–", False, False
+        return "ended" if sample.exit_code == 0 else _KERNEL_STATES.get(sample.state, sample.state), False, False
 
 
 def _take_rates(row: Row, rates: ProcRates) -> None:

@@ -24,6 +24,8 @@ from gputop.tui.draw import seats
 from gputop.tui.draw.procs import size
 from gputop.tui.screens.box import Box
 
+_INFERRED = ", inferred: what it waits for cannot be read"
+
 
 class DetailsScreen(Box):
     """One process, at the moment looked at."""
@@ -71,14 +73,14 @@ def _identity(info: ProcInfo, role: Role | None, width: int) -> list[Line]:
 
 def _state(session: Session, pid: int, at: int | None) -> list[Line]:
     if at is not None:
-        word, starves = word_of(session.state_at(pid, at))
-        return [_pair("state", f"{word}{' STARVING' if starves else ''}")] if word else []
+        word, starves, inferred = word_of(session.state_at(pid, at))
+        return [_pair("state", f"{word}{' STARVING' if starves else ''}{_INFERRED if inferred else ''}")] if word else []
     state = session.engine.states.get(pid)
     if state is None:
         return []
     parts = ", ".join(f"{word} {100 * share:.0f} %" for word, share in sorted(state.fractions.items(), key=lambda item: -item[1]))
     return [_pair("state", f"{state.state}{' STARVING' if state.starving else ''}  ({parts})"),
-            _pair("confidence", f"{100 * state.confidence:.0f} %")]  # fmt: skip
+            _pair("confidence", f"{100 * state.confidence:.0f} %{_INFERRED if state.inferred else ''}")]  # fmt: skip
 
 
 def _numbers(sample: ProcSample, rates: ProcRates | None, board: Board) -> list[Line]:

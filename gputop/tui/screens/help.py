@@ -23,6 +23,7 @@ STATES = {
     "waiting-gpu": "the trainer waits for the GPU", "transfer": "copies to or from the GPU", "sleeping": "sleeps", "dead": "has ended",
 }  # fmt: skip
 COLUMNS = {
+    "STATE": "with ~ inferred: what it waits for cannot be read, as of another user's process",
     "RUNQ%": "the main thread wanted a CPU and had none",
     "SW/s INV/s": "context switches, involuntary ones, of all threads; of others than trainers and workers by eBPF alone",
 }

@@ -175,12 +175,28 @@ def test_trainer_woken_by_a_worker_waited_for_data():
 def test_unreadable_waits_are_less_sure():
     scene = training(util=20.0, run=0.9, looks=[ON_CPU])
     scene.procs[100].looks = [HIDDEN]
-    unreadable = scene.play(4).engine.states[100]
+    unreadable, worker, _ = scene.play(4).engine.states.values()
     scene = training(util=20.0, run=0.9, looks=[ON_CPU])
     scene.procs[100].looks = [QUEUE]
     readable = scene.play(4).engine.states[100]
     assert unreadable.state == readable.state == "waiting-data"
     assert unreadable.confidence < readable.confidence == 1.0
+    assert (unreadable.inferred, readable.inferred) == (True, False)
+    assert (worker.state, worker.starving, worker.inferred) == ("running", False, False)
+
+
+def test_who_starves_by_an_unreadable_wait_is_inferred_to():
+    scene = training(util=20.0, run=0.5, wait=0.4, looks=[ON_CPU])
+    scene.procs[100].looks = [HIDDEN]
+    assert [(one.starving, one.inferred) for one in scene.play(4).engine.states.values()] == [(False, True), (True, True), (True, True)]
+
+
+def test_what_the_probes_measured_is_not_inferred():
+    scene = training(util=20.0, run=0.9, looks=[ON_CPU])
+    scene.procs[100].looks = [HIDDEN]
+    scene.probed, scene.wakeups = True, {(100, 101): 0.4, (100, 102): 0.4}
+    state = scene.play(4).engine.states[100]
+    assert (state.state, state.inferred) == ("waiting-data", False)
 
 
 def test_samples_between_feeds_sharpen_the_kinds():
