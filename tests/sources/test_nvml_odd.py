@@ -76,6 +76,15 @@ def test_clocks_and_memory_that_cannot_be(rig: Rig) -> None:
     assert rig.gpu(1).values["sm_clock_mhz"] == 1980
 
 
+def test_a_link_faster_than_any_is_not_believed(rig: Rig) -> None:
+    """A rate that went below 0 in 32 bits; the counters, which are read where there are any, are not there."""
+    rig.set("gpus 1", "util 50", "pcie_tx_mb_s 90", "pcie_rx_mb_s 4294966", "error.Field197 NOT_SUPPORTED", "error.Field198 NOT_SUPPORTED")
+    source = rig.opened()
+    rig.until(source, lambda board: "pcie_rx_bytes_per_s" in board.gpus[0].missing)
+    assert rig.gpu().missing["pcie_rx_bytes_per_s"] == "the driver says 4.29497e+09 KB/s, which cannot be"
+    assert "pcie_rx_bytes_per_s" not in rig.gpu().values
+
+
 def test_more_gpus_than_there_can_be_are_not_asked_for(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.set("gpus 2")
     monkeypatch.setattr(numbers, "_MOST_GPUS", 1)

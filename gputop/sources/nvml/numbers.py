@@ -12,6 +12,8 @@ _MOST_MW = 100_000_000
 _LEAST_C, _MOST_C = -100, 500
 _MOST_MHZ = 100_000
 _MOST_GPUS = 256
+_MOST_KB_PER_S = 1_000_000_000
+"""A terabyte a second: no link is near it, and what went below 0 in 32 bits lies above it."""
 
 
 class NoValue(Exception):
@@ -53,6 +55,11 @@ def watts(milliwatts: float) -> float:
 def megahertz(number: float) -> int:
     """A clock, or its limit."""
     return int(_between(0, number, _MOST_MHZ, " MHz"))
+
+
+def bytes_per_s(kilobytes: int) -> float:
+    """What a PCIe link moves."""
+    return _between(0, kilobytes, _MOST_KB_PER_S, " KB/s") * 1000.0
 
 
 def devices(number: int) -> int:

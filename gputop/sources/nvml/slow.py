@@ -17,11 +17,13 @@ from gputop.sources.nvml.events import XID
 from gputop.sources.nvml.events import XidEvents
 from gputop.sources.nvml.mig import Mig
 from gputop.sources.nvml.numbers import NONE
+from gputop.sources.nvml.numbers import bytes_per_s
 from gputop.sources.nvml.numbers import celsius
 from gputop.sources.nvml.numbers import count
 from gputop.sources.nvml.numbers import given
 from gputop.sources.nvml.numbers import megahertz
 from gputop.sources.nvml.numbers import percent
+from gputop.sources.nvml.numbers import some
 from gputop.sources.nvml.numbers import watts
 from gputop.sources.nvml.procs import Processes
 from gputop.sources.nvml.reading import Missing
@@ -207,6 +209,6 @@ def _pcie_rates(device: Device, counters: Reading) -> Way:
                 missing[field] = "the counters of bytes are read instead"
                 continue
             device.call(function, kind, byref(out))
-            values[field] = given(out.value) * 1000.0
+            values[field] = bytes_per_s(some(out.value))
 
     return way
