@@ -320,6 +320,10 @@ async def test_boxes_open_and_close(make_app: MakeApp, keys: str, screen: type, 
         assert len(text.strip()) > 60
         await pilot.press("escape")
         assert isinstance(app.screen, MainScreen)
+        await pilot.press(*keys.split())
+        assert isinstance(app.screen, screen)
+        await pilot.press(keys.split()[-1])
+        assert isinstance(app.screen, MainScreen)
 
 
 def test_a_line_that_is_too_long_for_a_box_is_folded_in_its_colours() -> None:

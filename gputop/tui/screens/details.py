@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from textual.binding import Binding
+
 from gputop.board import Board
 from gputop.frame import SECOND_NS
 from gputop.frame import GpuProc
@@ -29,6 +31,8 @@ _INFERRED = ", inferred: what it waits for cannot be read"
 
 class DetailsScreen(Box):
     """One process, at the moment looked at."""
+
+    BINDINGS = [Binding("enter", "dismiss", "close", show=False)]
 
     def __init__(self, pid: int) -> None:
         super().__init__()

@@ -24,6 +24,7 @@ STATES = {
 }  # fmt: skip
 COLUMNS = {
     "STATE": "with ~ inferred: what it waits for cannot be read, as of another user's process",
+    "power": "with ~ what the driver averages over about a second",
     "RUNQ%": "the main thread wanted a CPU and had none",
     "SW/s INV/s": "context switches, involuntary ones, of all threads; of others than trainers and workers by eBPF alone",
 }

@@ -6,6 +6,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from textual.binding import Binding
+
 from gputop.diagnosis import Verdict
 from gputop.diagnosis.model import CAUSES
 from gputop.session import Session
@@ -28,6 +30,7 @@ class WhyScreen(Box):
     """Why, from the verdict that stood at the moment looked at."""
 
     TITLE = "why"
+    BINDINGS = [Binding("e", "dismiss", "close", show=False)]
 
     def lines(self) -> Sequence[Line]:
         """Verdict, evidence, who, what to do, where the time went, what happened before."""
