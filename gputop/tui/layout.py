@@ -29,7 +29,8 @@ def arrange(height: int, gpus: int, lanes: int, scrub: int = 0) -> Heights:
     verdict = 2 if height >= 8 else 1 if height >= 3 else 0
     scrub = scrub if height >= 10 else 0
     left = height - header - keys - verdict - scrub
-    gpu_rows = 1 + min(max(gpus, 1), max(1, left // 5)) if left >= 8 else 0
+    # All of them where a third holds all; where some must be left out anyway, few are as good.
+    gpu_rows = 1 + (max(gpus, 1) if gpus <= left // 3 else max(1, left // 5)) if left >= 8 else 0
     left -= gpu_rows
     least_procs = LEAST_PROCS if left < 34 else left // 3
     lane_rows = min(lanes, left - least_procs - 1)

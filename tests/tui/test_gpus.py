@@ -12,6 +12,7 @@ from gputop.frame import GpuProc
 from gputop.frame import MigInstance
 from gputop.session import Session
 from gputop.tui.draw import seats
+from gputop.tui.layout import arrange
 from gputop.tui.widgets.scrolled import Scrolled
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
@@ -126,3 +127,11 @@ async def test_a_mig_instance_that_cannot_be_read_says_why(make_app: MakeApp) ->
     app = make_app(session)
     async with app.run_test(size=(160, 48)):
         assert part(app, "gpus")[3].rstrip().split(maxsplit=1) == ["1:3", why]
+
+
+@pytest.mark.parametrize(("height", "gpus", "shown"), [(24, 4, 4), (24, 8, 4), (30, 8, 8), (48, 16, 8), (60, 16, 16), (80, 16, 16)])
+def test_all_gpus_are_shown_where_a_third_of_the_rows_holds_them(height: int, gpus: int, shown: int) -> None:
+    heights = arrange(height, gpus, 40)
+    assert heights.gpus == 1 + shown
+    assert heights.procs >= 8
+    assert sum(getattr(heights, part) for part in heights.__struct_fields__) == height
