@@ -13,6 +13,9 @@ from gputop.diagnosis.proc import ProcFacts
 from gputop.frame import ProcInfo
 from gputop.frame import ReadLimit
 
+SHORT_S = 1.0
+"""Who was seen for less is not judged."""
+
 
 class GpuFacts(Struct):
     """One GPU over the window."""
@@ -341,4 +344,4 @@ class Facts(Struct):
     @property
     def settled(self) -> bool:
         """Enough was seen to judge by."""
-        return self.feeds >= 3 and self.seconds >= 1.0
+        return self.feeds >= 3 and self.seconds >= SHORT_S

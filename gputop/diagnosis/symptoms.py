@@ -10,6 +10,7 @@ from msgspec import field
 from gputop.diagnosis import chain
 from gputop.diagnosis import feeders
 from gputop.diagnosis import waits
+from gputop.diagnosis.facts import SHORT_S
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import GpuFacts
 from gputop.diagnosis.facts import JobFacts
@@ -144,7 +145,7 @@ def _without_judging(job: JobFacts, facts: Facts, trainer: str) -> Standing | No
         headline = f"GPU {gone} is lost: {trainer} cannot go on; sudo dmesg tells why (Xid)"
         return Standing(job, facts, "idle", headline=headline, bereft=True)
     if not facts.settled:
-        return Standing(job, facts, LOOKING, headline=f"{trainer} has been looked at for {facts.seconds:.1f} s, too short to judge")
+        return Standing(job, facts, LOOKING, headline=f"{trainer} has been looked at {_how_little(facts)} to judge")
     starts = bool(job.gpus) and job.age_s < WARM_UP_S and not _is_held(job, facts)
     if starts and job.before_s is None:
         return Standing(job, facts, "idle", headline=f"{trainer} is starting{_though_starving(job)}", warming_up=True)
@@ -153,6 +154,12 @@ def _without_judging(job: JobFacts, facts: Facts, trainer: str) -> Standing | No
     if job.gpus and job.idle is None and not job.host_only:
         return Standing(job, facts, LOOKING, headline=f"{trainer}: no fresh reading of its GPU")
     return None
+
+
+def _how_little(facts: Facts) -> str:
+    """A single look (``--once``) may last long, but takes two readings only."""
+    short = facts.seconds < SHORT_S
+    return f"for {facts.seconds:.1f} s, too short" if short else f"{facts.feeds} times in {facts.seconds:.1f} s, too seldom"
 
 
 def _though_starving(job: JobFacts) -> str:

@@ -91,6 +91,12 @@ def test_of_a_gpu_that_several_train_on_each_second_counts_once():
     assert sum(ledger["by_cause"].values()) == pytest.approx(ledger["gpu_lost_s"])
 
 
+def test_two_readings_far_apart_are_too_few_and_not_too_short():
+    verdict = training(workers=2).play(3.0, step_s=1.5).engine.verdict
+    assert verdict.headline.endswith("has been looked at 2 times in 1.5 s, too seldom to judge")
+    assert verdict.symptom == LOOKING
+
+
 @pytest.mark.parametrize("util", [97.0, 5.0])
 def test_before_anything_can_be_judged_nothing_is_said_of_the_gpu(util: float):
     scene = training(util=util, workers=2)
