@@ -126,6 +126,7 @@ def test_times_are_whole_or_left_out(window_s: int, end_unix_s: float | None) ->
         ruler = axis_line(Axis(cell_for(window_s, columns, TICK), 100, columns), end_unix_s, "")[1][0]
         assert len(ruler) == columns
         assert re.fullmatch(r"(─*( (now|−[\d.]+ (s|min)|\d\d:\d\d:\d\d) )?)*", ruler), ruler
+        assert len(set(re.findall(r"\d (s|min)", ruler))) <= 1, "in one unit"
 
 
 def test_a_time_in_a_crowd_of_signs_is_left_out() -> None:

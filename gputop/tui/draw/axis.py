@@ -78,7 +78,8 @@ def times(total_s: float, columns: int, end_unix_s: float | None) -> list[tuple[
     backs = [i * step for i in range(ceil(total_s / step))]
     if end_unix_s is not None:
         return [(back, clock.of_day(end_unix_s - back)) for back in backs]
-    return [(back, f"−{_length(back)}" if back else "now") for back in backs]
+    unit, unit_s = ("min", 60) if step % 60 == 0 else ("s", 1)
+    return [(back, f"−{back / unit_s:g} {unit}" if back else "now") for back in backs]
 
 
 def with_signs(ruler: list[Span], signs: Iterable[tuple[int | None, str, str]]) -> list[Span]:
@@ -129,7 +130,3 @@ def _write(cells: list[str], at: int, text: str) -> None:
 def _step(total_s: float, most: int) -> float:
     """Seconds between times of which there is room for ``most``."""
     return next((s for s in (1, 2, 5, 10, 20, 30, 60, 120, 300) if total_s / s <= min(most, 6)), 600)
-
-
-def _length(seconds: float) -> str:
-    return f"{seconds:g} s" if seconds < 120 else f"{seconds / 60:g} min"
