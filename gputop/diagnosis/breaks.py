@@ -81,6 +81,10 @@ class Breaks:
         """The same of those in which it had little work for a while."""
         return sum(one.lost_after(oldest_ns) for one in self._since(oldest_ns) if one.has_sunk) / 1e9
 
+    def spans(self, oldest_ns: int) -> list[tuple[int, int]]:
+        """When each of both began and ended."""
+        return [(one.since_ns, one.until_ns) for one in self._since(oldest_ns) if one.counts or one.has_sunk]
+
     def _since(self, oldest_ns: int) -> list[_Break]:
         while self._breaks and self._breaks[0].until_ns <= oldest_ns:
             self._breaks.popleft()

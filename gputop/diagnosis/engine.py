@@ -154,6 +154,8 @@ class Engine:
     def _judge(self, job: JobFacts, facts: Facts, seconds: float) -> Standing:
         chain.set_pools(job, facts)
         standing = judge_job(job, facts)
+        if standing.cause == "pause":
+            self._window.note_pauses(job)
         states.tell_fed(job)
         self._note_step(job, seconds)
         for worker in job.workers:

@@ -10,6 +10,8 @@ from msgspec import field
 
 from gputop.diagnosis.model import Step
 from gputop.diagnosis.proc import ProcFacts
+from gputop.diagnosis.repeats import Repeated
+from gputop.diagnosis.repeats import Span
 from gputop.frame import ProcInfo
 from gputop.frame import ReadLimit
 
@@ -46,6 +48,8 @@ class GpuFacts(Struct):
     """What `breaks` cost in the window."""
     sunk_s: float = 0.0
     """What those cost in which it had little work for a while."""
+    pauses: tuple[Span, ...] = ()
+    """These breaks, and stretches as long as one."""
     worked_ns: int = 0
     """When it last worked; 0 where it has not since the engine began."""
     unmeasurable: bool = False
@@ -204,6 +208,10 @@ class JobFacts(Struct):
     """What `quiet` found in the window: it asked nothing of CUDA between steps."""
     away_s: float = 0.0
     """What `turns` found: others than those workers that feed its steps worked for it."""
+    pauses: list[Span] = field(default_factory=list)
+    """All that its GPUs, `quiet` and `turns` show of pauses; those that overlap are one."""
+    repeated: Repeated | None = None
+    """What they have taken for longer than the window, where it pauses and that is much."""
     births: list[int] = field(default_factory=list)
     """When its workers were first seen, over the last half minute, without those of its first set."""
     pools: dict[str, float] = field(default_factory=dict)

@@ -72,6 +72,8 @@ class _Episode(Struct):
     """What was said of the loudest moment."""
     told_ns: int = 0
     """When victims and culprits were last gathered."""
+    culpable: float = 0.0
+    """See `Standing.culpable`; the most so far, for in the end the window remembers what is over."""
     incident: Incident | None = None
     gpus: set[str] = field(default_factory=set)
     """Whose seconds these are: of a straggler's peers, too."""
@@ -83,13 +85,14 @@ class _Episode(Struct):
         self.lost_s += (one.lost_s or 0.0) * one.shares.get(one.cause, 1.0)
         self.whole_s += one.whole_s
 
-    def tell_cost(self, fault: bool) -> None:
+    def tell_cost(self, culpable: float) -> None:
         """What the whole episode has cost, as far as it is counted."""
         incident = self.incident
         if incident is None:
             return
+        self.culpable = max(self.culpable, culpable)
         incident.lost_s = self.lost_s
-        incident.severity = severity(self.lost_s, (self.last_ns - self.first_ns) / 1e9, fault)
+        incident.severity = severity(self.lost_s, (self.last_ns - self.first_ns) / 1e9, self.culpable)
         if self.whole_s:
             incident.headline = f"{of_gpus(self.gpus)} lost {self.lost_s:.1f} of {self.whole_s:.1f} s: {self.why}"
 
@@ -122,7 +125,7 @@ class Incidents:
             if episode is not None and episode.incident is not None:
                 copied = lasting.setdefault(episode.incident.id, replace(episode, incident=replace(episode.incident)))
                 copied.count(one)
-                copied.tell_cost(one.fault)
+                copied.tell_cost(one.culpable)
         return [episode.incident if (episode := lasting.get(one.id)) and episode.incident else one for one in self.all]
 
     def _extend(self, board: Board, seconds: float, one: Standing) -> None:
@@ -154,10 +157,11 @@ def _hurts(episode: _Episode, one: Standing) -> bool:
     return one.lost_s is None or episode.lost_s >= max(BEGIN_LOST_S, BEGIN_SHARE * seconds)
 
 
-def severity(lost_s: float, seconds: float, fault: bool) -> str:
-    """By GPU seconds lost, and by their share of the episode, so that a long faint trouble does not grow loud by itself."""
-    share = lost_s / seconds if seconds > 0.0 else 0.0
-    if not fault:
+def severity(lost_s: float, seconds: float, culpable: float) -> str:
+    """By GPU seconds lost, and by their share of the episode, so that a long faint trouble does not grow loud by itself; of which
+    ``culpable`` at most counts."""
+    share = min(culpable, lost_s / seconds) if seconds > 0.0 else 0.0
+    if culpable <= 0.0:
         return "info"
     if lost_s >= HIGH_S and share >= HIGH_SHARE:
         return "high"
@@ -176,7 +180,7 @@ def _update(episode: _Episode, incident: Incident, one: Standing, board: Board) 
         known = {victim.pid for victim in incident.victims}
         incident.victims += [victim for victim in one.verdict.victims if victim.pid not in known]
         _add_culprits(episode, incident, one, board)
-    episode.tell_cost(one.fault)
+    episode.tell_cost(one.culpable)
 
 
 def _reword(incident: Incident, verdict: Verdict) -> None:

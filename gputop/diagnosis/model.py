@@ -10,7 +10,7 @@ from msgspec import field
 from gputop.text import figure
 
 SEVERITIES = ("info", "low", "medium", "high")
-"""In rising order. ``info`` is no fault: a pause, a GPU bigger than the job, everything well."""
+"""In rising order. ``info`` is no fault: a rare pause, a GPU bigger than the job, everything well."""
 
 WORKER_STATES = ("running", "runnable", "disk", "memory", "throttled", "blocked", "ahead", "stopped")
 TRAINER_STATES = (

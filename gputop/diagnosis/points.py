@@ -182,10 +182,10 @@ class Points:
         """The window's ends, as far as the probes had been read by then."""
         return next((point for point in self._points if point.probed_ns), self._points[-1]), self._points[-1]
 
-    def quiet_s(self, pid: int) -> float:
-        """How long of the window a trainer asked nothing of CUDA, between steps; 0 where nobody looked."""
+    def quiet(self, pid: int) -> list[tuple[int, int]]:
+        """When a trainer asked nothing of CUDA, between steps; nothing where nobody looked."""
         quiet, last = self._quiet.get(pid), self._points[-1]
-        return quiet.lost_s(self.oldest_ns, last.probed_ns) if quiet is not None else 0.0
+        return quiet.spans(self.oldest_ns, last.probed_ns) if quiet is not None else []
 
     def calls(self, pid: int) -> CallFacts | None:
         """The CUDA calls of a trainer in the window, None where they are not probed."""

@@ -49,9 +49,9 @@ class Quiet:
         copies = [made for call, made in self._made.items() if "HtoD" in call and made]
         return max(copies, default=min((made for made in self._made.values() if made), default=0))
 
-    def lost_s(self, oldest_ns: int, now_ns: int) -> float:
-        """Their time in the window."""
+    def spans(self, oldest_ns: int, now_ns: int) -> list[tuple[int, int]]:
+        """When each began and ended."""
         while self._breaks and self._breaks[0][1] <= oldest_ns:
             self._breaks.popleft()
         open_now = [(self._last_ns, now_ns)] if self._is_break(now_ns) else []
-        return sum(end - max(start, oldest_ns) for start, end in (*self._breaks, *open_now) if end > oldest_ns) / 1e9
+        return [(start, end) for start, end in (*self._breaks, *open_now) if end > oldest_ns]

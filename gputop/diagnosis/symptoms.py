@@ -79,7 +79,16 @@ class Standing(Struct, dict=True):
     @property
     def fault(self) -> bool:
         """Somebody should do something about it."""
-        return self.troubled and (self.judge is None or self.judge.fault)
+        return self.culpable > 0.0
+
+    @property
+    def culpable(self) -> float:
+        """Share of its time, at most, that is lost by a fault: of what is none by itself what it takes where it comes again and again."""
+        if not self.troubled:
+            return 0.0
+        if self.judge is None or self.judge.fault:
+            return 1.0
+        return self.job.repeated.share if self.job.repeated is not None else 0.0
 
     @property
     def unbooked(self) -> bool:
@@ -255,7 +264,7 @@ def _loudness(one: Standing) -> str:
         return "high"
     if not one.fault:
         return "info"
-    lost = one.job.lost or 0.0
+    lost = min(one.job.lost or 0.0, one.culpable)
     return "high" if lost >= HIGH_SHARE else "medium" if lost >= MEDIUM_SHARE else "low"
 
 
@@ -301,6 +310,8 @@ def _does(one: Standing) -> str:
         return "launches its kernels too slowly to keep it busy"
     if one.cause in _OWN_DOING and job.is_supplied:
         return _WHY["input-bound"] if _waits_for_others(one) else "itself keeps it waiting"
+    if job.repeated is not None:
+        return f"{_WHY[one.symptom]} again and again"
     if one.symptom == "input-bound" and one.cause not in ("hung-worker", "unexplained") and job.is_supplied and not job.fed_by:
         return "cannot give it work in time"
     return _WHY[one.symptom] if one.cause != "unexplained" else "waits, and what was measured does not say for what"

@@ -50,9 +50,8 @@ class Turns:
         elif still_s:
             self._turns.append((t_ns - round(min(still_s) * 1e9), t_ns))
 
-    def away_s(self, oldest_ns: int, now_ns: int) -> float:
-        """How long of the window it was with the others."""
+    def spans(self, oldest_ns: int, now_ns: int) -> list[tuple[int, int]]:
+        """When it was with the others."""
         while self._turns and self._turns[0][1] <= oldest_ns:
             self._turns.popleft()
-        turns = [(since, until) for since, until in self._turns if now_ns - since <= LONGEST_NS]
-        return sum(until - max(since, oldest_ns) for since, until in turns) / 1e9
+        return [(since, until) for since, until in self._turns if now_ns - since <= LONGEST_NS]

@@ -22,6 +22,9 @@ from gputop.diagnosis.model import Step
 from gputop.diagnosis.parts import parts
 from gputop.diagnosis.points import Points
 from gputop.diagnosis.proc import ProcFacts
+from gputop.diagnosis.repeats import Repeats
+from gputop.diagnosis.repeats import Span
+from gputop.diagnosis.repeats import length_s
 from gputop.diagnosis.stepclock import NOTHING
 from gputop.diagnosis.stepclock import Clock
 from gputop.diagnosis.stepclock import step_of
@@ -78,6 +81,7 @@ class Window:
         self._paces: dict[int, float | None] = {}
         self._clocks: dict[int, Clock] = {}
         self._turns: dict[int, Turns] = {}
+        self._repeats: dict[int, Repeats] = {}
         self._roles_ns = 0
         self._seen: tuple[dict[int, ProcInfo], frozenset[int]] = {}, frozenset()
 
@@ -166,7 +170,7 @@ class Window:
     def _forget_ended(self, board: Board) -> None:
         """What is remembered of trainers that are gone: another may come by the same number."""
         told: tuple[dict[int, Any], ...] = self._births, self._first_sets, self._first_work, self._named, self._turns
-        for known in (*told, self._rhythm_ns, self._paces, self._clocks):
+        for known in (*told, self._repeats, self._rhythm_ns, self._paces, self._clocks):
             for pid in [pid for pid in known if pid not in board.procs]:
                 del known[pid]
 
@@ -267,7 +271,7 @@ class Window:
         job.age_s = self.t_ns / 1e9 - trainer.info.start_ticks / board.header.clock_tick_hz
         job.before_s = self._before_s(job, board)
         if job.before_s is None:  # what its GPUs did before was for others
-            job.gpus = [replace(gpu, stretch_s=0.0, breaks_s=0.0, sunk_s=0.0) for gpu in job.gpus]
+            job.gpus = [replace(gpu, stretch_s=0.0, breaks_s=0.0, sunk_s=0.0, pauses=()) for gpu in job.gpus]
         job.births = self._recent_births(trainer.pid)
         locked = [*job.workers, *([trainer] if trainer.kept_out(waits.LOCK) else [])]
         job.holders = {pid: name_of(board, pid) for proc in locked if (pid := proc.locked_out[0])}
@@ -275,15 +279,26 @@ class Window:
         job.rivals = self._rivals(trainer)
         job.woken_by = {} if job.workers else self._woken_by(board, job)
         job.fed_by = feeders.feeding(job, board.infos, self._procs)
-        job.quiet_s = self._points.quiet_s(trainer.pid)
         turns = self._turns.setdefault(trainer.pid, Turns())
         turns.note(job.workers, job.idle or 0.0, self.t_ns)
-        job.away_s = turns.away_s(self._points.oldest_ns, self.t_ns)
+        self._set_pauses(job, self._points.quiet(trainer.pid), turns.spans(self._points.oldest_ns, self.t_ns))
         job.launches_per_s = board.launches[trainer.pid].per_s if trainer.pid in board.launches else None
         self._points.set_cgroup(job, board)
         job.find_step = self._step
         if job.calls is not None:
             self._clocks.setdefault(trainer.pid, Clock()).note(job.calls)
+
+    def _set_pauses(self, job: JobFacts, quiet: list[Span], away: list[Span]) -> None:
+        oldest_ns = self._points.oldest_ns
+        job.quiet_s, job.away_s = length_s(quiet, oldest_ns), length_s(away, oldest_ns)
+        rests = min((gpu.pauses for gpu in job.gpus), key=length_s, default=())
+        job.pauses = [*rests, *quiet, *away]
+
+    def note_pauses(self, job: JobFacts) -> None:
+        """Of one that was found to pause: see `JobFacts.repeated`."""
+        repeats = self._repeats.setdefault(job.trainer.pid, Repeats())
+        repeats.note(job.pauses, self.t_ns)
+        job.repeated = repeats.told(self.t_ns)
 
     def _before_s(self, job: JobFacts, board: Board) -> float | None:
         """See `JobFacts.before_s`. Shortly after it was born its GPU's utilization still tells of who was there before."""

@@ -51,7 +51,7 @@ class Judge(Struct, frozen=True):
     claim: Callable[[JobFacts, Facts], Claims]
     tell: Callable[[JobFacts, Facts], Finding]
     fault: bool = True
-    """False for what is no fault, such as a pause: its severity is never above ``info``."""
+    """False for what is no fault, such as a pause: its severity is ``info``, but where it comes again and again (`JobFacts.repeated`)."""
     needs: str = ""
     """What must be readable for it to speak."""
     felt: Callable[[JobFacts], str] | None = None

@@ -4,7 +4,7 @@ Threshold: one idle stretch of the GPU of at least `PAUSE_S`, after `tracks.STEA
 worker owes the trainer a batch; or shorter ones together (`breaks`, `quiet`), again and again, or a lot that it writes, while the
 workers are `AHEAD` of a trainer that could go on, and is not kept from it by its own threads; or little work for a GPU that had it in
 full, while nobody asks the workers for a batch for `PAUSE_S`, or other workers are asked for them (an evaluation). Or somebody stopped
-it. No fault.
+it. No fault, but where it comes again and again and takes much (`repeats`) that is told as one.
 """
 
 from __future__ import annotations
@@ -100,15 +100,29 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     idle_s, when = _rest(job, facts)
     word, share = _busiest(job)
     evidence = (
+        *_repetition(job),
         Evidence("gpu_idle_s", None if idle_s is None else round(idle_s, 2), "s", "without any work for the GPU"),
         Evidence("main_thread_pct", round(100 * share, 1) or None, "%", f"of the time its main thread was {word}"),
         Evidence("write_bytes_per_s", round(written or 0.0) or None, "B/s", f"written by {'the trainer' if writer is job else who}"),
     )
-    save = Fix("Write checkpoints beside the training", "torch.distributed.checkpoint.async_save(...)")
-    look = Fix("See what its main thread does meanwhile; evaluate less often, or in another process", f"gputop stacks {job.trainer.pid}")
+    rarely = "less often, or " if job.repeated is not None else ""
+    save = Fix(f"Write checkpoints {rarely}beside the training", "torch.distributed.checkpoint.async_save(...)")
+    look = Fix("See what its main thread does meanwhile; do that less often, or in another process", f"gputop stacks {job.trainer.pid}")
     fixes = (save, look) if saves else _let_go_on(job) or (look,)
     little = "too little" if job.away_s else "hardly any" if _turns_away(job, (job.idle or 0.0) * facts.seconds) else "no"
-    return Finding(f"{little} work for the GPU{when}; {what}", evidence, fixes, (), (job.trainer.pid,))
+    again = f"; {job.repeated.told()}" if job.repeated is not None else ""
+    return Finding(f"{little} work for the GPU{when}; {what}{again}", evidence, fixes, (), (job.trainer.pid,))
+
+
+def _repetition(job: JobFacts) -> tuple[Evidence, ...]:
+    again = job.repeated
+    if again is None:
+        return ()
+    return (
+        Evidence("pauses", again.count, "", f"pauses in the last {again.seconds:.0f} s"),
+        Evidence("pause_s", round(again.each_s, 2), "s", "each of them, on average"),
+        Evidence("pauses_pct", round(100 * again.share, 1), "%", "of the time that they take together"),
+    )
 
 
 def _let_go_on(job: JobFacts) -> tuple[Fix, ...]:

@@ -191,12 +191,12 @@ def test_every_steps_own_wait_is_no_pause():
     assert saving(0.2, 0.3, 20).engine.verdict.cause == "main-thread-preprocessing"
 
 
-def blurred(writes: int = 0, in_calls: bool = True) -> Scene:
+def blurred(writes: int = 0, in_calls: bool = True, cycles: int = 3) -> Scene:
     """Its GPU's readings are means of a second, and show no pause of 0.8 s in three."""
     scene = training(util=70.0)
     scene.procs[100].write_bytes, scene.probed = writes, in_calls
     step = {(100, "cuMemcpyHtoDAsync"): (10, 0.001, 1e6), (100, "cuCtxSynchronize"): (10, 0.85, 0)}
-    for steps_s, pause_s in ((2.2, 0.8), (2.2, 0.8), (2.2, 0.8), (0.6, 0.0)):
+    for steps_s, pause_s in [*[(2.2, 0.8)] * cycles, (0.6, 0.0)]:
         scene.procs[100].run, scene.procs[100].looks, scene.calls = 0.9, [ON_CPU], step
         looking(scene, steps_s)
         scene.procs[100].run, scene.procs[100].looks, scene.calls = 0.6, [DISK], {}
@@ -244,17 +244,24 @@ def test_nor_are_the_waits_of_one_whose_workers_are_late():
     assert scene.engine.verdict.cause == "network-io"
 
 
-def evaluating(train_s: float, evaluate_s: float, loader: tuple[int, int] = (103, 104)) -> Scene:
+def evaluating(train_s: float, evaluate_s: float, loader: tuple[int, int] = (103, 104), cycles: int = 1) -> Scene:
     """Training that keeps the GPU busy, then batches of ``loader`` between which the main thread computes."""
-    scene = training(util=99.0, run=0.2)
-    scene.add(*(replace(scene.procs[101], pid=pid, run=0.0, switches=0) for pid in (103, 104)))
-    scene.play(train_s)
-    for pid in (101, 102):
-        scene.procs[pid].run, scene.procs[pid].switches = 0.0, 0
-    for pid in loader:
-        scene.procs[pid].run, scene.procs[pid].switches = 0.2, 100
-    scene.gpus[0]["util_pct"], scene.procs[100].run, scene.procs[100].looks = 35.0, 0.65, [ON_CPU]
-    return scene.play(evaluate_s)
+    scene = training(util=99.0)
+    scene.add(*(replace(scene.procs[101], pid=pid) for pid in (103, 104)))
+    for _ in range(cycles):
+        load_from(scene, (101, 102))
+        scene.gpus[0]["util_pct"], scene.procs[100].run, scene.procs[100].looks = 99.0, 0.1, [FUTEX]
+        scene.play(train_s)
+        load_from(scene, loader)
+        scene.gpus[0]["util_pct"], scene.procs[100].run, scene.procs[100].looks = 35.0, 0.65, [ON_CPU]
+        scene.play(evaluate_s)
+    return scene
+
+
+def load_from(scene: Scene, pids: tuple[int, int]) -> None:
+    """These workers are asked for batches, and no others."""
+    for pid in (101, 102, 103, 104):
+        scene.procs[pid].run, scene.procs[pid].switches = (0.2, 100) if pid in pids else (0.0, 0)
 
 
 def test_an_evaluation_with_workers_of_its_own_is_a_pause():
