@@ -177,6 +177,8 @@ class Points:
         self.looked = True
         for call in probes.calls:
             self._quiet.setdefault(call.pid, Quiet()).note(call, probes.t_ns)
+        for quiet in self._quiet.values():
+            quiet.end_reading(probes.t_ns)
 
     def _probed(self) -> tuple[_Point, _Point]:
         """The window's ends, as far as the probes had been read by then."""

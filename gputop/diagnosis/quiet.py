@@ -1,6 +1,7 @@
 """Stretches in which a trainer asks nothing of CUDA after some quick steps: it has turned to something else.
 
-They show a pause where the GPU's own readings, each a mean of up to a second, do not.
+They show a pause where the GPU's own readings, each a mean of up to a second, do not. Of a crowd the calls are read so seldom that the time
+between two readings is none by itself: one in between must have found no call.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ STEPS = 4
 class Quiet:
     """Those of one trainer that reach into the window."""
 
-    __slots__ = ("_breaks", "_counts", "_last_ns", "_made")
+    __slots__ = ("_breaks", "_counts", "_last_ns", "_made", "_still_ns")
 
     def __init__(self) -> None:
-        self._last_ns = 0
+        self._last_ns = self._still_ns = 0
         self._counts: dict[str, int] = {}
         self._made: dict[str, int] = {}
         """Calls since the last stretch."""
@@ -35,14 +36,22 @@ class Quiet:
             return
         if self._is_break(t_ns):
             self._breaks.append((self._last_ns, t_ns))
-        if t_ns - self._last_ns >= LEAST_NS:
+        if self._is_long(t_ns):
             self._made.clear()
         self._made[call.call] = self._made.get(call.call, 0) + call.count - (before or call.count)
         self._last_ns = t_ns
 
+    def end_reading(self, t_ns: int) -> None:
+        """All calls of the reading at ``t_ns`` have been noted."""
+        if self._last_ns < t_ns:
+            self._still_ns = t_ns
+
     def _is_break(self, t_ns: int) -> bool:
         """Whether the time since the last call is one, if none is made before ``t_ns``."""
-        return self._last_ns > 0 and t_ns - self._last_ns >= LEAST_NS and self._steps() >= STEPS
+        return self._last_ns > 0 and self._is_long(t_ns) and self._steps() >= STEPS
+
+    def _is_long(self, t_ns: int) -> bool:
+        return t_ns - self._last_ns >= LEAST_NS and self._still_ns > self._last_ns
 
     def _steps(self) -> int:
         """By the copies to the GPU, which each step makes; where it makes none, by the rarest of its calls."""

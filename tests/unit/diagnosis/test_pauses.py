@@ -204,12 +204,10 @@ def blurred(writes: int = 0, in_calls: bool = True, cycles: int = 3) -> Scene:
     return scene
 
 
-def looking(scene: Scene, seconds: float) -> None:
+def looking(scene: Scene, seconds: float, step_s: float = 0.1) -> None:
     """As `Scene.play`, with every frame looked at, as live."""
-    for _ in range(round(seconds / 0.1)):
-        scene._t_ns += 100_000_000
-        scene._seq += 1
-        frame = scene.frame(0.1)
+    for _ in range(round(seconds / step_s)):
+        frame = scene.next_frame(step_s)
         scene.board.fold(frame)
         scene.engine.follow(scene.board, frame)
 
@@ -218,6 +216,16 @@ def test_a_trainer_that_leaves_cuda_alone_between_steps_pauses():
     verdict = blurred().engine.verdict
     assert (verdict.symptom, verdict.cause) == ("idle", "pause")
     assert "again and again" in verdict.detail
+
+
+@pytest.mark.parametrize("every_s", [0.2, 0.4, 1.0])
+def test_but_not_between_two_readings_of_its_calls(every_s: float):
+    """Those of many trainers and workers are read twice in a second, or as seldom as somebody likes."""
+    scene = training(util=60.0)
+    scene.procs[100].run, scene.procs[100].looks, scene.probed = 0.8, [ON_CPU], True
+    scene.calls = {(100, "cuMemcpyHtoDAsync"): (30, 0.001, 1e6), (100, "cuCtxSynchronize"): (30, 0.2, 0)}
+    looking(scene, 8, every_s)
+    assert scene.engine.verdict.cause == "main-thread-preprocessing"
 
 
 def test_so_does_one_that_writes_its_weights_where_nobody_sees_its_calls():
