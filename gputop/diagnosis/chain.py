@@ -35,8 +35,8 @@ _FED = (*_FOR_PROGRAMS, "network", "poll", "lock")
 """What a wait for who feeds a trainer may look like: through a pipe or UNIX socket, another socket, or shared memory."""
 OUTRUN = 0.25
 """Of the CPUs that it lacks, as many as strangers must take for a program's wait to be theirs."""
-OWED = 0.05
-"""Below this mean share of time in which workers were not ahead, nobody of them owed a batch."""
+OWED, ONE_OWES = 0.05, 0.5
+"""Below this mean share of time in which workers were not ahead, nobody of them owed a batch, unless one alone did for the latter share."""
 
 
 def set_pools(job: JobFacts, facts: Facts) -> None:
@@ -93,13 +93,16 @@ def _worker_shares(job: JobFacts, facts: Facts) -> dict[str, float]:
     if not job.workers:
         return {"starting": 1.0} if job.births else {"ahead": 1.0}
     totals: dict[str, float] = {}
+    most = 0.0
     for worker in job.workers:
         young = facts.t_ns - worker.began_ns < YOUNG_NS and bool(job.births)
-        for name, share in _owing(job, worker, young).items():
+        owing = _owing(job, worker, young)
+        most = max(most, sum(owing.values()))
+        for name, share in owing.items():
             totals[name] = totals.get(name, 0.0) + share
     _wait_for_programs(job, facts, totals)
     owed = sum(totals.values())
-    if owed < OWED * len(job.workers):
+    if owed < OWED * len(job.workers) and most < ONE_OWES:
         return {"ahead": 1.0}
     return _lean_to_delays({name: share / owed for name, share in totals.items()})
 

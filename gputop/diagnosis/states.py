@@ -205,7 +205,7 @@ def _data_wait(job: JobFacts) -> tuple[float, float]:
     sure = kinds.get(waits.QUEUE, 0.0)
     if job.is_torchs:
         # The batch itself comes through a pipe, its memory's descriptors through a socket; met by chance while all are ahead, too.
-        sure += kinds.get(waits.PIPE, 0.0) * min(1.0, _owing(job) / 0.3)
+        sure += kinds.get(waits.PIPE, 0.0) * (1.0 if _one_stands(job) else min(1.0, _owing(job) / 0.3))
     elif sum(map(_at_work, job.workers)) >= AT_WORK:  # one by one, as under a lock, none of them is
         sure += min(kinds.get(waits.PIPE, 0.0), 1.0 if loss is None else loss)
     if not job.workers:
@@ -238,6 +238,14 @@ def _beside_gpu_waits(job: JobFacts, sure: float) -> float:
 def _owing(job: JobFacts) -> float:
     """Mean share of the window in which the workers were not out of work."""
     return 1.0 - sum(worker.kinds.get(waits.QUEUE, 0.0) for worker in job.workers) / len(job.workers)
+
+
+def _one_stands(job: JobFacts) -> bool:
+    """One of them is stopped or does not stir, though it has work: the loader waits for its batch, however many others it has."""
+    return any(
+        worker.newer.state in waits.STOPPED_STATES or (worker.still_s >= LEFT_OUT_S and worker.kinds.get(waits.QUEUE, 0.0) < 0.5)
+        for worker in job.workers
+    )
 
 
 def _loaders_at_work(job: JobFacts) -> bool:

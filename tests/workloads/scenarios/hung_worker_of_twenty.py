@@ -1,0 +1,17 @@
+"""The same among twenty workers, which are read less often than a few are."""
+
+from __future__ import annotations
+
+from tests.workloads.data import Images
+from tests.workloads.loop import Trainer
+from tests.workloads.loop import loader
+from tests.workloads.scenario import Label
+from tests.workloads.scenario import Scenario
+from tests.workloads.scenarios.hung_worker import disturb
+
+
+def train(trainer: Trainer) -> None:
+    trainer.fit(loader(Images(cpu_ms=1), workers=20), trainer.compute(40))
+
+
+SCENARIO = Scenario(Label("input-bound", "hung-worker"), train, disturb)
