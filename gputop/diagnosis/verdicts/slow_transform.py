@@ -79,7 +79,9 @@ def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
         own = f"running threads on {threads:.1f} CPUs"
     elif 100 * threads / workers > 0.2 * share:
         own = f"with threads of their own on {threads + share * workers / 100:.1f} CPUs"
-    detail = f"{who}, {own} ({counted(len(cpus.allowed), 'CPU')}), cannot keep up: the work itself is too slow"
+    sleep = slept > max(share, waited, 100 * threads / workers)
+    takes = "the work itself is too slow" if not sleep else "a timer (time.sleep, a rate limit, a retry) takes the time"
+    detail = f"{who}, {own} ({counted(len(cpus.allowed), 'CPU')}), cannot keep up: {takes}"
     if waited > max(share, slept):
         detail = f"{who}, {waited:.0f}% of the time waiting for programs of their own, cannot keep up: the programs are too slow"
     evidence = (
@@ -88,8 +90,8 @@ def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
         *_asleep("worker_programs_pct", waited, share, "of their time they waited for programs that they started"),
     )
     pid = max(busy, key=lambda worker: worker.run).pid if busy else job.trainer.pid
-    more = (Fix("More workers: they sleep side by side", with_workers(job, 2 * workers)),) if slept > max(share, waited) else ()
-    return Finding(detail, evidence, (*more, *_fixes(pid)), (), tuple(worker.pid for worker in busy))
+    fixes = _wake(job, workers, pid) if sleep else _fixes(pid)
+    return Finding(detail, evidence, fixes, (), tuple(worker.pid for worker in busy))
 
 
 def _asleep(metric: str, asleep: float, ran: float, text: str) -> tuple[Evidence, ...]:
@@ -101,6 +103,14 @@ def _fixes(pid: int) -> tuple[Fix, ...]:
     return (
         Fix("See which transform it is", f"gputop stacks {pid} --duration 10"),
         Fix("Make it cheaper: decode to the size needed, do it once and store it, or move it to the GPU (DALI, torchvision v2)"),
+    )
+
+
+def _wake(job: JobFacts, workers: int, pid: int) -> tuple[Fix, ...]:
+    return (
+        Fix("More workers: they sleep side by side", with_workers(job, 2 * workers)),
+        Fix("See where they sleep, by line", f"gputop stacks {pid} --duration 10"),
+        Fix("Wait for the event itself rather than for a time; of a store that allows so much only, keep what it gave on this host"),
     )
 
 

@@ -474,7 +474,9 @@ def test_who_sleeps_by_his_own_will_is_told_so():
     verdict = scene.engine.verdict
     assert verdict.cause == "slow-transform"
     assert _value(verdict, "worker_timer_pct") > 90
-    assert any("num_workers=4" in fix.command for fix in verdict.fixes)
+    assert verdict.detail.endswith("a timer (time.sleep, a rate limit, a retry) takes the time")
+    assert [fix.command for fix in verdict.fixes] == ["DataLoader(..., num_workers=4)", "gputop stacks 101 --duration 10", ""]
+    assert not any("decode" in fix.text for fix in verdict.fixes)
 
 
 def test_traffic_beside_who_does_not_move_or_whose_gpu_is_not_measured_is_no_copy_of_his():
