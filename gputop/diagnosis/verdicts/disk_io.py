@@ -44,6 +44,7 @@ def reads_at_limit(job: JobFacts) -> bool:
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     procs, who, share = who_waits(job, facts, "disk", _share)
+    writes = job.trainer in procs and _writes(job, facts)
     known = [rate for rate in (proc.read_bytes_per_s for proc in procs) if rate is not None]
     rate = sum(known) or None  # programs read for them, where they do not themselves
     busiest = facts.host.disk_busy
@@ -59,15 +60,14 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         Evidence("disk_pct", round(100 * share, 1), "%", f"of the time of {who} in I/O wait"),
         Evidence("lock_pct", _locked_pct(job), "%", "of their time they waited for the one of them who reads"),
         Evidence("read_bytes_per_s", None if rate is None else round(rate), "B/s", "they fetched from storage"),
+        Evidence("write_bytes_per_s", round(job.trainer.write_bytes_per_s or 0.0) or None if writes else None, "B/s", "it sent to storage"),
         Evidence("psi_io_pct", None if facts.host.psi_io is None else round(100 * facts.host.psi_io, 1), "%", "PSI io some"),
     )
     pid = max(procs, key=_share).pid
     fixes = (
         *_after(movers),
         *([_lifting(limit, job.cgroup_version)] if limit is not None else []),
-        Fix("See which files they read", f"ls -l /proc/{pid}/fd"),
-        Fix("Copy the data set to a faster disk or to memory, or pack many small files into few large ones (WebDataset, tar, LMDB)"),
-        *_sooner(job, procs),
+        *(_write_less(pid) if writes else _read_faster(job, procs, pid)),
     )
     culprits = tuple(Culprit(one.pid, one.name, None) for one in movers)
     return Finding(f"{who} waited for the disk {100 * share:.0f}% of the time{read}", evidence, fixes, culprits)
@@ -90,12 +90,25 @@ def _after(movers: list[Mover]) -> list[Fix]:
     return [Fix(f"Let {names} have the disk only when nobody else wants it (bfq and mq-deadline heed this)", f"ionice -c 3 -p {pids}")]
 
 
-def _sooner(job: JobFacts, procs: list[ProcFacts]) -> list[Fix]:
-    """How the same disk keeps them waiting for less. Under a limit more reads at once are no faster."""
-    if job.trainer in procs and job.workers:
-        return [Fix("Write logs and samples from a thread beside the training, without fsync after every step")]
-    more = Fix("Have more reads in flight", more_in_flight(job))
-    return [more] if job.read_limit is None else []
+def _writes(job: JobFacts, facts: Facts) -> bool:
+    """The trainer waits for what it writes rather than for what it reads, as far as is known; beside workers it seldom reads itself."""
+    read, written = job.trainer.read_bytes_per_s or 0.0, job.trainer.write_bytes_per_s or 0.0
+    return "disk" not in programs_wait(job, facts) and (written > read or (bool(job.workers) and written == read))
+
+
+def _write_less(pid: int) -> list[Fix]:
+    text = "Write logs, samples and databases from a thread beside the training, without an fsync or a commit after every step"
+    return [Fix("See which files it writes", f"ls -l /proc/{pid}/fd"), Fix(text)]
+
+
+def _read_faster(job: JobFacts, procs: list[ProcFacts], pid: int) -> list[Fix]:
+    """Under a limit more reads at once are no faster, and a trainer beside workers makes one after another."""
+    fixes = [
+        Fix("See which files they read", f"ls -l /proc/{pid}/fd"),
+        Fix("Copy the data set to a faster disk or to memory, or pack many small files into few large ones (WebDataset, tar, LMDB)"),
+    ]
+    alone = bool(job.workers) and job.trainer in procs
+    return fixes if alone or job.read_limit is not None else [*fixes, Fix("Have more reads in flight", more_in_flight(job))]
 
 
 def _allowed(limit: ReadLimit) -> str:

@@ -479,6 +479,18 @@ def test_who_sleeps_by_his_own_will_is_told_so():
     assert not any("decode" in fix.text for fix in verdict.fixes)
 
 
+@pytest.mark.parametrize("probed", [True, False])
+def test_a_trainer_that_commits_in_each_step_is_told_to_write_less_often(probed: bool):
+    """A database's commits between the steps, while the workers are ahead; nobody asks it to copy its data set."""
+    scene = alone(40.0, 0.1, [DISK, DISK, FUTEX]).play(0.2)
+    scene.procs[100].uninterruptible, scene.procs[100].write_bytes, scene.probed = 0.5, 900_000, probed
+    verdict = scene.play(6).engine.verdict
+    assert verdict.cause == "disk-io"
+    assert _value(verdict, "write_bytes_per_s") == pytest.approx(900_000, rel=0.01)
+    assert [fix.text.split()[0] for fix in verdict.fixes] == ["See", "Write"]
+    assert "commit" in verdict.fixes[1].text
+
+
 def test_traffic_beside_who_does_not_move_or_whose_gpu_is_not_measured_is_no_copy_of_his():
     scene = alone(30.0, 0.01, [SLEEP], pcie_rx_bytes_per_s=8e9, pcie_gen=5, pcie_width=16)
     assert scene.play(6).engine.verdict.cause == "h2d-transfer"
