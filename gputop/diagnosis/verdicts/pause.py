@@ -119,7 +119,7 @@ def _repetition(job: JobFacts) -> tuple[Evidence, ...]:
     if again is None:
         return ()
     return (
-        Evidence("pauses", again.count, "", f"pauses in the last {again.seconds:.0f} s"),
+        Evidence("pauses", again.count, "pauses", f"in the last {again.seconds:.0f} s"),
         Evidence("pause_s", round(again.each_s, 2), "s", "each of them, on average"),
         Evidence("pauses_pct", round(100 * again.share, 1), "%", "of the time that they take together"),
     )
