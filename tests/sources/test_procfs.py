@@ -81,9 +81,9 @@ def test_a_crowd_is_read_seldom_and_nothing_of_it_is_forgotten(proc: FakeProc, r
         proc.write(f"proc/{pid}/cgroup", "0::/moved\n")
         proc.counters(pid, oncpu=10**9, threads=31 if pid < 103 else 1)
         proc.write(f"proc/{pid}/io", "rchar: 7\nwchar: 0\nsyscr: 1\nsyscw: 0\nread_bytes: 77\nwrite_bytes: 0\n")
-    first, *seconds = [reader.second(hot=crowd) for _ in range(4)]
+    first, *seconds = [reader.second(hot=crowd) for _ in range(8)]
     frames = [frame for second in (first, *seconds) for frame in second]
-    assert {sum(p.pid == pid for frame in frames for p in frame.procs) for pid in crowd} == {10}
+    assert {sum(p.pid == pid for frame in frames for p in frame.procs) for pid in crowd} == {20}
     assert max(sum(p.pid in crowd for p in frame.procs) for frame in frames) < len(crowd)
     assert {i.pid for frame in frames for i in frame.infos if i.cgroup == "/moved"} == crowd
     assert {p.pid for frame in seconds[0] for p in frame.procs if p.read_bytes == 77} == crowd

@@ -40,8 +40,9 @@ FEW = 16
 CROWD_LOOKS_PER_S = 2.5
 """How often one of a crowd is read, as its maps are (see `gputop.sources.ebpf`); up to `FEW` trainers among many workers are read
 `LOOKS_PER_S` times."""
-HOT_REFRESH_S, TITLE_REFRESH_S = 3, 12
-"""Seconds between two looks at the cgroup and affinity of a trainer or worker, and, a multiple of these, at its command line, too."""
+HOT_REFRESH_S, CROWD_REFRESH_S, TITLE_REFRESH_S = 3, 6, 12
+"""Seconds between two looks at the cgroup and affinity of a trainer or worker, of one in a crowd, and, a multiple of these, at its command
+line, too."""
 COLD_REFRESH_S, SETTLED_S = 60, 2
 """The same for everyone else, and the age at which they are looked at once more: by then they are in the cgroup that they are meant for."""
 
@@ -278,7 +279,7 @@ class ProcfsSource:
         if process.stat.kthread:
             return False
         if hot:
-            return self._passes(process, tick, HOT_REFRESH_S)
+            return self._passes(process, tick, HOT_REFRESH_S if len(self._hot) <= FEW else CROWD_REFRESH_S)
         age_s = (tick.boot_ticks - process.stat.start_ticks) * parse.NS_PER_CLOCK_TICK // 1_000_000_000
         return age_s == SETTLED_S or not (tick.number // self._per_second + process.pid) % COLD_REFRESH_S
 
@@ -312,6 +313,8 @@ class ProcfsSource:
     def _look_for_ends(self, beat: Beat) -> None:
         """Who writes what trainers without workers read; the probe, where it runs, tells better."""
         reading = {pid: process.reads for pid in beat.alone if (process := self._hot.get(pid)) is not None and process.reads is not None}
+        if not reading and not self._ends:
+            return
         for pid, descriptor in reading.items():
             self._ends.setdefault(pid, Ends(self._proc, pid)).note(descriptor)
         for pid in [pid for pid in self._ends if pid not in beat.alone or pid not in self._hot]:
