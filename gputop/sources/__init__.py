@@ -13,6 +13,9 @@ from msgspec import field
 from gputop.frame import Frame
 from gputop.frame import SourceState
 
+FEW = 16
+"""Trainers and workers that each source reads in every turn. More are a crowd, of which nobody follows one by the tenth of a second."""
+
 
 class Unavailable(Exception):
     """The source cannot be used at all: ``reason`` says why, ``remedy`` what would mend it."""

@@ -19,6 +19,7 @@ from gputop.frame import Host
 from gputop.frame import Psi
 from gputop.frame import ReadLimit
 from gputop.frame import SourceState
+from gputop.sources import FEW
 from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources import Unavailable
@@ -32,7 +33,7 @@ from gputop.sources.procfs.parse import text
 
 CPU_EVERY_NS = 200_000_000
 REST_EVERY_NS = 1_000_000_000
-ASK_EVERY_NS = 2_000_000_000
+ASK_EVERY_NS, CROWD_EVERY_NS = 2_000_000_000, 4_000_000_000
 CGROUPS = 64
 """Most cgroups read."""
 _NO_LIMIT = 1 << 62
@@ -195,7 +196,8 @@ class CgroupSource:
         frame.host = msgspec.structs.replace(frame.host or Host(beat.t_ns), cgroups=list(samples.values()))
 
     def _find(self, beat: Beat) -> None:
-        """Who is in which cgroup; a process that stays is asked every two seconds, for a running job may be moved into one with a quota."""
+        """Who is in which cgroup; a process that stays is asked every two seconds, of a crowd every four, for a running job may be moved
+        into one with a quota."""
         self._paths = {pid: self._path(pid, beat.t_ns) for pid in ["self", *map(str, sorted(self._members))]}
         wanted = list(dict.fromkeys(data for _, data in self._paths.values() if data))
         self._groups = {data: self._groups.get(data) or self._group(data) for data in wanted[:CGROUPS]}
@@ -205,7 +207,8 @@ class CgroupSource:
         due_ns, known = self._paths.get(pid, (0, b""))
         if t_ns + self._early_ns < due_ns:
             return due_ns, known
-        return t_ns + ASK_EVERY_NS, read_once(f"{self._root}proc/{pid}/cgroup", 8192) or known
+        every_ns = ASK_EVERY_NS if len(self._members) <= FEW else CROWD_EVERY_NS
+        return t_ns + every_ns, read_once(f"{self._root}proc/{pid}/cgroup", 8192) or known
 
     def _group(self, data: bytes) -> Group | None:
         paths = cgroups(data)

@@ -18,11 +18,11 @@ import pytest
 from gputop import histogram
 from gputop.frame import Preempt
 from gputop.frame import SchedThread
+from gputop.sources import FEW
 from gputop.sources import Settings
 from gputop.sources.ebpf import sched
 from gputop.sources.ebpf.maps import Map
 from gputop.sources.ebpf.maps import Shape
-from gputop.sources.ebpf.source import FEW
 from tests.probes.conftest import Beaten
 
 Run = Callable[..., subprocess.Popen[str]]

@@ -11,6 +11,7 @@ import msgspec
 import gputop
 from gputop.frame import Frame
 from gputop.frame import SourceState
+from gputop.sources import FEW
 from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources.ebpf import access
@@ -34,8 +35,8 @@ LOAD_AFTER_NS = 400_000_000
 that would be a beat later."""
 READ_EVERY_NS = 200_000_000
 """The maps hold sums, so that reading them less often loses nothing; a distribution is then of a fifth of a second."""
-FEW, CROWD_SLOTS = 16, 2
-"""With more trainers and workers than this so many times as long must do: nobody follows one of them by less, nor does the diagnosis."""
+CROWD_SLOTS = 2
+"""Of a crowd so many times as long must do: nobody follows one of them by less, nor does the diagnosis."""
 
 
 class EbpfSource:

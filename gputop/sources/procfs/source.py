@@ -13,6 +13,7 @@ import time
 
 from gputop.frame import Frame
 from gputop.frame import SourceState
+from gputop.sources import FEW
 from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources import Unavailable
@@ -35,8 +36,6 @@ GIVEN_MOST = 64
 """So many new pids are looked at one by one; when more were given out /proc is listed, which takes 0.5 ms per 1,000 processes."""
 LIST_EVERY_NS = 200_000_000
 LIST_AT_LEAST_NS = 1_000_000_000
-FEW = 16
-"""Trainers and workers that are read in every tick. In a crowd nobody follows one of them by the tenth of a second."""
 CROWD_LOOKS_PER_S = 2.5
 """How often one of a crowd is read, as its maps are (see `gputop.sources.ebpf`); up to `FEW` trainers among many workers are read
 `LOOKS_PER_S` times."""
