@@ -11,10 +11,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as parquet
 import pytest
 
 from gputop import cli
@@ -92,8 +92,6 @@ def test_a_signal_leaves_no_half_of_an_export(
 
 @pytest.mark.parametrize("to", FORMATS)
 def test_kill_9_leaves_what_says_that_it_is_not_finished(session: tuple[str, list[Frame]], tmp_path: Path, to: str) -> None:
-    if to == "parquet" and not find_spec("pyarrow"):
-        pytest.skip("pyarrow is not installed")
     code = f"""
 import os
 from gputop import cli
@@ -117,8 +115,6 @@ def test_what_comes_there_meanwhile_stays(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    if to == "parquet" and not find_spec("pyarrow"):
-        pytest.skip("pyarrow is not installed")
     out = tmp_path / "out"
 
     def late(*what: Any) -> Iterator[tuple[str, list[Row]]]:
@@ -157,18 +153,21 @@ def test_an_export_needs_a_name(
 
 
 def test_parquet_holds_what_a_query_gives(session: tuple[str, list[Frame]], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        import pyarrow.parquet as parquet
-    except ImportError:
-        assert cli.main(["export", session[0], "--to", "parquet", "-o", str(tmp_path / "out")]) == 1
-        assert "pip install" in capsys.readouterr().err
-        return
     assert cli.main(["export", session[0], "--to", "parquet", "-o", str(tmp_path / "out")]) == 0
     for name in TABLES:
         (row,) = ask(session[0], f"SELECT count(*) n FROM {name}", capsys=capsys)
         table = parquet.read_table(tmp_path / "out" / f"{name}.parquet")
         assert table.num_rows == row["n"]
         assert table.column_names == [column.name for column in TABLES[name].columns]
+
+
+def test_parquet_without_its_library_says_how_to_get_it(
+    session: tuple[str, list[Frame]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert cli.main(["export", session[0], "--to", "parquet", "-o", str(tmp_path / "out")]) == 1
+    assert "pip install" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("old", [True, False])
@@ -203,5 +202,4 @@ def test_numbers_that_no_table_can_hold(tmp_path: Path, capsys: pytest.CaptureFi
     assert cli.main(["export", str(path), "--to", "sqlite", "-o", str(tmp_path / "out.sqlite")]) == 0
     with closing(sqlite3.connect(tmp_path / "out.sqlite")) as database:
         assert database.execute(sql).fetchall() == [(40, 27, 14 * 7 + 13 * 9)]
-    if find_spec("pyarrow"):
-        assert cli.main(["export", str(path), "--to", "parquet", "-o", str(tmp_path / "out")]) == 0
+    assert cli.main(["export", str(path), "--to", "parquet", "-o", str(tmp_path / "out")]) == 0
