@@ -18,7 +18,6 @@ from gputop.diagnosis import Engine
 from gputop.diagnosis import Ledger
 from gputop.diagnosis import ProcState
 from gputop.diagnosis import Verdict
-from gputop.diagnosis.engine import FEED_EVERY_NS
 from gputop.frame import SECOND_NS
 from gputop.frame import Frame
 from gputop.frame import Header
@@ -198,7 +197,7 @@ class Session:
     def state_at(self, pid: int, t_ns: int | None) -> int:
         """The state code of a trainer or worker at ``t_ns``, 0 where none was known."""
         end = (self.now_ns if t_ns is None else t_ns) + 1
-        return self.history.state_cell(pid, end - FEED_EVERY_NS, end)
+        return self.history.state_cell(pid, end - self.engine.pace_ns, end)
 
     def boards_around(self, t_ns: int | None, span_ns: int) -> tuple[Board, Board]:
         """(older, newer): two boards about ``span_ns`` apart, the newer at ``t_ns``; what rates in the table are taken from.

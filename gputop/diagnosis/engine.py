@@ -111,10 +111,15 @@ class Engine:
     def follow(self, board: Board, frame: Frame, every_ns: int = FEED_EVERY_NS) -> bool:
         """`look` at the next frame of a stream, which ``board`` holds already, and `feed` when it is time; whether it was."""
         self.look(frame)
-        if not self.is_due(frame.t_ns, every_ns if len(self.states) <= MANY else 2 * FEED_EVERY_NS):
+        if not self.is_due(frame.t_ns, every_ns if len(self.states) <= MANY else self.pace_ns):
             return False
         self.feed(board)
         return True
+
+    @property
+    def pace_ns(self) -> int:
+        """How long what a feed has found stands until the next one."""
+        return FEED_EVERY_NS if len(self.states) <= MANY else 2 * FEED_EVERY_NS
 
     def is_due(self, t_ns: int, every_ns: int) -> bool:
         """Whether the last feed was in another of the stretches of ``every_ns`` into which the clock is divided."""

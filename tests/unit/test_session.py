@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from gputop.diagnosis import ProcState
+from gputop.diagnosis.engine import MANY
 from gputop.frame import Frame
 from gputop.frame import Gpu
 from gputop.frame import GpuProc
@@ -15,6 +17,8 @@ from gputop.frame import ProcSample
 from gputop.frame import SchedThread
 from gputop.frame import Stack
 from gputop.session import Session
+from gputop.session import code_of
+from gputop.session import word_of
 from gputop.tui.draw.rows import rows
 from gputop.tui.view import View
 from tests.unit.diagnosis.causes_fed import outrun_actors
@@ -120,3 +124,15 @@ def test_the_table_shows_the_switches_of_all_threads_of_a_bystander_by_the_probe
         session.ingest(Frame(second, second * SECOND, key=second == 1, infos=[ProcInfo(7, 1)], procs=[busy], probes=probes))
         told += [(row.switches_per_s, row.invol_per_s) for row in rows(session, View())]
     assert told == [(220, 20)] * 3
+
+
+def test_a_state_stands_until_the_next_feed_of_a_crowd() -> None:
+    session = Session()
+    session.ingest(Header(t_ns=1))
+    for seq in range(40):
+        session.ingest(Frame(seq, 10**9 + seq * 10**8, key=seq == 0))
+    session.engine.states = {pid: ProcState(pid, "blocked") for pid in range(MANY + 1)}
+    session.history.put_state(1, code_of(session.engine.states[1]), session.now_ns - 2 * 10**9)
+    for seq in range(40, 48):
+        session.history.tick(10**9 + seq * 10**8)
+    assert word_of(session.state_at(1, 10**9 + 47 * 10**8))[0] == "blocked"
