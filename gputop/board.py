@@ -174,9 +174,18 @@ class Board(Struct):
         )  # fmt: skip
 
     def counters(self) -> Board:
-        """Of a `snapshot` the GPUs, processes and threads alone: what the rates of the next second are taken against."""
+        """Of a `snapshot` the GPUs, processes and threads alone: what the rates of the next second are taken against.
+
+        A process of one thread has counters of its own; of a machine with a thousand of them the probe's would take a megabyte.
+        """
         gpus = {i: g.copy() for i, g in self.gpus.items()}
-        return Board(self.header, self.seq, self.t_ns, gpus, procs=dict(self.procs), threads=dict(self.threads), probed_ns=self.probed_ns)
+        threads = {tid: thread for tid, thread in self.threads.items() if tid != thread.pid or not self._is_alone(tid)}
+        return Board(self.header, self.seq, self.t_ns, gpus, procs=dict(self.procs), threads=threads, probed_ns=self.probed_ns)
+
+    def _is_alone(self, pid: int) -> bool:
+        """Whether that is a process whose only thread is told of as a whole."""
+        proc = self.procs.get(pid)
+        return proc is not None and proc.num_threads == 1 and not proc.threads and proc.vol is not None
 
     def _take(self, frame: Frame) -> None:
         self.seq, self.t_ns = frame.seq, frame.t_ns

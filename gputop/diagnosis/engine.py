@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from collections import deque
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+from operator import attrgetter
 from operator import mul
 from typing import Any
 from typing import NamedTuple
@@ -73,7 +74,7 @@ class Engine:
         self._verdict: Verdict | None = Verdict()
         self._incidents = Incidents()
         self._orphans = Orphans()
-        self._pending: dict[int, deque[_GpuTime]] = {}
+        self._pending: dict[int, list[_GpuTime]] = {}
         """Per trainer, not booked yet."""
         self._users: Counter[int] = Counter()
         """How many train on each GPU."""
@@ -220,14 +221,14 @@ class Engine:
         waste = sum(job.waste.values())
         lost = [min(1.0, 1.0 - (gpu.util_now or 0.0) + waste) * seconds for gpu in known]
         parts = [1 / self._users[gpu.index] for gpu in known]
-        pending = self._pending.setdefault(job.trainer.pid, deque())
+        pending = self._pending.setdefault(job.trainer.pid, [])
         pending.append(_GpuTime(t_ns, len(known) * seconds, sum(lost), sum(parts) * seconds, sum(map(mul, lost, parts))))
 
     def _due(self, pid: int, t_ns: int) -> list[_GpuTime]:
         """What is in the middle of the window now, which tells best of it."""
-        pending, due = self._pending[pid], []
-        while pending and pending[0].t_ns <= t_ns - MIDDLE_NS:
-            due.append(pending.popleft())
+        pending = self._pending[pid]
+        count = bisect_right(pending, t_ns - MIDDLE_NS, key=attrgetter("t_ns"))
+        due, self._pending[pid] = pending[:count], pending[count:]
         return due
 
     def explain(self, start_ns: int = 0, before: Ledger | None = None) -> report.Explanation:

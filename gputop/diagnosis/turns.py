@@ -5,7 +5,6 @@ The workers that fed a busy GPU all rest and others work, while the GPU does not
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 from gputop.diagnosis.proc import ProcFacts
@@ -31,7 +30,7 @@ class Turns:
         self._at_work: frozenset[int] = frozenset()
         self._since_ns = 0
         """When these began to work, and no others."""
-        self._turns: deque[tuple[int, int]] = deque()
+        self._turns = list[tuple[int, int]]()  # few, for which a deque has far too much room
 
     def note(self, workers: Sequence[ProcFacts], idle: float, t_ns: int) -> None:
         """What its workers do, and which share of the window its GPUs idle."""
@@ -52,6 +51,5 @@ class Turns:
 
     def spans(self, oldest_ns: int, now_ns: int) -> list[tuple[int, int]]:
         """When it was with the others."""
-        while self._turns and self._turns[0][1] <= oldest_ns:
-            self._turns.popleft()
+        self._turns = [turn for turn in self._turns if turn[1] > oldest_ns]
         return [(since, until) for since, until in self._turns if now_ns - since <= LONGEST_NS]

@@ -227,3 +227,12 @@ def test_disks_networks_cgroups():
 @pytest.mark.parametrize(("older", "newer", "grown"), [(3, 5, 2), (5, 5, 0), (0, 4, 4), (9, 4, 4)])
 def test_a_pair_that_was_forgotten_begins_anew(older: int, newer: int, grown: int):
     assert rates.pair_growth(older, newer) == grown
+
+
+def test_of_a_second_ago_a_process_of_one_thread_is_kept_without_what_the_probe_tells_of_it():
+    board = Board()
+    for pid, facts in ((7, {"vol": 3}), (8, {"vol": 3, "num_threads": 2}), (9, {})):
+        board.procs[pid] = msgspec.structs.replace(sample(1, **facts), pid=pid)
+    for tid, pid in ((6, 6), (7, 7), (8, 8), (80, 8), (9, 9)):
+        board.threads[tid] = SchedThread(tid, pid, 0, 0, 0, 0, 0, 1, 1, 0)
+    assert board.counters().threads.keys() == {6, 8, 80, 9}, "of 6 nothing else is known, and 9 is told of by the probe alone"
