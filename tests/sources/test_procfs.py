@@ -17,6 +17,7 @@ from gputop.sources.procfs import parse
 from gputop.sources.procfs import waits
 from gputop.sources.procfs.parse import PAGE_BYTES
 from gputop.sources.procfs.process import RESTS_AFTER
+from gputop.sources.procfs.process import RESTS_BELOW_NS
 from gputop.sources.procfs.process import RESTS_S
 from gputop.sources.procfs.source import TITLE_REFRESH_S
 from tests.sources.fake_proc import FakeProc
@@ -355,11 +356,14 @@ def test_kernel_threads_that_rest_are_read_every_third_second(proc: FakeProc, re
     assert times.pop(100) == [1] * 6
     assert {tuple(sorted(each[:3])) for each in times.values()} == {tuple(sorted(each[3:])) for each in times.values()} == {(0, 0, 1)}
     assert len({tuple(each) for each in times.values()}) == 1
-    proc.counters(8, comm="kswapd0", flags=0x208040, oncpu=9)
-    looks = [[p for frame in reader.second() for p in frame.procs if p.pid == 8] for _ in range(RESTS_S + RESTS_AFTER - 1)]
+    proc.counters(9, comm="kswapd0", flags=0x208040, oncpu=RESTS_BELOW_NS)  # it had 1 before: hardly anything
+    proc.counters(8, comm="kswapd0", flags=0x208040, oncpu=RESTS_BELOW_NS + 1)
+    told = [[p for frame in reader.second() for p in frame.procs] for _ in range(RESTS_S + RESTS_AFTER - 1)]
+    looks = [[p for p in samples if p.pid == 8] for samples in told]
     noticed = next(second for second, samples in enumerate(looks) if samples)
     assert noticed < RESTS_S
-    assert looks[noticed][0].oncpu_ns == 9
+    assert looks[noticed][0].oncpu_ns == RESTS_BELOW_NS + 1
+    assert sum(p.pid == 9 for samples in told for p in samples) <= 2
     assert all(looks[noticed : noticed + RESTS_AFTER])
     assert {p.pid for p in reader.beat(key=True).procs} == {7, 8, 9, 100}
 

@@ -35,9 +35,9 @@ LOOKS_PER_S = 5
 """State, waits, memory and switches of hot processes; their CPU time, run delay and timeslices are read in every tick while they
 are few."""
 IO_PER_S = 1
-RESTS_AFTER, RESTS_S = 3, 3
-"""Readings without running after which a kernel thread is read once in so many seconds: most of them, hundreds on a large machine, do
-nothing all day."""
+RESTS_AFTER, RESTS_S, RESTS_BELOW_NS = 3, 3, 1_000_000
+"""Readings, between which it ran for less than so much, after which a kernel thread is read once in so many seconds: most of them,
+hundreds on a large machine, do nothing all day."""
 _NEVER = -(1 << 40)
 _NOTHING_NOTICED: tuple[list[ThreadInfo], str] = ([], "")
 _UNREAD = parse.Stat(b"", "", 0, False, 0, 0, 0, 0, 0, 0, 0, 0, b"", 0, 0)
@@ -138,14 +138,18 @@ class Process:
         data = self._sched.read()
         self._rested += 1
         if data != self._sched_data or not data:
-            self._ran, self._rested, self._switches_due = True, 0, 2
+            self._ran, self._switches_due = True, 2
             self._sched_data = data
-            if data:
-                self._sched_numbers = parse.schedstat(data)
+            self._take_sched(parse.schedstat(data) if data else self._sched_numbers)
         if look and self._switches_due:
             self._switches_due -= 1
             status = self._status.read()
             self._switches = parse.switches(status) if status else (None, None)
+
+    def _take_sched(self, numbers: tuple[int | None, int | None, int | None]) -> None:
+        before, self._sched_numbers = self._sched_numbers, numbers
+        if numbers[0] is None or before[0] is None or numbers[0] - before[0] >= RESTS_BELOW_NS:
+            self._rested = 0
 
     def _look(self, tick: Tick, hot: bool, near: bool, before: parse.Stat) -> None:
         ran, self._ran = self._ran, False
