@@ -19,8 +19,18 @@ class UserError(Exception):
 
 @contextmanager
 def starting() -> Iterator[None]:
-    """Around what starts a process or a thread: UserError where there can be no more."""
+    """Around what starts a process or a thread: UserError where there can be no more, or where the program cannot be run."""
     try:
         yield
     except (BlockingIOError, RuntimeError):
         raise UserError(NO_MORE_THREADS) from None
+    except OSError as error:
+        raise UserError(not_run(error)) from None
+
+
+def not_run(error: OSError) -> str:
+    """Why a program was not started. Where the interpreter of one that may be run is refused, the system's word does not say so."""
+    import shutil
+
+    may_be_run = isinstance(error, (FileNotFoundError, PermissionError)) and shutil.which(str(error.filename))
+    return f"cannot run {error.filename or 'a child'}: {'the interpreter that it names: ' if may_be_run else ''}{error.strerror}"

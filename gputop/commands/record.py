@@ -17,6 +17,7 @@ from gputop.commands.options import duration
 from gputop.commands.options import number
 from gputop.console import tell
 from gputop.errors import UserError
+from gputop.errors import not_run
 from gputop.priority import ordinary
 from gputop.text import clean
 from gputop.text import counted
@@ -69,7 +70,8 @@ def run(args: argparse.Namespace) -> int:
     """Record. Exit code: the command's where there is one (128 + number where a signal ended it)."""
     if args.max_files and not args.max_size:
         raise UserError("--max-files needs --max-size", code=2)
-    if args.command == ["--"]:
+    argv = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if args.command and not any(argv[:1]):
         raise UserError("there is no command behind --", code=2)
     if args.output == "-":
         raise UserError("a recording is a file: for standard output there is gputop collect", code=2)
@@ -77,7 +79,6 @@ def run(args: argparse.Namespace) -> int:
     from gputop.stream.child import ChildStream
 
     ask_sudo(args)
-    argv = args.command[1:] if args.command[:1] == ["--"] else args.command
     stream = ChildStream(stream_argv(args))
     session = _Session(args, stream)
     try:
@@ -128,10 +129,10 @@ class _Session:
         try:
             with ordinary():
                 self._command = subprocess.Popen(argv)
-        except (OSError, ValueError) as error:
+        except OSError as error:
             self._discard()
             code = 127 if isinstance(error, FileNotFoundError) else 126  # as shells do
-            raise UserError(f"cannot run {argv[0]}: {getattr(error, 'strerror', error)}", code=code) from None
+            raise UserError(not_run(error), code=code) from None
         if self._stopped_by:  # while it was being started
             self._command.send_signal(self._stopped_by)
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from gputop.demo import disk
 from gputop.demo import quota
 from gputop.demo.scenarios import SCENARIOS
+from gputop.errors import starting
 from gputop.interpreter import argv_of
 from gputop.sources.simulated import VARIABLE
 from gputop.sources.simulated import layout
@@ -23,11 +24,12 @@ def staged(name: str, seconds: float) -> Iterator[dict[str, str]]:
         quota.parent()
     fds = [layout.create(scenario.ranks), disk.make_file() if scenario.file else -1]
     try:
-        stage = subprocess.Popen(
-            argv_of("gputop.demo.stage", name, *map(str, fds), str(seconds)),
-            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-            pass_fds=[fd for fd in fds if fd >= 0],
-        )  # fmt: skip
+        with starting():
+            stage = subprocess.Popen(
+                argv_of("gputop.demo.stage", name, *map(str, fds), str(seconds)),
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+                pass_fds=[fd for fd in fds if fd >= 0],
+            )  # fmt: skip
         try:
             yield {**os.environ, VARIABLE: f"/proc/{os.getpid()}/fd/{fds[0]}"}
         finally:

@@ -23,6 +23,7 @@ from gputop.diagnosis import Engine
 from gputop.diagnosis import Incident
 from gputop.diagnosis import Ledger
 from gputop.diagnosis import report
+from gputop.errors import starting
 from gputop.interpreter import argv_of
 from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
@@ -67,10 +68,11 @@ class Survey:
         """(t_ns, what was lost by then)"""
         self.done = False
         """True once nothing more will come, for whatever reason."""
-        self._child = subprocess.Popen(
-            argv_of("gputop.stream.survey", *paths),
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+        with starting():
+            self._child = subprocess.Popen(
+                argv_of("gputop.stream.survey", *paths),
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
         self._thread = threading.Thread(target=self._read, name="survey", daemon=True)
         self._thread.start()
 

@@ -137,7 +137,25 @@ def test_a_command_that_may_not_be_run(tmp_path: Path) -> None:
     assert "job: Permission denied" in err
 
 
-@pytest.mark.parametrize(("flags", "said"), [(["-o", "-"], "gputop collect"), (["-o", "a.gputop", "--"], "no command behind --")])
+@pytest.mark.parametrize(("named", "code"), [("/no/such/python", 127), ("/dev/null", 126)])
+def test_a_command_whose_interpreter_cannot_be_run(tmp_path: Path, named: str, code: int) -> None:
+    job = tmp_path / "job"
+    job.write_text(f"#!{named}\n")
+    job.chmod(0o700)
+    done = record("-o", str(tmp_path / "a.gputop"), "--", str(job))
+    _, err = done.communicate(timeout=60)
+    assert done.returncode == code
+    assert "job: the interpreter that it names: " in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["-o", "-"], "gputop collect"),
+        (["-o", "a.gputop", "--"], "no command behind --"),
+        (["-o", "a.gputop", "--", ""], "no command behind --"),
+    ],
+)
 def test_what_cannot_be_meant_is_said_at_once(flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["record", *flags]) == 2
     assert said in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import signal
 import subprocess
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -63,6 +64,15 @@ def test_where_there_can_be_no_child_it_says_so(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(subprocess, "Popen", refuse)
     with pytest.raises(UserError, match="no more processes or threads"):
         ChildStream(["true"])
+
+
+def test_a_program_that_is_not_there_or_not_to_be_run_is_no_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="cannot run ssh: No such file or directory"):
+        ChildStream(["ssh", "node7"])
+    (tmp_path / "ssh").touch(0o600)
+    with pytest.raises(UserError, match="cannot run ssh: Permission denied"):
+        ChildStream(["ssh", "node7"])
 
 
 def test_where_there_can_be_no_thread_its_child_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
