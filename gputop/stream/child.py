@@ -25,6 +25,9 @@ NOT_FOUND = 127
 """The exit code of a shell, here that at the other end of ssh, that knows no such command."""
 LAST_WORDS_S = 0.5
 """How long to wait for them: a master of ssh's connections keeps the pipe open for ever."""
+END_S = 1.0
+"""How long to wait for the end of a child that has been told to end, or writes no more: the kernel may keep it, as long as it takes to
+detach its probes on a busy machine."""
 
 
 class ChildStream:
@@ -92,28 +95,35 @@ class ChildStream:
 
     def ending(self) -> str:
         """Why the child ended, in a line: its own last words where it had any."""
-        code = self._child.wait()
+        code = self._wait()
         self._listening.join(LAST_WORDS_S)
         words = _last_line(self._last_words)
         if code == NOT_FOUND:
             return f"{words or 'gputop is not found there'}; install it there, into the PATH that commands over ssh have"
         if words:
             return words
+        if code is None:
+            return "it writes no more"
         if code == 0 and self._decoder.header is None:
             return "it ended, and wrote no stream of gputop"
         return f"killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
     def close(self) -> None:
-        """Stop the child and wait for it; a child that ignores SIGTERM for a second is killed."""
+        """Stop the child and wait for it; a child that ignores SIGTERM for a second is killed, and then left to the kernel."""
         if self._child.poll() is None:
             self._child.terminate()
-            try:
-                self._child.wait(1.0)
-            except subprocess.TimeoutExpired:
+            if self._wait() is None:
                 self._child.kill()
-                self._child.wait()
+                self._wait()
         assert self._child.stdout is not None
         self._child.stdout.close()
+
+    def _wait(self) -> int | None:
+        """Its exit code; None where it has not ended within `END_S`."""
+        try:
+            return self._child.wait(END_S)
+        except subprocess.TimeoutExpired:
+            return None
 
     def _read(self) -> bytes:
         """What is there, or else comes next; empty at the end, and once we are closed."""

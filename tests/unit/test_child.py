@@ -57,6 +57,20 @@ def test_closing_it_closes_its_pipes(script: str) -> None:
     assert list(stream) == []
 
 
+def test_one_that_writes_no_more_is_not_waited_for_to_its_end() -> None:
+    assert _ended("exec sleep 60 >&- 2>&-") == "it writes no more"
+
+
+def test_one_that_the_kernel_keeps_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = ChildStream(["sleep", "60"])
+    with monkeypatch.context() as patch:
+        patch.setattr(stream._child, "send_signal", lambda _: None)
+        stream.close()
+    assert stream._child.poll() is None
+    stream.close()
+    assert stream._child.poll() == -signal.SIGTERM
+
+
 def test_where_there_can_be_no_child_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
