@@ -81,6 +81,17 @@ def is_whole_machine(infos: Mapping[int, ProcInfo]) -> bool:
     return kthreadd is not None and (kthreadd.comm, kthreadd.ppid, kthreadd.cmdline) == (_KTHREADD, 0, [])
 
 
+def speaks_of_others(infos: Mapping[int, ProcInfo], gpu_pids: frozenset[int]) -> bool:
+    """Whether NVML's pids are another namespace's, so that those that exist here too merely collide with ours: such a list misses
+    processes that do use CUDA, or names some that are not here beside none that could."""
+    if not gpu_pids or is_whole_machine(infos):
+        return False
+    present = gpu_pids & infos.keys()
+    users = {pid for pid, info in infos.items() if info.uses_cuda and not _is_watcher(info)}
+    misses, fits_none = len(present) < len(gpu_pids), all(infos[pid].uses_cuda is False for pid in present)
+    return (misses and fits_none) or ((misses or fits_none) and bool(users) and not users & present)
+
+
 def hot(roles: Mapping[int, Role]) -> frozenset[int]:
     """The pids to read in every tick and per thread: trainers and their workers."""
     return frozenset(pid for pid, role in roles.items() if role.kind != "helper" and role.trainer_pid is not None)
@@ -116,7 +127,7 @@ class _Assignment:
         self.children: dict[int, list[ProcInfo]] = {}
         for info in infos.values():
             self.children.setdefault(info.ppid, []).append(info)
-        self.listed = self._believed(gpu_pids)
+        self.listed = frozenset() if speaks_of_others(infos, gpu_pids) else gpu_pids & infos.keys()
 
     def roles(self) -> dict[int, Role]:
         trainers = self._trainers()
@@ -131,15 +142,6 @@ class _Assignment:
             elif _is_launcher(info):
                 found[info.pid] = Role("helper", label="launcher")
         return found
-
-    def _believed(self, gpu_pids: frozenset[int]) -> frozenset[int]:
-        """NVML's pids, less those that merely collide with ours: another namespace's list misses processes that do use CUDA."""
-        present = frozenset(pid for pid in gpu_pids if pid in self.infos)
-        if is_whole_machine(self.infos):
-            return present
-        users = frozenset(pid for pid, info in self.infos.items() if info.uses_cuda and not _is_watcher(info))
-        strange = len(present) < len(gpu_pids) or all(self.infos[pid].uses_cuda is False for pid in present)
-        return frozenset() if strange and users and not users & present else present
 
     def _trainers(self) -> list[int]:
         """In order of age, so that a trainer comes before those it started."""

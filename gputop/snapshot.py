@@ -27,6 +27,7 @@ from gputop.rates import gpu_bytes_per_s
 from gputop.rates import proc_rates
 from gputop.roles import Role
 from gputop.roles import program_name
+from gputop.roles import speaks_of_others
 from gputop.text import clean
 
 SCHEMA = 1
@@ -117,8 +118,10 @@ def _source(state: str, reason: str, remedy: str, detail: dict[str, str]) -> dic
 
 
 def _gpu_procs(board: Board) -> dict[int, list[dict[str, object]]]:
-    """Who is on which GPU, and what of it is his, by pid."""
+    """Who is on which GPU, and what of it is his, by pid; nobody where the driver speaks of others' pids."""
     found: dict[int, list[dict[str, object]]] = {}
+    if speaks_of_others(board.infos, board.compute_pids):
+        return found
     for index, gpu in board.gpus.items():
         for proc in gpu.procs:
             found.setdefault(proc.pid, []).append({"gpu": index, **_gpu_proc(proc, gpu)})

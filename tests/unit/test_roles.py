@@ -191,6 +191,12 @@ def test_in_a_container_the_pids_of_another_namespace_are_not_believed():
     assert kinds(own, stranger, gpu={77, 4242}) == {10: "trainer"}
 
 
+def test_a_list_that_names_strangers_and_nobody_who_could_use_a_gpu_is_not_believed():
+    shell = info(77, comm="bash", cmdline=["bash"], exe="/usr/bin/bash", uses_cuda=False)
+    assert kinds(shell, gpu={77, 4242}) == {}
+    assert kinds(info(77, uses_cuda=None), gpu={77, 4242}) == {77: "trainer"}  # whose maps are not readable
+
+
 def test_nvmls_list_is_believed_where_it_fits():
     assert kinds(info(10, uses_cuda=False), info(11, uses_cuda=None, cmdline=["java"], exe="/usr/bin/java"), gpu={10, 11}) == {
         10: "trainer", 11: "trainer",

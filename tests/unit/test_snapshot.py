@@ -15,6 +15,7 @@ from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
 from gputop.frame import SourceState
 from gputop.roles import Role
+from gputop.tui.draw import seats
 
 
 def taken(*gpus: Gpu, detail: dict[str, str] | None = None) -> dict:
@@ -96,6 +97,17 @@ def test_whatever_was_not_measured_of_a_process_has_a_reason() -> None:
 
 def test_names_come_without_what_a_terminal_obeys() -> None:
     assert taken(Gpu(0, 3, name="\x1b[31mRed"))["gpus"][0]["name"] == "·[31mRed"
+
+
+@pytest.mark.parametrize(("listed", "places"), [([7], [0]), ([7, 4242], [])])
+def test_what_another_namespaces_process_holds_is_not_that_of_ours_with_its_number(listed: list[int], places: list[int]) -> None:
+    board = Board()
+    gpu = Gpu(0, 3, procs=[GpuProc(pid, mem_bytes=5) for pid in listed])
+    board.fold(Frame(0, 9, key=True, gpus=[gpu], infos=[ProcInfo(7, 1, uses_cuda=False)], procs=[ProcSample(7, 1, 5, "S", 0, 0, 0, 1)]))
+    shown = snapshot.take(board, board, {}, {}, frozenset((7,)))
+    assert [place["gpu"] for place in shown["procs"][0]["gpus"]] == places
+    assert [proc["pid"] for proc in shown["gpus"][0]["procs"]] == listed
+    assert list(seats.seats(board).get(7, {})) == places
 
 
 def test_who_is_read_seldom_has_the_rates_of_his_last_two_readings_in_between() -> None:

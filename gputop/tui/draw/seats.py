@@ -6,16 +6,20 @@ from collections.abc import Collection
 
 from gputop.board import Board
 from gputop.frame import GpuProc
+from gputop.roles import speaks_of_others
 
 Seats = dict[int, GpuProc]
 """GPU -> the entry of one process there."""
 
 
 def seats(board: Board) -> dict[int, Seats]:
-    """Pid -> where it is."""
+    """Pid -> where it is; nobody of ours where the driver speaks of others' pids."""
     found: dict[int, Seats] = {}
+    ours = board.infos if speaks_of_others(board.infos, board.compute_pids) else ()
     for index, gpu in sorted(board.gpus.items()):
         for proc in gpu.procs or map(GpuProc, gpu.compute_pids):
+            if proc.pid in ours:
+                continue
             found.setdefault(proc.pid, {}).setdefault(index, proc)
     return found
 
