@@ -138,8 +138,9 @@ def use_terminal(instead: str) -> None:
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UserError(f"this is no terminal: use {instead}")
-    if os.environ.get("TERM", "") in ("", "dumb"):
-        raise UserError(f"TERM=dumb cannot show a screen: use {instead}, or set TERM (xterm-256color, say)")
+    if (kind := os.environ.get("TERM", "")) in ("", "dumb"):
+        told = f"TERM={kind}" if kind else "a terminal whose TERM is not set"
+        raise UserError(f"{told} cannot show a screen: use {instead}, or set TERM (xterm-256color, say)")
     if all(os.get_terminal_size(sys.stdout.fileno())):
         os.environ.pop("COLUMNS", None)
         os.environ.pop("LINES", None)

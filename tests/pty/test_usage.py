@@ -49,10 +49,11 @@ def test_a_negative_number_is_a_value_that_is_wrong(env: dict[str, str], flag: s
     assert told in run(env, flag, "-5").stderr
 
 
-def test_dumb_terminal_is_told_so(launch: Launch) -> None:
-    terminal = launch(env={"TERM": "dumb"})
+@pytest.mark.parametrize(("kind", "told"), [("dumb", "TERM=dumb cannot show"), ("", "whose TERM is not set cannot show")])
+def test_dumb_terminal_is_told_so(launch: Launch, kind: str, told: str) -> None:
+    terminal = launch(env={"TERM": kind})
     assert terminal.exit_code() in (1, 2)
-    assert "TERM" in terminal.text()
+    assert told in terminal.text()
     assert "\x1b" not in terminal.text()
     assert len([line for line in terminal.text().splitlines() if line]) == 1
 
