@@ -124,7 +124,8 @@ class Explanation(TypedDict):
 def explanation(
     verdict: Verdict, ledger: Ledger, incidents: list[Incident], workers: Mapping[str, float], header: Header, now_ns: int
 ) -> Explanation:
-    """The whole of it. The verdict is the cause that cost most over the stream; where none cost enough, that nothing did."""
+    """The whole of it. The verdict is the cause that cost most over the stream, or lasted longest where no GPU is measured; where none
+    cost enough, that nothing did."""
     return {
         "schema": SCHEMA,
         "verdict": _verdict(verdict, ledger, _dearest(incidents, ledger, now_ns)),
@@ -144,22 +145,25 @@ def shares(seconds: Mapping[str, float]) -> dict[str, float]:
 def _dearest(incidents: list[Incident], ledger: Ledger, now_ns: int) -> Incident | None:
     """The worst incident of the cause that cost most in all; None where that is little and all losses together are not much."""
     costs: dict[str, float] = {}
+    lasted: dict[str, float] = {}
     for incident in incidents:
         costs[incident.cause] = costs.get(incident.cause, 0.0) + incident.lost_s
+        lasted[incident.cause] = lasted.get(incident.cause, 0.0) + _span_s(incident, now_ns)
     booked = {cause: ledger.by_cause.get(cause, 0.0) for cause in costs}
-    cause = max(costs, key=lambda one: (booked[one], costs[one]), default="")
+    cause = max(costs, key=lambda one: (booked[one], costs[one], lasted[one]), default="")
     found = [incident for incident in incidents if incident.cause == cause]
     counts = any(incident.severity in ("medium", "high") for incident in found) or _lasts(found, ledger, now_ns)
     total_s = ledger.gpu_total_s
     if not costs or (total_s > 0.0 and not counts and _is_little(costs[cause], ledger)):
         return None
-    return max(found, key=_cost)
+    return max(found, key=lambda incident: (incident.lost_s, _span_s(incident, now_ns)))
 
 
 def _lasts(incidents: list[Incident], ledger: Ledger, now_ns: int) -> bool:
     """Whether they were felt for a good part of the time, the quiet before not counted in: that is what a screen would have shown."""
-    spans = [((incident.end_ns or now_ns) - incident.start_ns) / 1e9 for incident in incidents]
-    return sum(spans) >= max(LEAST_S, PART * ledger.gpu_total_s) and sum(map(_cost, incidents)) >= LOST / 2 * sum(spans)
+    span_s = sum(_span_s(incident, now_ns) for incident in incidents)
+    cost_s = sum(incident.lost_s for incident in incidents)
+    return span_s >= max(LEAST_S, PART * ledger.gpu_total_s) and cost_s >= LOST / 2 * span_s
 
 
 def _is_little(cost_s: float, ledger: Ledger) -> bool:
@@ -169,8 +173,8 @@ def _is_little(cost_s: float, ledger: Ledger) -> bool:
     return cost_s < LOST * total_s and lost_s < 2 * LOST * total_s and not most_of_it
 
 
-def _cost(incident: Incident) -> float:
-    return incident.lost_s
+def _span_s(incident: Incident, now_ns: int) -> float:
+    return ((incident.end_ns or now_ns) - incident.start_ns) / 1e9
 
 
 def _verdict(verdict: Verdict, ledger: Ledger, worst: Incident | None) -> Said:

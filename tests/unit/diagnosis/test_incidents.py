@@ -77,6 +77,16 @@ def test_the_verdict_of_a_stretch_is_the_cause_that_cost_most():
     assert found["verdict"]["cause"] == "slow-transform"
 
 
+def test_where_no_gpu_is_measured_the_verdict_is_what_lasted_longest():
+    scene = sick(training().play(4)).play(6)
+    [one] = scene.engine.incidents
+    short = replace(one, cause="slow-transform", end_ns=one.start_ns + 10**9, lost_s=0.0)
+    found = report.explanation(
+        scene.engine.verdict, Ledger(), [short, replace(one, lost_s=0.0)], {}, scene.board.header, scene.board.t_ns
+    )  # fmt: skip
+    assert found["verdict"]["cause"] == one.cause == "cpu-contention"
+
+
 GPUTOP = ["/usr/bin/python3", "/usr/bin/gputop", "record", "-o", "x"]
 
 
