@@ -14,7 +14,7 @@ from gputop.exports import writer
 EXAMPLES = """examples:
   gputop export run.gputop --to csv -o run-csv           a directory with a file per table
   gputop export run.gputop --to sqlite -o run.sqlite
-  gputop export run.gputop --to parquet -o run-parquet   a directory too; needs pip install gputop-ebpf[parquet]
+  gputop export run.gputop --to parquet -o run-parquet   a directory too; needs pip install pyarrow
   gputop export run.gputop --to perfetto -o run.json     open in https://ui.perfetto.dev
   gputop export run.gputop --to perfetto --beside torch.json -o both.json
 """

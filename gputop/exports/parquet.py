@@ -21,7 +21,7 @@ def write(recording: Recording, output: str, start_ns: int, end_ns: int) -> None
     try:
         import pyarrow.parquet
     except ImportError:
-        raise UserError("Parquet needs pyarrow: pip install 'gputop-ebpf[parquet]'") from None
+        raise UserError("Parquet needs pyarrow, beside gputop: pip install pyarrow, or pipx inject gputop-ebpf pyarrow") from None
     types = {"INTEGER": pyarrow.int64(), "REAL": pyarrow.float64(), "TEXT": pyarrow.string()}
     writers: dict[str, Any] = {}
     with new_directory(output) as part, ExitStack() as files:
