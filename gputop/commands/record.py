@@ -137,7 +137,7 @@ class _Session:
             self._command.send_signal(self._stopped_by)
 
     def record(self) -> None:
-        """Until stopped. A recorder that fails lets the command run on, and says so."""
+        """Until stopped. A recorder that fails says so, and lets the command run on."""
         try:
             while not self._over() and self._take(_WAIT_S):
                 if not self._stream.waits:
@@ -146,12 +146,11 @@ class _Session:
                 raise UserError(f"the collector ended: {self._stream.ending()}")
             while self._stream.waits and self._take(0.0):
                 pass
-        except Exception as error:
-            if self._command is None:
-                raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the command is none the worse for it
             self._problem = clean(crash.reason(error))
-            tell(f"{self._problem}; the command runs on")
-            self._command.wait()
+            tell(self._problem if self._command is None else f"{self._problem}; the command runs on")
+            if self._command is not None:
+                self._command.wait()
 
     def _rest(self) -> None:
         """Until the next block is nearly full, or a signal comes: who is woken for every frame pays for cold caches every time."""
@@ -165,12 +164,12 @@ class _Session:
         """Complete the file and say where it is."""
         if self._file is not None:
             self._file.close()
-            if not self._problem:
-                goes_on = self._command is not None and self._command.poll() is None
+            goes_on = self._command is not None and self._command.poll() is None
+            if self._file.frames or not self._problem:
                 tell(f"{counted(self._file.frames, 'frame')} in {self._file.summary()}{'; the command runs on' if goes_on else ''}")
+            if self._file.problem and not self._problem:
                 self._problem = self._file.problem
-                if self._problem:
-                    tell(self._problem)
+                tell(self._problem)
 
     def _discard(self) -> None:
         """What was recorded while nothing ran is in nobody's way when the name is tried again."""

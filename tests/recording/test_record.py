@@ -129,6 +129,28 @@ def test_a_bug_of_the_recorder_costs_the_command_nothing(tmp_path: Path, monkeyp
     assert "the command runs on" in done.stderr
 
 
+FULL = """
+import sys
+from gputop import cli
+from gputop.recording import writer
+write, count = writer.write_all, iter(range(4))
+def full(*rest):
+    if next(count, None) is None:
+        raise OSError(28, "No space left on device")
+    return write(*rest)
+writer.write_all = full
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+def test_a_full_disk_ends_a_recorder_that_says_so_once_and_where_its_frames_are(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FULL, "record", "-o", str(tmp_path / "a.gputop"), "--interval", "0.02", "--duration", "60"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("No space left") == 1
+    assert " frames in " in done.stderr
+
+
 def test_a_command_that_may_not_be_run(tmp_path: Path) -> None:
     (tmp_path / "job").write_text("true")
     done = record("-o", str(tmp_path / "a.gputop"), "--", str(tmp_path / "job"))
