@@ -181,7 +181,9 @@ async def test_another_machines_processes_are_not_looked_for_here() -> None:
     program = app(remote=True)
     async with program.run_test(size=(100, 30)) as pilot:
         await pilot.press("s")
-        assert "none were taken" in program.screen.query_one(Scrolled).text
+        text = program.screen.query_one(Scrolled).text
+        assert "none were taken" in text
+        assert "on the machine that watches" in " ".join(text.split())
         await pilot.press("r")
         assert "no processes of this machine" in program.screen.query_one(Scrolled).text
 

@@ -118,7 +118,7 @@ class StacksScreen(Box):
         session, pids = self.gputop.session, self.pids
         whose = "" if pids is None else f" of {self._who_is(pids[0])}"
         said = [f"none{whose} were taken from {self._clock(session.oldest_ns)} to {self._clock(at_ns)}"]
-        said.append("They are taken as an incident begins, of its trainer and workers, and where somebody asks for them.")
+        said.append("They are taken when asked for, and as an incident begins on the machine that watches: of its trainer and workers.")
         if later := [t_ns for t_ns, _ in session.stacks_of(pids) if t_ns > at_ns]:
             said.append(f"The next{whose} are of {self._clock(min(later))}: look at that moment (→).")
         if pids is not None and (others := session.stacks_at(at_ns)):
