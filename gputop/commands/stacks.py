@@ -167,7 +167,18 @@ def _sample(args: argparse.Namespace, pids: list[int], roles: dict[int, Role]) -
 
 
 def _names(pids: list[int], roles: dict[int, Role]) -> dict[int, str]:
-    return {pid: roles[pid].label if pid in roles else f"process {pid}" for pid in pids}
+    return {pid: roles[pid].label if pid in roles else _called(pid) or f"process {pid}" for pid in pids}
+
+
+def _called(pid: int) -> str:
+    """As on the screen; empty where it has ended."""
+    from gputop.frame import ProcInfo
+    from gputop.roles import program_name
+    from gputop.sources.procfs import parse
+    from gputop.sources.procfs.files import read_once
+
+    comm, words = (read_once(f"/proc/{pid}/{name}", parse.CMDLINE_BYTES) or b"" for name in ("comm", "cmdline"))
+    return program_name(ProcInfo(pid, 0, comm=parse.text(comm).strip(), cmdline=parse.cmdline(words)))
 
 
 def _watch(args: argparse.Namespace, pids: list[int], roles: dict[int, Role]) -> int:

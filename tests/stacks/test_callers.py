@@ -121,7 +121,7 @@ def test_beside_the_samples_in_text_and_json(start: Start, library: str) -> None
     require("ebpf")
     pid = start("syncing", library).pid
     text = gputop(str(pid), "--duration", "1").stdout.splitlines()
-    assert text[0] == f"process {pid} ({pid}), main thread"
+    assert text[0] == f"stalled.py ({pid}), main thread"
     title = next(i for i, line in enumerate(text) if line.startswith("inside CUDA calls "))
     (told,) = (line for line in text[title + 1 : title + 3] if f"stalled.py:{THREE_MS}" in line)  # on a late CPU 1 ms may take longer
     assert "cuStreamSynchronize" in told

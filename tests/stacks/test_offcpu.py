@@ -67,7 +67,7 @@ def test_the_command_gives_text_json_and_folded(start: Start) -> None:
     pid = str(start("ticking").pid)
     text = gputop(pid, "--off-cpu", "--duration", "1")
     assert text.returncode == 0, text.stderr
-    assert f"process {pid} ({pid}): main thread off the CPU" in text.stdout
+    assert f"stalled.py ({pid}): main thread off the CPU" in text.stdout
     assert "nanosleep" in text.stdout
     answer = json.loads(gputop(pid, "--off-cpu", "--duration", "1", "--json").stdout)
     assert answer["off_cpu"]["stacks"][0]["pid"] == int(pid)
