@@ -24,12 +24,12 @@ gputop \\- what the GPU does and what the host does to it, on one time axis
 _OUTRO = """.SH FILES
 .TP
 .I ~/.config/gputop/config.toml
-Defaults for the live view: its long flags as keys, and [keys] for the key map.
+Defaults for the live view, of which demo, record and replay heed what they know: its long flags as keys, and [keys] for the key map.
 .TP
 .I ~/.local/state/gputop/screen.json
 How the screen was left.
 .SH EXIT STATUS
-0 fine, 1 it could not, 2 wrong usage, 3 \\-\\-fail\\-on met.
+0 fine, 1 it could not, 2 wrong usage, 3 \\-\\-fail\\-on met; of record its command's.
 """
 
 
