@@ -372,6 +372,12 @@ def test_a_gpu_that_works_for_who_is_not_seen_is_not_idle(pids: tuple[int, ...])
     assert (verdict.symptom, verdict.detail, verdict.fixes[0].text) == ("healthy", f"{what} ({why})", what)
 
 
+def test_nor_one_whose_unseen_process_has_the_number_of_one_that_is_seen():
+    scene = unseen(50, 4_000_000)
+    scene.procs[50].info |= {"uses_cuda": False}
+    assert "for processes that cannot be seen from here" in scene.play(4).engine.verdict.headline
+
+
 def test_what_a_gpu_did_for_a_training_that_has_ended_is_not_the_work_of_others():
     scene = alone(90.0, 0.5, [ON_CPU]).play(6)
     scene.drop(*scene.procs)
