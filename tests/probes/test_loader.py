@@ -100,6 +100,15 @@ def test_the_first_frames_do_not_wait_for_the_loader(beaten: Make) -> None:
     one.until(lambda: one.frames[-1].probes, "probes in the frame")
 
 
+def test_they_are_loaded_from_a_folder_that_has_been_deleted(beaten: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    one = beaten()
+    one.until_loaded()
+    assert one.states[-1].state == "ok"
+
+
 def test_two_at_once_do_not_disturb_each_other(beaten: Make, run: Run) -> None:
     load = run("burn", 30, max(os.sched_getaffinity(0)))
     both = beaten(), beaten()

@@ -89,6 +89,7 @@ def compile_probes(folder: str, names: tuple[str, ...], macros: dict[str, Any]) 
     """The files ``names`` as one text, in one compilation."""
     bcc = import_bcc()
     os.environ["BCC_KERNEL_SOURCE"] = folder
+    os.chdir("/")  # the compiler asks where it stands, and compiles nothing in a folder that has been deleted
     text = ""
     for name in names:
         with open(os.path.join(folder, name)) as file:
