@@ -15,6 +15,7 @@ from gputop.commands.span import add_span
 from gputop.commands.span import span
 from gputop.console import tell
 from gputop.console import write
+from gputop.errors import UserError
 from gputop.text import from_shell
 
 WHO_SWITCHED = """SELECT pid, name, sum(coalesce(thread_switches, switches)) switches, sum(offcpu_s) offcpu_s,
@@ -68,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
         if word in (".schema", ".tables"):
             write("\n".join([describe(tables)] if word == ".schema" else TABLES) + "\n")
             return 0
+        if not word or word.startswith("."):
+            raise UserError(f"{word or 'nothing'} is no question: write a SELECT, .tables, .schema or .schema TABLE", code=2)
         names, rows = Database(recording, *span(args, recording)).ask(args.sql)
         parts = (_json if args.json else _csv if args.csv else _table)(names, rows)
         while text := "".join(islice(parts, _AT_ONCE)):

@@ -456,6 +456,16 @@ def test_the_names_of_the_tables(session: tuple[str, list[Frame]], capsys: pytes
     assert capsys.readouterr().out.split() == list(TABLES)
 
 
+@pytest.mark.parametrize(("sql", "told"), [("", "nothing is no question"), (".gpu", ".gpu is no question"), (" ; ", "nothing is")])
+def test_what_is_no_question_is_told_what_there_is(
+    sql: str, told: str, session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["query", session[0], sql]) == 2
+    err = capsys.readouterr().err
+    assert told in err
+    assert ".tables, .schema" in err
+
+
 @pytest.mark.parametrize(("sql", "helps"), [("SELECT 1 FROM gpus", True), ("SELECT gpus FROM gpu", True), ("SELECT gpus(1)", False)])
 def test_who_asks_for_what_there_is_not_is_told_where_to_look(
     sql: str, helps: bool, session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str]
