@@ -33,7 +33,7 @@ class _Break(Struct):
         return self.sunk_ns >= SUNK_NS
 
     def lost_after(self, t_ns: int) -> float:
-        return self.lost_ns * (self.until_ns - max(self.since_ns, t_ns)) / (self.until_ns - self.since_ns)
+        return self.lost_ns * (self.until_ns - max(self.since_ns, t_ns)) / max(1, self.until_ns - self.since_ns)
 
 
 class Breaks:
@@ -60,7 +60,7 @@ class Breaks:
 
     def _close(self) -> None:
         ended, self._open = self._open, None
-        if ended is not None and (ended.counts or ended.has_sunk):
+        if ended is not None:
             self._breaks.append(ended)
 
     def _lose(self, util: float, since_ns: int, ns: int) -> None:
@@ -76,6 +76,10 @@ class Breaks:
     def lost_s(self, oldest_ns: int) -> float:
         """What they cost since then."""
         return sum(one.lost_after(oldest_ns) for one in self._since(oldest_ns) if one.counts) / 1e9
+
+    def dips_s(self, oldest_ns: int) -> float:
+        """The same of all, also of those too short to tell by themselves."""
+        return sum(one.lost_after(oldest_ns) for one in self._since(oldest_ns)) / 1e9
 
     def sunk_s(self, oldest_ns: int) -> float:
         """The same of those in which it had little work for a while."""

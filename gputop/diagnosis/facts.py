@@ -48,6 +48,8 @@ class GpuFacts(Struct):
     """What `breaks` cost in the window."""
     sunk_s: float = 0.0
     """What those cost in which it had little work for a while."""
+    dips_s: float = 0.0
+    """What all cost that came after steady work, also those too short to be breaks by themselves."""
     pauses: tuple[Span, ...] = ()
     """These breaks, and stretches as long as one."""
     worked_ns: int = 0

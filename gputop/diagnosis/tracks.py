@@ -236,6 +236,7 @@ class GpuTrack:
             gone=bool(board.values.get("lost")), unmeasurable="util_pct" in board.missing,
             stretch_s=self._stretch_s(oldest_ns), idle_s=idle_ns / 1e9,
             breaks_s=self.breaks.lost_s(oldest_ns), sunk_s=self.breaks.sunk_s(oldest_ns),
+            dips_s=self.breaks.dips_s(oldest_ns),
             pauses=(*self.breaks.spans(oldest_ns), *(span for span in self.stretches if span[1] - span[0] >= LOST_NS)),
             pcie_bytes_per_s=self._pcie(), worked_ns=self.worked_ns, util_now=self.readings[-1][1] if fresh else None,
             split=bool(board.values.get("mig_mode")), instance=instance, name=name or str(index),

@@ -271,7 +271,7 @@ class Window:
         job.age_s = self.t_ns / 1e9 - trainer.info.start_ticks / board.header.clock_tick_hz
         job.before_s = self._before_s(job, board)
         if job.before_s is None:  # what its GPUs did before was for others
-            job.gpus = [replace(gpu, stretch_s=0.0, breaks_s=0.0, sunk_s=0.0, pauses=()) for gpu in job.gpus]
+            job.gpus = [replace(gpu, stretch_s=0.0, breaks_s=0.0, sunk_s=0.0, dips_s=0.0, pauses=()) for gpu in job.gpus]
         job.births = self._recent_births(trainer.pid)
         locked = [*job.workers, *([trainer] if trainer.kept_out(waits.LOCK) else [])]
         job.holders = {pid: name_of(board, pid) for proc in locked if (pid := proc.locked_out[0])}

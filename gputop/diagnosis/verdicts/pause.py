@@ -2,7 +2,8 @@
 
 Threshold: one idle stretch of the GPU of at least `PAUSE_S`, after `tracks.STEADY_NS` of work, that holds most of the loss, while no
 worker owes the trainer a batch; or shorter ones together (`breaks`, `quiet`), again and again, or a lot that it writes, while the
-workers are `AHEAD` of a trainer that could go on, and is not kept from it by its own threads; or little work for a GPU that had it in
+workers are `AHEAD` of a trainer that could go on, and is not kept from it by its own threads; or still shorter ones, while it waits for
+programs of its own; or little work for a GPU that had it in
 full, while nobody asks the workers for a batch for `PAUSE_S`, or other workers are asked for them (an evaluation). Or somebody stopped
 it. No fault, but where it comes again and again and takes much (`repeats`) that is told as one.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.feeders import AT_WORK
 from gputop.diagnosis.intensity import late_job
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
@@ -31,6 +33,7 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
     claims: Claims = {"main.stopped": 1.0}
     lost_s = (job.idle or 0.0) * facts.seconds
     by_itself = rests_long(job, facts) or _breaks_off(job, lost_s) or _turns_away(job, lost_s) or _saves(job, lost_s)
+    by_itself = by_itself or _runs_programs(job, lost_s)
     if (by_itself or waits_for_save(job, facts)) and _owed(job) < DATA_WAIT and not fights(job.trainer):
         claims |= {pool: 1.0 for pool in job.pools if pool == "data.ahead" or (pool.startswith("main.") and pool != "main.runnable")}
     return claims
@@ -64,6 +67,16 @@ def _saves(job: JobFacts, lost_s: float) -> bool:
     alone = not (job.workers or job.fed_by) and _breaks_s(job) >= MOST * lost_s > 0.0
     waits = job.trainer.state.fractions.get("disk", 0.0) >= SAVING or min((gpu.stretch_s for gpu in job.gpus), default=0.0) >= REST_S
     return waits and (is_ahead(job) or alone) and _writes_weights(job)
+
+
+def _runs_programs(job: JobFacts, lost_s: float) -> bool:
+    """After some steps each, however shortly, it waits for programs that it has started: git, a scorer."""
+    return _has_programs(job) and is_ahead(job) and min((gpu.dips_s for gpu in job.gpus), default=0.0) >= MOST * lost_s > 0.0
+
+
+def _has_programs(job: JobFacts) -> bool:
+    """Whether it has waited for some that ran while its GPU idled. Workers that end are none."""
+    return job.trainer.children >= AT_WORK * (job.idle or 0.0) > 0.0 and not job.births
 
 
 def waits_for_save(job: JobFacts, facts: Facts) -> bool:
@@ -155,7 +168,8 @@ def _busiest(job: JobFacts) -> tuple[str, float]:
 
 
 def _does(job: JobFacts) -> str:
-    return f"its main thread is {_busiest(job)[0]}{', its workers have batches ready' if is_ahead(job) else ''}"
+    does = "it waits for programs of its own" if _has_programs(job) else f"its main thread is {_busiest(job)[0]}"
+    return f"{does}{', its workers have batches ready' if is_ahead(job) else ''}"
 
 
 JUDGE = Judge("pause", "idle", 35, ("main.", "data.ahead"), _claim, _tell, fault=False, needs="GPU utilization, schedstat")

@@ -99,9 +99,10 @@ def test_who_types_now_and_then_does_not_load_for_a_notebook(looks: list[dict], 
     assert (verdict.symptom == "idle") == rests
 
 
-def saving(busy_s: float, idle_s: float, cycles: int = 8, looks: list[dict] | None = None) -> Scene:
-    """Its workers are ahead; after some steps each the main thread waits for a program."""
+def saving(busy_s: float, idle_s: float, cycles: int = 8, looks: list[dict] | None = None, programs: float = 0.0) -> Scene:
+    """Its workers are ahead; after some steps each the main thread waits for a program. ``programs``: CPUs used by those that ended."""
     scene = training(util=100.0)
+    scene.procs[100].children = programs
     scene.procs[100].run, scene.procs[100].looks = 0.03, looks or [SLEEP]
     for _ in range(cycles):
         scene.gpus[0]["util_pct"] = 98.0
@@ -129,6 +130,20 @@ def test_short_pauses_again_and_again_are_pauses():
     verdict = saving(0.7, 0.6).engine.verdict
     assert (verdict.symptom, verdict.cause) == ("idle", "pause")
     assert "again and again" in verdict.detail
+
+
+@pytest.mark.parametrize(
+    ("busy_s", "idle_s", "programs", "cause"),
+    [
+        (0.7, 0.2, 0.15, "pause"),
+        (0.7, 0.2, 0.0, "main-thread-preprocessing"),
+        (0.2, 0.2, 0.15, "main-thread-preprocessing"),  # one for each step
+    ],
+)
+def test_programs_tell_a_short_pause_from_a_slow_step(busy_s: float, idle_s: float, programs: float, cause: str):
+    verdict = saving(busy_s, idle_s, programs=programs).engine.verdict
+    assert verdict.cause == cause
+    assert ("programs of its own" in verdict.detail) == (cause == "pause")
 
 
 @pytest.mark.parametrize(("write_bytes", "cause"), [(300_000_000, "pause"), (0, "main-thread-preprocessing")])
