@@ -33,9 +33,9 @@ YOUNG_PERIODS = 50
 """A cgroup whose quota has run for fewer periods (of 100 ms by default) has all its throttling from now."""
 
 _SYNC = ("Synchronize", "EventQuery", "StreamQuery")
-PAIRED_PER_S, PAIRED, PAIRED_NS = 400.0, 0.1, 1_000_000
-"""From so many a second on, as many waits as copies to the GPU, give or take a tenth, and each of them so short, are the copies' own ends:
-``tensor.to("cuda")`` of what is not pinned makes one of each."""
+PAIRED_PER_S, PAIRED = 400.0, 0.1
+"""From so many a second on, as many waits as copies to the GPU, give or take a tenth, which together take no longer than copies do, are
+the copies' own ends: ``tensor.to("cuda")`` of what is not pinned makes one of each."""
 SLOWEST_NS_PER_BYTE, SLOWEST_NS = 10.0, 50_000
 """Of a copy: 100 MB/s, which is less than a single lane of PCIe 1 carries, and what each takes besides. What takes longer has waited for
 the GPU: a copy begins when the kernels before it are through."""
@@ -122,12 +122,15 @@ def _end_of_copies(before: Calls, now: Calls, ns: int) -> str:
     """The call that waits for each copy to the GPU by itself, empty where none does."""
     none = CudaCall(0, "", 0, 0, 0)
     made = {name: call.count - before.get(name, none).count for name, call in now.items()}
-    copies = sum(count for name, count in made.items() if "HtoD" in name)
+    to_gpu = [name for name in made if "HtoD" in name]
+    copies = sum(made[name] for name in to_gpu)
+    moved = sum((now[name].bytes or 0) - (before.get(name, none).bytes or 0) for name in to_gpu)
+    longest_ns = copies * SLOWEST_NS + moved * SLOWEST_NS_PER_BYTE
     if copies * 1e9 < PAIRED_PER_S * ns:
         return ""
     for name, call in now.items():
         waited_ns = call.total_ns - before.get(name, none).total_ns
-        if "Synchronize" in name and abs(made[name] - copies) <= PAIRED * copies and waited_ns <= PAIRED_NS * made[name]:
+        if "Synchronize" in name and abs(made[name] - copies) <= PAIRED * copies and waited_ns <= longest_ns:
             return name
     return ""
 

@@ -57,6 +57,14 @@ def small_pieces_one_by_one() -> Scene:
     return scene
 
 
+def quick_steps_one_wait_each() -> Scene:
+    """A wait for each copy, too; but longer than so few bytes take: it is for the step."""
+    scene = alone(66.0, 0.37, [SLEEP]).drop(101, 102)
+    scene.probed = True
+    scene.calls = {(100, "cuMemcpyHtoDAsync"): (4360, 0.13, 2.2e6), (100, "cuStreamSynchronize"): (4360, 0.61, 0)}
+    return scene
+
+
 def loading_before_item() -> Scene:
     """`.item()` copies four bytes, and waits for the whole step: the GPU's time, not the copy's."""
     scene = alone(50.0, 0.45, [ON_CPU, SLEEP]).drop(101, 102)
@@ -174,6 +182,7 @@ GPU_SIDE: dict[Callable[[], Scene], tuple[str, str]] = {
     transfer_over_a_narrow_link: ("transfer-bound", "h2d-transfer"),
     probed_transfer: ("transfer-bound", "h2d-transfer"),
     copies_over_one_lane: ("transfer-bound", "h2d-transfer"),
+    quick_steps_one_wait_each: ("wait-heavy", "sync-storm"),
     small_pieces_one_by_one: ("transfer-bound", "h2d-transfer"),
     collating_before_light_kernels: ("input-bound", "main-thread-preprocessing"),
     collating_by_turns_with_light_kernels: ("input-bound", "main-thread-preprocessing"),
