@@ -8,7 +8,10 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Iterable
 from collections.abc import Sequence
+from typing import Protocol
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -41,6 +44,20 @@ where what it waits for cannot be read."""
 STARVING, INFERRED = 64, 128
 LEDGER_EVERY_NS = 5 * SECOND_NS
 _CODES = {word: code for code, word in enumerate(STATE_WORDS)}
+
+
+class Dated(Protocol):
+    """An incident, as far as it must be known to find when it was told."""
+
+    @property
+    def cause(self) -> str: ...
+    @property
+    def start_ns(self) -> int: ...
+    @property
+    def end_ns(self) -> int | None: ...
+
+
+Told = TypeVar("Told", bound=Dated)
 
 
 class Session:
@@ -179,13 +196,20 @@ class Session:
         i = bisect_right(self.verdicts, t_ns, key=_when)
         return self.verdicts[max(0, i - 1)][1]
 
-    def told_ns(self, cause: str, start_ns: int, end_ns: int | None) -> int:
-        """When the verdict of an incident first stood, which is dated back to ``start_ns``; that where it is not known to have stood."""
+    def told_ns(self, incident: Dated) -> int:
+        """When the verdict of an incident first stood, which is dated back to its start; that where it is not known to have stood."""
+        start_ns, cause = incident.start_ns, incident.cause
         if start_ns < self.oldest_ns or self.verdict_at(start_ns).cause == cause:
             return start_ns
-        last_ns = self.now_ns if end_ns is None else end_ns
+        last_ns = self.now_ns if incident.end_ns is None else incident.end_ns
         told = (t_ns for t_ns, verdict in self.verdicts if start_ns < t_ns <= last_ns and verdict.cause == cause)
         return next(told, start_ns)
+
+    def next_told(self, incidents: Iterable[Told], t_ns: int, direction: int) -> Told | None:
+        """Which of ``incidents`` is the next to be told behind (``direction`` 1) or before (-1) a moment."""
+        told = [(self.told_ns(one), one) for one in incidents]
+        ahead = [(direction * (told_ns - t_ns), one) for told_ns, one in told if direction * (told_ns - t_ns) > 0]
+        return min(ahead, key=_when)[1] if ahead else None
 
     def ledger_at(self, t_ns: int | None) -> Ledger:
         """What was lost by ``t_ns``, to some seconds."""

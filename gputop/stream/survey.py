@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -75,12 +74,6 @@ class Survey:
             )  # fmt: skip
         self._thread = threading.Thread(target=self._read, name="survey", daemon=True)
         self._thread.start()
-
-    def next(self, t_ns: int, direction: int, begins: Callable[[Episode], int]) -> Episode | None:
-        """The next episode that ``begins`` behind (``direction`` 1) or before (-1) a moment."""
-        episodes = sorted(self.episodes.copy().values(), key=begins)
-        ahead = [episode for episode in episodes if (begins(episode) > t_ns if direction > 0 else begins(episode) < t_ns)]
-        return (ahead[0] if direction > 0 else ahead[-1]) if ahead else None
 
     def until(self, t_ns: int) -> tuple[Ledger, list[Episode]] | None:
         """What was lost, and what happened, from the recording's start up to a moment; None where it has not been looked at so far."""

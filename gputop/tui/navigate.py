@@ -56,12 +56,8 @@ def zoom(view: View, steps: int) -> None:
 
 def next_incident(view: View, session: Session, direction: int) -> Incident | None:
     """Put the cursor where the next incident in a direction is first told; which that is, None where there is none."""
-    at = view.at_ns or session.now_ns
     known = [one for one in session.engine.incidents if one.start_ns >= session.oldest_ns]
-    told = sorted(((session.told_ns(one.cause, one.start_ns, one.end_ns), one) for one in known), key=lambda pair: pair[0])
-    ahead = [(t_ns, one) for t_ns, one in told if (t_ns > at if direction > 0 else t_ns < at)]
-    if not ahead:
-        return None
-    t_ns, found = ahead[0] if direction > 0 else ahead[-1]
-    go_to(view, session, t_ns)
+    found = session.next_told(known, view.at_ns or session.now_ns, direction)
+    if found is not None:
+        go_to(view, session, session.told_ns(found))
     return found

@@ -50,7 +50,6 @@ class Known:
         self.until_ns, self.done = END, True
         self.ledgers = [(START + 20 * SECOND, Ledger(200.0, 123.4, {"disk-io": 123.4}))]
 
-    next = Survey.next
     until = Survey.until
 
 

@@ -169,15 +169,6 @@ def test_the_survey_finds_the_incidents_of_the_whole_file(path: Path) -> None:
     survey.close()
     assert survey.until_ns == END
     assert survey.episodes
-    first = min(episode.start_ns for episode in survey.episodes.values())
-
-    def begins(episode: Episode) -> int:
-        return episode.start_ns
-
-    found = survey.next(START - 1, 1, begins)
-    assert found is not None
-    assert found.start_ns == first
-    assert survey.next(first, -1, begins) is None
 
 
 def test_the_survey_knows_what_was_lost_up_to_any_moment(path: Path) -> None:

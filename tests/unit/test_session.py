@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from gputop.diagnosis import ProcState
+from gputop.diagnosis import Verdict
 from gputop.diagnosis.engine import MANY
 from gputop.frame import Frame
 from gputop.frame import Gpu
@@ -19,6 +21,7 @@ from gputop.frame import Stack
 from gputop.session import Session
 from gputop.session import code_of
 from gputop.session import word_of
+from gputop.stream.survey import Episode
 from gputop.tui.draw.rows import rows
 from gputop.tui.view import View
 from tests.unit.diagnosis.causes_fed import outrun_actors
@@ -136,3 +139,12 @@ def test_a_state_stands_until_the_next_feed_of_a_crowd() -> None:
     for seq in range(40, 48):
         session.history.tick(10**9 + seq * 10**8)
     assert word_of(session.state_at(1, 10**9 + 47 * 10**8))[0] == "blocked"
+
+
+@pytest.mark.parametrize(("at", "direction", "found"), [(0, 1, 1), (10, 1, 2), (10, -1, None), (40, -1, 2), (45, -1, 3), (45, 1, None)])
+def test_the_next_incident_is_the_nearest_by_when_it_was_told(at: int, direction: int, found: int | None) -> None:
+    session = Session()
+    session.verdicts += [(0, Verdict()), (30, Verdict(cause="pause")), (40, Verdict(cause="disk-io"))]
+    one, two, three = Episode(1, 10, 12, "low", "none"), Episode(2, 15, 38, "low", "pause"), Episode(3, 12, 50, "low", "disk-io")
+    told = session.next_told([three, one, two], at, direction)
+    assert (told.id if told else None) == found

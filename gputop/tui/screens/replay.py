@@ -113,7 +113,7 @@ class ReplayScreen(MainScreen):
         incident = self._incident_then
         with self.session.lock:
             if incident is not None and self.session.oldest_ns <= incident.start_ns <= self.session.now_ns:
-                navigate.go_to(self.view, self.session, self._told_ns(incident))
+                navigate.go_to(self.view, self.session, self.session.told_ns(incident))
                 self._incident_then = None
 
     def _more_state(self) -> tuple[object, ...]:
@@ -219,10 +219,7 @@ class ReplayScreen(MainScreen):
     def _next_incident(self, direction: int) -> Episode | None:
         again_ns = AGAIN_NS if self.player.playback.playing and direction < 0 else 0
         with self.session.lock:
-            return self.replay.survey.next(self._at_ns - again_ns, direction, self._told_ns)
-
-    def _told_ns(self, incident: Episode) -> int:
-        return self.session.told_ns(incident.cause, incident.start_ns, incident.end_ns)
+            return self.session.next_told(list(self.replay.survey.episodes.values()), self._at_ns - again_ns, direction)
 
     def action_moment(self) -> None:
         """Ask for a time."""
@@ -285,7 +282,7 @@ class ReplayScreen(MainScreen):
         with session.lock:
             known = session.oldest_ns <= t_ns <= session.now_ns
             if known:
-                navigate.go_to(self.view, session, self._told_ns(incident) if incident else t_ns)
+                navigate.go_to(self.view, session, session.told_ns(incident) if incident else t_ns)
         if not known:
             navigate.follow(self.view)
             self._incident_then = incident
