@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from gputop.fields import FIELDS
 from gputop.history import History
 from gputop.session import word_of
@@ -30,7 +32,7 @@ HIDDEN = "bystanders hidden (b)"
 
 def heading(view: View, lane_columns: int) -> Line:
     """Column titles; the sorted one is marked."""
-    text = "".join(fit(title, width) if left else title.rjust(width - 1) + " " for title, width, _, left, _ in columns(view))
+    text = "".join(fit(one.title, one.width) if one.left else one.title.rjust(one.width - 1) + " " for one in columns(view))
     order = "" if view.sort == "natural" else f"  by {SORTS[view.sort][0]}{' reversed' if view.reverse else ''}"
     title = HIDDEN if view.hides_bystanders else "state lane, same axis" if lane_columns >= 40 else "state"
     chosen = view.chosen
@@ -42,8 +44,7 @@ def heading(view: View, lane_columns: int) -> Line:
 
 def lane_columns(view: View) -> int:
     """How many of the axis's columns the table leaves to the lanes: all that its own columns do not take."""
-    left = view.width - sum(width for _, width, _, _, _ in columns(view))
-    return min(view.cells, left)
+    return min(view.cells, view.width - _total(columns(view)))
 
 
 def line(row: Row, view: View, history: History, axis: Axis, lanes: StateLanes, cursor: int | None) -> Line:
@@ -63,14 +64,13 @@ def _numbers(row: Row, view: View, lane_columns: int) -> list[Span]:
 def _draw_numbers(row: Row, view: View, lane_columns: int) -> list[Span]:
     chosen = "selected" if row.pid == view.selected else "starving" if row.starving else ""
     spans: list[Span] = []
-    for _, width, _, left, cell in columns(view):
-        text, style = cell(row, view)
+    for column in columns(view):
+        width, (text, style) = column.width, column.cell(row, view)
         # A tag before seven digits takes the blank behind them, and so does a mark behind a state.
-        room = width - (cell not in (_pid, _state))
-        shown = f"{fit(text, room)} "[:width] if left else f"{cut(text, room):>{width - 1}} "[:width]
+        room = width - (column.cell not in (_pid, _state))
+        shown = f"{fit(text, room)} "[:width] if column.left else f"{cut(text, room):>{width - 1}} "[:width]
         spans.append((shown, chosen or style))
-    used = sum(width for _, width, _, _, _ in columns(view))
-    spans.append((" " * (view.width - used - lane_columns), chosen if chosen == "selected" else ""))
+    spans.append((" " * (view.width - _total(columns(view)) - lane_columns), chosen if chosen == "selected" else ""))
     return _joined(spans)
 
 
@@ -163,48 +163,58 @@ def _user(row: Row, _view: View) -> Span:
     return row.user, "dim"
 
 
-Column = tuple[str, int, int, bool, Callable[[Row, View], Span]]
+class Column(Struct, frozen=True):
+    """A column of the table."""
 
-# title, width, least terminal width, left-aligned, cell
-_COLUMNS: tuple[Column, ...] = (
-    ("PID", 8, 0, False, _pid),
-    ("USER", 9, 170, True, _user),
-    ("GPU", 4, 130, False, _gpu),
-    ("WHO", 20, 0, True, _who),
-    ("STATE", 13, 0, True, _state),
-    ("CPU%", 6, 0, False, _number("cpu_pct")),
-    ("RUNQ%", 6, 0, False, _number("runq_pct", "runq.pct")),
-    ("DISK%", 6, 120, False, _number("disk_pct", "psi.io_pct")),
-    ("IO/s", 6, 180, False, _bytes("disk_bytes_per_s")),
-    ("SW/s", 7, 100, False, _number("switches_per_s")),
-    ("INV/s", 7, 120, False, _number("invol_per_s")),
-    ("RSS", 6, 100, False, _bytes("rss_bytes")),
-    ("GPU-MEM", 8, 0, False, _bytes("gpu_mem_bytes")),
-    ("SM%", 5, 130, False, _number("sm_pct")),
+    title: str
+    width: int
+    cell: Callable[[Row, View], Span]
+    from_width: int = 0
+    """The least terminal width that has it."""
+    left: bool = False
+    """Aligned so."""
+    order: str | None = None
+    """Which of `SORTS` its title stands for."""
+
+
+_COLUMNS = (
+    Column("PID", 8, _pid, order="pid"),
+    Column("USER", 9, _user, 170, left=True, order="user"),
+    Column("GPU", 4, _gpu, 130, order="natural"),
+    Column("WHO", 20, _who, left=True, order="natural"),
+    Column("STATE", 13, _state, left=True),
+    Column("CPU%", 6, _number("cpu_pct"), order="cpu"),
+    Column("RUNQ%", 6, _number("runq_pct", "runq.pct"), order="runq"),
+    Column("DISK%", 6, _number("disk_pct", "psi.io_pct"), 120),
+    Column("IO/s", 6, _bytes("disk_bytes_per_s"), 180),
+    Column("SW/s", 7, _number("switches_per_s"), 100, order="switches"),
+    Column("INV/s", 7, _number("invol_per_s"), 120),
+    Column("RSS", 6, _bytes("rss_bytes"), 100, order="mem"),
+    Column("GPU-MEM", 8, _bytes("gpu_mem_bytes"), order="gpu-mem"),
+    Column("SM%", 5, _number("sm_pct"), 130, order="sm"),
 )
-_ORDERS = {
-    "PID": "pid", "USER": "user", "GPU": "natural", "WHO": "natural", "CPU%": "cpu", "RUNQ%": "runq", "SW/s": "switches", "RSS": "mem",
-    "GPU-MEM": "gpu-mem", "SM%": "sm",
-}  # fmt: skip
-"""Title -> the order that it stands for."""
 _CACHE: dict[int, tuple[Column, ...]] = {}
 
 
 def order_at(view: View, x: int) -> str | None:
     """The sort order of the title at column ``x`` of the screen, None where none is there that stands for one."""
     end = 0
-    for title, width, *_ in columns(view):
-        end += width
+    for column in columns(view):
+        end += column.width
         if x < end:
-            return _ORDERS.get(title)
+            return column.order
     return None
 
 
 def columns(view: View) -> tuple[Column, ...]:
     """The columns that fit the terminal."""
     if view.width not in _CACHE:
-        fitting = tuple(column for column in _COLUMNS if view.width >= column[2])
-        while len(fitting) > 3 and sum(column[1] for column in fitting) > view.width:
+        fitting = tuple(column for column in _COLUMNS if view.width >= column.from_width)
+        while len(fitting) > 3 and _total(fitting) > view.width:
             fitting = fitting[:-1]
         _CACHE[view.width] = fitting
     return _CACHE[view.width]
+
+
+def _total(shown: tuple[Column, ...]) -> int:
+    return sum(column.width for column in shown)
