@@ -309,12 +309,18 @@ def _does(one: Standing) -> str:
     if one.cause == "small-kernels" and idle >= SLOW_LAUNCHES:
         return "launches its kernels too slowly to keep it busy"
     if one.cause in _OWN_DOING and job.is_supplied:
-        return _WHY["input-bound"] if _waits_for_others(one) else "itself keeps it waiting"
+        return _feels(one) if _waits_for_others(one) else "itself keeps it waiting"
     if job.repeated is not None:
-        return f"{_WHY[one.symptom]} again and again"
+        return f"{_feels(one)} again and again"
     if one.symptom == "input-bound" and one.cause not in ("hung-worker", "unexplained") and job.is_supplied and not job.fed_by:
         return "cannot give it work in time"
-    return _WHY[one.symptom] if one.cause != "unexplained" else "waits, and what was measured does not say for what"
+    return _feels(one) if one.cause != "unexplained" else "waits, and what was measured does not say for what"
+
+
+def _feels(one: Standing) -> str:
+    """Its symptom as a verb; that it waits for its data is owned to be inferred where what it waits for cannot be read."""
+    guessed = one.symptom == "input-bound" and one.job.trainer.state.inferred
+    return "seems to wait for its data" if guessed else _WHY[one.symptom]
 
 
 def _waits_for_others(one: Standing) -> bool:

@@ -76,7 +76,8 @@ def _late_host(own: JobFacts, waiting: list[JobFacts]) -> _Late:
     word = max(fractions, key=fractions.__getitem__, default="computing")
     share = 100 * fractions.get(word, 0.0)
     waits = own.workers if word == "waiting-data" else []
-    late = f"{slow.role.label} ({slow.pid}) is {word} {share:.0f}% of the time{_workers(waits)}"
+    seems = "seems to be" if waits and slow.state.inferred else "is"
+    late = f"{slow.role.label} ({slow.pid}) {seems} {word} {share:.0f}% of the time{_workers(waits)}"
     detail = f"{late}, with {counted(len(waiting), 'other rank')} waiting for it"
     evidence = (
         _percent("straggler_idle_pct", own.idle, f"of the time the GPU of {slow.role.label} has nothing to do"),

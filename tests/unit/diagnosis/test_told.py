@@ -15,11 +15,13 @@ from gputop.text import figure
 from tests.unit.diagnosis.causes import affinity
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.causes import cpu_contention
+from tests.unit.diagnosis.causes import hidden_contention
 from tests.unit.diagnosis.causes import locks
 from tests.unit.diagnosis.causes import pinned_by_hand
 from tests.unit.diagnosis.causes import preprocessing
 from tests.unit.diagnosis.causes import starved
 from tests.unit.diagnosis.causes import stopped
+from tests.unit.diagnosis.causes import straggling
 from tests.unit.diagnosis.causes import throttled
 from tests.unit.diagnosis.causes import too_few
 from tests.unit.diagnosis.causes_behind import dead_game
@@ -44,6 +46,7 @@ from tests.unit.diagnosis.scene import ACCEPT
 from tests.unit.diagnosis.scene import AWAIT
 from tests.unit.diagnosis.scene import DISK
 from tests.unit.diagnosis.scene import FUTEX
+from tests.unit.diagnosis.scene import HIDDEN
 from tests.unit.diagnosis.scene import ON_CPU
 from tests.unit.diagnosis.scene import QUEUE
 from tests.unit.diagnosis.scene import SLEEP
@@ -537,3 +540,18 @@ def test_where_no_worker_starves_the_trainer_is_the_victim() -> None:
     scene.procs[100].run, scene.procs[100].wait, scene.procs[100].looks = 0.2, 0.8, [ON_CPU]
     told = scene.play(6).engine.verdict
     assert (told.cause, [victim.pid for victim in told.victims]) == ("cgroup-throttle", [100])
+
+
+@pytest.mark.parametrize(("scene", "seems"), [(cpu_contention, False), (hidden_contention, True)])
+def test_a_wait_that_cannot_be_read_is_told_as_one_that_seems_to_be(scene: Callable[[], Scene], seems: bool) -> None:
+    engine = scene().play(6).engine
+    assert engine.states[100].inferred is seems
+    told = engine.verdict.headline, engine.incidents[0].headline
+    assert [text.endswith("seems to wait for its data" if seems else "(100) waits for its data") for text in told] == [True, True]
+
+
+@pytest.mark.parametrize(("look", "told"), [(QUEUE, "(200) is waiting-data"), (HIDDEN, "(200) seems to be waiting-data")])
+def test_what_makes_a_rank_late_is_told_as_surely_as_it_is_known(look: dict[str, object], told: str) -> None:
+    scene = straggling().add(Proc(201, 200, comm="pt_data_worker", start_ticks=50_100, run=0.95, looks=[ON_CPU]))
+    scene.procs[200].looks, scene.procs[200].run = [look], 0.1
+    assert told in scene.play(6).engine.verdict.detail
