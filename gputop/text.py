@@ -98,16 +98,18 @@ class _Ascii(dict[int, str]):
 
 
 _ASCII = _Ascii({ord(" "): " ", ord("°"): " ", ord("🔎"): "/ ", **dict.fromkeys(map(ord, "╭╮╰╯┌┐└┘├┤┬┴┼"), "+")})
-_ASCII.update(zip(map(ord, "▁▂▃▄▅▆▇█░▒▪◆▼■►×●▲▾–−─·…←→↑↓✓✗│•~"), "_,-=+*%#:%dmtX>xo!v---.~<>^v+x|*~", strict=True))
+_ASCII.update(zip(map(ord, "▁▂▃▄▅▆▇█░▒▪◆▼■►×●▲▾–−─·…←→↑↓✓✗│•~"), "_,-=+*%#:%dmtX>xo!v---..<>^v+x|*~", strict=True))
 
 # What plotext draws with: quarters of a cell.
 _ASCII.update(zip(map(ord, "▘▝▀▖▗▌▐▞▚▛▜▙▟"), "'`\".,||/\\####", strict=True))
 _ASCII.update(zip(map(ord, "◐▶▔▏▎▍▊▕µ"), "o>-|||||u", strict=True))
+_CUT = re.compile(r"(?<=\S)…")
+"""Where a name was cut. Not ``~`` in ASCII either: that says of a state that it is inferred."""
 
 
 def ascii_text(text: str) -> str:
     """The same text for terminals that show no more than ASCII."""
-    return text if text.isascii() and is_narrow(text) else text.translate(_ASCII)
+    return text if text.isascii() and is_narrow(text) else _CUT.sub(">", text).translate(_ASCII)
 
 
 def from_shell(text: str) -> str:
