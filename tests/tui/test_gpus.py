@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
+from msgspec.structs import replace
 
 from gputop.board import Board
 from gputop.board import GpuBoard
+from gputop.frame import Frame
 from gputop.frame import GpuProc
 from gputop.frame import MigInstance
 from gputop.session import Session
@@ -135,3 +137,25 @@ def test_all_gpus_are_shown_where_a_third_of_the_rows_holds_them(height: int, gp
     assert heights.gpus == 1 + shown
     assert heights.procs >= 8
     assert sum(getattr(heights, part) for part in heights.__struct_fields__) == height
+
+
+def _split_throughout() -> Session:
+    session, why = Session(), "not available while MIG is on"
+    missing = {"util_pct": why, "sm_active_pct": why}
+    for item in scene.frames(100):
+        if isinstance(item, Frame):
+            item.gpus[0] = replace(item.gpus[0], util_pct=None, sm_active_pct=None, mig_mode=True, missing=missing)
+        session.ingest(item)
+    return session
+
+
+@pytest.mark.parametrize(("size", "has_room"), [((80, 24), False), ((160, 48), True)])
+async def test_what_mig_takes_away_takes_no_row_that_another_lane_needs(
+    make_app: MakeApp, size: tuple[int, int], has_room: bool
+) -> None:
+    app = make_app(_split_throughout())
+    async with app.run_test(size=size):
+        assert part(app, "gpus")[1].startswith("0")
+        assert "not under MIG" in part(app, "gpus")[1]
+        assert any("GPU 0 util" in row for row in part(app, "lanes")) is has_room
+        assert any("GPU 1 util" in row for row in part(app, "lanes"))

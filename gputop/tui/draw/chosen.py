@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from gputop.board import Board
 from gputop.board import GpuBoard
 from gputop.session import Session
 from gputop.tui.draw.lanes import Lane
 from gputop.tui.view import View
+
+UNREAD = "no reading yet"
+LAST = 10
+"""The priority of a lane that takes no row which another one needs."""
 
 
 def lanes(session: Session, view: View) -> list[Lane]:
@@ -24,7 +30,7 @@ def lanes(session: Session, view: View) -> list[Lane]:
     found.append(Lane(("switches.per_s", 0), "ctx-switch", absent=untold, priority=5))
     found.append(Lane(("cpu.busy_pct", 0), "host CPU", priority=5))
     host = board.sources.get("host") or imported
-    pressure = "no reading yet" if host is None or host.state == "ok" else host.reason
+    pressure = UNREAD if host is None or host.state == "ok" else host.reason
     found.append(Lane(("psi.io_pct", 0), "PSI io", absent=pressure, priority=8))
     found.append(Lane(("psi.memory_pct", 0), "PSI memory", absent=pressure, priority=9))
     found.append(Lane(("disk.read_mb_per_s", 0), "disk read", priority=9))
@@ -53,7 +59,12 @@ def _of_gpu(session: Session, view: View, index: int) -> list[Lane]:
     if chosen:
         absent = _reason(gpu, "pcie_rx_bytes_per_s")
         lanes.append(Lane(("gpu.pcie_rx_mb_per_s", index), f"{name} PCIe rx", absent=absent, priority=7))
-    return lanes
+    return [replace(lane, priority=LAST) if _is_refused(lane, session) else lane for lane in lanes]
+
+
+def _is_refused(lane: Lane, session: Session) -> bool:
+    """There is nothing to draw of a GPU, and there will not be soon: its row among the GPUs says so too."""
+    return lane.absent not in ("", UNREAD) and lane.key not in session.history.series
 
 
 def _without_sync(board: Board) -> str:
@@ -65,4 +76,4 @@ def _without_sync(board: Board) -> str:
 
 
 def _reason(gpu: GpuBoard, name: str) -> str:
-    return gpu.missing.get(name, "") or "no reading yet"
+    return gpu.missing.get(name, "") or UNREAD

@@ -122,6 +122,8 @@ def _util(gpu: GpuBoard, _older: Board) -> Span:
     value = gpu.number("util_pct")
     if value is None and gpu.missing.get("util_pct", "").startswith(SILENT):
         return "no answer", "crit"
+    if value is None and gpu.values.get("mig_mode"):
+        return "not under MIG", "dim"
     if value is None:
         return _absent(gpu, "util_pct")
     filled = round(value / 10)
