@@ -13,6 +13,7 @@ from typing import Any
 from gputop.board import Board
 from gputop.board import GpuBoard
 from gputop.diagnosis import ProcState
+from gputop.frame import PART
 from gputop.frame import Frame
 from gputop.frame import Gpu
 from gputop.frame import GpuProc
@@ -166,8 +167,9 @@ def _instance(instance: MigInstance) -> dict[str, object]:
 
 def _gpu_proc(proc: GpuProc, gpu: GpuBoard) -> dict[str, object]:
     out = {name: value for name in proc.__struct_fields__ if (value := getattr(proc, name)) is not None or name != "gpu_instance"}
-    reasons = dict.fromkeys(_SHARES, gpu.missing.get("procs.sm_pct", _UNTOLD)) | {"mem_bytes": _UNTOLD}
-    return out | {"missing": _missing(out, reasons)}
+    reasons = dict.fromkeys(_SHARES, gpu.missing.get(f"{PART}sm_pct", _UNTOLD)) | {"mem_bytes": _UNTOLD}
+    told = {name: gpu.missing[PART + name] for name in reasons if PART + name in gpu.missing}
+    return out | {"missing": _missing(out, reasons | told)}
 
 
 def _proc(

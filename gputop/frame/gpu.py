@@ -9,8 +9,8 @@ import msgspec
 SILENT = "the driver has not answered for "
 """How the reason in `Gpu.missing` begins while a call hangs; a length of time follows."""
 PART = "procs."
-"""How a name in `Gpu.missing` begins that is of a part of ``procs``: what each process uses (``sm_pct``), or those that are not listed
-(``mps``, ``graphics``)."""
+"""How a name in `Gpu.missing` begins that is of a part of ``procs``: what each process uses (``sm_pct``, ``mem_bytes``), or those that
+are not listed (``mps``, ``graphics``)."""
 
 
 class GpuProc(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -154,7 +154,9 @@ def test_counters_of_32_bits_go_on_when_they_wrap() -> None:
     assert seen == [4_294_967_000, (1 << 32) + 200, (1 << 32) + 300]
 
 
-@pytest.mark.parametrize(("make", "read"), [(_Usage, _Usage.read), (Samples, lambda samples: samples._fetch() or samples._latest)])
+@pytest.mark.parametrize(("make", "read"), [
+    (_Usage, lambda usage: usage.read({})), (Samples, lambda samples: samples._fetch() or samples._latest),
+])  # fmt: skip
 def test_after_the_wall_clock_was_set_back_the_driver_is_asked_for_all(rig: Rig, make: type, read: Callable[[object], object]) -> None:
     """What was seen last then lies in the future, and NVML has nothing newer."""
     rig.set("gpus 1", "util 40", f"procs {os.getpid()}:1024:50:C")
@@ -193,7 +195,7 @@ def test_of_several_shares_of_a_process_the_newest_counts() -> None:
     usage._function = lambda: 0
     usage._rows[0] = ProcessUtilization(pid=7, us=now_us, sm=90)
     usage._rows[1] = ProcessUtilization(pid=7, us=now_us - 900_000, sm=10)
-    assert usage._fetch()[7][0] == 90.0
+    assert usage._fetch({})[7][0] == 90.0
     assert usage._seen_us == now_us
 
 

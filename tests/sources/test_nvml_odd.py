@@ -8,6 +8,7 @@ import pytest
 
 from gputop import crash
 from gputop.recording.format import pack_frames
+from gputop.snapshot import _gpu_proc
 from gputop.sources import Unavailable
 from gputop.sources.nvml import numbers
 from gputop.sources.nvml import slow
@@ -74,6 +75,34 @@ def test_clocks_and_memory_that_cannot_be(rig: Rig) -> None:
     assert not {"sm_clock_mhz", "mem_clock_max_mhz", "mem_used_bytes", "mem_total_bytes"} & set(rig.gpu(0).values)
     assert rig.gpu(0).values["util_pct"] == 50.0
     assert rig.gpu(1).values["sm_clock_mhz"] == 1980
+
+
+def test_limits_and_links_of_nothing_and_states_beyond_the_last(rig: Rig) -> None:
+    told = {
+        "power_limit_w": "power_limit_mw 0", "power_limit_default_w": "power_default_mw 0", "power_limit_max_w": "power_max_mw 0",
+        "sm_clock_max_mhz": "sm_clock_max 0", "mem_clock_max_mhz": "mem_clock_max 0", "pcie_gen": "pcie_gen 4000000000",
+        "pcie_gen_max": "pcie_gen_max 0", "pcie_width": "pcie_width 0", "pcie_width_max": "pcie_width_max 65000", "fan_pct": "fan 7000",
+        "pstate": "pstate 77", "temp_c": "temp 400", "mem_total_bytes": "mem_total_mib 0",
+    }  # fmt: skip
+    rig.set("gpus 2", *(f"gpu0.{one}" for one in told.values()))
+    source = rig.opened()
+    rig.until(source, lambda board: told.keys() <= board.gpus[0].missing.keys() and told.keys() <= board.gpus[1].values.keys())
+    assert not told.keys() & rig.gpu(0).values.keys()
+    assert rig.gpu(0).missing["power_limit_w"] == "the driver says 0 mW, which cannot be"
+    assert rig.gpu(0).missing["pcie_width"] == "the driver says 0, which cannot be"
+    assert all(rig.gpu(0).missing[name].endswith("which cannot be") for name in told)
+
+
+def test_a_process_has_no_more_than_its_gpu(rig: Rig) -> None:
+    """Who has less keeps his."""
+    rig.set("gpus 1", "mem_total_mib 1000", "mem_used_mib 950", "mem_reserved_mib 0", "procs 4242:99614720:250:C, 4243:900:30:C")
+    source = rig.opened()
+    rig.until(source, lambda board: "procs.mem_bytes" in board.gpus[0].missing and "procs.sm_pct" in board.gpus[0].missing)
+    wrong, right = rig.gpu().values["procs"]
+    assert (wrong.mem_bytes, wrong.sm_pct, right.mem_bytes, right.sm_pct) == (None, None, 900 << 20, 30.0)
+    why = f"the driver says that {99614720 << 20} of {1000 << 20} bytes are in use, which cannot be"
+    told = _gpu_proc(wrong, rig.gpu())["missing"]
+    assert (told["mem_bytes"], told["sm_pct"]) == (why, "the driver says 250 %, which cannot be")
 
 
 def test_a_link_faster_than_any_is_not_believed(rig: Rig) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 
 import pynvml
 
+from gputop.sources.nvml.numbers import MOST_BYTES
 from gputop.sources.nvml.numbers import given
 from gputop.sources.nvml.numbers import some
 
@@ -176,13 +177,15 @@ class Meter:
 class Device:
     """A handle whose calls are counted by ``meter``. Used by one thread only, so each lane of a GPU has its own."""
 
-    __slots__ = ("_owned", "handle", "meter", "mig")
+    __slots__ = ("_owned", "handle", "mem_bytes", "meter", "mig")
 
     def __init__(self, handle: c_void_p, meter: Meter) -> None:
         self.handle = handle
         self.meter = meter
         self.mig = False
         """Whether the GPU is split, as last seen."""
+        self.mem_bytes = MOST_BYTES
+        """The GPU's whole memory, as last read; before that more than any has."""
         self._owned: dict[int | None, Function] = {}
 
     def own(self, thing: c_void_p, free: str) -> None:

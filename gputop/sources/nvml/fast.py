@@ -27,6 +27,7 @@ from gputop.sources.nvml.gpm import Gpm
 from gputop.sources.nvml.numbers import count
 from gputop.sources.nvml.numbers import given
 from gputop.sources.nvml.numbers import megahertz
+from gputop.sources.nvml.numbers import memory
 from gputop.sources.nvml.numbers import part_of
 from gputop.sources.nvml.numbers import percent
 from gputop.sources.nvml.numbers import some
@@ -145,9 +146,9 @@ def _memory_v2(device: Device) -> Way:
     def way(values: Values, _: Missing) -> None:
         out.version = _MEMORY_V2
         device.call(function, byref(out))
-        total = given(out.total)
+        total = memory(given(out.total))
         values["mem_used_bytes"], values["mem_total_bytes"] = part_of(total, given(out.used)), total
-        values["mem_reserved_bytes"] = given(out.reserved)
+        values["mem_reserved_bytes"] = part_of(total, given(out.reserved))
 
     return way
 
@@ -157,7 +158,7 @@ def _memory_v1(device: Device) -> Way:
 
     def way(values: Values, missing: Missing) -> None:
         device.call(function, out)
-        total = given(out[0])
+        total = memory(given(out[0]))
         values["mem_used_bytes"], values["mem_total_bytes"] = part_of(total, given(out[2])), total
         missing["mem_reserved_bytes"] = "it is counted as used"
 

@@ -24,6 +24,7 @@ from gputop.sources.nvml.identity import identity_readings
 from gputop.sources.nvml.lane import Lane
 from gputop.sources.nvml.lane import Taker
 from gputop.sources.nvml.mig import mig_is_on
+from gputop.sources.nvml.numbers import MOST_BYTES
 from gputop.sources.nvml.reading import HANG_NS
 from gputop.sources.nvml.reading import ONCE_NS
 from gputop.sources.nvml.reading import Lost
@@ -118,6 +119,7 @@ class WatchedGpu:
         self._epoch = 0
         self._again_ns = self._slow_due_ns = 0
         self._mig = False
+        self._mem_bytes = MOST_BYTES
         # Slow ticks fall between quick ones, and each GPU's into another tenth of the second.
         phase_ns = (index % 10) * (SECOND_NS // 10) + SECOND_NS // 20
         # Calls that return at once would only hand the interpreter's lock to and fro if all GPUs were asked at the same moment.
@@ -176,7 +178,7 @@ class WatchedGpu:
 
     def _tick(self, tier: Tier, beat_ns: int) -> None:
         before_ns = monotonic_ns()
-        tier.device.mig = self._mig
+        tier.device.mig, tier.device.mem_bytes = self._mig, self._mem_bytes
         try:
             for report in read_due(tier.readings, beat_ns, self._mig):
                 told_ns = monotonic_ns()
@@ -190,6 +192,8 @@ class WatchedGpu:
 
     def _tell(self, tier: Tier, report: Report) -> None:
         self._mig = bool(report.values.get("mig_mode", self._mig))
+        if isinstance(total := report.values.get("mem_total_bytes"), int):
+            self._mem_bytes = total
         if tier is self.fast:
             report.values["nvml_ns"] = self.fast.meter.ns + self.slow.meter.ns
             report.values["nvml_calls"] = self.fast.meter.calls + self.slow.meter.calls

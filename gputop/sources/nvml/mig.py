@@ -19,6 +19,7 @@ from gputop.sources.nvml.gpm import FIRST
 from gputop.sources.nvml.gpm import Gpm
 from gputop.sources.nvml.numbers import NoValue
 from gputop.sources.nvml.numbers import given
+from gputop.sources.nvml.numbers import memory
 from gputop.sources.nvml.numbers import part_of
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Values
@@ -86,15 +87,15 @@ class Mig:
         return MigInstance(index, **values, missing=missing)  # type: ignore[arg-type]
 
     def _read(self, part: Device, values: Values, missing: Missing) -> None:
-        memory, gpu_instance = cache(lambda: _memory(part)), cache(lambda: part.number("nvmlDeviceGetGpuInstanceId"))
+        asked, gpu_instance = cache(lambda: _memory(part)), cache(lambda: part.number("nvmlDeviceGetGpuInstanceId"))
         worked = cache(lambda: self._worked(_part(values), gpu_instance()))
         for field, read in (
             ("gpu_instance", gpu_instance),
             ("compute_instance", lambda: part.number("nvmlDeviceGetComputeInstanceId")),
             ("uuid", lambda: part.text("nvmlDeviceGetUUID")),
             ("profile", lambda: part.text("nvmlDeviceGetName").rpartition("MIG ")[2]),
-            ("mem_used_bytes", lambda: part_of(given(memory()[0]), given(memory()[2]))),
-            ("mem_total_bytes", lambda: given(memory()[0])),
+            ("mem_used_bytes", lambda: part_of(memory(given(asked()[0])), given(asked()[2]))),
+            ("mem_total_bytes", lambda: memory(given(asked()[0]))),
             ("sm_count", lambda: _sm_count(part)),
             ("util_pct", lambda: _told(worked()[0])),
             ("sm_active_pct", lambda: _told(worked()[1])),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from ctypes import Array
 from ctypes import Structure
 from ctypes import byref
 from ctypes import c_uint
 from ctypes import c_ulonglong
 from typing import Any
+from typing import TypeVar
 
 import pynvml
 from msgspec import Struct
@@ -26,11 +28,15 @@ from gputop.sources.nvml.abi import ProcessUtilization
 from gputop.sources.nvml.abi import bind
 from gputop.sources.nvml.abi import find
 from gputop.sources.nvml.abi import is_past
-from gputop.sources.nvml.numbers import known
+from gputop.sources.nvml.numbers import NONE
+from gputop.sources.nvml.numbers import NoValue
+from gputop.sources.nvml.numbers import part_of
+from gputop.sources.nvml.numbers import percent
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Values
 from gputop.sources.nvml.reasons import why
 
+Number = TypeVar("Number", int, float)
 Shares = tuple[float | None, float | None, float | None, float | None]
 """Per cent of SMs, memory, encoder, decoder."""
 _NOTHING: Shares = (0.0, 0.0, 0.0, 0.0)
@@ -66,10 +72,10 @@ class Processes:
     def __call__(self, values: Values, missing: Missing) -> None:
         rows: dict[tuple[int, int | None], _Row] = {}
         for listed in self._lists:
-            listed.add_to(rows)
+            listed.add_to(rows, missing)
             if listed.reason:
                 missing[PART + listed.part] = listed.reason
-        used = self._usage.read() if rows else {}
+        used = self._usage.read(missing) if rows else {}
         values["procs"] = [_proc(pid, instance, row, used) for (pid, instance), row in rows.items()]
         if rows and used is None:
             missing[f"{PART}sm_pct"] = self._usage.reason
@@ -102,7 +108,7 @@ class _List:
         self._room = 64
         self._buffer = self._new_buffer()
 
-    def add_to(self, rows: dict[tuple[int, int | None], _Row]) -> None:
+    def add_to(self, rows: dict[tuple[int, int | None], _Row], missing: Missing) -> None:
         """Add what it lists. A list beside the main one that this GPU has not is asked for once a minute, and when MIG has been switched;
         one of a newer driver never."""
         if self._function is None or (time.monotonic_ns() < self._silent_until_ns and self._mig == self._device.mig):
@@ -122,7 +128,7 @@ class _List:
             instance = getattr(info, "gpu_instance", _NO_INSTANCE)
             row = rows.setdefault((info.pid, None if instance == _NO_INSTANCE else instance), _Row(set(), None))
             row.kinds.add(self._kind)
-            mem_bytes = known(info.mem_bytes)
+            mem_bytes = _believed("mem_bytes", info.mem_bytes, missing, lambda held: part_of(self._device.mem_bytes, held))
             if mem_bytes is not None:
                 row.mem_bytes = max(row.mem_bytes or 0, mem_bytes)
 
@@ -180,13 +186,13 @@ class _Usage:
         self._function: Function | None = None
         self.reason = ""
 
-    def read(self) -> dict[int, Shares] | None:
+    def read(self, missing: Missing) -> dict[int, Shares] | None:
         """By pid: sm, mem, enc, dec in per cent; None where the driver does not tell, see ``reason``."""
         if time.monotonic_ns() < self._silent_until_ns and self._mig == self._device.mig:
             return None
         self._mig = self._device.mig
         try:
-            return self._fetch()
+            return self._fetch(missing)
         except (pynvml.NVMLError, MissingSymbol) as error:
             cause = why(error, self._mig)
             if cause.lost:
@@ -195,7 +201,7 @@ class _Usage:
             self._silent_until_ns = time.monotonic_ns() + (_ASK_AGAIN_NS if cause.lasting else 0)
             return None
 
-    def _fetch(self) -> dict[int, Shares]:
+    def _fetch(self, missing: Missing) -> dict[int, Shares]:
         if self._function is None:
             self._function = bind("nvmlDeviceGetProcessUtilization")
         self._count.value = len(self._rows)
@@ -208,12 +214,13 @@ class _Usage:
             if error.value != pynvml.NVML_ERROR_INSUFFICIENT_SIZE or len(self._rows) >= _MOST_ROWS:
                 raise
             self._rows = (ProcessUtilization * (2 * len(self._rows)))()
-            return self._fetch()
+            return self._fetch(missing)
         used: dict[int, Shares] = {}
         rows = sorted((row for row in self._rows[: self._count.value] if is_past(row.us)), key=_stamp)
         self._seen_us = rows[-1].us if rows else since.value
         for row in rows:  # of several of one process the newest counts
-            used[row.pid] = _share(row.sm), _share(row.mem), _share(row.enc), _share(row.dec)
+            sm, mem, enc, dec = (_believed(f"{what}_pct", getattr(row, what), missing, percent) for what in ("sm", "mem", "enc", "dec"))
+            used[row.pid] = sm, mem, enc, dec
         return used
 
 
@@ -222,5 +229,10 @@ def _stamp(row: ProcessUtilization) -> int:
     return stamp
 
 
-def _share(number: int) -> float | None:
-    return float(number) if number <= 100 else None
+def _believed(field: str, number: int, missing: Missing, check: Callable[[int], Number]) -> Number | None:
+    """What ``check`` makes of a process's number; None where there is none, with its reason where that cannot be."""
+    try:
+        return None if number in NONE else check(number)
+    except NoValue as error:
+        missing[PART + field] = str(error)
+        return None

@@ -20,11 +20,15 @@ from gputop.sources.nvml.numbers import NONE
 from gputop.sources.nvml.numbers import bytes_per_s
 from gputop.sources.nvml.numbers import celsius
 from gputop.sources.nvml.numbers import count
+from gputop.sources.nvml.numbers import fan
 from gputop.sources.nvml.numbers import given
+from gputop.sources.nvml.numbers import limit_megahertz
+from gputop.sources.nvml.numbers import limit_watts
+from gputop.sources.nvml.numbers import link
 from gputop.sources.nvml.numbers import megahertz
 from gputop.sources.nvml.numbers import percent
+from gputop.sources.nvml.numbers import pstate
 from gputop.sources.nvml.numbers import some
-from gputop.sources.nvml.numbers import watts
 from gputop.sources.nvml.procs import Processes
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Reading
@@ -56,7 +60,7 @@ def slow_readings(device: Device, pcie_counters: Reading) -> list[Reading]:
     return [
         Reading(("procs",), SECOND_NS, lazy(Processes, device)),
         one("temp_c", SECOND_NS, lambda: celsius(number("nvmlDeviceGetTemperature", 0)), lazy(_TemperatureV, device)),
-        one("power_limit_w", SECOND_NS, lambda: watts(number("nvmlDeviceGetEnforcedPowerLimit"))),
+        one("power_limit_w", SECOND_NS, lambda: limit_watts(number("nvmlDeviceGetEnforcedPowerLimit"))),
         one("pstate", SECOND_NS, lambda: _pstate(number("nvmlDeviceGetPerformanceState"))),
         Reading(("mem_temp_c",), SECOND_NS, lazy(_memory_temp, device)),
         one("mem_clock_mhz", SECOND_NS, lambda: megahertz(number("nvmlDeviceGetClockInfo", _CLOCK_MEM))),
@@ -64,17 +68,17 @@ def slow_readings(device: Device, pcie_counters: Reading) -> list[Reading]:
         Reading(("mig_mode", "mig"), SECOND_NS, lazy(Mig, device)),
         Reading(XID, SECOND_NS, lazy(XidEvents, device)),
         Reading((*_NVLINK_COUNTERS, "nvlink_links"), SECOND_NS, lazy(_NvLink, device), counts=True),
-        one("pcie_gen", 2 * SECOND_NS, lambda: number("nvmlDeviceGetCurrPcieLinkGeneration")),
-        one("pcie_width", 2 * SECOND_NS, lambda: number("nvmlDeviceGetCurrPcieLinkWidth")),
+        one("pcie_gen", 2 * SECOND_NS, lambda: link(number("nvmlDeviceGetCurrPcieLinkGeneration"))),
+        one("pcie_width", 2 * SECOND_NS, lambda: link(number("nvmlDeviceGetCurrPcieLinkWidth"))),
         Reading(("enc_pct",), 2 * SECOND_NS, lazy(_codec, device, "enc_pct", "nvmlDeviceGetEncoderUtilization")),
         Reading(("dec_pct",), 2 * SECOND_NS, lazy(_codec, device, "dec_pct", "nvmlDeviceGetDecoderUtilization")),
-        one("fan_pct", 2 * SECOND_NS, lambda: float(number("nvmlDeviceGetFanSpeed"))),
-        one("sm_clock_max_mhz", SLOWEST_NS, lambda: megahertz(number("nvmlDeviceGetMaxClockInfo", _CLOCK_SM))),
-        one("mem_clock_max_mhz", SLOWEST_NS, lambda: megahertz(number("nvmlDeviceGetMaxClockInfo", _CLOCK_MEM))),
-        one("power_limit_default_w", SLOWEST_NS, lambda: watts(number("nvmlDeviceGetPowerManagementDefaultLimit"))),
+        one("fan_pct", 2 * SECOND_NS, lambda: fan(number("nvmlDeviceGetFanSpeed"))),
+        one("sm_clock_max_mhz", SLOWEST_NS, lambda: limit_megahertz(number("nvmlDeviceGetMaxClockInfo", _CLOCK_SM))),
+        one("mem_clock_max_mhz", SLOWEST_NS, lambda: limit_megahertz(number("nvmlDeviceGetMaxClockInfo", _CLOCK_MEM))),
+        one("power_limit_default_w", SLOWEST_NS, lambda: limit_watts(number("nvmlDeviceGetPowerManagementDefaultLimit"))),
         one("power_limit_max_w", SLOWEST_NS, lambda: _power_most(device)),
-        one("pcie_gen_max", SLOWEST_NS, lambda: number("nvmlDeviceGetMaxPcieLinkGeneration")),
-        one("pcie_width_max", SLOWEST_NS, lambda: number("nvmlDeviceGetMaxPcieLinkWidth")),
+        one("pcie_gen_max", SLOWEST_NS, lambda: link(number("nvmlDeviceGetMaxPcieLinkGeneration"))),
+        one("pcie_width_max", SLOWEST_NS, lambda: link(number("nvmlDeviceGetMaxPcieLinkWidth"))),
         one("compute_mode", SLOWEST_NS, lambda: _compute_mode(number("nvmlDeviceGetComputeMode"))),
         one("ecc_corrected", SLOWEST_NS, lambda: _ecc(device, _CORRECTED)),
         one("ecc_uncorrected", SLOWEST_NS, lambda: _ecc(device, _UNCORRECTED)),
@@ -160,13 +164,13 @@ def _codec(device: Device, field: str, name: str) -> Way:
 def _power_most(device: Device) -> float:
     least, most = c_uint(), c_uint()
     device.call(bind("nvmlDeviceGetPowerManagementLimitConstraints"), byref(least), byref(most))
-    return watts(given(most.value))
+    return limit_watts(given(most.value))
 
 
 def _pstate(state: int) -> int:
     if state == _PSTATE_UNKNOWN:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_DATA)
-    return state
+    return pstate(state)
 
 
 def _compute_mode(mode: int) -> str:
