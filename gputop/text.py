@@ -39,17 +39,62 @@ def is_narrow(text: str) -> bool:
     return _MAYBE_ODD.search(text) is None
 
 
+# What Unicode made wide or narrow of late, letters that are invisible, notes that are put together of parts.
+_DISPUTED = re.compile(
+    "[\u2630-\u2637\u268a-\u268f\u3164\u3248-\u324f\u4dc0-\u4dff\uffa0\U00016fe4\U0001d15e-\U0001d1c0\U0001d300-\U0001d37f]"
+)
+_DROPPED = re.compile("[\ufe00-\ufe0f\U0001f3fb-\U0001f3ff]")
+"""What picks a variant or a skin, which changes the width in one terminal and not in another."""
+_UNSURE = ("Cc", "Cf", "Cn", "Co", "Cs", "Mc", "Zl", "Zp")
+"""Categories of characters without a width of their own: controls, unassigned and private ones, marks that may take a column."""
+_FLAG_A, _FLAG_Z = 0x1F1E6, 0x1F1FF
+
+
+class _Even(dict[int, str]):
+    """What is drawn of a character, so that all terminals agree how many columns that takes: mostly the character itself."""
+
+    def __missing__(self, code: int) -> str:
+        self[code] = shown = _evened(chr(code))
+        return shown
+
+
+def _evened(char: str) -> str:
+    if _DROPPED.match(char):
+        return ""
+    if _FLAG_A <= ord(char) <= _FLAG_Z:
+        return chr(ord("A") + ord(char) - _FLAG_A)
+    return "·" if unicodedata.category(char) in _UNSURE or _DISPUTED.match(char) else char
+
+
+_EVEN = _Even()
+
+
+class _Widths(dict[str, int]):
+    """Columns of what is drawn of a character."""
+
+    def __missing__(self, char: str) -> int:
+        self[char] = width = _width_of(_EVEN[ord(char)])
+        return width
+
+
+def _width_of(shown: str) -> int:
+    if not shown or unicodedata.category(shown) in ("Mn", "Me") or "\u1160" <= shown <= "\u11ff" or "\ud7b0" <= shown <= "\ud7ff":
+        return 0  # the last two: vowels and ends of Korean syllables in parts
+    return 2 if unicodedata.east_asian_width(shown) in "WF" else 1
+
+
+_WIDTHS = _Widths()
+
+
+def even(text: str) -> str:
+    """``text`` as it is drawn where columns must stay: its marks on their letters, and no character for which some terminals take more
+    columns than others."""
+    return unicodedata.normalize("NFC", text.translate(_EVEN))
+
+
 def cell_width(text: str) -> int:
-    """Columns that ``text`` takes in a terminal."""
-    if is_narrow(text):
-        return len(text)
-    return sum(_char_width(char) for char in text)
-
-
-def _char_width(char: str) -> int:
-    if unicodedata.combining(char):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+    """Columns that ``text`` takes in a terminal, made `even`."""
+    return len(text) if is_narrow(text) else sum(_WIDTHS[char] for char in text)
 
 
 def figure(value: float, digits: int = 4) -> str:
@@ -81,10 +126,10 @@ def cut(text: str, width: int) -> str:
         return text
     kept, used = "", 0
     for char in text:
-        if used + _char_width(char) > width - 1:
+        if used + _WIDTHS[char] > width - 1:
             break
         kept += char
-        used += _char_width(char)
+        used += _WIDTHS[char]
     return (kept + "…" + " " * (width - used - 1)) if width > 0 else ""
 
 

@@ -159,6 +159,7 @@ def _print_screen(items: Iterator[Header | Frame], args: argparse.Namespace) -> 
 
     from gputop.session import Session
     from gputop.tui.draw import ascii_line
+    from gputop.tui.draw import safe_line
     from gputop.tui.draw.page import page
     from gputop.tui.view import View
 
@@ -169,6 +170,6 @@ def _print_screen(items: Iterator[Header | Frame], args: argparse.Namespace) -> 
     size = shutil.get_terminal_size((120, 40))
     view = View(pid=args.pid, user=args.user, width=max(80, size.columns), height=10_000)
     plain = draws_ascii(args.ascii)
-    lines = (ascii_line(line) if plain else line for line in page(session, view))
+    lines = (ascii_line(line) if plain else safe_line(line) for line in page(session, view))
     show("".join(text for text, _ in line).rstrip() for line in lines)
     return 0

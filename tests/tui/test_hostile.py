@@ -5,14 +5,21 @@ from __future__ import annotations
 import re
 
 import pytest
+from rich.cells import cell_len
 
+from gputop.history import History
 from gputop.session import Session
+from gputop.text import clean
 from gputop.tui.app import GputopApp
+from gputop.tui.draw import procs
 from gputop.tui.draw import safe_line
+from gputop.tui.draw.axis import Axis
+from gputop.tui.draw.rows import Row
 from gputop.tui.painter import Painter
 from gputop.tui.painter import cells_of
 from gputop.tui.palette import palette
 from gputop.tui.screens.confirm import ConfirmScreen
+from gputop.tui.view import View
 from gputop.tui.widgets.drawn import Drawn
 from tests.recording import hostile
 from tests.tui.conftest import MakeApp
@@ -81,3 +88,18 @@ async def test_whom_a_signal_is_for_is_safe(make_app: MakeApp) -> None:
         assert isinstance(app.screen, ConfirmScreen)
         assert "evil" in drawn(app)
         assert OBEYED.findall(drawn(app)) == []
+
+
+@pytest.mark.parametrize("name", [
+    "学習データ読み込み処理.py", "🚀🔥👩\u200d👩\u200d👧", "e\u0301a\u0308" * 20, "مرحبا بالعالم", "ที่นี่ภาษาไทย", "हिन्दी",
+    "🇯🇵🇩🇪", "☃️⚠️❤️", "\u1100\u1161\u11a8" * 20,
+    "a\ue0b0\U000e0100\u00ad", "漢" * 9 + "a漢",
+])  # fmt: skip
+@pytest.mark.parametrize("width", [80, 160, 300])
+def test_columns_stay_where_they_are_whatever_a_process_is_called(name: str, width: int) -> None:
+    row = Row(7, None, 0, clean(name, 80), "running", False, False, clean(name, 32))
+    (line,) = map(safe_line, [procs.line(row, View(width=width), History(1), Axis(1, 0, 0), procs.StateLanes(), None)])
+    before, state, _ = "".join(text for text, _ in line).partition("running")
+    columns = [column.title for column in procs.columns(View(width=width))]
+    assert state
+    assert cell_len(before) == sum(column.width for column in procs.columns(View(width=width))[: columns.index("STATE")])

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
+from rich.cells import cell_len
 
 from gputop.text import ascii_text
 from gputop.text import cell_width
+from gputop.text import clean
 from gputop.text import cut
+from gputop.text import even
 
 
 @pytest.mark.parametrize("name", ["train_imagenet.py", "学習データを読む.py"])
@@ -20,3 +25,16 @@ def test_a_cut_in_ascii_is_not_the_mark_of_an_inferred_state(name: str) -> None:
 
 def test_what_goes_on_in_ascii_ends_in_a_full_stop() -> None:
     assert ascii_text("taking stacks …") == "taking stacks ."
+
+
+def test_of_every_character_we_draw_as_many_columns_as_the_screen_counts() -> None:
+    for code in (code for code in range(32, sys.maxunicode + 1) if not 0xD800 <= code < 0xE000):
+        shown = even(clean(chr(code)))
+        assert cell_width(chr(code)) == cell_width(shown) == cell_len(shown), hex(code)
+
+
+@pytest.mark.parametrize(("name", "shown"), [
+    ("e\u0301té", "été"), ("\u1100\u1161\u11a8", "각"), ("☃\ufe0f", "☃"), ("👍🏽", "👍"), ("🇯🇵", "JP"), ("\U0010ffff", "·"), ("ที่", "ที่"),
+])  # fmt: skip
+def test_what_terminals_disagree_about_is_not_drawn(name: str, shown: str) -> None:
+    assert even(name) == shown

@@ -10,6 +10,7 @@ from itertools import islice
 from gputop.text import ascii_text
 from gputop.text import cell_width
 from gputop.text import clean
+from gputop.text import even
 from gputop.text import is_narrow
 
 Span = tuple[str, str]
@@ -23,10 +24,11 @@ def ascii_line(line: Line) -> Line:
 
 
 def safe_line(line: Line) -> list[Span]:
-    """The same line without anything that a terminal would obey: what every line passes on its way to the screen."""
+    """The same line without anything that a terminal would obey, or take other columns for than we do: what every line passes on its way
+    to the screen."""
     if is_narrow("".join([text for text, _ in line])):
         return list(line)
-    return [(clean(text, len(text)), meaning) for text, meaning in line]
+    return [(even(clean(text, len(text))), meaning) for text, meaning in line]
 
 
 def folded(line: Line, width: int) -> list[Line]:

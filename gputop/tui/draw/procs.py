@@ -68,7 +68,7 @@ def _draw_numbers(row: Row, view: View, lane_columns: int) -> list[Span]:
         width, (text, style) = column.width, column.cell(row, view)
         # A tag before seven digits takes the blank behind them, and so does a mark behind a state.
         room = width - (column.cell not in (_pid, _state))
-        shown = f"{fit(text, room)} "[:width] if column.left else f"{cut(text, room):>{width - 1}} "[:width]
+        shown = fit(text, room) + " " * (width - room) if column.left else f"{cut(text, room):>{width - 1}} "[:width]
         spans.append((shown, chosen or style))
     spans.append((" " * (view.width - _total(columns(view)) - lane_columns), chosen if chosen == "selected" else ""))
     return _joined(spans)

@@ -15,6 +15,8 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from gputop.text import even
+
 SIGNALS = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "KILL": signal.SIGKILL}
 
 
@@ -34,7 +36,7 @@ class ConfirmScreen(ModalScreen[bool]):
         """The question and whom it is about."""
         text = Text(f"{self.question}\n", style="bold")
         for name in self.names[:12]:
-            text.append(f"\n  {name}", style="not bold")
+            text.append(f"\n  {even(name)}", style="not bold")
         if len(self.names) > 12:
             text.append(f"\n  and {len(self.names) - 12} more", style="not bold")
         text.append("\n\n[y] yes   [n] no", style="not bold")

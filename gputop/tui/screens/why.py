@@ -11,6 +11,7 @@ from textual.binding import Binding
 from gputop.diagnosis import Verdict
 from gputop.diagnosis.model import CAUSES
 from gputop.session import Session
+from gputop.text import cut
 from gputop.text import figure
 from gputop.tui.draw import Line
 from gputop.tui.draw import clock
@@ -109,7 +110,7 @@ def _incident(session: Session, incident: Incident | Episode, width: int) -> Lin
     start = clock.of_day(session.unix_s(incident.start_ns))
     end = "now" if incident.end_ns is None else clock.of_day(session.unix_s(incident.end_ns))
     head, cause = f"  {start}–{end:<8} ", f"{incident.cause:<{_CAUSE_COLUMNS}}"
-    return [(head, "dim"), (cause, COLOURS.get(incident.severity, "")), (incident.headline[: width - 36], "")]
+    return [(head, "dim"), (cause, COLOURS.get(incident.severity, "")), (cut(incident.headline, width - 36), "")]
 
 
 def _wrapped(text: str, width: int, style: str) -> list[Line]:
