@@ -326,6 +326,21 @@ async def test_boxes_open_and_close(make_app: MakeApp, keys: str, screen: type, 
         assert isinstance(app.screen, MainScreen)
 
 
+@pytest.mark.parametrize("keys", ["z", "question_mark", "s"])
+async def test_a_box_is_made_anew_for_another_size_of_the_terminal(make_app: MakeApp, keys: str) -> None:
+    app = make_app()
+    app.look.remote = True
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.press(keys)
+        for size in ((60, 24), (160, 48)):
+            await pilot.resize_terminal(*size)
+            await pilot.pause()
+            page = app.screen.query_one(Scrolled)
+            assert page.size.width <= size[0]
+            assert max(cell_width(line) for line in page.text.split("\n")) <= page.size.width
+        assert page.size.width > 70
+
+
 def test_a_line_that_is_too_long_for_a_box_is_folded_in_its_colours() -> None:
     rows = folded([("  PATH  ", "dim"), ("/opt/conda/bin /usr/bin", "accent")], 20)
     assert {meaning for row in rows for text, meaning in row if text.strip()} == {"dim", "accent"}

@@ -46,6 +46,8 @@ class Box(ModalScreen[None]):
         """The terminal's size while the box opens alone."""
         self._is_alone = False
         """Whether nothing but the box is being painted."""
+        self._made_for = Size(0, 0)
+        """The terminal's size that the text was last made for."""
 
     @property
     def gputop(self) -> GputopApp:
@@ -64,9 +66,14 @@ class Box(ModalScreen[None]):
         if self.REFRESH_S:
             self.set_interval(self.REFRESH_S, self.refresh_text)
 
+    def on_resize(self) -> None:
+        """Make the text anew for another terminal's size; opening comes here too, with the one it has."""
+        if self._made_for != self.app.size:
+            self.refresh_text()
+
     def refresh_text(self) -> None:
         """Ask for the text again."""
-        width = self.text_width
+        self._made_for, width = self.app.size, self.text_width
         lines = [row for line in self.content() for row in folded(safe_line(line), width)]
         head = [row for line in self.first_line.split("\n") for row in folded(safe_line([(line, "title")]), width)]
         self.fit([*head, *lines], len(head))

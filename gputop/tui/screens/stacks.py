@@ -82,10 +82,6 @@ class StacksScreen(Box):
         width = self.text_width
         return [[(cut(line.text, width) if line.kind == "row" else line.text, MEANINGS[line.kind])] for line in self.shown]
 
-    def on_resize(self) -> None:
-        """Wrap anew."""
-        self.refresh_text()
-
     def fit(self, lines: Sequence[Line], head: int) -> None:
         """The same size whatever the box holds: what comes and goes in it must not make it jump."""
         self.page.take_room(self.text_width, self.text_height + 1, len(lines) - head >= self.text_height)
