@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from msgspec.structs import replace
 from rich.cells import cell_len
 
 from gputop.history import History
@@ -21,7 +22,9 @@ from gputop.tui.palette import palette
 from gputop.tui.screens.confirm import ConfirmScreen
 from gputop.tui.view import View
 from gputop.tui.widgets.drawn import Drawn
+from gputop.tui.widgets.scrolled import Scrolled
 from tests.recording import hostile
+from tests.tui import scene
 from tests.tui.conftest import MakeApp
 
 OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u202e]")
@@ -103,3 +106,18 @@ def test_columns_stay_where_they_are_whatever_a_process_is_called(name: str, wid
     columns = [column.title for column in procs.columns(View(width=width))]
     assert state
     assert cell_len(before) == sum(column.width for column in procs.columns(View(width=width))[: columns.index("STATE")])
+
+
+async def test_a_wide_command_is_folded_once(make_app: MakeApp) -> None:
+    session = scene.session()
+    infos = session.board.infos
+    infos[scene.HOG] = replace(infos[scene.HOG], cmdline=["A漢🚀" * 40])
+    app = make_app(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("end", "pageup", "pagedown", "pagedown", "enter")
+        await pilot.pause()
+        text = app.screen.query_one(Scrolled).text
+        rows = [row for row in text.split("\n") if "漢" in row]
+        assert len(rows) == 3
+        assert rows[0].index("A漢") == 20
+        assert all(row.startswith(" " * 20) for row in rows[1:])

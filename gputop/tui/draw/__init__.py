@@ -31,14 +31,18 @@ def safe_line(line: Line) -> list[Span]:
     return [(even(clean(text, len(text))), meaning) for text, meaning in line]
 
 
+def surely(text: str, width: int) -> int:
+    """How many characters of a text fit ``width`` columns, whichever they are."""
+    return width if cell_width(text) == len(text) else max(1, width // 2)
+
+
 def folded(line: Line, width: int) -> list[Line]:
     """The same line in rows of at most ``width`` columns, the further ones indented below the first."""
     whole = "".join(text for text, _ in line)
     if cell_width(whole) <= width:
         return [line]
     indent = " " * (len(whole) - len(whole.lstrip()) + 4)
-    room = width if cell_width(whole) == len(whole) else width // 2
-    rows = textwrap.wrap(whole, room, subsequent_indent=indent, drop_whitespace=False, break_on_hyphens=False)
+    rows = textwrap.wrap(whole, surely(whole, width), subsequent_indent=indent, drop_whitespace=False, break_on_hyphens=False)
     chars = ((char, meaning) for text, meaning in line for char in text)
     out: list[Line] = []
     for before in ["", *[indent] * (len(rows) - 1)]:

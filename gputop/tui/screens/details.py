@@ -23,6 +23,7 @@ from gputop.text import counted
 from gputop.text import fit
 from gputop.tui.draw import Line
 from gputop.tui.draw import seats
+from gputop.tui.draw import surely
 from gputop.tui.draw.procs import size
 from gputop.tui.screens.box import Box
 
@@ -63,7 +64,8 @@ def _pair(name: str, value: str) -> Line:
 
 
 def _identity(info: ProcInfo, role: Role | None, width: int) -> list[Line]:
-    command = textwrap.wrap(" ".join(info.cmdline) or info.comm, max(1, width - 20), max_lines=6, placeholder=" …") or [""]
+    given = " ".join(info.cmdline) or info.comm
+    command = textwrap.wrap(given, surely(given, max(1, width - 20)), max_lines=6, placeholder=" …") or [""]
     who = f"{role.kind}: {role.label}" if role else "bystander"
     out = [_pair("role", who), _pair("command", command[0]), *(_pair("", line) for line in command[1:])]
     out += [_pair("user", info.user), _pair("parent", str(info.ppid)), _pair("allowed CPUs", info.cpus_allowed or "unknown")]

@@ -15,6 +15,7 @@ from gputop.text import cut
 from gputop.text import figure
 from gputop.tui.draw import Line
 from gputop.tui.draw import clock
+from gputop.tui.draw import surely
 from gputop.tui.draw.verdict import COLOURS
 from gputop.tui.screens.box import Box
 
@@ -114,4 +115,4 @@ def _incident(session: Session, incident: Incident | Episode, width: int) -> Lin
 
 
 def _wrapped(text: str, width: int, style: str) -> list[Line]:
-    return [[(line, style)] for line in textwrap.wrap(text, width)] if text else []
+    return [[(line, style)] for line in textwrap.wrap(text, surely(text, width))] if text else []
