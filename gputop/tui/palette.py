@@ -63,8 +63,9 @@ def themes() -> list[Theme]:
 
 
 def palette(theme: str, coloured: bool = True) -> Palette:
-    """The styles of ``theme``; a theme of Textual's own gets the dark ones. NO_COLOR leaves bold, underline and reverse."""
-    specs = _SPECS.get(theme, _DARK)
+    """The styles of ``theme``; one of Textual's own gets those that can be read on it. NO_COLOR leaves bold, underline and reverse."""
+    builtin = BUILTIN_THEMES.get(theme)
+    specs = _SPECS.get(theme, _DARK if builtin is None or builtin.dark else _LIGHT)
     if not coloured:
         specs = {name: " ".join(word for word in spec.split() if word in _ATTRIBUTES) for name, spec in specs.items()}
     return {name: Style.parse(spec) for name, spec in specs.items()}

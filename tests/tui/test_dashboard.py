@@ -23,6 +23,7 @@ from gputop.tui.app import GputopApp
 from gputop.tui.draw import folded
 from gputop.tui.draw import gpus
 from gputop.tui.draw.rows import rows
+from gputop.tui.palette import palette
 from gputop.tui.screens.details import DetailsScreen
 from gputop.tui.screens.enlarge import EnlargeScreen
 from gputop.tui.screens.help import HelpScreen
@@ -363,6 +364,23 @@ async def test_a_box_scrolls_below_its_title_and_stops_at_its_end(make_app: Make
         await pilot._post_mouse_events([MouseScrollUp], widget=page)
         await pilot.pause()
         assert page.render_line(page.size.height - 1).text.rstrip() != lines[-1].rstrip()
+
+
+async def test_the_main_thread_has_its_processs_name(make_app: MakeApp) -> None:
+    """Sources name the other threads."""
+    session = scene.session()
+    session.board.infos[scene.TRAINER] = structs.replace(session.board.infos[scene.TRAINER], comm="train", threads=[])
+    app = make_app(session)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.press("home", "enter")
+        await pilot.pause()
+        rows = [row.split() for row in app.screen.query_one(Scrolled).text.split("\n")]
+        assert [row[:2] for row in rows if row[:1] == [str(scene.TRAINER)]] == [[str(scene.TRAINER), "train"]]
+
+
+@pytest.mark.parametrize(("theme", "like"), [("catppuccin-latte", "gputop-light"), ("dracula", "gputop-dark")])
+def test_a_theme_of_textuals_has_colours_that_can_be_read_on_it(theme: str, like: str) -> None:
+    assert palette(theme) == palette(like)
 
 
 async def test_help_names_every_key_of_the_dashboard(make_app: MakeApp) -> None:

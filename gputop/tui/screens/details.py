@@ -142,7 +142,7 @@ def _rate(value: float | None) -> str:
 def _threads(info: ProcInfo, sample: ProcSample, before: ProcSample | None) -> list[Line]:
     if not sample.threads:
         return []
-    names = {thread.tid: thread.comm for thread in info.threads}
+    names = {info.pid: info.comm} | {thread.tid: thread.comm for thread in info.threads}
     old = {thread.tid: thread for thread in before.threads} if before else {}
     span = max(1, sample.t_ns - before.t_ns) if before else 1
     out: list[Line] = [[], [(fit("  thread   name              state   CPU%  RUNQ%  switches", 70), "head")]]
