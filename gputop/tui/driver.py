@@ -23,6 +23,7 @@ from textual.drivers._writer_thread import WriterThread
 from textual.drivers.linux_driver import LinuxDriver
 
 from gputop.tui.guard import Guard
+from gputop.tui.pasted import Pasted
 
 POLL_MS = 100
 """How often the parser may decide that a lone Esc is a key, and `exit_event` is looked at, after a key."""
@@ -91,7 +92,7 @@ class TerminalDriver(LinuxDriver):
 
     def run_input_thread(self) -> None:
         """Read input until the application ends or the terminal is gone."""
-        parser = XTermParser(self._debug)
+        parser, pasted = XTermParser(self._debug), Pasted()
         decode = getincrementaldecoder("utf-8")("replace").decode
         watch = select.poll()
         watch.register(self.fileno, select.POLLIN)
@@ -104,7 +105,7 @@ class TerminalDriver(LinuxDriver):
                 if not data:
                     self._hang_up()
                     return
-                for event in parser.feed(decode(data)):
+                for event in parser.feed(pasted.feed(decode(data))):
                     self.process_message(event)
             for event in parser.tick():
                 self.process_message(event)

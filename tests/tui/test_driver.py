@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import os
 import pty
+import threading
+import time
+import tty
 from types import SimpleNamespace
 
 import pytest
 from textual.drivers.linux_driver import LinuxDriver
+from textual.events import Event
+from textual.events import Key
+from textual.events import Paste
 
 from gputop.tui.driver import TerminalDriver
+from gputop.tui.pasted import Pasted
 
 
 @pytest.mark.parametrize(("ending", "hung_up", "resumes"), [(False, False, True), (True, False, False), (False, True, False)])
@@ -28,3 +35,33 @@ def test_sigcont_resumes_only_what_goes_on(monkeypatch: pytest.MonkeyPatch, endi
     if not hung_up:
         os.close(master)
     assert bool(resumed) is resumes
+
+
+def test_what_is_pasted_is_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    master, slave = pty.openpty()
+    tty.setraw(slave)
+    driver, met = TerminalDriver.__new__(TerminalDriver), list[Event]()
+    driver.fileno, driver.exit_event, driver._debug = slave, threading.Event(), False
+    monkeypatch.setattr(driver, "process_message", met.append)
+    monkeypatch.setattr(driver, "_hang_up", lambda: None)
+    os.write(master, b"x\x1b[200~foo\x1b[2JqK\x1b[201~y")
+    reader = threading.Thread(target=driver.run_input_thread, daemon=True)
+    reader.start()
+    deadline = time.monotonic() + 10
+    while len(met) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    driver.exit_event.set()
+    reader.join(10)
+    os.close(master)
+    os.close(slave)
+    assert [one.text if isinstance(one, Paste) else one.key for one in met if isinstance(one, (Key, Paste))] == ["x", "foo[2JqK", "y"]
+
+
+SENT = "\x1bOA\x1b[200~one\x1b[2J\r\ttwo\x9b\x1b\x1b[201~q\x1b\x1b[200~K\x07\x1b[201~"
+MEANT = "\x1bOA\x1b[200~one[2J\r\ttwo\x1b[201~q\x1b\x1b[200~K\x1b[201~"
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3, 7, len(SENT)])
+def test_pastes_are_met_in_whatever_pieces_they_come(pieces: int) -> None:
+    pasted = Pasted()
+    assert "".join(pasted.feed(SENT[at : at + pieces]) for at in range(0, len(SENT), pieces)) == MEANT
