@@ -261,7 +261,8 @@ class _Assignment:
 
 
 def program_name(info: ProcInfo) -> str:
-    """What people call the process: ``a.py`` for ``python -u a.py``, ``a.sh`` for ``bash a.sh``, a module for ``-m``, else its comm."""
+    """What people call the process: ``a.py`` for ``python -u a.py``, ``a.sh`` for ``bash a.sh``, a module for ``-m``, else its comm;
+    ``?`` where these are blank."""
     called = info.cmdline[0].rpartition("/")[2] if info.cmdline else ""
     if _is_python(info):
         name = _script(info.cmdline[1:])
@@ -269,7 +270,7 @@ def program_name(info: ProcInfo) -> str:
         name = _script(["-c" if _COMMAND.fullmatch(word) else word for word in info.cmdline[1:]])
     else:
         name = called
-    return clean(name, 32) or clean(info.comm, 32)
+    return clean(name.strip(), 32) or clean(info.comm.strip(), 32) or "?"
 
 
 def _script(words: list[str]) -> str:

@@ -246,6 +246,10 @@ def test_program_name(cmdline: list[str], name: str):
     assert roles.program_name(info(10, comm="shown", cmdline=cmdline, exe=exe)) == (name or "shown")
 
 
+def test_who_has_a_blank_name_is_seen_all_the_same():
+    assert [roles.program_name(info(10, comm=comm, cmdline=["  "])) for comm in ("shown", " ", "")] == ["shown", "?", "?"]
+
+
 def test_a_thousand_processes_are_quick():
     crowd = [info(1000 + i, 1, f"proc{i}", [f"/usr/bin/proc{i}"], exe=f"/usr/bin/proc{i}") for i in range(900)]
     family = [info(10 + rank, uses_cuda=True) for rank in range(8)]

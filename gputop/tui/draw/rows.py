@@ -154,7 +154,7 @@ class _Table:
             return self._unseen()
         if info is None:
             return "?"
-        return clean(program_name(info) or info.comm, 80)
+        return clean(program_name(info), 80)
 
     def _unseen(self) -> str:
         """Who is on a GPU and not in /proc: where all are seen he has just ended, where pids are the driver's own he is another user's."""
