@@ -178,7 +178,7 @@ def _called(pid: int) -> str:
     from gputop.sources.procfs.files import read_once
 
     comm, words = (read_once(f"/proc/{pid}/{name}", parse.CMDLINE_BYTES) or b"" for name in ("comm", "cmdline"))
-    return program_name(ProcInfo(pid, 0, comm=parse.text(comm).strip(), cmdline=parse.cmdline(words)))
+    return program_name(ProcInfo(pid, 0, comm=parse.text(comm).strip(), cmdline=parse.cmdline(words))) if comm else ""
 
 
 def _watch(args: argparse.Namespace, pids: list[int], roles: dict[int, Role]) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gputop.commands import stacks
 from gputop.stacks.capture import capture
 from gputop.stacks.frames import parse
 from gputop.stacks.sampling import by_line
@@ -165,3 +166,9 @@ def test_the_time_of_its_main_thread_by_line(trainer: Target) -> None:
     assert done.returncode == 0, done.stderr
     assert "train.py:16" in done.stdout
     assert "for batch in loader:" in done.stdout
+
+
+def test_who_has_ended_is_called_by_his_number(sleeper: int) -> None:
+    names = stacks._names([sleeper, 1 << 30], {})
+    assert names[sleeper].strip("?")
+    assert names[1 << 30] == f"process {1 << 30}"
