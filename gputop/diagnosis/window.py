@@ -105,10 +105,11 @@ class Window:
         return True
 
     def _push_gpus(self, board: Board, oldest_ns: int) -> None:
+        ours = () if who.speaks_of_others(board.infos, board.compute_pids) else board.infos
         for index, gpu in board.gpus.items():
             track = self._gpus.setdefault(index, GpuTrack())
             track.push(gpu, board.t_ns, oldest_ns)
-            if any(proc.pid in board.infos for proc in gpu.procs) and not who.speaks_of_others(board.infos, board.compute_pids):
+            if any(proc.pid in ours for proc in gpu.procs):
                 track.held_ns = board.t_ns
             for instance, part in parts(gpu):
                 self._parts.setdefault((index, instance), GpuTrack()).push(part, board.t_ns, oldest_ns)

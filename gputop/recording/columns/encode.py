@@ -62,7 +62,7 @@ SORTED: dict[type | None, Callable[[Any], Any]] = {
 Orders = dict[str, list[tuple[Any, Order, dict[str, Any]]]]
 """Path -> what the orders of the latest blocks were made from, these, and the columns of their keys; the last one first."""
 KEPT_ORDERS = 8
-"""Those who are read in every third second come and go, and a crowd is read five times in two."""
+"""Those who are read in every third second come and go, and a crowd is read five times in two seconds."""
 
 
 def encode(frames: list[Frame], standings: Standings | None = None, orders: Orders | None = None) -> bytes:
