@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
+import os
 
 SMS = 132
+KERNELS = os.environ.get("GPUTOP_KERNELS", "")
+"""On a real GPU the library of `kernels.cu`, which brings the CUDA runtime along; empty before the stub."""
+_HOST_BYTES = 1 << 30 if KERNELS else 1 << 12
+"""The stub moves nothing: no buffer need be as large as what is copied."""
 _HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2
 _AUTO, _SPIN = 0, 1
 
@@ -23,13 +29,13 @@ class Gpu:
     """One visible device. ``spin`` makes every wait burn a CPU, as CUDA does by default; else $GPUTOP_CUDA_SCHEDULE says how to wait."""
 
     def __init__(self, device: int = 0, spin: bool = False, memory_bytes: int = 2 << 30) -> None:
-        self._cuda = ctypes.CDLL("libcudart.so.12")
+        self._cuda = ctypes.CDLL(KERNELS or "libcudart.so.12")
         self._check(self._cuda.cudaSetDevice(device))
         self._check(self._cuda.cudaSetDeviceFlags(_SPIN if spin else _AUTO))
         self._memory = self._allocate(memory_bytes)
-        self._host = ctypes.create_string_buffer(8)
+        self._host = (ctypes.c_char * _HOST_BYTES).from_buffer(mmap.mmap(-1, _HOST_BYTES))
         self._pinned = ctypes.c_void_p()
-        self._check(self._cuda.cudaHostAlloc(ctypes.byref(self._pinned), ctypes.c_size_t(4096), 0))
+        self._check(self._cuda.cudaHostAlloc(ctypes.byref(self._pinned), ctypes.c_size_t(_HOST_BYTES), 0))
         self._work = ctypes.cast(self._cuda.gputop_work, ctypes.c_void_p)
         self._barrier = ctypes.cast(self._cuda.ncclGputopBarrier, ctypes.c_void_p)
         self._length = ctypes.c_uint64()

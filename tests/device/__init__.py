@@ -1,0 +1,1 @@
+"""What is tried where there is a real GPU: `python -m tests.device`. Nothing here runs in CI, which has none."""
