@@ -26,7 +26,8 @@ def run(name: str, command: list[str], limit_s: float, out: Path, env: dict[str,
     with path.open("w") as file:
         file.write(f"$ {' '.join(command)}\n")
         file.flush()
-        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=env, start_new_session=True)
+        streams = {"stdout": file, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
+        process = subprocess.Popen(command, env=env, start_new_session=True, **streams)  # type: ignore[call-overload]
         try:
             code: object = process.wait(limit_s)
         except subprocess.TimeoutExpired:

@@ -16,6 +16,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset
 
+from tests.device.labels import JOBS
+
 _PICTURES, _SIDE = 200, 640
 _GPU = torch.device("cuda")
 
@@ -146,12 +148,12 @@ def pictures_main_thread(clock: Clock, folder: Path) -> None:
     _train_pictures(clock, folder, workers=0, batch=32)
 
 
-def gpt(clock: Clock, folder: Path) -> None:
+def gpt(clock: Clock, _: Path) -> None:
     """A language model that keeps the GPU busy: healthy."""
     _train_gpt(clock, 1024, 12, 1023, 16, 10, _nothing)
 
 
-def gpt_tiny(clock: Clock, folder: Path) -> None:
+def gpt_tiny(clock: Clock, _: Path) -> None:
     """The same so small that launching it takes longer than running it."""
     _train_gpt(clock, 128, 12, 64, 1, 1, _nothing)
 
@@ -161,7 +163,7 @@ def gpt_checkpoints(clock: Clock, folder: Path) -> None:
     _train_gpt(clock, 1024, 12, 1023, 16, 10, lambda model: torch.save(model.state_dict(), folder / "checkpoint.pt"))
 
 
-def items(clock: Clock, folder: Path) -> None:
+def items(clock: Clock, _: Path) -> None:
     """A loss of many parts, each asked for by `.item()`."""
     x = torch.randn(2048, 2048, device=_GPU)
     while True:
@@ -171,7 +173,7 @@ def items(clock: Clock, folder: Path) -> None:
         clock.tick()
 
 
-def pageable(clock: Clock, folder: Path) -> None:
+def pageable(clock: Clock, _: Path) -> None:
     """Batches of 400 MB from memory that is not pinned."""
     weights, host = torch.randn(4096, 4096, device=_GPU), torch.randn(25_000, 4096)
     while True:
@@ -180,7 +182,7 @@ def pageable(clock: Clock, folder: Path) -> None:
         clock.tick()
 
 
-def graphs(clock: Clock, folder: Path) -> None:
+def graphs(clock: Clock, _: Path) -> None:
     """A captured step that is replayed: no launches, no waits to see, and nothing wrong."""
     model = nn.Sequential(*(nn.Sequential(nn.Linear(4096, 4096), nn.GELU()) for _ in range(12))).to(_GPU, torch.bfloat16)
     x = torch.randn(4096, 4096, device=_GPU, dtype=torch.bfloat16)
@@ -192,7 +194,7 @@ def graphs(clock: Clock, folder: Path) -> None:
         clock.tick()
 
 
-def jax_step(clock: Clock, folder: Path) -> None:
+def jax_step(clock: Clock, _: Path) -> None:
     """JAX: one compiled step after the other."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax
@@ -211,17 +213,10 @@ def jax_step(clock: Clock, folder: Path) -> None:
         clock.tick()
 
 
-JOBS: dict[str, tuple[Callable[[Clock, Path], None], str]] = {
-    "pictures-two-workers": (pictures_two_workers, "input-bound / too-few-workers"),
-    "pictures-main-thread": (pictures_main_thread, "input-bound / main-thread-preprocessing"),
-    "gpt": (gpt, "healthy / none"),
-    "gpt-tiny": (gpt_tiny, "busy-not-working / small-kernels"),
-    "gpt-checkpoints": (gpt_checkpoints, "healthy or input-bound / pause"),
-    "items": (items, "wait-heavy / sync-storm"),
-    "pageable": (pageable, "transfer-bound / h2d-transfer"),
-    "graphs": (graphs, "healthy / none"),
-    "jax": (jax_step, "healthy / none"),
-}
+_WORK: dict[str, Callable[[Clock, Path], None]] = {
+    "pictures-two-workers": pictures_two_workers, "pictures-main-thread": pictures_main_thread, "gpt": gpt, "gpt-tiny": gpt_tiny,
+    "gpt-checkpoints": gpt_checkpoints, "items": items, "pageable": pageable, "graphs": graphs, "jax": jax_step,
+}  # fmt: skip
 
 
 def main() -> None:
@@ -233,7 +228,7 @@ def main() -> None:
     clock = Clock(options.seconds)
     with tempfile.TemporaryDirectory(prefix="gputop-job-") as folder:
         try:
-            JOBS[options.name][0](clock, Path(folder))
+            _WORK[options.name](clock, Path(folder))
         except Over:
             print(f"{options.name}: {clock.steps} steps in {options.seconds:g} s", flush=True)
 

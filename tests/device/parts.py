@@ -24,28 +24,28 @@ def _shell(name: str, text: str, limit_s: float = 30) -> Command:
     return name, ["bash", "-c", text], limit_s
 
 
-def look(out: Path, _: str) -> list[Command]:
+def look(_: Path, __: str) -> list[Command]:
     """The machine."""
     return [_shell("look", _LOOK)]
 
 
-def facts(out: Path, rounds: str) -> list[Command]:
+def facts(_: Path, rounds: str) -> list[Command]:
     """NVML's answers and their cost, idle and beside work."""
     command = [_PYTHON, "-m", "tests.device.facts", "--rounds", rounds or "30"]
     return [("facts-idle", command, 40), ("facts-busy", [_PYTHON, "-m", "tests.device.busy", *command], 60)]
 
 
-def first(out: Path, _: str) -> list[Command]:
+def first(_: Path, __: str) -> list[Command]:
     """What a person types first."""
     return [
         ("doctor", [*_GPUTOP, "doctor"], 40),
         ("once", [*_GPUTOP, "--once"], 20),
         ("json", [*_GPUTOP, "--once", "--json"], 20),
-        _shell("times", f"for i in 1 2 3 4 5; do /usr/bin/env time -f %es {_PYTHON} -m gputop --once --json >/dev/null || true; done 2>&1", 30),
+        _shell("times", f"for i in 1 2 3 4 5; do time {_PYTHON} -m gputop --once --json >/dev/null; done 2>&1 | grep real", 30),
     ]
 
 
-def truth(out: Path, flags: str) -> list[Command]:
+def truth(_: Path, flags: str) -> list[Command]:
     """Known work beside what is said of it."""
     return [("truth", [_PYTHON, "-m", "tests.device.truth", *flags.split()], 80)]
 
@@ -61,6 +61,16 @@ def jobs(out: Path, names: str) -> list[Command]:
     return commands
 
 
+def refresh(_: Path, __: str) -> list[Command]:
+    """How often the driver's numbers change, and what asking costs."""
+    return [("refresh", [_PYTHON, "-m", "tests.device.refresh"], 80)]
+
+
+def bare(_: Path, names: str) -> list[Command]:
+    """The jobs with nobody watching: what watching costs them."""
+    return [(f"bare-{name}", [_PYTHON, "-m", "tests.device.jobs", name, "--seconds", "9"], 40) for name in names.split(",")]
+
+
 def workloads(out: Path, names: str) -> list[Command]:
     """The labelled workloads with real kernels."""
     command = [_PYTHON, "-m", "tests.bench.accuracy", "--quick", "--seconds", "6", "--others", "14", "--keep", str(out / "workloads")]
@@ -73,5 +83,5 @@ def screen(out: Path, _: str) -> list[Command]:
 
 
 PARTS: dict[str, Callable[[Path, str], list[Command]]] = {
-    one.__name__: one for one in (look, first, facts, truth, jobs, workloads, screen)
+    one.__name__: one for one in (look, first, facts, refresh, truth, jobs, bare, workloads, screen)
 }

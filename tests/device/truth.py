@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from statistics import mean
 
@@ -90,9 +91,9 @@ def work() -> None:
     time.sleep(3)
     for phase in PHASES:
         time.sleep(1)
-        began_ns, did = time.monotonic_ns(), {"turns": 0.0}
+        began_ns, did = time.monotonic_ns(), {"syncs": 0.0}
         while time.monotonic_ns() - began_ns < _PHASE_S * 1e9:
-            for name, number in {"turns": 1, **phase(gpu)}.items():
+            for name, number in phase(gpu).items():
                 did[name] = did.get(name, 0) + number
         print(json.dumps({"name": phase.__name__, "began_ns": began_ns, "ended_ns": time.monotonic_ns(), **did}), flush=True)
     time.sleep(1.5)
@@ -120,7 +121,7 @@ def compare(frames: list[Frame], did: dict[str, float]) -> list[object]:
     return [
         did["name"], *(_mean(inside, name) for name in ("util_pct", "sm_active_pct", "sm_occupancy_pct", "dram_active_pct", "power_w")),
         _rate(inside, "energy_mj", 1e3), f"{did.get('bytes', 0) / seconds / 1e9:.2f}", _rate(inside, "pcie_rx_bytes", 1e9),
-        _rate(inside, "pcie_tx_bytes", 1e9), f"{did.get('syncs', 0):.0f} {did.get('sync_ns', 0) / max(1, did.get('syncs', 0)) / 1e3:.0f} µs",
+        _rate(inside, "pcie_tx_bytes", 1e9), f"{did['syncs']:.0f}, {did.get('sync_ns', 0) / max(1, did['syncs']) / 1e3:.0f} µs",
         f"{did.get('launches', 0) / seconds:.0f}/s", _calls(frames, did),
     ]  # fmt: skip
 
@@ -163,14 +164,14 @@ def _calls(frames: list[Frame], did: dict[str, float]) -> str:
 def beats(frames: list[Frame]) -> str:
     """Time between samples of utilization, and how old the driver's readings were."""
     times = [gpu.t_ns for frame in frames for gpu in frame.gpus if gpu.power_w is not None]
-    gaps = [(b - a) / 1e6 for a, b in zip(times, times[1:], strict=False)]
+    gaps = [(b - a) / 1e6 for a, b in pairwise(times)]
     stamps = sorted({gpu.util_t_ns for frame in frames for gpu in frame.gpus if gpu.util_t_ns})
-    fresh = [(b - a) / 1e6 for a, b in zip(stamps, stamps[1:], strict=False)] or [0.0]
+    fresh = [(b - a) / 1e6 for a, b in pairwise(stamps)] or [0.0]
     ages = [(gpu.t_ns - gpu.util_t_ns) / 1e6 for frame in frames for gpu in frame.gpus if gpu.util_t_ns] or [0.0]
     late = [frame.late_ns / 1e6 for frame in frames]
     return (
         f"{len(frames)} frames; samples each {quantile(gaps, 0.5):.2f} ms, p99 {quantile(gaps, 0.99):.2f}, max {max(gaps):.1f}; "
-        f"driver's own readings each {quantile(fresh, 0.5):.1f} ms (max {max(fresh):.0f}), {quantile(ages, 0.5):.0f} ms old (max {max(ages):.0f}); "
+        f"the driver's each {quantile(fresh, 0.5):.1f} ms (max {max(fresh):.0f}), {quantile(ages, 0.5):.0f} ms old (max {max(ages):.0f}); "
         f"late p99 {quantile(late, 0.99):.2f} ms"
     )
 
@@ -179,8 +180,8 @@ def report(flags: list[str]) -> Iterator[str]:
     """The tables."""
     frames, done = watch(flags)
     yield beats(frames)
-    heads = ["phase", "util %", "SM act %", "occupancy %", "DRAM %", "W", "W by energy", "GB/s done", "rx GB/s", "tx GB/s", "syncs", "launches"]
-    yield table([*heads, "calls seen"], [compare(frames, did) for did in done])
+    heads = ["phase", "util %", "SM act %", "occupancy %", "DRAM %", "W", "W by energy", "GB/s done", "rx GB/s", "tx GB/s"]
+    yield table([*heads, "syncs", "launches", "calls seen"], [compare(frames, did) for did in done])
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 /* The kernels of the labelled workloads for a real GPU: what tests/stubs/cuda simulates, by the same names.
  *
- * nvcc -shared -Xcompiler -fPIC -cudart shared -o libkernels.so kernels.cu; then GPUTOP_KERNELS=libkernels.so
+ * nvcc -shared -Xcompiler -fPIC -cudart shared -device-entity-has-hidden-visibility=false -o libkernels.so kernels.cu (without the last
+ * flag before CUDA 13, which made kernels hidden); then GPUTOP_KERNELS=/…/libkernels.so
  */
 
 static __device__ unsigned long long now_ns() {
