@@ -105,7 +105,7 @@ def watch(flags: list[str]) -> tuple[list[Frame], list[dict[str, float]]]:
         path = Path(folder) / "stream"
         with path.open("wb") as out:
             collector = subprocess.Popen([sys.executable, "-m", "gputop", "collect", *flags], stdout=out, stdin=subprocess.DEVNULL)
-            told = subprocess.run([sys.executable, "-m", "tests.device.truth", "--work"], capture_output=True, text=True, check=True)
+            told = subprocess.run([sys.executable, "-m", "tests.device.truth", "--work"], stdout=subprocess.PIPE, text=True, check=True)
             collector.terminate()
             collector.wait()
         if keep := os.environ.get("GPUTOP_TRUTH_STREAM"):
