@@ -50,6 +50,11 @@ def truth(_: Path, flags: str) -> list[Command]:
     return [("truth", [_PYTHON, "-m", "tests.device.truth", *flags.split()], 80)]
 
 
+def gpm(_: Path, __: str) -> list[Command]:
+    """All of its metrics over known work."""
+    return [("gpm", ["env", "GPUTOP_PHASE_S=2.5", _PYTHON, "-m", "tests.device.gpm"], 60)]
+
+
 def jobs(out: Path, names: str) -> list[Command]:
     """Real training, recorded as a user would, and explained."""
     commands: list[Command] = []
@@ -83,5 +88,5 @@ def screen(out: Path, _: str) -> list[Command]:
 
 
 PARTS: dict[str, Callable[[Path, str], list[Command]]] = {
-    one.__name__: one for one in (look, first, facts, refresh, truth, jobs, bare, workloads, screen)
+    one.__name__: one for one in (look, first, facts, refresh, truth, gpm, jobs, bare, workloads, screen)
 }

@@ -23,7 +23,7 @@ from tests.bench.figures import quantile
 from tests.bench.figures import table
 from tests.workloads.gpu import Gpu
 
-_PHASE_S = 4.0
+_PHASE_S = float(os.environ.get("GPUTOP_PHASE_S", "4"))
 _COPY_BYTES = 64 << 20
 
 
@@ -65,6 +65,14 @@ def pageable(gpu: Gpu) -> dict[str, float]:
     return {"copies": 2, "bytes": _COPY_BYTES * 1.5}
 
 
+def turns(gpu: Gpu) -> dict[str, float]:
+    """A copy from pinned memory, then work on all SMs for about as long."""
+    gpu.copy_in(8 * _COPY_BYTES, pinned=True)
+    gpu.launch(10)
+    gpu.synchronize()
+    return {"copies": 1, "bytes": 8 * _COPY_BYTES, "syncs": 1}
+
+
 def short_waits(gpu: Gpu) -> dict[str, float]:
     """Half a millisecond of work, and a wait for it."""
     gpu.launch(0.5)
@@ -81,7 +89,7 @@ def launches(gpu: Gpu) -> dict[str, float]:
     return {"launches": 1000, "syncs": 1}
 
 
-PHASES: tuple[Callable[[Gpu], dict[str, float]], ...] = (half, full, tenth, pinned, pageable, short_waits, launches)
+PHASES: tuple[Callable[[Gpu], dict[str, float]], ...] = (half, full, tenth, pinned, pageable, turns, short_waits, launches)
 
 
 def work() -> None:
