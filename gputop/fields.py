@@ -36,7 +36,9 @@ class Field(Struct, frozen=True):
 
 _ALL = (
     Field("gpu.util_pct", "util", "%", refresh_ns=167 * MS, slowest_ns=SECOND, source="NVML utilization",
-          help="share of time in which at least one kernel ran; says nothing of how much of the GPU it used"),
+          help="share of time in which a kernel ran or data was copied; says nothing of how much of the GPU that used"),
+    Field("gpu.gr_active_pct", "GR active", "%", source="NVML GPM",
+          help="share of time in which any kernel ran, in each tick; copies, which util counts, do not count"),
     Field("gpu.power_w", "power", "W", high=None, source="NVML power",
           help="board power; the instantaneous field where supported, else what the driver averages"),
     Field("gpu.sm_active_pct", "SM active", "%", source="NVML GPM", help="share of SMs with a warp on them"),

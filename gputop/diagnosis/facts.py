@@ -24,7 +24,7 @@ class GpuFacts(Struct):
 
     index: int
     util: float | None
-    """Mean of NVML's utilization, which is itself the share of time some kernel ran."""
+    """Share of the time in which some kernel ran, as GPM tells; else the mean of NVML's utilization, which counts copies, too."""
     sm_active: float | None = None
     power_w: float | None = None
     power_limit_w: float | None = None
@@ -61,7 +61,7 @@ class GpuFacts(Struct):
     util_now: float | None = None
     """The latest reading."""
     idle_s: float = 0.0
-    """For how long, up to now, it has done nothing at all (utilization under 2 %)."""
+    """For how long, up to now, it has done nothing at all (under 2 % of the time)."""
     split: bool = False
     """MIG is on: what it does as a whole is nobody's."""
     instance: int | None = None

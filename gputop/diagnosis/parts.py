@@ -8,7 +8,7 @@ from gputop.board import GpuBoard
 from gputop.frame import MigInstance
 
 _OWN = ("util_pct", "sm_active_pct")
-_OF_ALL = ("power_w", "power_limit_w", "mig", "mig_mode")
+_OF_ALL = ("gr_active_pct", "power_w", "power_limit_w", "mig", "mig_mode")
 
 
 def parts(gpu: GpuBoard) -> Iterator[tuple[int, GpuBoard]]:

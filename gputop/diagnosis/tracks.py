@@ -31,6 +31,8 @@ ASYNCHRONOUS = 0.25
 """Samples that meet the disk in so much more of the window than the probe: who waits for asynchronous I/O may be interrupted."""
 LATEST_RATES, RATES_NS = 4, 9_000_000_000
 """PCIe rates, of 20 ms each and two seconds apart, that are looked at together, and how old they may be."""
+EXACT_NS = 1_000_000_000
+"""NVML's utilization counts where GPM has told nothing for so long."""
 STEADY_NS = 1_000_000_000
 """A GPU that was never idle for this long was training; being idle after that is an interruption, not its rhythm."""
 
@@ -144,16 +146,16 @@ class GpuTrack:
     """One GPU: utilization weighted by time, and the standing values of the rest."""
 
     __slots__ = (
-        "between", "board", "breaks", "busy_since_ns", "free_mhz", "held_ns", "idle_since_ns", "last_ns", "moved", "noted_ns", "pids",
-        "rates", "readings", "rhythm", "stretches", "worked_ns",
+        "between", "board", "breaks", "busy_since_ns", "exact_ns", "free_mhz", "held_ns", "idle_since_ns", "last_ns", "moved", "noted_ns",
+        "pids", "rates", "readings", "rhythm", "stretches", "worked_ns",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.readings: deque[tuple[int, float, float | None, float | None, int]] = deque()
-        """(until t_ns, utilization, SM activity, power, throttle mask)"""
+        """(until t_ns, share of the time in which kernels ran, SM activity, power, throttle mask)"""
         self.between: list[float] = []
         self.rhythm = Rhythm()
-        self.last_ns = self.noted_ns = 0
+        self.last_ns = self.noted_ns = self.exact_ns = 0
         self.idle_since_ns: int | None = None
         self.busy_since_ns: int | None = None
         self.stretches: deque[tuple[int, int]] = deque()
@@ -172,10 +174,14 @@ class GpuTrack:
         """Who computes on it; of one that does not answer, who did."""
 
     def look(self, gpu: Gpu | GpuReading) -> None:
-        """A reading between two pushes: its utilization counts in the mean, its power in the rhythm."""
-        if gpu.util_pct is not None:
-            self.between.append(gpu.util_pct)
-            self._note_idle(gpu.util_pct, gpu.t_ns)
+        """A reading between two pushes: its utilization counts in the mean, its power in the rhythm. Of a GPU that has GPM this is how
+        long kernels ran: NVML's own counts copies, too."""
+        if gpu.gr_active_pct is not None:
+            self.exact_ns = gpu.t_ns
+        busy_pct = gpu.gr_active_pct if gpu.t_ns - self.exact_ns < EXACT_NS else gpu.util_pct
+        if busy_pct is not None:
+            self.between.append(busy_pct)
+            self._note_idle(busy_pct, gpu.t_ns)
         if gpu.power_w is not None and gpu.power_instant is not False:
             self.rhythm.push(gpu.t_ns, gpu.power_w)
         elif gpu.util_pct is not None:
@@ -185,7 +191,8 @@ class GpuTrack:
         """Take the readings since the last push, or the standing ones, as those of the time since then."""
         self.board = gpu
         self.pids = gpu.compute_pids
-        util, sm_active = _fresh(gpu, "util_pct", t_ns), _fresh(gpu, "sm_active_pct", t_ns)
+        sm_active, exact = _fresh(gpu, "sm_active_pct", t_ns), _fresh(gpu, "gr_active_pct", t_ns)
+        util = _fresh(gpu, "util_pct", t_ns) if exact is None else exact
         if util is not None and self.between:
             util = sum(self.between) / len(self.between)
         elif util is not None:
@@ -233,7 +240,7 @@ class GpuTrack:
         facts = GpuFacts(
             index, self._mean(1) if fresh else None, self._mean(2), self._mean(3),
             **{name: number(name) for name in _STANDING}, throttle_mask=self._mask(), pids=self.pids,
-            gone=bool(board.values.get("lost")), unmeasurable="util_pct" in board.missing,
+            gone=bool(board.values.get("lost")), unmeasurable="util_pct" in board.missing and "gr_active_pct" not in board.values,
             stretch_s=self._stretch_s(oldest_ns), idle_s=idle_ns / 1e9,
             breaks_s=self.breaks.lost_s(oldest_ns), sunk_s=self.breaks.sunk_s(oldest_ns),
             dips_s=self.breaks.dips_s(oldest_ns),

@@ -42,7 +42,10 @@ _encode = json.JSONEncoder(allow_nan=False).encode
 _INCIDENT_ARGS = ("severity", "cause", "headline", "lost_s")
 _INCIDENT = ("t_ns", "dt_s", "symptom", "trainer_pid", *_INCIDENT_ARGS)
 """Columns of the table."""
-_GPU_COUNTERS = ("util_pct", "power_w", "mem_used_bytes", "sm_active_pct", "tensor_active_pct", "dram_active_pct", "sm_clock_mhz", "temp_c")
+_GPU_COUNTERS = (
+    "util_pct", "power_w", "mem_used_bytes", "gr_active_pct", "sm_active_pct", "tensor_active_pct", "dram_active_pct", "sm_clock_mhz",
+    "temp_c",
+)  # fmt: skip
 
 
 class _Trace:

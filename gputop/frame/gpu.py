@@ -89,6 +89,8 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     throttle_mask: int | None = None
     """nvmlDeviceGetCurrentClocksEventReasons, raw bits; `gputop.fields.throttle_words` names them."""
     # Hopper and later: GPM, over the interval since the previous sample
+    gr_active_pct: float | None = None
+    """Share of the time in which any kernel ran (GRAPHICS_UTIL). NVML's utilization counts copies, too, and is of a fifth of a second."""
     sm_active_pct: float | None = None
     sm_occupancy_pct: float | None = None
     tensor_active_pct: float | None = None
@@ -104,7 +106,7 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     pstate: int | None = None
     fan_pct: float | None = None
     pcie_tx_bytes: int | None = None
-    """Cumulative (field 197); where it is not supported the rate below is read instead."""
+    """Cumulative since gputop began (GPM, or field 197); where neither is supported the rate below is read instead."""
     pcie_rx_bytes: int | None = None
     pcie_tx_bytes_per_s: float | None = None
     """nvmlDeviceGetPcieThroughput, which counts for 20 ms."""
@@ -154,3 +156,4 @@ class GpuReading(msgspec.Struct, frozen=True, array_like=True, gc=False):
     util_pct: float | None
     power_w: float | None
     power_instant: bool | None
+    gr_active_pct: float | None = None

@@ -11,7 +11,8 @@ from gputop.history import History
 from gputop.rates import bytes_per_s
 
 _GAUGES = (
-    ("gpu.power_w", "power_w"), ("gpu.sm_active_pct", "sm_active_pct"), ("gpu.sm_occupancy_pct", "sm_occupancy_pct"),
+    ("gpu.power_w", "power_w"), ("gpu.gr_active_pct", "gr_active_pct"), ("gpu.sm_active_pct", "sm_active_pct"),
+    ("gpu.sm_occupancy_pct", "sm_occupancy_pct"),
     ("gpu.tensor_active_pct", "tensor_active_pct"), ("gpu.dram_active_pct", "dram_active_pct"), ("gpu.temp_c", "temp_c"),
     ("gpu.sm_clock_mhz", "sm_clock_mhz"),
 )  # fmt: skip

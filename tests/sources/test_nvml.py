@@ -19,7 +19,6 @@ from gputop.sources.nvml.abi import Meter
 from gputop.sources.nvml.abi import ProcessUtilization
 from gputop.sources.nvml.abi import bind
 from gputop.sources.nvml.abi import check
-from gputop.sources.nvml.fast import PcieCounters
 from gputop.sources.nvml.fast import Samples
 from gputop.sources.nvml.gpm import FIRST
 from gputop.sources.nvml.mig import FIELDS
@@ -119,7 +118,7 @@ def test_power_says_whether_it_is_instantaneous(rig: Rig, error: str) -> None:
 
 def test_pcie_rates_are_read_only_where_there_are_no_counters(rig: Rig) -> None:
     no_counters = ("gpu1.error.Field197 NOT_SUPPORTED", "gpu1.error.Field198 NOT_SUPPORTED")
-    rig.set("gpus 2", f"log {rig.log}", "pcie_tx_mb_s 5", "pcie_rx_mb_s 7", *no_counters)
+    rig.set("gpus 2", "gpm_pcie 0", f"log {rig.log}", "pcie_tx_mb_s 5", "pcie_rx_mb_s 7", *no_counters)
     source = rig.opened()
     rig.until(source, lambda board: "pcie_rx_bytes_per_s" in board.gpus[1].values)
     assert rig.gpu(1).values["pcie_tx_bytes_per_s"] == 5e6
@@ -130,7 +129,7 @@ def test_pcie_rates_are_read_only_where_there_are_no_counters(rig: Rig) -> None:
 
 
 def test_pcie_rates_are_read_while_the_counters_fail(rig: Rig) -> None:
-    traffic = ("gpus 1", "pcie_tx_mb_s 5", "pcie_rx_mb_s 7")
+    traffic = ("gpus 1", "gpm_pcie 0", "pcie_tx_mb_s 5", "pcie_rx_mb_s 7")
     rates = {"pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"}
     rig.set(*traffic)
     source = rig.opened()
@@ -142,16 +141,56 @@ def test_pcie_rates_are_read_while_the_counters_fail(rig: Rig) -> None:
     rig.until(source, lambda board: "pcie_rx_bytes" in board.gpus[0].values and rates <= set(board.gpus[0].missing))
 
 
-def test_counters_of_32_bits_go_on_when_they_wrap() -> None:
-    counters = PcieCounters.__new__(PcieCounters)
-    counters._last, counters._wrapped = [0, 0], [0, 0]
-    seen = []
-    for count in (4_294_967_000, 200, 300):
-        counters._fields = SimpleNamespace(read=lambda: None, number=lambda _, count=count: count, is_32_bit=lambda _: True)
-        values: dict[str, object] = {}
-        counters(values, {})
-        seen.append(values["pcie_tx_bytes"])
-    assert seen == [4_294_967_000, (1 << 32) + 200, (1 << 32) + 300]
+@pytest.mark.parametrize(("rx_gb_s", "tx_gb_s"), [(54, 1), (5, 0), (48, 60)])
+def test_counters_of_32_bits_go_on_when_they_wrap(rig: Rig, rx_gb_s: int, tx_gb_s: int) -> None:
+    """At 54 GB/s they go round once in 0.08 s, so that 0.1 s look like 11 GB/s."""
+    rig.set("gpus 1", "gpm 0", f"pcie_rx_mb_s {rx_gb_s * 1000}", f"pcie_tx_mb_s {tx_gb_s * 1000}")
+    source = rig.opened(100_000_000)
+    rig.until(source, lambda board: "pcie_rx_bytes" in board.gpus[0].values)
+    first, first_ns = dict(rig.gpu().values), rig.gpu().read_ns["pcie_rx_bytes"]
+    rig.until(source, lambda board: board.gpus[0].read_ns["pcie_rx_bytes"] - first_ns > 2_000_000_000)
+    seconds = (rig.gpu().read_ns["pcie_rx_bytes"] - first_ns) / 1e9
+    rates = [(rig.gpu().values[name] - first[name]) / seconds / 1e9 for name in ("pcie_rx_bytes", "pcie_tx_bytes")]
+    assert rates == pytest.approx([rx_gb_s, tx_gb_s], rel=0.1)
+
+
+def test_counters_that_wrap_more_than_once_unseen_are_not_read(rig: Rig) -> None:
+    rig.set("gpus 1", "gpm 0", "pcie_rx_mb_s 20000")
+    source = rig.opened(1_000_000_000)
+    rig.until(source, lambda board: board.gpus[0].values.get("pcie_rx_bytes_per_s") == 20e9)
+    assert "overflows" in rig.gpu().missing["pcie_rx_bytes"]
+
+
+def test_gpm_tells_of_pcie_and_of_kernels_without_another_call(rig: Rig) -> None:
+    rig.set("gpus 1", f"log {rig.log}", "util 97", "gr_active 12", "pcie_rx_mb_s 54000", "pcie_tx_mb_s 100")
+    source = rig.opened(100_000_000)
+    rig.until(source, lambda board: "gr_active_pct" in board.gpus[0].values)
+    first, first_ns = dict(rig.gpu().values), rig.gpu().read_ns["pcie_rx_bytes"]
+    rig.until(source, lambda board: board.gpus[0].read_ns["pcie_rx_bytes"] - first_ns > 1_000_000_000)
+    seconds = (rig.gpu().read_ns["pcie_rx_bytes"] - first_ns) / 1e9
+    rates = [(rig.gpu().values[name] - first[name]) / seconds for name in ("pcie_rx_bytes", "pcie_tx_bytes")]
+    assert rates == pytest.approx([54e9, 100e6], rel=0.05)
+    assert (rig.gpu().values["util_pct"], rig.gpu().values["gr_active_pct"]) == (97.0, 12.0)
+
+
+def test_samples_are_asked_for_when_utilization_has_changed_and_else_now_and_then(rig: Rig) -> None:
+    rig.set("gpus 1", f"log {rig.log}", "util 40")
+    source = rig.opened(100_000_000)
+    stamps: set[int] = set()
+
+    def watched(board: Board) -> bool:
+        stamps.add(board.gpus[0].values["util_t_ns"])
+        return len(rig.calls("UtilizationRates")) >= 40
+
+    rig.until(source, watched)
+    assert len(rig.calls("Samples")) <= 8
+    gaps = {round((newer - older) / 1e6 / 166.667) for older, newer in pairwise(sorted(stamps)) if newer - older > 5_000_000}
+    assert gaps <= {1, 2}, "what it measured again in between is told"
+    assert len(stamps) > 15
+    asked = len(rig.calls("Samples"))
+    rig.set("gpus 1", f"log {rig.log}", "util 60")
+    rig.until(source, lambda board: board.gpus[0].values["util_pct"] == 60.0)
+    assert len(rig.calls("Samples")) > asked
 
 
 @pytest.mark.parametrize(("make", "read"), [

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #define SIMGPU_MAGIC 0x55504753u
-#define SIMGPU_VERSION 1u
+#define SIMGPU_VERSION 2u
 #define SIMGPU_DEVICES 16
 #define SIMGPU_PROCS 64
 
@@ -28,6 +28,7 @@ struct simgpu_device {
     _Atomic uint64_t sm_busy_ns;    /* the same weighted by the share of SMs it uses (0..1) */
     _Atomic uint64_t sm_weight_ppm; /* of the work booked last */
     _Atomic uint64_t h2d_bytes, d2h_bytes, launches;
+    _Atomic uint64_t copy_ns;       /* of the copy engines: what is staged moves in bursts at the link's speed */
     struct simgpu_proc procs[SIMGPU_PROCS];
 };
 

@@ -6,7 +6,7 @@ import ctypes
 import mmap
 from pathlib import Path
 
-MAGIC, VERSION = 0x55504753, 1
+MAGIC, VERSION = 0x55504753, 2
 
 
 class Proc(ctypes.Structure):
@@ -21,7 +21,8 @@ class Device(ctypes.Structure):
     _fields_ = [
         ("busy_ns", ctypes.c_uint64), ("busy_until_ns", ctypes.c_uint64),
         ("sm_busy_ns", ctypes.c_uint64), ("sm_weight_ppm", ctypes.c_uint64),
-        ("h2d_bytes", ctypes.c_uint64), ("d2h_bytes", ctypes.c_uint64), ("launches", ctypes.c_uint64), ("procs", Proc * 64),
+        ("h2d_bytes", ctypes.c_uint64), ("d2h_bytes", ctypes.c_uint64), ("launches", ctypes.c_uint64),
+        ("copy_ns", ctypes.c_uint64), ("procs", Proc * 64),
     ]  # fmt: skip
 
 

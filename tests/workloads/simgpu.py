@@ -7,7 +7,7 @@ import mmap
 import time
 from pathlib import Path
 
-MAGIC, VERSION, DEVICES, PROCS = 0x55504753, 1, 16, 64
+MAGIC, VERSION, DEVICES, PROCS = 0x55504753, 2, 16, 64
 
 
 class Proc(ctypes.Structure):
@@ -27,6 +27,7 @@ class Device(ctypes.Structure):
         ("h2d_bytes", ctypes.c_uint64),
         ("d2h_bytes", ctypes.c_uint64),
         ("launches", ctypes.c_uint64),
+        ("copy_ns", ctypes.c_uint64),
         ("procs", Proc * PROCS),
     ]
 

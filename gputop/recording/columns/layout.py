@@ -39,7 +39,9 @@ UNITS = dict.fromkeys(
 compress."""
 PEAKS = {"max_run_delay_ns": 50_000, "max_ns": 1000}
 """Longest waits, kept in steps of so many ns and to six significant bits, rounded up: none is shorter than the mean."""
-SCALES = dict.fromkeys(("power_w", "sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct", "sm_pct", "mem_pct"), 10)
+SCALES = dict.fromkeys((
+    "power_w", "gr_active_pct", "sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct", "sm_pct", "mem_pct",
+), 10)  # fmt: skip
 """Readings kept as multiples of one over that."""
 ABOVE_NS = "^t_ns"
 """The ``t_ns`` of the row above, as a multiple of the field's unit."""

@@ -54,7 +54,7 @@ def whole(frames: list[Frame]) -> Second:
             second.waits.setdefault(proc.pid, []).append((proc.state, proc.syscall, proc.syscall_arg, proc.wchan))
         for gpu in frame.gpus:
             if gpu.util_pct is not None or gpu.power_w is not None:
-                second.gpus.append(GpuReading(gpu.index, gpu.t_ns, gpu.util_pct, gpu.power_w, gpu.power_instant))
+                second.gpus.append(GpuReading(gpu.index, gpu.t_ns, gpu.util_pct, gpu.power_w, gpu.power_instant, gpu.gr_active_pct))
     return second
 
 
@@ -97,7 +97,7 @@ def _add_gpus(second: Second, table: Table, without: Without) -> None:
     gpus = below[1]
     second.frames[0].gpus = _merged(gpus, without)
     readings = zip(*map(gpus.column_by_subject, GpuReading.__struct_fields__), strict=True)
-    second.gpus = [GpuReading(*reading) for reading in readings if reading[2] is not None or reading[3] is not None]
+    second.gpus = [GpuReading(*reading) for reading in readings if any(reading[at] is not None for at in (2, 3, 5))]
 
 
 def _add_hosts(second: Second, table: Table, without: Without) -> None:

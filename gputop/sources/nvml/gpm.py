@@ -1,9 +1,10 @@
-"""GPM, Hopper and later: what the SMs did between two samples, without DCGM."""
+"""GPM, Hopper and later: what the SMs and the PCIe link did between two samples, without DCGM."""
 
 from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Callable
 from ctypes import Structure
 from ctypes import byref
 from ctypes import c_char_p
@@ -22,11 +23,14 @@ from gputop.sources.nvml.abi import check
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Values
 
-GPM_FIELDS = ("sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct")
-# nvmlGpmMetricId_t: SM_UTIL, SM_OCCUPANCY, ANY_TENSOR_UTIL, DRAM_BW_UTIL; of a MIG instance GRAPHICS_UTIL (of any kernel), SM_UTIL
-_METRICS = (2, 3, 5, 10)
+GPM_FIELDS = ("gr_active_pct", "sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct")
+PCIE_COUNTERS = ("pcie_tx_bytes", "pcie_rx_bytes")
+# nvmlGpmMetricId_t: GRAPHICS_UTIL, SM_UTIL, SM_OCCUPANCY, ANY_TENSOR_UTIL, DRAM_BW_UTIL, PCIE_TX_PER_SEC, PCIE_RX_PER_SEC
+_METRICS = (1, 2, 3, 5, 10, 20, 21)
 _MIG_METRICS = (1, 2)
 _MOST_PCT = 101
+_MIB, _MOST_MIB_PER_S = 1 << 20, 1_000_000
+"""A terabyte a second: no link is near it."""
 GPM_LEAST_NS = 100_000_000
 """Shorter intervals give invalid values on Hopper (NVIDIA/DCGM issue 310)."""
 _TOO_SOON_NS = 80_000_000
@@ -53,7 +57,7 @@ class _Support(Structure):
 class Gpm:
     """The metrics of a GPU, or of one MIG instance of it, since the previous call; the first only begins."""
 
-    __slots__ = ("_device", "_get", "_metrics", "_sample", "_sampled_ns", "_scope")
+    __slots__ = ("_device", "_get", "_metrics", "_sample", "_sampled_ns", "_scope", "failure", "moved")
 
     def __init__(self, device: Device, gpu_instance: int | None = None) -> None:
         self._device = device
@@ -68,9 +72,13 @@ class Gpm:
         wanted = (_Metric * len(_METRICS))(*(_Metric(id=number) for number in numbers))
         self._get = _MetricsGet(1, len(numbers), _new_sample(device), _new_sample(device), wanted)
         self._sampled_ns = 0
+        self.failure: pynvml.NVMLError | None = None
+        """Of the last call."""
+        self.moved: list[float | None] = [0.0, 0.0]
+        """Bytes over PCIe since the first sample, from the GPU and to it: what its rates come to; None where there are none."""
 
     def __call__(self, values: Values, missing: Missing) -> None:
-        for field, value in zip(GPM_FIELDS, self.read(), strict=True):
+        for field, value in zip(GPM_FIELDS, self.read(), strict=False):  # the rates over PCIe come behind
             if isinstance(value, float):
                 values[field] = value
             elif value:
@@ -86,17 +94,51 @@ class Gpm:
         get, now_ns = self._get, monotonic_ns()
         if now_ns - self._sampled_ns < _TOO_SOON_NS:
             return [""] * get.count
+        try:
+            self.failure = None
+            return self._take(get, now_ns)
+        except pynvml.NVMLError as error:
+            self.failure = error
+            raise
+
+    def _take(self, get: _MetricsGet, now_ns: int) -> list[float | str]:
         self._device.call(self._sample, *self._scope, c_void_p(get.newer))
         try:
-            return self._compare(get) if self._sampled_ns else [FIRST] * get.count
+            return self._compare(get, now_ns - self._sampled_ns) if self._sampled_ns else [FIRST] * get.count
         finally:
             self._sampled_ns = now_ns
             get.older, get.newer = get.newer, get.older
 
-    def _compare(self, get: _MetricsGet) -> list[float | str]:
+    def _compare(self, get: _MetricsGet, ns: int) -> list[float | str]:
         self._device.meter.count()
         check(self._metrics(byref(get)))
-        return [_value_of(*_CODE_AND_VALUE.unpack_from(get, at)) for at in _PLACES[: get.count]]
+        told = [_CODE_AND_VALUE.unpack_from(get, at) for at in _PLACES[: get.count]]
+        for at, (code, mib_per_s) in enumerate(told[len(GPM_FIELDS) :]):
+            self._move(at, mib_per_s * _MIB * ns / 1e9 if not code and 0 <= mib_per_s <= _MOST_MIB_PER_S else None)
+        return [_value_of(*one) for one in told[: len(GPM_FIELDS)]]
+
+    def _move(self, at: int, more: float | None) -> None:
+        had = self.moved[at]
+        self.moved[at] = None if more is None or had is None else had + more
+
+
+class Moved:
+    """Bytes over PCIe as GPM's rates come to: no call of their own, and no 32 bits that overflow. A way for those who have read it."""
+
+    __slots__ = ("_gpm",)
+
+    def __init__(self, gpm: Callable[[], Gpm]) -> None:
+        """``gpm`` gives what the tick has read already; raises where there is none."""
+        self._gpm = gpm
+
+    def __call__(self, values: Values, _: Missing) -> None:
+        gpm = self._gpm()
+        if gpm.failure is not None:
+            raise gpm.failure
+        for field, moved in zip(PCIE_COUNTERS, gpm.moved, strict=True):
+            if moved is None:
+                raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+            values[field] = int(moved)
 
 
 def _new_sample(device: Device) -> int | None:

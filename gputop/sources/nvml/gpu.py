@@ -18,8 +18,8 @@ from gputop.sources.nvml.abi import Meter
 from gputop.sources.nvml.abi import bind
 from gputop.sources.nvml.abi import check
 from gputop.sources.nvml.events import XID
-from gputop.sources.nvml.fast import PCIE_COUNTERS
 from gputop.sources.nvml.fast import fast_readings
+from gputop.sources.nvml.gpm import PCIE_COUNTERS
 from gputop.sources.nvml.identity import identity_readings
 from gputop.sources.nvml.lane import Lane
 from gputop.sources.nvml.lane import Taker

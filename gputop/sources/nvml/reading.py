@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from collections.abc import Iterator
 from time import monotonic_ns
+from typing import TypeVar
 
 from gputop.frame import SECOND_NS
 from gputop.sources.nvml.reasons import FAILURES
@@ -19,6 +20,7 @@ from gputop.sources.nvml.reasons import why
 
 Values = dict[str, object]
 Missing = dict[str, str]
+Made = TypeVar("Made")
 Way = Callable[[Values, Missing], None]
 """Puts what it read into the first, and what this GPU cannot give into the second; may raise anything."""
 
@@ -213,16 +215,22 @@ def take(field: str, read: Callable[[], object], values: Values, missing: Missin
         missing[field] = cause.text
 
 
-def lazy(make: Callable[..., Way], *arguments: object) -> Way:
-    """A way that is bound on its first use, since binding fails where the driver has no such function."""
-    made: list[Way] = []
+def once(make: Callable[..., Made], *arguments: object) -> Callable[[], Made]:
+    """What ``make`` makes, made when it is first asked for; and again each time it raises."""
+    made: list[Made] = []
 
-    def way(values: Values, missing: Missing) -> None:
+    def get() -> Made:
         if not made:
             made.append(make(*arguments))
-        made[0](values, missing)
+        return made[0]
 
-    return way
+    return get
+
+
+def lazy(make: Callable[..., Way], *arguments: object) -> Way:
+    """A way that is bound on its first use, since binding fails where the driver has no such function."""
+    get = once(make, *arguments)
+    return lambda values, missing: get()(values, missing)
 
 
 def one(field: str, period_ns: int, read: Callable[[], object], *others: Way, counts: bool = False) -> Reading:

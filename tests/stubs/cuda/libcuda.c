@@ -325,8 +325,8 @@ static int copy(const char *call, struct stream *s, const void *host, size_t byt
     uint64_t began = now_ns();
     int rc = enter();
     if (rc) return rc;
-    struct work w = copy_of(bytes, host ? bytes_per_ns : 1500.0, to_device, from_device);
     bool staged = host && !pinned(host);
+    struct work w = copy_of(bytes, host ? bytes_per_ns : 1500.0, staged, to_device, from_device);
     if (async && !staged) stream_copy_async(stream_of(s), w);
     else stream_copy(stream_of(s), w, current->mode, staged ? WAIT_SPIN : current->mode);
     log_call(call, began, bytes);

@@ -27,6 +27,7 @@
 #define SLICE_NS 1000000ull         /* collectives are booked in slices of this; shorter copies are counted at once */
 #define COPY_SLICE_NS 10000000ull   /* long copies are counted in slices of this */
 #define TIMER_SLACK_NS 70000ull     /* a sleep may end this late: spin for the rest */
+#define LINK_BYTES_PER_NS 54.0      /* PCIe 5 x16, as an H200 copies from pinned memory */
 #define GAP_NS 20000ull             /* shorter gaps between copy and kernel are not worth a queue */
 
 enum wait_mode { WAIT_BLOCK, WAIT_SPIN, WAIT_YIELD, WAIT_POLL };
@@ -40,7 +41,7 @@ struct device {
 
 /* Work whose start lies in the future. */
 struct work {
-    uint64_t start_ns, length_ns, bytes;
+    uint64_t start_ns, length_ns, bytes, engine_ns;
     uint32_t weight_ppm;
     bool to_device, from_device;
     volatile uint64_t *arrived;     /* a collective: it ends when *arrived >= target, and spins on the GPU until then */
@@ -128,9 +129,11 @@ static uint64_t book(struct device *d, uint64_t start, uint64_t length, uint32_t
     return end;
 }
 
-static void count_bytes(struct device *d, uint64_t bytes, bool to_device, bool from_device) {
-    if (to_device) atomic_fetch_add(&d->gpu->h2d_bytes, bytes);
-    if (from_device) atomic_fetch_add(&d->gpu->d2h_bytes, bytes);
+/* The part of a copy that lies between two of its bytes. */
+static void count_bytes(struct device *d, const struct work *w, uint64_t from, uint64_t to) {
+    if (w->to_device) atomic_fetch_add(&d->gpu->h2d_bytes, to - from);
+    if (w->from_device) atomic_fetch_add(&d->gpu->d2h_bytes, to - from);
+    atomic_fetch_add(&d->gpu->copy_ns, (uint64_t)((double)w->engine_ns * (double)(to - from) / (double)w->bytes));
 }
 
 /* Queued work: one thread per stream, started when first needed */
@@ -141,7 +144,7 @@ static uint64_t run_copy(struct device *d, const struct work *w, enum wait_mode 
         uint64_t upto = end - t < COPY_SLICE_NS ? end : t + COPY_SLICE_NS;
         wait_until(upto, mode);
         uint64_t sum = (uint64_t)((double)w->bytes * (double)(upto - w->start_ns) / (double)w->length_ns);
-        count_bytes(d, sum - counted, w->to_device, w->from_device);
+        count_bytes(d, w, counted, sum);
         counted = sum;
     }
     return end;
@@ -233,9 +236,10 @@ static void stream_launch(struct stream *s, uint64_t length, uint32_t weight_ppm
     atomic_fetch_add(&s->device->gpu->launches, 1);
 }
 
-static struct work copy_of(uint64_t bytes, double bytes_per_ns, bool to_device, bool from_device) {
+static struct work copy_of(uint64_t bytes, double bytes_per_ns, bool staged, bool to_device, bool from_device) {
     uint64_t length = (uint64_t)((double)bytes / bytes_per_ns) + 2000;
-    return (struct work){.length_ns = length, .bytes = bytes, .to_device = to_device, .from_device = from_device};
+    uint64_t engine = staged ? (uint64_t)((double)bytes / LINK_BYTES_PER_NS) : length;
+    return (struct work){.length_ns = length, .bytes = bytes, .engine_ns = engine, .to_device = to_device, .from_device = from_device};
 }
 
 /* A copy the caller waits for, first in `before` for the stream, then in `during`. */
@@ -256,7 +260,7 @@ static void stream_copy_async(struct stream *s, struct work copy) {
         enqueue(s, copy);
     } else {
         s->end_ns = copy.start_ns + copy.length_ns;
-        count_bytes(s->device, copy.bytes, copy.to_device, copy.from_device);
+        count_bytes(s->device, &copy, 0, copy.bytes);
     }
     pthread_mutex_unlock(&s->lock);
 }

@@ -149,22 +149,34 @@ static nvmlReturn_t take_sample(nvmlDevice_t device, int instance, nvmlGpmSample
 nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t sample) { ENTER_DEVICE(GpmSampleGet); return take_sample(device, -1, sample); }
 nvmlReturn_t nvmlGpmMigSampleGet(nvmlDevice_t device, unsigned instance, nvmlGpmSample_t sample) { ENTER_DEVICE(GpmMigSampleGet); return take_sample(device, (int)instance, sample); }
 
-/* 1 any kernel (of MIG instances only), 2 SM activity, 3 occupancy, 5 any tensor pipe, 10 DRAM bandwidth, all in per cent */
+/* 1 any kernel, 2 SM activity, 3 occupancy, 5 any tensor pipe, 10 DRAM bandwidth, all in per cent; 20 and 21 PCIe from and to the GPU in
+ * MiB/s, not of MIG instances. As on an H200, what is copied counts there and in utilization, but not as a kernel. */
 static double gpm_value(unsigned metric, struct gpm_sample *older, struct gpm_sample *newer, int *code)
 {
     struct gpu_conf *conf = &control()->gpu[newer->gpu];
-    double active = (double)conf->sm_active;
+    double active = (double)conf->sm_active, ns = (double)(newer->at.ns - older->at.ns);
     if (sim_map)
-        active = 100 * share(newer->at.sm_done, older->at.sm_done, (double)(newer->at.ns - older->at.ns));
+        active = 100 * share(newer->at.sm_done, older->at.sm_done, ns);
     for (int i = 0; i < conf->nmigs && newer->instance >= 0; i++)
         if ((int)conf->migs[i].instance == newer->instance)
             active = metric == 1 ? conf->migs[i].util_pct : conf->migs[i].active_pct;
     switch (metric) {
-    case 1: if (newer->instance >= 0) return active; break;
+    case 1:
+        if (newer->instance >= 0)
+            return active;
+        if (sim_map)
+            return 100 * share(newer->at.done, older->at.done, ns);
+        return conf->gr_active >= 0 ? (double)conf->gr_active : (double)util_at(conf, now_ns(CLOCK_REALTIME) / 1000);
     case 2: return active;
     case 3: return sim_map ? active / 2 : (double)conf->sm_occupancy;
     case 5: return (double)conf->tensor;
     case 10: return (double)conf->dram;
+    case 20: case 21:
+        if (newer->instance >= 0 || !conf->gpm_pcie)
+            break;
+        if (sim_map)
+            return (metric == 20 ? newer->at.tx - older->at.tx : newer->at.rx - older->at.rx) / ns * 1e9 / 1048576;
+        return 1e6 * (double)(metric == 20 ? conf->pcie_tx_mb_s : conf->pcie_rx_mb_s) / 1048576;
     }
     *code = NOT_SUPPORTED;
     return 0;

@@ -243,7 +243,7 @@ static int fill_field(nvmlDevice_t device, nvmlFieldValue_t *field)
 #ifndef NVML_OLD_DRIVER
     case 185: field->value.uiVal = (unsigned)power_mw(device->gpu, 1); return NVML_SUCCESS;
     case 186: field->value.uiVal = (unsigned)power_mw(device->gpu, 0); return NVML_SUCCESS;
-    case 197: case 198: field->value.ullVal = pcie_bytes(device->gpu, field->fieldId == 198); break;
+    case 197: case 198: field->value.uiVal = (unsigned)pcie_bytes(device->gpu, field->fieldId == 198); return NVML_SUCCESS; /* goes round */
 #endif
     default: return NOT_SUPPORTED;
     }

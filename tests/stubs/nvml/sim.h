@@ -1,4 +1,4 @@
-/* The simulated GPU of $GPUTOP_SIMGPU as a driver would see it: utilization over windows of 1/6 s (or $GPUTOP_NVML_WINDOW_MS, up to
+/* The simulated GPU of $GPUTOP_SIMGPU as a driver would see it: utilization, of kernels and of copies as an H200's, over windows of 1/6 s (or $GPUTOP_NVML_WINDOW_MS, up to
  * 1000 as on some GPUs), of which 120 are kept. */
 #ifndef NVML_STUB_SIM_H
 #define NVML_STUB_SIM_H
@@ -16,7 +16,7 @@
 #define KEPT 120
 
 struct window { long long wall_us; unsigned util_pct; double sm_share, tx_bytes_per_s, rx_bytes_per_s; };
-struct totals { unsigned long long ns, done, sm_done, tx, rx; };
+struct totals { unsigned long long ns, done, sm_done, tx, rx, copied; };
 
 static struct simgpu *sim_map;
 static struct {
@@ -39,7 +39,7 @@ static struct totals sim_totals(int gpu)
 {
     struct simgpu_device *dev = &sim_map->dev[gpu];
     unsigned long long now = now_ns(CLOCK_MONOTONIC), until = dev->busy_until_ns, ahead = until > now ? until - now : 0;
-    return (struct totals){now, done_by(dev->busy_ns, ahead), done_by(dev->sm_busy_ns, ahead * dev->sm_weight_ppm / 1000000), dev->d2h_bytes, dev->h2d_bytes};
+    return (struct totals){now, done_by(dev->busy_ns, ahead), done_by(dev->sm_busy_ns, ahead * dev->sm_weight_ppm / 1000000), dev->d2h_bytes, dev->h2d_bytes, dev->copy_ns};
 }
 
 static double share(unsigned long long newer, unsigned long long older, double ns)
@@ -51,9 +51,9 @@ static double share(unsigned long long newer, unsigned long long older, double n
 static void close_window(int gpu)
 {
     struct totals now = sim_totals(gpu), last = sim[gpu].last;
-    double ns = now.ns - last.ns;
+    double ns = now.ns - last.ns, busy = share(now.done, last.done, ns) + share(now.copied, last.copied, ns);
     sim[gpu].windows[sim[gpu].count++ % KEPT] = (struct window){
-        now_ns(CLOCK_REALTIME) / 1000, (unsigned)(100 * share(now.done, last.done, ns) + 0.5), share(now.sm_done, last.sm_done, ns),
+        now_ns(CLOCK_REALTIME) / 1000, (unsigned)(100 * (busy < 1 ? busy : 1) + 0.5), share(now.sm_done, last.sm_done, ns),
         (now.tx - last.tx) / (ns / 1e9), (now.rx - last.rx) / (ns / 1e9)};
     sim[gpu].last = now;
     for (int slot = 0; slot < SIMGPU_PROCS; slot++) {
