@@ -82,9 +82,9 @@ def workloads(out: Path, names: str) -> list[Command]:
     return [("workloads", [*command, "--only", *names.split(",")], 280)]
 
 
-def screen(out: Path, _: str) -> list[Command]:
+def screen(out: Path, short: str) -> list[Command]:
     """Start, key and running cost of the screen beside nvitop."""
-    return [("screen", [_PYTHON, "-m", "tests.device.busy", _PYTHON, "-m", "tests.device.screen", str(out)], 120)]
+    return [("screen", [_PYTHON, "-m", "tests.device.busy", _PYTHON, "-m", "tests.device.screen", str(out), short], 120)]
 
 
 PARTS: dict[str, Callable[[Path, str], list[Command]]] = {

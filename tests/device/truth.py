@@ -127,7 +127,7 @@ def compare(frames: list[Frame], did: dict[str, float]) -> list[object]:
     inside = [gpu for frame in frames for gpu in frame.gpus if did["began_ns"] + 3e8 < gpu.t_ns < did["ended_ns"]]
     seconds = (did["ended_ns"] - did["began_ns"]) / 1e9
     return [
-        did["name"], *(_mean(inside, name) for name in ("util_pct", "sm_active_pct", "sm_occupancy_pct", "dram_active_pct", "power_w")),
+        did["name"], *(_mean(inside, name) for name in ("util_pct", "gr_active_pct", "sm_active_pct", "sm_occupancy_pct", "dram_active_pct", "power_w")),
         _rate(inside, "energy_mj", 1e3), f"{did.get('bytes', 0) / seconds / 1e9:.2f}", _rate(inside, "pcie_rx_bytes", 1e9),
         _rate(inside, "pcie_tx_bytes", 1e9), f"{did['syncs']:.0f}, {did.get('sync_ns', 0) / max(1, did['syncs']) / 1e3:.0f} µs",
         f"{did.get('launches', 0) / seconds:.0f}/s", _calls(frames, did),
@@ -188,7 +188,7 @@ def report(flags: list[str]) -> Iterator[str]:
     """The tables."""
     frames, done = watch(flags)
     yield beats(frames)
-    heads = ["phase", "util %", "SM act %", "occupancy %", "DRAM %", "W", "W by energy", "GB/s done", "rx GB/s", "tx GB/s"]
+    heads = ["phase", "util %", "GR act %", "SM act %", "occupancy %", "DRAM %", "W", "W by energy", "GB/s done", "rx GB/s", "tx GB/s"]
     yield table([*heads, "syncs", "launches", "calls seen"], [compare(frames, did) for did in done])
 
 
