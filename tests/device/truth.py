@@ -127,7 +127,8 @@ def compare(frames: list[Frame], did: dict[str, float]) -> list[object]:
     inside = [gpu for frame in frames for gpu in frame.gpus if did["began_ns"] + 3e8 < gpu.t_ns < did["ended_ns"]]
     seconds = (did["ended_ns"] - did["began_ns"]) / 1e9
     return [
-        did["name"], *(_mean(inside, name) for name in ("util_pct", "gr_active_pct", "sm_active_pct", "sm_occupancy_pct", "dram_active_pct", "power_w")),
+        did["name"], *(_mean(inside, f"{name}_pct") for name in ("util", "gr_active", "sm_active", "sm_occupancy", "dram_active")),
+        _mean(inside, "power_w"),
         _rate(inside, "energy_mj", 1e3), f"{did.get('bytes', 0) / seconds / 1e9:.2f}", _rate(inside, "pcie_rx_bytes", 1e9),
         _rate(inside, "pcie_tx_bytes", 1e9), f"{did['syncs']:.0f}, {did.get('sync_ns', 0) / max(1, did['syncs']) / 1e3:.0f} µs",
         f"{did.get('launches', 0) / seconds:.0f}/s", _calls(frames, did),
@@ -141,7 +142,7 @@ def _mean(samples: list[object], name: str) -> str:
 
 def _rate(samples: list[object], name: str, unit: float) -> str:
     found = [(one.t_ns, value) for one in samples if (value := getattr(one, name)) is not None]  # type: ignore[attr-defined]
-    if len(found) < 2:
+    if len(found) < 2 or found[-1][0] == found[0][0]:  # a key frame says again what was read
         return "–"
     return f"{(found[-1][1] - found[0][1]) / (found[-1][0] - found[0][0]) * 1e9 / unit:.2f}"
 

@@ -173,8 +173,11 @@ def test_gpm_tells_of_pcie_and_of_kernels_without_another_call(rig: Rig) -> None
     assert (rig.gpu().values["util_pct"], rig.gpu().values["gr_active_pct"]) == (97.0, 12.0)
 
 
-def test_samples_are_asked_for_when_utilization_has_changed_and_else_now_and_then(rig: Rig) -> None:
-    rig.set("gpus 1", f"log {rig.log}", "util 40")
+@pytest.mark.parametrize("gpm", [0, 1])
+def test_samples_are_asked_for_when_utilization_has_changed_and_else_now_and_then(rig: Rig, gpm: int) -> None:
+    """Where GPM tells how long kernels ran, not even then."""
+    settings = "gpus 1", f"log {rig.log}", f"gpm {gpm}"
+    rig.set(*settings, "util 40")
     source = rig.opened(100_000_000)
     stamps: set[int] = set()
 
@@ -187,10 +190,19 @@ def test_samples_are_asked_for_when_utilization_has_changed_and_else_now_and_the
     gaps = {round((newer - older) / 1e6 / 166.667) for older, newer in pairwise(sorted(stamps)) if newer - older > 5_000_000}
     assert gaps <= {1, 2}, "what it measured again in between is told"
     assert len(stamps) > 15
-    asked = len(rig.calls("Samples"))
-    rig.set("gpus 1", f"log {rig.log}", "util 60")
-    rig.until(source, lambda board: board.gpus[0].values["util_pct"] == 60.0)
-    assert len(rig.calls("Samples")) > asked
+    before, asked = len(rig.calls("UtilizationRates")), len(rig.calls("Samples"))
+    rig.set(*settings, "util 90", "util_low 10", "wave_ms 400")
+    told: dict[int, set[float]] = {}
+
+    def changed(board: Board) -> bool:
+        told.setdefault(board.gpus[0].values["util_t_ns"], set()).add(board.gpus[0].values["util_pct"])
+        return len(rig.calls("UtilizationRates")) >= before + 40
+
+    rig.until(source, changed)
+    more = len(rig.calls("Samples")) - asked
+    assert more <= 8 if gpm else more > 8
+    assert {90.0, 10.0} <= set().union(*told.values())
+    assert sum(len(values) > 1 for values in told.values()) <= 1, "a measurement has one value"
 
 
 @pytest.mark.parametrize(("make", "read"), [

@@ -75,9 +75,10 @@ def fast_readings(device: Device, interval_ns: int) -> list[Reading]:
     time since it was read last.
     """
     standing_ns, gpm = max(interval_ns, STANDING_NS), once(Gpm, device)
-    samples = Samples(device)
+    kernels = Reading(GPM_FIELDS, max(interval_ns, GPM_LEAST_NS), lazy(gpm), counts=True)
+    samples = Samples(device, kernels)
     return [
-        Reading(GPM_FIELDS, max(interval_ns, GPM_LEAST_NS), lazy(gpm), counts=True),
+        kernels,
         Reading(PCIE_COUNTERS, interval_ns, Moved(gpm), lazy(PcieCounters, device), counts=True),
         Reading(("util_pct", "mem_util_pct"), interval_ns, lazy(_utilization, device, samples)),
         Reading(("util_t_ns",), interval_ns, samples),
@@ -95,7 +96,7 @@ def _utilization(device: Device, samples: Samples) -> Way:
         samples.rate = None
         device.call(function, out)
         take("util_pct", lambda: percent(given(out[0])), values, missing)
-        samples.rate = values.get("util_pct")
+        samples.rate = out[0] if "util_pct" in values else None
         take("mem_util_pct", lambda: percent(given(out[1])), values, missing)
 
     return way
@@ -105,16 +106,22 @@ class Samples:
     """nvmlDeviceGetSamples: the latest utilization with the moment the driver took it, on CLOCK_MONOTONIC.
 
     It costs a real driver milliseconds of CPU, where nvmlDeviceGetUtilizationRates costs microseconds: it is asked when there can be a
-    newer one and that has changed, and else now and then. In between what the driver has measured again is known by its rhythm.
+    newer one and that has changed, and else now and then. In between what the driver has measured again is known by its rhythm; so is
+    what has changed, where GPM tells exactly when kernels ran.
 
     The driver stamps with the wall clock. A stamp that cannot be right (from the future, or older than any refresh) is
     not used: the value of nvmlDeviceGetUtilizationRates then stands without one.
     """
 
-    __slots__ = ("_age_ns", "_asked_ns", "_buffer", "_count", "_device", "_function", "_kind", "_latest", "_period_ns", "_seen_us", "rate")
+    __slots__ = (
+        "_age_ns", "_asked_ns", "_buffer", "_count", "_device", "_function", "_kernels", "_kind", "_latest", "_period_ns", "_seen_us",
+        "rate",
+    )  # fmt: skip
 
-    def __init__(self, device: Device) -> None:
-        self.rate: object = None
+    def __init__(self, device: Device, kernels: Reading | None = None) -> None:
+        """``kernels`` is GPM's reading, where there is one."""
+        self._kernels = kernels
+        self.rate: float | None = None
         """What nvmlDeviceGetUtilizationRates gave in this tick, None where it gave nothing."""
         self._device = device
         self._function = once(bind, "nvmlDeviceGetSamples")
@@ -130,6 +137,8 @@ class Samples:
         if self._is_due(now_ns):
             self._asked_ns = now_ns
             self._fetch()
+        elif self._latest and self.rate not in (None, self._latest[0]) and self._is_exact:
+            self._change(now_ns)
         if self._latest and now_ns - self._latest[1] < _STALE_NS:
             values["util_pct"], values["util_t_ns"] = self._latest[0], self._latest[1] + self._repeated_ns(now_ns)
         else:
@@ -140,7 +149,18 @@ class Samples:
             return True
         if now_ns < self._latest[1] + self._period_ns * _JITTER:
             return False
-        return self.rate != self._latest[0] or now_ns - self._asked_ns >= _CHECK_NS
+        return now_ns - self._asked_ns >= _CHECK_NS or (self.rate != self._latest[0] and not self._is_exact)
+
+    @property
+    def _is_exact(self) -> bool:
+        return self._kernels is not None and self._kernels.works and not self._kernels.reason
+
+    def _change(self, now_ns: int) -> None:
+        """What nvmlDeviceGetUtilizationRates gives anew was measured when the driver did so last."""
+        if self._latest is not None and self.rate is not None:
+            stamp_ns = self._latest[1]
+            beats = max(1, (now_ns - stamp_ns) // self._period_ns)
+            self._latest = self.rate, min(now_ns, stamp_ns + beats * self._period_ns)
 
     def _repeated_ns(self, now_ns: int) -> int:
         """How much later the driver measured the same once more, as far as nvmlDeviceGetUtilizationRates would have told otherwise."""
