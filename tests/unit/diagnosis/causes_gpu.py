@@ -28,6 +28,11 @@ def probed_transfer() -> Scene:
     return scene
 
 
+def copies_that_count_as_work() -> Scene:
+    """From pinned memory at the link's speed: NVML's utilization says 97 %, and kernels run a quarter of the time."""
+    return alone(97.0, 0.05, [SLEEP], gr_active_pct=25.0, sm_active_pct=25.0, pcie_rx_bytes_per_s=40e9, pcie_gen=5, pcie_width=16)
+
+
 def collating_before_light_kernels() -> Scene:
     """Its GPU draws little while it works, but is given few kernels: what the main thread does before them is what it waits for."""
     scene = alone(45.0, 0.97, [ON_CPU], power_w=90.0, power_limit_w=300.0).drop(101, 102)
@@ -181,6 +186,7 @@ GPU_SIDE: dict[Callable[[], Scene], tuple[str, str]] = {
     transfer: ("transfer-bound", "h2d-transfer"),
     transfer_over_a_narrow_link: ("transfer-bound", "h2d-transfer"),
     probed_transfer: ("transfer-bound", "h2d-transfer"),
+    copies_that_count_as_work: ("transfer-bound", "h2d-transfer"),
     copies_over_one_lane: ("transfer-bound", "h2d-transfer"),
     quick_steps_one_wait_each: ("wait-heavy", "sync-storm"),
     small_pieces_one_by_one: ("transfer-bound", "h2d-transfer"),

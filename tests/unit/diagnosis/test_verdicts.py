@@ -142,6 +142,15 @@ def test_respawned_workers_that_then_keep_up_are_neither_slow_nor_too_few():
     assert {incident.cause for incident in scene.engine.incidents} == {"worker-respawn"}
 
 
+def test_where_gpm_tells_no_more_nvml_counts():
+    scene = alone(97.0, 0.05, [SLEEP], gr_active_pct=25.0, sm_active_pct=25.0, pcie_rx_bytes_per_s=40e9, pcie_gen=5, pcie_width=16).play(6)
+    assert scene.engine.verdict.symptom == "transfer-bound"
+    del scene.gpus[0]["gr_active_pct"]
+    scene.gpus[0]["sm_active_pct"] = 90.0
+    scene.play(8)
+    assert scene.engine.verdict.symptom == "healthy"
+
+
 def healthy_scenes() -> list[tuple[str, Scene]]:
     asleep = training(util=99.0, workers=8)
     spinning = alone(99.0, 1.0, [ON_CPU])
