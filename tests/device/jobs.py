@@ -182,6 +182,15 @@ def pageable(clock: Clock, _: Path) -> None:
         clock.tick()
 
 
+def pinned(clock: Clock, _: Path) -> None:
+    """Batches of 3 GB from pinned memory, as fast as the link goes, and little to compute: NVML says that the GPU works all the time."""
+    weights, host = torch.randn(4096, 1024, device=_GPU), torch.randn(200_000, 4096).pin_memory()
+    while True:
+        batch = host.to(_GPU, non_blocking=True)
+        (batch @ weights).mean().item()
+        clock.tick()
+
+
 def graphs(clock: Clock, _: Path) -> None:
     """A captured step that is replayed: no launches, no waits to see, and nothing wrong."""
     model = nn.Sequential(*(nn.Sequential(nn.Linear(4096, 4096), nn.GELU()) for _ in range(12))).to(_GPU, torch.bfloat16)
@@ -215,7 +224,7 @@ def jax_step(clock: Clock, _: Path) -> None:
 
 _WORK: dict[str, Callable[[Clock, Path], None]] = {
     "pictures-two-workers": pictures_two_workers, "pictures-main-thread": pictures_main_thread, "gpt": gpt, "gpt-tiny": gpt_tiny,
-    "gpt-checkpoints": gpt_checkpoints, "items": items, "pageable": pageable, "graphs": graphs, "jax": jax_step,
+    "gpt-checkpoints": gpt_checkpoints, "items": items, "pageable": pageable, "pinned": pinned, "graphs": graphs, "jax": jax_step,
 }  # fmt: skip
 
 

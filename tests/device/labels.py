@@ -8,6 +8,7 @@ JOBS = {
     "gpt-checkpoints": "input-bound / pause",
     "items": "wait-heavy / sync-storm",
     "pageable": "transfer-bound / h2d-transfer",
+    "pinned": "transfer-bound / h2d-transfer",
     "graphs": "healthy / none",
     "jax": "healthy / none",
 }

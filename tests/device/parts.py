@@ -87,6 +87,12 @@ def screen(out: Path, short: str) -> list[Command]:
     return [("screen", [_PYTHON, "-m", "tests.device.busy", _PYTHON, "-m", "tests.device.screen", str(out), short], 120)]
 
 
+def story(out: Path, _: str) -> list[Command]:
+    """A training that goes wrong and right again, for tests and pictures."""
+    path = str(out / "story.gputop")
+    return [("story", [_PYTHON, "-m", "tests.device.story", str(out)], 120), ("explain-story", [*_GPUTOP, "explain", path], 20)]
+
+
 PARTS: dict[str, Callable[[Path, str], list[Command]]] = {
-    one.__name__: one for one in (look, first, facts, refresh, truth, gpm, jobs, bare, workloads, screen)
+    one.__name__: one for one in (look, first, facts, refresh, truth, gpm, jobs, bare, workloads, screen, story)
 }
