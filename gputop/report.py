@@ -14,6 +14,7 @@ from typing import NamedTuple
 from gputop.diagnosis.model import LOOKING
 from gputop.diagnosis.model import Step
 from gputop.diagnosis.report import Booked
+from gputop.diagnosis.report import Culprit
 from gputop.diagnosis.report import Episode
 from gputop.diagnosis.report import Explanation
 from gputop.diagnosis.report import Parts
@@ -24,6 +25,8 @@ from gputop.text import figure
 WIDTH = 100
 LEAST_SHARE = 0.005
 """Of the workers' time, to be told."""
+_NAMED = 8
+"""Culprits of an incident; on a large host dozens may share the blame."""
 LEAST_LOST = 0.0005
 """Of the GPUs' time, to be told: less is 0.0 %."""
 
@@ -85,13 +88,24 @@ def _incident(incident: Episode, unended: str) -> Iterator[str]:
     for item in incident["evidence"]:
         value = "not measured" if item["value"] is None else f"{figure(item['value'])} {item['unit']}"
         yield from _wrapped(f"{clean(item['metric'])} = {value}: {item['text']}", "   . ")
-    for who in sorted(incident["culprits"], key=lambda one: -(one["cpu_s"] or 0.0)):
-        cpu = "" if who["cpu_s"] is None else f", {who['cpu_s']:.1f} CPU s"
-        yield f"   by {clean(who['name'])} ({who['pid']}){cpu}"
+    yield from _culprits(sorted(incident["culprits"], key=lambda one: -(one["cpu_s"] or 0.0)))
     for fix in incident["fixes"]:
         yield from _wrapped(fix["text"], "   > ")
         if fix["command"]:
             yield f"       {clean(fix['command'])}"
+
+
+def _culprits(ranked: list[Culprit]) -> Iterator[str]:
+    """Those that took most by name, the rest together."""
+    named = ranked if len(ranked) <= _NAMED + 1 else ranked[:_NAMED]
+    for who in named:
+        yield f"   by {clean(who['name'])} ({who['pid']}){_cpu_s(who['cpu_s'])}"
+    if rest := ranked[len(named) :]:
+        yield f"   by {len(rest)} more{_cpu_s(sum(who['cpu_s'] or 0.0 for who in rest) or None)}"
+
+
+def _cpu_s(seconds: float | None) -> str:
+    return "" if seconds is None else f", {seconds:.1f} CPU s"
 
 
 def diff_lines(names: Sequence[str], before: Explanation, after: Explanation) -> Iterator[str]:

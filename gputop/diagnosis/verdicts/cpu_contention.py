@@ -120,10 +120,11 @@ def _who_is_late(job: JobFacts, late: list[ProcFacts]) -> tuple[str, float]:
 
 
 def _names(takers: list[Taker], cpus: Capacity) -> str:
-    """Whoever lived too shortly to be told by name comes last."""
+    """Whoever lived too shortly to be told by name, or is one too many, comes last."""
     names = names_of(takers)
     unseen = cpus.taken - sum(taker.cores for taker in takers)
-    return ", ".join([*names, "short-lived processes"] if unseen > max(0.2, 0.5 * cpus.taken) or not names else names)
+    rest = "others" if len(takers) == MOST else "short-lived processes"
+    return ", ".join([*names, rest] if unseen > max(0.2, 0.5 * cpus.taken) or not names else names)
 
 
 def _fixes(takers: list[Taker], job: JobFacts, facts: Facts) -> list[Fix]:

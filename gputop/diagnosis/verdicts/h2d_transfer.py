@@ -28,6 +28,9 @@ LEAST = 0.05
 LANE_BYTES_PER_S = (0.25e9, 0.5e9, 0.985e9, 1.97e9, 3.94e9, 7.56e9)
 """Of PCIe 1 to 6, less what their line codes take."""
 _ASK = "nvidia-smi -i {} --query-gpu=pcie.link.width.current,pcie.link.width.max --format=csv"
+_SIDE_STREAM = "with torch.cuda.stream(side): batch = batch.to(device, non_blocking=True)"
+PINNED_OF_LINK = 0.5
+"""Of what the link carries, while no kernel runs: pageable memory is copied at a tenth to a third of that."""
 _ASLEEP = ("main.timer", "main.driver", "main.poll", "main.unknown", "main.lock")
 MANY_PER_S, SMALL_BYTES = 400.0, 256 << 10
 """Copies a second, and what each carries, from which and up to which their number is what costs."""
@@ -79,11 +82,22 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
     fixes = (
         *_gathering(job.calls),
         *_widening(job),
-        Fix("Copy from pinned memory, beside the computing", "DataLoader(..., pin_memory=True); batch.to(device, non_blocking=True)"),
-        Fix("Send less: uint8 images instead of float32, normalize on the GPU; prefetch the next batch on a side stream"),
+        *_overlapping(job),
+        Fix("Send less: uint8 images instead of float32, normalize on the GPU"),
     )
     ready = "; workers have batches ready" if is_ahead(job) else ""
     return Finding(f"{_spent(job, moved)}{ready}", evidence, fixes, (), (job.trainer.pid,))
+
+
+def _overlapping(job: JobFacts) -> list[Fix]:
+    """Copies that go as fast as the link are from pinned memory already."""
+    pinned = any((gpu.pcie_bytes_per_s or 0.0) >= PINNED_OF_LINK * (job.idle or 1.0) * _link(gpu) for gpu in job.gpus)
+    if pinned and (job.calls is None or job.calls.copy < LEAST):
+        return [Fix("Copy the next batch on a stream of its own while this one is computed", _SIDE_STREAM)]
+    return [
+        Fix("Copy from pinned memory, beside the computing", "DataLoader(..., pin_memory=True); batch.to(device, non_blocking=True)"),
+        Fix("Copy the next batch on a stream of its own while this one is computed", _SIDE_STREAM),
+    ]
 
 
 def _spent(job: JobFacts, moved: float) -> str:

@@ -12,6 +12,7 @@ from gputop.diagnosis.model import TRAINER_STATES
 from gputop.diagnosis.model import WORKER_STATES
 from gputop.diagnosis.verdicts import judges
 from gputop.frame import ReadLimit
+from gputop.report import explain_lines
 from gputop.session import STATE_WORDS
 from tests.unit.diagnosis.all_causes import ALL
 from tests.unit.diagnosis.causes import alone
@@ -315,6 +316,26 @@ def test_what_nobody_could_name_is_said_to_be_short_lived():
     verdict = storm().play(8).engine.verdict
     assert verdict.culprits == ()
     assert "short-lived processes took 1.1 of 2 cores" in verdict.detail
+
+
+def test_of_dozens_that_take_the_cpus_some_are_named_and_none_is_called_short_lived():
+    scene = starved(run=0.3, wait=0.7, looks=[ON_CPU])
+    scene.cpus, scene.cpu_busy = 16, [1.0] * 16
+    for pid in range(900, 948):
+        scene.add(Proc(pid, comm="solver", cmdline=["/bin/solver"], run=0.3, looks=[ON_CPU]))
+    scene.play(8)
+    assert "more), others took" in scene.engine.verdict.detail
+    lines = [line for line in explain_lines(scene.engine.explain()) if line.startswith("   by ")]
+    assert len(lines) == 9
+    assert lines[-1].startswith("   by 4 more, ")
+
+
+def test_who_copies_at_the_speed_of_the_link_is_not_told_to_pin_his_memory():
+    pinned = alone(97.0, 0.05, [SLEEP], gr_active_pct=25.0, pcie_rx_bytes_per_s=40e9, pcie_gen=5, pcie_width=16).play(6)
+    pageable = alone(25.0, 0.9, [ON_CPU], gr_active_pct=20.0, pcie_rx_bytes_per_s=8e9, pcie_gen=5, pcie_width=16).play(6)
+    told = [[fix.command for fix in scene.engine.verdict.fixes if "pin_memory" in fix.command] for scene in (pinned, pageable)]
+    assert [len(commands) for commands in told] == [0, 1]
+    assert pinned.engine.verdict.fixes[0].command.startswith("with torch.cuda.stream(")
 
 
 def test_without_a_gpu_only_the_host_is_spoken_of():
