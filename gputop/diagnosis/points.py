@@ -12,6 +12,7 @@ from msgspec import Struct
 from gputop.board import Board
 from gputop.diagnosis.facts import CallFacts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.proc import backward_threads
 from gputop.diagnosis.quiet import Quiet
 from gputop.frame import CgroupSample
 from gputop.frame import CudaCall
@@ -54,6 +55,8 @@ class _Point(Struct):
     """By pid."""
     wakes: dict[tuple[int, int], int]
     """(wakee tid, waker pid) -> cumulative wait ended, for trainers' threads."""
+    backward: dict[int, int]
+    """Of these, what threads of a trainer's backward pass ended of its main thread's waits, by pid."""
     cgroups: dict[str, CgroupSample]
 
 
@@ -170,7 +173,8 @@ class Points:
         calls: dict[int, dict[str, CudaCall]] = {}
         for (pid, name), call in board.calls.items():
             calls.setdefault(pid, {})[name] = call
-        self._points.append(_Point(board.t_ns, board.probed_ns, calls, wakes, board.cgroups))
+        backward = {pid: _ended_by_backward(board, pid) for pid in trainers if pid in board.infos}
+        self._points.append(_Point(board.t_ns, board.probed_ns, calls, wakes, backward, board.cgroups))
         least = MIN_LOOKED if self.looked else MIN_FEEDS
         while len(self._points) > least and self._points[1].t_ns <= board.t_ns - WINDOW_NS + OFF_BEAT_NS:
             self._points.popleft()
@@ -209,12 +213,12 @@ class Points:
     def woken(self, board: Board, job: JobFacts) -> float | None:
         """Share of the window that the trainer's main thread slept until a worker woke it, or a thread of its own that a worker had woken.
 
-        Its pin thread, an executor's or a pool's thread that takes what the workers have done.
+        Its pin thread, an executor's or a pool's thread that takes what the workers have done; none of those that run its backward pass.
         """
         if not board.wakeups or not job.workers:
             return None
         pid, family = job.trainer.pid, {worker.pid for worker in job.workers} | job.services
-        own, pin = self._slept_until(pid, {pid}), pin_thread(job.trainer.info)
+        own, pin = self._slept_until(pid, {pid}) - self._slept_until_backward(pid), pin_thread(job.trainer.info)
         relayed = max((self._slept_until(tid, family) for tid in _threads(board, pid) if tid != pid), default=0.0)
         fed = any(wakee == pin and waker in family for wakee, waker in self._points[-1].wakes)
         return min(1.0, self._slept_until(pid, family) + (own if fed else min(own, relayed)))
@@ -240,6 +244,11 @@ class Points:
 
     def _slept_until(self, tid: int, wakers: set[int]) -> float:
         return min(1.0, sum(share for waker, share in self.woken_by(tid).items() if waker in wakers))
+
+    def _slept_until_backward(self, pid: int) -> float:
+        first, last = self._probed()
+        ns = max(1, last.probed_ns - first.probed_ns)
+        return max(0, last.backward.get(pid, 0) - first.backward.get(pid, 0)) / ns
 
     def set_cgroup(self, job: JobFacts, board: Board) -> None:
         """The tightest quota over its processes, else over those that feed it; and the cgroup that is full, if one is."""
@@ -280,6 +289,12 @@ class Points:
         if (newer.nr_periods or 0) <= YOUNG_PERIODS:
             return YOUNG_PERIODS * 100_000_000, _newborn(newer)
         return 0, newer
+
+
+def _ended_by_backward(board: Board, pid: int) -> int:
+    """What the threads of its backward pass ended of its main thread's waits: it waits for these in every step."""
+    ended = (board.wakeups.get((pid, tid)) for tid in backward_threads(board.infos[pid]))
+    return sum(wake.wait_ns for wake in ended if wake is not None)
 
 
 def _set_quota(job: JobFacts, cgroup: CgroupSample) -> None:

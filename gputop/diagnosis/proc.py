@@ -228,7 +228,7 @@ class ProcFacts(Struct):
     @property
     def autograd_run(self) -> float:
         """On-CPU share of the threads in which PyTorch's backward pass launches its kernels (torch/csrc/autograd/engine.cpp names them)."""
-        named = {thread.tid for thread in self.info.threads if thread.comm.startswith(AUTOGRAD)}
+        named = backward_threads(self.info)
         return self._sum_threads(named)[0] if named and self.others_run else 0.0
 
     @property
@@ -245,6 +245,11 @@ class ProcFacts(Struct):
     @property
     def others_runnable(self) -> float:
         return self.others[1]
+
+
+def backward_threads(info: ProcInfo) -> set[int]:
+    """The tids of those that run PyTorch's backward pass, while its main thread waits for them."""
+    return {thread.tid for thread in info.threads if thread.comm.startswith(AUTOGRAD)}
 
 
 def _renamed(met: Counter[str], word: str, other: str) -> Counter[str]:

@@ -77,7 +77,8 @@ def _main_fights(proc: ProcFacts) -> bool:
         return False  # a CPU is what those threads wait for
     run = proc.run - _may_spin(proc)
     ready = run + proc.runnable + proc.others_run + proc.others_runnable
-    return proc.others_run >= OTHERS and run + proc.others_run <= ONE_CPU and ready <= READY
+    others = proc.others_run - proc.autograd_run  # these need the lock as little as the kernels that they launch
+    return others >= OTHERS and run + proc.others_run <= ONE_CPU and ready <= READY
 
 
 def _may_spin(proc: ProcFacts) -> float:

@@ -99,6 +99,7 @@ class Scene:
     """pid -> kernels per second."""
     preempts: dict[tuple[int, int], float] = field(default_factory=dict)
     wakeups: dict[tuple[int, int], float] = field(default_factory=dict)
+    """(tid that slept, tid that woke it) -> share of the time slept until then."""
     host: dict[str, float] = field(default_factory=dict)
     """Other counters of Host, per second."""
     probed: bool = False
@@ -226,12 +227,16 @@ class Scene:
         return Probes(
             self._t_ns, threads,
             [Preempt(victim, by, by, self._add(("pre", victim, by), share * ns), 1) for (victim, by), share in self.preempts.items()],
-            [Wakeup(wakee, by, by, 1, self._add(("wake", wakee, by), share * ns)) for (wakee, by), share in self.wakeups.items()],
+            [Wakeup(wakee, by, self._process_of(by), 1, self._add(("wake", wakee, by), share * ns))
+             for (wakee, by), share in self.wakeups.items()],
             [CudaCall(pid, call, self._add(("n", pid, call), count * dt), self._add(("t", pid, call), inside * ns), 0,
                       bytes=self._add(("b", pid, call), moved * dt), **self._hist(pid, call, dt))
              for (pid, call), (count, inside, moved) in self.calls.items()],
             launches=[LaunchRate(pid, per_s) for pid, per_s in self.launches.items()],
         )  # fmt: skip
+
+    def _process_of(self, tid: int) -> int:
+        return next((proc.pid for proc in self.procs.values() if tid in proc.threads), tid)
 
     def _hist(self, pid: int, call: str, dt: float) -> dict[str, dict[int, int]]:
         buckets = self.hists.get((pid, call), {})

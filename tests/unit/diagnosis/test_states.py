@@ -9,6 +9,7 @@ from gputop.diagnosis import waits
 from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.frame import ProcSample
+from gputop.frame import ThreadInfo
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.causes import starved
 from tests.unit.diagnosis.scene import AWAIT
@@ -240,3 +241,28 @@ def test_who_is_ahead_does_not_starve():
         looks = [FUTEX] * blocked + [QUEUE] * (100 - blocked)
         scene = starved(run=0.02, looks=looks).play(4)
         assert not [state for state in scene.engine.states.values() if state.state == "ahead" and state.starving]
+
+
+def backward(util: float, run: float) -> Scene:
+    """PyTorch with a pin thread, which is ahead with the workers: the main thread sleeps while the backward pass launches."""
+    scene = alone(util, run, [AWAIT], threads={150: (0.01, 0.0), 151: (0.38, 0.0)}, sm_active_pct=min(util, 90.0))
+    scene.procs[100].info = {"uses_cuda": True, "threads": [ThreadInfo(150, "pt_data_pin"), ThreadInfo(151, "pt_autograd_0")]}
+    scene.probed, scene.calls = True, {(100, "cuMemcpyHtoDAsync"): (8, 0.01, 1 << 20)}
+    scene.wakeups = {(100, 151): 0.36, (100, 150): 0.01, (150, 101): 0.5, (150, 102): 0.5}
+    return scene
+
+
+def test_who_waits_for_its_own_backward_pass_waits_for_no_data():
+    state = backward(99.0, 0.62).play(4).engine.states[100]
+    assert state.fractions["waiting-data"] < 0.03
+    assert state.fractions["blocked"] > 0.3
+    late = backward(30.0, 0.1)
+    late.wakeups |= {(100, 150): 0.5, (100, 151): 0.2}
+    assert late.play(4).engine.states[100].fractions["waiting-data"] > 0.45
+
+
+def test_nor_does_it_share_the_gil_with_that():
+    scene = backward(13.0, 0.62)
+    scene.procs[100].looks, scene.launches = [FUTEX], {100: 30_000.0}
+    assert scene.play(6).engine.verdict.cause == "small-kernels"
+    assert "gil-contention" not in scene.engine.ledger.by_cause
