@@ -179,7 +179,7 @@ def _span_s(incident: Incident, now_ns: int) -> float:
 
 def _verdict(verdict: Verdict, ledger: Ledger, worst: Incident | None) -> Said:
     total_s, lost_s = ledger.gpu_total_s, ledger.gpu_lost_s
-    of_the_end = verdict.cause != "none" or (verdict.symptom == LOOKING and total_s >= LEAST_S)
+    of_the_end = verdict.cause != "none" or (total_s >= LEAST_S and (verdict.symptom == LOOKING or _has_ended(verdict)))
     if worst is not None:
         words = worst.symptom, worst.cause, worst.headline, worst.detail
     elif of_the_end and total_s > 0.0 and lost_s < 2 * LOST * total_s:
@@ -192,6 +192,11 @@ def _verdict(verdict: Verdict, ledger: Ledger, worst: Incident | None) -> Said:
         "symptom": None if symptom == LOOKING else symptom, "cause": cause, "headline": headline, "detail": detail,
         "steps_per_s": pace, "step_ms": _parts(verdict.step),
     }  # fmt: skip
+
+
+def _has_ended(verdict: Verdict) -> bool:
+    """Whether nobody trains any more, and nothing is wrong with that: it says nothing of those who did."""
+    return verdict.symptom == "idle" and verdict.trainer_pid is None and verdict.severity == "info"
 
 
 def _parts(step: Step | None) -> Parts | None:

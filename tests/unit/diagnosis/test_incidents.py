@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from gputop.diagnosis import report
 from gputop.diagnosis.incidents import severity
 from gputop.diagnosis.model import Ledger
+from tests.unit.diagnosis.scene import EPOLL
 from tests.unit.diagnosis.scene import ON_CPU
 from tests.unit.diagnosis.scene import QUEUE
 from tests.unit.diagnosis.scene import START_S
@@ -176,6 +177,24 @@ def test_the_whole_streams_verdict_is_what_cost_most_though_it_is_over():
     explained = well(scene).play(10).engine.explain()
     assert explained["verdict"]["cause"] == "cpu-contention"
     assert scene.engine.verdict.symptom == "healthy"
+
+
+def test_a_training_that_was_well_and_ended_is_told_and_not_its_end():
+    scene = training(run=0.1).play(6).drop(100, 101, 102)
+    scene.gpus[0] |= {"util_pct": 0.0, "pids": []}
+    found = scene.play(4).engine.explain()["verdict"]
+    assert (found["symptom"], found["headline"]) == ("healthy", "The GPU worked 100% of the time")
+    assert scene.engine.verdict.headline == "No training process on this host"
+
+
+def test_nor_does_it_hide_a_gpu_that_is_lost_or_one_who_rests_there():
+    ended = training(run=0.1).play(6).drop(100, 101, 102)
+    ended.gpus[0] |= {"lost": True, "util_pct": 0.0}
+    assert "is lost" in ended.play(4).engine.explain()["verdict"]["headline"]
+    resting = training(run=0.1, workers=0, util=0.0)
+    resting.procs[100] = Proc(100, looks=[EPOLL], info={"uses_cuda": True})
+    assert resting.play(6).engine.explain()["verdict"]["symptom"] == "idle"
+    assert resting.drop(100).play(4).engine.explain()["verdict"]["symptom"] == "idle"
 
 
 def test_a_short_recording_with_a_long_quiet_lead_tells_what_it_ends_with():
