@@ -45,8 +45,6 @@ WORKS = 0.1
 """Share of the window from which a GPU is said to work for somebody who is not seen."""
 MOST_BESIDE = 3
 """Others on the same GPU that are told."""
-WARM_UP_S = 30.0
-"""A trainer this young whose GPU nobody has seen at work is starting, which is no fault, unless it is held as no start is."""
 
 
 class Standing(Struct, dict=True):
@@ -155,14 +153,18 @@ def _without_judging(job: JobFacts, facts: Facts, trainer: str) -> Standing | No
         return Standing(job, facts, "idle", headline=headline, bereft=True)
     if not facts.settled:
         return Standing(job, facts, LOOKING, headline=f"{trainer} has been looked at {_how_little(facts)} to judge")
-    starts = bool(job.gpus) and job.age_s < WARM_UP_S and not _is_held(job, facts)
-    if starts and job.before_s is None:
-        return Standing(job, facts, "idle", headline=f"{trainer} is starting{_though_starving(job)}", warming_up=True)
-    if starts and (job.before_s or 0.0) >= LOST * facts.seconds:
-        return Standing(job, facts, LOOKING, headline=f"{trainer} has just begun to work its GPU")
+    starts = bool(job.gpus) and (job.before_s is None or job.before_s >= LOST * facts.seconds)
+    if starts and not _is_held(job, facts):  # as no start is
+        return _starting(job, facts, trainer)
     if job.gpus and job.idle is None and not job.host_only:
         return Standing(job, facts, LOOKING, headline=f"{trainer}: no fresh reading of its GPU")
     return None
+
+
+def _starting(job: JobFacts, facts: Facts, trainer: str) -> Standing:
+    if job.before_s is None:
+        return Standing(job, facts, "idle", headline=f"{trainer} is starting{_though_starving(job)}", warming_up=True)
+    return Standing(job, facts, LOOKING, headline=f"{trainer} has just begun to work its GPU")
 
 
 def _how_little(facts: Facts) -> str:

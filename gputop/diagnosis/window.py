@@ -25,6 +25,9 @@ from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.repeats import Repeats
 from gputop.diagnosis.repeats import Span
 from gputop.diagnosis.repeats import length_s
+from gputop.diagnosis.starts import STILL_S
+from gputop.diagnosis.starts import Start
+from gputop.diagnosis.starts import held_bytes
 from gputop.diagnosis.stepclock import NOTHING
 from gputop.diagnosis.stepclock import Clock
 from gputop.diagnosis.stepclock import step_of
@@ -45,8 +48,6 @@ RHYTHM_NS = 4_500_000_000
 ROLES_NS = 1_000_000_000
 UTIL_NS = 1_000_000_000
 """NVML's utilization may be of so much time, up to now."""
-START_NS = UTIL_NS + 1_000_000_000
-"""A GPU that is first seen to work so soon after we began to look had merely rested between two steps."""
 FIRST_SET_S = 1.5
 """Workers seen within this time of the first of a trainer are its first set, if they also started within it."""
 BIRTHS_NS = 30_000_000_000
@@ -73,8 +74,7 @@ class Window:
         self._births: dict[int, dict[int, int]] = {}
         self._first_sets: dict[int, tuple[int, int]] = {}
         """Trainer -> when its first workers were seen, and the start_ticks of the last of these."""
-        self._first_work: dict[int, int] = {}
-        """Trainer -> when one of its GPUs was first seen to work for it."""
+        self._starts: dict[int, Start] = {}
         self._named: dict[int, bool] = {}
         """Trainers whose workers take torch's name."""
         self._rhythm_ns: dict[int, int] = {}
@@ -170,7 +170,7 @@ class Window:
 
     def _forget_ended(self, board: Board) -> None:
         """What is remembered of trainers that are gone: another may come by the same number."""
-        told: tuple[dict[int, Any], ...] = self._births, self._first_sets, self._first_work, self._named, self._turns
+        told: tuple[dict[int, Any], ...] = self._births, self._first_sets, self._starts, self._named, self._turns
         for known in (*told, self._repeats, self._rhythm_ns, self._paces, self._clocks):
             for pid in [pid for pid in known if pid not in board.procs]:
                 del known[pid]
@@ -270,8 +270,9 @@ class Window:
         """What its processes and GPUs do not tell by themselves."""
         trainer = job.trainer
         job.age_s = self.t_ns / 1e9 - trainer.info.start_ticks / board.header.clock_tick_hz
-        job.before_s = self._before_s(job, board)
-        if job.before_s is None:  # what its GPUs did before was for others
+        start = self._start(job, board)
+        job.before_s = start.before_s(self._points.oldest_ns, self.t_ns)
+        if job.before_s is None or not start.first_ns:  # what its GPUs did before was for others, or a start
             job.gpus = [replace(gpu, stretch_s=0.0, breaks_s=0.0, sunk_s=0.0, dips_s=0.0, pauses=()) for gpu in job.gpus]
         job.births = self._recent_births(trainer.pid)
         locked = [*job.workers, *([trainer] if trainer.kept_out(waits.LOCK) else [])]
@@ -301,16 +302,15 @@ class Window:
         repeats.note(job.pauses, self.t_ns)
         job.repeated = repeats.told(self.t_ns)
 
-    def _before_s(self, job: JobFacts, board: Board) -> float | None:
-        """See `JobFacts.before_s`. Shortly after it was born its GPU's utilization still tells of who was there before."""
+    def _start(self, job: JobFacts, board: Board) -> Start:
+        """Shortly after it was born its GPU's utilization still tells of who was there before."""
         trainer = job.trainer
+        born = born_ns(trainer.newer, board)
+        start = self._starts.setdefault(trainer.pid, Start(born, min(born, trainer.began_ns) + UTIL_NS))
         worked_ns = max((gpu.worked_ns for gpu in job.gpus), default=0)
-        if worked_ns > min(born_ns(trainer.newer, board), trainer.began_ns) + UTIL_NS:
-            self._first_work.setdefault(trainer.pid, self.t_ns)
-        first_ns = self._first_work.get(trainer.pid)
-        if first_ns is None:
-            return None
-        return max(0, first_ns - self._points.oldest_ns) / 1e9 if first_ns - self._since_ns >= START_NS else 0.0
+        still = trainer.still_s >= STILL_S and feeders.threads_at_work(job)
+        start.note(worked_ns, held_bytes(trainer.pid, board.gpus.values()), still, self._since_ns, self.t_ns)
+        return start
 
     def _rivals(self, trainer: ProcFacts) -> dict[int, float]:
         """Those trainers that ended its waits for a lock: who is woken by a collective is so by the kernel or by threads of its own."""

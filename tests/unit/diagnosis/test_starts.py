@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gputop.frame import GpuProc
 from tests.unit.diagnosis.causes import starved
 from tests.unit.diagnosis.causes import stopped
 from tests.unit.diagnosis.scene import CHILD
@@ -79,3 +80,68 @@ def test_a_start_without_cpus_is_others_doing_or_a_start(strangers: bool):
     verdict = scene.play(4).engine.verdict
     assert verdict.cause == ("cpu-contention" if strangers else "none")
     assert bool(scene.engine.incidents) == strangers
+
+
+def begun(seconds: float = 4.0) -> Scene:
+    """A trainer that was born before our eyes: its GPU works for it in full after so long."""
+    scene = Scene(gpus={0: {"util_pct": 0.0}}).play(1.0)
+    scene.add(Proc(100, run=0.9, looks=[ON_CPU], info={"uses_cuda": True}, start_ticks=scene.ticks)).play(seconds)
+    scene.gpus[0] |= {"util_pct": 98.0, "procs": [GpuProc(100, mem_bytes=2 << 30)]}
+    return scene
+
+
+def told(scene: Scene, seconds: float) -> set[str]:
+    """The causes that were named meanwhile."""
+    return {scene.play(0.2).engine.verdict.cause for _ in range(round(seconds / 0.2))}
+
+
+def test_a_model_that_is_moved_to_the_gpu_trains_not_yet():
+    """Then a graph is captured, a loader is made ready."""
+    scene = begun().play(0.4)
+    scene.gpus[0]["util_pct"] = 0.0
+    assert told(scene, 6) == {"none"}
+    assert scene.engine.verdict.headline.endswith("is starting")
+    scene.gpus[0]["util_pct"] = 98.0
+    assert told(scene, 6) == {"none"}
+    assert scene.engine.verdict.symptom == "healthy"
+    assert scene.engine.explain()["ledger"]["gpu_lost_s"] < 0.3
+
+
+def test_but_one_who_makes_short_steps_from_then_on_does():
+    scene = begun()
+    for _ in range(5):
+        scene.gpus[0]["util_pct"] = 98.0
+        scene.play(0.4).gpus[0]["util_pct"] = 0.0
+        scene.play(1.6)
+    assert scene.engine.verdict.cause == "main-thread-preprocessing"
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_while_it_takes_more_and_more_of_the_gpus_memory_it_starts(alone: bool):
+    """An optimizer's states, activations, workspaces: they come with the first steps."""
+    scene = begun()
+    scene.gpus[0] |= {"util_pct": 30.0}
+    for gib in (2, 4, 8, 30, 33):
+        procs = [GpuProc(100, mem_bytes=gib << 30 if not alone else 2 << 30)]
+        others = [] if alone else [GpuProc(900, mem_bytes=(60 - gib) << 30)]
+        scene.gpus[0] |= {"procs": procs + others, "mem_used_bytes": gib << 30 if alone else 60 << 30}
+        assert told(scene, 1.6) == {"none"}
+    assert "main-thread-preprocessing" in told(scene, 4)
+    assert scene.engine.explain()["ledger"]["gpu_total_s"] < 6
+
+
+def test_nor_does_it_train_while_a_compiler_works_for_it():
+    """XLA tries kernels meanwhile, which work the GPU a little."""
+    scene = begun()
+    scene.gpus[0]["util_pct"] = 6.0
+    scene.procs[100] = Proc(100, looks=[FUTEX], threads={140: (1.0, 0.0)}, info={"uses_cuda": True}, switches=0,
+                            start_ticks=scene.procs[100].start_ticks)  # fmt: skip
+    assert told(scene, 8) == {"none"}
+    scene.procs[100].switches = 100
+    assert "main-thread-preprocessing" in told(scene, 4)
+
+
+def test_what_grows_after_the_start_is_no_start():
+    scene = begun().play(31)
+    scene.gpus[0] |= {"util_pct": 30.0, "mem_used_bytes": 9 << 30, "procs": [GpuProc(100, mem_bytes=9 << 30)]}
+    assert "main-thread-preprocessing" in told(scene, 3)

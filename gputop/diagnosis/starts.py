@@ -1,0 +1,71 @@
+"""When a training began: what lies before that is its start, which is no loss.
+
+A GPU is first worked when a model is moved to it, and rests again while kernels are loaded, a graph is captured or a loader starts. The
+first steps take memory on it: activations, an optimizer's states, the workspaces of the fastest kernels. And while a compiler's threads
+work, the main thread does not stir.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from gputop.board import GpuBoard
+
+WARM_UP_NS = 30_000_000_000
+"""A start takes so long, at most: until its GPU works, and from then on."""
+SEEN_NS = 2_000_000_000
+"""A GPU that is first seen to work so soon after we began to look had merely rested between two steps."""
+BLINK_NS, REST_NS = 1_000_000_000, 1_000_000_000
+"""Work that ends within the former time and is followed by such a rest is no step, if it is the first."""
+GREW = 1.05
+"""Memory on its GPUs, as a part of what it was, from which it takes more."""
+STILL_S = 2.0
+"""A main thread that has not stirred for so long, while others of its process run, makes no steps."""
+
+
+class Start(Struct):
+    """That of one trainer."""
+
+    born_ns: int
+    after_ns: int
+    """What its GPUs did until then was for others, or a blink."""
+    first_ns: int = 0
+    """When one of its GPUs was first seen to work for it."""
+    began_ns: int = 0
+    """When it began to train; 0 where it did before anybody watched."""
+    held_bytes: float = 0.0
+    blinked: bool = False
+
+    def note(self, worked_ns: int, held_bytes: float, still: bool, since_ns: int, now_ns: int) -> None:
+        """When its GPUs worked last, what it holds of their memory, and whether it does not stir while its threads run."""
+        if not self.first_ns and worked_ns > self.after_ns:
+            self.first_ns = now_ns
+            self.began_ns = now_ns if now_ns - since_ns >= SEEN_NS else 0
+        elif self._has_blinked(worked_ns, now_ns):
+            self.blinked, self.after_ns, self.first_ns, self.began_ns = True, worked_ns, 0, 0
+        grew = held_bytes > GREW * self.held_bytes > 0
+        if self.first_ns and (grew or still) and now_ns - max(self.born_ns, self.first_ns) < WARM_UP_NS:
+            self.began_ns = now_ns
+        self.held_bytes = held_bytes if grew or not self.held_bytes else self.held_bytes
+
+    def _has_blinked(self, worked_ns: int, now_ns: int) -> bool:
+        seen = bool(self.began_ns) and not self.blinked
+        return seen and worked_ns < self.first_ns + BLINK_NS and now_ns - worked_ns >= REST_NS
+
+    def before_s(self, oldest_ns: int, now_ns: int) -> float | None:
+        """How much of the window since ``oldest_ns`` lies before it began; None while it starts."""
+        if not self.first_ns:
+            return None if now_ns - self.born_ns < WARM_UP_NS else 0.0
+        return None if self.began_ns == now_ns and self.first_ns < now_ns else max(0, self.began_ns - oldest_ns) / 1e9
+
+
+def held_bytes(pid: int, gpus: Iterable[GpuBoard]) -> float:
+    """What a process holds of the GPUs' memory. The driver is asked for its processes now and then, and what is used of a GPU at every
+    tick: of one that it has for itself that tells sooner."""
+    held = 0.0
+    for gpu in gpus:
+        own = sum(one.mem_bytes or 0 for one in gpu.procs if one.pid == pid)
+        held += (gpu.number("mem_used_bytes") or own) if own and gpu.compute_pids == {pid} else own
+    return held
