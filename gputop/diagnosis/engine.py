@@ -21,6 +21,7 @@ from gputop.diagnosis import intensity
 from gputop.diagnosis import report
 from gputop.diagnosis import states
 from gputop.diagnosis import stepclock
+from gputop.diagnosis.ends import leaving
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.incidents import Incidents
@@ -44,6 +45,8 @@ MIDDLE_NS = WINDOW_NS // 2
 FEED_EVERY_NS = 500_000_000
 """The pace of feeding: twice a second, as often as a column of the lanes ends at the usual time base. By the clock, so that whoever comes
 to a moment feeds at the same ones before it."""
+AT_END = 0.98
+"""Of its GPU seconds, lost from which on nothing ran."""
 MANY = 16
 """With more trainers and workers than this, once a second must do."""
 
@@ -81,6 +84,8 @@ class Engine:
         self._shares: dict[int, dict[str, float]] = {}
         self._paces: dict[int, float | None] = {}
         """Per trainer its steps a second since its CUDA calls were first probed."""
+        self._staffed: dict[int, int] = {}
+        """Per trainer when it last had workers."""
         self._spent: dict[int, dict[str, float]] = {}
         """Per trainer the seconds in each state, while its calls were probed."""
         self._workers_spent: dict[str, float] = {}
@@ -159,7 +164,9 @@ class Engine:
 
     def _judge(self, job: JobFacts, facts: Facts, seconds: float) -> Standing:
         chain.set_pools(job, facts)
-        standing = judge_job(job, facts)
+        if job.workers:
+            self._staffed[job.trainer.pid] = facts.t_ns
+        standing = leaving(judge_job(job, facts), self._staffed.get(job.trainer.pid, 0))
         if standing.cause == "pause":
             self._window.note_pauses(job)
         states.tell_fed(job)
@@ -191,25 +198,25 @@ class Engine:
     def settled(self) -> tuple[list[Incident], Ledger]:
         """All incidents and the ledger, with what is not booked yet, by how each job stands now."""
         ledger = Ledger(self.ledger.gpu_total_s, self.ledger.gpu_lost_s, dict(self.ledger.by_cause))
-        for pid in self._pending:
-            self._settle(pid, ledger)
-        return self._incidents.settled(self._unbooked()), ledger
+        standing = list(self._unbooked())
+        ends = {one.job.trainer.pid for one in standing if one.leaves}
+        for pid, times in self._pending.items():
+            _book(ledger, _without_end(times) if pid in ends else times, self._shares.get(pid, {}))
+        return self._incidents.settled(standing), ledger
 
     def _unbooked(self) -> Iterator[Standing]:
         """How each job stands, with its GPU seconds that are not booked yet."""
         for one in self._standing:
-            pending = self._pending.get(one.job.trainer.pid, ())
+            pending = self._pending.get(one.job.trainer.pid, [])
+            pending = _without_end(pending) if one.leaves else pending
             yield replace(one, whole_s=sum(part.whole_s for part in pending), lost_s=sum(part.lost_s for part in pending))
-
-    def _settle(self, pid: int, ledger: Ledger) -> None:
-        _book(ledger, self._pending.get(pid, ()), self._shares.get(pid, {}))
 
     def _forget_ended(self, board: Board) -> None:
         """Of trainers that are gone nothing more comes, and another may come by the same number."""
         self.feeders = {pid: trainer for pid, trainer in self.feeders.items() if pid in board.procs and trainer in board.procs}
         for pid in [pid for pid in self._paces if pid not in board.procs]:
-            self._settle(pid, self.ledger)
-            kept: tuple[dict[int, Any], ...] = self._pending, self._shares, self._spent, self._paces
+            _book(self.ledger, _without_end(self._pending.get(pid, [])), self._shares.get(pid, {}))
+            kept: tuple[dict[int, Any], ...] = self._pending, self._shares, self._spent, self._staffed, self._paces
             for known in kept:
                 known.pop(pid, None)
 
@@ -245,6 +252,13 @@ class Engine:
 def _book(ledger: Ledger, times: Iterable[_GpuTime], shares: dict[str, float]) -> None:
     for part in times:
         ledger.add(part.own_whole_s, part.own_lost_s, shares)
+
+
+def _without_end(times: list[_GpuTime]) -> list[_GpuTime]:
+    """Less the last of it, in which nothing ran: an interpreter that ends lets go of its workers, its modules and its GPU, and wants none
+    of it any more."""
+    worked = (i + 1 for i, part in enumerate(times) if part.lost_s < AT_END * part.whole_s)
+    return times[: max(worked, default=0)]
 
 
 def _add(spent: dict[str, float], state: ProcState, seconds: float) -> None:

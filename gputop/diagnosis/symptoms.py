@@ -64,6 +64,8 @@ class Standing(Struct, dict=True):
     """It does not want its GPU to work now."""
     bereft: bool = False
     """A GPU of its is lost."""
+    leaves: bool = False
+    """It may be about to end: see `gputop.diagnosis.ends`."""
     lost_s: float | None = None
     """GPU seconds lost, of those booked with this feed; None where no GPU is measured."""
     whole_s: float = 0.0
