@@ -83,11 +83,13 @@ class Engine:
         """How many train on each GPU."""
         self._shares: dict[int, dict[str, float]] = {}
         self._paces: dict[int, float | None] = {}
-        """Per trainer its steps a second since its CUDA calls were first probed."""
+        """Per trainer its steps a second since it began to train, or its CUDA calls were first probed."""
         self._staffed: dict[int, int] = {}
         """Per trainer when it last had workers."""
         self._spent: dict[int, dict[str, float]] = {}
         """Per trainer the seconds in each state, while its calls were probed."""
+        self._ended: Step | None = None
+        """Of the last trainer that is gone."""
         self._workers_spent: dict[str, float] = {}
         """Seconds in each state of all workers together."""
         self._header = Header()
@@ -170,7 +172,8 @@ class Engine:
         if standing.cause == "pause":
             self._window.note_pauses(job)
         states.tell_fed(job)
-        self._note_step(job, seconds)
+        if not (standing.warming_up or standing.leaves):
+            self._note_step(job, seconds)
         for worker in job.workers:
             _add(self._workers_spent, worker.state, seconds)
         self._note_time(job, facts.t_ns, seconds)
@@ -190,10 +193,15 @@ class Engine:
         self._paces[pid] = self._window.pace(pid)
 
     def _step(self) -> Step | None:
-        """Of the trainer that the verdict is about, over the whole stream; by the GPU's rhythm the latest pace alone."""
-        pid, latest = self.verdict.trainer_pid or 0, self.verdict.step
+        """Of the trainer that the verdict is about, over the whole stream; by the GPU's rhythm the latest pace alone. Where nobody
+        trains any more, of the last that did."""
+        if self._worst is not None:
+            return self._step_of(self._worst.trainer_pid) or self.verdict.step
+        return self._ended or next(filter(None, map(self._step_of, self._paces)), None)
+
+    def _step_of(self, pid: int) -> Step | None:
         pace, spent = self._paces.get(pid), self._spent.get(pid)
-        return stepclock.split(pace, "CUDA calls", report.shares(spent)) if pace is not None and spent else latest
+        return stepclock.split(pace, "CUDA calls", report.shares(spent)) if pace is not None and spent else None
 
     def settled(self) -> tuple[list[Incident], Ledger]:
         """All incidents and the ledger, with what is not booked yet, by how each job stands now."""
@@ -216,6 +224,7 @@ class Engine:
         self.feeders = {pid: trainer for pid, trainer in self.feeders.items() if pid in board.procs and trainer in board.procs}
         for pid in [pid for pid in self._paces if pid not in board.procs]:
             _book(self.ledger, _without_end(self._pending.get(pid, [])), self._shares.get(pid, {}))
+            self._ended = self._step_of(pid) or self._ended
             kept: tuple[dict[int, Any], ...] = self._pending, self._shares, self._spent, self._staffed, self._paces
             for known in kept:
                 known.pop(pid, None)

@@ -201,8 +201,12 @@ class Points:
         first, last = self._probed()
         return _facts_of(first.calls.get(pid, {}), last.calls.get(pid, {}), last.probed_ns - first.probed_ns)
 
+    def restart(self, pid: int) -> None:
+        """What it has called so far belongs to its start."""
+        self._began.pop(pid, None)
+
     def all_calls(self, pid: int) -> CallFacts | None:
-        """The same since they were first probed."""
+        """The same since it began to train, or they were first probed."""
         last = self._points[-1]
         own = last.calls.get(pid)
         if own is None:

@@ -287,7 +287,9 @@ class Window:
         job.launches_per_s = board.launches[trainer.pid].per_s if trainer.pid in board.launches else None
         self._points.set_cgroup(job, board)
         job.find_step = self._step
-        if job.calls is not None:
+        if job.before_s is None:
+            self._points.restart(trainer.pid)
+        elif job.calls is not None:
             self._clocks.setdefault(trainer.pid, Clock()).note(job.calls)
 
     def _set_pauses(self, job: JobFacts, quiet: list[Span], away: list[Span]) -> None:
@@ -368,7 +370,7 @@ class Window:
         return self._paces.get(job.trainer.pid)
 
     def pace(self, trainer_pid: int) -> float | None:
-        """Its steps per second since its CUDA calls were first probed."""
+        """Its steps per second since it began to train, or its CUDA calls were first probed."""
         return self._clocks.get(trainer_pid, Clock()).per_s(self._points.all_calls(trainer_pid))
 
     def _recent_births(self, trainer_pid: int) -> list[int]:

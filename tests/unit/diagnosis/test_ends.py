@@ -11,6 +11,8 @@ from tests.unit.diagnosis.scene import FUTEX
 from tests.unit.diagnosis.scene import ON_CPU
 from tests.unit.diagnosis.scene import Scene
 
+STEPS = {(100, "cuMemcpyHtoDAsync"): (10, 0.05, 10 << 20), (100, "cuStreamSynchronize"): (10, 0.3, 0)}
+
 
 def ending(scene: Scene, seconds: float) -> Scene:
     """Its workers are gone, its GPU rests, its main thread takes the interpreter down."""
@@ -52,3 +54,11 @@ def test_one_that_goes_on_without_workers_is_judged_again():
 def test_one_that_works_its_gpu_without_them_is_not_left_unjudged():
     scene = alone(98.0, 0.1, [FUTEX]).play(6).drop(101, 102)
     assert scene.play(1).engine.verdict.symptom == "healthy"
+
+
+def test_the_pace_is_that_of_the_training_also_when_it_is_over():
+    scene = alone(98.0, 0.1, [FUTEX])
+    scene.probed, scene.calls = True, dict(STEPS)
+    scene.play(6).calls = dict.fromkeys(STEPS, (0, 0.0, 0))
+    assert ending(scene, 1.6).engine.explain()["verdict"]["steps_per_s"] == pytest.approx(10.0, abs=0.5)
+    assert scene.drop(100).play(3).engine.explain()["verdict"]["steps_per_s"] == pytest.approx(10.0, abs=0.5)

@@ -145,3 +145,11 @@ def test_what_grows_after_the_start_is_no_start():
     scene = begun().play(31)
     scene.gpus[0] |= {"util_pct": 30.0, "mem_used_bytes": 9 << 30, "procs": [GpuProc(100, mem_bytes=9 << 30)]}
     assert "main-thread-preprocessing" in told(scene, 3)
+
+
+def test_calls_of_the_start_are_no_steps():
+    scene = begun()
+    scene.probed, scene.calls = True, {(100, "cuMemcpyHtoDAsync"): (2, 0.01, 1 << 20), (100, "cuStreamSynchronize"): (2, 0.01, 0)}
+    scene.play(2).gpus[0] |= {"procs": [GpuProc(100, mem_bytes=4 << 30)]}
+    scene.calls = dict.fromkeys(scene.calls, (10, 0.2, 1 << 20))
+    assert scene.play(6).engine.explain()["verdict"]["steps_per_s"] == pytest.approx(10.0, abs=0.3)
