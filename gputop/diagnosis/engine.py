@@ -72,7 +72,6 @@ class Engine:
         self.feeders: dict[int, int] = {}
         """Who, being none of its workers, was found to feed a trainer -> that trainer, for as long as both live."""
         self._window = Window()
-        self._standing: list[Standing] = []
         self._worst: Standing | None = None
         self._verdict: Verdict | None = Verdict()
         self._incidents = Incidents()
@@ -81,7 +80,9 @@ class Engine:
         """Per trainer, not booked yet."""
         self._users: Counter[int] = Counter()
         """How many train on each GPU."""
-        self._shares: dict[int, dict[str, float]] = {}
+        self._judged: dict[int, Standing] = {}
+        """Per trainer how it stood when it was last judged."""
+        self._ending: set[int] = set()
         self._paces: dict[int, float | None] = {}
         """Per trainer its steps a second since it began to train, or its CUDA calls were first probed."""
         self._staffed: dict[int, int] = {}
@@ -158,10 +159,10 @@ class Engine:
         self.states = {proc.pid: proc.state for job in facts.jobs for proc in (job.trainer, *job.workers)}
         standing = _on_gpus(standing)
         self.feeders |= {pid: job.trainer.pid for job in facts.jobs for pid in job.fed_by}
-        self._standing = standing
+        self._ending = {one.job.trainer.pid for one in standing if one.leaves}
         self._incidents.note(board, seconds, standing)
         self._orphans.note(board, self.roles, facts.takers, self._incidents.all)
-        self._forget_ended(board)
+        self._forget_ended(board, facts.jobs)
         self._worst, self._verdict = max(standing, key=_weight, default=None), None
 
     def _judge(self, job: JobFacts, facts: Facts, seconds: float) -> Standing:
@@ -182,7 +183,7 @@ class Engine:
         elif standing.judged and job.trainer.pid in self._pending:
             due = self._due(job.trainer.pid, facts.t_ns)
             _book(self.ledger, due, standing.shares)
-            self._shares[job.trainer.pid] = standing.shares
+            self._judged[job.trainer.pid] = standing
             standing.whole_s, standing.lost_s = sum(part.whole_s for part in due), sum(part.lost_s for part in due)
         return standing
 
@@ -197,35 +198,45 @@ class Engine:
         trains any more, of the last that did."""
         if self._worst is not None:
             return self._step_of(self._worst.trainer_pid) or self.verdict.step
-        return self._ended or next(filter(None, map(self._step_of, self._paces)), None)
+        return self._ended
 
     def _step_of(self, pid: int) -> Step | None:
         pace, spent = self._paces.get(pid), self._spent.get(pid)
         return stepclock.split(pace, "CUDA calls", report.shares(spent)) if pace is not None and spent else None
 
     def settled(self) -> tuple[list[Incident], Ledger]:
-        """All incidents and the ledger, with what is not booked yet, by how each job stands now."""
+        """All incidents and the ledger, with what is not booked yet, by how each job stood last."""
         ledger = Ledger(self.ledger.gpu_total_s, self.ledger.gpu_lost_s, dict(self.ledger.by_cause))
-        standing = list(self._unbooked())
-        ends = {one.job.trainer.pid for one in standing if one.leaves}
-        for pid, times in self._pending.items():
-            _book(ledger, _without_end(times) if pid in ends else times, self._shares.get(pid, {}))
-        return self._incidents.settled(standing), ledger
+        for pid in self._pending:
+            self._settle(pid, ledger)
+        return self._incidents.settled(self._unbooked(self._pending)), ledger
 
-    def _unbooked(self) -> Iterator[Standing]:
-        """How each job stands, with its GPU seconds that are not booked yet."""
-        for one in self._standing:
-            pending = self._pending.get(one.job.trainer.pid, [])
-            pending = _without_end(pending) if one.leaves else pending
-            yield replace(one, whole_s=sum(part.whole_s for part in pending), lost_s=sum(part.lost_s for part in pending))
+    def _settle(self, pid: int, ledger: Ledger) -> None:
+        _book(ledger, self._rest_of(pid), self._judged[pid].shares if pid in self._judged else {})
 
-    def _forget_ended(self, board: Board) -> None:
-        """Of trainers that are gone nothing more comes, and another may come by the same number."""
+    def _unbooked(self, pids: Iterable[int]) -> Iterator[Standing]:
+        """How these jobs stood last, with their GPU seconds that are not booked yet."""
+        for pid in pids:
+            if pid in self._judged:
+                rest = self._rest_of(pid)
+                yield replace(self._judged[pid], whole_s=sum(part.whole_s for part in rest), lost_s=sum(part.lost_s for part in rest))
+
+    def _rest_of(self, pid: int) -> list[_GpuTime]:
+        """What is not booked yet, of one that ends without that end."""
+        pending = self._pending.get(pid, [])
+        return _without_end(pending) if pid in self._ending else pending
+
+    def _forget_ended(self, board: Board, jobs: Iterable[JobFacts]) -> None:
+        """Of trainers that are gone, their parent having asked for them or not, nothing more comes, and another may come by the same
+        number."""
         self.feeders = {pid: trainer for pid, trainer in self.feeders.items() if pid in board.procs and trainer in board.procs}
-        for pid in [pid for pid in self._paces if pid not in board.procs]:
-            _book(self.ledger, _without_end(self._pending.get(pid, [])), self._shares.get(pid, {}))
+        kept: tuple[dict[int, Any], ...] = self._pending, self._judged, self._spent, self._staffed, self._paces
+        gone = {pid for known in kept for pid in known} - {job.trainer.pid for job in jobs}
+        self._ending |= gone
+        self._incidents.count(self._unbooked(gone))
+        for pid in gone:
+            self._settle(pid, self.ledger)
             self._ended = self._step_of(pid) or self._ended
-            kept: tuple[dict[int, Any], ...] = self._pending, self._shares, self._spent, self._staffed, self._paces
             for known in kept:
                 known.pop(pid, None)
 

@@ -117,8 +117,16 @@ class Incidents:
             elif episode.incident is not None and episode.last_ns == board.t_ns:
                 _count_culprits(episode, board)
 
+    def count(self, booked: Iterable[Standing]) -> None:
+        """Seconds that are booked only now, of jobs that are gone, by how they stood last."""
+        for one in booked:
+            episode = self._episodes.get((one.trainer_pid, one.cause))
+            if episode is not None:
+                episode.count(one)
+                episode.tell_cost(one.culpable)
+
     def settled(self, unbooked: Iterable[Standing]) -> list[Incident]:
-        """All, those that last with their ``unbooked`` seconds: how each job stands now, with what no episode has counted yet."""
+        """All, those that last with their ``unbooked`` seconds: how each job stood last, with what no episode has counted yet."""
         lasting: dict[int, _Episode] = {}
         for one in unbooked:
             episode = self._episodes.get((one.trainer_pid, one.cause))

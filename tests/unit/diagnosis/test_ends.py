@@ -21,14 +21,17 @@ def ending(scene: Scene, seconds: float) -> Scene:
     return scene.play(seconds)
 
 
-@pytest.mark.parametrize("gone", [True, False])
-def test_taking_down_what_is_done_is_no_loss(gone: bool):
-    """Nor where the stream ends with the command, before anybody could see it gone."""
+@pytest.mark.parametrize("then", ["gone", "dead", "the stream ends"])
+def test_taking_down_what_is_done_is_no_loss(then: str):
+    """Nor where the stream ends with the command, before anybody could see it gone, or its parent asked for it."""
     scene = ending(alone(98.0, 0.1, [FUTEX]).play(6), 1.6)
     assert scene.engine.verdict.symptom == LOOKING
     assert " has let its workers go: " in scene.engine.verdict.headline
-    if gone:
+    if then == "gone":
         scene.drop(100).play(3)
+    elif then == "dead":
+        scene.procs[100].looks = [{"state": "Z"}]
+        scene.play(0.2)
     found = scene.engine.explain()
     assert found["verdict"]["symptom"] == "healthy"
     assert found["ledger"]["gpu_lost_s"] < 0.2
@@ -43,6 +46,7 @@ def test_what_was_lost_before_is_put_down_to_what_it_was(gone: bool):
     assert found["ledger"]["by_cause"]["too-few-workers"] >= 0.95 * found["ledger"]["gpu_lost_s"]
     assert found["ledger"]["gpu_lost_s"] == pytest.approx(0.9 * 6, abs=0.4)
     assert [one["cause"] for one in found["incidents"]] == ["too-few-workers"]
+    assert found["incidents"][0]["gpu_lost_s"] == pytest.approx(found["ledger"]["by_cause"]["too-few-workers"], abs=0.02)
 
 
 def test_one_that_goes_on_without_workers_is_judged_again():

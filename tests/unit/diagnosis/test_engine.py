@@ -174,7 +174,7 @@ def test_what_a_trainer_spent_ends_with_it_and_its_loss_is_booked():
     before = scene.engine.explain()["ledger"]
     scene.drop(100, 101, 102).play(0.2)
     engine = scene.engine
-    assert not any((engine._pending, engine._shares, engine._spent, engine._paces))
+    assert not any((engine._pending, engine._judged, engine._spent, engine._paces))
     assert engine.explain()["ledger"] == before
     assert engine.ledger.gpu_lost_s == pytest.approx(before["gpu_lost_s"], abs=0.01)
 

@@ -37,8 +37,7 @@ def test_a_trainer_whose_part_idles_is_not_well_though_the_other_is_busy() -> No
     facts = {job.trainer.pid: job for job in scene.engine.facts.jobs}
     assert (facts[100].lost, facts[300].lost) == (1.0, 0.0)
     assert scene.engine.verdict.trainer_pid == 100
-    shared = [one.verdict.headline for one in scene.engine._standing if one.job.trainer.pid == 300]
-    assert shared == ["other.py (300) keeps its GPU working 100% of the time"]
+    assert scene.engine._judged[300].verdict.headline == "other.py (300) keeps its GPU working 100% of the time"
 
 
 def test_the_headline_names_the_device_as_nvidia_smi_does() -> None:
