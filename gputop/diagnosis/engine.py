@@ -134,6 +134,13 @@ class Engine:
         """Whether the last feed was in another of the stretches of ``every_ns`` into which the clock is divided."""
         return t_ns // every_ns != self.fed_ns // every_ns
 
+    def begin(self) -> None:
+        """Keep what is known of everybody, and forget what was found: that is of what is fed from now on."""
+        self.ledger, self._incidents, self._orphans, self._ended = Ledger(), Incidents(), Orphans(), None
+        for told in (self._pending, self._spent, self._workers_spent):
+            told.clear()
+        self._window.begin()
+
     def look(self, frame: Frame) -> None:
         """Optional, for every frame between two feeds: more samples of what the processes wait for, at a few microseconds each.
 

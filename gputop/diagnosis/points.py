@@ -201,9 +201,10 @@ class Points:
         first, last = self._probed()
         return _facts_of(first.calls.get(pid, {}), last.calls.get(pid, {}), last.probed_ns - first.probed_ns)
 
-    def restart(self, pid: int) -> None:
-        """What it has called so far belongs to its start."""
-        self._began.pop(pid, None)
+    def restart(self, *pids: int) -> None:
+        """What these have called so far does not count in `all_calls`."""
+        for pid in pids:
+            self._began.pop(pid, None)
 
     def all_calls(self, pid: int) -> CallFacts | None:
         """The same since it began to train, or they were first probed."""

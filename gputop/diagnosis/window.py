@@ -104,6 +104,10 @@ class Window:
         self._takers.push(board, self.roles, oldest)
         return True
 
+    def begin(self) -> None:
+        """Paces are from now on."""
+        self._points.restart(*self._clocks)
+
     def _push_gpus(self, board: Board, oldest_ns: int) -> None:
         ours = () if who.speaks_of_others(board.infos, board.compute_pids) else board.infos
         for index, gpu in board.gpus.items():

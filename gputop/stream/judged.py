@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from collections.abc import Iterator
 
@@ -12,15 +13,22 @@ from gputop.frame import Header
 from gputop.recording.reader import Recording
 from gputop.stream.hindsight import hindsight
 
+LEAD_NS = 10_000_000_000
+"""What is looked at before a stretch of a recording."""
 LONG_NS = 300_000_000_000
 """A longer stretch than this is read a second at a time."""
 
 
 def judged(engine: Engine, recording: Recording, start_ns: int, end_ns: int) -> Iterator[Board]:
-    """Feed the engine with the frames with ``start_ns <= t_ns < end_ns``, from the first to the last; the board after each feed."""
-    board = recording.board_at(start_ns)
+    """Feed the engine with the frames with ``start_ns <= t_ns < end_ns``, from the first to the last; the board after each feed.
+
+    It sees what was before, too, to know a pause and a start from the rest, but what it finds is of these alone.
+    """
+    board = recording.board_at(max(recording.start_ns, start_ns - LEAD_NS))
     if board.seq >= 0:
+        deque(closely(engine, board, recording.frames(board.t_ns + 1, start_ns + 1)), maxlen=0)
         engine.feed(board)
+        engine.begin()
         yield board
     if end_ns - start_ns > LONG_NS:
         yield from hindsight(engine, board, recording, start_ns + 1, end_ns)

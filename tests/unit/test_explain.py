@@ -255,3 +255,26 @@ def test_diff_says_in_which_of_the_two_a_time_is_none(starving: str, healthy: st
     said = capsys.readouterr().err
     assert said.startswith(f"gputop: {starving}: ")
     assert said.count("\n") == 1
+
+
+def paused(path: Path) -> str:
+    """Ten seconds of full work, two in which the trainer saves its weights, four of work."""
+    made = training(util=99.0)
+    trainer, frames = made.procs[100], []
+    for seconds, util, run, written in ((10, 99.0, 0.3, 0), (2, 0.0, 0.9, 300_000_000), (4, 99.0, 0.3, 0)):
+        made.gpus[0]["util_pct"], trainer.run, trainer.write_bytes = util, run, written
+        frames += [made.next_frame(0.2) for _ in range(5 * seconds)]
+    path.write_bytes(pack_header(made.board.header) + b"".join(pack_frames([frame]) for frame in frames))
+    return str(path)
+
+
+def test_what_was_before_a_stretch_is_known_and_not_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A pause right at its beginning is one, though no steady work is seen before it there."""
+    path = paused(tmp_path / "saved.gputop")
+    found: dict[str, Any] = explain(capsys, path, "--last", "6s")
+    assert [one["cause"] for one in found["incidents"]] == ["pause"]
+    assert found["incidents"][0]["start_unix_s"] >= 1_700_000_009.7
+    assert found["ledger"]["gpu_total_s"] == pytest.approx(6.0, abs=0.3)
+    assert found["ledger"]["gpu_lost_s"] == pytest.approx(2.0, abs=0.3)
+    worked: dict[str, Any] = explain(capsys, path, "--last", "3s")
+    assert (worked["verdict"]["symptom"], worked["incidents"]) == ("healthy", [])
