@@ -40,6 +40,8 @@ THROTTLED_PERIODS = 0.1
 SPINNING, SLEPT = 0.95, 0.3
 """Share of the window on the CPU or its queue of a main thread that does not even sleep while it waits for its GPU; and the part of the
 GPU's work up to which what it sleeps is no such wait."""
+SATURATED = 0.15
+"""Share of the window without work for a GPU that always works."""
 MEMORY_STALL = 0.05
 """PSI memory `some` from which uninterruptible waits and kernel time are put down to reclaim."""
 
@@ -267,12 +269,21 @@ def _locked_out(worker: ProcFacts) -> float:
 def _gpu_waits(job: JobFacts, trainer: ProcFacts, data: float) -> tuple[float, float]:
     """Time in synchronize and in copies: measured by the probe, else the sleep in which the GPU was at work, or may have been."""
     if job.calls is not None:
-        return min(1.0, job.calls.sync), min(1.0, job.calls.copy)
+        return min(1.0, job.calls.sync + _through_threads(job, data)), min(1.0, job.calls.copy)
     if job.idle is None and (not job.host_only or trainer.info.uses_cuda is False):
         return 0.0, 0.0
     sleep = sum(trainer.kinds.get(kind, 0.0) for kind in _GPU_WAITS)
     vague_data = max(0.0, data - trainer.kinds.get(waits.QUEUE, 0.0))
     return max(0.0, min(sleep - vague_data, 1.0 - (job.idle or 0.0))), 0.0
+
+
+def _through_threads(job: JobFacts, data: float) -> float:
+    """What it sleeps until a thread of its own wakes it that has slept as well, beside a GPU that always works: XLA's are called back."""
+    if job.idle is None or job.idle >= SATURATED or job.woken_by_own is None:
+        return 0.0
+    trainer = job.trainer
+    slept = min(trainer.kinds.get(waits.LOCK, 0.0), job.woken_by_own) - trainer.others_run - trainer.others_runnable - data
+    return max(0.0, min(slept, 1.0 - job.idle - (job.calls.sync if job.calls is not None else 0.0)))
 
 
 def _room(job: JobFacts, asleep: float) -> float:

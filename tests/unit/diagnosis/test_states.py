@@ -266,3 +266,12 @@ def test_nor_does_it_share_the_gil_with_that():
     scene.procs[100].looks, scene.launches = [FUTEX], {100: 30_000.0}
     assert scene.play(6).engine.verdict.cause == "small-kernels"
     assert "gil-contention" not in scene.engine.ledger.by_cause
+
+
+@pytest.mark.parametrize(("util", "ran", "word"), [(97.0, 0.04, "waiting-gpu"), (97.0, 0.95, "blocked"), (20.0, 0.04, "blocked")])
+def test_who_is_called_back_by_a_thread_that_sleeps_waits_for_its_gpu(util: float, ran: float, word: str):
+    """JAX: the main thread makes no call of CUDA that waits."""
+    scene = alone(util, 0.04, [AWAIT], threads={151: (ran, 0.0)}, sm_active_pct=min(util, 90.0)).drop(101, 102)
+    scene.probed, scene.wakeups = True, {(100, 151): 0.95}
+    scene.calls = {(100, "cuMemcpyDtoHAsync"): (34, 0.001, 100)}
+    assert scene.play(4).engine.states[100].state == word
