@@ -4,9 +4,9 @@ JOBS = {
     "pictures-two-workers": "input-bound / too-few-workers",
     "pictures-main-thread": "input-bound / main-thread-preprocessing",
     "gpt": "healthy / none",
-    "gpt-tiny": "busy-not-working / small-kernels",
-    "gpt-checkpoints": "input-bound / pause",
-    "items": "wait-heavy / sync-storm",
+    "gpt-tiny": "wait-heavy / small-kernels",
+    "gpt-checkpoints": "idle / pause",
+    "items": "healthy / none",  # each .item() waits for as long as its kernel runs: the GPU works nine tenths of the time
     "pageable": "transfer-bound / h2d-transfer",
     "pinned": "transfer-bound / h2d-transfer",
     "graphs": "healthy / none",

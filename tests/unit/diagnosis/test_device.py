@@ -1,0 +1,49 @@
+"""Trainings that were recorded on a real GPU (`tests.device.jobs`, one H200), from the start of the process to its end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gputop.board import Board
+from gputop.cli import main
+from gputop.diagnosis import Engine
+from gputop.recording.format import Decoder
+from gputop.stream.judged import closely
+
+DATA = Path(__file__).parents[2] / "device" / "data"
+SAID = {"pictures-two-workers": ("input-bound", "too-few-workers"), "gpt-checkpoints": ("idle", "pause"), "jax": ("healthy", "none")}
+"""Each trained for 9 s; before and after that it starts and ends."""
+
+
+@pytest.mark.parametrize("name", SAID)
+@pytest.mark.parametrize("stretch", [[], ["--last", "8s"]])
+def test_a_real_training_is_explained(name: str, stretch: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", str(DATA / f"{name}.gputop"), "--json", *stretch]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    verdict, ledger = found["verdict"], found["ledger"]
+    assert (verdict["symptom"], verdict["cause"]) == SAID[name]
+    assert {one["cause"] for one in found["incidents"]} <= {verdict["cause"]}
+    others_s = ledger["gpu_lost_s"] - ledger["by_cause"].get(verdict["cause"], 0.0)
+    assert others_s <= 0.1 * ledger["gpu_total_s"]
+    assert ledger["gpu_total_s"] <= 10.0
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_nor_does_the_screen_ever_say_loudly_what_it_is_not(name: str) -> None:
+    engine, loud = Engine(), set()
+    for _ in closely(engine, Board(), Decoder().feed((DATA / f"{name}.gputop").read_bytes())):
+        loud |= {engine.verdict.cause} if engine.verdict.severity in ("medium", "high") else set()
+    assert loud <= {SAID[name][1]}
+
+
+def test_a_worker_that_is_ahead_is_not_waited_for() -> None:
+    """The backward pass is, by a main thread that a pin thread hands its batches."""
+    engine, waits = Engine(), []
+    for _ in closely(engine, Board(), Decoder().feed((DATA / "gpt-checkpoints.gputop").read_bytes())):
+        waits += [job.data for job in engine.facts.jobs if job.workers] if engine.facts is not None else []
+    assert len(waits) > 20
+    assert max(waits) < 0.1
