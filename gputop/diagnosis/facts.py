@@ -281,10 +281,8 @@ class JobFacts(Struct):
     """Workers whose part of the data is at its end: they are none of ``workers``."""
     idle: float | None = None
     """Mean share of the window in which its GPUs ran nothing; None where none is measured."""
-    age_s: float = 0.0
-    """Since the trainer started."""
     before_s: float | None = 0.0
-    """How much of the window lies before one of its GPUs first worked for it, where that was seen; None while none has."""
+    """How much of the window lies before it began to train, where that was seen; None while it starts. See `gputop.diagnosis.starts`."""
 
     @property
     def fed(self) -> float:

@@ -273,7 +273,6 @@ class Window:
     def _complete(self, job: JobFacts, board: Board) -> None:
         """What its processes and GPUs do not tell by themselves."""
         trainer = job.trainer
-        job.age_s = self.t_ns / 1e9 - trainer.info.start_ticks / board.header.clock_tick_hz
         start = self._start(job, board)
         job.before_s = start.before_s(self._points.oldest_ns, self.t_ns)
         if job.before_s is None or not start.first_ns:  # what its GPUs did before was for others, or a start
