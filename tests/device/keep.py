@@ -1,4 +1,5 @@
-"""Make test data of a real GPU's recording: `python -m tests.device.keep FROM TO`. Only the training and gputop stay, without names."""
+"""Make test data of a real GPU's recording: `python -m tests.device.keep FROM TO`. Only the training, the hogs of `story` and gputop stay,
+without names."""
 
 from __future__ import annotations
 
@@ -14,12 +15,9 @@ from gputop.frame import Header
 from gputop.frame import Probes
 from gputop.frame import ProcInfo
 from gputop.recording.format import Decoder
-from gputop.recording.format import pack_frames
-from gputop.recording.format import pack_header
+from gputop.recording.writer import Writer
 from gputop.roles import assign
-
-AT_ONCE = 100
-"""Frames in a block: the more of them the smaller they are."""
+from tests.device.story import HOG
 
 
 def main() -> None:
@@ -29,10 +27,13 @@ def main() -> None:
     header = next(item for item in items if isinstance(item, Header))
     frames = [item for item in items if isinstance(item, Frame)]
     ours, mask = _ours(frames), Mask()
-    kept = [_neutral(mask.frame(_without_others(frame, ours)), ours) for frame in frames]
-    blocks = [pack_frames(kept[at : at + AT_ONCE], 19) for at in range(0, len(kept), AT_ONCE)]
-    target.write_bytes(pack_header(replace(header, host="gpu-node", boot_id="", kernel="6.8.0")) + b"".join(blocks))
-    print(f"{target}: {len(kept)} frames, {target.stat().st_size >> 10} KB, pids {sorted(ours)}")
+    target.unlink(missing_ok=True)
+    writer = Writer(str(target), replace(header, host="gpu-node", boot_id="", kernel="6.8.0"))
+    for frame in frames:
+        writer.add(_neutral(mask.frame(_without_others(frame, ours)), ours))
+    writer.close()
+    target.chmod(0o644)
+    print(f"{target}: {len(frames)} frames, {target.stat().st_size >> 10} KB, pids {sorted(ours)}")
 
 
 def _ours(frames: list[Frame]) -> dict[int, list[str]]:
@@ -41,7 +42,8 @@ def _ours(frames: list[Frame]) -> dict[int, list[str]]:
     users = frozenset(proc.pid for frame in frames for gpu in frame.gpus for proc in gpu.procs or ())
     training = {pid: ["python", "/home/me/train.py"] for pid, role in assign(infos, users).items() if role.kind in ("trainer", "worker")}
     watching = {pid: ["gputop", "record"] for pid, info in infos.items() if "gputop" in info.cmdline}
-    return watching | training
+    hogs = {pid: ["python", "/home/me/simulate.py"] for pid, info in infos.items() if info.cmdline[-1:] == [HOG]}
+    return watching | training | hogs
 
 
 def _without_others(frame: Frame, ours: dict[int, Any]) -> Frame:

@@ -16,7 +16,7 @@ from pathlib import Path
 _GPUTOP = [sys.executable, "-m", "gputop"]
 PHASES = (("two workers", 2, 13.0), ("a worker for each CPU", 15, 16.0), ("others compute", 15, 13.0), ("alone again", 15, 8.0))
 """What the marker says, workers, seconds."""
-_HOG = "import os\nwhile True: sum(i * i for i in range(10**6))"
+HOG = "import os\nwhile True: sum(i * i for i in range(10**6))"
 
 
 def train(folder: Path) -> None:
@@ -76,7 +76,7 @@ def main(out: Path) -> None:
 
 
 def _hog() -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", _HOG], start_new_session=True)
+    return subprocess.Popen([sys.executable, "-c", HOG], start_new_session=True)
 
 
 if __name__ == "__main__":

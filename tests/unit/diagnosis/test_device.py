@@ -15,7 +15,10 @@ from gputop.recording.format import Decoder
 from gputop.stream.judged import closely
 
 DATA = Path(__file__).parents[2] / "device" / "data"
-SAID = {"pictures-two-workers": ("input-bound", "too-few-workers"), "gpt-checkpoints": ("idle", "pause"), "jax": ("healthy", "none")}
+SAID = {
+    "pictures-two-workers": ("input-bound", "too-few-workers"), "gpt-checkpoints": ("idle", "pause"), "jax": ("healthy", "none"),
+    "pinned": ("transfer-bound", "h2d-transfer"),
+}  # fmt: skip
 """Each trained for 9 s; before and after that it starts and ends."""
 
 
@@ -38,6 +41,24 @@ def test_nor_does_the_screen_ever_say_loudly_what_it_is_not(name: str) -> None:
     for _ in closely(engine, Board(), Decoder().feed((DATA / f"{name}.gputop").read_bytes())):
         loud |= {engine.verdict.cause} if engine.verdict.severity in ("medium", "high") else set()
     assert loud <= {SAID[name][1]}
+
+
+def test_a_training_that_goes_wrong_twice_is_told_part_by_part(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two workers, then a new loader of fifteen, then hogs on all CPUs; well in between and in the end."""
+    assert main(["explain", str(DATA / "story.gputop"), "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert [one["cause"] for one in found["incidents"]] == ["too-few-workers", "worker-respawn", "cpu-contention"]
+    assert {who["name"] for who in found["incidents"][2]["culprits"]} == {"simulate.py"}
+    assert main(["explain", str(DATA / "story.gputop"), "--json", "--from", "20s", "--until", "30s"]) == 0
+    assert json.loads(capsys.readouterr().out)["verdict"]["cause"] == "none"
+
+
+def test_nvml_calls_copies_work_and_we_do_not(capsys: pytest.CaptureFixture[str]) -> None:
+    """Copies from pinned memory at 38 GB/s: utilization says 90 % and more, and kernels ran a third of the time."""
+    assert main(["query", str(DATA / "pinned.gputop"), "--last", "6", "--json", "SELECT avg(util_pct) u, avg(gr_active_pct) g FROM gpu"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["u"] > 85
+    assert row["g"] < 40
 
 
 def test_a_worker_that_is_ahead_is_not_waited_for() -> None:
