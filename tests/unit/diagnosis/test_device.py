@@ -55,7 +55,8 @@ def test_a_training_that_goes_wrong_twice_is_told_part_by_part(capsys: pytest.Ca
 
 def test_nvml_calls_copies_work_and_we_do_not(capsys: pytest.CaptureFixture[str]) -> None:
     """Copies from pinned memory at 38 GB/s: utilization says 90 % and more, and kernels ran a third of the time."""
-    assert main(["query", str(DATA / "pinned.gputop"), "--last", "6", "--json", "SELECT avg(util_pct) u, avg(gr_active_pct) g FROM gpu"]) == 0
+    asked = "SELECT avg(util_pct) u, avg(gr_active_pct) g FROM gpu"
+    assert main(["query", str(DATA / "pinned.gputop"), "--last", "6", "--json", asked]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["u"] > 85
     assert row["g"] < 40
