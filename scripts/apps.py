@@ -1,4 +1,5 @@
-"""The screens of the recording that comes with gputop, the same each time: it stands still, clocks are UTC, our own cost is left out."""
+"""The screens of the recording that comes with gputop, and of others, the same each time: time stands still, clocks are UTC, our own cost
+is left out."""
 
 from __future__ import annotations
 
@@ -55,19 +56,19 @@ class Silence:
         self._closed = True
 
 
-def fed(session: Session, until_s: float) -> Iterator[float]:
-    """Put the recording into a session, frame by frame; gives the seconds since its beginning."""
-    with Recording(sample()) as recording:
+def fed(session: Session, until_s: float, path: str = "") -> Iterator[float]:
+    """Put a recording, else ours, into a session, frame by frame; gives the seconds since its beginning."""
+    with Recording(path or sample()) as recording:
         session.ingest(recording.header)
         for frame in recording.frames(end_ns=recording.start_ns + int(until_s * SECOND)):
             session.ingest(frame)
             yield (frame.t_ns - recording.start_ns) / SECOND
 
 
-def session_at(at_s: float) -> Session:
-    """What is known so many seconds into the recording."""
+def session_at(at_s: float, path: str = "") -> Session:
+    """What is known so many seconds into it."""
     session = Session()
-    for _ in fed(session, at_s):
+    for _ in fed(session, at_s, path):
         pass
     return session
 

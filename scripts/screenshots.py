@@ -1,4 +1,4 @@
-"""Write screenshots/ from the recording that comes with gputop: `make screenshots`. Nothing of it is made by hand.
+"""Write screenshots/ from the recording that comes with gputop, and one of a real GPU: `make screenshots`. Nothing of it is made by hand.
 
 The same bytes each time (see `apps`). With ``--check`` nothing is written, and the exit code is 1 where a file is not what it would be.
 """
@@ -35,9 +35,12 @@ class Shot:
     keys: tuple[str, ...] = ()
     theme: str = "gputop-dark"
     replay: bool = False
+    path: str = ""
+    """Of another recording than the one that comes with gputop."""
 
 
 SHOTS = {
+    "h200": Shot(43.5, (150, 38), path=str(FOLDER.parent / "tests" / "device" / "data" / "story.gputop")),
     "live": Shot(24, (140, 36)),
     "starving": Shot(31, (140, 30), ("plus", "plus", "b")),
     "why": Shot(24, (120, 32), ("e",)),
@@ -54,7 +57,7 @@ async def picture(name: str) -> str:
     if shot.replay:
         async with apps.replayed(shot.at_s, shot.size, shot.theme) as (replay, _):
             return export(replay, name)
-    app = apps.live(apps.session_at(shot.at_s), shot.theme)
+    app = apps.live(apps.session_at(shot.at_s, shot.path), shot.theme)
     async with app.run_test(size=shot.size) as pilot:
         await pilot.pause()
         await pilot.press(*shot.keys)
