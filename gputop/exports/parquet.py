@@ -40,5 +40,5 @@ def _table(rows: list[Row], shape: Any) -> Any:
     try:
         columns = [pyarrow.array(values, field.type) for values, field in zip(zip(*rows, strict=True), shape, strict=True)]
     except OverflowError:
-        return _table(within_64_bits(rows), shape)
+        return _table([within_64_bits(row) for row in rows], shape)
     return pyarrow.Table.from_arrays(columns, schema=shape)

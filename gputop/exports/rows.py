@@ -23,7 +23,7 @@ def batches(recording: Recording, start_ns: int, end_ns: int, wanted: Wanted = A
     kinds = {name: {column.name: column.type for column in TABLES[name].columns} for name in wanted}
     texts = {name: [i for i, column in enumerate(columns) if kinds[name][column] == "TEXT"] for name, columns in wanted.items()}
     for table, rows in Loader(recording, wanted, start_ns, end_ns).batches():
-        yield table, [_cleaned(row, texts[table]) for row in rows] if texts[table] else rows
+        yield table, [_cleaned(row, texts[table]) for row in rows] if texts[table] else list(rows)
 
 
 def _cleaned(row: Row, texts: list[int]) -> Row:

@@ -6,11 +6,13 @@ import sqlite3
 from contextlib import closing
 
 from gputop.errors import UserError
+from gputop.exports.rows import ALL
 from gputop.exports.rows import batches
 from gputop.recording.output import create_file
 from gputop.recording.output import whole_or_gone
 from gputop.recording.reader import Recording
 from gputop.tables.database import create_statement
+from gputop.tables.database import gathered
 from gputop.tables.database import insert
 from gputop.tables.schema import TABLES
 
@@ -31,6 +33,6 @@ def _fill(database: sqlite3.Connection, recording: Recording, start_ns: int, end
     for spec in TABLES.values():
         database.execute(create_statement(spec))
     database.execute("BEGIN")
-    for name, rows in batches(recording, start_ns, end_ns):
-        insert(database, name, rows)
+    for name, values in gathered(batches(recording, start_ns, end_ns)):
+        insert(database, name, len(ALL[name]), values)
     database.execute("COMMIT")

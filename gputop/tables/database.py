@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 import sqlite3
 import sys
+from collections import defaultdict
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import chain
+from itertools import islice
 from typing import Any
 
 from gputop.errors import UserError
 from gputop.recording.reader import Recording
+from gputop.tables.load import Batch
 from gputop.tables.load import Loader
 from gputop.tables.load import Wanted
 from gputop.tables.schema import TABLES
@@ -26,6 +30,8 @@ MOST_BYTES = 64 << 20
 """Of a value, or of a row."""
 MOST_PARAMETERS = 500
 """Of one statement: some builds of SQLite allow 999."""
+WORTH_A_CALL = 20_000
+"""Values of a table that are inserted together."""
 _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, 33}
 """33 is SQLITE_RECURSIVE, which the module has no name for."""
 _JSON_READERS = "json_each", "json_tree"
@@ -93,12 +99,11 @@ class Database:
         for table, names in wanted.items():
             self._sqlite.execute(f"DROP TABLE {table}")
             self._sqlite.execute(create_statement(TABLES[table], names))
-        loader, loaded = Loader(self._recording, wanted, *self._range), 0
+        loader, before = Loader(self._recording, wanted, *self._range), self._sqlite.total_changes
         self._sqlite.execute("BEGIN")
-        for table, rows in loader.batches():
-            insert(self._sqlite, table, rows)
-            loaded += len(rows)
-            if loaded > MAX_ROWS:
+        for table, values in gathered(loader.batches()):
+            insert(self._sqlite, table, len(wanted[table]), values)
+            if self._sqlite.total_changes - before > MAX_ROWS:
                 raise UserError(f"this would load more than {MAX_ROWS} rows: ask for less time with --last, or --from and --until")
         self._sqlite.execute("COMMIT")
 
@@ -109,24 +114,32 @@ def create_statement(spec: TableSpec, names: Sequence[str] | None = None) -> str
     return f"CREATE TABLE {spec.name}({', '.join(f'{column.name} {column.type}' for column in columns)})"
 
 
-def insert(sqlite: sqlite3.Connection, table: str, rows: list[tuple[object, ...]]) -> None:
-    """Many rows by each statement, which takes a third of the time that one by one would."""
-    if not rows:
-        return
-    place = f"({','.join('?' * len(rows[0]))})"
-    together = max(1, MOST_PARAMETERS // len(rows[0]))
-    whole, before = len(rows) - len(rows) % together, sqlite.total_changes
-    groups = (list(chain.from_iterable(rows[i : i + together])) for i in range(0, whole, together))
+def gathered(batches: Iterable[Batch]) -> Iterator[tuple[str, list[Any]]]:
+    """(table, values of many of its rows, one row behind the other): so they are no tuples that garbage collection would look through."""
+    waiting: defaultdict[str, list[Any]] = defaultdict(list)
+    for table, rows in batches:
+        waiting[table] += chain.from_iterable(rows)
+        if len(waiting[table]) >= WORTH_A_CALL:
+            yield table, waiting.pop(table)
+    yield from waiting.items()
+
+
+def insert(sqlite: sqlite3.Connection, table: str, width: int, values: Sequence[Any]) -> None:
+    """The values of rows of ``width``; many rows by each statement, which takes a third of the time that one by one would."""
+    before = sqlite.total_changes
+    place, together = f"({','.join('?' * width)})", max(1, MOST_PARAMETERS // width)
+    rest = iter(values)
+    most = islice(rest, len(values) - len(values) % (together * width))
     try:
-        sqlite.executemany(f"INSERT INTO {table} VALUES{','.join([place] * together)}", groups)
-        sqlite.executemany(f"INSERT INTO {table} VALUES{place}", rows[whole:])
+        sqlite.executemany(f"INSERT INTO {table} VALUES{','.join([place] * together)}", zip(*[most] * (together * width), strict=True))
+        sqlite.executemany(f"INSERT INTO {table} VALUES{place}", zip(*[rest] * width, strict=True))
     except OverflowError:
-        insert(sqlite, table, within_64_bits(rows[sqlite.total_changes - before :]))
+        insert(sqlite, table, width, within_64_bits(values[width * (sqlite.total_changes - before) :]))
 
 
-def within_64_bits(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+def within_64_bits(values: Iterable[Any]) -> tuple[Any, ...]:
     """The same without numbers that no INTEGER holds: nobody has measured those, they are of recordings that were made up."""
-    return [tuple(None if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63 else value for value in row) for row in rows]
+    return tuple(None if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63 else value for value in values)
 
 
 def describe(tables: Sequence[str] = ()) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -36,8 +37,8 @@ from gputop.tables.schema import TableSpec
 
 Wanted = Mapping[str, Sequence[str]]
 """Table -> its columns, in the order in which they are given out."""
-Batch = tuple[str, list[tuple[Any, ...]]]
-"""Rows of a table."""
+Batch = tuple[str, Iterable[tuple[Any, ...]]]
+"""Rows of a table, maybe none."""
 SETTLED_NS = 2_000_000_000
 """Who is read or told of once a second is so again within so much."""
 KNOWN_BEFORE_NS = 60_000_000_000
@@ -73,11 +74,11 @@ class Loader:
                 yield from self._of_block(block)
             yield from self._settled(1 << 62)
         if "gap" in self.wanted:
-            yield "gap", list(self._lost_end())
+            yield "gap", self._lost_end()
         if "process" in self.wanted:
-            yield "process", list(self._processes())
+            yield "process", self._processes()
         if "incident" in self.wanted:
-            yield "incident", list(self._incidents())
+            yield "incident", self._incidents()
 
     def _blocks(self) -> Iterator[FileBlock]:
         """Those of the time, and around it what a row there builds upon: what its counters stood at, which a key frame before tells, and
@@ -119,15 +120,15 @@ class Loader:
             self._learn(table)
         specs = [spec for spec in self._specs if is_inside or spec is PROC]
         below = {path: rows_below(table, path, self._known) for path in {spec.path for spec in specs}}
-        batches = []
+        batches: list[Batch] = []
         for spec in specs:
             rows = self._rows(spec, below[spec.path])
             if spec is PROC and self._settled_ns:
                 self._waiting.append((self._newest_ns, rows))
-            elif told := list(rows):
-                batches.append((spec.name, told))
+            else:
+                batches.append((spec.name, rows))
         if is_inside and "gap" in self.wanted:
-            batches.append(("gap", list(self._gaps_in(table))))
+            batches.append(("gap", self._gaps_in(table)))
         return batches
 
     def _settled(self, until_ns: int) -> Iterator[Batch]:
@@ -137,8 +138,7 @@ class Loader:
         for told in (self._known.stalls, self._known.switches):
             told.settle(until_ns, self._newest_ns)
         while self._waiting and self._waiting[0][0] <= until_ns:
-            if rows := list(self._waiting.popleft()[1]):
-                yield PROC.name, rows
+            yield PROC.name, self._waiting.popleft()[1]
 
     def _learn(self, table: Table) -> None:
         known = self._known
@@ -171,14 +171,15 @@ class Loader:
         if rows is None:
             return iter(())
         if spec.own_time:
-            rows.ticks = rows.gauge("t_ns")
+            rows.tell_own_time()
         made = {column.name: column.make for column in spec.columns}
         columns = [made[name](rows) for name in self.wanted[spec.name]]
         chosen: Iterator[tuple[Any, ...]] = zip(*columns, strict=True)
         if spec is GPU:
             return self._merged_gpus(rows, list(chosen))
         keep = spec.keep(rows) if spec.keep else None
-        if rows.ticks and (min(rows.ticks) < self.start_ns or max(rows.ticks) >= self.end_ns):
+        first_ns, last_ns = rows.span_ns
+        if first_ns < self.start_ns or last_ns >= self.end_ns:
             inside = [self.start_ns <= t_ns < self.end_ns for t_ns in rows.ticks]
             keep = inside if keep is None else [a and b for a, b in zip(keep, inside, strict=True)]
         return chosen if keep is None else compress(chosen, keep)

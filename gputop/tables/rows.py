@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from collections.abc import Sequence
 from itertools import chain
@@ -19,6 +20,9 @@ from gputop.frame import ProcInfo
 from gputop.frame import Wakeup
 from gputop.frame import compute_pids
 from gputop.recording.columns.decode import Table
+from gputop.recording.columns.layout import Pick
+from gputop.recording.columns.layout import pick
+from gputop.recording.columns.standing import Standing
 from gputop.roles import Role
 from gputop.roles import assign
 from gputop.tables.told import Stalls
@@ -31,8 +35,8 @@ class Known:
     def __init__(self, header: Header, start_ns: int) -> None:
         self.header = header
         self.start_ns = start_ns
-        self.last: dict[tuple[str, str], dict[tuple[Any, ...], Any]] = {}
-        """(path, field) -> subject -> latest value."""
+        self.last: defaultdict[tuple[str, str], Standing] = defaultdict(Standing)
+        """(path, field) -> each subject's latest value, None where it was never told."""
         self.infos: dict[int, ProcInfo] = {}
         self.ever: dict[tuple[int, int], tuple[int, ProcInfo]] = {}
         """(pid, start_ticks) -> when first told, latest identity."""
@@ -88,13 +92,24 @@ class Known:
 class Rows:
     """Rows in order of subjects; every column has one value per row."""
 
-    def __init__(self, table: Table, ticks: Sequence[int], known: Known) -> None:
+    def __init__(self, table: Table, frames_ns: Sequence[int], at_rows: Pick, known: Known) -> None:
+        """``at_rows`` spreads what is known of the frames, such as their ticks, over the rows."""
         self.table = table
         self.known = known
-        self.ticks = table.order.by_subject(ticks)
+        self.ticks = at_rows(frames_ns)
         """Time of the frame each row stands in."""
+        self._frames_ns, self._at_rows = frames_ns, at_rows
         self._columns: dict[str, Sequence[Any]] = {}
-        self._times: Sequence[int] | None = None
+
+    def tell_own_time(self) -> None:
+        """A row's time is its own, not that of its frame."""
+        self.ticks = self._frames_ns = self.gauge("t_ns")
+        self._at_rows = tuple
+
+    @property
+    def span_ns(self) -> tuple[int, int]:
+        """The first and the last tick that a row may stand in."""
+        return min(self._frames_ns), max(self._frames_ns)
 
     @property
     def count(self) -> int:
@@ -116,13 +131,11 @@ class Rows:
 
     def at(self, offset_ns: int) -> Sequence[float]:
         """Seconds from ``offset_ns`` to each row's tick."""
-        seconds = {t_ns: (t_ns - offset_ns) / 1e9 for t_ns in set(self.ticks)}
-        return list(map(seconds.__getitem__, self.ticks))
+        return self._at_rows([(t_ns - offset_ns) / 1e9 for t_ns in self._frames_ns])
 
     def dates(self) -> Sequence[float]:
         """The wall clock at each row's tick, seconds since 1970."""
-        seconds = {t_ns: self.known.header.unix_ns_of(t_ns) / 1e9 for t_ns in set(self.ticks)}
-        return list(map(seconds.__getitem__, self.ticks))
+        return self._at_rows([self.known.header.unix_ns_of(t_ns) / 1e9 for t_ns in self._frames_ns])
 
     def scaled(self, name: str, factor: float) -> Sequence[Any]:
         """An increment times ``factor``."""
@@ -144,26 +157,31 @@ class Rows:
         return first
 
     def _grown(self, name: str) -> list[Any]:
-        order, last = self.table.order, self.known.last.setdefault((self.table.path, name), {})
-        steps = self.table.steps(name)
-        if steps is None:
+        order, stood = self.table.order, self._stood(name)
+        course = self.table.steps(name)
+        if course is None:
             values = self.gauge(name)
             if None in values:
-                return self._grown_with_gaps(name, values, last)
-            lasts, grown = order.at_ends(values), list(map(sub, values, chain((0,), values)))
-            firsts = [values[start] for start in order.starts]
-        else:
-            firsts, lasts, grown = steps
-        unknown = []
-        for start, first, before in zip(order.starts, firsts, self._stood(name, last), strict=True):
-            grown[start] = 0 if before is None else first - before
-            if before is None:
-                unknown.append(start)
+                return self._grown_with_gaps(name, values, stood)
+            before: Sequence[int] = [0] * len(stood)
+            course = before, order.at_ends(values), list(map(sub, values, order.behind(before, values)))
+        before, lasts, grown = course
+        self.known.last[self.table.path, name].put(order, lasts)
+        # Mostly these are the very same, which the block before left: then the steps are what is asked for.
+        unknown = [] if stood is before else self._go_on(grown, stood, before)
         found: list[Any] = self._began_anew(name, grown) if min(grown) < 0 else grown
         for start in unknown:
             found[start] = None
-        last.update(zip(order.subjects, lasts, strict=True))
         return found
+
+    def _go_on(self, grown: list[int], stood: Sequence[Any], before: Sequence[int]) -> list[int]:
+        """Let subjects go on from where they ``stood``, not from ``before``; the first rows of those of which that is not known."""
+        unknown = []
+        for start, known, told in zip(self.table.order.starts, stood, before, strict=True):
+            if known is None:
+                unknown.append(start)
+            grown[start] = 0 if known is None else grown[start] + told - known
+        return unknown
 
     def _began_anew(self, name: str, grown: list[int]) -> list[Any]:
         """Where a counter went back it was reset: a pair's is forgotten to make room, and goes on from 0."""
@@ -171,13 +189,13 @@ class Rows:
             return [value if steps < 0 else steps for steps, value in zip(grown, self.gauge(name), strict=True)]
         return [None if steps < 0 else steps for steps in grown]
 
-    def _stood(self, name: str, last: dict[tuple[Any, ...], Any]) -> list[Any]:
+    def _stood(self, name: str) -> Sequence[Any]:
         """What each subject's counter stood at before its first row."""
         order, path, key_ns = self.table.order, self.table.path, self.known.key_ns
-        stood = list(map(last.get, order.subjects))
+        stood = self.known.last[path, name].of(order, None)
         if key_ns and path.startswith(".probes") and key_ns in self.ticks:
             # What a key frame leaves out was forgotten, and begins anew.
-            last.clear()
+            self.known.last[path, name] = Standing()
             stood = [before if self.ticks[row] <= key_ns else None for row, before in zip(order.starts, stood, strict=True)]
         if None in stood and path.startswith((".procs", ".probes")):
             return [self._began_at(name, row) if before is None else before for row, before in zip(order.starts, stood, strict=True)]
@@ -196,23 +214,34 @@ class Rows:
             return None
         return born_ns if name == "t_ns" else 0
 
-    def _grown_with_gaps(self, name: str, values: Sequence[Any], last: dict[tuple[Any, ...], Any]) -> list[Any]:
-        order, grown = self.table.order, []
-        for subject, start, end, previous in zip(order.subjects, order.starts, order.ends, self._stood(name, last), strict=True):
+    def _grown_with_gaps(self, name: str, values: Sequence[Any], stood: Sequence[Any]) -> list[Any]:
+        order, lasts, grown = self.table.order, [], []
+        for (start, end), previous in zip(order.spans, stood, strict=True):
             for value in values[start:end]:
                 grown.append(None if value is None or previous is None or value < previous else value - previous)
                 previous = previous if value is None else value
-            last[subject] = previous
+            lasts.append(previous)
+        self.known.last[self.table.path, name].put(order, lasts)
         return grown
 
 
 def rows_below(table: Table, path: Sequence[str], known: Known) -> Rows | None:
     """The rows at a path such as ("probes", "calls"); None where the block has none."""
-    ticks: Sequence[int] = table.column("t_ns")
+    frames_ns, lengths = table.column("t_ns"), []
     for name in path:
         below = table.children(name)
         if below is None:
             return None
-        lengths, table = below
-        ticks = list(chain.from_iterable(map(repeat, ticks, lengths)))
-    return Rows(table, ticks, known) if table.rows else None
+        lengths.append(below[0])
+        table = below[1]
+    return Rows(table, frames_ns, _at_rows(table, len(frames_ns), lengths), known) if table.rows else None
+
+
+def _at_rows(table: Table, frames: int, lengths: Iterable[Sequence[int]]) -> Pick:
+    """See `Rows`; ``lengths`` lead from the frames to the table. Kept with its layout."""
+    if table.layout.at_rows is None:
+        frame: Sequence[int] = range(frames)
+        for counts in lengths:
+            frame = list(chain.from_iterable(map(repeat, frame, counts)))
+        table.layout.at_rows = pick(table.order.by_subject(frame))
+    return table.layout.at_rows

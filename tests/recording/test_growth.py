@@ -54,7 +54,7 @@ def facts(path: Path) -> dict[str, Any]:
 
 
 def count(recording: Recording, table: str) -> int:
-    return sum(len(rows) for _, rows in Loader(recording, {table: ["t_ns"]}).batches())
+    return sum(1 for _, rows in Loader(recording, {table: ["t_ns"]}).batches() for _ in rows)
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.name)

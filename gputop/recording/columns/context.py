@@ -12,6 +12,7 @@ from msgspec import Struct
 from gputop.recording.columns.layout import MAX_ROWS
 from gputop.recording.columns.layout import ColumnError
 from gputop.recording.columns.layout import Order
+from gputop.recording.columns.layout import Pick
 from gputop.recording.columns.standing import Standing
 
 
@@ -25,6 +26,8 @@ class Layout(Struct, eq=False):
     """How many rows each row of the table above has, -1 for None; of the topmost, none."""
     groups: Sequence[Sequence[int] | None] | None = None
     """See `gputop.recording.columns.thin`."""
+    at_rows: Pick | None = None
+    """See `gputop.tables.rows`."""
 
 
 _T = TypeVar("_T")

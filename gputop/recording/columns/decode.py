@@ -166,15 +166,13 @@ class Table:
         return [next(((row, column[row]) for row in rows if column[row] is not None), (-1, None)) for rows in told]
 
     @_reading
-    def steps(self, name: str) -> tuple[list[int], list[int], list[int]] | None:
-        """Of a counter that is there in every row: each subject's first and last value, and how each row (in order of subjects) differs
-        from the one before, whatever at a subject's first. None where it is not kept so."""
+    def steps(self, name: str) -> tuple[Sequence[int], list[int], list[int]] | None:
+        """Of a counter that is there in every row: where each subject stood before, where it then stands, and how each row (in order of
+        subjects) differs from what stood before it. None where it is not kept so."""
         packed = self._columns.get(name)
         if packed is None or packed[0] not in (LAST_INTS, STEPS) or packed[1] is not None or name == "timeslices":
             return None
-        lasts, steps = self._integers.lasts(name, packed), self._integers.steps(packed)
-        spans = zip(lasts, self.order.spans, strict=True)
-        return [last - sum(steps[start + 1 : end]) for last, (start, end) in spans], lasts, steps
+        return self._integers.course(name, packed)
 
     def tells(self, name: str) -> bool:
         """Whether a field that may be absent is there in any row."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import add
+from operator import sub
 from typing import Any
 
 from gputop.recording.columns.context import Context
@@ -10,6 +12,7 @@ from gputop.recording.columns.layout import INTS
 from gputop.recording.columns.layout import LAST_INTS
 from gputop.recording.columns.layout import LESS
 from gputop.recording.columns.layout import STEPS
+from gputop.recording.columns.layout import ZEROS
 from gputop.recording.columns.layout import Order
 from gputop.recording.columns.layout import unpack_integers
 from gputop.recording.columns.sums import onward
@@ -43,6 +46,18 @@ class Integers:
         """How each row, in the order of subjects, differs from the one before."""
         return times(packed[2], unpack_integers(packed[-1], len(self._order.ids)))
 
+    def course(self, name: str, packed: list[Any]) -> tuple[Sequence[int], list[int], list[int]]:
+        """Where each subject stood before, where it then stands, and `steps`, of a column that is absent in no row."""
+        steps = self.steps(packed)
+        if packed[0] == LAST_INTS:
+            lasts = self.lasts(name, packed)
+            return list(map(sub, lasts, per_subject(steps, self._order))), lasts, steps
+        stood = self._context.stood(self._path, name, self._order)
+        return stood, self._context.lasts(self._path, name, self._order, lambda: self._after(stood, packed[-1], steps)), steps
+
+    def _after(self, stood: Sequence[int], told: bytes, steps: list[int]) -> list[int]:
+        return list(stood) if told == ZEROS else list(map(add, stood, per_subject(steps, self._order)))
+
     def lasts(self, name: str, packed: list[Any]) -> list[int]:
         """Each subject's last value."""
         return self._context.lasts(self._path, name, self._order, lambda: self._lasts(name, packed))
@@ -53,11 +68,7 @@ class Integers:
             return self._anchors(name, unit, rest[0])
         if code == INTS:
             return self._order.at_ends(self.values(name, packed))
-        stood = self._context.stood(self._path, name, self._order)
-        if rest[-1] == b"\0":
-            return list(stood)
-        grown = per_subject(unpack_integers(rest[-1], len(self._order.ids)), self._order)
-        return [before + unit * steps for before, steps in zip(stood, grown, strict=True)]
+        return self._after(self._context.stood(self._path, name, self._order), rest[-1], self.steps(packed))
 
     def _anchors(self, name: str, unit: int, anchors: bytes) -> list[int]:
         """Each subject's known value, its first or its last."""

@@ -112,7 +112,8 @@ def tick_ns(t_ns: int) -> int:
 
 
 Subject = tuple[Any, ...]
-_Pick = Callable[[Sequence[Any]], Sequence[Any]]
+Pick = Callable[[Sequence[Any]], Sequence[Any]]
+"""Takes the values at some places out of a column."""
 
 
 class Order:
@@ -138,9 +139,9 @@ class Order:
         self.last_rows = [of_subject[-1] for of_subject in rows]
         """Each subject's last row."""
         self.straight = len(numbers) <= 1 or self.rows == list(range(len(self.ids)))
-        self._by_subject: _Pick | None = None
-        self._lasts: _Pick | None = None
-        self._ahead: _Pick | None = None
+        self._by_subject: Pick | None = None
+        self._lasts: Pick | None = None
+        self._ahead: Pick | None = None
 
     @property
     def spans(self) -> Iterator[tuple[int, int]]:
@@ -150,7 +151,7 @@ class Order:
     def at_ends(self, column: Sequence[Any]) -> list[Any]:
         """Each subject's last value in a column that is in the order of subjects."""
         if self._lasts is None:
-            self._lasts = _pick([end - 1 for end in self.ends])
+            self._lasts = pick([end - 1 for end in self.ends])
         return list(self._lasts(column))
 
     def behind(self, before: Sequence[int], column: Sequence[int]) -> Sequence[int]:
@@ -159,7 +160,7 @@ class Order:
             ahead = list(range(len(self.ends) - 1, len(self.ends) + len(self.ids) - 1))
             for subject, start in enumerate(self.starts):
                 ahead[start] = subject
-            self._ahead = _pick(ahead)
+            self._ahead = pick(ahead)
         return self._ahead((*before, *column))
 
     def by_subject(self, column: Sequence[Any]) -> Sequence[Any]:
@@ -167,7 +168,7 @@ class Order:
         if self.straight:
             return column
         if self._by_subject is None:
-            self._by_subject = _pick(self.rows)
+            self._by_subject = pick(self.rows)
         return self._by_subject(column)
 
     def by_row(self, column: Sequence[Any]) -> Sequence[Any]:
@@ -180,8 +181,8 @@ class Order:
         return out
 
 
-def _pick(places: Sequence[int]) -> _Pick:
-    """What takes the values at these places out of a column."""
+def pick(places: Sequence[int]) -> Pick:
+    """What takes those at ``places``."""
     return itemgetter(*places) if len(places) > 1 else lambda column: tuple(column[place] for place in places)
 
 
