@@ -21,24 +21,13 @@ from gputop.recording.columns.layout import ZEROS
 from gputop.recording.columns.layout import FieldPlan
 from gputop.recording.columns.layout import Order
 from gputop.recording.columns.layout import pack_integers
-from gputop.recording.columns.layout import peak
+from gputop.recording.columns.layout import peaks
 from gputop.recording.columns.layout import to_planes
 
 _SCALES = (1, 10, 100, 1000, 1_000_000)
 _MOST = 1e9
 _FIRST_STEPS = 64
 MOST_WORDS = 64
-
-
-class _Peaks(dict[Any, Any]):
-    """Longest waits as a recording keeps them; they stand for long, and are worked out once a block."""
-
-    def __init__(self, unit: int) -> None:
-        self._unit = unit
-
-    def __missing__(self, value: Any) -> Any:
-        self[value] = kept = value and peak(value, self._unit)
-        return kept
 
 
 class _Numbers(dict[Any, int]):
@@ -58,7 +47,7 @@ def coarse(field: FieldPlan, column: tuple[Any, ...]) -> Sequence[Any]:
         except TypeError:
             return tuple([value if value is None else value // unit for value in column])
     if field.peak:
-        return tuple(map(_Peaks(field.peak).__getitem__, column))
+        return peaks(column, field.peak)
     if field.scale:
         try:
             return tuple([value and round(value * field.scale) / field.scale for value in column])
@@ -81,9 +70,8 @@ def running(column: Sequence[Any], unit: int) -> list[Any]:
     """Of key fields and clocks, whose order is that of the rows; in ``unit`` where that is not 0."""
     try:
         steps = list(map(sub, column, (column[0], *column)))
-        divisor = unit or gcd(column[0], *steps) or 1
-        first = column[0] if unit else column[0] // divisor
-        return [RUNNING, None, divisor, pack_integers([first]), pack_integers(steps if unit else [step // divisor for step in steps])]
+        divisor = 1 if unit else gcd(column[0], _common(steps)) or 1
+        return [RUNNING, None, unit or divisor, pack_integers([column[0] // divisor]), pack_integers(_over(steps, divisor))]
     except (TypeError, OverflowError):
         return [ANY, plain(column, unit)]
 
@@ -100,20 +88,23 @@ def integers(code: int, column: Sequence[Any], before: Sequence[int], order: Ord
         absent, filled = _carry(filled, order.starts, before)
         steps = list(map(sub, filled, order.behind(before, filled)))
     if not unit:
-        # Mostly it is 1, which the first ones show: none has to look at all.
-        unit = 1 if gcd(*steps[:_FIRST_STEPS]) == 1 else gcd(*steps) or 1
-        if unit > 1:
-            steps = [step // unit for step in steps]
+        unit = _common(steps) or 1
+        steps = _over(steps, unit)
     return [code, absent, unit, pack_integers(steps)], order.at_ends(filled)
+
+
+def _common(steps: Sequence[int]) -> int:
+    """What all are multiples of. Mostly it is 1, which the first ones show: none has to look at all."""
+    return 1 if gcd(*steps[:_FIRST_STEPS]) == 1 else gcd(*steps)
+
+
+def _over(steps: list[int], unit: int) -> list[int]:
+    return steps if unit == 1 else [step // unit for step in steps]
 
 
 def growth(column: Sequence[dict[int, int]], stood: Sequence[dict[int, int]], order: Order) -> tuple[list[Any], Sequence[dict[int, int]]]:
     """What each row's counts, in order of subjects, have grown by since the subject was told of before, and where they then stand."""
-    told: list[list[tuple[int, int]]] = []
-    for (start, end), before in zip(order.spans, stood, strict=True):
-        for counts in column[start:end]:
-            told.append([] if counts == before else _grown(before, counts))
-            before = counts
+    told = list(map(_grown, order.behind(stood, column), column))
     grown = list(chain.from_iterable(told))
     parts = list(map(len, told)), [bucket for bucket, _ in grown], [count for _, count in grown]
     return [GROWTH, *map(pack_integers, parts)], order.at_ends(column)
@@ -121,12 +112,12 @@ def growth(column: Sequence[dict[int, int]], stood: Sequence[dict[int, int]], or
 
 def _grown(before: dict[int, int], counts: dict[int, int]) -> list[tuple[int, int]]:
     """(bucket, how much its count grew); all of it where it is no more."""
-    try:
-        grown = [(bucket, count - before[bucket]) for bucket, count in counts.items() if count != before[bucket]]
-    except KeyError:
-        grown = [(bucket, count - before.get(bucket, 0)) for bucket, count in counts.items() if before.get(bucket) != count]
-    if counts.keys() >= before.keys():
-        return grown
+    if len(counts) == len(before):
+        try:
+            return [(bucket, count - before[bucket]) for bucket, count in counts.items() if count != before[bucket]]
+        except KeyError:  # they seldom tell of other buckets
+            pass
+    grown = [(bucket, count - before.get(bucket, 0)) for bucket, count in counts.items() if bucket not in before or count != before[bucket]]
     return grown + [(bucket, -before[bucket]) for bucket in before.keys() - counts.keys()]
 
 

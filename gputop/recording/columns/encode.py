@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from itertools import chain
 from itertools import compress
 from itertools import repeat
-from operator import attrgetter
+from operator import itemgetter
 from operator import sub
 from typing import Any
 
@@ -53,10 +53,8 @@ _OWN = _REPEATED[len(MAIN_THREAD) - 1 :]
 """What a thread's sample has beyond its process's, where it has nothing of its own."""
 Told = Mapping[str, Sequence[Any]]
 """A table's columns."""
-SORTED: dict[type | None, Callable[[Any], Any]] = {
-    SchedThread: attrgetter("tid"), Preempt: attrgetter("victim_tid", "culprit_tid"), Wakeup: attrgetter("wakee_tid", "waker_tid"),
-}  # fmt: skip
-"""Lists that come in no order of their own."""
+SORTED: dict[type | None, Callable[[Any], Any]] = {SchedThread: itemgetter(0), Preempt: itemgetter(0, 1), Wakeup: itemgetter(0, 1)}
+"""Lists that come in no order of their own, and the fields by which they are put in one."""
 
 
 Orders = dict[str, list[tuple[Any, Order, dict[str, Any]]]]
@@ -169,10 +167,8 @@ class _Encoder:
             return packed
         if field.kind == "one":
             column = [() if value is None else (value,) for value in column]
-        elif field.child in SORTED:
-            column = [sorted(value, key=SORTED[field.child]) for value in column]
         lengths = [-1 if value is None else len(value) for value in column]
-        held = list(map(astuple, chain.from_iterable(filter(None, column))))
+        held = _rows(column, SORTED.get(field.child))
         parents = list(chain.from_iterable(map(repeat, order.ids, lengths)))
         above_ns = list(chain.from_iterable(map(repeat, told["t_ns"], lengths))) if field.child is SchedThread else ()
         if field.child is ThreadSample:
@@ -180,6 +176,13 @@ class _Encoder:
         same = lengths.count(lengths[0]) == len(lengths)
         counted = [CONST, lengths[0]] if same else _integers(field, lengths, standing)
         return [TABLE, counted, self.table(f"{path}.{field.name}", field.child, held, parents, order, above_ns)]
+
+
+def _rows(column: Sequence[Any], key: Callable[[Any], Any] | None) -> list[tuple[Any, ...]]:
+    """The rows below a column of lists, one after the other, those of each list by ``key``."""
+    if key is None:
+        return list(map(astuple, chain.from_iterable(filter(None, column))))
+    return list(chain.from_iterable([sorted(map(astuple, value), key=key) for value in filter(None, column)]))
 
 
 def _integers(field: FieldPlan, column: Sequence[Any], standing: TableStanding, code: int = STEPS) -> list[Any] | None:

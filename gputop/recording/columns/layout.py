@@ -91,11 +91,15 @@ class FieldPlan(Struct, frozen=True):
     """From `TOLD_LESS`."""
 
 
-def peak(ns: int, unit: int) -> int:
-    """A longest wait as a recording keeps it."""
-    steps = -(-ns // unit)
-    spare = max(0, steps.bit_length() - 6)
-    return (-(-steps >> spare) << spare) * unit
+def peaks(column: Sequence[int], unit: int) -> Sequence[int]:
+    """Longest waits as a recording keeps them."""
+    return tuple([unit * (steps if (steps := -(-ns // unit)) < 64 else _six_bits(steps)) for ns in column])
+
+
+def _six_bits(number: int) -> int:
+    """The next one all further bits of which are 0."""
+    spare = number.bit_length() - 6
+    return -(-number >> spare) << spare
 
 
 def told_less(field: FieldPlan, column: Callable[[str], Sequence[int]]) -> Sequence[int]:
@@ -154,7 +158,7 @@ class Order:
             self._lasts = pick([end - 1 for end in self.ends])
         return list(self._lasts(column))
 
-    def behind(self, before: Sequence[int], column: Sequence[int]) -> Sequence[int]:
+    def behind(self, before: Sequence[Any], column: Sequence[Any]) -> Sequence[Any]:
         """What stood before each value of a column that is in the order of subjects: the one before it, or its subject's of ``before``."""
         if self._ahead is None:
             ahead = list(range(len(self.ends) - 1, len(self.ends) + len(self.ids) - 1))
