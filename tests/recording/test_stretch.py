@@ -14,6 +14,7 @@ from gputop.frame import Frame
 from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
 from gputop.recording.reader import Recording
+from gputop.tables import database
 from gputop.tables.database import Database
 from gputop.tables.schema import TABLES
 from tests.recording.made import MS
@@ -95,3 +96,11 @@ def test_who_ended_before_is_not_seen(tmp_path: Path) -> None:
     with Recording(str(tmp_path / "ended.gputop")) as recording:
         seen = [[row["pid"] for row in rows_of(recording, START_NS + ms * MS, 1 << 62, "process")] for ms in (11_000, 12_500)]
     assert seen == [[7, 8], [7]]
+
+
+def test_rows_are_the_same_however_many_are_inserted_at_once(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = [name for name in TABLES if name != "incident"]
+    at_once = {table: rows_of(recording, 0, 1 << 62, table) for table in tables}
+    for values in (1, 700):
+        monkeypatch.setattr(database, "WORTH_A_CALL", values)
+        assert {table: rows_of(recording, 0, 1 << 62, table) for table in tables} == at_once
