@@ -305,6 +305,7 @@ def _on_gpus(standing: list[Standing]) -> list[Standing]:
 
 def _weight(one: Standing) -> tuple[bool, bool, bool, bool, bool, float]:
     """No GPU that works too little is as bad as one that is lost. A straggler explains its peers' waits, so it comes next; then the job at
-    fault that lost most, last those that merely rest."""
-    lost = one.job.lost if one.job.lost is not None else -1.0
+    fault that lost most, last those that merely rest. Two ranks that lost the same are told in their order, in a recording too, whose
+    times are a little rounder."""
+    lost = round(one.job.lost, 2) if one.job.lost is not None else -1.0
     return one.bereft, one.cause == "straggler-rank", one.fault, one.troubled, not one.at_rest, lost

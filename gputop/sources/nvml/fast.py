@@ -114,14 +114,15 @@ class Samples:
     """
 
     __slots__ = (
-        "_age_ns", "_asked_ns", "_buffer", "_count", "_device", "_function", "_kernels", "_kind", "_latest", "_period_ns", "_seen_us",
-        "rate",
+        "_age_ns", "_asked_ns", "_buffer", "_count", "_device", "_function", "_kernels", "_kind", "_latest", "_period_ns", "_rate_before",
+        "_seen_us", "rate",
     )  # fmt: skip
 
     def __init__(self, device: Device, kernels: Reading | None = None) -> None:
         """``kernels`` is GPM's reading, where there is one."""
         self._kernels = kernels
         self.rate: float | None = None
+        self._rate_before: float | None = None
         """What nvmlDeviceGetUtilizationRates gave in this tick, None where it gave nothing."""
         self._device = device
         self._function = once(bind, "nvmlDeviceGetSamples")
@@ -137,8 +138,9 @@ class Samples:
         if self._is_due(now_ns):
             self._asked_ns = now_ns
             self._fetch()
-        elif self._latest and self.rate not in (None, self._latest[0]) and self._is_exact:
+        elif self._is_exact and self.rate != self._rate_before:
             self._change(now_ns)
+        self._rate_before = self.rate
         if self._latest and now_ns - self._latest[1] < _STALE_NS:
             values["util_pct"], values["util_t_ns"] = self._latest[0], self._latest[1] + self._repeated_ns(now_ns)
         else:
@@ -157,7 +159,7 @@ class Samples:
 
     def _change(self, now_ns: int) -> None:
         """What nvmlDeviceGetUtilizationRates gives anew was measured when the driver did so last."""
-        if self._latest is not None and self.rate is not None:
+        if self._latest is not None and self.rate not in (None, self._latest[0]):
             stamp_ns = self._latest[1]
             beats = max(1, (now_ns - stamp_ns) // self._period_ns)
             self._latest = self.rate, min(now_ns, stamp_ns + beats * self._period_ns)
