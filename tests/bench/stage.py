@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.stubs.build import build
 
 NVML = Path(__file__).parent.parent / "stubs" / "nvml" / "nvml.c"
-BUSY = ("util 97", "util_low 12", "wave_ms 1700", "mem_util 40", "sm_active 31", "power_mw 412000", "temp 54", "pcie_rx_mb_s 3100")
+BUSY = ("util 97", "util_low 12", "wave_ms 1700", "mem_util 40", "sm_active 11", "power_mw 412000", "temp 54", "pcie_rx_mb_s 3100")
 REAL_COSTS = ("delay.* 300", "delay.PcieThroughput 20000", "delay.*RunningProcesses 4000")
 """Microseconds per call as drivers have been seen to take."""
 

@@ -173,6 +173,25 @@ def test_gpm_tells_of_pcie_and_of_kernels_without_another_call(rig: Rig) -> None
     assert (rig.gpu().values["util_pct"], rig.gpu().values["gr_active_pct"]) == (97.0, 12.0)
 
 
+def test_metrics_that_gpm_merely_names_are_not_believed(rig: Rig) -> None:
+    """A driver that knows their numbers, and says 0."""
+    rig.set("gpus 1", "util 97", "sm_active 60", "gr_active 0", "gpm_pcie 2", "pcie_rx_mb_s 900", "pcie_tx_mb_s 50")
+    source = rig.opened(100_000_000)
+    rig.until(source, lambda board: "cannot be" in board.gpus[0].missing.get("gr_active_pct", ""))
+    assert rig.gpu().values["sm_active_pct"] == 60.0
+    assert "gr_active_pct" not in rig.gpu().values
+    rig.set("gpus 1", "util 97", "sm_active 0", "gr_active 0", "gpm_pcie 2", "pcie_rx_mb_s 900", "pcie_tx_mb_s 50")
+    rig.until(source, lambda board: board.gpus[0].values["sm_active_pct"] == 0.0 and board.gpus[0].values.get("pcie_rx_bytes", 0) > 10**8)
+    assert "gr_active_pct" not in rig.gpu().values, "who was caught once is not asked again"
+
+
+def test_a_library_that_refuses_some_metrics_is_asked_for_the_others(rig: Rig) -> None:
+    rig.set("gpus 1", "util 97", "sm_active 60", "gpm_strict 1", "pcie_rx_mb_s 900")
+    source = rig.opened(100_000_000)
+    rig.until(source, lambda board: "sm_active_pct" in board.gpus[0].values and board.gpus[0].values.get("pcie_rx_bytes", 0) > 10**8)
+    assert "no such metric" in rig.gpu().missing["gr_active_pct"]
+
+
 @pytest.mark.parametrize("gpm", [0, 1])
 def test_samples_are_asked_for_when_utilization_has_changed_and_else_now_and_then(rig: Rig, gpm: int) -> None:
     """Where GPM tells how long kernels ran, not even then."""

@@ -23,17 +23,23 @@ from gputop.sources.nvml.abi import check
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Values
 
-GPM_FIELDS = ("gr_active_pct", "sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct")
+GPM_FIELDS = ("sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct", "gr_active_pct")
 PCIE_COUNTERS = ("pcie_tx_bytes", "pcie_rx_bytes")
-# nvmlGpmMetricId_t: GRAPHICS_UTIL, SM_UTIL, SM_OCCUPANCY, ANY_TENSOR_UTIL, DRAM_BW_UTIL, PCIE_TX_PER_SEC, PCIE_RX_PER_SEC
-_METRICS = (1, 2, 3, 5, 10, 20, 21)
+# nvmlGpmMetricId_t: SM_UTIL, SM_OCCUPANCY, ANY_TENSOR_UTIL, DRAM_BW_UTIL, GRAPHICS_UTIL, PCIE_TX_PER_SEC, PCIE_RX_PER_SEC
+_METRICS = (2, 3, 5, 10, 1, 20, 21)
 _MIG_METRICS = (1, 2)
+_FIRST_METRICS = 4
+"""So many are asked for where a library takes offence at all of them."""
+_OFFENCE = (pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NOT_FOUND)
 _MOST_PCT = 101
 _MIB, _MOST_MIB_PER_S = 1 << 20, 1_000_000
 """A terabyte a second: no link is near it."""
 GPM_LEAST_NS = 100_000_000
 """Shorter intervals give invalid values on Hopper (NVIDIA/DCGM issue 310)."""
 _TOO_SOON_NS = 80_000_000
+_SLACK_PCT = 2.0
+_NONE = "GPM has no such metric on this GPU"
+_LIES = "the driver says that SMs were at work without a kernel, which cannot be"
 FIRST = "not yet: GPM compares two samples, 0.1 s apart"
 
 
@@ -57,7 +63,7 @@ class _Support(Structure):
 class Gpm:
     """The metrics of a GPU, or of one MIG instance of it, since the previous call; the first only begins."""
 
-    __slots__ = ("_device", "_get", "_metrics", "_sample", "_sampled_ns", "_scope", "failure", "moved")
+    __slots__ = ("_device", "_get", "_lies", "_metrics", "_sample", "_sampled_ns", "_scope", "failure", "has_compared", "moved")
 
     def __init__(self, device: Device, gpu_instance: int | None = None) -> None:
         self._device = device
@@ -72,10 +78,14 @@ class Gpm:
         wanted = (_Metric * len(_METRICS))(*(_Metric(id=number) for number in numbers))
         self._get = _MetricsGet(1, len(numbers), _new_sample(device), _new_sample(device), wanted)
         self._sampled_ns = 0
+        self.has_compared = False
+        """Whether the last call had a sample before it."""
         self.failure: pynvml.NVMLError | None = None
         """Of the last call."""
-        self.moved: list[float | None] = [0.0, 0.0]
-        """Bytes over PCIe since the first sample, from the GPU and to it: what its rates come to; None where there are none."""
+        self.moved: list[float] = []
+        """Bytes over PCIe since the first sample, from the GPU and to it: what its rates come to; empty while it has told none."""
+        self._lies = False
+        """Whether it has said that fewer kernels ran than SMs were at work, as who knows the metric's number only may."""
 
     def __call__(self, values: Values, missing: Missing) -> None:
         for field, value in zip(GPM_FIELDS, self.read(), strict=False):  # the rates over PCIe come behind
@@ -104,6 +114,7 @@ class Gpm:
     def _take(self, get: _MetricsGet, now_ns: int) -> list[float | str]:
         self._device.call(self._sample, *self._scope, c_void_p(get.newer))
         try:
+            self.has_compared = bool(self._sampled_ns)
             return self._compare(get, now_ns - self._sampled_ns) if self._sampled_ns else [FIRST] * get.count
         finally:
             self._sampled_ns = now_ns
@@ -111,15 +122,28 @@ class Gpm:
 
     def _compare(self, get: _MetricsGet, ns: int) -> list[float | str]:
         self._device.meter.count()
-        check(self._metrics(byref(get)))
+        code = self._metrics(byref(get))
+        if code in _OFFENCE and get.count > _FIRST_METRICS:
+            get.count = _FIRST_METRICS
+            code = self._metrics(byref(get))
+        check(code)
         told = [_CODE_AND_VALUE.unpack_from(get, at) for at in _PLACES[: get.count]]
-        for at, (code, mib_per_s) in enumerate(told[len(GPM_FIELDS) :]):
-            self._move(at, mib_per_s * _MIB * ns / 1e9 if not code and 0 <= mib_per_s <= _MOST_MIB_PER_S else None)
-        return [_value_of(*one) for one in told[: len(GPM_FIELDS)]]
+        self._move([mib_per_s * _MIB * ns / 1e9 for code, mib_per_s in told[len(GPM_FIELDS) :] if _is_rate(code, mib_per_s)])
+        values = [_value_of(*one) for one in told[: len(GPM_FIELDS)]]
+        return values if self._scope else self._believed([*values, _NONE][: len(GPM_FIELDS)])
 
-    def _move(self, at: int, more: float | None) -> None:
-        had = self.moved[at]
-        self.moved[at] = None if more is None or had is None else had + more
+    def _move(self, more: list[float]) -> None:
+        """A link that is up is never quite silent: until there is something nothing is believed to be told."""
+        if len(more) < len(PCIE_COUNTERS):
+            self.moved = []
+        elif self.moved or any(more):
+            self.moved = [had + one for had, one in zip(self.moved or (0.0, 0.0), more, strict=True)]
+
+    def _believed(self, values: list[float | str]) -> list[float | str]:
+        sms, kernels = values[0], values[-1]
+        if isinstance(kernels, float) and isinstance(sms, float) and kernels < sms - _SLACK_PCT:
+            self._lies = True
+        return [*values[:-1], _LIES] if self._lies else values
 
 
 class Moved:
@@ -135,10 +159,13 @@ class Moved:
         gpm = self._gpm()
         if gpm.failure is not None:
             raise gpm.failure
-        for field, moved in zip(PCIE_COUNTERS, gpm.moved, strict=True):
-            if moved is None:
-                raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-            values[field] = int(moved)
+        if gpm.has_compared and not gpm.moved:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        values.update(zip(PCIE_COUNTERS, map(int, gpm.moved), strict=False))
+
+
+def _is_rate(code: int, mib_per_s: float) -> bool:
+    return not code and 0 <= mib_per_s <= _MOST_MIB_PER_S
 
 
 def _new_sample(device: Device) -> int | None:
@@ -150,7 +177,7 @@ def _new_sample(device: Device) -> int | None:
 
 def _value_of(code: int, value: float) -> float | str:
     if code or math.isnan(value):
-        return "GPM has no such metric on this GPU"
+        return _NONE
     if not 0 <= value <= _MOST_PCT:
         return f"the driver says {value:g} %, which cannot be"
     return min(100.0, value)

@@ -174,6 +174,8 @@ static double gpm_value(unsigned metric, struct gpm_sample *older, struct gpm_sa
     case 20: case 21:
         if (newer->instance >= 0 || !conf->gpm_pcie)
             break;
+        if (conf->gpm_pcie == 2)
+            return 0;
         if (sim_map)
             return (metric == 20 ? newer->at.tx - older->at.tx : newer->at.rx - older->at.rx) / ns * 1e9 / 1048576;
         return 1e6 * (double)(metric == 20 ? conf->pcie_tx_mb_s : conf->pcie_rx_mb_s) / 1048576;
@@ -188,6 +190,9 @@ nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *get)
     ENTER(GpmMetricsGet, get->sample2->gpu);
     if (get->sample2->at.ns <= get->sample1->at.ns || !get->sample1->at.ns)
         return INVALID_ARGUMENT;
+    for (unsigned i = 0; i < get->numMetrics && control()->gpu[get->sample2->gpu].gpm_strict; i++)
+        if (get->metrics[i].metricId == 1 || get->metrics[i].metricId > 10)
+            return INVALID_ARGUMENT;
     for (unsigned i = 0; i < get->numMetrics; i++) {
         get->metrics[i].nvmlReturn = NVML_SUCCESS;
         get->metrics[i].value = gpm_value(get->metrics[i].metricId, get->sample1, get->sample2, &get->metrics[i].nvmlReturn);
