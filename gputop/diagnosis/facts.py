@@ -281,6 +281,8 @@ class JobFacts(Struct):
     """Workers whose part of the data is at its end: they are none of ``workers``."""
     idle: float | None = None
     """Mean share of the window in which its GPUs ran nothing; None where none is measured."""
+    unbegun_s: float = 0.0
+    """How old it is, as long as its GPUs have not worked for it yet; 0 afterwards."""
     before_s: float | None = 0.0
     """How much of the window lies before it began to train, where that was seen; None while it starts. See `gputop.diagnosis.starts`."""
 

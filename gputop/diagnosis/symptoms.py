@@ -35,6 +35,10 @@ LOST = 0.15
 """Share of the window lost from which something is said to be wrong (TraceML: input wait warns from 10 %, critical from 20 %)."""
 NAMED = 0.35
 """Share of the loss that a cause must hold to be named."""
+BEGINS_S, LONG_S = 300.0, 30.0
+"""A start may take so long: imports, weights, compiling. From the latter on it is told for how long it has lasted."""
+_OF_STARTS = ("main-thread-preprocessing",)
+"""What a start looks like that is no start: its main thread computes, and its GPU has nothing to do."""
 RESTING, ASLEEP, MOSTLY, POLLED = 0.5, 0.9, 0.7, 0.4
 """Share of the window without work for the GPU, and of that the main thread's own rest, of a process that merely waits to be asked;
 and the share in which it polls, needed until its GPU is all but asleep."""
@@ -139,6 +143,8 @@ def judge_job(job: JobFacts, facts: Facts) -> Standing:
     judge, share = max(claims, key=_share, default=(None, 0.0))
     if _is_at_rest(job, facts) and (judge is None or judge.fault or feeders.serves(job)):
         return Standing(job, facts, "idle", headline=f"{trainer} has no work for its GPU: it waits to be asked", at_rest=True)
+    if 0.0 < job.unbegun_s < BEGINS_S and job.idle is not None and (judge is None or share < NAMED or judge.cause in _OF_STARTS):
+        return _starting(job, facts, trainer)
     if judge is None or share < NAMED:
         if job.host_only:
             return Standing(job, facts, "idle", headline=_well(job, trainer, []), shares=shares)
@@ -164,8 +170,9 @@ def _without_judging(job: JobFacts, facts: Facts, trainer: str) -> Standing | No
 
 
 def _starting(job: JobFacts, facts: Facts, trainer: str) -> Standing:
-    if job.before_s is None:
-        return Standing(job, facts, "idle", headline=f"{trainer} is starting{_though_starving(job)}", warming_up=True)
+    if job.before_s is None or job.unbegun_s:
+        since = f" for {job.unbegun_s:.0f} s now" if job.unbegun_s >= LONG_S else ""
+        return Standing(job, facts, "idle", headline=f"{trainer} is starting{since}{_though_starving(job)}", warming_up=True)
     return Standing(job, facts, LOOKING, headline=f"{trainer} has just begun to work its GPU")
 
 

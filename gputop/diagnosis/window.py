@@ -275,6 +275,7 @@ class Window:
         trainer = job.trainer
         start = self._start(job, board)
         job.before_s = start.before_s(self._points.oldest_ns, self.t_ns)
+        job.unbegun_s = 0.0 if start.first_ns else (self.t_ns - start.born_ns) / 1e9
         if job.before_s is None or not start.first_ns:  # what its GPUs did before was for others, or a start
             job.gpus = [replace(gpu, stretch_s=0.0, breaks_s=0.0, sunk_s=0.0, dips_s=0.0, pauses=()) for gpu in job.gpus]
         job.births = self._recent_births(trainer.pid)

@@ -69,7 +69,8 @@ def test_who_starts_where_another_worked_before_does_not_pause(before_s: float):
 def test_what_a_gpu_did_for_another_is_no_pause_of_who_has_not_used_it_yet():
     """Also where its start takes longer than starts do."""
     scene = starting(alone(98.0, 0.1, [FUTEX]).play(6), 0.2).play(36)
-    assert scene.engine.verdict.cause == "main-thread-preprocessing"
+    assert scene.engine.verdict.cause == "none"
+    assert scene.play(280).engine.verdict.cause == "main-thread-preprocessing"
     assert "pause" not in {one.cause for one in scene.engine.incidents}
 
 

@@ -338,6 +338,19 @@ def test_who_copies_at_the_speed_of_the_link_is_not_told_to_pin_his_memory():
     assert pinned.engine.verdict.fixes[0].command.startswith("with torch.cuda.stream(")
 
 
+def test_imports_and_weights_that_take_minutes_are_a_start_and_no_fault():
+    scene = alone(0.0, 1.0, [ON_CPU]).drop(101, 102)
+    scene.procs[100].start_ticks = scene.ticks
+    scene.play(90)
+    verdict = scene.engine.verdict
+    assert (verdict.symptom, verdict.cause) == ("idle", "none")
+    assert "is starting for 90 s now" in verdict.headline
+    assert not scene.engine.incidents
+    assert not scene.engine.explain()["ledger"]["gpu_lost_s"], "there is no GPU time to lose yet"
+    scene.play(230)
+    assert scene.engine.verdict.cause == "main-thread-preprocessing"
+
+
 def test_without_a_gpu_only_the_host_is_spoken_of():
     scene = cpu_contention()
     scene.gpus = {}
