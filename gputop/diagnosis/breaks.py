@@ -21,7 +21,9 @@ class _Break(Struct):
     since_ns: int
     until_ns: int
     lost_ns: float = 0.0
+    resting_ns: int = 0
     still_ns: int = 0
+    """The longest of it at one go; a step that waits shows many short ones, one after each kernel."""
     sunk_ns: int = 0
 
     @property
@@ -70,7 +72,8 @@ class Breaks:
         if self._open is not None:
             self._open.until_ns += ns
             self._open.lost_ns += (1.0 - util) * ns
-            self._open.still_ns += ns if util < NOTHING else 0
+            self._open.resting_ns = self._open.resting_ns + ns if util < NOTHING else 0
+            self._open.still_ns = max(self._open.still_ns, self._open.resting_ns)
             self._open.sunk_ns += ns if util < LITTLE else 0
 
     def lost_s(self, oldest_ns: int) -> float:

@@ -61,3 +61,10 @@ def test_a_gpu_that_has_sunk_is_told_from_one_at_rest():
     assert breaks.sunk_s(t_ns - 8 * TICK_NS) == pytest.approx(0.45)
     assert told([1.0] * 6 + [0.4] * 20)[0].sunk_s(0) == 0.0
     assert told([1.0] * 6 + [0.1] * 5 + [1.0] * 6)[0].sunk_s(0) == 0.0
+
+
+def test_a_step_that_waits_is_no_break_however_fine_the_readings_are():
+    """60 ms of work and 107 ms of waiting, read every 100 ms: now and then nothing at all, but never for long."""
+    breaks, _ = told([1.0] * 10 + [0.33, 0.27, 0.61, 0.0, 0.6] * 6)
+    assert breaks.lost_s(0) == 0.0
+    assert breaks.spans(0) == []
