@@ -40,7 +40,7 @@ class Shot:
 
 
 SHOTS = {
-    "h200": Shot(43.5, (150, 38), path=str(FOLDER.parent / "tests" / "device" / "data" / "story.gputop")),
+    "h200": Shot(43.5, (168, 38), path=str(FOLDER.parent / "tests" / "device" / "data" / "story.gputop")),
     "live": Shot(24, (140, 36)),
     "starving": Shot(31, (140, 30), ("plus", "plus", "b")),
     "why": Shot(24, (120, 32), ("e",)),

@@ -193,7 +193,7 @@ def _limits(gpu: GpuBoard, _older: Board) -> Span:
 _COLUMNS: tuple[tuple[str, int, int, int, Cell], ...] = (
     ("GPU", 5, 4, 0, _index),
     ("util", 17, 16, 0, _util),
-    ("GR act", 8, 7, 150, _percent("gr_active_pct")),
+    ("GR act", 8, 7, 168, _percent("gr_active_pct")),
     ("SM act", 8, 7, 90, _percent("sm_active_pct")),
     ("tensor", 8, 7, 140, _percent("tensor_active_pct")),
     ("mem", 16, 14, 0, _memory),
