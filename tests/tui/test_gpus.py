@@ -14,7 +14,9 @@ from gputop.frame import GpuProc
 from gputop.frame import MigInstance
 from gputop.session import Session
 from gputop.tui.draw import seats
+from gputop.tui.draw.chosen import lanes
 from gputop.tui.layout import arrange
+from gputop.tui.view import View
 from gputop.tui.widgets.scrolled import Scrolled
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
@@ -159,3 +161,14 @@ async def test_what_mig_takes_away_takes_no_row_that_another_lane_needs(
         assert "not under MIG" in part(app, "gpus")[1]
         assert any("GPU 0 util" in row for row in part(app, "lanes")) is has_room
         assert any("GPU 1 util" in row for row in part(app, "lanes"))
+
+
+def test_where_gpm_tells_of_kernels_they_have_a_lane_beside_utilization() -> None:
+    session = scene.session()
+    assert "GPU 0 GR act" not in [lane.title for lane in lanes(session, View())]
+    frame = list(scene.frames(101))[-1]
+    assert isinstance(frame, Frame)
+    frame.gpus = [replace(gpu, gr_active_pct=7.0) if gpu.util_pct is not None else gpu for gpu in frame.gpus]
+    session.ingest(frame)
+    titles = [lane.title for lane in lanes(session, View())]
+    assert titles[:2] == ["GPU 0 util", "GPU 0 GR act"]

@@ -56,6 +56,8 @@ def _of_gpu(session: Session, view: View, index: int) -> list[Lane]:
     ]
     if ("gpu.sm_active_pct", index) in session.history.series:
         lanes.append(Lane(("gpu.sm_active_pct", index), f"{name} SM act", priority=3 if chosen else 7))
+    if chosen and ("gpu.gr_active_pct", index) in session.history.series:
+        lanes.insert(1, Lane(("gpu.gr_active_pct", index), f"{name} GR act", priority=8))
     if chosen:
         absent = _reason(gpu, "pcie_rx_bytes_per_s")
         lanes.append(Lane(("gpu.pcie_rx_mb_per_s", index), f"{name} PCIe rx", absent=absent, priority=7))
