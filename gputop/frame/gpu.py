@@ -13,6 +13,15 @@ PART = "procs."
 are not listed (``mps``, ``graphics``)."""
 
 
+_LANE_BYTES_PER_S = (0.25e9, 0.5e9, 0.985e9, 1.97e9, 3.94e9, 7.56e9)
+"""Of PCIe 1 to 6, one way, less what their line codes take."""
+
+
+def link_bytes_per_s(generation: int, lanes: int) -> float | None:
+    """What a PCIe link carries one way; None where that is not told."""
+    return _LANE_BYTES_PER_S[generation - 1] * lanes if 0 < generation <= len(_LANE_BYTES_PER_S) and lanes else None
+
+
 class GpuProc(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One process on one GPU (NVML's process lists; utilization from nvmlDeviceGetProcessUtilization)."""
 

@@ -20,13 +20,12 @@ from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 from gputop.diagnosis.verdicts.pause import is_ahead
+from gputop.frame import link_bytes_per_s
 
 BYTES_PER_S, OF_LINK, ASLEEP_OF_LINK = 1e9, 0.3, 0.08
 STILL_S = 1.0
 LEAST = 0.05
 """Share of the window in copying calls that is worth telling."""
-LANE_BYTES_PER_S = (0.25e9, 0.5e9, 0.985e9, 1.97e9, 3.94e9, 7.56e9)
-"""Of PCIe 1 to 6, less what their line codes take."""
 _ASK = "nvidia-smi -i {} --query-gpu=pcie.link.width.current,pcie.link.width.max --format=csv"
 _SIDE_STREAM = "with torch.cuda.stream(side): batch = batch.to(device, non_blocking=True)"
 PINNED_OF_LINK = 0.5
@@ -63,8 +62,8 @@ def _copies_at_speed(gpu: GpuFacts) -> bool:
 
 def _link(gpu: GpuFacts) -> float:
     """Bytes per second that its link carries one way as it now runs; endless where that is not told."""
-    lane = int(gpu.pcie_gen or 0)
-    return LANE_BYTES_PER_S[lane - 1] * (gpu.pcie_width or 0) if 0 < lane <= len(LANE_BYTES_PER_S) and gpu.pcie_width else math.inf
+    carried = link_bytes_per_s(int(gpu.pcie_gen or 0), int(gpu.pcie_width or 0))
+    return math.inf if carried is None else carried
 
 
 def traffic(job: JobFacts) -> float:

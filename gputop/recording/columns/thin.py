@@ -43,7 +43,7 @@ class Second(Struct):
     waits: dict[int, list[Wait]] = field(default_factory=dict)
     """What each process was met at in each of its samples, by pid."""
     gpus: list[GpuReading] = field(default_factory=list)
-    """Every reading that has utilization or power."""
+    """Every reading that has utilization, power or the share of time in which kernels ran."""
 
 
 def whole(frames: list[Frame]) -> Second:
@@ -53,9 +53,14 @@ def whole(frames: list[Frame]) -> Second:
         for proc in frame.procs:
             second.waits.setdefault(proc.pid, []).append((proc.state, proc.syscall, proc.syscall_arg, proc.wchan))
         for gpu in frame.gpus:
-            if gpu.util_pct is not None or gpu.power_w is not None:
-                second.gpus.append(GpuReading(gpu.index, gpu.t_ns, gpu.util_pct, gpu.power_w, gpu.power_instant, gpu.gr_active_pct))
+            second.gpus += _telling(GpuReading(gpu.index, gpu.t_ns, gpu.util_pct, gpu.power_w, gpu.power_instant, gpu.gr_active_pct))
     return second
+
+
+def _telling(reading: GpuReading) -> Iterable[GpuReading]:
+    """The reading, or nothing where it has none of what the diagnosis looks at."""
+    told = reading.util_pct, reading.power_w, reading.gr_active_pct
+    return () if told == (None, None, None) else (reading,)
 
 
 def thin(table: Table, without: Without = NO_HISTOGRAMS) -> Second:
@@ -97,7 +102,7 @@ def _add_gpus(second: Second, table: Table, without: Without) -> None:
     gpus = below[1]
     second.frames[0].gpus = _merged(gpus, without)
     readings = zip(*map(gpus.column_by_subject, GpuReading.__struct_fields__), strict=True)
-    second.gpus = [GpuReading(*reading) for reading in readings if any(reading[at] is not None for at in (2, 3, 5))]
+    second.gpus = [told for reading in readings for told in _telling(GpuReading(*reading))]
 
 
 def _add_hosts(second: Second, table: Table, without: Without) -> None:

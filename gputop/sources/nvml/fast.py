@@ -14,6 +14,7 @@ from itertools import pairwise
 import pynvml
 
 from gputop.frame import SECOND_NS
+from gputop.frame import link_bytes_per_s
 from gputop.sources.nvml.abi import Device
 from gputop.sources.nvml.abi import Fields
 from gputop.sources.nvml.abi import MemoryV2
@@ -61,8 +62,6 @@ _JITTER = 0.95
 _ROUND, _MUCH = 1 << 32, 1 << 28
 """What a counter of 32 bits holds, and what it grows by from one reading to the next before it may have gone round unseen."""
 _PACE_S = 0.001
-LANE_BYTES_PER_NS = 0.125
-"""Of PCIe 1 with all it carries, twice that with each generation."""
 _RHYTHM, _LEAST_RHYTHM_NS = 4, 20_000_000
 """Samples that show a rhythm, and the shortest there may be: where they lie closer, any call may bring new ones."""
 _SAMPLE_BYTES, _STAMP = sizeof(Sample), struct.Struct("=Q")
@@ -122,8 +121,8 @@ class Samples:
         """``kernels`` is GPM's reading, where there is one."""
         self._kernels = kernels
         self.rate: float | None = None
-        self._rate_before: float | None = None
         """What nvmlDeviceGetUtilizationRates gave in this tick, None where it gave nothing."""
+        self._rate_before: float | None = None
         self._device = device
         self._function = once(bind, "nvmlDeviceGetSamples")
         self._buffer = (Sample * 128)()
@@ -316,4 +315,4 @@ def _link_bytes_per_ns(device: Device) -> float:
         generation, lanes = (device.number(f"nvmlDeviceGetMaxPcieLink{what}") for what in ("Generation", "Width"))
     except FAILURES:
         return 0.0
-    return float(LANE_BYTES_PER_NS * 2 ** min(generation, 16) * lanes)
+    return (link_bytes_per_s(generation, lanes) or 0.0) / SECOND_NS
