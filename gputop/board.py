@@ -257,15 +257,20 @@ class Board(Struct):
 _TABLES = ("gpus", "infos", "procs", "host", "host_read_ns", "cgroups", "sources", "threads", "preempts", "wakeups", "calls", "launches")
 _RESTATED = ("infos", "procs", "threads", "preempts", "wakeups", "calls")
 """Of these, what a key frame restates is mostly what stood already."""
-_INHERITED = ("user", "comm", "cmdline", "exe", "cgroup", "cpus_allowed", "env", "libs")
+_INHERITED = ("user", "comm", "cmdline", "exe", "cgroup", "cpus_allowed", "env", "libs", "threads", "other_ends")
+_NOBODY = ProcInfo(0, 0)
+"""Of a process without a parent here, the empty lists."""
 
 
 def _like(info: ProcInfo, parent: ProcInfo | None) -> ProcInfo:
-    """What it has in common with its parent as the same objects: workers are forked by the dozen, and these are most of what they take."""
-    if parent is None or parent is info:
-        return info
-    pairs = ((name, getattr(parent, name), getattr(info, name)) for name in _INHERITED)
-    same = {name: its for name, its, own in pairs if own is not its and own == its}
+    """What it has in common with its parent, or with nobody, as the same objects: workers are forked by the dozen, and these are most of
+    what they take; of a thousand processes the empty lists alone take half a megabyte."""
+    same = {}
+    for name in _INHERITED:
+        own = getattr(info, name)
+        its = getattr(parent if own else _NOBODY, name, own)
+        if its is not own and its == own:
+            same[name] = its
     return msgspec.structs.replace(info, **same) if same else info
 
 

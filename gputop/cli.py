@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 import textwrap
 from collections.abc import Iterable
@@ -64,7 +65,7 @@ class Help(argparse.RawDescriptionHelpFormatter):
     """Help that fits a screen: usage in a line, arguments and options in one list, and no line for ``--help`` itself."""
 
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=22)
+        super().__init__(prog, max_help_position=22, width=_columns() - 2)
 
     def add_usage(self, usage: str | None, actions: Iterable[argparse.Action], groups: Any, prefix: str | None = None) -> None:
         """``usage: gputop record [OPTIONS] [-- COMMAND]``."""
@@ -94,6 +95,14 @@ class Help(argparse.RawDescriptionHelpFormatter):
         """Paragraphs in lines of the terminal's width; what is set out in columns stays."""
         blocks = (block if "  " in block else textwrap.fill(" ".join(block.split()), width) for block in text.strip("\n").split("\n\n"))
         return "\n\n".join(blocks)
+
+
+def _columns() -> int:
+    """Of the terminal, as `shutil.get_terminal_size` has it; each parser asks, and that would load compressors for it."""
+    try:
+        return int(os.environ.get("COLUMNS", 0)) or os.get_terminal_size(1).columns or 80
+    except (ValueError, OSError):
+        return 80
 
 
 def main(argv: list[str] | None = None) -> int:

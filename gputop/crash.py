@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-import traceback
 
 from gputop import __version__
 from gputop import config
@@ -32,6 +31,8 @@ def keep(error: BaseException) -> str:
     """Append it to the file, which starts anew when it is large; the line to tell the user. That there can be no more threads is no bug."""
     if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
         return NO_MORE_THREADS
+    import traceback
+
     said = f"this is a bug: {type(error).__name__}: {error}"
     text = "".join(traceback.format_exception(error))
     head = f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} gputop {__version__} {' '.join(sys.argv[1:2])}\n"

@@ -6,12 +6,12 @@ import glob
 import os
 import re
 import stat
-import tempfile
 from collections.abc import Iterator
 
 import msgspec
 
 from gputop.frame import Mark
+from gputop.temporary import tempfile
 
 MAX_TEXT = 200
 """Characters of a marker."""

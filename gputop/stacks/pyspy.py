@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -28,7 +27,11 @@ BEYOND_PY_SPY = frozenset({"not-python", "unsupported", "missing", "hidden"})
 def binary() -> str | None:
     """py-spy beside the running interpreter (its own environment), else on PATH."""
     beside = os.path.join(os.path.dirname(sys.executable or ""), "py-spy")
-    return beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
+    if os.access(beside, os.X_OK):
+        return beside
+    import shutil  # it loads compressors, for archives
+
+    return shutil.which("py-spy")
 
 
 def dump(pid: int, deadline: float, *, pause: bool = False, native: bool = False) -> list[PythonThread]:

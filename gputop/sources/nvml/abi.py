@@ -21,8 +21,7 @@ from ctypes import c_ulonglong
 from ctypes import c_void_p
 from typing import Any
 
-import pynvml
-
+from gputop.sources.nvml.binding import pynvml
 from gputop.sources.nvml.numbers import MOST_BYTES
 from gputop.sources.nvml.numbers import given
 from gputop.sources.nvml.numbers import some

@@ -7,14 +7,13 @@ from ctypes import c_uint
 from ctypes import c_ulonglong
 from ctypes import c_void_p
 
-import pynvml
-
 from gputop.sources.nvml.abi import Device
 from gputop.sources.nvml.abi import EventData
 from gputop.sources.nvml.abi import Function
 from gputop.sources.nvml.abi import MissingSymbol
 from gputop.sources.nvml.abi import bind
 from gputop.sources.nvml.abi import check
+from gputop.sources.nvml.binding import pynvml
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Values
 

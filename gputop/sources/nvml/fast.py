@@ -11,8 +11,6 @@ from ctypes import c_ulonglong
 from ctypes import sizeof
 from itertools import pairwise
 
-import pynvml
-
 from gputop.frame import SECOND_NS
 from gputop.frame import link_bytes_per_s
 from gputop.sources.nvml.abi import Device
@@ -23,6 +21,7 @@ from gputop.sources.nvml.abi import bind
 from gputop.sources.nvml.abi import check
 from gputop.sources.nvml.abi import is_past
 from gputop.sources.nvml.abi import number_at
+from gputop.sources.nvml.binding import pynvml
 from gputop.sources.nvml.gpm import GPM_FIELDS
 from gputop.sources.nvml.gpm import GPM_LEAST_NS
 from gputop.sources.nvml.gpm import PCIE_COUNTERS

@@ -15,11 +15,10 @@ from ctypes import c_void_p
 from ctypes import sizeof
 from time import monotonic_ns
 
-import pynvml
-
 from gputop.sources.nvml.abi import Device
 from gputop.sources.nvml.abi import bind
 from gputop.sources.nvml.abi import check
+from gputop.sources.nvml.binding import pynvml
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Values
 

@@ -9,12 +9,11 @@ from ctypes import c_ulonglong
 from ctypes import c_void_p
 from functools import cache
 
-import pynvml
-
 from gputop.frame import MigInstance
 from gputop.sources.nvml.abi import Attributes
 from gputop.sources.nvml.abi import Device
 from gputop.sources.nvml.abi import bind
+from gputop.sources.nvml.binding import pynvml
 from gputop.sources.nvml.gpm import FIRST
 from gputop.sources.nvml.gpm import Gpm
 from gputop.sources.nvml.numbers import NoValue

@@ -12,7 +12,6 @@ from ctypes import c_ulonglong
 from typing import Any
 from typing import TypeVar
 
-import pynvml
 from msgspec import Struct
 
 from gputop.frame import PART
@@ -28,6 +27,7 @@ from gputop.sources.nvml.abi import ProcessUtilization
 from gputop.sources.nvml.abi import bind
 from gputop.sources.nvml.abi import find
 from gputop.sources.nvml.abi import is_past
+from gputop.sources.nvml.binding import pynvml
 from gputop.sources.nvml.numbers import NONE
 from gputop.sources.nvml.numbers import NoValue
 from gputop.sources.nvml.numbers import part_of

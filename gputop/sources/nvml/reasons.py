@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-import pynvml
 from msgspec import Struct
 
 from gputop import crash
 from gputop.sources import Unavailable
 from gputop.sources.nvml.abi import MissingSymbol
+from gputop.sources.nvml.binding import pynvml
 from gputop.sources.nvml.numbers import NoValue
 
 FAILURES = Exception

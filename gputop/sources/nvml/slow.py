@@ -7,12 +7,11 @@ from ctypes import byref
 from ctypes import c_int
 from ctypes import c_uint
 
-import pynvml
-
 from gputop.frame import SECOND_NS
 from gputop.sources.nvml.abi import Device
 from gputop.sources.nvml.abi import Fields
 from gputop.sources.nvml.abi import bind
+from gputop.sources.nvml.binding import pynvml
 from gputop.sources.nvml.events import XID
 from gputop.sources.nvml.events import XidEvents
 from gputop.sources.nvml.mig import Mig

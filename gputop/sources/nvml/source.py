@@ -18,8 +18,6 @@ from time import monotonic
 from time import monotonic_ns
 from time import sleep
 
-import pynvml
-
 from gputop.errors import UserError
 from gputop.frame import SECOND_NS
 from gputop.frame import Frame
@@ -29,6 +27,7 @@ from gputop.sources import Settings
 from gputop.sources import Unavailable
 from gputop.sources.nvml.abi import bind
 from gputop.sources.nvml.abi import check
+from gputop.sources.nvml.binding import pynvml
 from gputop.sources.nvml.crew import Crew
 from gputop.sources.nvml.gpu import WatchedGpu
 from gputop.sources.nvml.lane import follow_priority

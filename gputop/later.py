@@ -1,0 +1,48 @@
+"""Modules that a library imports at once and that we may never need: imported when something of theirs is asked for.
+
+In place of each stands for a while one whose every name is a function; to call one imports the module. Who took the name of the module
+itself finds the module's own things there as soon as the while is over.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+
+class StandIn(ModuleType):
+    """Stands for the module of this name."""
+
+    def __getattr__(self, name: str) -> Any:
+        """What the module has under that name, or while we stand for it a function that calls what it has."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if sys.modules.get(self.__name__) is not self:
+            return getattr(import_module(self.__name__), name)
+        return _calling(self.__name__, name)
+
+
+def _calling(module: str, name: str) -> Callable[..., Any]:
+    def call(*arguments: Any, **named: Any) -> Any:
+        return getattr(import_module(module), name)(*arguments, **named)
+
+    return call
+
+
+@contextmanager
+def imported_later(*modules: str) -> Iterator[None]:
+    """While this lasts ``modules`` are imported in name alone, unless they are there already. For modules of functions: what somebody
+    takes from one by its name must not be a class to inherit from, nor a number."""
+    standing = [StandIn(name) for name in modules if name not in sys.modules]
+    sys.modules.update({one.__name__: one for one in standing})
+    try:
+        yield
+    finally:
+        for one in standing:
+            if sys.modules.get(one.__name__) is one:
+                del sys.modules[one.__name__]

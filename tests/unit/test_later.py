@@ -1,0 +1,86 @@
+"""Modules that are imported when something of theirs is asked for, and a large one of which the most is forgotten."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+from gputop.later import imported_later
+from gputop.memory import forget_unnamed
+
+SEEN = "print('{0}' in sys.modules)"
+
+
+def said(code: str) -> list[str]:
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return run.stdout.split()
+
+
+def test_a_function_that_was_taken_imports_its_module_when_it_is_called() -> None:
+    code = f"""
+import sys
+from gputop.later import imported_later
+with imported_later("colorsys"):
+    from colorsys import rgb_to_hsv
+{SEEN.format("colorsys")}
+print(rgb_to_hsv(0.0, 0.0, 1.0)[2])
+{SEEN.format("colorsys")}
+"""
+    assert said(code) == ["False", "1.0", "True"]
+
+
+def test_a_module_that_was_taken_has_its_own_classes_and_numbers_afterwards() -> None:
+    code = f"""
+import sys
+from gputop.later import imported_later
+with imported_later("colorsys"):
+    import colorsys
+{SEEN.format("colorsys")}
+print(colorsys.ONE_THIRD > 0.3, hasattr(colorsys, "nothing"))
+import colorsys as real
+print(real.__file__.endswith("colorsys.py"))
+"""
+    assert said(code) == ["False", "True", "False", "True"]
+
+
+def test_what_is_there_already_stays() -> None:
+    with imported_later("sys", "subprocess"):
+        import subprocess as again
+    assert again is subprocess
+
+
+def test_what_fails_meanwhile_leaves_no_stand_in_behind() -> None:
+    with pytest.raises(RuntimeError), imported_later("gputop_has_no_such_module"):
+        raise RuntimeError
+    assert "gputop_has_no_such_module" not in sys.modules
+
+
+LARGE = """
+LIMIT = 3
+REST = 4
+def inner(): return LIMIT
+def outer(): return (lambda: inner())()
+class Kept(Exception):
+    def __str__(self): return str(outer())
+class Dropped: pass
+def dropped(): return REST
+"""
+
+
+def test_of_a_large_module_stays_what_is_named_and_what_that_names() -> None:
+    module = ModuleType("large")
+    exec(LARGE, vars(module))
+    forget_unnamed(module, ["Kept", "there is none"])
+    assert {name for name in vars(module) if not name.startswith("__")} == {"LIMIT", "inner", "outer", "Kept"}
+    assert str(module.Kept()) == "3"
+
+
+def test_nvidia_ml_py_is_forgotten_but_for_what_we_call_unless_somebody_else_has_it() -> None:
+    names = "len(vars(pynvml)), pynvml.NVMLError(3), pynvml.NVML_ERROR_TIMEOUT"
+    ours = said(f"from gputop.sources.nvml.binding import pynvml; print({names})")
+    shared = said(f"import pynvml, gputop.sources.nvml.binding; print({names})")
+    assert ours[1:] == shared[1:] == ["Not", "Supported", "10"]
+    assert int(ours[0]) < 100 < 1000 < int(shared[0])
