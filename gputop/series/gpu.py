@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from gputop.board import Board
 from gputop.board import GpuBoard
 from gputop.fields import FIELDS
@@ -16,19 +18,24 @@ _GAUGES = (
     ("gpu.tensor_active_pct", "tensor_active_pct"), ("gpu.dram_active_pct", "dram_active_pct"), ("gpu.temp_c", "temp_c"),
     ("gpu.sm_clock_mhz", "sm_clock_mhz"),
 )  # fmt: skip
+_GAUGE_IDS = tuple(field_id for field_id, _ in _GAUGES)
+_gauges = attrgetter(*(name for _, name in _GAUGES))
 _UTILIZATION = (("gpu.util_pct", "util_pct"), ("gpu.mem_util_pct", "mem_util_pct"))
-_RATES = (
-    ("gpu.pcie_rx_mb_per_s", ("pcie_rx_bytes",)), ("gpu.pcie_tx_mb_per_s", ("pcie_tx_bytes",)),
-    ("gpu.nvlink_mb_per_s", ("nvlink_rx_bytes", "nvlink_tx_bytes")),
+_RATES = tuple(
+    (field_id, tuple((name, f"{name}_per_s") for name in counters))
+    for field_id, counters in (
+        ("gpu.pcie_rx_mb_per_s", ("pcie_rx_bytes",)), ("gpu.pcie_tx_mb_per_s", ("pcie_tx_bytes",)),
+        ("gpu.nvlink_mb_per_s", ("nvlink_rx_bytes", "nvlink_tx_bytes")),
+    )
 )  # fmt: skip
+"""Counters, and where a driver tells a rate instead."""
 
 
 def observe(board: Board, frame: Frame, history: History) -> None:
     """Every reading that ``frame`` brings, once."""
     for gpu in frame.gpus:
         older = board.gpus.get(gpu.index) or GpuBoard(gpu.index)
-        for field_id, name in _GAUGES:
-            value = getattr(gpu, name)
+        for field_id, value in zip(_GAUGE_IDS, _gauges(gpu), strict=True):
             if value is not None:
                 history.put(field_id, gpu.index, value)
         for field_id, name in _UTILIZATION:
@@ -37,7 +44,7 @@ def observe(board: Board, frame: Frame, history: History) -> None:
                 history.put(field_id, gpu.index, value)
         _memory(older, gpu, history)
         for field_id, counters in _RATES:
-            rates = [_bytes_per_s(older, gpu, name) for name in counters]
+            rates = [_bytes_per_s(older, gpu, name, getattr(gpu, per_s, None)) for name, per_s in counters]
             if None not in rates:
                 history.put(field_id, gpu.index, sum(rate or 0.0 for rate in rates) / 1e6)
 
@@ -62,5 +69,6 @@ def _memory(older: GpuBoard, gpu: Gpu, history: History) -> None:
         history.put("gpu.mem_used_pct", gpu.index, 100 * gpu.mem_used_bytes / total)
 
 
-def _bytes_per_s(older: GpuBoard, gpu: Gpu, name: str) -> float | None:
-    return bytes_per_s(older.number(name), getattr(gpu, name), gpu.t_ns - older.read_ns.get(name, 0), getattr(gpu, f"{name}_per_s", None))
+def _bytes_per_s(older: GpuBoard, gpu: Gpu, name: str, told: float | None) -> float | None:
+    count = getattr(gpu, name)
+    return told if count is None else bytes_per_s(older.number(name), count, gpu.t_ns - older.read_ns.get(name, 0), told)
