@@ -3,8 +3,9 @@
 import sys
 
 from gputop import EndsAtOnce
+from gputop.later import untranslated
 
-with EndsAtOnce():
+with EndsAtOnce(), untranslated():
     from gputop.cli import main
 
 if __name__ == "__main__":

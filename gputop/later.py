@@ -22,16 +22,21 @@ class StandIn(ModuleType):
         """What the module has under that name, or while we stand for it a function that calls what it has."""
         if name.startswith("__"):
             raise AttributeError(name)
-        if sys.modules.get(self.__name__) is not self:
-            return getattr(import_module(self.__name__), name)
-        return _calling(self.__name__, name)
+        return _calling(self.__name__, name) if sys.modules.get(self.__name__) is self else getattr(_itself(self.__name__), name)
 
 
 def _calling(module: str, name: str) -> Callable[..., Any]:
     def call(*arguments: Any, **named: Any) -> Any:
-        return getattr(import_module(module), name)(*arguments, **named)
+        return getattr(_itself(module), name)(*arguments, **named)
 
     return call
+
+
+def _itself(name: str) -> ModuleType:
+    """The module, whatever stands for it."""
+    if isinstance(sys.modules.get(name), StandIn):
+        del sys.modules[name]
+    return import_module(name)
 
 
 @contextmanager
@@ -46,3 +51,17 @@ def imported_later(*modules: str) -> Iterator[None]:
         for one in standing:
             if sys.modules.get(one.__name__) is one:
                 del sys.modules[one.__name__]
+
+
+@contextmanager
+def untranslated() -> Iterator[None]:
+    """While this lasts, who imports gettext, as argparse does, gets words as they are: translating takes as much as parsing itself."""
+    is_there = "gettext" in sys.modules
+    words = ModuleType("gettext")
+    vars(words).update(gettext=lambda text: text, ngettext=lambda one, many, count: one if count == 1 else many)
+    sys.modules.setdefault("gettext", words)
+    try:
+        yield
+    finally:
+        if not is_there:
+            del sys.modules["gettext"]

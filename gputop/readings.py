@@ -60,7 +60,9 @@ class Readings:
 
 def _pack(stretch: array[float]) -> _Packed:
     data = stretch.tobytes()
-    return stretch[0] if data == data[: stretch.itemsize] * STRETCH else zstandard.compress(data, 1)
+    if data == data[: stretch.itemsize] * STRETCH:
+        return stretch[0]
+    return bytes(memoryview(zstandard.compress(data, 1)))  # what that gives keeps the room that the worst case would need
 
 
 def _unpack(packed: _Packed) -> array[float]:

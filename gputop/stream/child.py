@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import select
-import subprocess
 import threading
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -12,6 +11,10 @@ from typing import TYPE_CHECKING
 from gputop.errors import UserError
 from gputop.errors import starting
 from gputop.interpreter import argv_of
+from gputop.later import imported_later
+
+with imported_later("locale"):  # which knows how text of a child is encoded: we take bytes
+    import subprocess
 
 if TYPE_CHECKING:
     from gputop.frame import Frame

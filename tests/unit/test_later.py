@@ -46,6 +46,19 @@ print(real.__file__.endswith("colorsys.py"))
     assert said(code) == ["False", "True", "False", "True"]
 
 
+def test_who_calls_at_once_gets_the_module_itself() -> None:
+    code = f"""
+import sys
+from gputop.later import imported_later
+with imported_later("colorsys", "fractions"):
+    import colorsys
+    print(colorsys.rgb_to_hsv(0.0, 0.0, 1.0)[2], sys.modules["colorsys"].__file__.endswith("colorsys.py"))
+{SEEN.format("colorsys")}
+{SEEN.format("fractions")}
+"""
+    assert said(code) == ["1.0", "True", "True", "False"]
+
+
 def test_what_is_there_already_stays() -> None:
     with imported_later("sys", "subprocess"):
         import subprocess as again
@@ -84,3 +97,40 @@ def test_nvidia_ml_py_is_forgotten_but_for_what_we_call_unless_somebody_else_has
     shared = said(f"import pynvml, gputop.sources.nvml.binding; print({names})")
     assert ours[1:] == shared[1:] == ["Not", "Supported", "10"]
     assert int(ours[0]) < 100 < 1000 < int(shared[0])
+
+
+def test_argparse_without_its_translations_says_what_it_says_in_english() -> None:
+    code = f"""
+import sys
+from gputop.later import untranslated
+with untranslated():
+    import argparse
+{SEEN.format("gettext")}
+{SEEN.format("locale")}
+parser = argparse.ArgumentParser(prog="p")
+parser.add_argument("--many", nargs=2)
+print(parser.format_help().split()[0])
+try:
+    parser.parse_args(["--many"])
+except SystemExit:
+    pass
+import gettext
+print(gettext.__file__.endswith("gettext.py"))
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["False", "False", "usage:", "True"]
+    assert "expected 2 arguments" in run.stderr
+
+
+def test_libraries_that_want_more_of_each_other_are_loaded_as_they_are() -> None:
+    """A class of what was thought to be functions alone is inherited from: nothing is left of the try."""
+    code = f"""
+import gputop.later
+real = gputop.later.imported_later
+gputop.later.imported_later = lambda *names: real(*names, "textual.dom")
+import gputop.tui.app, sys
+{SEEN.format("platformdirs")}
+import textual.dom, textual.app
+print(isinstance(textual.dom.DOMNode, type), gputop.tui.app.GputopApp.__mro__[1] is textual.app.App)
+"""
+    assert said(code) == ["True", "True", "True"]
