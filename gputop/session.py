@@ -140,6 +140,7 @@ class Session:
         self.board.fold(frame)
         if self._own_stacks:
             frame.stacks, self._own_stacks = [*frame.stacks, *self._own_stacks], []
+            frame.came_as(b"")
         if frame.stacks:
             self.stacks.append((frame.t_ns, frame.stacks))
         self.ring.add(frame)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
 from gputop.frame.gpu import Gpu
@@ -15,9 +17,11 @@ from gputop.frame.stream import SelfCost
 from gputop.frame.stream import SourceState
 
 
-class Frame(msgspec.Struct, omit_defaults=True):
+class Frame(msgspec.Struct, omit_defaults=True, dict=True):
     """One beat: what was read between its deadline and its sending."""
 
+    packed: ClassVar[bytes] = b""
+    """The msgpack that one came as (see `came_as`), so that who keeps it need not pack it again; empty where there is none."""
     seq: int
     t_ns: int
     """When reading began."""
@@ -38,3 +42,7 @@ class Frame(msgspec.Struct, omit_defaults=True):
     stacks: list[Stack] = []
     marks: list[Mark] = []
     cost: SelfCost | None = None
+
+    def came_as(self, packed: bytes) -> None:
+        """Remember that; empty where it has been changed since."""
+        vars(self)["packed"] = packed

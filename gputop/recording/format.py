@@ -86,6 +86,8 @@ class Head(NamedTuple):
     check: int
 
 
+_ONE = b"\x91"
+"""The head of a msgpack array of one: each frame of a live stream is a block."""
 _encoder = msgspec.msgpack.Encoder()
 _frames_decoder = msgspec.msgpack.Decoder(list[Frame])
 _header_decoder = msgspec.msgpack.Decoder(Header)
@@ -283,7 +285,10 @@ class Decoder:
     def _frames(self, head: Head, payload: bytes) -> list[Header | Frame]:
         if head.kind == KIND_FRAMES and head.codec not in COLUMNS:
             restates = self.header is not None and head.flags & FLAG_KEY
-            return [*unpack_frames(payload, head.codec, self._known if restates else None)]
+            frames = unpack_frames(payload, head.codec, self._known if restates else None)
+            if head.codec == CODEC_PLAIN and payload[:1] == _ONE:
+                frames[0].came_as(payload[1:])
+            return [*frames]
         if self._unpacker is None:
             # Only recordings need it, and the live screen is to start fast.
             from gputop.recording.compact import Unpacker

@@ -74,7 +74,7 @@ class _Open:
     def add(self, frame: Frame) -> None:
         self._count += 1
         self._flags |= flags_of([frame])
-        self._payload += _encode(frame)
+        self._payload += frame.packed or _encode(frame)
         _ARRAY.pack_into(self._payload, 0, 0xDD, self._count)
 
     def frames(self) -> Sequence[Frame]:
