@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import msgspec
 
 from gputop.frame.gpu import Gpu
@@ -20,8 +18,6 @@ from gputop.frame.stream import SourceState
 class Frame(msgspec.Struct, omit_defaults=True, dict=True):
     """One beat: what was read between its deadline and its sending."""
 
-    packed: ClassVar[bytes] = b""
-    """The msgpack that one came as (see `came_as`), so that who keeps it need not pack it again; empty where there is none."""
     seq: int
     t_ns: int
     """When reading began."""
@@ -42,6 +38,12 @@ class Frame(msgspec.Struct, omit_defaults=True, dict=True):
     stacks: list[Stack] = []
     marks: list[Mark] = []
     cost: SelfCost | None = None
+
+    @property
+    def packed(self) -> bytes:
+        """The msgpack that it came as, so that who keeps it need not pack it again; empty where there is none."""
+        packed: bytes = vars(self).get("packed", b"")
+        return packed
 
     def came_as(self, packed: bytes) -> None:
         """Remember that; empty where it has been changed since."""

@@ -5,17 +5,23 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gputop.board import Board
 from gputop.errors import UserError
+from gputop.frame import Frame
+from gputop.frame import Stack
 from gputop.recording.format import Decoder
+from gputop.recording.format import pack_frames
+from gputop.recording.format import pack_header
 from gputop.recording.output import create
 from gputop.recording.output import unused
 from gputop.recording.reader import Recording
 from gputop.recording.ring import Ring
 from gputop.recording.saved import write_blocks
 from gputop.recording.shelf import Shelved
+from gputop.session import Session as Watched
 from tests.recording.made import HEADER
 from tests.recording.made import SECOND
 from tests.recording.made import Session
@@ -42,6 +48,20 @@ def test_the_newest_second_is_seen_while_it_grows() -> None:
     for frame in Session(procs=2).frames(125):
         ring.add(frame)
         assert ring.board_at(frame.t_ns).seq == frame.seq
+
+
+def test_a_live_frame_is_kept_as_it_came_and_one_that_was_added_to_as_it_is() -> None:
+    session, decoder = Watched(), Decoder()
+    sent = list(Session(procs=3).frames(30))
+    for item in decoder.feed(pack_header(HEADER) + b"".join(pack_frames([frame]) for frame in sent)):
+        if isinstance(item, Frame):
+            assert item.packed == msgspec.msgpack.encode(item)
+            if item.seq == 20:
+                session.add_stacks([Stack(100, 100, item.t_ns, python=["loss (train.py:7)"])])
+        session.ingest(item)
+    kept = list(session.ring.frames(0, 1 << 62))
+    assert [frame for frame in kept if frame.seq != 20] == [frame for frame in sent if frame.seq != 20]
+    assert kept[20].stacks == [Stack(100, 100, sent[20].t_ns, python=["loss (train.py:7)"])]
 
 
 def test_old_chunks_leave_and_the_rest_begins_with_a_key_frame() -> None:

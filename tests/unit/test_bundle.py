@@ -44,7 +44,7 @@ def _filled(kind: typing.Any, label: str) -> typing.Any:
     """A value of a type, every text in it telling where it stands."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        return kind(**{name: _filled(hint, f"{kind.__name__}.{name}") for name, hint in typing.get_type_hints(kind).items() if name in kind.__struct_fields__})
+        return kind(**{name: _filled(hint, f"{kind.__name__}.{name}") for name, hint in typing.get_type_hints(kind).items()})
     if origin is list:
         return [_filled(parts[0], label)]
     if origin is dict:
