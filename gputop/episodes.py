@@ -12,7 +12,7 @@ class Episodes:
     __slots__ = ("_codes", "_starts")
 
     def __init__(self) -> None:
-        self._starts = array("l", [0])
+        self._starts = array("i", [0])
         self._codes = bytearray(1)
         """What began at each of the starts, and stood until the next one."""
 
@@ -25,7 +25,7 @@ class Episodes:
         """Forget so many of the oldest ticks."""
         gone = bisect_right(self._starts, ticks) - 1
         self._codes = self._codes[gone:]
-        self._starts = array("l", [max(0, start - ticks) for start in self._starts[gone:]])
+        self._starts = array("i", [max(0, start - ticks) for start in self._starts[gone:]])
 
     @property
     def known(self) -> bool:
