@@ -28,11 +28,11 @@ class EndsAtOnce:
 if sys.modules.keys().isdisjoint(("msgspec", "typing_extensions")):
     # Where typing_extensions is installed msgspec takes what typing has, too, from there. That loads inspect, ast and tokenize with it:
     # 1.3 MB in each of our processes, and 8 ms of each start. Of the others it has the names.
-    from gputop.later import imported_later
+    from gputop.later import import_lean
 
-    sys.modules["typing_extensions"] = None  # type: ignore[assignment]
-    try:
-        with EndsAtOnce(), imported_later("msgspec.inspect", "msgspec._json_schema", "msgspec.toml", "msgspec.yaml"):
-            import msgspec  # noqa: F401
-    finally:
-        del sys.modules["typing_extensions"]
+    with EndsAtOnce():
+        import_lean(
+            ("msgspec",),
+            ("msgspec.inspect", "msgspec._json_schema", "msgspec.toml", "msgspec.yaml"),
+            {"typing_extensions": None},
+        )

@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
@@ -51,6 +53,32 @@ def imported_later(*modules: str) -> Iterator[None]:
         for one in standing:
             if sys.modules.get(one.__name__) is one:
                 del sys.modules[one.__name__]
+
+
+def import_lean(names: Sequence[str], later: Sequence[str] = (), instead: Mapping[str, ModuleType | None] | None = None) -> None:
+    """Import ``names`` without what stands in ``later``, and with another module, or none, ``instead`` of some.
+
+    Where libraries want more of each other, as in another version they may, all of them are imported as they are.
+    """
+    before = set(sys.modules)
+    standing = {name: module for name, module in (instead or {}).items() if name not in before}
+    try:
+        sys.modules.update(standing)  # type: ignore[arg-type]
+        with imported_later(*later):
+            _import_all(names)
+    except (AttributeError, ImportError, TypeError):
+        for name in set(sys.modules) - before:
+            del sys.modules[name]
+        _import_all(names)
+    finally:
+        for name, module in standing.items():
+            if name in sys.modules and sys.modules[name] is module:
+                del sys.modules[name]
+
+
+def _import_all(names: Sequence[str]) -> None:
+    for name in names:
+        import_module(name)
 
 
 @contextmanager

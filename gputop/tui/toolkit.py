@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import sys
 import typing
-from importlib import import_module
-from types import ModuleType
 
-from gputop.later import imported_later
+from gputop.later import import_lean
 
 _UNUSED = (
     "platformdirs",  # where downloads go
@@ -25,32 +23,9 @@ _UNUSED = (
     "textual.types",  # names for others; it loads widgets
 )
 
-
-def _load() -> None:
-    """All of it that starts a screen."""
-    with imported_later(*_UNUSED):
-        for name in ("asyncio", "textual.app", "textual.drivers.linux_driver"):
-            import_module(name)
-
-
-def _load_lean() -> None:
-    """Without OpenSSL, which asyncio loads where it can, 2 MB; and without a second typing where Python's own has all that is wanted."""
-    instead: dict[str, ModuleType | None] = {"ssl": None}
-    if sys.version_info >= (3, 11):
-        instead["typing_extensions"] = typing
-    standing = {name: one for name, one in instead.items() if name not in sys.modules}
-    sys.modules.update(standing)  # type: ignore[arg-type]
-    try:
-        _load()
-    finally:
-        for name in standing:
-            del sys.modules[name]
-
-
-_before = set(sys.modules)
-try:
-    _load_lean()
-except (AttributeError, ImportError, TypeError):  # another Python, whose libraries want more of each other
-    for _name in set(sys.modules) - _before:
-        del sys.modules[_name]
-    import_module("textual.app")
+import_lean(
+    ("asyncio", "textual.app", "textual.drivers.linux_driver"),
+    _UNUSED,
+    # OpenSSL, which asyncio loads where it can, takes 2 MB; and a second typing nobody needs where Python's own has all that is asked for.
+    {"ssl": None, "typing_extensions": typing} if sys.version_info >= (3, 11) else {"ssl": None},
+)
