@@ -195,6 +195,20 @@ def test_between_the_ticks_of_a_single_look_lies_an_interval_wherever_the_grid_i
     assert [newer.t_ns - older.t_ns for older, newer in pairwise(frames)] == [SECOND_NS] * 3
 
 
+def test_key_frames_come_each_ten_seconds_of_beats_however_early_one_is(monkeypatch: pytest.MonkeyPatch):
+    """Otherwise a block of a single frame stands before some of them in a recording."""
+    now_ns, jitter_ns = [1_000_000_037], cycle([0, 90_000, 20_000, 70_000, 10_000, 50_000, 30_000])
+    clock = types.SimpleNamespace(monotonic_ns=lambda: now_ns[0], thread_time_ns=time.thread_time_ns)
+    monkeypatch.setattr(collector, "time", clock)
+
+    def wait(seconds: float) -> None:
+        now_ns[0] += round(seconds * SECOND_NS)
+        now_ns[0] += -(now_ns[0] % 1_000_000) + next(jitter_ns)
+
+    frames = frames_of(monkeypatch, Plain, ticks=1205, interval_ns=100 * TICK_NS, wait=wait)
+    assert [frame.seq for frame in frames if frame.key][1:] == list(range(100, 1201, 100))
+
+
 def test_who_wakes_a_trainer_without_workers_is_asked_for_and_told(monkeypatch: pytest.MonkeyPatch):
     Feeding.beats.clear()
     frames_of(monkeypatch, Trainers, Feeding, ticks=2)
