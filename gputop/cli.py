@@ -100,7 +100,7 @@ class Help(argparse.RawDescriptionHelpFormatter):
 def _columns() -> int:
     """Of the terminal, as `shutil.get_terminal_size` has it; each parser asks, and that would load compressors for it."""
     try:
-        return int(os.environ.get("COLUMNS", 0)) or os.get_terminal_size(1).columns or 80
+        return max(0, int(os.environ.get("COLUMNS", 0))) or os.get_terminal_size(1).columns or 80
     except (ValueError, OSError):
         return 80
 
