@@ -31,8 +31,6 @@ class History:
         self.series: dict[SeriesKey, Readings] = {}
         self.states: dict[int, Episodes] = {}
         """Per pid; codes as in `gputop.session.STATE_WORDS`."""
-        self._place = 0
-        """Of the current tick in its stretch."""
         self.trimmed = 0
         """Ticks dropped at the old end so far: makes tick numbers absolute."""
 
@@ -49,16 +47,16 @@ class History:
             for readings in self.series.values():
                 readings.close()
         self.times.append(t_ns)
-        self._place = (len(self.times) - 1) % STRETCH
         if len(self.times) >= self.capacity + STRETCH:
             self._trim()
 
     def put(self, field_id: str, subject: int, value: float) -> None:
         """A fresh reading for the current tick."""
+        tick = len(self.times) - 1
         readings = self.series.get((field_id, subject))
         if readings is None:
-            readings = self.series[field_id, subject] = Readings((len(self.times) - 1) // STRETCH)
-        readings.growing[self._place] = value
+            readings = self.series[field_id, subject] = Readings(tick // STRETCH)
+        readings.growing[tick % STRETCH] = value
 
     def put_state(self, pid: int, code: int, since_ns: int) -> None:
         """The state of a process from ``since_ns`` to the current tick."""

@@ -45,14 +45,17 @@ def _itself(name: str) -> ModuleType:
 def imported_later(*modules: str) -> Iterator[None]:
     """While this lasts ``modules`` are imported in name alone, unless they are there already. For modules of functions: what somebody
     takes from one by its name must not be a class to inherit from, nor a number."""
-    standing = [StandIn(name) for name in modules if name not in sys.modules]
-    sys.modules.update({one.__name__: one for one in standing})
-    try:
+    with _standing({name: StandIn(name) for name in modules}):
         yield
-    finally:
-        for one in standing:
-            if sys.modules.get(one.__name__) is one:
-                del sys.modules[one.__name__]
+
+
+@contextmanager
+def untranslated() -> Iterator[None]:
+    """While this lasts, who imports gettext, as argparse does, gets words as they are: translating takes as much as parsing itself."""
+    words = ModuleType("gettext")
+    vars(words).update(gettext=lambda text: text, ngettext=lambda one, many, count: one if count == 1 else many)
+    with _standing({"gettext": words}):
+        yield
 
 
 def import_lean(names: Sequence[str], later: Sequence[str] = (), instead: Mapping[str, ModuleType | None] | None = None) -> None:
@@ -61,15 +64,22 @@ def import_lean(names: Sequence[str], later: Sequence[str] = (), instead: Mappin
     Where libraries want more of each other, as in another version they may, all of them are imported as they are.
     """
     before = set(sys.modules)
-    standing = {name: module for name, module in (instead or {}).items() if name not in before}
     try:
-        sys.modules.update(standing)  # type: ignore[arg-type]
-        with imported_later(*later):
+        with _standing(instead or {}), imported_later(*later):
             _import_all(names)
     except (AttributeError, ImportError, TypeError):
         for name in set(sys.modules) - before:
             del sys.modules[name]
         _import_all(names)
+
+
+@contextmanager
+def _standing(modules: Mapping[str, ModuleType | None]) -> Iterator[None]:
+    """Whoever imports one of these names meanwhile gets what stands for it, None being no module; those that are there already stay."""
+    standing = {name: module for name, module in modules.items() if name not in sys.modules}
+    sys.modules.update(standing)  # type: ignore[arg-type]
+    try:
+        yield
     finally:
         for name, module in standing.items():
             if name in sys.modules and sys.modules[name] is module:
@@ -79,17 +89,3 @@ def import_lean(names: Sequence[str], later: Sequence[str] = (), instead: Mappin
 def _import_all(names: Sequence[str]) -> None:
     for name in names:
         import_module(name)
-
-
-@contextmanager
-def untranslated() -> Iterator[None]:
-    """While this lasts, who imports gettext, as argparse does, gets words as they are: translating takes as much as parsing itself."""
-    is_there = "gettext" in sys.modules
-    words = ModuleType("gettext")
-    vars(words).update(gettext=lambda text: text, ngettext=lambda one, many, count: one if count == 1 else many)
-    sys.modules.setdefault("gettext", words)
-    try:
-        yield
-    finally:
-        if not is_there:
-            del sys.modules["gettext"]

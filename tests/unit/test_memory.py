@@ -21,8 +21,6 @@ COLLECTOR = (
     "gputop.commands.collect, gputop.collector, gputop.sources.procfs, gputop.sources.nvml, gputop.sources.marks, "
     "gputop.sources.ebpf.source, gputop.recording.pipe"
 )
-
-
 COMPRESSORS = {"shutil", "lzma", "bz2"}
 OF_LIBRARIES = {"platformdirs", "mimetypes", "pickle", "difflib", "ipaddress", "textual.types", "typing_extensions", "msgspec.inspect"}
 
