@@ -137,9 +137,11 @@ def test_a_collector_that_stops_answering_is_not_called_live(launch: Launch, tmp
     family = live(terminal)
     (collector,) = [pid for pid in family if b"collect" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     os.kill(collector, signal.SIGSTOP)
-    terminal.wait_text("SILENT 3 s", "no reading for 3 s", remedy)
-    assert "LIVE" not in terminal.text()
-    os.kill(collector, signal.SIGCONT)
+    try:
+        terminal.wait_text("SILENT 3 s", "no reading for 3 s", remedy)
+        assert "LIVE" not in terminal.text()
+    finally:
+        os.kill(collector, signal.SIGCONT)  # a stopped one would outlast a test that fails
     terminal.wait_for(lambda: "LIVE" in terminal.text() and "no reading" not in terminal.text(), "live data again")
     terminal.send("q")
     assert terminal.exit_code() == 0
