@@ -82,6 +82,12 @@ def workloads(out: Path, names: str) -> list[Command]:
     return [("workloads", [*command, "--only", *names.split(",")], 280)]
 
 
+def complaints(out: Path, names: str) -> list[Command]:
+    """What people complain of, forked from one process that has imported everything."""
+    command = [_PYTHON, "-m", "tests.device.complaints", str(out), *(names.split(",") if names else [])]
+    return [("complaints", command, 330)]
+
+
 def screen(out: Path, short: str) -> list[Command]:
     """Start, key and running cost of the screen beside nvitop."""
     return [("screen", [_PYTHON, "-m", "tests.device.busy", _PYTHON, "-m", "tests.device.screen", str(out), short], 120)]
@@ -94,5 +100,5 @@ def story(out: Path, _: str) -> list[Command]:
 
 
 PARTS: dict[str, Callable[[Path, str], list[Command]]] = {
-    one.__name__: one for one in (look, first, facts, refresh, truth, gpm, jobs, bare, workloads, screen, story)
+    one.__name__: one for one in (look, first, facts, refresh, truth, gpm, jobs, bare, workloads, complaints, screen, story)
 }
