@@ -44,6 +44,8 @@ _WITH_VALUE = frozenset(("-W", "-X", "-o", "-O", "--rcfile", "--init-file"))
 """Options of Python and of shells behind which a word of theirs stands."""
 _DESCRIPTORS = ("/dev/fd/", "/proc/")
 """A script read from there has no name."""
+COMPILES = "torch.compile"
+"""Label of helpers that compile kernels: the pool of torch's inductor and what that runs."""
 _KTHREADD = "kthreadd"
 """Parent of the kernel's own threads, always pid 2."""
 WELL_KNOWN = frozenset((*_WATCHERS, *_LAUNCHERS, TORCH_WORKER, PIN_THREAD, _KTHREADD))
@@ -230,12 +232,14 @@ class _Assignment:
             if loader:
                 workers.append((child, loader))
             elif _is_service(child) or self._is_forkserver(child) or child.cmdline == trainer.cmdline or _is_spawned(child):
-                found[child.pid] = Role("helper", trainer_pid, label="helper")
+                found[child.pid] = Role("helper", trainer_pid, label=COMPILES if _compiles(child) else "helper")
+                if _compiles(child):
+                    self._add_descendants(child.pid, trainer_pid, found, COMPILES)
         workers.sort(key=lambda pair: (pair[0].start_ticks, pair[0].pid))
         for index, ((worker, loader), label) in enumerate(zip(workers, _labels(workers), strict=True)):
             found[worker.pid] = Role("worker", trainer_pid, None, index, loader, label)
         for worker, _loader in workers:
-            self._add_descendants(worker.pid, trainer_pid, found)
+            self._add_descendants(worker.pid, trainer_pid, found, "worker's child")
 
     def _offspring(self, trainer: ProcInfo) -> list[ProcInfo]:
         """Its children, a forkserver's counted as its own."""
@@ -253,11 +257,11 @@ class _Assignment:
             return "torch" if _is_starting(child, named) else ""
         return next((lib for lib in _LOADERS if lib in trainer.libs), "multiprocessing")
 
-    def _add_descendants(self, pid: int, trainer_pid: int, found: dict[int, Role]) -> None:
+    def _add_descendants(self, pid: int, trainer_pid: int, found: dict[int, Role], label: str) -> None:
         for child in self.children.get(pid, ()):
             if child.pid not in found:
-                found[child.pid] = Role("helper", trainer_pid, label="worker's child")
-                self._add_descendants(child.pid, trainer_pid, found)
+                found[child.pid] = Role("helper", trainer_pid, label=label)
+                self._add_descendants(child.pid, trainer_pid, found, label)
 
 
 def program_name(info: ProcInfo) -> str:
@@ -348,8 +352,13 @@ def _is_service(info: ProcInfo) -> bool:
     return (
         _runs(info, "multiprocessing.resource_tracker import")
         or _runs(info, "multiprocessing.semaphore_tracker import")
-        or any("compile_worker" in arg for arg in info.cmdline[:4])
+        or _compiles(info)
     )
+
+
+def _compiles(info: ProcInfo) -> bool:
+    """The pool of torch.compile, whose processes run compilers."""
+    return any("compile_worker" in arg for arg in info.cmdline[:4])
 
 
 def _runs(info: ProcInfo, code: str) -> bool:

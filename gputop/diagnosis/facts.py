@@ -97,6 +97,8 @@ class CallFacts(Struct):
     """Of each call but copies to the GPU, per second."""
     to_gpu_per_s: float = 0.0
     """Copies that say by their name that they go to the GPU."""
+    to_gpu_bytes_per_s: float = 0.0
+    from_gpu_bytes_per_s: float = 0.0
     copy_bytes_per_s: float | None = None
 
 
@@ -260,6 +262,8 @@ class JobFacts(Struct):
     """CPUs its processes ran on, helpers included."""
     helpers: float = 0.0
     """CPUs these ran on."""
+    compiling: float = 0.0
+    """Of these, torch.compile's."""
     programs_met: Counter[str] = field(default_factory=Counter)
     """What programs that its loaders (its workers, the trainer where it has none) started were met at, and who feeds it: words of
     `waits`."""

@@ -97,9 +97,10 @@ class TakerTrack:
 
     def facts(
         self, board: Board, roles: Mapping[int, Role], behind: Mapping[int, Mapping[int, float]], oldest_ns: int
-    ) -> tuple[list[Taker], dict[int, float], float]:
-        """Strangers that took a noticeable part of a CPU, most first; the CPUs of each trainer's helpers, and of who records."""
-        found, helpers, watching = [], dict[int, float](), 0.0
+    ) -> tuple[list[Taker], dict[int, dict[str, float]], float]:
+        """Strangers that took a noticeable part of a CPU, most first; the CPUs of each trainer's helpers by their labels, and of who
+        records."""
+        found, helpers, watching = [], dict[int, dict[str, float]](), 0.0
         for pid, stranger in self._strangers.items():
             old, new = stranger.used[0], stranger.used[-1]
             if len(stranger.used) < 2 or new.t_ns <= oldest_ns:
@@ -111,7 +112,9 @@ class TakerTrack:
                 continue
             role = roles.get(pid)
             if role is not None and role.trainer_pid is not None:
-                helpers[role.trainer_pid] = helpers.get(role.trainer_pid, 0.0) + (cores if role.kind == "helper" else 0.0)
+                if role.kind == "helper":
+                    by_label = helpers.setdefault(role.trainer_pid, {})
+                    by_label[role.label] = by_label.get(role.label, 0.0) + cores
             elif pid in self._recorders:
                 watching += cores
             else:

@@ -214,7 +214,8 @@ class Window:
             states.set_states(job, host)
         family = _family(jobs, starters) | self._takers.fed
         for job in jobs:
-            job.helpers = helpers.get(job.trainer.pid, 0.0)
+            by_label = helpers.get(job.trainer.pid, {})
+            job.helpers, job.compiling = sum(by_label.values()), by_label.get(who.COMPILES, 0.0)
             programs = sum(taker.cores for taker in takers if family.get(taker.pid) == job.trainer.pid)
             job.used = sum(proc.cores for proc in (job.trainer, *job.workers)) + job.helpers + programs
         late_for = {word for job in jobs for proc in (job.trainer, *job.workers) for word in proc.state.fractions}

@@ -15,6 +15,7 @@ TRAIN = ["python", "train.py", "--epochs", "3"]
 SPAWN = ["python", "-c", "from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=5, pipe_handle=7)", "--multiprocessing-fork"]
 FORKSERVER = ["python", "-c", "from multiprocessing.forkserver import main; main(4, 5, ['__main__'], **{})"]
 TRACKER = ["python", "-c", "from multiprocessing.resource_tracker import main;main(9)"]
+COMPILER = ["python", "/venv/lib/python3.12/site-packages/torch/_inductor/compile_worker/__main__.py", "--workers=16"]
 TORCH = "pt_data_worker"
 
 
@@ -52,6 +53,14 @@ def test_the_workers_of_a_second_loader_have_numbers_of_their_own():
     )  # fmt: skip
     assert [found[pid].label for pid in (101, 102, 111, 112)] == ["worker 0", "worker 1", "loader 2 worker 0", "loader 2 worker 1"]
     assert [found[pid].index for pid in (101, 102, 111, 112)] == [0, 1, 2, 3]
+
+
+def test_torch_compiles_pool_and_what_that_runs_belong_to_the_trainer():
+    pool = info(11, 10, cmdline=COMPILER), info(12, 11, cmdline=COMPILER), info(13, 12, "ptxas", ["/bin/ptxas", "-v"], exe="/bin/ptxas")
+    found = assigned(info(10, uses_cuda=True), *pool, info(14, 10, TORCH, uses_cuda=True), gpu={10})
+    assert {pid: role.kind for pid, role in found.items()} == {10: "trainer", 11: "helper", 12: "helper", 13: "helper", 14: "worker"}
+    assert {found[pid].label for pid in (11, 12, 13)} == {roles.COMPILES}
+    assert roles.hot(found) == {10, 14}
 
 
 def test_spawned_torch_workers_and_their_tracker():

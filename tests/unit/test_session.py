@@ -18,13 +18,17 @@ from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
 from gputop.frame import SchedThread
 from gputop.frame import Stack
+from gputop.roles import COMPILES
 from gputop.session import Session
 from gputop.session import code_of
 from gputop.session import word_of
 from gputop.stream.survey import Episode
 from gputop.tui.draw.rows import rows
 from gputop.tui.view import View
+from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.causes_fed import outrun_actors
+from tests.unit.diagnosis.scene import ON_CPU
+from tests.unit.diagnosis.scene import Proc
 
 SECOND = 1_000_000_000
 
@@ -74,6 +78,18 @@ def test_who_only_draws_is_no_trainer_of_the_past_either():
     session.ingest(Frame(1, 2 * SECOND))
     assert {pid: role.kind for pid, role in session.roles_at(session.board_at(SECOND)).items()} == {8: "trainer"}
     assert session.roles_at(session.board_at(SECOND)) == session.roles_at(session.board)
+
+
+def test_of_torch_compiles_pool_those_are_listed_that_compile():
+    """It stays for as long as the training does, dozens of processes that have nothing to do."""
+    session, scene = Session(), alone(5.0, 0.97, [ON_CPU])
+    pool = ["python", "/venv/torch/_inductor/compile_worker/__main__.py", "--workers=4"]
+    scene.add(Proc(200, ppid=100, cmdline=pool), Proc(201, ppid=200, cmdline=pool, run=0.6), Proc(202, ppid=200, cmdline=pool))
+    session.ingest(scene.board.header)
+    for _ in range(20):
+        session.ingest(scene.next_frame(0.2))
+    assert {row.pid: (row.who, row.depth) for row in rows(session, View()) if row.pid >= 200} == {201: (COMPILES, 1)}
+    assert {row.pid for row in rows(session, View(pattern="compile_worker"))} == {200, 201, 202}
 
 
 def test_who_feeds_a_trainer_from_outside_stands_under_it():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from gputop.diagnosis import compiling
 from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
@@ -47,6 +48,8 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
 
 def _does(job: JobFacts, facts: Facts) -> str:
     """What the main thread is at for most of what it costs."""
+    if compiling.compiles(job):
+        return compiling.told(job)
     most, costs = _most(job)
     share = f"{100 * costs:.0f}% of the time"
     if most in ("lock", "poll") and threads_at_work(job):
@@ -124,6 +127,8 @@ def _look(job: JobFacts) -> Fix:
 
 
 def _fixes(job: JobFacts, facts: Facts) -> list[Fix]:
+    if compiling.compiles(job):
+        return list(compiling.FIXES)
     if _is_held_up(job):
         who = "See who ought to read it: a terminal that is slow or held (Ctrl-S), a pager, a logger"
         return [Fix("Write less often, or to a file"), Fix(who, _lists_ends(job.trainer))]

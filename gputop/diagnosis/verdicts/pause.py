@@ -10,6 +10,7 @@ it. No fault, but where it comes again and again and takes much (`repeats`) that
 
 from __future__ import annotations
 
+from gputop.diagnosis import compiling
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.feeders import AT_WORK
@@ -121,7 +122,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     rarely = "less often, or " if job.repeated is not None else ""
     save = Fix(f"Write checkpoints {rarely}beside the training", "torch.distributed.checkpoint.async_save(...)")
     look = Fix("See what its main thread does meanwhile; do that less often, or in another process", f"gputop stacks {job.trainer.pid}")
-    fixes = (save, look) if saves else _let_go_on(job) or (look,)
+    fixes = (save, look) if saves else _let_go_on(job) or (compiling.FIXES if compiling.compiles(job) else (look,))
     little = "too little" if job.away_s else "hardly any" if _turns_away(job, (job.idle or 0.0) * facts.seconds) else "no"
     again = f"; {job.repeated.told()}" if job.repeated is not None else ""
     return Finding(f"{little} work for the GPU{when}; {what}{again}", evidence, fixes, (), (job.trainer.pid,))
@@ -168,6 +169,8 @@ def _busiest(job: JobFacts) -> tuple[str, float]:
 
 
 def _does(job: JobFacts) -> str:
+    if compiling.compiles(job):
+        return f"it {compiling.told(job)}"
     does = "it waits for programs of its own" if _has_programs(job) else f"its main thread is {_busiest(job)[0]}"
     return f"{does}{', its workers have batches ready' if is_ahead(job) else ''}"
 

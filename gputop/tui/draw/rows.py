@@ -13,6 +13,7 @@ from gputop.frame import ProcSample
 from gputop.rates import ProcRates
 from gputop.rates import Switched
 from gputop.rates import proc_rates
+from gputop.roles import COMPILES
 from gputop.roles import Role
 from gputop.roles import is_whole_machine
 from gputop.roles import program_name
@@ -101,11 +102,18 @@ class _Table:
         self.on_gpu = seats.seats(newer)
 
     def all(self) -> list[Row]:
-        shown = [self.row(pid) for pid in sorted(self.roles, key=self._place)]
+        shown = [self.row(pid) for pid in sorted(self.roles, key=self._place) if not self._rests(pid)]
         shown += [self.row(pid) for pid in sorted(self.on_gpu) if pid not in self.roles]
         if not self.view.hides_bystanders:
             shown += self._bystanders({row.pid for row in shown})
         return shown
+
+    def _rests(self, pid: int) -> bool:
+        """Of torch.compile's dozens, that stay for as long as the training does, those that have nothing to compile."""
+        sample = self.newer.procs.get(pid)
+        if self.roles[pid].label != COMPILES or sample is None:
+            return False
+        return (_cpu_pct(self.older.procs.get(pid), sample) or 0.0) < LEAST_BYSTANDER_PCT
 
     def _place(self, pid: int) -> tuple[int, int, int, int, int]:
         """Families in the order of their GPU; a trainer first, then its workers by number, then helpers."""
