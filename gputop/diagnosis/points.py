@@ -104,9 +104,12 @@ def _facts_of(before: Calls, now: Calls, ns: int) -> CallFacts | None:
         if name == ends:
             found.copy += share
             continue
+        if "DtoD" in call.call:  # work for the GPU, as a kernel is: nobody waits for it, and nothing comes over the link
+            continue
         if "HtoD" not in call.call:
             waits.add(old, call)
             found.rates += (per_s,) if per_s else ()
+        found.from_gpu_bytes_per_s += count * 1e9 / ns if "DtoH" in call.call else 0.0
         if any(word in call.call for word in _SYNC) or ("DtoH" in call.call and count * SLOWEST_NS_PER_BYTE < share * ns / 2):
             found.sync, found.sync_per_s = found.sync + share, found.sync_per_s + per_s
             found.most_syncs_per_s = max(found.most_syncs_per_s, per_s)
@@ -115,6 +118,7 @@ def _facts_of(before: Calls, now: Calls, ns: int) -> CallFacts | None:
             found.copy, found.copy_per_s = found.copy + copied, found.copy_per_s + per_s
             found.sync += share - copied
             found.to_gpu_per_s += per_s if "HtoD" in call.call else 0.0
+            found.to_gpu_bytes_per_s += count * 1e9 / ns if "HtoD" in call.call else 0.0
             moved += count
     found.copy_bytes_per_s = moved * 1e9 / ns if moved else None
     found.waits_per_s = waits.count() * 1e9 / ns

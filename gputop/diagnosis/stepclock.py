@@ -38,6 +38,8 @@ STEADY = 0.75
 NOTHING = 0.995
 """Share of the window without work for the GPU from which not even a step now and then was made: what its power does then is noise."""
 LEAST_PER_S, MOST_PER_S = 0.2, 500.0
+BOTH_WAYS, BOTH_WAYS_BYTES = 0.25, 200e6
+"""Give or take so much as many bytes a second go to the GPU as come from it, and no fewer: gradients and weights, each in many copies."""
 ALONE_PER_S = 5.0, 150.0
 """Synchronizes without copies. Data that lies on the GPU is small, its steps are fast: fewer are log lines or epochs, more a storm."""
 
@@ -102,9 +104,17 @@ def from_calls(calls: CallFacts | None) -> float | None:
         return None
     if not calls.to_gpu_per_s and calls.rates and max(calls.rates) > SAME * min(calls.rates):
         return None  # which of them comes once a step is not known
+    if _moves_weights(calls):
+        return None
     copies, syncs = _rates(calls)
     pace = min(copies, syncs) if _copies(calls) else syncs
     return pace if pace <= MOST_PER_S else None
+
+
+def _moves_weights(calls: CallFacts) -> bool:
+    """An optimizer on the host: its step copies each gradient there, and each weight back."""
+    there, back = calls.from_gpu_bytes_per_s, calls.to_gpu_bytes_per_s
+    return min(there, back) >= BOTH_WAYS_BYTES and abs(there - back) <= BOTH_WAYS * back
 
 
 def _rates(calls: CallFacts) -> tuple[float, float]:
@@ -132,8 +142,14 @@ def step_of(job: JobFacts, clock: Clock, rhythm: float | None) -> Step | None:
     pace = clock.per_s(job.calls)
     if pace is not None:
         return split(pace, "CUDA calls", job.trainer.state.fractions)
-    in_bunches = len(job.workers) > 1 and job.data > 0.0
-    return split(rhythm, "GPU rhythm", job.trainer.state.fractions) if rhythm is not None and not in_bunches else None
+    if rhythm is None or (len(job.workers) > 1 and job.data > 0.0) or _copies_more_often(job.calls, rhythm):
+        return None
+    return split(rhythm, "GPU rhythm", job.trainer.state.fractions)
+
+
+def _copies_more_often(calls: CallFacts | None, rhythm: float) -> bool:
+    """Than a step does: what comes around so slowly is a log line, or several steps of about a reading's length."""
+    return calls is not None and calls.to_gpu_per_s > MOST_COPIES * (1.0 + WHOLE) * rhythm
 
 
 def split(pace: float, source: str, fractions: Mapping[str, float]) -> Step:

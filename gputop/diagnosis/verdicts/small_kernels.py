@@ -72,13 +72,14 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
     rate, worked = job.launches_per_s, 1.0 - (job.idle or 0.0)
     if rate and _launches_short_ones(job):
         used = f": {rate:,.0f} a second, each at most {1e6 * worked / rate:.0f} µs of the GPU's work"
-    detail = f"the trainer is on the CPU {share:.0f}% of the time launching kernels{used}"
+    detail = f"the trainer launches kernels {share:.0f}% of the time{used}"
     if may_spin(job):
         detail += ". It may also spin in waits for the GPU: from /proc both look the same"
     evidence = (
         *how_used(gpu),
         Evidence("launches_per_s", rate, "/s", "kernels launched, counted now and then"),
         Evidence("main_cpu_pct", round(100 * job.trainer.run, 1), "%", "on-CPU share of the trainer's main thread"),
+        Evidence("backward_cpu_pct", round(100 * job.trainer.autograd_run, 1) or None, "%", "on-CPU share of its backward thread"),
     )
     fixes = (
         Fix("Launch many kernels at once, by CUDA graphs", 'model = torch.compile(model, mode="reduce-overhead")'),

@@ -1,9 +1,11 @@
 """sync-storm: the trainer waits for the GPU after every few operations (.item(), print, nonzero), so that the two take turns.
 
 Threshold, where probed: `SYNCS_PER_S` waits a second; or `LEAST_PER_S` of which a step (a copy to the GPU) has `PER_STEP`, or among so
-many calls that most find the GPU nearly done; or `CALLS_PER_STEP` short ones behind the step's long one, that together take as long. Else
-`SLEEPS_PER_S` voluntary switches of the main thread, of which a step with one wait makes about six, if it is `ASLEEP` meanwhile, they are
-`SLEEPS_PER_BATCH` and more, and it does not write at each.
+many calls that most find the GPU nearly done; or `CALLS_PER_STEP` short ones behind the step's long one, that together take as long. Where
+launches are counted too: `TURNS_PER_S` waits, however short, with about one kernel before each and at most `FEW_KERNELS`; but none with
+`MANY_KERNELS` and more between them that take less than `IN_THEM` of the time: the GPU is done when it is asked, and the host is late by
+what it launches. Else `SLEEPS_PER_S` voluntary switches of the main thread, of which a step with one wait makes about six, if it is
+`ASLEEP` meanwhile, they are `SLEEPS_PER_BATCH` and more, and it does not write at each.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ SYNCS_PER_S, SLEEPS_PER_S = 400.0, 350.0
 LEAST_PER_S, PER_STEP = 150.0, 8.0
 CALLS_PER_STEP, BEHIND_LONG = 40.0, 4.0
 """Of calls, and of waits: with one long one, four say that all others take its time again."""
+TURNS_PER_S, LEAST_KERNELS, FEW_KERNELS, MANY_KERNELS, IN_THEM = 2000.0, 0.5, 8.0, 40.0, 0.05
 ASLEEP = 0.5
 """Of the time in which its GPU works."""
 SLEEPS_PER_BATCH, WRITTEN_BYTES = 12.0, 1024.0
@@ -45,7 +48,11 @@ def _takes_turns(job: JobFacts) -> bool:
     rate, calls = _rate(job), job.calls
     if calls is None:
         return rate >= SLEEPS_PER_S
-    steps, called = calls.to_gpu_per_s, _calls_per_s(calls)
+    steps, called, launches = calls.to_gpu_per_s, _calls_per_s(calls), job.launches_per_s
+    if launches and launches >= MANY_KERNELS * called and calls.sync < IN_THEM:
+        return False
+    if launches and called >= TURNS_PER_S and LEAST_KERNELS * called <= launches <= FEW_KERNELS * called:
+        return True
     if called >= max(SYNCS_PER_S, CALLS_PER_STEP * steps) and rate >= BEHIND_LONG * steps > 0.0:
         return True
     many = called >= SYNCS_PER_S or rate >= PER_STEP * steps > 0.0
@@ -92,10 +99,11 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
     calls = job.calls
     rate = _rate(job) if calls is None else _calls_per_s(calls)
     what = "synchronizing calls" if calls is not None else "sleeps of the main thread, as many as synchronizing calls make"
-    detail = f"{rate:.0f} {what} per second: GPU and host take turns instead of overlapping"
+    detail = f"{rate:,.0f} {what} per second: GPU and host take turns instead of overlapping"
     evidence = (
         Evidence("syncs_per_s", None if calls is None else round(rate, 1), "/s", "synchronizing calls"),
         Evidence("sync_pct", None if calls is None else round(100 * calls.sync, 1), "%", "of the trainer's time inside them"),
+        Evidence("launches_per_s", None if calls is None else job.launches_per_s, "/s", "kernels launched, counted now and then"),
         Evidence("sleeps_per_s", round(job.trainer.sleeps_per_s or 0.0, 1), "/s", "voluntary switches of the main thread"),
     )
     find = "Find the call that waits: .item(), .cpu(), print(tensor), nonzero(), a boolean mask, torch.cuda.synchronize()"

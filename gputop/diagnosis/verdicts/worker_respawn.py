@@ -5,6 +5,8 @@ Threshold: workers born after the first set, the lost time lying in their first 
 
 from __future__ import annotations
 
+from collections import Counter
+
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.model import Evidence
@@ -38,10 +40,16 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     detail = f"{counted(born, 'worker')} made anew in the last {span:.0f} s: {each}"
     evidence = (Evidence("workers_started", float(born), "", f"workers born after the first set, in {span:.0f} s"),)
     keep = "Keep the workers over epochs, in one DataLoader that is made once (over all files or shards)"
-    fixes = [Fix(keep, f"DataLoader(..., num_workers={len(job.workers) or born}, persistent_workers=True)")]
+    fixes = [Fix(keep, f"DataLoader(..., num_workers={len(job.workers) or _in_a_set(job.births)}, persistent_workers=True)")]
     if any("--multiprocessing-fork" in worker.info.cmdline for worker in job.workers):
         fixes.append(Fix("Spawned workers import everything again; fork does not", 'DataLoader(..., multiprocessing_context="fork")'))
     return Finding(detail, evidence, tuple(fixes), (), tuple(worker.pid for worker in job.workers))
+
+
+def _in_a_set(births: list[int]) -> int:
+    """How many are made at a time: those of a set are first seen together. All, where they come one by one."""
+    most = max(Counter(births).values(), default=0)
+    return most if most > 1 else len(births)
 
 
 JUDGE = Judge("worker-respawn", "input-bound", 30, _POOLS, _claim, _tell, needs="the process list")

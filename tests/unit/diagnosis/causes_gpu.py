@@ -154,6 +154,27 @@ def probed_metrics() -> Scene:
     return scene
 
 
+def counting_hits() -> Scene:
+    """`if best[i] == i` of each sample: one wait for the step's work, then hundreds that find the only kernel before them done."""
+    scene = alone(66.0, 0.98, [ON_CPU])
+    scene.probed, scene.launches = True, {100: 19_300.0}
+    scene.calls = {(100, "cuStreamSynchronize"): (19_650, 0.74, 0), (100, "cuMemcpyDtoHAsync_v2"): (19_650, 0.05, 19_650)}
+    scene.hists = {(100, "cuStreamSynchronize"): {35: (19_640, 0.1), 150: (13, 0.64)}}
+    return scene
+
+
+def answering_token_by_token() -> Scene:
+    """A generating model reads each token back, and finds its GPU done long since: it is late by the kernels before that. What it copies
+    on the GPU nobody waits for."""
+    scene = alone(23.0, 0.99, [ON_CPU])
+    scene.probed, scene.launches = True, {100: 50_000.0}
+    scene.calls = {
+        (100, "cuStreamSynchronize"): (410, 0.003, 0), (100, "cuMemcpyDtoHAsync_v2"): (390, 0.004, 3000),
+        (100, "cuMemcpyDtoDAsync"): (1560, 0.01, 7e7), (100, "cuMemcpyHtoDAsync_v2"): (18, 0.001, 2e4),
+    }  # fmt: skip
+    return scene
+
+
 def small_kernels() -> Scene:
     return alone(95.0, 0.6, [ON_CPU], sm_active_pct=5.0)
 
@@ -203,6 +224,8 @@ GPU_SIDE: dict[Callable[[], Scene], tuple[str, str]] = {
     probed_items: ("wait-heavy", "sync-storm"),
     probed_sync_per_layer: ("wait-heavy", "sync-storm"),
     probed_clipping: ("wait-heavy", "sync-storm"),
+    counting_hits: ("wait-heavy", "sync-storm"),
+    answering_token_by_token: ("wait-heavy", "small-kernels"),
     probed_metrics: ("input-bound", "main-thread-preprocessing"),
     small_kernels: ("busy-not-working", "small-kernels"),
     undersized: ("busy-not-working", "undersized-work"),

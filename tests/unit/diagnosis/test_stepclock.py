@@ -10,6 +10,7 @@ from gputop.diagnosis.facts import CallFacts
 from gputop.diagnosis.stepclock import Clock
 from gputop.diagnosis.stepclock import Rhythm
 from gputop.diagnosis.stepclock import from_calls
+from gputop.diagnosis.stepclock import step_of
 from tests.unit.diagnosis.causes_fed import throttled_actors
 from tests.unit.diagnosis.scene import FUTEX
 from tests.unit.diagnosis.scene import training
@@ -34,6 +35,22 @@ def made(copies_per_s: float, syncs_per_s: float, seconds: float = SECONDS) -> C
 )  # fmt: skip
 def test_pace_from_calls(copies: float, syncs: float, steps: float | None):
     assert from_calls(made(copies, syncs)) == steps
+
+
+@pytest.mark.parametrize(("there", "back", "steps"), [(1.0e9, 0.9e9, None), (2.0e9, 0.9e9, 30.0), (30e6, 30e6, 30.0), (0.0, 0.0, 30.0)])
+def test_an_optimizer_on_the_host_copies_more_often_than_it_steps(there: float, back: float, steps: float | None):
+    calls = CallFacts(SECONDS, most_syncs_per_s=30.0, to_gpu_per_s=30.0, rates=(30.0, 30.0), to_gpu_bytes_per_s=back)
+    calls.from_gpu_bytes_per_s = there
+    assert from_calls(calls) == steps
+
+
+@pytest.mark.parametrize(("copies", "steps"), [(9.3, None), (3.0, 0.9), (0.0, 0.9)])
+def test_a_log_line_that_the_gpu_shows_is_no_step(copies: float, steps: float | None):
+    """Each ten steps it waits for its GPU, whose power then sinks for a moment; in the others batches are copied alone."""
+    job = training().play(2).engine.facts.jobs[0]
+    job.calls = CallFacts(SECONDS, most_syncs_per_s=0.9 if copies else 0.0, to_gpu_per_s=copies)
+    step = step_of(job, Clock(), 0.9)
+    assert (step and step.per_s) == steps
 
 
 def test_a_step_more_or_less_in_a_window_is_no_other_measure():

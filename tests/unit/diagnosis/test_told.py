@@ -220,7 +220,7 @@ def test_a_sync_storms_calls_are_counted_once():
     """Each `.item()` makes two calls: a copy and a synchronize."""
     verdict = probed_items().play(6).engine.verdict
     assert verdict.cause == "sync-storm"
-    assert verdict.detail.startswith("1500 synchronizing calls per second")
+    assert verdict.detail.startswith("1,500 synchronizing calls per second")
     assert _value(verdict, "syncs_per_s") == pytest.approx(1500)
 
 
@@ -555,3 +555,16 @@ def test_what_makes_a_rank_late_is_told_as_surely_as_it_is_known(look: dict[str,
     scene = straggling().add(Proc(201, 200, comm="pt_data_worker", start_ticks=50_100, run=0.95, looks=[ON_CPU]))
     scene.procs[200].looks, scene.procs[200].run = [look], 0.1
     assert told in scene.play(6).engine.verdict.detail
+
+
+@pytest.mark.parametrize(("cpus", "says"), [(1.4, "compiles, torch.compile's processes run on 1.4 CPUs"), (0.0, "computes 97% of the")])
+def test_whose_main_thread_works_beside_torch_compiles_pool_compiles(cpus: float, says: str):
+    """The pool is the trainer's own: nobody is told to load in workers for it, nor that a stranger takes the CPUs."""
+    scene = alone(5.0, 0.97, [ON_CPU]).drop(101, 102)
+    pool = ["python", "/venv/torch/_inductor/compile_worker/__main__.py", "--workers=4"]
+    scene.add(Proc(200, ppid=100, cmdline=pool, run=0.0), *(Proc(pid, ppid=200, cmdline=pool, run=cpus / 4) for pid in range(201, 205)))
+    verdict = scene.play(6).engine.verdict
+    assert verdict.cause == "main-thread-preprocessing"
+    assert says in verdict.detail
+    assert ("TORCH_LOGS=recompiles" in str(verdict.fixes)) == (cpus > 0.0) == ("num_workers" not in str(verdict.fixes))
+    assert not scene.engine.facts.takers

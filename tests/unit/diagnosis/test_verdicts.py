@@ -78,6 +78,15 @@ def test_respawned_workers():
     assert "persistent_workers=True" in verdict.fixes[0].command
 
 
+def test_between_two_sets_of_workers_the_next_one_is_as_large_as_those_before():
+    scene = respawning()
+    for pid in [pid for pid in scene.procs if pid != 100]:
+        scene.drop(pid)
+    verdict = scene.play(0.4).engine.verdict
+    assert verdict.cause == "worker-respawn"
+    assert "num_workers=2," in verdict.fixes[0].command
+
+
 def test_a_narrow_link_is_told_with_its_lanes():
     scene = alone(50.0, 0.5, [ON_CPU], pcie_rx_bytes_per_s=0.5e9, pcie_gen=3, pcie_width=1, pcie_width_max=16).play(6)
     assert scene.engine.verdict.cause == "h2d-transfer"
