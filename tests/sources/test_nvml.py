@@ -161,8 +161,8 @@ def test_counters_that_wrap_more_than_once_unseen_are_not_read(rig: Rig) -> None
     assert "overflows" in rig.gpu().missing["pcie_rx_bytes"]
 
 
-def test_gpm_tells_of_pcie_and_of_kernels_without_another_call(rig: Rig) -> None:
-    rig.set("gpus 1", f"log {rig.log}", "util 97", "gr_active 12", "pcie_rx_mb_s 54000", "pcie_tx_mb_s 100")
+def test_gpm_tells_of_pcie_and_of_kernels(rig: Rig) -> None:
+    rig.set("gpus 1", f"log {rig.log}", "util 97", "gr_active 12", "sm_active 9", "pcie_rx_mb_s 54000", "pcie_tx_mb_s 100")
     source = rig.opened(100_000_000)
     rig.until(source, lambda board: "gr_active_pct" in board.gpus[0].values)
     first, first_ns = dict(rig.gpu().values), rig.gpu().read_ns["pcie_rx_bytes"]
@@ -171,6 +171,25 @@ def test_gpm_tells_of_pcie_and_of_kernels_without_another_call(rig: Rig) -> None
     rates = [(rig.gpu().values[name] - first[name]) / seconds for name in ("pcie_rx_bytes", "pcie_tx_bytes")]
     assert rates == pytest.approx([54e9, 100e6], rel=0.05)
     assert (rig.gpu().values["util_pct"], rig.gpu().values["gr_active_pct"]) == (97.0, 12.0)
+
+
+def test_when_kernels_ran_is_asked_where_sms_worked_otherwise_than_before(rig: Rig) -> None:
+    """It alone costs a real driver a millisecond. Without SMs at work none ran."""
+    rig.set("gpus 1", f"log {rig.log}", "gr_active 80", "sm_active 60")
+    source = rig.opened(100_000_000)
+    rig.until(source, lambda board: board.gpus[0].values.get("gr_active_pct") == 80.0)
+    rig.until(source, lambda _: len(rig.calls("GpmSampleGet")) >= 30)
+    compared = len(rig.calls("GpmMetricsGet"))
+    assert compared < 1.5 * len(rig.calls("GpmSampleGet"))
+    rig.set("gpus 1", f"log {rig.log}", "gr_active 90", "sm_active 62")
+    rig.until(source, lambda board: board.gpus[0].values["gr_active_pct"] == 90.0)
+    for sms, kernels in ((95, 95.0), (70, 90.0)):
+        rig.set("gpus 1", f"log {rig.log}", "gr_active 90" if sms == 70 else "gr_active 95", f"sm_active {sms}")
+        rig.until(source, lambda board, sms=sms: board.gpus[0].values["sm_active_pct"] == sms)
+        assert rig.gpu().values["gr_active_pct"] == kernels
+    rig.set("gpus 1", f"log {rig.log}", "gr_active 33", "sm_active 0")
+    rig.until(source, lambda board: board.gpus[0].values["sm_active_pct"] == 0.0)
+    assert rig.gpu().values["gr_active_pct"] == 0.0
 
 
 def test_metrics_that_gpm_merely_names_are_not_believed(rig: Rig) -> None:

@@ -16,6 +16,8 @@ from ctypes import sizeof
 from time import monotonic_ns
 
 from gputop.sources.nvml.abi import Device
+from gputop.sources.nvml.abi import Function
+from gputop.sources.nvml.abi import Meter
 from gputop.sources.nvml.abi import bind
 from gputop.sources.nvml.abi import check
 from gputop.sources.nvml.binding import pynvml
@@ -24,11 +26,16 @@ from gputop.sources.nvml.reading import Values
 
 GPM_FIELDS = ("sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct", "gr_active_pct")
 PCIE_COUNTERS = ("pcie_tx_bytes", "pcie_rx_bytes")
-# nvmlGpmMetricId_t: SM_UTIL, SM_OCCUPANCY, ANY_TENSOR_UTIL, DRAM_BW_UTIL, GRAPHICS_UTIL, PCIE_TX_PER_SEC, PCIE_RX_PER_SEC
-_METRICS = (2, 3, 5, 10, 1, 20, 21)
-_MIG_METRICS = (1, 2)
+# nvmlGpmMetricId_t: SM_UTIL, SM_OCCUPANCY, ANY_TENSOR_UTIL, DRAM_BW_UTIL, PCIE_TX_PER_SEC, PCIE_RX_PER_SEC
+_METRICS = (2, 3, 5, 10, 20, 21)
 _FIRST_METRICS = 4
 """So many are asked for where a library takes offence at all of them."""
+_KERNELS = 1
+"""GRAPHICS_UTIL"""
+_MIG_METRICS = (_KERNELS, 2)
+_ALIKE, _ALIKE_PCT, _ALIKE_NS = 0.05, 0.05, 480_000_000
+"""Ticks in which SMs were at work for as long, but for such a part or so many per cent, hardly differ in when kernels ran: on an H200, in
+each of 19 jobs, by 0.5 per cent at most in the mean and 3.4 in 99 of 100, with four of ten asked for. So long one stands for others."""
 _OFFENCE = (pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NOT_FOUND)
 _MOST_PCT = 101
 _MIB, _MOST_MIB_PER_S = 1 << 20, 1_000_000
@@ -59,10 +66,48 @@ class _Support(Structure):
     _fields_ = [("version", c_uint), ("supported", c_uint)]
 
 
+class _Kernels:
+    """How long any kernel ran between two samples. An H200 takes a millisecond of CPU for it, and a hundredth of one for all other metrics:
+    it is asked where SMs have worked otherwise than in the tick that it was asked for last, and now and then."""
+
+    __slots__ = ("_asked_ns", "_get", "_lies", "_meter", "_metrics", "_sms", "_value")
+
+    def __init__(self, metrics: Function, meter: Meter) -> None:
+        self._metrics, self._meter = metrics, meter
+        self._get = _MetricsGet(1, 1, None, None, (_Metric * len(_METRICS))(_Metric(id=_KERNELS)))
+        self._value: float | str = ""
+        self._sms, self._asked_ns = 0.0, 0
+        self._lies = False
+        """Whether it has said that fewer kernels ran than SMs were at work, as who knows the metric's number only may."""
+
+    def read(self, samples: _MetricsGet, sms: float | str, now_ns: int) -> float | str:
+        """In per cent, or why not."""
+        if self._lies:
+            return _LIES
+        if not isinstance(sms, float):
+            return self._ask(samples, 0.0, now_ns)
+        known = isinstance(self._value, float) and sms == 0.0
+        alike = abs(sms - self._sms) <= max(_ALIKE_PCT, _ALIKE * self._sms) and now_ns - self._asked_ns < _ALIKE_NS
+        value = self._value if known or (alike and self._asked_ns) else self._ask(samples, sms, now_ns)
+        return value if not isinstance(value, float) else 0.0 if known else max(sms, value)
+
+    def _ask(self, samples: _MetricsGet, sms: float, now_ns: int) -> float | str:
+        self._get.older, self._get.newer = samples.older, samples.newer
+        self._meter.count()
+        code = self._metrics(byref(self._get))
+        if code not in _OFFENCE:
+            check(code)
+        value = _NONE if code else _value_of(*_CODE_AND_VALUE.unpack_from(self._get, _PLACES[0]))
+        if isinstance(value, float) and value < sms - _SLACK_PCT:
+            self._lies, value = True, _LIES
+        self._value, self._sms, self._asked_ns = value, sms, now_ns
+        return value
+
+
 class Gpm:
     """The metrics of a GPU, or of one MIG instance of it, since the previous call; the first only begins."""
 
-    __slots__ = ("_device", "_get", "_lies", "_metrics", "_sample", "_sampled_ns", "_scope", "failure", "has_compared", "moved")
+    __slots__ = ("_device", "_get", "_kernels", "_metrics", "_sample", "_sampled_ns", "_scope", "failure", "has_compared", "moved")
 
     def __init__(self, device: Device, gpu_instance: int | None = None) -> None:
         self._device = device
@@ -76,6 +121,7 @@ class Gpm:
         numbers = _METRICS if gpu_instance is None else _MIG_METRICS
         wanted = (_Metric * len(_METRICS))(*(_Metric(id=number) for number in numbers))
         self._get = _MetricsGet(1, len(numbers), _new_sample(device), _new_sample(device), wanted)
+        self._kernels = _Kernels(self._metrics, device.meter)
         self._sampled_ns = 0
         self.has_compared = False
         """Whether the last call had a sample before it."""
@@ -83,11 +129,9 @@ class Gpm:
         """Of the last call."""
         self.moved: list[float] = []
         """Bytes over PCIe since the first sample, from the GPU and to it: what its rates come to; empty while it has told none."""
-        self._lies = False
-        """Whether it has said that fewer kernels ran than SMs were at work, as who knows the metric's number only may."""
 
     def __call__(self, values: Values, missing: Missing) -> None:
-        for field, value in zip(GPM_FIELDS, self.read(), strict=False):  # the rates over PCIe come behind
+        for field, value in zip(GPM_FIELDS, self.read(), strict=False):
             if isinstance(value, float):
                 values[field] = value
             elif value:
@@ -99,10 +143,10 @@ class Gpm:
             self._device.disown(sample)
 
     def read(self) -> list[float | str]:
-        """One value per metric; a text says why there is none, empty where the last one stands."""
+        """Of each of `GPM_FIELDS`, of a MIG instance of `_MIG_METRICS`; a text says why there is none, empty where the last one stands."""
         get, now_ns = self._get, monotonic_ns()
         if now_ns - self._sampled_ns < _TOO_SOON_NS:
-            return [""] * get.count
+            return [""] * len(GPM_FIELDS)
         try:
             self.failure = None
             return self._take(get, now_ns)
@@ -114,7 +158,7 @@ class Gpm:
         self._device.call(self._sample, *self._scope, c_void_p(get.newer))
         try:
             self.has_compared = bool(self._sampled_ns)
-            return self._compare(get, now_ns - self._sampled_ns) if self._sampled_ns else [FIRST] * get.count
+            return self._compare(get, now_ns - self._sampled_ns) if self._sampled_ns else [FIRST] * len(GPM_FIELDS)
         finally:
             self._sampled_ns = now_ns
             get.older, get.newer = get.newer, get.older
@@ -127,9 +171,11 @@ class Gpm:
             code = self._metrics(byref(get))
         check(code)
         told = [_CODE_AND_VALUE.unpack_from(get, at) for at in _PLACES[: get.count]]
-        self._move([mib_per_s * _MIB * ns / 1e9 for code, mib_per_s in told[len(GPM_FIELDS) :] if _is_rate(code, mib_per_s)])
-        values = [_value_of(*one) for one in told[: len(GPM_FIELDS)]]
-        return values if self._scope else self._believed([*values, _NONE][: len(GPM_FIELDS)])
+        if self._scope:
+            return [_value_of(*one) for one in told]
+        self._move([mib_per_s * _MIB * ns / 1e9 for code, mib_per_s in told[_FIRST_METRICS:] if _is_rate(code, mib_per_s)])
+        values = [_value_of(*one) for one in told[:_FIRST_METRICS]]
+        return [*values, self._kernels.read(get, values[0], self._sampled_ns + ns)]
 
     def _move(self, more: list[float]) -> None:
         """A link that is up is never quite silent: until there is something nothing is believed to be told."""
@@ -137,12 +183,6 @@ class Gpm:
             self.moved = []
         elif self.moved or any(more):
             self.moved = [had + one for had, one in zip(self.moved or (0.0, 0.0), more, strict=True)]
-
-    def _believed(self, values: list[float | str]) -> list[float | str]:
-        sms, kernels = values[0], values[-1]
-        if isinstance(kernels, float) and isinstance(sms, float) and kernels < sms - _SLACK_PCT:
-            self._lies = True
-        return [*values[:-1], _LIES] if self._lies else values
 
 
 class Moved:
