@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import mean
 from statistics import median
 
@@ -45,11 +46,11 @@ def costs(handle: object, rounds: int = 20) -> str:
     took: dict[int, list[float]] = {metric: [] for metric in (0, *METRICS)}
     for _ in range(rounds):
         time.sleep(0.1)
-        took[0].append(_cpu_us(lambda: pynvml.nvmlGpmSampleGet(handle, newer)))
+        took[0].append(_cpu_us(partial(pynvml.nvmlGpmSampleGet, handle, newer)))
         for metric in METRICS:
             get = pynvml.c_nvmlGpmMetricsGet_t(version=1, numMetrics=1, sample1=older, sample2=newer)
             get.metrics[0].metricId = metric
-            took[metric].append(_cpu_us(lambda get=get: pynvml.nvmlGpmMetricsGet(get)))
+            took[metric].append(_cpu_us(partial(pynvml.nvmlGpmMetricsGet, get)))
         older, newer = newer, older
     return table(["call", "CPU us"], [[f"metric {one}" if one else "sample", f"{median(us):.0f}"] for one, us in took.items()])
 
