@@ -349,6 +349,8 @@ class Facts(Struct):
     """GPUs on which no process that is seen here was in all the window."""
     hidden: tuple[str, str] = ("", "")
     """Why the machine's other processes are not seen, and what would show them; empty where all are."""
+    probes_load: bool = False
+    """The probes are on their way."""
     unread: list[str] = field(default_factory=list)
     """Trainers of whom nothing was read, as in a trace that has their names and calls only."""
     strangers: dict[frozenset[int], list[Taker]] = field(default_factory=dict)

@@ -39,6 +39,8 @@ BEGINS_S, LONG_S = 300.0, 30.0
 """A start may take so long: imports, weights, compiling. From the latter on it is told for how long it has lasted."""
 _OF_STARTS = ("main-thread-preprocessing",)
 """What a start looks like that is no start: its main thread computes, and its GPU has nothing to do."""
+_TOLD_BY_CALLS, COUNTED_S = ("main-thread-preprocessing", "small-kernels", "sync-storm"), 2.5
+"""Main threads that compute, launch or spin look alike until calls and launches are counted, which takes so long at most."""
 RESTING, ASLEEP, MOSTLY, POLLED = 0.5, 0.9, 0.7, 0.4
 """Share of the window without work for the GPU, and of that the main thread's own rest, of a process that merely waits to be asked;
 and the share in which it polls, needed until its GPU is all but asleep."""
@@ -148,8 +150,12 @@ def judge_job(job: JobFacts, facts: Facts) -> Standing:
     if judge is None or share < NAMED:
         if job.host_only:
             return Standing(job, facts, "idle", headline=_well(job, trainer, []), shares=shares)
+        if facts.seconds < COUNTED_S:
+            return Standing(job, facts, LOOKING, headline=f"{trainer}: what it waits for has not shown yet")
         symptom = "input-bound" if job.data >= 0.5 * (job.idle or 1.0) else "wait-heavy"
         return Standing(job, facts, symptom, "unexplained", shares=shares)
+    if judge.cause in _TOLD_BY_CALLS and _is_to_be_counted(job, facts):
+        return Standing(job, facts, LOOKING, headline=f"{trainer}: its CUDA calls are not counted yet")
     return Standing(job, facts, judge.felt(job) if judge.felt else judge.symptom, judge.cause, judge=judge, shares=shares)
 
 
@@ -167,6 +173,12 @@ def _without_judging(job: JobFacts, facts: Facts, trainer: str) -> Standing | No
     if job.gpus and job.idle is None and not job.host_only:
         return Standing(job, facts, LOOKING, headline=f"{trainer}: no fresh reading of its GPU")
     return None
+
+
+def _is_to_be_counted(job: JobFacts, facts: Facts) -> bool:
+    """The probes have found its libcuda only now, or not yet: what its main thread does on a CPU they will tell in a moment."""
+    counted = job.calls is not None and job.launches_per_s is not None
+    return (facts.probed or facts.probes_load) and bool(job.gpus) and facts.seconds < COUNTED_S and not counted
 
 
 def _starting(job: JobFacts, facts: Facts, trainer: str) -> Standing:

@@ -224,7 +224,7 @@ class Window:
             self._takers.movers(self.roles, self._points.oldest_ns) if "disk" in late_for else [],
             self._takers.growers(board, self.roles) if "memory" in late_for else [], watching,
             [facts for index, facts in gpus.items() if self._gpus[index].held_ns < self._points.oldest_ns],
-            _hidden(board),
+            _hidden(board), "ebpf" in board.sources and board.sources["ebpf"].state == "partial",
             [f"{role.label} ({pid})" for pid, role in self.roles.items() if role.kind == "trainer" and pid not in board.procs],
         )  # fmt: skip
 

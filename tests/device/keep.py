@@ -40,7 +40,8 @@ def _ours(frames: list[Frame]) -> dict[int, list[str]]:
     """Pid of each that stays -> its command line from now on."""
     infos = {info.pid: info for frame in frames for info in frame.infos}
     users = frozenset(proc.pid for frame in frames for gpu in frame.gpus for proc in gpu.procs or ())
-    training = {pid: ["python", "/home/me/train.py"] for pid, role in assign(infos, users).items() if role.kind in ("trainer", "worker")}
+    roles = {pid: role for pid, role in assign(infos, users).items() if pid in users or role.trainer_pid in users}  # not who forked them
+    training = {pid: ["python", "/home/me/train.py"] for pid, role in roles.items() if role.kind in ("trainer", "worker")}
     watching = {pid: ["gputop", "record"] for pid, info in infos.items() if "gputop" in info.cmdline}
     hogs = {pid: ["python", "/home/me/simulate.py"] for pid, info in infos.items() if info.cmdline[-1:] == [HOG]}
     return watching | training | hogs

@@ -30,8 +30,8 @@ _CALL = struct.Struct(f"<5Q{COUNT}Q{COUNT}I")
 _ENTERED = struct.Struct("<QQQII")
 _HELPER_S = 5.0
 COUNT_EVERY, COUNT_S, COUNTS = 2, 0.04, 5
-"""Launches are counted in every so many rounds (of a second), for so long, and told as the mean of so many counts. A launch costs its
-process a microsecond meanwhile, a fiftieth of the time."""
+"""Launches are counted as a library is found, and in every so many rounds (of a second): for so long, and told as the mean of so many
+counts. A launch costs its process a microsecond meanwhile, a fiftieth of the time."""
 _LONGEST_PAUSE = 16
 """Seconds between looks at a process: 1, 2, 4 … up to this."""
 
@@ -97,9 +97,11 @@ class Attacher:
             # Who has a context by now has libcuda too.
             self._pauses = {pid: self._pauses[pid] for pid in self._pauses.keys() & pids - (on_gpu - self._on_gpu)}
             self._on_gpu = on_gpu
+            known = len(self._launches)
             for pid in sorted(pids):
                 self._look_at(pid)
-            if self._launches and self._may_count and self._round % COUNT_EVERY == 0:
+            is_turn = self._round % COUNT_EVERY == 0 or len(self._launches) > known
+            if self._launches and self._may_count and is_turn:
                 self._count_launches()
 
     def _count_launches(self) -> None:

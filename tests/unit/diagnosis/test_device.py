@@ -1,4 +1,5 @@
-"""Trainings that were recorded on a real GPU (`tests.device.jobs`, one H200), from the start of the process to its end."""
+"""Trainings that were recorded on a real GPU (one H200): some of `tests.device.jobs`, from the start of the process to its end, and of
+`tests.device.complaints`, from the first step on."""
 
 from __future__ import annotations
 
@@ -17,9 +18,10 @@ from gputop.stream.judged import closely
 DATA = Path(__file__).parents[2] / "device" / "data"
 SAID = {
     "pictures-two-workers": ("input-bound", "too-few-workers"), "gpt-checkpoints": ("idle", "pause"), "jax": ("healthy", "none"),
-    "pinned": ("transfer-bound", "h2d-transfer"),
+    "pinned": ("transfer-bound", "h2d-transfer"), "counts-hits": ("wait-heavy", "sync-storm"), "generates": ("wait-heavy", "small-kernels"),
+    "respawns": ("input-bound", "worker-respawn"), "threads": ("input-bound", "gil-contention"),
 }  # fmt: skip
-"""Each trained for 9 s; before and after that it starts and ends."""
+"""Each trained for 9 or 10 s; before and after that some start and end."""
 
 
 @pytest.mark.parametrize("name", SAID)
@@ -32,7 +34,7 @@ def test_a_real_training_is_explained(name: str, stretch: list[str], capsys: pyt
     assert {one["cause"] for one in found["incidents"]} <= {verdict["cause"]}
     others_s = ledger["gpu_lost_s"] - ledger["by_cause"].get(verdict["cause"], 0.0)
     assert others_s <= 0.1 * ledger["gpu_total_s"]
-    assert ledger["gpu_total_s"] <= 10.0
+    assert ledger["gpu_total_s"] <= 10.5
 
 
 @pytest.mark.parametrize("name", SAID)

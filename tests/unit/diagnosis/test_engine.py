@@ -12,6 +12,7 @@ from gputop.diagnosis import Engine
 from gputop.diagnosis.model import LOOKING
 from gputop.frame import Frame
 from gputop.frame import Header
+from gputop.frame import SourceState
 from gputop.report import explain_lines
 from tests.unit.diagnosis import causes
 from tests.unit.diagnosis.scene import FUTEX
@@ -106,7 +107,7 @@ def test_before_anything_can_be_judged_nothing_is_said_of_the_gpu(util: float):
     assert (verdict.symptom, verdict.cause, verdict.confidence) == (LOOKING, "none", 0.0)
     assert scene.engine.explain()["verdict"]["symptom"] is None
     assert next(explain_lines(scene.engine.explain())) == "LOOKING"
-    assert scene.play(1).engine.verdict.symptom != LOOKING
+    assert scene.play(2.4).engine.verdict.symptom != LOOKING
 
 
 def test_a_gpu_without_fresh_readings_is_not_called_idle():
@@ -188,3 +189,23 @@ def test_whoever_begins_to_follow_feeds_at_the_same_moments(first_ns: int):
         if engine.follow(board, frame):
             fed.append(t_ns)
     assert [t_ns for t_ns in fed if t_ns > 11_000_000_000] == [11_008_412_345 + 500_000_000 * n for n in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("counted", "loading", "seconds"), [(True, False, 1.4), (False, False, 2.6), (False, True, 2.6), (None, False, 1.4)],
+)
+def test_what_a_main_thread_computes_is_told_when_its_calls_are_counted(counted: bool | None, loading: bool, seconds: float):
+    """Or when they should have been; at once without the probes, which alone tell computing from launching and from spinning."""
+    scene = causes.alone(30.0, 0.95, [ON_CPU]).drop(101, 102)
+    if loading:
+        scene.board.sources["ebpf"] = SourceState("ebpf", "partial", "the probes are being loaded")
+    elif counted is not None:
+        scene.probed = True
+    if counted:
+        scene.calls, scene.launches = {(100, "cuStreamSynchronize"): (8, 0.2, 0)}, {100: 200.0}
+    said = 0.0
+    while scene.engine.verdict.cause == "none":
+        scene.play(0.2)
+        said += 0.2
+    assert scene.engine.verdict.cause == "main-thread-preprocessing"
+    assert said == pytest.approx(seconds, abs=0.35)
