@@ -271,6 +271,25 @@ def test_a_passing_failure_to_attach_is_tried_again(monkeypatch: pytest.MonkeyPa
     assert attacher.failures == {}
 
 
+def test_launches_are_counted_as_a_library_is_found_and_every_other_round(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What the first verdict of a training needs does not come a second late."""
+    path, rounds = tmp_path / "libcuda.so.1", list[int]()
+    path.touch()
+    monkeypatch.setattr(libcuda, "mapped_code_kib", lambda *_: 2948)
+    monkeypatch.setattr(libcuda, "find", lambda *_: [str(path)])
+    monkeypatch.setattr(libcuda, "functions", lambda _: [])
+    monkeypatch.setattr(libcuda, "launches", lambda _: [64])
+    monkeypatch.setattr(uprobe, "attach", lambda *_: [])
+    attacher = Attacher([0, 1, 2], "multi", False)
+    monkeypatch.setattr(attacher, "_count_launches", lambda: rounds.append(attacher._round))
+    for _ in range(2 * COUNT_EVERY):
+        attacher._asked.put((frozenset({7}), frozenset()))
+    attacher._asked.put(None)
+    attacher._work()
+    attacher.close()
+    assert rounds == [1, COUNT_EVERY, 2 * COUNT_EVERY]
+
+
 @pytest.mark.parametrize(("error", "tries"), [(errno.EMFILE, 2), (errno.EPERM, 1)])
 def test_only_what_is_not_permitted_is_given_up(monkeypatch: pytest.MonkeyPatch, error: int, tries: int) -> None:
     asked: list[str] = []
