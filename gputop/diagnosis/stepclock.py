@@ -104,14 +104,14 @@ def from_calls(calls: CallFacts | None) -> float | None:
         return None
     if not calls.to_gpu_per_s and calls.rates and max(calls.rates) > SAME * min(calls.rates):
         return None  # which of them comes once a step is not known
-    if _moves_weights(calls):
+    if moves_weights(calls):
         return None
     copies, syncs = _rates(calls)
     pace = min(copies, syncs) if _copies(calls) else syncs
     return pace if pace <= MOST_PER_S else None
 
 
-def _moves_weights(calls: CallFacts) -> bool:
+def moves_weights(calls: CallFacts) -> bool:
     """An optimizer on the host: its step copies each gradient there, and each weight back."""
     there, back = calls.from_gpu_bytes_per_s, calls.to_gpu_bytes_per_s
     return min(there, back) >= BOTH_WAYS_BYTES and abs(there - back) <= BOTH_WAYS * back

@@ -16,6 +16,7 @@ from gputop.diagnosis.facts import GpuFacts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
+from gputop.diagnosis.stepclock import moves_weights
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
@@ -34,6 +35,11 @@ _ASLEEP = ("main.timer", "main.driver", "main.poll", "main.unknown", "main.lock"
 MANY_PER_S, SMALL_BYTES = 400.0, 256 << 10
 """Copies a second, and what each carries, from which and up to which their number is what costs."""
 _POOLS = ("main.transfer", "main.sync", "main.computing", *_ASLEEP)
+_LESS = Fix("Send less: uint8 images instead of float32, normalize on the GPU")
+_OFFLOADING = (
+    Fix("As much comes back as goes, like gradients and weights: keep the optimizer on the GPU", "torch.optim.AdamW(..., fused=True)"),
+    Fix("Where it has no room, copy pinned, beside the backward pass", "DeepSpeed: offload_optimizer: {device: cpu, pin_memory: true}"),
+)
 
 
 def _claim(job: JobFacts, _facts: Facts) -> Claims:
@@ -78,12 +84,8 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
         Evidence("gpu_idle_pct", None if job.idle is None else round(100 * job.idle, 1), "%", "of the time no kernel ran"),
         Evidence("pcie_bytes_per_s", round(moved) if moved else None, "B/s", "over PCIe, both ways"),
     )
-    fixes = (
-        *_gathering(job.calls),
-        *_widening(job),
-        *_overlapping(job),
-        Fix("Send less: uint8 images instead of float32, normalize on the GPU"),
-    )
+    sends = _OFFLOADING if job.calls is not None and moves_weights(job.calls) else (*_overlapping(job), _LESS)
+    fixes = (*_gathering(job.calls), *_widening(job), *sends)
     ready = "; workers have batches ready" if is_ahead(job) else ""
     return Finding(f"{_spent(job, moved)}{ready}", evidence, fixes, (), (job.trainer.pid,))
 

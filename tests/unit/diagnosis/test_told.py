@@ -568,3 +568,12 @@ def test_whose_main_thread_works_beside_torch_compiles_pool_compiles(cpus: float
     assert says in verdict.detail
     assert ("TORCH_LOGS=recompiles" in str(verdict.fixes)) == (cpus > 0.0) == ("num_workers" not in str(verdict.fixes))
     assert not scene.engine.facts.takers
+
+
+@pytest.mark.parametrize("back", [0.9e9, 2e7])
+def test_who_copies_as_much_back_is_told_of_its_optimizer(back: float):
+    scene = probed_transfer()
+    scene.calls = {(100, "cuMemcpyHtoD_v2"): (32, 0.4, 1e9), (100, "cuMemcpyDtoH_v2"): (32, 0.3, back)}
+    verdict = scene.play(6).engine.verdict
+    assert verdict.cause == "h2d-transfer"
+    assert ("keep the optimizer" in str(verdict.fixes)) == (back > 1e8) == ("DataLoader" not in str(verdict.fixes))
