@@ -141,7 +141,7 @@ class _Assignment:
                 continue
             if info.comm == TORCH_WORKER and info.cmdline:  # a dead one has none
                 found[info.pid] = Role("worker", loader="torch", label="orphaned worker")
-            elif _is_launcher(info):
+            elif self._is_launcher(info):
                 found[info.pid] = Role("helper", label="launcher")
         return found
 
@@ -160,7 +160,13 @@ class _Assignment:
             return False
         if not (info.pid in self.listed or info.uses_cuda or self._started_as_rank(info) or self._feeds_from_workers(info)):
             return False
-        return not (_is_watcher(info) or _is_service(info) or _is_launcher(info) or self._is_forkserver(info))
+        return not (_is_watcher(info) or _is_service(info) or self._is_launcher(info) or self._is_forkserver(info))
+
+    def _is_launcher(self, info: ProcInfo) -> bool:
+        """By its name; or it has imported what computes, and started who does so in its place (`torch.multiprocessing.spawn`, a sweep)."""
+        if _is_launcher(info) or info.pid in self.listed or not info.uses_cuda:
+            return _is_launcher(info)
+        return any(child.pid in self.listed for child in self._offspring(info)) and not self._feeds_from_workers(info)
 
     def _started_as_rank(self, info: ProcInfo) -> bool:
         """A launcher's child with a rank: a trainer even before it touches the GPU."""

@@ -156,6 +156,18 @@ def test_ranks_spawned_by_a_launching_script_are_trainers_with_their_own_workers
     assert found[10].label == "train.py"
 
 
+def test_who_has_imported_torch_and_started_the_ranks_trains_nothing():
+    """The import alone maps libcuda. Until a rank is on a GPU, or where it has workers itself, nobody knows better."""
+    ranks = [info(pid, 5, cmdline=SPAWN, uses_cuda=True) for pid in (10, 11)]
+    starter, worker = info(5, uses_cuda=True), info(20, 10, TORCH, SPAWN)
+    found = assigned(starter, *ranks, worker, gpu={10, 11})
+    assert {pid: role.kind for pid, role in found.items()} == {5: "helper", 10: "trainer", 11: "trainer", 20: "worker"}
+    assert (found[5].label, found[20].trainer_pid) == ("launcher", 10)
+    assert kinds(starter, gpu={99})[5] == "trainer"
+    assert kinds(starter, *ranks, gpu={5, 10, 11})[5] == "trainer"
+    assert kinds(starter, *ranks, info(21, 5, TORCH), gpu={10, 11})[5] == "trainer"
+
+
 def test_a_trainer_with_a_context_of_its_own_below_another():
     found = assigned(info(10, uses_cuda=True), info(11, 10, uses_cuda=True), info(12, 11, TORCH), gpu={10, 11})
     assert {pid: role.kind for pid, role in found.items()} == {10: "trainer", 11: "trainer", 12: "worker"}
