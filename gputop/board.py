@@ -23,6 +23,7 @@ from gputop.frame import GpuProc
 from gputop.frame import Header
 from gputop.frame import Host
 from gputop.frame import LaunchRate
+from gputop.frame import MainSamples
 from gputop.frame import MigInstance
 from gputop.frame import Preempt
 from gputop.frame import Probes
@@ -139,6 +140,8 @@ class Board(Struct):
     probed_ns: int = 0
     """When the probes were read last, 0 for never."""
     cost: SelfCost | None = None
+    sampled: dict[int, MainSamples] = field(default_factory=dict)
+    """By pid, of main threads on a CPU."""
 
     def under(self, header: Header) -> Board:
         """What stands once a header has come: nothing, but all of it where the header only tells of clocks that have jumped."""
@@ -171,6 +174,7 @@ class Board(Struct):
             self.header, self.seq, self.t_ns, {i: g.copy() for i, g in self.gpus.items()}, dict(self.infos),
             dict(self.procs), dict(self.host), dict(self.host_read_ns), dict(self.cgroups), dict(self.sources),
             dict(self.threads), dict(self.preempts), dict(self.wakeups), dict(self.calls), dict(self.launches), self.probed_ns, self.cost,
+            dict(self.sampled),
         )  # fmt: skip
 
     def counters(self) -> Board:
@@ -192,6 +196,7 @@ class Board(Struct):
         for pid in frame.gone:
             self.infos.pop(pid, None)
             self.procs.pop(pid, None)
+            self.sampled.pop(pid, None)
         for info in frame.infos:
             self.infos[info.pid] = info
         for proc in frame.procs:
@@ -204,6 +209,8 @@ class Board(Struct):
             self._fold_host(frame.host)
         if frame.probes is not None:
             self._fold_probes(frame.probes)
+        for sampled in frame.sampled:
+            self.sampled[sampled.pid] = sampled
         self.cost = frame.cost or self.cost
 
     def _clear(self) -> None:
@@ -254,7 +261,10 @@ class Board(Struct):
         self.wakeups = {k: v for k, v in self.wakeups.items() if not gone.intersection(k)}
 
 
-_TABLES = ("gpus", "infos", "procs", "host", "host_read_ns", "cgroups", "sources", "threads", "preempts", "wakeups", "calls", "launches")
+_TABLES = (
+    "gpus", "infos", "procs", "host", "host_read_ns", "cgroups", "sources", "threads", "preempts", "wakeups", "calls", "launches",
+    "sampled",
+)  # fmt: skip
 _RESTATED = ("infos", "procs", "threads", "preempts", "wakeups", "calls")
 """Of these, what a key frame restates is mostly what stood already."""
 _INHERITED = ("user", "comm", "cmdline", "exe", "cgroup", "cpus_allowed", "env", "libs", "threads", "other_ends")

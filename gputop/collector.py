@@ -72,6 +72,7 @@ REGISTRY = (
     Entry("host", "gputop.sources.host", "HostSource"),
     Entry("cgroup", "gputop.sources.cgroup", "CgroupSource"),
     Entry("ebpf", "gputop.sources.ebpf.source", "EbpfSource", lambda s: None if s.ebpf else _without_ebpf(s), reopens=False),
+    Entry("perf", "gputop.sources.perf", "PerfSource"),
     Entry("nvml", "gputop.sources.nvml", "NvmlSource", lambda _: "gputop demo simulates the GPU" if _is_simulated() else None),
     Entry("simulated", "gputop.sources.simulated", "SimulatedSource", lambda _: None if _is_simulated() else ""),
     Entry("marks", "gputop.sources.marks", "MarksSource"),
@@ -124,6 +125,7 @@ class Collector:
         self._open_due_ns = 0
         self._hot: frozenset[int] = frozenset()
         self._alone: frozenset[int] = frozenset()
+        self._trainers: frozenset[int] = frozenset()
         self._programs: frozenset[int] = frozenset()
         self._ends: frozenset[int] = frozenset()
         """Who writes what trainers without workers read from."""
@@ -205,9 +207,13 @@ class Collector:
         while self._sources:
             _close(self._sources.popitem()[1])
 
+    @property
+    def _all_ready(self) -> bool:
+        return all(getattr(source, "ready", True) for source in self._sources.values())
+
     def _leave_root(self) -> None:
         """After `sudo gputop`: once the probes are loaded, go on as the user who typed it."""
-        if self._may_leave_root and all(getattr(source, "ready", True) for source in self._sources.values()):
+        if self._may_leave_root and self._all_ready:
             self._may_leave_root = False
             from gputop.sources.ebpf.privilege import drop_to_invoking_user
 
@@ -217,7 +223,8 @@ class Collector:
         if frame.t_ns >= self._open_due_ns:
             self._open_missing(frame.t_ns)
         wakers = (self._told_by("wakers") | self._ends) - self._hot
-        beat = Beat(frame.t_ns, frame.seq, frame.key, self._gpu_pids, self._hot, self._alone, wakers, self._programs)
+        beat = Beat(frame.t_ns, frame.seq, frame.key, self._gpu_pids, self._hot, self._alone, self._trainers, wakers, self._programs)
+        beat.loading = not self._all_ready
         started = time.thread_time_ns()
         for name in list(self._sources):
             self._read_source(name, beat, frame)
@@ -294,6 +301,7 @@ class Collector:
             self._roles_due, self._roles_second = False, second
             found = roles.assign(self._infos, gpu_pids)
             self._hot, self._alone = roles.hot(found), roles.alone(found)
+            self._trainers = frozenset(pid for pid, role in found.items() if role.kind == "trainer")
             self._programs = roles.children_of(self._infos, self._alone)
             changed = True
         if changed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from math import inf
 
 from msgspec import Struct
 from msgspec import field
@@ -100,6 +101,17 @@ class CallFacts(Struct):
     to_gpu_bytes_per_s: float = 0.0
     from_gpu_bytes_per_s: float = 0.0
     copy_bytes_per_s: float | None = None
+
+
+class SampledFacts(Struct, frozen=True):
+    """What a trainer's main thread was met at while it ran, over the window, where its calls are not probed."""
+
+    sync: float
+    """Share of the window in which it spun in waits for the GPU."""
+    copy: float
+    launch: float
+    waits_per_s: float
+    """Of these waits, estimated."""
 
 
 class HostFacts(Struct):
@@ -206,8 +218,9 @@ class JobFacts(Struct):
     """Share of the window in which the trainer waited for data."""
     holders: dict[int, str] = field(default_factory=dict)
     """Those of whom its workers, or itself in fcntl or flock, waited for a lock, with their names."""
+    sampled: SampledFacts | None = None
     launches_per_s: float | None = None
-    """Kernels that it launches, where counted."""
+    """Kernels that it launches, where counted, or estimated by how often it was met launching."""
     quiet_s: float = 0.0
     """What `quiet` found in the window: it asked nothing of CUDA between steps."""
     away_s: float = 0.0
@@ -351,6 +364,8 @@ class Facts(Struct):
     """Why the machine's other processes are not seen, and what would show them; empty where all are."""
     probes_load: bool = False
     """The probes are on their way."""
+    watched_s: float = inf
+    """Since the first board; the window is a part of that."""
     unread: list[str] = field(default_factory=list)
     """Trainers of whom nothing was read, as in a trace that has their names and calls only."""
     strangers: dict[frozenset[int], list[Taker]] = field(default_factory=dict)

@@ -12,10 +12,12 @@ from msgspec import Struct
 from gputop.board import Board
 from gputop.diagnosis.facts import CallFacts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.facts import SampledFacts
 from gputop.diagnosis.proc import backward_threads
 from gputop.diagnosis.quiet import Quiet
 from gputop.frame import CgroupSample
 from gputop.frame import CudaCall
+from gputop.frame import MainSamples
 from gputop.frame import Probes
 from gputop.rates import counter_per_s
 from gputop.rates import throttled_periods_pct
@@ -34,6 +36,8 @@ YOUNG_PERIODS = 50
 """A cgroup whose quota has run for fewer periods (of 100 ms by default) has all its throttling from now."""
 
 _SYNC = ("Synchronize", "EventQuery", "StreamQuery")
+LEAST_SAMPLED_NS, MOST_UNLIKE = 100_000_000, 0.95
+"""Of the window, for what was sampled in it to be told; else all that was. And the latter: more would be chance alone."""
 PAIRED_PER_S, PAIRED = 400.0, 0.1
 """From so many a second on, as many waits as copies to the GPU, give or take a tenth, which together take no longer than copies do, are
 the copies' own ends: ``tensor.to("cuda")`` of what is not pinned makes one of each."""
@@ -58,6 +62,7 @@ class _Point(Struct):
     backward: dict[int, int]
     """Of these, what threads of a trainer's backward pass ended of its main thread's waits, by pid."""
     cgroups: dict[str, CgroupSample]
+    sampled: dict[int, MainSamples]
 
 
 class _Waits:
@@ -125,6 +130,23 @@ def _facts_of(before: Calls, now: Calls, ns: int) -> CallFacts | None:
     return found
 
 
+def _met(older: MainSamples, newer: MainSamples) -> SampledFacts | None:
+    """Samples miss short waits. Of two kinds of time that take turns at random, with none of a length of its own, one sample says of the
+    next what exp(-rate x period) is: as often as neighbours differ, of how often they would if neither knew of the other, so it is told."""
+    ns, met, waiting = newer.watched_ns - older.watched_ns, newer.met - older.met, newer.met_waiting - older.met_waiting
+    if ns < LEAST_SAMPLED_NS:
+        older = MainSamples(newer.pid, 0, 0, 0, 0, 0, 0, 0)
+        ns, met, waiting = newer.watched_ns, newer.met, newer.met_waiting
+    if ns <= 0:
+        return None
+    waits = newer.waits - older.waits
+    unlike = min(MOST_UNLIKE, waits / by_chance) if (by_chance := waiting * (1.0 - waiting / max(1, met))) > 0.0 else 0.0
+    missed = -log(1.0 - unlike) / unlike if unlike > 0.0 else 1.0
+    spent = ((newer.sync_ns - older.sync_ns), (newer.copy_ns - older.copy_ns), (newer.launch_ns - older.launch_ns))
+    sync, copy, launch = (min(1.0, part / ns) for part in spent)
+    return SampledFacts(sync, copy, launch, missed * waits * 1e9 / ns)
+
+
 def _end_of_copies(before: Calls, now: Calls, ns: int) -> str:
     """The call that waits for each copy to the GPU by itself, empty where none does."""
     none = CudaCall(0, "", 0, 0, 0)
@@ -178,7 +200,7 @@ class Points:
         for (pid, name), call in board.calls.items():
             calls.setdefault(pid, {})[name] = call
         backward = {pid: _ended_by_backward(board, pid) for pid in trainers if pid in board.infos}
-        self._points.append(_Point(board.t_ns, board.probed_ns, calls, wakes, backward, board.cgroups))
+        self._points.append(_Point(board.t_ns, board.probed_ns, calls, wakes, backward, board.cgroups, dict(board.sampled)))
         least = MIN_LOOKED if self.looked else MIN_FEEDS
         while len(self._points) > least and self._points[1].t_ns <= board.t_ns - WINDOW_NS + OFF_BEAT_NS:
             self._points.popleft()
@@ -204,6 +226,11 @@ class Points:
         """The CUDA calls of a trainer in the window, None where they are not probed."""
         first, last = self._probed()
         return _facts_of(first.calls.get(pid, {}), last.calls.get(pid, {}), last.probed_ns - first.probed_ns)
+
+    def sampled(self, pid: int) -> SampledFacts | None:
+        """Where its main thread was met on a CPU in the window, None where it was not looked at."""
+        told = [point.sampled[pid] for point in self._points if pid in point.sampled]
+        return _met(told[0], told[-1]) if told else None
 
     def restart(self, *pids: int) -> None:
         """What these have called so far does not count in `all_calls`."""

@@ -78,6 +78,8 @@ def _set_trainer(job: JobFacts, host: HostFacts) -> None:
     gpu = min(gpu, _room(job, sleep - data))
     running = parts.pop("running")
     spun = max(0.0, gpu + transfer - max(0.0, sleep - data))
+    if job.sampled is not None:
+        spun = max(spun, min(running, job.sampled.sync + job.sampled.copy))
     if job.calls is not None:  # who slept for those that feed it did not sleep for the GPU
         spun = max(spun, min(running, gpu + transfer - max(0.0, sleep - max(data, job.fed))))
     parts["computing"] = max(0.0, running - spun)
@@ -131,9 +133,9 @@ def _with_feeders(job: JobFacts) -> dict[str, float]:
 
 
 def may_spin(job: JobFacts) -> bool:
-    """What looks like computing may be spinning waits for the GPU: its calls are not probed, and its main thread sleeps for far less time
-    than the GPU works."""
-    if job.calls is not None or job.idle is None:
+    """What looks like computing may be spinning waits for the GPU: its calls are not probed, its main thread is not sampled, and sleeps for
+    far less time than the GPU works."""
+    if job.calls is not None or job.sampled is not None or job.idle is None:
         return False
     return job.trainer.asleep <= max(1.0 - SPINNING, SLEPT * (1.0 - job.idle))
 
@@ -145,6 +147,8 @@ def spun(job: JobFacts) -> float:
     asleep = trainer.asleep
     if job.calls is not None:
         return max(0.0, min(trainer.run, job.calls.sync - asleep))
+    if job.sampled is not None:
+        return min(trainer.run, job.sampled.sync)
     worked = 1.0 - (job.idle if job.idle is not None else 1.0)
     for_data = asleep - fractions.get("waiting-data", 0.0) < 1.0 - SPINNING
     return min(trainer.run, worked) if for_data and trainer.run + trainer.runnable >= SPINNING * worked else 0.0
@@ -274,7 +278,8 @@ def _gpu_waits(job: JobFacts, trainer: ProcFacts, data: float) -> tuple[float, f
         return 0.0, 0.0
     sleep = sum(trainer.kinds.get(kind, 0.0) for kind in _GPU_WAITS)
     vague_data = max(0.0, data - trainer.kinds.get(waits.QUEUE, 0.0))
-    return max(0.0, min(sleep - vague_data, 1.0 - (job.idle or 0.0))), 0.0
+    slept = max(0.0, min(sleep - vague_data, 1.0 - (job.idle or 0.0)))
+    return (slept + job.sampled.sync, job.sampled.copy) if job.sampled is not None else (slept, 0.0)
 
 
 def _through_threads(job: JobFacts, data: float) -> float:

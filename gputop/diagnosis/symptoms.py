@@ -150,7 +150,7 @@ def judge_job(job: JobFacts, facts: Facts) -> Standing:
     if judge is None or share < NAMED:
         if job.host_only:
             return Standing(job, facts, "idle", headline=_well(job, trainer, []), shares=shares)
-        if facts.seconds < COUNTED_S:
+        if facts.watched_s < COUNTED_S:
             return Standing(job, facts, LOOKING, headline=f"{trainer}: what it waits for has not shown yet")
         symptom = "input-bound" if job.data >= 0.5 * (job.idle or 1.0) else "wait-heavy"
         return Standing(job, facts, symptom, "unexplained", shares=shares)
@@ -178,7 +178,7 @@ def _without_judging(job: JobFacts, facts: Facts, trainer: str) -> Standing | No
 def _is_to_be_counted(job: JobFacts, facts: Facts) -> bool:
     """The probes have found its libcuda only now, or not yet: what its main thread does on a CPU they will tell in a moment."""
     counted = job.calls is not None and job.launches_per_s is not None
-    return (facts.probed or facts.probes_load) and bool(job.gpus) and facts.seconds < COUNTED_S and not counted
+    return (facts.probed or facts.probes_load) and bool(job.gpus) and facts.watched_s < COUNTED_S and not counted
 
 
 def _starting(job: JobFacts, facts: Facts, trainer: str) -> Standing:

@@ -44,6 +44,8 @@ from gputop.frame import ProcSample
 from gputop.roles import Role
 
 GAP_NS = 5_000_000_000
+LAUNCH_S = 4e-6
+"""Of CPU that a launch takes, about, where it is not counted but its share of the time is known."""
 RHYTHM_NS = 4_500_000_000
 ROLES_NS = 1_000_000_000
 UTIL_NS = 1_000_000_000
@@ -225,6 +227,7 @@ class Window:
             self._takers.growers(board, self.roles) if "memory" in late_for else [], watching,
             [facts for index, facts in gpus.items() if self._gpus[index].held_ns < self._points.oldest_ns],
             _hidden(board), "ebpf" in board.sources and board.sources["ebpf"].state == "partial",
+            (self.t_ns - self._since_ns) / 1e9,
             [f"{role.label} ({pid})" for pid, role in self.roles.items() if role.kind == "trainer" and pid not in board.procs],
         )  # fmt: skip
 
@@ -290,6 +293,8 @@ class Window:
         turns.note(job.workers, job.idle or 0.0, self.t_ns)
         self._set_pauses(job, self._points.quiet(trainer.pid), turns.spans(self._points.oldest_ns, self.t_ns))
         job.launches_per_s = board.launches[trainer.pid].per_s if trainer.pid in board.launches else None
+        if job.calls is None and (sampled := self._points.sampled(trainer.pid)) is not None:
+            job.sampled, job.launches_per_s = sampled, sampled.launch / LAUNCH_S
         self._points.set_cgroup(job, board)
         job.find_step = self._step
         if job.before_s is None:

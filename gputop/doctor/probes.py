@@ -19,15 +19,16 @@ from gputop.sources.ebpf.btf import BtfError
 from gputop.sources.ebpf.btf import task_layout
 from gputop.sources.ebpf.handover import find_python
 from gputop.sources.ebpf.source import EbpfSource
+from gputop.sources.perf import PerfSource
 
 _PATIENCE_S = 15.0
 _LOOK = "import runpy, sys; m = runpy.run_path(sys.argv[1]); b = m['import_bcc'](); print(b.__version__, b.__file__)"
 
 
 def checks(root: str) -> list[Check]:
-    """Capabilities, bcc, BTF, tracefs, perf_event_paranoid, and loading them for a moment."""
+    """Capabilities, bcc, BTF, tracefs, perf_event_paranoid, what does without the probes, and loading them for a moment."""
     btf = _btf(root)
-    return [_capabilities(root), _bcc(root), btf, _tracefs(root, btf.state == "ok"), _paranoid(root), _load(root)]
+    return [_capabilities(root), _bcc(root), btf, _tracefs(root, btf.state == "ok"), _paranoid(root), _sampling(root), _load(root)]
 
 
 def _capabilities(root: str) -> Check:
@@ -79,6 +80,15 @@ def _paranoid(root: str) -> Check:
     if rights.capabilities(root) >> rights.CAP_SYS_ADMIN & 1 or access.may_load(rights.capabilities(root)):
         return Check("perf-event-paranoid", "perf_event_paranoid", "ok", f"{level}, and we are privileged")
     return Check("perf-event-paranoid", "perf_event_paranoid", "limited", f"{level}: probes need privilege", access.privilege(root))
+
+
+def _sampling(root: str) -> Check:
+    """Main threads of trainers, on a CPU."""
+    try:
+        PerfSource(Settings(root=root)).open()
+    except Unavailable as why:
+        return Check("sampling", "sampling", "limited", why.reason, why.remedy)
+    return Check("sampling", "sampling", "ok", "waits that spin and launches are told without probes, too")
 
 
 def _load(root: str) -> Check:

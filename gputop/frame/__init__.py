@@ -34,6 +34,7 @@ from gputop.frame.machine import Psi as Psi
 from gputop.frame.machine import ReadLimit as ReadLimit
 from gputop.frame.probes import CudaCall as CudaCall
 from gputop.frame.probes import LaunchRate as LaunchRate
+from gputop.frame.probes import MainSamples as MainSamples
 from gputop.frame.probes import Preempt as Preempt
 from gputop.frame.probes import Probes as Probes
 from gputop.frame.probes import SchedThread as SchedThread

@@ -6,6 +6,7 @@ import msgspec
 
 from gputop.frame.gpu import Gpu
 from gputop.frame.machine import Host
+from gputop.frame.probes import MainSamples
 from gputop.frame.probes import Probes
 from gputop.frame.process import ProcInfo
 from gputop.frame.process import ProcSample
@@ -33,6 +34,8 @@ class Frame(msgspec.Struct, omit_defaults=True, dict=True):
     """Pids that ended (or were reused) since the previous frame."""
     host: Host | None = None
     probes: Probes | None = None
+    sampled: list[MainSamples] = []
+    """Of those that were sampled since the previous frame; in a key frame of all. Only without ``probes``."""
     sources: list[SourceState] = []
     """States that changed; in a key frame all of them."""
     stacks: list[Stack] = []

@@ -90,6 +90,25 @@ class LaunchRate(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Over the last few counts."""
 
 
+class MainSamples(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What the main thread of a trainer was met at in CUDA's libraries, on a CPU (perf's task clock; cumulative, in ns of CPU)."""
+
+    pid: int
+    watched_ns: int
+    """Time in which it was sampled: all else is a share of that."""
+    sync_ns: int
+    """Spinning in synchronize calls, and in copies from the GPU."""
+    copy_ns: int
+    """In copies to the GPU."""
+    launch_ns: int
+    """Launching kernels."""
+    waits: int
+    """How often it was met in a wait having been met elsewhere before: so many waits at least."""
+    met: int
+    """Samples taken of it."""
+    met_waiting: int
+
+
 class Probes(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What the eBPF maps held at ``t_ns``; threads and pairs that did not change since the last frame are left out."""
 

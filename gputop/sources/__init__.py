@@ -54,10 +54,13 @@ class Beat(Struct):
     """Trainers and their workers: read these per thread, and in every tick while they are few."""
     alone: frozenset[int] = frozenset()
     """Trainers that have no workers."""
+    trainers: frozenset[int] = frozenset()
     wakers: frozenset[int] = frozenset()
     """Who wakes these, or writes what they read: ask what they wait for, and read their control groups."""
     programs: frozenset[int] = frozenset()
     """What these started: read their control groups."""
+    loading: bool = False
+    """The probes may come any moment."""
     changed: list[SourceState] = field(default_factory=list)
 
 

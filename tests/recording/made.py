@@ -18,6 +18,7 @@ from gputop.frame import GpuProc
 from gputop.frame import Header
 from gputop.frame import Host
 from gputop.frame import LaunchRate
+from gputop.frame import MainSamples
 from gputop.frame import Mark
 from gputop.frame import Preempt
 from gputop.frame import Probes
@@ -117,6 +118,7 @@ class Session:
         frame.infos = [self._info(proc) for proc in self.procs] if key else []
         frame.host = self._host(now, slow)
         frame.probes = self._probes(now) if self.probes else None
+        frame.sampled = [] if self.probes or not (key or self.seq % 4 == 1) else [self._sampled(proc) for proc in self.procs[: self.gpus]]
         frame.sources = [SourceState("nvml", "ok", detail={"driver": "580.95"}), SourceState("ebpf", "ok")] if key else []
         frame.cost = SelfCost(self.seq * 2_000_000, 60 << 20) if slow else None
         if self.seq % 250 == 249:
@@ -179,6 +181,10 @@ class Session:
             cell[0] += self.rng.randrange(1, 20)
             cell[1] += self.rng.randrange(9 * MS)
         return cell
+
+    def _sampled(self, proc: _Proc) -> MainSamples:
+        met = proc.cpu_ns // 2_000_000
+        return MainSamples(proc.pid, proc.cpu_ns // 4, proc.cpu_ns // 9, proc.cpu_ns // 90, proc.cpu_ns // 70, met // 30, met, met // 2)
 
     def _probes(self, now: int) -> Probes:
         busy = [proc for proc in self.hot if proc.share]

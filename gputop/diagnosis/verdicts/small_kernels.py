@@ -27,6 +27,7 @@ MANY, SHORT_S, EACH_S = 4000.0, 25e-6, 60e-6
 """PyTorch takes 5 to 20 us to launch a kernel, with Python's part; it takes a GPU a fraction of that to begin the next."""
 MOST_EACH_S, OVERLAP = 200e-6, 0.1
 """Of the main thread's time, of one that does nothing else; and share of the window."""
+_COUNTED, _ABOUT = "kernels launched, counted now and then", "kernels launched, about, by how often it was met launching"
 _POOLS = ("gpu.light", "main.computing", "main.lock")
 
 
@@ -77,7 +78,7 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
         detail += ". It may also spin in waits for the GPU: from /proc both look the same"
     evidence = (
         *how_used(gpu),
-        Evidence("launches_per_s", rate, "/s", "kernels launched, counted now and then"),
+        Evidence("launches_per_s", rate and round(rate, 1), "/s", _ABOUT if job.sampled else _COUNTED),
         Evidence("main_cpu_pct", round(100 * job.trainer.run, 1), "%", "on-CPU share of the trainer's main thread"),
         Evidence("backward_cpu_pct", round(100 * job.trainer.autograd_run, 1) or None, "%", "on-CPU share of its backward thread"),
     )

@@ -4,8 +4,9 @@ Threshold, where probed: `SYNCS_PER_S` waits a second; or `LEAST_PER_S` of which
 many calls that most find the GPU nearly done; or `CALLS_PER_STEP` short ones behind the step's long one, that together take as long. Where
 launches are counted too: `TURNS_PER_S` waits, however short, with about one kernel before each and at most `FEW_KERNELS`; but none with
 `MANY_KERNELS` and more between them that take less than `IN_THEM` of the time: the GPU is done when it is asked, and the host is late by
-what it launches. Else `SLEEPS_PER_S` voluntary switches of the main thread, of which a step with one wait makes about six, if it is
-`ASLEEP` meanwhile, they are `SLEEPS_PER_BATCH` and more, and it does not write at each.
+what it launches. Where the main thread was sampled: `SPINS_PER_S` waits in which it spins, `SPINS` of the time. Else `SLEEPS_PER_S`
+voluntary switches of it, of which a step with one wait makes about six, if it is `ASLEEP` meanwhile, they are `SLEEPS_PER_BATCH` and
+more, and it does not write at each.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ LEAST_PER_S, PER_STEP = 150.0, 8.0
 CALLS_PER_STEP, BEHIND_LONG = 40.0, 4.0
 """Of calls, and of waits: with one long one, four say that all others take its time again."""
 TURNS_PER_S, LEAST_KERNELS, FEW_KERNELS, MANY_KERNELS, IN_THEM = 2000.0, 0.5, 8.0, 40.0, 0.05
+SPINS_PER_S, SPINS = 250.0, 0.1
 ASLEEP = 0.5
 """Of the time in which its GPU works."""
 SLEEPS_PER_BATCH, WRITTEN_BYTES = 12.0, 1024.0
@@ -34,6 +36,10 @@ SLEEPS_PER_BATCH, WRITTEN_BYTES = 12.0, 1024.0
 _NO_GPU = (waits.QUEUE, waits.PIPE, waits.NETWORK, waits.CHILD, waits.DISK, waits.STOPPED)
 _BETWEEN = ("main.sync", "main.computing", "main.timer", "main.driver", "main.poll", "main.lock", "main.unknown", "main.transfer")
 _POOLS = ("main.runnable", *_BETWEEN)
+
+
+_SLEEPS = "sleeps of the main thread, as many as synchronizing calls make"
+_SPINS = "waits, about, in which its main thread spins (sampled)"
 
 
 def _claim(job: JobFacts, _facts: Facts) -> Claims:
@@ -47,7 +53,7 @@ def _claim(job: JobFacts, _facts: Facts) -> Claims:
 def _takes_turns(job: JobFacts) -> bool:
     rate, calls = _rate(job), job.calls
     if calls is None:
-        return rate >= SLEEPS_PER_S
+        return rate >= (SLEEPS_PER_S if _spins(job) is None else SPINS_PER_S)
     steps, called, launches = calls.to_gpu_per_s, _calls_per_s(calls), job.launches_per_s
     if launches and launches >= MANY_KERNELS * called and calls.sync < IN_THEM:
         return False
@@ -63,9 +69,16 @@ def _rate(job: JobFacts) -> float:
     """Waits for the GPU per second; short of the probe, sleeps of a main thread that has no other reason to sleep so often."""
     if job.calls is not None:
         return job.calls.waits_per_s
+    if (spins_per_s := _spins(job)) is not None:
+        return spins_per_s
     worked = job.idle is not None and job.idle < 0.9
     other = _waits_for_threads(job) or _has_short_steps(job) or _writes_at_each(job)
     return (job.trainer.sleeps_per_s or 0.0) if worked and _sleeps_while_it_works(job) and not other else 0.0
+
+
+def _spins(job: JobFacts) -> float | None:
+    """Waits per second of one that spins in them for a part of its time, where it was sampled."""
+    return job.sampled.waits_per_s if job.sampled is not None and job.sampled.sync >= SPINS else None
 
 
 def _has_short_steps(job: JobFacts) -> bool:
@@ -98,7 +111,7 @@ def _calls_per_s(calls: CallFacts) -> float:
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
     calls = job.calls
     rate = _rate(job) if calls is None else _calls_per_s(calls)
-    what = "synchronizing calls" if calls is not None else "sleeps of the main thread, as many as synchronizing calls make"
+    what = "synchronizing calls" if calls is not None else _SLEEPS if _spins(job) is None else _SPINS
     detail = f"{rate:,.0f} {what} per second: GPU and host take turns instead of overlapping"
     evidence = (
         Evidence("syncs_per_s", None if calls is None else round(rate, 1), "/s", "synchronizing calls"),

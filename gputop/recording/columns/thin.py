@@ -75,6 +75,8 @@ def thin(table: Table, without: Without = NO_HISTOGRAMS) -> Second:
     _add_gpus(second, table, without)
     below = table.children("sources")
     frame.sources = _last(below[1], without) if below else []
+    sampled = table.children("sampled")
+    frame.sampled = _last(sampled[1], without) if sampled else []
     frame.probes = _probes(table, without)
     _add_hosts(second, table, without)
     second.frames[0].key = keys[0]

@@ -22,6 +22,8 @@ class Exports(NamedTuple):
     symbols: dict[str, int]
     loads: list[tuple[int, int, int]]
     """(virtual address, file offset, bytes in the file) of each segment."""
+    sizes: dict[str, int]
+    """Bytes of each symbol, 0 where the file does not tell."""
 
     def file_offset(self, address: int) -> int | None:
         """Where in the file the byte at ``address`` lies, None outside its segments."""
@@ -55,6 +57,13 @@ def exports(path: str, kind: int, prefix: re.Pattern[bytes]) -> Exports:
             raise NotElf("the file is damaged") from None
 
 
+def functions(path: str, prefix: re.Pattern[bytes]) -> list[tuple[int, int, str]]:
+    """(file offset, bytes, name) of the functions whose name begins with what matches. Raises as `exports`."""
+    found = exports(path, FUNCTION, prefix)
+    places = ((found.file_offset(address), found.sizes[name], name) for name, address in found.symbols.items())
+    return sorted((offset, size, name) for offset, size, name in places if offset is not None and size)
+
+
 def _parse(image: mmap.mmap, kind: int, prefix: re.Pattern[bytes]) -> Exports:
     if image[:5] != b"\x7fELF\x02":
         raise NotElf("it is no 64-bit ELF file")
@@ -62,17 +71,20 @@ def _parse(image: mmap.mmap, kind: int, prefix: re.Pattern[bytes]) -> Exports:
     program_at, section_at, program_count, section_count = head[4], head[5], head[9], head[11]
     programs = [struct.unpack_from("<IIQQQQQQ", image, program_at + 56 * i) for i in range(program_count)]
     sections = [struct.unpack_from("<IIQQQQIIQQ", image, section_at + 64 * i) for i in range(section_count)]
-    symbols: dict[str, int] = {}
+    symbols: dict[str, tuple[int, int]] = {}
     for section in sections:
         if section[1] == _SHT_DYNSYM:
             symbols.update(_symbols(image, section, sections[section[6]], kind, prefix))
-    return Exports(symbols, [(program[3], program[2], program[5]) for program in programs if program[0] == _PT_LOAD])
+    loads = [(program[3], program[2], program[5]) for program in programs if program[0] == _PT_LOAD]
+    return Exports({name: value for name, (value, _) in symbols.items()}, loads, {name: size for name, (_, size) in symbols.items()})
 
 
-def _symbols(image: mmap.mmap, table: tuple[int, ...], strings: tuple[int, ...], kind: int, prefix: re.Pattern[bytes]) -> dict[str, int]:
+def _symbols(
+    image: mmap.mmap, table: tuple[int, ...], strings: tuple[int, ...], kind: int, prefix: re.Pattern[bytes]
+) -> dict[str, tuple[int, int]]:
     found = {}
-    for name, info, _, section, value, _ in struct.iter_unpack("<IBBHQQ", image[table[4] : table[4] + table[5] // 24 * 24]):
+    for name, info, _, section, value, size in struct.iter_unpack("<IBBHQQ", image[table[4] : table[4] + table[5] // 24 * 24]):
         if section and value and info & 0xF == kind and prefix.match(image, strings[4] + name):
             end = image.find(b"\0", strings[4] + name)
-            found[image[strings[4] + name : end].decode(errors="replace")] = value
+            found[image[strings[4] + name : end].decode(errors="replace")] = value, size
     return found

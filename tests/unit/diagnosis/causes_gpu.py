@@ -175,6 +175,37 @@ def answering_token_by_token() -> Scene:
     return scene
 
 
+def sampled(sync: float, copy: float, launch: float, waits_per_s: float, util: float = 50.0) -> Scene:
+    """Without probes, and always on a CPU: samples tell what it does there."""
+    scene = alone(util, 0.98, [ON_CPU])
+    scene.sampled = {100: (sync, copy, launch, waits_per_s)}
+    return scene
+
+
+def sampled_storm() -> Scene:
+    return sampled(0.5, 0.0, 0.02, 300.0)
+
+
+def sampled_steps() -> Scene:
+    """It waits as long, but for each step once: what it does between these keeps the GPU."""
+    return sampled(0.5, 0.0, 0.0, 20.0)
+
+
+def sampled_computing() -> Scene:
+    return sampled(0.0, 0.0, 0.0, 0.0)
+
+
+def sampled_launches() -> Scene:
+    return sampled(0.0, 0.0, 0.15, 0.0, util=35.0)
+
+
+def sampled_copies() -> Scene:
+    """From memory that is not pinned: the main thread copies itself."""
+    scene = sampled(0.1, 0.6, 0.0, 20.0, util=30.0)
+    scene.gpus[0] |= {"pcie_rx_bytes_per_s": 4e8}
+    return scene
+
+
 def small_kernels() -> Scene:
     return alone(95.0, 0.6, [ON_CPU], sm_active_pct=5.0)
 
@@ -224,6 +255,11 @@ GPU_SIDE: dict[Callable[[], Scene], tuple[str, str]] = {
     probed_items: ("wait-heavy", "sync-storm"),
     probed_sync_per_layer: ("wait-heavy", "sync-storm"),
     probed_clipping: ("wait-heavy", "sync-storm"),
+    sampled_storm: ("wait-heavy", "sync-storm"),
+    sampled_steps: ("input-bound", "main-thread-preprocessing"),
+    sampled_computing: ("input-bound", "main-thread-preprocessing"),
+    sampled_launches: ("wait-heavy", "small-kernels"),
+    sampled_copies: ("transfer-bound", "h2d-transfer"),
     counting_hits: ("wait-heavy", "sync-storm"),
     answering_token_by_token: ("wait-heavy", "small-kernels"),
     probed_metrics: ("input-bound", "main-thread-preprocessing"),

@@ -16,6 +16,7 @@ from gputop.frame import GpuProc
 from gputop.frame import Header
 from gputop.frame import Host
 from gputop.frame import LaunchRate
+from gputop.frame import MainSamples
 from gputop.frame import Preempt
 from gputop.frame import Probes
 from gputop.frame import ProcInfo
@@ -103,6 +104,8 @@ class Scene:
     host: dict[str, float] = field(default_factory=dict)
     """Other counters of Host, per second."""
     probed: bool = False
+    sampled: dict[int, tuple[float, float, float, float]] = field(default_factory=dict)
+    """pid -> share of the time that its main thread spins in waits, copies and launches; waits per second."""
     board: Board = field(default_factory=lambda: Board(Header(t_ns=START_S * 10**9, unix_ns=1_700_000_000 * 10**9, cpus=4)))
     engine: Engine = field(default_factory=Engine)
     _totals: dict = field(default_factory=dict)
@@ -156,7 +159,18 @@ class Scene:
             self._seq, self._t_ns, gone=gone, gpus=[self._gpu(index, values, dt) for index, values in self.gpus.items()],
             infos=[self._info(proc) for proc in self.procs.values()], procs=[self._sample(proc, dt) for proc in self.procs.values()],
             host=self._host(dt), probes=self._probes(dt) if self.probed else None,
+            sampled=[self._met(pid, dt) for pid in self.sampled],
         )  # fmt: skip
+
+    def _met(self, pid: int, dt: float) -> MainSamples:
+        """As every half millisecond shows it in a quarter of the time."""
+        *shares, waits = self.sampled[pid]
+        watched_s = dt / 4
+        spent = (self._add((pid, "met", i), share * watched_s * 1e9) for i, share in enumerate(shares))
+        waiting = self._add((pid, "waiting"), 2000 * shares[0] * watched_s)
+        met = self._add((pid, "met"), 2000 * self.procs[pid].run * watched_s)
+        begun = self._add((pid, "waits"), waits * watched_s)
+        return MainSamples(pid, self._add((pid, "watched"), watched_s * 1e9), *spent, begun, met, waiting)
 
     def _add(self, key: tuple, amount: float) -> int:
         self._totals[key] = self._totals.get(key, 0.0) + amount

@@ -10,6 +10,7 @@ import pytest
 from gputop.board import Board
 from gputop.diagnosis import Engine
 from gputop.diagnosis.model import LOOKING
+from gputop.diagnosis.symptoms import COUNTED_S
 from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.frame import SourceState
@@ -108,6 +109,14 @@ def test_before_anything_can_be_judged_nothing_is_said_of_the_gpu(util: float):
     assert scene.engine.explain()["verdict"]["symptom"] is None
     assert next(explain_lines(scene.engine.explain())) == "LOOKING"
     assert scene.play(2.4).engine.verdict.symptom != LOOKING
+
+
+def test_who_has_been_watched_for_long_is_judged_however_short_the_window():
+    """What nothing explains is said to be so; only in the beginning it may show yet."""
+    scene = training(util=5.0, workers=2).play(8, step_s=0.49)
+    assert scene.engine.facts is not None
+    assert scene.engine.facts.seconds < COUNTED_S
+    assert scene.engine.verdict.cause == "unexplained"
 
 
 def test_a_gpu_without_fresh_readings_is_not_called_idle():

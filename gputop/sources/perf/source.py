@@ -1,0 +1,165 @@
+"""The perf source: what trainers' main threads are at in CUDA's libraries, in turns, where the probes do not tell."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from itertools import cycle
+
+from gputop.frame import SECOND_NS
+from gputop.frame import Frame
+from gputop.frame import MainSamples
+from gputop.frame import SourceState
+from gputop.sources import FEW
+from gputop.sources import Beat
+from gputop.sources import Settings
+from gputop.sources import Unavailable
+from gputop.sources.ebpf.elf import NotElf
+from gputop.sources.perf.event import TaskClock
+from gputop.sources.perf.places import COPY
+from gputop.sources.perf.places import ELSEWHERE
+from gputop.sources.perf.places import LAUNCH
+from gputop.sources.perf.places import SYNC
+from gputop.sources.perf.places import Places
+from gputop.sources.perf.places import code_of
+
+PERIODS_NS = (500_000, 410_000, 590_000, 330_000)
+"""By turns: what comes around as often as it is looked at would seem to stand still."""
+BURST_S, EVERY_S = 0.08, 0.4
+"""So long one main thread is sampled, and how often somebody is: a few milliseconds of CPU a second, whoever trains."""
+_FORGET_NS, _AGAIN_NS = 10 * SECOND_NS, SECOND_NS
+"""So long what a process maps is believed: any library may open another one. And that it has none of these."""
+_REMEDY = "sudo sysctl kernel.perf_event_paranoid=2, or sudo gputop"
+
+
+class PerfSource:
+    """``read`` adds what its thread has sampled since the last tick to ``frame.sampled``."""
+
+    name = "perf"
+
+    def __init__(self, settings: Settings) -> None:
+        self._everyone, self._root = settings.everyone, settings.root
+        self._sampler: Sampler | None = None
+        self._probed_ns = 0
+
+    def open(self) -> SourceState:
+        """Raises Unavailable where this process may not sample itself."""
+        if self._everyone:
+            raise Unavailable("a single look is too short for it")
+        if self._root != "/":
+            raise Unavailable("these are not this machine's processes")
+        try:
+            TaskClock(os.getpid()).close()
+        except OSError as error:
+            raise Unavailable(f"perf_event_open: {error.strerror}", _REMEDY if error.errno in (errno.EACCES, errno.EPERM) else "") from None
+        self._sampler = Sampler(self._root)
+        return SourceState(self.name, "ok")
+
+    def read(self, beat: Beat, frame: Frame) -> None:
+        """Those whom the probes watch need no sampling."""
+        assert self._sampler is not None
+        if frame.probes is not None:
+            self._probed_ns = beat.t_ns
+        probed = beat.loading or (bool(self._probed_ns) and beat.t_ns - self._probed_ns < SECOND_NS)
+        self._sampler.watch(frozenset() if probed or len(beat.trainers) > FEW else beat.trainers)
+        frame.sampled = self._sampler.take(beat.key)
+
+    def close(self) -> None:
+        """Stop sampling."""
+        if self._sampler is not None:
+            self._sampler.close()
+
+
+class Sampler:
+    """Samples one main thread after the other on a thread of its own, which is started when there is somebody."""
+
+    def __init__(self, root: str = "/") -> None:
+        self._root = root
+        self._wanted: frozenset[int] = frozenset()
+        self._counts: dict[int, MainSamples] = {}
+        self._untold: set[int] = set()
+        self._places: dict[int, tuple[int, Places | None]] = {}
+        self._periods_ns = cycle(PERIODS_NS)
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+
+    def watch(self, pids: frozenset[int]) -> None:
+        """From now on these."""
+        self._wanted = pids
+        if pids and self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="gputop-perf", daemon=True)
+            self._thread.start()
+
+    def take(self, everybody: bool) -> list[MainSamples]:
+        """What stands of those sampled since the last call; ``everybody`` restates all."""
+        with self._lock:
+            told = self._counts.keys() & self._wanted if everybody else self._untold & self._wanted
+            self._untold.clear()
+            return [self._counts[pid] for pid in sorted(told)]
+
+    def close(self) -> None:
+        """End its thread."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(1.0)
+
+    def _work(self) -> None:
+        last = 0
+        while not self._stop.wait(EVERY_S - BURST_S):
+            wanted = sorted(self._wanted)
+            self._forget(frozenset(wanted))
+            if wanted:
+                last = next((pid for pid in wanted if pid > last), wanted[0])
+                self._burst(last)
+
+    def _forget(self, wanted: frozenset[int]) -> None:
+        for told in (self._counts, self._places):
+            for pid in [pid for pid in told if pid not in wanted]:
+                with self._lock:
+                    del told[pid]
+
+    def _burst(self, pid: int) -> None:
+        """Sample it for a moment. Who may not be sampled, or has no such library, is left out."""
+        try:
+            places = self._places_of(pid)
+            clock = TaskClock(pid, next(self._periods_ns)) if places is not None else None
+        except (OSError, NotElf):
+            return
+        if clock is None or places is None:
+            return
+        try:
+            began_ns = time.monotonic_ns()
+            clock.start()
+            self._stop.wait(BURST_S)
+            clock.stop()
+            watched_ns = time.monotonic_ns() - began_ns
+            self._count(pid, watched_ns, [places.kind(*sample) for sample in clock.samples()], clock.period_ns)
+        except OSError:
+            pass
+        finally:
+            clock.close()
+
+    def _places_of(self, pid: int) -> Places | None:
+        """None for who maps none of these libraries yet."""
+        now_ns = time.monotonic_ns()
+        due_ns, places = self._places.get(pid, (0, None))
+        if now_ns >= due_ns:
+            code = code_of(pid, self._root)
+            places = Places(code) if code else None
+            self._places[pid] = now_ns + (_FORGET_NS if code else _AGAIN_NS), places
+        return places
+
+    def _count(self, pid: int, ns: int, kinds: list[str], period_ns: int) -> None:
+        old = self._counts.get(pid) or MainSamples(pid, 0, 0, 0, 0, 0, 0, 0)
+        waits = sum(kind == SYNC != before for before, kind in zip([ELSEWHERE, *kinds], kinds, strict=False))
+        spent = {kind: kinds.count(kind) * period_ns for kind in (SYNC, COPY, LAUNCH)}
+        new = MainSamples(
+            pid, old.watched_ns + ns, old.sync_ns + spent[SYNC], old.copy_ns + spent[COPY], old.launch_ns + spent[LAUNCH],
+            old.waits + waits, old.met + len(kinds), old.met_waiting + kinds.count(SYNC),
+        )  # fmt: skip
+        with self._lock:
+            self._counts[pid] = new
+            self._untold.add(pid)

@@ -1,0 +1,182 @@
+"""Main threads sampled by perf: on the real kernel, beside the CUDA stub that spins, for known times."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gputop.frame import Frame
+from gputop.frame import MainSamples
+from gputop.frame import Probes
+from gputop.sources import FEW
+from gputop.sources import Beat
+from gputop.sources import Settings
+from gputop.sources import Unavailable
+from gputop.sources.perf import PerfSource
+from gputop.sources.perf import source as perf_source
+from gputop.sources.perf.event import TaskClock
+from gputop.sources.perf.places import COPY
+from gputop.sources.perf.places import ELSEWHERE
+from gputop.sources.perf.places import LAUNCH
+from gputop.sources.perf.places import SYNC
+from gputop.sources.perf.places import Code
+from gputop.sources.perf.places import Places
+from gputop.sources.perf.places import code_of
+from gputop.sources.perf.source import Sampler
+from tests.require import require
+from tests.wait import until
+from tests.workloads import environment
+
+Start = Callable[[str], int]
+_HEAD = "import time\nfrom tests.workloads.gpu import Gpu\ngpu = Gpu(spin=True)\nprint('ready', flush=True)\n"
+_COMPUTE = "    end = time.monotonic() + 0.004\n    while time.monotonic() < end: pass\n"
+WAITING = _HEAD + "while True:\n    gpu.launch(4)\n    gpu.synchronize()\n" + _COMPUTE
+COMPUTING = _HEAD + "while True: sum(range(1000))\n"
+LAUNCHING = _HEAD + "while True: gpu.launch(0.00001)\n"
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start a script before the stub; its pid once it is at work."""
+    require("cc")
+    running: list[subprocess.Popen[bytes]] = []
+
+    def begin(script: str) -> int:
+        env = environment.make(tmp_path)
+        running.append(subprocess.Popen([sys.executable, "-c", script], env=env, stdout=subprocess.PIPE))
+        assert running[-1].stdout is not None
+        assert running[-1].stdout.readline() == b"ready\n"
+        return running[-1].pid
+
+    yield begin
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def sampled(pid: int, met: int = 600) -> MainSamples:
+    sampler = Sampler()
+    sampler.watch(frozenset({pid}))
+    try:
+        until(lambda: any(one.met >= met for one in sampler.take(True)))
+        return sampler.take(True)[0]
+    finally:
+        sampler.close()
+
+
+def test_who_runs_is_met_where_it_runs(start: Start) -> None:
+    pid = start(COMPUTING)
+    clock = TaskClock(pid, 500_000)
+    clock.start()
+    found: list[tuple[int, bytes]] = []
+    until(lambda: found.extend(clock.samples()) or len(found) >= 20)
+    clock.stop()
+    list(clock.samples())
+    assert not list(clock.samples())
+    clock.close()
+    with open(f"/proc/{pid}/maps") as maps:
+        spans = [tuple(int(word, 16) for word in line.split()[0].split("-")) for line in maps if "x" in line.split()[1]]
+    assert all(any(first <= instruction < last for first, last in spans) for instruction, _ in found)
+    assert {len(stack) for _, stack in found} <= set(range(8, 2049))
+
+
+def test_there_is_no_clock_of_nobody() -> None:
+    with pytest.raises(OSError, match=os.strerror(errno.ESRCH)):
+        TaskClock(2**22 - 1)
+
+
+def test_waits_that_spin_are_told_from_computing_and_counted(start: Start) -> None:
+    """4 ms of waiting, 4 ms of computing: 125 waits a second, some of which nobody sees where others want its CPU."""
+    one = sampled(start(WAITING))
+    assert 0.2 <= one.met_waiting / one.met <= 0.8
+    assert one.sync_ns <= one.watched_ns
+    assert 40 <= one.waits * 1e9 / one.watched_ns <= 160
+    assert one.copy_ns + one.launch_ns <= 0.1 * one.sync_ns
+
+
+def test_who_computes_waits_for_nothing(start: Start) -> None:
+    one = sampled(start(COMPUTING), met=300)
+    assert (one.sync_ns, one.copy_ns, one.launch_ns, one.waits, one.met_waiting) == (0, 0, 0, 0, 0)
+
+
+def test_who_launches_is_met_launching(start: Start) -> None:
+    one = sampled(start(LAUNCHING))
+    assert one.launch_ns > 10 * (one.sync_ns + one.copy_ns)
+    assert one.launch_ns >= 0.05 * one.watched_ns
+
+
+def test_a_pointer_to_a_function_is_no_return_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nearest one to the top counts, of whole words."""
+    base = 0x7F1234000000
+    monkeypatch.setattr("gputop.sources.perf.places.elf.functions", lambda *_: [
+        (0x100, 0x40, "cuLaunchKernel"), (0x200, 0x20, "cuStreamSynchronize"), (0x300, 0x20, "cuMemcpyHtoDAsync_v2"),
+        (0x340, 0x20, "cuMemcpyDtoHAsync_v2"), (0x380, 0x20, "cuMemAlloc_v2"),
+    ])  # fmt: skip
+    places = Places([Code(base, base + 0x1000, 0, "libcuda.so.1")])
+
+    def stack(*offsets: int, shift: int = 0) -> bytes:
+        return bytes(shift) + b"".join((base + offset).to_bytes(8, "little") for offset in offsets)
+
+    assert places.kind(0, stack(0x100, 0x210, 0x310)) == SYNC
+    assert places.kind(0, stack(0x13F, 0x210)) == LAUNCH
+    assert places.kind(0, stack(0x350)) == SYNC
+    assert places.kind(base + 0x300, stack(0x210)) == COPY
+    assert places.kind(0, stack(0x210, shift=4)) == ELSEWHERE
+    assert places.kind(0, stack(0x1F0, 0x900)) == ELSEWHERE
+    assert places.kind(0, b"") == ELSEWHERE
+    assert Places([]).kind(base, stack(0x210)) == ELSEWHERE
+
+
+def test_the_libraries_are_found_where_they_are_mapped(start: Start) -> None:
+    names = sorted(Path(one.path).name.partition(".so")[0] for one in code_of(start(COMPUTING)))
+    assert set(names) == {"libcuda", "libcudart"}
+
+
+def read(source: PerfSource, pids: set[int], seq: int = 0, probes: Probes | None = None) -> list[MainSamples]:
+    frame = Frame(seq, time.monotonic_ns(), probes=probes)
+    source.read(Beat(frame.t_ns, seq, key=False, trainers=frozenset(pids)), frame)
+    return frame.sampled
+
+
+def test_those_whom_the_probes_watch_are_left_alone(start: Start) -> None:
+    pid, source = start(WAITING), PerfSource(Settings())
+    source.open()
+    until(lambda: read(source, {pid}))
+    assert not read(source, {pid}, probes=Probes(time.monotonic_ns()))
+    assert source._sampler is not None
+    assert not source._sampler._wanted
+    assert not read(source, set(range(1, FEW + 2)))
+    assert not source._sampler._wanted, "a crowd is nobody's"
+    source.close()
+
+
+def test_who_has_ended_is_forgotten(start: Start) -> None:
+    pid, sampler = start(COMPUTING), Sampler()
+    sampler.watch(frozenset({pid, 2**22 - 1}))
+    until(lambda: sampler.take(True))
+    sampler.watch(frozenset({2**22 - 1}))
+    until(lambda: not sampler._counts and not sampler._places)
+    assert not sampler.take(True)
+    sampler.close()
+
+
+def test_where_it_is_not_permitted_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_tid: int) -> TaskClock:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(perf_source, "TaskClock", refuse)
+    with pytest.raises(Unavailable) as why:
+        PerfSource(Settings()).open()
+    assert why.value.reason == "perf_event_open: Permission denied"
+    assert "perf_event_paranoid" in why.value.remedy
+    for settings in (Settings(everyone=True), Settings(root="/made")):
+        with pytest.raises(Unavailable):
+            PerfSource(settings).open()
