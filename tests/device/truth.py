@@ -131,7 +131,7 @@ def compare(frames: list[Frame], did: dict[str, float]) -> list[object]:
         _mean(inside, "power_w"),
         _rate(inside, "energy_mj", 1e3), f"{did.get('bytes', 0) / seconds / 1e9:.2f}", _rate(inside, "pcie_rx_bytes", 1e9),
         _rate(inside, "pcie_tx_bytes", 1e9), f"{did['syncs']:.0f}, {did.get('sync_ns', 0) / max(1, did['syncs']) / 1e3:.0f} µs",
-        f"{did.get('launches', 0) / seconds:.0f}/s", _calls(frames, did),
+        f"{did.get('launches', 0) / seconds:.0f}/s", _calls(frames, did), _sampled(frames, did),
     ]  # fmt: skip
 
 
@@ -170,6 +170,18 @@ def _calls(frames: list[Frame], did: dict[str, float]) -> str:
     return "; ".join(words + sorted(rates)[-1:])
 
 
+def _sampled(frames: list[Frame], did: dict[str, float]) -> str:
+    """What its main thread was met at, without the probes (`truth=--no-ebpf`)."""
+    told = [one for frame in frames if did["began_ns"] + 5e8 < frame.t_ns < did["ended_ns"] for one in frame.sampled]
+    if len(told) < 2:
+        return "–"
+    first, last = told[0], told[-1]
+    shares = [getattr(last, name) - getattr(first, name) for name in ("sync_ns", "copy_ns", "launch_ns", "waits")]
+    watched_ns = last.watched_ns - first.watched_ns
+    sync, copy, launch, waits = (100 * share / watched_ns for share in shares)
+    return f"sync {sync:.0f} %, copy {copy:.0f} %, launch {launch:.0f} %, {waits * 1e7:.0f} waits/s met"
+
+
 def beats(frames: list[Frame]) -> str:
     """Time between samples of utilization, and how old the driver's readings were."""
     times = [gpu.t_ns for frame in frames for gpu in frame.gpus if gpu.power_w is not None]
@@ -190,7 +202,7 @@ def report(flags: list[str]) -> Iterator[str]:
     frames, done = watch(flags)
     yield beats(frames)
     heads = ["phase", "util %", "GR act %", "SM act %", "occupancy %", "DRAM %", "W", "W by energy", "GB/s done", "rx GB/s", "tx GB/s"]
-    yield table([*heads, "syncs", "launches", "calls seen"], [compare(frames, did) for did in done])
+    yield table([*heads, "syncs", "launches", "calls seen", "sampled"], [compare(frames, did) for did in done])
 
 
 def main() -> None:
