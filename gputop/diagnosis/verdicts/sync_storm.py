@@ -38,8 +38,6 @@ _BETWEEN = ("main.sync", "main.computing", "main.timer", "main.driver", "main.po
 _POOLS = ("main.runnable", *_BETWEEN)
 
 
-_SLEEPS = "sleeps of the main thread, as many as synchronizing calls make"
-_SPINS = "waits, about, in which its main thread spins (sampled)"
 
 
 def _claim(job: JobFacts, _facts: Facts) -> Claims:
@@ -109,13 +107,13 @@ def _calls_per_s(calls: CallFacts) -> float:
 
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
-    calls = job.calls
+    calls, spins = job.calls, job.sampled if _spins(job) is not None else None
     rate = _rate(job) if calls is None else _calls_per_s(calls)
-    what = "synchronizing calls" if calls is not None else _SLEEPS if _spins(job) is None else _SPINS
-    detail = f"{rate:,.0f} {what} per second: GPU and host take turns instead of overlapping"
+    detail = f"{_how_often(job, rate)}: GPU and host take turns instead of overlapping"
+    inside = calls or spins
     evidence = (
         Evidence("syncs_per_s", None if calls is None else round(rate, 1), "/s", "synchronizing calls"),
-        Evidence("sync_pct", None if calls is None else round(100 * calls.sync, 1), "%", "of the trainer's time inside them"),
+        Evidence("sync_pct", None if inside is None else round(100 * inside.sync, 1), "%", "of the trainer's time inside them"),
         Evidence("launches_per_s", None if calls is None else job.launches_per_s, "/s", "kernels launched, counted now and then"),
         Evidence("sleeps_per_s", round(job.trainer.sleeps_per_s or 0.0, 1), "/s", "voluntary switches of the main thread"),
     )
@@ -126,6 +124,14 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
         Fix("Keep the loss on the GPU and read it every hundred steps"),
     )
     return Finding(detail, evidence, fixes, (), (job.trainer.pid,))
+
+
+def _how_often(job: JobFacts, rate: float) -> str:
+    if job.calls is not None:
+        return f"{rate:,.0f} synchronizing calls per second"
+    if _spins(job) is not None:
+        return f"some {rate:,.0f} waits per second in which its main thread spins"
+    return f"{rate:,.0f} sleeps of the main thread, as many as synchronizing calls make, per second"
 
 
 JUDGE = Judge("sync-storm", "wait-heavy", 48, _POOLS, _claim, _tell, needs="CUDA uprobes, or the main thread's voluntary switches")
