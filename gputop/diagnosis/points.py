@@ -38,6 +38,9 @@ YOUNG_PERIODS = 50
 _SYNC = ("Synchronize", "EventQuery", "StreamQuery")
 LEAST_SAMPLED_NS, MOST_UNLIKE = 100_000_000, 0.95
 """Of the window, for what was sampled in it to be told; else all that was. And the latter: more would be chance alone."""
+VAGUE = 0.1
+"""Share of the time in CUDA's libraries in no function that is known, which may be waits: from that on samples tell nothing, if it is more
+than the waits that are known."""
 PAIRED_PER_S, PAIRED = 400.0, 0.1
 """From so many a second on, as many waits as copies to the GPU, give or take a tenth, which together take no longer than copies do, are
 the copies' own ends: ``tensor.to("cuda")`` of what is not pinned makes one of each."""
@@ -137,7 +140,8 @@ def _met(older: MainSamples, newer: MainSamples) -> SampledFacts | None:
     if ns < LEAST_SAMPLED_NS:
         older = MainSamples(newer.pid, 0, 0, 0, 0, 0, 0, 0)
         ns, met, waiting = newer.watched_ns, newer.met, newer.met_waiting
-    if ns <= 0:
+    unknown_ns = newer.unknown_ns - older.unknown_ns
+    if ns <= 0 or (unknown_ns > VAGUE * ns and unknown_ns > newer.sync_ns - older.sync_ns):
         return None
     waits = newer.waits - older.waits
     unlike = min(MOST_UNLIKE, waits / by_chance) if (by_chance := waiting * (1.0 - waiting / max(1, met))) > 0.0 else 0.0

@@ -107,6 +107,8 @@ class MainSamples(msgspec.Struct, frozen=True, array_like=True, gc=False):
     met: int
     """Samples taken of it."""
     met_waiting: int
+    unknown_ns: int = 0
+    """In these libraries, in none of the functions that they export."""
 
 
 class Probes(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

@@ -176,10 +176,10 @@ def _sampled(frames: list[Frame], did: dict[str, float]) -> str:
     if len(told) < 2:
         return "–"
     first, last = told[0], told[-1]
-    shares = [getattr(last, name) - getattr(first, name) for name in ("sync_ns", "copy_ns", "launch_ns", "waits")]
+    shares = [getattr(last, name) - getattr(first, name) for name in ("sync_ns", "copy_ns", "launch_ns", "unknown_ns", "waits")]
     watched_ns = last.watched_ns - first.watched_ns
-    sync, copy, launch, waits = (100 * share / watched_ns for share in shares)
-    return f"sync {sync:.0f} %, copy {copy:.0f} %, launch {launch:.0f} %, {waits * 1e7:.0f} waits/s met"
+    sync, copy, launch, unknown, waits = (100 * share / watched_ns for share in shares)
+    return f"sync {sync:.0f} %, copy {copy:.0f} %, launch {launch:.0f} %, unknown {unknown:.0f} %, {waits * 1e7:.0f} waits/s met"
 
 
 def beats(frames: list[Frame]) -> str:

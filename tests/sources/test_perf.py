@@ -27,6 +27,7 @@ from gputop.sources.perf.places import COPY
 from gputop.sources.perf.places import ELSEWHERE
 from gputop.sources.perf.places import LAUNCH
 from gputop.sources.perf.places import SYNC
+from gputop.sources.perf.places import UNKNOWN
 from gputop.sources.perf.places import Code
 from gputop.sources.perf.places import Places
 from gputop.sources.perf.places import code_of
@@ -132,6 +133,8 @@ def test_a_pointer_to_a_function_is_no_return_to_it(monkeypatch: pytest.MonkeyPa
     assert places.kind(0, stack(0x210, shift=4)) == ELSEWHERE
     assert places.kind(0, stack(0x1F0, 0x900)) == ELSEWHERE
     assert places.kind(0, b"") == ELSEWHERE
+    assert places.kind(base + 0x900, stack(0x800)) == UNKNOWN
+    assert places.kind(base + 0x900, stack(0x210)) == SYNC
     assert Places([]).kind(base, stack(0x210)) == ELSEWHERE
 
 

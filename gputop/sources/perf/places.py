@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from gputop.sources.ebpf import elf
 
-SYNC, COPY, LAUNCH, OTHER, ELSEWHERE = "sync", "copy", "launch", "other", ""
+SYNC, COPY, LAUNCH, OTHER, UNKNOWN, ELSEWHERE = "sync", "copy", "launch", "other", "unknown", ""
 _LIBRARY = re.compile(r"/lib(?:cuda|cudart)\.so[.\d]*( \(deleted\))?$")
 _PREFIX = re.compile(rb"cu(?:da)?[A-Z]")
 _KINDS = (
@@ -43,12 +43,13 @@ class Places:
         for start, end, kind in sorted(found for one in code for found in _functions(one)):
             self._starts.append(start)
             self._ends.append((end, kind))
+        self._code = [(one.start, one.end) for one in code]
         # Addresses of one mapping share their upper bytes: what might be one is found by a search, the others are never looked at.
         tops = {top.to_bytes(_WORD_BYTES - _LOW, "little") for one in code for top in range(one.start >> 24, (one.end - 1 >> 24) + 1)}
         self._likely = re.compile(b"|".join(map(re.escape, sorted(tops)))) if tops else None
 
     def kind(self, instruction: int, stack: bytes) -> str:
-        """`SYNC`, `COPY`, `LAUNCH` or `OTHER` of a call under way, `ELSEWHERE`."""
+        """`SYNC`, `COPY`, `LAUNCH` or `OTHER` of a call under way, `UNKNOWN` within the libraries, `ELSEWHERE`."""
         found = self._at(instruction)
         if found or self._likely is None:
             return found
@@ -57,7 +58,7 @@ class Places:
             # What returns to an address has called just before it: a function's beginning is a pointer to that function.
             if at >= 0 and at % _WORD_BYTES == 0 and (found := self._at(int.from_bytes(stack[at : at + _WORD_BYTES], "little") - 1)):
                 return found
-        return ELSEWHERE
+        return UNKNOWN if any(start <= instruction < end for start, end in self._code) else ELSEWHERE
 
     def _at(self, address: int) -> str:
         i = bisect_right(self._starts, address) - 1

@@ -22,6 +22,7 @@ from gputop.sources.perf.places import COPY
 from gputop.sources.perf.places import ELSEWHERE
 from gputop.sources.perf.places import LAUNCH
 from gputop.sources.perf.places import SYNC
+from gputop.sources.perf.places import UNKNOWN
 from gputop.sources.perf.places import Places
 from gputop.sources.perf.places import code_of
 
@@ -155,10 +156,10 @@ class Sampler:
     def _count(self, pid: int, ns: int, kinds: list[str], period_ns: int) -> None:
         old = self._counts.get(pid) or MainSamples(pid, 0, 0, 0, 0, 0, 0, 0)
         waits = sum(kind == SYNC != before for before, kind in zip([ELSEWHERE, *kinds], kinds, strict=False))
-        spent = {kind: kinds.count(kind) * period_ns for kind in (SYNC, COPY, LAUNCH)}
+        spent = {kind: kinds.count(kind) * period_ns for kind in (SYNC, COPY, LAUNCH, UNKNOWN)}
         new = MainSamples(
             pid, old.watched_ns + ns, old.sync_ns + spent[SYNC], old.copy_ns + spent[COPY], old.launch_ns + spent[LAUNCH],
-            old.waits + waits, old.met + len(kinds), old.met_waiting + kinds.count(SYNC),
+            old.waits + waits, old.met + len(kinds), old.met_waiting + kinds.count(SYNC), old.unknown_ns + spent[UNKNOWN],
         )  # fmt: skip
         with self._lock:
             self._counts[pid] = new

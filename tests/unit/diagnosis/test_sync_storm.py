@@ -6,6 +6,7 @@ import math
 import random
 from itertools import pairwise
 
+import msgspec
 import pytest
 
 from gputop.diagnosis.points import _met
@@ -51,3 +52,11 @@ def test_what_was_sampled_before_the_window_stands_where_it_has_no_more():
     one = MainSamples(1, 500_000_000, 250_000_000, 0, 0, 10, 800, 500)
     assert _met(one, one) == _met(NOTHING, one)
     assert _met(NOTHING, NOTHING) is None
+
+
+def test_a_driver_that_is_not_understood_tells_nothing():
+    """Whose waits stand in no function that it exports."""
+    one = MainSamples(1, 500_000_000, 20_000_000, 0, 0, 10, 800, 40, unknown_ns=300_000_000)
+    assert _met(NOTHING, one) is None
+    assert _met(NOTHING, msgspec.structs.replace(one, sync_ns=310_000_000)) is not None
+    assert _met(NOTHING, msgspec.structs.replace(one, unknown_ns=40_000_000)) is not None
