@@ -112,6 +112,8 @@ class SampledFacts(Struct, frozen=True):
     launch: float
     waits_per_s: float
     """Of these waits, estimated."""
+    seen_per_s: float
+    """So many at least: those that were seen to begin."""
 
 
 class HostFacts(Struct):

@@ -148,7 +148,7 @@ def _met(older: MainSamples, newer: MainSamples) -> SampledFacts | None:
     missed = -log(1.0 - unlike) / unlike if unlike > 0.0 else 1.0
     spent = ((newer.sync_ns - older.sync_ns), (newer.copy_ns - older.copy_ns), (newer.launch_ns - older.launch_ns))
     sync, copy, launch = (min(1.0, part / ns) for part in spent)
-    return SampledFacts(sync, copy, launch, missed * waits * 1e9 / ns)
+    return SampledFacts(sync, copy, launch, missed * waits * 1e9 / ns, waits * 1e9 / ns)
 
 
 def _end_of_copies(before: Calls, now: Calls, ns: int) -> str:

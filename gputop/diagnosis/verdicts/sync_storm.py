@@ -129,8 +129,8 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
 def _how_often(job: JobFacts, rate: float) -> str:
     if job.calls is not None:
         return f"{rate:,.0f} synchronizing calls per second"
-    if _spins(job) is not None:
-        return f"some {rate:,.0f} waits per second in which its main thread spins"
+    if job.sampled is not None and _spins(job) is not None:
+        return f"{job.sampled.seen_per_s:,.0f} waits per second and more, in which its main thread spins"
     return f"{rate:,.0f} sleeps of the main thread, as many as synchronizing calls make, per second"
 
 

@@ -35,6 +35,7 @@ from tests.unit.diagnosis.causes_fed import throttled_actors
 from tests.unit.diagnosis.causes_gpu import gpu_with_set_clocks
 from tests.unit.diagnosis.causes_gpu import probed_items
 from tests.unit.diagnosis.causes_gpu import probed_transfer
+from tests.unit.diagnosis.causes_gpu import sampled_storm
 from tests.unit.diagnosis.causes_gpu import small_kernels
 from tests.unit.diagnosis.causes_gpu import small_pieces_one_by_one
 from tests.unit.diagnosis.causes_gpu import transfer
@@ -577,3 +578,12 @@ def test_who_copies_as_much_back_is_told_of_its_optimizer(back: float):
     verdict = scene.play(6).engine.verdict
     assert verdict.cause == "h2d-transfer"
     assert ("keep the optimizer" in str(verdict.fixes)) == (back > 1e8) == ("DataLoader" not in str(verdict.fixes))
+
+
+def test_of_waits_that_were_sampled_those_seen_are_told():
+    """300 a second began before its eyes; how many there were is an estimate, by which it is judged."""
+    verdict = sampled_storm().play(6).engine.verdict
+    assert verdict.cause == "sync-storm"
+    assert verdict.detail.startswith("300 waits per second and more, in which its main thread spins")
+    assert _value(verdict, "sync_pct") == pytest.approx(50.0)
+    assert _value(verdict, "syncs_per_s") is None
