@@ -99,6 +99,7 @@ class CallFacts(Struct):
     to_gpu_per_s: float = 0.0
     """Copies that say by their name that they go to the GPU."""
     to_gpu_bytes_per_s: float = 0.0
+    """Of these; and of copies that say that they come from there."""
     from_gpu_bytes_per_s: float = 0.0
     copy_bytes_per_s: float | None = None
 

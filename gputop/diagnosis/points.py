@@ -136,14 +136,12 @@ def _facts_of(before: Calls, now: Calls, ns: int) -> CallFacts | None:
 def _met(older: MainSamples, newer: MainSamples) -> SampledFacts | None:
     """Samples miss short waits. Of two kinds of time that take turns at random, with none of a length of its own, one sample says of the
     next what exp(-rate x period) is: as often as neighbours differ, of how often they would if neither knew of the other, so it is told."""
-    ns, met, waiting = newer.watched_ns - older.watched_ns, newer.met - older.met, newer.met_waiting - older.met_waiting
-    if ns < LEAST_SAMPLED_NS:
-        older = MainSamples(newer.pid, 0, 0, 0, 0, 0, 0, 0)
-        ns, met, waiting = newer.watched_ns, newer.met, newer.met_waiting
-    unknown_ns = newer.unknown_ns - older.unknown_ns
+    if newer.watched_ns - older.watched_ns < LEAST_SAMPLED_NS:
+        older = MainSamples(newer.pid)
+    ns, unknown_ns = newer.watched_ns - older.watched_ns, newer.unknown_ns - older.unknown_ns
     if ns <= 0 or (unknown_ns > VAGUE * ns and unknown_ns > newer.sync_ns - older.sync_ns):
         return None
-    waits = newer.waits - older.waits
+    waits, met, waiting = newer.waits - older.waits, newer.met - older.met, newer.met_waiting - older.met_waiting
     unlike = min(MOST_UNLIKE, waits / by_chance) if (by_chance := waiting * (1.0 - waiting / max(1, met))) > 0.0 else 0.0
     missed = -log(1.0 - unlike) / unlike if unlike > 0.0 else 1.0
     spent = ((newer.sync_ns - older.sync_ns), (newer.copy_ns - older.copy_ns), (newer.launch_ns - older.launch_ns))

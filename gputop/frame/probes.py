@@ -94,19 +94,19 @@ class MainSamples(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the main thread of a trainer was met at in CUDA's libraries, on a CPU (perf's task clock; cumulative, in ns of CPU)."""
 
     pid: int
-    watched_ns: int
+    watched_ns: int = 0
     """Time in which it was sampled: all else is a share of that."""
-    sync_ns: int
+    sync_ns: int = 0
     """Spinning in synchronize calls, and in copies from the GPU."""
-    copy_ns: int
+    copy_ns: int = 0
     """In copies to the GPU."""
-    launch_ns: int
+    launch_ns: int = 0
     """Launching kernels."""
-    waits: int
+    waits: int = 0
     """How often it was met in a wait having been met elsewhere before: so many waits at least."""
-    met: int
+    met: int = 0
     """Samples taken of it."""
-    met_waiting: int
+    met_waiting: int = 0
     unknown_ns: int = 0
     """In these libraries, in none of the functions that they export."""
 

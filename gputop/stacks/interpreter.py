@@ -148,11 +148,9 @@ class Interpreter:
         """(mapped addresses, path) of what can hold an interpreter, libpython before the program itself."""
         program = os.readlink(f"{self._base}/exe")
         found: dict[str, str] = {}
-        with open(f"{self._base}/maps", encoding="utf-8", errors="surrogateescape") as maps:
-            for line in maps:
-                fields = line.rstrip("\n").split(None, 5)
-                if len(fields) == 6 and int(fields[2], 16) == 0 and (fields[5] == program or _LIBRARY.search(fields[5])):
-                    found.setdefault(fields[5], fields[0])
+        for one in elf.mappings(self._base):
+            if one.offset == 0 and (one.name == program or _LIBRARY.search(one.name)):
+                found.setdefault(one.name, one.span)
         return sorted(((span, name) for name, span in found.items()), key=lambda one: one[1] == program)
 
     def _version(self, symbol: int | None, name: str) -> int | None:

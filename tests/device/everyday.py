@@ -7,8 +7,10 @@ import random
 from pathlib import Path
 from typing import Any
 
+from tests.device import jobs
 from tests.device.jobs import Clock
 from tests.device.jobs import Pictures
+from tests.device.jobs import descend
 
 DEVICE = os.environ.get("GPUTOP_JOB_DEVICE", "cuda")
 SMALL = DEVICE == "cpu"
@@ -28,12 +30,8 @@ def warm_up() -> None:
 
 
 def gpt(width: int, layers: int) -> Any:
-    """A language model of GPT-2's shape."""
-    from transformers import GPT2Config
-    from transformers import GPT2LMHeadModel
-
-    width, layers = (64, 1) if SMALL else (width, layers)
-    return GPT2LMHeadModel(GPT2Config(n_embd=width, n_layer=layers, n_head=width // 64, n_positions=1024)).to(DEVICE)
+    """As those of `jobs`, small where there is no GPU."""
+    return (jobs.gpt(64, 1) if SMALL else jobs.gpt(width, layers)).to(DEVICE)
 
 
 def train_pictures(clock: Clock, folder: Path, count: int = 100_000, **options: Any) -> None:
@@ -54,13 +52,6 @@ def train_pictures(clock: Clock, folder: Path, count: int = 100_000, **options: 
                 loss = torch.nn.functional.cross_entropy(model(images), labels.to(DEVICE, non_blocking=True))
             descend(loss, optimizer)
             clock.tick()
-
-
-def descend(loss: Any, optimizer: Any) -> None:
-    """Backward and step."""
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()
-    optimizer.step()
 
 
 def respawns(clock: Clock, folder: Path) -> None:

@@ -99,34 +99,35 @@ def _train_pictures(clock: Clock, folder: Path, workers: int, batch: int = 128) 
         images = images.to(_GPU, non_blocking=True, memory_format=torch.channels_last)
         with torch.autocast("cuda", torch.bfloat16):
             loss = nn.functional.cross_entropy(model(images), labels.to(_GPU, non_blocking=True))
-        _descend(loss, optimizer)
+        descend(loss, optimizer)
         if clock.steps % 10 == 0:
             loss.item()
         clock.tick()
 
 
-def _descend(loss: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
+def descend(loss: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
+    """Backward and step."""
     optimizer.zero_grad(set_to_none=True)
     loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
 
 
-def _gpt(width: int, layers: int) -> nn.Module:
+def gpt(width: int, layers: int) -> nn.Module:
+    """A language model of GPT-2's shape, on the host yet."""
     from transformers import GPT2Config
     from transformers import GPT2LMHeadModel
 
-    heads = max(1, width // 64)
-    return GPT2LMHeadModel(GPT2Config(n_embd=width, n_layer=layers, n_head=heads, n_positions=1024)).to(_GPU)
+    return GPT2LMHeadModel(GPT2Config(n_embd=width, n_layer=layers, n_head=max(1, width // 64), n_positions=1024))
 
 
 def _train_gpt(clock: Clock, width: int, layers: int, length: int, batch: int, log_every: int, pause: Callable[[nn.Module], None]) -> None:
-    model = _gpt(width, layers)
+    model = gpt(width, layers).to(_GPU)
     optimizer = torch.optim.AdamW(model.parameters(), fused=log_every > 1)
     for tokens in DataLoader(Tokens(length), batch, num_workers=2, pin_memory=True, persistent_workers=True):
         tokens = tokens.to(_GPU, non_blocking=True)
         with torch.autocast("cuda", torch.bfloat16):
             loss = model(tokens[:, :-1], labels=tokens[:, 1:].contiguous()).loss
-        _descend(loss, optimizer)
+        descend(loss, optimizer)
         if clock.steps % log_every == 0:
             loss.item()
         if clock.steps % 20 == 19:
@@ -148,7 +149,7 @@ def pictures_main_thread(clock: Clock, folder: Path) -> None:
     _train_pictures(clock, folder, workers=0, batch=32)
 
 
-def gpt(clock: Clock, _: Path) -> None:
+def trains_gpt(clock: Clock, _: Path) -> None:
     """A language model that keeps the GPU busy: healthy."""
     _train_gpt(clock, 1024, 12, 1023, 16, 10, _nothing)
 
@@ -223,7 +224,7 @@ def jax_step(clock: Clock, _: Path) -> None:
 
 
 _WORK: dict[str, Callable[[Clock, Path], None]] = {
-    "pictures-two-workers": pictures_two_workers, "pictures-main-thread": pictures_main_thread, "gpt": gpt, "gpt-tiny": gpt_tiny,
+    "pictures-two-workers": pictures_two_workers, "pictures-main-thread": pictures_main_thread, "gpt": trains_gpt, "gpt-tiny": gpt_tiny,
     "gpt-checkpoints": gpt_checkpoints, "items": items, "pageable": pageable, "pinned": pinned, "graphs": graphs, "jax": jax_step,
 }  # fmt: skip
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from tests.device.everyday import DEVICE
 from tests.device.everyday import SMALL
-from tests.device.everyday import descend
 from tests.device.jobs import Clock
+from tests.device.jobs import descend
 
 
 def _layers(width: int, count: int) -> Any:

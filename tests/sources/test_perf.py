@@ -91,7 +91,7 @@ def test_who_runs_is_met_where_it_runs(start: Start) -> None:
 
 def test_there_is_no_clock_of_nobody() -> None:
     with pytest.raises(OSError, match=os.strerror(errno.ESRCH)):
-        TaskClock(2**22 - 1)
+        TaskClock(2**22 - 1, 500_000)
 
 
 def test_waits_that_spin_are_told_from_computing_and_counted(start: Start) -> None:
@@ -172,7 +172,7 @@ def test_who_has_ended_is_forgotten(start: Start) -> None:
 
 
 def test_where_it_is_not_permitted_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_tid: int) -> TaskClock:
+    def refuse(_tid: int, _period_ns: int) -> TaskClock:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     monkeypatch.setattr(perf_source, "TaskClock", refuse)

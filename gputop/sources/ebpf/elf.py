@@ -6,6 +6,7 @@ import mmap
 import os
 import re
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
 OBJECT, FUNCTION = 1, 2
@@ -33,6 +34,32 @@ class Exports(NamedTuple):
     def base(self) -> int:
         """The address that the file's first byte has."""
         return next((virtual for virtual, offset, _ in self.loads if offset == 0), 0)
+
+
+class Mapping(NamedTuple):
+    """A line of /proc/PID/maps that tells of a file."""
+
+    span: str
+    """Its addresses, as they stand there."""
+    permissions: str
+    offset: int
+    inode: str
+    name: str
+
+    @property
+    def addresses(self) -> tuple[int, int]:
+        """The first, and the one behind the last."""
+        start, _, end = self.span.partition("-")
+        return int(start, 16), int(end, 16)
+
+
+def mappings(base: str) -> Iterator[Mapping]:
+    """What ``base`` (/proc/PID) maps of files, and of what the kernel names; OSError where that cannot be read."""
+    with open(f"{base}/maps", encoding="utf-8", errors="surrogateescape") as maps:
+        for line in maps:
+            fields = line.rstrip("\n").split(None, 5)
+            if len(fields) == 6:
+                yield Mapping(fields[0], fields[1], int(fields[2], 16), fields[4], fields[5])
 
 
 def mapped_path(base: str, span: str, name: str) -> str:

@@ -37,11 +37,9 @@ def find(pid: int, root: str = "/") -> list[str]:
     """Paths that open the libcuda files ``pid`` maps; OSError where its maps cannot be read."""
     base = os.path.join(root, "proc", str(pid))
     paths: dict[str, str] = {}
-    with open(os.path.join(base, "maps"), encoding="utf-8", errors="surrogateescape") as file:
-        for line in file:
-            fields = line.rstrip("\n").split(None, 5)
-            if len(fields) == 6 and _LIBRARY.search(fields[5]):
-                paths.setdefault(fields[4], elf.mapped_path(base, fields[0], fields[5]))
+    for one in elf.mappings(base):
+        if _LIBRARY.search(one.name):
+            paths.setdefault(one.inode, elf.mapped_path(base, one.span, one.name))
     return list(paths.values())
 
 

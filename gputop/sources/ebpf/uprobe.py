@@ -85,7 +85,7 @@ def _attach_multi(path: str, cookies: dict[int, int], program: int, returns: boo
     values = (ctypes.c_uint64 * len(cookies))(*cookies.values())
     link = _MultiLink(program=program, attach_type=ATTACH_UPROBE_MULTI, path=ctypes.addressof(name), offsets=ctypes.addressof(offsets))
     link.cookies, link.count, link.flags = ctypes.addressof(values), len(cookies), MULTI_RETURN if returns else 0
-    return [_call(SYS_BPF, LINK_CREATE, ctypes.byref(link), ctypes.sizeof(link))]
+    return [call(SYS_BPF, LINK_CREATE, ctypes.byref(link), ctypes.sizeof(link))]
 
 
 def _attach_perf(path: str, cookies: dict[int, int], program: int, returns: bool) -> list[int]:
@@ -96,9 +96,9 @@ def _attach_perf(path: str, cookies: dict[int, int], program: int, returns: bool
     try:
         for offset, cookie in cookies.items():
             event = _PerfEvent(type=kind, size=72, config=int(returns), path=ctypes.addressof(name), offset=offset)
-            opened.append(_call(SYS_PERF_EVENT_OPEN, ctypes.byref(event), -1, 0, -1, CLOEXEC))
+            opened.append(call(SYS_PERF_EVENT_OPEN, ctypes.byref(event), -1, 0, -1, CLOEXEC))
             link = _PerfLink(program=program, target=opened[-1], attach_type=ATTACH_PERF_EVENT, cookie=cookie)
-            opened.append(_call(SYS_BPF, LINK_CREATE, ctypes.byref(link), ctypes.sizeof(link)))
+            opened.append(call(SYS_BPF, LINK_CREATE, ctypes.byref(link), ctypes.sizeof(link)))
     except OSError:
         for descriptor in opened:
             os.close(descriptor)
@@ -106,7 +106,8 @@ def _attach_perf(path: str, cookies: dict[int, int], program: int, returns: bool
     return opened
 
 
-def _call(number: int, *arguments: object) -> int:
+def call(number: int, *arguments: object) -> int:
+    """The system call ``number``. Raises OSError."""
     result: int = _libc.syscall(number, *arguments)
     if result < 0:
         code = ctypes.get_errno()

@@ -10,42 +10,38 @@ import ctypes
 import fcntl
 import mmap
 import os
-import platform
 import struct
 from collections.abc import Iterator
 
-LEAST_PERIOD_NS = 250_000
+from gputop.sources.ebpf import uprobe
+
 STACK_BYTES = 2048
 """Of the calls that have not returned: enough for those of a driver."""
-_OPEN = {"x86_64": 298, "aarch64": 241}.get(platform.machine(), -1)
 # perf_event_attr to its fifth version: type, size, config, sample_period, sample_type, read_format, flags, wakeup, bp_type, and config1,
 # config2, branch_sample_type, sample_regs_user, sample_stack_user, clockid, sample_regs_intr, aux_watermark, sample_max_stack, reserved
 _ATTRIBUTES = struct.Struct("<IIQQQQQIIQQQQIIQIHH")
 _SOFTWARE, _TASK_CLOCK = 1, 1
 _IP, _STACK = 1 << 0, 1 << 13
 _DISABLED, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR = 1 << 0, 1 << 5, 1 << 6
-_CLOEXEC, _ENABLE, _DISABLE = 8, 0x2400, 0x2401
+_ENABLE, _DISABLE = 0x2400, 0x2401
 _PAGES = 128
 _HEAD, _TAIL = 1024, 1032
 """data_head and data_tail in perf_event_mmap_page."""
 _RECORD, _SAMPLE = struct.Struct("<IHH"), 9
 _WORD, _IP_AND_ROOM = struct.Struct("<Q"), struct.Struct("<QQ")
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class TaskClock:
     """Of one thread. Raises OSError where there is none to be had."""
 
-    def __init__(self, tid: int, period_ns: int = LEAST_PERIOD_NS) -> None:
+    def __init__(self, tid: int, period_ns: int) -> None:
         attributes = _ATTRIBUTES.pack(
             _SOFTWARE, _ATTRIBUTES.size, _TASK_CLOCK, period_ns, _IP | _STACK, 0,
             _DISABLED | _EXCLUDE_KERNEL | _EXCLUDE_HYPERVISOR, 1, 0, 0, 0, 0, 0, STACK_BYTES, 0, 0, 0, 0, 0,
         )  # fmt: skip
         self.period_ns = period_ns
-        self._fd = _libc.syscall(_OPEN, ctypes.create_string_buffer(attributes, len(attributes)), tid, -1, -1, _CLOEXEC)
-        if self._fd < 0:
-            error = ctypes.get_errno()
-            raise OSError(error, os.strerror(error))
+        packed = ctypes.create_string_buffer(attributes, len(attributes))
+        self._fd = uprobe.call(uprobe.SYS_PERF_EVENT_OPEN, packed, tid, -1, -1, uprobe.CLOEXEC)
         self._page = mmap.PAGESIZE
         self._size = _PAGES * 4096 // self._page * self._page
         try:

@@ -5,7 +5,6 @@ A return address within an exported function stands on the stack of whoever has 
 
 from __future__ import annotations
 
-import os
 import re
 from bisect import bisect_right
 from typing import NamedTuple
@@ -76,14 +75,8 @@ def _functions(code: Code) -> list[tuple[int, int, str]]:
     return found
 
 
-def code_of(pid: int, root: str = "/") -> list[Code]:
+def code_of(pid: int) -> list[Code]:
     """Where ``pid`` maps them; OSError where its maps cannot be read."""
-    base = os.path.join(root, "proc", str(pid))
-    found = []
-    with open(os.path.join(base, "maps"), encoding="utf-8", errors="surrogateescape") as file:
-        for line in file:
-            fields = line.rstrip("\n").split(None, 5)
-            if len(fields) == 6 and "x" in fields[1] and _LIBRARY.search(fields[5]):
-                start, end = (int(word, 16) for word in fields[0].split("-"))
-                found.append(Code(start, end, int(fields[2], 16), elf.mapped_path(base, fields[0], fields[5])))
-    return found
+    base = f"/proc/{pid}"
+    found = [one for one in elf.mappings(base) if "x" in one.permissions and _LIBRARY.search(one.name)]
+    return [Code(*one.addresses, one.offset, elf.mapped_path(base, one.span, one.name)) for one in found]

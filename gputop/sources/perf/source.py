@@ -41,21 +41,21 @@ class PerfSource:
     name = "perf"
 
     def __init__(self, settings: Settings) -> None:
-        self._everyone, self._root = settings.everyone, settings.root
+        self._settings = settings
         self._sampler: Sampler | None = None
         self._probed_ns = 0
 
     def open(self) -> SourceState:
         """Raises Unavailable where this process may not sample itself."""
-        if self._everyone:
+        if self._settings.everyone:
             raise Unavailable("a single look is too short for it")
-        if self._root != "/":
+        if self._settings.root != "/":
             raise Unavailable("these are not this machine's processes")
         try:
-            TaskClock(os.getpid()).close()
+            TaskClock(os.getpid(), PERIODS_NS[0]).close()
         except OSError as error:
             raise Unavailable(f"perf_event_open: {error.strerror}", _REMEDY if error.errno in (errno.EACCES, errno.EPERM) else "") from None
-        self._sampler = Sampler(self._root)
+        self._sampler = Sampler()
         return SourceState(self.name, "ok")
 
     def read(self, beat: Beat, frame: Frame) -> None:
@@ -76,8 +76,7 @@ class PerfSource:
 class Sampler:
     """Samples one main thread after the other on a thread of its own, which is started when there is somebody."""
 
-    def __init__(self, root: str = "/") -> None:
-        self._root = root
+    def __init__(self) -> None:
         self._wanted: frozenset[int] = frozenset()
         self._counts: dict[int, MainSamples] = {}
         self._untold: set[int] = set()
@@ -117,19 +116,18 @@ class Sampler:
                 self._burst(last)
 
     def _forget(self, wanted: frozenset[int]) -> None:
-        for told in (self._counts, self._places):
-            for pid in [pid for pid in told if pid not in wanted]:
-                with self._lock:
+        with self._lock:
+            for told in (self._counts, self._places):
+                for pid in told.keys() - wanted:
                     del told[pid]
 
     def _burst(self, pid: int) -> None:
         """Sample it for a moment. Who may not be sampled, or has no such library, is left out."""
         try:
-            places = self._places_of(pid)
-            clock = TaskClock(pid, next(self._periods_ns)) if places is not None else None
+            if (places := self._places_of(pid)) is None:
+                return
+            clock = TaskClock(pid, next(self._periods_ns))
         except (OSError, NotElf):
-            return
-        if clock is None or places is None:
             return
         try:
             began_ns = time.monotonic_ns()
@@ -148,13 +146,13 @@ class Sampler:
         now_ns = time.monotonic_ns()
         due_ns, places = self._places.get(pid, (0, None))
         if now_ns >= due_ns:
-            code = code_of(pid, self._root)
+            code = code_of(pid)
             places = Places(code) if code else None
             self._places[pid] = now_ns + (_FORGET_NS if code else _AGAIN_NS), places
         return places
 
     def _count(self, pid: int, ns: int, kinds: list[str], period_ns: int) -> None:
-        old = self._counts.get(pid) or MainSamples(pid, 0, 0, 0, 0, 0, 0, 0)
+        old = self._counts.get(pid) or MainSamples(pid)
         waits = sum(kind == SYNC != before for before, kind in zip([ELSEWHERE, *kinds], kinds, strict=False))
         spent = {kind: kinds.count(kind) * period_ns for kind in (SYNC, COPY, LAUNCH, UNKNOWN)}
         new = MainSamples(
