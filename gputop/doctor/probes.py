@@ -12,6 +12,7 @@ from gputop.frame import SourceState
 from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources import Unavailable
+from gputop.sources import perf
 from gputop.sources import rights
 from gputop.sources.ebpf import access
 from gputop.sources.ebpf import loader
@@ -19,7 +20,6 @@ from gputop.sources.ebpf.btf import BtfError
 from gputop.sources.ebpf.btf import task_layout
 from gputop.sources.ebpf.handover import find_python
 from gputop.sources.ebpf.source import EbpfSource
-from gputop.sources.perf import PerfSource
 
 _PATIENCE_S = 15.0
 _LOOK = "import runpy, sys; m = runpy.run_path(sys.argv[1]); b = m['import_bcc'](); print(b.__version__, b.__file__)"
@@ -85,7 +85,8 @@ def _paranoid(root: str) -> Check:
 def _sampling(root: str) -> Check:
     """Main threads of trainers, on a CPU."""
     try:
-        PerfSource(Settings(root=root)).open()
+        perf.PerfSource(Settings(root=root)).open()
+        perf.check()
     except Unavailable as why:
         return Check("sampling", "sampling", "limited", why.reason, why.remedy)
     return Check("sampling", "sampling", "ok", "waits that spin and launches are told without probes, too")

@@ -16,11 +16,13 @@ import pytest
 from gputop.frame import Frame
 from gputop.frame import MainSamples
 from gputop.frame import Probes
+from gputop.frame import SourceState
 from gputop.sources import FEW
 from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources import Unavailable
 from gputop.sources.perf import PerfSource
+from gputop.sources.perf import check
 from gputop.sources.perf import source as perf_source
 from gputop.sources.perf.event import TaskClock
 from gputop.sources.perf.places import COPY
@@ -143,9 +145,14 @@ def test_the_libraries_are_found_where_they_are_mapped(start: Start) -> None:
     assert set(names) == {"libcuda", "libcudart"}
 
 
-def read(source: PerfSource, pids: set[int], seq: int = 0, probes: Probes | None = None) -> list[MainSamples]:
-    frame = Frame(seq, time.monotonic_ns(), probes=probes)
-    source.read(Beat(frame.t_ns, seq, key=False, trainers=frozenset(pids)), frame)
+def read(
+    source: PerfSource, pids: set[int], probes: Probes | None = None, states: list[SourceState] | None = None
+) -> list[MainSamples]:
+    frame = Frame(0, time.monotonic_ns(), probes=probes)
+    beat = Beat(frame.t_ns, 0, key=False, trainers=frozenset(pids))
+    source.read(beat, frame)
+    if states is not None:
+        states += beat.changed
     return frame.sampled
 
 
@@ -177,9 +184,16 @@ def test_where_it_is_not_permitted_it_says_so(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(perf_source, "TaskClock", refuse)
     with pytest.raises(Unavailable) as why:
-        PerfSource(Settings()).open()
+        check()
     assert why.value.reason == "perf_event_open: Permission denied"
     assert "perf_event_paranoid" in why.value.remedy
+    source, states = PerfSource(Settings()), list[SourceState]()
+    source.open()
+    until(lambda: read(source, {os.getpid()}, states=states) or states)
+    for _ in range(3):
+        read(source, {os.getpid()}, states=states)
+    assert states == [SourceState("perf", "unavailable", why.value.reason, why.value.remedy)]
+    source.close()
     for settings in (Settings(everyone=True), Settings(root="/made")):
         with pytest.raises(Unavailable):
             PerfSource(settings).open()

@@ -4,5 +4,6 @@ perf's task clock is the kernel's own, and may be read of one's own processes wh
 """
 
 from gputop.sources.perf.source import PerfSource
+from gputop.sources.perf.source import check
 
-__all__ = ["PerfSource"]
+__all__ = ["PerfSource", "check"]

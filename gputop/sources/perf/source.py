@@ -35,6 +35,14 @@ _FORGET_NS, _AGAIN_NS = 10 * SECOND_NS, SECOND_NS
 _REMEDY = "sudo sysctl kernel.perf_event_paranoid=2, or sudo gputop"
 
 
+def check() -> None:
+    """Raises Unavailable where this process may not sample itself. Takes the kernel 10 ms and more, if nobody else samples."""
+    try:
+        TaskClock(os.getpid(), PERIODS_NS[0]).close()
+    except OSError as error:
+        raise Unavailable(f"perf_event_open: {error.strerror}", _REMEDY if error.errno in (errno.EACCES, errno.EPERM) else "") from None
+
+
 class PerfSource:
     """``read`` adds what its thread has sampled since the last tick to ``frame.sampled``."""
 
@@ -44,17 +52,14 @@ class PerfSource:
         self._settings = settings
         self._sampler: Sampler | None = None
         self._probed_ns = 0
+        self._refusal_told = False
 
     def open(self) -> SourceState:
-        """Raises Unavailable where this process may not sample itself."""
+        """Whether it may sample is found out where somebody is to be sampled, and then told: see `check`. Raises Unavailable."""
         if self._settings.everyone:
             raise Unavailable("a single look is too short for it")
         if self._settings.root != "/":
             raise Unavailable("these are not this machine's processes")
-        try:
-            TaskClock(os.getpid(), PERIODS_NS[0]).close()
-        except OSError as error:
-            raise Unavailable(f"perf_event_open: {error.strerror}", _REMEDY if error.errno in (errno.EACCES, errno.EPERM) else "") from None
         self._sampler = Sampler()
         return SourceState(self.name, "ok")
 
@@ -66,6 +71,9 @@ class PerfSource:
         probed = beat.loading or (bool(self._probed_ns) and beat.t_ns - self._probed_ns < SECOND_NS)
         self._sampler.watch(frozenset() if probed or len(beat.trainers) > FEW else beat.trainers)
         frame.sampled = self._sampler.take(beat.key)
+        if (refused := self._sampler.refused) is not None and not self._refusal_told:
+            self._refusal_told = True
+            beat.changed.append(SourceState(self.name, "unavailable", refused.reason, refused.remedy))
 
     def close(self) -> None:
         """Stop sampling."""
@@ -77,6 +85,8 @@ class Sampler:
     """Samples one main thread after the other on a thread of its own, which is started when there is somebody."""
 
     def __init__(self) -> None:
+        self.refused: Unavailable | None = None
+        """Why nobody may be sampled, once that is known."""
         self._wanted: frozenset[int] = frozenset()
         self._counts: dict[int, MainSamples] = {}
         self._untold: set[int] = set()
@@ -107,6 +117,11 @@ class Sampler:
             self._thread.join(1.0)
 
     def _work(self) -> None:
+        try:
+            check()
+        except Unavailable as why:
+            self.refused = why
+            return
         last = 0
         while not self._stop.wait(EVERY_S - BURST_S):
             wanted = sorted(self._wanted)
