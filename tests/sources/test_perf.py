@@ -24,16 +24,22 @@ from gputop.sources import Unavailable
 from gputop.sources.perf import PerfSource
 from gputop.sources.perf import check
 from gputop.sources.perf import source as perf_source
+from gputop.sources.perf.event import STACK_BYTES
+from gputop.sources.perf.event import Sample
 from gputop.sources.perf.event import TaskClock
 from gputop.sources.perf.places import COPY
 from gputop.sources.perf.places import ELSEWHERE
 from gputop.sources.perf.places import LAUNCH
+from gputop.sources.perf.places import OTHER
 from gputop.sources.perf.places import SYNC
 from gputop.sources.perf.places import UNKNOWN
 from gputop.sources.perf.places import Code
 from gputop.sources.perf.places import Places
 from gputop.sources.perf.places import code_of
 from gputop.sources.perf.source import Sampler
+from gputop.sources.perf.unwind import Registers
+from gputop.sources.perf.unwind import Row
+from gputop.sources.perf.unwind import Unwinders
 from tests.require import require
 from tests.wait import until
 from tests.workloads import environment
@@ -79,7 +85,7 @@ def test_who_runs_is_met_where_it_runs(start: Start) -> None:
     pid = start(COMPUTING)
     clock = TaskClock(pid, 500_000)
     clock.start()
-    found: list[tuple[int, bytes]] = []
+    found: list[Sample] = []
     until(lambda: found.extend(clock.samples()) or len(found) >= 20)
     clock.stop()
     list(clock.samples())
@@ -87,8 +93,9 @@ def test_who_runs_is_met_where_it_runs(start: Start) -> None:
     clock.close()
     with open(f"/proc/{pid}/maps") as maps:
         spans = [tuple(int(word, 16) for word in line.split()[0].split("-")) for line in maps if "x" in line.split()[1]]
-    assert all(any(first <= instruction < last for first, last in spans) for instruction, _ in found)
-    assert {len(stack) for _, stack in found} <= set(range(8, 2049))
+    assert all(any(first <= one.registers.pc < last for first, last in spans) for one in found)
+    assert {len(one.stack) for one in found} <= set(range(8, STACK_BYTES + 1))
+    assert {one.registers.sp % 8 for one in found} == {0}
 
 
 def test_there_is_no_clock_of_nobody() -> None:
@@ -116,33 +123,102 @@ def test_who_launches_is_met_launching(start: Start) -> None:
     assert one.launch_ns >= 0.05 * one.watched_ns
 
 
-def test_a_pointer_to_a_function_is_no_return_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The nearest one to the top counts, of whole words."""
-    base = 0x7F1234000000
+def test_the_first_exported_function_that_a_frame_returns_to_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames of 16 bytes, made up: return addresses that stand elsewhere on the stack are those of calls that are over."""
+    base, top = 0x7F1234000000, 0x7FFE00000000
     monkeypatch.setattr("gputop.sources.perf.places.elf.functions", lambda *_: [
         (0x100, 0x40, "cuLaunchKernel"), (0x200, 0x20, "cuStreamSynchronize"), (0x300, 0x20, "cuMemcpyHtoDAsync_v2"),
         (0x340, 0x20, "cuMemcpyDtoHAsync_v2"), (0x380, 0x20, "cuMemAlloc_v2"),
     ])  # fmt: skip
-    places = Places([Code(base, base + 0x1000, 0, "libcuda.so.1")])
+    monkeypatch.setattr("gputop.sources.perf.places.Unwinders.of", lambda *_: SixteenBytes())
+    driver = Code(base, base + 0x1000, 0, "libcuda.so.1", True)
+    places = Places([driver, Code(base - 0x1000, base, 0, "libc.so.6", False)], Unwinders())
 
-    def stack(*offsets: int, shift: int = 0) -> bytes:
-        return bytes(shift) + b"".join((base + offset).to_bytes(8, "little") for offset in offsets)
+    def kind(pc: int, *words: int) -> str:
+        """Each second word is where a frame returns to."""
+        stack = b"".join(word.to_bytes(8, "little") for word in words)
+        return places.kind(Sample(Registers(base + pc, top, 0), memoryview(stack)))
 
-    assert places.kind(0, stack(0x100, 0x210, 0x310)) == SYNC
-    assert places.kind(0, stack(0x13F, 0x210)) == LAUNCH
-    assert places.kind(0, stack(0x350)) == SYNC
-    assert places.kind(base + 0x300, stack(0x210)) == COPY
-    assert places.kind(0, stack(0x210, shift=4)) == ELSEWHERE
-    assert places.kind(0, stack(0x1F0, 0x900)) == ELSEWHERE
-    assert places.kind(0, b"") == ELSEWHERE
-    assert places.kind(base + 0x900, stack(0x800)) == UNKNOWN
-    assert places.kind(base + 0x900, stack(0x210)) == SYNC
-    assert Places([]).kind(base, stack(0x210)) == ELSEWHERE
+    launch, sync, copy, back, alloc = (base + at for at in (0x110, 0x210, 0x310, 0x350, 0x390))
+    assert kind(0x900, launch, sync, launch, copy) == SYNC
+    assert kind(0x900, sync, base + 0x140) == LAUNCH, "what it returns to comes after the call"
+    assert kind(0x900, sync, base + 0x200) == UNKNOWN, "a pointer to a function is no return to it"
+    assert kind(0x210, launch, launch) == SYNC
+    assert kind(0x900, 0, base + 0x901, 0, back) == SYNC
+    assert kind(0x900, 0, base + 0x901, 0, alloc) == OTHER
+    assert kind(-0x800, launch, copy) == COPY, "the C library, called from there"
+    assert kind(-0x800, launch, base - 0x700, launch, 0x400) == ELSEWHERE, "and from elsewhere"
+    assert kind(-0x8000, launch, copy) == ELSEWHERE, "whoever else runs was not called by them"
+    assert kind(0x900, launch) == UNKNOWN, "more stack than was taken"
+    assert kind(0x900, *[base + 0x901] * 80, sync, sync) == UNKNOWN
+    assert Places([], Unwinders()).kind(Sample(Registers(base, top, 0), memoryview(b""))) == ELSEWHERE
+
+
+class SixteenBytes:
+    """Unwinds frames of one word and a return address."""
+
+    def virtual(self, offset: int) -> int:
+        return offset
+
+    def row(self, _address: int) -> Row:
+        return Row(False, 16, None, -8)
+
+
+DRIVER = """
+#include <time.h>
+static volatile int sink;
+__attribute__((noinline)) static void leave(int n) { if (n) leave(n - 1); sink++; }
+int cuLaunchKernel(void) { volatile char room[256]; room[0] = 0; leave(20); leave(19); return room[0]; }
+__attribute__((noinline)) static long now(void) {
+    struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1000000000L + t.tv_nsec;
+}
+__attribute__((noinline)) static int wait_until(long end) {
+    volatile char unwritten[1024];
+    unwritten[0] = 0;
+    while (now() < end) { for (int i = 0; i < 50; i++) sink++; }
+    return unwritten[0];
+}
+int cuStreamSynchronize(long ns) { return wait_until(now() + ns) + 1; }
+int step(long ns) { return cuLaunchKernel() + cuStreamSynchronize(ns); }
+"""
+"""What a launch has left on the stack lies, while somebody waits, in room that nobody has written to: so it is with NVIDIA's driver."""
+
+
+@pytest.mark.parametrize("flags", [["-O2"], ["-O0"], ["-O2", "-fno-omit-frame-pointer"], ["-Os", "-Wl,-s"]])
+def test_calls_that_are_over_are_not_met(flags: list[str], tmp_path: Path) -> None:
+    one = driven(tmp_path, flags)
+    assert one.sync_ns > 20 * (one.launch_ns + one.copy_ns)
+    assert one.unknown_ns <= 0.1 * one.sync_ns, "on the way into a function and out of it little is missed"
+
+
+def test_a_driver_without_tables_is_not_guessed_at(tmp_path: Path) -> None:
+    one = driven(tmp_path, ["-O2", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"])
+    assert one.launch_ns + one.copy_ns <= 0.05 * one.unknown_ns
+
+
+def driven(folder: Path, flags: list[str]) -> MainSamples:
+    """Samples of who launches and waits before `DRIVER`."""
+    require("cc")
+    source, library = folder / "driver.c", folder / "libcuda.so.1"
+    source.write_text(DRIVER)
+    subprocess.run(["cc", *flags, "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    script = f"import ctypes\ngpu = ctypes.CDLL({str(library)!r})\nwait = ctypes.c_long(3_000_000)\nprint('ready', flush=True)\n"
+    script += "while True: gpu.step(wait)\n"
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == b"ready\n"
+        return sampled(process.pid, met=300)
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_the_libraries_are_found_where_they_are_mapped(start: Start) -> None:
-    names = sorted(Path(one.path).name.partition(".so")[0] for one in code_of(start(COMPUTING)))
-    assert set(names) == {"libcuda", "libcudart"}
+    found = code_of(start(COMPUTING))
+    assert {Path(one.path).name.partition(".so")[0] for one in found if one.cuda} == {"libcuda", "libcudart"}
+    assert {"libc", "[vdso]"} <= {Path(one.path).name.partition(".so")[0] for one in found if not one.cuda}
+    assert not code_of(os.getpid()), "who has none of these is not looked at"
 
 
 def read(

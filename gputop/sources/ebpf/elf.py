@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 OBJECT, FUNCTION = 1, 2
-_PT_LOAD, _SHT_DYNSYM = 1, 11
+LOAD, EH_FRAME = 1, 0x6474E550
+"""Kinds of segments: what is loaded, and where the table of `.eh_frame` lies."""
+_SHT_DYNSYM = 11
 
 
 class NotElf(Exception):
@@ -92,18 +94,28 @@ def functions(path: str, prefix: re.Pattern[bytes]) -> list[tuple[int, int, str]
 
 
 def _parse(image: mmap.mmap, kind: int, prefix: re.Pattern[bytes]) -> Exports:
-    if image[:5] != b"\x7fELF\x02":
-        raise NotElf("it is no 64-bit ELF file")
-    head = struct.unpack_from("<HHIQQQIHHHHHH", image, 16)
-    program_at, section_at, program_count, section_count = head[4], head[5], head[9], head[11]
-    programs = [struct.unpack_from("<IIQQQQQQ", image, program_at + 56 * i) for i in range(program_count)]
+    head = _head(image)
+    section_at, section_count = head[5], head[11]
     sections = [struct.unpack_from("<IIQQQQIIQQ", image, section_at + 64 * i) for i in range(section_count)]
     symbols: dict[str, tuple[int, int]] = {}
     for section in sections:
         if section[1] == _SHT_DYNSYM:
             symbols.update(_symbols(image, section, sections[section[6]], kind, prefix))
-    loads = [(program[3], program[2], program[5]) for program in programs if program[0] == _PT_LOAD]
-    return Exports({name: value for name, (value, _) in symbols.items()}, loads, {name: size for name, (_, size) in symbols.items()})
+    values, sizes = ({name: pair[i] for name, pair in symbols.items()} for i in (0, 1))
+    return Exports(values, segments(image, LOAD), sizes)
+
+
+def segments(image: mmap.mmap | bytes, kind: int) -> list[tuple[int, int, int]]:
+    """(virtual address, file offset, bytes in the file) of each segment of ``kind``. Raises NotElf, struct.error where it is damaged."""
+    head = _head(image)
+    programs = (struct.unpack_from("<IIQQQQQQ", image, head[4] + 56 * i) for i in range(head[9]))
+    return [(program[3], program[2], program[5]) for program in programs if program[0] == kind]
+
+
+def _head(image: mmap.mmap | bytes) -> tuple[int, ...]:
+    if image[:5] != b"\x7fELF\x02":
+        raise NotElf("it is no 64-bit ELF file")
+    return struct.unpack_from("<HHIQQQIHHHHHH", image, 16)
 
 
 def _symbols(

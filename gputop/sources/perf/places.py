@@ -1,7 +1,4 @@
-"""Which CUDA function a thread is in, by its instruction and what its stack returns to: no unwinding, and no symbols but exported ones.
-
-A return address within an exported function stands on the stack of whoever has called it; the one nearest to the top counts.
-"""
+"""Which CUDA function a thread is in: whom its stack returns to, up to the first exported function of libcuda or libcudart."""
 
 from __future__ import annotations
 
@@ -10,17 +7,24 @@ from bisect import bisect_right
 from typing import NamedTuple
 
 from gputop.sources.ebpf import elf
+from gputop.sources.perf.event import Sample
+from gputop.sources.perf.unwind import VDSO
+from gputop.sources.perf.unwind import Row
+from gputop.sources.perf.unwind import Unwinders
 
 SYNC, COPY, LAUNCH, OTHER, UNKNOWN, ELSEWHERE = "sync", "copy", "launch", "other", "unknown", ""
-_LIBRARY = re.compile(r"/lib(?:cuda|cudart)\.so[.\d]*( \(deleted\))?$")
+_CUDA = re.compile(r"/lib(?:cuda|cudart)(?:[-.]\w+)?\.so[.\d]*( \(deleted\))?$")
+"""Wheels bring a libcudart of their own, with a word in its name."""
+_CALLED = re.compile(r"\[vdso\]$|/(?:ld-|lib(?:c|m|pthread|rt|dl|stdc\+\+|gcc_s)[-.])[^/]*$")
+"""What they call; whoever else runs was not called by them."""
 _PREFIX = re.compile(rb"cu(?:da)?[A-Z]")
 _KINDS = (
     (SYNC, re.compile(r"cu(?:da)?(?:\w*Synchronize|EventQuery|StreamQuery|Memcpy\w*DtoH)")),
     (COPY, re.compile(r"cu(?:da)?Memcpy")),
     (LAUNCH, re.compile(r"cu(?:da)?(?:Launch|GraphLaunch)")),
 )
-_WORD_BYTES, _LOW = 8, 3
-"""Of an address, and of those the low ones in which addresses of one mapping differ."""
+_FRAMES = 32
+"""Further up nobody looks."""
 
 
 class Code(NamedTuple):
@@ -30,40 +34,50 @@ class Code(NamedTuple):
     end: int
     offset: int
     path: str
+    cuda: bool
 
 
 class Places:
     """Those of one process."""
 
-    def __init__(self, code: list[Code]) -> None:
-        """Raises elf.NotElf, or OSError where a file cannot be read."""
-        self._starts: list[int] = []
-        self._ends: list[tuple[int, str]] = []
-        for start, end, kind in sorted(found for one in code for found in _functions(one)):
-            self._starts.append(start)
-            self._ends.append((end, kind))
-        self._code = [(one.start, one.end) for one in code]
-        # Addresses of one mapping share their upper bytes: what might be one is found by a search, the others are never looked at.
-        tops = {top.to_bytes(_WORD_BYTES - _LOW, "little") for one in code for top in range(one.start >> 24, (one.end - 1 >> 24) + 1)}
-        self._likely = re.compile(b"|".join(map(re.escape, sorted(tops)))) if tops else None
+    def __init__(self, code: list[Code], unwinders: Unwinders) -> None:
+        """Raises elf.NotElf, or OSError where one of CUDA's libraries cannot be read."""
+        self._functions = sorted(found for one in code if one.cuda for found in _functions(one))
+        self._starts = [start for start, _, _ in self._functions]
+        self._code = sorted(code)
+        self._code_starts = [one.start for one in self._code]
+        self._unwinders = {path: unwinders.of(path) for path in {one.path for one in code}}
 
-    def kind(self, instruction: int, stack: bytes) -> str:
+    def kind(self, sample: Sample) -> str:
         """`SYNC`, `COPY`, `LAUNCH` or `OTHER` of a call under way, `UNKNOWN` within the libraries, `ELSEWHERE`."""
-        found = self._at(instruction)
-        if found or self._likely is None:
-            return found
-        for match in self._likely.finditer(stack):
-            at = match.start() - _LOW
-            # What returns to an address has called just before it: a function's beginning is a pointer to that function.
-            if at >= 0 and at % _WORD_BYTES == 0 and (found := self._at(int.from_bytes(stack[at : at + _WORD_BYTES], "little") - 1)):
-                return found
-        return UNKNOWN if any(start <= instruction < end for start, end in self._code) else ELSEWHERE
+        here, top, met = sample.registers, sample.registers.sp, ELSEWHERE
+        for _ in range(_FRAMES):
+            code = self._code_at(here.pc)
+            if code is None:
+                break
+            if code.cuda:
+                if found := self._function_at(here.pc):
+                    return found
+                met = UNKNOWN
+            row = self._row(code, here.pc)
+            caller = here.caller(row, sample.stack, top) if row else None
+            if caller is None:
+                break
+            here = caller
+        return met
 
-    def _at(self, address: int) -> str:
-        i = bisect_right(self._starts, address) - 1
-        if i < 0 or address >= self._ends[i][0]:
-            return ELSEWHERE
-        return self._ends[i][1]
+    def _row(self, code: Code, pc: int) -> Row | None:
+        unwinder = self._unwinders[code.path]
+        address = unwinder.virtual(pc - code.start + code.offset) if unwinder else None
+        return unwinder.row(address) if unwinder and address is not None else None
+
+    def _code_at(self, pc: int) -> Code | None:
+        i = bisect_right(self._code_starts, pc) - 1
+        return self._code[i] if i >= 0 and pc < self._code[i].end else None
+
+    def _function_at(self, pc: int) -> str:
+        i = bisect_right(self._starts, pc) - 1
+        return self._functions[i][2] if i >= 0 and pc < self._functions[i][1] else ELSEWHERE
 
 
 def _functions(code: Code) -> list[tuple[int, int, str]]:
@@ -76,7 +90,13 @@ def _functions(code: Code) -> list[tuple[int, int, str]]:
 
 
 def code_of(pid: int) -> list[Code]:
-    """Where ``pid`` maps them; OSError where its maps cannot be read."""
+    """Where ``pid`` maps CUDA's libraries, and with them what these call; OSError where its maps cannot be read."""
     base = f"/proc/{pid}"
-    found = [one for one in elf.mappings(base) if "x" in one.permissions and _LIBRARY.search(one.name)]
-    return [Code(*one.addresses, one.offset, elf.mapped_path(base, one.span, one.name)) for one in found]
+    found = [one for one in elf.mappings(base) if "x" in one.permissions and (_CUDA.search(one.name) or _CALLED.search(one.name))]
+    if not any(_CUDA.search(one.name) for one in found):
+        return []
+    return [Code(*one.addresses, one.offset, _path(base, one), bool(_CUDA.search(one.name))) for one in found]
+
+
+def _path(base: str, one: elf.Mapping) -> str:
+    return one.name if one.name == VDSO else elf.mapped_path(base, one.span, one.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import threading
 import time
 from itertools import cycle
@@ -25,11 +26,15 @@ from gputop.sources.perf.places import SYNC
 from gputop.sources.perf.places import UNKNOWN
 from gputop.sources.perf.places import Places
 from gputop.sources.perf.places import code_of
+from gputop.sources.perf.unwind import Unwinders
 
 PERIODS_NS = (500_000, 410_000, 590_000, 330_000)
 """By turns: what comes around as often as it is looked at would seem to stand still."""
-BURST_S, EVERY_S = 0.08, 0.4
-"""So long one main thread is sampled, and how often somebody is: a few milliseconds of CPU a second, whoever trains."""
+BURST_S, PAUSES_S = 0.08, (0.24, 0.4)
+"""So long one main thread is sampled, and between these pauses nobody is: a few milliseconds of CPU a second, whoever trains. Pauses of
+one length would keep time with steps."""
+_TAKES = 5
+"""In so many parts a burst is taken: more has no room in what the kernel lends to who has no privilege."""
 _FORGET_NS, _AGAIN_NS = 10 * SECOND_NS, SECOND_NS
 """So long what a process maps is believed: any library may open another one. And that it has none of these."""
 _REMEDY = "sudo sysctl kernel.perf_event_paranoid=2, or sudo gputop"
@@ -90,6 +95,7 @@ class Sampler:
         self._wanted: frozenset[int] = frozenset()
         self._counts: dict[int, MainSamples] = {}
         self._untold: set[int] = set()
+        self._unwinders = Unwinders()
         self._places: dict[int, tuple[int, Places | None]] = {}
         self._periods_ns = cycle(PERIODS_NS)
         self._thread: threading.Thread | None = None
@@ -123,7 +129,7 @@ class Sampler:
             self.refused = why
             return
         last = 0
-        while not self._stop.wait(EVERY_S - BURST_S):
+        while not self._stop.wait(random.uniform(*PAUSES_S)):
             wanted = sorted(self._wanted)
             self._forget(frozenset(wanted))
             if wanted:
@@ -147,14 +153,19 @@ class Sampler:
         try:
             began_ns = time.monotonic_ns()
             clock.start()
-            self._stop.wait(BURST_S)
+            kinds = [kind for _ in range(_TAKES) for kind in self._kinds(clock, places)]
             clock.stop()
             watched_ns = time.monotonic_ns() - began_ns
-            self._count(pid, watched_ns, [places.kind(*sample) for sample in clock.samples()], clock.period_ns)
+            self._count(pid, watched_ns, kinds, clock.period_ns)
         except OSError:
             pass
         finally:
             clock.close()
+
+    def _kinds(self, clock: TaskClock, places: Places) -> list[str]:
+        """What it is met at in the next moments."""
+        self._stop.wait(BURST_S / _TAKES)
+        return [places.kind(sample) for sample in clock.samples()]
 
     def _places_of(self, pid: int) -> Places | None:
         """None for who maps none of these libraries yet."""
@@ -162,7 +173,7 @@ class Sampler:
         due_ns, places = self._places.get(pid, (0, None))
         if now_ns >= due_ns:
             code = code_of(pid)
-            places = Places(code) if code else None
+            places = Places(code, self._unwinders) if code else None
             self._places[pid] = now_ns + (_FORGET_NS if code else _AGAIN_NS), places
         return places
 

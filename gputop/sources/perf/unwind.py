@@ -1,0 +1,346 @@
+"""Who has called a function, by the tables that compilers leave for exceptions: `.eh_frame`, found through `.eh_frame_hdr`.
+
+A stripped library keeps them (DWARF 5, section 6.4, as the Linux Standard Base encodes it). Looking for return addresses on the stack is
+no way around them: of calls that are over, their addresses stay in what deeper frames leave unwritten.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import platform
+import struct
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import NamedTuple
+
+from gputop.sources.ebpf import elf
+
+_HEADER, _TABLE_AT = b"\x01\x1b\x03\x3b", 12
+"""Version; relative 4-byte pointers, a 4-byte count, a table relative to the header: what every linker writes."""
+_ROWS = 8192
+"""Of those found so many are kept."""
+_FILES = 64
+"""Likewise."""
+VDSO = "[vdso]"
+"""The kernel's own library: every process has it, as this one has."""
+_RECORD_BYTES = 1 << 16
+"""More is no function's: whose libraries these are may have made them up."""
+
+
+class Machine(NamedTuple):
+    """An architecture's registers by their numbers in DWARF, and the mask that asks perf for them (x86 has none for the return)."""
+
+    sp: int
+    fp: int
+    ra: int
+    perf_mask: int
+
+
+MACHINE = {
+    "x86_64": Machine(sp=7, fp=6, ra=16, perf_mask=1 << 6 | 1 << 7),
+    "aarch64": Machine(sp=31, fp=29, ra=30, perf_mask=1 << 29 | 1 << 30 | 1 << 31),
+}.get(platform.machine())
+
+
+class Row(NamedTuple):
+    """How to leave a function from one of its instructions: the caller's stack pointer, and where from there two registers lie."""
+
+    by_fp: bool
+    """The caller's stack pointer stands ``offset`` above the frame pointer, else above the stack pointer."""
+    offset: int
+    fp_at: int | None
+    """None: the register still holds the caller's."""
+    ra_at: int | None
+
+
+class Registers(NamedTuple):
+    """Of one frame, where it is known: what it executes, its stack pointer, its frame pointer, and where it returns to."""
+
+    pc: int
+    sp: int
+    fp: int
+    ra: int | None = None
+
+    def caller(self, row: Row, stack: bytes | memoryview, top: int) -> Registers | None:
+        """The frame that called this one, which leaves by ``row``; None where ``stack``, from the address ``top`` on, does not reach."""
+        frame = (self.fp if row.by_fp else self.sp) + row.offset
+        pc = self.ra if row.ra_at is None else _word(stack, frame + row.ra_at - top)
+        fp = self.fp if row.fp_at is None else _word(stack, frame + row.fp_at - top)
+        if pc is None or fp is None or frame < self.sp:
+            return None
+        return Registers((pc & _ADDRESS) - 1, frame, fp)
+
+
+_ADDRESS = (1 << 48) - 1
+"""Above it stands what signs it, where return addresses are signed."""
+
+
+def _word(stack: bytes | memoryview, at: int) -> int | None:
+    return int.from_bytes(stack[at : at + 8], "little") if 0 <= at <= len(stack) - 8 else None
+
+
+Image = mmap.mmap | bytes
+"""An ELF file."""
+
+
+class Unwinder:
+    """Of one ELF file, by its own virtual addresses. Raises elf.NotElf, or struct.error where the file is damaged."""
+
+    def __init__(self, image: Image, machine: Machine) -> None:
+        self._image = image
+        self._machine = machine
+        self._rows: dict[int, Row | None] = {}
+        self._starts, self._entries = array("i"), array("i")
+        self._loads = elf.segments(image, elf.LOAD)
+        (self._header, self._header_at, _), *_ = [*elf.segments(image, elf.EH_FRAME), (0, len(image), 0)]
+        if image[self._header_at : self._header_at + len(_HEADER)] == _HEADER:
+            count = struct.unpack("<I", image[self._header_at + 8 : self._header_at + _TABLE_AT])[0]
+            first = self._header_at + _TABLE_AT
+            table = array("i", image[first : first + min(8 * count, (len(image) - first) // 8 * 8)])
+            self._starts, self._entries = table[0::2], table[1::2]
+
+    def row(self, address: int) -> Row | None:
+        """How to leave whatever function has an instruction at ``address``; None where that is not told."""
+        if address not in self._rows:
+            if len(self._rows) >= _ROWS:
+                self._rows.clear()
+            try:
+                self._rows[address] = self._find(address)
+            except (struct.error, IndexError):
+                self._rows[address] = None
+        return self._rows[address]
+
+    def virtual(self, offset: int) -> int | None:
+        """The address of a byte of the file, None outside its segments."""
+        return next((offset - at + virtual for virtual, at, size in self._loads if at <= offset < at + size), None)
+
+    def _find(self, address: int) -> Row | None:
+        i = bisect_right(self._starts, address - self._header) - 1
+        if i < 0:
+            return None
+        entry = _Reader(self._image, self._header_at + self._entries[i])
+        end = entry.length()
+        common_at = entry.at
+        common = _Common(self._image, common_at - entry.u32())
+        start = self._header + self._starts[i]
+        entry.at += 4  # the function's beginning: the table has told it
+        if common.encoding != 0x1B or not start <= address < start + entry.u32():
+            return None
+        if common.augmented:
+            entry.skip(entry.uleb())
+        return _Program(common, self._machine).run(entry, end, start, address)
+
+
+class Unwinders:
+    """Of files: each is read once, whoever maps it and whatever path leads to it."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int, int] | None, Unwinder | None] = {}
+
+    def of(self, path: str) -> Unwinder | None:
+        """None where the file cannot be read, or tells nothing."""
+        try:
+            facts = None if path == VDSO else os.stat(path)
+            key = facts and (facts.st_dev, facts.st_ino, facts.st_mtime_ns)
+            if key not in self._known:
+                if len(self._known) >= _FILES:
+                    self._known.clear()
+                self._known[key] = None
+                self._known[key] = Unwinder(_image(path), MACHINE) if MACHINE else None
+            return self._known[key]
+        except (OSError, ValueError, StopIteration, elf.NotElf, struct.error):
+            return None
+
+
+def _image(path: str) -> Image:
+    if path != VDSO:
+        with open(path, "rb") as file:
+            return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    start, end = next(one.addresses for one in elf.mappings("/proc/self") if one.name == VDSO)
+    with open("/proc/self/mem", "rb", buffering=0) as memory:
+        memory.seek(start)
+        return memory.read(end - start)
+
+
+class _Reader:
+    """DWARF's numbers, one after the other."""
+
+    def __init__(self, image: Image, at: int) -> None:
+        self._image = image
+        self.at = at
+
+    def u8(self) -> int:
+        self.at += 1
+        return self._image[self.at - 1 : self.at][0]
+
+    def u16(self) -> int:
+        return self.u8() | self.u8() << 8
+
+    def u32(self) -> int:
+        self.at += 4
+        return int(struct.unpack("<I", self._image[self.at - 4 : self.at])[0])
+
+    def uleb(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self.u8()
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+            if shift > 63:
+                raise IndexError("no such number")
+
+    def sleb(self) -> int:
+        began = self.at
+        value, bits = self.uleb(), 7 * (self.at - began)
+        return value - (1 << bits) if value >> (bits - 1) else value
+
+    def skip(self, count: int) -> None:
+        self.at += count
+
+    def length(self) -> int:
+        """A record's, as the place behind it."""
+        size = self.u32()
+        if size > _RECORD_BYTES:
+            raise IndexError("no such record")
+        return self.at + size
+
+
+class _Common(_Reader):
+    """What the functions' records have in common (a CIE)."""
+
+    def __init__(self, image: Image, at: int) -> None:
+        super().__init__(image, at)
+        self.end = self.length()
+        self.skip(4)
+        version = self.u8()
+        words = bytearray()
+        while byte := self.u8():
+            words.append(byte)
+        self.code, self.data = self.uleb(), self.sleb()
+        self.ra = self.u8() if version == 1 else self.uleb()
+        self.augmented, self.encoding = words[:1] == b"z", 0
+        instructions = self.uleb() + self.at if self.augmented else self.at
+        for letter in words[1:]:
+            if letter == ord("R"):
+                self.encoding = self.u8()
+                break
+            if letter in b"PL":
+                encoding = self.u8()
+                self.skip(_POINTER_BYTES[encoding & 0xF] if letter == ord("P") else 0)
+        self.at = instructions
+
+
+_POINTER_BYTES = {0x0: 8, 0x2: 2, 0x3: 4, 0x4: 8, 0xA: 2, 0xB: 4, 0xC: 8}
+
+
+class _Program:
+    """Call frame instructions, run up to an address."""
+
+    def __init__(self, common: _Common, machine: Machine) -> None:
+        self._common = common
+        self._machine = machine
+        self._cfa: tuple[int, int] | None = None
+        self._saved: dict[int, int | None] = {}
+        """By register its place from the frame; None where it is told in another way."""
+        self._first: dict[int, int | None] = {}
+        self._remembered: list[tuple[tuple[int, int] | None, dict[int, int | None]]] = []
+        self._location = 0
+
+    def run(self, entry: _Reader, end: int, start: int, address: int) -> Row | None:
+        """The row that holds at ``address`` of a function that begins at ``start``."""
+        self._location = start
+        while self._common.at < self._common.end:
+            self._step(self._common)
+        self._first = dict(self._saved)
+        while entry.at < end:
+            before = self._row()
+            self._step(entry)
+            if self._location > address:
+                return before
+        return self._row()
+
+    def _row(self) -> Row | None:
+        fp, ra = self._saved.get(self._machine.fp, 0), self._saved.get(self._common.ra, 0)
+        if self._cfa is None or fp is None or ra is None or self._cfa[0] not in (self._machine.fp, self._machine.sp):
+            return None
+        return Row(self._cfa[0] == self._machine.fp, self._cfa[1], fp or None, ra or None)
+
+    def _step(self, code: _Reader) -> None:
+        byte = code.u8()
+        high, low = byte & 0xC0, byte & 0x3F
+        if high == 0x40:
+            self._location += low * self._common.code
+        elif high == 0x80:
+            self._saved[low] = code.uleb() * self._common.data
+        elif high == 0xC0:
+            self._restore(low)
+        elif low in _ADVANCES:
+            self._location += _ADVANCES[low](code) * self._common.code
+        elif low in _FRAMES:
+            self._cfa = _FRAMES[low](code, self._cfa or (-1, 0), self._common.data)
+        elif low in _PLACES:
+            register = code.uleb()
+            self._saved[register] = _PLACES[low](code, self._common.data)
+        else:
+            self._other(low, code)
+
+    def _restore(self, register: int) -> None:
+        if register in self._first:
+            self._saved[register] = self._first[register]
+        else:
+            self._saved.pop(register, None)
+
+    def _other(self, low: int, code: _Reader) -> None:
+        if low == 0x06:
+            self._restore(code.uleb())
+        elif low == 0x08:  # same value
+            self._saved.pop(code.uleb(), None)
+        elif low == 0x0A:
+            self._remembered.append((self._cfa, dict(self._saved)))
+        elif low == 0x0B:
+            self._cfa, self._saved = self._remembered.pop()
+        elif low == 0x0F:  # the frame by an expression
+            self._cfa = None
+            code.skip(code.uleb())
+        elif low == 0x2E:  # GNU_args_size
+            code.uleb()
+        elif low not in (0x00, 0x2D):  # nop; the return address is signed, or no longer
+            raise IndexError(f"no such instruction: {low:#x}")
+
+
+def _nowhere(code: _Reader, _: int) -> None:
+    """Undefined."""
+
+
+def _elsewhere(code: _Reader, _: int) -> None:
+    """In another register, or at a value, that no row tells."""
+    code.uleb()
+
+
+def _expression(code: _Reader, _: int) -> None:
+    code.skip(code.uleb())
+
+
+_ADVANCES = {0x02: _Reader.u8, 0x03: _Reader.u16, 0x04: _Reader.u32}
+_FRAMES: dict[int, Callable[[_Reader, tuple[int, int], int], tuple[int, int]]] = {
+    0x0C: lambda code, _, __: (code.uleb(), code.uleb()),
+    0x0D: lambda code, old, _: (code.uleb(), old[1]),
+    0x0E: lambda code, old, _: (old[0], code.uleb()),
+    0x12: lambda code, _, data: (code.uleb(), code.sleb() * data),
+    0x13: lambda code, old, data: (old[0], code.sleb() * data),
+}
+_PLACES: dict[int, Callable[[_Reader, int], int | None]] = {
+    0x05: lambda code, data: code.uleb() * data,
+    0x07: _nowhere,
+    0x09: _elsewhere,
+    0x10: _expression,
+    0x11: lambda code, data: code.sleb() * data,
+    0x14: _elsewhere,
+    0x15: _elsewhere,
+    0x16: _expression,
+    0x2F: lambda code, data: -code.uleb() * data,
+}
