@@ -28,6 +28,7 @@ from gputop.diagnosis.verdicts import unexplained
 from gputop.diagnosis.verdicts.cpu_contention import keeps_from_starting
 from gputop.diagnosis.verdicts.hung_worker import all_are_held
 from gputop.diagnosis.verdicts.hung_worker import all_others_are_ahead
+from gputop.diagnosis.verdicts.sync_storm import SPINS
 from gputop.roles import TORCH_WORKER
 from gputop.text import counted
 
@@ -154,7 +155,7 @@ def judge_job(job: JobFacts, facts: Facts) -> Standing:
             return Standing(job, facts, LOOKING, headline=f"{trainer}: what it waits for has not shown yet")
         symptom = "input-bound" if job.data >= 0.5 * (job.idle or 1.0) else "wait-heavy"
         return Standing(job, facts, symptom, "unexplained", shares=shares)
-    if judge.cause in _TOLD_BY_CALLS and _is_to_be_counted(job, facts):
+    if judge.cause in _TOLD_BY_CALLS and _is_to_be_counted(job, facts, judge.cause):
         return Standing(job, facts, LOOKING, headline=f"{trainer}: its CUDA calls are not counted yet")
     return Standing(job, facts, judge.felt(job) if judge.felt else judge.symptom, judge.cause, judge=judge, shares=shares)
 
@@ -175,10 +176,14 @@ def _without_judging(job: JobFacts, facts: Facts, trainer: str) -> Standing | No
     return None
 
 
-def _is_to_be_counted(job: JobFacts, facts: Facts) -> bool:
-    """The probes have found its libcuda only now, or not yet: what its main thread does on a CPU they will tell in a moment."""
+def _is_to_be_counted(job: JobFacts, facts: Facts, cause: str) -> bool:
+    """The probes have found its libcuda only now, or not yet: what its main thread does on a CPU they will tell in a moment. Or samples
+    meet it spinning, and have not for long enough to say how often."""
+    if not job.gpus or facts.watched_s >= COUNTED_S:
+        return False
     counted = job.calls is not None and job.launches_per_s is not None
-    return (facts.probed or facts.probes_load) and bool(job.gpus) and facts.watched_s < COUNTED_S and not counted
+    spins = job.sampled is not None and job.sampled.sync >= SPINS and cause != "sync-storm"
+    return spins or ((facts.probed or facts.probes_load) and not counted)
 
 
 def _starting(job: JobFacts, facts: Facts, trainer: str) -> Standing:

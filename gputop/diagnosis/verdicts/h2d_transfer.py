@@ -1,9 +1,9 @@
 """h2d-transfer: the trainer waits for copies to (or from) the GPU.
 
-Threshold: time inside memcpy calls where probed; else PCIe traffic of `BYTES_PER_S` (KempnerPulse: I/O from 1 GB/s at low SM), or of
-`OF_LINK` of what a narrow link carries, while the main thread computes: it copies from pageable memory itself. What it sleeps may be
-waits for copies from pinned memory only if these are `ASLEEP_OF_LINK`: they go as fast as the link. Not of one that has not moved for
-`STILL_S`, nor where nothing says whether its GPU works meanwhile.
+Threshold: time inside memcpy calls where probed or sampled; else PCIe traffic of `BYTES_PER_S` (KempnerPulse: I/O from 1 GB/s at low
+SM), or of `OF_LINK` of what a narrow link carries, while the main thread computes: it copies from pageable memory itself. What it sleeps
+may be waits for copies from pinned memory only if these are `ASLEEP_OF_LINK`: they go as fast as the link. Not of one that has not moved
+for `STILL_S`, nor where nothing says whether its GPU works meanwhile.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ _OFFLOADING = (
 def _claim(job: JobFacts, _facts: Facts) -> Claims:
     claims: Claims = {"main.transfer": 1.0}
     if copies_much(job):
-        claims |= {"main.sync": 1.0, "main.computing": 1.0 if job.calls is None else 0.0}
+        told = job.calls is not None or job.sampled is not None
+        claims |= {"main.sync": 1.0, "main.computing": 0.0 if told else 1.0}
         asleep = job.idle is not None and job.trainer.still_s < STILL_S and any(map(_copies_at_speed, job.gpus))
         claims |= dict.fromkeys(_ASLEEP, 1.0 if asleep else 0.0)
     return claims

@@ -206,6 +206,13 @@ def sampled_copies() -> Scene:
     return scene
 
 
+def sampled_launches_beside_copies() -> Scene:
+    """Much comes over the link, but who was met computing was not met copying."""
+    scene = sampled_launches()
+    scene.gpus[0] |= {"pcie_rx_bytes_per_s": 1.2e9}
+    return scene
+
+
 def small_kernels() -> Scene:
     return alone(95.0, 0.6, [ON_CPU], sm_active_pct=5.0)
 
@@ -259,6 +266,7 @@ GPU_SIDE: dict[Callable[[], Scene], tuple[str, str]] = {
     sampled_steps: ("input-bound", "main-thread-preprocessing"),
     sampled_computing: ("input-bound", "main-thread-preprocessing"),
     sampled_launches: ("wait-heavy", "small-kernels"),
+    sampled_launches_beside_copies: ("wait-heavy", "small-kernels"),
     sampled_copies: ("transfer-bound", "h2d-transfer"),
     counting_hits: ("wait-heavy", "sync-storm"),
     answering_token_by_token: ("wait-heavy", "small-kernels"),

@@ -20,8 +20,10 @@ SAID = {
     "pictures-two-workers": ("input-bound", "too-few-workers"), "gpt-checkpoints": ("idle", "pause"), "jax": ("healthy", "none"),
     "pinned": ("transfer-bound", "h2d-transfer"), "counts-hits": ("wait-heavy", "sync-storm"), "generates": ("wait-heavy", "small-kernels"),
     "respawns": ("input-bound", "worker-respawn"), "threads": ("input-bound", "gil-contention"),
+    "unprobed-counts-hits": ("wait-heavy", "sync-storm"), "unprobed-generates": ("wait-heavy", "small-kernels"),
 }  # fmt: skip
-"""Each trained for 9 or 10 s; before and after that some start and end."""
+"""Each trained for 9 or 10 s; before and after that some start and end. Those unprobed were watched without eBPF: samples of the main
+thread tell of them."""
 
 
 @pytest.mark.parametrize("name", SAID)

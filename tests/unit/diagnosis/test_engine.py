@@ -218,3 +218,16 @@ def test_what_a_main_thread_computes_is_told_when_its_calls_are_counted(counted:
         said += 0.2
     assert scene.engine.verdict.cause == "main-thread-preprocessing"
     assert said == pytest.approx(seconds, abs=0.35)
+
+
+@pytest.mark.parametrize(("sampled", "seconds"), [((0.5, 0.0, 0.0, 20.0), 2.6), ((0.0, 0.0, 0.0, 0.0), 1.4), ((0.5, 0.0, 0.0, 400.0), 1.4)])
+def test_waits_that_few_samples_count_are_not_called_computing_yet(sampled: tuple[float, ...], seconds: float):
+    """A storm is told at once, and who computes without waiting too."""
+    scene = causes.alone(30.0, 0.95, [ON_CPU]).drop(101, 102)
+    scene.sampled = {100: sampled}
+    said = 0.0
+    while scene.engine.verdict.cause == "none":
+        scene.play(0.2)
+        said += 0.2
+    assert scene.engine.verdict.cause == ("sync-storm" if sampled[3] > 250 else "main-thread-preprocessing")
+    assert said == pytest.approx(seconds, abs=0.35)
