@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import struct
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from gputop.sources.ebpf import elf
 from gputop.sources.perf.unwind import VDSO
 from gputop.sources.perf.unwind import Machine
+from gputop.sources.perf.unwind import Read
 from gputop.sources.perf.unwind import Registers
 from gputop.sources.perf.unwind import Row
 from gputop.sources.perf.unwind import Unwinder
@@ -53,6 +55,10 @@ def told(library: Path) -> Iterator[tuple[int, int, dict[str, str]]]:
             rows.append((int(found[1], 16), dict(zip(heads, found[2].split(), strict=True))))
 
 
+def reads(image: bytes) -> Read:
+    return lambda at, size: image[at : at + size]
+
+
 def expected(columns: dict[str, str]) -> Row | None:
     if not (found := re.match(r"(rsp|rbp)\+(\d+)$", columns["CFA"])):
         return None
@@ -63,14 +69,14 @@ def expected(columns: dict[str, str]) -> Row | None:
 @pytest.mark.parametrize("flags", [(), ("-fno-omit-frame-pointer",), ("-O0",), ("-Os", "-mavx")])
 def test_each_row_is_read_as_binutils_reads_it(flags: tuple[str, ...], library: Path) -> None:
     path = build(LIBRARIES / "libcudart.c", "libcudart.so.12", *flags) if flags else library
-    unwinder = Unwinder(path.read_bytes(), _X86)
+    unwinder = Unwinder(reads(path.read_bytes()), _X86)
     rows = [(at, columns) for first, last, columns in told(path) if first <= last for at in (first, last)]
     assert len(rows) > 100
     assert {hex(at): unwinder.row(at) for at, _ in rows} == {hex(at): expected(columns) for at, columns in rows}
 
 
 def test_outside_all_functions_there_is_none(library: Path) -> None:
-    unwinder = Unwinder(library.read_bytes(), _X86)
+    unwinder = Unwinder(reads(library.read_bytes()), _X86)
     assert unwinder.row(0) is None
     assert unwinder.row(1 << 40) is None
 
@@ -107,6 +113,24 @@ def test_a_file_is_read_once_and_again_when_it_has_changed(library: Path, tmp_pa
     assert unwinders.of(str(tmp_path / "empty")) is None
 
 
+def test_a_pipe_in_a_librarys_place_keeps_nobody(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "libcuda.so.1")
+    assert Unwinders().of(str(tmp_path / "libcuda.so.1")) is None
+    with pytest.raises(OSError, match=r"."):
+        elf.functions(str(tmp_path / "libcuda.so.1"), re.compile(b"cu"))
+
+
+def test_a_file_that_is_cut_meanwhile_tells_nothing_more(library: Path, tmp_path: Path) -> None:
+    """Mapped, it would end us (SIGBUS)."""
+    path = tmp_path / "library"
+    path.write_bytes(library.read_bytes())
+    assert (unwinder := Unwinders().of(str(path))) is not None
+    addresses = [first for first, _, _ in told(library)]
+    assert any(unwinder.row(address) for address in addresses[: len(addresses) // 2])
+    os.truncate(path, 64)
+    assert not any(unwinder.row(address) for address in addresses[len(addresses) // 2 + 10 :])
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_damage_raises_what_is_said_and_nothing_else(library: Path, data: st.DataObject) -> None:
@@ -117,7 +141,7 @@ def test_damage_raises_what_is_said_and_nothing_else(library: Path, data: st.Dat
         image[min(data.draw(place), len(image) - 1)] = data.draw(st.integers(0, 255))
     cut = bytes(image[: data.draw(st.one_of(st.just(len(image)), st.integers(0, len(image))))])
     try:
-        unwinder = Unwinder(cut, _X86)
+        unwinder = Unwinder(reads(cut), _X86)
     except (struct.error, elf.NotElf):
         return
     for address in range(0x1000, 0x8000, 97):

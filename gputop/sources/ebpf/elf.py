@@ -7,6 +7,7 @@ import os
 import re
 import struct
 from collections.abc import Iterator
+from io import FileIO
 from typing import NamedTuple
 
 OBJECT, FUNCTION = 1, 2
@@ -72,9 +73,14 @@ def mapped_path(base: str, span: str, name: str) -> str:
     return path
 
 
+def opened(path: str) -> FileIO:
+    """A file that somebody maps, or has put in its place: a pipe there would keep who opens it in the usual way."""
+    return open(path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
+
+
 def exports(path: str, kind: int, prefix: re.Pattern[bytes]) -> Exports:
     """Symbols of ``kind`` whose name begins with what matches. Raises NotElf, or OSError where the file has gone."""
-    with open(path, "rb") as file:
+    with opened(path) as file:
         try:
             image = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
         except ValueError:

@@ -6,7 +6,6 @@ no way around them: of calls that are over, their addresses stay in what deeper 
 
 from __future__ import annotations
 
-import mmap
 import os
 import platform
 import struct
@@ -17,12 +16,13 @@ from typing import NamedTuple
 
 from gputop.sources.ebpf import elf
 
-_HEADER, _TABLE_AT = b"\x01\x1b\x03\x3b", 12
+_RELATIVE = 0x1B
+_HEADER, _TABLE_AT = bytes((1, _RELATIVE, 0x03, 0x3B)), 12
 """Version; relative 4-byte pointers, a 4-byte count, a table relative to the header: what every linker writes."""
-_ROWS = 8192
+_HEAD_BYTES, _MOST_TABLE_BYTES = 1 << 14, 64 << 20
+_LENGTH = struct.Struct("<I")
+_ROWS, _COMMONS, _FILES = 8192, 16, 64
 """Of those found so many are kept."""
-_FILES = 64
-"""Likewise."""
 VDSO = "[vdso]"
 """The kernel's own library: every process has it, as this one has."""
 _RECORD_BYTES = 1 << 16
@@ -81,25 +81,25 @@ def _word(stack: bytes | memoryview, at: int) -> int | None:
     return int.from_bytes(stack[at : at + 8], "little") if 0 <= at <= len(stack) - 8 else None
 
 
-Image = mmap.mmap | bytes
-"""An ELF file."""
+Read = Callable[[int, int], bytes]
+"""What stands at an offset of an ELF file, up to so many bytes. The file is not mapped: somebody may cut it any time."""
 
 
 class Unwinder:
-    """Of one ELF file, by its own virtual addresses. Raises elf.NotElf, or struct.error where the file is damaged."""
+    """Of one ELF file, by its own virtual addresses. Raises elf.NotElf, OSError, or struct.error where the file is damaged."""
 
-    def __init__(self, image: Image, machine: Machine) -> None:
-        self._image = image
+    def __init__(self, read: Read, machine: Machine) -> None:
+        self._read = read
         self._machine = machine
         self._rows: dict[int, Row | None] = {}
-        self._starts, self._entries = array("i"), array("i")
-        self._loads = elf.segments(image, elf.LOAD)
-        (self._header, self._header_at, _), *_ = [*elf.segments(image, elf.EH_FRAME), (0, len(image), 0)]
-        if image[self._header_at : self._header_at + len(_HEADER)] == _HEADER:
-            count = struct.unpack("<I", image[self._header_at + 8 : self._header_at + _TABLE_AT])[0]
-            first = self._header_at + _TABLE_AT
-            table = array("i", image[first : first + min(8 * count, (len(image) - first) // 8 * 8)])
-            self._starts, self._entries = table[0::2], table[1::2]
+        self._commons: dict[int, bytes] = {}
+        head = read(0, _HEAD_BYTES)
+        self._loads = elf.segments(head, elf.LOAD)
+        (self._header, self._header_at, size), *_ = [*elf.segments(head, elf.EH_FRAME), (0, 0, 0)]
+        table = read(self._header_at, min(size, _MOST_TABLE_BYTES))
+        told = table[_TABLE_AT : _TABLE_AT + 8 * int.from_bytes(table[8:_TABLE_AT], "little")] if table.startswith(_HEADER) else b""
+        pairs = array("i", told[: len(told) // 8 * 8])
+        self._starts, self._entries = pairs[0::2], pairs[1::2]
 
     def row(self, address: int) -> Row | None:
         """How to leave whatever function has an instruction at ``address``; None where that is not told."""
@@ -108,7 +108,7 @@ class Unwinder:
                 self._rows.clear()
             try:
                 self._rows[address] = self._find(address)
-            except (struct.error, IndexError):
+            except (OSError, struct.error, IndexError):
                 self._rows[address] = None
         return self._rows[address]
 
@@ -120,17 +120,32 @@ class Unwinder:
         i = bisect_right(self._starts, address - self._header) - 1
         if i < 0:
             return None
-        entry = _Reader(self._image, self._header_at + self._entries[i])
-        end = entry.length()
-        common_at = entry.at
-        common = _Common(self._image, common_at - entry.u32())
+        at = self._header_at + self._entries[i]
+        entry = _Reader(self._record(at))
+        common_at = at + _LENGTH.size - entry.u32()
+        common = _Common(self._common(common_at))
         start = self._header + self._starts[i]
-        entry.at += 4  # the function's beginning: the table has told it
-        if common.encoding != 0x1B or not start <= address < start + entry.u32():
+        entry.skip(4)  # the function's beginning: the table has told it
+        if common.encoding != _RELATIVE or not start <= address < start + entry.u32():
             return None
         if common.augmented:
             entry.skip(entry.uleb())
-        return _Program(common, self._machine).run(entry, end, start, address)
+        return _Program(common, self._machine).run(entry, start, address)
+
+    def _common(self, at: int) -> bytes:
+        """Mostly there is one for all functions."""
+        if at not in self._commons:
+            if len(self._commons) >= _COMMONS:
+                self._commons.clear()
+            self._commons[at] = self._record(at)
+        return self._commons[at]
+
+    def _record(self, at: int) -> bytes:
+        """What stands behind its length."""
+        (size,) = _LENGTH.unpack(self._read(at, _LENGTH.size))
+        if size > _RECORD_BYTES:
+            raise IndexError("no such record")
+        return self._read(at + _LENGTH.size, size)
 
 
 class Unwinders:
@@ -148,39 +163,43 @@ class Unwinders:
                 if len(self._known) >= _FILES:
                     self._known.clear()
                 self._known[key] = None
-                self._known[key] = Unwinder(_image(path), MACHINE) if MACHINE else None
+                self._known[key] = Unwinder(_reader(path), MACHINE) if MACHINE else None
             return self._known[key]
         except (OSError, ValueError, StopIteration, elf.NotElf, struct.error):
             return None
 
 
-def _image(path: str) -> Image:
-    if path != VDSO:
-        with open(path, "rb") as file:
-            return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-    start, end = next(one.addresses for one in elf.mappings("/proc/self") if one.name == VDSO)
-    with open("/proc/self/mem", "rb", buffering=0) as memory:
-        memory.seek(start)
-        return memory.read(end - start)
+def _reader(path: str) -> Read:
+    if path == VDSO:
+        start, _ = next(one.addresses for one in elf.mappings("/proc/self") if one.name == VDSO)
+        path = "/proc/self/mem"
+    else:
+        start = 0
+    file = elf.opened(path)  # closed with who reads it
+    return lambda at, size: os.pread(file.fileno(), size, start + at)
 
 
 class _Reader:
-    """DWARF's numbers, one after the other."""
+    """DWARF's numbers, one after the other. Raises IndexError and struct.error behind the end."""
 
-    def __init__(self, image: Image, at: int) -> None:
-        self._image = image
-        self.at = at
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    @property
+    def over(self) -> bool:
+        return self._at >= len(self._data)
 
     def u8(self) -> int:
-        self.at += 1
-        return self._image[self.at - 1 : self.at][0]
+        self._at += 1
+        return self._data[self._at - 1]
 
     def u16(self) -> int:
         return self.u8() | self.u8() << 8
 
     def u32(self) -> int:
-        self.at += 4
-        return int(struct.unpack("<I", self._image[self.at - 4 : self.at])[0])
+        self._at += 4
+        return int(struct.unpack_from("<I", self._data, self._at - 4)[0])
 
     def uleb(self) -> int:
         value = shift = 0
@@ -194,27 +213,19 @@ class _Reader:
                 raise IndexError("no such number")
 
     def sleb(self) -> int:
-        began = self.at
-        value, bits = self.uleb(), 7 * (self.at - began)
+        began = self._at
+        value, bits = self.uleb(), 7 * (self._at - began)
         return value - (1 << bits) if value >> (bits - 1) else value
 
     def skip(self, count: int) -> None:
-        self.at += count
-
-    def length(self) -> int:
-        """A record's, as the place behind it."""
-        size = self.u32()
-        if size > _RECORD_BYTES:
-            raise IndexError("no such record")
-        return self.at + size
+        self._at += count
 
 
 class _Common(_Reader):
     """What the functions' records have in common (a CIE)."""
 
-    def __init__(self, image: Image, at: int) -> None:
-        super().__init__(image, at)
-        self.end = self.length()
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
         self.skip(4)
         version = self.u8()
         words = bytearray()
@@ -223,7 +234,7 @@ class _Common(_Reader):
         self.code, self.data = self.uleb(), self.sleb()
         self.ra = self.u8() if version == 1 else self.uleb()
         self.augmented, self.encoding = words[:1] == b"z", 0
-        instructions = self.uleb() + self.at if self.augmented else self.at
+        instructions = self.uleb() + self._at if self.augmented else self._at
         for letter in words[1:]:
             if letter == ord("R"):
                 self.encoding = self.u8()
@@ -231,7 +242,7 @@ class _Common(_Reader):
             if letter in b"PL":
                 encoding = self.u8()
                 self.skip(_POINTER_BYTES[encoding & 0xF] if letter == ord("P") else 0)
-        self.at = instructions
+        self._at = instructions
 
 
 _POINTER_BYTES = {0x0: 8, 0x2: 2, 0x3: 4, 0x4: 8, 0xA: 2, 0xB: 4, 0xC: 8}
@@ -250,13 +261,13 @@ class _Program:
         self._remembered: list[tuple[tuple[int, int] | None, dict[int, int | None]]] = []
         self._location = 0
 
-    def run(self, entry: _Reader, end: int, start: int, address: int) -> Row | None:
+    def run(self, entry: _Reader, start: int, address: int) -> Row | None:
         """The row that holds at ``address`` of a function that begins at ``start``."""
         self._location = start
-        while self._common.at < self._common.end:
+        while not self._common.over:
             self._step(self._common)
         self._first = dict(self._saved)
-        while entry.at < end:
+        while not entry.over:
             before = self._row()
             self._step(entry)
             if self._location > address:
