@@ -28,7 +28,7 @@ from tests.stubs.build import build
 
 LIBRARIES = Path(__file__).parents[1] / "stubs" / "cuda"
 _X86 = Machine(sp=7, fp=6, ra=16, perf_mask=0)
-_FUNCTION = re.compile(r" FDE .*pc=([0-9a-f]+)\.\.([0-9a-f]+)")
+_RECORD = re.compile(r" (?:CIE|FDE .*pc=[0-9a-f]+\.\.([0-9a-f]+))")
 _LINE = re.compile(r"([0-9a-f]{16}) (.*)")
 
 
@@ -44,11 +44,11 @@ def told(library: Path) -> Iterator[tuple[int, int, dict[str, str]]]:
     """(first address, last address, columns) of each row that readelf prints."""
     text = subprocess.run(["readelf", "-wF", str(library)], capture_output=True, text=True, check=True).stdout
     end, heads, rows = 0, list[str](), list[tuple[int, dict[str, str]]]()
-    for line in [*text.splitlines(), " FDE pc=0..0"]:
-        if found := _FUNCTION.search(line):
+    for line in [*text.splitlines(), " CIE"]:
+        if found := _RECORD.search(line):
             for i, (start, columns) in enumerate(rows):
                 yield start, (rows[i + 1][0] if i + 1 < len(rows) else end) - 1, columns
-            end, rows = int(found[2], 16), []
+            end, rows = int(found[1] or "0", 16), []
         elif line.strip().startswith("LOC"):
             heads = line.split()[1:]
         elif (found := _LINE.match(line)) and end:
@@ -73,6 +73,13 @@ def test_each_row_is_read_as_binutils_reads_it(flags: tuple[str, ...], library: 
     rows = [(at, columns) for first, last, columns in told(path) if first <= last for at in (first, last)]
     assert len(rows) > 100
     assert {hex(at): unwinder.row(at) for at, _ in rows} == {hex(at): expected(columns) for at, columns in rows}
+
+
+def test_records_that_name_who_cleans_up_are_read_too(cleaning: Path) -> None:
+    unwinder = Unwinder(reads(cleaning.read_bytes()), _X86)
+    rows = list(told(cleaning))
+    assert "PLR" in subprocess.run(["readelf", "-wf", str(cleaning)], capture_output=True, text=True, check=True).stdout
+    assert [unwinder.row(first) for first, _, _ in rows] == [expected(columns) for _, _, columns in rows]
 
 
 def test_outside_all_functions_there_is_none(library: Path) -> None:
@@ -131,18 +138,35 @@ def test_a_file_that_is_cut_meanwhile_tells_nothing_more(library: Path, tmp_path
     assert not any(unwinder.row(address) for address in addresses[len(addresses) // 2 + 10 :])
 
 
+CLEANING = """
+void drop(char **);
+int cuLaunchKernel(int (*call)(char *)) { __attribute__((cleanup(drop))) char *room = 0; return call(room) + 1; }
+"""
+"""Its records name who cleans up, as C++'s do."""
+
+
+@pytest.fixture(scope="module")
+def cleaning(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    require("cc")
+    source = tmp_path_factory.mktemp("cleaning") / "cleaning.c"
+    source.write_text(CLEANING)
+    return build(source, "libcuda.so.1", "-fexceptions")
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_damage_raises_what_is_said_and_nothing_else(library: Path, data: st.DataObject) -> None:
-    image = bytearray(library.read_bytes())
+def test_damage_raises_what_is_said_and_nothing_else(library: Path, cleaning: Path, data: st.DataObject) -> None:
+    image = bytearray(data.draw(st.sampled_from([library, cleaning])).read_bytes())
     ((_, header, size),) = elf.segments(bytes(image), elf.EH_FRAME)
     place = st.one_of(st.integers(0, 1000), st.integers(header, header + 8 * size))
     for _ in range(data.draw(st.integers(1, 8))):
         image[min(data.draw(place), len(image) - 1)] = data.draw(st.integers(0, 255))
-    cut = bytes(image[: data.draw(st.one_of(st.just(len(image)), st.integers(0, len(image))))])
-    try:
-        unwinder = Unwinder(reads(cut), _X86)
-    except (struct.error, elf.NotElf):
-        return
-    for address in range(0x1000, 0x8000, 97):
-        unwinder.row(address)
+    end = data.draw(st.one_of(st.just(len(image)), st.integers(0, len(image))))
+    with open(os.memfd_create("damaged"), "wb+", buffering=0) as file:
+        file.write(image[:end])
+        try:
+            unwinder = Unwinder(lambda at, count: os.pread(file.fileno(), count, at), _X86)
+        except (OSError, OverflowError, struct.error, elf.NotElf):
+            return
+        for address in range(0x1000, 0x8000, 97):
+            unwinder.row(address)

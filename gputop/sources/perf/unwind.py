@@ -86,7 +86,7 @@ Read = Callable[[int, int], bytes]
 
 
 class Unwinder:
-    """Of one ELF file, by its own virtual addresses. Raises elf.NotElf, OSError, or struct.error where the file is damaged."""
+    """Of one ELF file, by its own virtual addresses. Raises elf.NotElf or OSError; OverflowError or struct.error where it is damaged."""
 
     def __init__(self, read: Read, machine: Machine) -> None:
         self._read = read
@@ -108,7 +108,7 @@ class Unwinder:
                 self._rows.clear()
             try:
                 self._rows[address] = self._find(address)
-            except (OSError, struct.error, IndexError):
+            except (OSError, OverflowError, LookupError, struct.error):
                 self._rows[address] = None
         return self._rows[address]
 
@@ -165,7 +165,7 @@ class Unwinders:
                 self._known[key] = None
                 self._known[key] = Unwinder(_reader(path), MACHINE) if MACHINE else None
             return self._known[key]
-        except (OSError, ValueError, StopIteration, elf.NotElf, struct.error):
+        except (OSError, OverflowError, StopIteration, elf.NotElf, struct.error):
             return None
 
 
