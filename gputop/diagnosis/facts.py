@@ -15,6 +15,7 @@ from gputop.diagnosis.repeats import Repeated
 from gputop.diagnosis.repeats import Span
 from gputop.frame import ProcInfo
 from gputop.frame import ReadLimit
+from gputop.frame import link_bytes_per_s
 
 SHORT_S = 1.0
 """Who was seen for less is not judged."""
@@ -79,6 +80,11 @@ class GpuFacts(Struct):
     def lost(self) -> float | None:
         """Share of the window in which it did no work."""
         return None if self.util is None else 1.0 - self.util
+
+    @property
+    def link_bytes_per_s(self) -> float | None:
+        """What its link carries one way as it now runs; None where that is not told."""
+        return link_bytes_per_s(int(self.pcie_gen or 0), int(self.pcie_width or 0))
 
 
 class CallFacts(Struct):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from collections.abc import Sequence
 from math import exp
 from math import log
 
@@ -11,6 +12,7 @@ from msgspec import Struct
 
 from gputop.board import Board
 from gputop.diagnosis.facts import CallFacts
+from gputop.diagnosis.facts import GpuFacts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.facts import SampledFacts
 from gputop.diagnosis.proc import backward_threads
@@ -44,9 +46,9 @@ than the waits that are known."""
 PAIRED_PER_S, PAIRED = 400.0, 0.1
 """From so many a second on, as many waits as copies to the GPU, give or take a tenth, which together take no longer than copies do, are
 the copies' own ends: ``tensor.to("cuda")`` of what is not pinned makes one of each."""
-SLOWEST_NS_PER_BYTE, SLOWEST_NS = 10.0, 50_000
-"""Of a copy: 100 MB/s, which is less than a single lane of PCIe 1 carries, and what each takes besides. What takes longer has waited for
-the GPU: a copy begins when the kernels before it are through."""
+SLOWEST_NS_PER_BYTE, SLOWEST_NS, SLOWEST_OF_LINK = 10.0, 50_000, 0.1
+"""Of a copy: 100 MB/s, which is less than a single lane of PCIe 1 carries, and what each takes besides; of a link that is told at least a
+tenth. What takes longer has waited for the GPU: a copy begins when the kernels before it are through."""
 
 Calls = Mapping[str, CudaCall]
 """Of one process, by name."""
@@ -99,7 +101,8 @@ def _threads(board: Board, pid: int) -> list[int]:
     return [thread.tid for thread in board.infos[pid].threads] if pid in board.infos else []
 
 
-def _facts_of(before: Calls, now: Calls, ns: int) -> CallFacts | None:
+def _facts_of(before: Calls, now: Calls, ns: int, slowest: float = SLOWEST_NS_PER_BYTE) -> CallFacts | None:
+    """``slowest``: nanoseconds that a byte takes at most."""
     if ns <= 0 or not now:
         return None
     found, waits, moved = CallFacts(ns / 1e9), _Waits(), 0
@@ -118,11 +121,11 @@ def _facts_of(before: Calls, now: Calls, ns: int) -> CallFacts | None:
             waits.add(old, call)
             found.rates += (per_s,) if per_s else ()
         found.from_gpu_bytes_per_s += count * 1e9 / ns if "DtoH" in call.call else 0.0
-        if any(word in call.call for word in _SYNC) or ("DtoH" in call.call and count * SLOWEST_NS_PER_BYTE < share * ns / 2):
+        if any(word in call.call for word in _SYNC) or ("DtoH" in call.call and count * slowest < share * ns / 2):
             found.sync, found.sync_per_s = found.sync + share, found.sync_per_s + per_s
             found.most_syncs_per_s = max(found.most_syncs_per_s, per_s)
         elif "emcpy" in call.call:
-            copied = min(share, (count * SLOWEST_NS_PER_BYTE + calls * SLOWEST_NS) / ns) if call.bytes is not None else share
+            copied = min(share, (count * slowest + calls * SLOWEST_NS) / ns) if call.bytes is not None else share
             found.copy, found.copy_per_s = found.copy + copied, found.copy_per_s + per_s
             found.sync += share - copied
             found.to_gpu_per_s += per_s if "HtoD" in call.call else 0.0
@@ -224,10 +227,12 @@ class Points:
         quiet, last = self._quiet.get(pid), self._points[-1]
         return quiet.spans(self.oldest_ns, last.probed_ns) if quiet is not None else []
 
-    def calls(self, pid: int) -> CallFacts | None:
-        """The CUDA calls of a trainer in the window, None where they are not probed."""
+    def calls(self, pid: int, gpus: Sequence[GpuFacts]) -> CallFacts | None:
+        """The CUDA calls in the window of a trainer on ``gpus``, None where they are not probed."""
         first, last = self._probed()
-        return _facts_of(first.calls.get(pid, {}), last.calls.get(pid, {}), last.probed_ns - first.probed_ns)
+        links = [link for gpu in gpus if (link := gpu.link_bytes_per_s)]
+        slowest = min(SLOWEST_NS_PER_BYTE, 1e9 / (SLOWEST_OF_LINK * min(links))) if links else SLOWEST_NS_PER_BYTE
+        return _facts_of(first.calls.get(pid, {}), last.calls.get(pid, {}), last.probed_ns - first.probed_ns, slowest)
 
     def sampled(self, pid: int) -> SampledFacts | None:
         """Where its main thread was met on a CPU in the window, None where it was not looked at."""

@@ -80,8 +80,9 @@ def _set_trainer(job: JobFacts, host: HostFacts) -> None:
     spun = max(0.0, gpu + transfer - max(0.0, sleep - data))
     if job.sampled is not None:
         spun = max(spun, min(running, job.sampled.sync + job.sampled.copy))
-    if job.calls is not None:  # who slept for those that feed it did not sleep for the GPU
-        spun = max(spun, min(running, gpu + transfer - max(0.0, sleep - max(data, job.fed))))
+    if job.calls is not None:  # who slept for those that feed it, or for others, did not sleep for the GPU
+        apart = sum(share for kind, share in trainer.kinds.items() if kind not in (*_GPU_WAITS, *_NO_SLEEP))
+        spun = max(spun, min(running, gpu + transfer - max(0.0, sleep - max(data, job.fed, apart))))
     parts["computing"] = max(0.0, running - spun)
     slept_on_gpu = max(0.0, gpu + transfer - spun)
     other = _without(_without(other, data, _DATA_WAITS), slept_on_gpu, _GPU_WAITS)

@@ -25,8 +25,9 @@ SPAN_NS = 15_000_000_000
 LEAST_POINTS = 80
 LEAST_LAG, LEAST_PEAK, LEAST_RISE = 3, 0.5, 0.25
 """In grid steps; correlation at the peak, and at twice its lag; above the lowest point before it: a slope is no rhythm."""
-LEAST_SWING = 60.0
-"""Per cent, of means: of steps faster than the grid they swing less, and come around more slowly than the steps do."""
+LEAST_SWING, LEAST_SHARE = 60.0, 0.05
+"""Per cent, of means: of steps faster than the grid they swing less, and come around more slowly than the steps do. And of all, as a share
+of their mean: what dips for a moment now and then is a log line."""
 SAME = 1.5
 """Calls of several kinds as often as that come together."""
 MOST_COPIES = 4
@@ -65,7 +66,8 @@ class Rhythm:
     def per_s(self) -> float | None:
         """Periods per second, None where there is no clear one."""
         values = _on_grid(self.points)
-        if len(values) < LEAST_POINTS or (self.averaged and _swing(values) < LEAST_SWING):
+        least = LEAST_SWING if self.averaged else LEAST_SHARE * sum(values) / max(1, len(values))
+        if len(values) < LEAST_POINTS or _swing(values) < least:
             return None
         lag = _first_peak(_autocorrelation(values))
         return None if lag is None else 1e9 / (lag * GRID_NS)
@@ -73,7 +75,7 @@ class Rhythm:
 
 def _swing(values: Sequence[float]) -> float:
     """From its ordinary lows to its ordinary highs."""
-    ordered = sorted(values)
+    ordered = sorted(values) or [0.0]
     return ordered[len(ordered) * 9 // 10] - ordered[len(ordered) // 10]
 
 
@@ -142,14 +144,17 @@ def step_of(job: JobFacts, clock: Clock, rhythm: float | None) -> Step | None:
     pace = clock.per_s(job.calls)
     if pace is not None:
         return split(pace, "CUDA calls", job.trainer.state.fractions)
-    if rhythm is None or (len(job.workers) > 1 and job.data > 0.0) or _copies_more_often(job.calls, rhythm):
+    if rhythm is None or (len(job.workers) > 1 and job.data > 0.0) or _steps_more_often(job, rhythm):
         return None
     return split(rhythm, "GPU rhythm", job.trainer.state.fractions)
 
 
-def _copies_more_often(calls: CallFacts | None, rhythm: float) -> bool:
-    """Than a step does: what comes around so slowly is a log line, or several steps of about a reading's length."""
-    return calls is not None and calls.to_gpu_per_s > MOST_COPIES * (1.0 + WHOLE) * rhythm
+def _steps_more_often(job: JobFacts, rhythm: float) -> bool:
+    """It copies, or by samples waits, more often than a step does: what comes around so slowly is a log line, or several steps of about
+    a reading's length, or an evaluation."""
+    if job.calls is not None:
+        return job.calls.to_gpu_per_s > MOST_COPIES * (1.0 + WHOLE) * rhythm
+    return job.sampled is not None and job.sampled.seen_per_s > SAME * rhythm
 
 
 def split(pace: float, source: str, fractions: Mapping[str, float]) -> Step:

@@ -28,6 +28,7 @@ from gputop.diagnosis.verdicts import unexplained
 from gputop.diagnosis.verdicts.cpu_contention import keeps_from_starting
 from gputop.diagnosis.verdicts.hung_worker import all_are_held
 from gputop.diagnosis.verdicts.hung_worker import all_others_are_ahead
+from gputop.diagnosis.verdicts.hung_worker import replacing
 from gputop.diagnosis.verdicts.sync_storm import SPINS
 from gputop.roles import TORCH_WORKER
 from gputop.text import counted
@@ -212,7 +213,7 @@ def _is_held(job: JobFacts, facts: Facts) -> bool:
         all_others_are_ahead(job)
         or all_are_held(job)
         or keeps_from_starting(job, facts)
-        or bool(job.stopped or job.mute)
+        or bool(job.stopped or job.mute or replacing(job))
         or any(proc.newer.state in waits.STOPPED_STATES for proc in (job.trainer, *job.workers))
     )
 

@@ -21,7 +21,6 @@ from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 from gputop.diagnosis.verdicts.pause import is_ahead
-from gputop.frame import link_bytes_per_s
 
 BYTES_PER_S, OF_LINK, ASLEEP_OF_LINK = 1e9, 0.3, 0.08
 STILL_S = 1.0
@@ -69,8 +68,7 @@ def _copies_at_speed(gpu: GpuFacts) -> bool:
 
 def _link(gpu: GpuFacts) -> float:
     """Bytes per second that its link carries one way as it now runs; endless where that is not told."""
-    carried = link_bytes_per_s(int(gpu.pcie_gen or 0), int(gpu.pcie_width or 0))
-    return math.inf if carried is None else carried
+    return math.inf if gpu.link_bytes_per_s is None else gpu.link_bytes_per_s
 
 
 def traffic(job: JobFacts) -> float:

@@ -4,8 +4,9 @@ Threshold: stopped or zombie in /proc; or neither run nor switched for `STUCK_S`
 worker wakes up many times in that span. Or for `LONG_STUCK_S` with a GPU that other workers still feed. One that merely asks now and
 then whether something is there yet (`ASKS`) hangs too where all the others are ahead, as does one of a home-made loader that sleeps at
 a lock for `states.LEFT_OUT_S` while these deliver. All of torch's at a lock or the network for `HELD_S` hang in a trainer that seems to
-start, too. And where nobody of the job moves, the trainer included, a worker that died took along what it was to deliver. A stopped
-program that feeds the trainer is as bad as a stopped worker, as is one that cannot write its errors.
+start, too, as do all of a pool of which some were born later than the others (`LATER_TICKS`). And where nobody of the job moves, the
+trainer included, a worker that died took along what it was to deliver. A stopped program that feeds the trainer is as bad as a stopped
+worker, as is one that cannot write its errors.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from gputop.diagnosis.verdicts import Judge
 STUCK_S, LONG_STUCK_S, IDLE_S = 2.0, 3.0, 1.5
 HELD_S = 5.0
 """So long at one of `_NO_START` no worker stands that merely starts."""
+LATER_TICKS, APART = 25, 5
+"""A pool's processes are born together. Who comes so much later (a quarter of a second: USER_HZ is 100 wherever there is a driver), and so
+many times as long after them as these took, replaces one that has died."""
 ASKS, AHEAD = 0.02, 0.9
 """Share of the window on a CPU of who sleeps by a timer and looks; and of the others' without any work."""
 WAITED = 0.5
@@ -52,7 +56,7 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
         claims |= dict.fromkeys(_STILL, _stuck_part(job))
     elif job.left_out:
         claims |= dict.fromkeys((*_STILL, *_MAIN, _TIMED), 1.0)
-    if idle and _nobody_moves(job):
+    if idle and (_nobody_moves(job) or replacing(job)):
         asked = 0.0 if programs_at_work(job, facts) else 1.0
         claims |= {"main.lock": 1.0, "main.pipe": asked, "main.poll": asked, "data.ahead": 1.0}
     return claims
@@ -92,6 +96,23 @@ def _nobody_moves(job: JobFacts) -> bool:
     return still and bool(job.workers) and all(gpu.stretch_s > 0.0 for gpu in job.gpus)
 
 
+def replacing(job: JobFacts) -> list[ProcFacts]:
+    """Of a pool that does not stir, nor who waits for it at a lock, those that are younger than the others: what those took along whom they
+    replace never comes."""
+    trainer, workers = job.trainer, sorted(job.workers, key=_born_ticks)
+    if job.is_torchs or not workers or trainer.kinds.get(waits.LOCK, 0.0) < AHEAD or trainer.others_run >= ASKS:
+        return []
+    if any(proc.still_s < HELD_S or proc.cores >= ASKS for proc in (trainer, *workers)):
+        return []
+    elder = workers[: len(workers) // 2 + 1]
+    late = _born_ticks(elder[-1]) + max(LATER_TICKS, APART * (_born_ticks(elder[-1]) - _born_ticks(elder[0])))
+    return [worker for worker in workers if _born_ticks(worker) >= late]
+
+
+def _born_ticks(worker: ProcFacts) -> int:
+    return worker.info.start_ticks
+
+
 def _asks_for_ever(worker: ProcFacts, job: JobFacts) -> bool:
     others = [other for other in job.workers if other is not worker]
     waiting = worker.kinds.get(waits.TIMER, 0.0) >= AHEAD and worker.cores < ASKS
@@ -125,13 +146,16 @@ def _how(worker: ProcFacts) -> str:
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
     if (job.stopped or job.mute) and not _hung(job):
         return _tell_of_stopped(job.stopped, job.trainer.pid) if job.stopped else _tell_of_mute(job.mute, job.trainer.pid)
-    return _tell_of_all(job) if _nobody_moves(job) else _tell_of(job)
+    return _tell_of_all(job) if _nobody_moves(job) or replacing(job) else _tell_of(job)
 
 
 def _tell_of_all(job: JobFacts) -> Finding:
     still_s, pids = job.trainer.still_s, " ".join(str(proc.pid) for proc in (job.trainer, *job.workers))
-    lost = " a worker has died lately, and" if job.births else ""
-    detail = f"trainer and workers have not moved for {still_s:.1f} s:{lost} the batch that it waits for will not come{_unlike(job)}"
+    lost, unlike = " a worker has died lately, and" if job.births else "", _unlike(job)
+    if not lost and (younger := replacing(job)):
+        names, one = ", ".join(f"{worker.role.label} ({worker.pid})" for worker in younger), len(younger) == 1
+        lost, unlike = f" {names} {'is' if one else 'are'} there for {'one' if one else 'others'} that died, and", ""
+    detail = f"trainer and workers have not moved for {still_s:.1f} s:{lost} the batch that it waits for will not come{unlike}"
     evidence = Evidence("still_s", round(still_s, 1), "s", "the trainer and all of its workers have neither run nor switched")
     dead = [worker for worker in job.workers if _how(worker) == "dead"]
     killed = _fixes(dead, job.is_torchs) or [Fix("Was a worker killed?", "dmesg | grep -i 'killed process'")]

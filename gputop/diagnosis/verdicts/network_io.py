@@ -56,7 +56,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
 
 
 def _share(proc: ProcFacts) -> float:
-    return proc.state.waits.get("network", 0.0) + proc.state.waits.get("poll", 0.0)
+    return proc.kinds.get("network", 0.0) + proc.state.waits.get("poll", 0.0)
 
 
 JUDGE = Judge("network-io", "input-bound", 62, _POOLS, _claim, _tell, needs="/proc/PID/syscall or wchan")

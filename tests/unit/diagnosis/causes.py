@@ -250,6 +250,13 @@ def network_without_workers() -> Scene:
     return alone(40.0, 0.05, [SOCKET]).drop(101, 102)
 
 
+def network_before_waits_that_spin() -> Scene:
+    """It asks a store of features for each batch, and waits for its GPU on a CPU."""
+    scene = alone(57.0, 0.57, [SOCKET]).drop(101, 102)
+    scene.probed, scene.calls = True, {(100, "cuStreamSynchronize"): (12, 0.55, 0), (100, "cuMemcpyHtoDAsync_v2"): (12, 0.001, 7e6)}
+    return scene
+
+
 def programs() -> Scene:
     """Each sample is decoded by a program that the worker starts."""
     return starved(run=0.1, looks=[CHILD])
@@ -384,6 +391,7 @@ EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
     disk: ("input-bound", "disk-io"),
     network: ("input-bound", "network-io"),
     network_without_workers: ("input-bound", "network-io"),
+    network_before_waits_that_spin: ("input-bound", "network-io"),
     programs: ("input-bound", "slow-transform"),
     captured_programs: ("input-bound", "slow-transform"),
     swapping: ("input-bound", "memory-pressure"),

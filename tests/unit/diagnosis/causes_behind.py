@@ -217,6 +217,17 @@ def nobody_moves() -> Scene:
     return scene
 
 
+def nobody_has_moved_yet(later_ticks: int = 40) -> Scene:
+    """The same of one that somebody looks at hours later, when nothing but their ages tells which of them replaces another."""
+    scene = starved(util=0.0, workers=0)
+    scene.procs[100].looks = [AWAIT]
+    scene.add(*(Proc(101 + i, 100, looks=[AWAIT], start_ticks=50_100 + i) for i in range(3)))
+    scene.add(Proc(104, 100, looks=[AWAIT], start_ticks=50_102 + later_ticks))
+    for proc in scene.procs.values():
+        proc.run, proc.switches = 0.0, 0
+    return scene
+
+
 def one_shard_on_a_slow_disk() -> Scene:
     """A home-made loader that keeps its order: one of four workers is late, and the others wait at their pipes to be asked again."""
     scene = starved(util=50.0, workers=0)
@@ -444,6 +455,7 @@ BEHIND: dict[Callable[[], Scene], tuple[str, str]] = {
     executors_thread: ("input-bound", "lock-contention"),
     stopped_programs: ("input-bound", "hung-worker"),
     nobody_moves: ("input-bound", "hung-worker"),
+    nobody_has_moved_yet: ("input-bound", "hung-worker"),
     one_shard_on_a_slow_disk: ("input-bound", "disk-io"),
     few_shards: ("input-bound", "too-few-workers"),
     ended_shards: ("input-bound", "too-few-workers"),

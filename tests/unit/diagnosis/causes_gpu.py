@@ -104,6 +104,16 @@ def reading_back() -> Scene:
     return scene
 
 
+def reading_back_for_histograms() -> Scene:
+    """Gradients are copied from the GPU and looked at; the copies take little of their calls' time, which wait for the kernels before."""
+    scene = alone(78.0, 0.95, [ON_CPU], pcie_gen=5, pcie_width=16)
+    scene.probed, scene.calls = True, {
+        (100, "cuMemcpyDtoHAsync_v2"): (190, 0.75, 170e6), (100, "cuMemcpyHtoDAsync_v2"): (21, 0.001, 3e6),
+    }  # fmt: skip
+    scene.hists = {(100, "cuMemcpyDtoHAsync_v2"): {35: (169, 0.02), 150: (21, 0.73)}}
+    return scene
+
+
 def sync_storm() -> Scene:
     scene = alone(60.0, 0.4, [ON_CPU, SLEEP])
     scene.procs[100].switches = 4000
@@ -256,6 +266,7 @@ GPU_SIDE: dict[Callable[[], Scene], tuple[str, str]] = {
     launching_few_kernels: ("input-bound", "main-thread-preprocessing"),
     computing_between_hand_overs: ("input-bound", "main-thread-preprocessing"),
     reading_back: ("transfer-bound", "h2d-transfer"),
+    reading_back_for_histograms: ("input-bound", "main-thread-preprocessing"),
     sync_storm: ("wait-heavy", "sync-storm"),
     probed_sync_storm: ("wait-heavy", "sync-storm"),
     sync_storm_on_a_busy_host: ("wait-heavy", "sync-storm"),

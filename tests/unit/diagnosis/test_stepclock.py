@@ -7,6 +7,7 @@ import random
 import pytest
 
 from gputop.diagnosis.facts import CallFacts
+from gputop.diagnosis.facts import SampledFacts
 from gputop.diagnosis.stepclock import Clock
 from gputop.diagnosis.stepclock import Rhythm
 from gputop.diagnosis.stepclock import from_calls
@@ -53,6 +54,15 @@ def test_a_log_line_that_the_gpu_shows_is_no_step(copies: float, steps: float | 
     assert (step and step.per_s) == steps
 
 
+@pytest.mark.parametrize(("waits", "steps"), [(12.5, None), (1.1, 0.9), (0.0, 0.9)])
+def test_who_is_met_in_many_waits_makes_many_steps(waits: float, steps: float | None):
+    """Without the probes: an evaluation each two seconds, or steps that the readings meet each third time."""
+    job = training().play(2).engine.facts.jobs[0]
+    job.sampled = SampledFacts(0.5, 0.0, 0.0, 2 * waits, waits)
+    step = step_of(job, Clock(), 0.9)
+    assert (step and step.per_s) == steps
+
+
 def test_a_step_more_or_less_in_a_window_is_no_other_measure():
     assert from_calls(made(8 / 2.5, 7 / 2.5, seconds=2.5)) == pytest.approx(2.8)
     assert from_calls(made(32 / 2.5, 9 / 2.5, seconds=2.5)) == pytest.approx(3.6)
@@ -90,6 +100,14 @@ def pushed(period_s: float | None, seconds: float = 15.0, noise: float = 10.0) -
 @pytest.mark.parametrize("period_s", [0.5, 1.0, 1.7, 3.0])
 def test_rhythm_of_slow_steps(period_s: float):
     assert pushed(period_s).per_s() == pytest.approx(1 / period_s, rel=0.06)
+
+
+def test_a_moment_of_less_power_now_and_then_is_no_step():
+    """It writes a line of its log, or a checkpoint in a thread."""
+    rhythm = Rhythm()
+    for i in range(150):
+        rhythm.push(i * 100_000_000, 620.0 if i % 18 == 13 else 700.0 - i % 2)
+    assert rhythm.per_s() is None
 
 
 def averaged(period_s: float) -> Rhythm:

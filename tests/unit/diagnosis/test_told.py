@@ -51,6 +51,7 @@ from tests.unit.diagnosis.scene import HIDDEN
 from tests.unit.diagnosis.scene import ON_CPU
 from tests.unit.diagnosis.scene import QUEUE
 from tests.unit.diagnosis.scene import SLEEP
+from tests.unit.diagnosis.scene import SOCKET
 from tests.unit.diagnosis.scene import Proc
 from tests.unit.diagnosis.scene import Scene
 
@@ -587,3 +588,14 @@ def test_of_waits_that_were_sampled_those_seen_are_told():
     assert verdict.detail.startswith("300 waits per second and more, in which its main thread spins")
     assert _value(verdict, "sync_pct") == pytest.approx(50.0)
     assert _value(verdict, "syncs_per_s") is None
+
+
+def test_who_waits_for_a_store_on_this_host_is_told_for_how_long():
+    """Without probes, where the store's process is known as who feeds it."""
+    scene = alone(57.0, 0.57, [SOCKET]).drop(101, 102)
+    scene.sampled = {100: (0.5, 0.0, 0.0, 12.0)}
+    scene.procs[100].info["other_ends"] = [900]
+    scene.add(Proc(900, cmdline=["python", "serve.py"], run=0.03, looks=[SLEEP]))
+    verdict = scene.play(4).engine.verdict
+    assert verdict.cause == "network-io"
+    assert "waited for the network 43%" in verdict.detail
