@@ -24,6 +24,8 @@ _POOLS = ("data.starting", "data.ahead", "data.running", *_MAKING)
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
+    if 2 * len(job.births) < len(job.workers):  # one that was replaced
+        return {}
     claims = {"data.starting": 1.0}
     since_ns = facts.t_ns - job.births[-1] if job.births else WHILE_NS
     if since_ns < RECENT_NS:

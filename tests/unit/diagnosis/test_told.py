@@ -599,3 +599,17 @@ def test_who_waits_for_a_store_on_this_host_is_told_for_how_long():
     verdict = scene.play(4).engine.verdict
     assert verdict.cause == "network-io"
     assert "waited for the network 43%" in verdict.detail
+
+
+def test_one_that_is_made_anew_is_no_new_set_of_workers():
+    """A pool replaces a process that was killed; nobody's epochs have begun anew."""
+    scene = starved(util=90.0, workers=0)
+    scene.procs[100].looks = [AWAIT]
+    scene.add(*(Proc(101 + i, 100, run=0.4, looks=[ON_CPU, AWAIT], start_ticks=50_100 + i) for i in range(4))).play(4)
+    scene.drop(102).add(Proc(105, 100, looks=[AWAIT], start_ticks=50_600))
+    for proc in scene.procs.values():
+        proc.run, proc.switches = 0.0, 0
+    scene.gpus[0]["util_pct"] = 0.0
+    lost = scene.play(6).engine.explain()["ledger"]["by_cause"]
+    assert lost["hung-worker"] > 5.0
+    assert "worker-respawn" not in lost
