@@ -33,7 +33,7 @@ from gputop.diagnosis.verdicts.sync_storm import SPINS
 from gputop.roles import TORCH_WORKER
 from gputop.text import counted
 
-LOST = 0.15
+LOST = 0.12
 """Share of the window lost from which something is said to be wrong (TraceML: input wait warns from 10 %, critical from 20 %)."""
 NAMED = 0.35
 """Share of the loss that a cause must hold to be named."""

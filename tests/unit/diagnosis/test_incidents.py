@@ -63,7 +63,7 @@ def test_a_long_one_ends_it():
 def test_the_headline_is_of_the_whole_episode():
     scene = sick(training().play(4)).play(9)
     [incident] = scene.engine.incidents
-    assert incident.headline == "GPU 0 lost 6.1 of 8.6 s: train.py (100) waits for its data"
+    assert incident.headline == "GPU 0 lost 6.1 of 8.8 s: train.py (100) waits for its data"
     assert round(incident.lost_s, 1) == 6.1
 
 
