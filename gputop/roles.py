@@ -170,7 +170,7 @@ class _Assignment:
 
     def _started_as_rank(self, info: ProcInfo) -> bool:
         """A launcher's child with a rank: a trainer even before it touches the GPU."""
-        if not info.env or _rank(info) is None:
+        if not info.env or rank_of(info) is None:
             return False
         parent = self.infos.get(info.ppid)
         return parent is not None and _is_launcher(parent) and _is_python(info)
@@ -199,7 +199,7 @@ class _Assignment:
 
     def _has_no_context(self, info: ProcInfo, parent: ProcInfo) -> bool:
         """A program of a trainer's that merely loads the library: what one module imports, another need not use."""
-        return parent.pid in self.listed and _rank(info) is None
+        return parent.pid in self.listed and rank_of(info) is None
 
     def _lists_nobody_else(self, info: ProcInfo) -> bool:
         """A spawned child that uses CUDA is a rank where its starter has no context (`torch.multiprocessing.spawn`)."""
@@ -216,7 +216,7 @@ class _Assignment:
         return _is_forkserving(info) and info.comm != TORCH_WORKER and not (parent is not None and _is_forkserving(parent))
 
     def _trainer_role(self, info: ProcInfo) -> Role:
-        rank = _rank(info)
+        rank = rank_of(info)
         program = self._program(info)
         label = program if rank is None else f"{program} rank {rank}"
         return Role("trainer", info.pid, rank, None, next((lib for lib in _LOADERS if lib in info.libs), ""), label)
@@ -303,7 +303,8 @@ def pin_thread(info: ProcInfo) -> int | None:
     return next((thread.tid for thread in info.threads if thread.comm == PIN_THREAD), None)
 
 
-def _rank(info: ProcInfo) -> int | None:
+def rank_of(info: ProcInfo) -> int | None:
+    """The rank that its launcher gave it, None where there is none."""
     for name in RANK_VARIABLES:
         value = info.env.get(name, "")
         if value.isascii() and value.isdigit():

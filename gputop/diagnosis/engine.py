@@ -21,6 +21,7 @@ from gputop.diagnosis import intensity
 from gputop.diagnosis import report
 from gputop.diagnosis import states
 from gputop.diagnosis import stepclock
+from gputop.diagnosis.absent import set_absent
 from gputop.diagnosis.ends import leaving
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
@@ -161,6 +162,7 @@ class Engine:
         seconds = (board.t_ns - before) / 1e9 if self._window.continues else 0.0
         facts = self.facts = self._window.facts(board)
         intensity.set_waste(facts)
+        set_absent(facts.jobs, board, len({gpu.index for gpu in facts.gpus}))
         self._users = Counter(gpu.index for job in facts.jobs for gpu in job.gpus)
         standing = [self._judge(job, facts, seconds) for job in facts.jobs]
         self.states = {proc.pid: proc.state for job in facts.jobs for proc in (job.trainer, *job.workers)}

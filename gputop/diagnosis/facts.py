@@ -280,6 +280,8 @@ class JobFacts(Struct):
     """Share of the window in which its GPUs were busy and yet did not work: ``light`` (few SMs), ``slowed`` (clocks), ``peer``."""
     straggler: ProcFacts | None = None
     """The trainer of its own group that the others wait for, itself included."""
+    absent_ranks: tuple[int, ...] = ()
+    """Those of its training that should be on this host and are not, while it stands."""
     used: float = 0.0
     """CPUs its processes ran on, helpers included."""
     helpers: float = 0.0

@@ -110,9 +110,11 @@ class Standing(Struct, dict=True):
 
     @property
     def trainer_pid(self) -> int:
-        """Whose trouble it is: a straggler's waiting peers have the straggler's."""
+        """Whose trouble it is: a straggler's waiting peers have the straggler's; where that is not there any more, the first of them."""
+        if self.cause != "straggler-rank":
+            return self.job.trainer.pid
         slow = self.job.straggler
-        return slow.pid if slow is not None and self.cause == "straggler-rank" else self.job.trainer.pid
+        return slow.pid if slow is not None and not self.job.absent_ranks else min(self.job.kin or {self.job.trainer.pid})
 
     @property
     def lost_pct(self) -> float | None:
@@ -333,6 +335,8 @@ def _why(one: Standing) -> str:
 
 def _does(one: Standing) -> str:
     job, idle = one.job, one.job.idle or 0.0
+    if job.absent_ranks and one.symptom == "straggler":
+        return "waits for a rank that is gone"
     if job.straggler is job.trainer and one.symptom == "straggler":
         return "is slower than the other ranks, which wait for it"
     if one.cause == "small-kernels" and idle >= SLOW_LAUNCHES:

@@ -19,6 +19,8 @@ QUEUE, LOCK, NETWORK, PIPE, TIMER, DISK, POLL, CHILD, DRIVER, UNKNOWN, STOPPED, 
 
 STOPPED_STATES = "Tt"
 """Of /proc/PID/stat: by a signal, or by a debugger."""
+ENDED_STATES = "ZX"
+"""A dead process whose parent has not asked for its end yet, and one that is just going."""
 
 _X86_64 = {
     LOCK: (202, 449, 73, 72, 65, 220), NETWORK: (45, 47, 44, 46, 42, 299), PIPE: (0, 1, 19, 20), TIMER: (35, 230, 34),

@@ -32,8 +32,6 @@ ASKS, AHEAD = 0.02, 0.9
 """Share of the window on a CPU of who sleeps by a timer and looks; and of the others' without any work."""
 WAITED = 0.5
 """Share of the window that a trainer waits for data where none of those who could deliver has anything to do."""
-ENDED = "ZX"
-"""A dead process whose parent has not asked for its end yet, and one that is just going."""
 TRACED = "t"
 """State in /proc/PID/stat of who is stopped by a debugger: SIGCONT does not wake it."""
 _STILL = ("data.lock", "data.network", "data.pipe", "data.timer", "data.poll", "data.unknown", "data.disk", "data.child", "data.driver")
@@ -132,7 +130,7 @@ def _hung(job: JobFacts) -> list[ProcFacts]:
 
 def _how(worker: ProcFacts) -> str:
     if worker.kinds.get(waits.STOPPED, 0.0) > 0.3:
-        if worker.newer.state in ENDED or not worker.info.cmdline:
+        if worker.newer.state in waits.ENDED_STATES or not worker.info.cmdline:
             return "dead"
         return "held by a debugger" if worker.newer.state == TRACED else "stopped"
     kind = max(worker.state.waits, key=worker.state.waits.__getitem__, default=waits.UNKNOWN)

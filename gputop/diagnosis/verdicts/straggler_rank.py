@@ -1,7 +1,8 @@
 """straggler-rank: one rank of a training is slower than its peers, and they wait for it in each collective.
 
 Threshold: its GPU idles for `intensity.PEER` more of the time than its peers' (TraceML: straggler from 10 %, critical from 20 % of the
-step), or is used `intensity.WORKED` more than theirs, which spin. Not where these lose `intensity.LIKE_OTHERS` of that by themselves.
+step), or is used `intensity.WORKED` more than theirs, which spin. Not where these lose `intensity.LIKE_OTHERS` of that by themselves. Or
+one is not there any more, and they stand (see `absent`).
 """
 
 from __future__ import annotations
@@ -41,12 +42,16 @@ KEPT = 0.3
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
+    if job.absent_ranks:
+        return dict.fromkeys(job.pools, 1.0)
     if job.straggler is None or rests_long(late_job(job, facts), facts) or waits_for_save(job, facts):
         return {}  # the first rank saves for all, and these wait for it
     return dict.fromkeys(job.pools, 1.0)
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
+    if job.absent_ranks:
+        return _tell_of_absent(job)
     own = late_job(job, facts)
     slow = own.trainer
     waiting = [other for other in facts.jobs if other.straggler is slow and other is not own]
@@ -58,6 +63,20 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         detail += f"; {', '.join(names_of(takers))} took {sum(taker.cores for taker in takers):.1f} CPUs meanwhile"
         fixes = (*yielding.fixes(takers, slow.info, own.cgroup_version, facts.host.autogroup), *fixes)
     return Finding(detail, evidence, fixes, (culprit, *blame(takers, facts.seconds)), victims)
+
+
+def _tell_of_absent(job: JobFacts) -> Finding:
+    ranks, waiting = ", ".join(map(str, job.absent_ranks[:8])), len(job.kin) or 1
+    gone = f"rank {ranks} of its training has" if len(job.absent_ranks) == 1 else f"ranks {ranks} of its training have"
+    stand = f"{counted(waiting, 'other')} {'stands' if waiting == 1 else 'stand'}"
+    detail = f"{gone} no process on this host any more, and {stand} in a collective that needs all"
+    evidence = Evidence("absent_ranks", float(len(job.absent_ranks)), "", "ranks that their launcher told of and that have no process")
+    fixes = (
+        Fix("Restart the training from its last checkpoint: they will wait until the collective's timeout"),
+        Fix("Was it killed, or out of memory?", "dmesg | grep -i 'killed process'"),
+        Fix("Have a launcher end all ranks as one of them ends", "torchrun --nproc-per-node=..."),
+    )
+    return Finding(detail, (evidence,), fixes, (), (job.trainer.pid,))
 
 
 def _takers(own: JobFacts, facts: Facts) -> list[Taker]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from gputop.environment import ENV_OF_INTEREST
@@ -14,6 +16,8 @@ from tests.unit.diagnosis.scene import QUEUE
 from tests.unit.diagnosis.scene import SLEEP
 from tests.unit.diagnosis.scene import SOCKET
 from tests.unit.diagnosis.scene import Proc
+from tests.unit.diagnosis.scene import Scene
+from tests.unit.diagnosis.scene import training
 
 
 @pytest.mark.parametrize(
@@ -121,3 +125,50 @@ def test_ranks_whose_workers_all_wait_for_the_disk_have_no_straggler():
         worker = {"comm": "pt_data_worker", "start_ticks": 50_100, "looks": [DISK], "read_bytes": 15_000_000}
         scene.add(*(Proc(pid + 1 + i, pid, **worker) for i in range(2)))
     assert scene.play(8).engine.verdict.cause == "disk-io"
+
+
+def standing(there: Sequence[int], env: dict[str, str], gpus: int = 4, sm_active: float = 5.0) -> Scene:
+    """Ranks that spin in a collective."""
+    scene = training().drop(100, 101, 102)
+    for index in range(gpus):
+        users = [200 + index] if index in there else []
+        scene.gpus[index] = {"util_pct": 99.0 if users else 0.0, "sm_active_pct": sm_active if users else 0.0, "pids": users}
+    for rank in there:
+        told = {name: value.format(rank=rank) for name, value in env.items()}
+        scene.add(Proc(200 + rank, 10, run=0.99, looks=[ON_CPU], info={"uses_cuda": True, "env": told}))
+    return scene
+
+
+BY_HAND = {"RANK": "{rank}", "WORLD_SIZE": "4"}
+TORCHRUN = {"RANK": "{rank}", "LOCAL_RANK": "{rank}", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
+SLURM = {"SLURM_PROCID": "{rank}", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "1"}
+
+
+@pytest.mark.parametrize(
+    ("there", "env", "gpus", "says"),
+    [([0, 1, 3], BY_HAND, 4, "rank 2 of its training has"), ([0, 1, 2], BY_HAND, 4, "rank 3 of its training has"),
+     ([1], BY_HAND, 4, "ranks 0, 2, 3 of its training have"),
+     ([0, 1, 2], TORCHRUN, 4, "rank 3 of its training has"), ([0, 2, 3], SLURM, 8, "rank 1 of its training has")],
+)  # fmt: skip
+def test_a_rank_that_is_gone_is_what_the_others_wait_for(there: list[int], env: dict[str, str], gpus: int, says: str):
+    engine = standing(there, env, gpus).play(6).engine
+    assert (engine.verdict.symptom, engine.verdict.cause) == ("straggler", "straggler-rank")
+    assert says in engine.verdict.detail
+    [incident] = engine.incidents
+    assert incident.headline.startswith("GPU 1 lost " if len(there) == 1 else f"{len(there)} GPUs lost ")
+
+
+@pytest.mark.parametrize(
+    ("there", "env", "sm_active"),
+    [([0, 1, 2, 3], BY_HAND, 5.0), ([0, 1, 3], BY_HAND, 90.0), ([0, 1, 2, 3], TORCHRUN, 5.0), ([0, 1, 2, 3], SLURM, 5.0),
+     ([0, 1, 2], {}, 5.0)],
+)  # fmt: skip
+def test_nobody_is_missed_who_is_there_or_on_another_node(there: list[int], env: dict[str, str], sm_active: float):
+    """Nor while the others work."""
+    assert standing(there, env, sm_active=sm_active).play(6).engine.verdict.cause != "straggler-rank"
+
+
+def test_a_rank_that_is_dead_and_not_yet_waited_for_is_gone_too():
+    scene = standing([0, 1, 2, 3], BY_HAND)
+    scene.procs[202].looks, scene.procs[202].run, scene.gpus[2]["pids"] = [{"state": "Z"}], 0.0, []
+    assert "rank 2 of its training has no process" in scene.play(6).engine.verdict.detail

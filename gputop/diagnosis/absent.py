@@ -1,0 +1,68 @@
+"""Ranks of a training that are not there: whose process has ended, while the others stand in a collective that it will never join.
+
+By the environment that a launcher gives each rank, and its loader's workers with it: whoever has a rank's number is there for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Mapping
+
+from gputop.board import Board
+from gputop.diagnosis import waits
+from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.intensity import used
+from gputop.environment import SIZE_VARIABLES
+from gputop.frame import ProcInfo
+from gputop.roles import rank_of
+
+IDLE, SPINS = 0.95, 0.15
+"""Share of the window without work for the GPU of who waits on the host for the other ranks; and of what its GPU could do that is used by
+a collective that spins until they come."""
+_MOST = 4096
+"""Ranks on a host: more was never meant."""
+
+
+def set_absent(jobs: list[JobFacts], board: Board, gpus: int) -> None:
+    """Tell those that stand which ranks of their training should be on this host, with so many ``gpus``, and are not."""
+    ranks = [job for job in jobs if job.trainer.role.rank is not None and _stands(job)]
+    there = _there(board) if ranks else {}
+    for job in ranks:
+        info = job.trainer.info
+        if (size := _number(info.env, SIZE_VARIABLES)) > 1:
+            own = there.get(size, set())
+            job.absent_ranks = tuple(rank for rank in _expected(info, own, size, gpus) if rank not in own)
+
+
+def _stands(job: JobFacts) -> bool:
+    """Its GPU does nothing, or next to nothing all the time."""
+    rests = job.idle is not None and job.idle >= IDLE
+    return rests or ((part := used(job)) is not None and part <= SPINS and (job.idle or 0.0) <= SPINS)
+
+
+def _there(board: Board) -> dict[int, set[int]]:
+    """Size of a training -> its ranks on this host, as far as they live."""
+    found: dict[int, set[int]] = {}
+    for pid, proc in board.procs.items():
+        info = board.infos.get(pid)
+        rank = rank_of(info) if info is not None and proc.state not in waits.ENDED_STATES else None
+        if info is not None and rank is not None:
+            found.setdefault(_number(info.env, SIZE_VARIABLES), set()).add(rank)
+    return found
+
+
+def _expected(info: ProcInfo, there: set[int], size: int, gpus: int) -> Iterable[int]:
+    """As many as the launcher says; all, where there is a GPU for each and nobody else spread them over nodes; else what lies between
+    those that are there."""
+    rank, local, locals_ = rank_of(info), _number(info.env, ("LOCAL_RANK",)), _number(info.env, ("LOCAL_WORLD_SIZE",))
+    if rank is not None and 0 < locals_ <= _MOST:
+        return range(max(0, rank - local), rank - local + locals_)
+    if size <= gpus and "WORLD_SIZE" in info.env and "SLURM_JOB_ID" not in info.env:
+        return range(size)
+    return range(min(there), min(max(there) + 1, min(there) + _MOST)) if there else ()
+
+
+def _number(env: Mapping[str, str], names: tuple[str, ...]) -> int:
+    """0 where there is none."""
+    value = next((value for name in names if (value := env.get(name, ""))), "")
+    return int(value[:9]) if value.isascii() and value.isdigit() else 0
