@@ -26,6 +26,7 @@ from gputop.diagnosis.verdicts import Judge
 from gputop.diagnosis.verdicts import judges_of
 from gputop.diagnosis.verdicts import unexplained
 from gputop.diagnosis.verdicts.cpu_contention import keeps_from_starting
+from gputop.diagnosis.verdicts.hung_worker import all_are_dead
 from gputop.diagnosis.verdicts.hung_worker import all_are_held
 from gputop.diagnosis.verdicts.hung_worker import all_others_are_ahead
 from gputop.diagnosis.verdicts.hung_worker import replacing
@@ -214,6 +215,7 @@ def _is_held(job: JobFacts, facts: Facts) -> bool:
     return (
         all_others_are_ahead(job)
         or all_are_held(job)
+        or all_are_dead(job)
         or keeps_from_starting(job, facts)
         or bool(job.stopped or job.mute or replacing(job))
         or any(proc.newer.state in waits.STOPPED_STATES for proc in (job.trainer, *job.workers))

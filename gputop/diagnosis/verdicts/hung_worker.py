@@ -72,7 +72,7 @@ def _stuck_part(job: JobFacts) -> float:
 
 def all_others_are_ahead(job: JobFacts) -> bool:
     """The trainer mostly waits for data, though who is not stuck has nothing to do: of a home-made loader, too, it waits for who is."""
-    others = [worker for worker in job.workers if not stuck(worker, LONG_STUCK_S)]
+    others = [worker for worker in job.workers if not (stuck(worker, LONG_STUCK_S) or _asks_for_ever(worker, job))]
     ahead = all(worker.state.fractions.get("ahead", 0.0) >= AHEAD for worker in others)
     return bool(others) and len(others) < len(job.workers) and ahead and job.data >= WAITED
 
@@ -81,6 +81,12 @@ def all_are_held(job: JobFacts) -> bool:
     """The trainer waits for torch's workers, and these stand: one that has nothing to do waits for its queue."""
     held = all(stuck(worker, HELD_S) and worker.cores < ASKS and _stands(worker) for worker in job.workers)
     return held and job.is_torchs and job.data >= WAITED and not job.programs_met
+
+
+def all_are_dead(job: JobFacts) -> bool:
+    """And who started them has not asked for their ends, for he still waits for them."""
+    dead = all(worker.newer.state in waits.ENDED_STATES for worker in job.workers)
+    return bool(job.workers) and dead and job.trainer.still_s >= STUCK_S
 
 
 def _stands(worker: ProcFacts) -> bool:

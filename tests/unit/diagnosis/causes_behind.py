@@ -228,6 +228,23 @@ def nobody_has_moved_yet(later_ticks: int = 40) -> Scene:
     return scene
 
 
+def all_dead_before_anybody_looked() -> Scene:
+    """The trainer of a home-made loader waits at its pipe for workers that were killed."""
+    scene = starved(util=0.0, workers=0)
+    scene.procs[100].looks = [READ_PIPE]
+    scene.add(*(Proc(101 + i, 100, looks=[{"state": "Z"}], start_ticks=50_100 + i) for i in range(3)))
+    for proc in scene.procs.values():
+        proc.run, proc.switches = 0.0, 0
+    return scene
+
+
+def a_lock_file_of_a_dead_job() -> Scene:
+    """One worker looks twenty times a second whether it has gone, since before anybody watched; the others have nothing to do."""
+    scene = starved(util=0.0, workers=3, run=0.0, looks=[QUEUE])
+    scene.procs[100].run, scene.procs[101].looks, scene.procs[101].run = 0.0, [SLEEP], 0.004
+    return scene
+
+
 def one_shard_on_a_slow_disk() -> Scene:
     """A home-made loader that keeps its order: one of four workers is late, and the others wait at their pipes to be asked again."""
     scene = starved(util=50.0, workers=0)
@@ -456,6 +473,8 @@ BEHIND: dict[Callable[[], Scene], tuple[str, str]] = {
     stopped_programs: ("input-bound", "hung-worker"),
     nobody_moves: ("input-bound", "hung-worker"),
     nobody_has_moved_yet: ("input-bound", "hung-worker"),
+    all_dead_before_anybody_looked: ("input-bound", "hung-worker"),
+    a_lock_file_of_a_dead_job: ("input-bound", "hung-worker"),
     one_shard_on_a_slow_disk: ("input-bound", "disk-io"),
     few_shards: ("input-bound", "too-few-workers"),
     ended_shards: ("input-bound", "too-few-workers"),
