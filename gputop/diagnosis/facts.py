@@ -280,6 +280,8 @@ class JobFacts(Struct):
     """Share of the window in which its GPUs were busy and yet did not work: ``light`` (few SMs), ``slowed`` (clocks), ``peer``."""
     straggler: ProcFacts | None = None
     """The trainer of its own group that the others wait for, itself included."""
+    unheard: bool = False
+    """The trainer itself stands, for nobody takes what it writes to standard output or error."""
     absent_ranks: tuple[int, ...] = ()
     """Those of its training that should be on this host and are not, while it stands."""
     used: float = 0.0
@@ -291,6 +293,8 @@ class JobFacts(Struct):
     programs_met: Counter[str] = field(default_factory=Counter)
     """What programs that its loaders (its workers, the trainer where it has none) started were met at, and who feeds it: words of
     `waits`."""
+    own_programs: float = 0.0
+    """CPUs of programs that the trainer itself has started: a compiler."""
     stopped: dict[int, str] = field(default_factory=dict)
     """Those of these programs that are stopped, with their names."""
     mute: dict[int, str] = field(default_factory=dict)

@@ -38,12 +38,13 @@ class Start(Struct):
     held_bytes: float = 0.0
     blinked: bool = False
 
-    def note(self, worked_ns: int, held_bytes: float, still: bool, since_ns: int, now_ns: int) -> None:
-        """When its GPUs worked last, what it holds of their memory, and whether it does not stir while its threads run."""
+    def note(self, worked_ns: int, held_bytes: float, still: bool, since_ns: int, now_ns: int, loading_ns: int = 0) -> None:
+        """When its GPUs worked last, what it holds of their memory, whether it does not stir while its threads run, and since when it has
+        had the workers that it waits for, 0 where it waits for something else."""
         if not self.first_ns and worked_ns > self.after_ns:
             self.first_ns = now_ns
             self.began_ns = now_ns if now_ns - since_ns >= SEEN_NS else 0
-        elif self._has_blinked(worked_ns, now_ns):
+        elif self._has_blinked(worked_ns, now_ns) and not 0 < loading_ns < self.first_ns - BLINK_NS:  # else that was a batch
             self.blinked, self.after_ns, self.first_ns, self.began_ns = True, worked_ns, 0, 0
         grew = held_bytes > GREW * self.held_bytes > 0
         if self.first_ns and (grew or still) and now_ns - max(self.born_ns, self.first_ns) < WARM_UP_NS:

@@ -114,6 +114,11 @@ def is_unread(wchan: str | None) -> bool:
     return is_ahead(wchan) or wchan == _WOKEN
 
 
+def is_unheard(machine: str, syscall: int | None, descriptor: int | None, wchan: str | None) -> bool:
+    """Whether it cannot write its output, for nobody reads the pipe that it goes to, or the terminal takes no more."""
+    return syscall == _WRITE.get(machine or platform.machine()) and descriptor in _OUTPUT and is_unread(wchan)
+
+
 def is_mute(machine: str, syscall: int | None, descriptor: int | None, wchan: str | None) -> bool:
     """Whether it cannot write its errors, for nobody reads the pipe that they go to: unlike standard output, it is nobody's input."""
     return syscall == _WRITE.get(machine or platform.machine()) and descriptor == STDERR and is_ahead(wchan)

@@ -52,6 +52,8 @@ UTIL_NS = 1_000_000_000
 """NVML's utilization may be of so much time, up to now."""
 FIRST_SET_S = 1.5
 """Workers seen within this time of the first of a trainer are its first set, if they also started within it."""
+QUEUED = 0.8
+"""Share of the window at its loader's queue of a trainer that waits for nothing else."""
 BIRTHS_NS = 30_000_000_000
 _DEAD = "ZX"
 
@@ -245,6 +247,7 @@ class Window:
             for proc in (job.trainer, *job.workers):
                 job.stopped |= stopped.get(proc.pid, {})
                 job.mute |= mute.get(proc.pid, {})
+            job.own_programs = programs.get(job.trainer.pid, (0.0, 0.0))[0]
             for proc in loaders:
                 proc.programs = programs.get(proc.pid, (0.0, 0.0))
                 proc.children = max(0.0, proc.children - ended_ns.get(proc.pid, 0) / span_ns)
@@ -296,6 +299,8 @@ class Window:
         job.launches_per_s = board.launches[trainer.pid].per_s if trainer.pid in board.launches else None
         if job.calls is None and (sampled := self._points.sampled(trainer.pid)) is not None:
             job.sampled, job.launches_per_s = sampled, sampled.launch / LAUNCH_S
+        last = trainer.newer
+        job.unheard = trainer.still_s >= STILL_S and waits.is_unheard(board.header.machine, last.syscall, last.syscall_arg, last.wchan)
         self._points.set_cgroup(job, board)
         job.find_step = self._step
         if job.before_s is None:
@@ -322,7 +327,9 @@ class Window:
         start = self._starts.setdefault(trainer.pid, Start(born, min(born, trainer.began_ns) + UTIL_NS))
         worked_ns = max((gpu.worked_ns for gpu in job.gpus), default=0)
         still = trainer.still_s >= STILL_S and feeders.threads_at_work(job)
-        start.note(worked_ns, held_bytes(trainer.pid, board.gpus.values()), still, self._since_ns, self.t_ns)
+        queued = trainer.kinds.get(waits.QUEUE, 0.0) >= QUEUED
+        loading_ns = max((born_ns(worker.newer, board) for worker in job.workers), default=0) if queued else 0
+        start.note(worked_ns, held_bytes(trainer.pid, board.gpus.values()), still, self._since_ns, self.t_ns, loading_ns)
         return start
 
     def _rivals(self, trainer: ProcFacts) -> dict[int, float]:

@@ -2,11 +2,11 @@
 
 Threshold: stopped or zombie in /proc; or neither run nor switched for `STUCK_S`, with the GPU idle for `IDLE_S`: a slow but living
 worker wakes up many times in that span. Or for `LONG_STUCK_S` with a GPU that other workers still feed. One that merely asks now and
-then whether something is there yet (`ASKS`) hangs too where all the others are ahead, as does one of a home-made loader that sleeps at
-a lock for `states.LEFT_OUT_S` while these deliver. All of torch's at a lock or the network for `HELD_S` hang in a trainer that seems to
-start, too, as do all of a pool of which some were born later than the others (`LATER_TICKS`). And where nobody of the job moves, the
-trainer included, a worker that died took along what it was to deliver. A stopped program that feeds the trainer is as bad as a stopped
-worker, as is one that cannot write its errors.
+then whether something is there yet (`ASKS`) hangs too where all the others are ahead, or all do so for `NAPPED_S`; and one of a home-made
+loader that sleeps at a lock for `states.LEFT_OUT_S` while these deliver. All of torch's at a lock or the network for `HELD_S` hang in a
+trainer that seems to start, too, as do all of a pool of which some were born later than the others (`LATER_TICKS`). And where nobody of
+the job moves, the trainer included, a worker that died took along what it was to deliver. A stopped program that feeds the trainer is as
+bad as a stopped worker, as is one that cannot write its errors, and a trainer that cannot write its log.
 """
 
 from __future__ import annotations
@@ -23,11 +23,15 @@ from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 
 STUCK_S, LONG_STUCK_S, IDLE_S = 2.0, 3.0, 1.5
+NAPPED_S = 4.0
+"""So long no batch has come of workers that all sleep by a timer, and look."""
 HELD_S = 5.0
 """So long at one of `_NO_START` no worker stands that merely starts."""
 LATER_TICKS, APART = 25, 5
 """A pool's processes are born together. Who comes so much later (a quarter of a second: USER_HZ is 100 wherever there is a driver), and so
 many times as long after them as these took, replaces one that has died."""
+NAMED = 4
+"""Workers that stand alike; of more it is said how many."""
 ASKS, AHEAD = 0.02, 0.9
 """Share of the window on a CPU of who sleeps by a timer and looks; and of the others' without any work."""
 WAITED = 0.5
@@ -46,6 +50,8 @@ _TIMED = "main.timer"
 def _claim(job: JobFacts, facts: Facts) -> Claims:
     claims = {"data.stopped": 1.0}
     idle = _gpu_rests(job)
+    if job.unheard and idle:
+        claims |= {"main.pipe": 1.0, "main.network": 1.0, "data.ahead": 1.0}
     if job.mute or (job.stopped and (idle or not (job.workers or programs_at_work(job, facts)))):
         claims |= dict.fromkeys((*_STILL, *_MAIN), 1.0)
     elif idle and _hung(job):
@@ -119,8 +125,18 @@ def _born_ticks(worker: ProcFacts) -> int:
 
 def _asks_for_ever(worker: ProcFacts, job: JobFacts) -> bool:
     others = [other for other in job.workers if other is not worker]
-    waiting = worker.kinds.get(waits.TIMER, 0.0) >= AHEAD and worker.cores < ASKS
-    return waiting and bool(others) and all(other.state.fractions.get("ahead", 0.0) >= AHEAD for other in others)
+    alone = bool(others) and all(other.state.fractions.get("ahead", 0.0) >= AHEAD for other in others)
+    return _naps(worker) and (alone or _all_ask_for_ever(job))
+
+
+def _all_ask_for_ever(job: JobFacts) -> bool:
+    """And have asked for so long that no transform would merely sleep: a store is gone, and each tries again and again."""
+    for_long = bool(job.gpus) and all(gpu.idle_s >= NAPPED_S for gpu in job.gpus)
+    return for_long and bool(job.workers) and all(map(_naps, job.workers)) and job.data >= WAITED
+
+
+def _naps(worker: ProcFacts) -> bool:
+    return worker.kinds.get(waits.TIMER, 0.0) >= AHEAD and worker.cores < ASKS
 
 
 def stuck(worker: ProcFacts, least_s: float = STUCK_S) -> bool:
@@ -148,6 +164,8 @@ def _how(worker: ProcFacts) -> str:
 
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
+    if job.unheard and _gpu_rests(job):
+        return _tell_of_unheard(job)
     if (job.stopped or job.mute) and not _hung(job):
         return _tell_of_stopped(job.stopped, job.trainer.pid) if job.stopped else _tell_of_mute(job.mute, job.trainer.pid)
     return _tell_of_all(job) if _nobody_moves(job) or replacing(job) else _tell_of(job)
@@ -185,6 +203,23 @@ def _tell_of_mute(mute: dict[int, str], trainer_pid: int) -> Finding:
     return Finding(detail, (evidence,), (read, redirect), (), (trainer_pid,))
 
 
+def _tell_of_unheard(job: JobFacts) -> Finding:
+    pid, fd = job.trainer.pid, job.trainer.newer.syscall_arg
+    name = "standard output" if fd == 1 else "standard error"
+    detail = f"{job.trainer.role.label} ({pid}) has not moved for {job.trainer.still_s:.1f} s: nobody takes what it writes to {name}"
+    evidence = Evidence("still_s", round(job.trainer.still_s, 1), "s", "it has neither run nor switched, in a write")
+    fixes = (
+        Fix("See where that goes, and let it go on: a pager, a terminal stopped by Ctrl-S", f"ls -l /proc/{pid}/fd/{fd}"),
+        Fix("Or read it yourself, if it is a pipe", f"cat /proc/{pid}/fd/{fd}"),
+        Fix("Write to a file the next time", f"{job.trainer.role.label.partition(' rank')[0]} > train.log 2>&1"),
+    )
+    return Finding(detail, (evidence,), fixes, (), (pid,))
+
+
+def _felt(job: JobFacts) -> str:
+    return "wait-heavy" if job.unheard else "input-bound"
+
+
 def _unlike(job: JobFacts) -> str:
     """Who waits for something else than most of the workers do."""
     by_kind: dict[str, list[ProcFacts]] = {}
@@ -197,7 +232,15 @@ def _unlike(job: JobFacts) -> str:
 
 
 def _who_is_how(workers: list[ProcFacts]) -> str:
-    return ", ".join(f"{worker.role.label} ({worker.pid}) is {_how(worker)}" for worker in workers)
+    alike: dict[str, list[str]] = {}
+    for worker in workers:
+        alike.setdefault(_how(worker), []).append(f"{worker.role.label} ({worker.pid})")
+    return ", ".join(f"{_listed(names)} {'is' if len(names) == 1 else 'are'} {how}" for how, names in alike.items())
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _tell_of(job: JobFacts) -> Finding:
@@ -241,4 +284,4 @@ def _ends_of_waiting(waiting: list[ProcFacts], torchs: bool) -> list[Fix]:
 
 
 _POOLS = ("data.stopped", "data.ahead", *_MAIN, _TIMED, *_STILL)
-JUDGE = Judge("hung-worker", "input-bound", 10, _POOLS, _claim, _tell, needs="/proc/PID/stat; status for the switches")
+JUDGE = Judge("hung-worker", "input-bound", 10, _POOLS, _claim, _tell, needs="/proc/PID/stat; status for the switches", felt=_felt)

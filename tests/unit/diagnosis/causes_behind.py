@@ -228,6 +228,18 @@ def nobody_has_moved_yet(later_ticks: int = 40) -> Scene:
     return scene
 
 
+def whose_log_nobody_reads(util: float = 90.0) -> Scene:
+    """``train.py | less``: the pipe is full, and somebody is reading the first page."""
+    scene = alone(util, 0.1, [SLEEP]).play(4 if util else 0)
+    scene.gpus[0]["util_pct"], scene.procs[100].run, scene.procs[100].switches = 0.0, 0.0, 0
+    scene.procs[100].looks = [{"state": "S", "syscall": 1, "syscall_arg": 1, "wchan": "anon_pipe_write"}]
+    return scene
+
+
+def whose_log_nobody_has_read_yet() -> Scene:
+    return whose_log_nobody_reads(0.0)
+
+
 def all_dead_before_anybody_looked() -> Scene:
     """The trainer of a home-made loader waits at its pipe for workers that were killed."""
     scene = starved(util=0.0, workers=0)
@@ -474,6 +486,8 @@ BEHIND: dict[Callable[[], Scene], tuple[str, str]] = {
     nobody_moves: ("input-bound", "hung-worker"),
     nobody_has_moved_yet: ("input-bound", "hung-worker"),
     all_dead_before_anybody_looked: ("input-bound", "hung-worker"),
+    whose_log_nobody_reads: ("wait-heavy", "hung-worker"),
+    whose_log_nobody_has_read_yet: ("wait-heavy", "hung-worker"),
     a_lock_file_of_a_dead_job: ("input-bound", "hung-worker"),
     one_shard_on_a_slow_disk: ("input-bound", "disk-io"),
     few_shards: ("input-bound", "too-few-workers"),

@@ -8,6 +8,8 @@ from gputop.frame import GpuProc
 from tests.unit.diagnosis.causes import starved
 from tests.unit.diagnosis.causes import stopped
 from tests.unit.diagnosis.scene import CHILD
+from tests.unit.diagnosis.scene import DISK
+from tests.unit.diagnosis.scene import EPOLL
 from tests.unit.diagnosis.scene import FUTEX
 from tests.unit.diagnosis.scene import ON_CPU
 from tests.unit.diagnosis.scene import POLL_SOCKET
@@ -153,3 +155,28 @@ def test_calls_of_the_start_are_no_steps():
     scene.play(2).gpus[0] |= {"procs": [GpuProc(100, mem_bytes=4 << 30)]}
     scene.calls = dict.fromkeys(scene.calls, (10, 0.2, 1 << 20))
     assert scene.play(6).engine.explain()["verdict"]["steps_per_s"] == pytest.approx(10.0, abs=0.3)
+
+
+@pytest.mark.parametrize(("look", "cause"), [(QUEUE, "disk-io"), (SLEEP, "none")])
+def test_a_first_step_with_a_batch_is_no_blink_of_who_waits_for_the_next(look: dict, cause: str):
+    """A colleague's copy has the disk: a batch comes each few seconds. Who waits for something else then compiles, say."""
+    scene = young(starved(workers=2, run=0.02, looks=[DISK], read_bytes=1_000_000)).play(4)
+    scene.gpus[0]["util_pct"] = 60.0
+    scene.play(0.4)
+    scene.gpus[0]["util_pct"], scene.procs[100].looks = 0.0, [look]
+    scene.play(6)
+    assert scene.engine.verdict.cause == cause
+
+
+@pytest.mark.parametrize(
+    ("compiles", "says"), [(False, "stands still: it takes none of the batches that are ready"), (True, "is starting")],
+)  # fmt: skip
+def test_who_takes_no_batches_and_does_nothing_is_not_starting(compiles: bool, says: str):
+    """A prompt of a debugger, a notebook."""
+    scene = standing(QUEUE)
+    scene.procs[100].looks, scene.procs[100].run = [EPOLL], 0.0
+    if compiles:
+        scene.add(Proc(300, ppid=100, comm="cc1plus", cmdline=["cc1plus"], run=0.9, looks=[ON_CPU]))
+    verdict = scene.play(8).engine.verdict
+    assert (verdict.symptom, verdict.cause) == ("idle", "none")
+    assert verdict.headline.endswith(says)

@@ -448,7 +448,7 @@ def test_set_clocks_are_let_go():
 
 def test_all_who_wait_for_ever_are_looked_at_at_once():
     verdict = left_out().play(8).engine.verdict
-    assert verdict.detail.startswith("worker 1 (102) is waiting for a lock, worker 2 (103) is waiting for a lock; ")
+    assert verdict.detail.startswith("worker 1 (102), worker 2 (103) are waiting for a lock; ")
     assert [(fix.text.partition(",")[0], fix.command) for fix in verdict.fixes] == [
         ("See where worker 1", "gputop stacks 102 103"), ("Have the next one end the training with an error", ""),
     ]  # fmt: skip
@@ -613,3 +613,15 @@ def test_one_that_is_made_anew_is_no_new_set_of_workers():
     lost = scene.play(6).engine.explain()["ledger"]["by_cause"]
     assert lost["hung-worker"] > 5.0
     assert "worker-respawn" not in lost
+
+
+def test_workers_that_all_try_again_and_again_for_long_hang():
+    """Their store is gone. For the first seconds they might merely be slow."""
+    scene = starved(util=90.0, workers=6, run=0.3).play(4)
+    for pid in range(101, 107):
+        scene.procs[pid].run, scene.procs[pid].looks, scene.procs[pid].switches = 0.003, [SLEEP], 2
+    scene.gpus[0]["util_pct"] = 0.0
+    assert scene.play(3).engine.verdict.cause == "slow-transform"
+    verdict = scene.play(4).engine.verdict
+    assert verdict.cause == "hung-worker"
+    assert "worker 3 (104) and 2 more are asking again and again for something that does not come" in verdict.detail
