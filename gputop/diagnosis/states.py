@@ -279,8 +279,9 @@ def _gpu_waits(job: JobFacts, trainer: ProcFacts, data: float) -> tuple[float, f
         return 0.0, 0.0
     sleep = sum(trainer.kinds.get(kind, 0.0) for kind in _GPU_WAITS)
     vague_data = max(0.0, data - trainer.kinds.get(waits.QUEUE, 0.0))
-    slept = max(0.0, min(sleep - vague_data, 1.0 - (job.idle or 0.0)))
-    return (slept + job.sampled.sync, job.sampled.copy) if job.sampled is not None else (slept, 0.0)
+    spun, copied = (job.sampled.sync, job.sampled.copy) if job.sampled is not None else (0.0, 0.0)
+    slept = max(0.0, min(sleep - vague_data, 1.0 - (job.idle or 0.0) - spun))  # who spins while it works does not sleep for it besides
+    return slept + spun, copied
 
 
 def _through_threads(job: JobFacts, data: float) -> float:

@@ -9,6 +9,7 @@ from tests.unit.diagnosis.scene import EPOLL
 from tests.unit.diagnosis.scene import ON_CPU
 from tests.unit.diagnosis.scene import READ
 from tests.unit.diagnosis.scene import SLEEP
+from tests.unit.diagnosis.scene import TURN
 from tests.unit.diagnosis.scene import Proc
 from tests.unit.diagnosis.scene import Scene
 from tests.unit.diagnosis.scene import training
@@ -216,6 +217,15 @@ def sampled_copies() -> Scene:
     return scene
 
 
+def sampled_beside_rollouts() -> Scene:
+    """It spins while its GPU works, so what it sleeps is for its threads, of which one at a time plays."""
+    threads = {151 + i: (0.147, 0.02) for i in range(6)}
+    scene = alone(55.0, 0.38, [TURN], threads=threads).drop(101, 102)
+    scene.procs[100].thread_looks, scene.procs[100].wait = [ON_CPU, TURN, TURN, TURN, TURN, TURN], 0.05
+    scene.sampled = {100: (0.49, 0.0, 0.0, 150.0)}
+    return scene
+
+
 def sampled_launches_beside_copies() -> Scene:
     """Much comes over the link, but who was met computing was not met copying."""
     scene = sampled_launches()
@@ -277,6 +287,7 @@ GPU_SIDE: dict[Callable[[], Scene], tuple[str, str]] = {
     sampled_steps: ("input-bound", "main-thread-preprocessing"),
     sampled_computing: ("input-bound", "main-thread-preprocessing"),
     sampled_launches: ("wait-heavy", "small-kernels"),
+    sampled_beside_rollouts: ("input-bound", "gil-contention"),
     sampled_launches_beside_copies: ("wait-heavy", "small-kernels"),
     sampled_copies: ("transfer-bound", "h2d-transfer"),
     counting_hits: ("wait-heavy", "sync-storm"),
