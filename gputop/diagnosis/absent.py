@@ -16,9 +16,9 @@ from gputop.environment import SIZE_VARIABLES
 from gputop.frame import ProcInfo
 from gputop.roles import rank_of
 
-IDLE, SPINS = 0.95, 0.15
-"""Share of the window without work for the GPU of who waits on the host for the other ranks; and of what its GPU could do that is used by
-a collective that spins until they come."""
+IDLE_S, RUNS, SPINS = 5.0, 0.05, 0.15
+"""For how long the GPU has had no work of who waits on the host for the other ranks, and the CPUs that he runs on at most: who merely ends
+after them saves or sends something. And what part of a GPU a collective uses that spins until they come."""
 _MOST = 4096
 """Ranks on a host: more was never meant."""
 
@@ -35,8 +35,8 @@ def set_absent(jobs: list[JobFacts], board: Board, gpus: int) -> None:
 
 
 def _stands(job: JobFacts) -> bool:
-    """Its GPU does nothing, or next to nothing all the time."""
-    rests = job.idle is not None and job.idle >= IDLE
+    """Its GPU does nothing, nor does it itself; or next to nothing all the time."""
+    rests = bool(job.gpus) and all(gpu.idle_s >= IDLE_S for gpu in job.gpus) and job.trainer.cores <= RUNS
     return rests or ((part := used(job)) is not None and part <= SPINS and (job.idle or 0.0) <= SPINS)
 
 

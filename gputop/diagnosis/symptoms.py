@@ -230,7 +230,7 @@ def _is_at_rest(job: JobFacts, facts: Facts) -> bool:
 
     Where its GPU does next to nothing, any sleep is such a wait.
     """
-    if job.births or job.stopped or job.mute or job.host_only or (job.idle or 0.0) < RESTING or _is_fed(job, facts):
+    if job.births or job.stopped or job.mute or job.absent_ranks or job.host_only or (job.idle or 0.0) < RESTING or _is_fed(job, facts):
         return False
     if job.workers:
         return job.trainer.kinds.get(waits.POLL, 0.0) >= MOSTLY and all(_is_idle_helper(worker) for worker in job.workers)

@@ -172,3 +172,14 @@ def test_a_rank_that_is_dead_and_not_yet_waited_for_is_gone_too():
     scene = standing([0, 1, 2, 3], BY_HAND)
     scene.procs[202].looks, scene.procs[202].run, scene.gpus[2]["pids"] = [{"state": "Z"}], 0.0, []
     assert "rank 2 of its training has no process" in scene.play(6).engine.verdict.detail
+
+
+@pytest.mark.parametrize(("run", "gone"), [(0.0, True), (0.6, False)])
+def test_who_ends_after_the_others_does_not_wait_for_them(run: float, gone: bool):
+    """It sums up on the host and sleeps, or writes its weights and sends them somewhere."""
+    scene = standing([0, 1, 2, 3], BY_HAND, sm_active=90.0).play(6).drop(202)
+    for pid in (200, 201, 203):
+        scene.procs[pid].looks, scene.procs[pid].run = [SOCKET], run
+    for gpu in scene.gpus.values():
+        gpu["util_pct"], gpu["sm_active_pct"] = 0.0, 0.0
+    assert ("has no process on this host any more" in scene.play(8).engine.verdict.detail) == gone
