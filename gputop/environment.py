@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 RANK_VARIABLES = (
     "RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "JAX_PROCESS_ID", "SLURM_PROCID", "LOCAL_RANK",
     "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID",
@@ -14,3 +16,9 @@ ENV_OF_INTEREST = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "CUDA_LAUNCH_BLOCKING",
 )  # fmt: skip
 """Enough for ranks, devices and thread counts, nothing secret."""
+
+
+def number_in(env: Mapping[str, str], names: tuple[str, ...]) -> int | None:
+    """What the first of these variables says that holds a number (of nine digits at most: anybody may set them); None where none does."""
+    told = (env.get(name, "") for name in names)
+    return next((int(value[:9]) for value in told if value.isascii() and value.isdigit()), None)

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from gputop.environment import RANK_VARIABLES
+from gputop.environment import number_in
 from gputop.frame import ProcInfo
 from gputop.text import clean
 
@@ -305,11 +306,7 @@ def pin_thread(info: ProcInfo) -> int | None:
 
 def rank_of(info: ProcInfo) -> int | None:
     """The rank that its launcher gave it, None where there is none."""
-    for name in RANK_VARIABLES:
-        value = info.env.get(name, "")
-        if value.isascii() and value.isdigit():
-            return int(value[:9])
-    return None
+    return number_in(info.env, RANK_VARIABLES)
 
 
 def _is_python(info: ProcInfo) -> bool:

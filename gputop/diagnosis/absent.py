@@ -6,13 +6,13 @@ By the environment that a launcher gives each rank, and its loader's workers wit
 from __future__ import annotations
 
 from collections.abc import Iterable
-from collections.abc import Mapping
 
 from gputop.board import Board
 from gputop.diagnosis import waits
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.intensity import used
 from gputop.environment import SIZE_VARIABLES
+from gputop.environment import number_in
 from gputop.frame import ProcInfo
 from gputop.roles import rank_of
 
@@ -29,7 +29,7 @@ def set_absent(jobs: list[JobFacts], board: Board, gpus: int) -> None:
     there = _there(board) if ranks else {}
     for job in ranks:
         info = job.trainer.info
-        if (size := _number(info.env, SIZE_VARIABLES)) > 1:
+        if (size := number_in(info.env, SIZE_VARIABLES) or 0) > 1:
             own = there.get(size, set())
             job.absent_ranks = tuple(rank for rank in _expected(info, own, size, gpus) if rank not in own)
 
@@ -47,22 +47,16 @@ def _there(board: Board) -> dict[int, set[int]]:
         info = board.infos.get(pid)
         rank = rank_of(info) if info is not None and proc.state not in waits.ENDED_STATES else None
         if info is not None and rank is not None:
-            found.setdefault(_number(info.env, SIZE_VARIABLES), set()).add(rank)
+            found.setdefault(number_in(info.env, SIZE_VARIABLES) or 0, set()).add(rank)
     return found
 
 
 def _expected(info: ProcInfo, there: set[int], size: int, gpus: int) -> Iterable[int]:
     """As many as the launcher says; all, where there is a GPU for each and nobody else spread them over nodes; else what lies between
     those that are there."""
-    rank, local, locals_ = rank_of(info), _number(info.env, ("LOCAL_RANK",)), _number(info.env, ("LOCAL_WORLD_SIZE",))
-    if rank is not None and 0 < locals_ <= _MOST:
-        return range(max(0, rank - local), rank - local + locals_)
+    rank, local, local_size = rank_of(info), number_in(info.env, ("LOCAL_RANK",)) or 0, number_in(info.env, ("LOCAL_WORLD_SIZE",)) or 0
+    if rank is not None and 0 < local_size <= _MOST:
+        return range(max(0, rank - local), rank - local + local_size)
     if size <= gpus and "WORLD_SIZE" in info.env and "SLURM_JOB_ID" not in info.env:
         return range(size)
     return range(min(there), min(max(there) + 1, min(there) + _MOST)) if there else ()
-
-
-def _number(env: Mapping[str, str], names: tuple[str, ...]) -> int:
-    """0 where there is none."""
-    value = next((value for name in names if (value := env.get(name, ""))), "")
-    return int(value[:9]) if value.isascii() and value.isdigit() else 0

@@ -17,6 +17,7 @@ from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.feeders import threads_at_work
 from gputop.diagnosis.stepclock import from_calls
 from gputop.environment import SIZE_VARIABLES
+from gputop.environment import number_in
 from gputop.roles import program_name
 
 BUSY = 0.7
@@ -108,11 +109,11 @@ def _in_step(family: list[JobFacts]) -> bool:
     return min(paces) >= (1.0 - STEP) * max(paces) > 0.0 and len(gpus) == len(set(gpus)) >= len(family)
 
 
-def _world(job: JobFacts) -> tuple[str, ...]:
-    """Program and size of the training it is a rank of; empty where it is none."""
+def _world(job: JobFacts) -> tuple[int, str] | None:
+    """Size and program of the training it is a rank of; None where it is none."""
     info = job.trainer.info
-    size = next((value for name in SIZE_VARIABLES if (value := info.env.get(name, ""))), "")
-    return (size, program_name(info)) if job.trainer.role.rank is not None and size.isdigit() and int(size) > 1 else ()
+    size = number_in(info.env, SIZE_VARIABLES) or 0
+    return (size, program_name(info)) if job.trainer.role.rank is not None and size > 1 else None
 
 
 def _families(jobs: list[JobFacts]) -> list[list[JobFacts]]:

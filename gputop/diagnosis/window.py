@@ -55,7 +55,6 @@ FIRST_SET_S = 1.5
 QUEUED = 0.8
 """Share of the window at its loader's queue of a trainer that waits for nothing else."""
 BIRTHS_NS = 30_000_000_000
-_DEAD = "ZX"
 
 
 class Window:
@@ -185,7 +184,7 @@ class Window:
 
     def _has_ended(self, sample: ProcSample) -> bool:
         """A trainer whose parent has not asked for its end yet trains no more. A worker's is the trainer's own business."""
-        return sample.state in _DEAD and self.roles[sample.pid].kind == "trainer"
+        return sample.state in waits.ENDED_STATES and self.roles[sample.pid].kind == "trainer"
 
     def _note_birth(self, sample: ProcSample, tick_hz: int) -> None:
         role = self.roles[sample.pid]

@@ -109,11 +109,12 @@ def _nobody_moves(job: JobFacts) -> bool:
 def replacing(job: JobFacts) -> list[ProcFacts]:
     """Of a pool that does not stir, nor who waits for it at a lock, those that are younger than the others: what those took along whom they
     replace never comes."""
-    trainer, workers = job.trainer, sorted(job.workers, key=_born_ticks)
-    if job.is_torchs or not workers or trainer.kinds.get(waits.LOCK, 0.0) < AHEAD or trainer.others_run >= ASKS:
+    trainer = job.trainer
+    if job.is_torchs or not job.workers or trainer.kinds.get(waits.LOCK, 0.0) < AHEAD or trainer.others_run >= ASKS:
         return []
-    if any(proc.still_s < HELD_S or proc.cores >= ASKS for proc in (trainer, *workers)):
+    if any(proc.still_s < HELD_S or proc.cores >= ASKS for proc in (trainer, *job.workers)):
         return []
+    workers = sorted(job.workers, key=_born_ticks)
     elder = workers[: len(workers) // 2 + 1]
     late = _born_ticks(elder[-1]) + max(LATER_TICKS, APART * (_born_ticks(elder[-1]) - _born_ticks(elder[0])))
     return [worker for worker in workers if _born_ticks(worker) >= late]
@@ -124,9 +125,12 @@ def _born_ticks(worker: ProcFacts) -> int:
 
 
 def _asks_for_ever(worker: ProcFacts, job: JobFacts) -> bool:
+    return _naps(worker) and (_all_are_ahead_but(worker, job) or _all_ask_for_ever(job))
+
+
+def _all_are_ahead_but(worker: ProcFacts, job: JobFacts) -> bool:
     others = [other for other in job.workers if other is not worker]
-    alone = bool(others) and all(other.state.fractions.get("ahead", 0.0) >= AHEAD for other in others)
-    return _naps(worker) and (alone or _all_ask_for_ever(job))
+    return bool(others) and all(other.state.fractions.get("ahead", 0.0) >= AHEAD for other in others)
 
 
 def _all_ask_for_ever(job: JobFacts) -> bool:

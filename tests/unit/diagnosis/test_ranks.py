@@ -183,3 +183,11 @@ def test_who_ends_after_the_others_does_not_wait_for_them(run: float, gone: bool
     for gpu in scene.gpus.values():
         gpu["util_pct"], gpu["sm_active_pct"] = 0.0, 0.0
     assert ("has no process on this host any more" in scene.play(8).engine.verdict.detail) == gone
+
+
+@pytest.mark.parametrize("size", ["²", "-4", "four", "9" * 5000, ""], ids=["superscript", "negative", "word", "endless", "empty"])
+def test_a_size_that_is_no_number_is_none(size: str):
+    """Anybody sets these; and with another variable that holds one, that one counts."""
+    assert standing([0, 1, 3], {"RANK": "{rank}", "WORLD_SIZE": size}).play(6).engine.verdict.trainer_pid == 200
+    scene = standing([0, 1, 3], {"RANK": "{rank}", "WORLD_SIZE": "²", "PMI_SIZE": "4"})
+    assert "rank 2 of its training has" in scene.play(6).engine.verdict.detail
