@@ -37,7 +37,7 @@ from gputop.recording.format import unzstd
 
 LEVEL = 7
 """Of references, and of blocks that are no columns."""
-_PARAMETERS = zstandard.ZstdCompressionParameters.from_level(10, window_log=19, chain_log=17, hash_log=17, min_match=6)
+_PARAMETERS = zstandard.ZstdCompressionParameters.from_level(10, window_log=19, chain_log=17, hash_log=17, search_log=3, min_match=5)
 """Of runs: the window holds half a minute of few processes, or some seconds of many."""
 _MAX_WINDOW_BYTES = 8 << 20
 MOST_IN_RUN = 100

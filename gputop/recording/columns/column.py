@@ -70,36 +70,33 @@ def running(column: Sequence[Any], unit: int) -> list[Any]:
     """Of key fields and clocks, whose order is that of the rows; in ``unit`` where that is not 0."""
     try:
         steps = list(map(sub, column, (column[0], *column)))
-        divisor = 1 if unit else gcd(column[0], _common(steps)) or 1
-        return [RUNNING, None, unit or divisor, pack_integers([column[0] // divisor]), pack_integers(_over(steps, divisor))]
+        return [RUNNING, None, unit or 1, pack_integers([column[0]]), pack_integers(steps)]
     except (TypeError, OverflowError):
         return [ANY, plain(column, unit)]
 
 
-def integers(code: int, column: Sequence[Any], before: Sequence[int], order: Order, unit: int) -> tuple[list[Any], Sequence[int]]:
-    """A column by its steps from where subjects stood before, and where they then stand. OverflowError beyond 64 bits."""
+def integers(code: int, column: Sequence[Any], before: Sequence[int], order: Order, step: int) -> tuple[list[Any], Sequence[int]]:
+    """A column by its steps from where subjects stood before, and where they then stand. OverflowError beyond 64 bits.
+
+    ``step`` is what they are multiples of, see `FieldPlan`."""
     absent, filled = None, order.by_subject(column)
     behind = order.behind(before, filled)
     if behind == filled:  # of most columns nothing has changed
-        return [code, None, unit or 1, ZEROS], before
+        return [code, None, step or 1, ZEROS], before
     try:
         steps = list(map(sub, filled, behind))
     except TypeError:
         absent, filled = _carry(filled, order.starts, before)
         steps = list(map(sub, filled, order.behind(before, filled)))
-    if not unit:
-        unit = _common(steps) or 1
-        steps = _over(steps, unit)
-    return [code, absent, unit, pack_integers(steps)], order.at_ends(filled)
+    if not step:
+        step = _common(steps) or 1
+        steps = steps if step == 1 else [number // step for number in steps]
+    return [code, absent, step, pack_integers(steps)], order.at_ends(filled)
 
 
 def _common(steps: Sequence[int]) -> int:
     """What all are multiples of. Mostly it is 1, which the first ones show: none has to look at all."""
     return 1 if gcd(*steps[:_FIRST_STEPS]) == 1 else gcd(*steps)
-
-
-def _over(steps: list[int], unit: int) -> list[int]:
-    return steps if unit == 1 else [step // unit for step in steps]
 
 
 def growth(column: Sequence[dict[int, int]], stood: Sequence[dict[int, int]], order: Order) -> tuple[list[Any], Sequence[dict[int, int]]]:
@@ -112,12 +109,15 @@ def growth(column: Sequence[dict[int, int]], stood: Sequence[dict[int, int]], or
 
 def _grown(before: dict[int, int], counts: dict[int, int]) -> list[tuple[int, int]]:
     """(bucket, how much its count grew); all of it where it is no more."""
+    stood = before.get
     if len(counts) == len(before):
         try:
             return [(bucket, count - before[bucket]) for bucket, count in counts.items() if count != before[bucket]]
         except KeyError:  # they seldom tell of other buckets
             pass
-    grown = [(bucket, count - before.get(bucket, 0)) for bucket, count in counts.items() if bucket not in before or count != before[bucket]]
+    grown = [(bucket, count - stood(bucket, 0)) for bucket, count in counts.items() if count != stood(bucket)]
+    if len(counts) - len(before) == sum([bucket not in before for bucket, _ in grown]):
+        return grown
     return grown + [(bucket, -before[bucket]) for bucket in before.keys() - counts.keys()]
 
 

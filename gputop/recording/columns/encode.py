@@ -191,7 +191,7 @@ def _integers(field: FieldPlan, column: Sequence[Any], standing: TableStanding, 
     if known is not None:
         return known
     try:
-        packed, lasts = integers(code, column, standing.of(field.name), standing.order, field.unit)
+        packed, lasts = integers(code, column, standing.of(field.name), standing.order, field.step)
     except OverflowError:
         return None
     standing.put(field.name, lasts)

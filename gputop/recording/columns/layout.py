@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate
 from itertools import chain
 from operator import itemgetter
@@ -50,6 +51,8 @@ TOLD_LESS = {
     "SchedThread.sleeping_ns": (ABOVE_NS, "oncpu_ns", "runnable_ns", "uninterruptible_ns"),
 }  # fmt: skip
 """Fields kept less another of the row: a main thread's pid is its tid, and who does not run sleeps. The first, less the rest."""
+MEASURED = ("_ns", "_bytes", "_mhz", "_mj")
+"""How fields are named that may go in larger steps than one: ticks, pages."""
 FEW_VALUES = frozenset({"syscall", "syscall_arg", "processor", "locked_by"})
 """Numbers that count nothing: few different ones, in any order."""
 SWITCHES = frozenset({"timeslices", "vol", "invol"})
@@ -89,6 +92,8 @@ class FieldPlan(Struct, frozen=True):
     """From `UNITS`, `PEAKS` and `SCALES`, 0 for none."""
     less: tuple[str, ...] = ()
     """From `TOLD_LESS`."""
+    step: int = 0
+    """What its values are multiples of: ``unit``, 1 of what is counted one by one, 0 where that is to be looked for."""
 
 
 def peaks(column: Sequence[int], unit: int) -> Sequence[int]:
@@ -221,8 +226,9 @@ def _plan_field(struct: str, info: msgspec.structs.FieldInfo, hint: Any) -> Fiel
         default = info.default_factory
     name, full = info.name, f"{struct}.{info.name}"
     unit = UNITS.get(full) or UNITS.get(name, 0)
+    step = unit or int(not name.endswith(MEASURED))
     return FieldPlan(
-        name, kind, hint, nullable, default, child, unit, PEAKS.get(name, 0), SCALES.get(name, 0), TOLD_LESS.get(full, ()),
+        name, kind, hint, nullable, default, child, unit, PEAKS.get(name, 0), SCALES.get(name, 0), TOLD_LESS.get(full, ()), step,
     )  # fmt: skip
 
 
@@ -237,13 +243,18 @@ def _kind_of(hint: Any) -> tuple[str, type | None]:
     return {int: "int", float: "float", str: "word", bool: "word"}.get(hint, "any"), None
 
 
+@lru_cache(2048)
+def _packer(count: int, width: int) -> Callable[..., bytes]:
+    return struct.Struct(f"{count}{_TYPECODES[width]}").pack
+
+
 def pack_integers(numbers: Sequence[int]) -> bytes:
     """``integers`` of the format. OverflowError beyond 64 bits."""
     if not any(numbers):
         return b"\0"
-    for width, code in _TYPECODES.items():
+    for width in _TYPECODES:
         try:
-            raw = struct.pack(f"{len(numbers)}{code}", *numbers)  # takes a third of the time of an array
+            raw = _packer(len(numbers), width)(*numbers)  # takes a third of the time of an array
         except struct.error:
             continue
         return bytes((width,)) + to_planes(raw, width)
