@@ -39,31 +39,28 @@ class _Numbers(dict[Any, int]):
 
 
 def coarse(field: FieldPlan, column: tuple[Any, ...]) -> Sequence[Any]:
-    """``column`` with the precision that a recording keeps; where the field has a unit, as multiples of that."""
-    unit = field.unit
-    if unit:
-        try:
-            return tuple([value // unit for value in column])
-        except TypeError:
-            return tuple([value if value is None else value // unit for value in column])
+    """Integers with the precision that a recording keeps; where the field has a unit, as multiples of that."""
     if field.peak:
         return peaks(column, field.peak)
+    unit = field.unit
+    try:
+        return tuple([value // unit for value in column])
+    except TypeError:
+        return tuple([value if value is None else value // unit for value in column])
+
+
+def plain(field: FieldPlan, column: Sequence[Any]) -> Sequence[Any]:
+    """A column as it is read: what `coarse` made multiples, and floats as they are kept."""
+    if field.unit:
+        return [value and value * field.unit for value in column]
     if field.scale:
-        try:
-            return tuple([value and round(value * field.scale) / field.scale for value in column])
-        except (OverflowError, ValueError):  # of an older recording, which was given what is no number
-            return tuple([value and round(value * field.scale) / field.scale if _is_number(value) else value for value in column])
+        return [value and round(value * field.scale) / field.scale if _is_number(value) else value for value in column]
     return column
 
 
 def _is_number(value: float | None) -> bool:
-    """Whether it can be rounded."""
+    """Whether it can be rounded: older recordings were given what is no number."""
     return value is not None and abs(value) < _MOST
-
-
-def plain(column: Sequence[Any], unit: int) -> Sequence[Any]:
-    """A column that is in ``unit``, 0 for none, as it is."""
-    return [value and value * unit for value in column] if unit else column
 
 
 def running(column: Sequence[Any], unit: int) -> list[Any]:
@@ -72,7 +69,7 @@ def running(column: Sequence[Any], unit: int) -> list[Any]:
         steps = list(map(sub, column, (column[0], *column)))
         return [RUNNING, None, unit or 1, pack_integers([column[0]]), pack_integers(steps)]
     except (TypeError, OverflowError):
-        return [ANY, plain(column, unit)]
+        return [ANY, [value and value * (unit or 1) for value in column]]
 
 
 def integers(code: int, column: Sequence[Any], before: Sequence[int], order: Order, step: int) -> tuple[list[Any], Sequence[int]]:
@@ -133,21 +130,21 @@ def _floats(field: FieldPlan, column: Sequence[Any], order: Order) -> list[Any]:
     filled = order.by_subject(column)
     absent, filled = _fill(filled, order.spans) if None in filled else (None, filled)
     for scale in (field.scale,) if field.scale else _SCALES:
-        whole = _scaled(filled, scale)
+        whole = _scaled(filled, scale, exact=not field.scale)
         if whole is not None:
             steps = list(map(sub, whole, (0, *whole)))
             for start in order.starts:
                 steps[start] = 0
             return [LAST_SCALED, absent, scale, pack_integers(order.at_ends(whole)), pack_integers(steps)]
-    return [DOUBLES, absent, to_planes(array("d", filled).tobytes(), 8)]
+    return [DOUBLES, absent, to_planes(array("d", plain(field, filled)).tobytes(), 8)]
 
 
-def _scaled(column: Sequence[float], scale: int) -> list[int] | None:
-    """``column`` times ``scale`` where that is a column of (not too large) whole numbers and can be undone."""
-    if not all(map(_MOST.__gt__, map(abs, column))) or round(column[-1] * scale) / scale != column[-1]:
+def _scaled(column: Sequence[float], scale: int, exact: bool) -> list[int] | None:
+    """``column`` times ``scale`` in whole numbers; None where these were too large or, where it must be ``exact``, cannot be undone."""
+    if not all(map(_MOST.__gt__, map(abs, column))) or (exact and round(column[-1] * scale) / scale != column[-1]):
         return None
     whole = [round(value * scale) for value in column]
-    return whole if [number / scale for number in whole] == list(column) else None
+    return whole if not exact or [number / scale for number in whole] == list(column) else None
 
 
 def _words(column: Sequence[Any], order: Order) -> list[Any] | None:

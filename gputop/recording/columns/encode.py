@@ -117,7 +117,7 @@ class _Encoder:
             return [0, [], {}]
         plan = plans_of(struct)
         told = dict(zip(plan, zip(*rows, strict=True), strict=True))
-        columns = {name: coarse(plan[name], column) for name, column in told.items()}
+        columns = told | {name: coarse(field, told[name]) for name, field in plan.items() if field.unit or field.peak}
         if columns.keys() >= SWITCHES:
             columns["timeslices"] = _beyond_switches(columns)
         keys = KEYS.get(struct.__name__, (next(iter(plan)),))
@@ -148,11 +148,11 @@ class _Encoder:
             return self._children(path, field, column, standing, told)
         if field.default is not None and first == field.default():
             return None
-        return [CONST, plain(column[:1], field.unit)[0]]
+        return [CONST, plain(field, column[:1])[0]]
 
     def _varying(self, path: str, field: FieldPlan, column: Sequence[Any], standing: TableStanding, told: Told) -> list[Any]:
         if field.kind == "int" and field.name not in FEW_VALUES:
-            return _integers(field, column, standing) or [ANY, plain(column, field.unit)]
+            return _integers(field, column, standing) or [ANY, plain(field, column)]
         if field.child:
             return self._children(path, field, column, standing, told)
         known = standing.as_before(field.name, column)

@@ -53,16 +53,16 @@ class Standing:
 class TableStanding:
     """The same of all fields of a table at once, for who writes it: each subject is looked up once, not once a field."""
 
-    __slots__ = ("_kept", "_lasts", "_others", "_unseen", "order")
+    __slots__ = ("_kept", "_lasts", "_others", "_plan", "order")
 
     def __init__(self, plan: Mapping[str, FieldPlan]) -> None:
-        self._unseen: dict[str, Any] = {
-            name: {} if field.kind == "counts" else 0 for name, field in plan.items() if field.kind == "int" or field.child
-        }
+        self._plan = plan
         self.order = Order((), (), ())
         """Whose subjects `of` and `put` are about."""
-        self._lasts: dict[str, Sequence[Any]] = dict.fromkeys(self._unseen, ())
+        self._lasts: dict[str, Sequence[Any]] = {}
+        """Of the fields that were ever asked for: most never change."""
         self._others: dict[Subject, tuple[Any, ...]] = {}
+        """The same of each subject ever seen."""
         self._kept: dict[str, tuple[Sequence[Any], list[Any]]] = {}
 
     def move(self, order: Order) -> None:
@@ -70,13 +70,21 @@ class TableStanding:
         if order is self.order:
             return
         self._others.update(zip(self.order.subjects, zip(*self._lasts.values(), strict=True), strict=False))
-        unseen = tuple(self._unseen.values())
+        unseen = tuple(map(self._unseen, self._lasts))
         stood = [self._others.get(subject, unseen) for subject in order.subjects]
-        self.order, self._lasts, self._kept = order, dict(zip(self._unseen, zip(*stood, strict=True), strict=False)), {}
+        self.order, self._lasts, self._kept = order, dict(zip(self._lasts, zip(*stood, strict=True), strict=False)), {}
 
     def of(self, name: str) -> Sequence[Any]:
         """The last value in a field of each of the order's subjects."""
-        return self._lasts[name]
+        lasts = self._lasts.get(name)
+        if lasts is None:
+            unseen = self._unseen(name)
+            lasts = self._lasts[name] = [unseen] * len(self.order.subjects)
+            self._others = {subject: (*stood, unseen) for subject, stood in self._others.items()}
+        return lasts
+
+    def _unseen(self, name: str) -> Any:
+        return {} if self._plan[name].kind == "counts" else 0
 
     def put(self, name: str, lasts: Sequence[Any]) -> None:
         """What they stand at now."""
@@ -95,8 +103,8 @@ class TableStanding:
 
     def copy(self) -> TableStanding:
         """One that goes on by itself."""
-        other = TableStanding({})
-        other._unseen, other.order, other._lasts, other._others = self._unseen, self.order, dict(self._lasts), dict(self._others)
+        other = TableStanding(self._plan)
+        other.order, other._lasts, other._others = self.order, dict(self._lasts), dict(self._others)
         return other
 
 
