@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gputop.sources.ebpf import elf
+from gputop import elf
 from gputop.stacks import layout
 from gputop.stacks.code_object import Codes
 from gputop.stacks.code_object import Torn

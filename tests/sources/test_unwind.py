@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from gputop.sources.ebpf import elf
+from gputop import elf
 from gputop.sources.perf.unwind import VDSO
 from gputop.sources.perf.unwind import Machine
 from gputop.sources.perf.unwind import Read

@@ -10,7 +10,7 @@ import os
 import re
 from typing import NamedTuple
 
-from gputop.sources.ebpf import elf
+from gputop import elf
 
 _LIBRARY = re.compile(r"/libcuda\.so[.\d]*( \(deleted\))?$")
 _MAPPED_CODE = re.compile(rb"\nVmLib:\s*(\d+)")

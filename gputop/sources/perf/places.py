@@ -6,7 +6,7 @@ import re
 from bisect import bisect_right
 from typing import NamedTuple
 
-from gputop.sources.ebpf import elf
+from gputop import elf
 from gputop.sources.perf.event import Sample
 from gputop.sources.perf.unwind import VDSO
 from gputop.sources.perf.unwind import Row

@@ -9,6 +9,7 @@ import threading
 import time
 from itertools import cycle
 
+from gputop.elf import NotElf
 from gputop.frame import SECOND_NS
 from gputop.frame import Frame
 from gputop.frame import MainSamples
@@ -17,7 +18,6 @@ from gputop.sources import FEW
 from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources import Unavailable
-from gputop.sources.ebpf.elf import NotElf
 from gputop.sources.perf.event import TaskClock
 from gputop.sources.perf.places import COPY
 from gputop.sources.perf.places import ELSEWHERE

@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gputop.sources.ebpf import elf
+from gputop import elf
 
 _RELATIVE = 0x1B
 _HEADER, _TABLE_AT = bytes((1, _RELATIVE, 0x03, 0x3B)), 12
