@@ -48,6 +48,11 @@ Start = Callable[[str], int]
 _HEAD = "import time\nfrom tests.workloads.gpu import Gpu\ngpu = Gpu(spin=True)\nprint('ready', flush=True)\n"
 _COMPUTE = "    end = time.monotonic() + 0.004\n    while time.monotonic() < end: pass\n"
 WAITING = _HEAD + "while True:\n    gpu.launch(4)\n    gpu.synchronize()\n" + _COMPUTE
+YIELDING = (
+    "import os\nos.environ['GPUTOP_CUDA_SCHEDULE'] = 'yield'\n"
+    + _HEAD.replace("spin=True", "")
+    + "while True:\n    gpu.launch(4)\n    gpu.synchronize()\n"
+)
 COMPUTING = _HEAD + "while True: sum(range(1000))\n"
 LAUNCHING = _HEAD + "while True: gpu.launch(0.00001)\n"
 
@@ -110,6 +115,36 @@ def test_waits_that_spin_are_told_from_computing_and_counted(start: Start) -> No
     assert one.sync_ns <= one.watched_ns
     assert 40 <= one.waits * 1e9 / one.watched_ns <= 160
     assert one.copy_ns + one.launch_ns <= 0.1 * one.sync_ns
+
+
+def test_waits_that_yield_are_told_though_most_of_them_is_the_kernels(start: Start) -> None:
+    one = sampled(start(YIELDING))
+    assert one.met_waiting >= 0.9 * one.met
+    assert one.sync_ns >= 1.5 * one.met_waiting * max(perf_source.PERIODS_NS)
+
+
+P = 500_000
+
+
+def at(kind: str, *periods: float, ran: float = 0.0) -> list[perf_source.Met]:
+    """Samples of a kind, each so many periods of CPU time behind the one before it."""
+    return [(kind, int(P * (ran + sum(periods[: i + 1])))) for i in range(len(periods))]
+
+
+@pytest.mark.parametrize(
+    ("met", "spent"),
+    [
+        ([], {}),
+        (at(SYNC, *[1.0] * 20), {SYNC: 20}),
+        (at(SYNC, *[1.0, 3.0, 2.0, 5.0, 1.0, 2.0] * 10), {SYNC: 140}),
+        (at(SYNC, *([1.0] * 9 + [8.0]) * 4), {SYNC: 40}),
+        (at(ELSEWHERE, *[1.0] * 9) + at(SYNC, *[3.0, 2.0, 4.0] * 4, ran=9.0) + at(ELSEWHERE, 3.0, 1.0, ran=45.0), {SYNC: 38, ELSEWHERE: 11}),
+        (at(COPY, 1.0) + at(SYNC, 9.0, ran=1.0), {COPY: 1, SYNC: 1}),
+    ],
+    ids=["nobody", "all of it", "yields", "reads a file between", "yields between computing", "nothing to go by"],
+)
+def test_what_the_kernel_takes_of_a_wait_is_the_waits(met: list[perf_source.Met], spent: dict[str, int]) -> None:
+    assert {kind: round(ns / P) for kind, ns in perf_source._spent(met, P).items()} == spent
 
 
 def test_who_computes_waits_for_nothing(start: Start) -> None:

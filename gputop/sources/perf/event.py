@@ -25,14 +25,14 @@ STACK_BYTES = 8192
 # config2, branch_sample_type, sample_regs_user, sample_stack_user, clockid, sample_regs_intr, aux_watermark, sample_max_stack, reserved
 _ATTRIBUTES = struct.Struct("<IIQQQQQIIQQQQIIQIHH")
 _SOFTWARE, _TASK_CLOCK = 1, 1
-_IP, _REGISTERS, _STACK = 1 << 0, 1 << 12, 1 << 13
+_IP, _READ, _REGISTERS, _STACK = 1 << 0, 1 << 4, 1 << 12, 1 << 13
 _DISABLED, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR = 1 << 0, 1 << 5, 1 << 6
 _ENABLE, _DISABLE = 0x2400, 0x2401
 _PAGES = 128
 _HEAD, _TAIL = 1024, 1032
 """data_head and data_tail in perf_event_mmap_page."""
 _RECORD, _SAMPLE = struct.Struct("<IHH"), 9
-_WORD, _TWO = struct.Struct("<Q"), struct.Struct("<QQ")
+_WORD, _FIRST = struct.Struct("<Q"), struct.Struct("<QQQ")
 
 
 _REGISTERS_AND_ROOM = struct.Struct(f"<{MACHINE.perf_mask.bit_count() if MACHINE else 0}QQ")
@@ -45,6 +45,8 @@ class Sample(NamedTuple):
     registers: Registers
     stack: memoryview
     """From its stack pointer on."""
+    ran_ns: int = 0
+    """Its CPU time since the clock was made, the kernel's included."""
 
 
 class TaskClock:
@@ -54,7 +56,7 @@ class TaskClock:
         if MACHINE is None:
             raise OSError(errno.ENOSYS, "not known how on this architecture")
         attributes = _ATTRIBUTES.pack(
-            _SOFTWARE, _ATTRIBUTES.size, _TASK_CLOCK, period_ns, _IP | _REGISTERS | _STACK, 0,
+            _SOFTWARE, _ATTRIBUTES.size, _TASK_CLOCK, period_ns, _IP | _READ | _REGISTERS | _STACK, 0,
             _DISABLED | _EXCLUDE_KERNEL | _EXCLUDE_HYPERVISOR, 1, 0, 0, 0, 0, MACHINE.perf_mask, STACK_BYTES, 0, 0, 0, 0, 0,
         )  # fmt: skip
         self.period_ns = period_ns
@@ -100,12 +102,13 @@ class TaskClock:
 
 
 def _read(records: memoryview, at: int) -> Sample | None:
-    """Instruction, kind of registers, these by their numbers in perf, room of the stack, that much of it, how much of this is filled."""
-    instruction, has_registers = _TWO.unpack_from(records, at)
+    """Instruction, what the clock counts, kind of registers, these by their numbers in perf, room of the stack, that much of it, how much
+    is filled."""
+    instruction, ran_ns, has_registers = _FIRST.unpack_from(records, at)
     if not has_registers:
         return None
-    at += _TWO.size
+    at += _FIRST.size
     fp, *ra, sp, room = _REGISTERS_AND_ROOM.unpack_from(records, at)
     at += _REGISTERS_AND_ROOM.size
     filled = _WORD.unpack_from(records, at + room)[0] if room else 0
-    return Sample(Registers(instruction, sp, fp, *ra), records[at : at + filled])
+    return Sample(Registers(instruction, sp, fp, *ra), records[at : at + filled], ran_ns)

@@ -7,7 +7,11 @@ import os
 import random
 import threading
 import time
+from collections import Counter
+from collections import defaultdict
 from itertools import cycle
+from itertools import pairwise
+from math import log
 
 from gputop.elf import NotElf
 from gputop.frame import SECOND_NS
@@ -37,6 +41,10 @@ _TAKES = 5
 """In so many parts a burst is taken: more has no room in what the kernel lends to who has no privilege."""
 _FORGET_NS, _AGAIN_NS = 10 * SECOND_NS, SECOND_NS
 """So long what a process maps is believed: any library may open another one. And that it has none of these."""
+LEFT_OUT, MOST_LEFT_OUT, CHANCE = 1.5, 0.95, 0.005
+"""Periods between two samples, from which one was left out. As often that may be. And what is less likely is no gap of a kind's own."""
+Met = tuple[str, int]
+"""Of which kind a sample was, and how long its thread had run by then."""
 _REMEDY = "sudo sysctl kernel.perf_event_paranoid=2, or sudo gputop"
 
 
@@ -153,19 +161,19 @@ class Sampler:
         try:
             began_ns = time.monotonic_ns()
             clock.start()
-            kinds = [kind for _ in range(_TAKES) for kind in self._kinds(clock, places)]
+            met = [one for _ in range(_TAKES) for one in self._met(clock, places)]
             clock.stop()
             watched_ns = time.monotonic_ns() - began_ns
-            self._count(pid, watched_ns, kinds, clock.period_ns)
+            self._count(pid, watched_ns, met, clock.period_ns)
         except OSError:
             pass
         finally:
             clock.close()
 
-    def _kinds(self, clock: TaskClock, places: Places) -> list[str]:
+    def _met(self, clock: TaskClock, places: Places) -> list[Met]:
         """What it is met at in the next moments."""
         self._stop.wait(BURST_S / _TAKES)
-        return [places.kind(sample) for sample in clock.samples()]
+        return [(places.kind(sample), sample.ran_ns) for sample in clock.samples()]
 
     def _places_of(self, pid: int) -> Places | None:
         """None for who maps none of these libraries yet."""
@@ -177,10 +185,11 @@ class Sampler:
             self._places[pid] = now_ns + (_FORGET_NS if code else _AGAIN_NS), places
         return places
 
-    def _count(self, pid: int, ns: int, kinds: list[str], period_ns: int) -> None:
+    def _count(self, pid: int, ns: int, met: list[Met], period_ns: int) -> None:
         old = self._counts.get(pid) or MainSamples(pid)
+        kinds = [kind for kind, _ in met]
         waits = sum(kind == SYNC != before for before, kind in zip([ELSEWHERE, *kinds], kinds, strict=False))
-        spent = {kind: kinds.count(kind) * period_ns for kind in (SYNC, COPY, LAUNCH, UNKNOWN)}
+        spent = _spent(met, period_ns)
         new = MainSamples(
             pid, old.watched_ns + ns, old.sync_ns + spent[SYNC], old.copy_ns + spent[COPY], old.launch_ns + spent[LAUNCH],
             old.waits + waits, old.met + len(kinds), old.met_waiting + kinds.count(SYNC), old.unknown_ns + spent[UNKNOWN],
@@ -188,3 +197,25 @@ class Sampler:
         with self._lock:
             self._counts[pid] = new
             self._untold.add(pid)
+
+
+def _spent(met: list[Met], period_ns: int) -> Counter[str]:
+    """ns of CPU time by kind. The kernel's is not sampled, such as of waits that yield, or of pages that a copy is the first to touch. What
+    is left out between two samples is of that kind whose own are left out more often, where that is likely; else of a call of its own."""
+    spent, steps = Counter[str](), defaultdict[str, list[int]](list)
+    passed = [(before, kind, ran_ns - then_ns) for (before, then_ns), (kind, ran_ns) in pairwise([(ELSEWHERE, 0), *met])]
+    for before, kind, step_ns in passed:
+        spent[kind] += min(period_ns, step_ns)
+        if kind == before:
+            steps[kind].append(step_ns)
+    gaps = {kind: _left_out(own, period_ns) for kind, own in steps.items()}
+    for before, kind, step_ns in passed[1:]:
+        share, owner = max((gaps.get(kind, 0.0), kind), (gaps.get(before, 0.0), before))
+        if share and period_ns < step_ns <= period_ns * (1.0 + log(CHANCE) / log(share)):
+            spent[owner] += step_ns - period_ns
+    return spent
+
+
+def _left_out(steps_ns: list[int], period_ns: int) -> float:
+    """How often no sample came between two."""
+    return min(MOST_LEFT_OUT, sum(step_ns > LEFT_OUT * period_ns for step_ns in steps_ns) / len(steps_ns))
