@@ -40,6 +40,8 @@ class GpuFacts(Struct):
     temp_c: float | None = None
     pcie_bytes_per_s: float | None = None
     """Both ways."""
+    pcie_back_bytes_per_s: float | None = None
+    """Of these, what it sends."""
     pcie_gen: float | None = None
     pcie_width: float | None = None
     pcie_width_max: float | None = None
@@ -332,6 +334,13 @@ class JobFacts(Struct):
     def is_supplied(self) -> bool:
         """Waits for data are less than half of what its GPUs idle."""
         return self.data < 0.5 * (self.idle or 0.0)
+
+    @property
+    def copies_back(self) -> bool:
+        """More comes from its GPUs than goes there: by its calls, else over PCIe."""
+        if self.calls is not None and self.calls.copy_bytes_per_s:
+            return self.calls.from_gpu_bytes_per_s > self.calls.to_gpu_bytes_per_s
+        return 2 * sum(gpu.pcie_back_bytes_per_s or 0.0 for gpu in self.gpus) > sum(gpu.pcie_bytes_per_s or 0.0 for gpu in self.gpus)
 
     @property
     def host_only(self) -> bool:

@@ -101,8 +101,8 @@ def _threads(board: Board, pid: int) -> list[int]:
     return [thread.tid for thread in board.infos[pid].threads] if pid in board.infos else []
 
 
-def _facts_of(before: Calls, now: Calls, ns: int, slowest: float = SLOWEST_NS_PER_BYTE) -> CallFacts | None:
-    """``slowest``: nanoseconds that a byte takes at most."""
+def _facts_of(before: Calls, now: Calls, ns: int, slowest: float = SLOWEST_NS_PER_BYTE, idle: float = 1.0) -> CallFacts | None:
+    """``slowest``: nanoseconds that a byte takes at most. ``idle``: share of the time without kernels, for which copies back wait first."""
     if ns <= 0 or not now:
         return None
     found, waits, moved = CallFacts(ns / 1e9), _Waits(), 0
@@ -125,7 +125,8 @@ def _facts_of(before: Calls, now: Calls, ns: int, slowest: float = SLOWEST_NS_PE
             found.sync, found.sync_per_s = found.sync + share, found.sync_per_s + per_s
             found.most_syncs_per_s = max(found.most_syncs_per_s, per_s)
         elif "emcpy" in call.call:
-            copied = min(share, (count * slowest + calls * SLOWEST_NS) / ns) if call.bytes is not None else share
+            longest = min(share, idle) if "DtoH" in call.call else share
+            copied = min(longest, (count * slowest + calls * SLOWEST_NS) / ns) if call.bytes is not None else longest
             found.copy, found.copy_per_s = found.copy + copied, found.copy_per_s + per_s
             found.sync += share - copied
             found.to_gpu_per_s += per_s if "HtoD" in call.call else 0.0
@@ -232,7 +233,9 @@ class Points:
         first, last = self._probed()
         links = [link for gpu in gpus if (link := gpu.link_bytes_per_s)]
         slowest = min(SLOWEST_NS_PER_BYTE, 1e9 / (SLOWEST_OF_LINK * min(links))) if links else SLOWEST_NS_PER_BYTE
-        return _facts_of(first.calls.get(pid, {}), last.calls.get(pid, {}), last.probed_ns - first.probed_ns, slowest)
+        without_kernels = [gpu.lost for gpu in gpus if gpu.sm_active is not None and gpu.lost is not None]
+        idle = max(without_kernels) if without_kernels else 1.0
+        return _facts_of(first.calls.get(pid, {}), last.calls.get(pid, {}), last.probed_ns - first.probed_ns, slowest, idle)
 
     def sampled(self, pid: int) -> SampledFacts | None:
         """Where its main thread was met on a CPU in the window, None where it was not looked at."""

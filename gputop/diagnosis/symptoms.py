@@ -357,6 +357,8 @@ def _does(one: Standing) -> str:
 
 def _feels(one: Standing) -> str:
     """Its symptom as a verb; that it waits for its data is owned to be inferred where what it waits for cannot be read."""
+    if one.symptom == "transfer-bound" and one.job.copies_back:
+        return "copies from the GPU"
     guessed = one.symptom == "input-bound" and one.job.trainer.state.inferred
     return "seems to wait for its data" if guessed else _WHY[one.symptom]
 

@@ -161,10 +161,10 @@ class GpuTrack:
         self.stretches: deque[tuple[int, int]] = deque()
         """(from, until) of idle stretches that followed steady work and reach into the window"""
         self.breaks = Breaks()
-        self.moved: deque[tuple[int, int]] = deque()
-        """(t_ns, bytes over PCIe both ways, cumulative)"""
-        self.rates: deque[tuple[int, float]] = deque(maxlen=LATEST_RATES)
-        """(t_ns, bytes per second over PCIe both ways), each of 20 ms, where the driver has no counters"""
+        self.moved: deque[tuple[int, int, int]] = deque()
+        """(t_ns, bytes over PCIe both ways, bytes sent), cumulative"""
+        self.rates: deque[tuple[int, float, float]] = deque(maxlen=LATEST_RATES)
+        """(t_ns, bytes per second over PCIe both ways, and sent), each of 20 ms, where the driver has no counters"""
         self.held_ns = 0
         """When a process that is seen here was last on it."""
         self.worked_ns = 0
@@ -245,7 +245,8 @@ class GpuTrack:
             breaks_s=self.breaks.lost_s(oldest_ns), sunk_s=self.breaks.sunk_s(oldest_ns),
             dips_s=self.breaks.dips_s(oldest_ns),
             pauses=(*self.breaks.spans(oldest_ns), *(span for span in self.stretches if span[1] - span[0] >= LOST_NS)),
-            pcie_bytes_per_s=self._pcie(), worked_ns=self.worked_ns, util_now=self.readings[-1][1] if fresh else None,
+            pcie_bytes_per_s=self._pcie(1), pcie_back_bytes_per_s=self._pcie(2),
+            worked_ns=self.worked_ns, util_now=self.readings[-1][1] if fresh else None,
             split=bool(board.values.get("mig_mode")), instance=instance, name=name or str(index),
         )  # fmt: skip
         if facts.sm_clock_mhz and (facts.util or 0.0) >= BUSY and not slowed_by(facts):
@@ -253,12 +254,12 @@ class GpuTrack:
         facts.sm_clock_free_mhz = self.free_mhz
         return facts
 
-    def _pcie(self) -> float | None:
-        """Both ways, from the counters where the driver has them, else from its own rates, which are of 20 ms: of those that keep time
-        with the steps one meets a copy and the next does not."""
+    def _pcie(self, column: int) -> float | None:
+        """Both ways (1), or what it sends (2): from the counters where the driver has them, else from its own rates, which are of 20 ms: of
+        those that keep time with the steps one meets a copy and the next does not."""
         if len(self.moved) >= 2 and self.moved[-1][0] > self.moved[0][0]:
-            return (self.moved[-1][1] - self.moved[0][1]) * 1e9 / (self.moved[-1][0] - self.moved[0][0])
-        rates = [rate for at, rate in self.rates if at > self.last_ns - RATES_NS]
+            return (self.moved[-1][column] - self.moved[0][column]) * 1e9 / (self.moved[-1][0] - self.moved[0][0])
+        rates = [rate[column] for rate in self.rates if rate[0] > self.last_ns - RATES_NS]
         return max(rates[-1], sum(rates) / len(rates)) if rates else None
 
     def _push_moved(self, gpu: GpuBoard, oldest_ns: int) -> None:
@@ -267,15 +268,16 @@ class GpuTrack:
         if not isinstance(rx, int):
             self.moved.clear()  # the driver gives its own rates meanwhile
         elif not self.moved or self.moved[-1][0] < read_ns:
-            moved = rx + (tx if isinstance(tx, int) else 0)
-            if self.moved and moved < self.moved[-1][1]:
+            sent = tx if isinstance(tx, int) else 0
+            if self.moved and rx + sent < self.moved[-1][1]:
                 self.moved.clear()
-            self.moved.append((read_ns, moved))
+            self.moved.append((read_ns, rx + sent, sent))
         while len(self.moved) > 2 and self.moved[1][0] <= oldest_ns:
             self.moved.popleft()
         at, told = gpu.read_ns.get("pcie_rx_bytes_per_s", 0), gpu.number("pcie_rx_bytes_per_s")
         if told is not None and (not self.rates or self.rates[-1][0] < at):
-            self.rates.append((at, told + (gpu.number("pcie_tx_bytes_per_s") or 0.0)))
+            rate = gpu.number("pcie_tx_bytes_per_s") or 0.0
+            self.rates.append((at, told + rate, rate))
 
     def _mean(self, column: int) -> float | None:
         """Weighted by time; the first reading only opens the window unless it is alone."""

@@ -44,14 +44,22 @@ _POOLS = ("data.runnable", "main.runnable")
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
-    return dict.fromkeys(_POOLS, 1.0) if blames_others(capacity(job, facts)) else {}
+    cpus = capacity(job, facts)
+    if not blames_others(cpus):
+        return {}
+    return dict.fromkeys(_POOLS, 1.0 if _take_much(cpus) else cpus.preempted_by_others or 0.0)
 
 
 def blames_others(cpus: Capacity) -> bool:
     """Strangers hold the CPUs the job wanted, and it does not want far more than there are anyway."""
     if (cpus.preempted_by_others or 0.0) >= BEHIND and cpus.strangers_part >= OF_LACK:
         return True
-    return cpus.taken >= TAKEN * len(cpus.allowed) and cpus.strangers_part >= MOST_OF_LACK
+    return _take_much(cpus) and cpus.strangers_part >= MOST_OF_LACK
+
+
+def _take_much(cpus: Capacity) -> bool:
+    """Those who take less are to blame for what it waited behind them, and no more."""
+    return cpus.taken >= TAKEN * len(cpus.allowed)
 
 
 def keeps_from_starting(job: JobFacts, facts: Facts) -> bool:

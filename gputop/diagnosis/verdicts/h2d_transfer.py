@@ -35,6 +35,10 @@ MANY_PER_S, SMALL_BYTES = 400.0, 256 << 10
 """Copies a second, and what each carries, from which and up to which their number is what costs."""
 _POOLS = ("main.transfer", "main.sync", "main.computing", *_ASLEEP)
 _LESS = Fix("Send less: uint8 images instead of float32, normalize on the GPU")
+_RETURNING = (
+    Fix("Reduce it on the GPU, and copy only what is used here", "preds = logits.argmax(-1).cpu(); total += loss.detach()"),
+    Fix("Copy into pinned memory, beside the next step", "host = torch.empty(x.shape, pin_memory=True); host.copy_(x, non_blocking=True)"),
+)
 _OFFLOADING = (
     Fix("As much comes back as goes, like gradients and weights: keep the optimizer on the GPU", "torch.optim.AdamW(..., fused=True)"),
     Fix("Where it has no room, copy pinned, beside the backward pass", "DeepSpeed: offload_optimizer: {device: cpu, pin_memory: true}"),
@@ -83,10 +87,15 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
         Evidence("gpu_idle_pct", None if job.idle is None else round(100 * job.idle, 1), "%", "of the time no kernel ran"),
         Evidence("pcie_bytes_per_s", round(moved) if moved else None, "B/s", "over PCIe, both ways"),
     )
-    sends = _OFFLOADING if job.calls is not None and moves_weights(job.calls) else (*_overlapping(job), _LESS)
-    fixes = (*_gathering(job.calls), *_widening(job), *sends)
+    fixes = (*_gathering(job.calls), *_widening(job), *_moving_less(job))
     ready = "; workers have batches ready" if is_ahead(job) else ""
     return Finding(f"{_spent(job, moved)}{ready}", evidence, fixes, (), (job.trainer.pid,))
+
+
+def _moving_less(job: JobFacts) -> tuple[Fix, ...]:
+    if job.calls is not None and moves_weights(job.calls):
+        return _OFFLOADING
+    return _RETURNING if job.copies_back else (*_overlapping(job), _LESS)
 
 
 def _overlapping(job: JobFacts) -> list[Fix]:

@@ -17,15 +17,19 @@ from gputop.diagnosis.loading import at_work
 from gputop.diagnosis.loading import with_workers
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
+from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.takers import names_of
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 from gputop.diagnosis.waits import LOCK
+from gputop.diagnosis.waits import PIPE
 from gputop.text import counted
 
 LAZY, BUSY = 0.3, 0.65
 """A worker on or waiting for a CPU less than the former share of the time has time left, from the latter on it has none."""
+ANSWERS = 0.9
+"""Of the time in which a worker has nothing to do, at a pipe: it waits for a request."""
 
 
 _FOR_PROGRAMS = ("child", "pipe", "poll")
@@ -43,8 +47,20 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
 
 def flat_out(job: JobFacts) -> float:
     """How far its busiest worker is from idling, 0..1: who cannot keep up does not sleep, but for its own threads or programs."""
-    busiest = max((max(worker.run + worker.runnable, sum(worker.others), sum(worker.programs)) for worker in job.workers), default=0.0)
+    busiest = max((_busy(job, worker) for worker in job.workers), default=0.0)
     return min(1.0, max(0.0, (busiest - LAZY) / (BUSY - LAZY)))
+
+
+def _busy(job: JobFacts, worker: ProcFacts) -> float:
+    """Share of the time in which it had something to do."""
+    busy, asked = max(worker.run + worker.runnable, sum(worker.others), sum(worker.programs)), 1.0 - _unasked(job, worker)
+    return busy / asked if asked > 0.0 else 0.0
+
+
+def _unasked(job: JobFacts, worker: ProcFacts) -> float:
+    """Share of the window in which one that answers requests, such as an environment, waited for the next: its trainer was at the GPU."""
+    ahead = worker.state.fractions.get("ahead", 0.0)
+    return ahead if not job.is_torchs and worker.kinds.get(PIPE, 0.0) >= ANSWERS * ahead else 0.0
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
@@ -70,11 +86,13 @@ def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
     cpus, busy = capacity(job, facts), at_work(job) or job.workers
     workers = max(1, len(busy))
     who = "its only worker" if workers == 1 else f"its {counted(workers, 'worker')}"
-    share = 100 * sum(worker.run for worker in busy) / workers
+    unasked = sum(_unasked(job, worker) for worker in busy)
+    share = 100 * sum(worker.run for worker in busy) / max(workers - unasked, 1e-9)
     slept = 100 * sum(worker.state.waits.get("timer", 0.0) for worker in busy) / workers
-    waited = 100 * sum(sum(worker.state.waits.get(kind, 0.0) for kind in _FOR_PROGRAMS) for worker in busy) / workers
+    waited = 100 * (sum(sum(worker.state.waits.get(kind, 0.0) for kind in _FOR_PROGRAMS) for worker in busy) - unasked) / workers
     threads = sum(worker.others_run for worker in busy)
-    own = f"on a CPU {share:.0f}% of the time" if share >= slept else f"asleep by their own will {slept:.0f}% of the time"
+    asked = " that it asks them" if unasked else ""
+    own = f"on a CPU {share:.0f}% of the time{asked}" if share >= slept else f"asleep by their own will {slept:.0f}% of the time"
     if 100 * threads / workers > max(share, slept):
         own = f"running threads on {threads:.1f} CPUs"
     elif 100 * threads / workers > 0.2 * share:

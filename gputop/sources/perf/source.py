@@ -11,7 +11,6 @@ from collections import Counter
 from collections import defaultdict
 from itertools import cycle
 from itertools import pairwise
-from math import log
 
 from gputop.elf import NotElf
 from gputop.frame import SECOND_NS
@@ -41,8 +40,9 @@ _TAKES = 5
 """In so many parts a burst is taken: more has no room in what the kernel lends to who has no privilege."""
 _FORGET_NS, _AGAIN_NS = 10 * SECOND_NS, SECOND_NS
 """So long what a process maps is believed: any library may open another one. And that it has none of these."""
-LEFT_OUT, MOST_LEFT_OUT, CHANCE = 1.5, 0.95, 0.005
-"""Periods between two samples, from which one was left out. As often that may be. And what is less likely is no gap of a kind's own."""
+LEFT_OUT = 1.5
+"""Periods between two samples, from which one was left out."""
+_NONE = 0.0, 0
 Met = tuple[str, int]
 """Of which kind a sample was, and how long its thread had run by then."""
 _REMEDY = "sudo sysctl kernel.perf_event_paranoid=2, or sudo gputop"
@@ -201,21 +201,27 @@ class Sampler:
 
 def _spent(met: list[Met], period_ns: int) -> Counter[str]:
     """ns of CPU time by kind. The kernel's is not sampled, such as of waits that yield, or of pages that a copy is the first to touch. What
-    is left out between two samples is of that kind whose own are left out more often, where that is likely; else of a call of its own."""
+    is left out between two samples is of that kind whose own are left out more often, if it is no longer than theirs; else of none."""
     spent, steps = Counter[str](), defaultdict[str, list[int]](list)
     passed = [(before, kind, ran_ns - then_ns) for (before, then_ns), (kind, ran_ns) in pairwise([(ELSEWHERE, 0), *met])]
     for before, kind, step_ns in passed:
         spent[kind] += min(period_ns, step_ns)
         if kind == before:
             steps[kind].append(step_ns)
-    gaps = {kind: _left_out(own, period_ns) for kind, own in steps.items()}
+    gaps = {kind: _gaps(own, period_ns) for kind, own in steps.items()}
     for before, kind, step_ns in passed[1:]:
-        share, owner = max((gaps.get(kind, 0.0), kind), (gaps.get(before, 0.0), before))
-        if share and period_ns < step_ns <= period_ns * (1.0 + log(CHANCE) / log(share)):
+        (_, longest_ns), owner = max((gaps.get(kind, _NONE), kind), (gaps.get(before, _NONE), before))
+        if period_ns < step_ns <= longest_ns:
             spent[owner] += step_ns - period_ns
     return spent
 
 
-def _left_out(steps_ns: list[int], period_ns: int) -> float:
-    """How often no sample came between two."""
-    return min(MOST_LEFT_OUT, sum(step_ns > LEFT_OUT * period_ns for step_ns in steps_ns) / len(steps_ns))
+def _gaps(steps_ns: list[int], period_ns: int) -> tuple[float, int]:
+    """How often no sample came between two, and how long those steps are at most: some are half as long, as by chance. Others, such as
+    to read a file, are calls of their own."""
+    longest_ns = period_ns
+    for step_ns in sorted(steps_ns):
+        if step_ns > 2 * longest_ns + period_ns // 2:
+            break
+        longest_ns = max(longest_ns, step_ns)
+    return sum(step_ns > LEFT_OUT * period_ns for step_ns in steps_ns) / len(steps_ns), longest_ns

@@ -67,6 +67,13 @@ def lockstep_without_one() -> Scene:
     return scene
 
 
+def simulators_that_are_asked() -> Scene:
+    """Two environments that run while they are asked, together on less than one CPU: their trainer is at its GPU half of the time."""
+    scene = pool(48.0, [READ, READ, READ, SLEEP, SLEEP], *2 * [{"run": 0.42, "looks": [READ]}])
+    scene.cpu_busy = [0.5, 0.5]
+    return scene
+
+
 def sidecar() -> Scene:
     """The script that became the training had started a packer beside it."""
     scene = starved(run=0.4, wait=0.58, looks=[ON_CPU])
@@ -77,6 +84,7 @@ def sidecar() -> Scene:
 HANDMADE: dict[Callable[[], Scene], tuple[str, str]] = {
     left_out: ("input-bound", "hung-worker"),
     without_work: ("input-bound", "too-few-workers"),
+    simulators_that_are_asked: ("input-bound", "slow-transform"),
     tars_behind_workers: ("input-bound", "disk-io"),
     ring_under_a_lock: ("input-bound", "lock-contention"),
     loop_in_a_thread: ("input-bound", "network-io"),

@@ -35,6 +35,7 @@ from tests.unit.diagnosis.causes_fed import throttled_actors
 from tests.unit.diagnosis.causes_gpu import gpu_with_set_clocks
 from tests.unit.diagnosis.causes_gpu import probed_items
 from tests.unit.diagnosis.causes_gpu import probed_transfer
+from tests.unit.diagnosis.causes_gpu import reading_back
 from tests.unit.diagnosis.causes_gpu import sampled_storm
 from tests.unit.diagnosis.causes_gpu import small_kernels
 from tests.unit.diagnosis.causes_gpu import small_pieces_one_by_one
@@ -43,6 +44,7 @@ from tests.unit.diagnosis.causes_gpu import undersized
 from tests.unit.diagnosis.causes_gpu import undersized_by_power
 from tests.unit.diagnosis.causes_handmade import left_out
 from tests.unit.diagnosis.causes_handmade import loop_in_a_thread
+from tests.unit.diagnosis.causes_handmade import simulators_that_are_asked
 from tests.unit.diagnosis.scene import ACCEPT
 from tests.unit.diagnosis.scene import AWAIT
 from tests.unit.diagnosis.scene import DISK
@@ -579,6 +581,46 @@ def test_who_copies_as_much_back_is_told_of_its_optimizer(back: float):
     verdict = scene.play(6).engine.verdict
     assert verdict.cause == "h2d-transfer"
     assert ("keep the optimizer" in str(verdict.fixes)) == (back > 1e8) == ("DataLoader" not in str(verdict.fixes))
+
+
+def test_copies_from_the_gpu_are_told_as_such_and_by_the_time_without_kernels():
+    """The call waits for the kernels before it: half of it, by what GPM tells of these."""
+    scene = reading_back()
+    scene.gpus[0] |= {"gr_active_pct": 65.0, "sm_active_pct": 60.0}
+    verdict = scene.play(6).engine.verdict
+    assert (verdict.symptom, verdict.cause) == ("transfer-bound", "h2d-transfer")
+    assert "copies from the GPU" in verdict.headline
+    assert _value(verdict, "copy_pct") == pytest.approx(35.0, abs=1.0)
+    assert _value(verdict, "sync_pct") == pytest.approx(30.0, abs=1.0)
+    assert "Reduce it on the GPU" in str(verdict.fixes)
+    assert "DataLoader" not in str(verdict.fixes)
+
+
+@pytest.mark.parametrize(("sent", "told"), [(0.8, "copies from the GPU"), (0.2, "copies to the GPU")])
+def test_without_probes_the_link_tells_which_way_copies_go(sent: float, told: str):
+    scene = alone(60.0, 0.95, [ON_CPU])
+    scene.sampled = {100: (0.6, 0.3, 0.0, 20.0)}
+    scene.gpus[0] |= {"pcie_tx_bytes_per_s": sent * 4e9, "pcie_rx_bytes_per_s": (1 - sent) * 4e9}
+    verdict = scene.play(6).engine.verdict
+    assert verdict.cause == "h2d-transfer"
+    assert told in verdict.headline
+
+
+def test_who_answers_is_told_by_the_time_in_which_it_was_asked():
+    detail = simulators_that_are_asked().play(6).engine.verdict.detail
+    assert "% of the time that it asks them" in detail
+    assert "programs" not in detail
+
+
+def test_strangers_are_to_blame_for_what_was_waited_behind_them_alone():
+    """They took next to nothing, and two fifths of what the job waited was behind them: the rest was behind its own."""
+    scene = starved(run=0.3, wait=0.4, looks=[ON_CPU])
+    scene.cpus, scene.cpu_busy, scene.probed = 2, [0.4, 0.4], True
+    scene.preempts = {(101, 102): 0.12, (102, 101): 0.12, (101, 900): 0.1, (102, 900): 0.06}
+    scene.add(Proc(900, comm="cron", cmdline=["/bin/cron"], run=0.08, looks=[ON_CPU])).play(6)
+    lost = scene.engine.explain()["ledger"]["by_cause"]
+    waited = sum(lost.values())
+    assert 0.0 < lost["cpu-contention"] < 0.5 * waited
 
 
 def test_of_waits_that_were_sampled_those_seen_are_told():
