@@ -18,6 +18,7 @@ from gputop.diagnosis.loading import with_workers
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.proc import ProcFacts
+from gputop.diagnosis.states import DATA_WAIT
 from gputop.diagnosis.takers import names_of
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
@@ -28,6 +29,8 @@ from gputop.text import counted
 
 LAZY, BUSY = 0.3, 0.65
 """A worker on or waiting for a CPU less than the former share of the time has time left, from the latter on it has none."""
+MOSTLY, WAITED = 0.5, 0.7
+"""Of their time, that workers have nothing to do; of what the trainer waits, that some run, who are not always the same."""
 ANSWERS = 0.9
 """Of the time in which a worker has nothing to do, at a pipe: it waits for a request."""
 
@@ -47,8 +50,19 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
 
 def flat_out(job: JobFacts) -> float:
     """How far its busiest worker is from idling, 0..1: who cannot keep up does not sleep, but for its own threads or programs."""
+    if one_is_late(job):
+        return 1.0
     busiest = max((_busy(job, worker) for worker in job.workers), default=0.0)
     return min(1.0, max(0.0, (busiest - LAZY) / (BUSY - LAZY)))
+
+
+def one_is_late(job: JobFacts) -> bool:
+    """In a loader that keeps its order most of the workers wait, ahead, and yet some run, beyond what all do, for most of the time that the
+    trainer waits: now and then a sample takes long."""
+    ahead = sum(worker.state.fractions.get("ahead", 0.0) for worker in job.workers)
+    runs = [worker.run for worker in job.workers]
+    late = job.is_torchs and job.data >= DATA_WAIT and ahead >= MOSTLY * len(runs)
+    return late and sum(runs) - min(runs) * len(runs) >= WAITED * job.data
 
 
 def _busy(job: JobFacts, worker: ProcFacts) -> float:
@@ -65,6 +79,8 @@ def _unasked(job: JobFacts, worker: ProcFacts) -> float:
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     feeders = _feeders(job, facts)
+    if not feeders and one_is_late(job):
+        return _tell_of_late(job)
     return _tell_of_feeders(job, feeders) if feeders else _tell_of_workers(job, facts)
 
 
@@ -80,6 +96,23 @@ def _tell_of_feeders(job: JobFacts, feeders: list[Taker]) -> Finding:
     detail = f"the trainer waits {waited:.0f}% of the time for {names}, which run on {cores:.1f} CPUs and cannot keep up"
     told = f"of its time the trainer slept until {names}, or whom they work for, woke it"
     return Finding(detail, (Evidence("waited_pct", round(waited, 1), "%", told),), _fixes(feeders[0].pid), (), (job.trainer.pid,))
+
+
+def _tell_of_late(job: JobFacts) -> Finding:
+    ahead = 100 * sum(worker.state.fractions.get("ahead", 0.0) for worker in job.workers) / len(job.workers)
+    most, least = (100 * chosen(worker.run for worker in job.workers) for chosen in (max, min))
+    detail = f"now and then a batch takes long: its {counted(len(job.workers), 'worker')} are ahead {ahead:.0f}% of the time, and all "
+    detail += f"wait for the one that is not; the busiest ran {most:.0f}% of the time, the idlest {least:.0f}%"
+    evidence = (
+        Evidence("ahead_pct", round(ahead, 1), "%", "of the workers' time with nothing to do"),
+        Evidence("busiest_cpu_pct", round(most, 1), "%", "on-CPU share of the busiest of them"),
+    )
+    fixes = (
+        Fix("Take batches as they are done (from torch 2.6 on), if their order does not matter", "DataLoader(..., in_order=False)"),
+        Fix("Or have more of them ready, for as long as the longest takes", "DataLoader(..., prefetch_factor=8)"),
+        Fix("See which samples take long", f"gputop stacks {' '.join(str(worker.pid) for worker in job.workers)} --duration 10"),
+    )
+    return Finding(detail, evidence, fixes, (), (job.trainer.pid,))
 
 
 def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:

@@ -612,6 +612,22 @@ def test_who_answers_is_told_by_the_time_in_which_it_was_asked():
     assert "programs" not in detail
 
 
+def test_a_sample_that_takes_long_now_and_then_keeps_all_who_keep_their_order():
+    """One of six runs while the trainer waits, another the next time; the others are ahead."""
+    scene = starved(util=55.0, workers=6, run=0.05)
+    scene.cpus, scene.cpu_busy = 4, [0.3] * 4
+    scene.procs[100].looks = [QUEUE, SLEEP]
+    for turn in range(5):
+        for pid in range(101, 107):
+            scene.procs[pid].run = 0.95 if pid == 101 + turn else 0.05
+            scene.procs[pid].looks = [ON_CPU] if pid == 101 + turn else [QUEUE]
+        scene.play(1.2)
+    verdict = scene.engine.verdict
+    assert verdict.cause == "slow-transform"
+    assert "now and then a batch takes long" in verdict.detail
+    assert "in_order=False" in str(verdict.fixes)
+
+
 def test_strangers_are_to_blame_for_what_was_waited_behind_them_alone():
     """They took next to nothing, and two fifths of what the job waited was behind them: the rest was behind its own."""
     scene = starved(run=0.3, wait=0.4, looks=[ON_CPU])
