@@ -2,9 +2,9 @@
 
 From the probe: each step copies its batch to the GPU and waits for it now and then, so the rarer of the two sets the pace,
 unless it is so rare that it is a log line, or there are not the same copies per wait from one second to the next. Else from
-the GPU's own rhythm: the first strong peak of the autocorrelation of its power (or utilization), which shows steps of some
-tenths of a second and longer. Absent where neither is clear, without work for the GPU, and where a trainer
-waits for several workers: their batches come in bunches, and so do its steps.
+the GPU's own rhythm: the first strong peak of the autocorrelation of its power (or utilization), which shows steps of most of a
+second and longer. Absent where neither is clear, without work for the GPU, where it pauses, for that comes around, too, and where a
+trainer waits for several workers: their batches come in bunches, and so do its steps.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ SPAN_NS = 15_000_000_000
 LEAST_POINTS = 80
 LEAST_LAG, LEAST_PEAK, LEAST_RISE = 3, 0.5, 0.25
 """In grid steps; correlation at the peak, and at twice its lag; above the lowest point before it: a slope is no rhythm."""
+TOLD_LAG = 7
+"""In grid steps, too. What comes around faster is mostly two or three steps, whose beat with the readings that is."""
 LEAST_SWING, LEAST_SHARE = 60.0, 0.05
 """Per cent, of means: of steps faster than the grid they swing less, and come around more slowly than the steps do. And of all, as a share
 of their mean: what dips for a moment now and then is a log line."""
@@ -70,7 +72,7 @@ class Rhythm:
         if len(values) < LEAST_POINTS or _swing(values) < least:
             return None
         lag = _first_peak(_autocorrelation(values))
-        return None if lag is None else 1e9 / (lag * GRID_NS)
+        return None if lag is None or lag < TOLD_LAG else 1e9 / (lag * GRID_NS)
 
 
 def _swing(values: Sequence[float]) -> float:
@@ -144,7 +146,7 @@ def step_of(job: JobFacts, clock: Clock, rhythm: float | None) -> Step | None:
     pace = clock.per_s(job.calls)
     if pace is not None:
         return split(pace, "CUDA calls", job.trainer.state.fractions)
-    if rhythm is None or (len(job.workers) > 1 and job.data > 0.0) or _steps_more_often(job, rhythm):
+    if rhythm is None or job.pauses or (len(job.workers) > 1 and job.data > 0.0) or _steps_more_often(job, rhythm):
         return None
     return split(rhythm, "GPU rhythm", job.trainer.state.fractions)
 

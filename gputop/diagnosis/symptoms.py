@@ -29,6 +29,7 @@ from gputop.diagnosis.verdicts.cpu_contention import keeps_from_starting
 from gputop.diagnosis.verdicts.hung_worker import all_are_dead
 from gputop.diagnosis.verdicts.hung_worker import all_are_held
 from gputop.diagnosis.verdicts.hung_worker import all_others_are_ahead
+from gputop.diagnosis.verdicts.hung_worker import killed
 from gputop.diagnosis.verdicts.hung_worker import replacing
 from gputop.diagnosis.verdicts.pause import asks_for_nothing
 from gputop.diagnosis.verdicts.sync_storm import SPINS
@@ -174,7 +175,7 @@ def _without_judging(job: JobFacts, facts: Facts, trainer: str) -> Standing | No
     if not facts.settled:
         return Standing(job, facts, LOOKING, headline=f"{trainer} has been looked at {_how_little(facts)} to judge")
     starts = bool(job.gpus) and (job.before_s is None or job.before_s >= LOST * facts.seconds)
-    if starts and asks_for_nothing(job, facts):
+    if starts and asks_for_nothing(job, facts) and not killed(job):
         return Standing(job, facts, "idle", headline=f"{trainer} stands still: it takes none of the batches that are ready", at_rest=True)
     if starts and not _is_held(job, facts):  # as no start is
         return _starting(job, facts, trainer)
@@ -220,7 +221,7 @@ def _is_held(job: JobFacts, facts: Facts) -> bool:
         or all_are_held(job)
         or all_are_dead(job)
         or keeps_from_starting(job, facts)
-        or bool(job.stopped or job.mute or job.unheard or replacing(job))
+        or bool(job.stopped or job.mute or job.unheard or replacing(job) or killed(job))
         or any(proc.newer.state in waits.STOPPED_STATES for proc in (job.trainer, *job.workers))
     )
 

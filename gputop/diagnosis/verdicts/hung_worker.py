@@ -5,8 +5,9 @@ worker wakes up many times in that span. Or for `LONG_STUCK_S` with a GPU that o
 then whether something is there yet (`ASKS`) hangs too where all the others are ahead, or all do so for `NAPPED_S`; and one of a home-made
 loader that sleeps at a lock for `states.LEFT_OUT_S` while these deliver. All of torch's at a lock or the network for `HELD_S` hang in a
 trainer that seems to start, too, as do all of a pool of which some were born later than the others (`LATER_TICKS`). And where nobody of
-the job moves, the trainer included, a worker that died took along what it was to deliver. A stopped program that feeds the trainer is as
-bad as a stopped worker, as is one that cannot write its errors, and a trainer that cannot write its log.
+the job moves, the trainer included, a worker that died took along what it was to deliver; as did one that was killed, whatever the others
+do, where the GPU has rested for `NAPPED_S`. A stopped program that feeds the trainer is as bad as a stopped worker, as is one that cannot
+write its errors, and a trainer that cannot write its log.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ _MAIN = ("main.lock", "main.pipe", "main.poll", "main.network", "main.unknown")
 """What a trainer may wait in for who never answers."""
 _NO_START = (waits.LOCK, waits.NETWORK, waits.POLL)
 """What a worker is held at that waits for nobody who may be at work for it: a program, a server of its trainer's, a pause that ends."""
+_AT_WORK = ("data.running", "data.runnable", "data.ahead")
+"""What the others may still do where one of them was killed."""
 _TIMED = "main.timer"
 """The same of one that goes on without him after a while."""
 
@@ -52,7 +55,9 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
     idle = _gpu_rests(job)
     if job.unheard and idle:
         claims |= {"main.pipe": 1.0, "main.network": 1.0, "data.ahead": 1.0}
-    if job.mute or (job.stopped and (idle or not (job.workers or programs_at_work(job, facts)))):
+    if killed(job):
+        claims |= dict.fromkeys((*_STILL, *_AT_WORK, *_MAIN), 1.0)
+    elif job.mute or (job.stopped and (idle or not (job.workers or programs_at_work(job, facts)))):
         claims |= dict.fromkeys((*_STILL, *_MAIN), 1.0)
     elif idle and _hung(job):
         claims |= dict.fromkeys(_STILL, 1.0)
@@ -93,6 +98,14 @@ def all_are_dead(job: JobFacts) -> bool:
     """And who started them has not asked for their ends, for he still waits for them."""
     dead = all(worker.newer.state in waits.ENDED_STATES for worker in job.workers)
     return bool(job.workers) and dead and job.trainer.still_s >= STUCK_S
+
+
+def killed(job: JobFacts) -> list[ProcFacts]:
+    """Workers that ended by a signal or an error, which their trainer has not been told: it still waits for what they were to deliver."""
+    waits_on = (job.data, job.trainer.kinds.get(waits.PIPE, 0.0), job.trainer.kinds.get(waits.LOCK, 0.0))
+    if not job.gpus or any(gpu.idle_s < NAPPED_S for gpu in job.gpus) or max(waits_on) < AHEAD:
+        return []
+    return [worker for worker in job.workers if worker.newer.state in waits.ENDED_STATES and worker.newer.exit_code]
 
 
 def _stands(worker: ProcFacts) -> bool:
@@ -287,5 +300,5 @@ def _ends_of_waiting(waiting: list[ProcFacts], torchs: bool) -> list[Fix]:
     return [look, Fix("Have the next one end the training with an error, rather than wait for ever", ends)]
 
 
-_POOLS = ("data.stopped", "data.ahead", *_MAIN, _TIMED, *_STILL)
+_POOLS = ("data.stopped", *_AT_WORK, *_MAIN, _TIMED, *_STILL)
 JUDGE = Judge("hung-worker", "input-bound", 10, _POOLS, _claim, _tell, needs="/proc/PID/stat; status for the switches", felt=_felt)

@@ -12,8 +12,10 @@ from gputop.diagnosis.stepclock import Clock
 from gputop.diagnosis.stepclock import Rhythm
 from gputop.diagnosis.stepclock import from_calls
 from gputop.diagnosis.stepclock import step_of
+from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.causes_fed import throttled_actors
 from tests.unit.diagnosis.scene import FUTEX
+from tests.unit.diagnosis.scene import ON_CPU
 from tests.unit.diagnosis.scene import training
 
 SECONDS = 10.0
@@ -97,9 +99,29 @@ def pushed(period_s: float | None, seconds: float = 15.0, noise: float = 10.0) -
     return rhythm
 
 
-@pytest.mark.parametrize("period_s", [0.5, 1.0, 1.7, 3.0])
+@pytest.mark.parametrize("period_s", [0.8, 1.0, 1.7, 3.0])
 def test_rhythm_of_slow_steps(period_s: float):
     assert pushed(period_s).per_s() == pytest.approx(1 / period_s, rel=0.06)
+
+
+@pytest.mark.parametrize("period_s", [0.3, 0.4, 0.5])
+def test_what_comes_around_in_few_readings_may_be_several_steps(period_s: float):
+    """Of steps of 158 ms two took about three readings, and half of the pace was told."""
+    assert pushed(period_s).per_s() is None
+
+
+def test_pauses_that_come_around_are_no_steps():
+    """Power falls for a checkpoint of 0.8 s in every second one."""
+    scene = alone(80.0, 0.5, [ON_CPU])
+    for tick in range(300):
+        rests = tick % 22 < 8
+        scene.gpus[0] |= {"power_w": 80.0 if rests else 300.0, "util_pct": 0.0 if rests else 95.0}
+        frame = scene.next_frame(0.1)
+        scene.board.fold(frame)
+        scene.engine.follow(scene.board, frame)
+    (job,) = scene.engine.facts.jobs
+    assert job.pauses
+    assert job.step is None
 
 
 def test_a_moment_of_less_power_now_and_then_is_no_step():

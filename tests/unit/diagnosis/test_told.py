@@ -52,6 +52,7 @@ from tests.unit.diagnosis.scene import FUTEX
 from tests.unit.diagnosis.scene import HIDDEN
 from tests.unit.diagnosis.scene import ON_CPU
 from tests.unit.diagnosis.scene import QUEUE
+from tests.unit.diagnosis.scene import READ_PIPE
 from tests.unit.diagnosis.scene import SLEEP
 from tests.unit.diagnosis.scene import SOCKET
 from tests.unit.diagnosis.scene import Proc
@@ -671,6 +672,22 @@ def test_one_that_is_made_anew_is_no_new_set_of_workers():
     lost = scene.play(6).engine.explain()["ledger"]["by_cause"]
     assert lost["hung-worker"] > 5.0
     assert "worker-respawn" not in lost
+
+
+@pytest.mark.parametrize("works", [True, False], ids=["the others fill the queue", "the others have nothing to do"])
+@pytest.mark.parametrize(("code", "told"), [(9, True), (0, False), (None, False)])
+def test_one_that_was_killed_before_anybody_looked_is_no_start(works: bool, code: int | None, told: bool):
+    """What it was to deliver never comes; one that has ended in peace may merely have prepared something."""
+    scene = starved(util=0.0, workers=0)
+    scene.procs[100].looks = [READ_PIPE]
+    scene.add(*(Proc(101 + i, 100, run=0.3, looks=[ON_CPU] if works else [READ_PIPE], start_ticks=99_100 + i) for i in range(4)))
+    scene.procs[100].start_ticks = 99_000
+    scene.procs[102].looks, scene.procs[102].run, scene.procs[102].switches = [{"state": "Z", "exit_code": code}], 0.0, 0
+    if not works:
+        for pid in (101, 103, 104):
+            scene.procs[pid].run, scene.procs[pid].switches = 0.0, 0
+    verdict = scene.play(8).engine.verdict
+    assert (verdict.cause == "hung-worker" and "(102) is dead" in verdict.detail) == told
 
 
 def test_workers_that_all_try_again_and_again_for_long_hang():
