@@ -27,6 +27,8 @@ from gputop.sources.perf import source as perf_source
 from gputop.sources.perf.event import STACK_BYTES
 from gputop.sources.perf.event import Sample
 from gputop.sources.perf.event import TaskClock
+from gputop.sources.perf.gaps import Gaps
+from gputop.sources.perf.gaps import Met
 from gputop.sources.perf.places import COPY
 from gputop.sources.perf.places import ELSEWHERE
 from gputop.sources.perf.places import LAUNCH
@@ -126,7 +128,7 @@ def test_waits_that_yield_are_told_though_most_of_them_is_the_kernels(start: Sta
 P = 500_000
 
 
-def at(kind: str, *periods: float, ran: float = 0.0) -> list[perf_source.Met]:
+def at(kind: str, *periods: float, ran: float = 0.0) -> list[Met]:
     """Samples of a kind, each so many periods of CPU time behind the one before it."""
     return [(kind, int(P * (ran + sum(periods[: i + 1])))) for i in range(len(periods))]
 
@@ -143,8 +145,16 @@ def at(kind: str, *periods: float, ran: float = 0.0) -> list[perf_source.Met]:
     ],
     ids=["nobody", "all of it", "yields", "reads a file between", "yields between computing", "nothing to go by"],
 )
-def test_what_the_kernel_takes_of_a_wait_is_the_waits(met: list[perf_source.Met], spent: dict[str, int]) -> None:
-    assert {kind: round(ns / P) for kind, ns in perf_source._spent(met, P).items()} == spent
+def test_what_the_kernel_takes_of_a_wait_is_the_waits(met: list[Met], spent: dict[str, int]) -> None:
+    assert {kind: round(ns / P) for kind, ns in Gaps().spent(met, P).items()} == spent
+
+
+def test_what_earlier_bursts_have_shown_counts() -> None:
+    """Of few samples a long gap may be the first."""
+    gaps = Gaps()
+    assert gaps.spent(at(SYNC, 1.0, 4.0), P)[SYNC] == 2 * P
+    gaps.spent(at(SYNC, *[1.0, 2.0, 3.0, 2.0] * 5), P)
+    assert gaps.spent(at(SYNC, 1.0, 4.0), P)[SYNC] == 5 * P
 
 
 def test_who_computes_waits_for_nothing(start: Start) -> None:

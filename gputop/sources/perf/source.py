@@ -7,10 +7,7 @@ import os
 import random
 import threading
 import time
-from collections import Counter
-from collections import defaultdict
 from itertools import cycle
-from itertools import pairwise
 
 from gputop.elf import NotElf
 from gputop.frame import SECOND_NS
@@ -22,6 +19,8 @@ from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources import Unavailable
 from gputop.sources.perf.event import TaskClock
+from gputop.sources.perf.gaps import Gaps
+from gputop.sources.perf.gaps import Met
 from gputop.sources.perf.places import COPY
 from gputop.sources.perf.places import ELSEWHERE
 from gputop.sources.perf.places import LAUNCH
@@ -40,11 +39,6 @@ _TAKES = 5
 """In so many parts a burst is taken: more has no room in what the kernel lends to who has no privilege."""
 _FORGET_NS, _AGAIN_NS = 10 * SECOND_NS, SECOND_NS
 """So long what a process maps is believed: any library may open another one. And that it has none of these."""
-LEFT_OUT = 1.5
-"""Periods between two samples, from which one was left out."""
-_NONE = 0.0, 0
-Met = tuple[str, int]
-"""Of which kind a sample was, and how long its thread had run by then."""
 _REMEDY = "sudo sysctl kernel.perf_event_paranoid=2, or sudo gputop"
 
 
@@ -105,6 +99,7 @@ class Sampler:
         self._untold: set[int] = set()
         self._unwinders = Unwinders()
         self._places: dict[int, tuple[int, Places | None]] = {}
+        self._gaps: dict[int, Gaps] = {}
         self._periods_ns = cycle(PERIODS_NS)
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
@@ -146,7 +141,7 @@ class Sampler:
 
     def _forget(self, wanted: frozenset[int]) -> None:
         with self._lock:
-            for told in (self._counts, self._places):
+            for told in (self._counts, self._places, self._gaps):
                 for pid in told.keys() - wanted:
                     del told[pid]
 
@@ -189,7 +184,7 @@ class Sampler:
         old = self._counts.get(pid) or MainSamples(pid)
         kinds = [kind for kind, _ in met]
         waits = sum(kind == SYNC != before for before, kind in zip([ELSEWHERE, *kinds], kinds, strict=False))
-        spent = _spent(met, period_ns)
+        spent = self._gaps.setdefault(pid, Gaps()).spent(met, period_ns)
         new = MainSamples(
             pid, old.watched_ns + ns, old.sync_ns + spent[SYNC], old.copy_ns + spent[COPY], old.launch_ns + spent[LAUNCH],
             old.waits + waits, old.met + len(kinds), old.met_waiting + kinds.count(SYNC), old.unknown_ns + spent[UNKNOWN],
@@ -197,31 +192,3 @@ class Sampler:
         with self._lock:
             self._counts[pid] = new
             self._untold.add(pid)
-
-
-def _spent(met: list[Met], period_ns: int) -> Counter[str]:
-    """ns of CPU time by kind. The kernel's is not sampled, such as of waits that yield, or of pages that a copy is the first to touch. What
-    is left out between two samples is of that kind whose own are left out more often, if it is no longer than theirs; else of none."""
-    spent, steps = Counter[str](), defaultdict[str, list[int]](list)
-    passed = [(before, kind, ran_ns - then_ns) for (before, then_ns), (kind, ran_ns) in pairwise([(ELSEWHERE, 0), *met])]
-    for before, kind, step_ns in passed:
-        spent[kind] += min(period_ns, step_ns)
-        if kind == before:
-            steps[kind].append(step_ns)
-    gaps = {kind: _gaps(own, period_ns) for kind, own in steps.items()}
-    for before, kind, step_ns in passed[1:]:
-        (_, longest_ns), owner = max((gaps.get(kind, _NONE), kind), (gaps.get(before, _NONE), before))
-        if period_ns < step_ns <= longest_ns:
-            spent[owner] += step_ns - period_ns
-    return spent
-
-
-def _gaps(steps_ns: list[int], period_ns: int) -> tuple[float, int]:
-    """How often no sample came between two, and how long those steps are at most: some are half as long, as by chance. Others, such as
-    to read a file, are calls of their own."""
-    longest_ns = period_ns
-    for step_ns in sorted(steps_ns):
-        if step_ns > 2 * longest_ns + period_ns // 2:
-            break
-        longest_ns = max(longest_ns, step_ns)
-    return sum(step_ns > LEFT_OUT * period_ns for step_ns in steps_ns) / len(steps_ns), longest_ns
