@@ -89,6 +89,11 @@ def test_a_measured_zero_is_drawn_and_a_missing_value_is_not() -> None:
     assert cells(history([None] * 10)).strip() == ""
 
 
+@pytest.mark.parametrize(("value", "drawn"), [(0.02, "▁"), (0.9, "█"), (0.5, "▅"), (70.0, "▆")])
+def test_what_reads_nothing_beside_the_lane_is_no_hill_on_it(value: float, drawn: str) -> None:
+    assert cells(history([value] * 10, "gpu.pcie_rx_mb_per_s"), "gpu.pcie_rx_mb_per_s")[-1] == drawn
+
+
 @pytest.mark.parametrize(("value", "top"), [(0.0, 1.0), (0.3, 0.5), (1.0, 1.0), (3.0, 5.0), (700.0, 1000.0), (1001.0, 2000.0)])
 def test_tops_are_round(value: float, top: float) -> None:
     assert nice_top(value) == pytest.approx(top)

@@ -1,6 +1,7 @@
 """slow-transform: the workers run freely, on all CPUs there are, and their own work is what takes the time.
 
-It gets the running that nothing else explains, and the time workers sleep by themselves or wait for a program they started.
+It gets the running that nothing else explains, and the time workers sleep by themselves or wait for a program they started. Who answers
+requests runs freely while it is asked; and in a loader that keeps its order one batch that takes long keeps all (`one_is_late`).
 """
 
 from __future__ import annotations

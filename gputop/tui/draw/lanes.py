@@ -149,7 +149,8 @@ class LaneDrawer:
             held = nice_top(newest) if newest > held else held
         else:
             top = history.top(lane.key, axis.first * axis.cell_ns, (axis.last + 1) * axis.cell_ns)
-            wanted = nice_top(top) if top == top else 1.0
+            # What reads 0.0 beside the lane is no hill on it.
+            wanted = max(nice_top(top) if top == top else 1.0, 10.0 ** (1 - spec.digits))
             # Shrinking at once would make the lane flicker between two scales.
             held = held if held_for and held > wanted and top > held / 5 else wanted
         self._tops[lane.key] = shown, held
