@@ -336,13 +336,6 @@ class JobFacts(Struct):
         return self.data < 0.5 * (self.idle or 0.0)
 
     @property
-    def copies_back(self) -> bool:
-        """More comes from its GPUs than goes there: by its calls, else over PCIe."""
-        if self.calls is not None and self.calls.copy_bytes_per_s:
-            return self.calls.from_gpu_bytes_per_s > self.calls.to_gpu_bytes_per_s
-        return 2 * sum(gpu.pcie_back_bytes_per_s or 0.0 for gpu in self.gpus) > sum(gpu.pcie_bytes_per_s or 0.0 for gpu in self.gpus)
-
-    @property
     def host_only(self) -> bool:
         """Its GPUs cannot say whether they work, ever: there are none, or the driver does not support it."""
         return all(gpu.unmeasurable for gpu in self.gpus)

@@ -26,7 +26,7 @@ def at_work(job: JobFacts) -> list[ProcFacts]:
 
 def _is_unused(worker: ProcFacts) -> bool:
     looks = worker.sleeps_per_s is not None and worker.sleeps_per_s <= LOOKS_PER_S and worker.cores <= LOOKING
-    return worker.state.fractions.get("ahead", 0.0) >= UNUSED and (worker.still_s >= UNUSED_S or looks)
+    return worker.ahead >= UNUSED and (worker.still_s >= UNUSED_S or looks)
 
 
 def with_workers(job: JobFacts, count: int, **torchs: object) -> str:

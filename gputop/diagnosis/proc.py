@@ -239,6 +239,11 @@ class ProcFacts(Struct):
         return next((thread.comm for thread in self.info.threads if thread.tid == tid), "")
 
     @property
+    def ahead(self) -> float:
+        """Share of the window in which it had nothing to do, for its trainer has what it made."""
+        return self.state.fractions.get("ahead", 0.0)
+
+    @property
     def others_run(self) -> float:
         return self.others[0]
 

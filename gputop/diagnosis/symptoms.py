@@ -26,6 +26,7 @@ from gputop.diagnosis.verdicts import Judge
 from gputop.diagnosis.verdicts import judges_of
 from gputop.diagnosis.verdicts import unexplained
 from gputop.diagnosis.verdicts.cpu_contention import keeps_from_starting
+from gputop.diagnosis.verdicts.h2d_transfer import copies_back
 from gputop.diagnosis.verdicts.hung_worker import all_are_dead
 from gputop.diagnosis.verdicts.hung_worker import all_are_held
 from gputop.diagnosis.verdicts.hung_worker import all_others_are_ahead
@@ -358,7 +359,7 @@ def _does(one: Standing) -> str:
 
 def _feels(one: Standing) -> str:
     """Its symptom as a verb; that it waits for its data is owned to be inferred where what it waits for cannot be read."""
-    if one.symptom == "transfer-bound" and one.job.copies_back:
+    if one.symptom == "transfer-bound" and copies_back(one.job):
         return "copies from the GPU"
     guessed = one.symptom == "input-bound" and one.job.trainer.state.inferred
     return "seems to wait for its data" if guessed else _WHY[one.symptom]

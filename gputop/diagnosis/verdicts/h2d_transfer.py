@@ -80,6 +80,13 @@ def traffic(job: JobFacts) -> float:
     return sum(gpu.pcie_bytes_per_s or 0.0 for gpu in job.gpus)
 
 
+def copies_back(job: JobFacts) -> bool:
+    """More comes from its GPUs than goes there: by its calls, else over PCIe."""
+    if job.calls is not None and job.calls.copy_bytes_per_s:
+        return job.calls.from_gpu_bytes_per_s > job.calls.to_gpu_bytes_per_s
+    return 2 * sum(gpu.pcie_back_bytes_per_s or 0.0 for gpu in job.gpus) > traffic(job)
+
+
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
     moved = traffic(job)
     evidence = (
@@ -95,7 +102,7 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
 def _moving_less(job: JobFacts) -> tuple[Fix, ...]:
     if job.calls is not None and moves_weights(job.calls):
         return _OFFLOADING
-    return _RETURNING if job.copies_back else (*_overlapping(job), _LESS)
+    return _RETURNING if copies_back(job) else (*_overlapping(job), _LESS)
 
 
 def _overlapping(job: JobFacts) -> list[Fix]:

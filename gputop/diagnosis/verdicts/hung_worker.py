@@ -75,16 +75,21 @@ def _gpu_rests(job: JobFacts) -> bool:
     return not job.gpus or all(gpu.idle_s >= IDLE_S for gpu in job.gpus)
 
 
+def _has_rested(job: JobFacts) -> bool:
+    """Its GPUs have done nothing for long; False where it has none."""
+    return bool(job.gpus) and all(gpu.idle_s >= NAPPED_S for gpu in job.gpus)
+
+
 def _stuck_part(job: JobFacts) -> float:
     """Of the workers that owe a batch, how many are stuck while others go on delivering (a loader that keeps no order)."""
-    owing = [worker for worker in job.workers if worker.state.fractions.get("ahead", 0.0) < AHEAD]
+    owing = [worker for worker in job.workers if worker.ahead < AHEAD]
     return sum(stuck(worker, LONG_STUCK_S) for worker in owing) / len(owing) if owing else 0.0
 
 
 def all_others_are_ahead(job: JobFacts) -> bool:
     """The trainer mostly waits for data, though who is not stuck has nothing to do: of a home-made loader, too, it waits for who is."""
     others = [worker for worker in job.workers if not (stuck(worker, LONG_STUCK_S) or _asks_for_ever(worker, job))]
-    ahead = all(worker.state.fractions.get("ahead", 0.0) >= AHEAD for worker in others)
+    ahead = all(worker.ahead >= AHEAD for worker in others)
     return bool(others) and len(others) < len(job.workers) and ahead and job.data >= WAITED
 
 
@@ -103,7 +108,7 @@ def all_are_dead(job: JobFacts) -> bool:
 def killed(job: JobFacts) -> list[ProcFacts]:
     """Workers that ended by a signal or an error, which their trainer has not been told: it still waits for what they were to deliver."""
     waits_on = (job.data, job.trainer.kinds.get(waits.PIPE, 0.0), job.trainer.kinds.get(waits.LOCK, 0.0))
-    if not job.gpus or any(gpu.idle_s < NAPPED_S for gpu in job.gpus) or max(waits_on) < AHEAD:
+    if not _has_rested(job) or max(waits_on) < AHEAD:
         return []
     return [worker for worker in job.workers if worker.newer.state in waits.ENDED_STATES and worker.newer.exit_code]
 
@@ -143,13 +148,12 @@ def _asks_for_ever(worker: ProcFacts, job: JobFacts) -> bool:
 
 def _all_are_ahead_but(worker: ProcFacts, job: JobFacts) -> bool:
     others = [other for other in job.workers if other is not worker]
-    return bool(others) and all(other.state.fractions.get("ahead", 0.0) >= AHEAD for other in others)
+    return bool(others) and all(other.ahead >= AHEAD for other in others)
 
 
 def _all_ask_for_ever(job: JobFacts) -> bool:
     """And have asked for so long that no transform would merely sleep: a store is gone, and each tries again and again."""
-    for_long = bool(job.gpus) and all(gpu.idle_s >= NAPPED_S for gpu in job.gpus)
-    return for_long and bool(job.workers) and all(map(_naps, job.workers)) and job.data >= WAITED
+    return _has_rested(job) and bool(job.workers) and all(map(_naps, job.workers)) and job.data >= WAITED
 
 
 def _naps(worker: ProcFacts) -> bool:

@@ -74,7 +74,7 @@ def _one_at_a_time(job: JobFacts) -> bool:
 def _served_in_turns(job: JobFacts, facts: Facts) -> bool:
     """The same of workers that read an answer, from somebody who hardly runs and waits for no disk and no network either; not of those who
     wait until their trainer asks them."""
-    asking = [worker for worker in job.workers if worker.kinds.get("pipe", 0.0) - worker.state.fractions.get("ahead", 0.0) >= 0.3]
+    asking = [worker for worker in job.workers if worker.kinds.get("pipe", 0.0) - worker.ahead >= 0.3]
     running = sum(worker.run for worker in job.workers)
     idle = not programs_at_work(job, facts) and not programs_wait(job, facts)
     return len(asking) >= 2 and len(asking) == len(job.workers) and TURNS[0] <= running <= TURNS[1] and idle

@@ -145,7 +145,7 @@ def _fixes(job: JobFacts, facts: Facts) -> list[Fix]:
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
-    ahead = sum(worker.state.fractions.get("ahead", 0.0) for worker in job.workers) / len(job.workers) if job.workers else None
+    ahead = sum(worker.ahead for worker in job.workers) / len(job.workers) if job.workers else None
     workers = f"its {counted(len(job.workers), 'worker')} {'is' if len(job.workers) == 1 else 'are'}"
     beside = "it has no workers" if ahead is None else f"{workers} ahead {100 * ahead:.0f}% of the time"
     evidence = (

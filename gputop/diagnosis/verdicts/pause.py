@@ -95,7 +95,7 @@ def _writes_weights(job: JobFacts) -> bool:
 
 def is_ahead(job: JobFacts) -> bool:
     """Whether it has workers, and these wait for it."""
-    ahead = sum(worker.state.fractions.get("ahead", 0.0) for worker in job.workers)
+    ahead = sum(worker.ahead for worker in job.workers)
     return bool(job.workers) and ahead >= AHEAD * len(job.workers)
 
 

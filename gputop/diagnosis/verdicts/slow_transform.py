@@ -60,7 +60,7 @@ def flat_out(job: JobFacts) -> float:
 def one_is_late(job: JobFacts) -> bool:
     """In a loader that keeps its order most of the workers wait, ahead, and yet some run, beyond what all do, for most of the time that the
     trainer waits: now and then a sample takes long."""
-    ahead = sum(worker.state.fractions.get("ahead", 0.0) for worker in job.workers)
+    ahead = sum(worker.ahead for worker in job.workers)
     runs = [worker.run for worker in job.workers]
     late = job.is_torchs and job.data >= DATA_WAIT and ahead >= MOSTLY * len(runs)
     return late and sum(runs) - min(runs) * len(runs) >= WAITED * job.data
@@ -74,7 +74,7 @@ def _busy(job: JobFacts, worker: ProcFacts) -> float:
 
 def _unasked(job: JobFacts, worker: ProcFacts) -> float:
     """Share of the window in which one that answers requests, such as an environment, waited for the next: its trainer was at the GPU."""
-    ahead = worker.state.fractions.get("ahead", 0.0)
+    ahead = worker.ahead
     return ahead if not job.is_torchs and worker.kinds.get(PIPE, 0.0) >= ANSWERS * ahead else 0.0
 
 
@@ -100,7 +100,7 @@ def _tell_of_feeders(job: JobFacts, feeders: list[Taker]) -> Finding:
 
 
 def _tell_of_late(job: JobFacts) -> Finding:
-    ahead = 100 * sum(worker.state.fractions.get("ahead", 0.0) for worker in job.workers) / len(job.workers)
+    ahead = 100 * sum(worker.ahead for worker in job.workers) / len(job.workers)
     most, least = (100 * chosen(worker.run for worker in job.workers) for chosen in (max, min))
     detail = f"now and then a batch takes long: its {counted(len(job.workers), 'worker')} are ahead {ahead:.0f}% of the time, and all "
     detail += f"wait for the one that is not; the busiest ran {most:.0f}% of the time, the idlest {least:.0f}%"

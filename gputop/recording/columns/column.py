@@ -64,12 +64,12 @@ def _is_number(value: float | None) -> bool:
 
 
 def running(column: Sequence[Any], unit: int) -> list[Any]:
-    """Of key fields and clocks, whose order is that of the rows; in ``unit`` where that is not 0."""
+    """Of key fields and clocks, whose order is that of the rows; as multiples of ``unit``."""
     try:
         steps = list(map(sub, column, (column[0], *column)))
-        return [RUNNING, None, unit or 1, pack_integers([column[0]]), pack_integers(steps)]
+        return [RUNNING, None, unit, pack_integers([column[0]]), pack_integers(steps)]
     except (TypeError, OverflowError):
-        return [ANY, [value and value * (unit or 1) for value in column]]
+        return [ANY, [value and value * unit for value in column]]
 
 
 def integers(code: int, column: Sequence[Any], before: Sequence[int], order: Order, step: int) -> tuple[list[Any], Sequence[int]]:

@@ -104,7 +104,7 @@ class _Encoder:
             known = kept.pop(place)
         else:
             order = Order(parents, [()] if above is None else above.subjects, list(keys.values()))
-            known = source, order, {name: running(column, 0) for name, column in keys.items()}
+            known = source, order, {name: running(column, 1) for name, column in keys.items()}
         kept.insert(0, known)
         del kept[KEPT_ORDERS:]
         return known[1], known[2]
@@ -127,7 +127,7 @@ class _Encoder:
         for name, field in plan.items():
             column = columns[name]
             if name in CLOCKS:
-                packed[name] = running(column, field.unit)
+                packed[name] = running(column, field.step)
             elif field.less:
                 if ABOVE_NS in field.less:
                     columns[ABOVE_NS] = [t_ns // field.unit for t_ns in above_ns]
