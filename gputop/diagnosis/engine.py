@@ -149,9 +149,9 @@ class Engine:
         """
         self._window.look(frame)
 
-    def look_back(self, kinds: Mapping[int, Sequence[str]], gpus: Sequence[GpuReading]) -> None:
-        """`look` for some frames at once: what each process was met at (words of `waits`), and every GPU's readings."""
-        self._window.look_back(kinds, gpus)
+    def look_back(self, frames: Sequence[Frame], kinds: Mapping[int, Sequence[str]], gpus: Sequence[GpuReading]) -> None:
+        """`look` for some frames at once, which are thinned: what each process was met at (words of `waits`), and every GPU's readings."""
+        self._window.look_back(frames, kinds, gpus)
 
     def feed(self, board: Board) -> None:
         """Take in the board as it stands. Feeding the same moment twice changes nothing."""

@@ -123,6 +123,8 @@ class SampledFacts(Struct, frozen=True):
     """Of these waits, estimated."""
     seen_per_s: float
     """So many at least: those that were seen to begin."""
+    idle_beside_launches: float | None = None
+    """Share of the time that it launched in which its GPUs ran nothing; None where they were not read meanwhile."""
 
 
 class HostFacts(Struct):

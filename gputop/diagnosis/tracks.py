@@ -146,14 +146,16 @@ class GpuTrack:
     """One GPU: utilization weighted by time, and the standing values of the rest."""
 
     __slots__ = (
-        "between", "board", "breaks", "busy_since_ns", "exact_ns", "free_mhz", "held_ns", "idle_since_ns", "last_ns", "moved", "noted_ns",
-        "pids", "rates", "readings", "rhythm", "stretches", "worked_ns",
+        "between", "board", "breaks", "busy", "busy_since_ns", "exact_ns", "free_mhz", "held_ns", "idle_since_ns", "last_ns", "moved",
+        "noted_ns", "pids", "rates", "readings", "rhythm", "stretches", "worked_ns",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.readings: deque[tuple[int, float, float | None, float | None, int]] = deque()
         """(until t_ns, share of the time in which kernels ran, SM activity, power, throttle mask)"""
         self.between: list[float] = []
+        self.busy: deque[tuple[int, float]] = deque()
+        """(t_ns, per cent of the time in which kernels ran) of every reading in the window, and those shortly before."""
         self.rhythm = Rhythm()
         self.last_ns = self.noted_ns = self.exact_ns = 0
         self.idle_since_ns: int | None = None
@@ -181,6 +183,7 @@ class GpuTrack:
         busy_pct = gpu.gr_active_pct if gpu.t_ns - self.exact_ns < EXACT_NS else gpu.util_pct
         if busy_pct is not None:
             self.between.append(busy_pct)
+            self.busy.append((gpu.t_ns, busy_pct))
             self._note_idle(busy_pct, gpu.t_ns)
         if gpu.power_w is not None and gpu.power_instant is not False:
             self.rhythm.push(gpu.t_ns, gpu.power_w)
@@ -208,6 +211,8 @@ class GpuTrack:
         self._push_moved(gpu, oldest_ns)
         while len(self.readings) > 1 and self.readings[1][0] <= oldest_ns:
             self.readings.popleft()
+        while self.busy and self.busy[0][0] <= oldest_ns - STEADY_NS:
+            self.busy.popleft()
         self.last_ns = t_ns
 
     def _note_idle(self, util: float, t_ns: int) -> None:

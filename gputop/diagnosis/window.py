@@ -18,6 +18,7 @@ from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import GpuFacts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.hosts import HostTrack
+from gputop.diagnosis.launches import Launches
 from gputop.diagnosis.model import Step
 from gputop.diagnosis.parts import parts
 from gputop.diagnosis.points import Points
@@ -68,6 +69,7 @@ class Window:
         self.t_ns = self._seq = self._since_ns = 0
         self.continues = False
         self._points = Points()
+        self._launches = Launches()
         self._procs: dict[int, ProcTrack] = {}
         self._gpus: dict[int, GpuTrack] = {}
         self._parts: dict[tuple[int, int], GpuTrack] = {}
@@ -101,6 +103,7 @@ class Window:
         self._assign(board)
         self._points.push(board, self.roles)
         oldest = self._points.oldest_ns
+        self._launches.forget(oldest, self.roles)
         self._push_procs(board, oldest)
         self._push_gpus(board, oldest)
         self._host.push(board, oldest)
@@ -127,6 +130,7 @@ class Window:
         self._points.looked = True
         if frame.probes is not None:
             self._points.look(frame.probes)
+        self._launches.note(frame.t_ns, frame.sampled)
         for sample in frame.procs:
             track = self._procs.get(sample.pid)
             if track is not None:
@@ -136,9 +140,11 @@ class Window:
             if known is not None:
                 known.look(gpu)
 
-    def look_back(self, kinds: Mapping[int, Sequence[str]], gpus: Sequence[GpuReading]) -> None:
+    def look_back(self, frames: Sequence[Frame], kinds: Mapping[int, Sequence[str]], gpus: Sequence[GpuReading]) -> None:
         """The same of some frames at once: what each process was met at (words of `waits`), and the GPUs' readings."""
         self._points.looked = True
+        for frame in frames:
+            self._launches.note(frame.t_ns, frame.sampled)
         for pid, met in kinds.items():
             track = self._procs.get(pid)
             if track is not None:
@@ -297,7 +303,8 @@ class Window:
         self._set_pauses(job, self._points.quiet(trainer.pid), turns.spans(self._points.oldest_ns, self.t_ns))
         job.launches_per_s = board.launches[trainer.pid].per_s if trainer.pid in board.launches else None
         if job.calls is None and (sampled := self._points.sampled(trainer.pid)) is not None:
-            job.sampled, job.launches_per_s = sampled, sampled.launch / LAUNCH_S
+            beside = self._launches.idle_beside(trainer.pid, [self._gpus[gpu.index].busy for gpu in job.gpus if gpu.index in self._gpus])
+            job.sampled, job.launches_per_s = replace(sampled, idle_beside_launches=beside), sampled.launch / LAUNCH_S
         last = trainer.newer
         job.unheard = trainer.still_s >= STILL_S and waits.is_unheard(board.header.machine, last.syscall, last.syscall_arg, last.wchan)
         self._points.set_cgroup(job, board)

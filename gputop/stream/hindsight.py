@@ -27,7 +27,7 @@ def hindsight(engine: Engine, board: Board, recording: Recording, start_ns: int 
     for told in read_ahead(recording, start_ns, end_ns):
         for frame in told.frames:
             board.fold(frame)
-        engine.look_back(told.kinds, told.gpus)
+        engine.look_back(told.frames, told.kinds, told.gpus)
         if engine.is_due(board.t_ns, every_ns):
             engine.feed(board)
             yield board

@@ -58,7 +58,7 @@ def compare(path: Path) -> Engine:
         for second in recording.seconds():
             for frame in second.frames:
                 other.fold(frame)
-            judge.look_back({pid: [kinds("")(*wait) for wait in waits] for pid, waits in second.waits.items()}, second.gpus)
+            judge.look_back(second.frames, {pid: [kinds("")(*wait) for wait in waits] for pid, waits in second.waits.items()}, second.gpus)
             while board.t_ns < other.t_ns:
                 frame = next(frames)
                 board.fold(frame)
@@ -201,7 +201,7 @@ def test_hindsight_feeds_what_the_seconds_hold(tmp_path: Path) -> None:
         for second in recording.seconds():
             for frame in second.frames:
                 board.fold(frame)
-            engine.look_back({pid: [kinds("")(*wait) for wait in waits] for pid, waits in second.waits.items()}, second.gpus)
+            engine.look_back(second.frames, {pid: [kinds("")(*wait) for wait in waits] for pid, waits in second.waits.items()}, second.gpus)
             if second.frames:
                 engine.feed(board)
                 fed.append(board.t_ns)

@@ -27,6 +27,8 @@ MANY, SHORT_S, EACH_S = 4000.0, 25e-6, 60e-6
 """PyTorch takes 5 to 20 us to launch a kernel, with Python's part; it takes a GPU a fraction of that to begin the next."""
 MOST_EACH_S, OVERLAP = 200e-6, 0.1
 """Of the main thread's time, of one that does nothing else; and share of the window."""
+RESTS, BESIDE = 0.1, 0.5
+"""Share of the window that a GPU may rest anyhow; and of what it rests besides, what it does at least while it waits for launches."""
 _COUNTED, _ABOUT = "kernels launched, counted now and then", "kernels launched, about, by how often it was met launching"
 _POOLS = ("gpu.light", "main.computing", "main.lock")
 
@@ -42,7 +44,12 @@ def _claim(job: JobFacts, _facts: Facts) -> Claims:
 
 
 def _overlaps(job: JobFacts) -> bool:
-    """Whether it may launch kernels all the while: by their number, or else by the time in which both GPU and main thread were busy."""
+    """Whether it may launch kernels all the while: by their number, or else by the time in which both GPU and main thread were busy. Not
+    where it was met launching beside a GPU that hardly rests then, and rests at other times."""
+    if job.sampled is not None and job.sampled.idle_beside_launches is not None:
+        rested = (job.idle or 0.0) - RESTS
+        if job.sampled.idle_beside_launches < BESIDE * rested:
+            return False
     if job.launches_per_s:
         return _launching(job) <= MOST_EACH_S * job.launches_per_s
     threads = job.trainer.others_run if threads_at_work(job) else 0.0

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from itertools import accumulate
+from itertools import islice
 from itertools import repeat
 from typing import Any
 
@@ -75,10 +76,9 @@ def thin(table: Table, without: Without = NO_HISTOGRAMS) -> Second:
     _add_gpus(second, table, without)
     below = table.children("sources")
     frame.sources = _last(below[1], without) if below else []
-    sampled = table.children("sampled")
-    frame.sampled = _last(sampled[1], without) if sampled else []
     frame.probes = _probes(table, without)
     _add_hosts(second, table, without)
+    _add_sampled(second, table)
     second.frames[0].key = keys[0]
     return second
 
@@ -113,6 +113,19 @@ def _add_hosts(second: Second, table: Table, without: Without) -> None:
     *others, second.frames[0].host = _merged(below[1], without) if below else [None]
     frame = second.frames[0]
     second.frames[:0] = [Frame(frame.seq, frame.t_ns, host=host) for host in others]
+
+
+def _add_sampled(second: Second, table: Table) -> None:
+    """Each at its moment, for it is told what the GPUs did meanwhile."""
+    below = table.children("sampled")
+    if below is None:
+        return
+    lengths, held = below
+    rows = iter(map(held.struct, *map(held.column, held.plan)))
+    told = [list(islice(rows, max(0, length))) for length in lengths]
+    second.frames[-1].sampled = told.pop()
+    moments = zip(table.column("seq"), table.column("t_ns"), told, strict=False)
+    second.frames[:0] = [Frame(seq, t_ns, sampled=some) for seq, t_ns, some in moments if some]
 
 
 def _probes(table: Table, without: Without) -> Any:

@@ -21,9 +21,10 @@ SAID = {
     "pinned": ("transfer-bound", "h2d-transfer"), "counts-hits": ("wait-heavy", "sync-storm"), "generates": ("wait-heavy", "small-kernels"),
     "respawns": ("input-bound", "worker-respawn"), "threads": ("input-bound", "gil-contention"),
     "unprobed-counts-hits": ("wait-heavy", "sync-storm"), "unprobed-generates": ("wait-heavy", "small-kernels"),
+    "unprobed-draws-figures": ("input-bound", "main-thread-preprocessing"),
 }  # fmt: skip
 """Each trained for 9 or 10 s; before and after that some start and end. Those unprobed were watched without eBPF: samples of the main
-thread tell of them."""
+thread tell of them; who draws figures launches beside a GPU that works all the while."""
 
 
 @pytest.mark.parametrize("name", SAID)

@@ -1,0 +1,66 @@
+"""What its GPUs do while a main thread is met launching kernels, where its calls are sampled.
+
+Who launches too slowly does so beside a GPU that has nothing to do. Beside one that works all the while a launch takes long because
+the queue is full, and what the GPU waits for at other times is something else.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Sequence
+
+from gputop.frame import MainSamples
+
+TOLD_NS = 100_000_000
+"""A burst of samples is told of so late at most: at the next beat."""
+LONGEST_NS = 200_000_000
+"""More than a burst: what was there before anybody looked is not one."""
+TURNS_PCT = 50.0
+"""Between readings of a GPU that begins or ends its work."""
+
+Busy = Sequence[tuple[int, float]]
+"""(t_ns, per cent of the time in which kernels ran up to then) of a GPU."""
+
+
+class Launches:
+    """The bursts of each main thread over the window."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, MainSamples] = {}
+        self._bursts: dict[int, deque[tuple[int, int, int]]] = {}
+        """By pid: between when each was, in ns, and the launching in it."""
+
+    def note(self, t_ns: int, told: Iterable[MainSamples]) -> None:
+        """What was told at a moment."""
+        for one in told:
+            old, self._last[one.pid] = self._last.get(one.pid, MainSamples(one.pid)), one
+            watched_ns, launch_ns = one.watched_ns - old.watched_ns, max(0, one.launch_ns - old.launch_ns)
+            if 0 < watched_ns < (LONGEST_NS if not old.watched_ns else t_ns):
+                began_ns = t_ns - TOLD_NS - watched_ns
+                self._bursts.setdefault(one.pid, deque()).append((began_ns, t_ns, launch_ns))
+
+    def forget(self, oldest_ns: int, pids: Collection[int]) -> None:
+        """Keep those of the window and of these alone."""
+        for pid in self._last.keys() - pids:
+            del self._last[pid]
+            self._bursts.pop(pid, None)
+        for bursts in self._bursts.values():
+            while bursts and bursts[0][1] <= oldest_ns:
+                bursts.popleft()
+
+    def idle_beside(self, pid: int, gpus: Sequence[Busy]) -> float | None:
+        """Share of the time that it launched in which its GPUs ran nothing; None where no reading was taken meanwhile. Bursts in which
+        a GPU begins or ends its work are left out: in which of the two the launches were is not known. So is one of which it is not
+        known yet how the GPU goes on, where there are others."""
+        newest_ns = min((readings[-1][0] if readings else 0 for readings in gpus), default=0)
+        known: list[tuple[int, float]] = []
+        new: list[tuple[int, float]] = []
+        for began_ns, ended_ns, launch_ns in self._bursts.get(pid, ()):
+            met = [busy_pct for readings in gpus for t_ns, busy_pct in readings if began_ns < t_ns <= ended_ns + TOLD_NS]
+            if launch_ns and met and max(met) - min(met) < TURNS_PCT:
+                told = known if newest_ns >= ended_ns + TOLD_NS // 2 else new
+                told.append((launch_ns, launch_ns * (1.0 - sum(met) / len(met) / 100)))
+        told = known or new
+        return sum(idle_ns for _, idle_ns in told) / sum(launch_ns for launch_ns, _ in told) if told else None
