@@ -17,6 +17,7 @@ from gputop.recording.format import MAGIC
 from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
 
+SHORT_S = 0.1
 _SELECTABLE = 1024
 """FD_SETSIZE."""
 
@@ -72,12 +73,18 @@ class PipeSink:
             raise UserError(f"cannot write the stream ({error.strerror}): send it to a pipe or a file with room") from None
 
     def wait(self, seconds: float) -> None:
-        """Sleep to the deadline, leaving at once when the reader does. Raises `ReaderGone`."""
-        if self._is_pipe and not self._pending:
+        """Sleep to the deadline, leaving at once when the reader does. Not where a frame is soon to tell of that: with cold caches looking
+        for it costs a quarter of the sleep. Raises `ReaderGone`."""
+        if seconds <= SHORT_S and not self._pending:
+            time.sleep(seconds)
+        elif self._is_pipe and not self._pending:
             # A pipe's writing end is never readable: only its reader's leaving ends this, which is exact to the microsecond.
             if select.select([self._fd], [], [], seconds)[0]:
                 raise ReaderGone("the reader closed the pipe")
-            return
+        else:
+            self._wait_and_write(seconds)
+
+    def _wait_and_write(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0.002:
             self._watch(int(min(left - 0.001, 1.0) * 1000))

@@ -8,6 +8,7 @@ import os
 import shutil
 import struct
 import subprocess
+import threading
 from collections.abc import Callable
 from collections.abc import Iterable
 from pathlib import Path
@@ -210,6 +211,28 @@ def test_launches_while_others_are_attached_or_detached_do_not_count(monkeypatch
     assert counted_ns > 0
 
 
+def work(attacher: Attacher, *asked: tuple[frozenset[int], frozenset[int]]) -> None:
+    """These looks, all of them, one after the other."""
+    for number, (pids, on_gpu) in enumerate(asked, 1):
+        attacher._asked.put((number, pids, on_gpu))
+    attacher._asked.put(None)
+    attacher._work()
+
+
+def test_nobody_is_woken_where_nothing_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libcuda, "mapped_code_kib", lambda *_: 2948)
+    monkeypatch.setattr(libcuda, "find", lambda *_: [])
+    attacher, woken = Attacher([0, 1, 2], "multi", False), list[int]()
+    monkeypatch.setattr(attacher, "_thread", threading.current_thread())
+    for look in range(1, 17):
+        attacher.look(frozenset({7}), frozenset({7}) if look >= 11 else frozenset())
+        if not attacher._asked.empty():
+            woken.append(look)
+            attacher._asked.put(None)
+            attacher._work()
+    assert woken == [1, 2, 4, 8, 11, 12, 14], "when it is due, and again from the look on in which it has a context"
+
+
 def test_who_gets_a_context_is_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
 
@@ -221,10 +244,7 @@ def test_who_gets_a_context_is_looked_at_at_once(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(libcuda, "mapped_code_kib", lambda *_: next(mapped))
     monkeypatch.setattr(libcuda, "find", find)
     attacher, pids = Attacher([0, 1, 2], "multi", False), frozenset({7})
-    for on_gpu in [frozenset[int]()] * 5 + [pids] * 2:
-        attacher._asked.put((pids, on_gpu))
-    attacher._asked.put(None)
-    attacher._work()
+    work(attacher, *[(pids, frozenset[int]())] * 5, *[(pids, pids)] * 2)
     assert len(looked) == 5, "in the rounds 1, 2 and 4, and then 6 and 7, where it has a context"
 
 
@@ -239,10 +259,7 @@ def test_libraries_are_looked_for_only_where_more_code_has_been_mapped(monkeypat
     monkeypatch.setattr(libcuda, "mapped_code_kib", lambda *_: next(mapped))
     monkeypatch.setattr(libcuda, "find", find)
     attacher = Attacher([0, 1, 2], "multi", False)
-    for _ in range(16):  # in the rounds 1, 2, 4, 8 and 16
-        attacher._asked.put((frozenset({7}), frozenset()))
-    attacher._asked.put(None)
-    attacher._work()
+    work(attacher, *[(frozenset({7}), frozenset[int]())] * 16)  # in the rounds 1, 2, 4, 8 and 16
     assert len(looked) == 2
     assert next(mapped, None) is None
 
@@ -262,10 +279,7 @@ def test_a_passing_failure_to_attach_is_tried_again(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(libcuda, "launches", lambda _: [])
     monkeypatch.setattr(uprobe, "attach", link)
     attacher = Attacher([0, 1, 2], "multi", False)
-    for _ in range(9):
-        attacher._asked.put((frozenset({7}), frozenset()))
-    attacher._asked.put(None)
-    attacher._work()
+    work(attacher, *[(frozenset({7}), frozenset[int]())] * 9)
     assert results == [], "twice, and then no more"
     assert list(attacher.libraries.values()) == [str(path)]
     assert attacher.failures == {}
@@ -282,10 +296,7 @@ def test_launches_are_counted_as_a_library_is_found_and_every_other_round(monkey
     monkeypatch.setattr(uprobe, "attach", lambda *_: [])
     attacher = Attacher([0, 1, 2], "multi", False)
     monkeypatch.setattr(attacher, "_count_launches", lambda: rounds.append(attacher._round))
-    for _ in range(2 * COUNT_EVERY):
-        attacher._asked.put((frozenset({7}), frozenset()))
-    attacher._asked.put(None)
-    attacher._work()
+    work(attacher, *[(frozenset({7}), frozenset[int]())] * (2 * COUNT_EVERY))
     attacher.close()
     assert rounds == [1, COUNT_EVERY, 2 * COUNT_EVERY]
 
@@ -301,10 +312,7 @@ def test_only_what_is_not_permitted_is_given_up(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(uprobe, "attach_entries", refuse)
     attacher = Attacher([0, 1, 2], "multi", False)
     attacher._launches = {3: [0]}
-    for _ in range(2 * COUNT_EVERY):
-        attacher._asked.put((frozenset(), frozenset()))
-    attacher._asked.put(None)
-    attacher._work()
+    work(attacher, *[(frozenset[int](), frozenset[int]())] * (2 * COUNT_EVERY))
     assert len(asked) == tries
     assert attacher.uncounted == os.strerror(error)
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from collections.abc import Iterator
+from itertools import pairwise
 from threading import Event
 from threading import Lock
 from threading import Thread
@@ -168,10 +169,13 @@ def test_a_lane_that_is_taken_over_misses_no_beat(phase_ns: int) -> None:
     assert ticked(lane, 500_000_000, 900_000_000) == [beat + phase_ns for beat in (600_000_000, 700_000_000, 800_000_000)]
 
 
-def test_a_seldom_lane_keeps_its_second() -> None:
-    lane = lane_of(period_ns=1_000_000_000, phase_ns=450_000_000)
-    lane.done_ns = 450_000_000
-    assert ticked(lane, 0, 4_000_000_000) == [1_450_000_000, 2_450_000_000, 3_450_000_000]
+@pytest.mark.parametrize("phase_ns", [50_000_000, 450_000_000, 950_000_000])
+def test_seldom_lanes_tick_in_the_same_beats(phase_ns: int) -> None:
+    lane = lane_of(period_ns=1_000_000_000, phase_ns=phase_ns)
+    lane.done_ns = phase_ns
+    found = ticked(lane, 0, 4_000_000_000)
+    assert found[-2:] == [2_550_000_000, 3_550_000_000]
+    assert max(later - earlier for earlier, later in pairwise([phase_ns, *found])) <= 1_000_000_000
 
 
 def test_where_no_thread_can_be_had_a_slow_lane_stays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from gputop.sources.procfs.process import RESTS_AFTER
 from gputop.sources.procfs.process import RESTS_BELOW_NS
 from gputop.sources.procfs.process import RESTS_S
 from gputop.sources.procfs.source import TITLE_REFRESH_S
+from gputop.sources.procfs.source import TOGETHER
 from tests.sources.fake_proc import FakeProc
 from tests.sources.fake_proc import Reader
 from tests.sources.fake_proc import info
@@ -85,11 +86,22 @@ def test_a_crowd_is_read_seldom_and_nothing_of_it_is_forgotten(proc: FakeProc, r
     first, *seconds = [reader.second(hot=crowd) for _ in range(8)]
     frames = [frame for second in (first, *seconds) for frame in second]
     assert {sum(p.pid == pid for frame in frames for p in frame.procs) for pid in crowd} == {20}
-    assert max(sum(p.pid in crowd for p in frame.procs) for frame in frames) < len(crowd)
+    assert {sum(p.pid in crowd for p in frame.procs) for frame in frames} == {0, len(crowd)}
     assert {i.pid for frame in frames for i in frame.infos if i.cgroup == "/moved"} == crowd
     assert {p.pid for frame in seconds[0] for p in frame.procs if p.read_bytes == 77} == crowd
     threads = {t.tid for frame in first + seconds[0] for p in frame.procs if p.pid in (101, 102) for t in p.threads}
     assert threads == {101, 102, *range(10100, 10130), *range(10200, 10230)}
+
+
+def test_a_large_crowd_is_not_read_in_one_tick(proc: FakeProc, reader: Reader) -> None:
+    crowd = set(range(101, 102 + TOGETHER))
+    for pid in crowd:
+        proc.process(pid)
+    reader.beat()
+    reader.second(hot=crowd)
+    frames = [frame for _ in range(2) for frame in reader.second(hot=crowd)]
+    assert {sum(p.pid == pid for frame in frames for p in frame.procs) for pid in crowd} == {5}
+    assert max(sum(p.pid in crowd for p in frame.procs) for frame in frames) < 0.6 * len(crowd)
 
 
 def test_what_a_trainer_read_before_it_rested_is_told(proc: FakeProc, reader: Reader) -> None:

@@ -58,22 +58,33 @@ class Attacher:
         self.uncounted = ""
         """Why launches could not be counted the last time."""
         self._may_count = True
-        self._asked: queue.SimpleQueue[tuple[frozenset[int], frozenset[int]] | None] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[tuple[int, frozenset[int], frozenset[int]] | None] = queue.SimpleQueue()
+        self._pids: frozenset[int] = frozenset()
         self._on_gpu: frozenset[int] = frozenset()
         self._settled: dict[int, int] = {}
         """Who has nothing left to attach to -> how much code it mapped then."""
         self._pauses: dict[int, tuple[int, int]] = {}
-        self._round = 0
+        self._looks = self._round = 0
+        """How often it was asked to look, and the one that it is at."""
         self._thread: threading.Thread | None = None
         """Started with the first look: a thread that is older than a drop of privileges loses those that were to be kept."""
 
     def look(self, pids: frozenset[int], on_gpu: frozenset[int] = frozenset()) -> None:
-        """Ask it to look at these processes (about once a second), of which those have a context on a GPU; returns at once."""
+        """Ask it to look at these processes (about once a second), of which those have a context on a GPU; returns at once. Nobody is
+        woken where there is nothing to do: who wakes takes the interpreter from whoever beats."""
+        self._looks += 1
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="gputop-uprobes", daemon=True)
             self._thread.start()
-        if self._asked.empty():
-            self._asked.put((pids, on_gpu))
+        if self._asked.empty() and self._is_due(pids, on_gpu):
+            self._asked.put((self._looks, pids, on_gpu))
+
+    def _is_due(self, pids: frozenset[int], on_gpu: frozenset[int]) -> bool:
+        """Whether somebody is to be looked at, or launches are to be counted."""
+        if (pids, on_gpu) != (self._pids, self._on_gpu) or (self._launches and self._may_count and self._looks % COUNT_EVERY == 0):
+            return True
+        pauses = self._pauses
+        return any(pid not in pauses or pauses[pid][0] <= self._looks for pid in pids)
 
     def remedy(self, why: str) -> str:
         """What would mend a failure to attach."""
@@ -91,12 +102,11 @@ class Attacher:
 
     def _work(self) -> None:
         while (asked := self._asked.get()) is not None:
-            pids, on_gpu = asked
-            self._round += 1
+            self._round, pids, on_gpu = asked
             self._settled = {pid: self._settled[pid] for pid in self._settled.keys() & pids}
             # Who has a context by now has libcuda too.
             self._pauses = {pid: self._pauses[pid] for pid in self._pauses.keys() & pids - (on_gpu - self._on_gpu)}
-            self._on_gpu = on_gpu
+            self._pids, self._on_gpu = pids, on_gpu
             known = len(self._launches)
             for pid in sorted(pids):
                 self._look_at(pid)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import struct
-import time
 from collections.abc import Callable
 from ctypes import Structure
 from ctypes import Union
@@ -19,6 +18,8 @@ from ctypes import c_longlong
 from ctypes import c_uint
 from ctypes import c_ulonglong
 from ctypes import c_void_p
+from time import monotonic_ns
+from time import time_ns
 from typing import Any
 
 from gputop.sources.nvml.binding import pynvml
@@ -58,6 +59,7 @@ class FieldValue(Structure):
 
 
 _FIELD_BYTES, _TYPE_AND_CODE = ctypes.sizeof(FieldValue), struct.Struct("=ii")
+_TYPE_AT, _VALUE_AT = FieldValue.type.offset, FieldValue.value.offset
 
 
 class ProcessInfoV1(Structure):
@@ -156,7 +158,7 @@ def number_at(buffer: ctypes.Array[Any], offset: int, kind: int) -> int | float:
 
 def is_past(stamp_us: int) -> bool:
     """Whether the driver, which stamps with the wall clock, can have given it by now: not where that clock was set back since."""
-    return stamp_us * 1000 < time.time_ns() + _AHEAD_NS
+    return stamp_us * 1000 < time_ns() + _AHEAD_NS
 
 
 class Meter:
@@ -170,7 +172,7 @@ class Meter:
     def count(self) -> None:
         """A call begins."""
         self.calls += 1
-        self.called_ns = time.monotonic_ns()
+        self.called_ns = monotonic_ns()
 
 
 class Device:
@@ -202,8 +204,10 @@ class Device:
 
     def call(self, function: Function, *arguments: object) -> None:
         """Call ``function(handle, *arguments)``; raises pynvml.NVMLError."""
-        code = self.ask(function, *arguments)
-        if code:
+        meter = self.meter
+        meter.calls += 1
+        meter.called_ns = monotonic_ns()
+        if code := function(self.handle, *arguments):
             raise pynvml.NVMLError(code)
 
     def ask(self, function: Function, *arguments: object) -> int:
@@ -249,9 +253,11 @@ class Fields:
 
     def number(self, at: int) -> int | float:
         """The value at position ``at``, whatever it is; raises the error NVML gave for that field alone."""
-        kind, code = _TYPE_AND_CODE.unpack_from(self._request, at * _FIELD_BYTES + FieldValue.type.offset)
-        check(code)
-        return number_at(self._request, at * _FIELD_BYTES + FieldValue.value.offset, kind)
+        at_byte = at * _FIELD_BYTES
+        kind, code = _TYPE_AND_CODE.unpack_from(self._request, at_byte + _TYPE_AT)
+        if code:
+            raise pynvml.NVMLError(code)
+        return number_at(self._request, at_byte + _VALUE_AT, kind)
 
     def is_32_bit(self, at: int) -> bool:
         """Whether the counter at ``at`` came as an unsigned int, which wraps."""

@@ -36,11 +36,11 @@ from gputop.sources.nvml.numbers import part_of
 from gputop.sources.nvml.numbers import percent
 from gputop.sources.nvml.numbers import some
 from gputop.sources.nvml.numbers import watts
+from gputop.sources.nvml.reading import Lazy
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Reading
 from gputop.sources.nvml.reading import Values
 from gputop.sources.nvml.reading import Way
-from gputop.sources.nvml.reading import lazy
 from gputop.sources.nvml.reading import once
 from gputop.sources.nvml.reading import take
 from gputop.sources.nvml.reasons import FAILURES
@@ -73,17 +73,17 @@ def fast_readings(device: Device, interval_ns: int) -> list[Reading]:
     time since it was read last.
     """
     standing_ns, gpm = max(interval_ns, STANDING_NS), once(Gpm, device)
-    kernels = Reading(GPM_FIELDS, max(interval_ns, GPM_LEAST_NS), lazy(gpm), counts=True)
+    kernels = Reading(GPM_FIELDS, max(interval_ns, GPM_LEAST_NS), Lazy(gpm), counts=True)
     samples = Samples(device, kernels)
     return [
         kernels,
-        Reading(PCIE_COUNTERS, interval_ns, Moved(gpm), lazy(PcieCounters, device), counts=True),
-        Reading(("util_pct", "mem_util_pct"), interval_ns, lazy(_utilization, device, samples)),
+        Reading(PCIE_COUNTERS, interval_ns, Moved(gpm), Lazy(PcieCounters, device), counts=True),
+        Reading(("util_pct", "mem_util_pct"), interval_ns, Lazy(_utilization, device, samples)),
         Reading(("util_t_ns",), interval_ns, samples),
-        Reading(("power_w", "power_instant"), interval_ns, lazy(_power_instant, device), lazy(_power_usage, device)),
-        Reading(_MEMORY, standing_ns, lazy(_memory_v2, device), lazy(_memory_v1, device)),
-        Reading(("sm_clock_mhz",), standing_ns, lazy(_sm_clock, device)),
-        Reading(("throttle_mask",), interval_ns, lazy(_throttle, device, "Event"), lazy(_throttle, device, "Throttle")),
+        Reading(("power_w", "power_instant"), interval_ns, Lazy(_power_instant, device), Lazy(_power_usage, device)),
+        Reading(_MEMORY, standing_ns, Lazy(_memory_v2, device), Lazy(_memory_v1, device)),
+        Reading(("sm_clock_mhz",), standing_ns, Lazy(_sm_clock, device)),
+        Reading(("throttle_mask",), interval_ns, Lazy(_throttle, device, "Event"), Lazy(_throttle, device, "Throttle")),
     ]
 
 
@@ -93,6 +93,11 @@ def _utilization(device: Device, samples: Samples) -> Way:
     def way(values: Values, missing: Missing) -> None:
         samples.rate = None
         device.call(function, out)
+        util, mem_util = out
+        if util <= 100 and mem_util <= 100:
+            samples.rate = values["util_pct"] = float(util)
+            values["mem_util_pct"] = float(mem_util)
+            return
         take("util_pct", lambda: percent(given(out[0])), values, missing)
         samples.rate = out[0] if "util_pct" in values else None
         take("mem_util_pct", lambda: percent(given(out[1])), values, missing)

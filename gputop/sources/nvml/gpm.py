@@ -58,8 +58,9 @@ class _MetricsGet(Structure):
     _fields_ = [("version", c_uint), ("count", c_uint), ("older", c_void_p), ("newer", c_void_p), ("metrics", _Metric * len(_METRICS))]
 
 
-_PLACES = [_MetricsGet.metrics.offset + at * sizeof(_Metric) + _Metric.code.offset for at in range(len(_METRICS))]
-_CODE_AND_VALUE = struct.Struct("=id")
+_METRIC = f"{_Metric.code.offset}xid{sizeof(_Metric) - _Metric.texts.offset}x"
+_TOLD = {count: struct.Struct("=" + count * _METRIC) for count in range(1, len(_METRICS) + 1)}
+"""By how many metrics are asked for: code and value of each, in turn."""
 
 
 class _Support(Structure):
@@ -97,7 +98,7 @@ class _Kernels:
         code = self._metrics(byref(self._get))
         if code not in _OFFENCE:
             check(code)
-        value = _NONE if code else _value_of(*_CODE_AND_VALUE.unpack_from(self._get, _PLACES[0]))
+        value = _NONE if code else _value_of(*_TOLD[1].unpack_from(self._get, _MetricsGet.metrics.offset))
         if isinstance(value, float) and value < sms - _SLACK_PCT:
             self._lies, value = True, _LIES
         self._value, self._sms, self._asked_ns = value, sms, now_ns
@@ -170,19 +171,20 @@ class Gpm:
             get.count = _FIRST_METRICS
             code = self._metrics(byref(get))
         check(code)
-        told = [_CODE_AND_VALUE.unpack_from(get, at) for at in _PLACES[: get.count]]
+        told = _TOLD[get.count].unpack_from(get, _MetricsGet.metrics.offset)
+        codes, numbers = told[::2], told[1::2]
+        values: list[float | str] = [*map(_value_of, codes, numbers[:_FIRST_METRICS])]
         if self._scope:
-            return [_value_of(*one) for one in told]
-        self._move([mib_per_s * _MIB * ns / 1e9 for code, mib_per_s in told[_FIRST_METRICS:] if _is_rate(code, mib_per_s)])
-        values = [_value_of(*one) for one in told[:_FIRST_METRICS]]
+            return values
+        self._move(codes[_FIRST_METRICS:], numbers[_FIRST_METRICS:], ns / 1e9)
         return [*values, self._kernels.read(get, values[0], self._sampled_ns + ns)]
 
-    def _move(self, more: list[float]) -> None:
+    def _move(self, codes: tuple[int, ...], mib_per_s: tuple[float, ...], seconds: float) -> None:
         """A link that is up is never quite silent: until there is something nothing is believed to be told."""
-        if len(more) < len(PCIE_COUNTERS):
+        if len(codes) < len(PCIE_COUNTERS) or any(codes) or not all(0 <= one <= _MOST_MIB_PER_S for one in mib_per_s):
             self.moved = []
-        elif self.moved or any(more):
-            self.moved = [had + one for had, one in zip(self.moved or (0.0, 0.0), more, strict=True)]
+        elif self.moved or any(mib_per_s):
+            self.moved = [had + one * _MIB * seconds for had, one in zip(self.moved or (0.0, 0.0), mib_per_s, strict=True)]
 
 
 class Moved:
@@ -203,10 +205,6 @@ class Moved:
         values.update(zip(PCIE_COUNTERS, map(int, gpm.moved), strict=False))
 
 
-def _is_rate(code: int, mib_per_s: float) -> bool:
-    return not code and 0 <= mib_per_s <= _MOST_MIB_PER_S
-
-
 def _new_sample(device: Device) -> int | None:
     sample = c_void_p()
     check(bind("nvmlGpmSampleAlloc")(byref(sample)))
@@ -215,8 +213,10 @@ def _new_sample(device: Device) -> int | None:
 
 
 def _value_of(code: int, value: float) -> float | str:
+    if not code and 0 <= value <= 100:
+        return value
     if code or math.isnan(value):
         return _NONE
     if not 0 <= value <= _MOST_PCT:
         return f"the driver says {value:g} %, which cannot be"
-    return min(100.0, value)
+    return 100.0

@@ -87,9 +87,14 @@ class Lane:
                 return
 
     def due(self, beat_ns: int, interval_ns: int) -> int:
-        """Which beat of its own is to be ticked at somebody else's, who beats each ``interval_ns``; 0 where that has been done."""
+        """Which beat of its own is to be ticked at somebody else's, who beats each ``interval_ns``; 0 where that has been done.
+
+        Lanes that do not tick in each of these tick in the same ones, whatever their phase: what is done eight times in a row takes the
+        caches half of what it takes them in eight beats.
+        """
         own_ns = beat_ns + self._phase_ns % interval_ns
-        return own_ns if _after(own_ns, self.period_ns, self._phase_ns) - self.period_ns > self.done_ns else 0
+        phase_ns = self._phase_ns if self.period_ns <= interval_ns else self.period_ns // 2
+        return own_ns if _after(own_ns, self.period_ns, phase_ns) - self.period_ns > self.done_ns else 0
 
     def turn(self, beat_ns: int) -> None:
         """Tick once."""

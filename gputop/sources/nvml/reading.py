@@ -45,6 +45,19 @@ class Lost(Exception):
     """The GPU is gone; says why."""
 
 
+class Lazy:
+    """A way that is bound on its first use, since binding fails where the driver has no such function."""
+
+    __slots__ = ("_arguments", "_make")
+
+    def __init__(self, make: Callable[..., Way], *arguments: object) -> None:
+        self._make, self._arguments = make, arguments
+
+    def bind(self) -> Way:
+        """The way itself. Raises what making it raises."""
+        return self._make(*self._arguments)
+
+
 class Reading:
     """``fields`` of `gputop.frame.Gpu`, due every ``period_ns``, by the first of ``ways`` that gives a value.
 
@@ -52,11 +65,11 @@ class Reading:
     """
 
     __slots__ = (
-        "_base_ns", "_better", "_costs", "_dear", "_mig", "_retry_ns", "_tries", "_upgrade_ns", "_way", "_ways",
-        "counts", "due_ns", "fields", "period_ns", "reason", "took_ns", "works",
+        "_base_ns", "_better", "_costs", "_proven", "_retry_ns", "_tries", "_upgrade_ns", "_way", "_ways",
+        "cheap_ns", "counts", "dear", "due_ns", "fields", "mig", "period_ns", "reason", "took_ns", "works",
     )  # fmt: skip
 
-    def __init__(self, fields: tuple[str, ...], period_ns: int, *ways: Way, counts: bool = False) -> None:
+    def __init__(self, fields: tuple[str, ...], period_ns: int, *ways: Way | Lazy, counts: bool = False) -> None:
         self.fields = fields
         self.counts = counts
         self.period_ns = self._base_ns = period_ns
@@ -65,70 +78,73 @@ class Reading:
         self.works = False
         self.took_ns = 0
         """What it cost the last time."""
-        self._ways = ways
+        self.cheap_ns = period_ns // _IDLE_SHARE
+        """What it may cost to be asked for as often as meant."""
+        self._ways = list(ways)
         self._way = 0
+        self._proven: Way | None = None
+        """The first of them, once it has given a value, until it gives none."""
         self._better = ""
         """Why the ways before that one failed."""
         self._upgrade_ns = 0
         self._tries = 0
         """Since the last that gave a value."""
         self._retry_ns = _RETRY_FIRST_NS
-        self._mig = False
+        self.mig = False
         """Whether the GPU was split when it was read last."""
-        self._dear = False
+        self.dear = False
         """Whether it cost too much the last time; only then are costs remembered."""
         self._costs: deque[int] = deque(maxlen=_COSTS)
 
     def read(self, now_ns: int, values: Values, missing: Missing, mig: bool) -> None:
         """Read now and set the next due time; raises Lost, nothing else."""
-        if mig != self._mig:
-            self._mig, self._retry_ns, self._upgrade_ns = mig, _RETRY_FIRST_NS, 0
+        cause: Why | None = None
+        if self._proven is not None and mig == self.mig:  # as in nearly all ticks: few calls, for the caches are cold
+            try:
+                self._proven(values, missing)
+            except FAILURES as error:
+                self._proven, cause = None, why(error, mig)
+            else:
+                self.due_ns = now_ns + self.period_ns - _EARLY_NS
+                return
+        if mig != self.mig:
+            self.mig, self._retry_ns, self._upgrade_ns = mig, _RETRY_FIRST_NS, 0
         if self._way and now_ns >= self._upgrade_ns:
             self._way, self.works = 0, False
         self._tries += 1
-        failure = self._try_ways(values, missing, mig, now_ns)
+        failure = self._try_ways(values, missing, now_ns, cause)
         if failure:
             self._note(failure, now_ns, missing)
             return
         self.works, self.reason, self._tries, self._retry_ns = True, "", 0, _RETRY_FIRST_NS
         self.due_ns = now_ns + self.period_ns - _EARLY_NS
 
-    def is_due(self, now_ns: int, mig: bool) -> bool:
-        """Its time has come, or what was refused may be given, or be refused for another reason, since MIG was switched."""
-        return now_ns >= self.due_ns or (mig != self._mig and bool(self.reason))
-
     def charge(self, cost_ns: int) -> None:
         """Take down what it cost. The least of the last ten counts: neither a hang nor a busy host makes a driver slow."""
         self.took_ns = cost_ns
-        if cost_ns * _IDLE_SHARE <= self._base_ns:
-            if self._dear:
-                self._dear = False
+        if cost_ns <= self.cheap_ns:
+            if self.dear:
+                self.dear = False
                 self._costs.clear()
                 self.period_ns = self._base_ns
             return
-        self._dear = True
+        self.dear = True
         self._costs.append(cost_ns)
         least = min(self._costs) if len(self._costs) == _COSTS else 0
         self.period_ns = max(self._base_ns, min(least * _IDLE_SHARE, _LONGEST_NS))
-
-    def blurs(self, late_ns: int) -> bool:
-        """Whether rates would suffer if what was read now were said to be of ``late_ns`` ago."""
-        return self.counts and late_ns > self.period_ns // _BLUR
 
     @property
     def slowed(self) -> bool:
         """Whether it is asked for less often than meant."""
         return self.period_ns > self._base_ns
 
-    def _try_ways(self, values: Values, missing: Missing, mig: bool, now_ns: int) -> Why | None:
+    def _try_ways(self, values: Values, missing: Missing, now_ns: int, known: Why | None) -> Why | None:
         """Read by the first way that gives a value; why none does: what may pass rather than what lasts. No way but the one that worked
-        is tried for what may pass."""
+        is tried for what may pass. ``known``: why the first has just given none."""
         failure: Why | None = None
         for at in range(self._way, len(self._ways)):
-            try:
-                self._ways[at](values, missing)
-            except FAILURES as error:
-                cause = why(error, mig)
+            cause, known = known or self._ask(at, values, missing), None
+            if cause is not None:
                 failure = cause if failure is None or failure.lasting or cause.lost else failure
                 if cause.lost or (self.works and not cause.lasting):
                     break
@@ -140,6 +156,18 @@ class Reading:
                 missing.update({field: f"{self._better}; {missing[field]}" for field in self.fields if field in missing})
             return None
         return failure
+
+    def _ask(self, at: int, values: Values, missing: Missing) -> Why | None:
+        """Read by one of the ways; why it gives no value."""
+        try:
+            way = self._ways[at]
+            if isinstance(way, Lazy):
+                way = self._ways[at] = way.bind()
+            way(values, missing)
+        except FAILURES as error:
+            return why(error, self.mig)
+        self._proven = way if not at else None
+        return None
 
     def _counts(self, cause: Why) -> bool:
         """One failure among many is a gap in the series; a row of them, or the first, is a reason."""
@@ -172,24 +200,32 @@ def read_due(readings: list[Reading], now_ns: int, mig: bool) -> Iterator[Report
     before_ns = monotonic_ns()
     report = Report(before_ns, {}, {})
     for reading in readings:
-        if not reading.is_due(now_ns, mig):
+        # What was refused may be given, or be refused for another reason, since MIG was switched.
+        if now_ns < reading.due_ns and (mig == reading.mig or not reading.reason):
             continue
         if reading.took_ns >= _LONG_NS and report.values:
             yield report
             report = Report(before_ns, {}, {})
-        values: Values = {}
+        values = report.values if not reading.counts else {}
         reading.read(now_ns, values, report.missing, mig)
         after_ns = monotonic_ns()
-        reading.charge(after_ns - before_ns)
-        if after_ns - report.t_ns >= HANG_NS:  # what was read before it is old by now
-            report = Report(before_ns, {}, report.missing)
+        cost_ns = after_ns - before_ns
+        if cost_ns <= reading.cheap_ns and not reading.dear:
+            reading.took_ns = cost_ns
+        else:
+            reading.charge(cost_ns)
+        late_ns = after_ns - report.t_ns
+        if late_ns >= HANG_NS:  # what was read before it is old by now
+            told = {field: values[field] for field in reading.fields if field in values}
+            report = Report(after_ns if reading.counts and told else before_ns, told, report.missing)
             _ask_again(readings, reading)
-        if values and reading.blurs(after_ns - report.t_ns):
-            if report.values:
-                yield report
-                report = Report(after_ns, {}, {})
-            report.t_ns = after_ns
-        report.values.update(values)
+        elif values is not report.values:
+            if values and late_ns > reading.period_ns // _BLUR:
+                if report.values:
+                    yield report
+                    report = Report(after_ns, {}, {})
+                report.t_ns = after_ns
+            report.values.update(values)
         before_ns = after_ns
         if after_ns - report.t_ns >= _LONG_NS:
             yield report
@@ -227,13 +263,7 @@ def once(make: Callable[..., Made], *arguments: object) -> Callable[[], Made]:
     return get
 
 
-def lazy(make: Callable[..., Way], *arguments: object) -> Way:
-    """A way that is bound on its first use, since binding fails where the driver has no such function."""
-    get = once(make, *arguments)
-    return lambda values, missing: get()(values, missing)
-
-
-def one(field: str, period_ns: int, read: Callable[[], object], *others: Way, counts: bool = False) -> Reading:
+def one(field: str, period_ns: int, read: Callable[[], object], *others: Way | Lazy, counts: bool = False) -> Reading:
     """The reading of what one call gives."""
 
     def way(values: Values, _: Missing) -> None:

@@ -29,11 +29,11 @@ from gputop.sources.nvml.numbers import percent
 from gputop.sources.nvml.numbers import pstate
 from gputop.sources.nvml.numbers import some
 from gputop.sources.nvml.procs import Processes
+from gputop.sources.nvml.reading import Lazy
 from gputop.sources.nvml.reading import Missing
 from gputop.sources.nvml.reading import Reading
 from gputop.sources.nvml.reading import Values
 from gputop.sources.nvml.reading import Way
-from gputop.sources.nvml.reading import lazy
 from gputop.sources.nvml.reading import one
 from gputop.sources.nvml.reasons import why
 
@@ -57,20 +57,20 @@ def slow_readings(device: Device, pcie_counters: Reading) -> list[Reading]:
     """
     number = device.number
     return [
-        Reading(("procs",), SECOND_NS, lazy(Processes, device)),
-        one("temp_c", SECOND_NS, lambda: celsius(number("nvmlDeviceGetTemperature", 0)), lazy(_TemperatureV, device)),
+        Reading(("procs",), SECOND_NS, Lazy(Processes, device)),
+        one("temp_c", SECOND_NS, lambda: celsius(number("nvmlDeviceGetTemperature", 0)), Lazy(_TemperatureV, device)),
         one("power_limit_w", SECOND_NS, lambda: limit_watts(number("nvmlDeviceGetEnforcedPowerLimit"))),
         one("pstate", SECOND_NS, lambda: _pstate(number("nvmlDeviceGetPerformanceState"))),
-        Reading(("mem_temp_c",), SECOND_NS, lazy(_memory_temp, device)),
+        Reading(("mem_temp_c",), SECOND_NS, Lazy(_memory_temp, device)),
         one("mem_clock_mhz", SECOND_NS, lambda: megahertz(number("nvmlDeviceGetClockInfo", _CLOCK_MEM))),
         one("energy_mj", 5 * SECOND_NS, lambda: device.long("nvmlDeviceGetTotalEnergyConsumption"), counts=True),
-        Reading(("mig_mode", "mig"), SECOND_NS, lazy(Mig, device)),
-        Reading(XID, SECOND_NS, lazy(XidEvents, device)),
-        Reading((*_NVLINK_COUNTERS, "nvlink_links"), SECOND_NS, lazy(_NvLink, device), counts=True),
+        Reading(("mig_mode", "mig"), SECOND_NS, Lazy(Mig, device)),
+        Reading(XID, SECOND_NS, Lazy(XidEvents, device)),
+        Reading((*_NVLINK_COUNTERS, "nvlink_links"), SECOND_NS, Lazy(_NvLink, device), counts=True),
         one("pcie_gen", 2 * SECOND_NS, lambda: link(number("nvmlDeviceGetCurrPcieLinkGeneration"))),
         one("pcie_width", 2 * SECOND_NS, lambda: link(number("nvmlDeviceGetCurrPcieLinkWidth"))),
-        Reading(("enc_pct",), 2 * SECOND_NS, lazy(_codec, device, "enc_pct", "nvmlDeviceGetEncoderUtilization")),
-        Reading(("dec_pct",), 2 * SECOND_NS, lazy(_codec, device, "dec_pct", "nvmlDeviceGetDecoderUtilization")),
+        Reading(("enc_pct",), 2 * SECOND_NS, Lazy(_codec, device, "enc_pct", "nvmlDeviceGetEncoderUtilization")),
+        Reading(("dec_pct",), 2 * SECOND_NS, Lazy(_codec, device, "dec_pct", "nvmlDeviceGetDecoderUtilization")),
         one("fan_pct", 2 * SECOND_NS, lambda: fan(number("nvmlDeviceGetFanSpeed"))),
         one("sm_clock_max_mhz", SLOWEST_NS, lambda: limit_megahertz(number("nvmlDeviceGetMaxClockInfo", _CLOCK_SM))),
         one("mem_clock_max_mhz", SLOWEST_NS, lambda: limit_megahertz(number("nvmlDeviceGetMaxClockInfo", _CLOCK_MEM))),
@@ -82,8 +82,8 @@ def slow_readings(device: Device, pcie_counters: Reading) -> list[Reading]:
         one("ecc_corrected", SLOWEST_NS, lambda: _ecc(device, _CORRECTED)),
         one("ecc_uncorrected", SLOWEST_NS, lambda: _ecc(device, _UNCORRECTED)),
         one("retired_pages", SLOWEST_NS, lambda: _retired(device, 0) + _retired(device, 1)),
-        Reading(("remapped_rows", "remap_pending", "remap_failed"), SLOWEST_NS, lazy(_remapped, device)),
-        Reading(PCIE_RATES, 2 * SECOND_NS, lazy(_pcie_rates, device, pcie_counters)),
+        Reading(("remapped_rows", "remap_pending", "remap_failed"), SLOWEST_NS, Lazy(_remapped, device)),
+        Reading(PCIE_RATES, 2 * SECOND_NS, Lazy(_pcie_rates, device, pcie_counters)),
     ]
 
 

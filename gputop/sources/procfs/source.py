@@ -39,6 +39,8 @@ LIST_AT_LEAST_NS = 1_000_000_000
 CROWD_LOOKS_PER_S = 2.5
 """How often one of a crowd is read, as its maps are (see `gputop.sources.ebpf`); up to `FEW` trainers among many workers are read
 `LOOKS_PER_S` times."""
+TOGETHER = 2 * FEW
+"""So many are read in the same tick: that costs less than in two, where the caches are cold in each."""
 HOT_REFRESH_S, CROWD_REFRESH_S, TITLE_REFRESH_S = 3, 6, 12
 """Seconds between two looks at the cgroup and affinity of a trainer or worker, of one in a crowd, and, a multiple of these, at its command
 line, too."""
@@ -233,10 +235,12 @@ class ProcfsSource:
         """Who of many is read in which tick."""
         trainers = self._hot.keys() & self._gpu_pids
         often = trainers if len(trainers) <= FEW else frozenset[int]()
+        together = len(self._hot) <= TOGETHER
         for turn, shift in enumerate(self._shifts):
             shift.clear()
             for pid, process in self._hot.items():
-                if not (turn + process.slot) % (self._looks_every if pid in often else len(self._shifts)):
+                slot = 0 if together else process.slot
+                if not (turn + slot) % (self._looks_every if pid in often else len(self._shifts)):
                     shift[pid] = process
 
     def _read(self, process: Process, tick: Tick, frame: Frame) -> bool:
