@@ -56,18 +56,19 @@ class GpuBoard:
 
     def fold(self, gpu: Gpu) -> None:
         """Take over what ``gpu`` has; a field it names in ``missing`` loses its value."""
-        values, read_ns, t_ns = self.values, self.read_ns, gpu.t_ns
+        values, read_ns, missing, t_ns = self.values, self.read_ns, self.missing, gpu.t_ns
         for name, value in zip(_GPU_FIELDS, _gpu_values(gpu), strict=True):
             if value is not None:
                 values[name] = value
                 read_ns[name] = t_ns
-                self.missing.pop(name, None)
+                if name in missing:
+                    del missing[name]
         if gpu.procs is not None:
-            forget_parts(self.missing)
+            forget_parts(missing)
         for name, reason in gpu.missing.items():
-            self.missing[name] = reason
-            self.values.pop(name, None)
-            self.read_ns.pop(name, None)
+            missing[name] = reason
+            values.pop(name, None)
+            read_ns.pop(name, None)
 
     def number(self, name: str) -> float | None:
         """The standing value of a numeric field, None where there is none."""

@@ -62,11 +62,15 @@ class Start(Struct):
         return None if self.began_ns == now_ns and self.first_ns < now_ns else max(0, self.began_ns - oldest_ns) / 1e9
 
 
-def held_bytes(pid: int, gpus: Iterable[GpuBoard]) -> float:
-    """What a process holds of the GPUs' memory. The driver is asked for its processes now and then, and what is used of a GPU at every
-    tick: of one that it has for itself that tells sooner."""
-    held = 0.0
+def held_bytes(gpus: Iterable[GpuBoard]) -> dict[int, float]:
+    """By pid what each process holds of the GPUs' memory. The driver is asked for its processes now and then, and what is used of a GPU at
+    every tick: of one that somebody has for himself that tells sooner."""
+    held: dict[int, float] = {}
     for gpu in gpus:
-        own = sum(one.mem_bytes or 0 for one in gpu.procs if one.pid == pid)
-        held += (gpu.number("mem_used_bytes") or own) if own and gpu.compute_pids == {pid} else own
+        own: dict[int, float] = {}
+        for one in gpu.procs:
+            own[one.pid] = own.get(one.pid, 0.0) + (one.mem_bytes or 0)
+        alone = len(own) == 1 and gpu.compute_pids == own.keys()
+        for pid, told in own.items():
+            held[pid] = held.get(pid, 0.0) + ((gpu.number("mem_used_bytes") or told) if alone and told else told)
     return held

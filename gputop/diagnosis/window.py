@@ -88,6 +88,8 @@ class Window:
         self._turns: dict[int, Turns] = {}
         self._repeats: dict[int, Repeats] = {}
         self._roles_ns = 0
+        self._held_bytes: dict[int, float] = {}
+        """Of the GPUs' memory, by pid."""
         self._seen: tuple[dict[int, ProcInfo], frozenset[int]] = {}, frozenset()
 
     def push(self, board: Board) -> bool:
@@ -215,6 +217,7 @@ class Window:
         host = self._host.facts(board)
         behind = self._takers.behind()
         takers, helpers, watching = self._takers.facts(board, self.roles, behind, self._points.oldest_ns)
+        self._held_bytes = held_bytes(board.gpus.values())
         jobs = self._jobs(board, gpus)
         self._takers.fed = {pid: job.trainer.pid for job in jobs for pid in job.fed_by}
         starters = self._takers.starters(self.roles)
@@ -335,7 +338,7 @@ class Window:
         still = trainer.still_s >= STILL_S and feeders.threads_at_work(job)
         queued = trainer.kinds.get(waits.QUEUE, 0.0) >= QUEUED
         loading_ns = max((born_ns(worker.newer, board) for worker in job.workers), default=0) if queued else 0
-        start.note(worked_ns, held_bytes(trainer.pid, board.gpus.values()), still, self._since_ns, self.t_ns, loading_ns)
+        start.note(worked_ns, self._held_bytes.get(trainer.pid, 0.0), still, self._since_ns, self.t_ns, loading_ns)
         return start
 
     def _rivals(self, trainer: ProcFacts) -> dict[int, float]:

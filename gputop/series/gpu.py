@@ -44,9 +44,15 @@ def observe(board: Board, frame: Frame, history: History) -> None:
                 history.put(field_id, gpu.index, value)
         _memory(older, gpu, history)
         for field_id, counters in _RATES:
-            rates = [_bytes_per_s(older, gpu, name, getattr(gpu, per_s, None)) for name, per_s in counters]
-            if None not in rates:
-                history.put(field_id, gpu.index, sum(rate or 0.0 for rate in rates) / 1e6)
+            total = 0.0
+            for name, per_s in counters:
+                count, told = getattr(gpu, name), getattr(gpu, per_s, None)
+                rate = told if count is None else _bytes_per_s(older, gpu, name, count, told)
+                if rate is None:
+                    break
+                total += rate
+            else:
+                history.put(field_id, gpu.index, total / 1e6)
 
 
 def _is_new(older: GpuBoard, gpu: Gpu, field_id: str, name: str, value: float, history: History) -> bool:
@@ -69,6 +75,5 @@ def _memory(older: GpuBoard, gpu: Gpu, history: History) -> None:
         history.put("gpu.mem_used_pct", gpu.index, 100 * gpu.mem_used_bytes / total)
 
 
-def _bytes_per_s(older: GpuBoard, gpu: Gpu, name: str, told: float | None) -> float | None:
-    count = getattr(gpu, name)
-    return told if count is None else bytes_per_s(older.number(name), count, gpu.t_ns - older.read_ns.get(name, 0), told)
+def _bytes_per_s(older: GpuBoard, gpu: Gpu, name: str, count: int, told: float | None) -> float | None:
+    return bytes_per_s(older.number(name), count, gpu.t_ns - older.read_ns.get(name, 0), told)

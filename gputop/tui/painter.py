@@ -127,18 +127,19 @@ def _shifted(old: Cells, lane: int, by: int) -> Cells:
 
 def _differences(old: Cells, new: Cells) -> list[tuple[int, int]]:
     """Runs of differing cells as (first, behind last)."""
-    if old.text == new.text and old.looks == new.looks:
+    old_text, text, old_looks, looks = old.text, new.text, old.looks, new.looks
+    if old_text == text and old_looks == looks:
         return []
     runs: list[tuple[int, int]] = []
-    for block in range(0, len(new.text), _BLOCK):
-        part = slice(block, block + _BLOCK)
-        if old.text[part] == new.text[part] and old.looks[part] == new.looks[part]:
+    for block in range(0, len(text), _BLOCK):
+        end = block + _BLOCK
+        if old_text[block:end] == text[block:end] and old_looks[block:end] == looks[block:end]:
             continue
-        for i in range(block, min(block + _BLOCK, len(new.text))):
-            if old.text[i] == new.text[i] and old.looks[i] == new.looks[i]:
+        for i in range(block, min(end, len(text))):
+            if old_text[i] == text[i] and old_looks[i] == looks[i]:
                 continue
             if runs and i - runs[-1][1] < _GAP:
                 runs[-1] = runs[-1][0], i + 1
             else:
                 runs.append((i, i + 1))
-    return [(first - (new.text[first] == _FILLER), last + new.text.startswith(_FILLER, last)) for first, last in runs]
+    return [(first - (text[first] == _FILLER), last + text.startswith(_FILLER, last)) for first, last in runs]

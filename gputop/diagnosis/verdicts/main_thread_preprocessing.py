@@ -65,8 +65,11 @@ def _does(job: JobFacts, facts: Facts) -> str:
 def _most(job: JobFacts) -> tuple[str, float]:
     """Computing, or the kind of sleep, that most of its main thread's time goes to; which part of it."""
     state = job.trainer.state
-    costs = {"computing": state.fractions.get("computing", 0.0)} | {kind: state.waits.get(kind, 0.0) for kind in _SLEEPS}
-    return max(costs.items(), key=lambda item: item[1])
+    most, costs = "computing", state.fractions.get("computing", 0.0)
+    for kind in _SLEEPS:
+        if (slept := state.waits.get(kind, 0.0)) > costs:
+            most, costs = kind, slept
+    return most, costs
 
 
 def _is_fed(job: JobFacts) -> bool:

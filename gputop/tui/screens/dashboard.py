@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 from textual import events
@@ -41,7 +42,7 @@ class Dashboard(Parts):
         self._drawn = {part: Drawn(id=part) for part in self.PARTS}
         self._rows_at = 0.0
         self._numbers_at = 0.0
-        self._drawn_at = 0.0
+        self._looking: asyncio.TimerHandle | None = None
         self._found: list[Lane] = []
         self._drawn_state: tuple[object, ...] = ()
         self._axis: Axis | None = None
@@ -57,7 +58,12 @@ class Dashboard(Parts):
         """Begin to draw."""
         self.repaint(self.app.theme)
         self.app.theme_changed_signal.subscribe(self, lambda theme: self.repaint(theme.name))
-        self.set_interval(self.LOOK_EVERY_S, self._look_again)
+        self._look_later()
+
+    def on_unmount(self) -> None:
+        """Look no more."""
+        if self._looking is not None:
+            self._looking.cancel()
 
     def repaint(self, theme: str) -> None:
         """Take the colours of a theme."""
@@ -72,9 +78,15 @@ class Dashboard(Parts):
         self._heights = Heights(0, 0, 0, 0, 0, 0)
         self.draw_all()
 
+    def _look_later(self) -> None:
+        """From the last drawing on: while news come nobody is woken for this."""
+        if self._looking is not None:
+            self._looking.cancel()
+        self._looking = asyncio.get_running_loop().call_later(self.LOOK_EVERY_S, self._look_again)
+
     def _look_again(self) -> None:
-        if time.monotonic() - self._drawn_at > 0.9 * self.LOOK_EVERY_S:
-            self.draw_live()
+        self._look_later()
+        self.draw_live()
 
     def draw_live(self) -> None:
         """There may be news: nothing to do while nothing moves, or while the terminal is behind."""
@@ -102,7 +114,7 @@ class Dashboard(Parts):
         """
         if self.view.width < 1 or not self.is_mounted:
             return False
-        self._drawn_at = time.monotonic()
+        self._look_later()
         with self.session.lock, self.app.batch_update():
             numbers = self._numbers_due(everything)
             if numbers:

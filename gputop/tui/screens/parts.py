@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING
 from typing import cast
 
@@ -56,9 +57,9 @@ class Parts(Screen[None]):
         self._started = (time.monotonic(), time.process_time())
         self._own = ("", 0.0)
 
-    @property
+    @cached_property
     def gputop(self) -> GputopApp:
-        """The application, by its own type."""
+        """The application, by its own type; looked up once, for Textual finds it anew each time."""
         return cast("GputopApp", self.app)
 
     @property
