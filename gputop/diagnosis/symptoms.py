@@ -366,10 +366,11 @@ def _feels(one: Standing) -> str:
 
 
 def _waits_for_others(one: Standing) -> bool:
-    """Its main thread waits for what other processes give it, though they are no workers."""
+    """Its main thread waits for what other processes give it, though they are no workers, nor programs that it asks between the steps."""
     pools = {pool: share for pool, share in one.job.pools.items() if pool.startswith("main.")}
     fed = pools.get("main.pipe", 0.0) + pools.get("main.poll", 0.0)
-    through = 2 * fed > sum(pools.values()) and not feeders.threads_at_work(one.job)
+    asks = bool(one.job.workers) and one.job.trainer.children >= feeders.AT_WORK
+    through = 2 * fed > sum(pools.values()) and not feeders.threads_at_work(one.job) and not asks
     return one.cause != "gil-contention" and (through or bool(feeders.elsewhere(one.job, one.facts)))
 
 

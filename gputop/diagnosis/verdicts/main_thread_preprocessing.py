@@ -1,7 +1,8 @@
 """main-thread-preprocessing: the trainer itself loads, mixes or transforms between the steps, and the GPU waits meanwhile.
 
-It gets the main thread's own computing (and its own sleeping) that no smaller rule explains, and its waits until somebody reads what it
-writes; where there are no workers, also what it reads through a pipe, and what it waits for other threads of the trainer that run. From
+It gets the main thread's own computing (and its own sleeping) that no smaller rule explains, its waits until somebody reads what it
+writes, and those for short programs that it starts; where there are no workers, also what it reads through a pipe, and what it waits for
+other threads of the trainer that run. From
 /proc a spinning wait for the GPU looks the same as computing, so where that is possible (`states.may_spin`) it says so.
 """
 
@@ -13,6 +14,7 @@ from gputop.diagnosis import compiling
 from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.feeders import AT_WORK
 from gputop.diagnosis.feeders import programs_at_work
 from gputop.diagnosis.feeders import started
 from gputop.diagnosis.feeders import threads_at_work
@@ -39,9 +41,9 @@ _POOLS = ("main.computing", "main.timer", "main.child", "main.lock", "main.pipe"
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
-    piped = 0.0 if job.workers and not _is_unread(job.trainer) else 1.0
+    piped = 0.0 if job.workers and not (_is_unread(job.trainer) or _asks_programs(job)) else 1.0
     claims = {"main.computing": 1.0, "main.timer": SLEEPS, "main.child": 1.0, "main.pipe": piped}
-    threads, programs = threads_at_work(job), not job.workers and programs_at_work(job, facts)
+    threads, programs = threads_at_work(job), _asks_programs(job) if job.workers else programs_at_work(job, facts)
     awaits = not job.workers or job.trainer.waits_its_turn is False  # beside workers a lock may be the GIL, unless it is known not to be
     return claims | {"main.lock": 1.0 if threads and awaits else 0.0, "main.poll": 1.0 if threads or programs else 0.0}
 
@@ -56,6 +58,8 @@ def _does(job: JobFacts, facts: Facts) -> str:
         return f"waits {share} for its own threads, which run on {job.trainer.others_run:.1f} CPUs"
     if _is_held_up(job):
         return f"waits {share} until somebody reads what it writes: nobody does so fast enough"
+    if _waits_for_asked(job):
+        return f"waits {share} for short programs that it starts, which run on {job.trainer.children:.1f} CPUs"
     if _is_fed(job):
         return f"waits {share} for what comes through {_THROUGH}{_feeder(job, facts)}"
     computes = job.trainer.state.fractions.get("computing", 0.0)
@@ -72,10 +76,20 @@ def _most(job: JobFacts) -> tuple[str, float]:
     return most, costs
 
 
+def _asks_programs(job: JobFacts) -> bool:
+    """Beside its workers it starts programs between the steps, and reads what they write: nvidia-smi, git, du."""
+    return bool(job.workers) and not job.births and job.trainer.children >= AT_WORK
+
+
 def _is_fed(job: JobFacts) -> bool:
     """By somebody who is neither a worker nor a thread of its own."""
     most, _ = _most(job)
     return not job.workers and (most == "pipe" or (most == "poll" and not threads_at_work(job))) and not _is_held_up(job)
+
+
+def _waits_for_asked(job: JobFacts) -> bool:
+    """For these programs, most of its time."""
+    return _most(job)[0] in ("pipe", "poll") and _asks_programs(job) and not _is_held_up(job)
 
 
 def _is_held_up(job: JobFacts) -> bool:
@@ -115,6 +129,8 @@ def _evidence(job: JobFacts) -> Evidence:
     slept = round(100 * _most(job)[1], 1)
     if _is_held_up(job):
         return Evidence("main_waits_pct", slept, "%", "of the main thread's time asleep until somebody reads what it writes")
+    if _waits_for_asked(job):
+        return Evidence("main_waits_pct", slept, "%", "of the main thread's time asleep for programs that it starts")
     if _is_fed(job):
         return Evidence("main_waits_pct", slept, "%", f"of the main thread's time asleep for what comes by {_THROUGH}")
     if _sleeps(job):
@@ -123,7 +139,7 @@ def _evidence(job: JobFacts) -> Evidence:
 
 
 def _look(job: JobFacts) -> Fix:
-    if _is_fed(job) or _is_held_up(job):
+    if _is_fed(job) or _is_held_up(job) or _waits_for_asked(job):
         return Fix("See where it waits", f"gputop stacks {job.trainer.pid}")
     see = "See where it sleeps, by line" if _sleeps(job) else "See what it computes between the steps, by line"
     return Fix(see, f"gputop stacks {job.trainer.pid} --duration 10")
@@ -135,6 +151,8 @@ def _fixes(job: JobFacts, facts: Facts) -> list[Fix]:
     if _is_held_up(job):
         who = "See who ought to read it: a terminal that is slow or held (Ctrl-S), a pager, a logger"
         return [Fix("Write less often, or to a file"), Fix(who, _lists_ends(job.trainer))]
+    if _waits_for_asked(job):
+        return [Fix("Start no program for each step: ask seldom, in a thread, or a library (torch.cuda.memory_allocated, pynvml)")]
     if _is_fed(job) and not started(job, facts):
         return [Fix("Whoever feeds it is late: see who is at the other end", _lists_ends(job.trainer))]
     sleep = "Take out what sleeps between the steps (time.sleep, a retry, a poll), or wait for the event itself"

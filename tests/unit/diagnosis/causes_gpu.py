@@ -202,6 +202,13 @@ def sampled_steps() -> Scene:
     return sampled(0.5, 0.0, 0.0, 20.0)
 
 
+def asking_a_program_each_step() -> Scene:
+    """As loggers ask nvidia-smi, with its output captured: samples tell the waits for the GPU, and the rest it polls pipes."""
+    scene = alone(58.0, 0.58, [ON_CPU] * 6 + [{"state": "S", "syscall": 7, "syscall_arg": -1}] * 4)
+    scene.sampled, scene.procs[100].children = {100: (0.57, 0.0, 0.0, 9.0)}, 0.36
+    return scene.play(1.0, 0.2)  # from its first step on, or these would be pauses
+
+
 def sampled_computing() -> Scene:
     return sampled(0.0, 0.0, 0.0, 0.0)
 
@@ -285,6 +292,7 @@ GPU_SIDE: dict[Callable[[], Scene], tuple[str, str]] = {
     probed_clipping: ("wait-heavy", "sync-storm"),
     sampled_storm: ("wait-heavy", "sync-storm"),
     sampled_steps: ("input-bound", "main-thread-preprocessing"),
+    asking_a_program_each_step: ("input-bound", "main-thread-preprocessing"),
     sampled_computing: ("input-bound", "main-thread-preprocessing"),
     sampled_launches: ("wait-heavy", "small-kernels"),
     sampled_beside_rollouts: ("input-bound", "gil-contention"),

@@ -32,6 +32,7 @@ from tests.unit.diagnosis.causes_fed import actors
 from tests.unit.diagnosis.causes_fed import mute_program
 from tests.unit.diagnosis.causes_fed import outrun_actors
 from tests.unit.diagnosis.causes_fed import throttled_actors
+from tests.unit.diagnosis.causes_gpu import asking_a_program_each_step
 from tests.unit.diagnosis.causes_gpu import gpu_with_set_clocks
 from tests.unit.diagnosis.causes_gpu import probed_items
 from tests.unit.diagnosis.causes_gpu import probed_transfer
@@ -130,6 +131,13 @@ def test_a_share_of_the_gpu_says_where_it_is_from():
 def test_who_waits_for_others_does_not_keep_its_gpu_waiting_itself():
     assert actors().play(6).engine.verdict.headline.endswith("waits for its data")
     assert preprocessing().play(6).engine.verdict.headline.endswith("itself keeps it waiting")
+
+
+def test_programs_that_the_trainer_asks_between_its_steps_are_told() -> None:
+    verdict = asking_a_program_each_step().play(6).engine.verdict
+    assert verdict.headline.endswith("itself keeps it waiting")
+    assert "for short programs that it starts, which run on 0.4 CPUs; its 2 workers are ahead" in verdict.detail
+    assert verdict.evidence[0].metric == "main_waits_pct"
 
 
 def test_a_counter_of_the_link_that_misses_what_the_calls_copy_is_not_told():
