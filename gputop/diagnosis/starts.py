@@ -70,7 +70,8 @@ def held_bytes(gpus: Iterable[GpuBoard]) -> dict[int, float]:
         own: dict[int, float] = {}
         for one in gpu.procs:
             own[one.pid] = own.get(one.pid, 0.0) + (one.mem_bytes or 0)
-        alone = len(own) == 1 and gpu.compute_pids == own.keys()
+        computes = gpu.compute_pids
         for pid, told in own.items():
-            held[pid] = held.get(pid, 0.0) + ((gpu.number("mem_used_bytes") or told) if alone and told else told)
+            alone = told > 0.0 and len(computes) == 1 and pid in computes
+            held[pid] = held.get(pid, 0.0) + ((gpu.number("mem_used_bytes") or told) if alone else told)
     return held

@@ -32,6 +32,7 @@ from gputop.diagnosis.verdicts.hung_worker import all_are_held
 from gputop.diagnosis.verdicts.hung_worker import all_others_are_ahead
 from gputop.diagnosis.verdicts.hung_worker import killed
 from gputop.diagnosis.verdicts.hung_worker import replacing
+from gputop.diagnosis.verdicts.main_thread_preprocessing import asks_programs
 from gputop.diagnosis.verdicts.pause import asks_for_nothing
 from gputop.diagnosis.verdicts.sync_storm import SPINS
 from gputop.roles import TORCH_WORKER
@@ -369,8 +370,7 @@ def _waits_for_others(one: Standing) -> bool:
     """Its main thread waits for what other processes give it, though they are no workers, nor programs that it asks between the steps."""
     pools = {pool: share for pool, share in one.job.pools.items() if pool.startswith("main.")}
     fed = pools.get("main.pipe", 0.0) + pools.get("main.poll", 0.0)
-    asks = bool(one.job.workers) and one.job.trainer.children >= feeders.AT_WORK
-    through = 2 * fed > sum(pools.values()) and not feeders.threads_at_work(one.job) and not asks
+    through = 2 * fed > sum(pools.values()) and not feeders.threads_at_work(one.job) and not asks_programs(one.job)
     return one.cause != "gil-contention" and (through or bool(feeders.elsewhere(one.job, one.facts)))
 
 

@@ -18,6 +18,7 @@ from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
 
 SHORT_S = 0.1
+"""Who waits no longer learns from the next frame that nobody reads any more."""
 _SELECTABLE = 1024
 """FD_SETSIZE."""
 

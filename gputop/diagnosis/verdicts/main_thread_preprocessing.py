@@ -41,9 +41,9 @@ _POOLS = ("main.computing", "main.timer", "main.child", "main.lock", "main.pipe"
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
-    piped = 0.0 if job.workers and not (_is_unread(job.trainer) or _asks_programs(job)) else 1.0
+    piped = 0.0 if job.workers and not (_is_unread(job.trainer) or asks_programs(job)) else 1.0
     claims = {"main.computing": 1.0, "main.timer": SLEEPS, "main.child": 1.0, "main.pipe": piped}
-    threads, programs = threads_at_work(job), _asks_programs(job) if job.workers else programs_at_work(job, facts)
+    threads, programs = threads_at_work(job), asks_programs(job) if job.workers else programs_at_work(job, facts)
     awaits = not job.workers or job.trainer.waits_its_turn is False  # beside workers a lock may be the GIL, unless it is known not to be
     return claims | {"main.lock": 1.0 if threads and awaits else 0.0, "main.poll": 1.0 if threads or programs else 0.0}
 
@@ -76,7 +76,7 @@ def _most(job: JobFacts) -> tuple[str, float]:
     return most, costs
 
 
-def _asks_programs(job: JobFacts) -> bool:
+def asks_programs(job: JobFacts) -> bool:
     """Beside its workers it starts programs between the steps, and reads what they write: nvidia-smi, git, du."""
     return bool(job.workers) and not job.births and job.trainer.children >= AT_WORK
 
@@ -89,7 +89,7 @@ def _is_fed(job: JobFacts) -> bool:
 
 def _waits_for_asked(job: JobFacts) -> bool:
     """For these programs, most of its time."""
-    return _most(job)[0] in ("pipe", "poll") and _asks_programs(job) and not _is_held_up(job)
+    return _most(job)[0] in ("pipe", "poll") and asks_programs(job) and not _is_held_up(job)
 
 
 def _is_held_up(job: JobFacts) -> bool:
