@@ -156,11 +156,12 @@ class Played:
                 self.times.append(item.t_ns)
 
     def stands_at(self, t_ns: int) -> None:
-        """Wait until the frame of a moment was shown."""
+        """Wait until the frame of a moment was shown, and all was made of it: who ingests holds the lock until then."""
         deadline = time.monotonic() + 30
         while (self.session.now_ns // STEP_NS != t_ns // STEP_NS or self.player.is_seeking) and time.monotonic() < deadline:
             time.sleep(0.005)
-        assert self.session.now_ns // STEP_NS == t_ns // STEP_NS
+        with self.session.lock:
+            assert self.session.now_ns // STEP_NS == t_ns // STEP_NS
 
     def __enter__(self) -> Played:
         return self
