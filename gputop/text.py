@@ -32,12 +32,11 @@ def one_line(text: str) -> str:
 
 # Everything outside these blocks may be wide, take no cell at all, or be unsafe: Latin, Greek, punctuation, arrows, box drawing, shapes.
 _MAYBE_ODD = re.compile("[^\x20-\x7e\xa0-\u02ff\u0370-\u03ff\u2010-\u2027\u2030-\u205e\u2190-\u22ff\u2500-\u25fc\u2713-\u2717]")
-_odd = _MAYBE_ODD.search
 
 
 def is_narrow(text: str) -> bool:
     """Whether every character surely takes one column and is safe; quick, for what is drawn ten thousand times a minute."""
-    return _odd(text) is None
+    return _MAYBE_ODD.search(text) is None
 
 
 # What Unicode made wide or narrow of late, letters that are invisible, notes that are put together of parts.
@@ -95,7 +94,7 @@ def even(text: str) -> str:
 
 def cell_width(text: str) -> int:
     """Columns that ``text`` takes in a terminal, made `even`."""
-    return len(text) if _odd(text) is None else sum(_WIDTHS[char] for char in text)
+    return len(text) if is_narrow(text) else sum(_WIDTHS[char] for char in text)
 
 
 def figure(value: float, digits: int = 4) -> str:
@@ -117,7 +116,7 @@ def counted(count: int, noun: str) -> str:
 
 def fit(text: str, width: int) -> str:
     """``text`` in exactly ``width`` columns: padded with spaces, or cut with ``…``."""
-    missing = width - (len(text) if _odd(text) is None else cell_width(text))
+    missing = width - cell_width(text)
     return text + " " * missing if missing >= 0 else cut(text, width)
 
 

@@ -35,7 +35,7 @@ def some(number: int) -> int:
 
 def given(number: int) -> int:
     """The same of what is counted from 0, see `count`."""
-    return number if 0 <= number <= _MOST and number not in NONE else count(some(number))
+    return count(some(number))
 
 
 def count(number: float, unit: str = "") -> int:
@@ -45,7 +45,7 @@ def count(number: float, unit: str = "") -> int:
 
 def percent(number: float) -> float:
     """A share of time."""
-    return float(number if 0 <= number <= 100 else _between(0, number, 100, " %"))
+    return float(_between(0, number, 100, " %"))
 
 
 def fan(number: float) -> float:
@@ -55,7 +55,7 @@ def fan(number: float) -> float:
 
 def watts(milliwatts: float) -> float:
     """Power."""
-    return (milliwatts if 0 <= milliwatts <= _MOST_MW else _between(0, milliwatts, _MOST_MW, " mW")) / 1000
+    return _between(0, milliwatts, _MOST_MW, " mW") / 1000
 
 
 def limit_watts(milliwatts: float) -> float:

@@ -65,8 +65,8 @@ class Reading:
     """
 
     __slots__ = (
-        "_base_ns", "_better", "_costs", "_proven", "_retry_ns", "_tries", "_upgrade_ns", "_way", "_ways",
-        "cheap_ns", "counts", "dear", "due_ns", "fields", "mig", "period_ns", "reason", "took_ns", "works",
+        "_base_ns", "_better", "_costs", "_dear", "_proven", "_retry_ns", "_tries", "_upgrade_ns", "_way", "_ways",
+        "counts", "due_ns", "fields", "mig", "period_ns", "reason", "took_ns", "works",
     )  # fmt: skip
 
     def __init__(self, fields: tuple[str, ...], period_ns: int, *ways: Way | Lazy, counts: bool = False) -> None:
@@ -78,8 +78,6 @@ class Reading:
         self.works = False
         self.took_ns = 0
         """What it cost the last time."""
-        self.cheap_ns = period_ns // _IDLE_SHARE
-        """What it may cost to be asked for as often as meant."""
         self._ways = list(ways)
         self._way = 0
         self._proven: Way | None = None
@@ -92,7 +90,7 @@ class Reading:
         self._retry_ns = _RETRY_FIRST_NS
         self.mig = False
         """Whether the GPU was split when it was read last."""
-        self.dear = False
+        self._dear = False
         """Whether it cost too much the last time; only then are costs remembered."""
         self._costs: deque[int] = deque(maxlen=_COSTS)
 
@@ -122,13 +120,13 @@ class Reading:
     def charge(self, cost_ns: int) -> None:
         """Take down what it cost. The least of the last ten counts: neither a hang nor a busy host makes a driver slow."""
         self.took_ns = cost_ns
-        if cost_ns <= self.cheap_ns:
-            if self.dear:
-                self.dear = False
+        if cost_ns * _IDLE_SHARE <= self._base_ns:
+            if self._dear:
+                self._dear = False
                 self._costs.clear()
                 self.period_ns = self._base_ns
             return
-        self.dear = True
+        self._dear = True
         self._costs.append(cost_ns)
         least = min(self._costs) if len(self._costs) == _COSTS else 0
         self.period_ns = max(self._base_ns, min(least * _IDLE_SHARE, _LONGEST_NS))
@@ -209,11 +207,7 @@ def read_due(readings: list[Reading], now_ns: int, mig: bool) -> Iterator[Report
         values = report.values if not reading.counts else {}
         reading.read(now_ns, values, report.missing, mig)
         after_ns = monotonic_ns()
-        cost_ns = after_ns - before_ns
-        if cost_ns <= reading.cheap_ns and not reading.dear:
-            reading.took_ns = cost_ns
-        else:
-            reading.charge(cost_ns)
+        reading.charge(after_ns - before_ns)
         late_ns = after_ns - report.t_ns
         if late_ns >= HANG_NS:  # what was read before it is old by now
             told = {field: values[field] for field in reading.fields if field in values}

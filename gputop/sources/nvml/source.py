@@ -98,9 +98,7 @@ class NvmlSource:
         now_ns = monotonic_ns()
         for gpu, standing in zip(self._gpus, self._standing, strict=False):
             self._take(gpu, standing, frame)
-            for tier in gpu.tiers:
-                if (tier.lane.began_ns or tier.lane.thread is None) and (silence := standing.silence(tier, now_ns)):
-                    frame.gpus.append(silence)
+            frame.gpus += [silence for tier in gpu.tiers if (silence := standing.silence(tier, now_ns))]
             if beat.key:
                 frame.gpus += standing.restate(now_ns)
         if now_ns >= self._state_due_ns:

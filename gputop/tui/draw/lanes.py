@@ -111,19 +111,19 @@ class LaneDrawer:
 
     def _label(self, lane: Lane, history: History, width: int, at_ns: int) -> list[Span]:
         spec, room = lane.field, width - 13
-        value = _number(lane, spec, history, at_ns)
+        value = _number(lane, history, at_ns)
         number = "–" if value != value else short(value, spec.digits)
         return [(fit(lane.title, room), ""), (f" {number:>6} ", level(spec, value) or "title"), (fit(spec.unit, 5), "dim")]
 
     def _cells(self, lane: Lane, history: History, axis: Axis) -> list[Span]:
         spec = lane.field
-        scale = self._scale(lane, spec, history, axis)
+        scale = self._scale(lane, history, axis)
         newest = history.times[-1] // axis.cell_ns if history.times else 0
         moving = self._lanes.setdefault(lane.key, Moving())
         cell = axis.cell_ns
-        return moving.spans(axis, newest, (scale, history.trimmed), lambda k: self._cell(lane, spec, history, k * cell, scale, cell))
+        return moving.spans(axis, newest, (scale, history.trimmed), lambda k: self._cell(lane, spec, history, k * cell, cell, scale))
 
-    def _cell(self, lane: Lane, spec: Field, history: History, start_ns: int, scale: tuple[float, float], cell_ns: int) -> Span:
+    def _cell(self, lane: Lane, spec: Field, history: History, start_ns: int, cell_ns: int, scale: tuple[float, float]) -> Span:
         value = history.cell(lane.key, start_ns, start_ns + cell_ns, peak="p99" in spec.id)
         if value == value:
             return self._glyph(value, scale), level(spec, value) or _COLOURS.get(spec.id, "lane")
@@ -138,7 +138,8 @@ class LaneDrawer:
         share = (value - low) / (high - low) if high > low else 0.0
         return BARS[min(len(BARS) - 1, max(0, int(share * len(BARS))))]
 
-    def _scale(self, lane: Lane, spec: Field, history: History, axis: Axis) -> tuple[float, float]:
+    def _scale(self, lane: Lane, history: History, axis: Axis) -> tuple[float, float]:
+        spec = lane.field
         if spec.high is not None or lane.top:
             return spec.low, spec.high if spec.high is not None else lane.top or 1.0
         held_for, held = self._tops.get(lane.key, ((), 1.0))
@@ -156,7 +157,8 @@ class LaneDrawer:
         return spec.low, held
 
 
-def _number(lane: Lane, spec: Field, history: History, at_ns: int) -> float:
+def _number(lane: Lane, history: History, at_ns: int) -> float:
+    spec = lane.field
     if spec.mean_ns:
         return history.cell(lane.key, at_ns - spec.mean_ns + OFF_BEAT_NS, at_ns + 1)
     return history.at(lane.key, at_ns, max(2 * spec.refresh_ns, 2 * spec.slowest_ns, 3 * SECOND_NS // 2))
