@@ -35,6 +35,7 @@ from gputop.frame import SourceState
 from gputop.frame import Wakeup
 from gputop.frame import compute_pids
 from gputop.frame import forget_parts
+from gputop.frame import sizes_of_contexts
 
 OFF_BEAT_NS = 10_000_000
 """Waking a little late is part of every beat: what is asked for in whole ticks is not left to some microseconds."""
@@ -168,6 +169,11 @@ class Board(Struct):
     def compute_pids(self) -> frozenset[int]:
         """The processes with a compute context on any GPU, see `GpuBoard.compute_pids`."""
         return frozenset().union(*(gpu.compute_pids for gpu in self.gpus.values()))
+
+    @property
+    def contexts(self) -> dict[int, dict[int, int]]:
+        """Pid -> GPU -> how large its context is there, see `sizes_of_contexts`."""
+        return sizes_of_contexts({index: gpu.procs for index, gpu in self.gpus.items()})
 
     def snapshot(self) -> Board:
         """A copy that later folds do not change."""

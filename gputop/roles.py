@@ -53,6 +53,14 @@ WELL_KNOWN = frozenset((*_WATCHERS, *_LAUNCHERS, TORCH_WORKER, PIN_THREAD, _KTHR
 """Names by which roles are found: they belong to nobody."""
 
 
+Contexts = Mapping[int, Mapping[int, int]]
+"""Pid -> GPU -> bits of the bytes that its context holds there: `gputop.board.Board.contexts`."""
+LESSER_BITS = 2
+"""By so many powers of two a context is smaller than another, at least: half of its bytes, and mostly a quarter and less."""
+MOST_LEVELS = 8
+"""Of workers that start workers."""
+
+
 class Role(Struct, frozen=True):
     """What a process is to the training on this host."""
 
@@ -69,13 +77,14 @@ class Role(Struct, frozen=True):
     """``train.py rank 0``, ``worker 2``."""
 
 
-def assign(infos: Mapping[int, ProcInfo], gpu_pids: frozenset[int]) -> dict[int, Role]:
+def assign(infos: Mapping[int, ProcInfo], gpu_pids: frozenset[int], contexts: Contexts | None = None) -> dict[int, Role]:
     """The role of every process that has one.
 
     ``gpu_pids`` are the processes NVML lists: proof where the whole machine is seen. In a container these are pids of another
     namespace, which shows in that they fit nobody who uses CUDA, and are then not believed.
+    ``contexts`` tells which of two contexts serves the other, see `_Assignment._holds_little_beside`.
     """
-    return _Assignment(infos, gpu_pids).roles()
+    return _Assignment(infos, gpu_pids, contexts or {}).roles()
 
 
 def is_whole_machine(infos: Mapping[int, ProcInfo]) -> bool:
@@ -125,8 +134,11 @@ def _labels(workers: Sequence[tuple[ProcInfo, str]]) -> Iterator[str]:
 class _Assignment:
     """One run of `assign`: the family tree, then trainers, then everybody below them."""
 
-    def __init__(self, infos: Mapping[int, ProcInfo], gpu_pids: frozenset[int]) -> None:
+    def __init__(self, infos: Mapping[int, ProcInfo], gpu_pids: frozenset[int], contexts: Contexts) -> None:
         self.infos = infos
+        self.contexts = contexts
+        self.loading: set[int] = set()
+        """Candidates that load for a trainer above them."""
         self.children: dict[int, list[ProcInfo]] = {}
         for info in infos.values():
             self.children.setdefault(info.ppid, []).append(info)
@@ -150,11 +162,23 @@ class _Assignment:
         """In order of age, so that a trainer comes before those it started."""
         candidates = [info for info in self.infos.values() if self._may_train(info)]
         candidates.sort(key=lambda info: (info.start_ticks, info.pid))
-        trainers: list[int] = []
+        trainers: dict[int, None] = {}
         for info in candidates:
-            if not self._is_workerlike(info, frozenset(trainers)):
-                trainers.append(info.pid)
-        return trainers
+            above = self._trainer_above(info, trainers)
+            if above is not None and self._works_for(info, above):
+                self.loading.add(info.pid)
+            else:
+                trainers[info.pid] = None
+        return list(trainers)
+
+    def _trainer_above(self, info: ProcInfo, trainers: Collection[int]) -> ProcInfo | None:
+        """The trainer that started it, or that has who started it as a worker."""
+        above = self._starter(info)
+        for _ in range(MOST_LEVELS):
+            if above is None or above.pid in trainers or not (above.comm == TORCH_WORKER or above.pid in self.loading):
+                break
+            above = self._starter(above)
+        return above if above is not None and above.pid in trainers else None
 
     def _may_train(self, info: ProcInfo) -> bool:
         if not info.cmdline or info.comm == TORCH_WORKER:
@@ -187,20 +211,26 @@ class _Assignment:
                 return True
         return False
 
-    def _is_workerlike(self, info: ProcInfo, trainers: frozenset[int]) -> bool:
-        """A candidate that only inherited libcuda from a trainer by fork, or was spawned by one and has no context of its own."""
-        parent = self._starter(info)
-        if parent is None or parent.pid not in trainers or info.pid in self.listed:
-            return False
+    def _works_for(self, info: ProcInfo, trainer: ProcInfo) -> bool:
+        """Whether a candidate loads for the trainer above it: it only inherited libcuda by fork, was spawned and has no context, or has one
+        that serves that trainer's.
+
+        Whoever has loader workers itself, or a rank and a context, trains.
+        """
         if self._feeds_from_workers(info):
             return False
-        if self._has_no_context(info, parent):
-            return True
-        return info.cmdline == parent.cmdline or (_is_spawned(info) and not self._lists_nobody_else(info))
+        if info.pid in self.listed:
+            kin = _is_spawned(info) or _is_forkserving(info) or info.cmdline == trainer.cmdline
+            return kin and rank_of(info) is None and self._holds_little_beside(info.pid, trainer.pid)
+        if trainer.pid in self.listed and rank_of(info) is None:
+            return True  # it merely loads the library: what one module imports, another need not use
+        return info.cmdline == trainer.cmdline or (_is_spawned(info) and not self._lists_nobody_else(info))
 
-    def _has_no_context(self, info: ProcInfo, parent: ProcInfo) -> bool:
-        """A program of a trainer's that merely loads the library: what one module imports, another need not use."""
-        return parent.pid in self.listed and rank_of(info) is None
+    def _holds_little_beside(self, pid: int, trainer: int) -> bool:
+        """It decodes or transforms on that trainer's GPUs, and holds little there: a rank, an engine or an evaluation has a GPU of its own,
+        or holds as much as who started it."""
+        own, beside = self.contexts.get(pid, {}), self.contexts.get(trainer, {})
+        return bool(own) and all(bits + LESSER_BITS <= beside.get(gpu, 0) for gpu, bits in own.items())
 
     def _lists_nobody_else(self, info: ProcInfo) -> bool:
         """A spawned child that uses CUDA is a rank where its starter has no context (`torch.multiprocessing.spawn`)."""

@@ -238,7 +238,7 @@ class Session:
         """Who is who on a board: the engine's answer for the newest one, found anew for a past one."""
         if board is self.board:
             return self.engine.roles
-        return assign(board.infos, board.compute_pids)
+        return assign(board.infos, board.compute_pids, board.contexts)
 
     def feeders_at(self, board: Board) -> dict[int, Role]:
         """Those that feed a trainer without being workers of its own, and programs that it started, as its helpers."""

@@ -90,7 +90,7 @@ class Window:
         self._roles_ns = 0
         self._held_bytes: dict[int, float] = {}
         """Of the GPUs' memory, by pid."""
-        self._seen: tuple[dict[int, ProcInfo], frozenset[int]] = {}, frozenset()
+        self._seen: tuple[dict[int, ProcInfo], frozenset[int], dict[int, dict[int, int]]] = {}, frozenset(), {}
 
     def push(self, board: Board) -> bool:
         """Take in the board; False where it is not newer than the last one. A jump in time begins anew, and so does another collector: its
@@ -161,7 +161,7 @@ class Window:
         # A spawned child is named a worker once it has imported torch, and may be gone a second later.
         if fresh and len(board.infos) == len(before) and all(board.infos.get(pid) is before.get(pid) for pid in self.roles):
             return
-        seen = dict(board.infos), board.compute_pids
+        seen = dict(board.infos), board.compute_pids, board.contexts
         if seen != self._seen:
             self.roles, self._seen = who.assign(*seen), seen
         self._roles_ns = self.t_ns

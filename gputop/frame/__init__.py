@@ -25,6 +25,7 @@ from gputop.frame.gpu import MigInstance as MigInstance
 from gputop.frame.gpu import compute_pids as compute_pids
 from gputop.frame.gpu import forget_parts as forget_parts
 from gputop.frame.gpu import link_bytes_per_s as link_bytes_per_s
+from gputop.frame.gpu import sizes_of_contexts as sizes_of_contexts
 from gputop.frame.machine import CgroupSample as CgroupSample
 from gputop.frame.machine import CpuSample as CpuSample
 from gputop.frame.machine import DiskSample as DiskSample

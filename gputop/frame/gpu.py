@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Mapping
 
 import msgspec
 
@@ -46,6 +47,17 @@ def forget_parts(missing: dict[str, str]) -> None:
 def compute_pids(procs: Iterable[GpuProc]) -> frozenset[int]:
     """Those with a compute context: whoever only draws trains nothing."""
     return frozenset(proc.pid for proc in procs if "C" in proc.kind)
+
+
+def sizes_of_contexts(procs: Mapping[int, Iterable[GpuProc]]) -> dict[int, dict[int, int]]:
+    """Pid -> GPU -> size of its context there, as the power of two (bits) of its bytes; ``procs`` are those on each GPU. Who changes by a
+    few megabytes stands as before."""
+    found: dict[int, dict[int, int]] = {}
+    for index, listed in procs.items():
+        for proc in listed:
+            if "C" in proc.kind and proc.mem_bytes is not None:
+                found.setdefault(proc.pid, {})[index] = proc.mem_bytes.bit_length()
+    return found
 
 
 class MigInstance(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

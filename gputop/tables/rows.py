@@ -14,11 +14,13 @@ from typing import Any
 
 from gputop.frame import SECOND_NS
 from gputop.frame import Gpu
+from gputop.frame import GpuProc
 from gputop.frame import Header
 from gputop.frame import Preempt
 from gputop.frame import ProcInfo
 from gputop.frame import Wakeup
 from gputop.frame import compute_pids
+from gputop.frame import sizes_of_contexts
 from gputop.recording.columns.decode import Table
 from gputop.recording.columns.layout import Pick
 from gputop.recording.columns.layout import pick
@@ -49,6 +51,7 @@ class Known:
         self.stalls, self.switches = Stalls(), Switches()
         """Of all of each process's threads."""
         self._gpu_pids: frozenset[int] = frozenset()
+        self._on_gpus: dict[int, list[GpuProc]] = {}
         self._roles: dict[int, Role] | None = None
         self.roles_ever: dict[tuple[int, int], Role] = {}
 
@@ -70,6 +73,7 @@ class Known:
     def learn_gpus(self, gpus: Iterable[Gpu]) -> None:
         """Take over who is on a GPU."""
         told = [compute_pids(gpu.procs or ()).union(gpu.held_by or ()) for gpu in gpus if gpu.procs is not None or gpu.held_by]
+        self._on_gpus |= {gpu.index: gpu.procs for gpu in gpus if gpu.procs}
         pids = frozenset().union(*told)
         if told and pids - self._gpu_pids:
             self._gpu_pids |= pids
@@ -78,7 +82,7 @@ class Known:
     def roles(self) -> dict[int, Role]:
         """Who is who now."""
         if self._roles is None:
-            self._roles = assign(self.infos, self._gpu_pids)
+            self._roles = assign(self.infos, self._gpu_pids, sizes_of_contexts(self._on_gpus))
             for pid, role in self._roles.items():
                 self.roles_ever[pid, self.infos[pid].start_ticks] = role
         return self._roles

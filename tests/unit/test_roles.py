@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 
 import pytest
 
@@ -25,12 +26,17 @@ def info(pid: int, ppid: int = 1, comm: str = "python", cmdline: list[str] | Non
     return ProcInfo(pid, facts.pop("start_ticks"), ppid=ppid, comm=comm, cmdline=TRAIN if cmdline is None else cmdline, **facts)
 
 
-def assigned(*infos: ProcInfo, gpu: set[int] | None = None) -> dict[int, roles.Role]:
-    return roles.assign({one.pid: one for one in infos}, frozenset(gpu or ()))
+Held = dict[int, dict[int, float]]
+"""Pid -> GPU -> GiB that its context holds there."""
 
 
-def kinds(*infos: ProcInfo, gpu: set[int] | None = None) -> dict[int, str]:
-    return {pid: role.kind for pid, role in assigned(*infos, gpu=gpu).items()}
+def assigned(*infos: ProcInfo, gpu: Collection[int] | None = None, held: Held | None = None) -> dict[int, roles.Role]:
+    contexts = {pid: {index: int(gib * 2**30).bit_length() for index, gib in on.items()} for pid, on in (held or {}).items()}
+    return roles.assign({one.pid: one for one in infos}, frozenset(gpu or held or ()), contexts)
+
+
+def kinds(*infos: ProcInfo, gpu: Collection[int] | None = None, held: Held | None = None) -> dict[int, str]:
+    return {pid: role.kind for pid, role in assigned(*infos, gpu=gpu, held=held).items()}
 
 
 def test_forked_torch_workers_are_numbered_by_age():
@@ -172,6 +178,45 @@ def test_a_trainer_with_a_context_of_its_own_below_another():
     found = assigned(info(10, uses_cuda=True), info(11, 10, uses_cuda=True), info(12, 11, TORCH), gpu={10, 11})
     assert {pid: role.kind for pid, role in found.items()} == {10: "trainer", 11: "trainer", 12: "worker"}
     assert found[12].trainer_pid == 11
+
+
+@pytest.mark.parametrize("start", ["spawn", "forkserver", "fork"])
+def test_loaders_with_small_contexts_on_the_trainers_gpu_are_its_workers(start: str):
+    server = info(11, 10, cmdline=FORKSERVER)
+    cmdline, parent = {"spawn": (SPAWN, 10), "forkserver": (FORKSERVER, 11), "fork": (TRAIN, 10)}[start]
+    loaders = [info(pid, parent, cmdline=cmdline, uses_cuda=True) for pid in (12, 13)]
+    found = assigned(info(10, uses_cuda=True), server, *loaders, held={10: {0: 30.0}, 12: {0: 1.0}, 13: {0: 1.0}})
+    assert {pid: found[pid].kind for pid in (10, 12, 13)} == {10: "trainer", 12: "worker", 13: "worker"}
+    assert found[13].trainer_pid == 10
+
+
+def test_what_a_loader_starts_is_its_own_though_it_holds_a_context():
+    loader = info(12, 10, cmdline=SPAWN, uses_cuda=True)
+    decoders = [info(pid, 12, cmdline=SPAWN, uses_cuda=True) for pid in (13, 14)]
+    found = assigned(info(10, uses_cuda=True), loader, *decoders, held={10: {0: 30.0}, **{pid: {0: 0.8} for pid in (12, 13, 14)}})
+    assert {pid: role.kind for pid, role in found.items()} == {10: "trainer", 12: "worker", 13: "helper", 14: "helper"}
+    below_torchs = info(13, 12, cmdline=SPAWN, uses_cuda=True)
+    assert kinds(info(10, uses_cuda=True), info(12, 10, TORCH, SPAWN), below_torchs, gpu={10})[13] == "helper"
+
+
+@pytest.mark.parametrize(
+    ("held", "why"),
+    [({10: {0: 0.5}, 12: {0: 30.0}}, "a rank, whose launcher has touched the GPU"),
+     ({10: {0: 0.5}, 12: {0: 0.5}}, "a rank that has just begun"),
+     ({10: {0: 30.0}, 12: {1: 1.0}}, "an evaluation on a GPU of its own"),
+     ({10: {0: 30.0}, 12: {0: 20.0}}, "an engine beside its trainer"),
+     ({10: {0: 30.0}, 12: {0: 1.0, 1: 1.0}}, "one that computes on another GPU, too")],
+)  # fmt: skip
+def test_a_context_of_its_own_right_below_a_trainer_trains(held: Held, why: str):
+    assert kinds(info(10, uses_cuda=True), info(12, 10, cmdline=SPAWN, uses_cuda=True), held=held) == {10: "trainer", 12: "trainer"}, why
+
+
+def test_a_small_context_of_another_program_or_of_a_rank_serves_nobody():
+    trainer, held = info(10, uses_cuda=True), {10: {0: 30.0}, 12: {0: 1.0}}
+    assert kinds(trainer, info(12, 10, cmdline=["python", "evaluate.py"], uses_cuda=True), held=held)[12] == "trainer"
+    assert kinds(trainer, info(12, 10, cmdline=SPAWN, uses_cuda=True, env={"RANK": "1"}), held=held)[12] == "trainer"
+    assert kinds(trainer, info(12, 10, cmdline=SPAWN, uses_cuda=True), info(13, 12, TORCH, SPAWN), held=held)[12] == "trainer"
+    assert kinds(trainer, info(12, 10, cmdline=SPAWN, uses_cuda=True), gpu={10, 12})[12] == "trainer"  # whose sizes are not known
 
 
 def test_a_program_of_a_trainers_that_loads_the_library_alone_trains_nothing():
