@@ -11,6 +11,7 @@ the workers that owed it. Each end of the walk is a *pool*: a path with its shar
     main.lock  main.network  main.pipe  main.timer  main.unknown  …                       what blocked the trainer
     main.sync                                                                             it waited for a GPU that had nothing to do
     gpu.light  gpu.slowed  gpu.peer                                                       busy, not working: `gputop.diagnosis.intensity`
+    gpu.turns                                                                             another GPU of the same process was at work
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ OWED, ONE_OWES = 0.05, 0.5
 def set_pools(job: JobFacts, facts: Facts) -> None:
     """Fill in ``job.pools``; empty where there is no loss, or none can be told."""
     loss = job.idle if job.idle is not None else host_side_loss(job)
-    pools = {f"gpu.{kind}": share for kind, share in job.waste.items()}
+    pools = {f"gpu.{kind}": share for kind, share in job.waste.items()} | {"gpu.turns": job.turns}
     data = min(job.data, loss)
     for name, share in _worker_shares(job, facts).items() if data > 0.0 else ():
         pools[f"data.{name}"] = share * data

@@ -316,7 +316,9 @@ class JobFacts(Struct):
     finished: int = 0
     """Workers whose part of the data is at its end: they are none of ``workers``."""
     idle: float | None = None
-    """Mean share of the window in which its GPUs ran nothing; None where none is measured."""
+    """Share of the window in which none of its GPUs ran anything; None where none is measured."""
+    turns: float = 0.0
+    """Mean share of the window in which one of its GPUs ran nothing while another did: they wait for one another."""
     unbegun_s: float = 0.0
     """How old it is, as long as its GPUs have not worked for it yet; 0 afterwards."""
     before_s: float | None = 0.0
@@ -346,11 +348,17 @@ class JobFacts(Struct):
         known = [gpu.lost for gpu in self.gpus if gpu.lost is not None]
         self.idle = sum(known) / len(known) if known else None
 
+    def tell_turns(self, worked: float) -> None:
+        """Some of its GPUs worked for this share of the window."""
+        if self.idle is not None:
+            self.turns = max(0.0, worked - (1.0 - self.idle))
+            self.idle -= self.turns
+
     @property
     def lost(self) -> float | None:
-        """That, and what was wasted while busy."""
+        """Mean share of the window in which one of its GPUs ran nothing, and what was wasted while they were busy."""
         idle = self.idle
-        return None if idle is None else min(1.0, idle + sum(self.waste.values()))
+        return None if idle is None else min(1.0, idle + self.turns + sum(self.waste.values()))
 
 
 class Facts(Struct):

@@ -133,6 +133,16 @@ def _with_feeders(job: JobFacts) -> dict[str, float]:
     return left
 
 
+def may_await_gpus(job: JobFacts) -> float:
+    """Share of the window in which the main thread waited for its GPUs, where its calls are probed; else in which it may have, asleep or on
+    its CPU, for it is not met waiting for something else."""
+    if job.calls is not None:
+        return job.calls.sync + job.calls.copy
+    slept = sum(job.trainer.kinds.get(kind, 0.0) for kind in _GPU_WAITS)
+    spins = job.sampled.sync + job.sampled.copy if job.sampled is not None else job.trainer.run if may_spin(job) else 0.0
+    return slept + spins
+
+
 def may_spin(job: JobFacts) -> bool:
     """What looks like computing may be spinning waits for the GPU: its calls are not probed, its main thread is not sampled, and sleeps for
     far less time than the GPU works."""

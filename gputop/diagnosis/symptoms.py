@@ -351,6 +351,8 @@ def _does(one: Standing) -> str:
         return "launches its kernels too slowly to keep it busy"
     if one.cause in _OWN_DOING and job.is_supplied:
         return _feels(one) if _waits_for_others(one) else "itself keeps it waiting"
+    if one.cause == "undersized-work" and one.symptom == "wait-heavy":
+        return "works them one after the other"
     if job.repeated is not None:
         return f"{_feels(one)} again and again"
     if one.symptom == "input-bound" and one.cause not in ("hung-worker", "unexplained") and job.is_supplied and not job.fed_by:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 from gputop.board import GpuBoard
 from gputop.diagnosis import waits
@@ -303,6 +304,19 @@ class GpuTrack:
         if not any(masks):
             return 0
         return sum(bit for bit in (1 << i for i in range(9)) if 2 * sum(1 for mask in masks if mask & bit) >= len(masks) > 0)
+
+
+def any_worked(gpus: Sequence[GpuTrack], oldest_ns: int) -> float | None:
+    """Share of the window in which some of these GPUs worked, if they worked at the same time no more than their readings say; None where
+    there are none. Of what is faster than readings are they say nothing: two that work half of the time each may take turns."""
+    readings = sorted((t_ns, number, pct) for number, gpu in enumerate(gpus) for t_ns, pct in gpu.busy)
+    latest: dict[int, float] = {}
+    worked, since_ns = 0.0, 0
+    for t_ns, number, pct in readings:
+        if len(latest) == len(gpus) and t_ns > max(since_ns, oldest_ns):
+            worked += min(100.0, sum(latest.values())) * (t_ns - max(since_ns, oldest_ns))
+        latest[number], since_ns = pct, t_ns
+    return worked / 100 / (since_ns - oldest_ns) if since_ns > oldest_ns and len(latest) == len(gpus) else None
 
 
 def _fresh(gpu: GpuBoard, name: str, t_ns: int) -> float | None:

@@ -37,6 +37,7 @@ from gputop.diagnosis.strangers import name_of
 from gputop.diagnosis.takers import TakerTrack
 from gputop.diagnosis.tracks import GpuTrack
 from gputop.diagnosis.tracks import ProcTrack
+from gputop.diagnosis.tracks import any_worked
 from gputop.diagnosis.turns import Turns
 from gputop.frame import Frame
 from gputop.frame import GpuReading
@@ -294,6 +295,7 @@ class Window:
         job.unbegun_s = 0.0 if start.first_ns else (self.t_ns - start.born_ns) / 1e9
         if job.before_s is None or not start.first_ns:  # what its GPUs did before was for others, or a start
             job.gpus = [replace(gpu, stretch_s=0.0, breaks_s=0.0, sunk_s=0.0, dips_s=0.0, pauses=()) for gpu in job.gpus]
+        self._tell_turns(job)
         job.births = self._recent_births(trainer.pid)
         locked = [*job.workers, *([trainer] if trainer.kept_out(waits.LOCK) else [])]
         job.holders = {pid: name_of(board, pid) for proc in locked if (pid := proc.locked_out[0])}
@@ -316,6 +318,20 @@ class Window:
             self._points.restart(trainer.pid)
         elif job.calls is not None:
             self._clocks.setdefault(trainer.pid, Clock()).note(job.calls)
+
+    def _tell_turns(self, job: JobFacts) -> None:
+        """Of one with several GPUs: a step that goes from one to the next lets each wait for the others.
+
+        How long any of them worked is between the busiest one's time and the sum of all, as far as single readings do not tell that they
+        work together; and it is no longer than the trainer waits for them, in calls that the probe counts, or may.
+        """
+        utils = [gpu.util for gpu in job.gpus if gpu.util is not None]
+        if len(utils) < 2:
+            return
+        tracks = [self._gpus[gpu.index] for gpu in job.gpus if gpu.index in self._gpus and gpu.instance is None]
+        apart = any_worked(tracks, self._points.oldest_ns) if len(tracks) == len(utils) else None
+        most = min(1.0, sum(utils)) if apart is None else apart
+        job.tell_turns(max(*utils, min(most, states.may_await_gpus(job))))
 
     def _set_pauses(self, job: JobFacts, quiet: list[Span], away: list[Span]) -> None:
         oldest_ns = self._points.oldest_ns

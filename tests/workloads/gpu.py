@@ -30,7 +30,7 @@ class Gpu:
 
     def __init__(self, device: int = 0, spin: bool = False, memory_bytes: int = 2 << 30) -> None:
         self._cuda = ctypes.CDLL(KERNELS or "libcudart.so.12")
-        self._check(self._cuda.cudaSetDevice(device))
+        self.select(device)
         self._check(self._cuda.cudaSetDeviceFlags(_SPIN if spin else _AUTO))
         self._memory = self._allocate(memory_bytes)
         self._host = (ctypes.c_char * _HOST_BYTES).from_buffer(mmap.mmap(-1, _HOST_BYTES))
@@ -42,6 +42,10 @@ class Gpu:
         self._params = (ctypes.c_void_p * 1)(ctypes.addressof(self._length))
         self._block = Dim3(256, 1, 1)
         self._grids: dict[int, Dim3] = {}
+
+    def select(self, device: int) -> None:
+        """Let this thread's calls go to ``device``, as `torch.cuda.set_device` does: one process may use several."""
+        self._check(self._cuda.cudaSetDevice(device))
 
     def launch(self, length_ms: float, blocks: int = SMS) -> None:
         """A kernel of ``length_ms`` on ``blocks`` of the device's 132 SMs; returns at once."""

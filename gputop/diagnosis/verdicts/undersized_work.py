@@ -1,4 +1,8 @@
-"""undersized-work: the GPU is bigger than the job. Kernels leave most SMs idle while the trainer just waits for them: no fault."""
+"""undersized-work: the GPUs are more than the job uses at once: no fault.
+
+Kernels leave most SMs idle while the trainer just waits for them; or a process has several GPUs, of which one waits while another works,
+as where a model is cut into parts (``device_map="auto"``).
+"""
 
 from __future__ import annotations
 
@@ -8,18 +12,23 @@ from gputop.diagnosis.facts import GpuFacts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
+from gputop.diagnosis.model import of_gpus
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 
-_POOLS = ("gpu.light",)
+UNUSED = 0.02
+"""Share of the time under which a GPU got no work at all."""
+_POOLS = ("gpu.light", "gpu.turns")
 
 
 def _claim(_job: JobFacts, _facts: Facts) -> Claims:
-    return {"gpu.light": 1.0}
+    return {"gpu.light": 1.0, "gpu.turns": 1.0}
 
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
+    if _take_turns(job):
+        return _tell_of_turns(job)
     gpu = min(job.gpus, key=lambda gpu: intensity.intensity(gpu) or 1.0)
     detail = f"kernels run {100 * (gpu.util or 0.0):.0f}% of the time and use {share_used(gpu)} meanwhile: it is bigger than the job"
     fixes = (
@@ -27,6 +36,32 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
         Fix("Or share the GPU between jobs", f"sudo nvidia-smi -i {gpu.index} -mig 1"),
     )
     return Finding(detail, how_used(gpu), fixes, (), (job.trainer.pid,))
+
+
+def _take_turns(job: JobFacts) -> bool:
+    """Rather than that each has too little to do."""
+    return job.turns > job.waste.get("light", 0.0)
+
+
+def _tell_of_turns(job: JobFacts) -> Finding:
+    worked, idle = 100 * (1.0 - (job.idle or 0.0)), [gpu for gpu in job.gpus if gpu.util is not None and gpu.util < UNUSED]
+    names = ", ".join(f"GPU {gpu.name} {100 * (gpu.util or 0.0):.0f}%" for gpu in job.gpus)
+    detail = f"its {len(job.gpus)} GPUs hardly ever work at once: {names} of the time, some of them {worked:.0f}%. The host is not late: "
+    detail += "each waits for what another computes" if not idle else f"{of_gpus([gpu.name for gpu in idle])} got no work"
+    evidence = (
+        Evidence("any_gpu_pct", round(worked, 1), "%", "of the time some of its GPUs worked"),
+        Evidence("turns_pct", round(100 * job.turns, 1), "%", "of each GPU's time, in the mean, it had nothing to do while another worked"),
+    )
+    fixes = (
+        Fix("Split each batch, and let the parts of the model work on different ones at once", "torch.distributed.pipelining"),
+        Fix("Or one process for each GPU with all of the model (DDP, FSDP)", "torchrun --nproc-per-node=..."),
+        Fix("Or give it only as many GPUs as the model needs", "CUDA_VISIBLE_DEVICES=..."),
+    )
+    return Finding(detail, evidence, fixes, (), (job.trainer.pid,))
+
+
+def _felt(job: JobFacts) -> str:
+    return "wait-heavy" if _take_turns(job) else "busy-not-working"
 
 
 def share_used(gpu: GpuFacts) -> str:
@@ -46,4 +81,5 @@ def how_used(gpu: GpuFacts) -> tuple[Evidence, ...]:
     )
 
 
-JUDGE = Judge("undersized-work", "busy-not-working", 90, _POOLS, _claim, _tell, fault=False, needs="GPM SM activity, or power and limit")
+_NEEDS = "GPM SM activity, or power and limit; of several GPUs the utilization of each"
+JUDGE = Judge("undersized-work", "busy-not-working", 90, _POOLS, _claim, _tell, fault=False, needs=_NEEDS, felt=_felt)
