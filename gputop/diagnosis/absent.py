@@ -10,34 +10,25 @@ from collections.abc import Iterable
 from gputop.board import Board
 from gputop.diagnosis import waits
 from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.intensity import used
 from gputop.environment import SIZE_VARIABLES
 from gputop.environment import number_in
 from gputop.frame import ProcInfo
 from gputop.roles import rank_of
 
-IDLE_S, RUNS, SPINS = 5.0, 0.05, 0.15
-"""For how long the GPU has had no work of who waits on the host for the other ranks, and the CPUs that he runs on at most: who merely ends
-after them saves or sends something. And what part of a GPU a collective uses that spins until they come."""
+STILL_S = 4.0  # s without a sign of life, from which ranks stand in a collective: who merely ends after the others saves or sends something
 _MOST = 4096
 """Ranks on a host: more was never meant."""
 
 
 def set_absent(jobs: list[JobFacts], board: Board, gpus: int) -> None:
     """Tell those that stand which ranks of their training should be on this host, with so many ``gpus``, and are not."""
-    ranks = [job for job in jobs if job.trainer.role.rank is not None and _stands(job)]
+    ranks = [job for job in jobs if job.trainer.role.rank is not None and job.still_s >= STILL_S]
     there = _there(board) if ranks else {}
     for job in ranks:
         info = job.trainer.info
         if (size := number_in(info.env, SIZE_VARIABLES) or 0) > 1:
             own = there.get(size, set())
             job.absent_ranks = tuple(rank for rank in _expected(info, own, size, gpus) if rank not in own)
-
-
-def _stands(job: JobFacts) -> bool:
-    """Its GPU does nothing, nor does it itself; or next to nothing all the time."""
-    rests = bool(job.gpus) and all(gpu.idle_s >= IDLE_S for gpu in job.gpus) and job.trainer.cores <= RUNS
-    return rests or ((part := used(job)) is not None and part <= SPINS and (job.idle or 0.0) <= SPINS)
 
 
 def _there(board: Board) -> dict[int, set[int]]:

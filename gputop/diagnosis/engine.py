@@ -25,7 +25,9 @@ from gputop.diagnosis.absent import set_absent
 from gputop.diagnosis.ends import leaving
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.hangs import set_hangs
 from gputop.diagnosis.incidents import Incidents
+from gputop.diagnosis.life import Pulses
 from gputop.diagnosis.model import Incident
 from gputop.diagnosis.model import Ledger
 from gputop.diagnosis.model import ProcState
@@ -77,6 +79,7 @@ class Engine:
         self._verdict: Verdict | None = Verdict()
         self._incidents = Incidents()
         self._orphans = Orphans()
+        self._pulses = Pulses()
         self._pending: dict[int, list[_GpuTime]] = {}
         """Per trainer, not booked yet."""
         self._users: Counter[int] = Counter()
@@ -90,6 +93,8 @@ class Engine:
         """Per trainer when it last had workers."""
         self._spent: dict[int, dict[str, float]] = {}
         """Per trainer the seconds in each state, while its calls were probed."""
+        self._unmoved: dict[int, dict[str, float]] = {}
+        """Per trainer the seconds booked by cause since nothing of it has moved."""
         self._ended: Step | None = None
         """Of the last trainer that is gone."""
         self._workers_spent: dict[str, float] = {}
@@ -138,7 +143,7 @@ class Engine:
     def begin(self) -> None:
         """Keep what is known of everybody, and forget what was found: that is of what is fed from now on."""
         self.ledger, self._incidents, self._orphans, self._ended = Ledger(), Incidents(), Orphans(), None
-        for told in (self._pending, self._spent, self._workers_spent):
+        for told in (self._pending, self._spent, self._workers_spent, self._unmoved):
             told.clear()
         self._window.begin()
 
@@ -162,7 +167,11 @@ class Engine:
         seconds = (board.t_ns - before) / 1e9 if self._window.continues else 0.0
         facts = self.facts = self._window.facts(board)
         intensity.set_waste(facts)
+        if not self._window.continues:
+            self._pulses = Pulses()
+        self._pulses.note(facts.jobs, board, self.roles)
         set_absent(facts.jobs, board, len({gpu.index for gpu in facts.gpus}))
+        set_hangs(facts)
         self._users = Counter(gpu.index for job in facts.jobs for gpu in job.gpus)
         standing = [self._judge(job, facts, seconds) for job in facts.jobs]
         self.states = {proc.pid: proc.state for job in facts.jobs for proc in (job.trainer, *job.workers)}
@@ -192,9 +201,23 @@ class Engine:
         elif standing.judged and job.trainer.pid in self._pending:
             due = self._due(job.trainer.pid, facts.t_ns)
             _book(self.ledger, due, standing.shares)
+            self._rebook(standing, sum(part.own_lost_s for part in due))
             self._judged[job.trainer.pid] = standing
             standing.whole_s, standing.lost_s = sum(part.whole_s for part in due), sum(part.lost_s for part in due)
         return standing
+
+    def _rebook(self, standing: Standing, lost_s: float) -> None:
+        """What was lost while nothing of a job moved is the hang's, once that is known to be one."""
+        pid = standing.job.trainer.pid
+        unmoved = self._unmoved.setdefault(pid, {})
+        if standing.job.still_s == 0.0:
+            unmoved.clear()
+        elif standing.hangs:
+            self.ledger.move(unmoved, standing.cause)
+            unmoved.clear()
+        else:
+            for cause, share in standing.shares.items():
+                unmoved[cause] = unmoved.get(cause, 0.0) + share * lost_s
 
     def _note_step(self, job: JobFacts, seconds: float) -> None:
         pid = job.trainer.pid
@@ -239,7 +262,7 @@ class Engine:
         """Of trainers that are gone, their parent having asked for them or not, nothing more comes, and another may come by the same
         number."""
         self.feeders = {pid: trainer for pid, trainer in self.feeders.items() if pid in board.procs and trainer in board.procs}
-        kept: tuple[dict[int, Any], ...] = self._pending, self._judged, self._spent, self._staffed, self._paces
+        kept: tuple[dict[int, Any], ...] = self._pending, self._judged, self._spent, self._staffed, self._paces, self._unmoved
         gone = {pid for known in kept for pid in known} - {job.trainer.pid for job in jobs}
         self._ending |= gone
         self._incidents.count(self._unbooked(gone))
@@ -310,4 +333,4 @@ def _weight(one: Standing) -> tuple[bool, bool, bool, bool, bool, float]:
     fault that lost most, last those that merely rest. Two ranks that lost the same are told in their order, in a recording too, whose
     times are a little rounder."""
     lost = round(one.job.lost, 2) if one.job.lost is not None else -1.0
-    return one.bereft, one.cause == "straggler-rank", one.fault, one.troubled, not one.at_rest, lost
+    return one.bereft or one.hangs, one.cause == "straggler-rank", one.fault, one.troubled, not one.at_rest, lost

@@ -220,6 +220,18 @@ class Capacity(Struct, frozen=True):
         return self.taken / (self.taken + self.lacking) if self.taken > 0.0 else 0.0
 
 
+class Hang(Struct, frozen=True):
+    """Nothing of a job, or of the ranks of a training together, moves any more: see `gputop.diagnosis.hangs`."""
+
+    cause: str
+    since_ns: int
+    from_the_first: bool
+    """It already stood when it was first looked at."""
+    family: tuple[JobFacts, ...]
+    late: tuple[JobFacts, ...]
+    """Those that the others wait for; none where each waits for the others, or for ranks that are not here."""
+
+
 class JobFacts(Struct):
     """One trainer with its workers and GPUs."""
 
@@ -307,6 +319,12 @@ class JobFacts(Struct):
     allowed_cpus: frozenset[int] | None = None
     needed_cpus: float | None = None
     """What `capacity` has found of it, who asks again for each rank of the training."""
+    still_s: float = 0.0
+    """For how long nothing of it has moved, and whether that is since it was first looked at: see `gputop.diagnosis.life`."""
+    still_from_the_first: bool = False
+    may_spin: bool = False
+    """Its main thread's work may be a wait for its GPU."""
+    hang: Hang | None = None
     kin: frozenset[int] = frozenset()
     """Trainers of its training on this host, itself among them; empty where it is alone. Pids: jobs that hold each other are garbage."""
     kin_used: float = 0.0

@@ -9,10 +9,12 @@ from msgspec import field
 from msgspec.structs import replace
 
 from gputop.board import Board
+from gputop.diagnosis.facts import Hang
 from gputop.diagnosis.model import Incident
 from gputop.diagnosis.model import Verdict
 from gputop.diagnosis.model import of_gpus
 from gputop.diagnosis.points import OFF_BEAT_NS
+from gputop.diagnosis.points import WINDOW_NS
 from gputop.diagnosis.spawners import tree_ns
 from gputop.diagnosis.strangers import LEAD_NS
 from gputop.diagnosis.strangers import born_ns
@@ -74,6 +76,8 @@ class _Episode(Struct):
     """When victims and culprits were last gathered."""
     culpable: float = 0.0
     """See `Standing.culpable`; the most so far, for in the end the window remembers what is over."""
+    hangs: bool = False
+    """Nothing moves any more: see `gputop.diagnosis.hangs`."""
     incident: Incident | None = None
     gpus: set[str] = field(default_factory=set)
     """Whose seconds these are: of a straggler's peers, too."""
@@ -92,7 +96,7 @@ class _Episode(Struct):
             return
         self.culpable = max(self.culpable, culpable)
         incident.lost_s = self.lost_s
-        incident.severity = severity(self.lost_s, (self.last_ns - self.first_ns) / 1e9, self.culpable)
+        incident.severity = "high" if self.hangs else severity(self.lost_s, (self.last_ns - self.first_ns) / 1e9, self.culpable)
         if self.whole_s:
             incident.headline = f"{of_gpus(self.gpus)} lost {self.lost_s:.1f} of {self.whole_s:.1f} s: {self.why}"
 
@@ -103,6 +107,7 @@ class Incidents:
     def __init__(self) -> None:
         self.all: list[Incident] = []
         self._episodes: dict[tuple[int | None, str], _Episode] = {}
+        self._begun = 0
 
     def note(self, board: Board, seconds: float, standing: list[Standing]) -> None:
         """Take in what stands now, ``seconds`` after the last call; end what has been away too long."""
@@ -142,6 +147,8 @@ class Incidents:
         if episode is None:
             episode = self._episodes[key] = _Episode(board.t_ns - int(seconds * 1e9), board.t_ns)
         episode.count(one)
+        if one.hangs and one.job.hang is not None:
+            self._take_over(episode, one.job.hang)
         episode.last_ns = board.t_ns
         episode.gpus.update(gpu.name for gpu in one.job.gpus)
         needed_ns = UNEXPLAINED_NS if one.cause == "unexplained" else BEGIN_NS
@@ -150,9 +157,20 @@ class Incidents:
         if episode.incident is not None:
             _update(episode, episode.incident, one, board)
 
+    def _take_over(self, episode: _Episode, hang: Hang) -> None:
+        """What the first seconds of a hang looked like, a pause or a small job, was the hang."""
+        episode.hangs, episode.first_ns = True, min(episode.first_ns, hang.since_ns)
+        pids = {job.trainer.pid for job in hang.family}
+        for key, other in list(self._episodes.items()):
+            if key[0] in pids and other is not episode and other.first_ns >= hang.since_ns - WINDOW_NS - BEGIN_NS:
+                del self._episodes[key]
+                episode.lost_s, episode.whole_s = episode.lost_s + other.lost_s, episode.whole_s + other.whole_s
+                self.all = [incident for incident in self.all if incident is not other.incident]
+
     def _begin(self, episode: _Episode, verdict: Verdict) -> Incident:
+        self._begun += 1
         incident = Incident(
-            len(self.all) + 1, episode.first_ns, None, verdict.symptom, verdict.cause, "info", 0.0, verdict.trainer_pid, verdict.gpu, 0.0,
+            self._begun, episode.first_ns, None, verdict.symptom, verdict.cause, "info", 0.0, verdict.trainer_pid, verdict.gpu, 0.0,
             verdict.headline, verdict.detail, [], [], [], [],
         )  # fmt: skip
         self.all.append(incident)
@@ -162,7 +180,7 @@ class Incidents:
 def _hurts(episode: _Episode, one: Standing) -> bool:
     """The GPU loses time now, and not only in a window that still remembers it."""
     seconds = (episode.last_ns - episode.first_ns) / 1e9
-    return one.lost_s is None or episode.lost_s >= max(BEGIN_LOST_S, BEGIN_SHARE * seconds)
+    return episode.hangs or one.lost_s is None or episode.lost_s >= max(BEGIN_LOST_S, BEGIN_SHARE * seconds)
 
 
 def severity(lost_s: float, seconds: float, culpable: float) -> str:

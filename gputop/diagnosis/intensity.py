@@ -65,9 +65,13 @@ def _waste(gpu: GpuFacts) -> tuple[str, float]:
         return "", 0.0
     if slowed_by(gpu):
         return "slowed", gpu.util * (1.0 - min(1.0, (gpu.sm_clock_mhz or 0.0) / (gpu.sm_clock_free_mhz or gpu.sm_clock_max_mhz or 1.0)))
+    return ("light", gpu.util * (1.0 - (intensity(gpu) or 0.0))) if is_light(gpu) else ("", 0.0)
+
+
+def is_light(gpu: GpuFacts) -> bool:
+    """Whether kernels that it runs use little of it; False where that is not known."""
     working = intensity(gpu)
-    limit = LIGHT_SM if gpu.sm_active is not None else LIGHT_POWER
-    return ("light", gpu.util * (1.0 - working)) if working is not None and working <= limit else ("", 0.0)
+    return working is not None and working <= (LIGHT_SM if gpu.sm_active is not None else LIGHT_POWER)
 
 
 def slowed_by(gpu: GpuFacts) -> int:

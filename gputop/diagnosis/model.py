@@ -172,6 +172,12 @@ class Ledger(Struct):
         if rest > 0:
             self.by_cause["unexplained"] = self.by_cause.get("unexplained", 0.0) + rest
 
+    def move(self, causes: dict[str, float], to: str) -> None:
+        """Seconds that were booked to these causes are another one's."""
+        for cause, lost_s in causes.items():
+            self.by_cause[cause] = max(0.0, self.by_cause.get(cause, 0.0) - lost_s)
+            self.by_cause[to] = self.by_cause.get(to, 0.0) + lost_s
+
     def since(self, before: Ledger) -> Ledger:
         """What was booked after it stood at ``before``."""
         grown = {cause: lost_s - before.by_cause.get(cause, 0.0) for cause, lost_s in self.by_cause.items()}

@@ -9,6 +9,7 @@ from msgspec import field
 
 from gputop.diagnosis import chain
 from gputop.diagnosis import feeders
+from gputop.diagnosis import hangs
 from gputop.diagnosis import waits
 from gputop.diagnosis.facts import SHORT_S
 from gputop.diagnosis.facts import Facts
@@ -77,6 +78,8 @@ class Standing(Struct, dict=True):
     """It does not want its GPU to work now."""
     bereft: bool = False
     """A GPU of its is lost."""
+    hangs: bool = False
+    """Nothing of it moves any more, and somebody should look at it now."""
     leaves: bool = False
     """It may be about to end: see `gputop.diagnosis.ends`."""
     lost_s: float | None = None
@@ -116,6 +119,8 @@ class Standing(Struct, dict=True):
     @property
     def trainer_pid(self) -> int:
         """Whose trouble it is: a straggler's waiting peers have the straggler's; where that is not there any more, the first of them."""
+        if (hang := self.job.hang) is not None and self.judge is None:
+            return (hang.late or hang.family)[0].trainer.pid
         if self.cause != "straggler-rank":
             return self.job.trainer.pid
         slow = self.job.straggler
@@ -132,6 +137,8 @@ class Standing(Struct, dict=True):
             return 0.0
         if self.cause == "unexplained":
             return 0.3
+        if self.hangs and self.job.hang is not None:
+            return 0.9  # that nothing moves is measured; whom it waits for is read from system calls
         held = self.job.trainer.state.confidence * min(1.0, 0.4 + self.shares.get(self.cause, 0.0)) if self.troubled else 1.0
         return round(held * min(1.0, self.facts.seconds / 2.0), 2)
 
@@ -144,7 +151,7 @@ class Standing(Struct, dict=True):
 def judge_job(job: JobFacts, facts: Facts) -> Standing:
     """Let every judge claim its part, then name the strongest."""
     trainer = f"{job.trainer.role.label} ({job.trainer.pid})"
-    if (found := _without_judging(job, facts, trainer)) is not None:
+    if (found := _too_soon(job, facts, trainer) or _hung(job, facts) or _without_judging(job, facts, trainer)) is not None:
         return found
     claims = _claims(job, facts)
     shares = {judge.cause: share for judge, share in claims}
@@ -168,14 +175,34 @@ def judge_job(job: JobFacts, facts: Facts) -> Standing:
     return Standing(job, facts, judge.felt(job) if judge.felt else judge.symptom, judge.cause, judge=judge, shares=shares)
 
 
-def _without_judging(job: JobFacts, facts: Facts, trainer: str) -> Standing | None:
-    """Of one whose GPU is lost, that was seen too shortly, is starting, or whose GPU does not answer; None of all others."""
+def _too_soon(job: JobFacts, facts: Facts, trainer: str) -> Standing | None:
+    """Of one whose GPU is lost, or that was seen too shortly; None of all others."""
     gone = next((gpu.index for gpu in job.gpus if gpu.gone), None)
     if gone is not None:
         headline = f"GPU {gone} is lost: {trainer} cannot go on; sudo dmesg tells why (Xid)"
         return Standing(job, facts, "idle", headline=headline, bereft=True)
     if not facts.settled:
         return Standing(job, facts, LOOKING, headline=f"{trainer} has been looked at {_how_little(facts)} to judge")
+    return None
+
+
+def _hung(job: JobFacts, facts: Facts) -> Standing | None:
+    """Of one of which nothing moves any more: what the judge of hung workers, or of ranks that are gone, has to say is more precise."""
+    hang = job.hang
+    if hang is None:
+        return None
+    judge, share = max(_claims(job, facts), key=_share, default=(None, 0.0))
+    if judge is not None and share >= NAMED and judge.cause == "hung-worker" == hang.cause and len(hang.family) == 1:
+        symptom = judge.felt(job) if judge.felt else judge.symptom
+        return Standing(job, facts, symptom, judge.cause, judge=judge, shares={judge.cause: 1.0}, hangs=True)
+    if judge is not None and job.absent_ranks:
+        return Standing(job, facts, judge.symptom, judge.cause, judge=judge, shares={judge.cause: 1.0}, hangs=True)
+    symptom = "straggler" if hang.cause == "straggler-rank" else "input-bound" if job.workers else "wait-heavy"
+    return Standing(job, facts, symptom, hang.cause, shares={hang.cause: 1.0}, hangs=True)
+
+
+def _without_judging(job: JobFacts, facts: Facts, trainer: str) -> Standing | None:
+    """Of one that is starting, or whose GPU does not answer; None of all others."""
     starts = bool(job.gpus) and (job.before_s is None or job.before_s >= LOST * facts.seconds)
     if starts and asks_for_nothing(job, facts) and not killed(job):
         return Standing(job, facts, "idle", headline=f"{trainer} stands still: it takes none of the batches that are ready", at_rest=True)
@@ -280,9 +307,9 @@ def _share(pair: tuple[Judge, float]) -> float:
 
 
 def _worded(one: Standing) -> Verdict:
-    job, facts = one.job, one.facts
+    job = one.job
     gpu = _worst(job)
-    finding = one.judge.tell(job, facts) if one.judge is not None else unexplained.tell(job) if one.troubled else Finding("")
+    finding = _finding(one)
     why = one.headline or _why(one)
     headline = one.headline or _headline(one, why)
     victims = _victims(job, finding) if one.troubled else ()
@@ -293,13 +320,21 @@ def _worded(one: Standing) -> Verdict:
     )  # fmt: skip
 
 
+def _finding(one: Standing) -> Finding:
+    if one.judge is not None:
+        return one.judge.tell(one.job, one.facts)
+    if one.job.hang is not None and one.hangs:
+        return hangs.tell(one.job.hang, one.facts.t_ns)
+    return unexplained.tell(one.job) if one.troubled else Finding("")
+
+
 MEDIUM_SHARE, HIGH_SHARE = 0.25, 0.5
 """Share of its time that a GPU lost, from which that is of medium and high severity."""
 
 
 def _loudness(one: Standing) -> str:
     """Of the moment; an incident's own severity counts the seconds lost."""
-    if one.bereft:
+    if one.bereft or one.hangs:
         return "high"
     if not one.fault:
         return "info"
@@ -338,6 +373,8 @@ def _headline(one: Standing, why: str) -> str:
 
 def _why(one: Standing) -> str:
     """Who trains, and what that does to its GPU, or has done to it."""
+    if one.hangs and one.job.hang is not None and not one.job.absent_ranks:
+        return hangs.told(one.job.hang, one.facts.t_ns)
     return f"{one.job.trainer.role.label} ({one.job.trainer.pid}) {_does(one)}"
 
 

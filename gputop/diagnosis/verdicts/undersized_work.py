@@ -33,7 +33,7 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
     detail = f"kernels run {100 * (gpu.util or 0.0):.0f}% of the time and use {share_used(gpu)} meanwhile: it is bigger than the job"
     fixes = (
         Fix("Give it more at once: a larger batch, or a larger model"),
-        Fix("Or share the GPU between jobs", f"sudo nvidia-smi -i {gpu.index} -mig 1"),
+        Fix("Or run the next one beside others: on a part of a GPU (MIG, set up while nothing runs there), or under MPS"),
     )
     return Finding(detail, how_used(gpu), fixes, (), (job.trainer.pid,))
 

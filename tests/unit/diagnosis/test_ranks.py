@@ -135,7 +135,7 @@ def standing(there: Sequence[int], env: dict[str, str], gpus: int = 4, sm_active
         scene.gpus[index] = {"util_pct": 99.0 if users else 0.0, "sm_active_pct": sm_active if users else 0.0, "pids": users}
     for rank in there:
         told = {name: value.format(rank=rank) for name, value in env.items()}
-        scene.add(Proc(200 + rank, 10, run=0.99, looks=[ON_CPU], info={"uses_cuda": True, "env": told}))
+        scene.add(Proc(200 + rank, 10, run=0.99, looks=[ON_CPU], switches=0, info={"uses_cuda": True, "env": told}))
     return scene
 
 
@@ -179,7 +179,7 @@ def test_who_ends_after_the_others_does_not_wait_for_them(run: float, gone: bool
     """It sums up on the host and sleeps, or writes its weights and sends them somewhere."""
     scene = standing([0, 1, 2, 3], BY_HAND, sm_active=90.0).play(6).drop(202)
     for pid in (200, 201, 203):
-        scene.procs[pid].looks, scene.procs[pid].run = [SOCKET], run
+        scene.procs[pid].looks, scene.procs[pid].run, scene.procs[pid].switches = [SOCKET], run, 0
     for gpu in scene.gpus.values():
         gpu["util_pct"], gpu["sm_active_pct"] = 0.0, 0.0
     assert ("has no process on this host any more" in scene.play(8).engine.verdict.detail) == gone

@@ -1,0 +1,154 @@
+"""Hangs: nothing of a job moves any more (`gputop.diagnosis.life`), and its main thread waits for somebody who is part of it.
+
+Whom it waits for decides. For its own threads, loaders or a disk: these hang, and the job with them (hung-worker). For other ranks, in a
+collective: those hang it that are not in it, whatever they wait for themselves (straggler-rank), unless their loaders hang. For the world
+outside, a request, a prompt, a timer: it is idle. Ranks on other hosts cannot be seen, so those that may wait for them get longer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from gputop.diagnosis import waits
+from gputop.diagnosis.facts import Facts
+from gputop.diagnosis.facts import Hang
+from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.feeders import LISTENING
+from gputop.diagnosis.life import MOSTLY
+from gputop.diagnosis.life import WATCHERS
+from gputop.diagnosis.life import has_peers
+from gputop.diagnosis.life import in_kernel
+from gputop.diagnosis.life import ranks
+from gputop.diagnosis.model import Culprit
+from gputop.diagnosis.model import Evidence
+from gputop.diagnosis.model import Fix
+from gputop.diagnosis.proc import ProcFacts
+from gputop.diagnosis.verdicts import Finding
+from gputop.diagnosis.waits import is_accepting
+from gputop.text import counted
+
+HUNG_S = 5.0  # s without a sign of life: torch's own queues look every 5 s whether their loader still lives
+STDIN = 0  # who reads that is at a prompt, or fed by whoever started it
+FAR_S = 30.0  # s, where ranks on other hosts may be at work, as on a checkpoint that one of them writes (guess)
+_AWAITED = (waits.LOCK, waits.NETWORK)
+"""What a rank is met at that waits for the others on the host (gloo, MPI)."""
+_OUTSIDE = (waits.POLL, waits.NETWORK)
+_WORDS = {
+    waits.LOCK: "stands at a lock or an empty queue", waits.QUEUE: "waits for a batch", waits.DISK: "stands in a call to a file system",
+    waits.PIPE: "stands at a pipe", waits.NETWORK: "stands at a socket", waits.POLL: "stands in a poll", waits.TIMER: "sleeps",
+    waits.CHILD: "waits for a program", waits.STOPPED: "is stopped", waits.DRIVER: "waits for its GPU", waits.ONCPU: "spins",
+}  # fmt: skip
+_MOST = 8
+"""Ranks that are told one by one."""
+
+
+def set_hangs(facts: Facts) -> None:
+    """Fill in each job's ``hang``."""
+    for job in facts.jobs:
+        family = [other for other in facts.jobs if other.trainer.pid in job.kin] or [job]
+        if family[0] is job or len(family) == 1:
+            found = _of_ranks(family, facts) if has_peers(job) else None
+            for other in family:
+                other.hang = found or _of_one(other, facts)
+
+
+def _of_one(job: JobFacts, facts: Facts) -> Hang | None:
+    """Its main thread waits for its own threads or loaders, or for a disk."""
+    if job.still_s < HUNG_S or in_kernel(job):
+        return None
+    kind = _kind(job.trainer)
+    if kind == waits.LOCK:  # of a rank that may be a collective's
+        inside = not has_peers(job) and (job.is_torchs or not _may_be_asked(job.trainer))
+    elif kind == waits.PIPE:
+        inside = job.unheard or (bool(job.workers) and job.trainer.newer.syscall_arg != STDIN)
+    else:
+        inside = kind in (waits.QUEUE, waits.DISK)
+    return _hang("hung-worker", (job,), (job,), facts) if inside else None
+
+
+def _of_ranks(family: list[JobFacts], facts: Facts) -> Hang | None:
+    """All stand; those that wait in a collective wait for the rest, or, where all do, for each other or for ranks that are not here."""
+    absent, size = any(job.absent_ranks for job in family), max(map(ranks, family))
+    least_s = FAR_S if size > len(family) and not absent else HUNG_S
+    if any(job.still_s < least_s for job in family) or (all(job.may_spin for job in family) and not absent):
+        return None
+    waiting = [job for job in family if in_kernel(job)] or [job for job in family if _kind(job.trainer) in _AWAITED]
+    late = [job for job in family if job not in waiting]
+    if not waiting or any(_serves(job) for job in late):
+        return None
+    held = [job for job in late if job.workers and _of_one(job, facts) is not None]
+    return _hang("hung-worker" if held else "straggler-rank", family, held or late, facts)
+
+
+def _hang(cause: str, family: Sequence[JobFacts], late: Sequence[JobFacts], facts: Facts) -> Hang:
+    since_ns = facts.t_ns - int(1e9 * min(job.still_s for job in family))
+    return Hang(cause, since_ns, all(job.still_from_the_first for job in family), tuple(family), tuple(late))
+
+
+def _kind(proc: ProcFacts) -> str:
+    """What it mostly sleeps on; empty where nothing is that."""
+    kind = max(proc.kinds, key=proc.kinds.__getitem__, default="")
+    return kind if proc.kinds.get(kind, 0.0) >= MOSTLY else ""
+
+
+def _may_be_asked(trainer: ProcFacts) -> bool:
+    """Whether a thread of it waits for the world outside, as a server's does whose main thread waits for its end."""
+    watchers = {thread.tid for thread in trainer.info.threads if thread.comm.startswith(WATCHERS)} | {trainer.pid}
+    others = (thread for thread in trainer.newer.threads if thread.tid not in watchers)
+    return any(is_accepting(one.wchan) or trainer.kind_of("S", one.syscall, one.syscall_arg, one.wchan) in _OUTSIDE for one in others)
+
+
+def _serves(job: JobFacts) -> bool:
+    """It waits for requests: its other ranks stand in a collective until one comes."""
+    return job.trainer.info.sockets == LISTENING and _kind(job.trainer) == waits.POLL
+
+
+def told(hang: Hang, t_ns: int) -> str:
+    """Who hangs, and for how long."""
+    first, seconds = hang.family[0].trainer, (t_ns - hang.since_ns) / 1e9
+    name = f"{first.role.label} ({first.pid})" if len(hang.family) == 1 else first.role.label.partition(" rank")[0]
+    who = "nothing of it" if len(hang.family) == 1 else f"none of its {len(hang.family)} ranks"
+    longer = ", since gputop looks, or longer" if hang.from_the_first else ""
+    return f"{name} hangs: {who} has moved for {seconds:.0f} s{longer}"
+
+
+def tell(hang: Hang, t_ns: int) -> Finding:
+    """Who stands where."""
+    alone = len(hang.family) == 1
+    parts = [_stands(job, alone, hang) for job in hang.family[:_MOST]]
+    if not hang.late:
+        far = max(map(ranks, hang.family)) > len(hang.family)
+        parts.append("they wait for each other, " + ("or for ranks on other hosts" if far else "in different calls"))
+    seconds = round((t_ns - hang.since_ns) / 1e9, 1)
+    evidence = Evidence("still_s", seconds, "s", "no step, no work of a CPU, nothing read or written, no process that begins or ends")
+    pids = " ".join(str(proc.pid) for job in hang.family[:_MOST] for proc in (job.trainer, *job.workers))
+    fixes = [Fix("See where each of them stands, and send that to who wrote it", f"gputop stacks {pids}")]
+    if not alone:
+        fixes.append(Fix("Have the next one end with an error", "torch.distributed.init_process_group(..., timeout=timedelta(minutes=5))"))
+    elif hang.family[0].is_torchs:
+        fixes.append(Fix("Have the next one end with an error", "DataLoader(..., timeout=60)"))
+    late = hang.late if hang.cause == "straggler-rank" else ()
+    culprits = tuple(Culprit(job.trainer.pid, job.trainer.role.label.partition(" rank")[0], None) for job in late)
+    victims = tuple(job.trainer.pid for job in hang.family if job not in late)
+    return Finding("; ".join(parts), (evidence,), tuple(fixes), culprits, victims)
+
+
+def _stands(job: JobFacts, alone: bool, hang: Hang) -> str:
+    trainer, kind = job.trainer, _kind(job.trainer)
+    name = "its main thread" if alone else f"{trainer.role.label} ({trainer.pid})"
+    stands = "waits for its GPU, which runs the kernel of a collective" if in_kernel(job) else _WORDS.get(kind, "stands")
+    if not alone and hang.late:
+        stands = f"is not in the collective: it {stands}" if job in hang.late else stands
+    return f"{name} {stands}{_workers(job)}"
+
+
+def _workers(job: JobFacts) -> str:
+    """What those do meanwhile."""
+    if not job.workers:
+        return ""
+    met = Counter("has nothing to do" if worker.ahead >= MOSTLY else _WORDS.get(_kind(worker), "stands") for worker in job.workers)
+    words = ", ".join(f"{count} of {counted(len(job.workers), 'worker')}, which {does}" for does, count in met.most_common())
+    all_ahead = met["has nothing to do"] == len(job.workers)
+    takes = "; what takes their batches in its own process, such as a pin-memory thread, stands or has died" if all_ahead else ""
+    return f", with {words}{takes}"

@@ -1,0 +1,184 @@
+"""Signs of life: since when nothing of a job has moved. The one place that says what moves; `gputop.diagnosis.hangs` judges who stands.
+
+Work is CPU time of a main thread or of threads that are no driver's, bytes read or written, wakes of a main thread by others than a timer,
+a worker that begins or ends, a CUDA call, and kernels that use their GPU. No work are heartbeats (a watchdog, a queue that looks every 5 s
+whether its loader lives) and waits for the GPU: CPU spun in a synchronize, and one endless kernel on few SMs where there are other ranks,
+as a collective is that waits for them. What a trainer started itself counts only while its main thread waits for programs: a sidecar goes
+on beside any hang.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gputop.board import Board
+from gputop.diagnosis import waits
+from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.intensity import is_light
+from gputop.diagnosis.proc import DRIVER
+from gputop.diagnosis.proc import ProcFacts
+from gputop.environment import SIZE_VARIABLES
+from gputop.environment import number_in
+from gputop.frame import ProcSample
+from gputop.roles import COMPILES
+from gputop.roles import Role
+
+SUSTAINED = 0.04  # CPUs while nothing else moves, from which it is work (measured: watchdogs, exporters and log writers take under 0.01)
+BURST_NS = 10_000_000  # ns of CPU of a main thread from one look to the next that no heartbeat takes (torch's takes 0.2 ms)
+OTHERS_BURST_NS = 100_000_000  # ns, the same of other threads and of programs, whose CPU is told in ticks of 10 ms
+IO_BYTES, IO_BYTES_PER_S = 4_096, 1_000.0  # B, B/s: reads and writes beyond that are work; watchdogs move a few bytes
+WAKES, WAKES_PER_S = 6, 3.0  # wakes of a main thread beyond that are work (`proc.ASKS_PER_S`)
+MOSTLY = 0.5  # share of the window
+RESTING, FULL = 0.05, 0.7  # utilization of a GPU that rests, and from which on it works without a pause (`intensity.BUSY`)
+SPINS = 0.9  # share of the time on a CPU of a main thread that may spin in a wait for its GPU
+WATCHERS = (DRIVER, "NCCL", "pt_nccl", "pt_tcpstore")  # beginnings of the names of threads that go on beside any hang
+_BY_ITSELF = (waits.TIMER, waits.DRIVER)
+"""Who wakes from these was woken by nobody."""
+_FOR_PROGRAMS = (waits.PIPE, waits.CHILD, waits.POLL, waits.NETWORK)
+
+
+class _Mark(Struct, frozen=True):
+    """The counters of one process that tell work: ns of CPU of its main thread (less what it spun) and of all else, bytes, wakes."""
+
+    main_ns: int
+    others_ns: int
+    bytes: int
+    wakes: int
+
+
+class Pulse:
+    """That of one trainer with its workers and programs."""
+
+    __slots__ = ("_began_ns", "_calls", "_first", "_last", "_loaders", "_since_ns", "_t_ns", "_watchers")
+
+    def __init__(self, t_ns: int) -> None:
+        self._began_ns = self._since_ns = self._t_ns = t_ns
+        """Since when it is looked at, since when nothing has moved, and the last look."""
+        self._first: dict[int, _Mark] = {}
+        """How all stood when that began, and at the last look."""
+        self._last: dict[int, _Mark] = {}
+        self._loaders: set[int] = set()
+        self._calls: dict[str, int] = {}
+        self._watchers: dict[int, int] = {}
+        """CPU of threads that are no part of the work, by tid: those that rest are not in every sample."""
+
+    def note(self, job: JobFacts, board: Board, roles: Mapping[int, Role]) -> None:
+        """Take in a look, and tell the job since when nothing of it has moved."""
+        ns, self._t_ns = board.t_ns - self._t_ns, board.t_ns
+        pid, procs = job.trainer.pid, (job.trainer, *job.workers)
+        sampled, calls = board.sampled.get(pid), {name: call for (caller, name), call in board.calls.items() if caller == pid}
+        marks = {proc.pid: _mark(proc.newer, self._watched_ns(proc)) for proc in procs}
+        if sampled is not None:
+            marks[pid] = replace(marks[pid], main_ns=marks[pid].main_ns - sampled.sync_ns)
+        in_call = any(call.inflight_ns >= ns > 0 for call in calls.values())
+        job.may_spin = not in_call and self._may_spin(job, marks[pid], ns)
+        counts, loaders = {name: call.count for name, call in calls.items()}, {proc.pid for proc in procs}
+        moves = loaders != self._loaders or (bool(self._calls) and counts != self._calls) or _gpus_work(job)
+        moves = moves or any(self._has_worked(proc, marks[proc.pid], in_call or job.may_spin) for proc in procs)
+        if not moves:
+            programs = {sample.pid: _mark(sample) for sample in _programs(job, board, roles)}
+            moves, marks = any(self._ran(one, mark) for one, mark in programs.items()), marks | programs
+        self._since_ns, self._first = (board.t_ns, marks) if moves else (self._since_ns, marks | self._first)
+        self._last, self._loaders, self._calls = marks, loaders, counts
+        job.still_s, job.still_from_the_first = (board.t_ns - self._since_ns) / 1e9, self._since_ns == self._began_ns
+
+    def _watched_ns(self, proc: ProcFacts) -> int:
+        tids = {thread.tid for thread in proc.info.threads if thread.comm.startswith(WATCHERS)}
+        self._watchers |= {thread.tid: thread.oncpu_ns for thread in proc.newer.threads if thread.tid in tids}
+        return sum(self._watchers.get(tid, 0) for tid in tids)
+
+    def _may_spin(self, job: JobFacts, mark: _Mark, ns: int) -> bool:
+        """Whether what its main thread does may be a wait for its GPU: neither its calls nor samples of it tell."""
+        before = self._last.get(job.trainer.pid)
+        if before is None or job.calls is not None or job.sampled is not None or not in_kernel(job):
+            return False
+        return mark.main_ns - before.main_ns >= SPINS * ns and mark.wakes - before.wakes <= WAKES
+
+    def _has_worked(self, proc: ProcFacts, mark: _Mark, for_gpu: bool) -> bool:
+        """Since all stand still, or since the last look; a trainer's main thread has not while it waits ``for_gpu``."""
+        if self._ran(proc.pid, mark, others=True):
+            return True
+        first, seconds = self._first[proc.pid], self._still_s
+        if for_gpu and proc.role.kind == "trainer":
+            return False
+        by_itself = sum(proc.kinds.get(kind, 0.0) for kind in _BY_ITSELF) >= MOSTLY
+        return self._ran(proc.pid, mark) or (not by_itself and mark.wakes - first.wakes >= WAKES + WAKES_PER_S * seconds)
+
+    def _ran(self, pid: int, mark: _Mark, others: bool = False) -> bool:
+        """Or read or wrote; only its ``others`` than the main thread."""
+        first, last = self._first.get(pid, mark), self._last.get(pid, mark)
+        ns = mark.others_ns - first.others_ns + (0 if others else mark.main_ns - first.main_ns)
+        burst = mark.others_ns - last.others_ns >= OTHERS_BURST_NS or (not others and mark.main_ns - last.main_ns >= BURST_NS)
+        moved = mark.bytes - first.bytes >= IO_BYTES + IO_BYTES_PER_S * self._still_s
+        return burst or moved or ns >= BURST_NS + SUSTAINED * self._still_s * 1e9
+
+    @property
+    def _still_s(self) -> float:
+        return (self._t_ns - self._since_ns) / 1e9
+
+
+class Pulses:
+    """Those of all trainers."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Pulse] = {}
+
+    def note(self, jobs: list[JobFacts], board: Board, roles: Mapping[int, Role]) -> None:
+        """Take in a look: fills in each job's ``still_s``, ``still_from_the_first`` and ``may_spin``."""
+        self._known = {job.trainer.pid: self._known.get(job.trainer.pid) or Pulse(board.t_ns) for job in jobs}
+        for job in jobs:
+            self._known[job.trainer.pid].note(job, board, roles)
+
+
+def in_kernel(job: JobFacts) -> bool:
+    """Whether its GPU runs without a pause what uses little of it, as a collective does that waits for its ranks."""
+    return has_peers(job) and any((gpu.util_now or 0.0) >= FULL and is_light(gpu) for gpu in job.gpus)
+
+
+def has_peers(job: JobFacts) -> bool:
+    """Whether it is one of several ranks, on this host or on others."""
+    return len(job.kin) > 1 or (job.trainer.role.rank is not None and ranks(job) > 1)
+
+
+def ranks(job: JobFacts) -> int:
+    """How many its launcher told it of; 0 where it did not."""
+    return number_in(job.trainer.info.env, SIZE_VARIABLES) or 0
+
+
+def _gpus_work(job: JobFacts) -> bool:
+    """What one does that others compute on, too, is not known to be its work."""
+    waits_for_ranks = has_peers(job)
+    for gpu in job.gpus:
+        util = gpu.util_now or 0.0
+        if util > RESTING and len(gpu.pids) < 2 and not (waits_for_ranks and util >= FULL and is_light(gpu)):
+            return True
+    return False
+
+
+def _mark(sample: ProcSample, watched_ns: int = 0) -> _Mark:
+    moved = (sample.rchar_bytes or sample.read_bytes or 0) + (sample.write_bytes or 0)
+    main_ns = sample.oncpu_ns or 0
+    return _Mark(main_ns, sample.utime_ns + sample.stime_ns - main_ns - watched_ns, moved, sample.vol or 0)
+
+
+def _programs(job: JobFacts, board: Board, roles: Mapping[int, Role]) -> Iterator[ProcSample]:
+    """That its workers started; and itself, while it waits for programs, or if they compile for it."""
+    loaders = {proc.pid for proc in (job.trainer, *job.workers)}
+    awaited = sum(job.trainer.kinds.get(kind, 0.0) for kind in _FOR_PROGRAMS) >= MOSTLY
+    above, children = [*loaders], dict[int, list[int]]()
+    for pid, info in board.infos.items():
+        children.setdefault(info.ppid, []).append(pid)
+    while above:
+        parent = above.pop()
+        for pid in children.get(parent, ()):
+            role = roles.get(pid)
+            compiles = role is not None and role.label == COMPILES
+            if pid in loaders or (role is not None and role.kind == "trainer") or (parent == job.trainer.pid and not (awaited or compiles)):
+                continue
+            above.append(pid)
+            if pid in board.procs:
+                yield board.procs[pid]
