@@ -33,11 +33,11 @@ from gputop.diagnosis.model import Ledger
 from gputop.diagnosis.model import ProcState
 from gputop.diagnosis.model import Step
 from gputop.diagnosis.model import Verdict
+from gputop.diagnosis.nobody import without_job
 from gputop.diagnosis.orphans import Orphans
 from gputop.diagnosis.points import WINDOW_NS
 from gputop.diagnosis.symptoms import Standing
 from gputop.diagnosis.symptoms import judge_job
-from gputop.diagnosis.symptoms import without_job
 from gputop.diagnosis.window import Window
 from gputop.frame import Frame
 from gputop.frame import GpuReading
