@@ -17,6 +17,7 @@ PARTS = {
     "truth": ("tests.bench.truth", {"run_s": 6.0}),
     "recovery": ("tests.bench.recovery", {"runs": 1}),
     "recording": ("tests.bench.recording_cost", {"ticks": 300, "runs": 1, "run_s": 8.0}),
+    "soak": ("tests.bench.soak", {"minutes": 0.5}),
     "explain": ("tests.bench.explain_cost", {"ticks": 6000, "runs": 1}),
 }
 """Name, module whose ``report`` yields paragraphs, and what makes it quick."""
@@ -35,13 +36,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}; all if none is named")
     parser.add_argument("--quick", action="store_true", help="one short run: to see that it works, not to quote")
+    parser.add_argument("--minutes", type=float, help="how long a soak lasts (15)")
     args = parser.parse_args()
     if unknown := set(args.parts) - set(PARTS):
         parser.error(f"there is no part {', '.join(unknown)}")
     print(machine(), end="\n\n", flush=True)
     for name in args.parts or PARTS:
         module, quick = PARTS[name]
-        for paragraph in importlib.import_module(module).report(**(quick if args.quick else {})):
+        options = dict(quick if args.quick else {})
+        if name == "soak" and args.minutes is not None:
+            options["minutes"] = args.minutes
+        for paragraph in importlib.import_module(module).report(**options):
             print(paragraph, end="\n\n", flush=True)
 
 
