@@ -89,9 +89,9 @@ class _Chunk(Struct):
     """From one key frame to the next."""
 
     t_ns: int
+    shelf: Shelf
     sealed: list[_Packed] = field(default_factory=list)
     pending: _Open | None = None
-    shelf: Shelf = field(default_factory=Shelf)
     size: int = 0
     """Bytes that the sealed blocks take."""
 
@@ -128,6 +128,7 @@ class Ring:
         self.end_ns = 0
         """Time of the newest frame held, 0 while there is none."""
         self._chunks: list[_Chunk] = []
+        self._shelf = Shelf()
         self._seeker = Seeker(header)
 
     @property
@@ -152,7 +153,7 @@ class Ring:
         if frame.key or not self._chunks:
             if self._chunks:
                 self._chunks[-1].seal()
-            self._chunks.append(_Chunk(frame.t_ns))
+            self._chunks.append(_Chunk(frame.t_ns, self._shelf))
         self._chunks[-1].add(frame)
         self._trim()
 

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from functools import cache
 from queue import SimpleQueue
 from typing import BinaryIO
+from typing import TypeAlias
 
+Extent: TypeAlias = "tuple[int, int]"
+"""Offset and size in a file."""
+Freed: TypeAlias = "deque[Extent]"
 DISKS = "/var/tmp"
 """By the file hierarchy's rules on a disk, where /tmp often is memory; TMPDIR overrides it."""
 
@@ -18,18 +23,19 @@ DISKS = "/var/tmp"
 class Shelved:
     """One block's bytes, in memory until they are written."""
 
-    __slots__ = ("_file", "_offset", "data", "size")
+    __slots__ = ("_file", "_freed", "_offset", "data", "size")
 
     def __init__(self, data: bytes) -> None:
         self.data: bytes | None = data
         """None once they lie in the file."""
         self.size = len(data)
         self._file: BinaryIO | None = None
+        self._freed: Freed | None = None
         self._offset = 0
 
-    def lie(self, file: BinaryIO, offset: int) -> None:
-        """They now lie at ``offset`` of ``file``."""
-        self._file, self._offset, self.data = file, offset, None
+    def lie(self, file: BinaryIO, freed: Freed, offset: int) -> None:
+        """They now lie at ``offset`` of ``file``, until nobody holds the block any more; ``freed`` is told then."""
+        self._file, self._freed, self._offset, self.data = file, freed, offset, None
 
     def read(self) -> bytes:
         """The bytes; none where the disk does not give them back."""
@@ -42,13 +48,22 @@ class Shelved:
             return b""
         return data if len(data) == self.size else b""
 
+    def __del__(self) -> None:
+        if self._freed is not None:
+            self._freed.append((self._offset, self.size))
+
 
 class Shelf:
-    """Blocks that come one by one and go together: their file ends with the last who holds one."""
+    """Blocks that come one by one, in one file: where one lay that nobody holds any more, another is put. Their file ends with the last
+    who holds one."""
 
     def __init__(self) -> None:
         self._file: BinaryIO | None = None
         self._end = 0
+        self._freed: Freed = deque()
+        """Told by any thread."""
+        self._free: list[Extent] = []
+        """In order, none touches the next or the end."""
 
     def put(self, data: bytes) -> Shelved:
         """Take a block over; it is written in the background."""
@@ -57,14 +72,37 @@ class Shelf:
         return block
 
     def write(self, block: Shelved) -> None:
-        """Append a block to the file. OSError where that cannot be; the block then stays in memory."""
+        """Put a block into the file. OSError where that cannot be; the block then stays in memory."""
         if block.data is None:
             return
         if self._file is None:
             self._file = _nameless_file()
-        if os.pwrite(self._file.fileno(), block.data, self._end) == block.size:
-            block.lie(self._file, self._end)
+        self._take_back()
+        at = next((i for i, (_, size) in enumerate(self._free) if size >= block.size), -1)
+        offset = self._free[at][0] if at >= 0 else self._end
+        if os.pwrite(self._file.fileno(), block.data, offset) != block.size:
+            return
+        if at < 0:
             self._end += block.size
+        elif self._free[at][1] > block.size:
+            self._free[at] = offset + block.size, self._free[at][1] - block.size
+        else:
+            del self._free[at]
+        block.lie(self._file, self._freed, offset)
+
+    def _take_back(self) -> None:
+        """Make one of the free extents that touch, and the end of the last."""
+        while self._freed:
+            self._free.append(self._freed.popleft())
+        merged: list[Extent] = []
+        for offset, size in sorted(self._free):
+            if merged and sum(merged[-1]) == offset:
+                merged[-1] = merged[-1][0], merged[-1][1] + size
+            else:
+                merged.append((offset, size))
+        if merged and sum(merged[-1]) == self._end:
+            self._end = merged.pop()[0]
+        self._free = merged
 
 
 def _nameless_file() -> BinaryIO:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+from collections import deque
 from pathlib import Path
 
 import pytest
 
+from gputop.frame import SECOND_NS
 from gputop.recording.ring import Ring
 from gputop.recording.shelf import Shelf
 from gputop.recording.shelf import Shelved
@@ -51,6 +53,45 @@ def test_the_file_ends_with_the_last_who_holds_a_block(tmp_path: Path, monkeypat
     assert _nameless(tmp_path)
     blocks.clear()
     until(lambda: not _nameless(tmp_path))
+
+
+def test_a_shelf_from_which_as_much_goes_as_comes_has_one_file_that_does_not_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    shelf, held, most = Shelf(), deque[tuple[bytes, Shelved]](), 0
+    for i in range(400):
+        content = bytes([i % 251]) * (1000 + 37 * (i % 11))
+        block = Shelved(content)
+        shelf.write(block)
+        held.append((content, block))
+        del block
+        if len(held) > 20:
+            held.popleft()
+        if i == 100:
+            most = file_bytes(tmp_path)
+        assert all(block.read() == content for content, block in held), "nothing is written over that somebody holds"
+    assert file_bytes(tmp_path) <= 1.5 * most
+    assert len(_nameless(tmp_path)) == 1
+
+
+def file_bytes(folder: Path) -> int:
+    """Of the file that has no name."""
+    return next(
+        os.stat(f"/proc/self/fd/{fd}").st_size
+        for fd in os.listdir("/proc/self/fd")
+        if os.path.islink(f"/proc/self/fd/{fd}") and os.readlink(f"/proc/self/fd/{fd}").startswith(str(folder))
+    )
+
+
+def test_the_last_ten_minutes_take_one_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    ring = Ring(HEADER, window_ns=20 * SECOND_NS)
+    for frame in Session(procs=3).frames(600, key_every=20):
+        ring.add(frame)
+    blocks = ring.sealed()
+    until(lambda: all(block.data is None for block in blocks))
+    assert len(_nameless(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("problem", ["nowhere to write", "no room", "half of it"])
