@@ -72,20 +72,20 @@ class Unwatched:
     def __init__(self, header: Header, policy: AutoStacks | None) -> None:
         """Without a ``policy`` no stacks are taken."""
         self.engine = Engine()
-        self._board = Board(header=header)
+        self.board = Board(header=header)
         self._lock = threading.Lock()
         self._ready: list[Stack] = []
         self._auto = AutoCapture(policy, self._keep) if policy is not None else None
 
     def restate(self, header: Header) -> None:
         """The stream's header, by clocks that have jumped."""
-        self._board = self._board.under(header)
+        self.board = self.board.under(header)
 
     def see(self, frame: Frame) -> None:
         """The stream's next frame, before it is written: stacks that were taken since the last one are added to it."""
-        self._board.fold(frame)
-        if self.engine.follow(self._board, frame, UNWATCHED_NS) and self._auto is not None:
-            self._auto.step(self._board, self.engine)
+        self.board.fold(frame)
+        if self.engine.follow(self.board, frame, UNWATCHED_NS) and self._auto is not None:
+            self._auto.step(self.board, self.engine)
         with self._lock:
             if self._ready:
                 frame.stacks, self._ready = [*frame.stacks, *self._ready], []

@@ -115,6 +115,9 @@ def explained(paths: Sequence[str], args: argparse.Namespace, with_points: bool 
         seconds = (min(end, recording.end_ns) - start) / 1e9
         if seconds + 2 * recording.header.interval_ns / 1e9 < LEAST_S:
             found.problems.append(f"{seconds:.2g} s are too short to judge, ask for {LEAST_S:g} s or more")
+        gaps = [mark.text for mark in recording.marks if mark.gap_reason and start <= mark.t_ns < end]
+        if gaps:
+            found.problems.append(f"{len(gaps)} gaps, the first: {gaps[0]}" if len(gaps) > 1 else gaps[0])
         if recording.problem:
             found.problems.append(recording.problem)
         found.ongoing = recording.growing and end > recording.end_ns

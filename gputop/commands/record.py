@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import resource
 import select
 import signal
 import time
@@ -18,6 +19,8 @@ from gputop.commands.options import number
 from gputop.console import tell
 from gputop.errors import UserError
 from gputop.errors import not_run
+from gputop.memory import return_pages
+from gputop.memory import return_what_is_freed
 from gputop.priority import ordinary
 from gputop.text import clean
 from gputop.text import counted
@@ -26,11 +29,11 @@ if TYPE_CHECKING:
     import subprocess
 
     from gputop.autostacks import Unwatched
-    from gputop.diagnosis import Engine
     from gputop.frame import Frame
     from gputop.frame import Header
-    from gputop.recording.writer import Rotation
-    from gputop.stream.child import ChildStream
+    from gputop.recording.lasting import Lasting
+    from gputop.recording.writer import Tell
+    from gputop.stream.lasting import LastingStream
 
 EXAMPLES = """examples:
   gputop record                                  until Ctrl-C, to gputop-HOST-DATE-TIME.gputop
@@ -41,6 +44,8 @@ a recording that grows can be opened meanwhile: gputop replay run.gputop
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 LEAST_BYTES = 1 << 20
 _WAIT_S = 0.2
+SILENT_S = 10.0  # s without a reading, beside two beats, until that is said: the collector hangs, or was stopped; a choice
+NO_READING = "the collector gave no reading"
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """The last two are what job schedulers announce a job's end with."""
 
@@ -77,9 +82,12 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("a recording is a file: for standard output there is gputop collect", code=2)
     from gputop.commands.live import stream_argv
     from gputop.stream.child import ChildStream
+    from gputop.stream.lasting import LastingStream
 
+    return_what_is_freed()
     ask_sudo(args)
-    stream = ChildStream(stream_argv(args))
+    collector = stream_argv(args)
+    stream = LastingStream(ChildStream(collector), lambda: ChildStream(collector), tell)
     session = _Session(args, stream)
     try:
         session.begin()
@@ -95,17 +103,18 @@ def run(args: argparse.Namespace) -> int:
 class _Session:
     """One run of the recorder."""
 
-    def __init__(self, args: argparse.Namespace, stream: ChildStream) -> None:
+    def __init__(self, args: argparse.Namespace, stream: LastingStream) -> None:
         self._args = args
         self._stream = stream
         self._command: subprocess.Popen[bytes] | None = None
-        self._file: Rotation | None = None
+        self._file: Lasting | None = None
         self._diagnosis: Unwatched | None = None
         self._problem = ""
         self._stopped_by = 0
         self._started = time.monotonic()
         self._frames = 0
         self._first_ns = 0
+        self._silence_told = False
         self._wakes, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # or the command's end would wake nobody
@@ -118,8 +127,9 @@ class _Session:
         while self._frames == 0:
             if self._stopped_by:
                 raise UserError("stopped before the first reading: nothing was recorded", code=128 + self._stopped_by)
-            if not self._take(_WAIT_S):
-                raise UserError(f"the collector ended at once: {self._stream.ending()}")
+            self._take(_WAIT_S)
+            if self._stream.trouble:
+                raise UserError(f"the collector ended at once: {self._stream.why}")
         self._started = time.monotonic()
 
     def start(self, argv: list[str]) -> None:
@@ -139,13 +149,13 @@ class _Session:
     def record(self) -> None:
         """Until stopped. A recorder that fails says so, and lets the command run on."""
         try:
-            while not self._over() and self._take(_WAIT_S):
+            while not self._over():
+                self._take(_WAIT_S)
+                self._tell_silence()
                 if not self._stream.waits:
                     self._rest()
-            if not self._over():
-                raise UserError(f"the collector ended: {self._stream.ending()}")
-            while self._stream.waits and self._take(0.0):
-                pass
+            while self._stream.waits:
+                self._take(0.0)
         except Exception as error:  # noqa: BLE001 - whatever it is, the command is none the worse for it
             self._problem = clean(crash.reason(error))
             tell(self._problem if self._command is None else f"{self._problem}; the command runs on")
@@ -154,28 +164,50 @@ class _Session:
 
     def _rest(self) -> None:
         """Until the next block is nearly full, or a signal comes: who is woken for every frame pays for cold caches every time."""
-        rest_s = self._file.full_in_ns / 1e9 if self._file is not None else 0.0
+        rest_s = min(self._file.rotation.full_in_ns / 1e9, self._stream.due_s) if self._file is not None else 0.0
         if self._args.duration is not None:
             rest_s = min(rest_s, self._started + self._args.duration - time.monotonic())
         if rest_s > 0.0 and select.select([self._wakes], [], [], rest_s)[0]:
             os.read(self._wakes, 4096)
 
+    def _tell_silence(self) -> None:
+        """That nothing comes from a collector that runs, once."""
+        if self._silent_s and not self._silence_told:
+            self._silence_told = True
+            tell(f"no reading for {self._silent_s:.0f} s: gputop collect hangs, or was stopped; it is waited for")
+
+    @property
+    def _silent_s(self) -> float:
+        """How long a collector that runs has given nothing, 0 where that is no longer than usual."""
+        silent_s = self._stream.silent_s
+        return silent_s if silent_s > SILENT_S + 2 * self._args.interval and not self._stream.trouble else 0.0
+
+    def _end_silence(self, silent_s: float) -> None:
+        if self._silence_told and self._file is not None:
+            self._silence_told = False
+            self._file.miss(silent_s, NO_READING)
+            tell(f"readings come again: {silent_s:.0f} s are missing")
+
     def close(self) -> None:
-        """Complete the file and say where it is."""
-        if self._file is not None:
-            self._file.close()
-            goes_on = self._command is not None and self._command.poll() is None
-            if self._file.frames or not self._problem:
-                tell(f"{counted(self._file.frames, 'frame')} in {self._file.summary()}{'; the command runs on' if goes_on else ''}")
-            if self._file.problem and not self._problem:
-                self._problem = self._file.problem
-                tell(self._problem)
+        """Complete the file and say where it is, and what is missing."""
+        if self._file is None:
+            return
+        if why := self._problem or self._stream.trouble or (NO_READING if self._silent_s else ""):
+            self._file.miss(self._stream.silent_s, why)
+        self._file.close()
+        rotation, missing = self._file.rotation, self._file.missing
+        runs_on = "; the command runs on" if self._command is not None and self._command.poll() is None else ""
+        if rotation.frames or not self._problem:
+            tell(f"{counted(rotation.frames, 'frame')} in {rotation.summary()}{f'; {missing}' if missing else ''}{runs_on}")
+        if rotation.problem and not missing and not self._problem:
+            tell(rotation.problem)
+        self._problem = self._problem or rotation.problem or missing
 
     def _discard(self) -> None:
         """What was recorded while nothing ran is in nobody's way when the name is tried again."""
         file, self._file = self._file, None
         if file is not None:
-            file.discard()
+            file.rotation.discard()
 
     def exit_code(self) -> int:
         """The command's; without one 1 where the recording is not whole."""
@@ -184,12 +216,12 @@ class _Session:
         code = self._command.wait()
         return 128 - code if code < 0 else code
 
-    def _take(self, wait_s: float) -> bool:
-        """Take what comes within ``wait_s``; False when the stream has ended."""
-        items = self._stream.read(wait_s)
-        for item in items or ():
+    def _take(self, wait_s: float) -> None:
+        """Take what comes within ``wait_s``."""
+        silent_s = self._stream.silent_s
+        for item in self._stream.read(wait_s):
+            self._end_silence(silent_s)
             self._keep(item)
-        return items is not None
 
     def _keep(self, item: Header | Frame) -> None:
         from gputop.frame import Header
@@ -198,17 +230,21 @@ class _Session:
             self._date(item)
         elif self._file is not None and self._diagnosis is not None and not self._is_past(item):
             self._diagnosis.see(item)
-            self._file.add(item)
+            self._file.add(item, self._diagnosis.board)
             self._frames += 1
+            if item.key:
+                return_pages()
 
     def _date(self, header: Header) -> None:
-        """The stream begins, or tells of clocks that have jumped."""
-        if self._file is not None and self._diagnosis is not None:
-            self._diagnosis.restate(header)
-            self._file.restate(header)
-        else:
+        """The stream begins, tells of clocks that have jumped, or goes on with another collector."""
+        if self._diagnosis is None or (self._file is not None and self._file.is_of_another_boot(header)):
             self._diagnosis = self._diagnose(header)
-            self._file = self._create(header, self._diagnosis.engine)
+        else:
+            self._diagnosis.restate(header)
+        if self._file is None:
+            self._file = self._create(header)
+        else:
+            self._file.restate(header)
 
     def _is_past(self, frame: Frame) -> bool:
         """Whether it comes after the time that was asked for: by the frames' own, for they may have waited for us."""
@@ -222,14 +258,22 @@ class _Session:
 
         return Unwatched(header, None if self._args.no_auto_stacks or self._args.host is not None else AutoStacks())
 
-    def _create(self, header: Header, engine: Engine) -> Rotation:
+    def _create(self, header: Header) -> Lasting:
+        from gputop.recording.lasting import Lasting
         from gputop.recording.writer import NO_LIMIT
         from gputop.recording.writer import Rotation
-        from gputop.stream.findings import Account
 
         host = re.sub(r"[^A-Za-z0-9._-]", "_", header.host) or "host"
         path = f"gputop-{host}-{time.strftime('%Y%m%d-%H%M%S')}.gputop" if self._args.output is None else self._args.output
-        return Rotation(path, header, self._args.max_size or NO_LIMIT, self._args.max_files, lambda: Account(engine).tell)
+        allowed, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        most = min(self._args.max_size or NO_LIMIT, NO_LIMIT if allowed == resource.RLIM_INFINITY else allowed)
+        return Lasting(Rotation(path, header, most, self._args.max_files, self._begin_account), tell)
+
+    def _begin_account(self) -> Tell | None:
+        """As a file begins: what the diagnosis is asked for as it ends."""
+        from gputop.stream.findings import Account
+
+        return Account(self._diagnosis.engine).tell if self._diagnosis is not None else None
 
     def _over(self) -> bool:
         if self._args.duration is not None and time.monotonic() - self._started >= self._args.duration:

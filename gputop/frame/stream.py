@@ -81,11 +81,25 @@ class SourceState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Facts of the source, such as ``driver`` and ``cuda`` of NVML; under a field's name the reason why no sample has it."""
 
 
+NO_DATA = "no data for "
+"""Begins the text of a marker at the first frame behind a gap; its seconds and its reason follow."""
+
+
 class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A marker dropped by `gputop mark`."""
+    """A marker dropped by `gputop mark`, or set by a recorder behind a gap."""
 
     t_ns: int
     text: str
+
+    @classmethod
+    def of_gap(cls, since_ns: int, t_ns: int, reason: str) -> Mark:
+        """What stands at the frame of ``t_ns`` where that of ``since_ns`` is the one before it."""
+        return cls(t_ns, f"{NO_DATA}{(t_ns - since_ns) / 1e9:.1f} s: {reason}")
+
+    @property
+    def gap_reason(self) -> str:
+        """Why there is nothing before it; empty for a marker of the job."""
+        return self.text.partition(" s: ")[2] if self.text.startswith(NO_DATA) else ""
 
 
 class SelfCost(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 
 from gputop.errors import UserError
 from gputop.frame import Header
@@ -37,7 +38,8 @@ def write_blocks(path: str, fd: int, header: Header, blocks: Iterable[Shelved], 
         write_all(fd, restated + index_block(index))
         return os.lseek(fd, 0, os.SEEK_CUR)
     except OSError as error:
-        os.unlink(path)
+        with suppress(OSError):
+            os.unlink(path)
         raise UserError(f"cannot write {clean(path)}: {error.strerror}") from None
     finally:
         os.close(fd)

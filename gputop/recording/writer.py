@@ -6,6 +6,8 @@ import fcntl
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from errno import EFBIG
+from itertools import count
 from pathlib import Path
 
 import zstandard
@@ -48,6 +50,16 @@ END_SHARE = 50
 """One part in so many of a file is for what stands at its end: index and findings."""
 Tell = Callable[[], bytes]
 """What the diagnosis has found since a recording began; empty for nothing."""
+
+
+class DiskError(UserError):
+    """The disk has not taken what was to be written."""
+
+    def __init__(self, path: str, error: OSError) -> None:
+        super().__init__(f"cannot write to {clean(path)}: {error.strerror}")
+        self.reason = error.strerror or str(error)
+        self.ends_file = error.errno == EFBIG
+        """Whether this file can be no larger, however much room there is."""
 
 
 class Writer:
@@ -104,10 +116,25 @@ class Writer:
 
     def restate(self, header: Header) -> None:
         """Say the header anew, for a clock has jumped. It stands between two runs."""
-        self.flush()
-        self._end_run()
-        self.header, self._restated = header, pack_header(header)[len(MAGIC) :]
+        try:
+            self.flush()
+            self._end_run()
+        finally:
+            self.header, self._restated = header, pack_header(header)[len(MAGIC) :]
         self._write(self._restated)
+
+    def resume(self) -> None:
+        """Go on after an error, behind what is whole. A key frame must come next."""
+        self._pending, self._rows = [], 0
+        self._copy, self._referred_ns = b"", -REFERENCE_EVERY_NS  # the last one may not have been written
+        self._end_run()
+        self._restated = pack_header(self.header)[len(MAGIC) :]
+        self._write(self._restated)
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether what is written now is kept: not where it is closed, or somebody has deleted or cut it."""
+        return self._fd >= 0 and not self._gone and os.fstat(self._fd).st_size >= self.size
 
     @property
     def full_in_ns(self) -> int:
@@ -156,7 +183,10 @@ class Writer:
                 f"{error}: {counted(frames, 'last frame')} not written" if frames else f"{error}: its frames are there, its index is not"
             )
         self.problem = self.problem or self._gone
-        os.close(self._fd)
+        try:
+            os.close(self._fd)
+        except OSError as error:  # a file system over the network tells of a full disk only now
+            self.problem = self.problem or str(DiskError(self.path, error))
         self._fd = -1
 
     @property
@@ -222,9 +252,13 @@ class Writer:
         try:
             write_all(self._fd, data)
         except OSError as error:
-            os.ftruncate(self._fd, self.size)
+            with suppress(OSError):  # what is left then is passed over by readers
+                os.ftruncate(self._fd, self.size)
             os.lseek(self._fd, self.size, os.SEEK_SET)
-            raise UserError(f"recording to {clean(self.path)} ended: {error.strerror}") from None
+            # The index must not tell of what does not stand there.
+            self._chunks = [chunk for chunk in self._chunks if chunk[1] < self.size]
+            self._references = [at for at in self._references if at < self.size]
+            raise DiskError(self.path, error) from None
         self.size += len(data)
 
 
@@ -273,6 +307,31 @@ class Rotation:
         """As `Writer.restate`; the files to come begin with it."""
         self.writer.restate(header)
 
+    def resume(self, anew: bool) -> None:
+        """Go on after an error, in the next file where the last one cannot grow or ``anew`` is asked for. A key frame must come next."""
+        if anew or not self.writer.may_grow:
+            self._turn()
+        else:
+            self.writer.resume()
+
+    @property
+    def header(self) -> Header:
+        """As `Writer.header`; one that is set is written as it goes on after an error."""
+        return self.writer.header
+
+    @header.setter
+    def header(self, header: Header) -> None:
+        self.writer.header = header
+
+    @property
+    def end_ns(self) -> int:
+        """Time of the last frame that is written; the header's before the first one."""
+        return self.writer.end_ns
+
+    def flush(self) -> None:
+        """As `Writer.flush`."""
+        self.writer.flush()
+
     def _has_no_room_for(self, size: int) -> bool:
         return bool(self.writer.frames) and self.writer.closed_bytes + size > self._max_bytes - self._max_bytes // END_SHARE
 
@@ -308,23 +367,26 @@ class Rotation:
             os.unlink(self.writer.path)
 
     def _turn(self) -> None:
+        """Where there can be no next file nothing has changed but that the last one is whole."""
         self.writer.close()
         self._problem = self.problem
+        number, path = self._next()
+        writer = Writer(path, self.writer.header, self._begin())
         self._written.append(self.writer.frames)
-        path = self._next_path()
-        self.writer = Writer(path, self.writer.header, self._begin())
+        self.writer, self._count, self._chunk_at = writer, number, 0
         self._kept.append(path)
         if self._max_files and len(self._kept) > self._max_files:
             del self._written[0]
             with suppress(OSError):  # somebody took it away
                 os.unlink(self._kept.pop(0))
 
-    def _next_path(self) -> str:
-        while True:
-            self._count += 1
-            path = str(self._first.with_name(f"{self._first.stem}.{self._count}{self._first.suffix}"))
+    def _next(self) -> tuple[int, str]:
+        """The next number that is free, and the name with it."""
+        for number in count(self._count + 1):
+            path = str(self._first.with_name(f"{self._first.stem}.{number}{self._first.suffix}"))
             if not os.path.lexists(path):  # as an earlier recording of this name left some
-                return path
+                return number, path
+        raise AssertionError("numbers do not end")
 
 
 def index_block(index: Index) -> bytes:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
+
+from gputop.frame import Mark
 
 SKIPPED, UNREAD = "the beat was skipped", "not in the file"
 
@@ -26,8 +29,8 @@ class Gaps:
         """The last two ticks."""
         self._seq: int | None = None
 
-    def tick(self, t_ns: int, seq: int, missed: int) -> Gap | None:
-        """The gap that this tick tells of."""
+    def tick(self, t_ns: int, seq: int, missed: int, marks: Sequence[Mark] = ()) -> Gap | None:
+        """The gap that this tick tells of, with the recorder's reason where it gave one."""
         unread = t_ns > self._before if self._seq is None else seq != self._seq + 1
         held_up = not unread and t_ns - self._before < missed * self._interval_ns
         since, until = self._before, t_ns
@@ -35,7 +38,8 @@ class Gaps:
             # Who is stopped while it waits runs that beat late; only the next one tells of those skipped meanwhile.
             since, until = self._earlier, self._before
         self._earlier, self._before, self._seq = self._before, t_ns, seq
-        return Gap(since, until, missed, UNREAD if unread else SKIPPED) if (missed or unread) and since < until else None
+        reason = next((mark.gap_reason for mark in marks if mark.gap_reason), UNREAD if unread else SKIPPED)
+        return Gap(since, until, missed, reason) if (missed or unread) and since < until else None
 
     def rest(self, end_ns: int) -> Gap | None:
         """The gap up to ``end_ns``, which was still recorded."""

@@ -195,7 +195,7 @@ class Loader:
         return (row for (tick, _), row in merged.items() if self.start_ns <= tick < self.end_ns)
 
     def _gaps_in(self, table: Table) -> Iterator[tuple[Any, ...]]:
-        ticks = zip(table.column("t_ns"), table.column("seq"), table.column("missed"), strict=True)
+        ticks = zip(table.column("t_ns"), table.column("seq"), table.column("missed"), table.column("marks"), strict=True)
         told = [gap for tick in ticks if (gap := self._gaps.tick(*tick))]
         return (self._gap(gap) for gap in told if self.start_ns <= gap.until_ns < self.end_ns)
 

@@ -227,8 +227,9 @@ STACK = TableSpec("stack", "stacks that were taken", ("stacks",), (
     _gauge("incident", "TEXT", "the incident it was taken for"),
 ))  # fmt: skip
 
-MARK = TableSpec("mark", "markers dropped by gputop mark; the time is when", ("marks",), (*CLOCK, _gauge("text", "TEXT", "the marker")),
-                 own_time=True)  # fmt: skip
+MARK = TableSpec("mark", "markers of the job (gputop mark), and of gaps (set by the recorder); the time is when", ("marks",), (
+    *CLOCK, _gauge("text", "TEXT", "the marker"),
+), own_time=True)  # fmt: skip
 
 
 def _made(name: str, type_: str, help_: str) -> Column:

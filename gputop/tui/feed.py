@@ -13,12 +13,9 @@ from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.memory import return_pages
 from gputop.session import Session
+from gputop.stream.lasting import Restarts
 from gputop.tui.recorder import Recorder
 
-RESTART_S = (0.5, 1.0, 2.0, 5.0)
-"""Pauses before a collector that died is started again; the last one repeats."""
-STEADY_S = 30.0
-"""A collector that ran this long starts the pauses anew."""
 TOLD_S = 5.0
 """How long a stop stays on screen, though frames come again: shorter, nobody could read it."""
 
@@ -44,6 +41,7 @@ class Feed:
         self.ended = False
         """True once no more will come."""
         self.recorder = Recorder()
+        self._restarts = Restarts()
         self._session = session
         self._start = start
         self._stream: Stream | None = first
@@ -71,21 +69,17 @@ class Feed:
         self.recorder.stop()
 
     def _run(self) -> None:
-        failures = 0
         while not self.closing.is_set():
-            began = time.monotonic()
+            self._restarts.begin()
             why = self._read_one()
             if self.closing.is_set():
                 return
             if self._start is None:
                 self.trouble, self.ended = f"the stream has ended ({why})", True
                 return
-            failures = 0 if time.monotonic() - began > STEADY_S else failures
-            pause = RESTART_S[min(failures, len(RESTART_S) - 1)]
-            failures += 1
             self._stopped = time.monotonic()
             self.trouble = f"the collector stopped ({why}); starting it again"
-            self.closing.wait(pause)
+            self.closing.wait(self._restarts.end(why))
 
     def _read_one(self) -> str:
         """Read one stream to its end; why it ended."""
@@ -105,6 +99,7 @@ class Feed:
 
     def _take(self, item: Header | Frame) -> None:
         self._heard = time.monotonic()
+        self._restarts.take(item)
         self._session.ingest(item)
         self.recorder.take(item)
         if isinstance(item, Frame):
