@@ -33,6 +33,8 @@ STDIN = 0  # who reads that is at a prompt, or fed by whoever started it
 FAR_S = 30.0  # s, where ranks on other hosts may be at work, as on a checkpoint that one of them writes (guess)
 _AWAITED = (waits.LOCK, waits.NETWORK)
 """What a rank is met at that waits for the others on the host (gloo, MPI)."""
+_PAUSES = (waits.TIMER, waits.CHILD)
+"""What a worker may wait in for a while, before anybody has seen it deliver."""
 _OUTSIDE = (waits.POLL, waits.NETWORK)
 _WORDS = {
     waits.LOCK: "stands at a lock or an empty queue", waits.QUEUE: "waits for a batch", waits.DISK: "stands in a call to a file system",
@@ -55,7 +57,8 @@ def set_hangs(facts: Facts) -> None:
 
 def _of_one(job: JobFacts, facts: Facts) -> Hang | None:
     """Its main thread waits for its own threads or loaders, or for a disk."""
-    if job.still_s < HUNG_S or in_kernel(job):
+    least_s = FAR_S if job.unbegun_s and any(_kind(worker) in _PAUSES for worker in job.workers) else HUNG_S
+    if job.still_s < least_s or in_kernel(job):
         return None
     kind = _kind(job.trainer)
     if kind == waits.LOCK:  # of a rank that may be a collective's

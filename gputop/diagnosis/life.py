@@ -81,7 +81,8 @@ class Pulse:
         moves = moves or any(self._has_worked(proc, marks[proc.pid], in_call or job.may_spin) for proc in procs)
         if not moves:
             programs = {sample.pid: _mark(sample) for sample in _programs(job, board, roles)}
-            moves, marks = any(self._ran(one, mark) for one, mark in programs.items()), marks | programs
+            moves = any(self._ran(one, mark) or self._woke(one, mark) for one, mark in programs.items())
+            marks |= programs
         self._since_ns, self._first = (board.t_ns, marks) if moves else (self._since_ns, marks | self._first)
         self._last, self._loaders, self._calls = marks, loaders, counts
         job.still_s, job.still_from_the_first = (board.t_ns - self._since_ns) / 1e9, self._since_ns == self._began_ns
@@ -102,11 +103,13 @@ class Pulse:
         """Since all stand still, or since the last look; a trainer's main thread has not while it waits ``for_gpu``."""
         if self._ran(proc.pid, mark, others=True):
             return True
-        first, seconds = self._first[proc.pid], self._still_s
         if for_gpu and proc.role.kind == "trainer":
             return False
         by_itself = sum(proc.kinds.get(kind, 0.0) for kind in _BY_ITSELF) >= MOSTLY
-        return self._ran(proc.pid, mark) or (not by_itself and mark.wakes - first.wakes >= WAKES + WAKES_PER_S * seconds)
+        return self._ran(proc.pid, mark) or (not by_itself and self._woke(proc.pid, mark))
+
+    def _woke(self, pid: int, mark: _Mark) -> bool:
+        return mark.wakes - self._first.get(pid, mark).wakes >= WAKES + WAKES_PER_S * self._still_s
 
     def _ran(self, pid: int, mark: _Mark, others: bool = False) -> bool:
         """Or read or wrote; only its ``others`` than the main thread."""

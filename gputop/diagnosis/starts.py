@@ -10,8 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from msgspec import Struct
+from msgspec import field
 
 from gputop.board import GpuBoard
+from gputop.diagnosis import waits
+from gputop.diagnosis.proc import ProcFacts
+from gputop.frame import ProcSample
 
 WARM_UP_NS = 30_000_000_000
 """A start takes so long, at most: until its GPU works, and from then on."""
@@ -23,6 +27,9 @@ GREW = 1.05
 """Memory on its GPUs, as a part of what it was, from which it takes more."""
 STILL_S = 2.0
 """A main thread that has not stirred for so long, while others of its process run, makes no steps."""
+TAKEN = 6  # looks, of half a second or a second, in which a batch was taken, from which on it trains, be its GPU idle (a start prefetches)
+SOME, AHEAD = 0.15, 0.3  # share of the window of a trainer that waits for each batch and uses it, and of a worker without work at times
+BATCH_NS = 500_000  # ns of CPU that a worker takes for a batch, at least; a look at its queue takes a tenth of that
 
 
 class Start(Struct):
@@ -37,6 +44,26 @@ class Start(Struct):
     """When it began to train; 0 where it did before anybody watched."""
     held_bytes: float = 0.0
     blinked: bool = False
+    taken: int = 0
+    """Looks in which a batch was taken since it first had workers."""
+    made: dict[int, ProcSample] = field(default_factory=dict)
+    """How its workers stood at the last look."""
+
+    def note_batches(self, trainer: ProcFacts, workers: list[ProcFacts], now_ns: int) -> None:
+        """Batches that are taken one after the other are steps, whatever its GPU does meanwhile: the model may be on the CPUs.
+
+        One is taken where a worker that had made its share works anew, or where the trainer both waits for them and computes. A start has
+        them made but once, and then waits for the first, or for something else.
+        """
+        if self.first_ns:
+            return
+        before, self.made = self.made, {worker.pid: worker.newer for worker in workers}
+        waits_for_each = SOME <= trainer.kinds.get(waits.QUEUE, 0.0) <= 1.0 - SOME and trainer.run >= SOME
+        made = [worker for worker in workers if worker.pid in before and _has_made(before[worker.pid], worker.newer)]
+        if any(waits_for_each or worker.kinds.get(waits.QUEUE, 0.0) >= AHEAD for worker in made):
+            self.taken += 1
+        if self.taken >= TAKEN:
+            self.first_ns, self.began_ns = now_ns, 0
 
     def note(self, worked_ns: int, held_bytes: float, still: bool, since_ns: int, now_ns: int, loading_ns: int = 0) -> None:
         """When its GPUs worked last, what it holds of their memory, whether it does not stir while its threads run, and since when it has
@@ -60,6 +87,10 @@ class Start(Struct):
         if not self.first_ns:
             return None if now_ns - self.born_ns < WARM_UP_NS else 0.0
         return None if self.began_ns == now_ns and self.first_ns < now_ns else max(0, self.began_ns - oldest_ns) / 1e9
+
+
+def _has_made(before: ProcSample, now: ProcSample) -> bool:
+    return (now.oncpu_ns or 0) - (before.oncpu_ns or 0) >= BATCH_NS and now.vol != before.vol
 
 
 def held_bytes(gpus: Iterable[GpuBoard]) -> dict[int, float]:

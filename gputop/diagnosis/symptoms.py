@@ -28,7 +28,6 @@ from gputop.diagnosis.verdicts import unexplained
 from gputop.diagnosis.verdicts.cpu_contention import keeps_from_starting
 from gputop.diagnosis.verdicts.h2d_transfer import copies_back
 from gputop.diagnosis.verdicts.hung_worker import all_are_dead
-from gputop.diagnosis.verdicts.hung_worker import all_are_held
 from gputop.diagnosis.verdicts.hung_worker import all_others_are_ahead
 from gputop.diagnosis.verdicts.hung_worker import killed
 from gputop.diagnosis.verdicts.hung_worker import replacing
@@ -201,7 +200,7 @@ def _hung(job: JobFacts, facts: Facts) -> Standing | None:
 def _without_judging(job: JobFacts, facts: Facts, trainer: str) -> Standing | None:
     """Of one that is starting, or whose GPU does not answer; None of all others."""
     starts = bool(job.gpus) and (job.before_s is None or job.before_s >= LOST * facts.seconds)
-    if starts and asks_for_nothing(job, facts) and not killed(job):
+    if starts and asks_for_nothing(job) and not killed(job):
         return Standing(job, facts, "idle", headline=f"{trainer} stands still: it takes none of the batches that are ready", at_rest=True)
     if starts and not _is_held(job, facts):  # as no start is
         return _starting(job, facts, trainer)
@@ -244,7 +243,6 @@ def _is_held(job: JobFacts, facts: Facts) -> bool:
     """Somebody whom it needs was stopped, is kept from his CPU by others, or does not stir: no start takes that."""
     return (
         all_others_are_ahead(job)
-        or all_are_held(job)
         or all_are_dead(job)
         or keeps_from_starting(job, facts)
         or bool(job.stopped or job.mute or job.unheard or replacing(job) or killed(job))

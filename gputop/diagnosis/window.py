@@ -354,6 +354,7 @@ class Window:
         still = trainer.still_s >= STILL_S and feeders.threads_at_work(job)
         queued = trainer.kinds.get(waits.QUEUE, 0.0) >= QUEUED
         loading_ns = max((born_ns(worker.newer, board) for worker in job.workers), default=0) if queued else 0
+        start.note_batches(trainer, job.workers, self.t_ns)
         start.note(worked_ns, self._held_bytes.get(trainer.pid, 0.0), still, self._since_ns, self.t_ns, loading_ns)
         return start
 

@@ -3,11 +3,11 @@
 Threshold: stopped or zombie in /proc; or neither run nor switched for `STUCK_S`, with the GPU idle for `IDLE_S`: a slow but living
 worker wakes up many times in that span. Or for `LONG_STUCK_S` with a GPU that other workers still feed. One that merely asks now and
 then whether something is there yet (`ASKS`) hangs too where all the others are ahead, or all do so for `NAPPED_S`; and one of a home-made
-loader that sleeps at a lock for `states.LEFT_OUT_S` while these deliver. All of torch's at a lock or the network for `HELD_S` hang in a
-trainer that seems to start, too, as do all of a pool of which some were born later than the others (`LATER_TICKS`). And where nobody of
-the job moves, the trainer included, a worker that died took along what it was to deliver; as did one that was killed, whatever the others
-do, where the GPU has rested for `NAPPED_S`. A stopped program that feeds the trainer is as bad as a stopped worker, as is one that cannot
-write its errors, and a trainer that cannot write its log.
+loader that sleeps at a lock for `states.LEFT_OUT_S` while these deliver. In a trainer that seems to start all of a pool hang of which some
+were born later than the others (`LATER_TICKS`). And where nobody of the job moves, the trainer included, a worker that died took along
+what it was to deliver; as did one that was killed, whatever the others do, where the GPU has rested for `NAPPED_S`. A stopped program that
+feeds the trainer is as bad as a stopped worker, as is one that cannot write its errors, and a trainer that cannot write its log. Where it
+is not known whose fault it is that nothing moves, `gputop.diagnosis.hangs` says so.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STUCK_S, LONG_STUCK_S, IDLE_S = 2.0, 3.0, 1.5
 NAPPED_S = 4.0
 """So long no batch has come of workers that all sleep by a timer, and look."""
 HELD_S = 5.0
-"""So long at one of `_NO_START` no worker stands that merely starts."""
+"""So long a pool has not stirred of which some were born late."""
 LATER_TICKS, APART = 25, 5
 """A pool's processes are born together. Who comes so much later (a quarter of a second: USER_HZ is 100 wherever there is a driver), and so
 many times as long after them as these took, replaces one that has died."""
@@ -42,8 +42,6 @@ TRACED = "t"
 _STILL = ("data.lock", "data.network", "data.pipe", "data.timer", "data.poll", "data.unknown", "data.disk", "data.child", "data.driver")
 _MAIN = ("main.lock", "main.pipe", "main.poll", "main.network", "main.unknown")
 """What a trainer may wait in for who never answers."""
-_NO_START = (waits.LOCK, waits.NETWORK, waits.POLL)
-"""What a worker is held at that waits for nobody who may be at work for it: a program, a server of its trainer's, a pause that ends."""
 _AT_WORK = ("data.running", "data.runnable", "data.ahead")
 """What the others may still do where one of them was killed."""
 _TIMED = "main.timer"
@@ -93,12 +91,6 @@ def all_others_are_ahead(job: JobFacts) -> bool:
     return bool(others) and len(others) < len(job.workers) and ahead and job.data >= WAITED
 
 
-def all_are_held(job: JobFacts) -> bool:
-    """The trainer waits for torch's workers, and these stand: one that has nothing to do waits for its queue."""
-    held = all(stuck(worker, HELD_S) and worker.cores < ASKS and _stands(worker) for worker in job.workers)
-    return held and job.is_torchs and job.data >= WAITED and not job.programs_met
-
-
 def all_are_dead(job: JobFacts) -> bool:
     """And who started them has not asked for their ends, for he still waits for them."""
     dead = all(worker.newer.state in waits.ENDED_STATES for worker in job.workers)
@@ -113,15 +105,10 @@ def killed(job: JobFacts) -> list[ProcFacts]:
     return [worker for worker in job.workers if worker.newer.state in waits.ENDED_STATES and worker.newer.exit_code]
 
 
-def _stands(worker: ProcFacts) -> bool:
-    return sum(worker.kinds.get(kind, 0.0) for kind in _NO_START) >= AHEAD
-
-
 def _nobody_moves(job: JobFacts) -> bool:
-    """After steady work trainer and workers have slept for long, none of them on a queue where it would be asked again."""
-    family = (job.trainer, *job.workers)
-    still = all(proc.still_s >= STUCK_S and proc.cores < ASKS and waits.QUEUE not in proc.kinds for proc in family)
-    return still and bool(job.workers) and all(gpu.stretch_s > 0.0 for gpu in job.gpus)
+    """After steady work, and nobody of it waits on a queue where it would be asked again."""
+    asked = any(waits.QUEUE in proc.kinds for proc in (job.trainer, *job.workers))
+    return job.still_s >= STUCK_S and bool(job.workers) and not asked and all(gpu.stretch_s > 0.0 for gpu in job.gpus)
 
 
 def replacing(job: JobFacts) -> list[ProcFacts]:

@@ -11,7 +11,6 @@ it. No fault, but where it comes again and again and takes much (`repeats`) that
 from __future__ import annotations
 
 from gputop.diagnosis import compiling
-from gputop.diagnosis import waits
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.feeders import AT_WORK
@@ -26,8 +25,7 @@ from gputop.diagnosis.verdicts.gil_contention import fights
 from gputop.diagnosis.verdicts.hung_worker import TRACED
 
 PAUSE_S, MOST, AHEAD, STOPPED = 0.7, 0.6, 0.8, 0.3
-MOVES, STILL_S = 0.05, 5.0
-"""CPUs of somebody who works, and for how long nobody must have for that to be no start."""
+STILL_S = 4.5  # s without a sign of life, from which it does not start
 SAVED_BYTES_PER_S, SAVING, REST_S = 50e6, 0.05, 0.35
 """What a trainer writes that saves its weights now and then, how long of the window it waits for the disk to take them, or, where memory
 takes them, how long its GPU rests meanwhile."""
@@ -99,12 +97,10 @@ def is_ahead(job: JobFacts) -> bool:
     return bool(job.workers) and ahead >= AHEAD * len(job.workers)
 
 
-def asks_for_nothing(job: JobFacts, facts: Facts) -> bool:
-    """Its workers have all made batches, and nobody of it, nor what it has started, works or reads: it stands at a prompt or in a notebook,
-    or asks for something else for ever. No start looks like that for so long."""
-    awaits = {waits.DISK, waits.NETWORK, waits.CHILD} & job.trainer.kinds.keys()
-    worked = max(job.trainer.cores, job.used, job.own_programs)
-    return worked < MOVES and not awaits and is_ahead(job) and facts.watched_s >= STILL_S
+def asks_for_nothing(job: JobFacts) -> bool:
+    """Its workers have all made batches, and nothing of it moves: it stands at a prompt or in a notebook. No start looks like that for so
+    long."""
+    return job.still_s >= STILL_S and is_ahead(job)
 
 
 def _breaks_s(job: JobFacts) -> float:

@@ -20,6 +20,7 @@ from tests.unit.diagnosis.scene import SOCKET
 from tests.unit.diagnosis.scene import START_S
 from tests.unit.diagnosis.scene import Proc
 from tests.unit.diagnosis.scene import Scene
+from tests.unit.diagnosis.scene import training
 
 
 def young(scene: Scene) -> Scene:
@@ -33,7 +34,7 @@ def young(scene: Scene) -> Scene:
 def standing(look: dict) -> Scene:
     """Both workers of a young trainer sleep there and do not stir."""
     scene = young(starved(workers=2, run=0.0, looks=[look], switches=0))
-    scene.procs[100].switches = 0
+    scene.procs[100].switches, scene.procs[100].run = 0, 0.0
     return scene
 
 
@@ -46,7 +47,9 @@ def test_a_worker_that_was_stopped_before_anybody_watched_is_no_start():
     assert young(starved(util=0.0, workers=4)).play(4).engine.verdict.headline.endswith("is starting")
 
 
-@pytest.mark.parametrize("look", [FUTEX, SOCKET, POLL_SOCKET], ids=["lock of a fork", "server", "server, with a time limit"])
+@pytest.mark.parametrize(
+    "look", [FUTEX, SOCKET, POLL_SOCKET, READ_PIPE], ids=["lock of a fork", "server", "server, with a time limit", "named pipe"]
+)
 def test_workers_that_all_stand_before_anybody_saw_the_gpu_work_hang(look: dict):
     scene = standing(look).play(4)
     verdict = scene.engine.verdict
@@ -59,13 +62,14 @@ def test_workers_that_all_stand_before_anybody_saw_the_gpu_work_hang(look: dict)
 
 @pytest.mark.parametrize(
     ("look", "program"),
-    [(SLEEP, None), (CHILD, None), (READ_PIPE, None), (POLL_SOCKET, SOCKET), (SOCKET, ON_CPU)],
-    ids=["pauses", "ends of programs", "answers of somebody near", "programs that download", "programs that compute"],
+    [(SLEEP, None), (CHILD, None), (POLL_SOCKET, SOCKET), (SOCKET, ON_CPU)],
+    ids=["pauses", "ends of programs", "programs that download", "programs that compute"],
 )
 def test_workers_that_wait_for_whom_they_asked_may_be_starting(look: dict, program: dict | None):
     scene = standing(look)
     if program is not None:
-        scene.add(*[Proc(200 + pid, ppid=pid, comm="unpack", cmdline=["unpack"], looks=[program]) for pid in (101, 102)])
+        runs = {"comm": "unpack", "cmdline": ["unpack"], "run": 0.9 if program is ON_CPU else 0.0, "looks": [program]}
+        scene.add(*[Proc(200 + pid, ppid=pid, **runs) for pid in (101, 102)])
     scene.play(12)
     assert " is starting" in scene.engine.verdict.headline
     assert scene.engine.incidents == []
@@ -180,3 +184,30 @@ def test_who_takes_no_batches_and_does_nothing_is_not_starting(compiles: bool, s
     verdict = scene.play(8).engine.verdict
     assert (verdict.symptom, verdict.cause) == ("idle", "none")
     assert verdict.headline.endswith(says)
+
+
+def taking(worker_ran: float = 0.05) -> Scene:
+    """A young trainer computes on the CPUs and takes batches that its worker has ready; its GPU holds a model and does nothing."""
+    scene = young(training(workers=1, run=worker_ran, looks=[QUEUE]))
+    scene.procs[100].run, scene.procs[100].looks, scene.procs[100].threads = 0.95, [ON_CPU], {150: (0.9, 0.0)}
+    return scene
+
+
+def test_batches_that_are_taken_one_after_the_other_are_no_start():
+    scene = taking().play(4)
+    assert (scene.engine.verdict.symptom, scene.engine.verdict.cause) == ("input-bound", "main-thread-preprocessing")
+
+
+def test_nor_where_each_is_waited_for():
+    scene = taking(0.9)
+    scene.procs[101].looks = [ON_CPU]
+    scene.procs[100].run, scene.procs[100].looks, scene.procs[100].threads = 0.3, [QUEUE], {}
+    assert " is starting" not in scene.play(4).engine.verdict.headline
+
+
+@pytest.mark.parametrize("ran", [0.0, 0.0002], ids=["nothing", "looks at its queue"])
+def test_batches_that_were_made_and_wait_are_one(ran: float):
+    """It imports, compiles or loads its weights meanwhile."""
+    scene = taking().play(0.8)
+    scene.procs[101].run, scene.procs[101].switches = ran, 1
+    assert scene.play(12).engine.verdict.headline.partition(" for ")[0].endswith(" is starting")
