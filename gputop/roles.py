@@ -13,7 +13,9 @@ PyTorch 2 names the worker's main thread ``pt_data_worker`` in all three; older 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Collection
+from collections.abc import Container
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -31,6 +33,8 @@ BEFORE_TICKS, BEHIND_TICKS = 5, 30
 """Clock ticks (of 10 ms) by which spawned workers of one loader start before and behind one another."""
 APART_TICKS = 200
 """So far apart no two forked workers of one loader start."""
+MOST_TRAINERS = 256  # on one host, those that NVML lists before others: the largest have 16 GPUs of 7 MIG devices each (guess)
+MOST_WORKERS = 1024  # of one trainer, the oldest; more than any host has CPUs (guess)
 _LOADERS = ("grain", "dali", "tensorflow", "torch")
 # They hold /dev/nvidia* or map libcuda to watch or to draw, not to train.
 _WATCHERS = frozenset((
@@ -169,9 +173,9 @@ class _Assignment:
                 self.loading.add(info.pid)
             else:
                 trainers[info.pid] = None
-        return list(trainers)
+        return sorted(trainers, key=lambda pid: pid not in self.listed)[:MOST_TRAINERS] if len(trainers) > MOST_TRAINERS else list(trainers)
 
-    def _trainer_above(self, info: ProcInfo, trainers: Collection[int]) -> ProcInfo | None:
+    def _trainer_above(self, info: ProcInfo, trainers: Container[int]) -> ProcInfo | None:
         """The trainer that started it, or that has who started it as a worker."""
         above = self._starter(info)
         for _ in range(MOST_LEVELS):
@@ -262,43 +266,49 @@ class _Assignment:
         """Workers and helpers of one trainer, down to their own children."""
         trainer = self.infos[trainer_pid]
         workers: list[tuple[ProcInfo, str]] = []
-        for child in self._offspring(trainer):
+        offspring = self._offspring(trainer)
+        births = sorted(child.start_ticks for child in offspring if child.comm == TORCH_WORKER)
+        for child in offspring:
             if child.pid in found:
                 continue
-            loader = self._loader_of(child, trainer)
+            loader = self._loader_of(child, trainer, births)
             if loader:
                 workers.append((child, loader))
             elif _is_service(child) or self._is_forkserver(child) or child.cmdline == trainer.cmdline or _is_spawned(child):
                 found[child.pid] = Role("helper", trainer_pid, label=COMPILES if _compiles(child) else "helper")
                 if _compiles(child):
-                    self._add_descendants(child.pid, trainer_pid, found, COMPILES)
+                    self._add_descendants([child.pid], trainer_pid, found, COMPILES)
         workers.sort(key=lambda pair: (pair[0].start_ticks, pair[0].pid))
+        found |= {child.pid: Role("helper", trainer_pid, label="helper") for child, _loader in workers[MOST_WORKERS:]}
+        del workers[MOST_WORKERS:]
         for index, ((worker, loader), label) in enumerate(zip(workers, _labels(workers), strict=True)):
             found[worker.pid] = Role("worker", trainer_pid, None, index, loader, label)
-        for worker, _loader in workers:
-            self._add_descendants(worker.pid, trainer_pid, found, "worker's child")
+        self._add_descendants([worker.pid for worker, _loader in workers], trainer_pid, found, "worker's child")
 
     def _offspring(self, trainer: ProcInfo) -> list[ProcInfo]:
         """Its children, a forkserver's counted as its own."""
         own = self.children.get(trainer.pid, [])
         return own + [grandchild for child in own if self._is_forkserver(child) for grandchild in self.children.get(child.pid, ())]
 
-    def _loader_of(self, child: ProcInfo, trainer: ProcInfo) -> str:
-        """Which loader's worker it is, empty where it is none. Beside named torch workers, an unnamed one is a helper, unless it starts."""
+    def _loader_of(self, child: ProcInfo, trainer: ProcInfo, births: Sequence[int]) -> str:
+        """Which loader's worker it is, empty where it is none. Beside named torch workers, whose ``births`` are in order (clock ticks), an
+        unnamed one is a helper, unless it starts."""
         if child.comm == TORCH_WORKER:
             return "torch"
         if _is_service(child) or self._is_forkserver(child) or not (_is_defunct(child, trainer) or _forked_or_spawned(child, trainer)):
             return ""
-        named = [sibling for sibling in self._offspring(trainer) if sibling.comm == TORCH_WORKER]
-        if named:
-            return "torch" if _is_starting(child, named) else ""
+        if births:
+            return "torch" if _is_starting(child, births) else ""
         return next((lib for lib in _LOADERS if lib in trainer.libs), "multiprocessing")
 
-    def _add_descendants(self, pid: int, trainer_pid: int, found: dict[int, Role], label: str) -> None:
-        for child in self.children.get(pid, ()):
-            if child.pid not in found:
-                found[child.pid] = Role("helper", trainer_pid, label=label)
-                self._add_descendants(child.pid, trainer_pid, found, label)
+    def _add_descendants(self, pids: list[int], trainer_pid: int, found: dict[int, Role], label: str) -> None:
+        """All below ``pids`` that have no role yet. Each is looked at once, however deep they are nested, and in a ring of parents too."""
+        role = Role("helper", trainer_pid, label=label)
+        due = list(pids)
+        while due:
+            below = [child.pid for child in self.children.get(due.pop(), ()) if child.pid not in found]
+            found.update(dict.fromkeys(below, role))
+            due += below
 
 
 def program_name(info: ProcInfo) -> str:
@@ -353,10 +363,12 @@ def _forked_or_spawned(child: ProcInfo, trainer: ProcInfo) -> bool:
     return child.cmdline == trainer.cmdline or _is_spawned(child) or child.ppid != trainer.pid
 
 
-def _is_starting(child: ProcInfo, named: list[ProcInfo]) -> bool:
+def _is_starting(child: ProcInfo, births: Sequence[int]) -> bool:
     """Made in one go with workers that have their name already: it still imports torch, and takes the name then."""
-    made_anew = _is_spawned(child) or _is_forkserving(child)
-    return made_anew and any(-BEFORE_TICKS <= child.start_ticks - sibling.start_ticks <= BEHIND_TICKS for sibling in named)
+    if not (_is_spawned(child) or _is_forkserving(child)):
+        return False
+    first = bisect_left(births, child.start_ticks - BEHIND_TICKS)
+    return first < len(births) and births[first] <= child.start_ticks + BEFORE_TICKS
 
 
 def _own_child(parent: ProcInfo, child: ProcInfo) -> bool:

@@ -273,8 +273,10 @@ class JobFacts(Struct):
     """Of these, who loads for it without being of a job: for these it slept a good part of the window."""
     services: frozenset[int] = frozenset()
     """Trainers without a GPU, by pid, whose workers load for it: they are among its ``workers``."""
-    left_out: list[ProcFacts] = field(default_factory=list)
-    """Those of its workers that wait for ever while the others deliver, where its loader is home-made."""
+    left_out: dict[int, ProcFacts] = field(default_factory=dict)
+    """By pid, those of its workers that wait for ever while the others deliver, where its loader is home-made."""
+    plainly_late: frozenset[int] = frozenset()
+    """Pids of its workers that run, want to, or wait for a disk or the network for most of the window."""
     throttled_periods: float = 0.0
     fed_throttled_periods: float = 0.0
     """Of the control group of who feeds it, where that is another and has the quota told here."""

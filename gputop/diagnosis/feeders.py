@@ -111,13 +111,13 @@ def feeding(job: JobFacts, infos: Mapping[int, ProcInfo], hot: Container[int]) -
     found = {pid: share for pid, share in job.woken_by.items() if share > 0.01 and pid in infos and pid not in hot and infos[pid].cmdline}
     if sum(found.values()) < WOKEN:
         return frozenset()
-    kinds = [_kind(infos[pid]) for pid in found]
+    kinds = {_kind(infos[pid]) for pid in found}
     alike = {pid for pid, info in infos.items() if _kind(info) in kinds}
     return frozenset(pid for pid, info in infos.items() if (pid in alike or info.ppid in alike) and pid not in hot)
 
 
-def _kind(info: ProcInfo) -> tuple[int, str, list[str]]:
-    return info.ppid, info.comm, info.cmdline
+def _kind(info: ProcInfo) -> tuple[int, str, tuple[str, ...]]:
+    return info.ppid, info.comm, tuple(info.cmdline)
 
 
 def read_from(trainer: ProcFacts) -> dict[int, float]:

@@ -62,19 +62,27 @@ def _apart(strangers: Mapping[int, Stranger], board: Board, oldest_ns: int) -> d
         if pid not in board.procs and stranger.info is not None:
             ended.setdefault(stranger.info.ppid, []).append(pid)
 
-    waiting = {parent: pids for parent, pids in ended.items() if parent in board.procs}
-    return {parent: sum(_told_ns(pid, ended, strangers, board, oldest_ns) for pid in pids) for parent, pids in waiting.items()}
+    told = _told_ns(ended, strangers, board, oldest_ns)
+    return {parent: sum(told.get(pid, 0) for pid in pids) for parent, pids in ended.items() if parent in board.procs}
 
 
-def _told_ns(pid: int, ended: Mapping[int, list[int]], strangers: Mapping[int, Stranger], board: Board, oldest_ns: int) -> int:
-    """Of one that has ended, with those below it that have."""
-    stranger = strangers[pid]
-    old, new = stranger.used[0], stranger.used[-1]
-    if _is_short(stranger, board):
-        return old.own_ns + old.children_ns if old.t_ns <= oldest_ns else 0
-    below_ns = sum(_told_ns(child, ended, strangers, board, oldest_ns) for child in ended.get(pid, ()))
-    # It ran on after its last sample, and may have waited for its own: as much again as in all of the window is left out.
-    return new.own_ns + new.own_ns - old.own_ns + max(new.children_ns, below_ns)
+def _told_ns(ended: Mapping[int, list[int]], strangers: Mapping[int, Stranger], board: Board, oldest_ns: int) -> dict[int, int]:
+    """Of those that have ended, each with those below it that have: of the lowest first, however deep they were nested. Nobody stands
+    below itself, whatever a recording says."""
+    told: dict[int, int] = {}
+    order = [pid for parent, pids in ended.items() if parent in board.procs for pid in pids]
+    for pid in order:  # those found stand behind, so that all that is below one comes later than it
+        order += ended.get(pid, ())
+    for pid in reversed(order):
+        stranger = strangers[pid]
+        old, new = stranger.used[0], stranger.used[-1]
+        if _is_short(stranger, board):
+            told[pid] = old.own_ns + old.children_ns if old.t_ns <= oldest_ns else 0
+        else:
+            # It ran on after its last sample, and may have waited for its own: as much again as in all of the window is left out.
+            below_ns = sum(told[child] for child in ended.get(pid, ()))
+            told[pid] = new.own_ns + new.own_ns - old.own_ns + max(new.children_ns, below_ns)
+    return told
 
 
 def _is_short(stranger: Stranger, board: Board) -> bool:

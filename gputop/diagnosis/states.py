@@ -63,6 +63,7 @@ def set_states(job: JobFacts, host: HostFacts) -> None:
     job.pressed = (host.psi_memory or 0.0) >= MEMORY_STALL or bool(job.memory_path)
     _set_trainer(job, host)
     job.left_out = _left_out(job)
+    job.plainly_late = frozenset(worker.pid for worker in job.workers if _is_plainly_late(worker))
     for worker in job.workers:
         worker.state = _worker_state(worker, job, host)
 
@@ -345,10 +346,10 @@ def _ahead(worker: ProcFacts, job: JobFacts) -> tuple[float, float]:
             return queue, 1.0
         idle = worker.run + worker.runnable < 0.02 or job.data < DATA_WAIT
         return queue + (unknown if idle else 0.0), 0.6
-    locked = 0.0 if any(one is worker for one in job.left_out) else kinds.get(waits.LOCK, 0.0) - _locked_out(worker)
+    locked = 0.0 if worker.pid in job.left_out else kinds.get(waits.LOCK, 0.0) - _locked_out(worker)
     if job.data < DATA_WAIT:
         return queue + locked + sum(kinds.get(kind, 0.0) for kind in (waits.PIPE, waits.POLL, waits.UNKNOWN)), 0.8
-    by_itself = worker.run + worker.runnable >= (LOITERS if _another_is_late(worker, job) else ASLEEP)
+    by_itself = worker.run + worker.runnable >= (LOITERS if len(job.plainly_late) > (worker.pid in job.plainly_late) else ASLEEP)
     asked = by_itself or worker.others_run >= feeders.AT_WORK or feeders.threads_wait(job, worker) or feeders.programs_late(job)
     if not asked:
         return queue + kinds.get(waits.PIPE, 0.0) + locked, 0.6
@@ -356,17 +357,18 @@ def _ahead(worker: ProcFacts, job: JobFacts) -> tuple[float, float]:
     return queue + min(kinds.get(waits.PIPE, 0.0), max(0.0, 1.0 - job.data)), 0.6
 
 
-def _left_out(job: JobFacts) -> list[ProcFacts]:
+def _left_out(job: JobFacts) -> dict[int, ProcFacts]:
     """Of a home-made loader, who sleeps at a lock for ever while the others deliver: flat out, or asked for each step. It is no queue's
     lock: of those that wait for work at one, the one that has it reads the queue, and it alone."""
     if job.is_torchs or all(gpu.idle_s >= LEFT_OUT_S for gpu in job.gpus):
-        return []
-    asleep = [worker for worker in job.workers if worker.still_s >= LEFT_OUT_S and worker.kinds.get(waits.LOCK, 0.0) >= IN_PLACE[0]]
+        return {}
+    still = {worker.pid: worker for worker in job.workers if worker.still_s >= LEFT_OUT_S}
+    asleep = {pid: worker for pid, worker in still.items() if worker.kinds.get(waits.LOCK, 0.0) >= IN_PLACE[0]}
     flat_out = sum(worker.run + worker.runnable >= IN_PLACE[1] for worker in job.workers)
     asked = sum(worker.still_s < LEFT_OUT_S and worker.kinds.get(waits.PIPE, 0.0) >= IN_PLACE[1] for worker in job.workers)
     waited = job.data if not asked else sum(job.trainer.kinds.get(kind, 0.0) for kind in (waits.POLL, waits.PIPE, waits.LOCK))
     others = len(job.workers) - len(asleep)
-    return asleep if flat_out + asked == others > (1 if asked else 0) and waited >= DATA_WAIT else []
+    return asleep if flat_out + asked == others > (1 if asked else 0) and waited >= DATA_WAIT else {}
 
 
 def _is_torchs(job: JobFacts) -> bool:
@@ -377,11 +379,10 @@ def _is_torchs(job: JobFacts) -> bool:
     )
 
 
-def _another_is_late(worker: ProcFacts, job: JobFacts) -> bool:
+def _is_plainly_late(worker: ProcFacts) -> bool:
     """For reasons that are plain to see: in a loader that keeps its order the others wait for that one's batch to be taken."""
     plain = (waits.DISK, waits.NETWORK, waits.STOPPED)
-    others = (other for other in job.workers if other is not worker)
-    return any(other.run + other.runnable + sum(other.kinds.get(kind, 0.0) for kind in plain) >= LATE for other in others)
+    return worker.run + worker.runnable + sum(worker.kinds.get(kind, 0.0) for kind in plain) >= LATE
 
 
 def _state_of(

@@ -134,8 +134,7 @@ def _asks_for_ever(worker: ProcFacts, job: JobFacts) -> bool:
 
 
 def _all_are_ahead_but(worker: ProcFacts, job: JobFacts) -> bool:
-    others = [other for other in job.workers if other is not worker]
-    return bool(others) and all(other.ahead >= AHEAD for other in others)
+    return len(job.workers) > 1 and all(other.ahead >= AHEAD for other in job.workers if other is not worker)
 
 
 def _all_ask_for_ever(job: JobFacts) -> bool:
@@ -155,7 +154,7 @@ def stuck(worker: ProcFacts, least_s: float = STUCK_S) -> bool:
 
 def _hung(job: JobFacts) -> list[ProcFacts]:
     found = (one for one in job.workers if one.kinds.get(waits.STOPPED, 0.0) > 0.3 or stuck(one) or _asks_for_ever(one, job))
-    return list(found) or job.left_out
+    return list(found) or list(job.left_out.values())
 
 
 def _how(worker: ProcFacts) -> str:
