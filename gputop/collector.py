@@ -32,6 +32,7 @@ from gputop.frame import SelfCost
 from gputop.frame import SourceState
 from gputop.memory import return_pages
 from gputop.priority import BEAT
+from gputop.priority import Place
 from gputop.priority import raise_priority
 from gputop.relay import Relay
 from gputop.sources import Beat
@@ -47,6 +48,8 @@ _SAMPLE = ("index", "t_ns", "missing")
 KEY_EVERY_NS = 10_000_000_000
 REOPEN_EVERY_NS = 5_000_000_000
 COST_EVERY_NS = 1_000_000_000
+ROLES_EVERY_NS = 1_000_000_000  # ns between two looks who is who; while there is nobody to watch each beat looks
+ROLES_SHARE = 0.02  # of one CPU, what that may take: 20,000 processes cost some 60 ms
 LOOK_EVERY_NS = 1_000_000_000
 """How often it is looked which of the missing sources are to be opened again."""
 STOPS_WITHIN_S = 0.5
@@ -130,12 +133,13 @@ class Collector:
         self._ends: frozenset[int] = frozenset()
         """Who writes what trainers without workers read from."""
         self._roles_due = True
-        self._roles_second = -1
+        self._roles_due_ns = 0
         self._gpu_pids: frozenset[int] = frozenset()
         """Processes with a context on one of the GPUs."""
         self._dropped = self._read_ns = 0
         self._nvml: dict[int, tuple[int, int]] = {}
         """GPU -> time and number of its NVML calls, as last told."""
+        self._place = Place(BEAT, raise_priority)
         self._unfit = ""
         """What was said of the first frame that could not be sent."""
         self._may_leave_root = os.geteuid() == 0 and bool(os.environ.get("SUDO_UID"))
@@ -151,7 +155,8 @@ class Collector:
         try:
             # Before the first frame gets its time, for this may take longer than a beat.
             self._open_missing(time.monotonic_ns())
-            self._note(SourceState("beat", "ok", detail={"priority": raise_priority(BEAT)}))
+            self._place.take()
+            self._tell_of_place()
             Relay(self._beats(ticks, wait), self._turns).run()
         finally:
             self.close()
@@ -177,12 +182,18 @@ class Collector:
                 return_pages()
             self._leave_root()
             ended = time.monotonic_ns()
+            if self._place.note(ended):
+                self._tell_of_place()
             # The first frame takes long, and stands between two beats; a single look has no beats but its own.
             alone = self.settings.everyone and not seq
             following = ended + interval if alone else next_deadline(deadline, now if seq else ended, ended, interval)
             last_sent, deadline, seq = deadline, following, seq + 1
             while seq != ticks and (left := deadline - time.monotonic_ns()) > 0 and not self.stopping:
                 wait(min(left / 1e9, STOPS_WITHIN_S))
+
+    def _tell_of_place(self) -> None:
+        reason, remedy = self._place.reason, "it asks for it again once it takes less, a minute later at the earliest"
+        self._note(SourceState("beat", "partial" if reason else "ok", reason, remedy if reason else "", {"priority": self._place.told}))
 
     def _send(self, frame: Frame) -> bool:
         """Whether it was not dropped. One that the stream cannot hold costs the GPUs' samples that are to blame, else itself."""
@@ -296,13 +307,14 @@ class Collector:
         changed = bool(frame.infos or frame.gone)
         self._roles_due |= changed or gpu_pids != self._gpu_pids
         self._gpu_pids = gpu_pids
-        second = frame.t_ns // COST_EVERY_NS
-        if self._roles_due and (second != self._roles_second or not self._hot):
-            self._roles_due, self._roles_second = False, second
+        if self._roles_due and frame.t_ns >= self._roles_due_ns:
+            self._roles_due, started = False, time.thread_time_ns()
             found = roles.assign(self._infos, gpu_pids)
             self._hot, self._alone = roles.hot(found), roles.alone(found)
             self._trainers = frozenset(pid for pid, role in found.items() if role.kind == "trainer")
             self._programs = roles.children_of(self._infos, self._alone)
+            rest_ns = int((time.thread_time_ns() - started) / ROLES_SHARE)
+            self._roles_due_ns = frame.t_ns + max(rest_ns, ROLES_EVERY_NS if self._hot else 0)
             changed = True
         if changed:
             self._ends = frozenset[int]().union(*(self._infos[pid].other_ends for pid in self._alone if pid in self._infos))

@@ -4,6 +4,8 @@ Trainers and workers (`Beat.hot`) in every tick, per thread, and where there are
 as long as these are few twice as often as the rest; everyone else about once a second, spread evenly over the ticks, and kernel threads
 that rest in every third. New processes are found by the pids that the kernel gave out since the last tick (/proc/loadavg), and by
 listing /proc once a second.
+
+A tick reads for `READ_SHARE` of its time at most: whom it does not come to is read in the next ones, who has waited longest first.
 """
 
 from __future__ import annotations
@@ -47,6 +49,13 @@ line, too."""
 COLD_REFRESH_S, SETTLED_S = 60, 2
 """The same for everyone else, and the age at which they are looked at once more: by then they are in the cgroup that they are meant for."""
 
+READ_SHARE = 0.1  # of one CPU, what reading processes may take; 100 of them, 20 hot, take 0.01 (measured: tests.bench.tick_cost)
+FIRST_NS = 500_000_000  # ns of CPU time, what the first tick may take: it has everybody to read, 5,000 in that time (measured)
+HOT_PART = 0.75  # of that time, what those that are hot may take of it where it does not do for all (guess)
+CHEAP = 16  # processes that are not hot, after which the clock is asked: reading one takes 10 us, the clock 0.3 (measured)
+ENDS_NS = 2_000_000  # ns of CPU time that a tick looks for who writes what trainers read, after which no other one's search begins
+ABOVE = 32  # parents of a process that are asked for their sockets: a shell, a launcher and a container's stand between (guess)
+
 UNMEASURED_DELAYS = {"blkio_delay_ns": "the kernel does not measure it: sysctl kernel.task_delayacct=1"}
 """What the source's state says where delay accounting is off: the field of `ProcSample` that has no value, and why."""
 COLD_FULL_S = 5
@@ -78,6 +87,9 @@ class ProcfsSource:
         turns = int(self._per_second // CROWD_LOOKS_PER_S) // self._looks_every or 1
         self._shifts: list[dict[int, Process]] = [{} for _ in range(turns * self._looks_every)]
         """Those again, by the tick in which they are read where they are many."""
+        self._late: dict[int, Process] = {}
+        """Who was due and not come to; who has waited longest stands first."""
+        self._budget_ns = int(settings.interval_ns * READ_SHARE)
         self._wakers: frozenset[int] = frozenset()
         self._ends: dict[int, Ends] = {}
         self._told: dict[int, Process] = {}
@@ -121,10 +133,9 @@ class ProcfsSource:
         """Add what this tick reads to ``frame``."""
         tick = self._tick(beat)
         self._told.clear()
-        due = self._list(tick, frame)
+        born = self._list(tick, frame)
         self._follow(beat, tick)
-        due.update(self._due(tick))
-        read = [process for process in due.values() if not process.rests(tick) and self._read(process, tick, frame)]
+        read = self._read_due(born, tick, frame)
         read += self._revive(tick, frame)
         self._look(tick)
         self._look_for_ends(beat)
@@ -133,8 +144,32 @@ class ProcfsSource:
         frame.infos.extend(process.info for process in (read if beat.key else self._told.values()))
         frame.procs.extend(process.sample for process in read if process.sample is not None)
 
+    def _read_due(self, born: dict[int, Process], tick: Tick, frame: Frame) -> list[Process]:
+        """Those that were read: of those that are hot, and then of the others, who has waited longest first."""
+        due = (self._hot if len(self._hot) <= FEW else {}) | self._late | born | self._due(tick)
+        if self._everyone:  # a single look has no other tick
+            return [process for process in due.values() if not process.rests(tick) and self._read(process, tick, frame)]
+        budget_ns = self._budget_ns if tick.number else max(self._budget_ns, FIRST_NS)
+        began_ns = time.thread_time_ns()
+        hot = [process for pid, process in due.items() if pid in self._hot]
+        others = [process for pid, process in due.items() if pid not in self._hot]
+        self._late = {}
+        read = self._read_until(began_ns + int(budget_ns * HOT_PART), hot, 1, tick, frame)
+        return read + self._read_until(began_ns + budget_ns, others, CHEAP, tick, frame)
+
+    def _read_until(self, until_ns: int, due: list[Process], asked_every: int, tick: Tick, frame: Frame) -> list[Process]:
+        """Those of ``due`` that were read when this thread had taken so much CPU time; the rest is late. At least one is read."""
+        read: list[Process] = []
+        for at, process in enumerate(due):
+            if at and not at % asked_every and time.thread_time_ns() >= until_ns:
+                self._late |= {late.pid: late for late in due[at:]}
+                break
+            if not process.rests(tick) and self._read(process, tick, frame):
+                read.append(process)
+        return read
+
     def _due(self, tick: Tick) -> dict[int, Process]:
-        """Who is to be read of those that are known."""
+        """Who is due now of those that are known."""
         if self._everyone:
             return self._processes
         hot = self._hot if tick.key or len(self._hot) <= FEW else self._shifts[tick.number % len(self._shifts)]
@@ -208,7 +243,7 @@ class ProcfsSource:
         process.close()
         self._libraries.forget(process)
         pid = process.pid
-        for table in (self._processes, self._slots[process.slot], self._hot, self._told, *self._shifts):
+        for table in (self._processes, self._slots[process.slot], self._hot, self._told, self._late, *self._shifts):
             table.pop(pid, None)
         self._names.discard(str(pid))
         if process.sample is not None:
@@ -236,12 +271,12 @@ class ProcfsSource:
         trainers = self._hot.keys() & self._gpu_pids
         often = trainers if len(trainers) <= FEW else frozenset[int]()
         together = len(self._hot) <= TOGETHER
-        for turn, shift in enumerate(self._shifts):
+        for shift in self._shifts:
             shift.clear()
-            for pid, process in self._hot.items():
-                slot = 0 if together else process.slot
-                if not (turn + slot) % (self._looks_every if pid in often else len(self._shifts)):
-                    shift[pid] = process
+        for pid, process in self._hot.items():
+            every, slot = self._looks_every if pid in often else len(self._shifts), 0 if together else process.slot
+            for turn in range(-slot % every, len(self._shifts), every):
+                self._shifts[turn][pid] = process
 
     def _read(self, process: Process, tick: Tick, frame: Frame) -> bool:
         """Read one process; False when it is gone or gave no sense."""
@@ -300,11 +335,11 @@ class ProcfsSource:
 
     def _above(self, process: Process) -> list[int]:
         """The pids of its parents, nearest first."""
-        found: list[int] = []
-        while (parent := self._processes.get(process.stat.ppid)) is not None and parent.pid not in found:
-            found.append(parent.pid)
+        found: dict[int, None] = {}
+        while len(found) < ABOVE and (parent := self._processes.get(process.stat.ppid)) is not None and parent.pid not in found:
+            found[parent.pid] = None
             process = parent
-        return found
+        return list(found)
 
     def _revive(self, tick: Tick, frame: Frame) -> list[Process]:
         """A pid that was given away again within the tick is a new process."""
@@ -315,15 +350,19 @@ class ProcfsSource:
 
     def _look_for_ends(self, beat: Beat) -> None:
         """Who writes what trainers without workers read; the probe, where it runs, tells better."""
-        reading = {pid: process.reads for pid in beat.alone if (process := self._hot.get(pid)) is not None and process.reads is not None}
-        if not reading and not self._ends:
-            return
+        alone = sorted(beat.alone & self._hot.keys(), key=lambda pid: (pid not in beat.gpu_pids, pid))[:FEW]
+        reading = {pid: self._hot[pid].reads for pid in alone}
         for pid, descriptor in reading.items():
-            self._ends.setdefault(pid, Ends(self._proc, pid)).note(descriptor)
-        for pid in [pid for pid in self._ends if pid not in beat.alone or pid not in self._hot]:
+            if descriptor is not None:
+                self._ends.setdefault(pid, Ends(self._proc, pid)).note(descriptor)
+        for pid in self._ends.keys() - reading.keys():
             del self._ends[pid]
         found = frozenset[int]().union(*(ends.holders for ends in self._ends.values()))
-        for pid, ends in self._ends.items() if beat.wakers <= found else ():
+        until_ns = time.thread_time_ns() + ENDS_NS
+        for pid, ends in list(self._ends.items()) if beat.wakers <= found else ():
+            if time.thread_time_ns() > until_ns:
+                break
+            self._ends[pid] = self._ends.pop(pid)  # the last to have its turn again
             if ends.search(self._processes.keys()):
                 self._hot[pid].identity.change(other_ends=sorted(ends.holders))
                 self._told[pid] = self._hot[pid]
