@@ -36,6 +36,8 @@ REST_EVERY_NS = 1_000_000_000
 ASK_EVERY_NS, CROWD_EVERY_NS = 2_000_000_000, 4_000_000_000
 CGROUPS = 64
 """Most cgroups read."""
+ASKED = 512  # processes that are asked for their cgroup in a second, who has waited longest first; 8 us each (measured)
+LEVELS = 32  # of a cgroup's path, counted from below, that are asked for limits; container runtimes nest them five deep (guess)
 _NO_LIMIT = 1 << 62
 """v1 says "no limit" with the largest multiple of the page size."""
 _REMEDY = "run gputop on the host, or start the container with --cgroupns=host -v /sys/fs/cgroup:/sys/fs/cgroup:ro"
@@ -64,9 +66,9 @@ class Mount(Struct, frozen=True):
         return (self.root.rstrip("/") + folder[len(self.point) :]) or "/"
 
     def up(self, folder: str) -> list[str]:
-        """The folder and those above it, as far as the mount goes."""
+        """The folder and those above it, as far as the mount goes, or `LEVELS` do."""
         folders = [folder]
-        while len(folder) > len(self.point):
+        while len(folder) > len(self.point) and len(folders) < LEVELS:
             folder = folder.rpartition("/")[0]
             folders.append(folder)
         return folders
@@ -198,7 +200,9 @@ class CgroupSource:
     def _find(self, beat: Beat) -> None:
         """Who is in which cgroup; a process that stays is asked every two seconds, of a crowd every four, for a running job may be moved
         into one with a quota."""
-        self._paths = {pid: self._path(pid, beat.t_ns) for pid in ["self", *map(str, sorted(self._members))]}
+        members = sorted(self._members, key=lambda pid: (self._paths.get(str(pid), (0, b""))[0], pid))
+        left = {pid: self._paths[pid] for pid in map(str, members[ASKED:]) if pid in self._paths}
+        self._paths = {pid: self._path(pid, beat.t_ns) for pid in ["self", *map(str, members[:ASKED])]} | left
         wanted = list(dict.fromkeys(data for _, data in self._paths.values() if data))
         self._groups = {data: self._groups.get(data) or self._group(data) for data in wanted[:CGROUPS]}
         self._report(beat, len(wanted) - len(self._groups))

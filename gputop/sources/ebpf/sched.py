@@ -41,6 +41,7 @@ _RUNNING, _RUNNABLE, _PREEMPTED, _SLEEPING, _UNINTERRUPTIBLE, _DEAD = range(1, 7
 _GOING_ON = (_RUNNING, _RUNNABLE, _PREEMPTED)
 _MOURN_NS = 1_000_000_000
 _PRUNE_S = 2
+NEAR_MOST = 2048  # threads of trainers, workers and their kin that one turn tells of, 3 us each (measured); more take turns
 PAIRS_EVERY = 2
 """Slots: who preempted or woke whom is asked for in every other one. They are sums, and the largest maps."""
 
@@ -133,12 +134,12 @@ class SchedReader:
     def _near(self, turn: Turn, kin: set[int], ids: list[int]) -> set[int]:
         """Positions of those to send in every tick. Between key frames the programs' own mark finds hot threads without a loop."""
         if turn.key:
-            return {i for i, who in enumerate(ids) if who >> 32 in turn.hot or who & 0xFFFFFFFF in kin}
+            return _some({i for i, who in enumerate(ids) if who >> 32 in turn.hot or who & 0xFFFFFFFF in kin}, turn)
         marks = bytes(memoryview(self._threads.values)[_HOT : len(ids) * _THREAD.size : _THREAD.size])
         near = {found.start() for found in re.finditer(b"\1", marks) if ids[found.start()] >> 32 in turn.hot}
         if kin:
             near.update(i for i, who in enumerate(ids) if who & 0xFFFFFFFF in kin)
-        return near
+        return _some(near, turn)
 
     def _prune(self, ids: frozenset[int]) -> list[int]:
         """Forget those who are in the map no more, and what others had with them; the pairs of `Probes.forgotten`."""
@@ -212,6 +213,12 @@ class SchedReader:
         elif cached[0] != raw:
             cached = self._histogram_cache[tid] = raw, counted_on(*cached, raw)
         return cached[1]
+
+
+def _some(near: set[int], turn: Turn) -> set[int]:
+    """All while they are few, else a part of them, another one in each turn; the others are told of once a second as everybody is."""
+    parts = -(-len(near) // NEAR_MOST)
+    return near if parts <= 1 else {i for i in near if i % parts == turn.number % parts}
 
 
 def counted_on(before: bytes, counts: dict[int, int], raw: bytes) -> dict[int, int]:

@@ -26,6 +26,7 @@ NEVER_REST = 8
 """So few are read each time, resting or not."""
 LISTED = 1024
 """Threads of one process that are known at all."""
+RESTING_READ = 64  # threads that rest which one reading comes to: with 100 ms between two, 640 a second
 NAMED = 512
 """Threads of one process whose names are told."""
 RESTING_AFTER = 50
@@ -131,7 +132,7 @@ class Threads:
     """All threads of one process but its main one, which is the process's own sample."""
 
     __slots__ = (
-        "_asked", "_folder", "_followed", "_known", "_listed_ns", "_listings", "_lost", "_main", "_pool", "_readings", "_resting",
+        "_asked", "_counted", "_folder", "_followed", "_known", "_listed_ns", "_listings", "_lost", "_main", "_pool", "_readings", "_resting",
         "_woke", "infos", "unfollowed",
     )  # fmt: skip
 
@@ -143,7 +144,7 @@ class Threads:
         self._followed: list[Thread] = []
         self._resting: list[Thread] = []
         self._listed_ns = -(10**10)
-        self._listings = self._readings = 0
+        self._listings = self._readings = self._counted = 0
         self._asked = 0
         """How many may still be asked in this look."""
         self._lost = False
@@ -162,7 +163,11 @@ class Threads:
         self._list_if_due(tick, count)
         if look:
             self._asked = ASKED if locked else ASKED_FEW
-        samples = [sample for thread in self._due(tick, since) if (sample := self._read(thread, tick, look)) is not None]
+        due = self._due(tick, since)
+        samples = [sample for thread in due if (sample := self._read(thread, tick, look)) is not None]
+        if tick.key and len(due) < len(self._known):  # a key frame restates those that it does not read
+            told = {sample.tid for sample in samples}
+            samples += [thread.sample for thread in self._resting if thread.sample is not None and thread.tid not in told]
         if self._lost or self._woke or (self._resting and not self._readings % RESTING_AFTER):
             self._sort()
         return samples
@@ -183,16 +188,17 @@ class Threads:
         return sample
 
     def _due(self, tick: Tick, since: int) -> list[Thread]:
-        if tick.key or not self._resting:
+        few = len(self._resting) <= RESTING_READ
+        if not self._resting or (tick.key and few):
             return self._followed + self._resting
-        parts = max(1, tick.per_second // since)
+        parts = max(1, tick.per_second // since, -(-len(self._resting) // RESTING_READ))
         return self._followed + self._resting[self._readings % parts :: parts]
 
     def _list_if_due(self, tick: Tick, count: int) -> None:
         age = tick.t_ns - self._listed_ns
-        changed = self._lost or count != len(self._known) + 1
+        changed = self._lost or count != self._counted
         if age >= 1_000_000_000 or (changed and age >= 200_000_000):
-            self._listed_ns = tick.t_ns
+            self._listed_ns, self._counted = tick.t_ns, count
             self._listings += 1
             self._list()
 
