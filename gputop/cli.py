@@ -17,13 +17,12 @@ from typing import Any
 from typing import NoReturn
 
 from gputop import config
+from gputop import priority
 from gputop.console import discard_output
 from gputop.console import replace_closed
 from gputop.console import tell
 from gputop.console import write
 from gputop.errors import UserError
-from gputop.priority import WATCHER
-from gputop.priority import raise_priority
 
 COMMANDS = {
     "live": "watch this machine (what `gputop` alone does)",
@@ -111,7 +110,7 @@ def main(argv: list[str] | None = None) -> int:
     replace_closed()
     try:
         if argv is None and _name(arguments) in WATCHING:
-            raise_priority(WATCHER)
+            priority.WATCHERS_PLACE.take()
         return _run(arguments)
     except UserError as error:
         tell(str(error))

@@ -32,6 +32,7 @@ from gputop.frame import SelfCost
 from gputop.frame import SourceState
 from gputop.memory import return_pages
 from gputop.priority import BEAT
+from gputop.priority import MOST_SHARE
 from gputop.priority import Place
 from gputop.priority import raise_priority
 from gputop.relay import Relay
@@ -139,7 +140,7 @@ class Collector:
         self._dropped = self._read_ns = 0
         self._nvml: dict[int, tuple[int, int]] = {}
         """GPU -> time and number of its NVML calls, as last told."""
-        self._place = Place(BEAT, raise_priority)
+        self._place = Place(BEAT, MOST_SHARE, raise_priority)
         self._unfit = ""
         """What was said of the first frame that could not be sent."""
         self._may_leave_root = os.geteuid() == 0 and bool(os.environ.get("SUDO_UID"))

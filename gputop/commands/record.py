@@ -21,6 +21,7 @@ from gputop.errors import UserError
 from gputop.errors import not_run
 from gputop.memory import return_pages
 from gputop.memory import return_what_is_freed
+from gputop.priority import WATCHERS_PLACE
 from gputop.priority import ordinary
 from gputop.text import clean
 from gputop.text import counted
@@ -218,6 +219,7 @@ class _Session:
 
     def _take(self, wait_s: float) -> None:
         """Take what comes within ``wait_s``."""
+        WATCHERS_PLACE.note(time.monotonic_ns())
         silent_s = self._stream.silent_s
         for item in self._stream.read(wait_s):
             self._end_silence(silent_s)

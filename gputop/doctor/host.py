@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from threading import Thread
 
 from gputop.doctor import Check
+from gputop.priority import BEAT
+from gputop.priority import MOST_SHARE
+from gputop.priority import raise_priority
 from gputop.sources.procfs.sight import sight
 from gputop.sources.rights import in_initial_pid_namespace
 from gputop.sources.rights import may_ptrace
@@ -14,8 +18,8 @@ from gputop.stacks.permission import yama_scope
 
 
 def checks(root: str) -> list[Check]:
-    """schedstat, pressure, delay accounting, clock, pid namespace, others' processes, Yama, py-spy."""
-    told = [_schedstat(root), _pressure(root), _delays(root), _clock(root), _pid_namespace()]
+    """schedstat, pressure, delay accounting, clock, priority, pid namespace, others' processes, Yama, py-spy."""
+    told = [_schedstat(root), _pressure(root), _delays(root), _clock(root), _priority(), _pid_namespace()]
     return [*told, *([_processes(root)] if in_initial_pid_namespace() else []), _yama(root), _py_spy()]
 
 
@@ -51,6 +55,18 @@ def _clock(root: str) -> Check:
     if source in ("hpet", "acpi_pm", "refined-jiffies"):
         return Check("clock", "clock", "limited", f"{detail}: slow to read", "boot with tsc=reliable, if the CPUs' TSCs are in step")
     return Check("clock", "clock", "ok", detail)
+
+
+def _priority() -> Check:
+    """Asked for by a thread that then ends: ours stays as it is."""
+    told: list[str] = []
+    asking = Thread(target=lambda: told.append(raise_priority(BEAT)))
+    asking.start()
+    asking.join()
+    if told[0].startswith("ordinary"):
+        return Check("priority", "priority", "limited", f"{told[0]}; beside many busy processes frames come late", "sudo gputop")
+    detail = f"{told[0]}: frames come in time beside busy processes; given up while the collector takes {MOST_SHARE:.0%} of a CPU"
+    return Check("priority", "priority", "ok", detail)
 
 
 def _pid_namespace() -> Check:

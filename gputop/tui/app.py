@@ -29,8 +29,10 @@ from textual.screen import Screen
 
 from gputop.autostacks import AutoCapture
 from gputop.frame import SECOND_NS
+from gputop.priority import WATCHERS_PLACE
 from gputop.session import Session
 from gputop.stacks.auto import AutoStacks
+from gputop.tui.draw import header
 from gputop.tui.driver import TerminalDriver
 from gputop.tui.feed import Feed
 from gputop.tui.feed import Stream
@@ -212,7 +214,8 @@ def own_cost(session: Session, started: tuple[float, float]) -> str:
     if cost is None or session.header is None or wall <= 0 or session.now_ns - session.header.t_ns < SECOND_NS:
         return ""
     collected = cost.cpu_ns / (session.now_ns - session.header.t_ns)
-    return f"self {100 * (cpu / wall + collected):.1f}% CPU {cost.rss_bytes >> 20}+{_rss_mb()} MB"
+    own = f"self {100 * (cpu / wall + collected):.1f}% CPU {cost.rss_bytes >> 20}+{_rss_mb()} MB"
+    return f"{own}, priority given up" if header.beat_yields(session.board) or WATCHERS_PLACE.reason else own
 
 
 def _rss_mb() -> int:

@@ -12,6 +12,7 @@ from gputop.errors import UserError
 from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.memory import return_pages
+from gputop.priority import WATCHERS_PLACE
 from gputop.session import Session
 from gputop.stream.lasting import Restarts
 from gputop.tui.recorder import Recorder
@@ -100,6 +101,7 @@ class Feed:
     def _take(self, item: Header | Frame) -> None:
         self._heard = time.monotonic()
         self._restarts.take(item)
+        WATCHERS_PLACE.note(time.monotonic_ns())
         self._session.ingest(item)
         self.recorder.take(item)
         if isinstance(item, Frame):

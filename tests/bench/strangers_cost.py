@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -11,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.bench.figures import table
 from tests.bench.stage import stage
 from tests.pty.terminal import Pty
 from tests.pty.tree import usage
@@ -30,7 +28,10 @@ class Scene(NamedTuple):
     comm: str
 
 
-SCENES = (Scene(4, 0, 1, "pt_data_worker"), Scene(3000, 0, 1, "pt_data_worker"), Scene(3000, 0, 1, "plain"), Scene(1, 1000, 1, "sh"), Scene(8, 0, 2500, "plain"))
+SCENES = (
+    Scene(4, 0, 1, "pt_data_worker"), Scene(3000, 0, 1, "pt_data_worker"), Scene(3000, 0, 1, "plain"), Scene(1, 1000, 1, "sh"),
+    Scene(8, 0, 2500, "plain"),
+)  # fmt: skip
 
 
 @contextmanager

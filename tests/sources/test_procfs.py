@@ -14,6 +14,7 @@ from gputop.sources import Unavailable
 from gputop.sources.procfs import ProcfsSource
 from gputop.sources.procfs import files
 from gputop.sources.procfs import parse
+from gputop.sources.procfs import threads
 from gputop.sources.procfs import waits
 from gputop.sources.procfs.parse import PAGE_BYTES
 from gputop.sources.procfs.process import RESTS_AFTER
@@ -21,6 +22,8 @@ from gputop.sources.procfs.process import RESTS_BELOW_NS
 from gputop.sources.procfs.process import RESTS_S
 from gputop.sources.procfs.source import TITLE_REFRESH_S
 from gputop.sources.procfs.source import TOGETHER
+from gputop.sources.procfs.threads import FOLLOWED
+from gputop.sources.procfs.threads import RESTING_READ
 from tests.sources.fake_proc import FakeProc
 from tests.sources.fake_proc import Reader
 from tests.sources.fake_proc import info
@@ -404,3 +407,76 @@ def test_few_descriptors_are_enough(proc: FakeProc, monkeypatch: pytest.MonkeyPa
         assert source._pool.kept <= 10
     source.close()
     assert source._pool.kept == 0
+
+
+def test_whom_a_tick_has_no_time_for_is_read_in_the_next_ones(proc: FakeProc, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the hot and of the others some are read however short the time is, and all of them in turn."""
+    pids = set(range(200, 320))
+    for pid in pids:
+        proc.process(pid)
+    proc.born(320)
+    reader.beat()
+    monkeypatch.setattr(reader.source, "_budget_ns", 0)
+    hot = set(range(200, 240))
+    reader.beat(hot)
+    frames = [reader.beat(hot) for _ in range(40 + len(pids))]
+    read = [[sample.pid for sample in frame.procs] for frame in frames if not frame.key]
+    assert {len(set(told) & hot) for told in read} == {1}
+    assert max(len(set(told) - hot) for told in read) <= 16
+    assert {pid for told in read for pid in told} == pids | {100}
+    assert [told.pop(0) for told in read[:40]] != [read[0]] * 40
+
+
+def test_who_has_waited_longest_is_read_first(proc: FakeProc, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    for pid in range(200, 240):
+        proc.process(pid)
+    proc.born(240)
+    reader.beat()
+    monkeypatch.setattr(reader.source, "_budget_ns", 0)
+    hot = set(range(200, 240))
+    reader.beat(hot)
+    told = [next(sample.pid for sample in reader.beat(hot, key=False).procs if sample.pid in hot) for _ in range(80)]
+    assert sorted(told[:40]) == sorted(hot)
+    assert told[40:] == told[:40]
+
+
+def test_who_ends_while_it_waits_to_be_read_is_gone(proc: FakeProc, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    hot = set(range(200, 240))
+    for pid in hot:
+        proc.process(pid)
+    proc.born(240)
+    reader.beat()
+    monkeypatch.setattr(reader.source, "_budget_ns", 0)
+    reader.beat(hot)
+    for pid in hot:
+        proc.vanish(pid)
+    gone = {pid for _ in range(20) for pid in reader.beat(key=False).gone}
+    assert gone == hot
+
+
+def test_of_a_process_with_thousands_of_threads_some_are_read_each_time_and_all_in_turn(proc: FakeProc, reader: Reader) -> None:
+    proc.counters(100, threads=401)
+    for tid in range(1000, 1400):
+        proc.thread(100, tid)
+    reader.beat({100})
+    for _ in range(60):
+        reader.beat({100}, key=False)
+    read = [{thread.tid for thread in sample(reader.beat({100}, key=False), 100).threads} for _ in range(10)]
+    assert max(map(len, read)) <= FOLLOWED + RESTING_READ + 1
+    assert set().union(*read) == {100, *range(1000, 1400)}
+    restated = sample(reader.beat({100}, key=True), 100).threads
+    assert {thread.tid for thread in restated} == {100, *range(1000, 1400)}
+    assert len(restated) == 401
+
+
+def test_threads_are_not_listed_anew_as_long_as_their_number_stays(
+    proc: FakeProc, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """Of more threads than are followed the known ones are always fewer than there are."""
+    proc.counters(100, threads=threads.LISTED + 500)
+    proc.thread(100, 1000)
+    listed: list[str] = []
+    monkeypatch.setattr(threads.Threads, "_list", lambda self: listed.append(self._folder))
+    for _ in range(20):
+        reader.beat({100}, key=False)
+    assert len(listed) == 2

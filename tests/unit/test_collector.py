@@ -155,6 +155,7 @@ def frames_of(
     interval_ns: int = TICK_NS,
     reopens: bool = True,
     everyone: bool = False,
+    granted: str = "",
 ) -> list[Frame]:
     module = types.ModuleType("gputop_sources_of_this_test")
     for source in sources:
@@ -162,7 +163,7 @@ def frames_of(
     monkeypatch.setitem(sys.modules, module.__name__, module)
     entries = tuple(collector.Entry(source.__name__, module.__name__, source.__name__, reopens=reopens) for source in sources)
     monkeypatch.setattr(collector, "REGISTRY", entries)
-    monkeypatch.setattr(collector, "raise_priority", lambda _rank: "")
+    monkeypatch.setattr(collector, "raise_priority", lambda _rank: granted)
     kept = Kept()
     collector.Collector(Settings(interval_ns, everyone=everyone), kept).run(ticks, wait)
     return kept.frames
@@ -319,3 +320,21 @@ def test_who_was_stopped_between_two_beats_reads_nothing_twice_at_once(monkeypat
 
     frames = frames_of(monkeypatch, Plain, ticks=8, wait=wait, interval_ns=interval_ns)
     assert all(after.t_ns - before.t_ns >= interval_ns // 2 for before, after in pairwise(frames))
+
+
+class Busy(Plain):
+    """Takes all of a CPU."""
+
+    def read(self, _beat: Beat, _frame: Frame) -> None:
+        until = time.process_time() + 0.02
+        while time.process_time() < until:
+            pass
+
+
+def test_a_beat_that_takes_too_long_gives_up_its_place_and_says_so(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(collector, "MOST_SHARE", 0.01)
+    frames = frames_of(monkeypatch, Busy, ticks=12, granted="SCHED_RR 3")
+    told = [state for frame in frames for state in frame.sources if state.name == "beat"]
+    assert [(state.state, state.detail["priority"]) for state in told] == [("ok", "SCHED_RR 3"), ("partial", "ordinary")]
+    assert "SCHED_RR 3 is given up" in told[1].reason
+    assert "asks for it again" in told[1].remedy

@@ -49,7 +49,7 @@ line, too."""
 COLD_REFRESH_S, SETTLED_S = 60, 2
 """The same for everyone else, and the age at which they are looked at once more: by then they are in the cgroup that they are meant for."""
 
-READ_SHARE = 0.1  # of one CPU, what reading processes may take; 100 of them, 20 hot, take 0.01 (measured: tests.bench.tick_cost)
+READ_SHARE = 0.2  # of one CPU, what reading processes may take; 100 of them, 20 hot, take 0.01 (measured: tests.bench.tick_cost)
 FIRST_NS = 500_000_000  # ns of CPU time, what the first tick may take: it has everybody to read, 5,000 in that time (measured)
 HOT_PART = 0.75  # of that time, what those that are hot may take of it where it does not do for all (guess)
 CHEAP = 16  # processes that are not hot, after which the clock is asked: reading one takes 10 us, the clock 0.3 (measured)

@@ -132,8 +132,8 @@ class Threads:
     """All threads of one process but its main one, which is the process's own sample."""
 
     __slots__ = (
-        "_asked", "_counted", "_folder", "_followed", "_known", "_listed_ns", "_listings", "_lost", "_main", "_pool", "_readings", "_resting",
-        "_woke", "infos", "unfollowed",
+        "_asked", "_counted", "_folder", "_followed", "_known", "_listed_ns", "_listings", "_lost", "_main", "_pool", "_readings",
+        "_resting", "_woke", "infos", "unfollowed",
     )  # fmt: skip
 
     def __init__(self, folder: str, pid: int, pool: Descriptors) -> None:

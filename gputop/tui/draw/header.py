@@ -53,7 +53,15 @@ def _badges(board: Board) -> list[Span]:
         state = board.sources.get(name) or SourceState(name, "off")
         mark, colour = _MARKS.get(state.state, ("?", "warn"))
         spans += [(f"{title} ", "dim"), (mark, colour), (" ", "")]
+    if beat_yields(board):
+        spans += [("beat ", "dim"), _MARKS["partial"], (" ", "")]
     return spans[:-1]
+
+
+def beat_yields(board: Board) -> bool:
+    """Whether the collector has given up its place before others (`gputop.priority`)."""
+    beat = board.sources.get("beat")
+    return beat is not None and beat.state == "partial"
 
 
 def _width(spans: list[Span]) -> int:
