@@ -57,3 +57,10 @@ def test_a_stopped_worker_is_found_from_real_processes(tmp_path: Path) -> None:
     assert outcome.delay_s is not None
     assert outcome.sources["procfs"] == "ok"
     assert outcome.sources["nvml"] == "ok"
+
+
+def test_ranks_of_which_one_was_through_early_are_told_to_hang(tmp_path: Path) -> None:
+    require("torch", "cc")
+    [run] = judging.record("straggler-through-early", 8.0, {"/proc": ["--no-ebpf"]}, tmp_path)
+    outcome = judging.judge(run, tmp_path)
+    assert (outcome.symptom, outcome.cause, outcome.culprits_right) == ("straggler", "straggler-rank", True)

@@ -36,8 +36,10 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
     lost_s = (job.idle or 0.0) * facts.seconds
     by_itself = rests_long(job, facts) or _breaks_off(job, lost_s) or _turns_away(job, lost_s) or _saves(job, lost_s)
     by_itself = by_itself or _runs_programs(job, lost_s)
-    if (by_itself or waits_for_save(job, facts)) and _owed(job) < DATA_WAIT and not fights(job.trainer):
+    if (by_itself or waits_for_first(job, facts)) and _owed(job) < DATA_WAIT and not fights(job.trainer):
         claims |= {pool: 1.0 for pool in job.pools if pool == "data.ahead" or (pool.startswith("main.") and pool != "main.runnable")}
+    if waits_for_first(job, facts):
+        claims["gpu.peer"] = 1.0
     return claims
 
 
@@ -81,10 +83,18 @@ def _has_programs(job: JobFacts) -> bool:
     return job.trainer.children >= AT_WORK * (job.idle or 0.0) > 0.0 and not job.births
 
 
-def waits_for_save(job: JobFacts, facts: Facts) -> bool:
-    """Whether it is a rank of those that stand still while one of them, for which batches are ready, saves for all; or that one."""
+def waits_for_first(job: JobFacts, facts: Facts) -> bool:
+    """Whether it is a rank of those that wait while one saves for all, or the first of them does something else for all after steady work,
+    an evaluation, say; or that one."""
     late = late_job(job, facts)
-    return job.straggler is not None and is_ahead(late) and _writes_weights(late)
+    if job.straggler is None:
+        return False
+    first = late.trainer.role.rank == min((_rank(other) for other in facts.jobs if other.trainer.pid in late.kin), default=0)
+    return (_writes_weights(late) and (first or is_ahead(late))) or (first and rests_long(late, facts))
+
+
+def _rank(job: JobFacts) -> int:
+    return job.trainer.role.rank or 0
 
 
 def _writes_weights(job: JobFacts) -> bool:
@@ -114,10 +124,12 @@ def _owed(job: JobFacts) -> float:
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
-    writer = late_job(job, facts) if waits_for_save(job, facts) else job
+    writer = late_job(job, facts) if waits_for_first(job, facts) else job
     written, who = writer.trainer.write_bytes_per_s, "it" if writer is job else f"{writer.trainer.role.label} ({writer.trainer.pid})"
     saves = written is not None and written >= 1e6
     what = f"{who} writes {(written or 0.0) / 1e6:.0f} MB/s: a checkpoint" if saves else _does(job)
+    if writer is not job and not saves:
+        what = f"it waits for {who}, whose main thread is {_busiest(writer)[0]}"
     idle_s, when = _rest(job, facts)
     word, share = _busiest(job)
     evidence = (
@@ -132,7 +144,8 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     fixes = (save, look) if saves else _let_go_on(job) or (compiling.FIXES if compiling.compiles(job) else (look,))
     little = "too little" if job.away_s else "hardly any" if _turns_away(job, (job.idle or 0.0) * facts.seconds) else "no"
     again = f"; {job.repeated.told()}" if job.repeated is not None else ""
-    return Finding(f"{little} work for the GPU{when}; {what}{again}", evidence, fixes, (), (job.trainer.pid,))
+    rests = f"{little} work for the GPU{when}" if writer is job or (job.idle or 0.0) >= MOST else "its GPU spins in a collective"
+    return Finding(f"{rests}; {what}{again}", evidence, fixes, (), (job.trainer.pid,))
 
 
 def _repetition(job: JobFacts) -> tuple[Evidence, ...]:
@@ -182,4 +195,4 @@ def _does(job: JobFacts) -> str:
     return f"{does}{', its workers have batches ready' if is_ahead(job) else ''}"
 
 
-JUDGE = Judge("pause", "idle", 35, ("main.", "data.ahead"), _claim, _tell, fault=False, needs="GPU utilization, schedstat")
+JUDGE = Judge("pause", "idle", 35, ("main.", "data.ahead", "gpu.peer"), _claim, _tell, fault=False, needs="GPU utilization, schedstat")

@@ -31,8 +31,7 @@ from gputop.diagnosis.verdicts import Judge
 from gputop.diagnosis.verdicts import gpu_throttle
 from gputop.diagnosis.verdicts.cpu_contention import blames_others
 from gputop.diagnosis.verdicts.cpu_contention import culprits
-from gputop.diagnosis.verdicts.pause import rests_long
-from gputop.diagnosis.verdicts.pause import waits_for_save
+from gputop.diagnosis.verdicts.pause import waits_for_first
 from gputop.text import counted
 
 FLAT_OUT = 0.7
@@ -44,8 +43,8 @@ KEPT = 0.3
 def _claim(job: JobFacts, facts: Facts) -> Claims:
     if job.absent_ranks:
         return dict.fromkeys(job.pools, 1.0)
-    if job.straggler is None or rests_long(late_job(job, facts), facts) or waits_for_save(job, facts):
-        return {}  # the first rank saves for all, and these wait for it
+    if job.straggler is None or waits_for_first(job, facts):
+        return {}
     return dict.fromkeys(job.pools, 1.0)
 
 

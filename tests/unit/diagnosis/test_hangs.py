@@ -212,3 +212,14 @@ def test_what_moves_again_has_an_end():
 def test_a_sleeping_program_on_a_pipe_is_not_told_apart():
     """What it reads from outside its job may come any time."""
     assert is_calm(still(rest(steady(workers=0)), READ_PIPE, 100))
+
+
+@pytest.mark.parametrize(("late", "cause", "severity"), [(0, "pause", "info"), (1, "straggler-rank", "high")])
+def test_what_the_first_rank_does_alone_it_does_for_all(late: int, cause: str, severity: str):
+    """An evaluation, say. Any other rank that computes while the rest waits has lost its way."""
+    scene = still(collective(ranks(), 1 - late), AWAIT, 201 - late)
+    scene.procs[200 + late].run, scene.procs[200 + late].looks, scene.procs[200 + late].switches = 1.0, [ON_CPU], 5
+    engine = scene.play(15).engine
+    assert engine.verdict.cause == cause
+    lasting = [one for one in engine.incidents if one.end_ns is None]
+    assert {(one.cause, one.severity) for one in lasting} == {(cause, severity)}
