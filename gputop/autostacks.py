@@ -73,6 +73,8 @@ class Unwatched:
         """Without a ``policy`` no stacks are taken."""
         self.engine = Engine()
         self.board = Board(header=header)
+        self.problem = ""
+        """What went wrong in the diagnosis, which has found nothing since; empty where nothing did."""
         self._lock = threading.Lock()
         self._ready: list[Stack] = []
         self._auto = AutoCapture(policy, self._keep) if policy is not None else None
@@ -84,11 +86,18 @@ class Unwatched:
     def see(self, frame: Frame) -> None:
         """The stream's next frame, before it is written: stacks that were taken since the last one are added to it."""
         self.board.fold(frame)
-        if self.engine.follow(self.board, frame, UNWATCHED_NS) and self._auto is not None:
-            self._auto.step(self.board, self.engine)
+        if not self.problem:
+            try:
+                self._judge(frame)
+            except Exception as error:  # noqa: BLE001 - a bug of the diagnosis costs what it would have found, not the recording
+                self.problem = crash.reason(error)
         with self._lock:
             if self._ready:
                 frame.stacks, self._ready = [*frame.stacks, *self._ready], []
+
+    def _judge(self, frame: Frame) -> None:
+        if self.engine.follow(self.board, frame, UNWATCHED_NS) and self._auto is not None:
+            self._auto.step(self.board, self.engine)
 
     def _keep(self, stacks: list[Stack]) -> None:
         with self._lock:

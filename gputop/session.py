@@ -42,7 +42,7 @@ STATE_WORDS = (
 """State words (see `gputop.diagnosis.model`) by their code in `History.states`; `STARVING` is added while a worker starves, `INFERRED`
 where what it waits for cannot be read."""
 STARVING, INFERRED = 64, 128
-LEDGER_EVERY_NS = 5 * SECOND_NS
+KEPT_EVERY_NS = 5 * SECOND_NS  # between two ledgers, and two verdicts of one cause, which take 1 KB each; a choice
 _CODES = {word: code for code, word in enumerate(STATE_WORDS)}
 
 
@@ -73,7 +73,7 @@ class Session:
         self.ledgers: deque[tuple[int, Ledger]] = deque()
         """What was lost by then, every few seconds as far back as `oldest_ns`."""
         self.verdicts: deque[tuple[int, Verdict]] = deque()
-        """When each verdict began to stand, as far back as `oldest_ns`."""
+        """When each verdict began to stand, as far back as `oldest_ns`; of those that only count anew, one every few seconds."""
         self._past = LastSeconds()
         self.marks: deque[Mark] = deque()
         self.stacks: deque[tuple[int, list[Stack]]] = deque(maxlen=64)
@@ -156,7 +156,7 @@ class Session:
         self.history.forget_states({pid for pid, states in self.history.states.items() if pid not in self.board.infos and not states.known})
         if self._is_news(t_ns, self.engine.verdict):
             self.verdicts.append((t_ns, self.engine.verdict))
-        if not self.ledgers or t_ns - self.ledgers[-1][0] >= LEDGER_EVERY_NS:
+        if not self.ledgers or t_ns - self.ledgers[-1][0] >= KEPT_EVERY_NS:
             self.ledgers.append((t_ns, self.engine.ledger.since(Ledger())))
         for kept in (self.verdicts, self.ledgers):
             while len(kept) > 1 and kept[1][0] <= self.oldest_ns:
@@ -171,7 +171,7 @@ class Session:
         if not self.verdicts:
             return True
         since, last = self.verdicts[-1]
-        return t_ns - since >= SECOND_NS or (last.symptom, last.cause) != (verdict.symptom, verdict.cause)
+        return t_ns - since >= KEPT_EVERY_NS or (last.symptom, last.cause) != (verdict.symptom, verdict.cause)
 
     @property
     def now_ns(self) -> int:

@@ -231,7 +231,7 @@ class _Session:
         if isinstance(item, Header):
             self._date(item)
         elif self._file is not None and self._diagnosis is not None and not self._is_past(item):
-            self._diagnosis.see(item)
+            self._judge(item, self._diagnosis)
             self._file.add(item, self._diagnosis.board)
             self._frames += 1
             if item.key:
@@ -271,11 +271,22 @@ class _Session:
         most = min(self._args.max_size or NO_LIMIT, NO_LIMIT if allowed == resource.RLIM_INFINITY else allowed)
         return Lasting(Rotation(path, header, most, self._args.max_files, self._begin_account), tell)
 
+    def _judge(self, frame: Frame, diagnosis: Unwatched) -> None:
+        """A bug of the diagnosis is told, and the recording goes on: it is judged anew where it is read."""
+        had = diagnosis.problem
+        diagnosis.see(frame)
+        if diagnosis.problem and not had:
+            tell(f"{clean(diagnosis.problem)}; recording goes on without the diagnosis")
+
     def _begin_account(self) -> Tell | None:
         """As a file begins: what the diagnosis is asked for as it ends."""
         from gputop.stream.findings import Account
 
-        return Account(self._diagnosis.engine).tell if self._diagnosis is not None else None
+        diagnosis = self._diagnosis
+        if diagnosis is None or diagnosis.problem:
+            return None
+        account = Account(diagnosis.engine)
+        return lambda: b"" if diagnosis.problem else account.tell()
 
     def _over(self) -> bool:
         if self._args.duration is not None and time.monotonic() - self._started >= self._args.duration:

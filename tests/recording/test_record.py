@@ -132,6 +132,26 @@ def test_a_bug_of_the_recorder_costs_the_command_nothing(tmp_path: Path, monkeyp
     assert "the command runs on" in done.stderr
 
 
+UNJUDGED = """
+import sys
+from gputop import cli
+from gputop.diagnosis import Engine
+Engine.follow = lambda *_: {}["odd"]
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+def test_a_bug_of_the_diagnosis_costs_what_it_finds_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    command = [sys.executable, "-c", UNJUDGED, "record", "-o", str(tmp_path / "a.gputop"), "--", "sh", "-c", "sleep 1; exit 5"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 5
+    assert done.stderr.count("this is a bug: KeyError: 'odd'") == 1
+    assert "recording goes on without the diagnosis" in done.stderr
+    frames = frames_of(tmp_path / "a.gputop")
+    assert (frames[-1].t_ns - frames[0].t_ns) / SECOND > 0.6
+
+
 FULL = """
 import sys
 from gputop import cli

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import msgspec
 import pytest
 
@@ -52,7 +54,20 @@ def test_a_restart_of_the_collector_leaves_the_past_where_it_was():
     assert known
     assert session.engine.incidents[: len(known)] == known
     assert session.engine.ledger.gpu_total_s > ledger.gpu_total_s > 0
-    assert len(session.verdicts) > 10
+    assert session.verdicts[0][0] < crashed_ns < session.verdicts[-1][0]
+    assert session.verdict_at(crashed_ns).cause == known[-1].cause
+
+
+def test_verdicts_of_one_cause_are_kept_every_few_seconds_and_another_cause_at_once():
+    """Each takes a kilobyte: one a second would be half a megabyte in ten minutes of rest."""
+    session, scene = Session(), outrun_actors()
+    session.ingest(scene.board.header)
+    for _ in range(300):
+        session.ingest(scene.next_frame(0.2))
+    kept = list(session.verdicts)
+    assert len(kept) <= 60 / 5 + len({verdict.cause for _, verdict in kept}) + 2
+    for (before_ns, before), (after_ns, after) in pairwise(kept):
+        assert after_ns - before_ns >= 5 * SECOND or (before.symptom, before.cause) != (after.symptom, after.cause)
 
 
 def test_what_was_lost_is_that_of_the_moment_looked_at():
