@@ -339,6 +339,11 @@ def _script(words: list[str]) -> str:
     return ""
 
 
+def is_made_anew(info: ProcInfo) -> bool:
+    """`multiprocessing` started it with an interpreter of its own: what it is for does not show before it has a name."""
+    return _is_spawned(info) and not _is_service(info)
+
+
 def pin_thread(info: ProcInfo) -> int | None:
     """The tid of a trainer's pin-memory thread, None where it has none."""
     return next((thread.tid for thread in info.threads if thread.comm == PIN_THREAD), None)

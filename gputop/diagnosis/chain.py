@@ -43,12 +43,15 @@ OWED, ONE_OWES = 0.05, 0.5
 def set_pools(job: JobFacts, facts: Facts) -> None:
     """Fill in ``job.pools``; empty where there is no loss, or none can be told."""
     loss = job.idle if job.idle is not None else host_side_loss(job)
+    starting = min(job.respawned or 0.0, loss)
     pools = {f"gpu.{kind}": share for kind, share in job.waste.items()} | {"gpu.turns": job.turns}
-    data = min(job.data, loss)
+    loss -= starting
+    data = min(max(0.0, job.data - starting), loss)
     for name, share in _worker_shares(job, facts).items() if data > 0.0 else ():
         pools[f"data.{name}"] = share * data
     for name, share in _main_shares(job, facts, loss - data).items():
         pools[f"main.{name}"] = share
+    pools["data.starting"] = pools.get("data.starting", 0.0) + starting
     total = sum(pools.values())
     job.pools = {name: share / total for name, share in pools.items() if share > 0.0}
 
@@ -96,7 +99,7 @@ def _worker_shares(job: JobFacts, facts: Facts) -> dict[str, float]:
     totals: dict[str, float] = {}
     most = 0.0
     for worker in job.workers:
-        young = facts.t_ns - worker.began_ns < YOUNG_NS and bool(job.births)
+        young = job.respawned is None and facts.t_ns - worker.began_ns < YOUNG_NS and bool(job.births)
         owing = _owing(job, worker, young)
         most = max(most, sum(owing.values()))
         for name, share in owing.items():

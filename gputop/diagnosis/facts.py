@@ -256,6 +256,10 @@ class JobFacts(Struct):
     """What they have taken for longer than the window, where it pauses and that is much."""
     births: list[int] = field(default_factory=list)
     """When its workers were first seen, over the last half minute, without those of its first set."""
+    respawned: float | None = None
+    """Share of the window that these births took (`gputop.diagnosis.respawns`); None where that is not known."""
+    respawn_s: float = 0.0
+    """What each set of them took, in the mean."""
     pools: dict[str, float] = field(default_factory=dict)
     """Where the lost time lies: a path such as ``data.runnable`` -> share of the loss; sums to 1. See `gputop.diagnosis.chain`."""
     data_woken_by_workers: float | None = None

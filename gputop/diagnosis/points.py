@@ -237,6 +237,11 @@ class Points:
         idle = max(without_kernels) if without_kernels else 1.0
         return _facts_of(first.calls.get(pid, {}), last.calls.get(pid, {}), last.probed_ns - first.probed_ns, slowest, idle)
 
+    def calls_made(self, pid: int) -> int | None:
+        """CUDA calls of a trainer since they are probed; None where they are not."""
+        calls = self._points[-1].calls.get(pid)
+        return sum(call.count for call in calls.values()) if calls else None
+
     def sampled(self, pid: int) -> SampledFacts | None:
         """Where its main thread was met on a CPU in the window, None where it was not looked at."""
         told = [point.sampled[pid] for point in self._points if pid in point.sampled]

@@ -350,7 +350,8 @@ def _ahead(worker: ProcFacts, job: JobFacts) -> tuple[float, float]:
     if job.data < DATA_WAIT:
         return queue + locked + sum(kinds.get(kind, 0.0) for kind in (waits.PIPE, waits.POLL, waits.UNKNOWN)), 0.8
     by_itself = worker.run + worker.runnable >= (LOITERS if len(job.plainly_late) > (worker.pid in job.plainly_late) else ASLEEP)
-    asked = by_itself or worker.others_run >= feeders.AT_WORK or feeders.threads_wait(job, worker) or feeders.programs_late(job)
+    others = max(worker.others_run, sum(worker.programs))
+    asked = by_itself or others >= feeders.AT_WORK or feeders.threads_wait(job, worker) or feeders.programs_late(job)
     if not asked:
         return queue + kinds.get(waits.PIPE, 0.0) + locked, 0.6
     # Who answers one request at a time, such as an environment, is not asked while its trainer waits for the GPU.

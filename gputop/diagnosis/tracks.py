@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Mapping
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from gputop.board import GpuBoard
 from gputop.diagnosis import waits
 from gputop.diagnosis.breaks import LOST_NS
@@ -38,6 +40,13 @@ STEADY_NS = 1_000_000_000
 """A GPU that was never idle for this long was training; being idle after that is an interruption, not its rhythm."""
 
 
+FRESH_NS = 1_500_000_000
+"""A process that is first seen so soon after its birth is known since then (roles are found once a second)."""
+_COUNTERS = (
+    "utime_ns", "stime_ns", "oncpu_ns", "run_delay_ns", "timeslices", "vol", "invol", "minflt", "majflt", "read_bytes", "write_bytes",
+)  # fmt: skip
+
+
 _STANDING = (
     "power_limit_w", "power_limit_default_w", "sm_clock_mhz", "sm_clock_max_mhz", "temp_c", "pcie_gen", "pcie_width",
     "pcie_width_max",
@@ -49,7 +58,7 @@ class ProcTrack:
 
     __slots__ = ("began_ns", "between", "counts", "first_rss_bytes", "kind_of", "kinds", "moved_ns", "samples", "uninterruptible_ns")
 
-    def __init__(self, sample: ProcSample, sched: SchedThread | None, kind_of: waits.KindOf) -> None:
+    def __init__(self, sample: ProcSample, sched: SchedThread | None, kind_of: waits.KindOf, born_ns: int = 0) -> None:
         self.kind_of = kind_of
         self.began_ns = self.moved_ns = sample.t_ns
         self.first_rss_bytes = sample.rss_bytes
@@ -59,6 +68,10 @@ class ProcTrack:
         self.counts = {self.kinds[0][0]: 1}
         self.uninterruptible_ns = [sched.uninterruptible_ns if sched else None]
         self.between: list[str] = []
+        if 0 < sample.t_ns - born_ns < FRESH_NS:  # what it has done since its birth is known: its counters began at 0 then
+            self.samples.insert(0, _at_birth(sample, born_ns))
+            self.kinds.insert(0, [])
+            self.uninterruptible_ns.insert(0, 0 if sched else None)
 
     def look(self, sample: ProcSample) -> None:
         """A sample between two feeds: only what it waits for is kept."""
@@ -136,6 +149,12 @@ class ProcTrack:
         older, newer = self.samples[0], self.samples[-1]
         reads = newer.read_bytes is not None and older.read_bytes is not None and newer.read_bytes - older.read_bytes >= 1 << 20
         return {waits.DISK if reads else waits.UNKNOWN: 1}
+
+
+def _at_birth(sample: ProcSample, born_ns: int) -> ProcSample:
+    """Its counters when it began."""
+    zero = {name: 0 for name in _COUNTERS if getattr(sample, name) is not None}
+    return replace(sample, t_ns=born_ns, state="R", syscall=None, syscall_arg=None, wchan=None, threads=[], **zero)
 
 
 def _spread(share: float, counts: Mapping[str, int]) -> dict[str, float]:

@@ -26,6 +26,7 @@ from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.repeats import Repeats
 from gputop.diagnosis.repeats import Span
 from gputop.diagnosis.repeats import length_s
+from gputop.diagnosis.respawns import Respawns
 from gputop.diagnosis.starts import STILL_S
 from gputop.diagnosis.starts import Start
 from gputop.diagnosis.starts import held_bytes
@@ -54,6 +55,8 @@ UTIL_NS = 1_000_000_000
 """NVML's utilization may be of so much time, up to now."""
 FIRST_SET_S = 1.5
 """Workers seen within this time of the first of a trainer are its first set, if they also started within it."""
+LATE_NS = 3_000_000_000
+"""A worker is known as one so long after its birth at most; who is older has been called one anew."""
 QUEUED = 0.8
 """Share of the window at its loader's queue of a trainer that waits for nothing else."""
 BIRTHS_NS = 30_000_000_000
@@ -78,6 +81,7 @@ class Window:
         self._host = HostTrack()
         self._takers = TakerTrack()
         self._births: dict[int, dict[int, int]] = {}
+        self._respawns: dict[int, Respawns] = {}
         self._first_sets: dict[int, tuple[int, int]] = {}
         """Trainer -> when its first workers were seen, and the start_ticks of the last of these."""
         self._starts: dict[int, Start] = {}
@@ -176,17 +180,19 @@ class Window:
             sched = board.threads.get(pid)
             track = self._procs.get(pid)
             if track is None or track.samples[-1].start_ticks != sample.start_ticks:
-                self._procs[pid] = ProcTrack(sample, sched, waits.kinds(board.header.machine))
-                self._note_birth(sample, board.header.clock_tick_hz)
+                born = born_ns(sample, board) if self.roles[pid].kind == "worker" else 0
+                self._procs[pid] = ProcTrack(sample, sched, waits.kinds(board.header.machine), born)
+                self._note_birth(sample, board)
             else:
                 track.push(sample, sched, oldest_ns)
+        self._note_starting(board)
         for pid in [pid for pid in self._procs if pid not in hot or pid not in board.procs or self._has_ended(board.procs[pid])]:
             del self._procs[pid]
         self._forget_ended(board)
 
     def _forget_ended(self, board: Board) -> None:
         """What is remembered of trainers that are gone: another may come by the same number."""
-        told: tuple[dict[int, Any], ...] = self._births, self._first_sets, self._starts, self._named, self._turns
+        told: tuple[dict[int, Any], ...] = self._births, self._respawns, self._first_sets, self._starts, self._named, self._turns
         for known in (*told, self._repeats, self._rhythm_ns, self._paces, self._clocks):
             for pid in [pid for pid in known if pid not in board.procs]:
                 del known[pid]
@@ -195,15 +201,27 @@ class Window:
         """A trainer whose parent has not asked for its end yet trains no more. A worker's is the trainer's own business."""
         return sample.state in waits.ENDED_STATES and self.roles[sample.pid].kind == "trainer"
 
-    def _note_birth(self, sample: ProcSample, tick_hz: int) -> None:
+    def _note_birth(self, sample: ProcSample, board: Board) -> None:
         role = self.roles[sample.pid]
         if role.kind != "worker" or role.trainer_pid is None:
             return
+        self._note_start(role.trainer_pid, sample, board)
         seen_ns, last_ticks = self._first_sets.get(role.trainer_pid, (self.t_ns, 0))
         if seen_ns == self.t_ns:
             self._first_sets[role.trainer_pid] = seen_ns, max(last_ticks, sample.start_ticks)
-        elif max((self.t_ns - seen_ns) / 1e9, (sample.start_ticks - last_ticks) / tick_hz) > FIRST_SET_S:
+        elif max((self.t_ns - seen_ns) / 1e9, (sample.start_ticks - last_ticks) / board.header.clock_tick_hz) > FIRST_SET_S:
             self._births.setdefault(role.trainer_pid, {})[sample.pid] = self.t_ns
+
+    def _note_starting(self, board: Board) -> None:
+        """Spawned children that have no name yet beside workers that have: those of a short validation end soon after they get it."""
+        for pid, role in self.roles.items():
+            trainer, sample = role.trainer_pid, board.procs.get(pid)
+            if trainer in self._first_sets and sample is not None and role.kind == "helper" and who.is_made_anew(board.infos[pid]):
+                self._note_start(trainer, sample, board)
+
+    def _note_start(self, trainer: int, sample: ProcSample, board: Board) -> None:
+        born = born_ns(sample, board)
+        self._respawns.setdefault(trainer, Respawns()).note_birth(born if self.t_ns - born <= LATE_NS else self.t_ns)
 
     def _note_name(self, track: ProcTrack, info: ProcInfo, role: Role) -> None:
         if info.comm == who.TORCH_WORKER and role.trainer_pid is not None:
@@ -297,6 +315,7 @@ class Window:
             job.gpus = [replace(gpu, stretch_s=0.0, breaks_s=0.0, sunk_s=0.0, dips_s=0.0, pauses=()) for gpu in job.gpus]
         self._tell_turns(job)
         job.births = self._recent_births(trainer.pid)
+        self._tell_respawns(job)
         locked = [*job.workers, *([trainer] if trainer.kept_out(waits.LOCK) else [])]
         job.holders = {pid: name_of(board, pid) for proc in locked if (pid := proc.locked_out[0])}
         job.data_woken_by_workers = self._points.woken(board, job)
@@ -332,6 +351,16 @@ class Window:
         apart = any_worked(tracks, self._points.oldest_ns) if len(tracks) == len(utils) else None
         most = min(1.0, sum(utils)) if apart is None else apart
         job.tell_turns(max(*utils, min(most, states.may_await_gpus(job))))
+
+    def _tell_respawns(self, job: JobFacts) -> None:
+        """Of one whose workers are all made anew; of a pool that replaces one the others go on."""
+        pid, oldest_ns = job.trainer.pid, self._points.oldest_ns
+        respawns = self._respawns.setdefault(pid, Respawns())
+        utils = [gpu.util_now for gpu in job.gpus if gpu.util_now is not None]
+        util = sum(utils) / len(utils) if utils else None
+        respawns.note(self.t_ns, self._points.calls_made(pid), job.trainer.newer.vol, util)
+        if 2 * len(job.births) >= max(1, len(job.workers)) and (cost := respawns.cost(oldest_ns)) is not None:
+            job.respawned, job.respawn_s = cost[0] * 1e9 / max(1, self.t_ns - oldest_ns), cost[1]
 
     def _set_pauses(self, job: JobFacts, quiet: list[Span], away: list[Span]) -> None:
         oldest_ns = self._points.oldest_ns

@@ -1,6 +1,8 @@
 """worker-respawn: workers are made anew at each epoch, and the GPU waits until they have imported, opened and loaded.
 
-Threshold: workers born after the first set, the lost time lying in their first `chain.YOUNG_NS` or in the trainer's making of them.
+It gets what the births cost: from each until steps are made again, less what these take with warm workers (`gputop.diagnosis.respawns`).
+All else that the trainer waits for has a lasting cause. Where no pace of warm workers is known, it is the loss in the workers' first
+`chain.YOUNG_NS` or in the trainer's making of them.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
     if 2 * len(job.births) < len(job.workers):  # one that was replaced
         return {}
     claims = {"data.starting": 1.0}
+    if job.respawned is not None:
+        return claims
     since_ns = facts.t_ns - job.births[-1] if job.births else WHILE_NS
     if since_ns < RECENT_NS:
         claims |= dict.fromkeys(_MAKING, 1.0)
@@ -39,8 +43,14 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     born = len(job.births)
     span = max(1.0, (facts.t_ns - job.births[0]) / 1e9) if job.births else 0.0
     each = "each epoch, or each loader, makes its own and waits for their first batches"
+    if job.respawn_s > 0.0:
+        each += f", {job.respawn_s:.1f} s longer than for later ones"
     detail = f"{counted(born, 'worker')} made anew in the last {span:.0f} s: {each}"
-    evidence = (Evidence("workers_started", float(born), "", f"workers born after the first set, in {span:.0f} s"),)
+    took = "from the birth of a set of workers until steps are made again, beyond what these take later on, in the mean"
+    evidence = (
+        Evidence("workers_started", float(born), "", f"workers born after the first set, in {span:.0f} s"),
+        Evidence("respawn_s", round(job.respawn_s, 2) if job.respawned is not None else None, "s", took),
+    )
     keep = "Keep the workers over epochs, in one DataLoader that is made once (over all files or shards)"
     fixes = [Fix(keep, f"DataLoader(..., num_workers={len(job.workers) or _in_a_set(job.births)}, persistent_workers=True)")]
     if any("--multiprocessing-fork" in worker.info.cmdline for worker in job.workers):

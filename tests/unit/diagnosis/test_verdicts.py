@@ -61,14 +61,17 @@ def test_cause_is_named(make: Callable[[], Scene], step_s: float):
 
 
 def respawning() -> Scene:
-    """New workers every two seconds, busy starting; the trainer waits for them."""
-    scene = starved(util=50.0, run=0.9, looks=[ON_CPU]).play(3)
+    """New workers every two seconds, busy starting; the trainer waits for them most of the time."""
+    scene = starved(util=80.0, run=0.9, looks=[ON_CPU]).play(3)
     for epoch in range(1, 6):
         for pid in [pid for pid in scene.procs if pid != 100]:
             scene.drop(pid)
         like = {"ppid": 100, "comm": "pt_data_worker", "start_ticks": 60_000 + epoch, "run": 0.9, "looks": [ON_CPU]}
         born = [Proc(1000 * epoch + i, **like) for i in range(2)]
-        scene.add(*born).play(2)
+        scene.gpus[0]["util_pct"] = 0.0
+        scene.add(*born).play(1.4)
+        scene.gpus[0]["util_pct"] = 80.0
+        scene.play(0.6)
     return scene
 
 

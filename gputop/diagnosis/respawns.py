@@ -1,0 +1,166 @@
+"""What it costs a trainer that its workers are made anew: the time from a birth until steps are made again, less what these take with
+warm workers.
+
+Steps are not seen one by one; how many were made is told by what moves with each: the trainer's CUDA calls where they are probed, else
+the voluntary switches of its main thread or the work of its GPUs, whichever tells of fewer: a trainer that pickles its dataset switches,
+too, and readings of a GPU lag. The pace beside the births is what warm workers give, however slow they are; what is missing to it from a
+birth until steps are made again is the birth's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import NamedTuple
+
+KEPT_NS = 30_000_000_000
+"""How long births and paces are remembered."""
+LEAST_WARM_S = 0.9
+"""Time beside births that is needed to know the pace of warm workers, s (guess: two feeds)."""
+LEAST_WARM = 0.2
+"""The same as a share of all: with epochs as short as two feeds none is beside births but by chance."""
+RESUMED = 0.5
+"""Of the pace of warm workers, from which steps are made again (guess)."""
+NO_WORK = 0.005
+"""Mean utilization since the last feed under which no step was made (NVML tells whole per cents)."""
+
+
+class _Note(NamedTuple):
+    """How the counters stood at a feed."""
+
+    t_ns: int
+    calls: int | None
+    switches: int | None
+    util: float | None
+    """Of its GPUs since the feed before, 0..1, in the mean."""
+
+
+class _Stretch(NamedTuple):
+    """From one feed to the next, with the steps made, in the unit of each counter that tells of them."""
+
+    since_ns: int
+    until_ns: int
+    steps: tuple[float, ...]
+
+    @property
+    def seconds(self) -> float:
+        return (self.until_ns - self.since_ns) / 1e9
+
+    @property
+    def stands(self) -> bool:
+        """No step was made."""
+        return min(self.steps) <= 0.0
+
+    def is_at(self, paces: Sequence[float]) -> bool:
+        """Whether steps come about as fast as these, as far as they are known."""
+        return all(steps >= RESUMED * pace * self.seconds for steps, pace in zip(self.steps, paces, strict=False))
+
+
+class Respawns:
+    """Those of one trainer."""
+
+    __slots__ = ("_births", "_notes")
+
+    def __init__(self) -> None:
+        self._notes: deque[_Note] = deque()
+        self._births: set[int] = set()
+
+    def note(self, t_ns: int, calls: int | None, switches: int | None, util: float | None) -> None:
+        """How the counters stand, cumulative, and its GPUs' utilization since the last note; None for what is not read."""
+        self._notes.append(_Note(t_ns, calls, switches, util))
+        while self._notes[0].t_ns < t_ns - KEPT_NS:
+            self._notes.popleft()
+        self._births = {born_ns for born_ns in self._births if born_ns >= self._notes[0].t_ns}
+
+    def note_birth(self, born_ns: int) -> None:
+        """A worker began."""
+        self._births.add(born_ns)
+
+    def cost(self, oldest_ns: int) -> tuple[float, float] | None:
+        """Seconds that births took of the time since ``oldest_ns``, and what each set of them took in the mean; None where the pace of warm
+        workers is not known, as where sets follow one another too fast."""
+        found = (self._cost(oldest_ns, counted) for counted in (_by_calls, _by_switches))
+        return next((cost for cost in found if cost is not None), None)
+
+    def _cost(self, oldest_ns: int, counted: _Counted) -> tuple[float, float] | None:
+        paces = _warm(self._runs(counted, ()))
+        runs = list(self._runs(counted, paces))
+        paces = _warm(runs)
+        if not paces:
+            return None
+        lost_s, all_s, sets = 0.0, 0.0, 0
+        for _, run in (pair for pair in runs if pair[0]):
+            parts = [[one.seconds - one.steps[i] / pace for one in run] for i, pace in enumerate(paces)]
+            most = max(parts, key=sum)
+            lost_s += sum(part * _inside(one, oldest_ns) for one, part in zip(run, most, strict=True))
+            all_s, sets = all_s + sum(most), sets + 1
+        return max(0.0, lost_s), max(0.0, all_s / max(1, sets))
+
+    def _runs(self, counted: _Counted, paces: Sequence[float]) -> Iterator[_Run]:
+        """In order. A start lasts until steps are made again, at `RESUMED` of the ``paces`` and more where these are known: work that was
+        queued goes on without workers. Between two starts, stretches without a step right before a birth are left out: they end the
+        workers before."""
+        births = deque(sorted(self._births))
+        run: list[_Stretch] = []
+        starts = False
+        for one in self._stretches(counted):
+            fresh = False
+            while births and births[0] <= one.until_ns:
+                births.popleft()
+                fresh = True
+            if fresh and not starts:
+                while run and run[-1].stands:
+                    run.pop()
+                yield False, run
+                run, starts = [], True
+            run.append(one)
+            if starts and not fresh and not one.stands and one.is_at(paces):
+                yield True, run
+                run, starts = [], False
+        if run:
+            yield starts, run
+
+    def _stretches(self, counted: _Counted) -> Iterator[_Stretch]:
+        for older, newer in zip(self._notes, list(self._notes)[1:], strict=False):
+            if steps := counted(older, newer):
+                yield _Stretch(older.t_ns, newer.t_ns, steps)
+
+
+_Run = tuple[bool, list[_Stretch]]
+"""Whether workers started, and the stretches of that."""
+
+
+def _warm(runs: Iterable[_Run]) -> list[float]:
+    """Steps a second, by each counter, of warm workers; empty where too little was seen of these."""
+    told = list(runs)
+    warm = [one for starts, run in told if not starts for one in run]
+    seconds = sum(one.seconds for one in warm)
+    if seconds < max(LEAST_WARM_S, LEAST_WARM * sum(one.seconds for _, run in told for one in run)):
+        return []
+    paces = [sum(steps) / seconds for steps in zip(*(one.steps for one in warm), strict=True)]
+    return paces if min(paces) > 0.0 else []
+
+
+_Counted = Callable[[_Note, _Note], "tuple[float, ...]"]
+"""The steps between two notes; empty where they are not told."""
+
+
+def _by_calls(older: _Note, newer: _Note) -> tuple[float, ...]:
+    return () if older.calls is None or newer.calls is None else (float(max(0, newer.calls - older.calls)),)
+
+
+def _by_switches(older: _Note, newer: _Note) -> tuple[float, ...]:
+    if older.switches is None or newer.switches is None:
+        return ()
+    switches = float(max(0, newer.switches - older.switches))
+    if newer.util is None:
+        return (switches,)
+    return (switches, newer.util * (newer.t_ns - older.t_ns) / 1e9) if newer.util >= NO_WORK else (0.0, 0.0)
+
+
+def _inside(one: _Stretch, oldest_ns: int) -> float:
+    """Share of a stretch that lies in the window."""
+    return max(0.0, min(1.0, (one.until_ns - oldest_ns) / (one.until_ns - one.since_ns)))
