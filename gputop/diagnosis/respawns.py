@@ -14,13 +14,14 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
+from itertools import dropwhile
 from typing import NamedTuple
 
 KEPT_NS = 30_000_000_000
 """How long births and paces are remembered."""
 LEAST_WARM_S = 0.9
 """Time beside births that is needed to know the pace of warm workers, s (guess: two feeds)."""
-LEAST_WARM = 0.2
+LEAST_WARM = 0.1
 """The same as a share of all: with epochs as short as two feeds none is beside births but by chance."""
 RESUMED = 0.5
 """Of the pace of warm workers, from which steps are made again (guess)."""
@@ -91,13 +92,15 @@ class Respawns:
         paces = _warm(runs)
         if not paces:
             return None
-        lost_s, all_s, sets = 0.0, 0.0, 0
-        for _, run in (pair for pair in runs if pair[0]):
+        lost_s, each_s = 0.0, list[float]()
+        for run in (run for starts, run in runs if starts):
             parts = [[one.seconds - one.steps[i] / pace for one in run] for i, pace in enumerate(paces)]
             most = max(parts, key=sum)
             lost_s += sum(part * _inside(one, oldest_ns) for one, part in zip(run, most, strict=True))
-            all_s, sets = all_s + sum(most), sets + 1
-        return max(0.0, lost_s), max(0.0, all_s / max(1, sets))
+            each_s.append(sum(most))
+        if runs[-1][0] and len(each_s) > 1:
+            each_s.pop()  # it goes on
+        return max(0.0, lost_s), max(0.0, sum(each_s) / max(1, len(each_s)))
 
     def _runs(self, counted: _Counted, paces: Sequence[float]) -> Iterator[_Run]:
         """In order. A start lasts until steps are made again, at `RESUMED` of the ``paces`` and more where these are known: work that was
@@ -106,7 +109,7 @@ class Respawns:
         births = deque(sorted(self._births))
         run: list[_Stretch] = []
         starts = False
-        for one in self._stretches(counted):
+        for one in dropwhile(lambda first: first.stands, self._stretches(counted)):  # nobody knows what began before
             fresh = False
             while births and births[0] <= one.until_ns:
                 births.popleft()
