@@ -274,7 +274,7 @@ _TABLES = (
 )  # fmt: skip
 _RESTATED = ("infos", "procs", "threads", "preempts", "wakeups", "calls")
 """Of these, what a key frame restates is mostly what stood already."""
-_INHERITED = ("user", "comm", "cmdline", "exe", "cgroup", "cpus_allowed", "env", "libs", "threads", "other_ends")
+_INHERITED = ("user", "comm", "cmdline", "exe", "cgroup", "cpus_allowed", "env", "libs", "threads", "other_ends", "read_by")
 _NOBODY = ProcInfo(0, 0)
 """Of a process without a parent here, the empty lists."""
 

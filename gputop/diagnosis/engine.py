@@ -174,7 +174,7 @@ class Engine:
         set_hangs(facts)
         self._users = Counter(gpu.index for job in facts.jobs for gpu in job.gpus)
         standing = [self._judge(job, facts, seconds) for job in facts.jobs]
-        self.states = {proc.pid: proc.state for job in facts.jobs for proc in (job.trainer, *job.workers)}
+        self.states = {proc.pid: proc.shown for job in facts.jobs for proc in (job.trainer, *job.workers)}
         standing = _on_gpus(standing)
         self.feeders |= {pid: job.trainer.pid for job in facts.jobs for pid in job.fed_by}
         self._ending = {one.job.trainer.pid for one in standing if one.leaves}
@@ -222,7 +222,7 @@ class Engine:
     def _note_step(self, job: JobFacts, seconds: float) -> None:
         pid = job.trainer.pid
         if job.calls is not None:
-            _add(self._spent.setdefault(pid, {}), job.trainer.state, seconds)
+            _add(self._spent.setdefault(pid, {}), job.trainer.shown, seconds)
         self._paces[pid] = self._window.pace(pid)
 
     def _step(self) -> Step | None:

@@ -171,6 +171,17 @@ class Taker(Struct):
     """Those of them that were seen: pid -> name, and CPU time when last seen."""
 
 
+class Reader(Struct, frozen=True):
+    """Who reads what a trainer writes."""
+
+    pid: int
+    name: str
+    is_child: bool
+    """The trainer started it."""
+    cores: float | None
+    """CPUs it ran on; None where it is read too seldom to tell."""
+
+
 class Grower(Struct, frozen=True):
     """A process outside the jobs that has come to hold more memory since it was first seen."""
 
@@ -275,6 +286,8 @@ class JobFacts(Struct):
     what that one writes."""
     fed_by: frozenset[int] = frozenset()
     """Of these, who loads for it without being of a job: for these it slept a good part of the window."""
+    readers: list[Reader] = field(default_factory=list)
+    """Those who read what its main thread waits to write, the one it waited for most first."""
     services: frozenset[int] = frozenset()
     """Trainers without a GPU, by pid, whose workers load for it: they are among its ``workers``."""
     left_out: dict[int, ProcFacts] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from gputop.diagnosis.proc import ASKING
 from gputop.diagnosis.proc import TURN
 from gputop.diagnosis.proc import ProcFacts
 from gputop.frame import ProcInfo
+from gputop.text import clean
 from gputop.text import counted
 
 LISTENING, CONNECTED = "listening", "connected"
@@ -26,6 +27,8 @@ AT_WORK = 0.25
 WOKEN = 0.15
 """Share of the window that the trainer must have slept until they woke it."""
 MEMORY = "memory"
+HELD_UP, LEAST_OF = 0.05, 0.1
+"""Share of the window that a trainer sleeps until somebody reads what it writes, and part of that which somebody ends, to be told."""
 UNSURE = (waits.TIMER, waits.UNKNOWN, waits.POLL, waits.DRIVER)
 """What samples may meet of a step that keeps time with them, where it waits for something else, too; the likeliest first."""
 OFTEN = 0.25
@@ -35,6 +38,12 @@ OFTEN = 0.25
 def threads_at_work(job: JobFacts) -> bool:
     """The trainer's own: they load where there are no workers, and launch the backward pass anywhere."""
     return job.trainer.others_run >= AT_WORK
+
+
+def named_thread(proc: ProcFacts) -> str:
+    """Its thread that runs most beside the main one, in brackets, where its name is not merely the program's."""
+    name = proc.busiest_thread
+    return f" ({clean(name, 16)})" if name not in ("", proc.info.comm) else ""
 
 
 def threads_wait(job: JobFacts, proc: ProcFacts) -> dict[str, float]:
@@ -118,6 +127,17 @@ def feeding(job: JobFacts, infos: Mapping[int, ProcInfo], hot: Container[int]) -
 
 def _kind(info: ProcInfo) -> tuple[int, str, tuple[str, ...]]:
     return info.ppid, info.comm, tuple(info.cmdline)
+
+
+def readers(trainer: ProcFacts, woken_by: Mapping[int, float]) -> list[int]:
+    """The pids of those who read what its main thread waits to write, the one it waits for most first: those that hold the other ends and,
+    where that is probed, woke it (``woken_by``); or who did, where that is all that it slept for but interrupts."""
+    if trainer.held_up < HELD_UP:
+        return []
+    woke = {pid: share for pid, share in woken_by.items() if pid not in (0, trainer.pid) and share >= LEAST_OF * trainer.held_up}
+    known = [pid for pid in trainer.info.read_by if not woke or pid in woke]
+    alone = woke if 2 * trainer.held_up > sum(woke.values()) else {}
+    return sorted(known or alone, key=lambda pid: -woke.get(pid, 0.0))
 
 
 def read_from(trainer: ProcFacts) -> dict[int, float]:

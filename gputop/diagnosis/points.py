@@ -66,6 +66,8 @@ class _Point(Struct):
     """(wakee tid, waker pid) -> cumulative wait ended, for trainers' threads."""
     backward: dict[int, int]
     """Of these, what threads of a trainer's backward pass ended of its main thread's waits, by pid."""
+    own_times: dict[int, int]
+    """By trainer, how often other threads of its process woke its main thread, cumulative."""
     cgroups: dict[str, CgroupSample]
     sampled: dict[int, MainSamples]
 
@@ -198,15 +200,18 @@ class Points:
         self._quiet = {pid: quiet for pid, quiet in self._quiet.items() if pid in roles}
         self._began = {pid: began for pid, began in self._began.items() if pid in roles}
         wakes: dict[tuple[int, int], int] = {}
+        own_times = dict.fromkeys(trainers, 0)
         tids = {tid for pid in trainers for tid in (pid, *_threads(board, pid))}
         for (wakee, _waker), wake in board.wakeups.items() if tids else ():
             if wakee in tids:
                 wakes[wakee, wake.waker_pid] = wakes.get((wakee, wake.waker_pid), 0) + wake.wait_ns
+                if wakee == wake.waker_pid and wakee in own_times:
+                    own_times[wakee] += wake.times
         calls: dict[int, dict[str, CudaCall]] = {}
         for (pid, name), call in board.calls.items():
             calls.setdefault(pid, {})[name] = call
         backward = {pid: _ended_by_backward(board, pid) for pid in trainers if pid in board.infos}
-        self._points.append(_Point(board.t_ns, board.probed_ns, calls, wakes, backward, board.cgroups, dict(board.sampled)))
+        self._points.append(_Point(board.t_ns, board.probed_ns, calls, wakes, backward, own_times, board.cgroups, dict(board.sampled)))
         least = MIN_LOOKED if self.looked else MIN_FEEDS
         while len(self._points) > least and self._points[1].t_ns <= board.t_ns - WINDOW_NS + OFF_BEAT_NS:
             self._points.popleft()
@@ -277,6 +282,13 @@ class Points:
     def woken_by_own(self, board: Board, pid: int) -> float | None:
         """Share of the window that the main thread of a trainer slept until another thread of its process woke it."""
         return self._slept_until(pid, {pid}) if board.wakeups else None
+
+    def own_wakes(self, board: Board, pid: int) -> tuple[float, float] | None:
+        """The same, and how often a second."""
+        share, (first, last) = self.woken_by_own(board, pid), self._probed()
+        seconds = max(1, last.probed_ns - first.probed_ns) / 1e9
+        times = last.own_times.get(pid, 0) - first.own_times.get(pid, 0)
+        return None if share is None else (share, max(0, times) / seconds)
 
     def woken_by(self, tid: int) -> dict[int, float]:
         """Pid -> share of the window that a trainer's main thread slept until somebody of that process woke it."""

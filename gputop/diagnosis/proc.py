@@ -11,10 +11,12 @@ from msgspec import Struct
 from gputop.diagnosis.model import ProcState
 from gputop.diagnosis.waits import LOCK
 from gputop.diagnosis.waits import ONCPU
+from gputop.diagnosis.waits import PIPE
 from gputop.diagnosis.waits import POLL
 from gputop.diagnosis.waits import UNKNOWN
 from gputop.diagnosis.waits import KindOf
 from gputop.diagnosis.waits import is_accepting
+from gputop.diagnosis.waits import is_unread
 from gputop.frame import ProcInfo
 from gputop.frame import ProcSample
 from gputop.frame import ThreadSample
@@ -30,6 +32,13 @@ TURN, ASKING = "turn", "asking"
 thread does, or more often than a heartbeat where that one sleeps at a lock: it waits for what they asked for."""
 ASKS_PER_S, LOCKED = 3.0, 0.3
 """Wakes a second that no heartbeat makes, and share of the window that the main thread must sleep at a lock for these to count."""
+OWN_WAKES = 0.7
+"""Part of the sleep at locks that other threads must end for it to be these that are waited for (measured: 0.9; of waits for the GIL, which
+the clock ends after 5 ms, 0.3)."""
+GIL_HELD_S = 0.002
+"""The shortest mean of such sleeps, s (guess): the GIL is handed on sooner by who waits for something else himself."""
+GIL_S = 0.007
+"""The longest mean sleep of who waits for Python's GIL: its 5 ms (`sys.getswitchinterval`), and the time until the thread is awake."""
 IN_TURN, LEAST = 0.5, 3
 """How often threads that share one GIL are met waiting for it each time one is met running, and at least."""
 _NOBODY: Counter[str] = Counter()
@@ -78,9 +87,18 @@ class ProcFacts(Struct):
     """CPUs on which programs that it started, and that live, ran, and for which their main threads waited."""
     grown_bytes: int = 0
     """Of memory that it holds, since it was first seen."""
+    own_wakes: tuple[float, float] | None = None
+    """Share of the window that its main thread slept until other threads of its process woke it, and how often a second (probe)."""
     state: ProcState = NO_STATE
+    fed_state: ProcState | None = None
+    """Of a trainer that is fed by none of its workers; see `states.tell_fed`."""
     _others: tuple[float, float] | None = None
     _threads_met: Counter[str] | None = None
+
+    @property
+    def shown(self) -> ProcState:
+        """Its state as people are shown it: who is fed from outside waits for data, too."""
+        return self.fed_state or self.state
 
     @property
     def cpu_s(self) -> float:
@@ -156,6 +174,21 @@ class ProcFacts(Struct):
         """In which share of the samples that met it asleep like that (a word of `waits`) anybody held a lock that it waited for."""
         asleep = [one for one in self.samples if self.kind_of(one.state, one.syscall, one.syscall_arg, one.wchan) == kind]
         return sum(sample.locked_by is not None for sample in asleep) / len(asleep) if asleep else 0.0
+
+    @property
+    def held_up(self) -> float:
+        """Share of the window that its main thread slept until somebody read what it writes: a log, a progress bar, a socket."""
+        met = [one for one in self.samples if self.kind_of(one.state, one.syscall, one.syscall_arg, one.wchan) == PIPE]
+        return self.kinds.get(PIPE, 0.0) * sum(is_unread(one.wchan) for one in met) / len(met) if met else 0.0
+
+    @property
+    def sleeps_long(self) -> bool:
+        """Whether it sleeps at locks for longer at a time than a wait for Python's GIL takes: for what another thread does."""
+        locked = self.kinds.get(LOCK, 0.0)
+        if self.own_wakes is not None:
+            share, times_per_s = self.own_wakes
+            return share > max(OWN_WAKES * locked, GIL_HELD_S * times_per_s)
+        return self.sleeps_per_s is not None and locked > GIL_S * self.sleeps_per_s
 
     @property
     def takes_turns(self) -> bool:

@@ -102,7 +102,7 @@ def tell_fed(job: JobFacts) -> None:
     if fed > 0.0:
         fractions = state.fractions | {"blocked": blocked - fed, "waiting-data": state.fractions.get("waiting-data", 0.0) + fed}
         left = {kind: share * (blocked - fed) / blocked for kind, share in state.waits.items()}
-        job.trainer.state = replace(state, state=max(fractions, key=fractions.__getitem__), fractions=fractions, waits=left)
+        job.trainer.fed_state = replace(state, state=max(fractions, key=fractions.__getitem__), fractions=fractions, waits=left)
 
 
 def _with_wakers(job: JobFacts) -> dict[str, float]:
@@ -219,7 +219,9 @@ def _data_wait(job: JobFacts) -> tuple[float, float]:
     the poll behind a lock; then, and where nothing can be read, it counts as far as the GPU lost time and a worker
     was at work or kept from it.
     """
-    kinds, loss = job.trainer.kinds, job.idle
+    kinds, loss, held_up = job.trainer.kinds, job.idle, job.trainer.held_up
+    if held_up > 0.0:  # nobody gives it anything there
+        kinds = kinds | {waits.PIPE: kinds[waits.PIPE] - held_up}
     sure = kinds.get(waits.QUEUE, 0.0)
     if job.is_torchs:
         # The batch itself comes through a pipe, its memory's descriptors through a socket; met by chance while all are ahead, too.
@@ -229,7 +231,7 @@ def _data_wait(job: JobFacts) -> tuple[float, float]:
     if not job.workers:
         return (sure, 1.0) if sure else (0.0, 1.0)
     if job.data_woken_by_workers is not None:
-        sure = max(sure, job.data_woken_by_workers)
+        sure = max(sure, job.data_woken_by_workers - held_up)
     vague = sum(kinds.get(kind, 0.0) for kind in (waits.LOCK, waits.PIPE, waits.POLL, waits.UNKNOWN))
     sure = max(sure, _beside_gpu_waits(job, sure))
     if sure >= DATA_WAIT or vague < DATA_WAIT:

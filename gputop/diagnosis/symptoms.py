@@ -32,6 +32,7 @@ from gputop.diagnosis.verdicts.hung_worker import all_others_are_ahead
 from gputop.diagnosis.verdicts.hung_worker import killed
 from gputop.diagnosis.verdicts.hung_worker import replacing
 from gputop.diagnosis.verdicts.main_thread_preprocessing import asks_programs
+from gputop.diagnosis.verdicts.main_thread_preprocessing import is_held_up
 from gputop.diagnosis.verdicts.pause import asks_for_nothing
 from gputop.diagnosis.verdicts.sync_storm import SPINS
 from gputop.roles import TORCH_WORKER
@@ -381,6 +382,8 @@ def _does(one: Standing) -> str:
         return "is slower than the other ranks, which wait for it"
     if one.cause == "small-kernels" and idle >= SLOW_LAUNCHES:
         return "launches its kernels too slowly to keep it busy"
+    if one.cause == "main-thread-preprocessing" and is_held_up(job):
+        return "waits until somebody reads what it writes"
     if one.cause in _OWN_DOING and job.is_supplied:
         return _feels(one) if _waits_for_others(one) else "itself keeps it waiting"
     if one.cause == "undersized-work" and one.symptom == "wait-heavy":

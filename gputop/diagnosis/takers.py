@@ -149,6 +149,12 @@ class TakerTrack:
                 found[starter] = found.get(starter, 0) + stranger.used[-1].own_ns
         return found
 
+    def cores(self, pid: int) -> float | None:
+        """CPUs that a process outside the jobs ran on; None where it was read but once."""
+        used = self._strangers[pid].used if pid in self._strangers else []
+        ns = used[-1].t_ns - used[0].t_ns if used else 0
+        return (used[-1].own_ns - used[0].own_ns) / ns if ns > 0 else None
+
     def starters(self, roles: Mapping[int, Role]) -> dict[int, int]:
         """Pid of a program that a trainer or worker started, or that feeds it -> the pid of that one; of those that were asked what they
         wait for."""

@@ -43,6 +43,9 @@ _OUTPUT = (1, STDERR)
 _WOKEN = "wait_woken"
 """Where a socket is waited for, and a terminal that takes no more."""
 
+_UNSENT = ("sock_alloc_send", "sock_wait_for_wmem")
+"""Where a UNIX socket's writer waits for its reader (net/core/sock.c)."""
+
 # Beginnings of kernel function names, from 5.15 to 6.18. Accepting waits for anybody, as polls do. The network's and the disk's
 # come early: they decide what a plain read waits for.
 _WCHAN = (
@@ -51,7 +54,7 @@ _WCHAN = (
     (DISK, ("folio_wait", "wait_on_page", "io_schedule", "blk_", "submit_bio", "__iomap", "filemap_", "jbd2_", "ext4_", "xfs_", "btrfs_",
             "bit_wait_io", "wait_on_buffer", "__wait_on_buffer", "rq_qos_wait", "wbt_wait", "balance_dirty", "xlog_", "do_writepages",
             "read_events", "io_cqring_wait")),
-    (PIPE, ("pipe_", "anon_pipe_", "fifo_open", "wait_for_partner", "unix_stream", "unix_dgram", "unix_wait")),
+    (PIPE, ("pipe_", "anon_pipe_", "fifo_open", "wait_for_partner", "unix_stream", "unix_dgram", "unix_wait", *_UNSENT)),
     (LOCK, ("futex_", "do_futex", "flock_lock", "fcntl_setlk", "locks_", "do_sem", "rwsem_", "__mutex", "mutex_")),
     (TIMER, ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep")),
     (POLL, ("poll_schedule", "do_poll", "do_sys_poll", "do_select", "ep_poll", "schedule_hrtimeout")),
@@ -106,7 +109,7 @@ def is_accepting(wchan: str | None) -> bool:
 
 def is_ahead(wchan: str | None) -> bool:
     """Whether it waits until somebody reads what it has written."""
-    return wchan is not None and wchan.endswith("pipe_write")
+    return wchan is not None and (wchan.endswith("pipe_write") or wchan.startswith(_UNSENT))
 
 
 def is_unread(wchan: str | None) -> bool:

@@ -17,6 +17,7 @@ from gputop.diagnosis import waits
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import GpuFacts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.facts import Reader
 from gputop.diagnosis.hosts import HostTrack
 from gputop.diagnosis.launches import Launches
 from gputop.diagnosis.model import Step
@@ -299,7 +300,8 @@ class Window:
             used = self._gpus_of(trainer, trainers, gpus)
             jobs.append(JobFacts(trainer, working, used, self._points.calls(trainer.pid, used)))
             jobs[-1].finished = len(own) - len(working)
-            jobs[-1].woken_by_own = self._points.woken_by_own(board, trainer.pid)
+            trainer.own_wakes = self._points.own_wakes(board, trainer.pid)
+            jobs[-1].woken_by_own = trainer.own_wakes[0] if trainer.own_wakes is not None else None
         feeders.lend_loaders(jobs, lambda job: self._woken_by(board, job))
         for job in jobs:
             self._complete(job, board)
@@ -320,7 +322,9 @@ class Window:
         job.holders = {pid: name_of(board, pid) for proc in locked if (pid := proc.locked_out[0])}
         job.data_woken_by_workers = self._points.woken(board, job)
         job.rivals = self._rivals(trainer)
-        job.woken_by = {} if job.workers else self._woken_by(board, job)
+        readers = feeders.readers(trainer, self._points.woken_by(trainer.pid) if board.wakeups else {})
+        job.readers = [self._reader(board, pid, job) for pid in readers]
+        job.woken_by = {} if job.workers else {pid: share for pid, share in self._woken_by(board, job).items() if pid not in readers}
         job.fed_by = feeders.feeding(job, board.infos, self._procs)
         turns = self._turns.setdefault(trainer.pid, Turns())
         turns.note(job.workers, job.idle or 0.0, self.t_ns)
@@ -403,6 +407,11 @@ class Window:
         found = self._points.woken_by(trainer.pid) if board.wakeups else feeders.read_from(trainer)
         read = feeders.read_by_threads(trainer, board.infos, job.woken_by_own, job.idle or 0.0)
         return found | {pid: max(share, found.get(pid, 0.0)) for pid, share in read.items()}
+
+    def _reader(self, board: Board, pid: int, job: JobFacts) -> Reader:
+        info, worker = board.infos.get(pid), next((worker for worker in job.workers if worker.pid == pid), None)
+        cores = worker.cores if worker is not None else self._takers.cores(pid)
+        return Reader(pid, name_of(board, pid), info is not None and info.ppid == job.trainer.pid, cores)
 
     def _gpus_of(self, trainer: ProcFacts, trainers: list[ProcFacts], gpus: dict[int, GpuFacts]) -> list[GpuFacts]:
         return [self._part_of(gpu, trainer.pid) if gpu.split else gpu for gpu in self._whole_gpus_of(trainer, trainers, gpus)]

@@ -52,6 +52,8 @@ class ProcInfo(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Scheduling policy of its main thread, /proc/PID/stat field 41: 0 ordinary, 1 FIFO, 2 RR, 3 batch, 5 idle, 6 deadline."""
     other_ends: list[int] = []
     """Of a trainer without workers: the pids that hold the other ends of the pipes and sockets that its main thread reads from."""
+    read_by: list[int] = []
+    """Of a trainer: the pids that hold the other ends of the pipes, FIFOs and sockets that its main thread waited to write to."""
 
 
 class ThreadSample(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -83,6 +84,40 @@ def test_who_only_reads_from_a_pipe_does_not_write_there() -> None:
         found.note(ours)
         searched(found, [pid])
         assert not found.holders
+    os.close(ours)
+    os.close(theirs)
+
+
+def fifo(tmp_path: Path) -> tuple[int, int]:
+    """(to write, to read)"""
+    path = tmp_path / "log"
+    os.mkfifo(path)
+    reads = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    return os.open(path, os.O_WRONLY), reads
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "fifo"])
+def test_who_reads_what_we_write(kind: str, tmp_path: Path) -> None:
+    make = {"pipe": lambda: os.pipe()[::-1], "socket": paired, "fifo": lambda: fifo(tmp_path)}[kind]
+    with held_by_a_child(make) as (descriptor, pid), child(poll_a_minute) as stranger:
+        found = Ends("/proc/", OWN, writes=True)
+        found.note(descriptor, at_pipe=kind != "socket")
+        assert searched(found, [pid, stranger])
+        assert found.holders == {pid}
+
+
+def test_who_only_writes_there_too_does_not_read_it() -> None:
+    theirs, ours = os.pipe()
+
+    def write() -> None:
+        os.close(theirs)
+        poll_a_minute()
+
+    with child(write) as pid:
+        until(lambda: not os.path.lexists(f"/proc/{pid}/fd/{theirs}"))
+        found = Ends("/proc/", OWN, writes=True)
+        found.note(ours, at_pipe=True)
+        assert not searched(found, [pid])
     os.close(ours)
     os.close(theirs)
 

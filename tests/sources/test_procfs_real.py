@@ -48,7 +48,8 @@ class Live:
         self.seq += 1
         now = time.monotonic_ns()
         frame = Frame(self.seq, now, key=key or not self.seq)
-        beat = Beat(now, self.seq, frame.key, hot=frozenset(hot or ()), alone=frozenset(alone or ()), wakers=frozenset(wakers or ()))
+        of = {"hot": hot, "alone": alone, "wakers": wakers, "trainers": hot}
+        beat = Beat(now, self.seq, frame.key, **{name: frozenset(pids or ()) for name, pids in of.items()})
         self.source.read(beat, frame)
         self.board.fold(frame)
         return frame
@@ -239,6 +240,26 @@ def test_who_writes_what_trainers_without_workers_read(live: Live) -> None:
 
         live.until(ends, {one, two}, wakers=wakers, alone={one, two})
         assert not live.board.infos[first].other_ends
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to read another process's system call")
+def test_who_reads_what_a_trainer_waits_to_write(live: Live) -> None:
+    theirs, ours = os.pipe()
+
+    def write() -> None:
+        os.close(theirs)
+        while True:
+            os.write(ours, bytes(1 << 16))
+
+    def hold() -> None:
+        os.close(ours)
+        poll_a_minute()
+
+    with child(hold) as logger, child(write) as trainer:
+        os.close(theirs)
+        os.close(ours)
+        live.until(lambda _: live.board.infos[trainer].read_by == [logger], {trainer})
+        assert not live.board.infos[trainer].other_ends
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are x86-64's")

@@ -11,10 +11,12 @@ from __future__ import annotations
 from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.feeders import named_thread
 from gputop.diagnosis.loading import with_workers
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.proc import ALONE
+from gputop.diagnosis.proc import GIL_S
 from gputop.diagnosis.proc import LEAST
 from gputop.diagnosis.proc import TURN
 from gputop.diagnosis.proc import ProcFacts
@@ -23,15 +25,12 @@ from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 from gputop.diagnosis.verdicts.main_thread_preprocessing import MOST_WORKERS
 from gputop.diagnosis.waits import LOCK
-from gputop.text import clean
 
 OTHERS, ONE_CPU, LOCKED = 0.25, 1.15, 0.15
 READY = 1.8
 """Threads behind one GIL sleep until it is theirs; when more than this many are ready to run, they compute side by side."""
 POOL = 0.7, 1.15
 """CPUs of the pool."""
-TURN_S = 0.007
-"""The longest mean sleep of who waits for the GIL: its 5 ms, and the time until the thread is awake."""
 KEEPS, STARVED = 0.6, 0.5
 """Share of the window that a main thread runs, and share of the samples of its other threads that meet these waiting for their turn."""
 _POOLS = ("data.lock", "data.unknown", "data.running", "data.runnable", "main.lock", "main.unknown", "main.computing")
@@ -71,7 +70,7 @@ def _main_fights(proc: ProcFacts) -> bool:
     locked = waits.get("lock", 0.0) + waits.get("unknown", 0.0)
     if locked < LOCKED or locked <= proc.runnable or proc.waits_its_turn is False:
         return False
-    if proc.sleeps_per_s is not None and locked > TURN_S * proc.sleeps_per_s:
+    if proc.sleeps_long or (proc.sleeps_per_s is not None and locked > GIL_S * proc.sleeps_per_s):
         return False
     if 2 * proc.others_runnable > proc.others_run:
         return False  # a CPU is what those threads wait for
@@ -93,7 +92,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         return _tell_of_starved(job.trainer, _apart(job, facts))
     worst = max(procs, key=lambda proc: proc.others_run)
     main, others = 100 * worst.run, 100 * worst.others_run
-    shares = f"its other threads{_busiest(worst)} run {others:.0f}% of the time, its main thread gets {main:.0f}%"
+    shares = f"its other threads{named_thread(worst)} run {others:.0f}% of the time, its main thread gets {main:.0f}%"
     detail = f"{worst.role.label} ({worst.pid}): {shares}, together no more than one CPU: they share one GIL"
     evidence = (
         Evidence("main_cpu_pct", round(main, 1), "%", "on-CPU share of the main thread"),
@@ -110,7 +109,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
 def _tell_of_starved(proc: ProcFacts, apart: Fix) -> Finding:
     main, others, met = 100 * proc.run, 100 * proc.others_run, proc.threads_met
     turns = 100 * met[TURN] / sum(met.values())
-    detail = f"{proc.role.label} ({proc.pid}): its main thread runs {main:.0f}% of the time, and its other threads{_busiest(proc)} "
+    detail = f"{proc.role.label} ({proc.pid}): its main thread runs {main:.0f}% of the time, and its other threads{named_thread(proc)} "
     detail += f"wait {turns:.0f}% of theirs for the GIL that it holds"
     evidence = (
         Evidence("main_cpu_pct", round(main, 1), "%", "on-CPU share of the main thread"),
@@ -125,12 +124,6 @@ def _apart(job: JobFacts, facts: Facts) -> Fix:
     workers = min(MOST_WORKERS, len(capacity(job, facts).allowed))
     load = "" if job.workers else with_workers(job, workers, persistent_workers=True)
     return Fix("Move the other threads' work into processes of their own", load)
-
-
-def _busiest(proc: ProcFacts) -> str:
-    """The one that runs most, where its name is not merely the program's."""
-    name = proc.busiest_thread
-    return f" ({clean(name, 16)})" if name not in ("", proc.info.comm) else ""
 
 
 def _felt(job: JobFacts) -> str:

@@ -1,9 +1,10 @@
 """main-thread-preprocessing: the trainer itself loads, mixes or transforms between the steps, and the GPU waits meanwhile.
 
 It gets the main thread's own computing (and its own sleeping) that no smaller rule explains, its waits until somebody reads what it
-writes, and those for short programs that it starts; where there are no workers, also what it reads through a pipe, and what it waits for
-other threads of the trainer that run. From
-/proc a spinning wait for the GPU looks the same as computing, so where that is possible (`states.may_spin`) it says so.
+writes, for short programs that it starts, and for other threads of the trainer that run: beside workers a lock may be Python's GIL, which
+is asked for anew every 5 ms, so that who sleeps longer waits for what such a thread does. Where there are no workers, also what it reads
+through a pipe. From /proc a spinning wait for the GPU looks the same as computing, so where that is possible (`states.may_spin`) it says
+so.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from collections import Counter
 
 from gputop.diagnosis import compiling
 from gputop.diagnosis.capacity import capacity
+from gputop.diagnosis.chain import host_side_loss
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.feeders import AT_WORK
+from gputop.diagnosis.feeders import named_thread
 from gputop.diagnosis.feeders import programs_at_work
 from gputop.diagnosis.feeders import started
 from gputop.diagnosis.feeders import threads_at_work
@@ -27,8 +30,8 @@ from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 from gputop.diagnosis.waits import PIPE
-from gputop.diagnosis.waits import is_unread
 from gputop.frame import ProcSample
+from gputop.roles import PIN_THREAD
 from gputop.text import counted
 
 SLEEPS = 0.6
@@ -41,10 +44,10 @@ _POOLS = ("main.computing", "main.timer", "main.child", "main.lock", "main.pipe"
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:
-    piped = 0.0 if job.workers and not (_is_unread(job.trainer) or asks_programs(job)) else 1.0
+    piped = 0.0 if job.workers and not (_writes_mostly(job.trainer) or asks_programs(job)) else 1.0
     claims = {"main.computing": 1.0, "main.timer": SLEEPS, "main.child": 1.0, "main.pipe": piped}
     threads, programs = threads_at_work(job), asks_programs(job) if job.workers else programs_at_work(job, facts)
-    awaits = not job.workers or job.trainer.waits_its_turn is False  # beside workers a lock may be the GIL, unless it is known not to be
+    awaits = not job.workers or job.trainer.waits_its_turn is False or job.trainer.sleeps_long
     return claims | {"main.lock": 1.0 if threads and awaits else 0.0, "main.poll": 1.0 if threads or programs else 0.0}
 
 
@@ -54,10 +57,10 @@ def _does(job: JobFacts, facts: Facts) -> str:
         return compiling.told(job)
     most, costs = _most(job)
     share = f"{100 * costs:.0f}% of the time"
-    if most in ("lock", "poll") and threads_at_work(job):
-        return f"waits {share} for its own threads, which run on {job.trainer.others_run:.1f} CPUs"
-    if _is_held_up(job):
-        return f"waits {share} until somebody reads what it writes: nobody does so fast enough"
+    if _awaits_threads(job):
+        return f"waits {share} for its own threads{named_thread(job.trainer)}, which run on {job.trainer.others_run:.1f} CPUs"
+    if is_held_up(job):
+        return f"waits {share} {_reader(job)}"
     if _waits_for_asked(job):
         return f"waits {share} for short programs that it starts, which run on {job.trainer.children:.1f} CPUs"
     if _is_fed(job):
@@ -67,13 +70,11 @@ def _does(job: JobFacts, facts: Facts) -> str:
 
 
 def _most(job: JobFacts) -> tuple[str, float]:
-    """Computing, or the kind of sleep, that most of its main thread's time goes to; which part of it."""
-    state = job.trainer.state
-    most, costs = "computing", state.fractions.get("computing", 0.0)
-    for kind in _SLEEPS:
-        if (slept := state.waits.get(kind, 0.0)) > costs:
-            most, costs = kind, slept
-    return most, costs
+    """Computing, or the kind of sleep, that most of the loss is made of; which part of its main thread's time that is."""
+    loss = job.lost if job.lost is not None else host_side_loss(job)
+    costs = {kind: job.pools.get(f"main.{kind}", 0.0) * loss for kind in ("computing", *_SLEEPS)}
+    most = max(costs, key=costs.__getitem__)
+    return most, costs[most]
 
 
 def asks_programs(job: JobFacts) -> bool:
@@ -84,27 +85,41 @@ def asks_programs(job: JobFacts) -> bool:
 def _is_fed(job: JobFacts) -> bool:
     """By somebody who is neither a worker nor a thread of its own."""
     most, _ = _most(job)
-    return not job.workers and (most == "pipe" or (most == "poll" and not threads_at_work(job))) and not _is_held_up(job)
+    return not job.workers and (most == "pipe" or (most == "poll" and not threads_at_work(job))) and not is_held_up(job)
 
 
 def _waits_for_asked(job: JobFacts) -> bool:
     """For these programs, most of its time."""
-    return _most(job)[0] in ("pipe", "poll") and asks_programs(job) and not _is_held_up(job)
+    return _most(job)[0] in ("pipe", "poll") and asks_programs(job) and not is_held_up(job)
 
 
-def _is_held_up(job: JobFacts) -> bool:
+def _awaits_threads(job: JobFacts) -> bool:
+    return _most(job)[0] in ("lock", "poll") and threads_at_work(job)
+
+
+def is_held_up(job: JobFacts) -> bool:
     """By who ought to read what it writes: a log, a progress bar."""
-    return _most(job)[0] == "pipe" and _is_unread(job.trainer)
+    return _most(job)[0] == "pipe" and _writes_mostly(job.trainer)
 
 
 def _at_pipes(trainer: ProcFacts) -> list[ProcSample]:
     return [one for one in trainer.samples if trainer.kind_of(one.state, one.syscall, one.syscall_arg, one.wchan) == PIPE]
 
 
-def _is_unread(trainer: ProcFacts) -> bool:
-    """Whether it mostly writes where it waits at a pipe, or at its output."""
-    met = _at_pipes(trainer)
-    return sum(is_unread(one.wchan) for one in met) > len(met) / 2
+def _writes_mostly(trainer: ProcFacts) -> bool:
+    """Where it waits at a pipe or a UNIX socket, or at its output."""
+    return 2 * trainer.held_up > trainer.kinds.get(PIPE, 0.0)
+
+
+def _reader(job: JobFacts) -> str:
+    """Until when it waits, and what who is waited for does meanwhile."""
+    if not job.readers:
+        return "until somebody reads what it writes: nobody does so fast enough"
+    reader = job.readers[0]
+    runs = ""
+    if reader.cores is not None:
+        runs = f": that one runs on {reader.cores:.1f} CPUs and is too slow" if reader.cores >= AT_WORK else ": that one hardly runs"
+    return f"until {reader.name} ({reader.pid}){', which it started,' if reader.is_child else ''} reads what it writes{runs}"
 
 
 def _lists_ends(trainer: ProcFacts) -> str:
@@ -127,7 +142,9 @@ def _sleeps(job: JobFacts) -> bool:
 
 def _evidence(job: JobFacts) -> Evidence:
     slept = round(100 * _most(job)[1], 1)
-    if _is_held_up(job):
+    if _awaits_threads(job):
+        return Evidence("main_waits_pct", slept, "%", "of the main thread's time asleep until threads of its own are through")
+    if is_held_up(job):
         return Evidence("main_waits_pct", slept, "%", "of the main thread's time asleep until somebody reads what it writes")
     if _waits_for_asked(job):
         return Evidence("main_waits_pct", slept, "%", "of the main thread's time asleep for programs that it starts")
@@ -139,8 +156,11 @@ def _evidence(job: JobFacts) -> Evidence:
 
 
 def _look(job: JobFacts) -> Fix:
-    if _is_fed(job) or _is_held_up(job) or _waits_for_asked(job):
-        return Fix("See where it waits", f"gputop stacks {job.trainer.pid}")
+    if _is_fed(job) or is_held_up(job) or _waits_for_asked(job):
+        pids = " ".join(map(str, (job.trainer.pid, *(reader.pid for reader in job.readers[:1])))) if is_held_up(job) else job.trainer.pid
+        return Fix("See where it waits", f"gputop stacks {pids}")
+    if _awaits_threads(job):
+        return Fix("See what its threads do, by line", f"gputop stacks {job.trainer.pid} --duration 10")
     see = "See where it sleeps, by line" if _sleeps(job) else "See what it computes between the steps, by line"
     return Fix(see, f"gputop stacks {job.trainer.pid} --duration 10")
 
@@ -148,7 +168,14 @@ def _look(job: JobFacts) -> Fix:
 def _fixes(job: JobFacts, facts: Facts) -> list[Fix]:
     if compiling.compiles(job):
         return list(compiling.FIXES)
-    if _is_held_up(job):
+    if _awaits_threads(job) and job.trainer.busiest_thread == PIN_THREAD:
+        return [
+            Fix("Send less: uint8 until it is on the GPU, smaller batches, one tensor rather than many"),
+            Fix("Or copy without pinning, which takes that thread out of the way", "DataLoader(..., pin_memory=False)"),
+        ]
+    if is_held_up(job) and job.readers:
+        return [Fix("Write less often, or to a file"), Fix("Or hand it to a thread that writes while the next step runs")]
+    if is_held_up(job):
         who = "See who ought to read it: a terminal that is slow or held (Ctrl-S), a pager, a logger"
         return [Fix("Write less often, or to a file"), Fix(who, _lists_ends(job.trainer))]
     if _waits_for_asked(job):

@@ -1,4 +1,4 @@
-"""Who holds the other end of what a trainer reads from: a pipe, a UNIX socket, a connection to this machine.
+"""Who holds the other end of what a trainer reads from, or waits to write to: a pipe, a UNIX socket, a connection to this machine.
 
 The kernel tells the socket at the other end (sock_diag, /proc/PID/net/tcp), not whose it is: the descriptors of all processes are looked
 through for that, some of them in each tick.
@@ -19,6 +19,8 @@ from gputop.sources.procfs.sockets import MOST_FILES
 
 # read, readv, recvfrom, recvmsg, recvmmsg: their first argument is the descriptor.
 READS = frozenset({"x86_64": (0, 19, 45, 47, 299), "aarch64": (63, 65, 207, 212, 243)}.get(platform.machine(), ()))
+# write, writev, sendto, sendmsg, sendmmsg: likewise.
+WRITES = frozenset({"x86_64": (1, 20, 44, 46, 307), "aarch64": (64, 66, 206, 211, 269)}.get(platform.machine(), ()))
 PER_TICK = 25
 """Processes whose descriptors are looked at: some milliseconds, where each has many."""
 MOST_ENDS, ASK_EVERY = 32, 10
@@ -32,11 +34,11 @@ _ANY_COOKIE = 0xFFFFFFFF
 
 
 class Ends:
-    """What one process reads from, and who writes there."""
+    """What one process reads from, and who writes there; or, with ``writes``, what it writes to, and who reads there."""
 
-    def __init__(self, proc: str, pid: int) -> None:
+    def __init__(self, proc: str, pid: int, writes: bool = False) -> None:
         self.holders: frozenset[int] = frozenset()
-        self._proc, self._pid = proc, pid
+        self._proc, self._pid, self._writes = proc, pid, writes
         self._wanted: dict[str, str] = {}
         """What it reads from -> the other end, as links in /proc/PID/fd; empty where that is not on this machine."""
         self._left: list[int] = []
@@ -45,15 +47,17 @@ class Ends:
         self._descriptor, self._met = -1, 0
         """The latest, and how often it was met since another one."""
 
-    def note(self, descriptor: int) -> None:
-        """It was met reading from there; what the same descriptor is, is not asked each time."""
+    def note(self, descriptor: int, at_pipe: bool = False) -> None:
+        """It was met there; what the same descriptor is, is not asked each time. ``at_pipe``: it slept where pipes are waited for, so that
+        what has a path is a FIFO."""
         self._met = self._met + 1 if descriptor == self._descriptor else 0
         self._descriptor = descriptor
         if self._met % ASK_EVERY:
             return
         with suppress(OSError):
             link = os.readlink(f"{self._proc}{self._pid}/fd/{descriptor & 0xFFFFFFFF}")
-            if link not in self._wanted and len(self._wanted) < MOST_ENDS and link.startswith(("pipe:", "socket:")):
+            kinds = ("pipe:", "socket:", "/") if at_pipe else ("pipe:", "socket:")
+            if link not in self._wanted and len(self._wanted) < MOST_ENDS and link.startswith(kinds):
                 self._wanted[link] = _other_end(self._proc, self._pid, link)
                 self._rests, self._rest = 0, FIRST_REST
 
@@ -63,7 +67,7 @@ class Ends:
         if not self._left and not self._begins(pids, bool(wanted)):
             return False
         some, self._left = self._left[:PER_TICK], self._left[PER_TICK:]
-        found = {pid for pid in some if _holds(f"{self._proc}{pid}/", wanted)}
+        found = {pid for pid in some if _holds(f"{self._proc}{pid}/", wanted, os.O_WRONLY if self._writes else os.O_RDONLY)}
         before, self.holders = self.holders, (self.holders - set(some) | found).intersection(pids)
         return self.holders != before
 
@@ -78,24 +82,25 @@ class Ends:
         return True
 
 
-def _holds(folder: str, wanted: Collection[str]) -> bool:
-    """Whether it has one of these open, of a pipe to write."""
+def _holds(folder: str, wanted: Collection[str], here: int) -> bool:
+    """Whether it has one of these open, of a pipe otherwise than ``here``: to write where somebody reads, and to read where one writes."""
     with suppress(OSError):
         for name in os.listdir(folder + "fd")[:MOST_FILES]:
             with suppress(FileNotFoundError):
                 link = os.readlink(f"{folder}fd/{name}")
-                if link in wanted and (link.startswith("socket:") or _writes(f"{folder}fdinfo/{name}")):
+                if link in wanted and (link.startswith("socket:") or _mode(f"{folder}fdinfo/{name}") != here):
                     return True
     return False
 
 
-def _writes(path: str) -> bool:
+def _mode(path: str) -> int:
+    """Whether it is open to read, to write, or both (O_ACCMODE)."""
     flags = next((line.split()[1] for line in (read_once(path, 1024) or b"").splitlines() if line.startswith(b"flags:")), b"0")
-    return int(flags, 8) & os.O_ACCMODE != os.O_RDONLY
+    return int(flags, 8) & os.O_ACCMODE
 
 
 def _other_end(proc: str, pid: int, link: str) -> str:
-    if link.startswith("pipe:"):
+    if not link.startswith("socket:"):
         return link
     inode = int(link[len("socket:[") : -1])
     peer = unix_peer(inode) or _tcp_peer(f"{proc}{pid}/net/", inode)

@@ -14,6 +14,7 @@ from gputop.frame import ThreadInfo
 from gputop.frame import ThreadSample
 from gputop.sources.procfs import parse
 from gputop.sources.procfs.ends import READS
+from gputop.sources.procfs.ends import WRITES
 from gputop.sources.procfs.files import Descriptors
 from gputop.sources.procfs.files import KeptFile
 from gputop.sources.procfs.identity import Identity
@@ -93,6 +94,16 @@ class Process:
     def reads(self) -> int | None:
         """The descriptor from which its main thread, as far as it is asked, read when it was met last."""
         return self._wait[1] if self._wait[0] in READS else None
+
+    @property
+    def writes(self) -> int | None:
+        """The same of a write that waits for who reads."""
+        return self._wait[1] if self._wait[0] in WRITES and self.stat.state == "S" else None
+
+    @property
+    def at_pipe(self) -> bool:
+        """Whether it slept where pipes and FIFOs are waited for."""
+        return "pipe_" in (self._wait[2] or "")
 
     @property
     def polls(self) -> bool:

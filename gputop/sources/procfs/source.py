@@ -92,6 +92,7 @@ class ProcfsSource:
         self._budget_ns = int(settings.interval_ns * READ_SHARE)
         self._wakers: frozenset[int] = frozenset()
         self._ends: dict[int, Ends] = {}
+        self._readers: dict[int, Ends] = {}
         self._told: dict[int, Process] = {}
         """Whose identity is new or changed in this tick."""
         self._gpu_pids: frozenset[int] = frozenset()
@@ -139,6 +140,7 @@ class ProcfsSource:
         read += self._revive(tick, frame)
         self._look(tick)
         self._look_for_ends(beat)
+        self._look_for_readers(beat)
         if beat.key:
             read = [process for process in self._processes.values() if process.sample is not None]
         frame.infos.extend(process.info for process in (read if beat.key else self._told.values()))
@@ -365,6 +367,19 @@ class ProcfsSource:
             self._ends[pid] = self._ends.pop(pid)  # the last to have its turn again
             if ends.search(self._processes.keys()):
                 self._hot[pid].identity.change(other_ends=sorted(ends.holders))
+                self._told[pid] = self._hot[pid]
+
+    def _look_for_readers(self, beat: Beat) -> None:
+        """Who reads what trainers wait to write."""
+        for pid in beat.trainers:
+            process = self._hot.get(pid)
+            if process is not None and (descriptor := process.writes) is not None:
+                self._readers.setdefault(pid, Ends(self._proc, pid, writes=True)).note(descriptor, process.at_pipe)
+        for pid in [pid for pid in self._readers if pid not in beat.trainers or pid not in self._hot]:
+            del self._readers[pid]
+        for pid, ends in self._readers.items():
+            if ends.search(self._processes.keys()):
+                self._hot[pid].identity.change(read_by=sorted(ends.holders))
                 self._told[pid] = self._hot[pid]
 
     def _look(self, tick: Tick) -> None:
