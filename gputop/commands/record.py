@@ -41,6 +41,7 @@ EXAMPLES = """examples:
   gputop record -o run.gputop -- python train.py
   gputop record --max-size 100M --max-files 3    the last 200 MB or more, in files of 100 MB
 a recording that grows can be opened meanwhile: gputop replay run.gputop
+it leaves 15% of the disk free (4 GB at most), and goes on when there is room
 """
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 LEAST_BYTES = 1 << 20
