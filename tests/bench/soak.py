@@ -150,10 +150,9 @@ def soak(pairs: Sequence[Pair], minutes: float) -> float:
 def beats(path: Path) -> list[object]:
     """Frames in a recording, beats that it lacks, and the longest time between two frames."""
     with Recording(str(path)) as recording:
-        frames = [(frame.seq, frame.t_ns, frame.missed) for frame in recording.frames()]
-    pairs = list(pairwise(frames))
-    lacking = sum(after[0] - before[0] - 1 + after[2] for before, after in pairs)
-    return [len(frames), lacking, f"{max((after[1] - before[1] for before, after in pairs), default=0) / 1e9:.2f}"]
+        times, interval_ns = [frame.t_ns for frame in recording.frames()], recording.header.interval_ns
+    apart = [after - before for before, after in pairwise(times)]
+    return [len(times), sum(round(ns / interval_ns) - 1 for ns in apart), f"{max(apart, default=0) / 1e9:.2f}"]
 
 
 def _is_whole(path: Path) -> bool:
