@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from msgspec import Struct
 from msgspec import field
 
+from gputop import elf
 from gputop import histogram
 from gputop.sources import Unavailable
 from gputop.sources.ebpf import libcuda
@@ -22,6 +24,7 @@ from gputop.stacks.interpreter import Interpreter
 from gputop.stacks.permission import why_not
 from gputop.stacks.python_thread import Unreadable
 
+MOST_LIBRARIES = 16  # distinct libcudas that are probed at once
 _NO_LINE = Line("a line that cannot be told any more", "", 0)
 
 
@@ -61,33 +64,36 @@ class _Answer(on_demand.Answer):
 
 def watch(pids: Sequence[int], duration_s: float, root: str = "/") -> tuple[dict[int, list[CudaLine]], dict[int, str]]:
     """pid -> its lines, longest first, over ``duration_s``; and why the others have none, with what mends it."""
-    watched = _Watched(root)
-    for pid in pids:
-        watched.add(pid)
-    if watched.readers:
-        as_root = f"{' '.join(map(str, pids))} --duration {duration_s:.0f}"
-        request = {"readers": watched.readers, "libraries": list(watched.libraries.items())}
-        try:
-            answer = on_demand.watch("callers", request, duration_s, _Answer, as_root, root)
-        except Unavailable as error:
-            missing = f"{error.reason}; {error.remedy}" if error.remedy else error.reason
-            return {}, watched.failed | dict.fromkeys(watched.readers, missing)
-        for pid in watched.readers:
-            watched.resolve(pid, answer)
+    with ExitStack() as files:
+        watched = _Watched(root, files)
+        for pid in pids:
+            watched.add(pid)
+        if watched.readers:
+            as_root = f"{' '.join(map(str, pids))} --duration {duration_s:.0f}"
+            request = {"readers": watched.readers, "libraries": list(watched.libraries.items())}
+            try:
+                answer = on_demand.watch("callers", request, duration_s, _Answer, as_root, root, tuple(watched.libraries))
+            except Unavailable as error:
+                missing = f"{error.reason}; {error.remedy}" if error.remedy else error.reason
+                return {}, watched.failed | dict.fromkeys(watched.readers, missing)
+            for pid in watched.readers:
+                watched.resolve(pid, answer)
     return watched.lines, watched.failed
 
 
 class _Watched:
     """What is asked of the probe, and what became of each process."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, files: ExitStack) -> None:
         self.readers: dict[int, tuple[int, ...]] = {}
-        self.libraries: dict[str, dict[int, int]] = {}
-        """Path -> {offset: cookie}; cookies number ``names``."""
+        self.libraries: dict[int, dict[int, int]] = {}
+        """Descriptor -> {offset: cookie}; cookies number ``names``."""
         self.names: list[str] = []
         self.lines: dict[int, list[CudaLine]] = {}
         self.failed: dict[int, str] = {}
         self._root = root
+        self._files = files
+        self._known: set[tuple[int, ...]] = set()
 
     def add(self, pid: int) -> None:
         """Find its libcuda and where its interpreter keeps the main thread's frames."""
@@ -107,13 +113,19 @@ class _Watched:
             self.failed[pid] = error.reason
 
     def _add_libraries(self, pid: int) -> None:
-        paths = libcuda.find(pid, self._root)
-        if not paths:
+        found = libcuda.find(pid, self._root)
+        if not found:
             raise Unreadable("no-cuda", "it has no libcuda, and makes none")
-        for path in paths:
-            functions = libcuda.functions(path)
+        for one in found:
+            file = self._files.enter_context(libcuda.opened(pid, one, self._root))
+            if (facts := elf.facts(file)) in self._known:
+                continue
+            if len(self._known) >= MOST_LIBRARIES:
+                raise Unreadable("no-cuda", f"{MOST_LIBRARIES} other libcudas are watched already")
+            functions = libcuda.points(file).functions
+            self._known.add(facts)
             self.names += sorted({function.call for function in functions} - set(self.names))
-            self.libraries[path] = {function.offset: self.names.index(function.call) for function in functions}
+            self.libraries[file.fileno()] = {function.offset: self.names.index(function.call) for function in functions}
 
 
 def _reader(pid: int, root: str) -> tuple[int, ...]:

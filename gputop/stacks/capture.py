@@ -28,6 +28,7 @@ TIMEOUT_S = 2.0
 NATIVE_TIMEOUT_S = 10.0
 _GRACE_S = 0.3
 """What readers get beyond the deadline to hand over what they have."""
+_BEYOND = "it has several interpreters, or no GIL, which py-spy cannot read"
 _UNSTOPPABLE = frozenset("DTt")
 """ptrace would hang on, or be refused by, a thread in these states."""
 
@@ -130,6 +131,8 @@ def _process(pid: int, order: _Order) -> list[Stack]:
 
 def _python(pid: int, order: _Order) -> tuple[list[PythonThread], str]:
     """Its Python threads, and why they have no native frames although these were asked for."""
+    if interpreter.is_beyond_py_spy(pid, order.root):
+        return interpreter.dump(pid, order.root), _BEYOND if order.native else ""
     why = _unstoppable(pid, order.root) if order.native else ""
     if order.native and not why:
         try:
@@ -146,10 +149,7 @@ def _python(pid: int, order: _Order) -> tuple[list[PythonThread], str]:
 
 def _python_only(pid: int, order: _Order) -> list[PythonThread]:
     try:
-        threads = pyspy.dump(pid, order.deadline)
-        if any(thread.frames for thread in threads) or not interpreter.is_free_threaded(pid, order.root):
-            return threads
-        return interpreter.dump(pid, order.root)
+        return pyspy.dump(pid, order.deadline)
     except Unreadable as error:
         if error.kind in BEYOND_PY_SPY:
             return interpreter.dump(pid, order.root)

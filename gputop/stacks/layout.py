@@ -26,6 +26,8 @@ class Layout:
     """_PyRuntime: the newest interpreter, the main one 8 bytes behind it."""
     threads: int
     """Interpreter: the newest thread."""
+    next_interpreter: int
+    """Interpreter: the one before it."""
     next: int
     """Thread: the one before it."""
     native_id: int
@@ -44,6 +46,8 @@ class Layout:
     first_line: int
     lines: int
     bytecode: int
+    c_frame: int = _ABSENT
+    """Thread: an address on the C stack of who executes it (3.10 to 3.12)."""
     copies: int = _ABSENT
     """Code object: each thread's own bytecode (free-threaded 3.14)."""
     ob_type: int = 8
@@ -71,17 +75,17 @@ class Layout:
 
 _OLD_TEXT = {"str_data": 48, "wide_more": 24}
 _FRAME_OBJECT = {
-    "interpreters": 32, "threads": 8, "next": 8, "native_id": _ABSENT, "pthread": 176, "frame": 24, "hop": _ABSENT, "back": 24, "code": 32,
-    "filename": 104, "name": 112, "first_line": 40, "lines": 120, "bytecode": _ABSENT, **_OLD_TEXT,
+    "interpreters": 32, "threads": 8, "next_interpreter": 0, "next": 8, "native_id": _ABSENT, "pthread": 176, "frame": 24,
+    "hop": _ABSENT, "back": 24, "code": 32, "filename": 104, "name": 112, "first_line": 40, "lines": 120, "bytecode": _ABSENT, **_OLD_TEXT,
 }  # fmt: skip
 RELEASED = {
     8: Layout(8, instruction=104, **_FRAME_OBJECT),
     9: Layout(9, instruction=104, **_FRAME_OBJECT),
-    10: Layout(10, instruction=96, **_FRAME_OBJECT),
-    11: Layout(11, 40, threads=16, next=8, native_id=160, pthread=152, frame=56, hop=8, back=48, code=32, instruction=56, filename=112,
-               name=128, first_line=72, lines=136, bytecode=184, **_OLD_TEXT),
-    12: Layout(12, 40, threads=72, next=8, native_id=144, pthread=136, frame=56, hop=0, back=8, code=0, instruction=56, filename=112,
-               name=128, first_line=68, lines=136, bytecode=192),
+    10: Layout(10, instruction=96, c_frame=48, **_FRAME_OBJECT),
+    11: Layout(11, 40, threads=16, next_interpreter=0, next=8, native_id=160, pthread=152, frame=56, c_frame=56, hop=8, back=48, code=32,
+               instruction=56, filename=112, name=128, first_line=72, lines=136, bytecode=184, **_OLD_TEXT),
+    12: Layout(12, 40, threads=72, next_interpreter=0, next=8, native_id=144, pthread=136, frame=56, c_frame=56, hop=0, back=8, code=0,
+               instruction=56, filename=112, name=128, first_line=68, lines=136, bytecode=192),
 }  # fmt: skip
 
 # Words of each group of _Py_DebugOffsets, in order: runtime, interpreter, thread, frame, code, object, type, tuple, list, set, dict,
@@ -104,10 +108,10 @@ def described(debug_offsets: bytes) -> Layout | None:
 
     ascii_bytes = word(_STR, 3)
     return Layout(
-        minor, word(_RUNTIME, 2), threads=word(_INTERPRETER, 3), next=word(_THREAD, 2), native_id=word(_THREAD, 6),
-        pthread=word(_THREAD, 5), frame=word(_THREAD, 4), hop=_ABSENT, back=word(_FRAME, 1), code=word(_FRAME, 2),
-        instruction=word(_FRAME, 3), filename=word(_CODE, 1), name=word(_CODE, 3), first_line=word(_CODE, 5), lines=word(_CODE, 4),
-        bytecode=word(_CODE, 9), copies=word(_CODE, 10) if free_threaded and minor >= 14 else _ABSENT, ob_type=word(_OBJECT, 1),
-        ob_size=word(_BYTES, 1), bytes_data=word(_BYTES, 2), str_length=word(_STR, 2), str_state=word(_STR, 1), str_data=ascii_bytes,
-        kind_shift=8 if free_threaded and minor >= 14 else 2,
+        minor, word(_RUNTIME, 2), threads=word(_INTERPRETER, 3), next_interpreter=word(_INTERPRETER, 2), next=word(_THREAD, 2),
+        native_id=word(_THREAD, 6), pthread=word(_THREAD, 5), frame=word(_THREAD, 4), hop=_ABSENT, back=word(_FRAME, 1),
+        code=word(_FRAME, 2), instruction=word(_FRAME, 3), filename=word(_CODE, 1), name=word(_CODE, 3), first_line=word(_CODE, 5),
+        lines=word(_CODE, 4), bytecode=word(_CODE, 9), copies=word(_CODE, 10) if free_threaded and minor >= 14 else _ABSENT,
+        ob_type=word(_OBJECT, 1), ob_size=word(_BYTES, 1), bytes_data=word(_BYTES, 2), str_length=word(_STR, 2),
+        str_state=word(_STR, 1), str_data=ascii_bytes, kind_shift=8 if free_threaded and minor >= 14 else 2,
     )  # fmt: skip

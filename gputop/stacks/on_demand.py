@@ -36,8 +36,12 @@ class Answer(msgspec.Struct):
 Said = TypeVar("Said", bound=Answer)
 
 
-def watch(probe: str, wanted: Mapping[str, object], duration_s: float, form: type[Said], as_root: str, root: str = "/") -> Said:
-    """Run ``probe`` (see on_demand_loader) for ``duration_s``. Raises Unavailable; ``as_root`` is what follows `SUDO`."""
+def watch(
+    probe: str, wanted: Mapping[str, object], duration_s: float, form: type[Said], as_root: str, root: str = "/",
+    files: tuple[int, ...] = (),
+) -> Said:  # fmt: skip
+    """Run ``probe`` (see on_demand_loader), with the descriptors ``files``, for ``duration_s``. Raises Unavailable; ``as_root`` is what
+    follows `SUDO`."""
     access.check(root, sudo=True)
     if not access.may_load(capabilities(root)):
         mends = access.privilege(root) if os.geteuid() == 0 or in_container(root) else f"`{SUDO} {as_root}`"
@@ -47,19 +51,19 @@ def watch(probe: str, wanted: Mapping[str, object], duration_s: float, form: typ
         "btf": os.path.join(root, "sys/kernel/btf/vmlinux"), "seconds": duration_s, **wanted,
     }  # fmt: skip
     command = [find_python(), "-I", os.path.abspath(on_demand_loader.__file__), json.dumps(request)]
-    answer, printed = _answer(probe, command, duration_s + _LOAD_S, form)
+    answer, printed = _answer(probe, command, duration_s + _LOAD_S, form, files)
     if answer.error:
         remedy = access.install_bcc(root) if answer.remedy == loader.INSTALL_BCC else answer.remedy
         raise Unavailable(answer.error if remedy or not printed else f"{answer.error} ({printed})", remedy or "gputop doctor")
     return answer
 
 
-def _answer(probe: str, command: list[str], wait_s: float, form: type[Said]) -> tuple[Said, str]:
+def _answer(probe: str, command: list[str], wait_s: float, form: type[Said], files: tuple[int, ...]) -> tuple[Said, str]:
     """What the helper says, and the line that says most of what it printed beside."""
     import subprocess
 
     try:
-        done = subprocess.run(command, capture_output=True, timeout=wait_s, check=False)
+        done = subprocess.run(command, capture_output=True, timeout=wait_s, check=False, pass_fds=files)
         printed = clean(telling_line(done.stderr))
         return msgspec.json.decode(done.stdout, type=form), printed
     except subprocess.TimeoutExpired:

@@ -9,7 +9,7 @@ loader finds bcc and the kernel's layout), ``btf``, ``seconds``, and what the pr
 ``seconds`` really measured, ``lost``; or ``error`` and ``remedy``.
 
 offcpu asks for ``pids``; a row is pid, tid, why, ns, times, kernel functions innermost first.
-callers asks for ``readers`` (pid -> the numbers of `struct reader`) and ``libraries`` (path, {offset: cookie}); a row is pid, call,
+callers asks for ``readers`` (pid -> the numbers of `struct reader`) and ``libraries`` (descriptor, {offset: cookie}); a row is pid, call,
 count, ns, longest ns, {bucket: count} and frames (code object, instruction) innermost first. One that lasts still has count 0.
 """
 
@@ -74,8 +74,8 @@ def callers(loader: Any, request: dict[str, Any]) -> dict[str, Any]:
         bpf["scratch"][key] = bpf["scratch"].Leaf()
         bpf["readers"][key] = bpf["readers"].Leaf(*numbers)
     uprobe = loader.import_beside("uprobe")
-    for path, cookies in request["libraries"]:
-        uprobe.attach(path, {int(offset): cookie for offset, cookie in cookies.items()}, programs[0], programs[1], way)
+    for library, cookies in request["libraries"]:
+        uprobe.attach(library, {int(offset): cookie for offset, cookie in cookies.items()}, programs[0], programs[1], way)
     return measured(request, lambda: calls(bpf), bpf)
 
 

@@ -19,7 +19,7 @@ from gputop.stacks.frames import own_call
 from gputop.stacks.frames import own_part
 from gputop.stacks.frames import parse
 from gputop.stacks.interpreter import Interpreter
-from gputop.stacks.interpreter import is_free_threaded
+from gputop.stacks.interpreter import is_beyond_py_spy
 from gputop.stacks.permission import why_not
 from gputop.stacks.pyspy import BEYOND_PY_SPY
 from gputop.stacks.python_thread import Unreadable
@@ -45,7 +45,7 @@ class LineShare(Struct, frozen=True):
 
 def sample(pid: int, duration_s: float, rate_hz: int = RATE_HZ) -> list[Weighted]:
     """Stacks of the main thread of ``pid``, outermost first, with how many of the samples had them. Raises `Unreadable`."""
-    if is_free_threaded(pid):
+    if is_beyond_py_spy(pid):
         return sample_by_memory(pid, duration_s, rate_hz)
     try:
         return _sample_by_py_spy(pid, duration_s, rate_hz)
@@ -59,12 +59,12 @@ def sample_by_memory(pid: int, duration_s: float, rate_hz: int = RATE_HZ) -> lis
     """The same of interpreters that py-spy does not know: 0.2 ms a sample. One that moved meanwhile is left out."""
     counts: Counter[tuple[str, ...]] = Counter()
     with Interpreter(pid) as python:
-        main = python.main_thread()
+        python.main_thread()
         began = time.monotonic()
         for number in range(max(1, round(duration_s * rate_hz))):
             time.sleep(max(0.0, began + number / rate_hz - time.monotonic()))
             try:
-                counts[tuple(line.text for line in reversed(python.frames(main)))] += 1
+                counts[tuple(line.text for line in reversed(python.main_frames()))] += 1
             except Torn:
                 continue
     return [(frames, count) for frames, count in counts.items() if frames]

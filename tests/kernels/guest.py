@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from gputop import elf
 from gputop.sources.ebpf import libcuda
 from gputop.sources.ebpf import loader
 from gputop.sources.ebpf import maps
@@ -127,10 +128,10 @@ def count_calls(answer: dict[str, object], descriptors: list[int], table: maps.M
     if not answer["programs"]:
         return {"calls": -1, "bytes": -1}
     path = os.path.join(HERE, "libcuda.so.1")
-    stub = ctypes.CDLL(path)
-    cookies = {function.offset: i | function.bytes_argument << 16 for i, function in enumerate(libcuda.functions(path))}
+    stub, library = ctypes.CDLL(path), elf.opened(path)
+    cookies = {function.offset: i | function.bytes_argument << 16 for i, function in enumerate(libcuda.points(library).functions)}
     enter, leave, _ = (descriptors[at] for at in answer["programs"])
-    links = uprobe.attach(path, cookies, enter, leave, str(answer["uprobes"]))
+    links = uprobe.attach(library.fileno(), cookies, enter, leave, str(answer["uprobes"]))
     for _ in range(20):
         stub.cuCtxSynchronize()
         stub.cuMemcpyHtoD_v2(1, 1, COPY_BYTES)
@@ -163,8 +164,8 @@ def count_sleeps() -> int:
 def check_callers() -> str:
     """Every call of the stub belongs to the one line that makes it."""
     path = os.path.join(HERE, "libcuda.so.1")
-    cookies = {str(function.offset): 0 for function in libcuda.functions(path)}
-    stub = ctypes.CDLL(path)
+    stub, library = ctypes.CDLL(path), elf.opened(path)
+    cookies = {str(function.offset): 0 for function in libcuda.points(library).functions}
 
     def one_call() -> None:
         stub.cuCtxSynchronize()
@@ -172,7 +173,7 @@ def check_callers() -> str:
     with Interpreter(os.getpid()) as python:
         at, thread = python.layout, python.main_thread()
         reader = thread.address + at.frame, at.instruction_mask, int(at.hop >= 0), max(at.hop, 0), at.back, at.code, at.instruction
-        rows = on_demand({"probe": "callers", "readers": {str(os.getpid()): reader}, "libraries": [[path, cookies]]}, one_call)
+        rows = on_demand({"probe": "callers", "readers": {str(os.getpid()): reader}, "libraries": [[library.fileno(), cookies]]}, one_call)
         lines = {(python.lines(row[6])[0].name.rpartition(".")[2], python.lines(row[6])[0].line) for row in rows}
     wanted = one_call.__name__, one_call.__code__.co_firstlineno + 1
     calls = sum(row[2] for row in rows)

@@ -16,6 +16,7 @@ from typing import cast
 
 import pytest
 
+from gputop import elf
 from gputop import histogram
 from gputop.frame import CudaCall
 from gputop.frame import LaunchRate
@@ -219,6 +220,15 @@ def work(attacher: Attacher, *asked: tuple[frozenset[int], frozenset[int]]) -> N
     attacher._work()
 
 
+def maps_alone(monkeypatch: pytest.MonkeyPatch, path: Path, points: libcuda.Points) -> None:
+    """Whoever is looked at maps the library ``path``, which has these points, and nothing else."""
+    status = path.stat()
+    one = elf.Mapping("1000-2000", "r-xp", 0, "0:0", str(status.st_ino), str(path))
+    monkeypatch.setattr(libcuda, "find", lambda *_: [one])
+    monkeypatch.setattr(libcuda, "opened", lambda *_: elf.opened(str(path)))
+    monkeypatch.setattr(libcuda, "points", lambda _: points)
+
+
 def test_nobody_is_woken_where_nothing_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libcuda, "mapped_code_kib", lambda *_: 2948)
     monkeypatch.setattr(libcuda, "find", lambda *_: [])
@@ -274,14 +284,12 @@ def test_a_passing_failure_to_attach_is_tried_again(monkeypatch: pytest.MonkeyPa
         return []
 
     monkeypatch.setattr(libcuda, "mapped_code_kib", lambda *_: 2948)
-    monkeypatch.setattr(libcuda, "find", lambda *_: [str(path)])
-    monkeypatch.setattr(libcuda, "functions", lambda _: [])
-    monkeypatch.setattr(libcuda, "launches", lambda _: [])
+    maps_alone(monkeypatch, path, libcuda.Points([], []))
     monkeypatch.setattr(uprobe, "attach", link)
     attacher = Attacher([0, 1, 2], "multi", False)
-    work(attacher, *[(frozenset({7}), frozenset[int]())] * 9)
+    work(attacher, *[(frozenset({os.getpid()}), frozenset[int]())] * 9)
     assert results == [], "twice, and then no more"
-    assert list(attacher.libraries.values()) == [str(path)]
+    assert [one.name for one in attacher.libraries.values()] == [str(path)]
     assert attacher.failures == {}
 
 
@@ -290,23 +298,21 @@ def test_launches_are_counted_as_a_library_is_found_and_every_other_round(monkey
     path, rounds = tmp_path / "libcuda.so.1", list[int]()
     path.touch()
     monkeypatch.setattr(libcuda, "mapped_code_kib", lambda *_: 2948)
-    monkeypatch.setattr(libcuda, "find", lambda *_: [str(path)])
-    monkeypatch.setattr(libcuda, "functions", lambda _: [])
-    monkeypatch.setattr(libcuda, "launches", lambda _: [64])
+    maps_alone(monkeypatch, path, libcuda.Points([], [64]))
     monkeypatch.setattr(uprobe, "attach", lambda *_: [])
     attacher = Attacher([0, 1, 2], "multi", False)
     monkeypatch.setattr(attacher, "_count_launches", lambda: rounds.append(attacher._round))
-    work(attacher, *[(frozenset({7}), frozenset[int]())] * (2 * COUNT_EVERY))
+    work(attacher, *[(frozenset({os.getpid()}), frozenset[int]())] * (2 * COUNT_EVERY))
     attacher.close()
     assert rounds == [1, COUNT_EVERY, 2 * COUNT_EVERY]
 
 
 @pytest.mark.parametrize(("error", "tries"), [(errno.EMFILE, 2), (errno.EPERM, 1)])
 def test_only_what_is_not_permitted_is_given_up(monkeypatch: pytest.MonkeyPatch, error: int, tries: int) -> None:
-    asked: list[str] = []
+    asked: list[int] = []
 
-    def refuse(path: str, *_: object) -> list[int]:
-        asked.append(path)
+    def refuse(library: int, *_: object) -> list[int]:
+        asked.append(library)
         raise OSError(error, os.strerror(error))
 
     monkeypatch.setattr(uprobe, "attach_entries", refuse)
@@ -368,31 +374,26 @@ def test_a_library_replaced_under_a_running_trainer_is_found_by_its_mapping(beat
     counted(one, trainer.pid, "cuCtxSynchronize", 6)
 
 
-def test_a_library_that_vanishes_before_it_is_attached_is_named_as_missing(
-    beaten: Make, run: Run, library: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, trainer = beaten(), Trainer(run, library)
+def test_a_library_without_calls_is_named_as_missing(beaten: Make, run: Run, library: Path) -> None:
+    empty = library.with_name("libcuda.so.2")
+    subprocess.run(["cc", "-shared", "-x", "c", "-o", str(empty), "-"], input=b"int slept_ns;", check=True)
+    one, trainer = beaten(), Trainer(run, empty)
     one.until_loaded()
-    trainer.call("cuLaunchKernel", 1, 0)
-    look = libcuda.functions
-
-    def look_then_lose(path: str) -> list[libcuda.Function]:
-        found = look(path)
-        library.unlink(missing_ok=True)
-        return found
-
-    monkeypatch.setattr(libcuda, "functions", look_then_lose)
+    trainer.call("open", 0, 0)
     one.hot = frozenset({trainer.pid})
     one.until(lambda: one.states[-1].state == "partial", "said what is missing")
-    assert "libcuda.so.1" in one.states[-1].reason
-    trainer.call("cuCtxSynchronize", 3, 0)
-    assert trainer.pid not in {pid for pid, _ in one.board.calls}
+    assert "libcuda.so.2: it exports no synchronize or memcpy function" in one.states[-1].reason
+
+
+def functions(path: Path) -> list[libcuda.Function]:
+    with elf.opened(str(path)) as file:
+        return libcuda.points(file).functions
 
 
 def test_a_stripped_library_keeps_what_is_needed(library: Path) -> None:
-    before = libcuda.functions(str(library))
+    before = functions(library)
     subprocess.run(["strip", str(library)], check=True)
-    assert {function.call for function in libcuda.functions(str(library))} == {function.call for function in before}
+    assert {function.call for function in functions(library)} == {function.call for function in before}
     assert {"cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize", "cuMemcpyHtoD"} <= {function.call for function in before}
 
 
@@ -403,7 +404,7 @@ def test_endbr64_is_stepped_over() -> None:
     for path, step in ((plain, 0), (marked, 4)):
         nm = subprocess.run(["nm", "-D", str(path)], capture_output=True, text=True, check=True).stdout
         address = next(int(line.split()[0], 16) for line in nm.splitlines() if line.endswith(" cuCtxSynchronize"))
-        offset = next(function.offset for function in libcuda.functions(str(path)) if function.call == "cuCtxSynchronize")
+        offset = next(function.offset for function in functions(path) if function.call == "cuCtxSynchronize")
         assert offset == address + step  # text is mapped at its file offset in a small library
 
 
@@ -414,4 +415,4 @@ def test_a_file_that_is_no_library_says_so(tmp_path: Path, damage: bytes) -> Non
     path = tmp_path / "libcuda.so.1"
     path.write_bytes(damage)
     with pytest.raises(libcuda.NoFunctions):
-        libcuda.functions(str(path))
+        functions(path)

@@ -194,7 +194,7 @@ def test_the_helper_that_attaches_runs_under_python_3_8(tmp_path: Path) -> None:
     script.write_text(f"import runpy, socket\ndel socket.recv_fds\nrunpy.run_path({uprobe.__file__!r}, run_name='__main__')\n")
     helper = Helper(str(script))
     try:
-        helper.send(b'{"path": "/", "cookies": {"0": 0}, "way": "multi"}', [0, 1], 20)
+        helper.send(b'{"cookies": {"0": 0}, "way": "multi"}', [0, 1, 2], 20)
         answer, links = helper.wait(20)
     finally:
         helper.close()

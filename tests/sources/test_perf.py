@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -171,13 +172,13 @@ def test_who_launches_is_met_launching(start: Start) -> None:
 def test_the_first_exported_function_that_a_frame_returns_to_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Frames of 16 bytes, made up: return addresses that stand elsewhere on the stack are those of calls that are over."""
     base, top = 0x7F1234000000, 0x7FFE00000000
-    monkeypatch.setattr("gputop.sources.perf.places.elf.functions", lambda *_: [
+    monkeypatch.setattr("gputop.sources.perf.places.Unwinders.functions", lambda *_: [
         (0x100, 0x40, "cuLaunchKernel"), (0x200, 0x20, "cuStreamSynchronize"), (0x300, 0x20, "cuMemcpyHtoDAsync_v2"),
         (0x340, 0x20, "cuMemcpyDtoHAsync_v2"), (0x380, 0x20, "cuMemAlloc_v2"),
     ])  # fmt: skip
     monkeypatch.setattr("gputop.sources.perf.places.Unwinders.of", lambda *_: SixteenBytes())
-    driver = Code(base, base + 0x1000, 0, "libcuda.so.1", True)
-    places = Places([driver, Code(base - 0x1000, base, 0, "libc.so.6", False)], Unwinders())
+    driver = Code(base, base + 0x1000, 0, "libcuda.so.1", FileIO(os.devnull), True)
+    places = Places([driver, Code(base - 0x1000, base, 0, "libc.so.6", FileIO(os.devnull), False)], Unwinders())
 
     def kind(pc: int, *words: int) -> str:
         """Each second word is where a frame returns to."""
@@ -261,8 +262,8 @@ def driven(folder: Path, flags: list[str]) -> MainSamples:
 
 def test_the_libraries_are_found_where_they_are_mapped(start: Start) -> None:
     found = code_of(start(COMPUTING))
-    assert {Path(one.path).name.partition(".so")[0] for one in found if one.cuda} == {"libcuda", "libcudart"}
-    assert {"libc", "[vdso]"} <= {Path(one.path).name.partition(".so")[0] for one in found if not one.cuda}
+    assert {Path(one.name).name.partition(".so")[0] for one in found if one.cuda} == {"libcuda", "libcudart"}
+    assert {"libc", "[vdso]"} <= {Path(one.name).name.partition(".so")[0] for one in found if not one.cuda}
     assert not code_of(os.getpid()), "who has none of these is not looked at"
 
 

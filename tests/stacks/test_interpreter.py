@@ -118,4 +118,4 @@ def test_frames_of_the_main_thread_come_innermost_first(start: Start) -> None:
 def test_a_python_of_unknown_version_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "described", lambda _: None)
     with Interpreter(os.getpid()) as python, pytest.raises(Unreadable, match="a Python of unknown version:"):
-        python._layout(None)
+        python._layout(python._runtimes[0].address, None)

@@ -5,6 +5,7 @@ Looking for libraries and attaching takes tens of milliseconds, so a thread of i
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import queue
@@ -13,7 +14,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from io import FileIO
 
+from msgspec import Struct
+
+from gputop import elf
 from gputop.frame import CudaCall
 from gputop.frame import LaunchRate
 from gputop.histogram import COUNT
@@ -34,6 +39,22 @@ COUNT_EVERY, COUNT_S, COUNTS = 2, 0.04, 5
 counts. A launch costs its process a microsecond meanwhile, a fiftieth of the time."""
 _LONGEST_PAUSE = 16
 """Seconds between looks at a process: 1, 2, 4 … up to this."""
+LOOK_S = 0.2  # s of CPU time that one round of looks may take; the others come in the next one
+MOST, MOST_OF_ONE = 64, 16  # libraries probed at a time, in all and of one user's processes: a stranger may map as many as he likes
+
+Inode = tuple[int, int]
+
+
+class Library(Struct):
+    """One that is probed."""
+
+    name: str
+    owner: int
+    """uid of the process that showed it."""
+    file: FileIO
+    facts: tuple[int, ...]
+    """`elf.facts`, as it was when its probe points were read."""
+    links: list[int]
 
 
 class Attacher:
@@ -43,18 +64,21 @@ class Attacher:
         self.names: list[str] = []
         """Calls by the number in their cookie."""
         self.arguments: dict[str, int] = {}
-        self.libraries: dict[tuple[int, int], str] = {}
-        """(device, inode) -> path, of what is attached."""
+        self.libraries: dict[Inode, Library] = {}
         self.failures: dict[str, str] = {}
-        """Path -> why nothing could be attached there."""
+        """Name -> why nothing is attached there, of those that the processes map now."""
+        self._refused: dict[tuple[int, ...], str] = {}
+        """`elf.facts` of a file -> why it has no probe points, which does not change while these stay."""
+        self._used: dict[int, set[Inode]] = {}
+        """What each process maps of ``libraries``."""
+        self._failed: dict[int, dict[str, str]] = {}
         self._programs, self._way, self._sudo, self._root = programs, way, sudo, root
         self.counted: tuple[int, int, dict[int, int]] = 0, 0, {}
         """How often launches were counted, for how many ns in all, and how many by each process meanwhile."""
         self.read_launches: Callable[[], dict[int, int]] = dict
         """Gives what the probe has counted of each process."""
-        self._links: list[int] = []
         self._launches: dict[int, list[int]] = {}
-        """Descriptor of a library, whose path ends with the process that it was found by -> offsets of what launches kernels there."""
+        """Descriptor of a library -> offsets of what launches kernels there."""
         self.uncounted = ""
         """Why launches could not be counted the last time."""
         self._may_count = True
@@ -95,31 +119,40 @@ class Attacher:
         self._asked.put(None)
         if self._thread is not None:
             self._thread.join(_HELPER_S)
-        for descriptor in (*self._links, *self._launches):
-            os.close(descriptor)
-        self._links.clear()
-        self._launches.clear()
+        for inode in list(self.libraries):
+            self._detach(inode)
 
     def _work(self) -> None:
         while (asked := self._asked.get()) is not None:
             self._round, pids, on_gpu = asked
-            self._settled = {pid: self._settled[pid] for pid in self._settled.keys() & pids}
+            for told in (self._settled, self._used, self._failed):
+                for pid in told.keys() - pids:
+                    del told[pid]
             # Who has a context by now has libcuda too.
             self._pauses = {pid: self._pauses[pid] for pid in self._pauses.keys() & pids - (on_gpu - self._on_gpu)}
             self._pids, self._on_gpu = pids, on_gpu
             known = len(self._launches)
-            for pid in sorted(pids):
-                self._look_at(pid)
+            self._look_at_all(pids)
             is_turn = self._round % COUNT_EVERY == 0 or len(self._launches) > known
             if self._launches and self._may_count and is_turn:
                 self._count_launches()
 
+    def _look_at_all(self, pids: frozenset[int]) -> None:
+        """As far as `LOOK_S` goes, who is due the longest before the others."""
+        began = time.thread_time()
+        for pid in sorted(pids, key=lambda pid: (self._pauses.get(pid, (0, 1))[0], pid)):
+            self._look_at(pid)
+            if time.thread_time() - began > LOOK_S:
+                break
+        self.failures = {name: why for told in self._failed.values() for name, why in told.items()}
+
     def _count_launches(self) -> None:
         """For a moment. Where that is not allowed (but by sudo, which asking so often for would cost more than it tells) never again."""
         links: list[int] = []
+        self._detach_changed()
         try:
             for library, offsets in self._launches.items():
-                links += uprobe.attach_entries(f"/proc/self/fd/{library}", offsets, self._programs[2], self._way)
+                links += uprobe.attach_entries(library, offsets, self._programs[2], self._way)
             # To attach to one library and detach from it takes as long as the count itself: others go on counting meanwhile.
             before, began_ns = self.read_launches(), time.monotonic_ns()
             time.sleep(COUNT_S)
@@ -145,26 +178,82 @@ class Attacher:
         self._pauses[pid] = self._round + pause, min(2 * pause, _LONGEST_PAUSE)
         try:
             code_kib = libcuda.mapped_code_kib(pid, self._root)
-            paths = [] if self._settled.get(pid) == code_kib else libcuda.find(pid, self._root)
+            if self._settled.get(pid) == code_kib:
+                return
+            found = libcuda.find(pid, self._root)
         except OSError:
             return
-        for path in paths:
-            self._attach(path)
-        if not self.failures.keys() & set(paths):
+        self._used[pid], failed = set(), dict[str, str]()
+        for one in found:
+            if why := self._attach(pid, one):
+                failed[one.name] = why
+        self._failed[pid] = failed
+        if not failed:
             self._settled[pid] = code_kib
 
-    def _attach(self, path: str) -> None:
+    def _attach(self, pid: int, one: elf.Mapping) -> str:
+        """Why what ``pid`` maps there is not probed, empty where it is."""
         try:
-            status = os.stat(path)
-            identity = status.st_dev, status.st_ino
-            if identity not in self.libraries:
-                self._links += self._link(path, self._cookies(libcuda.functions(path)))
-                self.libraries[identity] = path
-                if offsets := libcuda.launches(path):
-                    self._launches[os.open(path, os.O_RDONLY | os.O_CLOEXEC)] = offsets
-            self.failures.pop(path, None)
-        except (OSError, libcuda.NoFunctions, HelperFailed) as error:
-            self.failures[path] = getattr(error, "strerror", None) or str(error)
+            file = libcuda.opened(pid, one, self._root)
+        except OSError as error:
+            return error.strerror or str(error)
+        facts = elf.facts(file)
+        inode = facts[:2]
+        try:
+            if inode not in self.libraries:
+                if why := self._refused.get(facts) or self._no_room(owner := _owner(pid, self._root)):
+                    return why
+                self.libraries[inode] = self._probe(one.name, owner, file, facts)
+            self._used[pid].add(inode)
+            return ""
+        except libcuda.NoFunctions as error:
+            if len(self._refused) >= MOST:
+                self._refused.clear()
+            self._refused[facts] = str(error)
+            return str(error)
+        except (OSError, HelperFailed) as error:
+            return getattr(error, "strerror", None) or str(error)
+        finally:
+            if inode not in self.libraries or self.libraries[inode].file is not file:
+                file.close()
+
+    def _probe(self, name: str, owner: int, file: FileIO, facts: tuple[int, ...]) -> Library:
+        points = libcuda.points(file)
+        library = Library(name, owner, file, facts, self._link(file.fileno(), self._cookies(points.functions)))
+        if elf.facts(file) != facts:
+            for link in library.links:
+                os.close(link)
+            raise OSError(errno.EAGAIN, "it was changed while it was read")
+        if points.launches:
+            self._launches[file.fileno()] = points.launches
+        return library
+
+    def _no_room(self, owner: int) -> str:
+        """Why no further library may be probed, once those have gone that nobody maps any more."""
+        if not self._is_full(owner):
+            return ""
+        for inode in self.libraries.keys() - set().union(*self._used.values()):
+            self._detach(inode)
+        return f"as many as may be are probed already ({MOST_OF_ONE} of one user, {MOST} in all)" if self._is_full(owner) else ""
+
+    def _is_full(self, owner: int) -> bool:
+        return len(self.libraries) >= MOST or sum(one.owner == owner for one in self.libraries.values()) >= MOST_OF_ONE
+
+    def _detach_changed(self) -> None:
+        """Libraries that somebody has written into since; they are read anew with the next look at who maps them."""
+        for inode, one in list(self.libraries.items()):
+            if elf.facts(one.file) != one.facts:
+                self._detach(inode)
+                for pid in [pid for pid, used in self._used.items() if inode in used]:
+                    self._settled.pop(pid, None)
+                    self._pauses.pop(pid, None)
+
+    def _detach(self, inode: Inode) -> None:
+        library = self.libraries.pop(inode)
+        for link in library.links:
+            os.close(link)
+        self._launches.pop(library.file.fileno(), None)
+        library.file.close()
 
     def _cookies(self, functions: list[libcuda.Function]) -> dict[int, int]:
         cookies = {}
@@ -175,26 +264,30 @@ class Attacher:
             cookies[function.offset] = self.names.index(function.call) | function.bytes_argument << 16
         return cookies
 
-    def _link(self, path: str, cookies: dict[int, int]) -> list[int]:
+    def _link(self, library: int, cookies: dict[int, int]) -> list[int]:
         enter, leave, _ = self._programs
         try:
-            return uprobe.attach(path, cookies, enter, leave, self._way)
+            return uprobe.attach(library, cookies, enter, leave, self._way)
         except PermissionError:
             if not self._sudo:
                 raise
-        return self._link_by_sudo(path, cookies)
+        return self._link_by_sudo(library, cookies)
 
-    def _link_by_sudo(self, path: str, cookies: dict[int, int]) -> list[int]:
+    def _link_by_sudo(self, library: int, cookies: dict[int, int]) -> list[int]:
         helper = Helper(os.path.abspath(uprobe.__file__), sudo=True)
         try:
-            request = {"path": path, "cookies": {str(offset): cookie for offset, cookie in cookies.items()}, "way": self._way}
-            helper.send(json.dumps(request).encode(), self._programs[:2], _HELPER_S)
+            request = {"cookies": {str(offset): cookie for offset, cookie in cookies.items()}, "way": self._way}
+            helper.send(json.dumps(request).encode(), [library, *self._programs[:2]], _HELPER_S)
             answer, links = helper.wait(_HELPER_S)
         finally:
             helper.close()
         if answer["error"]:
             raise HelperFailed(str(answer["error"]))
         return links
+
+
+def _owner(pid: int, root: str) -> int:
+    return os.stat(os.path.join(root, "proc", str(pid))).st_uid
 
 
 class CudaReader:

@@ -1,23 +1,33 @@
 """Find the libcuda of a process, and the functions in it that are worth a uprobe.
 
-Every distinct inode counts once, whatever container it lies in: paths go through /proc/PID/root, and through /proc/PID/map_files
-where the file has been replaced since the process opened it.
+Every distinct inode counts once, whatever container it lies in. A uprobe writes a breakpoint into the code of all that map the file, and
+who maps a file names it, also one of root's: by a link or a mount of its own. Hence a file is opened once (`gputop.elf`), and its probe
+points are its own: functions that it exports, have a name of CUDA's calls, and lie in its executable segments. So whatever is not libcuda
+is not touched, and whoever makes up a libcuda chooses where those are probed who run its code.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from io import FileIO
 from typing import NamedTuple
 
 from gputop import elf
 
+MOST_POINTS = 256  # in one library: libcuda 580 has 70
+MOST_OF_ONE = 4  # libraries of this name that are looked at in one process
+
 _LIBRARY = re.compile(r"/libcuda\.so[.\d]*( \(deleted\))?$")
 _MAPPED_CODE = re.compile(rb"\nVmLib:\s*(\d+)")
-_PREFIX, _LAUNCH_PREFIX = re.compile(rb"cu[CSEM]"), re.compile(rb"cuL")
+_PREFIX = re.compile(rb"cu[CSEML]")
 _LAUNCH = re.compile(r"cuLaunch(Cooperative)?Kernel(Ex)?")
-_WANTED = re.compile(r"cu(?:Ctx|Stream|Event)Synchronize|cuMemcpy\w+|cuMemcpy")
-_SUFFIX = re.compile(r"(_v\d+)?(_ptsz|_ptds)?$")
+_WANTED = re.compile(
+    r"cu(?:Ctx|Stream|Event)Synchronize"
+    r"|cuMemcpy(?:[HDA]to[HDA]|Peer|[23]D|2DUnaligned|3DPeer|Batch|3DBatch|WithAttributes|3DWithAttributes)?(?:Async)?"
+)
+"""Names of cuda.h (13.1), not any that begin so: they are told, and a stranger's library has as many as he likes."""
+_SUFFIX = re.compile(r"(_v\d)?(_ptsz|_ptds)?$")
 _ENDBR64 = b"\xf3\x0f\x1e\xfa"
 
 
@@ -33,14 +43,29 @@ class Function(NamedTuple):
     bytes_argument: int
 
 
-def find(pid: int, root: str = "/") -> list[str]:
-    """Paths that open the libcuda files ``pid`` maps; OSError where its maps cannot be read."""
-    base = os.path.join(root, "proc", str(pid))
-    paths: dict[str, str] = {}
-    for one in elf.mappings(base):
+class Points(NamedTuple):
+    """Where a library is probed."""
+
+    functions: list[Function]
+    """Synchronizes and memcpys, each address once."""
+    launches: list[int]
+    """Offsets of the functions that launch kernels."""
+
+
+def find(pid: int, root: str = "/") -> list[elf.Mapping]:
+    """A mapping of each libcuda file that ``pid`` maps, of the first `MOST_OF_ONE`; OSError where its maps cannot be read."""
+    found: dict[tuple[str, str], elf.Mapping] = {}
+    for one in elf.mappings(os.path.join(root, "proc", str(pid))):
         if _LIBRARY.search(one.name):
-            paths.setdefault(one.inode, elf.mapped_path(base, one.span, one.name))
-    return list(paths.values())
+            found.setdefault(one.file, one)
+            if len(found) == MOST_OF_ONE:
+                break
+    return list(found.values())
+
+
+def opened(pid: int, one: elf.Mapping, root: str = "/") -> FileIO:
+    """The library that ``pid`` maps there. Raises OSError."""
+    return elf.open_mapped(os.path.join(root, "proc", str(pid)), one)
 
 
 def mapped_code_kib(pid: int, root: str = "/") -> int:
@@ -53,43 +78,33 @@ def mapped_code_kib(pid: int, root: str = "/") -> int:
     return int(found[1]) if found else 0
 
 
-def functions(path: str) -> list[Function]:
-    """The synchronize and memcpy functions ``path`` exports, each address once.
-
-    Raises NoFunctions, or OSError where the file has gone.
-    """
+def points(file: FileIO) -> Points:
+    """Raises NoFunctions, or OSError where it cannot be read."""
     try:
-        exports = elf.exports(path, elf.FUNCTION, _PREFIX)
+        exports = elf.exports(file, elf.FUNCTION, _PREFIX)
     except elf.NotElf as error:
         raise NoFunctions(str(error)) from None
-    found: dict[int, Function] = {}
-    with open(path, "rb") as file:
-        for name, address in sorted(exports.symbols.items()):
-            call = _SUFFIX.sub("", name)
-            if _WANTED.fullmatch(call):
-                offset = _behind_endbr64(file.fileno(), exports.file_offset(address))
-                found.setdefault(offset, Function(call, offset, _bytes_argument(call)))
-    if not found:
+    functions: dict[int, Function] = {}
+    launches: set[int] = set()
+    for name, address in sorted(exports.symbols.items()):
+        call = _SUFFIX.sub("", name)
+        if _WANTED.fullmatch(call):
+            offset = _behind_endbr64(file, exports.code_offset(address))
+            functions.setdefault(offset, Function(call, offset, _bytes_argument(call)))
+        elif _LAUNCH.fullmatch(call):
+            launches.add(_behind_endbr64(file, exports.code_offset(address)))
+    if not functions:
         raise NoFunctions("it exports no synchronize or memcpy function")
-    return list(found.values())
+    if len(functions) + len(launches) > MOST_POINTS:
+        raise NoFunctions("it exports more of these functions than any libcuda has")
+    return Points(list(functions.values()), sorted(launches))
 
 
-def launches(path: str) -> list[int]:
-    """Offsets of the functions that launch kernels, none where there are none. Raises as `functions`."""
-    try:
-        exports = elf.exports(path, elf.FUNCTION, _LAUNCH_PREFIX)
-    except elf.NotElf as error:
-        raise NoFunctions(str(error)) from None
-    with open(path, "rb") as file:
-        found = (address for name, address in exports.symbols.items() if _LAUNCH.fullmatch(_SUFFIX.sub("", name)))
-        return sorted({_behind_endbr64(file.fileno(), exports.file_offset(address)) for address in found})
-
-
-def _behind_endbr64(descriptor: int, offset: int | None) -> int:
+def _behind_endbr64(file: FileIO, offset: int | None) -> int:
     """The kernel would have to single-step it: ten times the cost."""
     if offset is None:
-        raise NoFunctions("a function lies outside its segments")
-    return offset + 4 if os.pread(descriptor, 4, offset) == _ENDBR64 else offset
+        raise NoFunctions("a function lies outside its code")
+    return offset + 4 if os.pread(file.fileno(), 4, offset) == _ENDBR64 else offset
 
 
 def _bytes_argument(call: str) -> int:

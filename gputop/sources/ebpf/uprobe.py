@@ -1,8 +1,10 @@
 """Attach the two programs of cuda.c to functions of a library, without bcc.
 
 One uprobe_multi link for entries and one for returns (kernel 6.6 and later; needs CAP_BPF and CAP_PERFMON, detaches in some
-50 ms), else two perf events per function (needs CAP_SYS_ADMIN). Closing the descriptors detaches. Standard library only and no
-import of gputop: where the collector has no privilege, `sudo python3 -I uprobe.py SOCKET` does it and hands the links over.
+50 ms), else two perf events per function (needs CAP_SYS_ADMIN). Closing the descriptors detaches. The library comes as a descriptor: the
+kernel wants a path, and resolves it anew, so it gets the one in /proc/self/fd, which leads to the inode that is open and nowhere else.
+Standard library only and no import of gputop: where the collector has no privilege, `sudo python3 -I uprobe.py SOCKET` does it and hands
+the links over.
 """
 
 from __future__ import annotations
@@ -50,12 +52,12 @@ class _PerfEvent(ctypes.Structure):
     ]  # fmt: skip
 
 
-def attach(path: str, cookies: dict[int, int], enter: int, leave: int, way: str) -> list[int]:
+def attach(library: int, cookies: dict[int, int], enter: int, leave: int, way: str) -> list[int]:
     """Attach at the file offsets of ``cookies`` (offset -> cookie); descriptors of the links. Raises OSError.
 
     ``way`` is the loader's word for how the programs were loaded. Returns come first: an entry always finds its return.
     """
-    link = _attach_multi if way == "multi" else _attach_perf
+    link, path = _attach_multi if way == "multi" else _attach_perf, _path(library)
     links = link(path, cookies, leave, True)
     try:
         return links + link(path, cookies, enter, False)
@@ -65,9 +67,13 @@ def attach(path: str, cookies: dict[int, int], enter: int, leave: int, way: str)
         raise
 
 
-def attach_entries(path: str, offsets: list[int], program: int, way: str) -> list[int]:
+def attach_entries(library: int, offsets: list[int], program: int, way: str) -> list[int]:
     """As `attach`, of a program that looks at entries alone."""
-    return (_attach_multi if way == "multi" else _attach_perf)(path, dict.fromkeys(offsets, 0), program, False)
+    return (_attach_multi if way == "multi" else _attach_perf)(_path(library), dict.fromkeys(offsets, 0), program, False)
+
+
+def _path(library: int) -> str:
+    return f"/proc/self/fd/{library}"
 
 
 def takes_multi(program: int) -> bool:
@@ -116,14 +122,14 @@ def call(number: int, *arguments: object) -> int:
 
 
 def main() -> None:
-    """Do what the socket asks: one JSON request with the two programs' descriptors, one answer with the links'."""
+    """Do what the socket asks: one JSON request with the descriptors of the library and the two programs, one answer with the links'."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.connect("\0" + sys.argv[1])
         message, descriptors = _receive(sock)
         request = json.loads(message)
         try:
             cookies = {int(offset): cookie for offset, cookie in request["cookies"].items()}
-            answer, links = "", attach(request["path"], cookies, descriptors[0], descriptors[1], request["way"])
+            answer, links = "", attach(descriptors[0], cookies, descriptors[1], descriptors[2], request["way"])
         except OSError as error:
             answer, links = error.strerror or "failed", []
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", links))] if links else []
@@ -133,7 +139,7 @@ def main() -> None:
 def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
     """As socket.recv_fds, which Python has from 3.9 on."""
     descriptors = array.array("i")
-    message, ancillary, _, _ = sock.recvmsg(1 << 20, socket.CMSG_SPACE(2 * descriptors.itemsize))
+    message, ancillary, _, _ = sock.recvmsg(1 << 20, socket.CMSG_SPACE(3 * descriptors.itemsize))
     for _, _, data in ancillary:
         descriptors.frombytes(data)
     return message, descriptors.tolist()

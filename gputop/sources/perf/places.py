@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from io import FileIO
 from typing import NamedTuple
 
 from gputop import elf
 from gputop.sources.perf.event import Sample
 from gputop.sources.perf.unwind import VDSO
 from gputop.sources.perf.unwind import Row
+from gputop.sources.perf.unwind import Unwinder
 from gputop.sources.perf.unwind import Unwinders
 
 SYNC, COPY, LAUNCH, OTHER, UNKNOWN, ELSEWHERE = "sync", "copy", "launch", "other", "unknown", ""
@@ -17,6 +19,7 @@ _CUDA = re.compile(r"/lib(?:cuda|cudart)(?:[-.]\w+)?\.so[.\d]*( \(deleted\))?$")
 """Wheels bring a libcudart of their own, with a word in its name."""
 _CALLED = re.compile(r"\[vdso\]$|/(?:ld-|lib(?:c|m|pthread|rt|dl|stdc\+\+|gcc_s)[-.])[^/]*$")
 """What they call; whoever else runs was not called by them."""
+_NAMES = re.compile(f"{_CUDA.pattern}|{_CALLED.pattern}")
 _PREFIX = re.compile(rb"cu(?:da)?[A-Z]")
 _KINDS = (
     (SYNC, re.compile(r"cu(?:da)?(?:\w*Synchronize|EventQuery|StreamQuery|Memcpy\w*DtoH)")),
@@ -25,6 +28,7 @@ _KINDS = (
 )
 _FRAMES = 32
 """Further up nobody looks."""
+MOST_FILES, MOST_CODE = 24, 128  # of these libraries in one process, and their executable mappings: mostly 8 and as many
 
 
 class Code(NamedTuple):
@@ -33,7 +37,9 @@ class Code(NamedTuple):
     start: int
     end: int
     offset: int
-    path: str
+    name: str
+    file: FileIO | None
+    """None of the kernel's own."""
     cuda: bool
 
 
@@ -42,47 +48,46 @@ class Places:
 
     def __init__(self, code: list[Code], unwinders: Unwinders) -> None:
         """Raises elf.NotElf, or OSError where one of CUDA's libraries cannot be read."""
-        self._functions = sorted(found for one in code if one.cuda for found in _functions(one))
+        self._functions = sorted(found for one in code if one.cuda for found in _functions(one, unwinders))
         self._starts = [start for start, _, _ in self._functions]
-        self._code = sorted(code)
-        self._code_starts = [one.start for one in self._code]
-        self._unwinders = {path: unwinders.of(path) for path in {one.path for one in code}}
+        self._code = [(one._replace(file=None), unwinders.of(one.file)) for one in sorted(code)]  # the files need not stay open
+        self._starts_of_code = [one.start for one, _ in self._code]
 
     def kind(self, sample: Sample) -> str:
         """`SYNC`, `COPY`, `LAUNCH` or `OTHER` of a call under way, `UNKNOWN` within the libraries, `ELSEWHERE`."""
         here, top, met = sample.registers, sample.registers.sp, ELSEWHERE
         for _ in range(_FRAMES):
-            code = self._code_at(here.pc)
+            code, unwinder = self._code_at(here.pc)
             if code is None:
                 break
             if code.cuda:
                 if found := self._function_at(here.pc):
                     return found
                 met = UNKNOWN
-            row = self._row(code, here.pc)
+            row = _row(code, unwinder, here.pc)
             caller = here.caller(row, sample.stack, top) if row else None
             if caller is None:
                 break
             here = caller
         return met
 
-    def _row(self, code: Code, pc: int) -> Row | None:
-        unwinder = self._unwinders[code.path]
-        address = unwinder.virtual(pc - code.start + code.offset) if unwinder else None
-        return unwinder.row(address) if unwinder and address is not None else None
-
-    def _code_at(self, pc: int) -> Code | None:
-        i = bisect_right(self._code_starts, pc) - 1
-        return self._code[i] if i >= 0 and pc < self._code[i].end else None
+    def _code_at(self, pc: int) -> tuple[Code | None, Unwinder | None]:
+        i = bisect_right(self._starts_of_code, pc) - 1
+        return self._code[i] if i >= 0 and pc < self._code[i][0].end else (None, None)
 
     def _function_at(self, pc: int) -> str:
         i = bisect_right(self._starts, pc) - 1
         return self._functions[i][2] if i >= 0 and pc < self._functions[i][1] else ELSEWHERE
 
 
-def _functions(code: Code) -> list[tuple[int, int, str]]:
+def _row(code: Code, unwinder: Unwinder | None, pc: int) -> Row | None:
+    address = unwinder.virtual(pc - code.start + code.offset) if unwinder else None
+    return unwinder.row(address) if unwinder and address is not None else None
+
+
+def _functions(code: Code, unwinders: Unwinders) -> list[tuple[int, int, str]]:
     found = []
-    for offset, size, name in elf.functions(code.path, _PREFIX):
+    for offset, size, name in unwinders.functions(code.file, _PREFIX) if code.file else ():
         start = code.start + offset - code.offset
         if code.start <= start < code.end:
             found.append((start, start + size, next((kind for kind, wanted in _KINDS if wanted.match(name)), OTHER)))
@@ -90,13 +95,21 @@ def _functions(code: Code) -> list[tuple[int, int, str]]:
 
 
 def code_of(pid: int) -> list[Code]:
-    """Where ``pid`` maps CUDA's libraries, and with them what these call; OSError where its maps cannot be read."""
+    """Where ``pid`` maps CUDA's libraries, and with them what these call; OSError where its maps, or one of CUDA's, cannot be read."""
     base = f"/proc/{pid}"
-    found = [one for one in elf.mappings(base) if "x" in one.permissions and (_CUDA.search(one.name) or _CALLED.search(one.name))]
-    if not any(_CUDA.search(one.name) for one in found):
+    named = [(not _CUDA.search(one.name), one) for one in elf.mappings(base) if "x" in one.permissions and _NAMES.search(one.name)]
+    named = sorted(named)[:MOST_CODE]
+    if not named or named[0][0]:
         return []
-    return [Code(*one.addresses, one.offset, _path(base, one), bool(_CUDA.search(one.name))) for one in found]
-
-
-def _path(base: str, one: elf.Mapping) -> str:
-    return one.name if one.name == VDSO else elf.mapped_path(base, one.span, one.name)
+    files: dict[tuple[str, str], FileIO | None] = {}
+    code = []
+    for called, one in named:
+        try:
+            if one.file not in files and len(files) < MOST_FILES:
+                files[one.file] = None if one.name == VDSO else elf.open_mapped(base, one)
+        except OSError:
+            if not called:
+                raise
+        if one.file in files:
+            code.append(Code(*one.addresses, one.offset, one.name, files[one.file], not called))
+    return code

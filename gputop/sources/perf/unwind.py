@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import struct
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable
+from io import FileIO
 from typing import NamedTuple
 
 from gputop import elf
+from gputop.elf import Read
 
 _RELATIVE = 0x1B
 _HEADER, _TABLE_AT = bytes((1, _RELATIVE, 0x03, 0x3B)), 12
 """Version; relative 4-byte pointers, a 4-byte count, a table relative to the header: what every linker writes."""
-_HEAD_BYTES, _MOST_TABLE_BYTES = 1 << 14, 64 << 20
+_MOST_TABLE_BYTES = 4 << 20  # of a library's table of functions, 8 bytes each: libcuda's has 40,000, glibc's 4,000
+_MOST_REMEMBERED = 64  # rows that wait to be restored: compilers leave one or two
 _LENGTH = struct.Struct("<I")
 _ROWS, _COMMONS, _FILES = 8192, 16, 64
 """Of those found so many are kept."""
@@ -81,10 +85,6 @@ def _word(stack: bytes | memoryview, at: int) -> int | None:
     return int.from_bytes(stack[at : at + 8], "little") if 0 <= at <= len(stack) - 8 else None
 
 
-Read = Callable[[int, int], bytes]
-"""What stands at an offset of an ELF file, up to so many bytes. The file is not mapped: somebody may cut it any time."""
-
-
 class Unwinder:
     """Of one ELF file, by its own virtual addresses. Raises elf.NotElf or OSError; OverflowError or struct.error where it is damaged."""
 
@@ -93,9 +93,8 @@ class Unwinder:
         self._machine = machine
         self._rows: dict[int, Row | None] = {}
         self._commons: dict[int, bytes] = {}
-        head = read(0, _HEAD_BYTES)
-        self._loads = elf.segments(head, elf.LOAD)
-        (self._header, self._header_at, size), *_ = [*elf.segments(head, elf.EH_FRAME), (0, 0, 0)]
+        self._loads = elf.segments(read, elf.LOAD)
+        (self._header, self._header_at, size), *_ = [*elf.segments(read, elf.EH_FRAME), (0, 0, 0)]
         table = read(self._header_at, min(size, _MOST_TABLE_BYTES))
         told = table[_TABLE_AT : _TABLE_AT + 8 * int.from_bytes(table[8:_TABLE_AT], "little")] if table.startswith(_HEADER) else b""
         pairs = array("i", told[: len(told) // 8 * 8])
@@ -149,34 +148,48 @@ class Unwinder:
 
 
 class Unwinders:
-    """Of files: each is read once, whoever maps it and whatever path leads to it."""
+    """Of files: each is read once, whoever maps it and whatever path leads to it, with its functions."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, int, int] | None, Unwinder | None] = {}
+        self._known: dict[tuple[int, ...] | None, Unwinder | None] = {}
+        self._functions: dict[tuple[int, ...], list[tuple[int, int, str]] | str] = {}
+        """Of who has none, why."""
 
-    def of(self, path: str) -> Unwinder | None:
-        """None where the file cannot be read, or tells nothing."""
-        try:
-            facts = None if path == VDSO else os.stat(path)
-            key = facts and (facts.st_dev, facts.st_ino, facts.st_mtime_ns)
-            if key not in self._known:
-                if len(self._known) >= _FILES:
-                    self._known.clear()
-                self._known[key] = None
-                self._known[key] = Unwinder(_reader(path), MACHINE) if MACHINE else None
-            return self._known[key]
-        except (OSError, OverflowError, StopIteration, elf.NotElf, struct.error):
-            return None
+    def functions(self, file: FileIO, prefix: re.Pattern[bytes]) -> list[tuple[int, int, str]]:
+        """`elf.functions`; always of the same prefix. Raises as that."""
+        key = elf.facts(file)
+        if key not in self._functions:
+            if len(self._functions) >= _FILES:
+                self._functions.clear()
+            try:
+                self._functions[key] = elf.functions(file, prefix)
+            except elf.NotElf as error:
+                self._functions[key] = str(error)
+        if isinstance(found := self._functions[key], str):
+            raise elf.NotElf(found)
+        return found
+
+    def of(self, file: FileIO | None) -> Unwinder | None:
+        """None where it tells nothing; of no file: that of the kernel's own library."""
+        key = elf.facts(file) if file else None
+        if key not in self._known:
+            if len(self._known) >= _FILES:
+                self._known.clear()
+            self._known[key] = None
+            try:
+                self._known[key] = Unwinder(_reader(file), MACHINE) if MACHINE else None
+            except (OSError, OverflowError, StopIteration, elf.NotElf, struct.error):
+                pass
+        return self._known[key]
 
 
-def _reader(path: str) -> Read:
-    if path == VDSO:
-        start, _ = next(one.addresses for one in elf.mappings("/proc/self") if one.name == VDSO)
-        path = "/proc/self/mem"
-    else:
-        start = 0
-    file = elf.opened(path)  # closed with who reads it
-    return lambda at, size: os.pread(file.fileno(), size, start + at)
+def _reader(file: FileIO | None) -> Read:
+    """Keeps the file open as long as somebody reads it."""
+    if file is not None:
+        return lambda at, size: os.pread(file.fileno(), size, at)
+    start, _ = next(one.addresses for one in elf.mappings("/proc/self") if one.name == VDSO)
+    memory = FileIO("/proc/self/mem")
+    return lambda at, size: os.pread(memory.fileno(), size, start + at)
 
 
 class _Reader:
@@ -255,8 +268,9 @@ class _Program:
         self._common = common
         self._machine = machine
         self._cfa: tuple[int, int] | None = None
+        self._told = (machine.fp, common.ra)
         self._saved: dict[int, int | None] = {}
-        """By register its place from the frame; None where it is told in another way."""
+        """By register, of those that a row tells, its place from the frame; None where it is told in another way."""
         self._first: dict[int, int | None] = {}
         self._remembered: list[tuple[tuple[int, int] | None, dict[int, int | None]]] = []
         self._location = 0
@@ -286,7 +300,7 @@ class _Program:
         if high == 0x40:
             self._location += low * self._common.code
         elif high == 0x80:
-            self._saved[low] = code.uleb() * self._common.data
+            self._save(low, code.uleb() * self._common.data)
         elif high == 0xC0:
             self._restore(low)
         elif low in _ADVANCES:
@@ -295,9 +309,13 @@ class _Program:
             self._cfa = _FRAMES[low](code, self._cfa or (-1, 0), self._common.data)
         elif low in _PLACES:
             register = code.uleb()
-            self._saved[register] = _PLACES[low](code, self._common.data)
+            self._save(register, _PLACES[low](code, self._common.data))
         else:
             self._other(low, code)
+
+    def _save(self, register: int, place: int | None) -> None:
+        if register in self._told:
+            self._saved[register] = place
 
     def _restore(self, register: int) -> None:
         if register in self._first:
@@ -311,6 +329,8 @@ class _Program:
         elif low == 0x08:  # same value
             self._saved.pop(code.uleb(), None)
         elif low == 0x0A:
+            if len(self._remembered) >= _MOST_REMEMBERED:
+                raise IndexError("no function remembers so many")
             self._remembered.append((self._cfa, dict(self._saved)))
         elif low == 0x0B:
             self._cfa, self._saved = self._remembered.pop()
