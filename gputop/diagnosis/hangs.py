@@ -20,6 +20,7 @@ from gputop.diagnosis.life import WATCHERS
 from gputop.diagnosis.life import has_peers
 from gputop.diagnosis.life import in_kernel
 from gputop.diagnosis.life import ranks
+from gputop.diagnosis.life import sees_gpus
 from gputop.diagnosis.model import Culprit
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
@@ -30,7 +31,7 @@ from gputop.text import counted
 
 HUNG_S = 5.0  # s without a sign of life: torch's own queues look every 5 s whether their loader still lives
 STDIN = 0  # who reads that is at a prompt, or fed by whoever started it
-FAR_S = 30.0  # s, where ranks on other hosts may be at work, as on a checkpoint that one of them writes (guess)
+FAR_S = 30.0  # s, where somebody who is not seen may be at work: ranks on other hosts, a GPU that tells nothing (guess)
 _AWAITED = (waits.LOCK, waits.NETWORK)
 """What a rank is met at that waits for the others on the host (gloo, MPI)."""
 _PAUSES = (waits.TIMER, waits.CHILD)
@@ -57,10 +58,11 @@ def set_hangs(facts: Facts) -> None:
 
 def _of_one(job: JobFacts, facts: Facts) -> Hang | None:
     """Its main thread waits for its own threads or loaders, or for a disk."""
-    least_s = FAR_S if job.unbegun_s and any(_kind(worker) in _PAUSES for worker in job.workers) else HUNG_S
-    if job.still_s < least_s or in_kernel(job):
-        return None
     kind = _kind(job.trainer)
+    unknown = not sees_gpus(job) and kind != waits.QUEUE  # it may be a long step
+    pauses = bool(job.unbegun_s) and any(_kind(worker) in _PAUSES for worker in job.workers)
+    if job.still_s < (FAR_S if unknown or pauses else HUNG_S) or in_kernel(job):
+        return None
     if kind == waits.LOCK:  # of a rank that may be a collective's
         inside = not has_peers(job) and (job.is_torchs or not _may_be_asked(job.trainer))
     elif kind == waits.PIPE:

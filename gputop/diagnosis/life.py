@@ -1,10 +1,10 @@
 """Signs of life: since when nothing of a job has moved. The one place that says what moves; `gputop.diagnosis.hangs` judges who stands.
 
-Work is CPU time of a main thread or of threads that are no driver's, bytes read or written, wakes of a main thread by others than a timer,
-a worker that begins or ends, a CUDA call, and kernels that use their GPU. No work are heartbeats (a watchdog, a queue that looks every 5 s
-whether its loader lives) and waits for the GPU: CPU spun in a synchronize, and one endless kernel on few SMs where there are other ranks,
-as a collective is that waits for them. What a trainer started itself counts only while its main thread waits for programs: a sidecar goes
-on beside any hang.
+Work is CPU time of a main thread or of threads that are no driver's, bytes read or written, wakes of a main thread by others than a timer
+and of threads by the network or a disk, a worker that begins or ends, a CUDA call, and kernels that use their GPU. No work are heartbeats
+(a watchdog, a queue that looks every 5 s whether its loader lives) and waits for the GPU: CPU spun in a synchronize, and one endless
+kernel on few SMs where there are other ranks, as a collective is that waits for them. What a trainer started itself counts only while its
+main thread waits for programs: a sidecar goes on beside any hang.
 """
 
 from __future__ import annotations
@@ -38,22 +38,26 @@ SPINS = 0.9  # share of the time on a CPU of a main thread that may spin in a wa
 WATCHERS = (DRIVER, "NCCL", "pt_nccl", "pt_tcpstore")  # beginnings of the names of threads that go on beside any hang
 _BY_ITSELF = (waits.TIMER, waits.DRIVER)
 """Who wakes from these was woken by nobody."""
+_BY_OTHERS = (waits.NETWORK, waits.DISK)
+"""Threads that wake from these move something: an upload, a download. A poll may wake by its time limit alone (gloo's loop: 10 ms)."""
 _FOR_PROGRAMS = (waits.PIPE, waits.CHILD, waits.POLL, waits.NETWORK)
 
 
 class _Mark(Struct, frozen=True):
-    """The counters of one process that tell work: ns of CPU of its main thread (less what it spun) and of all else, bytes, wakes."""
+    """The counters of one process that tell work: ns of CPU of its main thread (less what it spun) and of all else, bytes, wakes of its
+    main thread, and of others that move something."""
 
     main_ns: int
     others_ns: int
     bytes: int
     wakes: int
+    moved: int
 
 
 class Pulse:
     """That of one trainer with its workers and programs."""
 
-    __slots__ = ("_began_ns", "_calls", "_first", "_last", "_loaders", "_since_ns", "_t_ns", "_watchers")
+    __slots__ = ("_began_ns", "_calls", "_first", "_last", "_loaders", "_since_ns", "_t_ns", "_vols", "_watchers", "_woken")
 
     def __init__(self, t_ns: int) -> None:
         self._began_ns = self._since_ns = self._t_ns = t_ns
@@ -65,13 +69,16 @@ class Pulse:
         self._calls: dict[str, int] = {}
         self._watchers: dict[int, int] = {}
         """CPU of threads that are no part of the work, by tid: those that rest are not in every sample."""
+        self._vols: dict[int, int] = {}
+        """Switches of all others, by tid; and what those of a process have woken by others, by pid."""
+        self._woken: dict[int, int] = {}
 
     def note(self, job: JobFacts, board: Board, roles: Mapping[int, Role]) -> None:
         """Take in a look, and tell the job since when nothing of it has moved."""
         ns, self._t_ns = board.t_ns - self._t_ns, board.t_ns
         pid, procs = job.trainer.pid, (job.trainer, *job.workers)
         sampled, calls = board.sampled.get(pid), {name: call for (caller, name), call in board.calls.items() if caller == pid}
-        marks = {proc.pid: _mark(proc.newer, self._watched_ns(proc)) for proc in procs}
+        marks = {proc.pid: _mark(proc.newer, *self._of_threads(proc)) for proc in procs}
         if sampled is not None:
             marks[pid] = replace(marks[pid], main_ns=marks[pid].main_ns - sampled.sync_ns)
         in_call = any(call.inflight_ns >= ns > 0 for call in calls.values())
@@ -87,10 +94,18 @@ class Pulse:
         self._last, self._loaders, self._calls = marks, loaders, counts
         job.still_s, job.still_from_the_first = (board.t_ns - self._since_ns) / 1e9, self._since_ns == self._began_ns
 
-    def _watched_ns(self, proc: ProcFacts) -> int:
+    def _of_threads(self, proc: ProcFacts) -> tuple[int, int]:
+        """CPU so far of those that are no part of the work, and how often the network or a disk has woken any other."""
         tids = {thread.tid for thread in proc.info.threads if thread.comm.startswith(WATCHERS)}
-        self._watchers |= {thread.tid: thread.oncpu_ns for thread in proc.newer.threads if thread.tid in tids}
-        return sum(self._watchers.get(tid, 0) for tid in tids)
+        for thread in proc.newer.threads:
+            if thread.tid in tids:
+                self._watchers[thread.tid] = thread.oncpu_ns
+            elif thread.tid != proc.pid and thread.vol is not None:
+                woken = thread.vol - self._vols.get(thread.tid, thread.vol)
+                self._vols[thread.tid] = thread.vol
+                if proc.kind_of("S", thread.syscall, thread.syscall_arg, thread.wchan) in _BY_OTHERS:
+                    self._woken[proc.pid] = self._woken.get(proc.pid, 0) + woken
+        return sum(self._watchers.get(tid, 0) for tid in tids), self._woken.get(proc.pid, 0)
 
     def _may_spin(self, job: JobFacts, mark: _Mark, ns: int) -> bool:
         """Whether what its main thread does may be a wait for its GPU: neither its calls nor samples of it tell."""
@@ -101,7 +116,8 @@ class Pulse:
 
     def _has_worked(self, proc: ProcFacts, mark: _Mark, for_gpu: bool) -> bool:
         """Since all stand still, or since the last look; a trainer's main thread has not while it waits ``for_gpu``."""
-        if self._ran(proc.pid, mark, others=True):
+        moved = mark.moved - self._first[proc.pid].moved >= WAKES + WAKES_PER_S * self._still_s
+        if moved or self._ran(proc.pid, mark, others=True):
             return True
         if for_gpu and proc.role.kind == "trainer":
             return False
@@ -142,6 +158,11 @@ def in_kernel(job: JobFacts) -> bool:
     return has_peers(job) and any((gpu.util_now or 0.0) >= FULL and is_light(gpu) for gpu in job.gpus)
 
 
+def sees_gpus(job: JobFacts) -> bool:
+    """Whether what its GPUs do for it is known: what they do for several is nobody's."""
+    return bool(job.gpus) and all(gpu.util_now is not None and (len(gpu.pids) < 2 or gpu.util_now <= RESTING) for gpu in job.gpus)
+
+
 def has_peers(job: JobFacts) -> bool:
     """Whether it is one of several ranks, on this host or on others."""
     return len(job.kin) > 1 or (job.trainer.role.rank is not None and ranks(job) > 1)
@@ -162,10 +183,10 @@ def _gpus_work(job: JobFacts) -> bool:
     return False
 
 
-def _mark(sample: ProcSample, watched_ns: int = 0) -> _Mark:
-    moved = (sample.rchar_bytes or sample.read_bytes or 0) + (sample.write_bytes or 0)
+def _mark(sample: ProcSample, watched_ns: int = 0, moved: int = 0) -> _Mark:
+    count = (sample.rchar_bytes or sample.read_bytes or 0) + (sample.write_bytes or 0)
     main_ns = sample.oncpu_ns or 0
-    return _Mark(main_ns, sample.utime_ns + sample.stime_ns - main_ns - watched_ns, moved, sample.vol or 0)
+    return _Mark(main_ns, sample.utime_ns + sample.stime_ns - main_ns - watched_ns, count, sample.vol or 0, moved)
 
 
 def _programs(job: JobFacts, board: Board, roles: Mapping[int, Role]) -> Iterator[ProcSample]:

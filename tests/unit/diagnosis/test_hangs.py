@@ -8,6 +8,7 @@ from gputop.diagnosis.incidents import MEDIUM_S
 from gputop.frame import ThreadInfo
 from tests.unit.diagnosis.scene import AWAIT
 from tests.unit.diagnosis.scene import CHILD
+from tests.unit.diagnosis.scene import DISK
 from tests.unit.diagnosis.scene import EPOLL
 from tests.unit.diagnosis.scene import FUTEX
 from tests.unit.diagnosis.scene import ON_CPU
@@ -128,6 +129,26 @@ def test_whose_job_does_anything_does_not_hang(what: str, amount: object):
     setattr(scene.procs[100], what, amount)
     scene.play(12)
     assert "hangs" not in scene.engine.verdict.headline
+
+
+@pytest.mark.parametrize(("looks", "hangs"), [(SOCKET, False), (DISK, False), (TURN, True)])
+@pytest.mark.parametrize("who", [100, 101])
+def test_nor_one_whose_threads_the_network_or_a_disk_wakes(looks: dict, hangs: bool, who: int):
+    """A slow upload or download, which takes hardly any CPU. A thread that looks now and then is none."""
+    scene = still(rest(steady()), AWAIT, 100, 101, 102)
+    proc = scene.procs[who]
+    proc.threads, proc.thread_looks, proc.thread_switches = {150: (0.001, 0.0)}, [looks], 20
+    scene.play(12)
+    assert ("hangs" in scene.engine.verdict.headline) == hangs
+
+
+def test_who_may_compute_on_a_gpu_that_tells_nothing_is_given_longer():
+    """A step that takes long: its main thread waits for the thread of the backward pass."""
+    scene = still(steady(), AWAIT, 100, 101, 102)
+    still(scene, QUEUE, 101, 102)
+    scene.gpus[0] = {"pids": [100], "missing": {"util_pct": "not supported"}}
+    assert "hangs" not in scene.play(20).engine.verdict.headline
+    assert "hangs" in scene.play(16).engine.verdict.headline
 
 
 def test_nor_one_that_waits_for_a_program_that_works():
