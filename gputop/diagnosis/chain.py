@@ -71,6 +71,9 @@ def _main_shares(job: JobFacts, facts: Facts, loss: float) -> dict[str, float]:
     words = _KEPT_FROM if job.idle is None else ("computing", *_KEPT_FROM)
     shares = {word: fractions.get(word, 0.0) for word in words}
     shares |= blocked_on(job.trainer)
+    if job.trainer.held_up >= feeders.HELD_UP:  # what samples met as another sleep, beyond the GPU's work, is a part of that wait
+        for kind in feeders.UNSURE:
+            _shift(shares, kind, "pipe", shares.get(kind, 0.0))
     if not job.workers:
         _call_lock(job, shares)
         _shift(shares, "lock", "pipe", shares.get("lock", 0.0) * feeders.programs_read(job))

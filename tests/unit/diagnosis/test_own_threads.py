@@ -94,6 +94,13 @@ def test_who_reads_what_it_writes_is_named_and_how_long_it_waits(look: dict, pro
     assert "900" in verdict.fixes[0].command
 
 
+@pytest.mark.parametrize("met", [1, 5], ids=["seldom", "often"])
+def test_how_long_it_waits_is_what_the_gpu_lost_however_often_samples_met_that(met: int):
+    scene = logging()
+    scene.procs[100].looks = [WRITE] * met + [SLEEP] * (7 - met)
+    assert _share(scene.play(6).engine.verdict) == pytest.approx(43.0, abs=4.0)
+
+
 def test_a_reader_that_is_not_known_is_looked_for():
     scene = logging()
     scene.procs[100].info["read_by"] = []
