@@ -1,18 +1,20 @@
-"""Drop a marker into what gputop watches and records on this machine, from a shell or a training script."""
+"""Drop a marker into what gputop watches and records on this machine, from a shell or a training script.
+
+It reaches the collectors of the same user; as root those of root, and by sudo those of the user who typed it, too.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from gputop.console import tell
 from gputop.errors import UserError
 from gputop.text import clean
 from gputop.text import from_shell
 
-PATIENCE_S = 5.0
+PATIENCE_S = 0.5  # for all collectors together: a training that marks its steps must not wait for one that is stopped
+_LEAST_S = 0.001  # for one of them, where others have used that up: the kernel takes 0 for no limit
 EXAMPLES = """examples:
   gputop mark "epoch 3"
   gputop mark "$(date +%T) checkpoint begins"
@@ -30,66 +32,95 @@ def run(args: argparse.Namespace) -> int:
 
     from gputop.frame import Mark
     from gputop.markers import MAX_TEXT
-    from gputop.markers import directory
     from gputop.markers import pack_mark
+    from gputop.markers import places
 
     text = " ".join(args.text).strip()
     if not text:
         raise UserError("the marker is empty", code=2)
     took, busy = _send(pack_mark(Mark(time.monotonic_ns(), text)))
     if not took and not busy:
+        none, as_root = clean(places(os.geteuid())[0]), ", or mark as root where it runs in a container" if os.geteuid() else ""
         raise UserError(
-            f"nobody heard the marker: no gputop of yours is running here (none in {clean(directory())}, none that /proc shows): "
-            "start `gputop` or `gputop record` first" + (", or mark as root where it runs in a container" if os.geteuid() else "")
+            f"nobody heard the marker: no gputop of yours is running here (none in {none}, none that /proc shows): "
+            f"start `gputop` or `gputop record` first{as_root}"
         )
-    if not took:
-        raise UserError(f"the gputop that runs here has not taken the marker within {PATIENCE_S:g} s: is it stopped?")
     if busy:
-        tell(f"{busy} of {took + busy} gputops have not taken the marker within {PATIENCE_S:g} s")
+        which = ", ".join(_called(path) for path in busy)
+        said = f"has not taken the marker within {PATIENCE_S:g} s: is it stopped?"
+        if not took:
+            raise UserError(f"{which} {said}")
+        tell(f"{which} {said} {took} others have")
     if len(text) > MAX_TEXT:
         tell(f"the marker has its first {MAX_TEXT} characters only")
     return 0
 
 
-def _send(datagram: bytes) -> tuple[int, int]:
-    """How many took it, and how many had no room for it."""
+def _called(path: str) -> str:
+    """As its user knows it: by the pid in the socket's name."""
+    return f"gputop {clean(os.path.basename(path)[len('marks-') : -len('.sock')])}"
+
+
+def _send(message: bytes) -> tuple[int, list[str]]:
+    """How many took it, and the sockets of those that had no room for it."""
+    import time
+
     from gputop.markers import sockets
+    from gputop.sources.ebpf.privilege import invoking_user
 
-    found = [_send_to(path, datagram) for path in sockets()]
-    return found.count(True), found.count(False)
+    sudo = invoking_user()
+    owners = frozenset({os.geteuid(), sudo[0] if sudo is not None else os.geteuid()})
+    until, took, busy = time.monotonic() + PATIENCE_S, 0, []
+    for path, descriptor in sockets(owners):
+        try:
+            taken = _send_to(path, descriptor, owners, message, max(until - time.monotonic(), _LEAST_S))
+        finally:
+            os.close(descriptor)
+        took += taken is True
+        busy += [path] if taken is False else []
+    return took, busy
 
 
-@contextmanager
-def _short(path: str) -> Iterator[str]:
-    """A name for a socket whose own, through another process's root, may be longer than the 107 bytes that an address holds."""
-    folder = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{folder}/{os.path.basename(path)}"
-    finally:
-        os.close(folder)
+def _send_to(path: str, descriptor: int, owners: frozenset[int], message: bytes, wait_s: float) -> bool | None:
+    """Whether it was taken, None where nobody of ``owners`` is there.
 
-
-def _send_to(path: str, datagram: bytes) -> bool | None:
-    """Whether it was taken, None where nobody is there; a socket whose collector is gone is taken away.
-
-    A queue holds few (net.unix.max_dgram_qlen), so that the ranks of a job that all send at once have to wait for each other.
+    A socket whose collector is gone is taken away.
     """
     import socket
+    import struct
 
     from gputop.markers import ELSEWHERE
+    from gputop.markers import peer_uid
 
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
-        sending.settimeout(PATIENCE_S)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sending:
+        sending.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(wait_s), int(wait_s % 1 * 1e6)))
         try:
-            with _short(path) as name:
-                sending.connect(name)  # the kernel says only of such a one when there is room
-            sending.send(datagram)
-        except TimeoutError:
+            sending.connect(f"/proc/self/fd/{descriptor}")
+            if peer_uid(sending) not in owners:
+                return None
+            sending.send(message, socket.MSG_NOSIGNAL)
+        except BlockingIOError:  # the kernel keeps only so many for who does not listen
             return False
         except ConnectionRefusedError:
             if not path.startswith(ELSEWHERE):  # what lies there may be a link to what is ours
-                os.unlink(path)
+                _remove(path)
             return None
         except OSError:
             return None
     return True
+
+
+def _remove(path: str) -> None:
+    """From a directory that is ours alone; in others nothing is touched."""
+    from gputop.markers import open_own
+
+    try:
+        folder = open_own(os.path.dirname(path), os.geteuid())
+    except OSError:
+        return
+    try:
+        os.unlink(os.path.basename(path), dir_fd=folder)
+    except OSError:
+        pass
+    finally:
+        os.close(folder)

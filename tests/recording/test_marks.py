@@ -57,7 +57,8 @@ def test_a_recorder_in_namespaces_of_its_own_hears_a_marker(tmp_path: Path, name
 
 def test_a_recorder_that_is_found_in_two_ways_hears_a_marker_once(runtime: Path) -> None:
     with recorder(runtime, "--net"):
-        (there,), (here,) = elsewhere(), sockets()
+        (there,), ((here, descriptor),) = elsewhere(), sockets(frozenset({0}))
+        os.close(descriptor)
         assert there.endswith(here)
         assert there != here
 

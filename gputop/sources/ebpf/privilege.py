@@ -5,14 +5,18 @@ from __future__ import annotations
 import ctypes
 import os
 import pwd
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from gputop.errors import UserError
 from gputop.sources.rights import CAP_BPF
 from gputop.sources.rights import CAP_PERFMON
 from gputop.sources.rights import capabilities
 
-_PR_SET_DUMPABLE, _PR_SET_KEEPCAPS = 4, 8
+_PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 4, 8, 24, 38, 47, 4
 _CAPABILITY_VERSION_3 = 0x20080522
+_CAPABILITIES = 64
+"""As many as the kernel's masks have bits."""
 
 
 def authorize_sudo() -> bool:
@@ -36,11 +40,12 @@ def invoking_user() -> tuple[int, int] | None:
     return int(uid), int(gid)
 
 
-def drop_to_invoking_user(keep_probing: bool = False) -> bool:
+def drop_to_invoking_user(keep_probing: bool = False, sealed: bool = False) -> bool:
     """Become the user who typed ``sudo gputop``, for good; False where there is nobody to become.
 
     With ``keep_probing`` (the collector) CAP_BPF and CAP_PERFMON are kept, as far as we have them: old kernels want them to
-    read maps, all of them to attach to a trainer that starts later. Everything else of root goes. Raises OSError.
+    read maps, all of them to attach to a trainer that starts later. Everything else of root goes. ``sealed``: no program that we start can
+    get more than that either, not even by sudo. Raises OSError.
     """
     user = invoking_user()
     if user is None:
@@ -50,17 +55,52 @@ def drop_to_invoking_user(keep_probing: bool = False) -> bool:
     libc = ctypes.CDLL(None, use_errno=True)
     if kept:
         libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
+    if sealed:
+        for number in range(_CAPABILITIES):
+            if not kept >> number & 1:
+                libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)
+        libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     os.setgroups(_groups(uid, gid))
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
-    if kept:
-        _set_capabilities(libc, kept)
+    _set_capabilities(libc, kept)
+    if os.getresuid() != (uid, uid, uid) or capabilities() & ~kept:
+        raise OSError(1, "root could not be left")
     libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
-    try:
-        os.environ["HOME"] = pwd.getpwuid(uid).pw_dir
-    except KeyError:
-        pass
+    os.environ.update(_environment(uid))
     return True
+
+
+@contextmanager
+def as_invoking_user() -> Iterator[int]:
+    """After `sudo gputop`: files and sockets that are made meanwhile belong to who typed it, and are reached by that user's rights alone.
+
+    Whole processes change (all threads do), so this is for moments. Gives the uid that we act as.
+    """
+    user = invoking_user()
+    if user is None:
+        yield os.geteuid()
+        return
+    groups, group = os.getgroups(), os.getegid()
+    try:
+        os.setgroups(_groups(*user))
+        os.setegid(user[1])
+        os.seteuid(user[0])
+        yield user[0]
+    finally:
+        os.seteuid(0)
+        os.setegid(group)
+        os.setgroups(groups)
+
+
+def _environment(uid: int) -> dict[str, str]:
+    """Who one is, as a login says it."""
+    try:
+        found = pwd.getpwuid(uid)
+    except KeyError:
+        return {}
+    return {"HOME": found.pw_dir, "USER": found.pw_name, "LOGNAME": found.pw_name, "SHELL": found.pw_shell}
 
 
 def _groups(uid: int, gid: int) -> list[int]:
@@ -71,7 +111,7 @@ def _groups(uid: int, gid: int) -> list[int]:
 
 
 def _set_capabilities(libc: ctypes.CDLL, bits: int) -> None:
-    """capset(2): effective and permitted as ``bits``, inheritable none."""
+    """capset(2): effective and permitted as ``bits``, inheritable none. Raises OSError."""
     low, high = bits & 0xFFFFFFFF, bits >> 32
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     data = (ctypes.c_uint32 * 6)(low, low, 0, high, high, 0)
