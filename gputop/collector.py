@@ -229,7 +229,7 @@ class Collector:
             self._may_leave_root = False
             from gputop.sources.ebpf.privilege import drop_to_invoking_user
 
-            drop_to_invoking_user(keep_probing=True)
+            drop_to_invoking_user(keep_probing=True, sealed=not self.settings.sudo)
 
     def _read(self, frame: Frame) -> Frame:
         if frame.t_ns >= self._open_due_ns:

@@ -33,13 +33,15 @@ def run(args: argparse.Namespace) -> int:
     """Write it; what of the recording is lost is said on standard error."""
     from gputop.recording.output import ended_like_ctrl_c
     from gputop.recording.parts import open_recording
+    from gputop.sources.ebpf.privilege import as_invoking_user
 
     if args.output == "-":
         raise UserError("an export is a new file or directory: give its name with -o; rows on standard output: gputop query --csv", code=2)
     if args.beside and args.to != "perfetto":
         raise UserError("--beside goes with --to perfetto", code=2)
     more = {"beside": args.beside} if args.beside else {}
-    with ended_like_ctrl_c(), open_recording(args.files) as recording:
+    # By sudo a recording of root's can be read; what is written is the user's.
+    with ended_like_ctrl_c(), open_recording(args.files) as recording, as_invoking_user():
         try:
             writer(args.to)(recording, args.output, *span(args, recording), **more)
         except OSError as error:

@@ -93,6 +93,8 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
 
     argv = stream_argv(args)
     turns = Turns()
+    if args.host is not None:
+        leave_root()  # ssh is yours: your keys, your known hosts
     first = ChildStream(argv, turns, turns.known)
     leave_root()
     # The collector starts while we import: the first data should be there when the screen is.

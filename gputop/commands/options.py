@@ -124,14 +124,26 @@ def ask_sudo(args: argparse.Namespace) -> None:
 
 
 def leave_root() -> None:
-    """After `sudo gputop`: the screen needs no privilege, so it becomes the user who typed it."""
+    """After `sudo gputop`: the screen and the recorder need no privilege, so they become the user who typed it.
+
+    Raises UserError where that user may not read what we are made of.
+    """
     import os
 
-    user = os.environ.get("SUDO_UID", "")
-    if os.geteuid() == 0 and user.isdigit() and _can_import_as(int(user)):
-        from gputop.sources.ebpf.privilege import drop_to_invoking_user
+    from gputop.sources.ebpf.privilege import drop_to_invoking_user
+    from gputop.sources.ebpf.privilege import invoking_user
 
+    user = invoking_user()
+    if user is None:
+        return
+    if not _can_import_as(user[0]):
+        raise UserError(
+            f"sudo gputop goes on as you (uid {user[0]}), and you may not read {os.path.dirname(__file__)}: install gputop where you may"
+        )
+    try:
         drop_to_invoking_user()
+    except OSError as error:
+        raise UserError(f"sudo gputop cannot become you again (uid {user[0]}): {error.strerror}") from None
 
 
 def _can_import_as(uid: int) -> bool:

@@ -1,4 +1,7 @@
-"""Record what happens: until stopped (Ctrl-C), for a time, or as long as a command runs, whose exit code is passed on."""
+"""Record what happens: until stopped (Ctrl-C), for a time, or as long as a command runs, whose exit code is passed on.
+
+By sudo the probes are loaded as root; the file is made and the command run as the user who typed it.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from gputop import crash
 from gputop.commands.options import add_sampling
 from gputop.commands.options import ask_sudo
 from gputop.commands.options import duration
+from gputop.commands.options import leave_root
 from gputop.commands.options import number
 from gputop.console import tell
 from gputop.errors import UserError
@@ -88,10 +92,13 @@ def run(args: argparse.Namespace) -> int:
 
     return_what_is_freed()
     ask_sudo(args)
+    if args.host is not None:
+        leave_root()  # ssh is yours: your keys, your known hosts
     collector = stream_argv(args)
     stream = LastingStream(ChildStream(collector), lambda: ChildStream(collector), tell)
     session = _Session(args, stream)
     try:
+        leave_root()  # before a file is made or a command run: both are yours
         session.begin()
         if argv:
             session.start(argv)

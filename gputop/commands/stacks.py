@@ -232,6 +232,8 @@ def _write(args: argparse.Namespace, text: str) -> None:
     if args.output in (None, "-"):
         write(text.encode(errors="replace") if args.json or args.folded or args.speedscope else text)
         return
+    from gputop.sources.ebpf.privilege import as_invoking_user
     from gputop.stacks.folded import save
 
-    save(args.output, text)
+    with as_invoking_user():
+        save(args.output, text)

@@ -25,7 +25,7 @@ from gputop.recording.output import create
 from gputop.recording.output import unused
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
-from gputop.sources.ebpf.privilege import invoking_user
+from gputop.sources.ebpf.privilege import as_invoking_user
 from gputop.version import report
 
 SECONDS = 10.0
@@ -51,15 +51,15 @@ def default_path() -> str:
 
 def write(path: str, findings: dict[str, str], with_names: bool) -> list[Part]:
     """Write the bundle, mode 0600, and give its parts. ``findings`` are the doctor's own files. UserError where it cannot be made."""
-    fd = create(path)
-    if (user := invoking_user()) is not None:
-        os.fchown(fd, *user)
+    with as_invoking_user():
+        fd = create(path)
     with os.fdopen(fd, "wb") as file:
         try:
             parts = list(_parts(findings, with_names))
             _pack(file, [Part("README.txt", "what is inside", _contents(parts, with_names).encode()), *parts])
         except BaseException:
-            os.unlink(path)
+            with as_invoking_user():
+                os.unlink(path)
             raise
     return parts
 
@@ -137,7 +137,8 @@ class _Recorded:
 def _record(path: str, folder: str) -> str:
     """Record with everybody's defaults, so that a faulty config.toml does not stand in the way; what went wrong, or nothing."""
     command = argv_of("gputop", "record", "-o", path, "--duration", str(SECONDS), "--no-auto-stacks")
-    environment = {**os.environ, "XDG_CONFIG_HOME": folder}
+    # Without SUDO_UID it stays root, whose the folder is.
+    environment = {name: value for name, value in os.environ.items() if name != "SUDO_UID"} | {"XDG_CONFIG_HOME": folder}
     try:
         done = subprocess.run(
             command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_PATIENCE_S, check=False

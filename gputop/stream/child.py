@@ -112,13 +112,20 @@ class ChildStream:
         return f"killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
     def close(self) -> None:
-        """Stop the child and wait for it; a child that ignores SIGTERM for a second is killed, and then left to the kernel."""
-        if self._child.poll() is None:
-            self._child.terminate()
-            if self._wait() is None:
-                self._child.kill()
-                self._wait()
+        """Stop the child and wait for it; a child that ignores SIGTERM for a second is killed, and then left to the kernel.
+
+        A collector that still loads its probes as root may not be told to end by us who have left root: it ends as its pipe does.
+        """
         assert self._child.stdout is not None
+        if self._child.poll() is None:
+            try:
+                self._child.terminate()
+                if self._wait() is None:
+                    self._child.kill()
+                    self._wait()
+            except PermissionError:
+                self._child.stdout.close()
+                self._wait()
         self._child.stdout.close()
 
     def _wait(self) -> int | None:
