@@ -117,7 +117,8 @@ def make_header(settings: Settings) -> Header:
 class Collector:
     """Opens the sources and sends one frame per tick until `stop` is called or the reader leaves."""
 
-    def __init__(self, settings: Settings, sink: Sink) -> None:
+    def __init__(self, settings: Settings, sink: Sink, leaves_root: bool = False) -> None:
+        """``leaves_root``: after `sudo gputop` its process is for nothing but to collect, and becomes the user's when it can."""
         self.settings = settings
         self._sink = sink
         self._sources: dict[str, Source] = {}
@@ -143,7 +144,7 @@ class Collector:
         self._place = Place(BEAT, MOST_SHARE, raise_priority)
         self._unfit = ""
         """What was said of the first frame that could not be sent."""
-        self._may_leave_root = os.geteuid() == 0 and bool(os.environ.get("SUDO_UID"))
+        self._may_leave_root = leaves_root and os.geteuid() == 0 and bool(os.environ.get("SUDO_UID"))
         self.stopping = False
         """Whether it was told to `stop`."""
 
@@ -181,7 +182,8 @@ class Collector:
             elif key:
                 key_due = now + KEY_EVERY_NS - self.settings.interval_ns // 2  # no beat more for one that comes a little early
                 return_pages()
-            self._leave_root()
+            if self._leave_root():
+                key_due = 0  # what can be read now, and what no more
             ended = time.monotonic_ns()
             if self._place.note(ended):
                 self._tell_of_place()
@@ -223,13 +225,14 @@ class Collector:
     def _all_ready(self) -> bool:
         return all(getattr(source, "ready", True) for source in self._sources.values())
 
-    def _leave_root(self) -> None:
-        """After `sudo gputop`: once the probes are loaded, go on as the user who typed it."""
+    def _leave_root(self) -> bool:
+        """After `sudo gputop`: once the probes are loaded, go on as the user who typed it; whether that was now."""
         if self._may_leave_root and self._all_ready:
             self._may_leave_root = False
             from gputop.sources.ebpf.privilege import drop_to_invoking_user
 
-            drop_to_invoking_user(keep_probing=True, sealed=not self.settings.sudo)
+            return drop_to_invoking_user(keep_probing=True, sealed=not self.settings.sudo)
+        return False
 
     def _read(self, frame: Frame) -> Frame:
         if frame.t_ns >= self._open_due_ns:

@@ -25,6 +25,21 @@ def clean_lines(text: str, limit: int) -> str:
     return "\n".join(clean(line, limit) for line in text[:limit].split("\n"))
 
 
+_FORMULA = re.compile("[=+\\-@\t\r\n＝＋－＠]")
+"""How a cell begins that a spreadsheet computes instead of showing it (OWASP, "CSV Injection")."""
+_PLAIN_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
+
+def csv_cell(value: object) -> object:
+    """A value as it is written into CSV: a text that a spreadsheet would take for a formula is marked as text by ``'``, as there.
+
+    Numbers stay what they are, also where SQL made a text of one.
+    """
+    if not isinstance(value, str) or not _FORMULA.match(value) or _PLAIN_NUMBER.fullmatch(value):
+        return value
+    return f"'{value}"
+
+
 def one_line(text: str) -> str:
     """Text of several lines, an error's say, cleaned and as one."""
     return clean(" ".join(line.strip() for line in text.splitlines() if line.strip()))

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     settings = sampling_settings(args)
     try:
         sink = PipeSink(sys.stdout.fileno(), make_header(settings))
-        collector = Collector(settings, sink)
+        collector = Collector(settings, sink, leaves_root=True)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda _number, _frame: collector.stop())
         collector.run(args.frames, sink.wait)

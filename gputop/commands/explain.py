@@ -16,8 +16,10 @@ from msgspec import Struct
 from msgspec import field
 
 from gputop.board import Board
+from gputop.commands.options import RECORDER
 from gputop.commands.options import add_sampling
 from gputop.commands.options import ask_sudo
+from gputop.commands.options import leave_root
 from gputop.commands.options import sampling_argv
 from gputop.commands.span import add_span
 from gputop.commands.span import span
@@ -134,6 +136,7 @@ def _live(args: argparse.Namespace) -> Found:
     if sys.stderr.isatty():
         tell(f"looking for {seconds:g} s …")
     stream = ChildStream(collector_argv(sampling_argv(args)))
+    leave_root(*RECORDER)
     try:
         return judge(engine := Engine(), closely(engine, Board(), _until(stream, time.monotonic() + seconds)))
     finally:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from gputop.commands.options import WRITER
+from gputop.commands.options import acting_as_user
 from gputop.commands.span import add_span
 from gputop.commands.span import span
 from gputop.console import tell
@@ -33,7 +35,6 @@ def run(args: argparse.Namespace) -> int:
     """Write it; what of the recording is lost is said on standard error."""
     from gputop.recording.output import ended_like_ctrl_c
     from gputop.recording.parts import open_recording
-    from gputop.sources.ebpf.privilege import as_invoking_user
 
     if args.output == "-":
         raise UserError("an export is a new file or directory: give its name with -o; rows on standard output: gputop query --csv", code=2)
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--beside goes with --to perfetto", code=2)
     more = {"beside": args.beside} if args.beside else {}
     # By sudo a recording of root's can be read; what is written is the user's.
-    with ended_like_ctrl_c(), open_recording(args.files) as recording, as_invoking_user():
+    with ended_like_ctrl_c(), open_recording(args.files) as recording, acting_as_user(*WRITER):
         try:
             writer(args.to)(recording, args.output, *span(args, recording), **more)
         except OSError as error:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from gputop.commands.options import WRITER
+from gputop.commands.options import acting_as_user
 from gputop.errors import UserError
 
 EXAMPLES = """examples:
@@ -33,7 +35,6 @@ def run(args: argparse.Namespace) -> int:
     from gputop.recording.output import ended_like_ctrl_c
     from gputop.recording.output import whole_or_gone
     from gputop.recording.writer import Writer
-    from gputop.sources.ebpf.privilege import as_invoking_user
     from gputop.text import clean
     from gputop.text import counted
 
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     assert isinstance(header, Header)
     path = str(Path(args.file).with_suffix(".gputop")) if args.output is None else args.output
     count = 0
-    with ended_like_ctrl_c(), as_invoking_user(), whole_or_gone(path) as part:
+    with ended_like_ctrl_c(), acting_as_user(*WRITER), whole_or_gone(path) as part:
         with closing(Writer(part, header)) as writer:
             for item in items:
                 if isinstance(item, Frame):

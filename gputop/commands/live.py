@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from gputop import config
+from gputop.commands.options import SCREEN
 from gputop.commands.options import add_sampling
 from gputop.commands.options import ask_sudo
 from gputop.commands.options import check_pid
@@ -94,9 +95,9 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
     argv = stream_argv(args)
     turns = Turns()
     if args.host is not None:
-        leave_root()  # ssh is yours: your keys, your known hosts
+        leave_root(*SCREEN)  # ssh is yours: your keys, your known hosts
     first = ChildStream(argv, turns, turns.known)
-    leave_root()
+    leave_root(*SCREEN)
     # The collector starts while we import: the first data should be there when the screen is.
     return_what_is_freed()
     from gputop.session import Session

@@ -14,6 +14,8 @@ from msgspec.structs import replace
 
 from gputop.board import Board
 from gputop.board import LastSeconds
+from gputop.commands.options import RECORDER
+from gputop.commands.options import leave_root
 from gputop.commands.options import sampling_settings
 from gputop.console import draws_ascii
 from gputop.console import show
@@ -70,7 +72,11 @@ def _stream(args: argparse.Namespace) -> Iterator[Header | Frame]:
     from gputop.commands.live import stream_argv
     from gputop.stream.child import ChildStream
 
-    return _child_frames(ChildStream(stream_argv(args)))
+    if args.host is not None:
+        leave_root(*RECORDER)
+    stream = ChildStream(stream_argv(args))
+    leave_root(*RECORDER)
+    return _child_frames(stream)
 
 
 def _collected(args: argparse.Namespace, ticks: int) -> list[Header | Frame]:

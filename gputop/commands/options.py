@@ -6,6 +6,9 @@ import argparse
 import pwd
 import re
 from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from gputop.errors import UserError
@@ -13,6 +16,12 @@ from gputop.errors import UserError
 if TYPE_CHECKING:
     from gputop.sources import Settings
 
+STANDARD = ("ctypes", "glob", "heapq", "json", "queue", "shutil", "socket", "subprocess", "tempfile", "threading", "traceback")
+"""Modules of Python's own that we import only when they are needed."""
+_READERS = ("gputop.autostacks", "gputop.diagnosis", "gputop.frame", "gputop.report", "gputop.snapshot", "gputop.stacks", "gputop.stream")
+RECORDER = (*_READERS, "gputop.recording", *STANDARD)
+WRITER = ("gputop.exports", "gputop.recording", "gputop.tables", "gputop.stacks", "csv", "sqlite3", *STANDARD)
+SCREEN = ("gputop.session", "gputop.tui", "textual", "rich", *RECORDER)
 NO_EBPF = "no eBPF probes, even where they could run"
 SUDO = "load the eBPF probes through sudo; the rest runs as you"
 _NUMBER = r"\d+\.?\d*|\.\d+"
@@ -123,12 +132,11 @@ def ask_sudo(args: argparse.Namespace) -> None:
         raise UserError("sudo refused: leave --sudo out to go on without eBPF")
 
 
-def leave_root() -> None:
+def leave_root(*packages: str) -> None:
     """After `sudo gputop`: the screen and the recorder need no privilege, so they become the user who typed it.
 
-    Raises UserError where that user may not read what we are made of.
+    ``packages`` are what is needed afterwards: where gputop or Python lie in root's home, they are loaded before. Raises UserError.
     """
-    import os
 
     from gputop.sources.ebpf.privilege import drop_to_invoking_user
     from gputop.sources.ebpf.privilege import invoking_user
@@ -137,9 +145,7 @@ def leave_root() -> None:
     if user is None:
         return
     if not _can_import_as(user[0]):
-        raise UserError(
-            f"sudo gputop goes on as you (uid {user[0]}), and you may not read {os.path.dirname(__file__)}: install gputop where you may"
-        )
+        _import_whole(packages)
     try:
         drop_to_invoking_user()
     except OSError as error:
@@ -147,7 +153,7 @@ def leave_root() -> None:
 
 
 def _can_import_as(uid: int) -> bool:
-    """Not where Python or gputop lie in root's own home: whoever is not root could load nothing more from there."""
+    """Not where Python or gputop lie in root's own home: whoever is not root can load nothing more from there."""
     import os
 
     os.seteuid(uid)
@@ -155,6 +161,37 @@ def _can_import_as(uid: int) -> bool:
         return all(os.access(path, os.R_OK, effective_ids=True) for path in (os.__file__, __file__))
     finally:
         os.seteuid(0)
+
+
+@contextmanager
+def acting_as_user(*packages: str) -> Iterator[None]:
+    """After `sudo gputop`: what is written meanwhile is written by the user who typed it, and belongs to that user.
+
+    ``packages`` as in `leave_root`.
+    """
+    from gputop.sources.ebpf.privilege import as_invoking_user
+    from gputop.sources.ebpf.privilege import invoking_user
+
+    user = invoking_user()
+    if user is not None and not _can_import_as(user[0]):
+        _import_whole(packages)
+    with as_invoking_user():
+        yield
+
+
+def _import_whole(packages: Sequence[str]) -> None:
+    """Every module of these packages, and what they import only when it is needed."""
+    from contextlib import suppress
+    from importlib import import_module
+    from pkgutil import walk_packages
+
+    for name in packages:
+        package = import_module(name)
+        whole = name not in STANDARD and hasattr(package, "__path__")
+        for found in walk_packages(package.__path__, f"{name}.", onerror=lambda _: None) if whole else ():
+            if not found.name.endswith(".__main__"):
+                with suppress(Exception):  # of an extra that is not installed
+                    import_module(found.name)
 
 
 def check_pid(pid: int | None) -> None:

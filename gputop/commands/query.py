@@ -110,8 +110,17 @@ def _csv(names: list[str], rows: Iterable[tuple[object, ...]]) -> Iterator[str]:
 
     for row in chain([names], rows):
         line = io.StringIO()
-        csv.writer(line, lineterminator="\n").writerow(["" if value is None else _text(value, whole=True) for value in row])
+        csv.writer(line, lineterminator="\n").writerow([_csv_cell(value) for value in row])
         yield line.getvalue()
+
+
+def _csv_cell(value: object) -> object:
+    from gputop.text import csv_cell
+
+    if value is None:
+        return ""
+    text = _text(value, whole=True)
+    return csv_cell(text) if isinstance(value, str | bytes) else text
 
 
 def _table(names: list[str], rows: Iterable[tuple[object, ...]]) -> Iterator[str]:

@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING
 
 from gputop import crash
+from gputop.commands.options import RECORDER
 from gputop.commands.options import add_sampling
 from gputop.commands.options import ask_sudo
 from gputop.commands.options import duration
@@ -93,12 +94,12 @@ def run(args: argparse.Namespace) -> int:
     return_what_is_freed()
     ask_sudo(args)
     if args.host is not None:
-        leave_root()  # ssh is yours: your keys, your known hosts
+        leave_root(*RECORDER)  # ssh is yours: your keys, your known hosts
     collector = stream_argv(args)
     stream = LastingStream(ChildStream(collector), lambda: ChildStream(collector), tell)
     session = _Session(args, stream)
     try:
-        leave_root()  # before a file is made or a command run: both are yours
+        leave_root(*RECORDER)  # before a file is made or a command run: both are yours
         session.begin()
         if argv:
             session.start(argv)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from gputop.commands.options import WRITER
+from gputop.commands.options import acting_as_user
 from gputop.commands.options import duration
 from gputop.commands.options import no_process
 from gputop.commands.options import process_id
@@ -232,8 +234,7 @@ def _write(args: argparse.Namespace, text: str) -> None:
     if args.output in (None, "-"):
         write(text.encode(errors="replace") if args.json or args.folded or args.speedscope else text)
         return
-    from gputop.sources.ebpf.privilege import as_invoking_user
     from gputop.stacks.folded import save
 
-    with as_invoking_user():
+    with acting_as_user(*WRITER):
         save(args.output, text)

@@ -1,4 +1,4 @@
-"""A directory with a CSV file per table."""
+"""A directory with a CSV file per table; no text in it is a formula to a spreadsheet."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from gputop.exports.rows import batches
 from gputop.recording.output import create
 from gputop.recording.reader import Recording
 from gputop.tables.schema import TABLES
+from gputop.text import csv_cell
 
 
 def write(recording: Recording, output: str, start_ns: int, end_ns: int) -> None:
@@ -22,4 +23,4 @@ def write(recording: Recording, output: str, start_ns: int, end_ns: int) -> None
             writers[name] = csv.writer(file, lineterminator="\n")
             writers[name].writerow([column.name for column in spec.columns])
         for name, rows in batches(recording, start_ns, end_ns):
-            writers[name].writerows(rows)
+            writers[name].writerows([csv_cell(value) for value in row] for row in rows)

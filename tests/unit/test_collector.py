@@ -165,7 +165,7 @@ def frames_of(
     monkeypatch.setattr(collector, "REGISTRY", entries)
     monkeypatch.setattr(collector, "raise_priority", lambda _rank: granted)
     kept = Kept()
-    collector.Collector(Settings(interval_ns, everyone=everyone), kept).run(ticks, wait)
+    collector.Collector(Settings(interval_ns, everyone=everyone), kept, leaves_root=True).run(ticks, wait)
     return kept.frames
 
 

@@ -7,6 +7,7 @@ import os
 import pwd
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextlib import suppress
 
 from gputop.errors import UserError
 from gputop.sources.rights import CAP_BPF
@@ -68,7 +69,7 @@ def drop_to_invoking_user(keep_probing: bool = False, sealed: bool = False) -> b
     if os.getresuid() != (uid, uid, uid) or capabilities() & ~kept:
         raise OSError(1, "root could not be left")
     libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
-    os.environ.update(_environment(uid))
+    _take_environment(uid)
     return True
 
 
@@ -94,13 +95,23 @@ def as_invoking_user() -> Iterator[int]:
         os.setgroups(groups)
 
 
-def _environment(uid: int) -> dict[str, str]:
-    """Who one is, as a login says it."""
-    try:
+def _take_environment(uid: int) -> None:
+    """Who one is and where one's files are, as a login says it: root's own directories are not the user's."""
+    for name in [name for name in os.environ if name.startswith("XDG_") and name.endswith(("_HOME", "_DIR"))]:
+        with suppress(OSError):
+            if os.path.isabs(os.environ[name]) and _owner(os.environ[name]) != uid:
+                del os.environ[name]
+    with suppress(KeyError):
         found = pwd.getpwuid(uid)
-    except KeyError:
-        return {}
-    return {"HOME": found.pw_dir, "USER": found.pw_name, "LOGNAME": found.pw_name, "SHELL": found.pw_shell}
+        os.environ.update(HOME=found.pw_dir, USER=found.pw_name, LOGNAME=found.pw_name, SHELL=found.pw_shell)
+
+
+def _owner(path: str) -> int:
+    """Who owns it; nobody's number where one may not look."""
+    try:
+        return os.stat(path).st_uid
+    except PermissionError:
+        return -1
 
 
 def _groups(uid: int, gid: int) -> list[int]:

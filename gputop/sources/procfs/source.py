@@ -179,8 +179,8 @@ class ProcfsSource:
 
     def _tick(self, beat: Beat) -> Tick:
         self._number += 1
-        if beat.key and self._delays != (delays := self._accounts_delays()):
-            self._delays = delays
+        if beat.key:  # a kernel may begin to account; we may have left root
+            self._delays = self._accounts_delays()
             beat.changed.append(self._state())
         boot_ticks = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // parse.NS_PER_CLOCK_TICK
         return Tick(self._number, beat.t_ns, beat.key, self._per_second, self._locks, boot_ticks, self._delays)
