@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shlex import quote
+from gputop.diagnosis.shell import word
 
 
 def holds(group: str, path: str) -> bool:
@@ -12,4 +12,4 @@ def holds(group: str, path: str) -> bool:
 
 def file(version: int, controller: str, group: str, name: str) -> str:
     """A file of a group, quoted for a shell: v1 has a hierarchy for each controller, v2 one for all."""
-    return quote(f"/sys/fs/cgroup/{controller}{group}/{name}" if version == 1 else f"/sys/fs/cgroup{group}/{name}")
+    return word(f"/sys/fs/cgroup/{controller}{group}/{name}" if version == 1 else f"/sys/fs/cgroup{group}/{name}")

@@ -15,6 +15,7 @@ from gputop.diagnosis.model import Fix
 from gputop.diagnosis.model import Incident
 from gputop.diagnosis.model import Verdict
 from gputop.diagnosis.model import Victim
+from gputop.diagnosis.shell import kill
 from gputop.roles import Role
 from gputop.roles import program_name
 
@@ -78,7 +79,7 @@ def _incident(board: Board, pid: int, takers: list[Taker], number: int, first_ns
     return Incident(
         number, first_ns, None, "idle", "hung-worker", "low", 0.9, None, gpu, 0.0,
         f"worker {pid} has outlived its trainer and holds {holds}", f"{program_name(info)} ({pid}): its parent is gone, it is still there",
-        [Victim(pid, "worker", "orphaned worker")], [], evidence, [Fix("Nobody will take its batches: end it", f"kill {pid}")],
+        [Victim(pid, "worker", "orphaned worker")], [], evidence, [Fix("Nobody will take its batches: end it", kill([pid]))],
     )  # fmt: skip
 
 

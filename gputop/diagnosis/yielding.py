@@ -7,11 +7,11 @@ autogroup feature"; cgroup-v2.rst, "CPU"). Groups are the cgroups of the cpu con
 from __future__ import annotations
 
 from collections.abc import Sequence
-from shlex import quote
 
 from gputop.diagnosis import cgroups
 from gputop.diagnosis.facts import Taker
 from gputop.diagnosis.model import Fix
+from gputop.diagnosis.shell import operand
 from gputop.diagnosis.takers import names_of
 from gputop.frame import ProcInfo
 
@@ -41,7 +41,7 @@ def _more_for(job: str, groups: set[str], version: int) -> list[Fix]:
     if not unit or not any(group.rpartition("/")[0] == parent for group in groups if group):
         return []
     value, file = ("10240", "cpu.shares") if version == 1 else ("1000", "cpu.weight")
-    by_unit = f"systemctl set-property --runtime {quote(unit)} CPUWeight=1000"
+    by_unit = f"systemctl set-property --runtime {operand(unit)} CPUWeight=1000"
     command = by_unit if unit.endswith(_UNITS) else f"echo {value} > {cgroups.file(version, 'cpu', job, file)}"
     return [Fix(f"Or give the job's own cgroup {job} ten times the usual weight", command)]
 
@@ -70,7 +70,7 @@ def _group_yields(takers: Sequence[Taker], group: str, job: ProcInfo, version: i
     if not by_weight:
         text = f"Hold {names} to {QUOTA_PCT}% of a CPU: cgroup {group} has CPU time of its own, whatever its processes' priority"
     if unit.endswith(_UNITS):
-        return Fix(text, f"systemctl set-property --runtime {quote(unit)} {'CPUWeight=1' if by_weight else f'CPUQuota={QUOTA_PCT}%'}")
+        return Fix(text, f"systemctl set-property --runtime {operand(unit)} {'CPUWeight=1' if by_weight else f'CPUQuota={QUOTA_PCT}%'}")
     weight = ("2", "cpu.shares") if version == 1 else ("1", "cpu.weight")
     quota = (str(QUOTA_PCT * 1000), "cpu.cfs_quota_us") if version == 1 else (f"{QUOTA_PCT * 1000} 100000", "cpu.max")
     value, file = weight if by_weight else quota

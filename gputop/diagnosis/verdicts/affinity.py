@@ -62,9 +62,9 @@ def _with_trainer(job: JobFacts, cpus: Capacity) -> str:
 def _widening(job: JobFacts, cpus: Capacity, all_cpus: str) -> Fix:
     """Of its processes' masks, or of the cgroup's where that is what holds it: the kernel cuts any mask down to that one."""
     if job.cpuset and cpus.allowed == cpus.given:
-        folder = f"/sys/fs/cgroup{'/cpuset' if job.cgroup_version == 1 else ''}$(cat /proc/{job.trainer.pid}/cpuset)"
+        file = f'"/sys/fs/cgroup{"/cpuset" if job.cgroup_version == 1 else ""}$(cat /proc/{job.trainer.pid}/cpuset)/cpuset.cpus"'
         text = "Let its cgroup (and those above it that have as few) use all CPUs, and then its processes: torch sets their own masks"
-        return Fix(text, f"echo {all_cpus} > {folder}/cpuset.cpus; {_unpinning(job, all_cpus)}")
+        return Fix(text, f"echo {all_cpus} > {file}; {_unpinning(job, all_cpus)}")
     return Fix("Let the job use all CPUs now", _unpinning(job, all_cpus))
 
 

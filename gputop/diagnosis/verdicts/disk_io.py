@@ -6,6 +6,8 @@ its GPU has had nothing to do for `STEPS_S` saves a checkpoint, which is no faul
 
 from __future__ import annotations
 
+import re
+
 from gputop.diagnosis import cgroups
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
@@ -17,6 +19,7 @@ from gputop.diagnosis.model import Culprit
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.proc import ProcFacts
+from gputop.diagnosis.shell import word
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
@@ -27,6 +30,8 @@ BUSY, SHARED, NAMED = 0.5, 0.6, 3
 """Share of the window in which the busiest disk works, from which somebody is in the way there; part of its cgroup's limit up to which
 somebody else uses the rest; and how many are named."""
 AT_LIMIT = 0.8
+_DEVICE = re.compile(r"\d+:\d+", re.ASCII)
+"""As the kernel names a block device: MAJOR:MINOR."""
 _POOLS = ("data.disk", "main.disk", "data.lock")
 
 
@@ -120,11 +125,12 @@ def _per_s(bytes_per_s: float) -> str:
 
 
 def _lifting(limit: ReadLimit, version: int) -> Fix:
-    word = "bps" if limit.bytes_per_s is not None else "iops"
-    value, name = f"{limit.device} r{word}=max", "io.max"
+    rate = "bps" if limit.bytes_per_s is not None else "iops"
+    value, name = f"{limit.device} r{rate}=max", "io.max"
     if version == 1:
-        value, name = f"{limit.device} 0", f"blkio.throttle.read_{word}_device"
-    return Fix(f"Lift the limit of cgroup {limit.path}", f"echo '{value}' > {cgroups.file(version, 'blkio', limit.path, name)}")
+        value, name = f"{limit.device} 0", f"blkio.throttle.read_{rate}_device"
+    command = f"echo {word(value)} > {cgroups.file(version, 'blkio', limit.path, name)}" if _DEVICE.fullmatch(limit.device) else ""
+    return Fix(f"Lift the limit of cgroup {limit.path}", command)
 
 
 def _locked_pct(job: JobFacts) -> float | None:

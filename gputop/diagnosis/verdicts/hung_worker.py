@@ -19,6 +19,8 @@ from gputop.diagnosis.feeders import programs_at_work
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.proc import ProcFacts
+from gputop.diagnosis.shell import kill
+from gputop.diagnosis.shell import word
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
@@ -196,7 +198,7 @@ def _tell_of_stopped(stopped: dict[int, str], trainer_pid: int) -> Finding:
     names = ", ".join(f"{name} ({pid})" for pid, name in stopped.items())
     detail = f"{names}, which it started and waits for, {'is' if len(stopped) == 1 else 'are'} stopped"
     evidence = Evidence("stopped", len(stopped), "programs", "that it started have been stopped by a signal")
-    fix = Fix("Let them go on" if len(stopped) > 1 else "Let it go on", f"kill -CONT {' '.join(map(str, stopped))}")
+    fix = Fix("Let them go on" if len(stopped) > 1 else "Let it go on", kill(stopped, "CONT"))
     return Finding(detail, (evidence,), (fix,), (), (trainer_pid,))
 
 
@@ -218,7 +220,7 @@ def _tell_of_unheard(job: JobFacts) -> Finding:
     fixes = (
         Fix("See where that goes, and let it go on: a pager, a terminal stopped by Ctrl-S", f"ls -l /proc/{pid}/fd/{fd}"),
         Fix("Or read it yourself, if it is a pipe", f"cat /proc/{pid}/fd/{fd}"),
-        Fix("Write to a file the next time", f"{job.trainer.role.label.partition(' rank')[0]} > train.log 2>&1"),
+        Fix("Write to a file the next time", f"{word(job.trainer.role.label.partition(' rank')[0])} > train.log 2>&1"),
     )
     return Finding(detail, (evidence,), fixes, (), (pid,))
 
@@ -272,7 +274,7 @@ def _fixes(hung: list[ProcFacts], torchs: bool) -> list[Fix]:
     for worker in hung:
         how = _how(worker)
         if how == "stopped":
-            fixes.append(Fix(f"Let {worker.role.label} go on", f"kill -CONT {worker.pid}"))
+            fixes.append(Fix(f"Let {worker.role.label} go on", kill([worker.pid], "CONT")))
         elif how == "held by a debugger":
             fixes.append(Fix("Find the debugger, and have it go on or detach", f"grep TracerPid /proc/{worker.pid}/status"))
         elif how == "dead":

@@ -17,6 +17,7 @@ from gputop.diagnosis.feeders import AT_WORK
 from gputop.diagnosis.intensity import late_job
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
+from gputop.diagnosis.shell import kill
 from gputop.diagnosis.states import DATA_WAIT
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
@@ -165,7 +166,7 @@ def _let_go_on(job: JobFacts) -> tuple[Fix, ...]:
         return ()
     if job.trainer.newer.state == TRACED:
         return (Fix("A debugger or a profiler holds it: let that go on", f"grep TracerPid /proc/{job.trainer.pid}/status"),)
-    return (Fix("Somebody stopped it (Ctrl-Z, SIGSTOP): let it go on", f"kill -CONT {job.trainer.pid}"),)
+    return (Fix("Somebody stopped it (Ctrl-Z, SIGSTOP): let it go on", kill([job.trainer.pid], "CONT")),)
 
 
 def _rest(job: JobFacts, facts: Facts) -> tuple[float | None, str]:

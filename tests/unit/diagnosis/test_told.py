@@ -199,7 +199,7 @@ def test_a_cpuset_is_widened_where_it_is_set(version: int, root: str):
     verdict = scene.play(6).engine.verdict
     assert verdict.cause == "affinity"
     widen, then = verdict.fixes[0].command.split("; ", 1)
-    assert widen == f"echo 0-3 > {root}$(cat /proc/100/cpuset)/cpuset.cpus"
+    assert widen == f'echo 0-3 > "{root}$(cat /proc/100/cpuset)/cpuset.cpus"'
     assert "taskset -apc 0-3" in then, "torch has set the mask that it found, and the kernel keeps that"
     assert "taskset -apc 0-3" in str(affinity().play(6).engine.verdict.fixes[0].command)
 

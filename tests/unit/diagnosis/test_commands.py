@@ -1,0 +1,102 @@
+"""What is said to be typed: names of strangers are one word each in it, whatever they are called."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from gputop.diagnosis.cgroups import file
+from gputop.diagnosis.shell import kill
+from gputop.diagnosis.shell import operand
+from gputop.diagnosis.shell import word
+from gputop.diagnosis.verdicts import judges
+from gputop.frame import Host
+from gputop.frame import ProcInfo
+from tests.unit.diagnosis.all_causes import ALL
+from tests.unit.diagnosis.scene import Scene
+
+HOSTILE = "-rf \n'\"; touch PWNED; $(touch PWNED) `touch PWNED` && > PWNED | \\ * ~ \x1b[2J\u202e#"
+UNITS = ("{}.service", "-{}.scope", "{}", "-{}")
+
+
+def strange(scene: Scene, unit: str, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    """All that others may call as they like is called so as to be obeyed."""
+    infos, hosts = scene._info, scene._host
+
+    def renamed(group: str) -> str:
+        return group if group in ("", "/") else f"{group.rpartition('/')[0]}/{unit.format(group.rpartition('/')[2] + HOSTILE)}"
+
+    def info(proc: object) -> ProcInfo:
+        said = infos(proc)  # type: ignore[arg-type]
+        words = [word + HOSTILE if word.endswith(".py") else word for word in said.cmdline]
+        comm = said.comm if said.comm.startswith("pt_") else said.comm + HOSTILE
+        return replace(said, comm=comm, cmdline=words, cgroup=renamed(said.cgroup), cpu_cgroup=renamed(said.cpu_cgroup))
+
+    def host(dt: float) -> Host:
+        said = hosts(dt)
+        groups = []
+        for group in said.cgroups or ():
+            limit = group.read_limit
+            limit = limit and replace(limit, path=renamed(limit.path), device=limit.device + HOSTILE * (unit == UNITS[0]))
+            groups.append(replace(group, path=renamed(group.path), read_limit=limit))
+        return replace(said, cgroups=groups or None)
+
+    monkeypatch.setattr(scene, "_info", info)
+    monkeypatch.setattr(scene, "_host", host)
+    return scene
+
+
+def check(command: str) -> None:
+    """Each piece of a stranger's is quoted as a whole, and the shell can read it."""
+    subprocess.run(["sh", "-n"], input=command, text=True, check=True, timeout=10, capture_output=True)
+    for one in shlex.split(command):
+        if "touch" in one or "PWNED" in one:
+            assert HOSTILE[:3] in one, f"{one!r} is a part of a name, in {command!r}"
+            assert shlex.quote(one) in command, f"{one!r} may be obeyed, in {command!r}"
+            assert not one.startswith("-") or f"-- {shlex.quote(one)}" in command
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_names_of_strangers_are_one_word(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In what any judge says of any scene; those that claim nothing of it say nothing."""
+    found = set()
+    for make in ALL:
+        facts = strange(make(), unit, monkeypatch).play(3).engine.facts
+        assert facts is not None
+        for judge in judges():
+            for job in facts.jobs if any(judge.claim(facts.jobs[0], facts).values()) else ():
+                with suppress(ValueError):  # of who claims a pool that this job has not, and is not asked
+                    found |= {fix.command for fix in judge.tell(job, facts).fixes if "PWNED" in fix.command}
+    assert len(found) > 5
+    for command in found:
+        check(command)
+
+
+@pytest.mark.parametrize("name", ["a b", "-x", "-", "'", "$(x)", "a\nb", "", "*", "~", "!x", "é", "\udcff"])
+def test_a_word_is_one_word(name: str) -> None:
+    assert shlex.split(word(name)) == [name]
+    assert shlex.split(f"systemctl stop {operand(name)}")[-1] == name
+    assert (shlex.split(f"x {operand(name)}")[1] == "--") == name.startswith("-")
+    assert shlex.split(f"cat {file(2, 'cpu', f'/{name}', 'cpu.max')}")[1:] == [f"/sys/fs/cgroup/{name}/cpu.max"]
+
+
+def test_nobody_is_told_to_kill_everybody() -> None:
+    assert kill([12, 13], "CONT") == "kill -CONT 12 13"
+    assert kill([12]) == "kill 12"
+    assert kill([-1, 0, 1], "CONT") == kill([]) == ""
+
+
+def test_no_command_is_made_of_a_text_that_is_not_quoted() -> None:
+    """Who writes a fix puts numbers into its command, and texts by way of `gputop.diagnosis.shell`: names that a command may be made of."""
+    folder = Path(__file__).parents[3] / "gputop" / "diagnosis"
+    named = re.compile(r"\{[^{}]*\b(name|label|unit|group|path|comm|cgroup|device|user|host|exe)\b[^{}]*\}")
+    for path in folder.rglob("*.py"):
+        for command in re.findall(r'Fix\([^\n]*?, f(".*?"|\'.*?\')\)', path.read_text()):
+            for used in named.finditer(command):
+                assert re.search(r"\b(word|operand|file)\(", used[0]), f"{path.name}: {command}"
