@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -130,9 +131,11 @@ def test_the_screen_becomes_the_user_and_goes_on(home: Path) -> None:
     with Terminal([*GPUTOP, "--no-ebpf"], env=by_sudo(TERM="xterm-256color"), cwd=home) as terminal:
         terminal.wait_text("GPU", timeout_s=60)
         until(lambda: is_the_user(terminal.process.pid), 30)
-        for keys, shown in (("?", "help"), ("\x1b", "GPU"), ("e", ""), ("\x1b", "GPU"), ("s", ""), ("\x1b", "GPU")):
-            terminal.send(keys)
+        for key, shown in (("?", "keys and signs"), ("s", "stacks: ")):
+            terminal.send(key)
             terminal.wait_text(shown)
+            terminal.send("\x1b")
+            time.sleep(0.3)  # or the next key would be Alt's
         terminal.send("R")
         until(lambda: list(home.glob("*.gputop")), 30)
         (saved,) = home.glob("*.gputop")
