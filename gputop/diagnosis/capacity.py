@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from gputop.diagnosis import cpusets
 from gputop.diagnosis.facts import Capacity
 from gputop.diagnosis.facts import Facts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.facts import Taker
 from gputop.diagnosis.proc import ProcFacts
+from gputop.diagnosis.takers import LEAST_CORES
 
 IDLE = 0.35
 """A CPU idle for more than this share of the window could have taken more work."""
@@ -42,7 +45,9 @@ def _by_hand(job: JobFacts, cpus: Capacity) -> bool:
 def _capacity(job: JobFacts, facts: Facts) -> Capacity:
     busy = facts.host.busy
     host = frozenset(busy) or frozenset(range(facts.host.cpus))
-    allowed = _allowed(job, host)
+    allowed = _allowed(job, facts, host)
+    if facts.host.renumbered or not allowed <= host:
+        return _uncounted(job, facts, allowed)
     all_busy = sum(busy.values())
     busy_inside = all_busy if len(allowed) == len(busy) else sum(busy.get(cpu, 1.0) for cpu in allowed)
     inside = len(allowed) - busy_inside if busy else 0.0
@@ -56,10 +61,19 @@ def _capacity(job: JobFacts, facts: Facts) -> Capacity:
     )  # fmt: skip
 
 
-def _allowed(job: JobFacts, host: frozenset[int]) -> frozenset[int]:
+def _uncounted(job: JobFacts, facts: Facts, allowed: frozenset[int]) -> Capacity:
+    """Of CPUs of which /proc/stat tells nothing: nobody is told to idle there or elsewhere, and only who was seen to take them did."""
+    taken = sum(taker.cores for taker in beside(job, facts, allowed))
+    lacking = max(0.0, _needed_there(job, facts, allowed, allowed) - len(allowed))
+    return Capacity(allowed, allowed, 0.0, 0.0, allowed, taken, job.used, lacking, _preempted_by_others(job, facts))
+
+
+def _allowed(job: JobFacts, facts: Facts, host: frozenset[int]) -> frozenset[int]:
+    """Those of the host's; those of its masks where /proc/stat has none of them, or counts them otherwise."""
     if job.allowed_cpus is None:
         lists = {proc.info.cpus_allowed for proc in job.workers or [job.trainer] if proc.info.cpus_allowed}
-        job.allowed_cpus = frozenset().union(*(cpusets.parse(text) & host for text in lists)) or host
+        masks = frozenset[int]().union(*map(cpusets.parse, lists))
+        job.allowed_cpus = (masks if facts.host.renumbered else masks & host or masks) or host
     return job.allowed_cpus
 
 
@@ -67,7 +81,7 @@ def _needed_there(job: JobFacts, facts: Facts, allowed: frozenset[int], host: fr
     """By the job, and by the other ranks of its training that have no other CPUs than it has: the same for all of them."""
     about = _own(job), allowed
     if about not in facts.needed_cpus:
-        sharing = [one for one in facts.jobs if one.trainer.pid in about[0] and _allowed(one, host) <= allowed]
+        sharing = [one for one in facts.jobs if one.trainer.pid in about[0] and _allowed(one, facts, host) <= allowed]
         facts.needed_cpus[about] = sum(map(needed, sharing))
     return facts.needed_cpus[about]
 
@@ -78,14 +92,21 @@ def _taken(job: JobFacts, facts: Facts, allowed: frozenset[int], worked_inside: 
     unseen = worked_inside - own - facts.watching
     if len(allowed) == len(facts.host.busy):
         return max(sum(taker.cores for taker in strangers(job, facts)), unseen)
-    seen = sum(taker.cores for taker in beside(job, facts, allowed) if taker.cpu is None or taker.cpu in allowed)
+    seen = sum(taker.cores for taker in beside(job, facts, allowed))
     # Of a few CPUs more is known: they come and go, and what the workers left of the time that these worked is all that they can have had.
     return max(min(seen, worked_inside - sum(worker.cores for worker in job.workers)), unseen) if job.workers else max(seen, unseen)
 
 
 def beside(job: JobFacts, facts: Facts, allowed: frozenset[int]) -> list[Taker]:
-    """Those of these that may run on one of the job's CPUs."""
-    return [taker for taker in strangers(job, facts) if taker.info is None or _may_run_on(allowed, taker.info.cpus_allowed)]
+    """Those of these that may run on one of the job's CPUs, with what they took of these: of who was met elsewhere, less."""
+    may_run = (one for one in strangers(job, facts) if one.info is None or _may_run_on(allowed, one.info.cpus_allowed))
+    there = [one if (part := _part_on(one, allowed)) == 1.0 else replace(one, cores=one.cores * part) for one in may_run]
+    return [taker for taker in there if taker.cores >= LEAST_CORES]
+
+
+def _part_on(taker: Taker, allowed: frozenset[int]) -> float:
+    """All where it is not known where it ran."""
+    return 1.0 if allowed.issuperset(taker.where) else sum(part for cpu, part in taker.where.items() if cpu in allowed)
 
 
 def _may_run_on(cpus: frozenset[int], listed: str) -> bool:

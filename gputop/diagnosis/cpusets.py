@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
+MOST_CPUS = 8192  # NR_CPUS of a kernel at most (arch/x86/Kconfig)
+_MOST_TEXT = 6 * MOST_CPUS  # characters of a list of them
+
 
 @lru_cache(maxsize=256)
 def parse(text: str) -> frozenset[int]:
-    """The CPUs of a list such as ``0-3,8``; empty for what is none."""
+    """The CPUs of a list such as ``0-3,8``, in ascending order as the kernel writes it; empty for what is none."""
     found: set[int] = set()
-    for part in text.split(","):
+    following = 0
+    for part in text.split(",") if len(text) <= _MOST_TEXT else ():
         first, _dash, last = part.strip().partition("-")
-        if first.isdigit() and (not last or last.isdigit()):
-            found.update(range(int(first), min(int(last or first), int(first) + 4096) + 1))
+        if first.isdecimal() and (not last or last.isdecimal()) and int(first) >= following:
+            following = min(int(last or first), MOST_CPUS - 1) + 1
+            found.update(range(int(first), following))
     return frozenset(found)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from collections.abc import Mapping
 from math import inf
 
 from msgspec import Struct
@@ -135,6 +136,9 @@ class HostFacts(Struct):
     """CPU -> busy share."""
     stolen: dict[int, float] = field(default_factory=dict)
     """CPU -> share that the hypervisor gave to others (steal): busy, but with nobody's work here."""
+    renumbered: bool = False
+    """/proc/stat does not number the CPUs as the kernel does, so that what it says of each is of no use: ``busy`` and ``stolen`` are
+    empty."""
     psi_cpu: float | None = None
     psi_io: float | None = None
     psi_memory: float | None = None
@@ -160,8 +164,8 @@ class Taker(Struct):
     cores: float
     preempted_s: float = 0.0
     """Seconds it ran while a worker or trainer was runnable on that CPU (probe)."""
-    cpu: int | None = None
-    """The CPU it was last seen on."""
+    where: Mapping[int, float] = field(default_factory=dict)
+    """CPU, in the kernel's numbering -> share of its CPU time, by samples; empty where that is not known."""
     before_ns: int = 0
     """CPU time it had taken when the window began, or shortly before where it has run ever since."""
     info: ProcInfo | None = None

@@ -6,6 +6,7 @@ from collections import deque
 from typing import Any
 
 from gputop.board import Board
+from gputop.diagnosis.cpusets import parse
 from gputop.diagnosis.facts import HostFacts
 from gputop.frame import DiskSample
 from gputop.frame import NetSample
@@ -16,16 +17,21 @@ from gputop.rates import disk_rates
 from gputop.rates import net_rates
 from gputop.rates import stolen_shares
 
+RENUMBERED = "cpus"  # of `SourceState.detail` of the host: why /proc/stat's numbers are not the kernel's
+RENUMBERED_NS = 60_000_000_000  # ns for which that stands once it was seen: who shows it may end
 _FIELDS = ("cpus", "psi", "disks", "nets", "pswpin", "pgscan", "refaults", "tcp_retrans")
 
 
 class HostTrack:
     """One short history per field, for fields are read at different paces."""
 
-    __slots__ = ("_history",)
+    __slots__ = ("_elsewhere", "_history", "_renumbered_ns")
 
     def __init__(self) -> None:
         self._history: dict[str, deque[tuple[int, Any]]] = {name: deque() for name in _FIELDS}
+        self._elsewhere: dict[int, tuple[int, int]] = {}
+        """Pid of who was met on a CPU that /proc/stat does not have -> its start and CPU time."""
+        self._renumbered_ns = -RENUMBERED_NS
 
     def push(self, board: Board, oldest_ns: int) -> None:
         """Add what was read since the last push."""
@@ -36,12 +42,41 @@ class HostTrack:
                 history.append((read_ns, board.host[name]))
             while len(history) > 2 and history[1][0] <= oldest_ns:
                 history.popleft()
+        if self._is_renumbered(board):
+            self._renumbered_ns = board.t_ns
+
+    def _is_renumbered(self, board: Board) -> bool:
+        """Whether /proc/stat numbers the CPUs otherwise than the kernel does, from 0 on, as lxcfs has it in containers: something is
+        mounted over it, the mask of a process has CPUs that it has not, and not all that it has, or a process runs on one that it has not.
+        """
+        host, read = board.sources.get("host"), self._history["cpus"]
+        if not read:
+            return False
+        if host is not None and RENUMBERED in host.detail:
+            return True
+        known = frozenset(sample.cpu for _t_ns, samples in read for sample in samples)
+        if known != frozenset(range(len(known))):
+            return False  # with holes: CPUs are off, and keep their numbers
+        masks = {info.cpus_allowed for info in board.infos.values() if info.cmdline}  # the kernel's own threads wait on CPUs that are off
+        # A mask of all that the machine could have is wider than what it has.
+        if any(cpus and not (cpus <= known or cpus >= known) for cpus in map(parse, masks)):
+            return True
+        before, self._elsewhere = self._elsewhere, {
+            pid: (sample.start_ticks, sample.utime_ns + sample.stime_ns)
+            for pid, sample in board.procs.items()
+            if sample.processor is not None and sample.processor not in known
+        }  # fmt: skip
+        # Who sleeps keeps the number of a CPU that has been switched off since.
+        return any(pid in before and then[0] == before[pid][0] and then[1] > before[pid][1] for pid, then in self._elsewhere.items())
 
     def facts(self, board: Board) -> HostFacts:
         """Means over the window; None for what is not read."""
         facts = HostFacts(board.header.cpus, autogroup=board.header.autogroup)
         cpus = self._ends("cpus")
-        if cpus is not None:
+        facts.renumbered = board.t_ns - self._renumbered_ns < RENUMBERED_NS
+        if cpus is not None and facts.renumbered:
+            facts.cpus = len(cpus[1]) or facts.cpus
+        elif cpus is not None:
             old, new, _ns = cpus
             deltas = cpu_deltas(old, new)
             facts.busy = {cpu: worked / (worked + idle) for cpu, (worked, idle) in deltas.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -27,12 +28,14 @@ LOADS_BELOW = 3
 
 
 class Used(NamedTuple):
-    """CPU time taken until ``t_ns``, by itself and by children that it has waited for; and what it moved to and from storage."""
+    """CPU time taken until ``t_ns``, by itself and by children that it has waited for; what it moved to and from storage; and the CPU on
+    which it ran last, in the kernel's numbering (/proc/PID/stat 39)."""
 
     t_ns: int
     own_ns: int
     children_ns: int
     moved_bytes: int | None
+    cpu: int | None = None
 
 
 class Stranger(Struct):
@@ -77,6 +80,16 @@ class Stranger(Struct):
         return [sample for sample in self.asked if sample.t_ns > t_ns]
 
     @property
+    def where(self) -> dict[int, float]:
+        """CPU -> share of the CPU time that it took in the window, by where it was met behind that; empty where that is not told."""
+        taken: dict[int, float] = {}
+        for old, new in pairwise(self.used):
+            if new.cpu is not None and new.own_ns > old.own_ns:
+                taken[new.cpu] = taken.get(new.cpu, 0.0) + new.own_ns - old.own_ns
+        total = sum(taken.values())
+        return {cpu: ns / total for cpu, ns in taken.items()}
+
+    @property
     def moved_bytes_per_s(self) -> float:
         """To and from storage over the window; 0 where that may not be read."""
         old, new = self.used[0], self.used[-1]
@@ -116,7 +129,7 @@ def _asked(sample: ProcSample) -> tuple[ProcSample, ...]:
 
 def _used(sample: ProcSample) -> Used:
     moved = None if sample.read_bytes is None or sample.write_bytes is None else sample.read_bytes + sample.write_bytes
-    return Used(sample.t_ns, sample.utime_ns + sample.stime_ns, sample.children_ns or 0, moved)
+    return Used(sample.t_ns, sample.utime_ns + sample.stime_ns, sample.children_ns or 0, moved, sample.processor)
 
 
 def name_of(board: Board, pid: int) -> str:

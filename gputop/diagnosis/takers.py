@@ -119,8 +119,7 @@ class TakerTrack:
                 watching += cores
             else:
                 kept_s = sum(waits.get(pid, 0.0) for waits in behind.values())
-                cpu = stranger.latest.processor
-                found.append(Taker(pid, stranger.name, cores, kept_s, cpu, stranger.before_ns(oldest_ns), stranger.info))
+                found.append(Taker(pid, stranger.name, cores, kept_s, stranger.where, stranger.before_ns(oldest_ns), stranger.info))
         others = {pid: one for pid, one in self._strangers.items() if pid not in roles and pid not in self._recorders}
         found = gather(found, others, board, oldest_ns)
         found.sort(key=lambda taker: -taker.cores)

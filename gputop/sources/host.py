@@ -16,9 +16,11 @@ from gputop.frame import SourceState
 from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources import Unavailable
+from gputop.sources.procfs.files import MOUNTS_BYTES
 from gputop.sources.procfs.files import Descriptors
 from gputop.sources.procfs.files import KeptFile
 from gputop.sources.procfs.files import KeptList
+from gputop.sources.procfs.files import read_list
 from gputop.sources.procfs.parse import NS_PER_CLOCK_TICK
 
 CPU_EVERY_NS = 200_000_000
@@ -30,6 +32,7 @@ _OPTIONAL = {
     "net/dev": ("no network interfaces", ""),
 }
 """File of /proc -> what is missing without it, and what would mend that."""
+_CPU_LISTS = b"/sys/devices/system/cpu"
 _US = 1000
 
 
@@ -44,7 +47,7 @@ class HostSource:
     def __init__(self, settings: Settings) -> None:
         root = self._root = settings.root.rstrip("/") + "/"
         pool = Descriptors()
-        sizes = {"stat": 1 << 18, "net/snmp": 1 << 13, "meminfo": 1 << 13}
+        sizes = {"stat": 1 << 20, "net/snmp": 1 << 13, "meminfo": 1 << 13}
         lists = {"vmstat": 1 << 14, "diskstats": 1 << 18, "net/dev": 1 << 18}
         names = (*sizes, "loadavg", *(f"pressure/{kind}" for kind in ("cpu", "io", "memory")))
         self._files = {name: KeptFile(f"{root}proc/", name, sizes.get(name, 512), pool) for name in names}
@@ -58,10 +61,14 @@ class HostSource:
         if not self._text("stat"):
             raise Unavailable(f"{self._root}proc/stat: {self._files['stat'].reason or 'empty'}", "mount -t proc proc /proc")
         missing = [name for name in _OPTIONAL if not self._text(name)]
-        if not missing:
-            return SourceState(self.name, "ok")
-        reason = "; ".join(f"{_OPTIONAL[name][0]}: {self._files[name].reason or 'empty'}" for name in missing)
-        return SourceState(self.name, "partial", reason, _OPTIONAL[missing[0]][1])
+        reasons = [f"{_OPTIONAL[name][0]}: {self._files[name].reason or 'empty'}" for name in missing]
+        remedies = [_OPTIONAL[name][1] for name in missing]
+        over = mounted_over(read_list(f"{self._root}proc/self/mountinfo", MOUNTS_BYTES))
+        if over:
+            reasons.append(f"no numbers of single CPUs: {over}")
+            remedies.append("run gputop on the host")
+        detail = {"cpus": over} if over else {}
+        return SourceState(self.name, "partial" if reasons else "ok", "; ".join(reasons), next(iter(remedies), ""), detail)
 
     def close(self) -> None:
         for file in self._files.values():
@@ -119,11 +126,23 @@ class HostSource:
         return {"shm_total_bytes": shm.f_blocks * shm.f_frsize, "shm_free_bytes": shm.f_bfree * shm.f_frsize}
 
 
+def mounted_over(mountinfo: bytes) -> str:
+    """What hides the kernel's own /proc/stat or list of CPUs, empty where nothing does: lxcfs (LXC, Proxmox) numbers a container's CPUs
+    from 0 on, while masks (Cpus_allowed) and /proc/PID/stat have the kernel's numbers."""
+    for line in mountinfo.splitlines():
+        front, _, back = line.partition(b" - ")
+        fields, kind = front.split(b" "), back.partition(b" ")[0]
+        if len(fields) > 4 and (fields[4] == b"/proc/stat" or (kind == b"fuse.lxcfs" and fields[4].startswith(_CPU_LISTS))):
+            path, by = fields[4].decode("utf-8", "replace"), kind.decode("utf-8", "replace")
+            return f"{path} is mounted over ({by}), so its CPUs need not have the kernel's numbers"
+    return ""
+
+
 def cpu_fields(stat: bytes) -> dict[str, object]:
     """/proc/stat: ``cpus``, ``ctxt``, ``procs_running``. Guests' time is part of user time; nice counts as user."""
     cpus: list[CpuSample] = []
     found: dict[str, object] = {}
-    for line in stat.split(b"\n"):
+    for line in stat.split(b"\n")[:-1]:  # behind the last there is nothing, or what was cut
         if line.startswith(b"cpu") and line[3:4].isdigit():
             cpus.append(_cpu(line.split()))
         elif line.startswith((b"ctxt ", b"procs_running ")):

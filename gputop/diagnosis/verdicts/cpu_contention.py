@@ -90,7 +90,7 @@ def _rival(proc: ProcFacts, trainer: ProcFacts, own: frozenset[int], facts: Fact
     if proc.role.kind == "worker":
         name = f"{TORCH_WORKER} of {program}" if proc.info.comm == TORCH_WORKER else f"{program} {name}"
     kept_s = sum(facts.behind.get(pid, {}).get(proc.pid, 0.0) for pid in own)
-    return Taker(proc.pid, name, proc.cores, kept_s, None, proc.older.utime_ns + proc.older.stime_ns, proc.info)
+    return Taker(proc.pid, name, proc.cores, kept_s, {}, proc.older.utime_ns + proc.older.stime_ns, proc.info)
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:

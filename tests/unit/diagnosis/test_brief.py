@@ -20,7 +20,7 @@ def test_further_pids_go_first() -> None:
 
 
 def test_the_names_that_verdicts_list_can_be_shortened() -> None:
-    takers = [Taker(pid, name, 1.0, 0.0, 0, 0, None) for name, pids in (("cc1plus", range(100, 109)), ("rsync", [7])) for pid in pids]
+    takers = [Taker(pid, name, 1.0) for name, pids in (("cc1plus", range(100, 109)), ("rsync", [7])) for pid in pids]
     told = ", ".join(names_of(takers))
     assert told == "cc1plus (100, 101, 102, 103, 104 and 4 more), rsync (7)"
     assert brief(told, 40) == "cc1plus (100 and 8 more), rsync (7)"
