@@ -100,12 +100,14 @@ def _taken(job: JobFacts, facts: Facts, allowed: frozenset[int], worked_inside: 
 def beside(job: JobFacts, facts: Facts, allowed: frozenset[int]) -> list[Taker]:
     """Those of these that may run on one of the job's CPUs, with what they took of these: of who was met elsewhere, less."""
     may_run = (one for one in strangers(job, facts) if one.info is None or _may_run_on(allowed, one.info.cpus_allowed))
-    there = [one if (part := _part_on(one, allowed)) == 1.0 else replace(one, cores=one.cores * part) for one in may_run]
+    there = [one if (part := _part_on(one, allowed, facts)) == 1.0 else replace(one, cores=one.cores * part) for one in may_run]
     return [taker for taker in there if taker.cores >= LEAST_CORES]
 
 
-def _part_on(taker: Taker, allowed: frozenset[int]) -> float:
-    """All where it is not known where it ran."""
+def _part_on(taker: Taker, allowed: frozenset[int], facts: Facts) -> float:
+    """All where it is not known where it ran; of short-lived programs that nobody met nothing, unless the job may use all CPUs."""
+    if taker.spawns and not taker.where and (facts.host.renumbered or len(allowed) < facts.host.cpus):
+        return 0.0
     return 1.0 if allowed.issuperset(taker.where) else sum(part for cpu, part in taker.where.items() if cpu in allowed)
 
 

@@ -6,12 +6,14 @@ Such programs come and go between two looks. What they took is seen when their p
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from gputop.board import Board
 from gputop.diagnosis.facts import Taker
 from gputop.diagnosis.strangers import Stranger
 from gputop.diagnosis.strangers import born_ns
+from gputop.diagnosis.strangers import shares
 
 SHORT_NS = 5_000_000_000
 """Who lives longer is told by itself."""
@@ -31,16 +33,26 @@ def gather(takers: list[Taker], strangers: Mapping[int, Stranger], board: Board,
     alone = {taker.pid: taker for taker in takers}
     members = {pid: top for pid, top in tops.items() if pid in reaped or _is_short(strangers[pid], board)}
     gathered: dict[int, Taker] = {}
+    ns_on: dict[int, Counter[int]] = {}
     for pid, top in members.items():
         if top not in gathered:
             gathered[top] = Taker(top, strangers[top].name, reaped[top], info=strangers[top].info, spawns=True)
+        ns_on.setdefault(top, Counter()).update(_ns_on(strangers[pid], pid == top))
         if pid != top:
             gathered[top].started[pid] = strangers[pid].name, strangers[pid].used[-1].own_ns
         if (own := alone.pop(pid, None)) is not None:
             # What those take that live now their parent will be told of: as much as it was of those before them.
             gathered[top].cores += own.cores if pid == top else 0.0
             gathered[top].preempted_s += own.preempted_s
+    for top, taker in gathered.items():
+        taker.where = shares(ns_on[top])
     return [*alone.values(), *gathered.values()]
+
+
+def _ns_on(stranger: Stranger, stays: bool) -> Counter[int]:
+    """Where it ran, of a short-lived one all of its life."""
+    first = stranger.used[0]
+    return stranger.ns_on + Counter({first.cpu: first.own_ns} if first.cpu is not None and not stays else {})
 
 
 def _reaped(strangers: Mapping[int, Stranger], board: Board, oldest_ns: int) -> dict[int, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import NamedTuple
@@ -80,14 +81,13 @@ class Stranger(Struct):
         return [sample for sample in self.asked if sample.t_ns > t_ns]
 
     @property
-    def where(self) -> dict[int, float]:
-        """CPU -> share of the CPU time that it took in the window, by where it was met behind that; empty where that is not told."""
-        taken: dict[int, float] = {}
+    def ns_on(self) -> Counter[int]:
+        """CPU -> ns that it ran in the window, by where it was met behind that; empty where that is not told."""
+        taken: Counter[int] = Counter()
         for old, new in pairwise(self.used):
             if new.cpu is not None and new.own_ns > old.own_ns:
-                taken[new.cpu] = taken.get(new.cpu, 0.0) + new.own_ns - old.own_ns
-        total = sum(taken.values())
-        return {cpu: ns / total for cpu, ns in taken.items()}
+                taken[new.cpu] += new.own_ns - old.own_ns
+        return taken
 
     @property
     def moved_bytes_per_s(self) -> float:
@@ -101,6 +101,12 @@ class Stranger(Struct):
         """CPU time it had taken when the window began, or shortly before where it has run ever since."""
         first = self.used[0]
         return (self.began if oldest_ns - LEAD_NS <= self.began.t_ns < first.t_ns else first).own_ns
+
+
+def shares(ns_on: Mapping[int, int]) -> dict[int, float]:
+    """Of all of it that on each CPU."""
+    total = sum(ns_on.values())
+    return {cpu: ns / total for cpu, ns in ns_on.items() if total}
 
 
 def recorders(strangers: Mapping[int, Stranger], collector_pid: int) -> frozenset[int]:

@@ -17,6 +17,7 @@ from gputop.diagnosis.model import Culprit
 from gputop.diagnosis.spawners import gather
 from gputop.diagnosis.strangers import Stranger
 from gputop.diagnosis.strangers import recorders
+from gputop.diagnosis.strangers import shares
 from gputop.diagnosis.waits import KindOf
 from gputop.frame import Preempt
 from gputop.frame import ProcSample
@@ -119,7 +120,7 @@ class TakerTrack:
                 watching += cores
             else:
                 kept_s = sum(waits.get(pid, 0.0) for waits in behind.values())
-                found.append(Taker(pid, stranger.name, cores, kept_s, stranger.where, stranger.before_ns(oldest_ns), stranger.info))
+                found.append(Taker(pid, stranger.name, cores, kept_s, shares(stranger.ns_on), stranger.before_ns(oldest_ns), stranger.info))
         others = {pid: one for pid, one in self._strangers.items() if pid not in roles and pid not in self._recorders}
         found = gather(found, others, board, oldest_ns)
         found.sort(key=lambda taker: -taker.cores)

@@ -200,3 +200,20 @@ def test_a_machine_of_thousands_of_cpus_is_read_whole_and_a_cut_line_not_at_all(
 )  # fmt: skip
 def test_what_is_mounted_over_the_kernels_numbers(line: str, is_over: bool) -> None:
     assert bool(mounted_over(line.encode() + b"\n")) is is_over
+
+
+@pytest.mark.parametrize(("processor", "is_blamed"), [(0, False), (1, True)])
+def test_who_starts_short_lived_programs_is_blamed_for_those_met_on_the_jobs_cpus(processor: int, is_blamed: bool) -> None:
+    scene = job_among_hogs("1", 1)
+    scene.cpus, scene.cpu_busy = 2, [1.0, 1.0]
+    for pid in HOGS[2:]:
+        del scene.procs[pid]
+    scene.add(Proc(960, comm="make", cmdline=["make"], start_ticks=scene.ticks, processor=processor, info={"cpus_allowed": "0-1"}))
+    for number in range(12):
+        shell = Proc(1000 + number, 960, "cc1", ["cc1"], run=0.5, looks=[ON_CPU], start_ticks=scene.ticks, processor=processor)
+        shell.info["cpus_allowed"] = "0-1"
+        scene.add(shell).play(0.6).drop(shell.pid).reap(960, 0.3)
+    scene.play(0.4)
+    assert scene.engine.verdict.cause == "cpu-contention"
+    assert blamed(scene) - {960} == set(HOGS[:2])
+    assert (960 in blamed(scene)) is is_blamed

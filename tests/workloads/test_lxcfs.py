@@ -1,0 +1,51 @@
+"""A job and hogs on a CPU that the container calls cpu0, and somebody who runs on the CPU that really has that number."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.require import require
+from tests.stubs.build import build
+from tests.workloads import lxcfs
+from tests.workloads.hogs import SOURCE
+
+SECONDS = 9.0
+_JUDGED = """
+import json, sys
+from pathlib import Path
+from gputop.sources.host import HostSource
+from gputop.sources import Settings
+from tests.bench import judging
+
+folder = Path(sys.argv[1])
+(run,) = judging.record("cpu-contention", float(sys.argv[2]), {"plain": json.loads(sys.argv[3])}, folder)
+outcome = judging.judge(run, folder)
+state = HostSource(Settings()).open()
+print(json.dumps([outcome.cause, sorted({name for name, _ in outcome.culprits.values()}), state.state, state.reason]))
+"""
+
+
+@pytest.mark.parametrize("flags", [["--no-ebpf"], []])
+def test_nobody_is_blamed_for_the_number_of_a_cpu(flags: list[str], tmp_path: Path) -> None:
+    require("torch", "cc", *([] if flags else ["ebpf"]))
+    if os.geteuid() != 0 or len(os.sched_getaffinity(0)) < 2 or not lxcfs.may_unshare():
+        pytest.skip("needs root, two CPUs and mounts of its own")
+    first, *_, last = sorted(os.sched_getaffinity(0))
+    innocent = [str(build(SOURCE, "render", program=True)), "120", "1"]
+    with lxcfs.inside(last) as through, subprocess.Popen(["taskset", "-c", str(first), *innocent]) as beside:
+        try:
+            command = [*through, sys.executable, "-c", _JUDGED, str(tmp_path), str(SECONDS), json.dumps(flags)]
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=110, check=True)
+        finally:
+            beside.kill()
+    cause, guilty, state, reason = json.loads(done.stdout.splitlines()[-1])
+    assert cause == "cpu-contention"
+    assert {"fluent-bit", "node_exporter"} <= set(guilty)
+    assert "render" not in guilty
+    assert (state, "no numbers of single CPUs: /proc/stat is mounted over" in reason) == ("partial", True)
