@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from typing import Any
 
@@ -20,6 +22,7 @@ from gputop.stacks.python_thread import Unreadable
 if TYPE_CHECKING:
     import subprocess
 
+MOST_MEMORY, MOST_OUTPUT = 1 << 30, 32 << 20  # bytes that it may take, and say: for a trainer with torch 64 MB do, and 100 kB
 BEYOND_PY_SPY = frozenset({"not-python", "unsupported", "missing", "hidden"})
 """Kinds of failure after which `gputop.stacks.interpreter` may still read it: free-threaded builds, a chroot, no py-spy here."""
 
@@ -63,18 +66,28 @@ def run(arguments: list[str], deadline: float, hurry: bool = False) -> tuple[int
     program = binary()
     if program is None:
         raise Unreadable("missing", "py-spy is not installed: pip install py-spy")
-    pipe = subprocess.PIPE
-    with ordinary():
-        child = subprocess.Popen([program, *arguments], stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=_ENVIRONMENT)
-    if hurry:
-        _put_first(child.pid)
-    try:
-        output, errors = child.communicate(timeout=max(0.01, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        child.kill()
-        _reap(child)
-        raise Unreadable("timeout", "timed out: py-spy did not answer") from None
-    return child.returncode, output, errors.decode("utf-8", "replace")
+    with open(os.memfd_create("gputop-py-spy"), "w+b", buffering=0) as output:
+        with ordinary():
+            child = subprocess.Popen(
+                [program, *arguments], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE, env=_ENVIRONMENT
+            )
+        _bound(child.pid)
+        if hurry:
+            _put_first(child.pid)
+        try:
+            _, errors = child.communicate(timeout=max(0.01, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            _reap(child)
+            raise Unreadable("timeout", "timed out: py-spy did not answer") from None
+        return child.returncode, os.pread(output.fileno(), MOST_OUTPUT, 0), errors.decode("utf-8", "replace")
+
+
+def _bound(pid: int) -> None:
+    """Whoever is read decides how much there is to read."""
+    for limit, most in ((resource.RLIMIT_DATA, MOST_MEMORY), (resource.RLIMIT_FSIZE, MOST_OUTPUT), (resource.RLIMIT_CORE, 0)):
+        with suppress(OSError):  # it has ended already
+            resource.prlimit(pid, limit, (most, most))
 
 
 def _put_first(pid: int) -> None:

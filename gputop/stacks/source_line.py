@@ -23,7 +23,7 @@ from gputop.stacks.frames import parse
 TIMEOUT_S = 0.15
 MAX_LINES = 8
 """Frames of one stack whose source is read, innermost first."""
-_MAX_FILE_BYTES = 4 << 20
+_MAX_FILE_BYTES, _MOST_BYTES = 4 << 20, 32 << 20  # of one file, and of all that are read at a time
 _MAX_TEXT = 200
 _SLACK_S = 1.0
 """A script may be written just before it is run, and start times come in clock ticks."""
@@ -44,15 +44,18 @@ def read_lines(wanted: Collection[tuple[int, Line]], root: str = "/", timeout_s:
 
     found: queue.SimpleQueue[tuple[int, Line, str] | None] = queue.SimpleQueue()
 
+    deadline = time.monotonic() + timeout_s
+
     def work() -> None:
         reader = _Reader(root)
         for pid, line in wanted:
+            if time.monotonic() > deadline:
+                break  # nobody waits for it any more
             found.put((pid, line, reader.text(pid, line)))
         found.put(None)
 
     threading.Thread(target=work, daemon=True, name="sources").start()
     texts: dict[tuple[int, Line], str] = {}
-    deadline = time.monotonic() + timeout_s
     try:
         while (item := found.get(timeout=max(0.0, deadline - time.monotonic()))) is not None:
             texts[item[0], item[1]] = item[2]
@@ -77,42 +80,46 @@ class _Reader:
 
     def __init__(self, root: str) -> None:
         self.root = root
-        self.files: dict[tuple[str, str], tuple[list[str], float]] = {}
+        self.files: dict[tuple[str, str], tuple[bytes, float]] = {}
+        self.left = _MOST_BYTES
 
     def text(self, pid: int, line: Line) -> str:
         """The stripped, bounded line, empty where it cannot be read; says so where the file is newer than the process."""
-        lines, changed = self._file(pid, line.file)
-        if not 0 < line.line <= len(lines):
+        data, changed = self._file(pid, line.file)
+        lines = data.split(b"\n", line.line)[: line.line] if 0 < line.line <= len(data) else []
+        if len(lines) < line.line or not lines:
             return ""
-        text = lines[line.line - 1].strip()[:_MAX_TEXT]
+        text = lines[-1].decode("utf-8", "replace").strip()[:_MAX_TEXT]
         return f"{text}  [file changed since the process started]" if text and changed > _started(pid, self.root) + _SLACK_S else text
 
-    def _file(self, pid: int, name: str) -> tuple[list[str], float]:
+    def _file(self, pid: int, name: str) -> tuple[bytes, float]:
         base = os.path.join(self.root, "proc", str(pid))
         place = "root" if name.startswith("/") else "cwd"
         try:
             home = os.readlink(f"{base}/{place}"), os.readlink(f"{base}/ns/mnt")
         except OSError:
-            return [], 0.0
+            return b"", 0.0
         if ("".join(home), name) not in self.files:
-            self.files["".join(home), name] = _read(f"{base}/{place}/{name.lstrip('/')}", _owners(base))
+            data, changed = _read(f"{base}/{place}/{name.lstrip('/')}", _owners(base), min(_MAX_FILE_BYTES, self.left))
+            self.left -= len(data)
+            self.files["".join(home), name] = data, changed
         return self.files["".join(home), name]
 
 
-def _read(path: str, owners: Iterable[int]) -> tuple[list[str], float]:
-    """Lines and time of last change of a file that everybody, or one of ``owners``, may read."""
+def _read(path: str, owners: Iterable[int], most: int) -> tuple[bytes, float]:
+    """Content and time of last change of a file of ``most`` bytes that everybody, or one of ``owners``, may read; empty of others."""
     try:
         handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except (OSError, ValueError):
-        return [], 0.0
+        return b"", 0.0
     try:
         status = os.fstat(handle)  # looked at before it is opened: opening a device can do things
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_FILE_BYTES or not _may_read(status, owners):
-            return [], 0.0
-        with open(f"/proc/self/fd/{handle}", "rb") as file:
-            return file.read(_MAX_FILE_BYTES).decode("utf-8", "replace").split("\n"), status.st_mtime
+        if not stat.S_ISREG(status.st_mode) or status.st_size > most or not _may_read(status, owners):
+            return b"", 0.0
+        with open(os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as file:
+            return file.read(most) or b"", status.st_mtime
     except OSError:
-        return [], 0.0
+        return b"", 0.0
     finally:
         os.close(handle)
 

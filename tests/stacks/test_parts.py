@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import struct
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from gputop.frame import Stack
 from gputop.stacks import kernel
 from gputop.stacks import permission
 from gputop.stacks import pyspy
+from gputop.stacks import source_line
 from gputop.stacks.auto import AutoStacks
 from gputop.stacks.capture import which_python
 from gputop.stacks.folded import save
@@ -196,6 +198,29 @@ def test_a_file_changed_since_says_so(tmp_path: Path) -> None:
     os.utime(source, (time.time() + 60,) * 2)
     (text,) = read_lines({(os.getpid(), Line("f", str(source), 1))}, timeout_s=5).values()
     assert text == "x = 1  [file changed since the process started]"
+
+
+def test_source_is_read_as_far_as_a_budget_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many files there are, and how long, is decided by whoever is read."""
+    monkeypatch.setattr(source_line, "_MOST_BYTES", 1000)
+    lines = [Line("f", str(tmp_path / f"{number}.py"), 2) for number in range(10)]
+    for line in lines:
+        Path(line.file).write_text("x = 1\ny = 2\n" + "#" * 300)
+        os.utime(line.file, (0, 0))
+    texts = read_lines([(os.getpid(), line) for line in lines], timeout_s=5)
+    assert [texts[os.getpid(), line] for line in lines] == ["y = 2"] * 3 + [""] * 7
+
+
+@pytest.mark.parametrize("what", ["print('x' * (1 << 20))", "kept.append(bytearray(16 << 20))"])
+def test_what_py_spy_may_take_and_say_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """It says whatever the process that it reads holds."""
+    program = tmp_path / "py-spy"
+    program.write_text(f"#!{sys.executable}\nkept = []\nwhile True:\n    {what}\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(pyspy, "binary", lambda: str(program))
+    status, output, _ = pyspy.run([], time.monotonic() + 30)
+    assert status != 0
+    assert len(output) <= pyspy.MOST_OUTPUT
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to own a file that another may not read")
