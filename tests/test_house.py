@@ -16,7 +16,7 @@ from gputop import __version__
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "gputop").rglob("*.py"))
-MAX_LINES = 450
+MAX_LINES = 600
 
 
 @pytest.mark.parametrize("path", [*SOURCES, *sorted((ROOT / "probes").rglob("*.[ch]"))], ids=lambda path: str(path.relative_to(ROOT)))
