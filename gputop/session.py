@@ -73,7 +73,9 @@ class Session:
         self.ledgers: deque[tuple[int, Ledger]] = deque()
         """What was lost by then, every few seconds as far back as `oldest_ns`."""
         self.verdicts: deque[tuple[int, Verdict]] = deque()
-        """When each verdict began to stand, as far back as `oldest_ns`; of those that only count anew, one every few seconds."""
+        """When each verdict began to stand, as far back as `oldest_ns`; those that only count anew are kept every few seconds."""
+        self._said: dict[tuple[object, ...], tuple[int, Verdict]] = {}
+        """The last of each symptom, cause, GPU and trainer that was kept, and since when."""
         self._past = LastSeconds()
         self.marks: deque[Mark] = deque()
         self.stacks: deque[tuple[int, list[Stack]]] = deque(maxlen=64)
@@ -127,6 +129,7 @@ class Session:
             self.engine = Engine()
             self.ring = Ring(header)
             self.verdicts.clear()
+            self._said.clear()
             self.ledgers.clear()
             self.marks.clear()
             self.stacks.clear()
@@ -154,8 +157,7 @@ class Session:
         for pid, state in self.engine.states.items():
             self.history.put_state(pid, code_of(state), since_ns)
         self.history.forget_states({pid for pid, states in self.history.states.items() if pid not in self.board.infos and not states.known})
-        if self._is_news(t_ns, self.engine.verdict):
-            self.verdicts.append((t_ns, self.engine.verdict))
+        self._keep_verdict(t_ns, self.engine.verdict)
         if not self.ledgers or t_ns - self.ledgers[-1][0] >= KEPT_EVERY_NS:
             self.ledgers.append((t_ns, self.engine.ledger.since(Ledger())))
         for kept in (self.verdicts, self.ledgers):
@@ -167,11 +169,14 @@ class Session:
         while self.marks and self.marks[0].t_ns < self.oldest_ns:
             self.marks.popleft()
 
-    def _is_news(self, t_ns: int, verdict: Verdict) -> bool:
-        if not self.verdicts:
-            return True
-        since, last = self.verdicts[-1]
-        return t_ns - since >= KEPT_EVERY_NS or (last.symptom, last.cause) != (verdict.symptom, verdict.cause)
+    def _keep_verdict(self, t_ns: int, verdict: Verdict) -> None:
+        """When it began to stand; where it says again what was said a moment ago, that one's numbers will do."""
+        said = verdict.symptom, verdict.cause, verdict.gpu, verdict.trainer_pid
+        since_ns, kept = self._said.get(said, (0, verdict))
+        if not 0 <= t_ns - since_ns < KEPT_EVERY_NS:
+            self._said[said], kept = (t_ns, verdict), verdict
+        if not self.verdicts or self.verdicts[-1][1] is not kept:
+            self.verdicts.append((t_ns, kept))
 
     @property
     def now_ns(self) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import msgspec
 import pytest
 
@@ -58,16 +56,22 @@ def test_a_restart_of_the_collector_leaves_the_past_where_it_was():
     assert session.verdict_at(crashed_ns).cause == known[-1].cause
 
 
-def test_verdicts_of_one_cause_are_kept_every_few_seconds_and_another_cause_at_once():
-    """Each takes a kilobyte: one a second would be half a megabyte in ten minutes of rest."""
+def test_verdicts_that_only_count_anew_are_kept_every_few_seconds_and_others_at_once():
+    """Each takes a kilobyte: one a second would be half a megabyte in ten minutes of rest, also where two take turns."""
     session, scene = Session(), outrun_actors()
     session.ingest(scene.board.header)
-    for _ in range(300):
+    turns = [Verdict(cause=cause, headline=f"{cause} {n}") for n in range(200) for cause in ("pause", "disk-io")]
+    stood = {}
+    for verdict in turns:
         session.ingest(scene.next_frame(0.2))
-    kept = list(session.verdicts)
-    assert len(kept) <= 60 / 5 + len({verdict.cause for _, verdict in kept}) + 2
-    for (before_ns, before), (after_ns, after) in pairwise(kept):
-        assert after_ns - before_ns >= 5 * SECOND or (before.symptom, before.cause) != (after.symptom, after.cause)
+        session._keep_verdict(session.now_ns, verdict)
+        stood[session.now_ns] = verdict
+    assert [session.verdict_at(t_ns).cause for t_ns in stood] == [verdict.cause for verdict in turns]
+    headlines = {id(verdict) for _, verdict in session.verdicts if verdict in turns}
+    assert len(headlines) <= 2 * (400 * 0.2 / 5 + 2)
+    for t_ns, verdict in stood.items():
+        said_n = int(session.verdict_at(t_ns).headline.split()[1])
+        assert 0 <= int(verdict.headline.split()[1]) - said_n <= 5 / 0.4 + 1, "numbers are at most five seconds old"
 
 
 def test_what_was_lost_is_that_of_the_moment_looked_at():
