@@ -29,6 +29,10 @@ def _ebpf() -> str:
     return "" if probe.returncode == 0 else "bcc is missing: apt install python3-bpfcc"
 
 
+def _systemd() -> str:
+    return "" if shutil.which("systemd-analyze") else "no systemd-analyze: apt install systemd"
+
+
 def _nvitop() -> str:
     return "" if importlib.util.find_spec("nvitop") else "nvitop is not installed: pip install nvitop==1.7.2"
 
@@ -64,7 +68,7 @@ def _python(version: str) -> str:
     return "" if pythons(version) else f"no python{version} in /usr/bin, /opt/*/bin, ~/.pyenv/versions or on PATH"
 
 
-_PARTS: dict[str, Callable[[], str]] = {"torch": _torch, "cc": _cc, "ebpf": _ebpf, "nvitop": _nvitop, "nvtop": _nvtop}
+_PARTS: dict[str, Callable[[], str]] = {"torch": _torch, "cc": _cc, "ebpf": _ebpf, "systemd": _systemd, "nvitop": _nvitop, "nvtop": _nvtop}
 _PARTS |= {f"python{version}": partial(_python, version) for version in PYTHONS}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -16,8 +17,10 @@ import pytest
 from gputop.cli import make_parser
 from gputop.commands.replay import sample
 from gputop.recording.reader import Recording
+from tests.require import require
 
 ROOT = Path(__file__).resolve().parent.parent
+UNIT = ROOT / "packaging/gputop-record.service"
 
 
 def test_the_source_distribution_can_be_built_from(tmp_path: Path) -> None:
@@ -74,7 +77,7 @@ def test_other_shells_can_read_theirs(shell: str, check: list[str]) -> None:
 def service() -> configparser.SectionProxy:
     unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
-    unit.read(ROOT / "packaging/gputop-record.service")
+    unit.read(UNIT)
     return unit["Service"]
 
 
@@ -82,6 +85,41 @@ def test_the_unit_runs_a_command_that_exists() -> None:
     words = service()["ExecStart"].split()
     parser, _ = make_parser(words[1])
     assert parser.parse_args(words[2:]).max_files == 5
+
+
+def test_the_unit_is_kept_from_what_it_does_not_need() -> None:
+    """As systemd rates it: 10 is a service of root's without a sandbox. The rest is said in the unit."""
+    require("systemd")
+    command = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(UNIT)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    (level,) = re.findall(r"Overall exposure level for \S+: ([\d.]+)", done.stdout)
+    assert float(level) <= 4.0, done.stdout
+
+
+_ASKS_WHO_IS_AT_THE_OTHER_END = """
+import os, socket
+from gputop.sources.procfs.ends import unix_peer
+one, other = socket.socketpair()
+print(unix_peer(os.fstat(one.fileno()).st_ino) == os.fstat(other.fileno()).st_ino)
+"""
+
+
+def test_the_units_sandbox_lets_it_do_its_work(tmp_path: Path) -> None:
+    """The probes are loaded, the beat has its place, and sockets' other ends are told, under its filters and capabilities."""
+    require("systemd", "ebpf")
+    inside = [sys.executable, "-m", "tests.sandbox", str(UNIT)]
+    asks = [*inside, sys.executable, "-c", _ASKS_WHO_IS_AT_THE_OTHER_END]
+    done = subprocess.run(asks, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "True\n", done.stderr
+    path = tmp_path / "a.gputop"
+    command = [*inside, sys.executable, "-m", "gputop", "record", "-o", str(path), "--duration", "4"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    with Recording(str(path)) as recording:
+        states = {state.name: state for frame in recording.frames() for state in frame.sources}
+    assert states["ebpf"].detail["tracepoints"] == "raw", states["ebpf"]
+    assert states["beat"].detail["priority"].startswith("SCHED_RR")
+    assert {states[name].state for name in ("procfs", "host", "cgroup", "marks")} == {"ok"}, states
 
 
 def test_the_unit_keeps_five_files_of_earlier_starts(tmp_path: Path) -> None:
