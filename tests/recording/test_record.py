@@ -19,6 +19,7 @@ from gputop.commands.record import size
 from gputop.errors import UserError
 from gputop.frame import Frame
 from gputop.markers import bound
+from gputop.markers import places
 from gputop.recording.format import FormatError
 from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
@@ -43,6 +44,7 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "run"
     path.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(path))
+    monkeypatch.setattr("gputop.markers.places", lambda uid: [path for path in places(uid) if path.startswith(f"{tmp_path}/")])
     monkeypatch.setattr("gputop.markers.bound", lambda pid="self": [path for path in bound(pid) if path.startswith(f"{tmp_path}/")])
     return path
 
