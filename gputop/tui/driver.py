@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import select
 import signal
 import sys
 import termios
+import threading
+import time
+import tty
 from codecs import getincrementaldecoder
 from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
 from contextlib import suppress
 from io import TextIOWrapper
 
@@ -21,9 +27,15 @@ from textual._xterm_parser import XTermParser
 from textual.app import App
 from textual.drivers._writer_thread import WriterThread
 from textual.drivers.linux_driver import LinuxDriver
+from textual.events import Key
+from textual.events import Paste
+from textual.events import Resize
+from textual.geometry import Size
+from textual.message import Message
 
 from gputop.tui.guard import Guard
-from gputop.tui.pasted import Pasted
+from gputop.tui.received import PASTE
+from gputop.tui.received import Received
 
 POLL_MS = 100
 """How often the parser may decide that a lone Esc is a key, and `exit_event` is looked at, after a key."""
@@ -33,8 +45,78 @@ TYPING_TURNS = 10
 HEAR_S = 0.2
 """How long one who is woken in the background stays awake: a shell wakes what it kills, and that must be heard."""
 
-GUARD_AFTER_S = 0.5
-"""It takes some milliseconds to start, which the first screen is not to wait for."""
+
+MOST_COLUMNS, MOST_LINES = 1000, 500
+"""What is drawn of a terminal that says it is larger: a size of 65535 would take gigabytes."""
+MOST_SEQUENCE = 32  # characters; Textual's parser spells out a longer one as keys
+_URGENT = ("\x03", "\x1b[99;5u")
+"""Ctrl-C, also as kitty's protocol sends it."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class TerminalInput:
+    """From the bytes that a terminal sends to messages; what is no key, paste or report is nothing, and ends nothing."""
+
+    def __init__(self, debug: bool = False) -> None:
+        self._debug = debug
+        self._decode = getincrementaldecoder("utf-8")("replace").decode
+        self._received = Received()
+        self._parser = XTermParser(debug)
+
+    def feed(self, data: bytes, only_urgent: bool = False) -> Iterator[Message]:
+        """What comes of these bytes, and of those before them. ``only_urgent``: Ctrl-C alone, all else is dropped."""
+        found = self._received.feed(self._decode(data), time.monotonic())
+        return self._messages([one for one in found if one in _URGENT] if only_urgent else found)
+
+    def tick(self) -> Iterator[Message]:
+        """What comes of it that nothing more has come; call it several times a second."""
+        return self._messages(self._received.late(time.monotonic()))
+
+    def _messages(self, found: Iterable[str]) -> Iterator[Message]:
+        for one in found:
+            if one.startswith(PASTE):
+                yield Paste(one[len(PASTE) :])
+            else:
+                yield from (_bounded(message) for message in self._parse(one) if _is_meant(message))
+
+    def _parse(self, whole: str) -> list[Message]:
+        """The messages of a key or a sequence; none of one that Textual does not know, or fails at."""
+        if len(whole) > MOST_SEQUENCE:
+            return []
+        parser = self._parser
+        try:
+            met = list(parser.feed(whole))
+            if parser._timeout_time is not None and len(whole) <= 2:
+                parser._timeout_time = 0.0  # Esc, or Alt and a key: it need not wait for more
+                met += parser.tick()
+        except Exception:  # noqa: BLE001 - such as the character number 1114112, and the parser is through with
+            self._begin_anew()
+            return []
+        if parser._timeout_time is not None:
+            self._begin_anew()
+        if parser.terminal_pixel_size is not None and not all(parser.terminal_pixel_size):
+            parser.terminal_pixel_size = None  # not known: the mouse is told in cells
+        return met
+
+    def _begin_anew(self) -> None:
+        was, self._parser = self._parser, XTermParser(self._debug)
+        self._parser.mouse_pixels, self._parser.last_x, self._parser.last_y = was.mouse_pixels, was.last_x, was.last_y
+        self._parser.terminal_size, self._parser.terminal_pixel_size = was.terminal_size, was.terminal_pixel_size
+
+
+def _is_meant(message: Message) -> bool:
+    """Whether a terminal can mean it: no key is half a character, no window has no column."""
+    if isinstance(message, Key):
+        return not _SURROGATE.search(message.key + (message.character or ""))
+    return not isinstance(message, Resize) or all(message.size)
+
+
+def _bounded(message: Message) -> Message:
+    """The same; of a window that says it is larger than any, what is drawn."""
+    if isinstance(message, Resize):
+        size = Size(min(message.size.width, MOST_COLUMNS), min(message.size.height, MOST_LINES))
+        return Resize(size, size, size, message.pixel_size)
+    return message
 
 
 class PatientWriter(WriterThread):
@@ -63,7 +145,6 @@ class TerminalDriver(LinuxDriver):
 
     _writer: PatientWriter | None = None
     _guard: Guard | None = None
-    _guarding: asyncio.TimerHandle | None = None
 
     def __init__(self, app: App[object], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None) -> None:
         super().__init__(app, debug=debug, mouse=mouse, size=size)
@@ -78,6 +159,9 @@ class TerminalDriver(LinuxDriver):
 
     @_writer_thread.setter
     def _writer_thread(self, writer: WriterThread | None) -> None:
+        """Textual sets it once the terminal is ours, and before it changes anything of that: from here on it is guarded."""
+        if writer is not None:
+            self._begin_to_guard()
         self._writer = None if writer is None else PatientWriter(writer._file)
 
     @property
@@ -88,12 +172,18 @@ class TerminalDriver(LinuxDriver):
     def _get_terminal_size(self) -> tuple[int, int]:
         """As Rich tells it: for a terminal that tells none Textual takes a line less than that, and then lays out for ever."""
         size = self._app.console.size
-        return size.width, size.height
+        return min(size.width, MOST_COLUMNS), min(size.height, MOST_LINES)
+
+    def _run_input_thread(self) -> None:
+        """Read, and end the application where that fails."""
+        try:
+            self.run_input_thread()
+        except Exception as error:  # noqa: BLE001 - a bug, which ends the application as any other
+            self._loop.call_soon_threadsafe(self._app._handle_exception, error)
 
     def run_input_thread(self) -> None:
         """Read input until the application ends or the terminal is gone."""
-        parser, pasted = XTermParser(self._debug), Pasted()
-        decode = getincrementaldecoder("utf-8")("replace").decode
+        heard = TerminalInput(self._debug)
         watch = select.poll()
         watch.register(self.fileno, select.POLLIN)
         idle_turns = 0
@@ -105,10 +195,25 @@ class TerminalDriver(LinuxDriver):
                 if not data:
                     self._hang_up()
                     return
-                for event in parser.feed(pasted.feed(decode(data))):
-                    self.process_message(event)
-            for event in parser.tick():
-                self.process_message(event)
+                for message in heard.feed(data, self._is_flooded):
+                    self.process_message(message)
+                self._wait_for_application()
+            for message in heard.tick():
+                self.process_message(message)
+
+    @property
+    def _is_flooded(self) -> bool:
+        """Whether no more keys are taken: what is no person's typing would be worked through for hours."""
+        typed = getattr(self._app, "typed", None)
+        return typed is not None and typed.is_full
+
+    def _wait_for_application(self) -> None:
+        """Until it has taken what was sent to it: the terminal holds the rest better than a queue that grows."""
+        taken = threading.Event()
+        with suppress(RuntimeError):  # the loop is closed: we are leaving
+            self._loop.call_soon_threadsafe(taken.set)
+            while not taken.wait(POLL_MS / 1000) and not self.exit_event.is_set():
+                pass
 
     def _sigcont_application(self, *_: object) -> None:
         """Resume; a hang-up sends SIGCONT after SIGHUP too, and then waiting for a new input thread would never end."""
@@ -139,16 +244,18 @@ class TerminalDriver(LinuxDriver):
         elif not self._app._exit:
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    def start_application_mode(self) -> None:
-        """Take the terminal, and have it guarded from a moment on in which nothing else is to do."""
-        super().start_application_mode()  # type: ignore[no-untyped-call]
-        if self._has_terminal:
-            self._guarding = asyncio.get_running_loop().call_later(GUARD_AFTER_S, self._begin_to_guard)
+    def write(self, data: str) -> None:
+        """To the terminal, while it is ours; started in the background it is not, and what is drawn until then is drawn anew."""
+        if self._writer is not None:
+            super().write(data)
 
     def _begin_to_guard(self) -> None:
-        if self.attrs_before is not None:
+        if self._guard is None:
             with suppress(OSError, termios.error):
-                self._guard = Guard(self.fileno, self.attrs_before)
+                before, ours = termios.tcgetattr(self.fileno), termios.tcgetattr(self.fileno)
+                ours[tty.LFLAG], ours[tty.IFLAG] = self._patch_lflag(ours[tty.LFLAG]), self._patch_iflag(ours[tty.IFLAG])
+                ours[tty.CC][termios.VMIN] = 1
+                self._guard = Guard(self.fileno, before, ours)
 
     def stop_application_mode(self) -> None:
         """Give the terminal back, unless another has it already."""
@@ -158,8 +265,6 @@ class TerminalDriver(LinuxDriver):
     def close(self) -> None:
         """End what was begun with the application mode; by now all has been written that gives the terminal back."""
         super().close()
-        if self._guarding is not None:
-            self._guarding.cancel()
         if self._guard is not None:
             self._guard.close()
             self._guard = None

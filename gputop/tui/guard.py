@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import termios
 
 # A line is our word that the terminal has been given back. Line settings that are no longer those of the screen are somebody else's.
 _SCRIPT = r"""
@@ -27,9 +26,10 @@ Attributes = list[object]
 class Guard:
     """Watches over a terminal in the screen's modes until `close`."""
 
-    def __init__(self, terminal: int, before: Attributes) -> None:
-        """``terminal``: its descriptor, ``before``: its line settings as they were. Raises OSError where there can be no guard."""
-        command = ["/bin/sh", "-c", _SCRIPT, "gputop-guard", _stty(before), _stty(termios.tcgetattr(terminal))]
+    def __init__(self, terminal: int, before: Attributes, ours: Attributes) -> None:
+        """``terminal``: its descriptor; its line settings ``before`` the screen, and as the screen sets them. Made before anything is
+        changed, so that there is no moment without it. Raises OSError where there can be no guard."""
+        command = ["/bin/sh", "-c", _SCRIPT, "gputop-guard", _stty(before), _stty(ours)]
         # A session of its own: Ctrl-Z and a hang-up are not meant for it, and nothing stops it when another has the terminal.
         self._shell = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=terminal, stderr=subprocess.DEVNULL, start_new_session=True, bufsize=0

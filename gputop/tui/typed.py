@@ -24,6 +24,10 @@ PATIENCE_S = 0.5
 """For a screen or widget to take its messages: one that is just going takes none, and must not hold the keys."""
 
 
+MOST_WAITING = 1000
+"""Keys that wait: more at once nobody types."""
+
+
 class Typed:
     """Holds keys and pastes back until those before them are done with."""
 
@@ -39,11 +43,19 @@ class Typed:
         """Whether all that was typed has done what it does."""
         return self._delivery is None or self._delivery.done()
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no more can wait."""
+        return len(self._waiting) >= MOST_WAITING
+
     def holds(self, event: Event) -> bool:
         """Whether it has to wait; it comes again when it is its turn."""
         if event is self._turn or event.is_forwarded or not isinstance(event, (Key, Paste)):
             return False
-        self._waiting.append(event)
+        if isinstance(event, Key) and event.key == "ctrl+c":
+            self._waiting.clear()  # whoever ends the program waits for nothing that was typed before
+        if not self.is_full:
+            self._waiting.append(event)
         if self.is_done:
             self._delivery = asyncio.create_task(self._deliver(), name="typed")
         return True

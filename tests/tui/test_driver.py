@@ -16,7 +16,6 @@ from textual.events import Key
 from textual.events import Paste
 
 from gputop.tui.driver import TerminalDriver
-from gputop.tui.pasted import Pasted
 
 
 @pytest.mark.parametrize(("ending", "hung_up", "resumes"), [(False, False, True), (True, False, False), (False, True, False)])
@@ -42,7 +41,9 @@ def test_what_is_pasted_is_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     tty.setraw(slave)
     driver, met = TerminalDriver.__new__(TerminalDriver), list[Event]()
     driver.fileno, driver.exit_event, driver._debug = slave, threading.Event(), False
+    driver._app = SimpleNamespace()  # type: ignore[assignment]
     monkeypatch.setattr(driver, "process_message", met.append)
+    monkeypatch.setattr(driver, "_wait_for_application", lambda: None)
     monkeypatch.setattr(driver, "_hang_up", lambda: None)
     os.write(master, b"x\x1b[200~foo\x1b[2JqK\x1b[201~y")
     reader = threading.Thread(target=driver.run_input_thread, daemon=True)
@@ -55,13 +56,3 @@ def test_what_is_pasted_is_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     os.close(master)
     os.close(slave)
     assert [one.text if isinstance(one, Paste) else one.key for one in met if isinstance(one, (Key, Paste))] == ["x", "foo[2JqK", "y"]
-
-
-SENT = "\x1bOA\x1b[200~one\x1b[2J\r\ttwo\x9b\x1b\x1b[201~q\x1b\x1b[200~K\x07\x1b[201~"
-MEANT = "\x1bOA\x1b[200~one[2J\r\ttwo\x1b[201~q\x1b\x1b[200~K\x1b[201~"
-
-
-@pytest.mark.parametrize("pieces", [1, 2, 3, 7, len(SENT)])
-def test_pastes_are_met_in_whatever_pieces_they_come(pieces: int) -> None:
-    pasted = Pasted()
-    assert "".join(pasted.feed(SENT[at : at + pieces]) for at in range(0, len(SENT), pieces)) == MEANT
