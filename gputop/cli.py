@@ -17,6 +17,7 @@ from typing import Any
 from typing import NoReturn
 
 from gputop import config
+from gputop import crash
 from gputop import priority
 from gputop.console import discard_output
 from gputop.console import replace_closed
@@ -108,8 +109,19 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command that was asked for. Exit codes: 0 fine, 1 it could not, 2 wrong usage, 3 `--fail-on` met."""
     arguments = sys.argv[1:] if argv is None else argv
     replace_closed()
+    if argv is None:
+        crash.watch_threads(tell)
+    code = _outcome(arguments, argv is None)
+    if failed := crash.last_words():
+        tell(failed)
+        return 1
+    return code
+
+
+def _outcome(arguments: list[str], is_own: bool) -> int:
+    """The exit code; what went wrong is said. ``is_own``: the process is ours, and so is its place before others."""
     try:
-        if argv is None and _name(arguments) in WATCHING:
+        if is_own and _name(arguments) in WATCHING:
             priority.WATCHERS_PLACE.take()
         return _run(arguments)
     except UserError as error:
@@ -121,8 +133,6 @@ def main(argv: list[str] | None = None) -> int:
         discard_output()
         return 0
     except Exception as error:  # noqa: BLE001 - a bug: one line for the user, the traceback for whoever mends it
-        from gputop import crash
-
         tell(crash.keep(error))
         return 1
 

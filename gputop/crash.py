@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 
 from gputop import __version__
 from gputop import config
@@ -15,6 +20,41 @@ _MOST_BYTES = 1 << 16
 _SHOWN_BYTES = 1 << 14
 _NO_THREAD = "can't start new thread"
 """Python's words, and all that tells it from other RuntimeErrors."""
+_END_S = 5.0  # s that the main thread has to end the program once another one has failed
+_told: list[str] = []
+"""What to say of errors that nobody could catch, once the terminal is the user's again."""
+
+
+def last_words() -> str:
+    """The line of the first error that ended this program from outside of its main thread's calls; empty where none did."""
+    said = _told[0] if _told else ""
+    _told.clear()
+    return said
+
+
+def note(error: BaseException) -> None:
+    """Keep an error that ends the program; `last_words` says it."""
+    _told.append(keep(error))
+
+
+def watch_threads(say: Callable[[str], None]) -> None:
+    """Let an error that a thread does not catch end the program: nothing goes on with a part missing. ``say`` tells the user a line."""
+    threading.excepthook = partial(_end, say)
+
+
+def _end(say: Callable[[str], None], failed: threading.ExceptHookArgs) -> None:
+    """Wake the main thread as Ctrl-C does: it gives back what it has taken, such as the terminal."""
+    if failed.exc_value is None or isinstance(failed.exc_value, SystemExit):
+        return
+    note(failed.exc_value)
+    main = threading.main_thread()
+    if main.ident is not None and signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None):
+        with suppress(OSError):
+            signal.pthread_kill(main.ident, signal.SIGINT)
+            main.join(_END_S)
+    if main.is_alive():
+        say(last_words())
+        os._exit(1)
 
 
 def path() -> str:

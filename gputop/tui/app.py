@@ -23,6 +23,8 @@ from textual._ansi_sequences import SYNC_START
 from textual.app import App
 from textual.app import SystemCommand
 from textual.binding import Binding
+from textual.command import CommandPalette
+from textual.dom import DOMNode
 from textual.events import Event
 from textual.filter import NoColor
 from textual.screen import Screen
@@ -93,6 +95,7 @@ class GputopApp(App[int]):
         self.typed = Typed(self)
         self._auto = AutoCapture(AutoStacks(), session.add_stacks)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_failing = False
         self._unfinished = ExitStack()
         """While the first screen is being laid out, which takes Textual several rounds: only the last is worth a line to send."""
         for theme in themes():
@@ -108,10 +111,20 @@ class GputopApp(App[int]):
         if not self.typed.holds(event):
             await super().on_event(event)
 
+    async def _dispatch_action(self, namespace: DOMNode, action_name: str, params: Any) -> bool:
+        """As Textual does it; a page of its palette's list that is not laid out yet is an error there, and nothing here."""
+        try:
+            return await super()._dispatch_action(namespace, action_name, params)
+        except KeyError:
+            if not isinstance(namespace, CommandPalette):
+                raise
+            return True
+
     def on_mount(self) -> None:
         """Take over the signals that end us, paint anew when we are in the foreground again, and begin to read."""
         self._unfinished.enter_context(self.batch_update())
         self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(self._on_loop_error)
         # Those that are sent. SIGKILL, SIGSEGV and a C library's own abort() leave no Python to give the terminal back: a guard does.
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGABRT):
             self._loop.add_signal_handler(number, self.exit, 0)
@@ -192,11 +205,21 @@ class GputopApp(App[int]):
         yield from (command for command in super().get_system_commands(screen) if command.title not in _NOT_OURS)
 
     def _handle_exception(self, error: Exception) -> None:
-        """Keep a bug for a bug report, then as always."""
+        """Leave, for a bug: it is kept for a bug report, and said in a line once the terminal is the user's again."""
         from gputop import crash
 
-        crash.keep(error)
-        super()._handle_exception(error)
+        if not self._is_failing:
+            self._is_failing = True
+            crash.note(error)
+            self._return_code = 1
+            self._exception = self._exception or error  # a pilot raises it
+            self._exception_event.set()
+            self._close_messages_no_wait()
+
+    def _on_loop_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Called with what a callback of the event loop raised, such as a drawing that the feed has asked for."""
+        if isinstance(error := context.get("exception"), Exception):
+            self._handle_exception(error)
 
     async def action_quit(self) -> None:
         """Leave."""

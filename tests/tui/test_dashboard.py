@@ -9,6 +9,7 @@ import pytest
 from msgspec import structs
 from textual.events import MouseScrollUp
 from textual.widgets import Input
+from textual.widgets import OptionList
 
 from gputop.board import GpuBoard
 from gputop.frame import Frame
@@ -523,3 +524,14 @@ async def test_keys_and_clicks_look_only_under_the_lock(make_app: MakeApp, monke
         await pilot.press("g", "left", "n", "space", "space", "down", "s", "escape", "e", "escape", "plus")
         await pilot.click("#lanes", offset=(60, 3))
         assert app.view.cursor_ns is not None
+
+
+async def test_a_page_of_a_palette_that_is_not_laid_out_yet_is_nothing(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("ctrl+p")
+        opened = app.screen
+        opened.query_one(OptionList).add_option("one")
+        opened.query_one(OptionList)._index_to_line.clear()
+        await app.run_action("command_list('page_down')", opened)
+        assert app.screen is opened
