@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+LEAST_COLUMNS, LEAST_ROWS = 20, 3
+"""A terminal that is smaller shows nothing but that."""
+TOO_SMALL = f"too small, needs {LEAST_COLUMNS}×{LEAST_ROWS}"
 LEAST_PROCS = 8
 """Heading and seven processes: what an 80×24 terminal must show."""
 
@@ -11,15 +14,20 @@ LEAST_PROCS = 8
 class Heights(Struct, frozen=True):
     """Rows of each part; 0 hides it."""
 
-    header: int
-    verdict: int
-    gpus: int
-    lanes: int
+    header: int = 0
+    verdict: int = 0
+    gpus: int = 0
+    lanes: int = 0
     """The ruler counts."""
-    procs: int
-    keys: int
+    procs: int = 0
+    keys: int = 0
     scrub: int = 0
     """The line of a replay."""
+
+
+def is_too_small(columns: int, rows: int) -> bool:
+    """Whether a terminal has no room for any screen."""
+    return columns < LEAST_COLUMNS or rows < LEAST_ROWS
 
 
 def arrange(height: int, gpus: int, lanes: int, scrub: int = 0) -> Heights:

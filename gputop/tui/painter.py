@@ -59,6 +59,8 @@ def cells_of(line: Line, width: int) -> Cells:
         line = [(_spread(part), meaning) for part, meaning in line]
         text = "".join([part for part, _ in line])
     looks = "".join([_codes[meaning] * len(part) for part, meaning in line])
+    if text[width : width + 1] == _FILLER:  # half a wide character stands nowhere
+        text = text[: width - 1] + " "
     missing = width - len(text)
     if missing > 0:
         return Cells(text + " " * missing, looks + _codes[""] * missing)

@@ -41,7 +41,8 @@ def folded(line: Line, width: int) -> list[Line]:
     whole = "".join(text for text, _ in line)
     if cell_width(whole) <= width:
         return [line]
-    indent = " " * (len(whole) - len(whole.lstrip()) + 4)
+    # Less of it where it would leave no room for the text: textwrap puts nothing into its rows then, for ever.
+    indent = " " * min(len(whole) - len(whole.lstrip()) + 4, surely(whole, width) // 2)
     rows = textwrap.wrap(whole, surely(whole, width), subsequent_indent=indent, drop_whitespace=False, break_on_hyphens=False)
     chars = ((char, meaning) for text, meaning in line for char in text)
     out: list[Line] = []

@@ -68,6 +68,8 @@ def _notes(board: Board, shown: int, gpus: int) -> str:
 
 def _heading(columns: list[tuple[str, int, Cell]], width: int, notes: str) -> str:
     """The titles, but none that the notes at the end would cut in two."""
+    if len(notes) >= width:
+        return fit(notes.rstrip(), width)
     room, text = width - len(notes), ""
     for title, size, _ in columns:
         text += fit(title if len(text) + len(title) <= room else "", size)

@@ -14,9 +14,12 @@ from textual.screen import ModalScreen
 from textual.strip import Strip
 
 from gputop.text import cell_width
+from gputop.text import fit
 from gputop.tui.draw import Line
 from gputop.tui.draw import folded
 from gputop.tui.draw import safe_line
+from gputop.tui.layout import TOO_SMALL
+from gputop.tui.layout import is_too_small
 from gputop.tui.palette import palette
 from gputop.tui.widgets.scrolled import Scrolled
 
@@ -69,6 +72,7 @@ class Box(ModalScreen[None]):
     def on_resize(self) -> None:
         """Make the text anew for another terminal's size; opening comes here too, with the one it has."""
         if self._made_for != self.app.size:
+            self.gputop.view.width, self.gputop.view.height = self.app.size  # the dashboard hears of it later
             self.refresh_text()
 
     def refresh_text(self) -> None:
@@ -76,6 +80,9 @@ class Box(ModalScreen[None]):
         self._made_for, width = self.app.size, self.text_width
         lines = [row for line in self.content() for row in folded(safe_line(line), width)]
         head = [row for line in self.first_line.split("\n") for row in folded(safe_line([(line, "title")]), width)]
+        if is_too_small(*self.app.size):
+            head, lines = [[(fit(TOO_SMALL, self.app.size.width), "warn")]], []
+        self.page.set_class(is_too_small(*self.app.size), "-too-small")
         self.fit([*head, *lines], len(head))
         self.page.show(head, lines, palette(self.app.theme))
 
@@ -119,12 +126,12 @@ class Box(ModalScreen[None]):
     @property
     def text_width(self) -> int:
         """Columns that a line may take, beside the border and the bar that shows where one is."""
-        return max(20, self.app.size.width * 96 // 100 - 5)
+        return max(1, self.app.size.width * 96 // 100 - 5)
 
     @property
     def text_height(self) -> int:
         """Rows that can be seen without scrolling."""
-        return max(5, self.app.size.height * 96 // 100 - 4)
+        return max(1, self.app.size.height * 96 // 100 - 4)
 
     def action_scroll(self, rows: int) -> None:
         """Move the text."""

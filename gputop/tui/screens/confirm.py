@@ -16,6 +16,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from gputop.text import even
+from gputop.tui.layout import is_too_small
 
 SIGNALS = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "KILL": signal.SIGKILL}
 
@@ -57,7 +58,7 @@ class ConfirmScreen(ModalScreen[bool]):
 
     def action_answer(self, answer: bool) -> None:
         """Give the answer."""
-        self.dismiss(answer)
+        self.dismiss(answer and not is_too_small(*self.app.size))  # nobody says yes to what cannot be read
 
 
 def send_signal(name: str, targets: dict[int, int]) -> str:

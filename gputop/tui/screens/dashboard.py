@@ -75,7 +75,7 @@ class Dashboard(Parts):
     def on_resize(self, event: events.Resize) -> None:
         """Share the new room out."""
         self.view.width, self.view.height = event.size.width, event.size.height
-        self._heights = Heights(0, 0, 0, 0, 0, 0)
+        self._heights = Heights()
         self.draw_all()
 
     def _look_later(self) -> None:
@@ -170,6 +170,8 @@ class Dashboard(Parts):
 
     def _arrange(self, gpu_count: int, lane_count: int) -> bool:
         heights = arrange(self.view.height, gpu_count, lane_count, "scrub" in self.PARTS)
+        if self.is_too_small:
+            heights = Heights(header=1)
         if heights == self._heights:
             return False
         self._heights = heights

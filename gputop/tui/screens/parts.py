@@ -26,7 +26,9 @@ from gputop.tui.draw import verdict
 from gputop.tui.draw.lanes import Lane
 from gputop.tui.draw.lanes import LaneDrawer
 from gputop.tui.draw.rows import Row
+from gputop.tui.layout import TOO_SMALL
 from gputop.tui.layout import Heights
+from gputop.tui.layout import is_too_small
 from gputop.tui.view import View
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ class Parts(Screen[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._heights = Heights(0, 0, 0, 0, 0, 0)
+        self._heights = Heights()
         self._drawer = LaneDrawer()
         self._states = procs.StateLanes()
         self._rows: list[Row] = []
@@ -76,6 +78,8 @@ class Parts(Screen[None]):
         """A part's lines; before the first frame nothing is claimed that is not known yet."""
         session, view = self.session, self.view
         known = session.board.seq >= 0
+        if self.is_too_small:
+            return [[(fit(TOO_SMALL, view.width), "warn")]] if part == "header" else []
         if part == "header":
             return header.lines(session, view, self._mode(), self._cost(), self._recording(), self._is_still)
         if part == "keys":
@@ -85,6 +89,11 @@ class Parts(Screen[None]):
         if not known:
             return []
         return {"gpus": self._gpus, "lanes": lambda: self._lanes(found), "procs": self._procs}[part]()
+
+    @property
+    def is_too_small(self) -> bool:
+        """Whether the terminal has room for no more than a line that says so."""
+        return is_too_small(self.view.width, self.view.height)
 
     def _verdict(self, known: bool) -> list[Line]:
         session, view, trouble = self.session, self.view, self.gputop.feed.trouble or self._silence()
