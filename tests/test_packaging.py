@@ -18,6 +18,7 @@ from gputop.cli import make_parser
 from gputop.commands.replay import sample
 from gputop.recording.reader import Recording
 from tests.require import require
+from tests.stranger import nobodys_process
 
 ROOT = Path(__file__).resolve().parent.parent
 UNIT = ROOT / "packaging/gputop-record.service"
@@ -103,6 +104,13 @@ one, other = socket.socketpair()
 print(unix_peer(os.fstat(one.fileno()).st_ino) == os.fstat(other.fileno()).st_ino)
 """
 
+_READS_A_LINE = """
+import sys
+from gputop.stacks.frames import Line
+from gputop.stacks.source_line import read_lines
+print(*read_lines([(int(sys.argv[1]), Line("f", sys.argv[2], 1))], timeout_s=20).values())
+"""
+
 
 def test_the_units_sandbox_lets_it_do_its_work(tmp_path: Path) -> None:
     """The probes are loaded, the beat has its place, and sockets' other ends are told, under its filters and capabilities."""
@@ -111,6 +119,10 @@ def test_the_units_sandbox_lets_it_do_its_work(tmp_path: Path) -> None:
     asks = [*inside, sys.executable, "-c", _ASKS_WHO_IS_AT_THE_OTHER_END]
     done = subprocess.run(asks, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "True\n", done.stderr
+    with nobodys_process() as stranger:
+        reads = [*inside, sys.executable, "-c", _READS_A_LINE, str(stranger), "/etc/os-release"]
+        done = subprocess.run(reads, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == Path("/etc/os-release").read_text().partition("\n")[0] + "\n", done.stderr
     path = tmp_path / "a.gputop"
     command = [*inside, sys.executable, "-m", "gputop", "record", "-o", str(path), "--duration", "4"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)

@@ -1,7 +1,8 @@
 """The line of source behind a frame, read as the process itself would see the file.
 
 A file is read only if it is regular, of bounded size, and the process's owner might read it too, so that a made-up file
-name shows nobody somebody else's secrets. Reading happens in a thread that is left behind at the deadline: source on a
+name shows nobody somebody else's secrets: what root reads it reads with that user's rights, for a file that everybody may read may lie
+in a folder that nobody else may enter. Reading happens in a thread that is left behind at the deadline: source on a
 dead network mount must not hang what is there to explain the hang.
 """
 
@@ -11,10 +12,10 @@ import os
 import stat
 import time
 from collections.abc import Collection
-from collections.abc import Iterable
 from collections.abc import Sequence
 
 from gputop.frame import Stack
+from gputop.sources.ebpf.privilege import take_file_rights
 from gputop.stacks import kernel
 from gputop.stacks.frames import Line
 from gputop.stacks.frames import own_part
@@ -76,12 +77,14 @@ def _worth_reading(stack: Stack) -> list[Line]:
 
 
 class _Reader:
-    """Reads each file once, however many processes and frames share it."""
+    """Reads each file once, however many processes of one user and frames share it. For a thread that does nothing else: as root it goes
+    on with the rights of whoever was read last."""
 
     def __init__(self, root: str) -> None:
         self.root = root
-        self.files: dict[tuple[str, str], tuple[bytes, float]] = {}
+        self.files: dict[tuple[str, str, int], tuple[bytes, float]] = {}
         self.left = _MOST_BYTES
+        self._acts_as = os.geteuid()
 
     def text(self, pid: int, line: Line) -> str:
         """The stripped, bounded line, empty where it cannot be read; says so where the file is newer than the process."""
@@ -96,25 +99,38 @@ class _Reader:
         base = os.path.join(self.root, "proc", str(pid))
         place = "root" if name.startswith("/") else "cwd"
         try:
-            home = os.readlink(f"{base}/{place}"), os.readlink(f"{base}/ns/mnt")
+            owner = os.stat(base)
+            home = os.readlink(f"{base}/{place}") + os.readlink(f"{base}/ns/mnt")
         except OSError:
             return b"", 0.0
-        if ("".join(home), name) not in self.files:
-            data, changed = _read(f"{base}/{place}/{name.lstrip('/')}", _owners(base), min(_MAX_FILE_BYTES, self.left))
+        where = home, name, owner.st_uid
+        if where not in self.files:
+            most = min(_MAX_FILE_BYTES, self.left) if self._act_as(owner, base) else 0
+            data, changed = _read(f"{base}/{place}/{name.lstrip('/')}", owner.st_uid, most)
             self.left -= len(data)
-            self.files["".join(home), name] = data, changed
-        return self.files["".join(home), name]
+            self.files[where] = data, changed
+        return self.files[where]
+
+    def _act_as(self, owner: os.stat_result, base: str) -> bool:
+        """Whether what can be opened now is no more than that user might. Who is not root has no other rights than its own."""
+        if os.geteuid() != 0 or owner.st_uid == self._acts_as:
+            return True
+        if not take_file_rights(owner.st_uid, owner.st_gid, _groups(base)):
+            return False
+        self._acts_as = owner.st_uid
+        return True
 
 
-def _read(path: str, owners: Iterable[int], most: int) -> tuple[bytes, float]:
-    """Content and time of last change of a file of ``most`` bytes that everybody, or one of ``owners``, may read; empty of others."""
+def _read(path: str, owner: int, most: int) -> tuple[bytes, float]:
+    """Content and time of last change of a file of ``most`` bytes that everybody, or ``owner``, may read; empty of others."""
     try:
         handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except (OSError, ValueError):
         return b"", 0.0
     try:
         status = os.fstat(handle)  # looked at before it is opened: opening a device can do things
-        if not stat.S_ISREG(status.st_mode) or status.st_size > most or not _may_read(status, owners):
+        may_read = status.st_mode & stat.S_IROTH or status.st_uid == owner
+        if not stat.S_ISREG(status.st_mode) or status.st_size > most or not may_read:
             return b"", 0.0
         with open(os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as file:
             return file.read(most) or b"", status.st_mtime
@@ -124,15 +140,13 @@ def _read(path: str, owners: Iterable[int], most: int) -> tuple[bytes, float]:
         os.close(handle)
 
 
-def _may_read(status: os.stat_result, owners: Iterable[int]) -> bool:
-    return bool(status.st_mode & stat.S_IROTH) or status.st_uid in owners
-
-
-def _owners(base: str) -> tuple[int, ...]:
+def _groups(base: str) -> list[int]:
+    """Those that the process is in beside its own."""
     try:
-        return (os.stat(base).st_uid,)
+        status = kernel.read_file(f"{base}/status")
     except OSError:
-        return ()
+        return []
+    return next(([int(group) for group in line.split()[1:]] for line in status.splitlines() if line.startswith("Groups:")), [])
 
 
 def _started(pid: int, root: str) -> float:

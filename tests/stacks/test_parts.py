@@ -7,6 +7,7 @@ import platform
 import re
 import struct
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,9 @@ from gputop.stacks.sampling import by_line
 from gputop.stacks.sampling import parse_raw
 from gputop.stacks.source_line import read_lines
 from gputop.stacks.syscalls import table
+from tests.probes.swapping import NOBODY
+from tests.stranger import GROUP
+from tests.stranger import nobodys_process
 
 SECOND = 1_000_000_000
 
@@ -239,6 +243,30 @@ def test_a_file_of_root_is_not_shown_for_a_process_of_another(tmp_path: Path) ->
     assert read_lines({(7, line)}, str(tmp_path), 5) == {(7, line): ""}
     os.chown(base, 0, 0)
     assert read_lines({(7, line)}, str(tmp_path), 5)[7, line].startswith("password")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to run a process of another")
+def test_of_another_users_process_root_reads_what_that_user_may_reach() -> None:
+    """Also where everybody may read the file itself, but nobody else may enter its folder; root's own rights are as they were."""
+    with tempfile.TemporaryDirectory() as name, nobodys_process() as stranger:
+        folder, line = Path(name), Line("f", f"{name}/within/run.py", 1)
+        within = folder / "within"
+        within.mkdir()
+        (within / "run.py").write_text("password\n")
+        os.utime(within / "run.py", (0, 0))
+        wanted = [(os.getpid(), line), (stranger, line), (os.getpid(), line)]
+        folder.chmod(0o755)
+        within.chmod(0o700)
+        assert read_lines(wanted, timeout_s=5) == {wanted[0]: "password", wanted[1]: ""}
+        within.chmod(0o710)
+        os.chown(within, 0, GROUP)
+        assert read_lines(wanted[1:2], timeout_s=5)[wanted[1]] == "password", "by a group that it is in"
+        os.chown(within, 0, 0)
+        assert read_lines(wanted[1:2], timeout_s=5)[wanted[1]] == "", "root's own groups count no more"
+        within.chmod(0o700)
+        os.chown(within, NOBODY, 0)
+        assert read_lines(wanted[1:2], timeout_s=5)[wanted[1]] == "password"
+        assert (within / "run.py").read_text()
 
 
 def stack(pid: int, *python: str, kernel_frames: tuple[str, ...] = ()) -> Stack:

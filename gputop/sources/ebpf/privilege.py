@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import pwd
 from collections.abc import Iterator
+from collections.abc import Sequence
 from contextlib import contextmanager
 from contextlib import suppress
 
 from gputop.errors import UserError
+from gputop.sources.ebpf import uprobe
 from gputop.sources.rights import CAP_BPF
 from gputop.sources.rights import CAP_PERFMON
 from gputop.sources.rights import capabilities
 
 _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 4, 8, 24, 38, 47, 4
+_SYS_SETGROUPS = {"x86_64": 116, "aarch64": 159}.get(platform.machine(), -1)
 _CAPABILITY_VERSION_3 = 0x20080522
+_ANY = 0xFFFFFFFF  # ids have 32 bits
 _CAPABILITIES = 64
 """As many as the kernel's masks have bits."""
 
@@ -93,6 +98,22 @@ def as_invoking_user() -> Iterator[int]:
         os.seteuid(0)
         os.setegid(group)
         os.setgroups(groups)
+
+
+def take_file_rights(uid: int, gid: int, groups: Sequence[int]) -> bool:
+    """Let this thread of root's, and no other, find and open from now on what that user may; whether that could be done.
+
+    The kernel then decides of each folder on the way, by its access lists too. Root's processes can still be looked at (CAP_SYS_PTRACE).
+    """
+    libc = ctypes.CDLL(None)
+    try:  # os.setgroups would change all threads
+        uprobe.call(_SYS_SETGROUPS, len(groups), (ctypes.c_uint32 * len(groups))(*groups))
+    except OSError:
+        return False
+    libc.setfsgid(ctypes.c_uint32(gid))
+    libc.setfsuid(ctypes.c_uint32(uid))
+    # They tell what was before, and take no -1.
+    return (libc.setfsgid(-1) & _ANY, libc.setfsuid(-1) & _ANY) == (gid, uid)
 
 
 def _take_environment(uid: int) -> None:
