@@ -148,7 +148,7 @@ def sockets(owners: frozenset[int]) -> list[tuple[str, int]]:
     """
     own = [path for uid in owners for place in places(uid) for path in glob.glob(os.path.join(glob.escape(place), "marks-*.sock"))]
     found: dict[tuple[int, int], tuple[str, int]] = {}
-    for path in (*sorted(own), *bound(), *elsewhere()):
+    for path in (*sorted(own), *bound(), *elsewhere(owners)):
         if (opened := _open_socket(path, owners)) is None:
             continue
         inode, descriptor = opened
@@ -184,13 +184,25 @@ def bound(pid: str = "self") -> list[str]:
         return []
 
 
-def elsewhere() -> Iterator[str]:
-    """The same of containers, and of whoever has a /tmp of their own: through the root of a process there, as far as we may look."""
+def elsewhere(owners: frozenset[int]) -> Iterator[str]:
+    """The same of containers, and of whoever has a /tmp of their own: through the root of a process there, as far as we may look.
+
+    The process is one of ``owners``, as a collector is: where a stranger mounts what he likes, any socket of ours may stand under a name
+    that fits.
+    """
     seen = {_namespaces("self")}
     for pid in filter(str.isdigit, os.listdir("/proc")):
-        if (where := _namespaces(pid)) and where not in seen:
+        if _owner(f"/proc/{pid}") in owners and (where := _namespaces(pid)) and where not in seen:
             seen.add(where)
             yield from (f"{ELSEWHERE}{pid}/root{path}" for path in bound(pid))
+
+
+def _owner(path: str) -> int:
+    """-1 where there is nothing any more."""
+    try:
+        return os.stat(path).st_uid
+    except OSError:
+        return -1
 
 
 def _namespaces(pid: str) -> tuple[str, str] | None:

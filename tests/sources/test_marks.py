@@ -140,6 +140,36 @@ def test_a_file_of_ours_does_not_make_a_listener_ours(temporary: Path) -> None:
         assert cli.main(["mark", "secret"]) == 1
 
 
+_MOUNTS_OVER = """
+import os, socket, subprocess, sys
+listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+listening.bind(sys.argv[1])
+print(subprocess.run(["mount", "--bind", sys.argv[2], sys.argv[1]]).returncode, flush=True)
+sys.stdin.read()
+"""
+
+
+@as_root
+def test_a_service_of_roots_that_a_stranger_mounts_under_a_fitting_name_is_sent_nothing(temporary: Path) -> None:
+    """In a namespace of one's own anybody may mount any socket anywhere, and the kernel says truly that root listens."""
+    place = temporary / "gputop"
+    place.mkdir()
+    os.chown(place, NOBODY, NOBODY)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as service:
+        service.bind(str(temporary / "service"))
+        service.listen(5)
+        nobody = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "unshare", "-Urm"]
+        command = [*nobody, "/usr/bin/python3", "-c", _MOUNTS_OVER, str(place / "marks-1.sock"), str(temporary / "service")]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as mounter:
+            assert mounter.stdout is not None
+            if mounter.stdout.readline() != "0\n":
+                pytest.skip("no user namespaces here")
+            assert cli.main(["mark", "secret"]) == 1
+            mounter.communicate()
+        with pytest.raises(BlockingIOError):
+            service.accept()
+
+
 @as_root
 @pytest.mark.usefixtures("temporary")
 def test_root_marks_for_root_and_no_user_for_another() -> None:
