@@ -81,7 +81,7 @@ class Place:
 
     def _give_up(self, now_ns: int, share: float) -> None:
         self._given_up_ns = now_ns
-        self.reason = f"it took {share:.0%} of a CPU over {SPAN_NS // 10**9} s, more than {self._share:.0%}: {self.told} is given up"
+        self.reason = f"it took {share:.1%} of a CPU over {SPAN_NS // 10**9} s, more than {self._share:.0%}: {self.told} is given up"
         self.told = "ordinary"
         with suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
