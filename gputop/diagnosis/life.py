@@ -32,7 +32,7 @@ BURST_NS = 10_000_000  # ns of CPU of a main thread from one look to the next th
 OTHERS_BURST_NS = 100_000_000  # ns, the same of other threads and of programs, whose CPU is told in ticks of 10 ms
 IO_BYTES, IO_BYTES_PER_S = 4_096, 1_000.0  # B, B/s: reads and writes beyond that are work; watchdogs move a few bytes
 WAKES, WAKES_PER_S = 6, 3.0  # wakes of a main thread beyond that are work (`proc.ASKS_PER_S`)
-MOSTLY = 0.5  # share of the window
+MOSTLY = 0.5  # share of the window, less what it waited for a CPU
 RESTING, FULL = 0.05, 0.7  # utilization of a GPU that rests, and from which on it works without a pause (`intensity.BUSY`)
 SPINS = 0.9  # share of the time on a CPU of a main thread that may spin in a wait for its GPU
 WATCHERS = (DRIVER, "NCCL", "pt_nccl", "pt_tcpstore")  # beginnings of the names of threads that go on beside any hang
@@ -121,7 +121,7 @@ class Pulse:
             return True
         if for_gpu and proc.role.kind == "trainer":
             return False
-        by_itself = sum(proc.kinds.get(kind, 0.0) for kind in _BY_ITSELF) >= MOSTLY
+        by_itself = is_mostly(proc, *_BY_ITSELF)
         return self._ran(proc.pid, mark) or (not by_itself and self._woke(proc.pid, mark))
 
     def _woke(self, pid: int, mark: _Mark) -> bool:
@@ -151,6 +151,11 @@ class Pulses:
         self._known = {job.trainer.pid: self._known.get(job.trainer.pid) or Pulse(board.t_ns) for job in jobs}
         for job in jobs:
             self._known[job.trainer.pid].note(job, board, roles)
+
+
+def is_mostly(proc: ProcFacts, *kinds: str) -> bool:
+    """Whether its main thread mostly waits for these. A poller that others keep from its CPU after each short sleep does nothing else."""
+    return sum(proc.kinds.get(kind, 0.0) for kind in kinds) >= MOSTLY * (1.0 - min(1.0, proc.runnable)) > 0.0
 
 
 def in_kernel(job: JobFacts) -> bool:
@@ -192,7 +197,7 @@ def _mark(sample: ProcSample, watched_ns: int = 0, moved: int = 0) -> _Mark:
 def _programs(job: JobFacts, board: Board, roles: Mapping[int, Role]) -> Iterator[ProcSample]:
     """That its workers started; and itself, while it waits for programs, or if they compile for it."""
     loaders = {proc.pid for proc in (job.trainer, *job.workers)}
-    awaited = sum(job.trainer.kinds.get(kind, 0.0) for kind in _FOR_PROGRAMS) >= MOSTLY
+    awaited = is_mostly(job.trainer, *_FOR_PROGRAMS)
     above, children = [*loaders], dict[int, list[int]]()
     for pid, info in board.infos.items():
         children.setdefault(info.ppid, []).append(pid)

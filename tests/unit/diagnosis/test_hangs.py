@@ -185,6 +185,14 @@ def test_a_rank_that_is_not_in_the_collective_hangs_the_others(looks: dict):
     assert incident.lost_s > MEDIUM_S
 
 
+@pytest.mark.parametrize(("looks", "hangs"), [(SLEEP, True), (SOCKET, False)], ids=["a lock file", "a download"])
+def test_one_that_polls_does_so_on_a_busy_machine_too(looks: dict, hangs: bool):
+    """20 looks a second, after each of which others keep it from its CPU for longer than it sleeps: the clock wakes it, nobody else."""
+    scene = still(still(rest(ranks()), AWAIT, 200), looks, 201, switches=20)
+    scene.procs[201].run, scene.procs[201].wait = 0.01, 0.65
+    assert ("none of its 2 ranks has moved" in scene.play(9).engine.verdict.headline) == hangs
+
+
 def test_one_whose_loader_hangs_is_told_as_that():
     scene = collective(ranks(), 0)
     scene.add(Proc(210, 201, "pt_data_worker", start_ticks=50_100))
