@@ -124,7 +124,8 @@ def _spent(job: JobFacts, moved: float) -> str:
     beside = f"{_gb_per_s(max(moved, copied))} {'over PCIe' if moved >= copied else 'copied'}" if moved or copied else ""
     if calls is not None and calls.copy >= LEAST:
         beside = f"at {_gb_per_s(copied / calls.copy)}" if copied else beside
-        return f"copies take {100 * calls.copy:.0f}% of the time{', ' if beside else ''}{beside}"
+        waits = f"; waits for the GPU meanwhile {100 * calls.sync:.0f}%" if calls.sync > calls.copy and copies_much(job) else ""
+        return f"copies take {100 * calls.copy:.0f}% of the time{', ' if beside else ''}{beside}{waits}"
     if job.idle is None:
         return beside or "nothing says what it copies"
     return f"no kernel runs {100 * job.idle:.0f}% of the time{', with ' if beside else ''}{beside}"
