@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF = 19, 21, 38, 39
+CAP_KILL, CAP_SETGID, CAP_SETUID, CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF = 5, 6, 7, 19, 21, 38, 39
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the one that the kernel and its drivers count pids in (PROC_PID_INIT_INO)."""
 

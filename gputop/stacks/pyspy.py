@@ -1,18 +1,28 @@
-"""py-spy as a child process: where it is, one dump of one process, and what its errors mean."""
+"""py-spy as a child process: where it is, whose rights it has, one dump of one process, and what its errors mean.
+
+It opens the files that a process maps by their names, below /proc/PID/root, and whoever owns the process decides what stands there. So
+root's gputop runs it as that owner: it opens what the owner might open as well.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import resource
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from typing import Any
+from typing import BinaryIO
 
 import msgspec
 
 from gputop.priority import ordinary
+from gputop.sources.ebpf.privilege import start_as
+from gputop.sources.procfs import parse
+from gputop.sources.rights import CAP_SYS_PTRACE
 from gputop.stacks.frames import MAX_FRAMES
 from gputop.stacks.frames import Line
 from gputop.stacks.python_thread import MAX_THREADS
@@ -25,6 +35,8 @@ if TYPE_CHECKING:
 MOST_MEMORY, MOST_OUTPUT = 1 << 30, 32 << 20  # bytes that it may take, and say: for a trainer with torch 64 MB do, and 100 kB
 BEYOND_PY_SPY = frozenset({"not-python", "unsupported", "missing", "hidden"})
 """Kinds of failure after which `gputop.stacks.interpreter` may still read it: free-threaded builds, a chroot, no py-spy here."""
+_BOUNDED = 'ulimit -d "$1" && ulimit -f "$2" && ulimit -c 0 && shift 2 && exec "$@"'
+"""For sh: whoever is read decides how much there is to read, and a process of another user cannot be bounded from outside."""
 
 
 def binary() -> str | None:
@@ -43,51 +55,115 @@ def dump(pid: int, deadline: float, *, pause: bool = False, native: bool = False
     Without ``pause`` the process runs on while it is read (0.3 ms of noise, measured); with it ptrace stops it for 0.6 to 1.5 ms,
     with ``native`` for about 20 ms.
     """
-    arguments = ["dump", "--json", "--full-filenames", "--pid", str(pid)]
+    arguments = ["dump", "--json", "--full-filenames"]
     arguments += ["--native"] if native else []
     arguments += [] if pause or native else ["--nonblocking"]
-    status, output, errors = run(arguments, deadline, hurry=not native)
-    if status != 0:
-        raise explain(errors)
+    output = run(pid, arguments, deadline, hurry=not native)
     try:
         return [_thread(entry) for entry in msgspec.json.decode(output)[:MAX_THREADS]]
     except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
         raise Unreadable("torn", f"py-spy's answer cannot be read: {error}") from error
 
 
-def run(arguments: list[str], deadline: float, hurry: bool = False) -> tuple[int, bytes, str]:
-    """Run py-spy to its end: exit status, output, errors. Raises `Unreadable` where it is missing or not done by ``deadline``.
+def run(pid: int, arguments: list[str], deadline: float, hurry: bool = False) -> bytes:
+    """What py-spy says of ``pid``. Raises `Unreadable` where it is missing, fails or is not done by ``deadline``.
 
     ``hurry`` asks for a place before busy neighbours: where CPUs are overcommitted, which is what stacks are to explain, they else
     come seconds late. For work of some 15 ms only.
     """
-    import subprocess
-
     program = binary()
     if program is None:
         raise Unreadable("missing", "py-spy is not installed: pip install py-spy")
-    with open(os.memfd_create("gputop-py-spy"), "w+b", buffering=0) as output:
-        with ordinary():
-            child = subprocess.Popen(
-                [program, *arguments], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE, env=_ENVIRONMENT
-            )
-        _bound(child.pid)
+    with _owner(pid) as owner, open(os.memfd_create("gputop-py-spy"), "w+b", buffering=0) as output:
+        fcntl.fcntl(output, fcntl.F_SETFL, os.O_APPEND)  # what it says beside a result in /dev/stdout comes after that
+        child = _start(program, [*arguments, "--pid", str(pid)], owner, output)
         if hurry:
             _put_first(child.pid)
-        try:
-            _, errors = child.communicate(timeout=max(0.01, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            child.kill()
-            _reap(child)
-            raise Unreadable("timeout", "timed out: py-spy did not answer") from None
-        return child.returncode, os.pread(output.fileno(), MOST_OUTPUT, 0), errors.decode("utf-8", "replace")
+        errors = _await(child, deadline)
+        if child.returncode == 0:
+            return os.pread(output.fileno(), MOST_OUTPUT, 0)
+    error = explain(errors)
+    if owner is not None and error.kind == "permission":
+        raise Unreadable("hidden", "its owner may not read its program's files")
+    raise error
 
 
-def _bound(pid: int) -> None:
-    """Whoever is read decides how much there is to read."""
-    for limit, most in ((resource.RLIMIT_DATA, MOST_MEMORY), (resource.RLIMIT_FSIZE, MOST_OUTPUT), (resource.RLIMIT_CORE, 0)):
-        with suppress(OSError):  # it has ended already
-            resource.prlimit(pid, limit, (most, most))
+def _start(program: str, arguments: list[str], owner: tuple[int, int] | None, output: BinaryIO) -> subprocess.Popen[bytes]:
+    import subprocess
+
+    # Reached by its folder's descriptor, for the owner may not be allowed on the way there.
+    folder, name = os.path.split(os.path.realpath(program))
+    handle = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    command = ["sh", "-c", _BOUNDED, "sh", *_bounds(), f"/proc/self/fd/{handle}/{name}", *arguments]
+
+    def begin(**user: Any) -> subprocess.Popen[bytes]:
+        with ordinary():
+            return subprocess.Popen(
+                command, executable="/bin/sh", stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE, env=_ENVIRONMENT,
+                cwd="/", pass_fds=(handle,), **user,
+            )  # fmt: skip
+
+    try:
+        return begin() if owner is None else start_as(owner, 1 << CAP_SYS_PTRACE, begin)
+    except OSError as error:
+        raise Unreadable("missing", f"py-spy could not be started: {error.strerror}") from error
+    finally:
+        os.close(handle)
+
+
+def _await(child: subprocess.Popen[bytes], deadline: float) -> str:
+    """What it said of its errors."""
+    import subprocess
+
+    try:
+        return child.communicate(timeout=max(0.01, deadline - time.monotonic()))[1].decode("utf-8", "replace")
+    except subprocess.TimeoutExpired:
+        child.kill()
+        _reap(child)
+        raise Unreadable("timeout", "timed out: py-spy did not answer") from None
+
+
+@contextmanager
+def _owner(pid: int) -> Iterator[tuple[int, int] | None]:
+    """(uid, gid) of who owns it, where we are root and that is another; afterwards it is to be the same process, of the same owner.
+
+    Raises `Unreadable`.
+    """
+    if os.geteuid() != 0:
+        yield None
+        return
+    gone = Unreadable("gone", "ended while it was read")
+    try:
+        process = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # of a successor with its number it tells nothing
+    except OSError:
+        raise gone from None
+    try:
+        found = _ids(process)
+        if found is None:
+            raise gone
+        yield found if found[0] else None
+        if _ids(process) != found:
+            raise gone
+    finally:
+        os.close(process)
+
+
+def _ids(process: int) -> tuple[int, int] | None:
+    """(uid, gid) of that directory of /proc; of a process with several those under which it is not root; None once it has ended."""
+    try:
+        with open(os.open("status", os.O_RDONLY | os.O_CLOEXEC, dir_fd=process), "rb") as file:
+            status = file.read()
+    except OSError:
+        return None
+    users, groups = (list(map(int, parse.status_line(status, label).split())) for label in (b"Uid", b"Gid"))
+    return next(((uid, gid) for uid, gid in zip(users, groups, strict=True) if uid), (0, groups[0]))
+
+
+def _bounds() -> list[str]:
+    """The two of `_BOUNDED`, in its units: kB of data, blocks of 512 bytes of output."""
+    wanted = (resource.RLIMIT_DATA, MOST_MEMORY, 1024), (resource.RLIMIT_FSIZE, MOST_OUTPUT, 512)
+    most = ((resource.getrlimit(limit)[1], bytes_, unit) for limit, bytes_, unit in wanted)
+    return [str((bytes_ if hard == resource.RLIM_INFINITY else min(hard, bytes_)) // unit) for hard, bytes_, unit in most]
 
 
 def _put_first(pid: int) -> None:

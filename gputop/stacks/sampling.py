@@ -71,22 +71,15 @@ def sample_by_memory(pid: int, duration_s: float, rate_hz: int = RATE_HZ) -> lis
 
 
 def _sample_by_py_spy(pid: int, duration_s: float, rate_hz: int) -> list[Weighted]:
-    import tempfile
-
-    with tempfile.TemporaryDirectory(prefix="gputop-") as folder:
-        path = f"{folder}/samples"
-        arguments = ["record", "--pid", str(pid), "--format", "raw", "--output", path, "--duration", str(max(1, round(duration_s)))]
-        arguments += ["--rate", str(rate_hz), "--nonblocking", "--idle", "--threads", "--full-filenames"]
-        status, _, errors = pyspy.run(arguments, time.monotonic() + duration_s + _START_S)
-        if status != 0:
-            raise _explained(pid, errors)
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return parse_raw(file, pid)
-
-
-def _explained(pid: int, errors: str) -> Unreadable:
-    error = pyspy.explain(errors)
-    return Unreadable(error.kind, why_not(pid)) if error.kind == "permission" else error
+    arguments = ["record", "--format", "raw", "--output", "/proc/self/fd/1", "--duration", str(max(1, round(duration_s)))]
+    arguments += ["--rate", str(rate_hz), "--nonblocking", "--idle", "--threads", "--full-filenames"]
+    try:
+        output = pyspy.run(pid, arguments, time.monotonic() + duration_s + _START_S)
+    except Unreadable as error:
+        if error.kind == "permission":
+            raise Unreadable(error.kind, why_not(pid)) from error
+        raise
+    return parse_raw(output.decode("utf-8", "replace").splitlines(), pid)
 
 
 def parse_raw(lines: Iterable[str], pid: int) -> list[Weighted]:

@@ -26,7 +26,7 @@ def test_it_does_not_inherit_that_place(tmp_path: Path, monkeypatch: pytest.Monk
 
     def screen() -> None:
         assert raise_priority(WATCHER) == f"SCHED_RR {WATCHER}"
-        told.append(pyspy.run([], time.monotonic() + 30)[1])
+        told.append(pyspy.run(os.getpid(), [], time.monotonic() + 30))
         assert os.sched_getscheduler(0) == os.SCHED_RR
 
     thread = threading.Thread(target=screen)

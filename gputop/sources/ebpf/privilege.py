@@ -6,23 +6,31 @@ import ctypes
 import os
 import platform
 import pwd
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from contextlib import contextmanager
 from contextlib import suppress
+from typing import TypeVar
 
 from gputop.errors import UserError
 from gputop.sources.ebpf import uprobe
 from gputop.sources.rights import CAP_BPF
+from gputop.sources.rights import CAP_KILL
 from gputop.sources.rights import CAP_PERFMON
+from gputop.sources.rights import CAP_SETGID
+from gputop.sources.rights import CAP_SETUID
 from gputop.sources.rights import capabilities
 
-_PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 4, 8, 24, 38, 47, 4
+_PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_CAPBSET_DROP, _PR_SET_SECUREBITS, _PR_SET_NO_NEW_PRIVS = 4, 8, 24, 28, 38
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 2, 4
+_SECBIT_NO_SETUID_FIXUP = 4  # capabilities outlast a change of user (capabilities(7))
 _SYS_SETGROUPS = {"x86_64": 116, "aarch64": 159}.get(platform.machine(), -1)
 _CAPABILITY_VERSION_3 = 0x20080522
 _ANY = 0xFFFFFFFF  # ids have 32 bits
 _CAPABILITIES = 64
 """As many as the kernel's masks have bits."""
+_T = TypeVar("_T")
 
 
 def authorize_sudo() -> bool:
@@ -62,10 +70,7 @@ def drop_to_invoking_user(keep_probing: bool = False, sealed: bool = False) -> b
     if kept:
         libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
     if sealed:
-        for number in range(_CAPABILITIES):
-            if not kept >> number & 1:
-                libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)
-        libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        _seal(libc, kept)
     libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     os.setgroups(_groups(uid, gid))
     os.setresgid(gid, gid, gid)
@@ -76,6 +81,50 @@ def drop_to_invoking_user(keep_probing: bool = False, sealed: bool = False) -> b
     libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
     _take_environment(uid)
     return True
+
+
+def start_as(user: tuple[int, int], keep: int, start: Callable[..., _T]) -> _T:
+    """What ``start`` gives, which begins a program: as ``user`` (uid, gid), in no other group, with what we have of the capabilities
+    ``keep``, and nothing by which it could get more.
+
+    ``start`` is given what `subprocess.Popen` is to be told for it. It runs in a thread that ends after it, for capabilities are a
+    thread's own, and need no code between fork and exec. Raises OSError.
+    """
+    import threading
+
+    have, needed = capabilities(), 1 << CAP_SETUID | 1 << CAP_SETGID | 1 << CAP_KILL
+    if needed & ~have:
+        raise PermissionError(1, "another user's program needs CAP_SETUID, CAP_SETGID and CAP_KILL")
+    done: list[_T] = []
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            _prepare(have & keep, have & needed)
+            # Python 3.12.0 takes no groups at all for groups that nobody asked to change.
+            done.append(start(user=user[0], group=user[1], extra_groups=[user[1]]))
+        except BaseException as error:  # noqa: BLE001 - raised where it was asked for
+            failed.append(error)
+
+    thread = threading.Thread(target=work, name="start-as")
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return done[0]
+
+
+def _prepare(kept: int, meanwhile: int) -> None:
+    """This thread has ``kept`` for the programs that it starts, and ``meanwhile`` until these run."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP, 0, 0, 0) != 0:
+        kept = 0  # without CAP_SETPCAP they end with root: what needs none is done all the same
+    _seal(libc, kept)
+    _set_capabilities(libc, kept | meanwhile, kept)
+    for number in range(_CAPABILITIES):
+        if kept >> number & 1 and libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, number, 0, 0) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
 
 
 @contextmanager
@@ -142,11 +191,20 @@ def _groups(uid: int, gid: int) -> list[int]:
         return [gid]
 
 
-def _set_capabilities(libc: ctypes.CDLL, bits: int) -> None:
-    """capset(2): effective and permitted as ``bits``, inheritable none. Raises OSError."""
+def _seal(libc: ctypes.CDLL, kept: int) -> None:
+    """No program that is started from here gets more than ``kept``, by setuid bits or by file capabilities."""
+    for number in range(_CAPABILITIES):
+        if not kept >> number & 1:
+            libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
+def _set_capabilities(libc: ctypes.CDLL, bits: int, inheritable: int = 0) -> None:
+    """capset(2): effective and permitted as ``bits``. Raises OSError."""
     low, high = bits & 0xFFFFFFFF, bits >> 32
+    passed_on = inheritable & 0xFFFFFFFF, inheritable >> 32
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
-    data = (ctypes.c_uint32 * 6)(low, low, 0, high, high, 0)
+    data = (ctypes.c_uint32 * 6)(low, low, passed_on[0], high, high, passed_on[1])
     if libc.capset(header, data) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
