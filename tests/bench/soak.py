@@ -31,6 +31,8 @@ SETTLED_MIN = 3.0
 EVERY_S = 5.0
 """Seconds between two looks: each costs the kernel a walk over the page tables."""
 RECORDED = "record.gputop"
+AT_REST = ("util 0", "util_low -1", "mem_util 0", "sm_active 0", "power_mw 61000", "pcie_rx_mb_s 0")
+"""GPUs that do nothing; in waves beside processes that sleep they would be a job that hangs, which is told anew each second."""
 PROBES = {"eBPF": [], "/proc": ["--no-ebpf"]}
 
 
@@ -113,7 +115,7 @@ def report(minutes: float = 15.0, gpus: int = 2) -> Iterator[str]:
     yield f"## Soak at rest ({minutes:g} min, {gpus} GPUs, slopes after {SETTLED_MIN:g} min)"
     with ExitStack() as stack:
         users = stack.enter_context(crowd(4, life_s=int(60 * minutes) + 300))
-        env = stack.enter_context(stage(gpus, users))
+        env = stack.enter_context(stage(gpus, users, *AT_REST))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=DISKS)))
         pairs = [begin(name, env, folder / name.strip("/"), stack) for name in PROBES]
         minute = soak(pairs, minutes)
