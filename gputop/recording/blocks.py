@@ -33,6 +33,10 @@ class Blocks:
         self._fd = fd
         self._contents = contents
         self._unpacker = Unpacker()
+        self._names: dict[int, int] = {}
+        """Of the references read so far, by offset."""
+        self._hopeless: tuple[int, set[int]] = 0, set()
+        """Names of what was looked for in vain while the file ended there."""
 
     def between(self, start: int, end: int) -> list[Place]:
         """The blocks of frames between two offsets."""
@@ -83,11 +87,18 @@ class Blocks:
     def _payload(self, place: Place) -> bytes:
         """A block's payload, what it builds upon being read."""
         payload = self._raw(place)
+        self._unpacker.budget.stored_bytes = self._contents.end
         wanted = self._unpacker.missing(payload, place.head.codec)
-        if wanted and place.head.flags & FLAG_FOLLOWS:
+        if self._hopeless[0] != self._contents.end:
+            self._hopeless = self._contents.end, set()
+        if not wanted or wanted in self._hopeless[1]:
+            return payload
+        if place.head.flags & FLAG_FOLLOWS:
             self._read_run(place)
-        elif wanted:
+        else:
             self._learn(place.offset, wanted)
+        if self._unpacker.missing(payload, place.head.codec):
+            self._hopeless[1].add(wanted)
         return payload
 
     def _raw(self, place: Place) -> bytes:
@@ -97,7 +108,7 @@ class Blocks:
             return self._mend(place.offset)[1]
 
     def _read_run(self, before: Place) -> None:
-        """Open the blocks of a run that stand before one of its blocks. Raises FormatError."""
+        """Open the blocks of a run that stand before one of its blocks, as far as that can be."""
         i, run = bisect_right(self._contents.chunks, before.offset, key=lambda chunk: chunk[1]) - 1, [before]
         end = before.offset
         while run[0].head.flags & FLAG_FOLLOWS and i >= 0 and len(run) <= MOST_IN_RUN:
@@ -105,8 +116,14 @@ class Blocks:
             blocks = self.between(start, end)
             begin = max((j for j, place in enumerate(blocks) if not place.head.flags & FLAG_FOLLOWS), default=0)
             run, i, end = blocks[begin:] + run, i - 1, start
-        for place in run[:-1]:
-            self._unpacker.table(self._payload(place), place.head.codec)
+        try:
+            for place in run[:-1]:
+                payload = self._raw(place)
+                if wanted := self._unpacker.missing(payload, place.head.codec):
+                    self._learn(place.offset, wanted)
+                self._unpacker.table(payload, place.head.codec)
+        except FormatError:
+            return
 
     def _learn(self, before: int, wanted: int) -> None:
         """Look for a reference among the last ones before an offset, or for its copy behind it."""
@@ -119,8 +136,13 @@ class Blocks:
     def _teaches(self, offset: int, wanted: int) -> bool:
         """Whether the reference at an offset, if one stands there, is the wanted one; it is then known."""
         try:
+            if self._names.get(offset, wanted) != wanted:
+                return False
             place = place_at(self._fd, offset) or self._mend(offset)[0]
-            return place.head.kind == KIND_REFERENCE and self._unpacker.learn(self._raw(place), place.head.codec) == wanted
+            if place.head.kind != KIND_REFERENCE:
+                return False
+            name = self._names[offset] = self._unpacker.learn(self._raw(place), place.head.codec)
+            return name == wanted
         except FormatError:
             return False
 

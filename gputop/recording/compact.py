@@ -6,10 +6,10 @@ import struct
 import zlib
 from collections import OrderedDict
 
-import msgspec
 import zstandard
 
 from gputop.frame import Frame
+from gputop.recording.budget import Budget
 from gputop.recording.columns.context import Layouts
 from gputop.recording.columns.decode import Table
 from gputop.recording.columns.decode import structs
@@ -19,21 +19,24 @@ from gputop.recording.columns.layout import ColumnError
 from gputop.recording.columns.layout import tick_ns
 from gputop.recording.columns.run import Run
 from gputop.recording.columns.standing import Standings
+from gputop.recording.format import BROKEN
 from gputop.recording.format import CODEC_COLUMNS
+from gputop.recording.format import CODEC_PLAIN
 from gputop.recording.format import CODEC_RUN
 from gputop.recording.format import CODEC_ZSTD
 from gputop.recording.format import COLUMNS
 from gputop.recording.format import FLAG_FOLLOWS
 from gputop.recording.format import KIND_FRAMES
 from gputop.recording.format import KIND_REFERENCE
-from gputop.recording.format import MAX_BLOCK_BYTES
 from gputop.recording.format import FormatError
 from gputop.recording.format import flags_of
 from gputop.recording.format import inflate
 from gputop.recording.format import pack
 from gputop.recording.format import pack_frames
+from gputop.recording.format import plain_bytes
 from gputop.recording.format import unpack_frames
 from gputop.recording.format import unzstd
+from gputop.recording.sound import check_frames
 
 LEVEL = 7
 """Of references, and of blocks that are no columns."""
@@ -114,11 +117,12 @@ class _Reading:
         self._parts = _Parts()
         self._stream = _decompressor(dictionary).stream_reader(self._parts)  # type: ignore[arg-type]
 
-    def read(self, payload: bytes, layouts: Layouts) -> Table:
+    def read(self, payload: bytes, layouts: Layouts, budget: Budget) -> Table:
         """The next block's table. Raises FormatError, ColumnError."""
         size = _ABOVE.unpack_from(payload)[1]
-        if size > MAX_BLOCK_BYTES or len(self.run) >= MOST_IN_RUN:
-            raise FormatError("a block claims an impossible size")
+        if len(self.run) >= MOST_IN_RUN:
+            raise FormatError("a run has too many blocks")
+        budget.charge(payload, size)
         self._parts.data = payload[_ABOVE.size :]
         try:
             table = self._stream.read(size)
@@ -138,10 +142,11 @@ class Unpacker:
         self._references: OrderedDict[int, tuple[Run, bytes]] = OrderedDict({0: (Run(), b"")})
         self._reading: _Reading | None = None
         self._layouts = Layouts()
+        self.budget = Budget()
 
     def learn(self, payload: bytes, codec: int) -> int:
         """Take in a reference block; its name. Raises FormatError."""
-        table = inflate(payload, codec)
+        table = self._inflated(payload, codec)
         name = _name_of(table)
         if name in self._references:
             return name
@@ -164,10 +169,10 @@ class Unpacker:
     def frames(self, payload: bytes, codec: int) -> list[Frame]:
         """The frames of a block. Raises FormatError."""
         if codec not in COLUMNS:
-            return unpack_frames(payload, codec)
+            return unpack_frames(self._inflated(payload, codec), CODEC_PLAIN)
         try:
-            return structs(self.table(payload, codec))
-        except (ColumnError, msgspec.MsgspecError) as error:
+            return check_frames(structs(self.table(payload, codec)))
+        except BROKEN as error:
             raise FormatError(f"a block cannot be decoded: {error}") from None
 
     def table(self, payload: bytes, codec: int) -> Table:
@@ -183,15 +188,21 @@ class Unpacker:
             return reading.table
         if codec == CODEC_COLUMNS:
             base, dictionary = self._base(payload)
+            self.budget.charge(payload, plain_bytes(payload[4:]))
             return Run(base).add(unzstd(payload[4:], _decompressor(dictionary)), self._layouts)
         if len(payload) < _ABOVE.size:
             raise FormatError("a block is empty")
         if reading is None or not self._continues(payload, codec):
             reading = _Reading(*self._base(payload), _ABOVE.unpack_from(payload)[0])
         self._reading = None
-        opened = reading.read(payload, self._layouts)
+        opened = reading.read(payload, self._layouts, self.budget)
         self._reading = reading
         return opened
+
+    def _inflated(self, payload: bytes, codec: int) -> bytes:
+        if codec == CODEC_ZSTD:
+            self.budget.charge(payload, plain_bytes(payload))
+        return inflate(payload, codec)
 
     def _continues(self, payload: bytes, codec: int) -> bool:
         """Whether it is the block read last, or the one behind that."""

@@ -8,11 +8,11 @@ from msgspec import Struct
 from msgspec import field
 
 from gputop.frame import Mark
+from gputop.recording.format import ENDS
 from gputop.recording.format import FLAG_KEY
 from gputop.recording.format import FLAG_MARK
 from gputop.recording.format import KIND_FRAMES
 from gputop.recording.format import KIND_HEADER
-from gputop.recording.format import KIND_INDEX
 from gputop.recording.format import KIND_REFERENCE
 from gputop.recording.format import MAGIC
 from gputop.recording.mend import Mender
@@ -46,7 +46,7 @@ class Contents(Struct):
     end: int = len(MAGIC)
     """Offset behind the last whole block."""
     ended: bool = False
-    """Whether that is an index, with which a writer ends."""
+    """Whether that is of `ENDS`."""
     header: Place | None = None
     """The last one, by the clocks as they were known last."""
     another: int = 0
@@ -80,7 +80,7 @@ class Contents(Struct):
                 self._referred_ns = place.head.t_ns
             elif place.head.kind == KIND_FRAMES:
                 self._take(place)
-            self.end, self.ended = place.end, place.head.kind == KIND_INDEX
+            self.end, self.ended = place.end, place.head.kind in ENDS
 
     def _places(self, fd: int, size: int) -> Iterator[Place]:
         """The blocks from `end` on, with those that can be brought back among them."""

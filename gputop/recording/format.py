@@ -12,6 +12,7 @@
               5 parity   as it was; skipped
               6 findings   what the diagnosis said while it was recorded, see `gputop.stream.findings`; in files only
               7 parity   mends what stands before it, see `gputop.recording.parity`; in files only
+              8 end      the collector ended by itself: what ends without it (or, in files, an index) was cut short
               other      skipped by its size, so that a newer minor version may add kinds
     codec   = 0 msgpack · 1 msgpack in zstd · 2 columns in zstd, which is read, but no more written
               3 columns, building upon those before, see `gputop.recording.columns`
@@ -31,6 +32,7 @@ import re
 import struct
 import zlib
 from typing import TYPE_CHECKING
+from typing import Annotated
 from typing import NamedTuple
 
 import msgspec
@@ -40,6 +42,8 @@ from gputop.errors import UserError
 from gputop.frame import FORMAT_MAJOR
 from gputop.frame import Frame
 from gputop.frame import Header
+from gputop.recording.sound import check_frames
+from gputop.recording.sound import check_header
 
 if TYPE_CHECKING:
     from gputop.recording.compact import Unpacker
@@ -48,12 +52,16 @@ if TYPE_CHECKING:
 MAGIC = b"GPUTOP1\n"
 SYNC = b"\x9dGP\n"
 HEAD = struct.Struct("<4sBBHIQII")
-KIND_HEADER, KIND_FRAMES, KIND_INDEX, KIND_REFERENCE, KIND_FINDINGS, KIND_PARITY = 1, 2, 3, 4, 6, 7
+KIND_HEADER, KIND_FRAMES, KIND_INDEX, KIND_REFERENCE, KIND_FINDINGS, KIND_PARITY, KIND_END = 1, 2, 3, 4, 6, 7, 8
 CODEC_PLAIN, CODEC_ZSTD, CODEC_COLUMNS, CODEC_RUN = 0, 1, 2, 3
 COLUMNS = (CODEC_COLUMNS, CODEC_RUN)
+ENDS = (KIND_INDEX, KIND_END)
+"""Kinds with which a writer ends: a stream that ends with another one was cut short."""
 FLAG_KEY, FLAG_MARK, FLAG_FOLLOWS = 1, 2, 4
 MAX_BLOCK_BYTES = 16 << 20
 """As stored, and once inflated."""
+MOST_FRAMES = 4096  # of a block; one of ten seconds at the fastest interval has a thousand
+BROKEN = (msgspec.MsgspecError, ValueError, RecursionError)  # what comes of decoding, and of `gputop.recording.sound`
 _MAX_NOISE_BYTES = 64 << 10
 """What a login shell may print before the stream begins."""
 _VERSION = re.compile(rb"GPUTOP(\d{1,9})\n")
@@ -89,7 +97,7 @@ class Head(NamedTuple):
 _ONE = b"\x91"
 """The head of a msgpack array of one: each frame of a live stream is a block."""
 _encoder = msgspec.msgpack.Encoder()
-_frames_decoder = msgspec.msgpack.Decoder(list[Frame])
+_frames_decoder = msgspec.msgpack.Decoder(Annotated[list[Frame], msgspec.Meta(max_length=MOST_FRAMES)])
 _header_decoder = msgspec.msgpack.Decoder(Header)
 
 
@@ -112,6 +120,11 @@ def pack_frames(frames: list[Frame], level: int | None = None) -> bytes:
     return pack(KIND_FRAMES, zstandard.ZstdCompressor(level=level).compress(payload), CODEC_ZSTD, flags_of(frames), frames[0].t_ns)
 
 
+def pack_end(t_ns: int) -> bytes:
+    """With what a collector ends its stream, behind a frame of ``t_ns``."""
+    return pack(KIND_END, b"", t_ns=t_ns)
+
+
 def flags_of(frames: list[Frame]) -> int:
     """What the head of a block of ``frames`` says of them."""
     return (FLAG_KEY if frames[0].key else 0) | (FLAG_MARK if any(frame.marks for frame in frames) else 0)
@@ -131,7 +144,8 @@ def unpack_header(payload: bytes) -> Header:
     """The header, or FormatError where it is of a newer major version or broken."""
     try:
         header = _header_decoder.decode(payload)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        check_header(header)
+    except BROKEN as error:
         raise _newer(_major_of(payload)) or FormatError(f"the header is broken: {error}") from None
     if newer := _newer(header.major):
         raise newer
@@ -141,7 +155,7 @@ def unpack_header(payload: bytes) -> Header:
 def _major_of(payload: bytes) -> int:
     try:
         return msgspec.msgpack.decode(payload, type=_Version).major
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except BROKEN:
         return FORMAT_MAJOR
 
 
@@ -171,11 +185,11 @@ def unpack_frames(payload: bytes, codec: int, known: Known | None = None) -> lis
         plain = inflate(payload, codec)
         infos, procs = known() if known is not None else ({}, {})
         if not infos:
-            return _frames_decoder.decode(plain)
+            return check_frames(_frames_decoder.decode(plain))
         from gputop.recording.restated import decode_restated
 
-        return decode_restated(plain, infos, procs)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return check_frames(decode_restated(plain, infos, procs))
+    except BROKEN as error:
         raise FormatError(f"a block cannot be decoded: {error}") from None
 
 
@@ -190,13 +204,22 @@ def inflate(payload: bytes, codec: int) -> bytes:
 
 def unzstd(payload: bytes, decompressor: zstandard.ZstdDecompressor) -> bytes:
     """What was compressed; FormatError for broken data or more than `MAX_BLOCK_BYTES`."""
+    plain_bytes(payload)
     try:
-        size = zstandard.frame_content_size(payload)
-        if not 0 <= size <= MAX_BLOCK_BYTES:
-            raise FormatError("a block claims an impossible size")
         return decompressor.decompress(payload, max_output_size=MAX_BLOCK_BYTES)
     except zstandard.ZstdError as error:
         raise FormatError(f"a block cannot be inflated: {error}") from None
+
+
+def plain_bytes(payload: bytes) -> int:
+    """How long what was compressed says that it was; FormatError where it does not, or more than `MAX_BLOCK_BYTES`."""
+    try:
+        size: int = zstandard.frame_content_size(payload)
+    except zstandard.ZstdError as error:
+        raise FormatError(f"a block cannot be inflated: {error}") from None
+    if not 0 <= size <= MAX_BLOCK_BYTES:
+        raise FormatError("a block claims an impossible size")
+    return size
 
 
 class Decoder:
@@ -209,11 +232,14 @@ class Decoder:
         """``known`` tells what stands where the frames go: what a key frame says of it again is then that object."""
         self.header: Header | None = None
         self.lost_bytes = 0
+        self.ended = False
+        """Whether its writer has said that it ends here."""
         self._known = known
         self._noise = bytearray()
         self._buffer = bytearray()
         self._begun = False
         self._unpacker: Unpacker | None = None
+        self._fed_bytes = 0
 
     @property
     def problem(self) -> str:
@@ -226,6 +252,7 @@ class Decoder:
         """What ``data`` completes: the header, then frames, and the header anew where a clock has jumped. FormatError where this is no
         stream, or a newer one."""
         self._buffer += data
+        self._fed_bytes += len(data)
         out: list[Header | Frame] = []
         while (head := self._next_head()) is not None and len(self._buffer) >= HEAD.size + head.size:
             payload = bytes(self._buffer[HEAD.size : HEAD.size + head.size])
@@ -266,34 +293,41 @@ class Decoder:
     def _open(self, head: Head, payload: bytes) -> list[Header | Frame]:
         """What a block holds, nothing where it is damaged."""
         if zlib.crc32(payload) == head.check:
-            if head.kind == KIND_HEADER:
-                return self._header_anew(unpack_header(payload))
+            self.ended = head.kind in ENDS
             try:
-                return self._frames(head, payload)
+                return self._header_anew(payload) if head.kind == KIND_HEADER else self._frames(head, payload)
+            except NewerError:
+                raise
             except FormatError:
-                pass
+                if head.kind == KIND_HEADER and self.header is None:
+                    raise
         self.lost_bytes += HEAD.size + head.size
         return []
 
-    def _header_anew(self, header: Header) -> list[Header | Frame]:
+    def _header_anew(self, payload: bytes) -> list[Header | Frame]:
         """Restated in files, it says nothing new; one of another stream is none of this."""
+        header = unpack_header(payload)
         if header == self.header or (self.header is not None and not header.retells(self.header)):
             return []
         self.header = header
         return [header]
 
     def _frames(self, head: Head, payload: bytes) -> list[Header | Frame]:
-        if head.kind == KIND_FRAMES and head.codec not in COLUMNS:
+        if head.kind == KIND_FRAMES and head.codec == CODEC_PLAIN:
             restates = self.header is not None and head.flags & FLAG_KEY
             frames = unpack_frames(payload, head.codec, self._known if restates else None)
-            if head.codec == CODEC_PLAIN and payload[:1] == _ONE:
+            if payload[:1] == _ONE:
                 frames[0].came_as(payload[1:])
             return [*frames]
+        if head.kind not in (KIND_FRAMES, KIND_REFERENCE):
+            return []
         if self._unpacker is None:
             # Only recordings need it, and the live screen is to start fast.
             from gputop.recording.compact import Unpacker
 
             self._unpacker = Unpacker()
+        self._unpacker.budget.stored_bytes = self._fed_bytes
         if head.kind == KIND_REFERENCE:
             self._unpacker.learn(payload, head.codec)
-        return [*self._unpacker.frames(payload, head.codec)] if head.kind == KIND_FRAMES else []
+            return []
+        return [*self._unpacker.frames(payload, head.codec)]

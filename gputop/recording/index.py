@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from gputop.frame import Mark
+from gputop.recording.format import BROKEN
 from gputop.recording.format import FormatError
 
 
@@ -41,5 +42,5 @@ def unpack_index(payload: bytes) -> Index:
     """An index; FormatError where it is none."""
     try:
         return _decoder.decode(payload)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except BROKEN as error:
         raise FormatError(f"the index is broken: {error}") from None

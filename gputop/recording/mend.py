@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 from gputop.recording.format import FormatError
 from gputop.recording.parity import MOST_BEHIND_BYTES
 from gputop.recording.parity import Group
@@ -11,6 +13,8 @@ from gputop.recording.parity import repaired
 from gputop.recording.scan import Place
 
 GROUPS_KEPT = 3
+GROUPS_TRIED = 8  # behind a hole: each is told of twice, and mostly it lies in the first
+MOST_REPAIRED = 16  # bytes of groups for each of the file's, lest groups that overlap are brought back for ever
 
 
 class Mender:
@@ -20,8 +24,11 @@ class Mender:
         self._fd = fd
         self._known: list[tuple[Group, bytes | None]] = []
         """Groups with their bytes, None where these cannot be brought back."""
-        self._barren = 0, 0
-        """A stretch that was searched in vain for a parity."""
+        self._groups: list[tuple[int, Group]] = []
+        """All groups up to `_searched`, with the ends of the blocks that tell of them."""
+        self._searched = 0
+        self._repaired = 0
+        """Bytes of groups that were brought back, or tried."""
 
     def block(self, offset: int, end: int) -> tuple[Place, bytes]:
         """The block at an offset, and its payload; nothing is looked for from ``end`` on. FormatError where it cannot be brought back."""
@@ -54,15 +61,17 @@ class Mender:
 
     def _behind(self, offset: int, end: int, beyond: bool = False) -> Group | None:
         """The first group that a table behind an offset tells of; or the first that begins ``beyond`` it."""
-        first, last = self._barren
-        begin = reached = max(offset + 1, last) if first <= offset else offset + 1
-        told = False
-        for place, group in groups(self._fd, begin, min(end, offset + MOST_BEHIND_BYTES)):
-            if group is not None and (not beyond or group.start > offset):
+        if self._searched < end:
+            for place, group in groups(self._fd, self._searched, end):
+                self._searched = place.end
+                if group is not None:
+                    self._groups.append((place.end, group))
+        first = bisect_right(self._groups, offset, key=lambda told: told[0])
+        for told_at, group in self._groups[first : first + GROUPS_TRIED]:
+            if told_at > min(end, offset + MOST_BEHIND_BYTES):
+                break
+            if not beyond or group.start > offset:
                 return group
-            reached, told = place.end, told or group is not None
-        if not told:
-            self._barren = first if first <= offset <= last else offset, reached
         return None
 
     def _group(self, offset: int, end: int) -> tuple[Group, bytes | None]:
@@ -72,6 +81,7 @@ class Mender:
             group = self._behind(offset, end)
             if group is None or offset not in group:
                 raise FormatError("a block is damaged")
-            known = group, repaired(self._fd, group)
+            self._repaired += group.table.length
+            known = group, repaired(self._fd, group) if self._repaired <= MOST_REPAIRED * end else None
             self._known = [*self._known[-GROUPS_KEPT:], known]
         return known

@@ -14,6 +14,7 @@ from gputop.errors import UserError
 from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.recording.format import MAGIC
+from gputop.recording.format import pack_end
 from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
 
@@ -40,6 +41,8 @@ class PipeSink:
         self._header = header
         self._read_clocks = read_clocks
         self._pending = bytearray(pack_header(header))
+        self._sent_ns = header.t_ns
+        self._ended = False
         os.set_blocking(fd, False)
         self._is_pipe = fd < _SELECTABLE and _is_write_end(fd)
         self._poll = select.poll()
@@ -50,6 +53,7 @@ class PipeSink:
         fits = len(self._pending) < self.LIMIT
         if fits:
             self._pending += self._header_anew(frame.t_ns) + pack_frames([frame])
+            self._sent_ns = frame.t_ns
         self.flush()
         return fits
 
@@ -93,8 +97,11 @@ class PipeSink:
             time.sleep(left)
 
     def close(self, patience_s: float) -> int:
-        """Give a slow reader so long to take what is pending, for a block that is cut off is lost; bytes it has not taken. Raises as
-        `flush`."""
+        """Say that the stream ends here, and give a slow reader so long to take what is pending, for a block that is cut off is lost; bytes
+        it has not taken. Raises as `flush`."""
+        if not self._ended:
+            self._ended = True
+            self._pending += pack_end(self._sent_ns)
         end = time.monotonic() + patience_s
         while self._pending and (left := end - time.monotonic()) > 0:
             self._watch(int(left * 1000) + 1)

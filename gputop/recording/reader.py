@@ -17,7 +17,6 @@ from gputop.frame import Header
 from gputop.frame import Mark
 from gputop.recording.blocks import Blocks
 from gputop.recording.columns.decode import Table
-from gputop.recording.columns.layout import ColumnError
 from gputop.recording.columns.thin import NO_HISTOGRAMS
 from gputop.recording.columns.thin import Second
 from gputop.recording.columns.thin import Without
@@ -43,11 +42,11 @@ from gputop.recording.scan import places
 from gputop.recording.seek import Seeker
 from gputop.recording.seek import blocks_between
 from gputop.recording.seek import frames_between
+from gputop.recording.sound import check_frames
 from gputop.text import clean
 
 OPENING_BYTES = 1 << 20
 """Within so much of a file's beginning or end its header must stand."""
-LONGEST_INTERVAL_NS = 3600 * 1_000_000_000
 
 
 class FileBlock(Struct, frozen=True):
@@ -78,8 +77,10 @@ class FileBlock(Struct, frozen=True):
         try:
             table = self.table()
             if table is not None:
-                return thin(table, without)
-        except ColumnError:
+                second = thin(table, without)
+                check_frames(second.frames)
+                return second
+        except ValueError:
             pass
         return whole(list(self.frames()))
 
@@ -169,10 +170,13 @@ class Recording:
 
     @property
     def _ends_early(self) -> bool:
-        """Without the index that a recorder writes last. A stream that was kept has none; it has chunks without any reference."""
-        kept_stream = bool(self._contents.chunks) and not self._contents.references
-        end = self._contents.another or self._size - self._alien_bytes
-        return not kept_stream and not (self._contents.ended and self._contents.end == end)
+        """Without the index that a recorder writes last, or the mark with which a collector ends its stream."""
+        return not (self._contents.ended and self._contents.end == self._told_until)
+
+    @property
+    def _told_until(self) -> int:
+        """Where in the file that ends which is told of."""
+        return self._contents.another or self._size - self._alien_bytes
 
     @property
     def _alien_bytes(self) -> int:
@@ -188,7 +192,9 @@ class Recording:
         if self.lost:
             parts.append(f"{sum(self.lost.values())} bytes are damaged and left out")
         if self._ends_early and not self.growing:
-            parts.append("it was cut short, as by a kill or a full disk: up to a second at its end is missing")
+            rest = self._told_until - self._contents.end
+            cut = f", with {rest} bytes of a block that is not whole," if rest > 0 else ""
+            parts.append(f"it was cut short, as by a kill or a full disk: up to a second at its end{cut} is missing")
         if alien := self._alien_bytes:
             parts.append(f"{alien} bytes behind its end belong to no recording")
         if self._contents.another:
@@ -316,8 +322,7 @@ def _refusal(beginning: bytes) -> FormatError:
 def _header_at(fd: int, place: Place) -> Header:
     """Raises FormatError, also where its clocks, by which frames are told apart and dated, cannot be."""
     header = unpack_header(payload_at(fd, place))
-    sound = 0 <= header.unix_ns < 1 << 63 and all(0 <= slept_ns < 1 << 63 for _, slept_ns in header.slept)
-    if sound and header.t_ns == place.head.t_ns and 0 < header.interval_ns <= LONGEST_INTERVAL_NS:
+    if header.t_ns == place.head.t_ns:
         return header
     raise FormatError("the header's clocks cannot be")
 

@@ -68,26 +68,35 @@ def scan(fd: int, start: int, end: int) -> list[Place]:
 
 def places(fd: int, start: int, end: int) -> Iterator[Place]:
     """The same, one by one."""
-    offset = start
+    offset, syncs = start, _Syncs(fd, end)
     while offset + HEAD.size <= end:
         head = unpack_head(read_through(fd, HEAD.size, offset))
         if head is not None and offset + HEAD.size + head.size <= end:
             yield Place(offset, head)
             offset += HEAD.size + head.size
         else:
-            offset = _next_sync(fd, offset + 1, end)
+            offset = syncs.find(offset + 1)
 
 
-def _next_sync(fd: int, offset: int, end: int) -> int:
-    while offset < end:
-        window = read_through(fd, min(WINDOW_BYTES, end - offset), offset)
-        at = window.find(SYNC)
-        if at >= 0:
-            return offset + at
-        if len(window) <= len(SYNC):
-            break
-        offset += len(window) - len(SYNC) + 1
-    return end
+class _Syncs:
+    """Finds the words at which blocks may begin; each part of the file is read once, however many there are."""
+
+    def __init__(self, fd: int, end: int) -> None:
+        self._fd, self._end = fd, end
+        self._begin, self._window = 0, b""
+
+    def find(self, offset: int) -> int:
+        """Where the next one at or behind an offset stands; the end where there is none."""
+        while offset < self._end:
+            if not self._begin <= offset <= self._begin + len(self._window) - len(SYNC):
+                self._begin, self._window = offset, read_through(self._fd, min(WINDOW_BYTES, self._end - offset), offset)
+            at = self._window.find(SYNC, offset - self._begin)
+            if at >= 0:
+                return self._begin + at
+            if len(self._window) <= len(SYNC):
+                break
+            offset = self._begin + len(self._window) - len(SYNC) + 1
+        return self._end
 
 
 def payload_at(fd: int, place: Place) -> bytes:

@@ -16,6 +16,7 @@ import gputop
 from gputop import roles
 from gputop.diagnosis import Engine
 from gputop.diagnosis.report import Explanation
+from gputop.recording.format import BROKEN
 from gputop.recording.reader import Recording
 
 LATE_NS = 12_000_000_000
@@ -70,7 +71,7 @@ def explanation(recording: Recording, start_ns: int = 0, end_ns: int = 1 << 63) 
     payload = recording.findings()
     try:
         found = _decoder.decode(payload) if payload else None
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except BROKEN:
         return None
     if found is None or found.rules != rules() or found.start_ns - recording.start_ns > LATE_NS:
         return None

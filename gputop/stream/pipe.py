@@ -56,7 +56,7 @@ class PipeStream:
 
     def ending(self) -> str:
         """Why no more comes."""
-        return self._decoder.problem or "its writer ended"
+        return self._decoder.problem or ("its writer ended" if self._decoder.ended else "it broke off: its writer did not end it")
 
     def close(self) -> None:
         """Read no more."""

@@ -32,6 +32,7 @@ from gputop.recording.format import KIND_REFERENCE
 from gputop.recording.format import Decoder
 from gputop.recording.format import FormatError
 from gputop.recording.format import pack
+from gputop.recording.format import pack_end
 from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
 from gputop.recording.index import Index
@@ -89,7 +90,8 @@ def test_a_bit_flipped_anywhere_costs_a_second_at_most_and_is_said(tmp_path: Pat
 
 def test_a_stream_that_was_kept_ends_anywhere(tmp_path: Path) -> None:
     path, frames = tmp_path / "kept.gputop", list(Session(procs=3).frames(30))
-    path.write_bytes(pack_header(HEADER) + b"".join(pack_frames([frame]) for frame in frames))
+    stream = pack_header(HEADER) + b"".join(pack_frames([frame]) for frame in frames)
+    path.write_bytes(stream + pack_end(frames[-1].t_ns))
     with Recording(str(path)) as recording:
         assert len(list(recording.frames())) == 30
         assert recording.problem == ""

@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from gputop.recording.columns.layout import MAX_ROWS
+from gputop.recording.columns.layout import FREE_ROWS
+from gputop.recording.columns.layout import MOST_CELLS
 from gputop.recording.columns.layout import ColumnError
 from gputop.recording.columns.layout import Order
 from gputop.recording.columns.layout import Pick
@@ -55,13 +56,21 @@ Before = Callable[[str, str], Standing]
 class Context:
     """What the tables of a block share."""
 
-    def __init__(self, before: Before, layouts: Layouts, previous: Context | None = None) -> None:
-        """``previous`` is that of the block before, where it is read too."""
+    def __init__(self, before: Before, layouts: Layouts, previous: Context | None = None, size: int = 0) -> None:
+        """``previous`` is that of the block before, where it is read too; ``size`` is the block's in bytes."""
         self._before = before
         self._previous = previous
         self.layouts = layouts
-        self.rows_left = MAX_ROWS
+        self.rows_left = FREE_ROWS + size
+        self._cells_left = MOST_CELLS
         self._lasts: dict[tuple[str, str], tuple[Order, list[Any]]] = {}
+
+    def claim(self, rows: Any, columns: int) -> int:
+        """So many rows of another table. Raises ColumnError where that is no number, or more than are left."""
+        count = bounded(rows, min(self.rows_left, self._cells_left // columns))
+        self.rows_left -= count
+        self._cells_left -= count * columns
+        return count
 
     def lasts(self, path: str, name: str, order: Order, make: Callable[[], list[Any]]) -> list[Any]:
         """Each subject's last value in a column, worked out once."""
@@ -80,6 +89,6 @@ class Context:
 
 def bounded(count: Any, most: int) -> int:
     """``count``, where it is one and at most ``most``. Raises ColumnError."""
-    if not isinstance(count, int) or not 0 <= count <= most:
+    if type(count) is not int or not 0 <= count <= most:
         raise ColumnError("a table claims too many rows")
     return count

@@ -15,7 +15,7 @@ from gputop.recording.columns.layout import unpack_integers
 
 MOST_BUCKETS = 1000
 """Several times those of `gputop.histogram`."""
-MOST_COUNTS = 4_000_000
+MOST_COUNTS = 1_000_000
 """In all rows of a column."""
 
 

@@ -41,7 +41,6 @@ from gputop.recording.columns.layout import LAST_INTS
 from gputop.recording.columns.layout import LAST_SCALED
 from gputop.recording.columns.layout import LESS
 from gputop.recording.columns.layout import MAIN_THREAD
-from gputop.recording.columns.layout import MAX_ROWS
 from gputop.recording.columns.layout import STEPS
 from gputop.recording.columns.layout import SWITCHES
 from gputop.recording.columns.layout import TABLE
@@ -51,12 +50,14 @@ from gputop.recording.columns.layout import Order
 from gputop.recording.columns.layout import plans_of
 from gputop.recording.columns.layout import told_less
 from gputop.recording.columns.standing import Standing
+from gputop.recording.columns.sums import whole
 from gputop.recording.columns.sums import with_absent
 from gputop.recording.columns.sums import with_absent_at_last
 from gputop.recording.columns.sums import with_main
 from gputop.recording.columns.sums import with_switches
 
-_BROKEN = (TypeError, ValueError, KeyError, IndexError, OverflowError, AttributeError, ZeroDivisionError, RecursionError)
+BROKEN = (TypeError, ValueError, KeyError, IndexError, OverflowError, AttributeError, ZeroDivisionError, RecursionError)
+"""What values of the wrong types bring about."""
 _TABLES = (TABLE, CHANGES)
 _Read = TypeVar("_Read")
 _KEY = FieldPlan("", "int", Any, True, None)
@@ -67,8 +68,9 @@ def open_table(payload: bytes, before: Before | None = None, layouts: Layouts | 
     """A table of frames; ``layouts`` is kept from block to block by who reads many. Raises ColumnError."""
     try:
         above = previous._context if previous is not None else None
-        return Table(Frame, msgspec.msgpack.decode(payload), Context(before or (lambda *_: Standing()), layouts or Layouts(), above))
-    except _BROKEN as error:
+        context = Context(before or (lambda *_: Standing()), layouts or Layouts(), above, len(payload))
+        return Table(Frame, msgspec.msgpack.decode(payload), context)
+    except BROKEN as error:
         raise ColumnError(f"a table is broken: {error}") from None
 
 
@@ -79,7 +81,7 @@ def _reading(read: Callable[[Table, str], _Read]) -> Callable[[Table, str], _Rea
     def reading(table: Table, name: str) -> _Read:
         try:
             return read(table, name)
-        except _BROKEN as error:
+        except BROKEN as error:
             raise ColumnError(f"column {name} is broken: {error}") from None
 
     return reading
@@ -95,8 +97,7 @@ class Table:
         self.struct = struct
         self.path: str = f"{above.path}.{name}" if above is not None else ""
         self.plan = plans_of(struct)
-        self.rows = bounded(packed[0], context.rows_left)
-        context.rows_left -= self.rows
+        self.rows = context.claim(packed[0], len(self.plan))
         self._context = context
         self._columns: dict[str, Any] = dict(packed[2])
         timed = any(ABOVE_NS in field.less for field in self.plan.values())
@@ -272,7 +273,7 @@ class Table:
     def _lengths(self, name: str, packed: Any) -> list[int]:
         values, straight = self._values(_LENGTH, packed, name)
         lengths = list(values if straight else self.order.by_row(values))
-        bounded(sum(map(max, lengths, repeat(0))), MAX_ROWS)
+        bounded(sum(map(max, lengths, repeat(0))), self._context.rows_left)
         return lengths
 
     def _nested(self, field: FieldPlan, code: int) -> Sequence[Any]:
@@ -296,7 +297,7 @@ class Table:
         if code in unrelated.STRAIGHT:
             return unrelated.straight(field, packed, self.rows), True
         if code in INTEGERS and field.kind == "int":
-            return with_absent(field, packed[1], self._integers.values(name or field.name, packed)), False
+            return with_absent(field, packed[1], whole(self._integers.values(name or field.name, packed))), False
         if code == GROWTH and field.kind == "counts":
             return self._counts.values(field.name, packed), False
         return unrelated.by_subject(field, packed, self.order), False

@@ -64,7 +64,7 @@ KEPT_ORDERS = 8
 
 
 def encode(frames: list[Frame], standings: Standings | None = None, orders: Orders | None = None) -> bytes:
-    """The table of some frames, at most `MAX_ROWS` rows of them, told from where ``standings`` stand, which then go on to its end.
+    """The table of some frames, told from where ``standings`` stand, which then go on to its end.
     ``orders`` is kept from block to block. OverflowError beyond 64 bits; ``standings`` are then of no more use."""
     encoder = _Encoder({} if standings is None else standings, {} if orders is None else orders)
     with _no_collecting():

@@ -19,6 +19,7 @@ from gputop.recording.columns.sums import onward
 from gputop.recording.columns.sums import per_subject
 from gputop.recording.columns.sums import sums
 from gputop.recording.columns.sums import times
+from gputop.recording.columns.sums import whole
 
 BY_STEPS = (STEPS, LESS)
 ENDS_KNOWN = (LAST_INTS, *BY_STEPS)
@@ -53,14 +54,14 @@ class Integers:
             lasts = self.lasts(name, packed)
             return list(map(sub, lasts, per_subject(steps, self._order))), lasts, steps
         stood = self._context.stood(self._path, name, self._order)
-        return stood, self._context.lasts(self._path, name, self._order, lambda: self._after(stood, packed[-1], steps)), steps
+        return stood, self._context.lasts(self._path, name, self._order, lambda: whole(self._after(stood, packed[-1], steps))), steps
 
     def _after(self, stood: Sequence[int], told: bytes, steps: list[int]) -> list[int]:
         return list(stood) if told == ZEROS else list(map(add, stood, per_subject(steps, self._order)))
 
     def lasts(self, name: str, packed: list[Any]) -> list[int]:
         """Each subject's last value."""
-        return self._context.lasts(self._path, name, self._order, lambda: self._lasts(name, packed))
+        return self._context.lasts(self._path, name, self._order, lambda: whole(self._lasts(name, packed)))
 
     def _lasts(self, name: str, packed: list[Any]) -> list[int]:
         code, _, unit, *rest = packed

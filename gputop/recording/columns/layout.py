@@ -20,8 +20,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-MAX_ROWS = 400_000
-"""In all tables of a block together."""
+MOST_CELLS = 4_000_000  # values in all tables of a block together; a writer ends a block with 50,000 processes and threads
+FREE_ROWS = 1024  # in a block, however short its table; measured: a row takes five bytes of it at least
+INT64 = range(-(1 << 63), 1 << 63)
 CONST, INTS, SCALED, DOUBLES, WORDS, ANY, TABLE, RUNNING, LAST_INTS, LAST_SCALED, CHANGES, GROWTH, STEPS, LESS = range(14)
 _TYPECODES = {1: "b", 2: "h", 4: "i", 8: "q"}
 _WIDTHS = (b"\1", b"\2", b"\4", b"\x08")

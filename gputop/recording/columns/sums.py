@@ -11,9 +11,17 @@ from operator import sub
 from typing import Any
 
 from gputop.frame import ThreadSample
+from gputop.recording.columns.layout import INT64
 from gputop.recording.columns.layout import ColumnError
 from gputop.recording.columns.layout import FieldPlan
 from gputop.recording.columns.layout import Order
+
+
+def whole(numbers: list[int]) -> list[int]:
+    """``numbers``, where each is of 64 bits. Raises ColumnError."""
+    if numbers and (min(numbers) not in INT64 or max(numbers) not in INT64):
+        raise ColumnError("a number is beyond 64 bits")
+    return numbers
 
 
 def with_absent(field: FieldPlan, absent: bytes | None, values: list[Any]) -> Sequence[Any]:
@@ -45,7 +53,9 @@ def with_main(mains: Iterable[tuple[Any, ...]], lengths: list[int], threads: lis
 
 
 def times(unit: int, numbers: list[int]) -> list[int]:
-    """``numbers`` in another unit."""
+    """``numbers`` in another unit. Raises ColumnError where that is none."""
+    if type(unit) is not int or unit not in INT64 or unit <= 0:
+        raise ColumnError("a column has an impossible unit")
     return numbers if unit == 1 else [number * unit for number in numbers]
 
 

@@ -23,6 +23,7 @@ from gputop.frame import GpuReading
 from gputop.frame import Preempt
 from gputop.frame import SchedThread
 from gputop.frame import ThreadSample
+from gputop.recording.columns.decode import BROKEN
 from gputop.recording.columns.decode import Table
 from gputop.recording.columns.layout import MAIN_THREAD
 from gputop.recording.columns.layout import ColumnError
@@ -66,6 +67,13 @@ def _telling(reading: GpuReading) -> Iterable[GpuReading]:
 
 def thin(table: Table, without: Without = NO_HISTOGRAMS) -> Second:
     """Raises ColumnError where one frame cannot tell what all of them did; they must then be read one by one."""
+    try:
+        return _thin(table, without)
+    except BROKEN as error:
+        raise ColumnError(f"a table is broken: {error}") from None
+
+
+def _thin(table: Table, without: Without) -> Second:
     keys = table.column("key")
     if any(keys[1:]):
         raise ColumnError("a key frame stands within the block")
@@ -110,9 +118,10 @@ def _add_gpus(second: Second, table: Table, without: Without) -> None:
 def _add_hosts(second: Second, table: Table, without: Without) -> None:
     """A frame has room for one reading of the host; its parts are read at several paces."""
     below = table.children("host")
-    *others, second.frames[0].host = _merged(below[1], without) if below else [None]
+    told = _merged(below[1], without) if below else []
     frame = second.frames[0]
-    second.frames[:0] = [Frame(frame.seq, frame.t_ns, host=host) for host in others]
+    frame.host = told.pop() if told else None
+    second.frames[:0] = [Frame(frame.seq, frame.t_ns, host=host) for host in told]
 
 
 def _add_sampled(second: Second, table: Table) -> None:

@@ -22,6 +22,7 @@ from gputop.recording.columns.layout import from_planes
 from gputop.recording.columns.layout import unpack_integers
 from gputop.recording.columns.sums import sums
 from gputop.recording.columns.sums import times
+from gputop.recording.columns.sums import whole
 from gputop.recording.columns.sums import with_absent
 from gputop.recording.columns.sums import with_absent_at_last
 
@@ -37,8 +38,8 @@ def straight(field: FieldPlan, packed: list[Any], rows: int) -> Sequence[Any]:
     if code == ANY:
         return typed(field, parts[0], rows)
     absent, unit, first, steps = parts
-    whole = sums(times(unit, unpack_integers(first, 1)), times(unit, unpack_integers(steps, rows)), [(0, rows)], from_last=False)
-    return with_absent(field, absent, whole)
+    numbers = sums(times(unit, unpack_integers(first, 1)), times(unit, unpack_integers(steps, rows)), [(0, rows)], from_last=False)
+    return with_absent(field, absent, whole(numbers))
 
 
 def by_subject(field: FieldPlan, packed: list[Any], order: Order) -> Sequence[Any]:
@@ -47,8 +48,8 @@ def by_subject(field: FieldPlan, packed: list[Any], order: Order) -> Sequence[An
     rows = len(order.ids)
     if code in (SCALED, LAST_SCALED) and field.kind == "float":
         absent, scale, anchors, steps = parts
-        whole = sums(unpack_integers(anchors, len(order.starts)), unpack_integers(steps, rows), order.spans, code == LAST_SCALED)
-        return with_absent(field, absent, [value / scale for value in whole])
+        steps = sums(unpack_integers(anchors, len(order.starts)), unpack_integers(steps, rows), order.spans, code == LAST_SCALED)
+        return with_absent(field, absent, scaled(whole(steps), scale))
     if code == DOUBLES and field.kind == "float":
         return with_absent(field, parts[0], from_planes(array("d"), parts[1], rows).tolist())
     if code == WORDS and field.kind in ("word", "int"):
@@ -64,11 +65,18 @@ def at_last(field: FieldPlan, packed: list[Any], order: Order) -> Sequence[Any] 
         return _same(field, parts[0], len(order.ends))
     if code == LAST_SCALED and field.kind == "float":
         absent, scale, lasts, _ = parts
-        return with_absent_at_last(field, absent, [value / scale for value in unpack_integers(lasts, len(order.ends))], order)
+        return with_absent_at_last(field, absent, scaled(unpack_integers(lasts, len(order.ends)), scale), order)
     if code == WORDS and field.kind in ("word", "int"):
         words, indices = typed(field, parts[0]), unpack_integers(parts[1], len(order.ids))
         return [words[index] for index in order.at_ends(indices)]
     return None
+
+
+def scaled(numbers: list[int], scale: Any) -> list[float]:
+    """Whole numbers as the floats that they are told of. Raises ColumnError where ``scale`` is none."""
+    if type(scale) is not int or scale <= 0:
+        raise ColumnError("a column has an impossible scale")
+    return [number / scale for number in numbers]
 
 
 def defaults(field: FieldPlan, count: int) -> list[Any]:

@@ -1,0 +1,114 @@
+"""What is asked of any header and frame that is read, whatever codec it came by: numbers that can be, in bounded numbers.
+
+Who reads a stream (board, history, diagnosis, tables) need not doubt it then. ValueError is a broken block; a single reading that is no
+number (NaN, infinity) is one that was not taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from itertools import chain
+from math import isfinite
+from operator import attrgetter
+from typing import Any
+from typing import TypeVar
+
+import msgspec
+
+from gputop.frame import CgroupSample
+from gputop.frame import Frame
+from gputop.frame import Gpu
+from gputop.frame import GpuProc
+from gputop.frame import Header
+from gputop.frame import Host
+from gputop.frame import MigInstance
+
+MOST_NS = 1 << 62  # 146 years: no clock of the kernel's reaches it
+MOST_COUNT = 1 << 53  # of frames and beats
+LONGEST_INTERVAL_NS = 3600 * 1_000_000_000
+MOST_CPUS = 1 << 16  # Linux knows 8,192
+MOST_TICK_HZ = 1 << 20  # Linux knows 1,000
+MOST_WAKES = 1 << 16  # of a machine that sleeps every ten minutes for a year
+MOST_GPUS = 1 << 10  # Linux knows 256 of one driver
+MOST_TOLD = 1 << 18  # processes, threads, pairs … in a frame, each kind by itself
+
+_One = TypeVar("_One", bound=msgspec.Struct)
+
+
+def check_header(header: Header) -> None:
+    """Raises ValueError."""
+    sound = (
+        0 <= header.t_ns < MOST_NS and 0 <= header.unix_ns < MOST_NS and 0 < header.interval_ns <= LONGEST_INTERVAL_NS
+        and 0 < header.cpus <= MOST_CPUS and 0 < header.clock_tick_hz <= MOST_TICK_HZ and 0 <= header.memory_bytes < 1 << 63
+        and len(header.slept) <= MOST_WAKES and all(0 <= at < MOST_NS and 0 <= slept < MOST_NS for at, slept in header.slept)
+    )  # fmt: skip
+    if not sound:
+        raise ValueError("the header's numbers cannot be")
+
+
+def check_frames(frames: list[Frame]) -> list[Frame]:
+    """The frames of a block, which follow each other in time. Raises ValueError."""
+    before = 0
+    for frame in frames:
+        if not before <= frame.t_ns < MOST_NS or not 0 <= frame.seq < MOST_COUNT or not 0 <= frame.missed < MOST_COUNT:
+            raise ValueError("a frame's clock cannot be")
+        before = frame.t_ns
+        if max(map(len, _lists(frame))) > MOST_TOLD:
+            raise ValueError("a frame tells of too many")
+        if frame.gpus:
+            frame.gpus = list(map(_gpu, frame.gpus))
+        if frame.host is not None:
+            frame.host = _host(frame.host)
+        if frame.probes is not None and not all(isfinite(rate.per_s) for rate in frame.probes.launches):
+            raise ValueError("a rate is no number")
+    return frames
+
+
+def _lists(frame: Frame) -> Iterable[list[Any]]:
+    probes = frame.probes
+    below = (probes.threads, probes.preempts, probes.wakeups, probes.calls) if probes is not None else ()
+    return chain((frame.gpus, frame.procs, frame.infos, frame.sources, frame.stacks, frame.marks), below)
+
+
+def _gpu(gpu: Gpu) -> Gpu:
+    if not 0 <= gpu.index < MOST_GPUS or not 0 <= gpu.t_ns < MOST_NS:
+        raise ValueError("a GPU's number or clock cannot be")
+    gpu = _measured(gpu)
+    if gpu.mig:
+        gpu = _with(gpu, "mig", list(map(_measured, gpu.mig)))
+    return _with(gpu, "procs", list(map(_measured, gpu.procs))) if gpu.procs else gpu
+
+
+def _host(host: Host) -> Host:
+    if not 0 <= host.t_ns < MOST_NS or any(not 0 <= one.cpu < MOST_CPUS for one in host.cpus or ()):
+        raise ValueError("a CPU's number or the host's clock cannot be")
+    host = _measured(host)
+    return _with(host, "cgroups", list(map(_measured, host.cgroups))) if host.cgroups else host
+
+
+def _measured(struct: _One) -> _One:
+    """With None for its numbers that are none."""
+    names, values_of = _NUMBERS[type(struct)]
+    values = values_of(struct)
+    if isfinite(sum(filter(None, values))):  # of huge ones this may be infinite: they are then looked at one by one
+        return struct
+    none = {name: None for name, value in zip(names, values, strict=True) if value and not isfinite(value)}
+    return msgspec.structs.replace(struct, **none)
+
+
+def _with(struct: _One, name: str, value: list[Any]) -> _One:
+    """The same object where nothing has changed."""
+    stood = getattr(struct, name)
+    return struct if all(a is b for a, b in zip(value, stood, strict=True)) else msgspec.structs.replace(struct, **{name: value})
+
+
+def _numbers(struct: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[float | None, ...]]]:
+    """The names of its fields that are floats or None, by their annotations, which are text; and what gets their values."""
+    names = tuple(name for name, hint in struct.__annotations__.items() if hint == "float | None")
+    return names, attrgetter(*names) if len(names) > 1 else lambda one: (getattr(one, names[0]),)
+
+
+_NUMBERS: dict[type, tuple[tuple[str, ...], Callable[[Any], tuple[float | None, ...]]]] = {
+    struct: _numbers(struct) for struct in (Gpu, GpuProc, MigInstance, Host, CgroupSample)
+}
