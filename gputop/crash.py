@@ -13,6 +13,7 @@ from functools import partial
 
 from gputop import __version__
 from gputop import config
+from gputop.errors import NO_MORE_MEMORY
 from gputop.errors import NO_MORE_THREADS
 from gputop.errors import UserError
 
@@ -68,9 +69,11 @@ def reason(error: Exception) -> str:
 
 
 def keep(error: BaseException) -> str:
-    """Append it to the file, which starts anew when it is large; the line to tell the user. That there can be no more threads is no bug."""
+    """Append it to the file, which starts anew when it is large; the line to tell the user. Too few threads or bytes are no bug."""
     if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
         return NO_MORE_THREADS
+    if isinstance(error, MemoryError):
+        return NO_MORE_MEMORY
     import traceback
 
     said = f"this is a bug: {type(error).__name__}: {error}"

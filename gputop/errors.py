@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 NO_MORE_THREADS = "no more processes or threads are allowed to this user (ulimit -u, pids.max)"
 """What fork(2) and clone(2) mean by EAGAIN."""
+NO_MORE_MEMORY = "there is not enough memory for this (ulimit -v, memory.max): free some, or ask for less time with --last"
 
 
 class UserError(Exception):

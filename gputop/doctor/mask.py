@@ -43,7 +43,7 @@ _SYSTEMS_OWN = re.compile(
     r"/(usr|lib(32|64)?|s?bin|proc|sys|etc|dev(?!/shm/)|boot)(/.*)?|/(tmp|var(/tmp)?|run(/user(/\d+)?)?|opt|home|mnt)"
 )
 _EVERYBODYS_TAIL = re.compile(r"/(s?bin/[^/]+|lib\d*/python[\d.]+t?(/.*)?|(site|dist)-packages(/.*)?|gputop(-\d+)?(/.*)?)$")
-_NUMBERS = re.compile(r"\b(int|float|bool|None|list|dict)\b|[\[\]|, ]")
+_NUMBERS = re.compile(r"\b(int|float|bool|None|list|dict|Annotated|BOUNDED)\b|[\[\]|, ]")
 
 
 class Mask:

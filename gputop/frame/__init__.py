@@ -16,6 +16,7 @@ in ``missing`` or in the source's state.
 """
 
 from gputop.frame.beat import Frame as Frame
+from gputop.frame.bounds import MOST_IN_FRAME as MOST_IN_FRAME
 from gputop.frame.gpu import PART as PART
 from gputop.frame.gpu import SILENT as SILENT
 from gputop.frame.gpu import Gpu as Gpu

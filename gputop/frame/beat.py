@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
+from gputop.frame.bounds import BOUNDED
 from gputop.frame.gpu import Gpu
 from gputop.frame.machine import Host
 from gputop.frame.probes import MainSamples
@@ -27,19 +30,19 @@ class Frame(msgspec.Struct, omit_defaults=True, dict=True):
     missed: int = 0
     """Beats that were skipped since the previous frame."""
     key: bool = False
-    gpus: list[Gpu] = []
-    procs: list[ProcSample] = []
-    infos: list[ProcInfo] = []
-    gone: list[int] = []
+    gpus: Annotated[list[Gpu], BOUNDED] = []
+    procs: Annotated[list[ProcSample], BOUNDED] = []
+    infos: Annotated[list[ProcInfo], BOUNDED] = []
+    gone: Annotated[list[int], BOUNDED] = []
     """Pids that ended (or were reused) since the previous frame."""
     host: Host | None = None
     probes: Probes | None = None
-    sampled: list[MainSamples] = []
+    sampled: Annotated[list[MainSamples], BOUNDED] = []
     """Of those that were sampled since the previous frame; in a key frame of all. Only without ``probes``."""
-    sources: list[SourceState] = []
+    sources: Annotated[list[SourceState], BOUNDED] = []
     """States that changed; in a key frame all of them."""
-    stacks: list[Stack] = []
-    marks: list[Mark] = []
+    stacks: Annotated[list[Stack], BOUNDED] = []
+    marks: Annotated[list[Mark], BOUNDED] = []
     cost: SelfCost | None = None
 
     @property

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
+
+from gputop.frame.bounds import BOUNDED
 
 SILENT = "the driver has not answered for "
 """How the reason in `Gpu.missing` begins while a call hangs; a length of time follows."""
@@ -155,8 +158,8 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The latest Xid error's number since the collector began; None while there was none."""
     compute_mode: str | None = None
     mig_mode: bool | None = None
-    mig: list[MigInstance] | None = None
-    procs: list[GpuProc] | None = None
+    mig: Annotated[list[MigInstance], BOUNDED] | None = None
+    procs: Annotated[list[GpuProc], BOUNDED] | None = None
     lost: bool | None = None
     """True while NVML says the GPU is lost."""
     # own cost
@@ -165,7 +168,7 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     nvml_calls: int | None = None
     missing: dict[str, str] = {}
     """Field name -> why it has no value. What begins with `PART` concerns a part of ``procs``, and stands until these are read again."""
-    held_by: list[int] | None = None
+    held_by: Annotated[list[int], BOUNDED] | None = None
     """While ``procs`` cannot be read, as of a GPU that hangs or is lost: the pids that computed on it when they could be; else empty."""
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+
+from gputop.frame.bounds import BOUNDED
 
 
 class CpuSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -90,7 +94,7 @@ class Host(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The machine. Cheap parts each tick, the rest about once a second; None is "not read in this sample"."""
 
     t_ns: int
-    cpus: list[CpuSample] | None = None
+    cpus: Annotated[list[CpuSample], BOUNDED] | None = None
     ctxt: int | None = None
     procs_running: int | None = None
     load1: float | None = None
@@ -106,10 +110,10 @@ class Host(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     pgscan_direct: int | None = None
     refaults: int | None = None
     psi: Psi | None = None
-    disks: list[DiskSample] | None = None
-    nets: list[NetSample] | None = None
+    disks: Annotated[list[DiskSample], BOUNDED] | None = None
+    nets: Annotated[list[NetSample], BOUNDED] | None = None
     tcp_retrans: int | None = None
-    cgroups: list[CgroupSample] | None = None
+    cgroups: Annotated[list[CgroupSample], BOUNDED] | None = None
     shm_total_bytes: int | None = None
     shm_free_bytes: int | None = None
     pgscan: int | None = None

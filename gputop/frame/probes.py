@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+
+from gputop.frame.bounds import BOUNDED
 
 
 class SchedThread(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -115,11 +119,11 @@ class Probes(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What the eBPF maps held at ``t_ns``; threads and pairs that did not change since the last frame are left out."""
 
     t_ns: int
-    threads: list[SchedThread] = []
-    preempts: list[Preempt] = []
-    wakeups: list[Wakeup] = []
-    calls: list[CudaCall] = []
-    gone: list[int] = []
+    threads: Annotated[list[SchedThread], BOUNDED] = []
+    preempts: Annotated[list[Preempt], BOUNDED] = []
+    wakeups: Annotated[list[Wakeup], BOUNDED] = []
+    calls: Annotated[list[CudaCall], BOUNDED] = []
+    gone: Annotated[list[int], BOUNDED] = []
     """tids whose entries were pruned."""
     map_used: dict[str, int] = {}
     map_size: dict[str, int] = {}
@@ -128,7 +132,7 @@ class Probes(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     drain_ns: int = 0
     run_ns: int | None = None
     """CPU the probes' programs took, cumulative, where the kernel counts it."""
-    launches: list[LaunchRate] = []
+    launches: Annotated[list[LaunchRate], BOUNDED] = []
     """All that are known, after each count."""
-    forgotten: list[int] = []
+    forgotten: Annotated[list[int], BOUNDED] = []
     """Pairs of ``preempts`` that stand no more: the victim's tid, and above its 32 bits the culprit's."""

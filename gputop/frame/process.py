@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+
+from gputop.frame.bounds import BOUNDED
 
 
 class ThreadInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -22,7 +26,7 @@ class ProcInfo(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     uid: int | None = None
     user: str = ""
     comm: str = ""
-    cmdline: list[str] = []
+    cmdline: Annotated[list[str], BOUNDED] = []
     """/proc/PID/cmdline, cut to a bounded length; empty for kernel threads."""
     exe: str = ""
     ns_pid: int | None = None
@@ -35,9 +39,9 @@ class ProcInfo(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Only the variables of `gputop.environment.ENV_OF_INTEREST`, where environ is readable."""
     uses_cuda: bool | None = None
     """Maps libcuda or holds /dev/nvidia*; None where that cannot be read."""
-    libs: list[str] = []
+    libs: Annotated[list[str], BOUNDED] = []
     """Loader and framework libraries it maps, such as ``torch``, ``jax``, ``tensorflow``, ``dali``."""
-    threads: list[ThreadInfo] = []
+    threads: Annotated[list[ThreadInfo], BOUNDED] = []
     """Names of its threads, for trainers and their workers only."""
     wait_unreadable: str = ""
     """Why syscall and wchan of this process cannot be read, empty where they can."""
@@ -50,7 +54,7 @@ class ProcInfo(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Path in v1's cpu controller where ``cgroup`` is that of another one; empty where it is the same."""
     policy: int = 0
     """Scheduling policy of its main thread, /proc/PID/stat field 41: 0 ordinary, 1 FIFO, 2 RR, 3 batch, 5 idle, 6 deadline."""
-    other_ends: list[int] = []
+    other_ends: Annotated[list[int], BOUNDED] = []
     """Of a trainer without workers: the pids that hold the other ends of the pipes and sockets that its main thread reads from."""
     read_by: list[int] = []
     """Of a trainer: the pids that hold the other ends of the pipes, FIFOs and sockets that its main thread waited to write to."""
@@ -112,7 +116,7 @@ class ProcSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     (often a descriptor)."""
     wchan: str | None = None
     swapin_delay_ns: int | None = None
-    threads: list[ThreadSample] = []
+    threads: Annotated[list[ThreadSample], BOUNDED] = []
     """Its threads, main thread included, for trainers and their workers only."""
     kernel_stack: str | None = None
     rchar_bytes: int | None = None
@@ -134,8 +138,8 @@ class Stack(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     pid: int
     tid: int
     t_ns: int
-    python: list[str] = []
-    kernel: list[str] = []
+    python: Annotated[list[str], BOUNDED] = []
+    kernel: Annotated[list[str], BOUNDED] = []
     syscall: str = ""
     wchan: str = ""
     wait: str = ""

@@ -5,9 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from bisect import bisect_right
 from collections.abc import Sequence
+from operator import gt
 
 from gputop.frame import Frame
 from gputop.recording.columns.decode import Table
+from gputop.recording.columns.layout import ColumnError
+from gputop.recording.columns.layout import tick_ns
 from gputop.recording.compact import MOST_IN_RUN
 from gputop.recording.compact import Unpacker
 from gputop.recording.contents import Contents
@@ -33,6 +36,7 @@ class Blocks:
         self._fd = fd
         self._contents = contents
         self._unpacker = Unpacker()
+        self._reached: tuple[Place | None, int] = None, 0
         self._names: dict[int, int] = {}
         """Of the references read so far, by offset."""
         self._hopeless: tuple[int, set[int]] = 0, set()
@@ -45,7 +49,18 @@ class Blocks:
             for edge, offset in _holes(start, places, end):
                 places += self._fill(edge, offset)
             places.sort(key=lambda place: place.offset)
-        return [place for place in places if place.head.kind == KIND_FRAMES]
+        return self._ascending([place for place in places if place.head.kind == KIND_FRAMES])
+
+    def _ascending(self, places: list[Place]) -> list[Place]:
+        """Without those that go back in time, which are counted as lost: who looks for a moment must find it."""
+        reached_ns, kept = 0, []
+        for place in places:
+            if place.head.t_ns < reached_ns:
+                self.give_up(place)
+            else:
+                reached_ns = place.head.t_ns
+                kept.append(place)
+        return kept
 
     def _fill(self, edge: int, offset: int) -> list[Place]:
         """The blocks that stood between two whole ones, as far as they can be brought back; the others are counted as lost."""
@@ -64,6 +79,7 @@ class Blocks:
         """The frames of a block; none where it is damaged."""
         try:
             frames = self._unpacker.frames(self._payload(place), place.head.codec)
+            self._note(place, [frame.t_ns for frame in frames])
         except FormatError:
             self.give_up(place)
             return ()
@@ -75,10 +91,29 @@ class Blocks:
         if place.head.codec not in COLUMNS:
             return None
         try:
-            return self._unpacker.table(self._payload(place), place.head.codec)
-        except FormatError:
+            table = self._unpacker.table(self._payload(place), place.head.codec)
+            self._note(place, table.column("t_ns"))
+            return table
+        except (FormatError, ColumnError):
             self.give_up(place)
             return None
+
+    def _note(self, place: Place, times: Sequence[int]) -> None:
+        """Where a block has come to. Raises FormatError where it does not begin when its head says, or goes back."""
+        if times and (tick_ns(times[0]) != tick_ns(place.head.t_ns) or any(map(gt, times, times[1:]))):
+            raise FormatError("a block's times cannot be")
+        self._reached = place, tick_ns(times[-1]) if times else 0
+
+    def reached_ns(self, place: Place) -> int:
+        """When the last frame of a block was, 0 where it is not the one that was read last."""
+        return self._reached[1] if self._reached[0] is place else 0
+
+    def verify(self, place: Place) -> None:
+        """Count a block as lost where its bytes are damaged; it is not decoded."""
+        try:
+            self._raw(place)
+        except FormatError:
+            self.give_up(place)
 
     def give_up(self, place: Place) -> None:
         """Count a block as lost."""

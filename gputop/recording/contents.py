@@ -95,7 +95,7 @@ class Contents(Struct):
         """The first chunk begins behind its reference, which has its time: what is damaged between may have been its first block."""
         if not self.chunks:
             self.chunks.append((min(self._referred_ns or place.head.t_ns, place.head.t_ns), self.end))
-        elif place.head.flags & FLAG_KEY:
+        elif place.head.flags & FLAG_KEY and place.head.t_ns >= self.chunks[-1][0]:
             self.chunks.append((place.head.t_ns, place.offset))
         if place.head.flags & FLAG_MARK:
             self.marked.append(place)

@@ -16,6 +16,7 @@ from gputop.frame import Header
 from gputop.frame import Mark
 from gputop.recording.reader import FileChunk
 from gputop.recording.reader import Recording
+from gputop.recording.reader import missing_words
 from gputop.recording.seek import Seeker
 from gputop.text import clean
 
@@ -59,6 +60,7 @@ class Parts(Recording):
         self.path = f"{parts[0].path} and {len(parts) + len(empty) - 1} more"
         self.header = self._dated_by_all()
         self._seeker = Seeker(self.header)
+        self.missing = {}
 
     def close(self) -> None:
         """Close the files."""
@@ -94,7 +96,8 @@ class Parts(Recording):
     def problem(self) -> str:
         """What of them is lost, as far as they have been read; empty where nothing is."""
         lost = [f"{clean(part.path)}: {problem}" for part in self._parts if (problem := part.problem)]
-        return "; ".join([*lost, *(f"{clean(path)} is empty and left out" for path in self._empty)])
+        missing = [missing_words(self.missing)] if self.missing else []
+        return "; ".join([*lost, *missing, *(f"{clean(path)} is empty and left out" for path in self._empty)])
 
     @property
     def marks(self) -> list[Mark]:

@@ -6,6 +6,7 @@ import fcntl
 import os
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -41,9 +42,9 @@ from gputop.recording.scan import place_at
 from gputop.recording.scan import places
 from gputop.recording.seek import Seeker
 from gputop.recording.seek import blocks_between
-from gputop.recording.seek import frames_between
 from gputop.recording.sound import check_frames
 from gputop.text import clean
+from gputop.text import counted
 
 OPENING_BYTES = 1 << 20
 """Within so much of a file's beginning or end its header must stand."""
@@ -85,6 +86,17 @@ class FileBlock(Struct, frozen=True):
         return whole(list(self.frames()))
 
 
+def in_order(blocks: Iterable[FileBlock]) -> Iterator[FileBlock]:
+    """Those that do not go back behind what the ones before them told, as far as these are read when the next one is asked for."""
+    reached_ns = 0
+    for block in blocks:
+        if block.t_ns < reached_ns:
+            block.give_up()
+            continue
+        yield block
+        reached_ns = max(reached_ns, block.file.reached_ns(block.place))
+
+
 class FileChunk(Struct, frozen=True):
     """The stretch of a file from one key frame to the next."""
 
@@ -122,6 +134,8 @@ class Recording:
         self._blocks = Blocks(self._fd, self._contents)
         self._seeker = Seeker(self.header)
         self._end_ns: tuple[Place | None, int] = (None, self._contents.end_ns)
+        self.missing: dict[int, int] = {}
+        """Number of a frame -> how many behind it are not there, as far as it has been read in order."""
 
     def close(self) -> None:
         """Close the file."""
@@ -158,6 +172,22 @@ class Recording:
         """Take over what another reader of it has found damaged."""
         self._blocks.lost.update(lost)
 
+    def follow(self, before: int | None, seqs: Iterable[int]) -> int | None:
+        """Note which frames are missing among some that come in order, ``before`` being the number of the one before; the last number.
+
+        A lower one is of a collector that was started again."""
+        for seq in seqs:
+            if before is not None and seq > before + 1:
+                self.missing[before] = seq - before - 1
+            before = seq
+        return before
+
+    def verify(self) -> None:
+        """Look at all that nobody needs to read, for what is damaged."""
+        for chunk in self.chunks():
+            for block in chunk.blocks():
+                block.file.verify(block.place)
+
     @property
     def growing(self) -> bool:
         """Whether a recorder still appends to it: it then holds a lock."""
@@ -191,6 +221,8 @@ class Recording:
         parts = []
         if self.lost:
             parts.append(f"{sum(self.lost.values())} bytes are damaged and left out")
+        if self.missing:
+            parts.append(missing_words(self.missing))
         if self._ends_early and not self.growing:
             rest = self._told_until - self._contents.end
             cut = f", with {rest} bytes of a block that is not whole," if rest > 0 else ""
@@ -238,14 +270,25 @@ class Recording:
 
     def frames(self, start_ns: int = 0, end_ns: int = 1 << 63) -> Iterator[Frame]:
         """The frames with ``start_ns <= t_ns < end_ns``, in order."""
-        return frames_between(self.chunks(), start_ns, end_ns)
+        before: int | None = None
+        for block in in_order(blocks_between(self.chunks(), start_ns, end_ns)):
+            for frame in block.frames():
+                if frame.t_ns >= end_ns:
+                    break
+                before = self.follow(before, (frame.seq,))
+                if frame.t_ns >= start_ns:
+                    yield frame
 
     def seconds(self, start_ns: int = 0, end_ns: int = 1 << 63, without: Without = NO_HISTOGRAMS) -> Iterator[Second]:
         """The same frames thinned, a block (a second or less) at a time: several times as fast, the more so ``without`` some fields."""
-        for block in blocks_between(self.chunks(), start_ns, end_ns):
+        before: int | None = None
+        for block in in_order(blocks_between(self.chunks(), start_ns, end_ns)):
             second = block.second(without) if block.t_ns >= start_ns else None
             if second is None or not second.frames or second.frames[-1].t_ns >= end_ns:
-                second = whole([frame for frame in block.frames() if start_ns <= frame.t_ns < end_ns])
+                told = [frame for frame in block.frames() if frame.t_ns < end_ns]
+                second = whole([frame for frame in told if frame.t_ns >= start_ns])
+                second.seqs = [frame.seq for frame in told]
+            before = self.follow(before, second.seqs)
             yield second
 
     def runs(self, start_ns: int = 0, end_ns: int = 1 << 63) -> list[tuple[int, int]]:
@@ -308,6 +351,11 @@ class _Chunks(Sequence[FileChunk]):
         t_ns, start = self._contents.chunks[i]
         following = i % len(self) + 1
         return FileChunk(self._blocks, t_ns, start, self._contents.chunks[following][1] if following < len(self) else self._contents.end)
+
+
+def missing_words(missing: Mapping[int, int]) -> str:
+    """How many frames are not there."""
+    return f"missing frames: {sum(missing.values())}, in {counted(len(missing), 'place')} (damaged, taken out or never written)"
 
 
 def _refusal(beginning: bytes) -> FormatError:

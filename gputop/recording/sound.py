@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
+from gputop.frame import MOST_IN_FRAME
 from gputop.frame import CgroupSample
 from gputop.frame import Frame
 from gputop.frame import Gpu
@@ -31,7 +32,6 @@ MOST_CPUS = 1 << 16  # Linux knows 8,192
 MOST_TICK_HZ = 1 << 20  # Linux knows 1,000
 MOST_WAKES = 1 << 16  # of a machine that sleeps every ten minutes for a year
 MOST_GPUS = 1 << 10  # Linux knows 256 of one driver
-MOST_TOLD = 1 << 18  # processes, threads, pairs … in a frame, each kind by itself
 
 _One = TypeVar("_One", bound=msgspec.Struct)
 
@@ -54,7 +54,7 @@ def check_frames(frames: list[Frame]) -> list[Frame]:
         if not before <= frame.t_ns < MOST_NS or not 0 <= frame.seq < MOST_COUNT or not 0 <= frame.missed < MOST_COUNT:
             raise ValueError("a frame's clock cannot be")
         before = frame.t_ns
-        if max(map(len, _lists(frame))) > MOST_TOLD:
+        if max(map(len, _lists(frame))) > MOST_IN_FRAME:
             raise ValueError("a frame tells of too many")
         if frame.gpus:
             frame.gpus = list(map(_gpu, frame.gpus))

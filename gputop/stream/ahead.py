@@ -34,18 +34,20 @@ class Told(msgspec.Struct, array_like=True, gc=False):
     frames: list[Frame] = []
     kinds: dict[int, list[str]] = {}
     gpus: list[GpuReading] = []
+    seqs: list[int] = []
     lost: dict[int, int] | None = None
     """Said at the end of a run: `Recording.lost`."""
 
 
 def read_ahead(recording: Recording, start_ns: int, end_ns: int) -> Iterator[Told]:
     """The seconds between two moments. The children end when nobody wants to know any more."""
-    runs = recording.runs(start_ns, end_ns)
+    runs, before = recording.runs(start_ns, end_ns), None
     with ExitStack() as stack:
         readers = [stack.enter_context(_Reader(recording, runs[i::READERS])) for i in range(min(READERS, len(runs)))]
         for i in range(len(runs)):
             reader = readers[i % READERS]
             while (told := reader.next()).lost is None:
+                before = recording.follow(before, told.seqs)
                 yield told
             recording.learn_losses(told.lost)
 
@@ -104,5 +106,5 @@ def seconds(recording: Recording, start_ns: int, end_ns: int) -> Iterator[Told]:
     """What is between two moments, and then what of it was damaged."""
     kind_of = kinds(recording.header.machine)
     for second in recording.seconds(start_ns, end_ns, UNREAD):
-        yield Told(second.frames, {pid: list(starmap(kind_of, waits)) for pid, waits in second.waits.items()}, second.gpus)
+        yield Told(second.frames, {pid: list(starmap(kind_of, waits)) for pid, waits in second.waits.items()}, second.gpus, second.seqs)
     yield Told(lost=recording.lost)

@@ -21,6 +21,7 @@ from gputop.recording.columns.layout import ColumnError
 from gputop.recording.columns.layout import tick_ns
 from gputop.recording.reader import FileBlock
 from gputop.recording.reader import Recording
+from gputop.recording.reader import in_order
 from gputop.roles import program_name
 from gputop.stream.findings import explanation
 from gputop.stream.judged import judged
@@ -65,12 +66,13 @@ class Loader:
         """The last tick that was read, and that of the last block that is, or begins, inside."""
         self._waiting: deque[tuple[int, Iterator[tuple[Any, ...]]]] = deque()
         """The processes' rows of the latest blocks, and the last tick of each: what the probe tells of them comes later."""
+        self._seq: int | None = None
         self._gaps = Gaps(self.start_ns, recording.header.interval_ns)
 
     def batches(self) -> Iterator[Batch]:
         """All rows, table by table within each block."""
         if self._specs or self._names or "gap" in self.wanted:
-            for block in self._blocks():
+            for block in in_order(self._blocks()):
                 yield from self._of_block(block)
             yield from self._settled(1 << 62)
         if "gap" in self.wanted:
@@ -105,6 +107,7 @@ class Loader:
         ticks = table.column("t_ns")
         if not ticks:
             return []
+        self._seq = self.recording.follow(self._seq, table.column("seq"))
         self._known.begun_ns = self._known.begun_ns or ticks[0]
         self._newest_ns = ticks[-1]
         if self._names or self._settled_ns:

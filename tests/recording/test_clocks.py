@@ -16,6 +16,7 @@ from gputop.diagnosis import Engine
 from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.recording.format import Decoder
+from gputop.recording.format import pack_end
 from gputop.recording.parts import open_recording
 from gputop.recording.pipe import PipeSink
 from gputop.recording.reader import Recording
@@ -104,7 +105,7 @@ def test_the_collector_tells_of_it_and_rates_go_on() -> None:
 
 def test_a_stream_that_was_kept_is_dated_by_what_was_known_last(tmp_path: Path) -> None:
     path = tmp_path / "kept.gputop"
-    path.write_bytes(streamed(20, lambda t_ns: at(t_ns, 2 * HOUR)))
+    path.write_bytes(streamed(20, lambda t_ns: at(t_ns, 2 * HOUR)) + pack_end(0))
     with Recording(str(path)) as recording:
         assert recording.problem == ""
         assert recording.header == recording.board_at(recording.end_ns).header == SET

@@ -9,16 +9,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck
-from hypothesis import given
-from hypothesis import settings
-from hypothesis import strategies as st
 
 from gputop.errors import UserError
 from gputop.frame import Frame
@@ -321,54 +316,6 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("fuzz") / "good.gputop"
     small(path, 60)
     return path.read_bytes()
-
-
-edits = st.lists(st.tuples(st.floats(0, 1), st.sampled_from(["set", "cut", "add", "copy", "fix"]), st.binary(max_size=40)), max_size=5)
-
-
-@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(edits=edits)
-def test_any_edit_of_a_recording_is_read_or_refused_in_a_line(good: bytes, tmp_path: Path, edits: list[tuple[float, str, bytes]]) -> None:
-    data = bytearray(good)
-    for where, what, piece in edits:
-        at = int(where * len(data))
-        if what == "set":
-            data[at : at + len(piece)] = piece
-        elif what == "cut":
-            del data[at : at + 1 + len(piece) * 20]
-        elif what == "copy":
-            data[at:at] = data[at : at + 700]
-        elif what == "fix":
-            data[at:] = pack(at % 6, piece, at % 4, at % 4, at) + data[at:]
-        else:
-            data[at:at] = piece
-    path = tmp_path / "edited.gputop"
-    path.write_bytes(data)
-    assert "\n" not in outcome(lambda: read_wholly(path))
-    assert "\n" not in outcome(lambda: decode_wholly(bytes(data)))
-
-
-def read_wholly(path: Path) -> str:
-    with Recording(str(path)) as recording:
-        assert all(isinstance(frame, Frame) for frame in recording.frames())
-        recording.board_at((recording.start_ns + recording.end_ns) // 2)
-        assert isinstance(recording.marks, list)
-        return recording.problem
-
-
-def decode_wholly(data: bytes) -> str:
-    decoder = Decoder()
-    decoder.feed(data)
-    decoder.finish()
-    return decoder.problem
-
-
-def outcome(action: Callable[[], str]) -> str:
-    """What it says, or the line in which it is refused; everything else is a bug."""
-    try:
-        return action()
-    except FormatError as error:
-        return str(error)
 
 
 def test_what_somebody_appended_is_not_taken_for_a_loss(good: bytes, tmp_path: Path) -> None:

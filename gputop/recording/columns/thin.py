@@ -46,11 +46,13 @@ class Second(Struct):
     """What each process was met at in each of its samples, by pid."""
     gpus: list[GpuReading] = field(default_factory=list)
     """Every reading that has utilization, power or the share of time in which kernels ran."""
+    seqs: list[int] = field(default_factory=list)
+    """The numbers of all frames."""
 
 
 def whole(frames: list[Frame]) -> Second:
     """The same of frames that are there one by one."""
-    second = Second(frames)
+    second = Second(frames, seqs=[frame.seq for frame in frames])
     for frame in frames:
         for proc in frame.procs:
             second.waits.setdefault(proc.pid, []).append((proc.state, proc.syscall, proc.syscall_arg, proc.wchan))
@@ -77,7 +79,8 @@ def _thin(table: Table, without: Without) -> Second:
     keys = table.column("key")
     if any(keys[1:]):
         raise ColumnError("a key frame stands within the block")
-    second = Second([Frame(table.column("seq")[-1], table.column("t_ns")[-1])])
+    seqs = list(table.column("seq"))
+    second = Second([Frame(seqs[-1], table.column("t_ns")[-1])], seqs=seqs)
     frame = second.frames[0]
     frame.gone = [pid for pids in table.column("gone") for pid in pids]
     _add_procs(second, table, without)

@@ -1,0 +1,50 @@
+"""Whatever a stream is made of, it ends with frames or a line: no other error, bounded memory, bounded time (see `fuzz`)."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from tests.recording import fuzz
+
+INPUTS = int(os.environ.get("GPUTOP_FUZZ", "20000"))
+"""A minute or two on two CPUs; the nightly run reads more: GPUTOP_FUZZ=100000."""
+FIRST = int(os.environ.get("GPUTOP_FUZZ_FROM", "0"))
+
+
+def test_changed_streams_are_read_or_refused_in_a_line_within_bounds() -> None:
+    found = fuzz.campaign([fuzz.numbered(number) for number in range(FIRST, FIRST + INPUTS)])
+    assert not found, f"{len(found)} of {INPUTS} went wrong:\n" + "\n".join(found[:5])
+
+
+def test_what_was_not_changed_is_read_by_all() -> None:
+    inputs = [
+        fuzz.Input(f"seed{i}-{drive.__name__}", lambda seed=seed: seed, drive)  # type: ignore[misc]
+        for i, seed in enumerate(fuzz.seeds()) for drive in fuzz.DRIVERS
+    ]  # fmt: skip
+    assert fuzz.campaign(inputs) == []
+
+
+def test_the_fuzzer_sees_what_it_looks_for() -> None:
+    """Too much memory, too long, another error, a death."""
+
+    def hungry(_: str) -> None:
+        bytearray(400 << 20)[::4096] = bytes(100 << 10)
+
+    def greedy(_: str) -> None:
+        bytearray(2 << 30)
+
+    def endless(_: str) -> None:
+        while True:
+            pass
+
+    def dead(_: str) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def sound(_: str) -> None:
+        pass
+
+    drives = (hungry, greedy, endless, dead, sound)
+    found = fuzz.campaign([fuzz.Input(drive.__name__, lambda: b"", drive) for drive in drives], most_s=1)
+    assert [line.split()[0] for line in found] == ["hungry", "greedy", "endless", "dead"]
+    assert ["MiB" in found[0], "MemoryError" in found[1], "SIGPROF" in found[2], "SIGKILL" in found[3]] == [True] * 4
