@@ -219,6 +219,8 @@ class Board(Struct):
         for sampled in frame.sampled:
             self.sampled[sampled.pid] = sampled
         self.cost = frame.cost or self.cost
+        if max(len(self.procs), len(self.infos), len(self.threads), len(self.preempts), len(self.wakeups), len(self.calls)) > _MOST:
+            self._clear()
 
     def _clear(self) -> None:
         """A key frame restates everything, so what it leaves out is no more."""
@@ -272,6 +274,7 @@ _TABLES = (
     "gpus", "infos", "procs", "host", "host_read_ns", "cgroups", "sources", "threads", "preempts", "wakeups", "calls", "launches",
     "sampled",
 )  # fmt: skip
+_MOST = 1 << 18  # of a kind, between two key frames: no machine has so many; a stream that tells of more is made up
 _RESTATED = ("infos", "procs", "threads", "preempts", "wakeups", "calls")
 """Of these, what a key frame restates is mostly what stood already."""
 _INHERITED = ("user", "comm", "cmdline", "exe", "cgroup", "cpus_allowed", "env", "libs", "threads", "other_ends", "read_by")

@@ -113,8 +113,8 @@ def _play(args: argparse.Namespace, file: FileStream, paths: list[str], at_ns: i
         code = watch(app, "" if args.light else config.load_screen().theme)
     finally:
         survey.close()
-    if file.recording.problem:
-        tell(f"{file.recording.path}: {file.recording.problem}")
+    if problem := survey.problem or file.recording.problem:
+        tell(f"{file.recording.path}: {problem}")
     return code
 
 

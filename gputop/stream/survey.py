@@ -54,6 +54,8 @@ class News(msgspec.Struct, frozen=True):
     episodes: list[Episode] = []
     ledger: Ledger | None = None
     """Where the GPUs' time went until then; now and then."""
+    problem: str = ""
+    """What of the recording is lost; at the end."""
 
 
 class Survey:
@@ -65,6 +67,8 @@ class Survey:
         self.episodes: dict[int, Episode] = {}
         self.ledgers: list[tuple[int, Ledger]] = []
         """(t_ns, what was lost by then)"""
+        self.problem = ""
+        """What of the recording is lost, once all of it has been looked at."""
         self.done = False
         """True once nothing more will come, for whatever reason."""
         with starting():
@@ -105,7 +109,7 @@ class Survey:
         self.episodes.update({episode.id: episode for episode in news.episodes})
         if news.ledger is not None:
             self.ledgers.append((news.until_ns, news.ledger))
-        self.until_ns = news.until_ns
+        self.until_ns, self.problem = news.until_ns, news.problem
 
 
 def survey(paths: Sequence[str]) -> Iterator[News]:
@@ -122,7 +126,8 @@ def survey(paths: Sequence[str]) -> Iterator[News]:
                 booked_ns, told_s = until_ns if due else booked_ns, time.monotonic()
                 yield News(until_ns, news, engine.ledger if due else None)
         incidents, ledger = engine.settled()
-        yield News(recording.end_ns if until_ns else 0, [] if kept is not None else _news(incidents, known), ledger)
+        news = [] if kept is not None else _news(incidents, known)
+        yield News(recording.end_ns if until_ns else 0, news, ledger, recording.problem)
 
 
 def _boards(engine: Engine, recording: Recording) -> Iterator[Board]:

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from gputop import cli
+from gputop.board import Board
 from gputop.frame import Frame
 from gputop.frame import Gpu
 from gputop.frame import Header
@@ -173,6 +174,15 @@ def test_too_little_memory_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert said.count("\n") == 1
     assert "memory" in said
     assert "bug" not in said
+
+
+def test_a_board_does_not_grow_for_ever() -> None:
+    """Of a stream without key frames that tells of other processes in each."""
+    board, most = Board(), 0
+    for i in range(12):
+        board.fold(Frame(i, i, infos=[ProcInfo(pid, 1) for pid in range(i * 60_000, (i + 1) * 60_000)]))
+        most = max(most, len(board.infos))
+    assert 60_000 <= most <= 400_000
 
 
 # -- losses
@@ -345,8 +355,6 @@ def test_a_part_may_be_absent_for_ever() -> None:
 
 def test_the_board_of_absent_parts_is_that_of_the_frames(tmp_path: Path) -> None:
     """Thinned or not."""
-    from gputop.board import Board
-
     for seed in range(6):
         frames = written(seed, 15 * made.SECOND)
         path = tmp_path / f"{seed}.gputop"

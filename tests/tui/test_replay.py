@@ -47,7 +47,7 @@ class Known:
 
     def __init__(self, *episodes: Episode) -> None:
         self.episodes = {episode.id: episode for episode in episodes}
-        self.until_ns, self.done = END, True
+        self.until_ns, self.done, self.problem = END, True, ""
         self.ledgers = [(START + 20 * SECOND, Ledger(200.0, 123.4, {"disk-io": 123.4}))]
 
     until = Survey.until
@@ -228,6 +228,13 @@ async def test_an_incident_that_is_still_looked_for_is_gone_to_once_it_is_found(
         await pilot.press("n")
         survey.done = True
         await until(pilot, lambda: "no incident in that direction" in part(app, "keys")[0], "said when all was looked at")
+
+
+async def test_what_is_lost_in_the_middle_is_said_once_all_was_looked_at(make_replay: MakeReplay) -> None:
+    app = make_replay(Playback(START + 20 * SECOND, playing=False))
+    app.survey.problem = "missing frames: 12, in 1 place"
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until(pilot, lambda: "missing frames: 12" in part(app, "keys")[0], "said")
 
 
 async def test_why_tells_of_the_whole_recording_after_a_jump(make_replay: MakeReplay) -> None:

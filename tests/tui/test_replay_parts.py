@@ -33,6 +33,7 @@ from tests.tui.minute import FRAMES
 from tests.tui.minute import SECOND
 from tests.tui.minute import START
 from tests.tui.minute import path as path
+from tests.wait import until
 
 # the clock
 
@@ -169,6 +170,15 @@ def test_the_survey_finds_the_incidents_of_the_whole_file(path: Path) -> None:
     survey.close()
     assert survey.until_ns == END
     assert survey.episodes
+
+
+def test_the_survey_tells_what_of_the_recording_is_lost(path: Path, tmp_path: Path) -> None:
+    data = path.read_bytes()
+    (tmp_path / "a.gputop").write_bytes(data[: len(data) * 2 // 3])
+    survey = Survey([str(tmp_path / "a.gputop")])
+    until(lambda: survey.done)
+    survey.close()
+    assert "cut short" in survey.problem
 
 
 def test_the_survey_knows_what_was_lost_up_to_any_moment(path: Path) -> None:

@@ -70,6 +70,7 @@ class ReplayScreen(MainScreen):
         """At which the cursor is put once the jump on its way has arrived."""
         self._awaits_incident = False
         """Whether to go to the next incident that the survey finds."""
+        self._said_lost = ""
 
     @property
     def replay(self) -> ReplayApp:
@@ -83,8 +84,13 @@ class ReplayScreen(MainScreen):
 
     def on_mount(self) -> None:
         """Say at once what of the recording is lost. As with every message, Textual calls the dashboard's own handler by itself."""
-        if self.player.problem:
-            self.note(self.player.problem)
+        self._say_lost(self.player.problem)
+
+    def _say_lost(self, problem: str) -> None:
+        """What of the recording is lost, unless that was said."""
+        if problem and problem != self._said_lost:
+            self._said_lost = problem
+            self.note(problem)
 
     # drawing
 
@@ -101,6 +107,8 @@ class ReplayScreen(MainScreen):
         if self._awaits_incident and (self.replay.survey.done or self._next_incident(1) is not None):
             self._awaits_incident = False
             self.action_incident(1)
+        if self.replay.survey.done:
+            self._say_lost(self.replay.survey.problem)
         super().draw_live()
 
     def end_note(self) -> None:
