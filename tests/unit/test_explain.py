@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gputop.cli import main
+from gputop.recording.format import pack_end
 from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
 from gputop.report import cause_shares
@@ -25,7 +26,8 @@ from tests.unit.diagnosis.scene import training
 def record(path: Path, starving: bool, ticks: int = 200) -> str:
     """A stream on disk, as `gputop collect > FILE` writes it."""
     header, *frames = scene.frames(ticks, starving)
-    path.write_bytes(pack_header(header) + b"".join(pack_frames([frame]) for frame in frames))  # type: ignore[arg-type, list-item]
+    stream = pack_header(header) + b"".join(pack_frames([frame]) for frame in frames)  # type: ignore[arg-type, list-item]
+    path.write_bytes(stream + pack_end(frames[-1].t_ns))
     return str(path)
 
 
