@@ -10,7 +10,6 @@ from operator import gt
 from gputop.frame import Frame
 from gputop.recording.columns.decode import Table
 from gputop.recording.columns.layout import ColumnError
-from gputop.recording.columns.layout import tick_ns
 from gputop.recording.compact import MOST_IN_RUN
 from gputop.recording.compact import Unpacker
 from gputop.recording.contents import Contents
@@ -100,9 +99,9 @@ class Blocks:
 
     def _note(self, place: Place, times: Sequence[int]) -> None:
         """Where a block has come to. Raises FormatError where it does not begin when its head says, or goes back."""
-        if times and (tick_ns(times[0]) != tick_ns(place.head.t_ns) or any(map(gt, times, times[1:]))):
+        if times and (times[0] != place.head.t_ns or any(map(gt, times, times[1:]))):
             raise FormatError("a block's times cannot be")
-        self._reached = place, tick_ns(times[-1]) if times else 0
+        self._reached = place, times[-1] if times else 0
 
     def reached_ns(self, place: Place) -> int:
         """When the last frame of a block was, 0 where it is not the one that was read last."""
@@ -122,7 +121,6 @@ class Blocks:
     def _payload(self, place: Place) -> bytes:
         """A block's payload, what it builds upon being read."""
         payload = self._raw(place)
-        self._unpacker.budget.stored_bytes = self._contents.end
         wanted = self._unpacker.missing(payload, place.head.codec)
         if self._hopeless[0] != self._contents.end:
             self._hopeless = self._contents.end, set()
@@ -134,9 +132,12 @@ class Blocks:
             self._learn(place.offset, wanted)
         if self._unpacker.missing(payload, place.head.codec):
             self._hopeless[1].add(wanted)
+        self._unpacker.budget.place = place.offset
         return payload
 
     def _raw(self, place: Place) -> bytes:
+        """A block's payload, which is the next that the unpacker is given."""
+        self._unpacker.budget.stored_bytes, self._unpacker.budget.place = self._contents.end, place.offset
         try:
             return payload_at(self._fd, place)
         except FormatError:
@@ -156,6 +157,7 @@ class Blocks:
                 payload = self._raw(place)
                 if wanted := self._unpacker.missing(payload, place.head.codec):
                     self._learn(place.offset, wanted)
+                    self._unpacker.budget.place = place.offset
                 self._unpacker.table(payload, place.head.codec)
         except FormatError:
             return

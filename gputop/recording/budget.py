@@ -10,21 +10,24 @@ MOST_RATIO = 200  # plain bytes for one of the stream; measured: 15 of busy mach
 
 
 class Budget:
-    """Of a stream. A block is charged once, however often it is read."""
+    """Of a stream."""
 
-    def __init__(self, stored_bytes: int = 0) -> None:
-        self.stored_bytes = stored_bytes
+    def __init__(self) -> None:
+        self.stored_bytes = 0
         """What the stream takes, as far as that is known; it may grow."""
+        self.place = 0
+        """Where the block stands that is read next: in a file, where one may be read again, it is charged once; 0 in a pipe."""
         self._claimed = 0
         self._charged: set[int] = set()
 
-    def charge(self, payload: bytes, plain_bytes: int) -> None:
+    def charge(self, plain_bytes: int) -> None:
         """Let a block become so many plain bytes. Raises FormatError where that is more than is left."""
         if not 0 <= plain_bytes <= MAX_BLOCK_BYTES:
             raise FormatError("a block claims an impossible size")
-        if hash(payload) in self._charged:
+        if self.place in self._charged:
             return
         if self._claimed + plain_bytes > FREE_BYTES + MOST_RATIO * self.stored_bytes:
             raise FormatError("a block claims more than its stream may")
         self._claimed += plain_bytes
-        self._charged.add(hash(payload))
+        if self.place:
+            self._charged.add(self.place)

@@ -122,7 +122,7 @@ class _Reading:
         size = _ABOVE.unpack_from(payload)[1]
         if len(self.run) >= MOST_IN_RUN:
             raise FormatError("a run has too many blocks")
-        budget.charge(payload, size)
+        budget.charge(size)
         self._parts.data = payload[_ABOVE.size :]
         try:
             table = self._stream.read(size)
@@ -188,7 +188,7 @@ class Unpacker:
             return reading.table
         if codec == CODEC_COLUMNS:
             base, dictionary = self._base(payload)
-            self.budget.charge(payload, plain_bytes(payload[4:]))
+            self.budget.charge(plain_bytes(payload[4:]))
             return Run(base).add(unzstd(payload[4:], _decompressor(dictionary)), self._layouts)
         if len(payload) < _ABOVE.size:
             raise FormatError("a block is empty")
@@ -201,7 +201,7 @@ class Unpacker:
 
     def _inflated(self, payload: bytes, codec: int) -> bytes:
         if codec == CODEC_ZSTD:
-            self.budget.charge(payload, plain_bytes(payload))
+            self.budget.charge(plain_bytes(payload))
         return inflate(payload, codec)
 
     def _continues(self, payload: bytes, codec: int) -> bool:

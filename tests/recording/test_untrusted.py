@@ -97,6 +97,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "holes": lambda: holes(2000),
     "syncs": lambda: pack_header(made.HEADER) + SYNC * 250_000,
     "many-bombs": lambda: fuzz.joined([*fuzz.split(pack_header(made.HEADER)), *fuzz.bombs()]),
+    "one-bomb-often": lambda: fuzz.joined([*fuzz.split(pack_header(made.HEADER)), *[KEY._replace(payload=big_frame())] * 300]),
     "cpus": lambda: header(cpus=1 << 40),
     "no-cpus": lambda: header(cpus=0),
     "ticks": lambda: header(clock_tick_hz=0),
@@ -105,6 +106,11 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "deep-children": lambda: pack_header(made.HEADER) + pack_frames([deep(3000)]),
     "wide-children": lambda: pack_header(made.HEADER) + pack_frames([deep(3000, wide=True)]),
 }  # fmt: skip
+
+
+def big_frame() -> bytes:
+    """A hundred bytes that become 55,000 processes."""
+    return fuzz.packed(KEY, below("infos", b"\x82\xa3pid\0\xabstart_ticks\0", 55_000)).payload
 
 
 def deep(count: int, wide: bool = False) -> Frame:

@@ -47,9 +47,16 @@ def with_main(mains: Iterable[tuple[Any, ...]], lengths: list[int], threads: lis
     """Threads, so many of each process, the main ones of which only said that they repeat their process's sample, ``mains``."""
     owners = chain.from_iterable(repeat(main, length) for main, length in zip(mains, lengths, strict=True))
     return [
-        ThreadSample(*main) if thread.timeslices == -1 and thread.tid == main[0] else thread
+        main_thread(main) if thread.timeslices == -1 and thread.tid == main[0] else thread
         for thread, main in zip(threads, owners, strict=True)
     ]
+
+
+def main_thread(main: tuple[Any, ...]) -> ThreadSample:
+    """What repeats its process's sample. Raises ColumnError where that does not tell what a thread always does."""
+    if None in main[1:4]:
+        raise ColumnError("a main thread repeats what its process does not tell")
+    return ThreadSample(*main)
 
 
 def times(unit: int, numbers: list[int]) -> list[int]:

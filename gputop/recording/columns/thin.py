@@ -28,6 +28,7 @@ from gputop.recording.columns.decode import Table
 from gputop.recording.columns.layout import MAIN_THREAD
 from gputop.recording.columns.layout import ColumnError
 from gputop.recording.columns.layout import FieldPlan
+from gputop.recording.columns.sums import main_thread
 
 Wait = tuple[str, "int | None", "int | None", "str | None"]
 """(state, syscall, syscall_arg, wchan) of a `ProcSample`."""
@@ -211,7 +212,7 @@ def _held(table: Table, below: Table, without: Without) -> list[Any]:
     held = _last(below, without)
     if below.struct is ThreadSample and any(thread.timeslices == -1 for thread in held):
         mains = {main[0]: main for main in zip(*map(table.at_last, MAIN_THREAD), strict=True)}
-        return [ThreadSample(*mains[thread.tid]) if thread.timeslices == -1 and thread.tid in mains else thread for thread in held]
+        return [main_thread(mains[thread.tid]) if thread.timeslices == -1 and thread.tid in mains else thread for thread in held]
     return held
 
 
