@@ -97,7 +97,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "holes": lambda: holes(2000),
     "syncs": lambda: pack_header(made.HEADER) + SYNC * 250_000,
     "many-bombs": lambda: fuzz.joined([*fuzz.split(pack_header(made.HEADER)), *fuzz.bombs()]),
-    "one-bomb-often": lambda: fuzz.joined([*fuzz.split(pack_header(made.HEADER)), *[KEY._replace(payload=big_frame())] * 300]),
+    "one-bomb-often": lambda: fuzz.joined([*fuzz.split(pack_header(made.HEADER)), *[KEY._replace(payload=big_frame())] * 100]),
     "cpus": lambda: header(cpus=1 << 40),
     "no-cpus": lambda: header(cpus=0),
     "ticks": lambda: header(clock_tick_hz=0),

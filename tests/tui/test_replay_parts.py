@@ -10,6 +10,7 @@ import pytest
 
 from gputop.diagnosis import Engine
 from gputop.frame import Header
+from gputop.recording.format import pack_end
 from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
 from gputop.recording.reader import Recording
@@ -206,15 +207,16 @@ def test_the_survey_knows_what_was_lost_up_to_any_moment(path: Path) -> None:
 # from a pipe
 
 
-def test_a_pipe_brings_its_frames_and_says_that_it_ended() -> None:
+@pytest.mark.parametrize(("last", "said"), [(pack_end(0), "its writer ended"), (b"", "it broke off: its writer did not end it")])
+def test_a_pipe_brings_its_frames_and_says_whether_it_ended(last: bytes, said: str) -> None:
     reader, writer = os.pipe()
     os.write(writer, b"Welcome to node7\n" + pack_header(scene.HEADER) + pack_frames(FRAMES[:3]))
     stream = PipeStream(reader)
     stream.begin()
-    os.write(writer, pack_frames(FRAMES[3:5]))
+    os.write(writer, pack_frames(FRAMES[3:5]) + last)
     os.close(writer)
     items = list(stream)
     assert isinstance(items[0], Header)
     assert [item.seq for item in items[1:]] == [0, 1, 2, 3, 4]
-    assert stream.ending() == "its writer ended"
+    assert stream.ending() == said
     os.close(reader)
