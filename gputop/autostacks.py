@@ -10,6 +10,8 @@ from gputop.board import Board
 from gputop.diagnosis import Engine
 from gputop.diagnosis import Incident
 from gputop.diagnosis.engine import FEED_EVERY_NS
+from gputop.errors import UserError
+from gputop.errors import starting
 from gputop.frame import Frame
 from gputop.frame import Header
 from gputop.frame import Stack
@@ -41,8 +43,13 @@ class AutoCapture:
             return False
         pids = _of(incident, engine)[:MOST_PROCESSES]
         words = waits(board, engine.roles, engine.states, engine.verdict)
-        self._taking = threading.Thread(target=self._take, args=(incident, board.t_ns, pids, words), daemon=True, name="autostacks")
-        self._taking.start()
+        taking = threading.Thread(target=self._take, args=(incident, board.t_ns, pids, words), daemon=True, name="autostacks")
+        try:
+            with starting():
+                taking.start()
+        except UserError:
+            return False  # soon again
+        self._taking = taking
         return True
 
     def _take(self, incident: Incident, now_ns: int, pids: list[int], words: dict[int, str]) -> None:

@@ -48,12 +48,23 @@ def _end(say: Callable[[str], None], failed: threading.ExceptHookArgs) -> None:
     if failed.exc_value is None or isinstance(failed.exc_value, SystemExit):
         return
     note(failed.exc_value)
-    main = threading.main_thread()
-    if main.ident is not None and signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None):
+    last = threading.Timer(_END_S, _end_at_once, (say,))
+    last.daemon = True
+    try:
+        last.start()
+    except RuntimeError:  # no more threads are allowed
+        _end_at_once(say)
+    main = threading.main_thread().ident
+    if main is not None and signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None):
         with suppress(OSError):
-            signal.pthread_kill(main.ident, signal.SIGINT)
-            main.join(_END_S)
-    if main.is_alive():
+            signal.pthread_kill(main, signal.SIGINT)
+            return
+    _end_at_once(say)
+
+
+def _end_at_once(say: Callable[[str], None]) -> None:
+    """Where the main thread cannot be woken, or hangs."""
+    if threading.main_thread().is_alive():
         say(last_words())
         os._exit(1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-NO_MORE_THREADS = "no more processes or threads are allowed to this user (ulimit -u, pids.max)"
+NO_MORE_THREADS = "no more processes or threads are allowed here: raise ulimit -u, or pids.max of the cgroup"
 """What fork(2) and clone(2) mean by EAGAIN."""
 NO_MORE_MEMORY = "there is not enough memory for this (ulimit -v, memory.max): free some, or ask for less time with --last"
 

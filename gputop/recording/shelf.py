@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from contextlib import suppress
 from functools import cache
 from queue import SimpleQueue
 from typing import BinaryIO
@@ -68,7 +69,8 @@ class Shelf:
     def put(self, data: bytes) -> Shelved:
         """Take a block over; it is written in the background."""
         block = Shelved(data)
-        _queue().put((self, block))
+        with suppress(RuntimeError):  # no thread is allowed to write it: it stays in memory
+            _queue().put((self, block))
         return block
 
     def write(self, block: Shelved) -> None:

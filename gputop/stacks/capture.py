@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterable
 from collections.abc import Mapping
+from contextlib import suppress
 
 from msgspec import Struct
 from msgspec import field
@@ -93,8 +94,13 @@ def _side_by_side(pids: list[int], order: _Order) -> dict[int, list[Stack]]:
                 stacks = [_failed(pid, f"could not be read: {crash.reason(error)}", order)]
             done.put((pid, stacks))
 
+    started = 0
     for _ in range(min(len(pids), 4 * (os.cpu_count() or 1), 64)):
-        threading.Thread(target=work, daemon=True, name="stacks").start()
+        with suppress(RuntimeError):  # no more are allowed: those that there are do all of it
+            threading.Thread(target=work, daemon=True, name="stacks").start()
+            started += 1
+    if not started:
+        work()
     taken: dict[int, list[Stack]] = {}
     while len(taken) < len(pids):
         try:

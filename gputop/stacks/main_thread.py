@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from msgspec import Struct
 
 from gputop import crash
+from gputop.errors import NO_MORE_THREADS
 from gputop.stacks import callers
 from gputop.stacks.callers import CudaLine
 from gputop.stacks.folded import Weighted
@@ -62,8 +64,13 @@ def watch(pids: Sequence[int], duration_s: float) -> tuple[list[MainThread], dic
 
     work = [threading.Thread(target=sample_one, args=(pid,), daemon=True, name="sample") for pid in pids]
     work.append(threading.Thread(target=watch_cuda, daemon=True, name="callers"))
+    started: list[threading.Thread] = []
     for thread in work:
-        thread.start()
-    for thread in work:
+        with suppress(RuntimeError):  # no more are allowed
+            thread.start()
+            started.append(thread)
+    for thread in started:
         thread.join()
+    if len(started) < len(work):
+        failed.update((pid, NO_MORE_THREADS) for pid in pids if pid not in sampled and pid not in failed)
     return [MainThread(pid, sampled[pid], cuda.get(pid, []), no_cuda.get(pid, "")) for pid in pids if pid in sampled], failed

@@ -55,7 +55,10 @@ def read_lines(wanted: Collection[tuple[int, Line]], root: str = "/", timeout_s:
             found.put((pid, line, reader.text(pid, line)))
         found.put(None)
 
-    threading.Thread(target=work, daemon=True, name="sources").start()
+    try:
+        threading.Thread(target=work, daemon=True, name="sources").start()
+    except RuntimeError:  # no more are allowed: stacks come without their lines' text
+        return {}
     texts: dict[tuple[int, Line], str] = {}
     try:
         while (item := found.get(timeout=max(0.0, deadline - time.monotonic()))) is not None:

@@ -123,6 +123,13 @@ class PatientWriter(WriterThread):
     """A writer that goes on taking text, and throws it away, once the terminal refuses it."""
 
     gone = False
+    all_out = False
+    """Whether all was written that it was given: the terminal has been given back."""
+
+    def stop(self) -> None:
+        """Write what is left and end; one that could not be started (pids.max) has nothing to end."""
+        if self.ident is not None:
+            super().stop()
 
     def run(self) -> None:
         """Write what is queued; never die before `stop`, which returns once all of it is out."""
@@ -131,6 +138,7 @@ class PatientWriter(WriterThread):
             if self._queue.empty():
                 self._do(self._file.flush)
         self._do(self._file.flush)
+        self.all_out = not self.gone
 
     def _do(self, what: Callable[..., object], *arguments: str) -> None:
         if not self.gone:
@@ -263,10 +271,10 @@ class TerminalDriver(LinuxDriver):
             super().stop_application_mode()
 
     def close(self) -> None:
-        """End what was begun with the application mode; by now all has been written that gives the terminal back."""
+        """End what was begun with the application mode; the guard gives the terminal back where not all could be written that does."""
         super().close()
         if self._guard is not None:
-            self._guard.close()
+            self._guard.close(self._writer is not None and self._writer.all_out)
             self._guard = None
 
     def disable_input(self) -> None:

@@ -72,7 +72,12 @@ class Feed:
     def _run(self) -> None:
         while not self.closing.is_set():
             self._restarts.begin()
-            why = self._read_one()
+            try:
+                why = self._read_one()
+            except Exception:
+                if self.closing.is_set():
+                    return  # what it reads has just been closed
+                raise
             if self.closing.is_set():
                 return
             if self._start is None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from contextlib import suppress
 
 # A line is our word that the terminal has been given back. Line settings that are no longer those of the screen are somebody else's.
 _SCRIPT = r"""
@@ -19,6 +20,7 @@ exec <&1
 """Ends a sequence that was cut off (CAN), then undoes what `LinuxDriver.start_application_mode` switches on. ``$1``: the line settings
 before, ``$2``: those of the screen."""
 
+MEND_S = 2.0  # s that it may take: a terminal that nobody reads takes nothing
 Attributes = list[object]
 """As `termios.tcgetattr` gives them."""
 
@@ -35,15 +37,14 @@ class Guard:
             command, stdin=subprocess.PIPE, stdout=terminal, stderr=subprocess.DEVNULL, start_new_session=True, bufsize=0
         )
 
-    def close(self) -> None:
-        """The terminal has been given back."""
+    def close(self, given_back: bool) -> None:
+        """End it; it mends the terminal where that has not been ``given_back``."""
         assert self._shell.stdin is not None
-        try:
-            os.write(self._shell.stdin.fileno(), b"\n")
-        except OSError:
-            pass  # somebody ended it
+        with suppress(OSError):  # somebody ended it
+            os.write(self._shell.stdin.fileno(), b"\n" if given_back else b"")
         self._shell.stdin.close()
-        self._shell.wait()
+        with suppress(subprocess.TimeoutExpired):
+            self._shell.wait(MEND_S)
 
 
 def _stty(attributes: Attributes) -> str:

@@ -52,6 +52,8 @@ class Pty:
         self.columns, self.lines = columns, lines
         self.modes = {CURSOR}
         self.bytes_out = 0
+        self.after = b""
+        """What was written since the alternate screen was left."""
         self.bursts: list[tuple[float, int]] = []
         self.reading = threading.Event()
         """Cleared, nothing is read: a terminal at the end of a line that hangs."""
@@ -168,6 +170,8 @@ class Pty:
         cut = _UNFINISHED.search(data)
         self._tail = data[cut.start() :] if cut else b""
         data = data[: len(data) - len(self._tail)]
+        _, left, after = data.rpartition(b"\x1b[?1049l")
+        self.after = after if left else self.after + after
         for numbers, switch in _MODE.findall(data):
             for number in numbers.split(b";"):
                 (self.modes.add if switch == b"h" else self.modes.discard)(int(number))

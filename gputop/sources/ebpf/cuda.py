@@ -98,8 +98,12 @@ class Attacher:
         woken where there is nothing to do: who wakes takes the interpreter from whoever beats."""
         self._looks += 1
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="gputop-uprobes", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name="gputop-uprobes", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no more are allowed: with the next look, perhaps
+                return
+            self._thread = thread
         if self._asked.empty() and self._is_due(pids, on_gpu):
             self._asked.put((self._looks, pids, on_gpu))
 

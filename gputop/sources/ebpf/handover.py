@@ -101,7 +101,8 @@ class Helper:
         if getattr(self, "pid", 0) and self._status is None:
             with suppress(ProcessLookupError, PermissionError):  # sudo may not be killed: it ends when its helper does
                 os.kill(self.pid, signal.SIGKILL)
-            Thread(target=self._reap, args=(0,), name="gputop-reaper", daemon=True).start()
+            with suppress(RuntimeError):  # no more are allowed: it stays a zombie until we end
+                Thread(target=self._reap, args=(0,), name="gputop-reaper", daemon=True).start()
 
     def printed(self) -> str:
         """As `telling_line`, of what it printed."""

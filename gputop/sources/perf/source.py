@@ -7,6 +7,7 @@ import os
 import random
 import threading
 import time
+from contextlib import suppress
 from itertools import cycle
 
 from gputop.elf import NotElf
@@ -109,8 +110,10 @@ class Sampler:
         """From now on these."""
         self._wanted = pids
         if pids and self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="gputop-perf", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name="gputop-perf", daemon=True)
+            with suppress(RuntimeError):  # no more are allowed: with the next call, perhaps
+                thread.start()
+                self._thread = thread
 
     def take(self, everybody: bool) -> list[MainSamples]:
         """What stands of those sampled since the last call; ``everybody`` restates all."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
 
 class Users:
@@ -19,7 +20,8 @@ class Users:
         name = self._names.get(uid, "")
         if not name and self._ask and uid not in self._asked:
             self._asked.add(uid)
-            threading.Thread(target=self._resolve, args=(uid,), daemon=True, name="gputop-users").start()
+            with suppress(RuntimeError):  # no more threads are allowed: the number stands for the name
+                threading.Thread(target=self._resolve, args=(uid,), daemon=True, name="gputop-users").start()
         return name
 
     def _resolve(self, uid: int) -> None:

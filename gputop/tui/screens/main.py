@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
+from contextlib import suppress
+from threading import Thread
 from time import strftime
 
 from textual.binding import Binding
 
+from gputop import crash
 from gputop.errors import UserError
+from gputop.errors import starting
 from gputop.frame import SECOND_NS
 from gputop.frame import Header
 from gputop.recording.output import create
@@ -167,21 +170,22 @@ class MainScreen(TableActions):
             seconds = (end_ns - self.session.ring.start_ns) / SECOND_NS
         path = unused(f"gputop-{strftime('%Y%m%d-%H%M%S')}")
         try:
-            fd = create(path)
+            with starting():
+                Thread(target=self._write, args=(path, header, blocks, end_ns, seconds), name="save").start()
         except UserError as error:
             self.note(str(error))
-        else:
-            self.run_worker(partial(self._write, path, fd, header, blocks, end_ns, seconds), thread=True, exit_on_error=False)
 
-    def _write(self, path: str, fd: int, header: Header, blocks: list[Shelved], end_ns: int, seconds: float) -> None:
+    def _write(self, path: str, header: Header, blocks: list[Shelved], end_ns: int, seconds: float) -> None:
+        """In a thread of its own, for which the end of the program waits."""
         from gputop.recording.saved import write_blocks
 
         try:
-            size = file_size(write_blocks(path, fd, header, blocks, end_ns))
+            size = file_size(write_blocks(path, create(path), header, blocks, end_ns))
             said = f"saved {clock.length(seconds)} ({size}): gputop replay {path}"
-        except UserError as error:
-            said = str(error)
-        self.app.call_from_thread(self.note, said)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the screen goes on
+            said = crash.reason(error)
+        with suppress(RuntimeError):  # the loop has just been closed: we are leaving
+            self.call_later(self.note, said)
 
     def action_tag(self) -> None:
         """Tag the selected process, or untag it, and go on to the next."""

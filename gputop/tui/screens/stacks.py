@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from collections.abc import Sequence
+from contextlib import suppress
 from time import strftime
 
 from textual.binding import Binding
@@ -12,6 +13,7 @@ from textual.message import Message
 
 from gputop import crash
 from gputop.errors import UserError
+from gputop.errors import starting
 from gputop.frame import SECOND_NS
 from gputop.frame import Stack
 from gputop.roles import Role
@@ -191,16 +193,21 @@ class StacksScreen(Box):
         """Do ``work`` in a thread that nothing waits for."""
         if self._busy:
             return
-        self._busy = True
         self._say(saying)
-        threading.Thread(target=self._bring, args=(work,), daemon=True, name="stacks").start()
+        try:
+            with starting():
+                threading.Thread(target=self._bring, args=(work,), daemon=True, name="stacks").start()
+            self._busy = True
+        except UserError as error:
+            self._say(str(error))
 
     def _bring(self, work: Callable[[], Taken]) -> None:
         try:
             brought = work()
         except Exception as error:  # noqa: BLE001 - or nobody would ever hear of it
             brought = self.Taken("none could be taken", [TextLine("error", crash.reason(error))])
-        self.post_message(brought)
+        with suppress(RuntimeError):  # the loop has just been closed: we are leaving
+            self.post_message(brought)
 
     def on_stacks_screen_taken(self, message: Taken) -> None:
         """Show what was brought."""

@@ -1,0 +1,59 @@
+"""gputop with a part that fails: `python -m tests.pty.broken PART ARGUMENTS…`; each part fails once it has been used a few times."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import gputop.cli
+from gputop.session import Session
+from gputop.sources.procfs.users import Users
+from gputop.stream.child import ChildStream
+from gputop.tui.app import GputopApp
+from gputop.tui.driver import PatientWriter
+from gputop.tui.driver import TerminalInput
+from gputop.tui.feed import Feed
+from gputop.tui.recorder import Recorder
+from gputop.tui.screens.main import MainScreen
+
+AFTER = 20
+PARTS: dict[str, tuple[type, str, int]] = {
+    "feed": (Feed, "_take", AFTER), "session": (Session, "ingest", AFTER), "recorder": (Recorder, "take", AFTER),
+    "first frame": (GputopApp, "_on_first_frame", 0), "drawing": (MainScreen, "draw_live", 3),
+    "writer": (PatientWriter, "_do", AFTER), "keys": (TerminalInput, "feed", 0), "key ticks": (TerminalInput, "tick", AFTER // 4),
+    "key action": (MainScreen, "action_explain", 0), "last words": (ChildStream, "_listen", 0), "mount": (MainScreen, "on_mount", 0),
+    "resume": (GputopApp, "on_ready", 0), "user names": (Users, "_resolve", 0), "starting": (GputopApp, "get_default_screen", 0),
+    "timer": (MainScreen, "_look_later", -1),
+}  # fmt: skip
+"""Name -> whose method fails, after how many calls; -1: in a timer that it sets."""
+
+
+def fail(*_: object) -> None:
+    """A bug."""
+    raise ZeroDivisionError("boom")
+
+
+def broken(whole: Callable[..., Any], after: int) -> Callable[..., Any]:
+    """The same until it has been called so often."""
+    calls = 0
+
+    @wraps(whole)
+    def one(*arguments: Any, **more: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if after < 0:
+            asyncio.get_running_loop().call_later(0.2, fail)
+        elif calls > after:
+            fail()
+        return whole(*arguments, **more)
+
+    return one
+
+
+if __name__ == "__main__":
+    owner, name, after = PARTS[sys.argv.pop(1)]
+    setattr(owner, name, broken(getattr(owner, name), after))
+    sys.exit(gputop.cli.main())

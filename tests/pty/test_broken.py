@@ -1,0 +1,160 @@
+"""What fails inside, and what is refused from outside: one line, the right exit code, and the terminal as it was."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from gputop.errors import NO_MORE_THREADS
+from tests.pty.broken import PARTS
+from tests.pty.conftest import GPUTOP
+from tests.pty.conftest import Launch
+from tests.pty.conftest import assert_left_as_found
+from tests.pty.conftest import assert_nothing_left
+from tests.pty.terminal import ALTERNATE_SCREEN
+from tests.pty.terminal import CURSOR
+from tests.pty.terminal import Terminal
+from tests.pty.tree import tree
+
+REPOSITORY = Path(__file__).parents[2]
+WRAP = 7
+"""DECAWM, which the guard switches on whether or not it was off."""
+ENDS = [name for name in PARTS if name != "user names"]
+
+
+def lines(terminal: Terminal) -> list[str]:
+    """What the program said once it had left its screen, or before it had one."""
+    text = re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", terminal.after.decode())
+    return [line for line in map(str.strip, text.splitlines()) if line]
+
+
+@pytest.mark.parametrize("part", ENDS)
+def test_an_error_anywhere_ends_in_a_line(launch: Launch, part: str) -> None:
+    path = {"PYTHONPATH": str(REPOSITORY)}
+    terminal = launch("-m", "tests.pty.broken", part, "--no-ebpf", command=sys.executable, env=path, columns=240)
+    if part in ("keys", "key action"):
+        terminal.wait_text("LIVE", "driver")
+        terminal.send("e")
+    assert terminal.exit_code() == 1
+    terminal.wait_for(lambda: b"this is a bug" in terminal.after, "what happened")
+    (said,) = lines(terminal)
+    assert said.startswith("gputop: this is a bug: ZeroDivisionError: boom; its traceback is in ")
+    errors = Path(said.split(" is in ")[1].split(": send ")[0])
+    assert 'raise ZeroDivisionError("boom")' in errors.read_text()
+    assert_left_as_found(terminal)
+
+
+def test_an_error_of_the_collectors_threads_is_said_and_the_screen_goes_on(launch: Launch, tmp_path: Path) -> None:
+    fake = tmp_path / "collector.py"
+    fake.write_text(
+        "import sys\nimport threading\nimport gputop.cli\nfrom gputop.collector import Collector\nrun = Collector.run\n"
+        "def begin(self, *a):\n"
+        "    threading.Timer(1.0, lambda: 1 / 0).start()\n    return run(self, *a)\n"
+        "Collector.run = begin\nsys.exit(gputop.cli.main())\n"
+    )
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.parent.mkdir()
+    ssh.write_text(f"#!/bin/sh\nexec {sys.executable} {fake} collect --no-ebpf\n")
+    ssh.chmod(0o755)
+    terminal = launch("--host", "node7", env={"PATH": f"{ssh.parent}:{os.environ['PATH']}"}, columns=240)
+    terminal.wait_text("the collector stopped (gputop: this is a bug: ZeroDivisionError: division by zero; its traceback is in ")
+    terminal.wait_text("LIVE")
+    terminal.send("q")
+    assert terminal.exit_code() == 0
+    assert_left_as_found(terminal)
+
+
+@pytest.fixture
+def few() -> Iterator[Path]:
+    """A cgroup of its own that counts processes and threads."""
+    folder = Path("/sys/fs/cgroup/pids") / f"gputop-test-{os.getpid()}"
+    if not Path("/sys/fs/cgroup/pids").exists():
+        folder = Path("/sys/fs/cgroup") / folder.name
+    try:
+        folder.mkdir()
+        (folder / "pids.max").write_text("max")
+    except OSError as error:
+        pytest.skip(f"no cgroup can be made here: {error}")
+    yield folder
+    deadline = time.monotonic() + 10
+    while (folder / "cgroup.procs").read_text() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    folder.rmdir()
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 4, 5, 6, 8, 20])
+def test_few_threads_are_a_line_or_are_enough(few: Path, launch: Launch, most: int) -> None:
+    (few / "pids.max").write_text(str(most))
+    start = f'echo $$ > {few}/cgroup.procs; exec "$0" --no-ebpf'
+    terminal = launch("-c", start, GPUTOP, command="sh", columns=240)
+    terminal.wait_for(lambda: terminal.process.poll() is not None or "LIVE" in terminal.text(), "an end, or a screen")
+    if terminal.process.poll() is None:
+        terminal.send("s")
+        terminal.wait_text("stacks: ")
+        terminal.send("\x1b")
+        terminal.wait_for(lambda: "stacks: " not in terminal.text(), "the dashboard")
+        terminal.send("R")
+        terminal.wait_for(lambda: "saved " in terminal.text() or "no more processes" in terminal.text(), "what came of it")
+        terminal.send("q")
+        assert terminal.exit_code() == 0
+    else:
+        assert terminal.exit_code() == 1
+        assert lines(terminal) == [f"gputop: {NO_MORE_THREADS}"]
+    assert "this is a bug" not in terminal.text()
+    assert_left_as_found(terminal)
+
+
+def ours(terminal: Terminal) -> int | None:
+    """The pid of the screen that a shell has started, once it runs."""
+    found = [pid for pid in tree(terminal.pid) if _is_screen(pid)]
+    return found[0] if found else None
+
+
+def _is_screen(pid: int) -> bool:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return any(word.endswith(b"/gputop") for word in words) and b"collect" not in words and b"sh" not in words
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("GPUTOP_FUZZ_TIMES", "1")) * 8))
+def test_killed_at_any_moment_of_its_start_it_leaves_the_terminal_as_it_was(launch: Launch, seed: int) -> None:
+    random = Random(seed)
+    terminal = launch("-c", f"{GPUTOP} --no-ebpf; read -r end", command="sh")
+    terminal.wait_for(lambda: ours(terminal), "started")
+    pid = ours(terminal)
+    assert pid is not None
+    if seed % 2:  # in the moments after the terminal was taken
+        terminal.wait_for(lambda: ALTERNATE_SCREEN in terminal.modes, "the terminal taken")
+        time.sleep(random.uniform(0, 0.05))
+    else:
+        time.sleep(random.uniform(0, 0.6))
+    os.kill(pid, signal.SIGKILL)
+    terminal.wait_for(lambda: len(tree(terminal.pid)) == 1, "its collector and its guard ended")
+    terminal.wait_for(lambda: terminal.termios_now() == terminal.termios_before, "the line settings as they were")
+    terminal.wait_for(lambda: terminal.modes <= {CURSOR, WRAP} and CURSOR in terminal.modes, "the modes as they were")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT])
+@pytest.mark.parametrize("after_s", [0.1, 0.3, 0.5])
+def test_a_signal_at_any_moment_of_its_start_leaves_the_terminal_as_it_was(launch: Launch, number: signal.Signals, after_s: float) -> None:
+    terminal = launch("-c", f"trap : INT QUIT; {GPUTOP} --no-ebpf; read -r end", command="sh")
+    terminal.wait_for(lambda: ours(terminal), "started")
+    pid = ours(terminal)
+    assert pid is not None
+    family = tree(terminal.pid)[1:]
+    time.sleep(after_s)
+    os.kill(pid, number)
+    assert_nothing_left(terminal, family)
+    terminal.wait_for(lambda: terminal.termios_now() == terminal.termios_before, "the line settings as they were")
+    terminal.wait_for(lambda: terminal.modes <= {CURSOR, WRAP} and CURSOR in terminal.modes, "the modes as they were")
+    assert "Traceback" not in terminal.text()
