@@ -12,7 +12,9 @@ from gputop.stacks.layout import Layout
 _MAX_TEXT = 4096
 _MAX_TABLE = 1 << 20
 _MAX_COPIES = 4096
+_MOST_LINES = 4096  # that are remembered: a process has some hundreds, and one that is made to has as many as it likes
 _NO_LINE = -128
+_MOST_BITS = 36  # of a number in a line table: CPython's lines have 32 bits
 
 
 class Torn(Exception):
@@ -29,6 +31,8 @@ class Codes:
     def line(self, code: int, instruction: int) -> Line:
         """The line an instruction of ``code`` belongs to; raises Torn."""
         if (code, instruction) not in self._lines:
+            if len(self._lines) >= _MOST_LINES:
+                self._lines.clear()
             try:
                 self._lines[code, instruction] = self._resolve(code, instruction)
             except (OSError, struct.error, OverflowError) as error:
@@ -136,10 +140,12 @@ def _spans_of_locations(table: bytes, first: int) -> Iterator[tuple[int, int | N
 
 def _signed(table: bytes, at: int) -> int:
     """A varint of six bits a byte, lowest first, whose lowest bit is the sign."""
-    value = shift = 0
-    while at < len(table):
+    value = 0
+    for shift in range(0, _MOST_BITS, 6):  # no line has more, but whose table it is may have made it up
+        if at >= len(table):
+            break
         value |= (table[at] & 63) << shift
         if not table[at] & 64:
             break
-        shift, at = shift + 6, at + 1
+        at += 1
     return -(value >> 1) if value & 1 else value >> 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import struct
+import time
 from collections.abc import Iterable
 from collections.abc import Iterator
 from contextlib import suppress
@@ -32,7 +33,7 @@ MOST_READ = 16 << 20  # bytes of a process's memory that one look may read: 256 
 MAX_INTERPRETERS, MAX_RUNTIMES = 64, 4  # that are walked in one Python, and Pythons in one process
 _WANTED = re.compile(rb"_PyRuntime\0|PyCode_Type\0|Py_Version\0")
 _LIBRARY = re.compile(r"/libpython3\.\d+t?\.so[.\d]*(?: \(deleted\))?$")
-_TRIES = 5
+_TRIES, _TRIES_S = 5, 0.5  # s of CPU time after which nothing is tried again: 256 threads take 0.1
 _SHIM = "<shim>"
 """What 3.12 puts between C code and the Python that it calls."""
 _TAGS = 7
@@ -303,10 +304,13 @@ def is_beyond_py_spy(pid: int, root: str = "/") -> bool:
 def dump(pid: int, root: str = "/") -> list[PythonThread]:
     """All Python threads of ``pid``, as `pyspy.dump` gives them, without a pause. Raises `Unreadable`."""
     with Interpreter(pid, root) as python:
+        began_s = time.thread_time()
         for _ in range(_TRIES):
             threads = _try(python)
             if threads is not None:
                 return threads
+            if time.thread_time() - began_s > _TRIES_S:
+                break
     raise Unreadable("torn", "its stacks moved while they were read")
 
 

@@ -25,6 +25,7 @@ from gputop.stacks.pyspy import BEYOND_PY_SPY
 from gputop.stacks.python_thread import Unreadable
 
 RATE_HZ = 50
+_MOST_TEXT = 16 << 20  # characters of distinct stacks: mostly there are some dozen of 5,000
 _START_S = 5.0
 """What py-spy may take beyond the sampling itself: finding its way into the process, writing the result."""
 
@@ -58,15 +59,22 @@ def sample(pid: int, duration_s: float, rate_hz: int = RATE_HZ) -> list[Weighted
 def sample_by_memory(pid: int, duration_s: float, rate_hz: int = RATE_HZ) -> list[Weighted]:
     """The same of interpreters that py-spy does not know: 0.2 ms a sample. One that moved meanwhile is left out."""
     counts: Counter[tuple[str, ...]] = Counter()
+    room = _MOST_TEXT
     with Interpreter(pid) as python:
         python.main_thread()
         began = time.monotonic()
         for number in range(max(1, round(duration_s * rate_hz))):
             time.sleep(max(0.0, began + number / rate_hz - time.monotonic()))
+            if time.monotonic() > began + duration_s:
+                break
             try:
-                counts[tuple(line.text for line in reversed(python.main_frames()))] += 1
+                frames = tuple(line.text for line in reversed(python.main_frames()))
             except Torn:
                 continue
+            if frames not in counts:
+                room -= sum(map(len, frames))
+            if frames in counts or room > 0:
+                counts[frames] += 1
     return [(frames, count) for frames, count in counts.items() if frames]
 
 

@@ -7,8 +7,11 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable
 from collections.abc import Iterator
+from io import FileIO
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -219,13 +222,25 @@ def test_in_all_so_many_are_probed(probed: list[int]) -> None:
 
 
 def test_looks_take_a_share_of_the_time_and_everybody_has_a_turn(probed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "LOOK_S", 0.0)
+    """One that takes five times as long as there is time in a second is followed by four without any."""
+    rounds: list[int] = []
+
+    def costly(_: FileIO) -> libcuda.Points:
+        rounds.append(attacher._round)
+        until = time.thread_time() + 5 * cuda.LOOK_S
+        while time.thread_time() < until:
+            pass
+        return libcuda.Points([], [])
+
+    monkeypatch.setattr(cuda, "LOOK_S", 0.01)
+    monkeypatch.setattr(libcuda, "points", costly)
     attacher = Attacher([0, 1, 2], "multi", False)
     pids = frozenset(range(1000, 1005))
-    work(attacher, *[(pids, frozenset[int]())] * 5)
+    work(attacher, *[(pids, frozenset[int]())] * 60)
     assert attacher._pauses.keys() == pids
     attacher.close()
     assert len(probed) == 5
+    assert min(after - before for before, after in pairwise(rounds)) >= 5
 
 
 def test_names_of_calls_are_cudas_own(folder: Path) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from collections.abc import Iterator
 from io import FileIO
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -288,6 +289,42 @@ def test_those_whom_the_probes_watch_are_left_alone(start: Start) -> None:
     assert not read(source, set(range(1, FEW + 2)))
     assert not source._sampler._wanted, "a crowd is nobody's"
     source.close()
+
+
+def burn(seconds: float) -> None:
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+def test_who_takes_long_to_read_is_read_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its libraries and its stack are its own: it may have made them up."""
+    began: list[float] = []
+
+    def burst(_sampler: Sampler, _pid: int) -> None:
+        began.append(time.monotonic())
+        burn(0.05)
+
+    monkeypatch.setattr(Sampler, "_burst", burst)
+    monkeypatch.setattr(perf_source, "PAUSES_S", (0.0, 0.0))
+    sampler = Sampler()
+    sampler.watch(frozenset({os.getpid()}))
+    until(lambda: len(began) > 2)
+    sampler.close()
+    assert min(after - before for before, after in pairwise(began)) > 0.4
+
+
+def test_samples_that_take_long_to_read_are_left_out() -> None:
+    class Clock:
+        def samples(self) -> list[Sample]:
+            return [Sample(Registers(0, 0, 0), memoryview(b""), ran_ns) for ran_ns in range(1000)]
+
+    class Slow:
+        def kind(self, _sample: Sample) -> str:
+            burn(0.02)
+            return UNKNOWN
+
+    assert 0 < len(Sampler()._met(Clock(), Slow())) < 10  # type: ignore[arg-type]
 
 
 def test_who_has_ended_is_forgotten(start: Start) -> None:

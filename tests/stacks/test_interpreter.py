@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,10 @@ import pytest
 from gputop.stacks import interpreter
 from gputop.stacks import layout
 from gputop.stacks import pyspy
+from gputop.stacks import sampling
+from gputop.stacks.code_object import Torn
 from gputop.stacks.code_object import line_of
+from gputop.stacks.frames import Line
 from gputop.stacks.interpreter import Interpreter
 from gputop.stacks.python_thread import Unreadable
 from gputop.stacks.sampling import by_line
@@ -39,6 +43,61 @@ def test_every_instruction_has_the_line_that_python_says(version: str) -> None:
     assert len(functions) > 300
     for table, first, lines in functions:
         assert [line_of(minor, bytes.fromhex(table), first, offset) for offset, _ in lines] == [line for _, line in lines]
+
+
+@pytest.mark.parametrize("entry", [b"\xe8", b"\xe8" + b"\x7f" * 15, b"\xf0\x40"])
+@pytest.mark.parametrize("minor", [11, 14])
+def test_numbers_in_line_tables_have_an_end(minor: int, entry: bytes) -> None:
+    """Whoever is read may have made its table up: one number that goes through all of it took a week."""
+    began_s = time.thread_time()
+    line_of(minor, entry * ((1 << 20) // len(entry)), 1, 1 << 40)
+    assert time.thread_time() - began_s < 5
+
+
+class Hostile:
+    """An interpreter whose stack is always another, and takes long to read."""
+
+    def __init__(self, *_: object) -> None:
+        self.looks = 0
+
+    def __enter__(self) -> Hostile:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def main_thread(self) -> None: ...
+
+    def main_frames(self) -> list[Line]:
+        self.looks += 1
+        return [Line(str(self.looks), "x" * 1000, frame) for frame in range(200)]
+
+    def stacks(self) -> None:
+        self.looks += 1
+        until = time.thread_time() + 0.6
+        while time.thread_time() < until:
+            pass
+        raise Torn
+
+
+def test_distinct_stacks_are_kept_as_far_as_a_budget_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "Interpreter", Hostile)
+    monkeypatch.setattr(sampling, "_MOST_TEXT", 2_000_000)
+    assert 0 < len(sampling.sample_by_memory(1, 1.0, 100)) < 10
+
+
+def test_sampling_ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Hostile, "main_frames", lambda _: time.sleep(0.3) or [Line("f", "x.py", 1)])
+    monkeypatch.setattr(sampling, "Interpreter", Hostile)
+    ((_, count),) = sampling.sample_by_memory(1, 1.0, 100)
+    assert count <= 4
+
+
+def test_a_process_that_takes_long_to_read_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    hostile = Hostile()
+    monkeypatch.setattr(interpreter, "Interpreter", lambda *_: hostile)
+    with pytest.raises(Unreadable):
+        interpreter.dump(1)
+    assert hostile.looks == 1
 
 
 def test_it_reads_itself_beside_a_thread_that_moves() -> None:

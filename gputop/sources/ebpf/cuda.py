@@ -39,7 +39,7 @@ COUNT_EVERY, COUNT_S, COUNTS = 2, 0.04, 5
 counts. A launch costs its process a microsecond meanwhile, a fiftieth of the time."""
 _LONGEST_PAUSE = 16
 """Seconds between looks at a process: 1, 2, 4 … up to this."""
-LOOK_S = 0.2  # s of CPU time that one round of looks may take; the others come in the next one
+LOOK_S = 0.2  # s of CPU time that looks may take in a second; what one took beyond it, the next rounds lack, and others wait as long
 MOST, MOST_OF_ONE = 64, 16  # libraries probed at a time, in all and of one user's processes: a stranger may map as many as he likes
 
 Inode = tuple[int, int]
@@ -90,6 +90,8 @@ class Attacher:
         self._pauses: dict[int, tuple[int, int]] = {}
         self._looks = self._round = 0
         """How often it was asked to look, and the one that it is at."""
+        self._paid, self._left_s = 0, 0.0
+        """The round up to which there was time for looks, and what is left of that; less than none where one took longer."""
         self._thread: threading.Thread | None = None
         """Started with the first look: a thread that is older than a drop of privileges loses those that were to be kept."""
 
@@ -143,11 +145,14 @@ class Attacher:
 
     def _look_at_all(self, pids: frozenset[int]) -> None:
         """As far as `LOOK_S` goes, who is due the longest before the others."""
-        began = time.thread_time()
+        self._left_s = min(LOOK_S, self._left_s + LOOK_S * (self._round - self._paid))
+        self._paid = self._round
         for pid in sorted(pids, key=lambda pid: (self._pauses.get(pid, (0, 1))[0], pid)):
-            self._look_at(pid)
-            if time.thread_time() - began > LOOK_S:
+            if self._left_s <= 0:
                 break
+            began = time.thread_time()
+            self._look_at(pid)
+            self._left_s -= time.thread_time() - began
         self.failures = {name: why for told in self._failed.values() for name, why in told.items()}
 
     def _count_launches(self) -> None:

@@ -36,6 +36,7 @@ PERIODS_NS = (500_000, 410_000, 590_000, 330_000)
 BURST_S, PAUSES_S = 0.08, (0.24, 0.4)
 """So long one main thread is sampled, and between these pauses nobody is: a few milliseconds of CPU a second, whoever trains. Pauses of
 one length would keep time with steps."""
+MOST_SHARE, MOST_BURST_S = 0.1, 0.25  # of one CPU, and s of it for the samples of one burst, that mostly take some ms (guess)
 _TAKES = 5
 """In so many parts a burst is taken: more has no room in what the kernel lends to who has no privilege."""
 _FORGET_NS, _AGAIN_NS = 10 * SECOND_NS, SECOND_NS
@@ -134,13 +135,15 @@ class Sampler:
         except Unavailable as why:
             self.refused = why
             return
-        last = 0
-        while not self._stop.wait(random.uniform(*PAUSES_S)):
+        last, pause_s = 0, 0.0
+        while not self._stop.wait(max(random.uniform(*PAUSES_S), pause_s)):
+            began_s = time.thread_time()
             wanted = sorted(self._wanted)
             self._forget(frozenset(wanted))
             if wanted:
                 last = next((pid for pid in wanted if pid > last), wanted[0])
                 self._burst(last)
+            pause_s = (time.thread_time() - began_s) / MOST_SHARE  # whoever is sampled may have made up what takes long to read
 
     def _forget(self, wanted: frozenset[int]) -> None:
         with self._lock:
@@ -171,7 +174,13 @@ class Sampler:
     def _met(self, clock: TaskClock, places: Places) -> list[Met]:
         """What it is met at in the next moments."""
         self._stop.wait(BURST_S / _TAKES)
-        return [(places.kind(sample), sample.ran_ns) for sample in clock.samples()]
+        met: list[Met] = []
+        began_s = time.thread_time()
+        for sample in clock.samples():
+            met.append((places.kind(sample), sample.ran_ns))
+            if time.thread_time() - began_s > MOST_BURST_S / _TAKES:
+                break
+        return met
 
     def _places_of(self, pid: int) -> Places | None:
         """None for who maps none of these libraries yet."""
