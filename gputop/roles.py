@@ -217,14 +217,14 @@ class _Assignment:
 
     def _works_for(self, info: ProcInfo, trainer: ProcInfo) -> bool:
         """Whether a candidate loads for the trainer above it: it only inherited libcuda by fork, was spawned and has no context, or has one
-        that serves that trainer's.
+        that serves that trainer's; a program of its own also must be at the other end of what the trainer reads or writes.
 
         Whoever has loader workers itself, or a rank and a context, trains.
         """
         if self._feeds_from_workers(info):
             return False
         if info.pid in self.listed:
-            kin = _is_spawned(info) or _is_forkserving(info) or info.cmdline == trainer.cmdline
+            kin = _is_spawned(info) or _is_forkserving(info) or info.cmdline == trainer.cmdline or _is_at_its_end(info, trainer)
             return kin and rank_of(info) is None and self._holds_little_beside(info.pid, trainer.pid)
         if trainer.pid in self.listed and rank_of(info) is None:
             return True  # it merely loads the library: what one module imports, another need not use
@@ -383,6 +383,11 @@ def _own_child(parent: ProcInfo, child: ProcInfo) -> bool:
     if parent.exe and child.exe:
         return parent.exe == child.exe
     return _is_python(parent)
+
+
+def _is_at_its_end(info: ProcInfo, trainer: ProcInfo) -> bool:
+    """Of a pipe or socket that the trainer's main thread waits at, such as a decoder's that it started."""
+    return info.pid in trainer.other_ends or info.pid in trainer.read_by
 
 
 def _is_spawned(info: ProcInfo) -> bool:

@@ -219,6 +219,13 @@ def test_a_small_context_of_another_program_or_of_a_rank_serves_nobody():
     assert kinds(trainer, info(12, 10, cmdline=SPAWN, uses_cuda=True), gpu={10, 12})[12] == "trainer"  # whose sizes are not known
 
 
+@pytest.mark.parametrize("ends", [{"other_ends": [12]}, {"read_by": [12]}], ids=["a decoder", "an encoder"])
+def test_one_at_the_other_end_of_the_trainers_pipe_serves_it(ends: dict[str, list[int]]):
+    program = info(12, 10, cmdline=["decode", "-hwaccel", "cuda"], uses_cuda=True)
+    assert kinds(info(10, uses_cuda=True, **ends), program, held={10: {0: 30.0}, 12: {0: 0.3}}) == {10: "trainer"}
+    assert kinds(info(10, uses_cuda=True, **ends), program, held={10: {0: 30.0}, 12: {0: 20.0}})[12] == "trainer"  # an engine
+
+
 def test_a_program_of_a_trainers_that_loads_the_library_alone_trains_nothing():
     program = info(11, 10, cmdline=["python", "lookup.py"], uses_cuda=True)
     assert kinds(info(10, uses_cuda=True), program, gpu={10}) == {10: "trainer"}
