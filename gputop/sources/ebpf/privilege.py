@@ -21,6 +21,7 @@ from gputop.sources.rights import CAP_PERFMON
 from gputop.sources.rights import CAP_SETGID
 from gputop.sources.rights import CAP_SETUID
 from gputop.sources.rights import capabilities
+from gputop.text import clean
 
 _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_CAPBSET_DROP, _PR_SET_SECUREBITS, _PR_SET_NO_NEW_PRIVS = 4, 8, 24, 28, 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 2, 4
@@ -47,11 +48,19 @@ def authorize_sudo() -> bool:
 
 
 def invoking_user() -> tuple[int, int] | None:
-    """(uid, gid) of who typed ``sudo gputop``; None where we are not root or root typed it."""
-    uid, gid = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
-    if os.geteuid() != 0 or not uid.isdigit() or not gid.isdigit() or int(uid) == 0:
+    """(uid, gid) of who typed ``sudo gputop``; None where we are not root or root typed it. Raises UserError where that is no id."""
+    if os.geteuid() != 0 or not os.environ.get("SUDO_UID"):
         return None
-    return int(uid), int(gid)
+    uid, gid = _id("SUDO_UID"), _id("SUDO_GID")
+    return (uid, gid) if uid else None
+
+
+def _id(name: str) -> int:
+    """What sudo leaves in that variable. To the kernel the largest number means nobody's."""
+    text = os.environ.get(name, "")
+    if not text.isascii() or not text.isdigit() or len(text) > 10 or int(text) >= _ANY:
+        raise UserError(f"{name}={clean(text)!r} is no id as sudo sets it: unset SUDO_UID to go on as root", code=2)
+    return int(text)
 
 
 def drop_to_invoking_user(keep_probing: bool = False, sealed: bool = False) -> bool:
