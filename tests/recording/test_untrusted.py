@@ -93,6 +93,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "processes": lambda: of_block(KEY, below("infos", b"\x82\xa3pid\0\xabstart_ticks\0", 800_000)),
     "samples": lambda: of_block(KEY, below("procs", b"\x98\0\0\0\xa0\0\0\0\0", 1_600_000)),
     "gpus": lambda: of_block(KEY, below("gpus", b"\x82\xa5index\0\xa4t_ns\0", 1_000_000)),
+    "no-lists": lambda: without_lists(),
     "nested": lambda: of_block(KEY._replace(codec=CODEC_COLUMNS), b"\x91" * 1_000_000 + b"\xc0"),
     "holes": lambda: holes(2000),
     "syncs": lambda: pack_header(made.HEADER) + SYNC * 250_000,
@@ -113,6 +114,12 @@ def big_frame() -> bytes:
     return fuzz.packed(KEY, below("infos", b"\x82\xa3pid\0\xabstart_ticks\0", 55_000)).payload
 
 
+def without_lists() -> bytes:
+    """Frames whose processes are not told, as what may be absent is."""
+    columns = {"t_ns": [0, made.START_NS + made.SECOND], "seq": [0, 1], "procs": [6, [0, -1], [0, [], {}]]}
+    return of_block(KEY._replace(codec=CODEC_COLUMNS), [1, [], columns])
+
+
 def deep(count: int, wide: bool = False) -> Frame:
     """Processes that are each other's children."""
     infos = [ProcInfo(1000 + i, 5, ppid=1000 if wide else 999 + i, comm="python3") for i in range(count)]
@@ -125,7 +132,7 @@ def test_small_files_that_claim_much_are_refused_in_little_time_and_memory() -> 
     assert fuzz.campaign(inputs) == []
 
 
-@pytest.mark.parametrize("name", ["unit-bytes", "rows", "frames", "processes", "nested"])
+@pytest.mark.parametrize("name", ["unit-bytes", "rows", "frames", "processes", "no-lists", "nested"])
 def test_what_is_refused_is_said_and_the_rest_is_read(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "a.gputop"
     path.write_bytes(HOSTILE[name]())

@@ -228,7 +228,10 @@ class Table:
             child = self.plan[name].child
             if child is None:
                 raise ColumnError("a table stands where none belongs")
-            below = self._below[name] = Table(child, packed[2], self._context, self, name, packed[1])
+            below = Table(child, packed[2], self._context, self, name, packed[1])
+            if not self.plan[name].nullable and min(below.layout.lengths, default=0) < 0:
+                raise ColumnError("a list is absent that must be there")
+            self._below[name] = below
         return below.layout.lengths, below
 
     def leave(self, path: str, name: str, standing: Standing) -> None:
