@@ -602,7 +602,9 @@ def _start(batch: Sequence[Input], folder: str, most_s: int) -> tuple[int, str]:
 
 
 def _confine() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_ADDRESSES, MOST_ADDRESSES))
+    # A test runner that has loaded pyarrow or torch maps more than that before anything is read; its stack could not grow then.
+    most = max(MOST_ADDRESSES, _memory("VmSize") + MOST_ADDRESSES // 2)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 1)
