@@ -15,6 +15,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from msgspec.structs import replace
@@ -323,6 +324,8 @@ def small(tmp_path: Path) -> Iterator[Path]:
 class Record:
     """`gputop record` with what it says in a file."""
 
+    started: ClassVar[list[Record]] = []
+
     def __init__(self, folder: Path, *argv: str, limit: int | None = None) -> None:
         self._said = folder / "said"
 
@@ -332,6 +335,7 @@ class Record:
 
         with self._said.open("w") as said:
             self.process = subprocess.Popen([*GPUTOP, "record", "--no-ebpf", *argv], stderr=said, preexec_fn=limited)
+        self.started.append(self)
 
     @property
     def said(self) -> str:
@@ -345,6 +349,17 @@ class Record:
     def collector(self) -> int:
         """The pid of its collector, 0 while there is none."""
         return next((pid for pid in tree(self.process.pid) if b"\0collect\0" in command_of(pid)), 0)
+
+
+@pytest.fixture(autouse=True)
+def _ended() -> Iterator[None]:
+    """No recorder outlives its test, also where that fails."""
+    yield
+    for record in Record.started:
+        if record.process.poll() is None:
+            record.process.terminate()
+            record.process.wait(30)
+    Record.started.clear()
 
 
 def command_of(pid: int) -> bytes:
