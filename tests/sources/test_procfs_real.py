@@ -95,6 +95,12 @@ def spin() -> None:
         pass
 
 
+def sleep_alone() -> None:
+    """Without the files of the test runner, of which other tests may have left one locked."""
+    os.closerange(3, 4096)
+    time.sleep(60)
+
+
 def poll_a_minute() -> None:
     select.poll().poll(60_000)
 
@@ -283,7 +289,7 @@ def test_who_holds_the_file_that_somebody_asks_or_waits_for(live: Live, tmp_path
     with child(holding) as holder:
         os.read(ready[0], 1)
         waits = child(lambda: fcntl.lockf(os.open(path, os.O_RDWR), fcntl.LOCK_EX))
-        with child(asking) as asker, waits as waiter, child(lambda: time.sleep(60)) as sleeper:
+        with child(asking) as asker, waits as waiter, child(sleep_alone) as sleeper:
             live.beat()
             hot = {holder, asker, waiter, sleeper}
             frame = live.until(lambda frame: [sample(frame, pid).locked_by for pid in (asker, waiter)] == [holder, holder], hot)
@@ -304,7 +310,7 @@ def test_siblings_that_take_turns_at_a_lock_and_close_its_file_meanwhile(live: L
             os.close(file)
             time.sleep(0.05)
 
-    with child(turning) as one, child(turning) as other, child(lambda: time.sleep(60)) as sleeper:
+    with child(turning) as one, child(turning) as other, child(sleep_alone) as sleeper:
         live.beat()
         hot = {one, other}
         assert sample(live.until(lambda frame: sample(frame, one).locked_by == other, hot), other).locked_by != other
