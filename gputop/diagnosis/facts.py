@@ -362,6 +362,8 @@ class JobFacts(Struct):
     """Mean share of the window in which one of its GPUs ran nothing while another did: they wait for one another."""
     unbegun_s: float = 0.0
     """How old it is, as long as its GPUs have not worked for it yet; 0 afterwards."""
+    by_itself: bool = False
+    """Its workers have given it nothing yet, after it has made steps without any: it waits for programs of its own, not for a batch."""
     before_s: float | None = 0.0
     """How much of the window lies before it began to train, where that was seen; None while it starts. See `gputop.diagnosis.starts`."""
 

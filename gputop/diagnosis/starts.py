@@ -29,6 +29,8 @@ STILL_S = 2.0
 """A main thread that has not stirred for so long, while others of its process run, makes no steps."""
 TAKEN = 6  # looks, of half a second or a second, in which a batch was taken, from which on it trains, be its GPU idle (a start prefetches)
 SOME, AHEAD = 0.15, 0.3  # share of the window of a trainer that waits for each batch and uses it, and of a worker without work at times
+ALONE = 4  # looks, of half a second or a second, in which its GPU worked without workers, from which on it is known to need none (guess)
+UTIL_NS = 1_000_000_000  # ns, of which NVML's utilization may be, up to now
 BATCH_NS = 500_000  # ns of CPU that a worker takes for a batch, at least; a look at its queue takes a tenth of that
 
 
@@ -48,6 +50,18 @@ class Start(Struct):
     """Looks in which a batch was taken since it first had workers."""
     made: dict[int, ProcSample] = field(default_factory=dict)
     """How its workers stood at the last look."""
+    alone: int = 0
+    """Looks in which its GPUs worked and it had no workers."""
+    fed: bool = False
+    """Its GPUs have worked beside workers."""
+
+    def is_by_itself(self, worked_ns: int, births: list[int], now_ns: int) -> bool:
+        """Whether the workers born then have given it no batch yet, after steps without any: a pool that evaluates or scores."""
+        if births:
+            self.fed = self.fed or worked_ns > min(births) + UTIL_NS
+        elif now_ns - worked_ns < UTIL_NS:
+            self.alone += 1
+        return bool(births) and not self.fed and self.alone >= ALONE
 
     def note_batches(self, trainer: ProcFacts, workers: list[ProcFacts], now_ns: int) -> None:
         """Batches that are taken one after the other are steps, whatever its GPU does meanwhile: the model may be on the CPUs.

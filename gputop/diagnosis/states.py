@@ -219,6 +219,8 @@ def _data_wait(job: JobFacts) -> tuple[float, float]:
     the poll behind a lock; then, and where nothing can be read, it counts as far as the GPU lost time and a worker
     was at work or kept from it.
     """
+    if job.by_itself:
+        return 0.0, 1.0
     kinds, loss, held_up = job.trainer.kinds, job.idle, job.trainer.held_up
     if held_up > 0.0:  # nobody gives it anything there
         kinds = kinds | {waits.PIPE: kinds[waits.PIPE] - held_up}

@@ -29,6 +29,7 @@ from gputop.diagnosis.repeats import Span
 from gputop.diagnosis.repeats import length_s
 from gputop.diagnosis.respawns import Respawns
 from gputop.diagnosis.starts import STILL_S
+from gputop.diagnosis.starts import UTIL_NS
 from gputop.diagnosis.starts import Start
 from gputop.diagnosis.starts import held_bytes
 from gputop.diagnosis.stepclock import NOTHING
@@ -52,8 +53,6 @@ LAUNCH_S = 4e-6
 """Of CPU that a launch takes, about, where it is not counted but its share of the time is known."""
 RHYTHM_NS = 4_500_000_000
 ROLES_NS = 1_000_000_000
-UTIL_NS = 1_000_000_000
-"""NVML's utilization may be of so much time, up to now."""
 FIRST_SET_S = 1.5
 """Workers seen within this time of the first of a trainer are its first set, if they also started within it."""
 LATE_NS = 3_000_000_000
@@ -317,7 +316,9 @@ class Window:
         if job.before_s is None or not start.first_ns:  # what its GPUs did before was for others, or a start
             job.gpus = [replace(gpu, stretch_s=0.0, breaks_s=0.0, sunk_s=0.0, dips_s=0.0, pauses=()) for gpu in job.gpus]
         self._tell_turns(job)
-        job.births = self._recent_births(trainer.pid)
+        worked_ns, births = max((gpu.worked_ns for gpu in job.gpus), default=0), [born_ns(worker.newer, board) for worker in job.workers]
+        job.by_itself = start.is_by_itself(worked_ns, births, self.t_ns)
+        job.births = [] if job.by_itself else self._recent_births(trainer.pid)
         self._tell_respawns(job)
         locked = [*job.workers, *([trainer] if trainer.kept_out(waits.LOCK) else [])]
         job.holders = {pid: name_of(board, pid) for proc in locked if (pid := proc.locked_out[0])}

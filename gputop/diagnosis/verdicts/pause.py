@@ -192,7 +192,7 @@ def _busiest(job: JobFacts) -> tuple[str, float]:
 def _does(job: JobFacts) -> str:
     if compiling.compiles(job):
         return f"it {compiling.told(job)}"
-    does = "it waits for programs of its own" if _has_programs(job) else f"its main thread is {_busiest(job)[0]}"
+    does = "it waits for programs of its own" if job.by_itself or _has_programs(job) else f"its main thread is {_busiest(job)[0]}"
     return f"{does}{', its workers have batches ready' if is_ahead(job) else ''}"
 
 

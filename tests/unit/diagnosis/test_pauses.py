@@ -113,6 +113,34 @@ def saving(busy_s: float, idle_s: float, cycles: int = 8, looks: list[dict] | No
     return scene
 
 
+SPAWNED = ["python", "-c", "from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=5)", "--multiprocessing-fork"]
+
+
+@pytest.mark.parametrize(("before", "cause"), [(0, "pause"), (2, "worker-respawn")])
+def test_a_pool_that_evaluates_is_no_loader(before: int, cause: str):
+    """It made its steps without one. Where workers gave it batches, those that follow them owe it some, too."""
+    scene = training(before, util=100.0, run=0.2).play(8)
+    scene.gpus[0]["util_pct"] = 0.0
+    scene.drop(*(101 + i for i in range(before)))
+    scene.procs[100].run, scene.procs[100].looks = 0.0, [AWAIT]
+    pool = [Proc(201 + i, 100, cmdline=SPAWNED, run=0.98, switches=2, looks=[ON_CPU], start_ticks=scene.ticks) for i in range(2)]
+    scene.cpus = 2
+    verdict = scene.add(*pool).play(9).engine.verdict
+    assert verdict.cause == cause
+    assert ("it waits for programs of its own" in verdict.detail) == (cause == "pause")
+    assert {one.severity for one in scene.engine.incidents if one.cause == "pause"} <= {"info"}
+    assert "hangs" not in verdict.headline
+
+
+def test_one_whose_batches_let_the_gpu_work_is_one():
+    """After a first epoch without workers."""
+    scene = training(0).play(8)
+    scene.procs[100].looks = [QUEUE]
+    scene.add(*(Proc(201 + i, 100, "pt_data_worker", run=0.98, switches=20, looks=[ON_CPU], start_ticks=scene.ticks) for i in range(2)))
+    scene.cpus, scene.gpus[0]["util_pct"] = 2, 40.0
+    assert scene.play(12).engine.verdict.cause == "slow-transform"
+
+
 @pytest.mark.parametrize(("switches", "cause"), [(0, "pause"), (50, "main-thread-preprocessing")])
 def test_an_evaluation_gives_the_gpu_little_and_asks_the_workers_for_nothing(switches: int, cause: str):
     """Who prepares batches in the main thread takes them from the workers all the same."""
