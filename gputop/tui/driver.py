@@ -182,6 +182,11 @@ class TerminalDriver(LinuxDriver):
         size = self._app.console.size
         return min(size.width, MOST_COLUMNS), min(size.height, MOST_LINES)
 
+    def process_message(self, message: Message) -> None:
+        """Send it to the application; a size in a sequence counts only from a terminal that has said that it sends those."""
+        if self._in_band_window_resize or not isinstance(message, Resize):
+            super().process_message(message)
+
     def _run_input_thread(self) -> None:
         """Read, and end the application where that fails."""
         try:

@@ -14,6 +14,9 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.events import Event
 from textual.events import Key
 from textual.events import Paste
+from textual.events import Resize
+from textual.geometry import Size
+from textual.message import Message
 
 from gputop.tui.driver import TerminalDriver
 
@@ -56,3 +59,14 @@ def test_what_is_pasted_is_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     os.close(master)
     os.close(slave)
     assert [one.text if isinstance(one, Paste) else one.key for one in met if isinstance(one, (Key, Paste))] == ["x", "foo[2JqK", "y"]
+
+
+@pytest.mark.parametrize("reports_sizes", [False, True])
+def test_a_size_that_is_typed_counts_only_where_the_terminal_reports_sizes(monkeypatch: pytest.MonkeyPatch, reports_sizes: bool) -> None:
+    driver, met = TerminalDriver.__new__(TerminalDriver), list[Message]()
+    driver._in_band_window_resize = reports_sizes
+    monkeypatch.setattr(LinuxDriver, "process_message", lambda _, message: met.append(message))
+    key, resize = Key("x", "x"), Resize(Size(1, 1), Size(1, 1))
+    for message in (resize, key):
+        driver.process_message(message)
+    assert met == ([resize, key] if reports_sizes else [key])
