@@ -7,6 +7,7 @@ again with its checks recomputed (`joined`, `packed`), and read through one of `
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import random
@@ -606,6 +607,7 @@ def _confine() -> None:
     most = max(MOST_ADDRESSES, _memory("VmSize") + MOST_ADDRESSES // 2)
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    gc.freeze()  # what the test runner keeps is not gone through for each input
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)

@@ -476,9 +476,9 @@ def test_a_collector_that_gives_nothing_is_told(tmp_path: Path) -> None:
 def test_killed_at_any_moment_at_most_the_last_second_is_lost(tmp_path: Path) -> None:
     dice = random.Random(35)
     for i in range(5):
-        path, most_bytes = tmp_path / f"{i}.gputop", dice.randint(10_000, 20_000)
-        record = Record(tmp_path, "-o", str(path))
-        until(lambda path=path, size=most_bytes: path.exists() and path.stat().st_size > size)  # type: ignore[misc]
+        path, most_bytes = tmp_path / f"{i}.gputop", dice.randint(2_000, 8_000)
+        record = Record(tmp_path, "-o", str(path), "--interval", "0.02")
+        until(lambda path=path, size=most_bytes: path.exists() and path.stat().st_size > size, 60)  # type: ignore[misc]
         collector = record.collector
         record.process.kill()
         killed_ns = time.monotonic_ns()
