@@ -380,7 +380,7 @@ def job(tmp_path: Path) -> tuple[list[str], Callable[[], None]]:
 def test_a_disk_that_is_full_for_a_while(tmp_path: Path, small: Path, job: tuple[list[str], Callable[[], None]]) -> None:
     command, end = job
     record = Record(tmp_path, "-o", str(small / "a.gputop"), "--", *command)
-    until(lambda: (small / "a.gputop").exists() and (small / "a.gputop").stat().st_size > 5000)
+    until(lambda: (small / "a.gputop").exists() and (small / "a.gputop").stat().st_size > 3000)
     fill(small / "other")
     record.wait_said("pauses: No space left on device")
     assert record.process.poll() is None
@@ -405,7 +405,7 @@ def fill(path: Path) -> None:
 def test_a_disk_that_stays_full(tmp_path: Path, small: Path, job: tuple[list[str], Callable[[], None]]) -> None:
     command, end = job
     record = Record(tmp_path, "-o", str(small / "a.gputop"), "--", *command)
-    until(lambda: (small / "a.gputop").exists() and (small / "a.gputop").stat().st_size > 5000)
+    until(lambda: (small / "a.gputop").exists() and (small / "a.gputop").stat().st_size > 3000)
     fill(small / "other")
     record.wait_said("pauses: No space left on device")
     end()
@@ -432,13 +432,13 @@ def test_a_collector_that_dies_is_started_again(tmp_path: Path, job: tuple[list[
     command, end = job
     path = tmp_path / "a.gputop"
     record = Record(tmp_path, "-o", str(path), "--", *command)
-    until(lambda: path.exists() and path.stat().st_size > 5000)
+    until(lambda: path.exists() and path.stat().st_size > 3000)
     first = record.collector
     os.kill(first, number)
     record.wait_said("the collector runs again")
     assert record.collector not in (0, first)
     size = path.stat().st_size
-    until(lambda: path.stat().st_size > size + 3000)
+    until(lambda: path.stat().st_size > size + 1500)
     end()
     assert record.process.wait(30) == 7
     found, told = read(path)
@@ -462,7 +462,7 @@ def test_a_collector_that_gives_nothing_is_told(tmp_path: Path) -> None:
     path, said = tmp_path / "a.gputop", tmp_path / "said"
     with said.open("w") as file:
         process = subprocess.Popen([sys.executable, "-c", STILL, "record", "--no-ebpf", "-o", str(path)], stderr=file)
-    until(lambda: path.exists() and path.stat().st_size > 5000)
+    until(lambda: path.exists() and path.stat().st_size > 3000)
     (collector,) = (pid for pid in tree(process.pid) if pid != process.pid)
     os.kill(collector, signal.SIGSTOP)
     until(lambda: "no reading for" in said.read_text(), 30)
