@@ -28,7 +28,7 @@ class EndsAtOnce:
 if sys.modules.keys().isdisjoint(("msgspec", "typing_extensions")):
     # Where typing_extensions is installed msgspec takes what typing has, too, from there. That loads inspect, ast and tokenize with it:
     # 1.3 MB in each of our processes, and 8 ms of each start. What stands later is its schemas and other formats.
-    from gputop.later import import_lean
+    from gputop.system.later import import_lean
 
     with EndsAtOnce():
         import_lean(

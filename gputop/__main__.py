@@ -3,7 +3,7 @@
 import sys
 
 from gputop import EndsAtOnce
-from gputop.later import untranslated
+from gputop.system.later import untranslated
 
 with EndsAtOnce(), untranslated():
     from gputop.cli import main

@@ -16,14 +16,14 @@ from types import ModuleType
 from typing import Any
 from typing import NoReturn
 
-from gputop import config
-from gputop import crash
-from gputop import priority
-from gputop.console import discard_output
-from gputop.console import replace_closed
-from gputop.console import tell
-from gputop.console import write
-from gputop.errors import UserError
+from gputop.system import config
+from gputop.system import crash
+from gputop.system import priority
+from gputop.system.console import discard_output
+from gputop.system.console import replace_closed
+from gputop.system.console import tell
+from gputop.system.console import write
+from gputop.system.errors import UserError
 
 COMMANDS = {
     "live": "watch this machine (what `gputop` alone does)",
@@ -185,7 +185,7 @@ class Version(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
         """Exit 0."""
-        from gputop.version import report
+        from gputop.system.version import report
 
         write(f"{report()}\n")
         parser.exit()

@@ -26,7 +26,7 @@ static __always_inline void count_lost(int which) {
     lock_xadd(count, 1);
 }
 
-/* Four buckets to the octave from 640 ns (bucket 0 holds what is shorter) to 32 minutes: gputop/histogram.py, less its FIRST. */
+/* Four buckets to the octave from 640 ns (bucket 0 holds what is shorter) to 32 minutes: gputop/model/histogram.py, less its FIRST. */
 #define BUCKETS 128
 
 static __always_inline u64 bucket_of(u64 ns) {

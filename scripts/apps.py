@@ -17,13 +17,13 @@ time.tzset()
 from textual.pilot import Pilot  # noqa: E402
 
 from gputop.commands.replay import sample  # noqa: E402
-from gputop.frame import Frame  # noqa: E402
-from gputop.frame import Header  # noqa: E402
+from gputop.model.frame import Frame  # noqa: E402
+from gputop.model.frame import Header  # noqa: E402
 from gputop.recording.reader import Recording  # noqa: E402
-from gputop.session import Session  # noqa: E402
-from gputop.stream.file import FileStream  # noqa: E402
-from gputop.stream.playback import Playback  # noqa: E402
-from gputop.stream.survey import Survey  # noqa: E402
+from gputop.session.file import FileStream  # noqa: E402
+from gputop.session.playback import Playback  # noqa: E402
+from gputop.session.session import Session  # noqa: E402
+from gputop.session.survey import Survey  # noqa: E402
 from gputop.tui.app import GputopApp  # noqa: E402
 from gputop.tui.app import Look  # noqa: E402
 from gputop.tui.replay import ReplayApp  # noqa: E402

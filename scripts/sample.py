@@ -17,9 +17,9 @@ from pathlib import Path
 import msgspec
 
 from gputop.demo.production import staged
-from gputop.frame import Frame
-from gputop.frame import Header
-from gputop.frame import ProcInfo
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
+from gputop.model.frame import ProcInfo
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
 

@@ -8,7 +8,7 @@ import apps
 from asciicast import Cast
 from textual.pilot import Pilot
 
-from gputop.session import Session
+from gputop.session.session import Session
 from gputop.tui.app import GputopApp
 
 SIZE = (110, 30)

@@ -22,12 +22,12 @@ from pathlib import Path
 
 import pytest
 
-from gputop import config
 from gputop.cli import COMMANDS
 from gputop.cli import Parser
 from gputop.commands import live
 from gputop.commands.replay import sample
 from gputop.diagnosis.verdicts import judges
+from gputop.system import config
 from gputop.tui.app import GputopApp
 from gputop.tui.screens.main import MainScreen
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from gputop.console import write
+from gputop.system.console import write
 
 EXAMPLES = """examples:
   eval "$(gputop completion bash)"        in ~/.bashrc

@@ -14,11 +14,11 @@ from gputop.commands.options import ask_sudo
 from gputop.commands.options import duration
 from gputop.commands.options import sampling_argv
 from gputop.commands.screen import add_looks
-from gputop.console import show
 from gputop.demo.scenarios import SCENARIOS
 from gputop.demo.tour import SCENARIO as TOURED
-from gputop.frame import Frame
-from gputop.frame import Header
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
+from gputop.system.console import show
 
 TOUR = "tour"
 EXAMPLES = (
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _print_verdicts(flags: list[str], seconds: float) -> int:
     """A line whenever the verdict changes."""
-    from gputop.session import Session
+    from gputop.session.session import Session
 
     session, said = Session(), ("", "")
     began = time.monotonic()
@@ -80,8 +80,8 @@ def _print_verdicts(flags: list[str], seconds: float) -> int:
 
 
 def _frames(flags: list[str], seconds: float) -> Iterator[Header | Frame]:
-    from gputop.stream.child import ChildStream
-    from gputop.stream.child import collector_argv
+    from gputop.session.child import ChildStream
+    from gputop.session.child import collector_argv
 
     stream, end = ChildStream(collector_argv(flags)), time.monotonic() + seconds
     try:

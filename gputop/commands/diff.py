@@ -7,10 +7,10 @@ import argparse
 from gputop.commands.explain import Found
 from gputop.commands.explain import explained
 from gputop.commands.span import add_span
-from gputop.console import show
-from gputop.console import tell
-from gputop.console import write
-from gputop.errors import UserError
+from gputop.system.console import show
+from gputop.system.console import tell
+from gputop.system.console import write
+from gputop.system.errors import UserError
 
 EXAMPLES = """examples:
   gputop diff before.gputop after.gputop
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         both = {"schema": 1, "before": before.explanation, "after": after.explanation}
         write(msgspec.json.encode(both) + b"\n")
     else:
-        from gputop.report import diff_lines
+        from gputop.session.report import diff_lines
 
         show(diff_lines((args.before, args.after), before.explanation, after.explanation))
     for path, found in ((args.before, before), (args.after, after)):

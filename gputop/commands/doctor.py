@@ -12,10 +12,10 @@ from typing import Any
 
 from msgspec import structs
 
-from gputop.console import takes_unicode
-from gputop.console import tell
-from gputop.console import write
-from gputop.errors import UserError
+from gputop.system.console import takes_unicode
+from gputop.system.console import tell
+from gputop.system.console import write
+from gputop.system.errors import UserError
 
 if TYPE_CHECKING:
     from gputop.doctor import Check
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 def _bundle(args: argparse.Namespace, checks: list[Check], ok: bool) -> dict[str, Any]:
     """Write it; its ``path`` and ``parts``."""
     from gputop.doctor import bundle
-    from gputop.text import clean
+    from gputop.system.text import clean
 
     tell(f"recording {bundle.SECONDS:.0f} s …")
     path = args.output or bundle.default_path()
@@ -82,7 +82,7 @@ def as_json(checks: list[Check], ok: bool, packed: dict[str, Any]) -> str:
 
 def as_text(checks: list[Check], unicode: bool) -> str:
     """A line per check, and under it the remedy."""
-    from gputop.text import clean
+    from gputop.system.text import clean
 
     marks = {"ok": "✓", "limited": "◐", "missing": "✗"} if unicode else {"ok": "+", "limited": "~", "missing": "-"}
     arrow = "→" if unicode else "->"

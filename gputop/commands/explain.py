@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec import field
 
-from gputop.board import Board
 from gputop.commands.options import RECORDER
 from gputop.commands.options import add_sampling
 from gputop.commands.options import ask_sudo
@@ -23,16 +22,17 @@ from gputop.commands.options import leave_root
 from gputop.commands.options import sampling_argv
 from gputop.commands.span import add_span
 from gputop.commands.span import span
-from gputop.console import show
-from gputop.console import tell
-from gputop.console import write
 from gputop.diagnosis import Engine
 from gputop.diagnosis.model import SEVERITIES
 from gputop.diagnosis.report import Episode
 from gputop.diagnosis.report import Explanation
-from gputop.errors import UserError
-from gputop.frame import Frame
-from gputop.frame import Header
+from gputop.model.board import Board
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
+from gputop.system.console import show
+from gputop.system.console import tell
+from gputop.system.console import write
+from gputop.system.errors import UserError
 
 EXAMPLES = """examples:
   gputop explain                          look for 10 s, then explain
@@ -72,9 +72,9 @@ def run(args: argparse.Namespace) -> int:
 
         write(msgspec.json.encode(found.explanation) + b"\n")
     else:
-        from gputop.report import explain_lines
-        from gputop.report import plot
-        from gputop.report import without_colour
+        from gputop.session.report import explain_lines
+        from gputop.session.report import plot
+        from gputop.session.report import without_colour
 
         show(explain_lines(found.explanation, found.ongoing))
         if args.plot:
@@ -107,8 +107,8 @@ class Found(Struct):
 def explained(paths: Sequence[str], args: argparse.Namespace, with_points: bool = False) -> Found:
     """A recording, or the stretch of it that the flags choose. UserError where it cannot be read."""
     from gputop.recording.parts import open_recording
-    from gputop.stream.findings import explanation
-    from gputop.stream.judged import judged
+    from gputop.session.findings import explanation
+    from gputop.session.judged import judged
 
     with open_recording(paths) as recording:
         start, end = span(args, recording)
@@ -127,9 +127,9 @@ def explained(paths: Sequence[str], args: argparse.Namespace, with_points: bool 
 
 
 def _live(args: argparse.Namespace) -> Found:
-    from gputop.stream.child import ChildStream
-    from gputop.stream.child import collector_argv
-    from gputop.stream.judged import closely
+    from gputop.session.child import ChildStream
+    from gputop.session.child import collector_argv
+    from gputop.session.judged import closely
 
     ask_sudo(args)
     seconds = LIVE_S if args.last is None else args.last

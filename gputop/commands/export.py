@@ -8,10 +8,10 @@ from gputop.commands.options import WRITER
 from gputop.commands.options import acting_as_user
 from gputop.commands.span import add_span
 from gputop.commands.span import span
-from gputop.console import tell
-from gputop.errors import UserError
-from gputop.exports import FORMATS
-from gputop.exports import writer
+from gputop.system.console import tell
+from gputop.system.errors import UserError
+from gputop.tables.exports import FORMATS
+from gputop.tables.exports import writer
 
 EXAMPLES = """examples:
   gputop export run.gputop --to csv -o run-csv           a directory with a file per table

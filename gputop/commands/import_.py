@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gputop.commands.options import WRITER
 from gputop.commands.options import acting_as_user
-from gputop.errors import UserError
+from gputop.system.errors import UserError
 
 EXAMPLES = """examples:
   gputop import ingero.db -o ingero.gputop
@@ -27,16 +27,16 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("a recording is a file: give its name with -o", code=2)
     from contextlib import closing
 
-    from gputop.console import tell
-    from gputop.frame import Frame
-    from gputop.frame import Header
+    from gputop.model.frame import Frame
+    from gputop.model.frame import Header
     from gputop.recording.ingero import LeftOut
     from gputop.recording.ingero import read
     from gputop.recording.output import ended_like_ctrl_c
     from gputop.recording.output import whole_or_gone
     from gputop.recording.writer import Writer
-    from gputop.text import clean
-    from gputop.text import counted
+    from gputop.system.console import tell
+    from gputop.system.text import clean
+    from gputop.system.text import counted
 
     items = read(args.file)
     header = next(items)

@@ -7,7 +7,6 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from gputop import config
 from gputop.commands.options import SCREEN
 from gputop.commands.options import add_sampling
 from gputop.commands.options import ask_sudo
@@ -18,17 +17,18 @@ from gputop.commands.options import process_id
 from gputop.commands.options import sampling_argv
 from gputop.commands.screen import add_looks
 from gputop.commands.screen import watch
-from gputop.console import draws_ascii
-from gputop.errors import UserError
-from gputop.memory import calm_garbage_collection
-from gputop.memory import return_what_is_freed
+from gputop.system import config
+from gputop.system.console import draws_ascii
+from gputop.system.errors import UserError
+from gputop.system.memory import calm_garbage_collection
+from gputop.system.memory import return_what_is_freed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gputop.commands.screen import Guide
-    from gputop.frame import ProcInfo
-    from gputop.frame import ProcSample
+    from gputop.model.frame import ProcInfo
+    from gputop.model.frame import ProcSample
     from gputop.tui.app import GputopApp
 
 EXAMPLES = """examples:
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
         return run_once(args)
     use_terminal("gputop --once, gputop --once --json, or gputop record")
     ask_sudo(args)
-    from gputop.stream.child import ChildStream
+    from gputop.session.child import ChildStream
 
     argv = stream_argv(args)
     turns = Turns()
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
     leave_root(*SCREEN)
     # The collector starts while we import: the first data should be there when the screen is.
     return_what_is_freed()
-    from gputop.session import Session
+    from gputop.session.session import Session
     from gputop.tui.app import GputopApp
     from gputop.tui.app import Look
     from gputop.tui.draw.rows import SORTS
@@ -125,7 +125,7 @@ def stream_argv(args: argparse.Namespace) -> list[str]:
     """The command whose output is the stream: our own collector, or one at the other end of ssh."""
     flags = sampling_argv(args)
     if args.host is None:
-        from gputop.stream.child import collector_argv
+        from gputop.session.child import collector_argv
 
         return collector_argv(flags)
     if not args.host.strip() or args.host.startswith("-"):

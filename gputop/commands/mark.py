@@ -8,10 +8,10 @@ from __future__ import annotations
 import argparse
 import os
 
-from gputop.console import tell
-from gputop.errors import UserError
-from gputop.text import clean
-from gputop.text import from_shell
+from gputop.system.console import tell
+from gputop.system.errors import UserError
+from gputop.system.text import clean
+from gputop.system.text import from_shell
 
 PATIENCE_S = 0.5  # for all collectors together: a training that marks its steps must not wait for one that is stopped
 _LEAST_S = 0.001  # for one of them, where others have used that up: the kernel takes 0 for no limit
@@ -30,10 +30,10 @@ def run(args: argparse.Namespace) -> int:
     """Send it to every collector of this user."""
     import time
 
-    from gputop.frame import Mark
-    from gputop.markers import MAX_TEXT
-    from gputop.markers import pack_mark
-    from gputop.markers import places
+    from gputop.model.frame import Mark
+    from gputop.sources.markers import MAX_TEXT
+    from gputop.sources.markers import pack_mark
+    from gputop.sources.markers import places
 
     text = " ".join(args.text).strip()
     if not text:
@@ -65,8 +65,8 @@ def _send(message: bytes) -> tuple[int, list[str]]:
     """How many took it, and the sockets of those that had no room for it."""
     import time
 
-    from gputop.markers import sockets
     from gputop.sources.ebpf.privilege import invoking_user
+    from gputop.sources.markers import sockets
 
     sudo = invoking_user()
     owners = frozenset({os.geteuid(), sudo[0] if sudo is not None else os.geteuid()})
@@ -89,8 +89,8 @@ def _send_to(path: str, descriptor: int, owners: frozenset[int], message: bytes,
     import socket
     import struct
 
-    from gputop.markers import ELSEWHERE
-    from gputop.markers import peer_uid
+    from gputop.sources.markers import ELSEWHERE
+    from gputop.sources.markers import peer_uid
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sending:
         sending.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(wait_s), int(wait_s % 1 * 1e6)))
@@ -112,7 +112,7 @@ def _send_to(path: str, descriptor: int, owners: frozenset[int], message: bytes,
 
 def _remove(path: str) -> None:
     """From a directory that is ours alone; in others nothing is touched."""
-    from gputop.markers import open_own
+    from gputop.sources.markers import open_own
 
     try:
         folder = open_own(os.path.dirname(path), os.geteuid())

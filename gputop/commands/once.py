@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from gputop.board import Board
-from gputop.board import LastSeconds
 from gputop.commands.options import RECORDER
 from gputop.commands.options import leave_root
 from gputop.commands.options import sampling_settings
-from gputop.console import draws_ascii
-from gputop.console import show
-from gputop.console import tell
-from gputop.console import write
-from gputop.errors import UserError
-from gputop.frame import SECOND_NS
-from gputop.frame import Frame
-from gputop.frame import Header
+from gputop.model.board import Board
+from gputop.model.board import LastSeconds
+from gputop.model.frame import SECOND_NS
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
+from gputop.system.console import draws_ascii
+from gputop.system.console import show
+from gputop.system.console import tell
+from gputop.system.console import write
+from gputop.system.errors import UserError
 
 if TYPE_CHECKING:
     from gputop.diagnosis import Engine
-    from gputop.roles import Role
-    from gputop.stream.child import ChildStream
+    from gputop.model.roles import Role
+    from gputop.session.child import ChildStream
 
 LOOK_S = 0.1
 """Two readings make a rate; in a single look everything is read in each tick."""
@@ -70,7 +70,7 @@ def _first(items: Iterator[Header | Frame], look_ns: int) -> Iterator[Header | F
 def _stream(args: argparse.Namespace) -> Iterator[Header | Frame]:
     """Without end, by a collector of its own."""
     from gputop.commands.live import stream_argv
-    from gputop.stream.child import ChildStream
+    from gputop.session.child import ChildStream
 
     if args.host is not None:
         leave_root(*RECORDER)
@@ -80,8 +80,8 @@ def _stream(args: argparse.Namespace) -> Iterator[Header | Frame]:
 
 
 def _collected(args: argparse.Namespace, ticks: int) -> list[Header | Frame]:
-    from gputop.collector import Collector
-    from gputop.collector import make_header
+    from gputop.collector.beat import Collector
+    from gputop.collector.beat import make_header
 
     settings = replace(sampling_settings(args), everyone=True, ebpf=False)
     items: list[Header | Frame] = [make_header(settings)]
@@ -93,7 +93,7 @@ def _collected(args: argparse.Namespace, ticks: int) -> list[Header | Frame]:
 
     def wait(seconds: float) -> None:
         until = time.monotonic() + seconds
-        _load("gputop.snapshot" if args.json else "gputop.tui.draw.page")
+        _load("gputop.session.snapshot" if args.json else "gputop.tui.draw.page")
         time.sleep(max(0.0, until - time.monotonic()))
 
     Collector(settings, Keep()).run(ticks, wait)
@@ -115,8 +115,8 @@ def _child_frames(stream: ChildStream) -> Iterator[Header | Frame]:
 
 
 def _print_json(items: Iterator[Header | Frame], args: argparse.Namespace, every: bool) -> int:
-    from gputop import snapshot
     from gputop.diagnosis import Engine
+    from gputop.session import snapshot
 
     board, older, engine, past = Board(), Board(), Engine(), LastSeconds()
     for item in items:
@@ -142,7 +142,7 @@ def _print_json(items: Iterator[Header | Frame], args: argparse.Namespace, every
 def _print_object(older: Board, newer: Board, engine: Engine, args: argparse.Namespace) -> None:
     import msgspec
 
-    from gputop import snapshot
+    from gputop.session import snapshot
 
     taken = snapshot.take(older, newer, engine.roles, engine.states, _only(newer, args, engine.roles))
     write(msgspec.json.encode(taken, enc_hook=str) + b"\n")
@@ -163,7 +163,7 @@ def _only(board: Board, args: argparse.Namespace, roles: dict[int, Role]) -> fro
 def _print_screen(items: Iterator[Header | Frame], args: argparse.Namespace) -> int:
     import shutil
 
-    from gputop.session import Session
+    from gputop.session.session import Session
     from gputop.tui.draw import ascii_line
     from gputop.tui.draw import safe_line
     from gputop.tui.draw.page import page

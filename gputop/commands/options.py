@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from gputop.errors import UserError
+from gputop.system.errors import UserError
 
 if TYPE_CHECKING:
     from gputop.sources import Settings
 
 STANDARD = ("ctypes", "glob", "heapq", "json", "queue", "shutil", "socket", "subprocess", "tempfile", "threading", "traceback")
 """Modules of Python's own that we import only when they are needed."""
-_READERS = ("gputop.autostacks", "gputop.diagnosis", "gputop.frame", "gputop.report", "gputop.snapshot", "gputop.stacks", "gputop.stream")
+_READERS = ("gputop.diagnosis", "gputop.model.frame", "gputop.session", "gputop.stacks")
 RECORDER = (*_READERS, "gputop.recording", *STANDARD)
-WRITER = ("gputop.exports", "gputop.recording", "gputop.tables", "gputop.stacks", "csv", "sqlite3", *STANDARD)
-SCREEN = ("gputop.session", "gputop.tui", "textual", "rich", *RECORDER)
+WRITER = ("gputop.recording", "gputop.tables", "gputop.stacks", "csv", "sqlite3", *STANDARD)
+SCREEN = ("gputop.tui", "textual", "rich", *RECORDER)
 NO_EBPF = "no eBPF probes, even where they could run"
 SUDO = "load the eBPF probes through sudo; the rest runs as you"
 _NUMBER = r"\d+\.?\d*|\.\d+"

@@ -13,10 +13,10 @@ from itertools import islice
 
 from gputop.commands.span import add_span
 from gputop.commands.span import span
-from gputop.console import tell
-from gputop.console import write
-from gputop.errors import UserError
-from gputop.text import from_shell
+from gputop.system.console import tell
+from gputop.system.console import write
+from gputop.system.errors import UserError
+from gputop.system.text import from_shell
 
 WHO_SWITCHED = """SELECT pid, name, sum(coalesce(thread_switches, switches)) switches, sum(offcpu_s) offcpu_s,
   max(stall_ms) worst_stall_ms FROM proc GROUP BY pid ORDER BY switches DESC LIMIT 10"""
@@ -115,7 +115,7 @@ def _csv(names: list[str], rows: Iterable[tuple[object, ...]]) -> Iterator[str]:
 
 
 def _csv_cell(value: object) -> object:
-    from gputop.text import csv_cell
+    from gputop.system.text import csv_cell
 
     if value is None:
         return ""
@@ -124,7 +124,7 @@ def _csv_cell(value: object) -> object:
 
 
 def _table(names: list[str], rows: Iterable[tuple[object, ...]]) -> Iterator[str]:
-    from gputop.text import cell_width
+    from gputop.system.text import cell_width
 
     rows = iter(rows)
     measured = list(islice(rows, _MEASURED))
@@ -145,8 +145,8 @@ def _is_number(column: Sequence[object]) -> bool:
 
 def _cell(text: str, width: int, most: int, to_right: bool) -> str:
     """At least ``width`` columns, and ``most`` at most."""
-    from gputop.text import cell_width
-    from gputop.text import fit
+    from gputop.system.text import cell_width
+    from gputop.system.text import fit
 
     own = min(most, cell_width(text))
     return " " * (width - own) + text if to_right and own < width else fit(text, max(width, own))
@@ -154,8 +154,8 @@ def _cell(text: str, width: int, most: int, to_right: bool) -> str:
 
 def _text(value: object, whole: bool = False) -> str:
     """A value as a person reads it, or with ``whole`` as a program does; nothing in it that a terminal would obey."""
-    from gputop.text import clean
-    from gputop.text import clean_lines
+    from gputop.system.text import clean
+    from gputop.system.text import clean_lines
 
     if value is None:
         return "–"

@@ -14,32 +14,32 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from gputop import crash
 from gputop.commands.options import RECORDER
 from gputop.commands.options import add_sampling
 from gputop.commands.options import ask_sudo
 from gputop.commands.options import duration
 from gputop.commands.options import leave_root
 from gputop.commands.options import number
-from gputop.console import tell
-from gputop.errors import UserError
-from gputop.errors import not_run
-from gputop.memory import return_pages
-from gputop.memory import return_what_is_freed
-from gputop.priority import WATCHERS_PLACE
-from gputop.priority import ordinary
-from gputop.text import clean
-from gputop.text import counted
+from gputop.system import crash
+from gputop.system.console import tell
+from gputop.system.errors import UserError
+from gputop.system.errors import not_run
+from gputop.system.memory import return_pages
+from gputop.system.memory import return_what_is_freed
+from gputop.system.priority import WATCHERS_PLACE
+from gputop.system.priority import ordinary
+from gputop.system.text import clean
+from gputop.system.text import counted
 
 if TYPE_CHECKING:
     import subprocess
 
-    from gputop.autostacks import Unwatched
-    from gputop.frame import Frame
-    from gputop.frame import Header
+    from gputop.model.frame import Frame
+    from gputop.model.frame import Header
     from gputop.recording.lasting import Lasting
     from gputop.recording.writer import Tell
-    from gputop.stream.lasting import LastingStream
+    from gputop.session.autostacks import Unwatched
+    from gputop.session.lasting import LastingStream
 
 EXAMPLES = """examples:
   gputop record                                  until Ctrl-C, to gputop-HOST-DATE-TIME.gputop
@@ -88,8 +88,8 @@ def run(args: argparse.Namespace) -> int:
     if args.output == "-":
         raise UserError("a recording is a file: for standard output there is gputop collect", code=2)
     from gputop.commands.live import stream_argv
-    from gputop.stream.child import ChildStream
-    from gputop.stream.lasting import LastingStream
+    from gputop.session.child import ChildStream
+    from gputop.session.lasting import LastingStream
 
     return_what_is_freed()
     ask_sudo(args)
@@ -235,7 +235,7 @@ class _Session:
             self._keep(item)
 
     def _keep(self, item: Header | Frame) -> None:
-        from gputop.frame import Header
+        from gputop.model.frame import Header
 
         if isinstance(item, Header):
             self._date(item)
@@ -264,7 +264,7 @@ class _Session:
 
     def _diagnose(self, header: Header) -> Unwatched:
         """It takes stacks as an incident begins; not of another machine's processes."""
-        from gputop.autostacks import Unwatched
+        from gputop.session.autostacks import Unwatched
         from gputop.stacks.auto import AutoStacks
 
         return Unwatched(header, None if self._args.no_auto_stacks or self._args.host is not None else AutoStacks())
@@ -289,7 +289,7 @@ class _Session:
 
     def _begin_account(self) -> Tell | None:
         """As a file begins: what the diagnosis is asked for as it ends."""
-        from gputop.stream.findings import Account
+        from gputop.session.findings import Account
 
         diagnosis = self._diagnosis
         if diagnosis is None or diagnosis.problem:

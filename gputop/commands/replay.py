@@ -8,20 +8,20 @@ import stat
 import sys
 from typing import TYPE_CHECKING
 
-from gputop import config
 from gputop.commands.live import Turns
 from gputop.commands.live import use_terminal
 from gputop.commands.screen import add_looks
 from gputop.commands.screen import watch
 from gputop.commands.span import MOMENT
-from gputop.console import draws_ascii
-from gputop.console import tell
-from gputop.errors import UserError
-from gputop.memory import calm_garbage_collection
-from gputop.text import from_shell
+from gputop.system import config
+from gputop.system.console import draws_ascii
+from gputop.system.console import tell
+from gputop.system.errors import UserError
+from gputop.system.memory import calm_garbage_collection
+from gputop.system.text import from_shell
 
 if TYPE_CHECKING:
-    from gputop.stream.file import FileStream
+    from gputop.session.file import FileStream
     from gputop.tui.app import Look
     from gputop.tui.view import View
 
@@ -79,7 +79,7 @@ def sample() -> str:
 def _replay_files(args: argparse.Namespace, paths: list[str]) -> int:
     if paths == ["-"]:
         paths = [f"/proc/{os.getpid()}/fd/{_keys_from_terminal()}"]
-    from gputop.stream.file import FileStream
+    from gputop.session.file import FileStream
 
     file = FileStream(paths)
     try:
@@ -92,7 +92,7 @@ def _replay_files(args: argparse.Namespace, paths: list[str]) -> int:
 
 def _start(file: FileStream, at: str | None) -> int:
     """Where to begin. UserError where there is nothing to see."""
-    from gputop.stream.moment import moment_within
+    from gputop.session.moment import moment_within
 
     recording = file.recording
     if not len(recording.chunks()):
@@ -101,8 +101,8 @@ def _start(file: FileStream, at: str | None) -> int:
 
 
 def _play(args: argparse.Namespace, file: FileStream, paths: list[str], at_ns: int) -> int:
-    from gputop.stream.playback import Playback
-    from gputop.stream.survey import Survey
+    from gputop.session.playback import Playback
+    from gputop.session.survey import Survey
     from gputop.tui.replay import ReplayApp
 
     survey = Survey(paths)
@@ -124,13 +124,13 @@ def _watch_pipe(args: argparse.Namespace) -> int:
         raise UserError("--at, --speed and --loop need a file: a stream from standard input is shown as it comes", code=2)
     if sys.stdin.isatty():
         raise UserError("standard input is this terminal: ssh NODE gputop collect | gputop replay -")
-    from gputop.stream.pipe import PipeStream
+    from gputop.session.pipe import PipeStream
 
     turns = Turns()
     stream = PipeStream(_keys_from_terminal(), turns, turns.known)
     use_terminal(INSTEAD)
     stream.begin()
-    from gputop.session import Session
+    from gputop.session.session import Session
     from gputop.tui.app import GputopApp
 
     calm_garbage_collection()

@@ -6,8 +6,8 @@ import argparse
 from typing import TYPE_CHECKING
 from typing import Any
 
-from gputop import config
-from gputop.errors import UserError
+from gputop.system import config
+from gputop.system.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,12 +16,12 @@ from gputop.commands.options import duration
 from gputop.commands.options import no_process
 from gputop.commands.options import process_id
 from gputop.commands.options import runs
-from gputop.console import tell
-from gputop.console import write
-from gputop.errors import UserError
+from gputop.system.console import tell
+from gputop.system.console import write
+from gputop.system.errors import UserError
 
 if TYPE_CHECKING:
-    from gputop.roles import Role
+    from gputop.model.roles import Role
     from gputop.stacks.capture import StackSet
     from gputop.stacks.folded import Weighted
     from gputop.stacks.main_thread import MainThread
@@ -102,14 +102,14 @@ def _look() -> tuple[list[int], dict[int, Role], dict[int, str]]:
     """Watch for a moment: who is stalled, who is who, what they wait for."""
     import threading
 
-    from gputop.board import Board
-    from gputop.collector import Collector
-    from gputop.collector import make_header
+    from gputop.collector.beat import Collector
+    from gputop.collector.beat import make_header
     from gputop.diagnosis import Engine
-    from gputop.frame import Frame
+    from gputop.model.board import Board
+    from gputop.model.frame import Frame
+    from gputop.session.stalled import stalled_pids
+    from gputop.session.stalled import waits
     from gputop.sources import Settings
-    from gputop.stalled import stalled_pids
-    from gputop.stalled import waits
 
     settings = Settings(interval_ns=LOOK_INTERVAL_NS, ebpf=False)
     board, engine = Board(header=make_header(settings)), Engine()
@@ -174,8 +174,8 @@ def _names(pids: list[int], roles: dict[int, Role]) -> dict[int, str]:
 
 def _called(pid: int) -> str:
     """As on the screen; empty where it has ended."""
-    from gputop.frame import ProcInfo
-    from gputop.roles import program_name
+    from gputop.model.frame import ProcInfo
+    from gputop.model.roles import program_name
     from gputop.sources.procfs import parse
     from gputop.sources.procfs.files import read_once
 

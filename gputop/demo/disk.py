@@ -8,7 +8,7 @@ import random
 import tempfile
 import time
 
-from gputop.errors import UserError
+from gputop.system.errors import UserError
 
 FILE_BYTES = 64 << 20
 _RECORD_BYTES = 32 << 10

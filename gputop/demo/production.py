@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from gputop.demo import disk
 from gputop.demo import quota
 from gputop.demo.scenarios import SCENARIOS
-from gputop.errors import starting
-from gputop.interpreter import argv_of
 from gputop.sources.simulated import VARIABLE
 from gputop.sources.simulated import layout
+from gputop.system.errors import starting
+from gputop.system.interpreter import argv_of
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextlib import suppress
 from pathlib import Path
 
-from gputop.errors import UserError
+from gputop.system.errors import UserError
 
 _ROOT = Path("/sys/fs/cgroup")
 _PREFIX = "gputop-demo-"

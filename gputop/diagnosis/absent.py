@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gputop.board import Board
 from gputop.diagnosis import waits
 from gputop.diagnosis.facts import JobFacts
-from gputop.environment import SIZE_VARIABLES
-from gputop.environment import number_in
-from gputop.frame import ProcInfo
-from gputop.roles import rank_of
+from gputop.model.board import Board
+from gputop.model.environment import SIZE_VARIABLES
+from gputop.model.environment import number_in
+from gputop.model.frame import ProcInfo
+from gputop.model.roles import rank_of
 
 STILL_S = 4.0  # s without a sign of life, from which ranks stand in a collective: who merely ends after the others saves or sends something
 _MOST = 4096

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from gputop.board import Board
 from gputop.diagnosis import chain
 from gputop.diagnosis import intensity
 from gputop.diagnosis import report
@@ -39,10 +38,11 @@ from gputop.diagnosis.points import WINDOW_NS
 from gputop.diagnosis.symptoms import Standing
 from gputop.diagnosis.symptoms import judge_job
 from gputop.diagnosis.window import Window
-from gputop.frame import Frame
-from gputop.frame import GpuReading
-from gputop.frame import Header
-from gputop.roles import Role
+from gputop.model.board import Board
+from gputop.model.frame import Frame
+from gputop.model.frame import GpuReading
+from gputop.model.frame import Header
+from gputop.model.roles import Role
 
 MIDDLE_NS = WINDOW_NS // 2
 FEED_EVERY_NS = 500_000_000

@@ -14,9 +14,9 @@ from gputop.diagnosis.model import Step
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.repeats import Repeated
 from gputop.diagnosis.repeats import Span
-from gputop.frame import ProcInfo
-from gputop.frame import ReadLimit
-from gputop.frame import link_bytes_per_s
+from gputop.model.frame import ProcInfo
+from gputop.model.frame import ReadLimit
+from gputop.model.frame import link_bytes_per_s
 
 SHORT_S = 1.0
 """Who was seen for less is not judged."""

@@ -14,9 +14,9 @@ from gputop.diagnosis.facts import Taker
 from gputop.diagnosis.proc import ASKING
 from gputop.diagnosis.proc import TURN
 from gputop.diagnosis.proc import ProcFacts
-from gputop.frame import ProcInfo
-from gputop.text import clean
-from gputop.text import counted
+from gputop.model.frame import ProcInfo
+from gputop.system.text import clean
+from gputop.system.text import counted
 
 LISTENING, CONNECTED = "listening", "connected"
 """Words of `ProcInfo.sockets`."""

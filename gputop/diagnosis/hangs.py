@@ -27,7 +27,7 @@ from gputop.diagnosis.model import Fix
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.waits import is_accepting
-from gputop.text import counted
+from gputop.system.text import counted
 
 HUNG_S = 5.0  # s without a sign of life: torch's own queues look every 5 s whether their loader still lives
 STDIN = 0  # who reads that is at a prompt, or fed by whoever started it

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from gputop.board import Board
 from gputop.diagnosis.cpusets import parse
 from gputop.diagnosis.facts import HostFacts
-from gputop.frame import DiskSample
-from gputop.frame import NetSample
-from gputop.frame import Psi
-from gputop.rates import counter_per_s
-from gputop.rates import cpu_deltas
-from gputop.rates import disk_rates
-from gputop.rates import net_rates
-from gputop.rates import stolen_shares
+from gputop.model.board import Board
+from gputop.model.frame import DiskSample
+from gputop.model.frame import NetSample
+from gputop.model.frame import Psi
+from gputop.model.rates import counter_per_s
+from gputop.model.rates import cpu_deltas
+from gputop.model.rates import disk_rates
+from gputop.model.rates import net_rates
+from gputop.model.rates import stolen_shares
 
 RENUMBERED = "cpus"  # of `SourceState.detail` of the host: why /proc/stat's numbers are not the kernel's
 RENUMBERED_NS = 60_000_000_000  # ns for which that stands once it was seen: who shows it may end

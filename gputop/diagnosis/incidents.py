@@ -8,7 +8,6 @@ from msgspec import Struct
 from msgspec import field
 from msgspec.structs import replace
 
-from gputop.board import Board
 from gputop.diagnosis.facts import Hang
 from gputop.diagnosis.model import Incident
 from gputop.diagnosis.model import Verdict
@@ -21,7 +20,8 @@ from gputop.diagnosis.strangers import born_ns
 from gputop.diagnosis.symptoms import HIGH_SHARE
 from gputop.diagnosis.symptoms import MEDIUM_SHARE
 from gputop.diagnosis.symptoms import Standing
-from gputop.frame import ProcSample
+from gputop.model.board import Board
+from gputop.model.frame import ProcSample
 
 BEGIN_NS = 1_000_000_000 - OFF_BEAT_NS
 """A cause must stand this long before it is an incident; it is then dated back to when it began."""

@@ -16,9 +16,9 @@ from gputop.diagnosis.facts import GpuFacts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.feeders import threads_at_work
 from gputop.diagnosis.stepclock import from_calls
-from gputop.environment import SIZE_VARIABLES
-from gputop.environment import number_in
-from gputop.roles import program_name
+from gputop.model.environment import SIZE_VARIABLES
+from gputop.model.environment import number_in
+from gputop.model.roles import program_name
 
 BUSY = 0.7
 """Utilization from which what a GPU does while busy is judged."""

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Sequence
 
-from gputop.frame import MainSamples
+from gputop.model.frame import MainSamples
 
 TOLD_NS = 100_000_000
 """A burst of samples is told of so late at most: at the next beat."""

@@ -12,7 +12,7 @@ _OTHERS = {
     "dali": "Pipeline(..., num_threads={})",
     "multiprocessing": "multiprocessing.Pool({})",
 }
-"""By the words of `gputop.roles.Role.loader`."""
+"""By the words of `gputop.model.roles.Role.loader`."""
 UNUSED_S, UNUSED = 2.0, 0.95
 """For how long, and in which share of the window, a worker that gets no work has had nothing to do."""
 LOOKS_PER_S, LOOKING = 1.5, 0.005

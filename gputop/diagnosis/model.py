@@ -7,7 +7,7 @@ from collections.abc import Collection
 from msgspec import Struct
 from msgspec import field
 
-from gputop.text import figure
+from gputop.system.text import figure
 
 SEVERITIES = ("info", "low", "medium", "high")
 """In rising order. ``info`` is no fault: a rare pause, a GPU bigger than the job, everything well."""

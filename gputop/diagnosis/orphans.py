@@ -8,7 +8,6 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec import field
 
-from gputop.board import Board
 from gputop.diagnosis.facts import Taker
 from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
@@ -16,8 +15,9 @@ from gputop.diagnosis.model import Incident
 from gputop.diagnosis.model import Verdict
 from gputop.diagnosis.model import Victim
 from gputop.diagnosis.shell import kill
-from gputop.roles import Role
-from gputop.roles import program_name
+from gputop.model.board import Board
+from gputop.model.roles import Role
+from gputop.model.roles import program_name
 
 PATIENCE_NS = 8_000_000_000
 """One that still ends by itself is none."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gputop.board import GpuBoard
-from gputop.frame import MigInstance
+from gputop.model.board import GpuBoard
+from gputop.model.frame import MigInstance
 
 _OWN = ("util_pct", "sm_active_pct")
 _OF_ALL = ("gr_active_pct", "power_w", "power_limit_w", "mig", "mig_mode")

@@ -10,21 +10,21 @@ from math import log
 
 from msgspec import Struct
 
-from gputop.board import Board
 from gputop.diagnosis.facts import CallFacts
 from gputop.diagnosis.facts import GpuFacts
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.facts import SampledFacts
 from gputop.diagnosis.proc import backward_threads
 from gputop.diagnosis.quiet import Quiet
-from gputop.frame import CgroupSample
-from gputop.frame import CudaCall
-from gputop.frame import MainSamples
-from gputop.frame import Probes
-from gputop.rates import counter_per_s
-from gputop.rates import throttled_periods_pct
-from gputop.roles import Role
-from gputop.roles import pin_thread
+from gputop.model.board import Board
+from gputop.model.frame import CgroupSample
+from gputop.model.frame import CudaCall
+from gputop.model.frame import MainSamples
+from gputop.model.frame import Probes
+from gputop.model.rates import counter_per_s
+from gputop.model.rates import throttled_periods_pct
+from gputop.model.roles import Role
+from gputop.model.roles import pin_thread
 
 WINDOW_NS = 2_500_000_000
 """Long enough to tell shares apart by samples, short enough that a verdict stands 3 s after its cause began."""

@@ -17,12 +17,12 @@ from gputop.diagnosis.waits import UNKNOWN
 from gputop.diagnosis.waits import KindOf
 from gputop.diagnosis.waits import is_accepting
 from gputop.diagnosis.waits import is_unread
-from gputop.frame import ProcInfo
-from gputop.frame import ProcSample
-from gputop.frame import ThreadSample
-from gputop.rates import counter_per_s
-from gputop.rates import thread_deltas
-from gputop.roles import Role
+from gputop.model.frame import ProcInfo
+from gputop.model.frame import ProcSample
+from gputop.model.frame import ThreadSample
+from gputop.model.rates import counter_per_s
+from gputop.model.rates import thread_deltas
+from gputop.model.roles import Role
 
 FUTEX, FOR_EVER, SOME = (202, 98), -1, 0
 """Its numbers on x86_64 and aarch64, and what ``syscall_arg`` says of its time limit."""

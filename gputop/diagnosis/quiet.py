@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from gputop.frame import CudaCall
+from gputop.model.frame import CudaCall
 
 LEAST_NS = 350_000_000
 """A shorter one is the host's part of a step."""

@@ -16,7 +16,7 @@ from gputop.diagnosis.model import Ledger
 from gputop.diagnosis.model import Step
 from gputop.diagnosis.model import Verdict
 from gputop.diagnosis.symptoms import LOST
-from gputop.frame import Header
+from gputop.model.frame import Header
 
 SCHEMA = 1
 LEAST_S, PART = 2.5, 0.25

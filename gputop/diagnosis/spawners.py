@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from gputop.board import Board
 from gputop.diagnosis.facts import Taker
 from gputop.diagnosis.strangers import Stranger
 from gputop.diagnosis.strangers import born_ns
 from gputop.diagnosis.strangers import shares
+from gputop.model.board import Board
 
 SHORT_NS = 5_000_000_000
 """Who lives longer is told by itself."""

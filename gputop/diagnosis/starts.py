@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from msgspec import Struct
 from msgspec import field
 
-from gputop.board import GpuBoard
 from gputop.diagnosis import waits
 from gputop.diagnosis.proc import ProcFacts
-from gputop.frame import ProcSample
+from gputop.model.board import GpuBoard
+from gputop.model.frame import ProcSample
 
 WARM_UP_NS = 30_000_000_000
 """A start takes so long, at most: until its GPU works, and from then on."""

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from gputop.board import Board
-from gputop.frame import SECOND_NS
-from gputop.frame import ProcInfo
-from gputop.frame import ProcSample
-from gputop.roles import program_name
-from gputop.text import clean
+from gputop.model.board import Board
+from gputop.model.frame import SECOND_NS
+from gputop.model.frame import ProcInfo
+from gputop.model.frame import ProcSample
+from gputop.model.roles import program_name
+from gputop.system.text import clean
 
 RESTING_CORES = 0.1
 """Who runs less than this between two looks rests."""

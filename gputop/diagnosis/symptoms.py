@@ -35,8 +35,8 @@ from gputop.diagnosis.verdicts.main_thread_preprocessing import asks_programs
 from gputop.diagnosis.verdicts.main_thread_preprocessing import is_held_up
 from gputop.diagnosis.verdicts.pause import asks_for_nothing
 from gputop.diagnosis.verdicts.sync_storm import SPINS
-from gputop.roles import TORCH_WORKER
-from gputop.text import counted
+from gputop.model.roles import TORCH_WORKER
+from gputop.system.text import counted
 
 LOST = 0.12
 """Share of the window lost from which something is said to be wrong (TraceML: input wait warns from 10 %, critical from 20 %)."""

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 
-from gputop.board import Board
 from gputop.diagnosis import waits
 from gputop.diagnosis.facts import Grower
 from gputop.diagnosis.facts import Mover
@@ -19,11 +18,12 @@ from gputop.diagnosis.strangers import Stranger
 from gputop.diagnosis.strangers import recorders
 from gputop.diagnosis.strangers import shares
 from gputop.diagnosis.waits import KindOf
-from gputop.frame import Preempt
-from gputop.frame import ProcSample
-from gputop.rates import pair_growth
-from gputop.roles import Role
-from gputop.roles import hot
+from gputop.model.board import Board
+from gputop.model.frame import Preempt
+from gputop.model.frame import ProcSample
+from gputop.model.rates import pair_growth
+from gputop.model.roles import Role
+from gputop.model.roles import hot
 
 LEAST_CORES = 0.02
 MOST = 12

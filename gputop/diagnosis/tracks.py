@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from gputop.board import GpuBoard
 from gputop.diagnosis import waits
 from gputop.diagnosis.breaks import LOST_NS
 from gputop.diagnosis.breaks import Breaks
@@ -21,12 +20,13 @@ from gputop.diagnosis.intensity import BUSY
 from gputop.diagnosis.intensity import slowed_by
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.stepclock import Rhythm
-from gputop.frame import Gpu
-from gputop.frame import GpuReading
-from gputop.frame import ProcInfo
-from gputop.frame import ProcSample
-from gputop.frame import SchedThread
-from gputop.roles import Role
+from gputop.model.board import GpuBoard
+from gputop.model.frame import Gpu
+from gputop.model.frame import GpuReading
+from gputop.model.frame import ProcInfo
+from gputop.model.frame import ProcSample
+from gputop.model.frame import SchedThread
+from gputop.model.roles import Role
 
 STALE_NS = 3_000_000_000
 """A GPU reading older than this says nothing of now."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gputop.frame import CudaCall
-from gputop.frame import Gpu
-from gputop.frame import Host
-from gputop.frame import Preempt
-from gputop.frame import ProcSample
-from gputop.frame import SchedThread
-from gputop.frame import ThreadSample
-from gputop.frame import Wakeup
+from gputop.model.frame import CudaCall
+from gputop.model.frame import Gpu
+from gputop.model.frame import Host
+from gputop.model.frame import Preempt
+from gputop.model.frame import ProcSample
+from gputop.model.frame import SchedThread
+from gputop.model.frame import ThreadSample
+from gputop.model.frame import Wakeup
 
 UNREAD: dict[type, frozenset[str]] = {
     ProcSample: frozenset((

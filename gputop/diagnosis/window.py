@@ -9,8 +9,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gputop import roles as who
-from gputop.board import Board
 from gputop.diagnosis import feeders
 from gputop.diagnosis import states
 from gputop.diagnosis import waits
@@ -42,11 +40,13 @@ from gputop.diagnosis.tracks import GpuTrack
 from gputop.diagnosis.tracks import ProcTrack
 from gputop.diagnosis.tracks import any_worked
 from gputop.diagnosis.turns import Turns
-from gputop.frame import Frame
-from gputop.frame import GpuReading
-from gputop.frame import ProcInfo
-from gputop.frame import ProcSample
-from gputop.roles import Role
+from gputop.model import roles as who
+from gputop.model.board import Board
+from gputop.model.frame import Frame
+from gputop.model.frame import GpuReading
+from gputop.model.frame import ProcInfo
+from gputop.model.frame import ProcSample
+from gputop.model.roles import Role
 
 GAP_NS = 5_000_000_000
 LAUNCH_S = 4e-6

@@ -13,7 +13,7 @@ from gputop.diagnosis.facts import Taker
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.shell import operand
 from gputop.diagnosis.takers import names_of
-from gputop.frame import ProcInfo
+from gputop.model.frame import ProcInfo
 
 QUOTA_PCT = 20
 REAL_TIME = (1, 2, 6)

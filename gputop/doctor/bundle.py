@@ -14,19 +14,19 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from gputop import config
-from gputop import crash
-from gputop.board import Board
 from gputop.doctor.machine import facts
 from gputop.doctor.mask import Mask
-from gputop.errors import UserError
-from gputop.interpreter import argv_of
+from gputop.model.board import Board
 from gputop.recording.output import create
 from gputop.recording.output import unused
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
 from gputop.sources.ebpf.privilege import as_invoking_user
-from gputop.version import report
+from gputop.system import config
+from gputop.system import crash
+from gputop.system.errors import UserError
+from gputop.system.interpreter import argv_of
+from gputop.system.version import report
 
 SECONDS = 10.0
 _PATIENCE_S = 60.0

@@ -6,8 +6,8 @@ import os
 import time
 
 from gputop.doctor import Check
-from gputop.frame import SILENT
-from gputop.frame import Frame
+from gputop.model.frame import SILENT
+from gputop.model.frame import Frame
 from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources import Source

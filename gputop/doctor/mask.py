@@ -20,9 +20,9 @@ from typing import Any
 
 import msgspec
 
-from gputop.frame import Frame
-from gputop.frame import Header
-from gputop.roles import WELL_KNOWN
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
+from gputop.model.roles import WELL_KNOWN
 
 _PROGRAM = re.compile(r"(python|pypy)[\d.]*t?|pt_\w+|cuda-\w+|k(worker|softirqd|swapd|compactd)[\w/:+-]*|migration/\d+|rcu\w*")
 _FLAGS = frozenset(("-m", "-c", "-u", "-E", "-I", "-P", "-S", "--multiprocessing-fork"))

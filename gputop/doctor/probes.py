@@ -7,8 +7,8 @@ import subprocess
 import time
 
 from gputop.doctor import Check
-from gputop.frame import Frame
-from gputop.frame import SourceState
+from gputop.model.frame import Frame
+from gputop.model.frame import SourceState
 from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources import Unavailable

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from gputop.console import charset
-from gputop.console import takes_unicode
 from gputop.doctor import Check
+from gputop.system.console import charset
+from gputop.system.console import takes_unicode
 
 
 def checks() -> list[Check]:

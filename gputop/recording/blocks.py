@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from operator import gt
 
-from gputop.frame import Frame
+from gputop.model.frame import Frame
 from gputop.recording.columns.decode import Table
 from gputop.recording.columns.layout import ColumnError
 from gputop.recording.compact import MOST_IN_RUN

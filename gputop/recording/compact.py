@@ -8,7 +8,7 @@ from collections import OrderedDict
 
 import zstandard
 
-from gputop.frame import Frame
+from gputop.model.frame import Frame
 from gputop.recording.budget import Budget
 from gputop.recording.columns.context import Layouts
 from gputop.recording.columns.decode import Table

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec import field
 
-from gputop.frame import Mark
+from gputop.model.frame import Mark
 from gputop.recording.format import ENDS
 from gputop.recording.format import FLAG_KEY
 from gputop.recording.format import FLAG_MARK

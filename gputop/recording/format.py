@@ -5,12 +5,12 @@
     block   = head payload                        28 bytes + size, little-endian
     head    = sync 4s, kind u8, codec u8, flags u16, size u32, t_ns u64, check u32, head_check u32
     sync    = b"\\x9dGP\\n"                         where to look for the next block behind a broken one
-    kind    = 1 header   msgpack of `gputop.frame.Header`; the first block of every stream, restated in files, and when a clock has jumped
-              2 frames   some `gputop.frame.Frame`, see codec
+    kind    = 1 header   msgpack of `gputop.model.frame.Header`; first in every stream, restated in files, and when a clock has jumped
+              2 frames   some `gputop.model.frame.Frame`, see codec
               3 index    where chunks begin, see `gputop.recording.index`; in files only
               4 reference   what blocks of codecs 2 and 3 build upon, again behind the first run that does, see `gputop.recording.columns`
               5 parity   as it was; skipped
-              6 findings   what the diagnosis said while it was recorded, see `gputop.stream.findings`; in files only
+              6 findings   what the diagnosis said while it was recorded, see `gputop.session.findings`; in files only
               7 parity   mends what stands before it, see `gputop.recording.parity`; in files only
               8 end      the collector ended by itself: what ends without it (or, in files, an index) was cut short
               other      skipped by its size, so that a newer minor version may add kinds
@@ -38,12 +38,12 @@ from typing import NamedTuple
 import msgspec
 import zstandard
 
-from gputop.errors import UserError
-from gputop.frame import FORMAT_MAJOR
-from gputop.frame import Frame
-from gputop.frame import Header
+from gputop.model.frame import FORMAT_MAJOR
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
 from gputop.recording.sound import check_frames
 from gputop.recording.sound import check_header
+from gputop.system.errors import UserError
 
 if TYPE_CHECKING:
     from gputop.recording.compact import Unpacker

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gputop.frame import Mark
+from gputop.model.frame import Mark
 from gputop.recording.format import BROKEN
 from gputop.recording.format import FormatError
 

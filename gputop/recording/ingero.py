@@ -20,20 +20,20 @@ from urllib.parse import quote
 import msgspec
 
 from gputop import __version__
-from gputop.errors import UserError
-from gputop.frame import CpuSample
-from gputop.frame import CudaCall
-from gputop.frame import Frame
-from gputop.frame import Gpu
-from gputop.frame import Header
-from gputop.frame import Host
-from gputop.frame import Mark
-from gputop.frame import Probes
-from gputop.frame import ProcInfo
-from gputop.frame import SourceState
+from gputop.model.frame import CpuSample
+from gputop.model.frame import CudaCall
+from gputop.model.frame import Frame
+from gputop.model.frame import Gpu
+from gputop.model.frame import Header
+from gputop.model.frame import Host
+from gputop.model.frame import Mark
+from gputop.model.frame import Probes
+from gputop.model.frame import ProcInfo
+from gputop.model.frame import SourceState
 from gputop.recording.input import open_regular
-from gputop.text import clean
-from gputop.text import counted
+from gputop.system.errors import UserError
+from gputop.system.text import clean
+from gputop.system.text import counted
 
 TICK_NS = 100_000_000
 KEY_EVERY = 100

@@ -6,7 +6,7 @@ import os
 import stat
 
 from gputop.recording.format import FormatError
-from gputop.text import clean
+from gputop.system.text import clean
 
 
 def open_regular(path: str) -> int:

@@ -7,11 +7,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gputop.board import Board
-from gputop.board import GpuBoard
-from gputop.frame import Frame
-from gputop.frame import Gpu
-from gputop.frame import Probes
+from gputop.model.board import Board
+from gputop.model.board import GpuBoard
+from gputop.model.frame import Frame
+from gputop.model.frame import Gpu
+from gputop.model.frame import Probes
 
 
 def key_frame(board: Board, frame: Frame) -> Frame:

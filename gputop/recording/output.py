@@ -13,8 +13,8 @@ from itertools import chain
 from itertools import count
 from typing import NoReturn
 
-from gputop.errors import UserError
-from gputop.text import clean
+from gputop.system.errors import UserError
+from gputop.system.text import clean
 
 UNFINISHED = ".unfinished"
 """Ends the name of what is not whole yet."""

@@ -11,14 +11,14 @@ from functools import reduce
 from itertools import accumulate
 from itertools import pairwise
 
-from gputop.errors import UserError
-from gputop.frame import Header
-from gputop.frame import Mark
+from gputop.model.frame import Header
+from gputop.model.frame import Mark
 from gputop.recording.reader import FileChunk
 from gputop.recording.reader import Recording
 from gputop.recording.reader import missing_words
 from gputop.recording.seek import Seeker
-from gputop.text import clean
+from gputop.system.errors import UserError
+from gputop.system.text import clean
 
 _OFFSET_BITS = 48
 """Of an offset in a part; above them stands which part."""

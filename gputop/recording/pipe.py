@@ -9,14 +9,14 @@ import stat
 import time
 from collections.abc import Callable
 
-from gputop import clocks
-from gputop.errors import UserError
-from gputop.frame import Frame
-from gputop.frame import Header
+from gputop.model import clocks
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
 from gputop.recording.format import MAGIC
 from gputop.recording.format import pack_end
 from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
+from gputop.system.errors import UserError
 
 SHORT_S = 0.1
 """Who waits no longer learns from the next frame that nobody reads any more."""

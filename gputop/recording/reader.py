@@ -12,10 +12,10 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from gputop.board import Board
-from gputop.frame import Frame
-from gputop.frame import Header
-from gputop.frame import Mark
+from gputop.model.board import Board
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
+from gputop.model.frame import Mark
 from gputop.recording.blocks import Blocks
 from gputop.recording.columns.decode import Table
 from gputop.recording.columns.thin import NO_HISTOGRAMS
@@ -43,8 +43,8 @@ from gputop.recording.scan import places
 from gputop.recording.seek import Seeker
 from gputop.recording.seek import blocks_between
 from gputop.recording.sound import check_frames
-from gputop.text import clean
-from gputop.text import counted
+from gputop.system.text import clean
+from gputop.system.text import counted
 
 OPENING_BYTES = 1 << 20
 """Within so much of a file's beginning or end its header must stand."""
@@ -243,7 +243,7 @@ class Recording:
         return sorted((*self._contents.marks, *later), key=lambda mark: mark.t_ns)
 
     def findings(self) -> bytes | None:
-        """What its recorder left of the diagnosis as it ended (see `gputop.stream.findings`), None where it left nothing sound."""
+        """What its recorder left of the diagnosis as it ended (see `gputop.session.findings`), None where it left nothing sound."""
         place = place_at(self._fd, self._contents.findings) if self._contents.findings else None
         if place is None or place.head.kind != KIND_FINDINGS:
             return None

@@ -11,9 +11,9 @@ from typing import TypeVar
 
 import msgspec
 
-from gputop.frame import Frame
-from gputop.frame import ProcInfo
-from gputop.frame import ProcSample
+from gputop.model.frame import Frame
+from gputop.model.frame import ProcInfo
+from gputop.model.frame import ProcSample
 
 Known = Callable[[], tuple[Mapping[int, ProcInfo], Mapping[int, ProcSample]]]
 """Gives what stands now, by pid."""

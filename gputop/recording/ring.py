@@ -16,10 +16,10 @@ import zstandard
 from msgspec import Struct
 from msgspec import field
 
-from gputop.board import Board
-from gputop.frame import SECOND_NS
-from gputop.frame import Frame
-from gputop.frame import Header
+from gputop.model.board import Board
+from gputop.model.frame import SECOND_NS
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
 from gputop.recording.format import CODEC_PLAIN
 from gputop.recording.format import CODEC_ZSTD
 from gputop.recording.format import HEAD

@@ -6,8 +6,7 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 
-from gputop.errors import UserError
-from gputop.frame import Header
+from gputop.model.frame import Header
 from gputop.recording.format import FLAG_KEY
 from gputop.recording.format import FLAG_MARK
 from gputop.recording.format import HEAD
@@ -19,7 +18,8 @@ from gputop.recording.index import Index
 from gputop.recording.shelf import Shelved
 from gputop.recording.writer import index_block
 from gputop.recording.writer import write_all
-from gputop.text import clean
+from gputop.system.errors import UserError
+from gputop.system.text import clean
 
 
 def write_blocks(path: str, fd: int, header: Header, blocks: Iterable[Shelved], end_ns: int) -> int:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Protocol
 from typing import TypeVar
 
-from gputop.board import Board
-from gputop.frame import Frame
-from gputop.frame import Header
+from gputop.model.board import Board
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
 
 
 class Block(Protocol):

@@ -16,14 +16,14 @@ from typing import TypeVar
 
 import msgspec
 
-from gputop.frame import MOST_IN_FRAME
-from gputop.frame import CgroupSample
-from gputop.frame import Frame
-from gputop.frame import Gpu
-from gputop.frame import GpuProc
-from gputop.frame import Header
-from gputop.frame import Host
-from gputop.frame import MigInstance
+from gputop.model.frame import MOST_IN_FRAME
+from gputop.model.frame import CgroupSample
+from gputop.model.frame import Frame
+from gputop.model.frame import Gpu
+from gputop.model.frame import GpuProc
+from gputop.model.frame import Header
+from gputop.model.frame import Host
+from gputop.model.frame import MigInstance
 
 MOST_NS = 1 << 62  # 146 years: no clock of the kernel's reaches it
 MOST_COUNT = 1 << 53  # of frames and beats

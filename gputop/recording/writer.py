@@ -12,12 +12,11 @@ from pathlib import Path
 
 import zstandard
 
-from gputop.board import Board
-from gputop.errors import UserError
-from gputop.frame import SECOND_NS
-from gputop.frame import Frame
-from gputop.frame import Header
-from gputop.frame import Mark
+from gputop.model.board import Board
+from gputop.model.frame import SECOND_NS
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
+from gputop.model.frame import Mark
 from gputop.recording.columns.layout import tick_ns
 from gputop.recording.compact import MOST_IN_RUN
 from gputop.recording.compact import Packer
@@ -33,9 +32,10 @@ from gputop.recording.index import pack_index
 from gputop.recording.keyframe import key_frame
 from gputop.recording.output import create
 from gputop.recording.parity import Parity
-from gputop.text import clean
-from gputop.text import counted
-from gputop.text import file_size
+from gputop.system.errors import UserError
+from gputop.system.text import clean
+from gputop.system.text import counted
+from gputop.system.text import file_size
 
 REFERENCE_EVERY_NS = 240 * SECOND_NS
 RUN_BYTES, RUN_NS = 160_000, 55 * SECOND_NS

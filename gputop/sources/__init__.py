@@ -1,6 +1,6 @@
 """Where readings come from: one file or folder per source, each behind `Source`.
 
-A new source is a new module here and a line in `gputop.collector.REGISTRY`. A source is imported only when the collector opens it.
+A new source is a new module here and a line in `gputop.collector.beat.REGISTRY`. A source is imported only when the collector opens it.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec import field
 
-from gputop.frame import Frame
-from gputop.frame import SourceState
+from gputop.model.frame import Frame
+from gputop.model.frame import SourceState
 
 FEW = 16
 """Trainers and workers that each source reads in every turn. More are a crowd, of which nobody follows one by the tenth of a second."""
@@ -42,7 +42,7 @@ class Settings(Struct, frozen=True):
 
 
 class Beat(Struct):
-    """One tick as the sources see it. Those that come earlier in `gputop.collector.REGISTRY` tell the later ones who matters."""
+    """One tick as the sources see it. Those that come earlier in `gputop.collector.beat.REGISTRY` tell the later ones who matters."""
 
     t_ns: int
     seq: int

@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from gputop.frame import CgroupSample
-from gputop.frame import Frame
-from gputop.frame import Host
-from gputop.frame import Psi
-from gputop.frame import ReadLimit
-from gputop.frame import SourceState
+from gputop.model.frame import CgroupSample
+from gputop.model.frame import Frame
+from gputop.model.frame import Host
+from gputop.model.frame import Psi
+from gputop.model.frame import ReadLimit
+from gputop.model.frame import SourceState
 from gputop.sources import FEW
 from gputop.sources import Beat
 from gputop.sources import Settings

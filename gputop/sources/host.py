@@ -6,13 +6,13 @@ import os
 
 import msgspec
 
-from gputop.frame import CpuSample
-from gputop.frame import DiskSample
-from gputop.frame import Frame
-from gputop.frame import Host
-from gputop.frame import NetSample
-from gputop.frame import Psi
-from gputop.frame import SourceState
+from gputop.model.frame import CpuSample
+from gputop.model.frame import DiskSample
+from gputop.model.frame import Frame
+from gputop.model.frame import Host
+from gputop.model.frame import NetSample
+from gputop.model.frame import Psi
+from gputop.model.frame import SourceState
 from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources import Unavailable

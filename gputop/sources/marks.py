@@ -7,18 +7,18 @@ import socket
 import time
 from contextlib import suppress
 
-from gputop.frame import Frame
-from gputop.frame import Mark
-from gputop.frame import SourceState
-from gputop.markers import MAX_BYTES
-from gputop.markers import make_directory
-from gputop.markers import peer_uid
-from gputop.markers import remove_stale
-from gputop.markers import unpack_mark
+from gputop.model.frame import Frame
+from gputop.model.frame import Mark
+from gputop.model.frame import SourceState
 from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources import Unavailable
 from gputop.sources.ebpf.privilege import as_invoking_user
+from gputop.sources.markers import MAX_BYTES
+from gputop.sources.markers import make_directory
+from gputop.sources.markers import peer_uid
+from gputop.sources.markers import remove_stale
+from gputop.sources.markers import unpack_mark
 
 MOST_A_TICK = 32  # markers taken in one look
 MOST_A_SECOND = 100  # markers taken; more wait in the kernel, and their senders with them

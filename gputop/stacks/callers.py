@@ -12,9 +12,9 @@ from contextlib import ExitStack
 from msgspec import Struct
 from msgspec import field
 
-from gputop import elf
-from gputop import histogram
+from gputop.model import histogram
 from gputop.sources import Unavailable
+from gputop.sources import elf
 from gputop.sources.ebpf import libcuda
 from gputop.stacks import on_demand
 from gputop.stacks.code_object import Torn

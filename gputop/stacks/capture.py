@@ -12,8 +12,7 @@ from contextlib import suppress
 from msgspec import Struct
 from msgspec import field
 
-from gputop import crash
-from gputop.frame import Stack
+from gputop.model.frame import Stack
 from gputop.stacks import interpreter
 from gputop.stacks import kernel
 from gputop.stacks import pyspy
@@ -24,6 +23,7 @@ from gputop.stacks.python_thread import PythonThread
 from gputop.stacks.python_thread import Unreadable
 from gputop.stacks.source_line import add_sources
 from gputop.stacks.threads import thread_ids
+from gputop.system import crash
 
 TIMEOUT_S = 2.0
 NATIVE_TIMEOUT_S = 10.0

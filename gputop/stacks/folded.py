@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Sequence
 
-from gputop.errors import UserError
-from gputop.frame import Stack
+from gputop.model.frame import Stack
 from gputop.recording.output import create
 from gputop.recording.output import whole_or_gone
 from gputop.stacks.frames import parse
-from gputop.text import clean
+from gputop.system.errors import UserError
+from gputop.system.text import clean
 
 Weighted = tuple[tuple[str, ...], int]
 

@@ -1,4 +1,4 @@
-"""One line of a stack as text, ``name (file:line)``, and back. This is how `gputop.frame.Stack.python` holds its frames."""
+"""One line of a stack as text, ``name (file:line)``, and back. This is how `gputop.model.frame.Stack.python` holds its frames."""
 
 from __future__ import annotations
 

@@ -13,15 +13,15 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from gputop.frame import Stack
-from gputop.roles import PIN_THREAD
-from gputop.roles import Role
+from gputop.model.frame import Stack
+from gputop.model.roles import PIN_THREAD
+from gputop.model.roles import Role
 from gputop.stacks.frames import Line
 from gputop.stacks.frames import own_call
 from gputop.stacks.frames import own_part
 from gputop.stacks.frames import parse
 from gputop.stacks.source_line import key
-from gputop.text import clean
+from gputop.system.text import clean
 
 _WIDTH = 200
 _CALL = re.compile(r"([A-Za-z_][\w.]*)\s*\(")

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from dataclasses import field
 from io import FileIO
 
-from gputop import elf
+from gputop.sources import elf
 from gputop.stacks import layout
 from gputop.stacks.code_object import Codes
 from gputop.stacks.code_object import Torn

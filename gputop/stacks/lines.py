@@ -13,7 +13,7 @@ from gputop.stacks.frames import Line
 from gputop.stacks.group import Group
 from gputop.stacks.group import Member
 from gputop.stacks.source_line import read_lines
-from gputop.text import clean
+from gputop.system.text import clean
 
 if TYPE_CHECKING:
     from gputop.stacks.callers import CudaLine

@@ -7,8 +7,6 @@ from contextlib import suppress
 
 from msgspec import Struct
 
-from gputop import crash
-from gputop.errors import NO_MORE_THREADS
 from gputop.stacks import callers
 from gputop.stacks.callers import CudaLine
 from gputop.stacks.folded import Weighted
@@ -16,6 +14,8 @@ from gputop.stacks.python_thread import Unreadable
 from gputop.stacks.sampling import LineShare
 from gputop.stacks.sampling import by_line
 from gputop.stacks.sampling import sample
+from gputop.system import crash
+from gputop.system.errors import NO_MORE_THREADS
 
 
 class MainThread(Struct, frozen=True):

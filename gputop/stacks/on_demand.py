@@ -19,7 +19,7 @@ from gputop.sources.rights import capabilities
 from gputop.sources.rights import in_container
 from gputop.stacks import on_demand_loader
 from gputop.stacks.permission import SUDO
-from gputop.text import clean
+from gputop.system.text import clean
 
 _LOAD_S = 20.0
 

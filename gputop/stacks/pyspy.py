@@ -19,7 +19,6 @@ from typing import BinaryIO
 
 import msgspec
 
-from gputop.priority import ordinary
 from gputop.sources.ebpf.privilege import start_as
 from gputop.sources.procfs import parse
 from gputop.sources.rights import CAP_SYS_PTRACE
@@ -28,6 +27,7 @@ from gputop.stacks.frames import Line
 from gputop.stacks.python_thread import MAX_THREADS
 from gputop.stacks.python_thread import PythonThread
 from gputop.stacks.python_thread import Unreadable
+from gputop.system.priority import ordinary
 
 if TYPE_CHECKING:
     import subprocess

@@ -14,7 +14,7 @@ import time
 from collections.abc import Collection
 from collections.abc import Sequence
 
-from gputop.frame import Stack
+from gputop.model.frame import Stack
 from gputop.sources.ebpf.privilege import take_file_rights
 from gputop.stacks import kernel
 from gputop.stacks.frames import Line
@@ -69,7 +69,7 @@ def read_lines(wanted: Collection[tuple[int, Line]], root: str = "/", timeout_s:
 
 
 def key(line: Line) -> str:
-    """``file:line``, as `gputop.frame.Stack.source` names a line."""
+    """``file:line``, as `gputop.model.frame.Stack.source` names a line."""
     return f"{line.file}:{line.line}"
 
 

@@ -14,14 +14,14 @@ from itertools import chain
 from itertools import islice
 from typing import Any
 
-from gputop.errors import UserError
 from gputop.recording.reader import Recording
+from gputop.system.errors import UserError
+from gputop.system.text import clean
 from gputop.tables.load import Batch
 from gputop.tables.load import Loader
 from gputop.tables.load import Wanted
 from gputop.tables.schema import TABLES
 from gputop.tables.schema import TableSpec
-from gputop.text import clean
 
 MAX_ROWS = 40_000_000
 """Loaded for one statement."""

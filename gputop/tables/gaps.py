@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gputop.frame import Mark
+from gputop.model.frame import Mark
 
 SKIPPED, UNREAD = "the beat was skipped", "not in the file"
 

@@ -14,6 +14,7 @@ from operator import add
 from typing import Any
 
 from gputop.diagnosis import Engine
+from gputop.model.roles import program_name
 from gputop.recording.columns.decode import Table
 from gputop.recording.columns.decode import open_table
 from gputop.recording.columns.encode import encode
@@ -22,9 +23,8 @@ from gputop.recording.columns.layout import tick_ns
 from gputop.recording.reader import FileBlock
 from gputop.recording.reader import Recording
 from gputop.recording.reader import in_order
-from gputop.roles import program_name
-from gputop.stream.findings import explanation
-from gputop.stream.judged import judged
+from gputop.session.findings import explanation
+from gputop.session.judged import judged
 from gputop.tables.gaps import Gap
 from gputop.tables.gaps import Gaps
 from gputop.tables.rows import Known

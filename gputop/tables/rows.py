@@ -12,21 +12,21 @@ from operator import mul
 from operator import sub
 from typing import Any
 
-from gputop.frame import SECOND_NS
-from gputop.frame import Gpu
-from gputop.frame import GpuProc
-from gputop.frame import Header
-from gputop.frame import Preempt
-from gputop.frame import ProcInfo
-from gputop.frame import Wakeup
-from gputop.frame import compute_pids
-from gputop.frame import sizes_of_contexts
+from gputop.model.frame import SECOND_NS
+from gputop.model.frame import Gpu
+from gputop.model.frame import GpuProc
+from gputop.model.frame import Header
+from gputop.model.frame import Preempt
+from gputop.model.frame import ProcInfo
+from gputop.model.frame import Wakeup
+from gputop.model.frame import compute_pids
+from gputop.model.frame import sizes_of_contexts
+from gputop.model.roles import Role
+from gputop.model.roles import assign
 from gputop.recording.columns.decode import Table
 from gputop.recording.columns.layout import Pick
 from gputop.recording.columns.layout import pick
 from gputop.recording.columns.standing import Standing
-from gputop.roles import Role
-from gputop.roles import assign
 from gputop.tables.told import Stalls
 from gputop.tables.told import Switches
 

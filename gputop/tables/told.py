@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
 
-from gputop.frame import SECOND_NS
+from gputop.model.frame import SECOND_NS
 
 FORGOTTEN_NS = 10 * SECOND_NS
 """Who has had no row, and was not told of, for so long has ended."""

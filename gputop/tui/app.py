@@ -29,11 +29,11 @@ from textual.events import Event
 from textual.filter import NoColor
 from textual.screen import Screen
 
-from gputop.autostacks import AutoCapture
-from gputop.frame import SECOND_NS
-from gputop.priority import WATCHERS_PLACE
-from gputop.session import Session
+from gputop.model.frame import SECOND_NS
+from gputop.session.autostacks import AutoCapture
+from gputop.session.session import Session
 from gputop.stacks.auto import AutoStacks
+from gputop.system.priority import WATCHERS_PLACE
 from gputop.tui.draw import header
 from gputop.tui.driver import TerminalDriver
 from gputop.tui.feed import Feed
@@ -51,7 +51,7 @@ from gputop.tui.view import View
 if TYPE_CHECKING:
     from gputop.diagnosis import Incident
     from gputop.diagnosis import Ledger
-    from gputop.stream.survey import Episode
+    from gputop.session.survey import Episode
 
 _NOT_OURS = ("Keys", "Maximize", "Minimize")
 """Textual's own help would hide the dashboard's; the dashboard's parts are no widgets to look at one by one."""
@@ -206,7 +206,7 @@ class GputopApp(App[int]):
 
     def _handle_exception(self, error: Exception) -> None:
         """Leave, for a bug: it is kept for a bug report, and said in a line once the terminal is the user's again."""
-        from gputop import crash
+        from gputop.system import crash
 
         if not self._is_failing:
             self._is_failing = True

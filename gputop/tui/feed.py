@@ -8,13 +8,13 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Protocol
 
-from gputop.errors import UserError
-from gputop.frame import Frame
-from gputop.frame import Header
-from gputop.memory import return_pages
-from gputop.priority import WATCHERS_PLACE
-from gputop.session import Session
-from gputop.stream.lasting import Restarts
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
+from gputop.session.lasting import Restarts
+from gputop.session.session import Session
+from gputop.system.errors import UserError
+from gputop.system.memory import return_pages
+from gputop.system.priority import WATCHERS_PLACE
 from gputop.tui.recorder import Recorder
 
 TOLD_S = 5.0

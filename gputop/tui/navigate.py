@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gputop.diagnosis import Incident
-from gputop.session import Session
+from gputop.session.session import Session
 from gputop.tui.draw.axis import WINDOWS_S
 from gputop.tui.draw.axis import Axis
 from gputop.tui.draw.axis import cell_for

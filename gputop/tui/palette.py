@@ -15,7 +15,7 @@ from textual.filter import LineFilter
 from textual.theme import BUILTIN_THEMES
 from textual.theme import Theme
 
-from gputop.text import ascii_text
+from gputop.system.text import ascii_text
 
 Palette = dict[str, Style]
 

@@ -12,13 +12,13 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 
-from gputop.frame import Frame
-from gputop.frame import Header
-from gputop.frame import Mark
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
+from gputop.model.frame import Mark
 from gputop.recording.columns.layout import tick_ns
-from gputop.session import Session
-from gputop.stream.file import FileStream
-from gputop.stream.playback import Playback
+from gputop.session.file import FileStream
+from gputop.session.playback import Playback
+from gputop.session.session import Session
 
 TURN_S = 0.1
 MOST_WORK_S, LEAST_REST_S = 0.06, 0.03

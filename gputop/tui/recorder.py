@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from gputop.errors import UserError
-from gputop.frame import Frame
-from gputop.frame import Header
-from gputop.session import Session
-from gputop.text import file_size
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
+from gputop.session.session import Session
+from gputop.system.errors import UserError
+from gputop.system.text import file_size
 
 if TYPE_CHECKING:
     from gputop.recording.writer import Writer
@@ -36,7 +36,7 @@ class Recorder:
     def start(self, path: str, session: Session) -> None:
         """Record to a new file, from the last key frame on, so that it is whole from its beginning. UserError where it cannot be."""
         from gputop.recording.writer import Writer
-        from gputop.stream.findings import Account
+        from gputop.session.findings import Account
 
         with self._lock:
             with session.lock:

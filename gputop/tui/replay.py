@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from gputop.diagnosis import Incident
 from gputop.diagnosis import Ledger
-from gputop.session import Session
-from gputop.stream.file import FileStream
-from gputop.stream.playback import Playback
-from gputop.stream.survey import Episode
-from gputop.stream.survey import Survey
+from gputop.session.file import FileStream
+from gputop.session.playback import Playback
+from gputop.session.session import Session
+from gputop.session.survey import Episode
+from gputop.session.survey import Survey
 from gputop.tui.app import GputopApp
 from gputop.tui.app import Look
 from gputop.tui.player import Player

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import typing
 
-from gputop.later import import_lean
+from gputop.system.later import import_lean
 
 _UNUSED = (
     "platformdirs",  # where downloads go

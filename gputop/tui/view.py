@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec import field
 
-from gputop.session import Session
-from gputop.text import clean
+from gputop.session.session import Session
+from gputop.system.text import clean
 
 LABEL_WIDTH, NARROW_LABEL_WIDTH = 28, 26
 NARROW = 110

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
 
-from gputop.frame import Frame
+from gputop.model.frame import Frame
 from gputop.recording.format import Decoder
 from tests.bench.crowd import crowd
 from tests.bench.figures import quantile

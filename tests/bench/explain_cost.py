@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from gputop.autostacks import Unwatched
 from gputop.recording.writer import NO_LIMIT
 from gputop.recording.writer import Rotation
-from gputop.stream.findings import Account
+from gputop.session.autostacks import Unwatched
+from gputop.session.findings import Account
 from tests.bench.figures import spread
 from tests.recording.made import HEADER
 from tests.recording.made import Session

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from dataclasses import field
 from pathlib import Path
 
-from gputop.board import Board
 from gputop.diagnosis import Engine
-from gputop.frame import Frame
-from gputop.frame import Header
+from gputop.model.board import Board
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
 from gputop.recording.format import Decoder
-from gputop.stream.judged import closely
+from gputop.session.judged import closely
 from tests.bench import calm
 from tests.workloads import runner
 from tests.workloads import scenario

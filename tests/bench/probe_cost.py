@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from contextlib import nullcontext
 from pathlib import Path
 
-from gputop.frame import Frame
+from gputop.model.frame import Frame
 from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources.ebpf import btf

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
 
-from gputop.board import Board
-from gputop.frame import Frame
+from gputop.model.board import Board
+from gputop.model.frame import Frame
 from gputop.recording.format import KIND_FRAMES
 from gputop.recording.format import KIND_INDEX
 from gputop.recording.format import KIND_REFERENCE

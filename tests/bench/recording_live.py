@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 
-from gputop.frame import SECOND_NS
+from gputop.model.frame import SECOND_NS
 from gputop.recording.format import KIND_FRAMES
 from gputop.recording.format import KIND_PARITY
 from gputop.recording.format import KIND_REFERENCE

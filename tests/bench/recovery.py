@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gputop.board import Board
 from gputop.diagnosis import Engine
-from gputop.stream.judged import closely
+from gputop.model.board import Board
+from gputop.session.judged import closely
 from tests.bench import judging
 from tests.bench.accuracy import MODES
 from tests.bench.figures import table

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 
-from gputop.frame import Frame
+from gputop.model.frame import Frame
 from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources.cgroup import CgroupSource

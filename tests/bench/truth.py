@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
 
-from gputop.frame import ProcSample
+from gputop.model.frame import ProcSample
 from tests.bench.beat import collect
 from tests.bench.crowd import crowd
 from tests.bench.figures import table

@@ -17,10 +17,10 @@ from gputop.demo import disk
 from gputop.demo.production import staged
 from gputop.demo.scenarios import SCENARIOS
 from gputop.demo.scenarios import Scenario
-from gputop.errors import UserError
-from gputop.session import Session
-from gputop.stream.child import ChildStream
-from gputop.stream.child import collector_argv
+from gputop.session.child import ChildStream
+from gputop.session.child import collector_argv
+from gputop.session.session import Session
+from gputop.system.errors import UserError
 
 _PATIENCE_S = 60.0
 

@@ -9,8 +9,8 @@ import pytest
 
 from gputop.demo.gpu import FULL
 from gputop.demo.gpu import Gpu
-from gputop.frame import Frame
-from gputop.frame import Gpu as Reading
+from gputop.model.frame import Frame
+from gputop.model.frame import Gpu as Reading
 from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources import Unavailable

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gputop.demo import tour
-from gputop.session import Session
+from gputop.session.session import Session
 from gputop.tui.app import GputopApp
 from gputop.tui.app import Look
 from gputop.tui.view import View

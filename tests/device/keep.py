@@ -10,13 +10,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from gputop.doctor.mask import Mask
-from gputop.frame import Frame
-from gputop.frame import Header
-from gputop.frame import Probes
-from gputop.frame import ProcInfo
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
+from gputop.model.frame import Probes
+from gputop.model.frame import ProcInfo
+from gputop.model.roles import assign
 from gputop.recording.format import Decoder
 from gputop.recording.writer import Writer
-from gputop.roles import assign
 from tests.device.story import HOG
 
 

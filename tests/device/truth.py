@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import mean
 
-from gputop.frame import Frame
+from gputop.model.frame import Frame
 from gputop.recording.format import Decoder
 from tests.bench.figures import quantile
 from tests.bench.figures import table

@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from gputop import elf
+from gputop.sources import elf
 from gputop.sources.ebpf import libcuda
 from gputop.sources.ebpf import loader
 from gputop.sources.ebpf import maps

@@ -62,9 +62,8 @@ SUITES = {
 """Ubuntu 22.04 (5.15, bcc 0.18), Debian 12 (6.1, bcc 0.26), Debian 13 (6.12, bcc 0.31), Ubuntu 26.04 (7.0, bcc 0.35), that one with
 pages of 64 KiB, as on servers with Grace Hopper."""
 SHARED = {
-    "": ("elf",),
     "sources/ebpf": ("btf", "libcuda", "loader", "maps", "uprobe"),
-    "sources": ("rights",),
+    "sources": ("elf", "rights"),
     "sources/procfs": ("files", "waits"),
     "stacks": (
         "code_object", "frames", "interpreter", "kernel", "layout", "on_demand_loader", "permission", "python_thread", "syscalls",

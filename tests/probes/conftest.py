@@ -12,9 +12,9 @@ from typing import TypeVar
 
 import pytest
 
-from gputop.board import Board
-from gputop.frame import Frame
-from gputop.frame import SchedThread
+from gputop.model.board import Board
+from gputop.model.frame import Frame
+from gputop.model.frame import SchedThread
 from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources.ebpf.source import EbpfSource

@@ -16,10 +16,10 @@ from typing import cast
 
 import pytest
 
-from gputop import elf
-from gputop import histogram
-from gputop.frame import CudaCall
-from gputop.frame import LaunchRate
+from gputop.model import histogram
+from gputop.model.frame import CudaCall
+from gputop.model.frame import LaunchRate
+from gputop.sources import elf
 from gputop.sources.ebpf import libcuda
 from gputop.sources.ebpf import uprobe
 from gputop.sources.ebpf.cuda import COUNT_EVERY

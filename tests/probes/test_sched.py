@@ -15,9 +15,9 @@ from typing import cast
 
 import pytest
 
-from gputop import histogram
-from gputop.frame import Preempt
-from gputop.frame import SchedThread
+from gputop.model import histogram
+from gputop.model.frame import Preempt
+from gputop.model.frame import SchedThread
 from gputop.sources import FEW
 from gputop.sources import Settings
 from gputop.sources.ebpf import sched

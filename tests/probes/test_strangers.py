@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gputop import elf
+from gputop.sources import elf
 from gputop.sources.ebpf import cuda
 from gputop.sources.ebpf import libcuda
 from gputop.sources.ebpf import uprobe

@@ -9,9 +9,9 @@ from functools import wraps
 from typing import Any
 
 import gputop.cli
-from gputop.session import Session
+from gputop.session.child import ChildStream
+from gputop.session.session import Session
 from gputop.sources.procfs.users import Users
-from gputop.stream.child import ChildStream
 from gputop.tui.app import GputopApp
 from gputop.tui.driver import PatientWriter
 from gputop.tui.driver import TerminalInput

@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from gputop.errors import NO_MORE_THREADS
+from gputop.system.errors import NO_MORE_THREADS
 from tests.pty.broken import PARTS
 from tests.pty.conftest import GPUTOP
 from tests.pty.conftest import Launch
@@ -55,7 +55,7 @@ def test_an_error_anywhere_ends_in_a_line(launch: Launch, part: str) -> None:
 def test_an_error_of_the_collectors_threads_is_said_and_the_screen_goes_on(launch: Launch, tmp_path: Path) -> None:
     fake = tmp_path / "collector.py"
     fake.write_text(
-        "import sys\nimport threading\nimport gputop.cli\nfrom gputop.collector import Collector\nrun = Collector.run\n"
+        "import sys\nimport threading\nimport gputop.cli\nfrom gputop.collector.beat import Collector\nrun = Collector.run\n"
         "def begin(self, *a):\n"
         "    threading.Timer(1.0, lambda: 1 / 0).start()\n    return run(self, *a)\n"
         "Collector.run = begin\nsys.exit(gputop.cli.main())\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.frame import Frame
+from gputop.model.frame import Frame
 from tests.recording.made import Session
 from tests.recording.made import record
 from tests.recording.test_columns import coarse

@@ -33,11 +33,8 @@ import msgspec
 import zstandard
 
 from gputop import cli
-from gputop import crash
-from gputop import snapshot
-from gputop.errors import UserError
-from gputop.frame import Frame
-from gputop.frame import Header
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
 from gputop.recording.columns.encode import encode
 from gputop.recording.columns.layout import tick_ns
 from gputop.recording.format import CODEC_COLUMNS
@@ -60,9 +57,12 @@ from gputop.recording.format import unpack_head
 from gputop.recording.index import Index
 from gputop.recording.reader import Recording
 from gputop.recording.writer import index_block
-from gputop.session import Session
-from gputop.stream.file import FileStream
-from gputop.stream.survey import survey
+from gputop.session import snapshot
+from gputop.session.file import FileStream
+from gputop.session.session import Session
+from gputop.session.survey import survey
+from gputop.system import crash
+from gputop.system.errors import UserError
 from gputop.tables.schema import TABLES
 from gputop.tui.draw.page import page
 from gputop.tui.view import View
@@ -499,8 +499,8 @@ DRIVERS: tuple[Callable[[str], None], ...] = (_read, _explain, _query, _export, 
 _TURNS = (*DRIVERS, _read, _pipe, _read, _explain_json, _survey)
 """The quick ones come more often."""
 IMPORTED = (
-    "gputop.commands.explain", "gputop.commands.query", "gputop.commands.export", "gputop.report", "gputop.tables.database",
-    "gputop.exports.csv", "gputop.exports.sqlite", "gputop.exports.perfetto",
+    "gputop.commands.explain", "gputop.commands.query", "gputop.commands.export", "gputop.session.report", "gputop.tables.database",
+    "gputop.tables.exports.csv", "gputop.tables.exports.sqlite", "gputop.tables.exports.perfetto",
 )  # fmt: skip
 """Before the children are made: what they import themselves would count as memory that an input took."""
 

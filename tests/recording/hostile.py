@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from gputop.frame import Frame
-from gputop.frame import Header
-from gputop.frame import Mark
-from gputop.frame import SourceState
-from gputop.frame import Stack
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
+from gputop.model.frame import Mark
+from gputop.model.frame import SourceState
+from gputop.model.frame import Stack
 from tests.recording import made
 
 EVIL = "\x1b[2J[red]\x9b2J\n\u202eevil\x07"

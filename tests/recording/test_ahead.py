@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from gputop.errors import UserError
-from gputop.stream.ahead import _message
+from gputop.session.ahead import _message
+from gputop.system.errors import UserError
 
 
 @pytest.mark.parametrize("told", [b"", b"\x05\x00", b"\x05\x00\x00\x00", b"\x05\x00\x00\x00abc"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputop.frame import Frame
+from gputop.model.frame import Frame
 from tests.recording.made import MS
 from tests.recording.made import Session
 from tests.recording.made import record

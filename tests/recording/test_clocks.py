@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputop import clocks
-from gputop.board import Board
-from gputop.clocks import Clocks
 from gputop.diagnosis import Engine
-from gputop.frame import Frame
-from gputop.frame import Header
+from gputop.model import clocks
+from gputop.model.board import Board
+from gputop.model.clocks import Clocks
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
 from gputop.recording.format import Decoder
 from gputop.recording.format import pack_end
 from gputop.recording.parts import open_recording
@@ -22,8 +22,8 @@ from gputop.recording.pipe import PipeSink
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Rotation
 from gputop.recording.writer import Writer
-from gputop.session import Session as Known
-from gputop.stream.judged import closely
+from gputop.session.judged import closely
+from gputop.session.session import Session as Known
 from gputop.tables.load import Loader
 from gputop.tui.recorder import Recorder
 from tests.recording.made import HEADER

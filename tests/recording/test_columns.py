@@ -14,20 +14,20 @@ from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from gputop.frame import CgroupSample
-from gputop.frame import CudaCall
-from gputop.frame import Frame
-from gputop.frame import Gpu
-from gputop.frame import GpuProc
-from gputop.frame import Host
-from gputop.frame import Mark
-from gputop.frame import MigInstance
-from gputop.frame import Probes
-from gputop.frame import ProcInfo
-from gputop.frame import ProcSample
-from gputop.frame import Psi
-from gputop.frame import Stack
-from gputop.frame import ThreadSample
+from gputop.model.frame import CgroupSample
+from gputop.model.frame import CudaCall
+from gputop.model.frame import Frame
+from gputop.model.frame import Gpu
+from gputop.model.frame import GpuProc
+from gputop.model.frame import Host
+from gputop.model.frame import Mark
+from gputop.model.frame import MigInstance
+from gputop.model.frame import Probes
+from gputop.model.frame import ProcInfo
+from gputop.model.frame import ProcSample
+from gputop.model.frame import Psi
+from gputop.model.frame import Stack
+from gputop.model.frame import ThreadSample
 from gputop.recording.columns.context import Layouts
 from gputop.recording.columns.decode import Table
 from gputop.recording.columns.decode import open_table

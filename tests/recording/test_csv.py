@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from gputop import cli
-from gputop.frame import ProcInfo
+from gputop.model.frame import ProcInfo
 from gputop.recording.writer import Writer
+from gputop.system.text import csv_cell
 from gputop.tables.schema import TABLES
-from gputop.text import csv_cell
 from tests.recording.made import HEADER
 from tests.recording.made import Session
 

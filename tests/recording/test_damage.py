@@ -15,8 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputop.errors import UserError
-from gputop.frame import Frame
+from gputop.model.frame import Frame
 from gputop.recording.format import CODEC_COLUMNS
 from gputop.recording.format import CODEC_ZSTD
 from gputop.recording.format import HEAD
@@ -37,6 +36,7 @@ from gputop.recording.reader import Recording
 from gputop.recording.scan import Place
 from gputop.recording.scan import scan
 from gputop.recording.writer import Writer
+from gputop.system.errors import UserError
 from tests.recording.made import HEADER
 from tests.recording.made import SECOND
 from tests.recording.made import START_NS

@@ -7,16 +7,16 @@ import random
 import msgspec
 import pytest
 
-from gputop.board import Board
-from gputop.frame import Frame
-from gputop.frame import Header
-from gputop.frame import Host
-from gputop.frame import Mark
-from gputop.frame import Probes
-from gputop.frame import ProcInfo
-from gputop.frame import ProcSample
-from gputop.frame import SourceState
-from gputop.frame import ThreadSample
+from gputop.model.board import Board
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
+from gputop.model.frame import Host
+from gputop.model.frame import Mark
+from gputop.model.frame import Probes
+from gputop.model.frame import ProcInfo
+from gputop.model.frame import ProcSample
+from gputop.model.frame import SourceState
+from gputop.model.frame import ThreadSample
 from gputop.recording.format import FLAG_KEY
 from gputop.recording.format import HEAD
 from gputop.recording.format import KIND_FRAMES

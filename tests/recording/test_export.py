@@ -18,14 +18,14 @@ import pyarrow.parquet as parquet
 import pytest
 
 from gputop import cli
-from gputop.exports import FORMATS
-from gputop.exports.rows import Row
-from gputop.exports.rows import batches
-from gputop.frame import Frame
-from gputop.frame import Gpu
-from gputop.frame import ProcSample
+from gputop.model.frame import Frame
+from gputop.model.frame import Gpu
+from gputop.model.frame import ProcSample
 from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
+from gputop.tables.exports import FORMATS
+from gputop.tables.exports.rows import Row
+from gputop.tables.exports.rows import batches
 from gputop.tables.schema import TABLES
 from tests.recording.made import HEADER
 from tests.recording.made import MS
@@ -80,7 +80,7 @@ def test_a_signal_leaves_no_half_of_an_export(
             yield batch
             signal.raise_signal(number)
 
-    monkeypatch.setattr(f"gputop.exports.{to}.batches", stopped)
+    monkeypatch.setattr(f"gputop.tables.exports.{to}.batches", stopped)
     try:
         code: object = cli.main(["export", session[0], "--to", to, "-o", str(tmp_path / "out")])
     except SystemExit as ended:
@@ -95,7 +95,7 @@ def test_kill_9_leaves_what_says_that_it_is_not_finished(session: tuple[str, lis
     code = f"""
 import os
 from gputop import cli
-from gputop.exports import {to} as form
+from gputop.tables.exports import {to} as form
 form.batches = lambda *_: os.kill(os.getpid(), {int(signal.SIGKILL)})
 cli.main(["export", {session[0]!r}, "--to", "{to}", "-o", "out"])
 """
@@ -121,7 +121,7 @@ def test_what_comes_there_meanwhile_stays(
         yield from batches(*what)
         out.touch() if kind == "file" else out.mkdir() if kind == "directory" else out.symlink_to("/nowhere")
 
-    monkeypatch.setattr(f"gputop.exports.{to}.batches", late)
+    monkeypatch.setattr(f"gputop.tables.exports.{to}.batches", late)
     assert cli.main(["export", session[0], "--to", to, "-o", str(out)]) == 1
     assert "give another name" in capsys.readouterr().err
     assert (out.is_file(), out.is_dir(), out.is_symlink()) == (kind == "file", kind == "directory", kind == "link")
@@ -136,7 +136,7 @@ def test_an_unfinished_export_that_somebody_takes_away_is_no_success(
         yield from batches(*what)
         (tmp_path / "out.unfinished").rename(tmp_path / "elsewhere")
 
-    monkeypatch.setattr(f"gputop.exports.{to}.batches", late)
+    monkeypatch.setattr(f"gputop.tables.exports.{to}.batches", late)
     assert cli.main(["export", session[0], "--to", to, "-o", str(tmp_path / "out")]) == 1
     assert "cannot write" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]

@@ -11,11 +11,10 @@ import msgspec
 import pytest
 import zstandard
 
-from gputop.board import Board
-from gputop.errors import UserError
-from gputop.frame import Frame
-from gputop.frame import Header
-from gputop.frame import ProcSample
+from gputop.model.board import Board
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
+from gputop.model.frame import ProcSample
 from gputop.recording import writer
 from gputop.recording.format import KIND_HEADER
 from gputop.recording.format import Decoder
@@ -28,7 +27,8 @@ from gputop.recording.ring import Ring
 from gputop.recording.writer import Rotation
 from gputop.recording.writer import Writer
 from gputop.recording.writer import write_all
-from gputop.text import file_size
+from gputop.system.errors import UserError
+from gputop.system.text import file_size
 from tests.recording.made import HEADER
 from tests.recording.made import SECOND
 from tests.recording.made import Session

@@ -8,19 +8,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputop.autostacks import Unwatched
 from gputop.cli import main
 from gputop.diagnosis.report import Explanation
-from gputop.errors import UserError
-from gputop.frame import Frame
-from gputop.frame import Header
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
 from gputop.recording.reader import Recording
 from gputop.recording.writer import NO_LIMIT
 from gputop.recording.writer import Rotation
 from gputop.recording.writer import Writer
-from gputop.session import Session
-from gputop.stream import findings
-from gputop.stream.survey import survey
+from gputop.session import findings
+from gputop.session.autostacks import Unwatched
+from gputop.session.session import Session
+from gputop.session.survey import survey
+from gputop.system.errors import UserError
 from gputop.tui.recorder import Recorder
 from tests.tui import scene
 
@@ -71,7 +71,7 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise UserError("judged anew")
 
-    monkeypatch.setattr("gputop.stream.judged.hindsight", refuse)
+    monkeypatch.setattr("gputop.session.judged.hindsight", refuse)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gputop.frame import Frame
+from gputop.model.frame import Frame
 from gputop.recording.format import FLAG_FOLLOWS
 from gputop.recording.format import HEAD
 from gputop.recording.format import KIND_FRAMES

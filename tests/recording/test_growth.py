@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputop.frame import FORMAT_MINOR
-from gputop.frame import Frame
+from gputop.model.frame import FORMAT_MINOR
+from gputop.model.frame import Frame
 from gputop.recording.format import KIND_FRAMES
 from gputop.recording.format import KIND_HEADER
 from gputop.recording.format import MAGIC

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from gputop import console
 from gputop.cli import main
 from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
 from gputop.recording.writer import Writer
-from gputop.text import one_line
+from gputop.system import console
+from gputop.system.text import one_line
 from tests.recording import hostile
 
 OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]")

@@ -18,9 +18,8 @@ from typing import Any
 import pytest
 
 from gputop import cli
-from gputop.errors import UserError
-from gputop.frame import Frame
-from gputop.frame import Header
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
 from gputop.recording import ingero
 from gputop.recording import writer
 from gputop.recording.format import KIND_INDEX
@@ -28,7 +27,8 @@ from gputop.recording.format import SYNC
 from gputop.recording.ingero import read
 from gputop.recording.reader import Recording
 from gputop.recording.writer import write_all
-from gputop.session import Session
+from gputop.session.session import Session
+from gputop.system.errors import UserError
 from gputop.tables.database import Database
 from gputop.tui.draw.chosen import lanes
 from gputop.tui.view import View

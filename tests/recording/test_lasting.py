@@ -20,11 +20,11 @@ from typing import ClassVar
 import pytest
 from msgspec.structs import replace
 
-from gputop.board import Board
 from gputop.commands.explain import explained
-from gputop.frame import SECOND_NS
-from gputop.frame import Frame
-from gputop.frame import Header
+from gputop.model.board import Board
+from gputop.model.frame import SECOND_NS
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
 from gputop.recording import writer
 from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
@@ -34,11 +34,11 @@ from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
 from gputop.recording.writer import NO_LIMIT
 from gputop.recording.writer import Rotation
-from gputop.stream import lasting
-from gputop.stream.child import ChildStream
-from gputop.stream.lasting import RESTART_S
-from gputop.stream.lasting import LastingStream
-from gputop.stream.lasting import Restarts
+from gputop.session import lasting
+from gputop.session.child import ChildStream
+from gputop.session.lasting import RESTART_S
+from gputop.session.lasting import LastingStream
+from gputop.session.lasting import Restarts
 from gputop.tables.database import Database
 from tests.pty.tree import tree
 from tests.recording.made import HEADER
@@ -168,7 +168,7 @@ def test_a_disk_that_stays_full_is_told_once_and_in_the_end(tmp_path: Path, disk
 
 
 def test_what_the_job_marks_meanwhile_is_not_lost(tmp_path: Path, disk: Disk) -> None:
-    from gputop.frame import Mark
+    from gputop.model.frame import Mark
 
     recorder, frames = Recorder(tmp_path / "a.gputop"), frames_made(200)
     for i, frame in enumerate(frames):

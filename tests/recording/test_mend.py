@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gputop.frame import Frame
-from gputop.frame import Mark
+from gputop.model.frame import Frame
+from gputop.model.frame import Mark
 from gputop.recording.format import HEAD
 from gputop.recording.format import KIND_FRAMES
 from gputop.recording.format import KIND_PARITY

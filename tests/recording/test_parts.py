@@ -11,14 +11,14 @@ import msgspec
 import pytest
 
 from gputop import cli
-from gputop.board import Board
-from gputop.errors import UserError
+from gputop.model.board import Board
 from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Rotation
 from gputop.recording.writer import Writer
-from gputop.stream.file import FileStream
-from gputop.stream.survey import survey
+from gputop.session.file import FileStream
+from gputop.session.survey import survey
+from gputop.system.errors import UserError
 from tests.recording.made import HEADER
 from tests.recording.made import SECOND
 from tests.recording.made import Session

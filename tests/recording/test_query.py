@@ -18,14 +18,14 @@ from gputop import cli
 from gputop.commands.query import WHO_SWITCHED
 from gputop.commands.query import WHO_TOOK
 from gputop.commands.query import WINDOWS
-from gputop.frame import CudaCall
-from gputop.frame import Frame
-from gputop.frame import Gpu
-from gputop.frame import Mark
-from gputop.frame import Preempt
-from gputop.frame import Probes
-from gputop.frame import ProcSample
-from gputop.frame import SchedThread
+from gputop.model.frame import CudaCall
+from gputop.model.frame import Frame
+from gputop.model.frame import Gpu
+from gputop.model.frame import Mark
+from gputop.model.frame import Preempt
+from gputop.model.frame import Probes
+from gputop.model.frame import ProcSample
+from gputop.model.frame import SchedThread
 from gputop.recording.columns.decode import Table
 from gputop.recording.columns.layout import UNITS
 from gputop.recording.format import HEAD
@@ -129,7 +129,7 @@ def test_every_table_and_column_can_be_read(session: tuple[str, list[Frame]], ca
 
 
 def test_one_row_per_gpu_and_tick_whatever_tier_it_was_read_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from gputop.frame import Gpu
+    from gputop.model.frame import Gpu
 
     frames = [Frame(i, START_NS + i * 100 * MS, key=not i, gpus=[Gpu(0, START_NS, util_pct=50.0 + i), Gpu(0, START_NS, temp_c=40.0)])
               for i in range(3)]  # fmt: skip

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from gputop import cli
-from gputop.frame import Frame
-from gputop.frame import ProcInfo
-from gputop.frame import ProcSample
-from gputop.frame import Stack
+from gputop.model.frame import Frame
+from gputop.model.frame import ProcInfo
+from gputop.model.frame import ProcSample
+from gputop.model.frame import Stack
 from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
 from tests.recording.made import HEADER

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gputop.frame import Frame
-from gputop.frame import Gpu
-from gputop.frame import ProcSample
+from gputop.model.frame import Frame
+from gputop.model.frame import Gpu
+from gputop.model.frame import ProcSample
 from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
 from tests.recording.made import HEADER

@@ -16,19 +16,19 @@ import pytest
 
 from gputop import cli
 from gputop.commands.record import size
-from gputop.errors import UserError
-from gputop.frame import Frame
-from gputop.markers import bound
-from gputop.markers import places
+from gputop.model.frame import Frame
 from gputop.recording.format import FormatError
 from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
+from gputop.session.file import FileStream
 from gputop.sources import Beat
 from gputop.sources import Settings
+from gputop.sources.markers import bound
+from gputop.sources.markers import places
 from gputop.sources.marks import MarksSource
-from gputop.stream.file import FileStream
+from gputop.system.errors import UserError
 from tests.pty.terminal import Pty
 from tests.recording.made import HEADER
 from tests.recording.made import SECOND
@@ -44,8 +44,8 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "run"
     path.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(path))
-    monkeypatch.setattr("gputop.markers.places", lambda uid: [path for path in places(uid) if path.startswith(f"{tmp_path}/")])
-    monkeypatch.setattr("gputop.markers.bound", lambda pid="self": [path for path in bound(pid) if path.startswith(f"{tmp_path}/")])
+    monkeypatch.setattr("gputop.sources.markers.places", lambda uid: [path for path in places(uid) if path.startswith(f"{tmp_path}/")])
+    monkeypatch.setattr("gputop.sources.markers.bound", lambda pid="self": [path for path in bound(pid) if path.startswith(f"{tmp_path}/")])
     return path
 
 

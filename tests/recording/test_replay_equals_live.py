@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from gputop.frame import Frame
+from gputop.model.frame import Frame
 from gputop.recording.reader import Recording
-from gputop.session import Session
-from gputop.stream.file import FileStream
-from gputop.stream.playback import Playback
+from gputop.session.file import FileStream
+from gputop.session.playback import Playback
+from gputop.session.session import Session
 from gputop.tui import navigate
 from gputop.tui.draw import chosen
 from gputop.tui.draw import gpus

@@ -8,10 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputop.board import Board
-from gputop.errors import UserError
-from gputop.frame import Frame
-from gputop.frame import Stack
+from gputop.model.board import Board
+from gputop.model.frame import Frame
+from gputop.model.frame import Stack
 from gputop.recording.format import Decoder
 from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
@@ -21,7 +20,8 @@ from gputop.recording.reader import Recording
 from gputop.recording.ring import Ring
 from gputop.recording.saved import write_blocks
 from gputop.recording.shelf import Shelved
-from gputop.session import Session as Watched
+from gputop.session.session import Session as Watched
+from gputop.system.errors import UserError
 from tests.recording.made import HEADER
 from tests.recording.made import SECOND
 from tests.recording.made import Session

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gputop import cli
-from gputop.board import Board
-from gputop.frame import Frame
+from gputop.model.board import Board
+from gputop.model.frame import Frame
 from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Rotation

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 import zstandard
 
-from gputop.board import Board
-from gputop.frame import CudaCall
-from gputop.frame import Frame
-from gputop.frame import Probes
-from gputop.frame import SchedThread
+from gputop.model.board import Board
+from gputop.model.frame import CudaCall
+from gputop.model.frame import Frame
+from gputop.model.frame import Probes
+from gputop.model.frame import SchedThread
 from gputop.recording.columns.layout import ColumnError
 from gputop.recording.format import CODEC_RUN
 from gputop.recording.format import CODEC_ZSTD

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gputop.frame import SECOND_NS
+from gputop.model.frame import SECOND_NS
 from gputop.recording.ring import Ring
 from gputop.recording.shelf import Shelf
 from gputop.recording.shelf import Shelved

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from gputop.exports.rows import batches
-from gputop.frame import Frame
-from gputop.frame import ProcInfo
-from gputop.frame import ProcSample
+from gputop.model.frame import Frame
+from gputop.model.frame import ProcInfo
+from gputop.model.frame import ProcSample
 from gputop.recording.reader import Recording
 from gputop.tables import database
 from gputop.tables.database import Database
+from gputop.tables.exports.rows import batches
 from gputop.tables.schema import TABLES
 from tests.recording.made import MS
 from tests.recording.made import START_NS

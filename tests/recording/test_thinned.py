@@ -10,18 +10,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputop.board import Board
 from gputop.diagnosis import Engine
 from gputop.diagnosis.waits import kinds
-from gputop.frame import CgroupSample
-from gputop.frame import Frame
-from gputop.frame import Gpu
-from gputop.frame import Host
-from gputop.frame import Preempt
-from gputop.frame import Probes
-from gputop.frame import ProcInfo
-from gputop.frame import ProcSample
-from gputop.frame import SchedThread
+from gputop.model.board import Board
+from gputop.model.frame import CgroupSample
+from gputop.model.frame import Frame
+from gputop.model.frame import Gpu
+from gputop.model.frame import Host
+from gputop.model.frame import Preempt
+from gputop.model.frame import Probes
+from gputop.model.frame import ProcInfo
+from gputop.model.frame import ProcSample
+from gputop.model.frame import SchedThread
 from gputop.recording.columns.decode import open_table
 from gputop.recording.columns.encode import encode
 from gputop.recording.columns.layout import ColumnError
@@ -30,7 +30,7 @@ from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
-from gputop.stream.hindsight import hindsight
+from gputop.session.hindsight import hindsight
 from tests.recording.made import HEADER
 from tests.recording.made import MS
 from tests.recording.made import SECOND
@@ -234,7 +234,7 @@ def test_runs_are_read_apart_and_make_the_whole(tmp_path: Path, monkeypatch: pyt
 
 def test_who_stops_listening_to_hindsight_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gputop.recording.writer.RUN_NS", 20 * SECOND)  # several readers
-    monkeypatch.setattr("gputop.stream.ahead.PIPE_BYTES", 4096)  # the reader is soon ahead as far as it can be
+    monkeypatch.setattr("gputop.session.ahead.PIPE_BYTES", 4096)  # the reader is soon ahead as far as it can be
     path = tmp_path / "s.gputop"
     writer = Writer(str(path), HEADER)
     for frame in Session(2, 20).frames(600):

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gputop import cli
-from gputop.frame import Frame
-from gputop.frame import Probes
-from gputop.frame import ProcSample
-from gputop.frame import SchedThread
+from gputop.model.frame import Frame
+from gputop.model.frame import Probes
+from gputop.model.frame import ProcSample
+from gputop.model.frame import SchedThread
 from gputop.tables.told import FORGOTTEN_NS
 from gputop.tables.told import Switches
 from tests.recording.made import MS

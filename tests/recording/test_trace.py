@@ -14,10 +14,10 @@ import pytest
 
 import gputop
 from gputop import cli
-from gputop.exports import perfetto
-from gputop.frame import CudaCall
-from gputop.frame import Frame
-from gputop.frame import Probes
+from gputop.model.frame import CudaCall
+from gputop.model.frame import Frame
+from gputop.model.frame import Probes
+from gputop.tables.exports import perfetto
 from tests.recording.made import HEADER
 from tests.recording.made import MS
 from tests.recording.made import START_NS

@@ -13,14 +13,14 @@ import msgspec
 import pytest
 
 from gputop import cli
-from gputop.board import Board
-from gputop.frame import Frame
-from gputop.frame import Gpu
-from gputop.frame import Header
-from gputop.frame import Host
-from gputop.frame import Probes
-from gputop.frame import ProcInfo
-from gputop.frame import ProcSample
+from gputop.model.board import Board
+from gputop.model.frame import Frame
+from gputop.model.frame import Gpu
+from gputop.model.frame import Header
+from gputop.model.frame import Host
+from gputop.model.frame import Probes
+from gputop.model.frame import ProcInfo
+from gputop.model.frame import ProcSample
 from gputop.recording.format import CODEC_COLUMNS
 from gputop.recording.format import CODEC_ZSTD
 from gputop.recording.format import FLAG_KEY

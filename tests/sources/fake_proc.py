@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from gputop.frame import Frame
-from gputop.frame import ProcInfo
-from gputop.frame import ProcSample
+from gputop.model.frame import Frame
+from gputop.model.frame import ProcInfo
+from gputop.model.frame import ProcSample
 from gputop.sources import Beat
 from gputop.sources import Source
 from gputop.sources.procfs import ProcfsSource

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gputop.frame import CgroupSample
-from gputop.frame import Frame
-from gputop.frame import Psi
-from gputop.frame import ReadLimit
+from gputop.model.frame import CgroupSample
+from gputop.model.frame import Frame
+from gputop.model.frame import Psi
+from gputop.model.frame import ReadLimit
 from gputop.sources import Settings
 from gputop.sources import Unavailable
 from gputop.sources.cgroup import CGROUPS

@@ -13,7 +13,7 @@ from threading import Thread
 
 import pytest
 
-from gputop.relay import Relay
+from gputop.collector.relay import Relay
 from gputop.sources.nvml import crew as crews
 from gputop.sources.nvml.crew import Crew
 from gputop.sources.nvml.lane import SETTLES_NS

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from gputop.board import Board
 from gputop.diagnosis import Engine
-from gputop.frame import Frame
-from gputop.frame import Header
-from gputop.roles import MOST_WORKERS
-from gputop.stream.pipe import PipeStream
+from gputop.model.board import Board
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
+from gputop.model.roles import MOST_WORKERS
+from gputop.session.pipe import PipeStream
 from tests.require import require
 from tests.stubs.build import build
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gputop import elf
+from gputop.sources import elf
 from tests.require import require
 from tests.stubs.build import build
 from tests.wait import until
@@ -77,7 +77,7 @@ def sections(image: bytes | bytearray) -> Iterator[tuple[int, ...]]:
 
 _CHILD = """
 import re, resource, sys
-from gputop import elf
+from gputop.sources import elf
 from gputop.sources.ebpf import libcuda
 from gputop.sources.perf.unwind import Unwinders
 import os
@@ -111,7 +111,7 @@ def read_all_in_a_child(paths: list[Path], more_bytes: int) -> list[str]:
 
 _CUT = """
 import os, re, sys
-from gputop import elf
+from gputop.sources import elf
 file, read = elf.opened(sys.argv[1]), os.pread
 def cut(descriptor, size, at):
     found = read(descriptor, size, at)

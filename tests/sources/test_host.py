@@ -7,10 +7,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gputop.frame import DiskSample
-from gputop.frame import Host
-from gputop.frame import NetSample
-from gputop.frame import Psi
+from gputop.model.frame import DiskSample
+from gputop.model.frame import Host
+from gputop.model.frame import NetSample
+from gputop.model.frame import Psi
 from gputop.sources import Settings
 from gputop.sources import Unavailable
 from gputop.sources import host

@@ -20,13 +20,13 @@ from pathlib import Path
 import pytest
 
 from gputop import cli
-from gputop.frame import Frame
-from gputop.frame import Mark
-from gputop.markers import bound
-from gputop.markers import pack_mark
-from gputop.markers import places
+from gputop.model.frame import Frame
+from gputop.model.frame import Mark
 from gputop.sources import Beat
 from gputop.sources import Settings
+from gputop.sources.markers import bound
+from gputop.sources.markers import pack_mark
+from gputop.sources.markers import places
 from gputop.sources.marks import MOST_A_SECOND
 from gputop.sources.marks import MarksSource
 from tests.wait import until
@@ -43,9 +43,9 @@ def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("TMPDIR", str(path))
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setattr("gputop.markers.places", lambda uid: [place for place in places(uid) if place.startswith(str(path))])
+    monkeypatch.setattr("gputop.sources.markers.places", lambda uid: [place for place in places(uid) if place.startswith(str(path))])
     # No other collector on this machine is to hear us.
-    monkeypatch.setattr("gputop.markers.bound", lambda pid="self": [name for name in bound(pid) if name.startswith(f"{path}/")])
+    monkeypatch.setattr("gputop.sources.markers.bound", lambda pid="self": [name for name in bound(pid) if name.startswith(f"{path}/")])
     yield path
     shutil.rmtree(path)
 
@@ -304,7 +304,7 @@ def test_where_a_name_is_too_long_for_a_socket_another_place_is_taken(temporary:
     deep.mkdir()
     monkeypatch.setenv("TMPDIR", str(deep))
     monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setattr("gputop.markers.places", places)
+    monkeypatch.setattr("gputop.sources.markers.places", places)
     with opened() as source:
         assert len(source._path) < 108
         assert not list(deep.iterdir())

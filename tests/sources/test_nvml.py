@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gputop.board import Board
+from gputop.model.board import Board
 from gputop.sources.nvml.abi import Device
 from gputop.sources.nvml.abi import Meter
 from gputop.sources.nvml.abi import ProcessUtilization

@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import pytest
 
-from gputop import collector
-from gputop.frame import Frame
+from gputop.collector import beat as collector
+from gputop.model.frame import Frame
 from gputop.sources import Settings
 from tests.sources.nvml_rig import INTERVAL_NS
 from tests.sources.nvml_rig import Rig

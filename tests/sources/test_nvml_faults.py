@@ -15,16 +15,16 @@ from threading import Thread
 import pynvml
 import pytest
 
-from gputop.board import Board
-from gputop.errors import NO_MORE_THREADS
-from gputop.errors import UserError
-from gputop.frame import SECOND_NS
+from gputop.model.board import Board
+from gputop.model.frame import SECOND_NS
 from gputop.sources import Unavailable
 from gputop.sources.nvml import reading
 from gputop.sources.nvml.gpu import NEVER_READ
 from gputop.sources.nvml.gpu import READ_FIELDS
 from gputop.sources.nvml.gpu import WatchedGpu
 from gputop.sources.nvml.reasons import why
+from gputop.system.errors import NO_MORE_THREADS
+from gputop.system.errors import UserError
 from tests.sources.nvml_rig import INTERVAL_NS
 from tests.sources.nvml_rig import Rig
 from tests.sources.nvml_rig import load

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from gputop import crash
 from gputop.recording.format import pack_frames
-from gputop.snapshot import _gpu_proc
+from gputop.session.snapshot import _gpu_proc
 from gputop.sources import Unavailable
 from gputop.sources.nvml import numbers
 from gputop.sources.nvml import slow
 from gputop.sources.nvml.gpu import WatchedGpu
 from gputop.sources.nvml.reading import Report
+from gputop.system import crash
 from tests.sources.nvml_rig import Rig
 
 

@@ -12,7 +12,7 @@ from math import inf
 import pynvml
 import pytest
 
-from gputop.frame import SECOND_NS
+from gputop.model.frame import SECOND_NS
 from gputop.sources.nvml import reading
 from gputop.sources.nvml import slow
 from gputop.sources.nvml.abi import Device

@@ -16,7 +16,7 @@ from threading import Thread
 import msgspec
 import pytest
 
-from gputop.frame import Gpu
+from gputop.model.frame import Gpu
 from tests.pty.terminal import Terminal
 from tests.require import require
 from tests.sources.nvml_rig import stub
@@ -45,7 +45,7 @@ def test_nvitop_accepts_it(tmp_path: Path, flags: tuple[str, ...]) -> None:
 _READ = """
 import sys, time
 import msgspec
-from gputop.frame import Frame
+from gputop.model.frame import Frame
 from gputop.sources import Beat, Settings
 from gputop.sources.nvml import NvmlSource
 source = NvmlSource(Settings())

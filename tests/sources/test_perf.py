@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from gputop.frame import Frame
-from gputop.frame import MainSamples
-from gputop.frame import Probes
-from gputop.frame import SourceState
+from gputop.model.frame import Frame
+from gputop.model.frame import MainSamples
+from gputop.model.frame import Probes
+from gputop.model.frame import SourceState
 from gputop.sources import FEW
 from gputop.sources import Beat
 from gputop.sources import Settings

@@ -22,9 +22,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputop.board import Board
-from gputop.frame import Frame
-from gputop.frame import ProcSample
+from gputop.model.board import Board
+from gputop.model.frame import Frame
+from gputop.model.frame import ProcSample
 from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources.procfs import ProcfsSource

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from gputop import elf
-from gputop.elf import Read
+from gputop.sources import elf
+from gputop.sources.elf import Read
 from gputop.sources.perf.unwind import Machine
 from gputop.sources.perf.unwind import Registers
 from gputop.sources.perf.unwind import Row

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gputop.frame import SECOND_NS
-from gputop.frame import Wakeup
+from gputop.model.frame import SECOND_NS
+from gputop.model.frame import Wakeup
 from gputop.sources.ebpf.wakers import KEPT_NS
 from gputop.sources.ebpf.wakers import Wakers
 

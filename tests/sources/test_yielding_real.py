@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from gputop.board import Board
-from gputop.collector import make_header
+from gputop.collector.beat import make_header
 from gputop.diagnosis import yielding
 from gputop.diagnosis.facts import Taker
-from gputop.frame import Frame
+from gputop.model.board import Board
+from gputop.model.frame import Frame
 from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources.procfs import ProcfsSource

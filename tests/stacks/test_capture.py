@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gputop.frame import Stack
+from gputop.model.frame import Stack
 from gputop.stacks import capture as capture_module
 from gputop.stacks import interpreter
 from gputop.stacks import kernel

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gputop.frame import Stack
-from gputop.roles import Role
+from gputop.model.frame import Stack
+from gputop.model.roles import Role
 from gputop.stacks.capture import StackSet
 from gputop.stacks.frames import Line
 from gputop.stacks.frames import parse

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gputop.frame import Stack
+from gputop.model.frame import Stack
 from gputop.stacks import interpreter
 from gputop.stacks.capture import StackSet
 from gputop.stacks.capture import capture

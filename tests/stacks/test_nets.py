@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from gputop import autostacks
-from gputop.autostacks import AutoCapture
-from gputop.board import Board
 from gputop.diagnosis import Engine
 from gputop.diagnosis import Incident
-from gputop.frame import Stack
+from gputop.model.board import Board
+from gputop.model.frame import Stack
+from gputop.session import autostacks
+from gputop.session.autostacks import AutoCapture
+from gputop.session.survey import Survey
 from gputop.stacks import capture as capture_module
 from gputop.stacks import main_thread
 from gputop.stacks.auto import AutoStacks
 from gputop.stacks.capture import capture
-from gputop.stream.survey import Survey
 from gputop.tui.screens.stacks import StacksScreen
 from tests.stacks.test_screen import app
 from tests.stacks.test_screen import shown

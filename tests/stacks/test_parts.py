@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gputop.errors import UserError
-from gputop.frame import Stack
+from gputop.model.frame import Stack
 from gputop.stacks import kernel
 from gputop.stacks import permission
 from gputop.stacks import pyspy
@@ -32,6 +31,7 @@ from gputop.stacks.sampling import by_line
 from gputop.stacks.sampling import parse_raw
 from gputop.stacks.source_line import read_lines
 from gputop.stacks.syscalls import table
+from gputop.system.errors import UserError
 from tests.probes.swapping import NOBODY
 from tests.stranger import GROUP
 from tests.stranger import nobodys_process

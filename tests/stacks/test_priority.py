@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gputop.priority import WATCHER
-from gputop.priority import raise_priority
 from gputop.stacks import pyspy
+from gputop.system.priority import WATCHER
+from gputop.system.priority import raise_priority
 
 
 def test_it_does_not_inherit_that_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from gputop import autostacks
-from gputop.autostacks import Unwatched
-from gputop.board import Board
 from gputop.diagnosis import Engine
 from gputop.diagnosis import Incident
-from gputop.frame import Frame
-from gputop.frame import Header
-from gputop.frame import Stack
-from gputop.session import Session
+from gputop.model.board import Board
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
+from gputop.model.frame import Stack
+from gputop.session import autostacks
+from gputop.session.autostacks import Unwatched
+from gputop.session.session import Session
 from gputop.stacks.auto import AutoStacks
 from gputop.stacks.capture import StackSet
 from gputop.stacks.capture import capture

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from gputop.board import Board
 from gputop.diagnosis import ProcState
 from gputop.diagnosis import Verdict
 from gputop.diagnosis.model import Culprit
 from gputop.diagnosis.model import Victim
-from gputop.frame import SchedThread
-from gputop.roles import Role
-from gputop.stalled import family
-from gputop.stalled import stalled_pids
-from gputop.stalled import waits
+from gputop.model.board import Board
+from gputop.model.frame import SchedThread
+from gputop.model.roles import Role
+from gputop.session.stalled import family
+from gputop.session.stalled import stalled_pids
+from gputop.session.stalled import waits
 
 ROLES = {
     3: Role("worker", 1, None, 1, "torch", "worker 1"), 2: Role("worker", 1, None, 0, "torch", "worker 0"),

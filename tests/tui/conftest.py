@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from gputop.frame import Frame
-from gputop.frame import Header
-from gputop.session import Session
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
+from gputop.session.session import Session
 from gputop.tui.app import GputopApp
 from gputop.tui.app import Look
 from gputop.tui.screens.dashboard import Dashboard

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gputop.frame import Frame
-from gputop.frame import Mark
+from gputop.model.frame import Frame
+from gputop.model.frame import Mark
 from tests.recording.made import record
 from tests.tui import scene
 

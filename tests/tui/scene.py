@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gputop.frame import CpuSample
-from gputop.frame import Frame
-from gputop.frame import Gpu
-from gputop.frame import GpuProc
-from gputop.frame import Header
-from gputop.frame import Host
-from gputop.frame import ProcInfo
-from gputop.frame import ProcSample
-from gputop.frame import Psi
-from gputop.frame import SelfCost
-from gputop.frame import SourceState
-from gputop.frame import ThreadInfo
-from gputop.frame import ThreadSample
-from gputop.session import Session
+from gputop.model.frame import CpuSample
+from gputop.model.frame import Frame
+from gputop.model.frame import Gpu
+from gputop.model.frame import GpuProc
+from gputop.model.frame import Header
+from gputop.model.frame import Host
+from gputop.model.frame import ProcInfo
+from gputop.model.frame import ProcSample
+from gputop.model.frame import Psi
+from gputop.model.frame import SelfCost
+from gputop.model.frame import SourceState
+from gputop.model.frame import ThreadInfo
+from gputop.model.frame import ThreadSample
+from gputop.session.session import Session
 
 TICK_NS = 100_000_000
 START_NS = 1_000_000_000_000

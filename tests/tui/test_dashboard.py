@@ -11,14 +11,14 @@ from textual.events import MouseScrollUp
 from textual.widgets import Input
 from textual.widgets import OptionList
 
-from gputop.board import GpuBoard
-from gputop.frame import Frame
-from gputop.frame import Gpu
-from gputop.frame import GpuProc
-from gputop.frame import ProcInfo
-from gputop.session import Session
+from gputop.model.board import GpuBoard
+from gputop.model.frame import Frame
+from gputop.model.frame import Gpu
+from gputop.model.frame import GpuProc
+from gputop.model.frame import ProcInfo
+from gputop.session.session import Session
 from gputop.sources.rights import INITIAL_PID_NAMESPACE
-from gputop.text import cell_width
+from gputop.system.text import cell_width
 from gputop.tui import navigate
 from gputop.tui.app import GputopApp
 from gputop.tui.draw import folded

@@ -7,12 +7,12 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from gputop.board import Board
-from gputop.board import GpuBoard
-from gputop.frame import Frame
-from gputop.frame import GpuProc
-from gputop.frame import MigInstance
-from gputop.session import Session
+from gputop.model.board import Board
+from gputop.model.board import GpuBoard
+from gputop.model.frame import Frame
+from gputop.model.frame import GpuProc
+from gputop.model.frame import MigInstance
+from gputop.session.session import Session
 from gputop.tui.draw import seats
 from gputop.tui.draw.chosen import lanes
 from gputop.tui.layout import arrange

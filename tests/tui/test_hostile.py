@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 from rich.cells import cell_len
 
-from gputop.history import History
-from gputop.session import Session
-from gputop.text import clean
+from gputop.history.columns import History
+from gputop.session.session import Session
+from gputop.system.text import clean
 from gputop.tui.app import GputopApp
 from gputop.tui.draw import procs
 from gputop.tui.draw import safe_line

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from gputop.frame import SECOND_NS
-from gputop.history import History
+from gputop.history.columns import History
+from gputop.model.frame import SECOND_NS
 from gputop.tui.draw import Span
 from gputop.tui.draw.axis import Axis
 from gputop.tui.draw.axis import axis_line

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from gputop.frame import Frame
-from gputop.frame import Preempt
-from gputop.frame import Probes
-from gputop.frame import SchedThread
-from gputop.frame import SourceState
-from gputop.frame import Wakeup
-from gputop.histogram import bucket_of
-from gputop.series.probes import histogram
-from gputop.session import Session
+from gputop.history.probes import histogram
+from gputop.model.frame import Frame
+from gputop.model.frame import Preempt
+from gputop.model.frame import Probes
+from gputop.model.frame import SchedThread
+from gputop.model.frame import SourceState
+from gputop.model.frame import Wakeup
+from gputop.model.histogram import bucket_of
+from gputop.session.session import Session
 from gputop.tui.draw import clock
 from gputop.tui.draw.axis import WINDOWS_S
 from gputop.tui.screens.contention import ContentionScreen

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from gputop.errors import UserError
-from gputop.frame import Frame
-from gputop.frame import Header
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
-from gputop.session import Session
+from gputop.session.session import Session
+from gputop.system.errors import UserError
 from gputop.tui.feed import Feed
 from gputop.tui.recorder import Recorder
 from tests.tui import scene

@@ -16,11 +16,11 @@ from gputop.diagnosis import Ledger
 from gputop.diagnosis.model import CAUSES
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
-from gputop.stream.file import FileStream
-from gputop.stream.playback import Playback
-from gputop.stream.survey import Episode
-from gputop.stream.survey import Survey
-from gputop.stream.survey import survey
+from gputop.session.file import FileStream
+from gputop.session.playback import Playback
+from gputop.session.survey import Episode
+from gputop.session.survey import Survey
+from gputop.session.survey import survey
 from gputop.tui.app import Look
 from gputop.tui.draw import clock
 from gputop.tui.replay import ReplayApp

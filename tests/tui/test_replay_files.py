@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gputop.frame import Header
+from gputop.model.frame import Header
 from gputop.recording.format import pack_header
 from tests.tui import scene
 from tests.tui.minute import path as path

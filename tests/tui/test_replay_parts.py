@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 from gputop.diagnosis import Engine
-from gputop.frame import Header
+from gputop.model.frame import Header
 from gputop.recording.format import pack_end
 from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
 from gputop.recording.reader import Recording
-from gputop.session import Session
-from gputop.stream.judged import judged
-from gputop.stream.pipe import PipeStream
-from gputop.stream.playback import MOST_BEHIND_NS
-from gputop.stream.playback import SPEEDS
-from gputop.stream.playback import Playback
-from gputop.stream.survey import Episode
-from gputop.stream.survey import Survey
+from gputop.session.judged import judged
+from gputop.session.pipe import PipeStream
+from gputop.session.playback import MOST_BEHIND_NS
+from gputop.session.playback import SPEEDS
+from gputop.session.playback import Playback
+from gputop.session.session import Session
+from gputop.session.survey import Episode
+from gputop.session.survey import Survey
 from gputop.tui.draw import clock
 from gputop.tui.draw import header
 from gputop.tui.draw import scrub

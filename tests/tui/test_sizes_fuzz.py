@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 from textual.pilot import Pilot
 
-from gputop.frame import ProcInfo
-from gputop.session import Session
-from gputop.stream.playback import Playback
+from gputop.model.frame import ProcInfo
+from gputop.session.playback import Playback
+from gputop.session.session import Session
 from gputop.tui.app import GputopApp
 from gputop.tui.layout import TOO_SMALL
 from gputop.tui.replay import ReplayApp

@@ -14,7 +14,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from gputop.stream.playback import Playback
+from gputop.session.playback import Playback
 from gputop.tui.app import GputopApp
 from gputop.tui.driver import TerminalInput
 from gputop.tui.screens import main as main_module

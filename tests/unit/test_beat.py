@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.collector import next_deadline
+from gputop.collector.beat import next_deadline
 
 
 @pytest.mark.parametrize(

@@ -16,17 +16,17 @@ import msgspec
 import pytest
 
 from gputop import cli
-from gputop import config
-from gputop import crash
-from gputop.board import Board
 from gputop.commands.replay import sample
 from gputop.diagnosis import Engine
 from gputop.doctor import bundle
 from gputop.doctor.mask import Mask
-from gputop.frame import Frame
-from gputop.frame import Header
-from gputop.frame import ProcInfo
+from gputop.model.board import Board
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
+from gputop.model.frame import ProcInfo
 from gputop.recording.reader import Recording
+from gputop.system import config
+from gputop.system import crash
 
 SECRET = "hunter2"
 KEPT = {

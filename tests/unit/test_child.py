@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from gputop import crash
-from gputop.errors import NO_MORE_THREADS
-from gputop.errors import UserError
-from gputop.stream.child import ChildStream
+from gputop.session.child import ChildStream
+from gputop.system import crash
+from gputop.system.errors import NO_MORE_THREADS
+from gputop.system.errors import UserError
 
 
 def _ended(script: str) -> str:

@@ -13,18 +13,18 @@ from typing import ClassVar
 
 import pytest
 
-from gputop import collector
-from gputop import crash
-from gputop.errors import UserError
-from gputop.frame import SECOND_NS
-from gputop.frame import Frame
-from gputop.frame import Gpu
-from gputop.frame import ProcInfo
-from gputop.frame import SourceState
+from gputop.collector import beat as collector
+from gputop.model.frame import SECOND_NS
+from gputop.model.frame import Frame
+from gputop.model.frame import Gpu
+from gputop.model.frame import ProcInfo
+from gputop.model.frame import SourceState
 from gputop.recording.format import pack_frames
 from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources.ebpf.privilege import authorize_sudo
+from gputop.system import crash
+from gputop.system.errors import UserError
 
 TICK_NS = 1_000_000
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gputop import cli
-from gputop import config
 from gputop.commands import live
-from gputop.errors import UserError
+from gputop.system import config
+from gputop.system.errors import UserError
 
 
 def _write(text: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gputop import console
+from gputop.system import console
 
 
 @pytest.mark.parametrize(

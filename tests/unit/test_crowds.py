@@ -12,23 +12,23 @@ from types import FrameType
 
 import pytest
 
-from gputop import roles
-from gputop import snapshot
-from gputop.board import Board
 from gputop.diagnosis.spawners import gather
 from gputop.diagnosis.spawners import tree_ns
 from gputop.diagnosis.strangers import Stranger
-from gputop.frame import CpuSample
-from gputop.frame import Frame
-from gputop.frame import Gpu
-from gputop.frame import GpuProc
-from gputop.frame import Header
-from gputop.frame import Host
-from gputop.frame import ProcInfo
-from gputop.frame import ProcSample
-from gputop.frame import ThreadSample
+from gputop.model import roles
+from gputop.model.board import Board
+from gputop.model.frame import CpuSample
+from gputop.model.frame import Frame
+from gputop.model.frame import Gpu
+from gputop.model.frame import GpuProc
+from gputop.model.frame import Header
+from gputop.model.frame import Host
+from gputop.model.frame import ProcInfo
+from gputop.model.frame import ProcSample
+from gputop.model.frame import ThreadSample
 from gputop.recording.reader import Recording
-from gputop.session import Session
+from gputop.session import snapshot
+from gputop.session.session import Session
 from gputop.tables.load import Loader
 from gputop.tui.draw.rows import rows
 from gputop.tui.view import View

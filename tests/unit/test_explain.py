@@ -13,9 +13,9 @@ from gputop.cli import main
 from gputop.recording.format import pack_end
 from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
-from gputop.report import cause_shares
-from gputop.report import diff_lines
-from gputop.report import lost_share
+from gputop.session.report import cause_shares
+from gputop.session.report import diff_lines
+from gputop.session.report import lost_share
 from tests.tui import scene
 from tests.unit.diagnosis.causes import starved
 from tests.unit.diagnosis.scene import ON_CPU

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from gputop import histogram
+from gputop.model import histogram
 from gputop.sources.ebpf.sched import counted_on
 
 

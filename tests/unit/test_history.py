@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from gputop.history import History
-from gputop.readings import STRETCH
+from gputop.history.columns import History
+from gputop.model.readings import STRETCH
 
 TICK = 100_000_000
 KEY = ("gpu.util_pct", 0)

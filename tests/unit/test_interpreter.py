@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gputop import __version__
-from gputop.interpreter import argv_of
+from gputop.system.interpreter import argv_of
 
 
 @pytest.mark.parametrize("has_safe_path", [False, *([True] if sys.version_info >= (3, 11) else [])])
@@ -34,7 +34,7 @@ runpy.run_module("gputop", run_name="__main__")
 """
 
 
-@pytest.mark.parametrize("name", ["msgspec", "gputop.cli", "gputop.config"])
+@pytest.mark.parametrize("name", ["msgspec", "gputop.cli", "gputop.system.config"])
 def test_ctrl_c_while_it_still_imports_ends_it_without_a_word(name: str) -> None:
     done = subprocess.run([sys.executable, "-c", CTRL_C_AS_IT_IMPORTS, name], capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")

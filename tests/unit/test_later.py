@@ -8,8 +8,8 @@ from types import ModuleType
 
 import pytest
 
-from gputop.later import imported_later
-from gputop.memory import forget_unnamed
+from gputop.system.later import imported_later
+from gputop.system.memory import forget_unnamed
 
 SEEN = "print('{0}' in sys.modules)"
 
@@ -22,7 +22,7 @@ def said(code: str) -> list[str]:
 def test_a_function_that_was_taken_imports_its_module_when_it_is_called() -> None:
     code = f"""
 import sys
-from gputop.later import imported_later
+from gputop.system.later import imported_later
 with imported_later("colorsys"):
     from colorsys import rgb_to_hsv
 {SEEN.format("colorsys")}
@@ -35,7 +35,7 @@ print(rgb_to_hsv(0.0, 0.0, 1.0)[2])
 def test_a_module_that_was_taken_has_its_own_classes_and_numbers_afterwards() -> None:
     code = f"""
 import sys
-from gputop.later import imported_later
+from gputop.system.later import imported_later
 with imported_later("colorsys"):
     import colorsys
 {SEEN.format("colorsys")}
@@ -49,7 +49,7 @@ print(real.__file__.endswith("colorsys.py"))
 def test_who_calls_at_once_gets_the_module_itself() -> None:
     code = f"""
 import sys
-from gputop.later import imported_later
+from gputop.system.later import imported_later
 with imported_later("colorsys", "fractions"):
     import colorsys
     print(colorsys.rgb_to_hsv(0.0, 0.0, 1.0)[2], sys.modules["colorsys"].__file__.endswith("colorsys.py"))
@@ -102,7 +102,7 @@ def test_nvidia_ml_py_is_forgotten_but_for_what_we_call_unless_somebody_else_has
 def test_argparse_without_its_translations_says_what_it_says_in_english() -> None:
     code = f"""
 import sys
-from gputop.later import untranslated
+from gputop.system.later import untranslated
 with untranslated():
     import argparse
 {SEEN.format("gettext")}
@@ -125,9 +125,9 @@ print(gettext.__file__.endswith("gettext.py"))
 def test_libraries_that_want_more_of_each_other_are_loaded_as_they_are() -> None:
     """A class of what was thought to be functions alone is inherited from: nothing is left of the try."""
     code = f"""
-import gputop.later
-real = gputop.later.imported_later
-gputop.later.imported_later = lambda *names: real(*names, "textual.dom")
+import gputop.system.later
+real = gputop.system.later.imported_later
+gputop.system.later.imported_later = lambda *names: real(*names, "textual.dom")
 import gputop.tui.app, sys
 {SEEN.format("platformdirs")}
 import textual.dom, textual.app

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.board import GpuBoard
-from gputop.limits import limits
+from gputop.model.board import GpuBoard
+from gputop.model.limits import limits
 
 
 @pytest.mark.parametrize(

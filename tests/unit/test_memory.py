@@ -9,16 +9,16 @@ import sys
 
 import pytest
 
-from gputop.board import Board
-from gputop.frame import Frame
-from gputop.frame import Preempt
-from gputop.frame import Probes
-from gputop.frame import ProcInfo
-from gputop.frame import ProcSample
+from gputop.model.board import Board
+from gputop.model.frame import Frame
+from gputop.model.frame import Preempt
+from gputop.model.frame import Probes
+from gputop.model.frame import ProcInfo
+from gputop.model.frame import ProcSample
 
-SCREEN = "gputop.cli, gputop.commands.live, gputop.stream.child, gputop.session, gputop.tui.app, gputop.stacks.capture"
+SCREEN = "gputop.cli, gputop.commands.live, gputop.session.child, gputop.session.session, gputop.tui.app, gputop.stacks.capture"
 COLLECTOR = (
-    "gputop.commands.collect, gputop.collector, gputop.sources.procfs, gputop.sources.nvml, gputop.sources.marks, "
+    "gputop.commands.collect, gputop.collector.beat, gputop.sources.procfs, gputop.sources.nvml, gputop.sources.marks, "
     "gputop.sources.ebpf.source, gputop.recording.pipe"
 )
 COMPRESSORS = {"shutil", "lzma", "bz2"}
@@ -84,7 +84,7 @@ def test_a_key_frame_still_forgets_who_is_not_in_it() -> None:
 
 HOLES = """
 import resource
-from gputop.memory import return_pages, return_what_is_freed
+from gputop.system.memory import return_pages, return_what_is_freed
 
 def held():
     return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()

@@ -7,12 +7,12 @@ import json
 
 import pytest
 
-from gputop import snapshot
 from gputop.commands import once
-from gputop.frame import Frame
-from gputop.frame import Header
-from gputop.frame import ProcInfo
-from gputop.frame import ProcSample
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
+from gputop.model.frame import ProcInfo
+from gputop.model.frame import ProcSample
+from gputop.session import snapshot
 
 TICK_NS = 10**8
 ARGS = argparse.Namespace(once=True, json=True, interval=0.1, pid=None, user=None)

@@ -10,7 +10,7 @@ from gputop.commands.options import check_user
 from gputop.commands.options import duration
 from gputop.commands.options import indices
 from gputop.commands.options import number
-from gputop.errors import UserError
+from gputop.system.errors import UserError
 
 
 @pytest.mark.parametrize(("text", "seconds"), [

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from gputop.frame import Frame
-from gputop.frame import Header
-from gputop.frame import SelfCost
-from gputop.session import Session
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
+from gputop.model.frame import SelfCost
+from gputop.session.session import Session
 from gputop.tui.app import own_cost
 
 START_NS = 10**12

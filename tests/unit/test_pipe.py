@@ -7,14 +7,14 @@ import threading
 
 import pytest
 
-from gputop.frame import Frame
-from gputop.frame import Header
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
 from gputop.recording.format import Decoder
 from gputop.recording.format import pack_frames
 from gputop.recording.format import pack_header
 from gputop.recording.pipe import PipeSink
 from gputop.recording.writer import write_all
-from gputop.stream import pipe
+from gputop.session import pipe
 
 
 def test_the_last_frames_are_not_cut_off() -> None:

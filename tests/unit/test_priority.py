@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from gputop.priority import BEAT
-from gputop.priority import Place
+from gputop.system.priority import BEAT
+from gputop.system.priority import Place
 
 _LANES = """
 import os, threading
-from gputop.priority import BEAT, WATCHER, raise_priority
+from gputop.system.priority import BEAT, WATCHER, raise_priority
 from gputop.sources.nvml.lane import follow_priority
 
 raised = threading.Event()
@@ -101,7 +101,7 @@ def test_who_has_none_gives_up_nothing(granted: str) -> None:
 
 _GIVEN_UP = """
 import os, threading
-from gputop.priority import BEAT, CALM_NS, Place
+from gputop.system.priority import BEAT, CALM_NS, Place
 
 place, ends = Place(BEAT, 0.3), threading.Event()
 place.take()

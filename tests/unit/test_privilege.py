@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from gputop.errors import UserError
 from gputop.sources.ebpf import privilege
+from gputop.system.errors import UserError
 
 
 @pytest.mark.parametrize("name", ["SUDO_UID", "SUDO_GID"])

@@ -5,15 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gputop import rates
-from gputop.board import Board
-from gputop.frame import CgroupSample
-from gputop.frame import CpuSample
-from gputop.frame import DiskSample
-from gputop.frame import NetSample
-from gputop.frame import ProcSample
-from gputop.frame import SchedThread
-from gputop.frame import ThreadSample
+from gputop.model import rates
+from gputop.model.board import Board
+from gputop.model.frame import CgroupSample
+from gputop.model.frame import CpuSample
+from gputop.model.frame import DiskSample
+from gputop.model.frame import NetSample
+from gputop.model.frame import ProcSample
+from gputop.model.frame import SchedThread
+from gputop.model.frame import ThreadSample
 
 MS = 1_000_000
 SECOND = 1_000_000_000

@@ -11,8 +11,8 @@ from threading import Event
 
 import pytest
 
-from gputop.relay import Alarm
-from gputop.relay import Relay
+from gputop.collector.relay import Alarm
+from gputop.collector.relay import Relay
 
 
 class Job:

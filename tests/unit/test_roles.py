@@ -7,9 +7,9 @@ from collections.abc import Collection
 
 import pytest
 
-from gputop import roles
-from gputop.frame import ProcInfo
-from gputop.frame import ThreadInfo
+from gputop.model import roles
+from gputop.model.frame import ProcInfo
+from gputop.model.frame import ThreadInfo
 
 PYTHON = "/usr/bin/python3.11"
 TRAIN = ["python", "train.py", "--epochs", "3"]

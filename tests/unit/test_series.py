@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.frame import CpuSample
-from gputop.frame import CudaCall
-from gputop.frame import Frame
-from gputop.frame import Gpu
-from gputop.frame import Header
-from gputop.frame import Host
-from gputop.frame import Probes
-from gputop.session import Session
+from gputop.model.frame import CpuSample
+from gputop.model.frame import CudaCall
+from gputop.model.frame import Frame
+from gputop.model.frame import Gpu
+from gputop.model.frame import Header
+from gputop.model.frame import Host
+from gputop.model.frame import Probes
+from gputop.session.session import Session
 
 SECOND = 1_000_000_000
 

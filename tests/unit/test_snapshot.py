@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from gputop import snapshot
-from gputop.board import Board
 from gputop.diagnosis import ProcState
-from gputop.frame import Frame
-from gputop.frame import Gpu
-from gputop.frame import GpuProc
-from gputop.frame import MigInstance
-from gputop.frame import ProcInfo
-from gputop.frame import ProcSample
-from gputop.frame import SourceState
-from gputop.roles import Role
+from gputop.model.board import Board
+from gputop.model.frame import Frame
+from gputop.model.frame import Gpu
+from gputop.model.frame import GpuProc
+from gputop.model.frame import MigInstance
+from gputop.model.frame import ProcInfo
+from gputop.model.frame import ProcSample
+from gputop.model.frame import SourceState
+from gputop.model.roles import Role
+from gputop.session import snapshot
 from gputop.tui.draw import seats
 
 

@@ -13,15 +13,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gputop import roles
-from gputop.board import Board
 from gputop.diagnosis import Engine
-from gputop.frame import Frame
+from gputop.model import roles
+from gputop.model.board import Board
+from gputop.model.frame import Frame
 from gputop.recording.format import Decoder
+from gputop.session.judged import closely
 from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources.procfs import ProcfsSource
-from gputop.stream.judged import closely
 from tests.require import require
 from tests.workloads import environment
 from tests.workloads import jobs

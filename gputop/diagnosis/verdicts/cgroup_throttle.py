@@ -24,7 +24,7 @@ from gputop.diagnosis.takers import names_of
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
-from gputop.text import counted
+from gputop.system.text import counted
 
 OF_QUOTA = 0.1
 PERIOD_US = 100_000

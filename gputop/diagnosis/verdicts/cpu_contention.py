@@ -28,9 +28,9 @@ from gputop.diagnosis.takers import names_of
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
-from gputop.roles import TORCH_WORKER
-from gputop.roles import program_name
-from gputop.text import counted
+from gputop.model.roles import TORCH_WORKER
+from gputop.model.roles import program_name
+from gputop.system.text import counted
 
 BEHIND = 0.35
 OF_LACK, MOST_OF_LACK = 0.25, 0.5

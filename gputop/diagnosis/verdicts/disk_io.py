@@ -23,7 +23,7 @@ from gputop.diagnosis.shell import word
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
-from gputop.frame import ReadLimit
+from gputop.model.frame import ReadLimit
 
 STEPS_S = 0.5
 BUSY, SHARED, NAMED = 0.5, 0.6, 3

@@ -16,7 +16,7 @@ from gputop.diagnosis.model import Fix
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
-from gputop.fields import throttle_words
+from gputop.model.fields import throttle_words
 
 
 def _claim(_job: JobFacts, _facts: Facts) -> Claims:

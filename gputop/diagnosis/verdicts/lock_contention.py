@@ -26,7 +26,7 @@ from gputop.diagnosis.verdicts import Judge
 from gputop.diagnosis.verdicts.disk_io import reads_at_limit
 from gputop.diagnosis.waits import LOCK
 from gputop.diagnosis.waits import TIMER
-from gputop.text import counted
+from gputop.system.text import counted
 
 TURNS, HELD, HELD_BY_TURNS = (0.75, 1.15), 0.4, 0.2
 _WHERE = {"lock": "in futex, flock or a semaphore", "pipe": "until a process that gives out the lock answers",

@@ -30,9 +30,9 @@ from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 from gputop.diagnosis.waits import PIPE
-from gputop.frame import ProcSample
-from gputop.roles import PIN_THREAD
-from gputop.text import counted
+from gputop.model.frame import ProcSample
+from gputop.model.roles import PIN_THREAD
+from gputop.system.text import counted
 
 SLEEPS = 0.6
 """Part of the main thread's timer sleeps that is its own: a blocking wait for the GPU may sleep by a timer too."""

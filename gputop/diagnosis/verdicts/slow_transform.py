@@ -26,7 +26,7 @@ from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
 from gputop.diagnosis.waits import LOCK
 from gputop.diagnosis.waits import PIPE
-from gputop.text import counted
+from gputop.system.text import counted
 
 LAZY, BUSY = 0.3, 0.65
 """A worker on or waiting for a CPU less than the former share of the time has time left, from the latter on it has none."""

@@ -32,7 +32,7 @@ from gputop.diagnosis.verdicts import gpu_throttle
 from gputop.diagnosis.verdicts.cpu_contention import blames_others
 from gputop.diagnosis.verdicts.cpu_contention import culprits
 from gputop.diagnosis.verdicts.pause import waits_for_first
-from gputop.text import counted
+from gputop.system.text import counted
 
 FLAT_OUT = 0.7
 """Share of the window that workers run which cannot keep up."""

@@ -8,7 +8,7 @@ from gputop.diagnosis.model import Evidence
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.verdicts import Finding
-from gputop.text import counted
+from gputop.system.text import counted
 
 LEAST, MOST = 0.1, 3
 """Share of the time that is worth telling, and how many of these."""

@@ -19,7 +19,7 @@ from gputop.diagnosis.model import Fix
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
-from gputop.text import counted
+from gputop.system.text import counted
 
 CROWD = 2
 STOLEN = 0.1

@@ -16,7 +16,7 @@ from gputop.diagnosis.model import Fix
 from gputop.diagnosis.verdicts import Claims
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.verdicts import Judge
-from gputop.text import counted
+from gputop.system.text import counted
 
 RECENT_NS, WHILE_NS = 3_000_000_000, 5_000_000_000
 """Since the last birth: what the trainer does so soon after it is the making of workers. A window longer the loss is still that of their

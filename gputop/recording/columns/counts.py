@@ -14,7 +14,7 @@ from gputop.recording.columns.layout import Order
 from gputop.recording.columns.layout import unpack_integers
 
 MOST_BUCKETS = 1000
-"""Several times those of `gputop.histogram`."""
+"""Several times those of `gputop.model.histogram`."""
 MOST_COUNTS = 1_000_000
 """In all rows of a column."""
 

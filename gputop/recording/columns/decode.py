@@ -20,8 +20,8 @@ from typing import TypeVar
 
 import msgspec
 
-from gputop.frame import Frame
-from gputop.frame import ThreadSample
+from gputop.model.frame import Frame
+from gputop.model.frame import ThreadSample
 from gputop.recording.columns import unrelated
 from gputop.recording.columns.context import Before
 from gputop.recording.columns.context import Context

@@ -18,11 +18,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import astuple
 
-from gputop.frame import Frame
-from gputop.frame import Preempt
-from gputop.frame import SchedThread
-from gputop.frame import ThreadSample
-from gputop.frame import Wakeup
+from gputop.model.frame import Frame
+from gputop.model.frame import Preempt
+from gputop.model.frame import SchedThread
+from gputop.model.frame import ThreadSample
+from gputop.model.frame import Wakeup
 from gputop.recording.columns.column import coarse
 from gputop.recording.columns.column import growth
 from gputop.recording.columns.column import integers

@@ -10,7 +10,7 @@ from itertools import repeat
 from operator import sub
 from typing import Any
 
-from gputop.frame import ThreadSample
+from gputop.model.frame import ThreadSample
 from gputop.recording.columns.layout import INT64
 from gputop.recording.columns.layout import ColumnError
 from gputop.recording.columns.layout import FieldPlan

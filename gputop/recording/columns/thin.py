@@ -18,11 +18,11 @@ from typing import Any
 from msgspec import Struct
 from msgspec import field
 
-from gputop.frame import Frame
-from gputop.frame import GpuReading
-from gputop.frame import Preempt
-from gputop.frame import SchedThread
-from gputop.frame import ThreadSample
+from gputop.model.frame import Frame
+from gputop.model.frame import GpuReading
+from gputop.model.frame import Preempt
+from gputop.model.frame import SchedThread
+from gputop.model.frame import ThreadSample
 from gputop.recording.columns.decode import BROKEN
 from gputop.recording.columns.decode import Table
 from gputop.recording.columns.layout import MAIN_THREAD

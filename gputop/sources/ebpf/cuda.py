@@ -18,11 +18,11 @@ from io import FileIO
 
 from msgspec import Struct
 
-from gputop import elf
-from gputop.frame import CudaCall
-from gputop.frame import LaunchRate
-from gputop.histogram import COUNT
-from gputop.histogram import FIRST
+from gputop.model.frame import CudaCall
+from gputop.model.frame import LaunchRate
+from gputop.model.histogram import COUNT
+from gputop.model.histogram import FIRST
+from gputop.sources import elf
 from gputop.sources.ebpf import libcuda
 from gputop.sources.ebpf import uprobe
 from gputop.sources.ebpf.handover import Helper

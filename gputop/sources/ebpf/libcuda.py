@@ -1,9 +1,9 @@
 """Find the libcuda of a process, and the functions in it that are worth a uprobe.
 
 Every distinct inode counts once, whatever container it lies in. A uprobe writes a breakpoint into the code of all that map the file, and
-who maps a file names it, also one of root's: by a link or a mount of its own. Hence a file is opened once (`gputop.elf`), and its probe
-points are its own: functions that it exports, have a name of CUDA's calls, and lie in its executable segments. So whatever is not libcuda
-is not touched, and whoever makes up a libcuda chooses where those are probed who run its code.
+who maps a file names it, also one of root's: by a link or a mount of its own. Hence a file is opened once (`gputop.sources.elf`), and its
+probe points are its own: functions that it exports, have a name of CUDA's calls, and lie in its executable segments. So a file that is
+not libcuda is not touched, and who makes up a libcuda chooses where those are probed who run its code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from io import FileIO
 from typing import NamedTuple
 
-from gputop import elf
+from gputop.sources import elf
 
 MOST_POINTS = 256  # in one library: libcuda 580 has 70
 MOST_OF_ONE = 4  # libraries of this name that are looked at in one process

@@ -8,8 +8,8 @@ import time
 
 import msgspec
 
-from gputop.frame import CudaCall
-from gputop.frame import Probes
+from gputop.model.frame import CudaCall
+from gputop.model.frame import Probes
 from gputop.sources import Beat
 from gputop.sources.ebpf.cuda import Attacher
 from gputop.sources.ebpf.cuda import CudaReader

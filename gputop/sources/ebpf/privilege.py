@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from contextlib import suppress
 from typing import TypeVar
 
-from gputop.errors import UserError
 from gputop.sources.ebpf import uprobe
 from gputop.sources.rights import CAP_BPF
 from gputop.sources.rights import CAP_KILL
@@ -21,7 +20,8 @@ from gputop.sources.rights import CAP_PERFMON
 from gputop.sources.rights import CAP_SETGID
 from gputop.sources.rights import CAP_SETUID
 from gputop.sources.rights import capabilities
-from gputop.text import clean
+from gputop.system.errors import UserError
+from gputop.system.text import clean
 
 _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_CAPBSET_DROP, _PR_SET_SECUREBITS, _PR_SET_NO_NEW_PRIVS = 4, 8, 24, 28, 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 2, 4

@@ -18,12 +18,12 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from gputop.frame import Preempt
-from gputop.frame import Probes
-from gputop.frame import SchedThread
-from gputop.frame import Wakeup
-from gputop.histogram import COUNT
-from gputop.histogram import FIRST
+from gputop.model.frame import Preempt
+from gputop.model.frame import Probes
+from gputop.model.frame import SchedThread
+from gputop.model.frame import Wakeup
+from gputop.model.histogram import COUNT
+from gputop.model.histogram import FIRST
 from gputop.sources.ebpf.maps import Map
 
 _THREAD = struct.Struct("<11QIIBBHIIIII")

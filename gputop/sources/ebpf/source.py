@@ -9,8 +9,8 @@ import time
 import msgspec
 
 import gputop
-from gputop.frame import Frame
-from gputop.frame import SourceState
+from gputop.model.frame import Frame
+from gputop.model.frame import SourceState
 from gputop.sources import FEW
 from gputop.sources import Beat
 from gputop.sources import Settings

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gputop.frame import SECOND_NS
-from gputop.frame import Wakeup
+from gputop.model.frame import SECOND_NS
+from gputop.model.frame import Wakeup
 
 SETTLE_NS = SECOND_NS // 2
 NOTABLE_NS = SETTLE_NS // 100

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import sys
 
-from gputop.later import imported_later
-from gputop.memory import forget_unnamed
+from gputop.system.later import imported_later
+from gputop.system.memory import forget_unnamed
 
 NAMED = ("nvmlInit", "nvmlShutdown", "nvmlLib", "NVMLError", "NVMLLibraryMismatchError")
 """All that this package takes from it, beside the numbers of errors."""

@@ -1,4 +1,4 @@
-"""A crew: the quick lanes, ticked in turn on the beat's own thread (see `gputop.relay`).
+"""A crew: the quick lanes, ticked in turn on the beat's own thread (see `gputop.collector.relay`).
 
 Should a tick hang there after all, `Crew.relieve` leaves that thread to the lane that hangs; another goes on with the beat. What ails
 one GPU often ails the driver, so that all lanes then get threads of their own again, until they have proved quick once more.

@@ -11,8 +11,8 @@ from ctypes import c_ulonglong
 from ctypes import sizeof
 from itertools import pairwise
 
-from gputop.frame import SECOND_NS
-from gputop.frame import link_bytes_per_s
+from gputop.model.frame import SECOND_NS
+from gputop.model.frame import link_bytes_per_s
 from gputop.sources.nvml.abi import Device
 from gputop.sources.nvml.abi import Fields
 from gputop.sources.nvml.abi import MemoryV2

@@ -10,9 +10,8 @@ from ctypes import c_void_p
 from threading import Lock
 from time import monotonic_ns
 
-from gputop.errors import NO_MORE_THREADS
-from gputop.frame import SECOND_NS
-from gputop.frame import Gpu
+from gputop.model.frame import SECOND_NS
+from gputop.model.frame import Gpu
 from gputop.sources.nvml.abi import Device
 from gputop.sources.nvml.abi import Meter
 from gputop.sources.nvml.abi import bind
@@ -38,6 +37,7 @@ from gputop.sources.nvml.reasons import FAILURES
 from gputop.sources.nvml.reasons import why
 from gputop.sources.nvml.slow import SLOWEST_NS
 from gputop.sources.nvml.slow import slow_readings
+from gputop.system.errors import NO_MORE_THREADS
 
 _ATTACH_AGAIN_NS = SECOND_NS
 _ALL_ASKED_NS = SLOWEST_NS + 2 * SECOND_NS

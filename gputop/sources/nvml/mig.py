@@ -9,7 +9,7 @@ from ctypes import c_ulonglong
 from ctypes import c_void_p
 from functools import cache
 
-from gputop.frame import MigInstance
+from gputop.model.frame import MigInstance
 from gputop.sources.nvml.abi import Attributes
 from gputop.sources.nvml.abi import Device
 from gputop.sources.nvml.abi import bind

@@ -14,9 +14,9 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from gputop.frame import PART
-from gputop.frame import SECOND_NS
-from gputop.frame import GpuProc
+from gputop.model.frame import PART
+from gputop.model.frame import SECOND_NS
+from gputop.model.frame import GpuProc
 from gputop.sources.nvml.abi import Device
 from gputop.sources.nvml.abi import Function
 from gputop.sources.nvml.abi import LongProcessInfo

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from time import monotonic_ns
 from typing import TypeVar
 
-from gputop.frame import SECOND_NS
+from gputop.model.frame import SECOND_NS
 from gputop.sources.nvml.reasons import FAILURES
 from gputop.sources.nvml.reasons import Why
 from gputop.sources.nvml.reasons import why
@@ -59,7 +59,7 @@ class Lazy:
 
 
 class Reading:
-    """``fields`` of `gputop.frame.Gpu`, due every ``period_ns``, by the first of ``ways`` that gives a value.
+    """``fields`` of `gputop.model.frame.Gpu`, due every ``period_ns``, by the first of ``ways`` that gives a value.
 
     ``counts``: they are counters, of which rates are made, with a call that gives them last.
     """

@@ -6,11 +6,11 @@ import os
 
 from msgspec import Struct
 
-from gputop import crash
 from gputop.sources import Unavailable
 from gputop.sources.nvml.abi import MissingSymbol
 from gputop.sources.nvml.binding import pynvml
 from gputop.sources.nvml.numbers import NoValue
+from gputop.system import crash
 
 FAILURES = Exception
 """What asking for one thing may raise: NVML's errors, and whatever nobody foresaw of a driver, which must cost that thing only."""

@@ -7,7 +7,7 @@ from ctypes import byref
 from ctypes import c_int
 from ctypes import c_uint
 
-from gputop.frame import SECOND_NS
+from gputop.model.frame import SECOND_NS
 from gputop.sources.nvml.abi import Device
 from gputop.sources.nvml.abi import Fields
 from gputop.sources.nvml.abi import bind

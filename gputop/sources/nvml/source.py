@@ -18,10 +18,9 @@ from time import monotonic
 from time import monotonic_ns
 from time import sleep
 
-from gputop.errors import UserError
-from gputop.frame import SECOND_NS
-from gputop.frame import Frame
-from gputop.frame import SourceState
+from gputop.model.frame import SECOND_NS
+from gputop.model.frame import Frame
+from gputop.model.frame import SourceState
 from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources import Unavailable
@@ -39,6 +38,7 @@ from gputop.sources.nvml.reading import take
 from gputop.sources.nvml.reasons import FAILURES
 from gputop.sources.nvml.reasons import unavailable
 from gputop.sources.nvml.standing import Standing
+from gputop.system.errors import UserError
 
 _START_PATIENCE_S, _FIRST_PATIENCE_S, _LOOK_PATIENCE_S = 0.5, 0.2, 10.0
 """For the driver to start, which takes seconds where nothing keeps it started, and for each call to have been made once: a screen goes on

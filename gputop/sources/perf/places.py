@@ -7,7 +7,7 @@ from bisect import bisect_right
 from io import FileIO
 from typing import NamedTuple
 
-from gputop import elf
+from gputop.sources import elf
 from gputop.sources.perf.event import Sample
 from gputop.sources.perf.unwind import VDSO
 from gputop.sources.perf.unwind import Row

@@ -10,15 +10,15 @@ import time
 from contextlib import suppress
 from itertools import cycle
 
-from gputop.elf import NotElf
-from gputop.frame import SECOND_NS
-from gputop.frame import Frame
-from gputop.frame import MainSamples
-from gputop.frame import SourceState
+from gputop.model.frame import SECOND_NS
+from gputop.model.frame import Frame
+from gputop.model.frame import MainSamples
+from gputop.model.frame import SourceState
 from gputop.sources import FEW
 from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources import Unavailable
+from gputop.sources.elf import NotElf
 from gputop.sources.perf.event import TaskClock
 from gputop.sources.perf.gaps import Gaps
 from gputop.sources.perf.gaps import Met

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from io import FileIO
 from typing import NamedTuple
 
-from gputop import elf
-from gputop.elf import Read
+from gputop.sources import elf
+from gputop.sources.elf import Read
 
 _RELATIVE = 0x1B
 _HEADER, _TABLE_AT = bytes((1, _RELATIVE, 0x03, 0x3B)), 12

@@ -10,7 +10,7 @@ import heapq
 import os
 import time
 
-from gputop.frame import SECOND_NS
+from gputop.model.frame import SECOND_NS
 from gputop.sources.procfs.files import ROOM_BYTES
 from gputop.sources.procfs.process import Process
 

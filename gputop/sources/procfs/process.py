@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import time
 
-from gputop.frame import ProcInfo
-from gputop.frame import ProcSample
-from gputop.frame import ThreadInfo
-from gputop.frame import ThreadSample
+from gputop.model.frame import ProcInfo
+from gputop.model.frame import ProcSample
+from gputop.model.frame import ThreadInfo
+from gputop.model.frame import ThreadSample
 from gputop.sources.procfs import parse
 from gputop.sources.procfs.ends import READS
 from gputop.sources.procfs.ends import WRITES

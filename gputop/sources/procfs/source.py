@@ -13,8 +13,8 @@ from __future__ import annotations
 import os
 import time
 
-from gputop.frame import Frame
-from gputop.frame import SourceState
+from gputop.model.frame import Frame
+from gputop.model.frame import SourceState
 from gputop.sources import FEW
 from gputop.sources import Beat
 from gputop.sources import Settings

@@ -10,8 +10,8 @@ import os
 
 import msgspec
 
-from gputop.frame import ThreadInfo
-from gputop.frame import ThreadSample
+from gputop.model.frame import ThreadInfo
+from gputop.model.frame import ThreadSample
 from gputop.sources.procfs import parse
 from gputop.sources.procfs.files import Descriptors
 from gputop.sources.procfs.files import KeptFile

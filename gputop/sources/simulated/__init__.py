@@ -12,11 +12,11 @@ from threading import Event
 from threading import Thread
 from time import monotonic_ns
 
-from gputop.frame import SECOND_NS
-from gputop.frame import Frame
-from gputop.frame import Gpu
-from gputop.frame import GpuProc
-from gputop.frame import SourceState
+from gputop.model.frame import SECOND_NS
+from gputop.model.frame import Frame
+from gputop.model.frame import Gpu
+from gputop.model.frame import GpuProc
+from gputop.model.frame import SourceState
 from gputop.sources import Beat
 from gputop.sources import Settings
 from gputop.sources import Unavailable

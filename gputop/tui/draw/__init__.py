@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from itertools import groupby
 from itertools import islice
 
-from gputop.text import ascii_text
-from gputop.text import cell_width
-from gputop.text import clean
-from gputop.text import even
-from gputop.text import is_narrow
+from gputop.system.text import ascii_text
+from gputop.system.text import cell_width
+from gputop.system.text import clean
+from gputop.system.text import even
+from gputop.system.text import is_narrow
 
 Span = tuple[str, str]
 """Text and what it means; `gputop.tui.palette` gives meanings their colour."""

@@ -14,7 +14,7 @@ from math import ceil
 
 from msgspec import Struct
 
-from gputop.frame import SECOND_NS
+from gputop.model.frame import SECOND_NS
 from gputop.tui.draw import Span
 from gputop.tui.draw import clock
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from gputop.board import Board
-from gputop.board import GpuBoard
-from gputop.session import Session
+from gputop.model.board import Board
+from gputop.model.board import GpuBoard
+from gputop.session.session import Session
 from gputop.tui.draw.lanes import Lane
 from gputop.tui.view import View
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gputop.board import Board
-from gputop.board import GpuBoard
-from gputop.fields import FIELDS
-from gputop.frame import SILENT
-from gputop.frame import MigInstance
-from gputop.limits import errors
-from gputop.limits import limits
-from gputop.rates import gpu_bytes_per_s
-from gputop.text import clean
-from gputop.text import fit
+from gputop.model.board import Board
+from gputop.model.board import GpuBoard
+from gputop.model.fields import FIELDS
+from gputop.model.frame import SILENT
+from gputop.model.frame import MigInstance
+from gputop.model.limits import errors
+from gputop.model.limits import limits
+from gputop.model.rates import gpu_bytes_per_s
+from gputop.system.text import clean
+from gputop.system.text import fit
 from gputop.tui.draw import Line
 from gputop.tui.draw import Span
 from gputop.tui.draw.lanes import level

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gputop.board import Board
-from gputop.frame import SourceState
-from gputop.session import Session
-from gputop.text import cell_width
-from gputop.text import fit
+from gputop.model.board import Board
+from gputop.model.frame import SourceState
+from gputop.session.session import Session
+from gputop.system.text import cell_width
+from gputop.system.text import fit
 from gputop.tui.draw import Line
 from gputop.tui.draw import Span
 from gputop.tui.draw import clock
@@ -59,7 +59,7 @@ def _badges(board: Board) -> list[Span]:
 
 
 def beat_yields(board: Board) -> bool:
-    """Whether the collector has given up its place before others (`gputop.priority`)."""
+    """Whether the collector has given up its place before others (`gputop.system.priority`)."""
     beat = board.sources.get("beat")
     return beat is not None and beat.state == "partial"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gputop.text import ascii_text
-from gputop.text import cell_width
-from gputop.text import fit
+from gputop.system.text import ascii_text
+from gputop.system.text import cell_width
+from gputop.system.text import fit
 from gputop.tui.draw import Line
 from gputop.tui.draw import Span
 from gputop.tui.view import View

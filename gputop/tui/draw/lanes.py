@@ -13,13 +13,13 @@ from operator import itemgetter
 
 from msgspec import Struct
 
-from gputop.board import OFF_BEAT_NS
-from gputop.fields import FIELDS
-from gputop.fields import Field
-from gputop.frame import SECOND_NS
-from gputop.history import History
-from gputop.history import SeriesKey
-from gputop.text import fit
+from gputop.history.columns import History
+from gputop.history.columns import SeriesKey
+from gputop.model.board import OFF_BEAT_NS
+from gputop.model.fields import FIELDS
+from gputop.model.fields import Field
+from gputop.model.frame import SECOND_NS
+from gputop.system.text import fit
 from gputop.tui.draw import Span
 from gputop.tui.draw.axis import Axis
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gputop.session import Session
+from gputop.session.session import Session
 from gputop.tui.draw import Line
 from gputop.tui.draw import gpus
 from gputop.tui.draw import header

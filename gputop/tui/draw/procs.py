@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from gputop.fields import FIELDS
-from gputop.history import History
-from gputop.session import word_of
-from gputop.text import cut
-from gputop.text import fit
+from gputop.history.columns import History
+from gputop.model.fields import FIELDS
+from gputop.session.session import word_of
+from gputop.system.text import cut
+from gputop.system.text import fit
 from gputop.tui.draw import Line
 from gputop.tui.draw import Span
 from gputop.tui.draw.axis import Axis

@@ -6,21 +6,21 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from gputop.board import Board
-from gputop.frame import SECOND_NS
-from gputop.frame import ProcInfo
-from gputop.frame import ProcSample
-from gputop.rates import ProcRates
-from gputop.rates import Switched
-from gputop.rates import proc_rates
-from gputop.roles import COMPILES
-from gputop.roles import Role
-from gputop.roles import is_whole_machine
-from gputop.roles import program_name
-from gputop.session import Session
-from gputop.session import word_of
+from gputop.model.board import Board
+from gputop.model.frame import SECOND_NS
+from gputop.model.frame import ProcInfo
+from gputop.model.frame import ProcSample
+from gputop.model.rates import ProcRates
+from gputop.model.rates import Switched
+from gputop.model.rates import proc_rates
+from gputop.model.roles import COMPILES
+from gputop.model.roles import Role
+from gputop.model.roles import is_whole_machine
+from gputop.model.roles import program_name
+from gputop.session.session import Session
+from gputop.session.session import word_of
 from gputop.sources.rights import INITIAL_PID_NAMESPACE
-from gputop.text import clean
+from gputop.system.text import clean
 from gputop.tui.draw import Span
 from gputop.tui.draw import seats
 from gputop.tui.draw.search import searched

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from gputop.stream.survey import Episode
+from gputop.session.survey import Episode
 from gputop.tui.draw import Line
 from gputop.tui.draw import clock
 from gputop.tui.draw.lanes import merge

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from gputop.board import Board
-from gputop.frame import GpuProc
-from gputop.roles import speaks_of_others
+from gputop.model.board import Board
+from gputop.model.frame import GpuProc
+from gputop.model.roles import speaks_of_others
 
 Seats = dict[int, GpuProc]
 """GPU -> the entry of one process there."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gputop.diagnosis.brief import brief
 from gputop.diagnosis.brief import without_pids
 from gputop.diagnosis.model import Verdict
-from gputop.text import fit
+from gputop.system.text import fit
 from gputop.tui.draw import Line
 from gputop.tui.draw.keys import Key
 from gputop.tui.view import View

@@ -13,8 +13,8 @@ from textual.geometry import Size
 from textual.screen import ModalScreen
 from textual.strip import Strip
 
-from gputop.text import cell_width
-from gputop.text import fit
+from gputop.system.text import cell_width
+from gputop.system.text import fit
 from gputop.tui.draw import Line
 from gputop.tui.draw import folded
 from gputop.tui.draw import safe_line

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from msgspec import Struct
 from textual.binding import Binding
 
-from gputop.board import Board
-from gputop.frame import SECOND_NS
-from gputop.frame import Preempt
-from gputop.frame import Wakeup
-from gputop.rates import pair_growth
-from gputop.roles import Role
-from gputop.roles import program_name
-from gputop.text import fit
+from gputop.model.board import Board
+from gputop.model.frame import SECOND_NS
+from gputop.model.frame import Preempt
+from gputop.model.frame import Wakeup
+from gputop.model.rates import pair_growth
+from gputop.model.roles import Role
+from gputop.model.roles import program_name
+from gputop.system.text import fit
 from gputop.tui.draw import Line
 from gputop.tui.screens.box import Box
 

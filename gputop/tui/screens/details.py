@@ -7,20 +7,20 @@ from collections.abc import Sequence
 
 from textual.binding import Binding
 
-from gputop.board import Board
-from gputop.frame import SECOND_NS
-from gputop.frame import GpuProc
-from gputop.frame import ProcInfo
-from gputop.frame import ProcSample
-from gputop.rates import ProcRates
-from gputop.rates import Switched
-from gputop.rates import proc_rates
-from gputop.roles import Role
-from gputop.session import Session
-from gputop.session import word_of
+from gputop.model.board import Board
+from gputop.model.frame import SECOND_NS
+from gputop.model.frame import GpuProc
+from gputop.model.frame import ProcInfo
+from gputop.model.frame import ProcSample
+from gputop.model.rates import ProcRates
+from gputop.model.rates import Switched
+from gputop.model.rates import proc_rates
+from gputop.model.roles import Role
+from gputop.session.session import Session
+from gputop.session.session import word_of
 from gputop.stacks.syscalls import table
-from gputop.text import counted
-from gputop.text import fit
+from gputop.system.text import counted
+from gputop.system.text import fit
 from gputop.tui.draw import Line
 from gputop.tui.draw import seats
 from gputop.tui.draw import surely

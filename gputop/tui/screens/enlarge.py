@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from textual.binding import Binding
 
-from gputop.frame import SECOND_NS
-from gputop.series import probes
+from gputop.history import probes
+from gputop.model.frame import SECOND_NS
 from gputop.tui import navigate
 from gputop.tui.draw import Line
 from gputop.tui.draw import chosen
@@ -18,7 +18,7 @@ from gputop.tui.draw.lanes import Lane
 from gputop.tui.screens.box import Box
 
 if TYPE_CHECKING:
-    from gputop.report import Times
+    from gputop.session.report import Times
 
 PERCENTILES = (50, 90, 99)
 GAP_S = 2.5
@@ -102,7 +102,7 @@ class EnlargeScreen(Box):
 
     def _times(self) -> Times:
         """As on the dashboard's ruler, which has no values to its left and no last time that is pushed inwards."""
-        from gputop.report import Times
+        from gputop.session.report import Times
 
         axis = navigate.axis_of(self.gputop.view, self.gputop.session)
         total_s = axis.columns * axis.cell_ns / SECOND_NS
@@ -135,7 +135,7 @@ def value_bars(values: list[float], bins: int = 12) -> list[tuple[str, int]]:
 
 def plot(lane: Lane, points: list[tuple[float, float]], shown: Times, width: int, height: int) -> str:
     """The chart as text, over the time ``shown``, on the lane's own scale, with a gap where a second or more was not measured."""
-    from gputop.report import chart
+    from gputop.session.report import chart
 
     top = lane.field.high if lane.field.high is not None else lane.top
     title = f"{lane.title} [{lane.field.unit}]"

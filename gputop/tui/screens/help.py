@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from textual.binding import Binding
 
-from gputop.fields import FIELDS
-from gputop.session import STATE_WORDS
+from gputop.model.fields import FIELDS
+from gputop.session.session import STATE_WORDS
 from gputop.tui.draw import Line
 from gputop.tui.draw.procs import GLYPHS
 from gputop.tui.draw.procs import STARVING_GLYPH

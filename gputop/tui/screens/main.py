@@ -8,15 +8,15 @@ from time import strftime
 
 from textual.binding import Binding
 
-from gputop import crash
-from gputop.errors import UserError
-from gputop.errors import starting
-from gputop.frame import SECOND_NS
-from gputop.frame import Header
+from gputop.model.frame import SECOND_NS
+from gputop.model.frame import Header
 from gputop.recording.output import create
 from gputop.recording.output import unused
 from gputop.recording.shelf import Shelved
-from gputop.text import file_size
+from gputop.system import crash
+from gputop.system.errors import UserError
+from gputop.system.errors import starting
+from gputop.system.text import file_size
 from gputop.tui import navigate
 from gputop.tui.draw import clock
 from gputop.tui.screens.confirm import ConfirmScreen
@@ -112,7 +112,7 @@ class MainScreen(TableActions):
 
     def action_stacks(self) -> None:
         """The stacks of everything stalled, or of the selected process (a trainer's with its workers')."""
-        from gputop.stalled import family
+        from gputop.session.stalled import family
         from gputop.tui.screens.stacks import StacksScreen
 
         selected = self.view.selected

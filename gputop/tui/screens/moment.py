@@ -11,9 +11,9 @@ from textual.screen import ModalScreen
 from textual.widgets import Input
 from textual.widgets import Static
 
-from gputop.errors import UserError
-from gputop.stream.moment import Timed
-from gputop.stream.moment import moment_within
+from gputop.session.moment import Timed
+from gputop.session.moment import moment_within
+from gputop.system.errors import UserError
 from gputop.tui.draw import clock
 
 

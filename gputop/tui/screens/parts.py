@@ -10,9 +10,9 @@ from typing import cast
 
 from textual.screen import Screen
 
-from gputop.session import Session
-from gputop.text import file_size
-from gputop.text import fit
+from gputop.session.session import Session
+from gputop.system.text import file_size
+from gputop.system.text import fit
 from gputop.tui import navigate
 from gputop.tui.draw import Line
 from gputop.tui.draw import Span

@@ -8,8 +8,8 @@ from typing import cast
 from textual import events
 from textual.binding import Binding
 
-from gputop.frame import SECOND_NS
-from gputop.frame import Header
+from gputop.model.frame import SECOND_NS
+from gputop.model.frame import Header
 from gputop.tui import navigate
 from gputop.tui.draw import Line
 from gputop.tui.draw import Span
@@ -24,7 +24,7 @@ from gputop.tui.screens.moment import MomentScreen
 from gputop.tui.widgets.drawn import Drawn
 
 if TYPE_CHECKING:
-    from gputop.stream.survey import Episode
+    from gputop.session.survey import Episode
     from gputop.tui.replay import ReplayApp
 
 AGAIN_NS = 2 * SECOND_NS

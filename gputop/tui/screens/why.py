@@ -10,9 +10,9 @@ from textual.binding import Binding
 
 from gputop.diagnosis import Verdict
 from gputop.diagnosis.model import CAUSES
-from gputop.session import Session
-from gputop.text import cut
-from gputop.text import figure
+from gputop.session.session import Session
+from gputop.system.text import cut
+from gputop.system.text import figure
 from gputop.tui.draw import Line
 from gputop.tui.draw import clock
 from gputop.tui.draw import surely
@@ -22,7 +22,7 @@ from gputop.tui.screens.box import Box
 if TYPE_CHECKING:
     from gputop.diagnosis import Incident
     from gputop.diagnosis import Ledger
-    from gputop.stream.survey import Episode
+    from gputop.session.survey import Episode
 
 LAST_INCIDENTS = 8
 _CAUSE_COLUMNS = max(map(len, CAUSES)) + 2

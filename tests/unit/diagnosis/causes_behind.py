@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from gputop.frame import ThreadInfo
+from gputop.model.frame import ThreadInfo
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.causes import starved
 from tests.unit.diagnosis.scene import ACCEPT

@@ -5,26 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from dataclasses import field
 
-from gputop.board import Board
 from gputop.diagnosis import Engine
-from gputop.frame import CgroupSample
-from gputop.frame import CpuSample
-from gputop.frame import CudaCall
-from gputop.frame import Frame
-from gputop.frame import Gpu
-from gputop.frame import GpuProc
-from gputop.frame import Header
-from gputop.frame import Host
-from gputop.frame import LaunchRate
-from gputop.frame import MainSamples
-from gputop.frame import Preempt
-from gputop.frame import Probes
-from gputop.frame import ProcInfo
-from gputop.frame import ProcSample
-from gputop.frame import Psi
-from gputop.frame import SchedThread
-from gputop.frame import ThreadSample
-from gputop.frame import Wakeup
+from gputop.model.board import Board
+from gputop.model.frame import CgroupSample
+from gputop.model.frame import CpuSample
+from gputop.model.frame import CudaCall
+from gputop.model.frame import Frame
+from gputop.model.frame import Gpu
+from gputop.model.frame import GpuProc
+from gputop.model.frame import Header
+from gputop.model.frame import Host
+from gputop.model.frame import LaunchRate
+from gputop.model.frame import MainSamples
+from gputop.model.frame import Preempt
+from gputop.model.frame import Probes
+from gputop.model.frame import ProcInfo
+from gputop.model.frame import ProcSample
+from gputop.model.frame import Psi
+from gputop.model.frame import SchedThread
+from gputop.model.frame import ThreadSample
+from gputop.model.frame import Wakeup
 
 TRAIN = ["python", "train.py"]
 QUEUE = {"state": "S", "syscall": 7, "syscall_arg": 5000}

@@ -16,8 +16,8 @@ from gputop.diagnosis.shell import kill
 from gputop.diagnosis.shell import operand
 from gputop.diagnosis.shell import word
 from gputop.diagnosis.verdicts import judges
-from gputop.frame import Host
-from gputop.frame import ProcInfo
+from gputop.model.frame import Host
+from gputop.model.frame import ProcInfo
 from tests.unit.diagnosis.all_causes import ALL
 from tests.unit.diagnosis.scene import Scene
 

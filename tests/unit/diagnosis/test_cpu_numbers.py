@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from gputop.diagnosis import cpusets
 from gputop.diagnosis.hosts import RENUMBERED
-from gputop.frame import Host
-from gputop.frame import SourceState
+from gputop.model.frame import Host
+from gputop.model.frame import SourceState
 from gputop.sources.host import cpu_fields
 from gputop.sources.host import mounted_over
 from tests.unit.diagnosis.causes import affinity

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from gputop.board import Board
 from gputop.cli import main
 from gputop.diagnosis import Engine
+from gputop.model.board import Board
 from gputop.recording.format import Decoder
-from gputop.stream.judged import closely
+from gputop.session.judged import closely
 
 DATA = Path(__file__).parents[2] / "device" / "data"
 SAID = {

@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from gputop.board import Board
 from gputop.diagnosis import Engine
 from gputop.diagnosis.model import LOOKING
 from gputop.diagnosis.symptoms import COUNTED_S
-from gputop.frame import Frame
-from gputop.frame import Header
-from gputop.frame import SourceState
-from gputop.report import explain_lines
+from gputop.model.board import Board
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
+from gputop.model.frame import SourceState
+from gputop.session.report import explain_lines
 from tests.unit.diagnosis import causes
 from tests.unit.diagnosis.scene import FUTEX
 from tests.unit.diagnosis.scene import ON_CPU

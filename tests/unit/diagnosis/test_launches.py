@@ -6,7 +6,7 @@ import pytest
 
 from gputop.diagnosis.launches import LONGEST_NS
 from gputop.diagnosis.launches import Launches
-from gputop.frame import MainSamples
+from gputop.model.frame import MainSamples
 
 MS = 1_000_000
 TICK = 100 * MS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gputop.diagnosis.model import Verdict
-from gputop.frame import ThreadInfo
+from gputop.model.frame import ThreadInfo
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.scene import AWAIT
 from tests.unit.diagnosis.scene import HIDDEN

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.frame import GpuProc
-from gputop.frame import MigInstance
+from gputop.model.frame import GpuProc
+from gputop.model.frame import MigInstance
 from tests.unit.diagnosis.scene import SLEEP
 from tests.unit.diagnosis.scene import Proc
 from tests.unit.diagnosis.scene import Scene

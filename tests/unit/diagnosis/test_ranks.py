@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gputop.environment import ENV_OF_INTEREST
+from gputop.model.environment import ENV_OF_INTEREST
 from tests.unit.diagnosis.causes import straggling
 from tests.unit.diagnosis.causes import straggling_gpu_of_spawned_ranks
 from tests.unit.diagnosis.causes_behind import sorted_by_length

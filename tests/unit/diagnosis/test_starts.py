@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.frame import GpuProc
+from gputop.model.frame import GpuProc
 from tests.unit.diagnosis.causes import starved
 from tests.unit.diagnosis.causes import stopped
 from tests.unit.diagnosis.scene import CHILD

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.board import Board
 from gputop.diagnosis import waits
-from gputop.frame import Frame
-from gputop.frame import Header
-from gputop.frame import ProcSample
-from gputop.frame import ThreadInfo
+from gputop.model.board import Board
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
+from gputop.model.frame import ProcSample
+from gputop.model.frame import ThreadInfo
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.causes import starved
 from tests.unit.diagnosis.scene import AWAIT

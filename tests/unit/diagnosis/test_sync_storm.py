@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from gputop.diagnosis.points import _met
-from gputop.frame import MainSamples
+from gputop.model.frame import MainSamples
 from tests.unit.diagnosis.causes_gpu import sync_storm
 
 NOTHING = MainSamples(1, 0, 0, 0, 0, 0, 0, 0)

@@ -9,9 +9,9 @@ import pytest
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.model import Verdict
 from gputop.diagnosis.verdicts import unexplained
-from gputop.frame import ReadLimit
-from gputop.frame import SourceState
-from gputop.text import figure
+from gputop.model.frame import ReadLimit
+from gputop.model.frame import SourceState
+from gputop.system.text import figure
 from tests.unit.diagnosis.causes import affinity
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.causes import cpu_contention

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gputop.board import GpuBoard
 from gputop.diagnosis.tracks import GpuTrack
-from gputop.frame import SECOND_NS
-from gputop.frame import Gpu
+from gputop.model.board import GpuBoard
+from gputop.model.frame import SECOND_NS
+from gputop.model.frame import Gpu
 
 
 def test_the_drivers_own_rates_of_pcie_count_while_its_counters_fail() -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gputop.diagnosis.unread import UNREAD
-from gputop.frame import Frame
+from gputop.model.frame import Frame
 from tests.unit.diagnosis.all_causes import ALL
 from tests.unit.diagnosis.scene import Scene
 

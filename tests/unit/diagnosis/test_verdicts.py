@@ -11,9 +11,9 @@ from gputop.diagnosis.model import SYMPTOMS
 from gputop.diagnosis.model import TRAINER_STATES
 from gputop.diagnosis.model import WORKER_STATES
 from gputop.diagnosis.verdicts import judges
-from gputop.frame import ReadLimit
-from gputop.report import explain_lines
-from gputop.session import STATE_WORDS
+from gputop.model.frame import ReadLimit
+from gputop.session.report import explain_lines
+from gputop.session.session import STATE_WORDS
 from tests.unit.diagnosis.all_causes import ALL
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.causes import beside_another_training

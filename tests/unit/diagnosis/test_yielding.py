@@ -6,7 +6,7 @@ import pytest
 
 from gputop.diagnosis import yielding
 from gputop.diagnosis.facts import Taker
-from gputop.frame import ProcInfo
+from gputop.model.frame import ProcInfo
 from tests.unit.diagnosis.test_engine import contended
 
 

@@ -1,0 +1,1 @@
+"""The beat: absolute deadlines, one frame per tick."""

@@ -1,0 +1,1 @@
+"""Columns on one time axis, and what puts values into them."""

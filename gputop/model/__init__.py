@@ -1,0 +1,1 @@
+"""The vocabulary: frames, the latest reading of everything, rates, roles, fields."""

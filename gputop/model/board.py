@@ -1,0 +1,311 @@
+"""The board: the latest reading of everything, folded from frames.
+
+A frame holds only what was read in its tick; the board holds what still stands. Folding is all it does: rates, roles and
+states are somebody else's. Samples are immutable, so `Board.snapshot` is a shallow copy and two boards may share them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec import field
+
+from gputop.model.frame import SECOND_NS
+from gputop.model.frame import CgroupSample
+from gputop.model.frame import CudaCall
+from gputop.model.frame import Frame
+from gputop.model.frame import Gpu
+from gputop.model.frame import GpuProc
+from gputop.model.frame import Header
+from gputop.model.frame import Host
+from gputop.model.frame import LaunchRate
+from gputop.model.frame import MainSamples
+from gputop.model.frame import MigInstance
+from gputop.model.frame import Preempt
+from gputop.model.frame import Probes
+from gputop.model.frame import ProcInfo
+from gputop.model.frame import ProcSample
+from gputop.model.frame import SchedThread
+from gputop.model.frame import SelfCost
+from gputop.model.frame import SourceState
+from gputop.model.frame import Wakeup
+from gputop.model.frame import compute_pids
+from gputop.model.frame import forget_parts
+from gputop.model.frame import sizes_of_contexts
+
+OFF_BEAT_NS = 10_000_000
+"""Waking a little late is part of every beat: what is asked for in whole ticks is not left to some microseconds."""
+
+
+class GpuBoard:
+    """One GPU's standing readings, by the field names of `gputop.model.frame.Gpu`.
+
+    ``values`` holds what has been read, ``read_ns`` when, ``missing`` the reason for what cannot be.
+    """
+
+    __slots__ = ("index", "missing", "read_ns", "values")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.values: dict[str, object] = {}
+        self.read_ns: dict[str, int] = {}
+        self.missing: dict[str, str] = {}
+
+    def fold(self, gpu: Gpu) -> None:
+        """Take over what ``gpu`` has; a field it names in ``missing`` loses its value."""
+        values, read_ns, missing, t_ns = self.values, self.read_ns, self.missing, gpu.t_ns
+        for name, value in zip(_GPU_FIELDS, _gpu_values(gpu), strict=True):
+            if value is not None:
+                values[name] = value
+                read_ns[name] = t_ns
+                if name in missing:
+                    del missing[name]
+        if gpu.procs is not None:
+            forget_parts(missing)
+        for name, reason in gpu.missing.items():
+            missing[name] = reason
+            values.pop(name, None)
+            read_ns.pop(name, None)
+
+    def number(self, name: str) -> float | None:
+        """The standing value of a numeric field, None where there is none."""
+        value = self.values.get(name)
+        return float(value) if isinstance(value, (int, float)) else None
+
+    def text(self, name: str) -> str:
+        """The standing value of a text field, empty where there is none."""
+        value = self.values.get(name)
+        return value if isinstance(value, str) else ""
+
+    @property
+    def procs(self) -> list[GpuProc]:
+        """The processes on it as the driver lists them; none where it does not list them, see ``missing``."""
+        listed = self.values.get("procs")
+        return listed if isinstance(listed, list) else []
+
+    @property
+    def instances(self) -> list[MigInstance]:
+        """Its MIG devices, none outside MIG."""
+        told = self.values.get("mig")
+        return told if isinstance(told, list) and self.values.get("mig_mode") else []
+
+    def place(self, gpu_instance: int | None = None) -> str:
+        """``3``, or of the MIG device that is (or is part of) a GPU instance of it ``3:1``: its number is that of nvidia-smi -L."""
+        device = next((one.index for one in self.instances if one.gpu_instance == gpu_instance is not None), None)
+        return str(self.index) if device is None else f"{self.index}:{device}"
+
+    @property
+    def compute_pids(self) -> frozenset[int]:
+        """Those with a compute context on it as the driver lists them, or did before it fell silent."""
+        held_by = self.values.get("held_by")
+        return compute_pids(self.procs) or frozenset(held_by if isinstance(held_by, list) else ())
+
+    def copy(self) -> GpuBoard:
+        """An independent copy."""
+        twin = GpuBoard(self.index)
+        twin.values, twin.read_ns, twin.missing = dict(self.values), dict(self.read_ns), dict(self.missing)
+        return twin
+
+
+_GPU_FIELDS = tuple(f for f in Gpu.__struct_fields__ if f not in ("index", "t_ns", "missing"))
+_gpu_values = attrgetter(*_GPU_FIELDS)
+_HOST_FIELDS = tuple(f for f in Host.__struct_fields__ if f not in ("t_ns", "cgroups"))
+
+
+class Board(Struct):
+    """What stands at ``t_ns``."""
+
+    header: Header = field(default_factory=Header)
+    seq: int = -1
+    t_ns: int = 0
+    gpus: dict[int, GpuBoard] = field(default_factory=dict)
+    infos: dict[int, ProcInfo] = field(default_factory=dict)
+    procs: dict[int, ProcSample] = field(default_factory=dict)
+    host: dict[str, object] = field(default_factory=dict)
+    host_read_ns: dict[str, int] = field(default_factory=dict)
+    cgroups: dict[str, CgroupSample] = field(default_factory=dict)
+    sources: dict[str, SourceState] = field(default_factory=dict)
+    threads: dict[int, SchedThread] = field(default_factory=dict)
+    """By tid, from the sched probe."""
+    preempts: dict[tuple[int, int], Preempt] = field(default_factory=dict)
+    """By (victim tid, culprit tid)."""
+    wakeups: dict[tuple[int, int], Wakeup] = field(default_factory=dict)
+    """By (wakee tid, waker tid)."""
+    calls: dict[tuple[int, str], CudaCall] = field(default_factory=dict)
+    """By (pid, call)."""
+    launches: dict[int, LaunchRate] = field(default_factory=dict)
+    """By pid, as last counted."""
+    probed_ns: int = 0
+    """When the probes were read last, 0 for never."""
+    cost: SelfCost | None = None
+    sampled: dict[int, MainSamples] = field(default_factory=dict)
+    """By pid, of main threads on a CPU."""
+
+    def under(self, header: Header) -> Board:
+        """What stands once a header has come: nothing, but all of it where the header only tells of clocks that have jumped."""
+        if not header.retells(self.header):
+            return Board(header=header)
+        self.header = header
+        return self
+
+    def fold(self, frame: Frame) -> None:
+        """Bring the board to the moment of ``frame``."""
+        if frame.key:
+            before = [getattr(self, name) for name in _RESTATED]
+            self._clear()
+            self._take(frame)
+            self._keep_what_stood(before)
+        else:
+            self._take(frame)
+        for info in frame.infos:
+            if self.infos.get(info.pid) is info:
+                self.infos[info.pid] = _like(info, self.infos.get(info.ppid))
+
+    @property
+    def compute_pids(self) -> frozenset[int]:
+        """The processes with a compute context on any GPU, see `GpuBoard.compute_pids`."""
+        return frozenset().union(*(gpu.compute_pids for gpu in self.gpus.values()))
+
+    @property
+    def contexts(self) -> dict[int, dict[int, int]]:
+        """Pid -> GPU -> how large its context is there, see `sizes_of_contexts`."""
+        return sizes_of_contexts({index: gpu.procs for index, gpu in self.gpus.items()})
+
+    def snapshot(self) -> Board:
+        """A copy that later folds do not change."""
+        return Board(
+            self.header, self.seq, self.t_ns, {i: g.copy() for i, g in self.gpus.items()}, dict(self.infos),
+            dict(self.procs), dict(self.host), dict(self.host_read_ns), dict(self.cgroups), dict(self.sources),
+            dict(self.threads), dict(self.preempts), dict(self.wakeups), dict(self.calls), dict(self.launches), self.probed_ns, self.cost,
+            dict(self.sampled),
+        )  # fmt: skip
+
+    def counters(self) -> Board:
+        """Of a `snapshot` the GPUs, processes and threads alone: what the rates of the next second are taken against.
+
+        A process of one thread has counters of its own; of a machine with a thousand of them the probe's would take a megabyte.
+        """
+        gpus = {i: g.copy() for i, g in self.gpus.items()}
+        threads = {tid: thread for tid, thread in self.threads.items() if tid != thread.pid or not self._is_alone(tid)}
+        return Board(self.header, self.seq, self.t_ns, gpus, procs=dict(self.procs), threads=threads, probed_ns=self.probed_ns)
+
+    def _is_alone(self, pid: int) -> bool:
+        """Whether that is a process whose only thread is told of as a whole."""
+        proc = self.procs.get(pid)
+        return proc is not None and proc.num_threads == 1 and not proc.threads and proc.vol is not None
+
+    def _take(self, frame: Frame) -> None:
+        self.seq, self.t_ns = frame.seq, frame.t_ns
+        for pid in frame.gone:
+            self.infos.pop(pid, None)
+            self.procs.pop(pid, None)
+            self.sampled.pop(pid, None)
+        for info in frame.infos:
+            self.infos[info.pid] = info
+        for proc in frame.procs:
+            self.procs[proc.pid] = proc
+        for gpu in frame.gpus:
+            self.gpus.setdefault(gpu.index, GpuBoard(gpu.index)).fold(gpu)
+        for source in frame.sources:
+            self.sources[source.name] = source
+        if frame.host is not None:
+            self._fold_host(frame.host)
+        if frame.probes is not None:
+            self._fold_probes(frame.probes)
+        for sampled in frame.sampled:
+            self.sampled[sampled.pid] = sampled
+        self.cost = frame.cost or self.cost
+        if max(len(self.procs), len(self.infos), len(self.threads), len(self.preempts), len(self.wakeups), len(self.calls)) > _MOST:
+            self._clear()
+
+    def _clear(self) -> None:
+        """A key frame restates everything, so what it leaves out is no more."""
+        fresh = Board(header=self.header)
+        for name in _TABLES:
+            setattr(self, name, getattr(fresh, name))
+
+    def _keep_what_stood(self, before: list[dict[Any, Any]]) -> None:
+        """What a key frame says again is the object that it was: snapshots hold that one, and a second one would only take room."""
+        for name, old in zip(_RESTATED, before, strict=True):
+            table = getattr(self, name)
+            for key, sample in table.items():
+                stood = old.get(key)
+                if stood == sample:
+                    table[key] = stood
+
+    def _fold_host(self, host: Host) -> None:
+        for name in _HOST_FIELDS:
+            value = getattr(host, name)
+            if value is not None:
+                self.host[name] = value
+                self.host_read_ns[name] = host.t_ns
+        if host.cgroups is not None:
+            self.cgroups = {sample.path: sample for sample in host.cgroups}
+
+    def _fold_probes(self, probes: Probes) -> None:
+        for thread in probes.threads:
+            self.threads[thread.tid] = thread
+        for preempt in probes.preempts:
+            self.preempts[preempt.victim_tid, preempt.culprit_tid] = preempt
+        for pair in probes.forgotten:
+            self.preempts.pop((pair & 0xFFFFFFFF, pair >> 32), None)
+        for wakeup in probes.wakeups:
+            self.wakeups[wakeup.wakee_tid, wakeup.waker_tid] = wakeup
+        for call in probes.calls:
+            self.calls[call.pid, call.call] = call
+        if probes.launches:
+            self.launches = {rate.pid: rate for rate in probes.launches}
+        if probes.gone:
+            self._prune_threads(frozenset(probes.gone))
+        self.probed_ns = probes.t_ns
+
+    def _prune_threads(self, gone: frozenset[int]) -> None:
+        for tid in gone:
+            self.threads.pop(tid, None)
+        self.preempts = {k: v for k, v in self.preempts.items() if not gone.intersection(k)}
+        self.wakeups = {k: v for k, v in self.wakeups.items() if not gone.intersection(k)}
+
+
+_TABLES = (
+    "gpus", "infos", "procs", "host", "host_read_ns", "cgroups", "sources", "threads", "preempts", "wakeups", "calls", "launches",
+    "sampled",
+)  # fmt: skip
+_MOST = 1 << 18  # of a kind, between two key frames: no machine has so many; a stream that tells of more is made up
+_RESTATED = ("infos", "procs", "threads", "preempts", "wakeups", "calls")
+"""Of these, what a key frame restates is mostly what stood already."""
+_INHERITED = ("user", "comm", "cmdline", "exe", "cgroup", "cpus_allowed", "env", "libs", "threads", "other_ends", "read_by")
+_NOBODY = ProcInfo(0, 0)
+"""Of a process without a parent here, the empty lists."""
+
+
+def _like(info: ProcInfo, parent: ProcInfo | None) -> ProcInfo:
+    """What it has in common with its parent, or with nobody, as the same objects: workers are forked by the dozen, and these are most of
+    what they take; of a thousand processes the empty lists alone take half a megabyte."""
+    same = {}
+    for name in _INHERITED:
+        own = getattr(info, name)
+        its = getattr(parent if own else _NOBODY, name, own)
+        if its is not own and its == own:
+            same[name] = its
+    return msgspec.structs.replace(info, **same) if same else info
+
+
+class LastSeconds:
+    """The boards of the last two seconds, one a second, as `Board.counters`."""
+
+    def __init__(self) -> None:
+        self._boards: deque[Board] = deque(maxlen=2)
+
+    def add(self, board: Board) -> None:
+        """Keep what stands now, unless a second has not passed."""
+        if not self._boards or board.t_ns - self._boards[-1].t_ns >= SECOND_NS - OFF_BEAT_NS:
+            self._boards.append(board.counters())
+
+    def before(self, board: Board, span_ns: int) -> Board:
+        """The newest that is ``span_ns`` older than ``board``, else the oldest; ``board`` itself where there is none."""
+        older = next((one for one in reversed(self._boards) if board.t_ns - one.t_ns >= span_ns - OFF_BEAT_NS), None)
+        return older or (self._boards[0] if self._boards else board)

@@ -1,0 +1,91 @@
+"""The registry of fields: id -> title, unit, range, precision, thresholds, real refresh, source.
+
+The screen, the help, the charts and the exports read it. A new field is one line in `FIELDS`.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from gputop.model.frame import SECOND_NS
+
+MS, SECOND = 1_000_000, SECOND_NS
+
+
+class Field(Struct, frozen=True):
+    """One series that can be drawn or exported."""
+
+    id: str
+    title: str
+    unit: str
+    low: float = 0.0
+    high: float | None = 100.0
+    """Top of the chart; None takes it from the subject (a limit) or from the data, rounded up."""
+    digits: int = 0
+    warn: float | None = None
+    crit: float | None = None
+    refresh_ns: int = 0
+    """How often the number really changes; 0 is every tick."""
+    slowest_ns: int = 0
+    """How often on the slowest GPU, where GPUs differ."""
+    mean_ns: int = 0
+    """What the number beside a lane is the mean of: of one process after the other it is read; 0 is the last reading."""
+    source: str = ""
+    help: str = ""
+
+
+_ALL = (
+    Field("gpu.util_pct", "util", "%", refresh_ns=167 * MS, slowest_ns=SECOND, source="NVML utilization",
+          help="share of time in which a kernel ran or data was copied; says nothing of how much of the GPU that used"),
+    Field("gpu.gr_active_pct", "GR active", "%", source="NVML GPM",
+          help="share of time in which any kernel ran, in each tick; copies, which util counts, do not count"),
+    Field("gpu.power_w", "power", "W", high=None, source="NVML power",
+          help="board power; the instantaneous field where supported, else what the driver averages"),
+    Field("gpu.sm_active_pct", "SM active", "%", source="NVML GPM", help="share of SMs with a warp on them"),
+    Field("gpu.sm_occupancy_pct", "SM occupancy", "%", source="NVML GPM"),
+    Field("gpu.tensor_active_pct", "tensor", "%", source="NVML GPM"),
+    Field("gpu.dram_active_pct", "DRAM", "%", source="NVML GPM"),
+    Field("gpu.mem_util_pct", "mem util", "%", refresh_ns=167 * MS, slowest_ns=SECOND, source="NVML utilization"),
+    Field("gpu.mem_used_pct", "memory", "%", warn=90, crit=97, refresh_ns=200 * MS, source="NVML memory info"),
+    Field("gpu.temp_c", "temp", "°C", high=100, warn=80, crit=88, refresh_ns=SECOND, source="NVML temperature"),
+    Field("gpu.sm_clock_mhz", "SM clock", "MHz", high=None, refresh_ns=200 * MS, source="NVML clocks"),
+    Field("gpu.pcie_rx_mb_per_s", "PCIe rx", "MB/s", high=None, digits=1, refresh_ns=SECOND, source="NVML PCIe",
+          help="host to GPU"),
+    Field("gpu.pcie_tx_mb_per_s", "PCIe tx", "MB/s", high=None, digits=1, refresh_ns=SECOND, source="NVML PCIe",
+          help="GPU to host"),
+    Field("gpu.nvlink_mb_per_s", "NVLink", "MB/s", high=None, refresh_ns=SECOND, source="NVML NVLink",
+          help="both ways, all links together"),
+    Field("sync.p99_ms", "sync p99", "ms", high=None, digits=1, source="uprobes on libcuda",
+          help="slowest percent of CUDA synchronize calls of the trainers"),
+    Field("runq.p99_ms", "run-queue p99", "ms", high=None, digits=1, warn=5, crit=20, source="sched probe",
+          help="slowest percent of waits for a CPU of trainers and workers"),
+    Field("runq.pct", "run-queue", "%", warn=10, crit=30, source="schedstat",
+          help="mean share of time main threads of trainers and workers wanted a CPU and had none"),
+    Field("offcpu.pct", "off-CPU", "%", source="schedstat",
+          help="mean share of time main threads of trainers and workers were not on a CPU"),
+    Field("switches.per_s", "ctx-switch", "/s", high=None, mean_ns=SECOND, source="status",
+          help="context switches of the main threads of trainers and workers"),
+    Field("cpu.busy_pct", "host CPU", "%", warn=90, crit=98, source="/proc/stat", help="all CPUs together"),
+    Field("psi.cpu_pct", "PSI cpu", "%", warn=20, crit=60, refresh_ns=SECOND, source="/proc/pressure/cpu"),
+    Field("psi.io_pct", "PSI io", "%", warn=20, crit=60, refresh_ns=SECOND, source="/proc/pressure/io"),
+    Field("psi.memory_pct", "PSI memory", "%", warn=5, crit=20, refresh_ns=SECOND, source="/proc/pressure/memory"),
+    Field("disk.read_mb_per_s", "disk read", "MB/s", high=None, digits=1, refresh_ns=SECOND, source="/proc/diskstats"),
+    Field("net.rx_mb_per_s", "net rx", "MB/s", high=None, digits=1, refresh_ns=SECOND, source="/proc/net/dev"),
+)  # fmt: skip
+
+FIELDS: dict[str, Field] = {field.id: field for field in _ALL}
+
+# nvmlClocksEventReasons bits (nvml.h), in the words people search for, worst first. Idle is no limit.
+_IDLE = 0x1
+_THROTTLE = (
+    (0x40, "thermal (HW)"), (0x80, "power brake"), (0x8, "HW slowdown"), (0x20, "thermal (SW)"), (0x4, "power cap"),
+    (0x10, "sync boost"), (0x2, "app clocks"), (0x100, "display clocks"), (0x200, "board limit"), (0x400, "reliability"),
+)  # fmt: skip
+
+
+def throttle_words(mask: int | None) -> list[str]:
+    """The names of the bits set in NVML's clocks-event mask, worst first."""
+    if mask is None:
+        return []
+    unnamed = mask & ~(_IDLE | sum(bit for bit, _ in _THROTTLE))
+    return [word for bit, word in _THROTTLE if mask & bit] + ([f"reason {unnamed:#x}"] if unnamed else [])

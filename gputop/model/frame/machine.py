@@ -1,0 +1,120 @@
+"""The machine and its cgroups as /proc and /sys give them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from gputop.model.frame.bounds import BOUNDED
+
+
+class CpuSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One logical CPU's cumulative time (/proc/stat)."""
+
+    cpu: int
+    user_ns: int
+    system_ns: int
+    idle_ns: int
+    iowait_ns: int
+    irq_ns: int
+    steal_ns: int
+
+
+class DiskSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One block device, cumulative (/proc/diskstats)."""
+
+    name: str
+    reads: int
+    read_bytes: int
+    read_ms: int
+    writes: int
+    write_bytes: int
+    write_ms: int
+    io_ms: int
+
+
+class NetSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One network interface, cumulative (/proc/net/dev)."""
+
+    name: str
+    rx_bytes: int
+    tx_bytes: int
+    rx_drops: int
+    tx_drops: int
+
+
+class Psi(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Pressure stall totals in ns (/proc/pressure/{cpu,io,memory} or a cgroup's ``*.pressure``)."""
+
+    cpu_some_ns: int | None = None
+    io_some_ns: int | None = None
+    io_full_ns: int | None = None
+    memory_some_ns: int | None = None
+    memory_full_ns: int | None = None
+
+
+class ReadLimit(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a cgroup may read from a device (io.max, or v1's blkio.throttle); None is no limit."""
+
+    path: str
+    device: str
+    """``major:minor``."""
+    bytes_per_s: int | None = None
+    ios_per_s: int | None = None
+
+
+class CgroupSample(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """One cgroup that holds a trainer, a worker or ourselves; v1 and v2 in the same fields.
+
+    Limits are the tightest on the path to the root.
+    """
+
+    path: str
+    version: int
+    quota_cpus: float | None = None
+    """cpu.max or cfs_quota/cfs_period, as CPUs; None is no limit."""
+    nr_periods: int | None = None
+    nr_throttled: int | None = None
+    throttled_ns: int | None = None
+    cpuset: str | None = None
+    mem_bytes: int | None = None
+    mem_limit_bytes: int | None = None
+    mem_file_bytes: int | None = None
+    refaults: int | None = None
+    psi: Psi | None = None
+    quota_path: str | None = None
+    """The cgroup whose quota it is, when that is an ancestor."""
+    mem_limit_path: str | None = None
+    """The same of the memory limit, or v1's path in the memory hierarchy where it is another."""
+    read_limit: ReadLimit | None = None
+
+
+class Host(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """The machine. Cheap parts each tick, the rest about once a second; None is "not read in this sample"."""
+
+    t_ns: int
+    cpus: Annotated[list[CpuSample], BOUNDED] | None = None
+    ctxt: int | None = None
+    procs_running: int | None = None
+    load1: float | None = None
+    mem_total_bytes: int | None = None
+    mem_available_bytes: int | None = None
+    mem_cached_bytes: int | None = None
+    swap_total_bytes: int | None = None
+    swap_free_bytes: int | None = None
+    pswpin: int | None = None
+    pswpout: int | None = None
+    pgmajfault: int | None = None
+    allocstall: int | None = None
+    pgscan_direct: int | None = None
+    refaults: int | None = None
+    psi: Psi | None = None
+    disks: Annotated[list[DiskSample], BOUNDED] | None = None
+    nets: Annotated[list[NetSample], BOUNDED] | None = None
+    tcp_retrans: int | None = None
+    cgroups: Annotated[list[CgroupSample], BOUNDED] | None = None
+    shm_total_bytes: int | None = None
+    shm_free_bytes: int | None = None
+    pgscan: int | None = None
+    """Pages looked at for reclaim, whoever asked for it, a cgroup at its limit too; `pgscan_direct` leaves those out."""

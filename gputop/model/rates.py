@@ -1,0 +1,275 @@
+"""From two readings of the same subject to rates. Pure.
+
+Every function takes the older and the newer reading and returns None where they are no pair: another process under the
+same pid, no time between them, or a counter that went back (a reset, a wrap).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from gputop.model.board import Board
+from gputop.model.board import GpuBoard
+from gputop.model.frame import SECOND_NS
+from gputop.model.frame import CgroupSample
+from gputop.model.frame import CpuSample
+from gputop.model.frame import DiskSample
+from gputop.model.frame import NetSample
+from gputop.model.frame import ProcSample
+from gputop.model.frame import ThreadSample
+
+TICK_NS = 10_000_000
+"""In which utime and stime advance."""
+
+LEAST_PROBED_NS = SECOND_NS - SECOND_NS // 10
+
+
+class ProcRates(Struct, frozen=True):
+    """What a process did between two readings; None is not measured. Shares are of one CPU's time, so 250 % is 2.5 CPUs."""
+
+    seconds: float
+    cpu_pct: float
+    """The whole process's: its threads' on-CPU time where all were read and none of any weight has ended, else utime + stime."""
+    main_cpu_pct: float | None
+    system_pct: float
+    runq_pct: float | None
+    """Run-queue delay of the main thread; cgroup throttling counts as such. None where others beside it are not read: it may merely wait
+    for them."""
+    worst_runq_pct: float | None
+    """Run-queue delay of the thread that had most of it, where threads were read."""
+    worst_runq_tid: int | None
+    switches_per_s: float | None
+    """Voluntary and involuntary, of all threads; None where some that run are not counted."""
+    invol_per_s: float | None
+    main_vol_per_s: float | None
+    """Voluntary switches of the main thread: how often it went to sleep."""
+    read_bytes_per_s: float | None
+    write_bytes_per_s: float | None
+    majflt_per_s: float | None
+    minflt_per_s: float | None
+    blkio_pct: float | None
+    """Delay on block I/O and swap-in (stat field 42)."""
+
+
+class Switched:
+    """Context switches of whole processes, as the sched probe counted them between two boards a second apart or more: of most threads it
+    tells once a second."""
+
+    def __init__(self, older: Board, newer: Board) -> None:
+        self._older, self._newer = older, newer
+        self._ns = newer.probed_ns - older.probed_ns if older.probed_ns else 0
+        self._sums: dict[int, tuple[int, int]] | None = None
+
+    def per_s(self, pid: int) -> tuple[float | None, float | None]:
+        """Voluntary and involuntary; None where it does not run, or has not for long enough."""
+        if self._ns < LEAST_PROBED_NS:
+            return None, None
+        if self._sums is None:
+            self._sums = self._added_up()
+        vol, invol = self._sums.get(pid, (0, 0))
+        return vol * SECOND_NS / self._ns, invol * SECOND_NS / self._ns
+
+    def _added_up(self) -> dict[int, tuple[int, int]]:
+        before, sums = self._older.threads, dict[int, tuple[int, int]]()
+        for tid, thread in self._newer.threads.items():
+            old = before.get(tid)
+            if old is thread:
+                continue
+            vol, invol = sums.get(thread.pid, (0, 0))
+            if old is not None and old.start_ns == thread.start_ns:
+                sums[thread.pid] = vol + thread.vol - old.vol, invol + thread.invol - old.invol
+            elif thread.start_ns > self._older.probed_ns:  # what another did before it was first told of lies further back
+                sums[thread.pid] = vol + thread.vol, invol + thread.invol
+        return sums
+
+
+def proc_rates(older: ProcSample, newer: ProcSample, switched: Switched | None = None) -> ProcRates | None:
+    """Rates of one process; None where the two are not the same process or not in order.
+
+    Of a process with threads that are not followed, all of a bystander's or some of very many, ``switched`` tells the switches.
+    """
+    ns = newer.t_ns - older.t_ns
+    utime, stime = newer.utime_ns - older.utime_ns, newer.stime_ns - older.stime_ns
+    if older.pid != newer.pid or older.start_ticks != newer.start_ticks or ns <= 0 or utime < 0 or stime < 0:
+        return None
+    per_s = SECOND_NS / ns
+    threads = thread_deltas(older, newer)
+    worst = max(threads, key=_run_delay, default=None)
+    main_ns = delta(older.oncpu_ns, newer.oncpu_ns)
+    vol_per_s, invol_per_s = _switches_per_s(older, newer, threads, switched)
+    return ProcRates(
+        seconds=ns / SECOND_NS,
+        cpu_pct=100 * _cpu_ns(newer, threads, main_ns, utime + stime) / ns,
+        main_cpu_pct=_share_pct(main_ns, ns),
+        system_pct=100 * stime / ns,
+        runq_pct=_share_pct(delta(older.run_delay_ns, newer.run_delay_ns), ns) if newer.threads or newer.num_threads == 1 else None,
+        worst_runq_pct=None if worst is None else 100 * worst.run_delay_ns / ns,
+        worst_runq_tid=None if worst is None else worst.tid,
+        switches_per_s=None if vol_per_s is None or invol_per_s is None else vol_per_s + invol_per_s,
+        invol_per_s=invol_per_s,
+        main_vol_per_s=_times(delta(older.vol, newer.vol), per_s),
+        read_bytes_per_s=_times(delta(older.read_bytes, newer.read_bytes), per_s),
+        write_bytes_per_s=_times(delta(older.write_bytes, newer.write_bytes), per_s),
+        majflt_per_s=_times(delta(older.majflt, newer.majflt), per_s),
+        minflt_per_s=_times(delta(older.minflt, newer.minflt), per_s),
+        blkio_pct=_share_pct(delta(older.blkio_delay_ns, newer.blkio_delay_ns), ns),
+    )
+
+
+def delta(older: int | None, newer: int | None) -> int | None:
+    """The increment of a cumulative counter; None where either is missing or it went back."""
+    if older is None or newer is None or newer < older:
+        return None
+    return newer - older
+
+
+def counter_per_s(older: int | None, newer: int | None, ns: int) -> float | None:
+    """A counter's increments per second over ``ns``."""
+    return _times(delta(older, newer), SECOND_NS / ns) if ns > 0 else None
+
+
+def bytes_per_s(older: float | None, newer: float | None, ns: int, told: float | None) -> float | None:
+    """By a counter of bytes between two readings ``ns`` apart; where they are no pair, as the driver has ``told``."""
+    if older is None or newer is None or newer < older or ns <= 0:
+        return told
+    return (newer - older) * SECOND_NS / ns
+
+
+def gpu_bytes_per_s(older: GpuBoard | None, newer: GpuBoard, name: str) -> float | None:
+    """`bytes_per_s` of a GPU by the counter ``name``, such as ``pcie_rx_bytes``."""
+    before, told = older or GpuBoard(newer.index), newer.number(f"{name}_per_s")
+    return bytes_per_s(before.number(name), newer.number(name), newer.read_ns.get(name, 0) - before.read_ns.get(name, 0), told)
+
+
+def power_w(older_mj: int | None, newer_mj: int | None, ns: int) -> float | None:
+    """True mean power between two readings of NVML's energy counter (mJ)."""
+    mj = delta(older_mj, newer_mj)
+    return None if mj is None or ns <= 0 else mj * 1e6 / ns
+
+
+def thread_deltas(older: ProcSample, newer: ProcSample) -> list[ThreadSample]:
+    """Increments of the threads in both samples, and of those born between them from zero; states are the newer's.
+
+    Most samples leave out threads that rest: one that such an older sample does not have may be as old as the process.
+    """
+    before = {thread.tid: thread for thread in older.threads}
+    had_all = len(before) >= older.num_threads
+    found = []
+    for thread in newer.threads:
+        old = before.get(thread.tid)
+        if old is not None and thread.oncpu_ns >= old.oncpu_ns:
+            found.append(_increment(old, thread))
+        elif old is not None or had_all:
+            found.append(thread)
+    return found
+
+
+def _increment(old: ThreadSample, new: ThreadSample) -> ThreadSample:
+    return ThreadSample(
+        new.tid, new.oncpu_ns - old.oncpu_ns, max(0, new.run_delay_ns - old.run_delay_ns), new.timeslices - old.timeslices,
+        new.state, delta(old.vol, new.vol), delta(old.invol, new.invol),
+    )  # fmt: skip
+
+
+def pair_growth(older: int, newer: int) -> int:
+    """What a pair's sum has grown by (see `gputop.model.frame.Preempt`): one below what it was has begun anew."""
+    return newer if newer < older else newer - older
+
+
+def cpu_deltas(older: Sequence[CpuSample], newer: Sequence[CpuSample]) -> dict[int, tuple[int, int]]:
+    """Per CPU that is in both readings and advanced: ns in which it worked, and in which it was idle or waited for I/O."""
+    before = {sample.cpu: sample for sample in older}
+    found = {}
+    for now in newer:
+        old = before.get(now.cpu)
+        if old is None:
+            continue
+        worked_ns = _worked_ns(now) - _worked_ns(old)
+        idle_ns = max(0, now.idle_ns + now.iowait_ns - old.idle_ns - old.iowait_ns)
+        if worked_ns >= 0 and worked_ns + idle_ns > 0:
+            found[now.cpu] = worked_ns, idle_ns
+    return found
+
+
+def stolen_shares(older: Sequence[CpuSample], newer: Sequence[CpuSample], deltas: dict[int, tuple[int, int]]) -> dict[int, float]:
+    """Per CPU of ``deltas`` (see `cpu_deltas`) the share, 0..1, in which the hypervisor ran others on it."""
+    before = {sample.cpu: sample.steal_ns for sample in older}
+    stolen_ns = {sample.cpu: max(0, sample.steal_ns - before.get(sample.cpu, sample.steal_ns)) for sample in newer}
+    return {cpu: stolen_ns[cpu] / (worked + idle) for cpu, (worked, idle) in deltas.items()}
+
+
+def _worked_ns(cpu: CpuSample) -> int:
+    return cpu.user_ns + cpu.system_ns + cpu.irq_ns + cpu.steal_ns
+
+
+class DiskRates(Struct, frozen=True):
+    """One block device."""
+
+    read_bytes_per_s: float
+    busy_pct: float
+
+
+def disk_rates(older: DiskSample, newer: DiskSample, ns: int) -> DiskRates | None:
+    """Rates of one device between two readings ``ns`` apart."""
+    if older.name != newer.name or ns <= 0 or newer.reads < older.reads or newer.writes < older.writes:
+        return None
+    return DiskRates((newer.read_bytes - older.read_bytes) * SECOND_NS / ns, min(100.0, 100e6 * (newer.io_ms - older.io_ms) / ns))
+
+
+def net_rates(older: NetSample, newer: NetSample, ns: int) -> tuple[float, float] | None:
+    """Received and sent bytes per second of one interface."""
+    rx, tx = delta(older.rx_bytes, newer.rx_bytes), delta(older.tx_bytes, newer.tx_bytes)
+    if rx is None or tx is None or ns <= 0:
+        return None
+    return rx * SECOND_NS / ns, tx * SECOND_NS / ns
+
+
+def throttled_periods_pct(older: CgroupSample, newer: CgroupSample) -> float | None:
+    """Share of a cgroup's periods, between two readings, in which its CPU quota throttled it; None where it has had none."""
+    periods, throttled = delta(older.nr_periods, newer.nr_periods), delta(older.nr_throttled, newer.nr_throttled)
+    return 100 * throttled / periods if periods and throttled is not None else None
+
+
+def _cpu_ns(newer: ProcSample, threads: Sequence[ThreadSample], main_ns: int | None, ticks_ns: int) -> int:
+    """Nanosecond counters where they cover every thread that there has been; utime and stime advance by whole ticks of 10 ms."""
+    if len(threads) >= newer.num_threads > 0:
+        exact_ns, alive_ns = sum(map(_oncpu, threads)), sum(map(_oncpu, newer.threads))
+    elif newer.num_threads == 1 and main_ns is not None and newer.oncpu_ns is not None:
+        exact_ns, alive_ns = main_ns, newer.oncpu_ns
+    else:
+        return ticks_ns
+    # Of threads that have ended only utime and stime know; those that are born and end between two readings leave no other trace.
+    ended_ns = newer.utime_ns + newer.stime_ns - alive_ns
+    return ticks_ns if ended_ns > TICK_NS else exact_ns
+
+
+def _oncpu(thread: ThreadSample) -> int:
+    return thread.oncpu_ns
+
+
+def _switches_per_s(
+    older: ProcSample, newer: ProcSample, threads: Sequence[ThreadSample], switched: Switched | None
+) -> tuple[float | None, float | None]:
+    """Voluntary and involuntary."""
+    per_s = SECOND_NS / (newer.t_ns - older.t_ns)
+    counted = [(thread.vol, thread.invol) for thread in threads if thread.vol is not None and thread.invol is not None]
+    uncounted = any(thread.vol is None and thread.timeslices > 0 for thread in threads)
+    if newer.unfollowed or uncounted or (newer.num_threads > 1 and not counted):
+        return switched.per_s(newer.pid) if switched is not None else (None, None)
+    if counted:
+        return sum(vol for vol, _ in counted) * per_s, sum(invol for _, invol in counted) * per_s
+    return _times(delta(older.vol, newer.vol), per_s), _times(delta(older.invol, newer.invol), per_s)
+
+
+def _run_delay(thread: ThreadSample) -> int:
+    return thread.run_delay_ns
+
+
+def _share_pct(part_ns: int | None, ns: int) -> float | None:
+    return None if part_ns is None else 100 * part_ns / ns
+
+
+def _times(value: int | None, factor: float) -> float | None:
+    return None if value is None else value * factor

@@ -1,0 +1,81 @@
+"""What the diagnosis said while a recording was made, kept at its end: hours are explained at once.
+
+Judging a recording anew takes seconds an hour. That is done all the same where only a part is asked for, where the recorder was
+killed, and where the rules have changed since (`rules`).
+"""
+
+from __future__ import annotations
+
+import zlib
+from copy import deepcopy
+from pathlib import Path
+
+import msgspec
+
+import gputop
+from gputop.diagnosis import Engine
+from gputop.diagnosis.report import Explanation
+from gputop.model import roles
+from gputop.recording.format import BROKEN
+from gputop.recording.reader import Recording
+
+LATE_NS = 12_000_000_000
+"""A recording that is begun from the screen begins with the last key frame: so much, at most, before it is judged for it."""
+SHORT_NS = 30_000_000_000
+"""A shorter recording is judged anew in a second."""
+UNJUDGED_NS = 3_000_000_000
+"""Its last frames may come after the engine's last feed."""
+
+
+class Findings(msgspec.Struct, frozen=True):
+    """The payload of a findings block, as msgpack."""
+
+    rules: int
+    """By which it was judged."""
+    start_ns: int
+    end_ns: int
+    """The engine was fed from here to there."""
+    explanation: Explanation
+    """As `Engine.explain` gives it."""
+
+
+_decoder = msgspec.msgpack.Decoder(Findings)
+
+
+class Account:
+    """What an engine finds from now on."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._start_ns, self._before = engine.fed_ns, deepcopy(engine.ledger)
+
+    def tell(self) -> bytes:
+        """The findings so far, packed."""
+        explanation = self._engine.explain(self._start_ns, self._before)
+        return msgspec.msgpack.encode(Findings(rules(), self._start_ns, self._engine.fed_ns, explanation))
+
+
+def rules() -> int:
+    """A number that changes with any rule of the diagnosis: the CRC-32 of its source, or of the version where that cannot be read."""
+    files = [Path(roles.__file__), *sorted(Path(gputop.__path__[0], "diagnosis").rglob("*.py"))]
+    try:
+        return zlib.crc32(b"".join(file.read_bytes() for file in files))
+    except OSError:
+        return zlib.crc32(gputop.__version__.encode())
+
+
+def explanation(recording: Recording, start_ns: int = 0, end_ns: int = 1 << 63) -> Explanation | None:
+    """What was found in all of a long ``recording`` by today's rules; None where that is not known, or less of it is asked for."""
+    if recording.end_ns - recording.start_ns <= SHORT_NS or start_ns > recording.start_ns or end_ns <= recording.end_ns:
+        return None
+    payload = recording.findings()
+    try:
+        found = _decoder.decode(payload) if payload else None
+    except BROKEN:
+        return None
+    if found is None or found.rules != rules() or found.start_ns - recording.start_ns > LATE_NS:
+        return None
+    if found.end_ns < recording.end_ns - UNJUDGED_NS:
+        return None
+    recording.verify()  # what has been lost since is said all the same
+    return found.explanation

@@ -1,0 +1,138 @@
+"""A stream whose collector is started again when it ends: pauses between the tries, and what the first frame behind the gap says of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
+from gputop.model.frame import Mark
+from gputop.system.errors import UserError
+
+if TYPE_CHECKING:
+    from gputop.session.child import ChildStream
+
+RESTART_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # s before a collector that ended is started again, the last one repeats; a choice
+STEADY_S = 30.0  # s that a collector must have run for the pauses to begin anew; a choice
+
+
+class Restarts:
+    """When the next collector is started, and how its first frame is marked."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+        """Collectors that ended one after the other, none of which ran for long."""
+        self._began_s = time.monotonic()
+        self._last_ns = 0
+        self._why = ""
+
+    @property
+    def at_slowest(self) -> bool:
+        """Whether the pauses grow no more."""
+        return self.failures > len(RESTART_S)
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the collector has run for so long that its end would be no more of the same trouble."""
+        return time.monotonic() - self._began_s > STEADY_S
+
+    def begin(self) -> None:
+        """A collector is started."""
+        self._began_s = time.monotonic()
+
+    def end(self, why: str) -> float:
+        """It has ended; seconds until the next one is to be started."""
+        self._why = why
+        self.failures = 1 if self.is_steady else self.failures + 1
+        return RESTART_S[min(self.failures, len(RESTART_S)) - 1]
+
+    def take(self, item: Header | Frame) -> None:
+        """Mark what comes, where it is the first frame behind a gap."""
+        if isinstance(item, Frame):
+            if self._why and 0 < self._last_ns < item.t_ns:
+                item.marks = [Mark.of_gap(self._last_ns, item.t_ns, f"the collector ended ({self._why})"), *item.marks]
+                item.came_as(b"")
+            self._last_ns, self._why = item.t_ns, ""
+
+
+class LastingStream:
+    """Reads one collector after the other. ``tell`` gets a line when one ends, and when the next one gives readings."""
+
+    def __init__(self, first: ChildStream, start: Callable[[], ChildStream], tell: Callable[[str], None]) -> None:
+        self.why = ""
+        """Why the last collector ended."""
+        self.trouble = ""
+        """That none runs, or that it has given no reading yet; empty while readings come."""
+        self._start = start
+        self._tell = tell
+        self._stream: ChildStream | None = first
+        self._untold = ""
+        """That readings come again, until that is worth a line: not each time while collectors end all the time."""
+        self._restarts = Restarts()
+        self._begun = False
+        self._heard_s = time.monotonic()
+        self._next_s = 0.0
+        """When the next collector is started."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is something to read."""
+        return self._stream is not None and self._stream.waits
+
+    @property
+    def silent_s(self) -> float:
+        """How long nothing has come."""
+        return time.monotonic() - self._heard_s
+
+    @property
+    def due_s(self) -> float:
+        """Seconds until the next collector is to be started; infinite while one runs."""
+        return float("inf") if self._stream is not None else max(0.0, self._next_s - time.monotonic())
+
+    def read(self, wait_s: float) -> list[Header | Frame]:
+        """What comes within ``wait_s``."""
+        try:
+            if self._stream is None:
+                time.sleep(min(wait_s, self.due_s))
+                if self.due_s > 0.0:
+                    return []
+                self._restarts.begin()
+                self._stream = self._start()
+            items = self._stream.read(wait_s)
+        except UserError as error:
+            self._end(str(error))
+            return []
+        if items is None:
+            self._end(self._stream.ending())
+            return []
+        for item in items:
+            self._take(item)
+        return items
+
+    def close(self) -> None:
+        """Stop the collector."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+
+    def _take(self, item: Header | Frame) -> None:
+        self._restarts.take(item)
+        if not isinstance(item, Frame):
+            return
+        if self.trouble:
+            self.trouble, self._untold = "", f"the collector runs again: {self.silent_s:.1f} s are missing"
+        if self._untold and (not self._restarts.at_slowest or self._restarts.is_steady):
+            self._tell(self._untold)
+            self._untold = ""
+        self._begun, self._heard_s = True, time.monotonic()
+
+    def _end(self, why: str) -> None:
+        self.close()
+        pause_s = self._restarts.end(why)
+        self.why, self.trouble = why, f"the collector ended ({why})"
+        if self._begun and not self._restarts.at_slowest:
+            when = "from now on every" if self._restarts.failures == len(RESTART_S) else "in"
+            self._tell(f"the collector ended: {why}; starting it again {when} {pause_s:g} s")
+        self._next_s = time.monotonic() + pause_s

@@ -1,0 +1,127 @@
+"""Which moment of a recording a text means, wherever one is asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import date
+from datetime import datetime
+from datetime import time
+from datetime import timedelta
+from time import localtime
+from time import strftime
+from typing import Protocol
+
+from gputop.model.frame import SECOND_NS
+from gputop.model.frame import Header
+from gputop.model.frame import Mark
+from gputop.recording.columns.layout import tick_ns
+from gputop.sources.markers import MAX_TEXT
+from gputop.system.errors import UserError
+from gputop.system.text import clean
+
+WAYS = "90s or 5m after its start, 14:03:07, 2026-11-20 14:03:07, 50% or a marker's text (text#2: the second such)"
+_UNITS_NS = {"": SECOND_NS, "s": SECOND_NS, "m": 60 * SECOND_NS, "h": 3600 * SECOND_NS}
+_AFTER = re.compile(r"\+?(\d{1,12}(?:\.\d*)?|\.\d+)([smh]?)", re.ASCII)
+_PERCENT = re.compile(r"(\d{1,3}(?:\.\d*)?)%", re.ASCII)
+_CLOCK = re.compile(r"(?:(\d{4}-\d\d-\d\d)[ T])?(\d{1,2}):(\d\d)(?::(\d\d)(\.\d+)?)?", re.ASCII)
+_NTH = re.compile(r"(.+)#(\d{1,9})", re.ASCII | re.DOTALL)
+_DAY = timedelta(days=1)
+_NAMED, _NAMED_CHARS = 5, 40
+"""Markers that a message names, and how much of each."""
+
+
+class Timed(Protocol):
+    """What a recording, and the player of one, know of its time."""
+
+    @property
+    def header(self) -> Header:
+        """It dates what follows."""
+
+    @property
+    def start_ns(self) -> int:
+        """Of the first frame, CLOCK_MONOTONIC."""
+
+    @property
+    def end_ns(self) -> int:
+        """Of the last frame."""
+
+    @property
+    def marks(self) -> Sequence[Mark]:
+        """In order."""
+
+
+def moment(text: str, recording: Timed, after_ns: int = 0) -> int:
+    """CLOCK_MONOTONIC ns, which may lie outside of the recording. UserError where the text means none.
+
+    ``90``, ``+90s``, ``5m``, ``2h`` count from the start on, ``50%`` is of the way. ``14:03``, ``14:03:07.5`` are local time: the first
+    such time in the recording, or the one nearest to it; ``2026-11-20 14:03:07`` says the day. A marker's text is the first such
+    marker behind ``after_ns``, or the first at all; ``text#2`` the second such, wherever.
+    """
+    text = text.strip()
+    if match := _AFTER.fullmatch(text):
+        return recording.start_ns + round(float(match[1]) * _UNITS_NS[match[2]])
+    if match := _PERCENT.fullmatch(text):
+        return recording.start_ns + round(float(match[1]) / 100 * (recording.end_ns - recording.start_ns))
+    if match := _CLOCK.fullmatch(text):
+        return _at_clock(match, recording)
+    marked = _marked(text, recording.marks, after_ns)
+    if marked is None:
+        raise _no_time(text, recording.marks)
+    return marked
+
+
+def moment_within(text: str, recording: Timed) -> int:
+    """As `moment`; UserError where it lies outside. The second in which the recording begins counts as inside."""
+    t_ns = moment(text, recording)
+    if not recording.header.t_ns_of(_first_second_ns(recording)) <= t_ns <= recording.end_ns:
+        raise UserError(f"{text.strip()} lies outside the recording ({bounds(recording)})", code=2)
+    return max(t_ns, recording.start_ns)
+
+
+def bounds(recording: Timed) -> str:
+    """``2026-11-20 14:03:07 to 2026-11-20 14:13:07``, local time."""
+    dates = (localtime(recording.header.unix_ns_of(t_ns) // SECOND_NS) for t_ns in (recording.start_ns, recording.end_ns))
+    return " to ".join(strftime("%Y-%m-%d %H:%M:%S", one) for one in dates)
+
+
+def _at_clock(match: re.Match[str], recording: Timed) -> int:
+    began_ns, ended_ns = _first_second_ns(recording), recording.header.unix_ns_of(recording.end_ns)
+    today = date.fromtimestamp(began_ns // SECOND_NS)
+    try:
+        days = [date.fromisoformat(match[1])] if match[1] else [today - _DAY, today, today + _DAY]
+        # Where clocks are put back an hour comes twice: fold 0 and 1.
+        times = [time(int(match[2]), int(match[3]), int(match[4] or 0), fold=fold) for fold in (0, 1)]
+        asked = [round(datetime.combine(day, one).timestamp()) for day in days for one in times]
+    except (ValueError, OverflowError, OSError):
+        raise _no_time(match[0]) from None
+    part_ns = round(float(match[5] or 0) * SECOND_NS)
+    asked_ns = (unix_s * SECOND_NS + part_ns for unix_s in asked)
+    return recording.header.t_ns_of(min(asked_ns, key=lambda unix_ns: max(began_ns - unix_ns, unix_ns - ended_ns, 0)))
+
+
+def _first_second_ns(recording: Timed) -> int:
+    """A recording that began at 14:03:07.6 is one of 14:03:07 to everybody."""
+    return recording.header.unix_ns_of(recording.start_ns) // SECOND_NS * SECOND_NS
+
+
+def _marked(text: str, marks: Sequence[Mark], after_ns: int) -> int | None:
+    """When the marker was dropped that a text means, as the rows of a recording have it; None where it means none."""
+    if times := _times_of(text, marks):
+        return next((t_ns for t_ns in times if t_ns > after_ns), times[0])
+    if not (match := _NTH.fullmatch(text)):
+        return None
+    times, number = _times_of(match[1], marks), int(match[2])
+    return times[number - 1] if 0 < number <= len(times) else None
+
+
+def _times_of(text: str, marks: Sequence[Mark]) -> list[int]:
+    said = text.strip()[:MAX_TEXT].strip()
+    return [tick_ns(mark.t_ns) for mark in marks if mark.text.strip() == said]
+
+
+def _no_time(text: str, marks: Sequence[Mark] = ()) -> UserError:
+    names = list(dict.fromkeys(clean(mark.text.strip(), _NAMED_CHARS) for mark in marks))
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    told = f"; its markers: {', '.join(names[:_NAMED])}{more}" if names else ""
+    return UserError(f"{clean(text, MAX_TEXT)!r} is no time: write {WAYS}{told}", code=2)

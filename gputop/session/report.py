@@ -1,0 +1,236 @@
+"""What was found, as text: `explain` and `diff` in words, tables and a plot."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from time import localtime
+from time import strftime
+from typing import NamedTuple
+
+from gputop.diagnosis.model import LOOKING
+from gputop.diagnosis.model import Step
+from gputop.diagnosis.report import Booked
+from gputop.diagnosis.report import Culprit
+from gputop.diagnosis.report import Episode
+from gputop.diagnosis.report import Explanation
+from gputop.diagnosis.report import Parts
+from gputop.diagnosis.report import Said
+from gputop.system.text import clean
+from gputop.system.text import figure
+
+WIDTH = 100
+LEAST_SHARE = 0.005
+"""Of the workers' time, to be told."""
+_NAMED = 8
+"""Culprits of an incident; on a large host dozens may share the blame."""
+LEAST_LOST = 0.0005
+"""Of the GPUs' time, to be told: less is 0.0 %."""
+
+
+def explain_lines(found: Explanation, ongoing: bool = True) -> Iterator[str]:
+    """The verdict, where the GPU's time went, and each incident with its evidence and fixes. What has not ended is ``ongoing``, or was when
+    what was looked at ended."""
+    verdict = found["verdict"]
+    cause = "" if verdict["cause"] == "none" else f" <- {clean(verdict['cause'])}"
+    yield f"{clean(_symptom(verdict).upper())}{cause}"
+    yield from _wrapped(verdict["headline"], "  ")
+    yield from _wrapped(verdict["detail"], "  ")
+    yield from _step(verdict)
+    yield from _workers(found["workers"])
+    yield ""
+    yield from ledger_lines(found["ledger"])
+    for incident in found["incidents"]:
+        yield ""
+        yield from _incident(incident, "still going on" if ongoing else "to the end")
+
+
+def _symptom(verdict: Said) -> str:
+    return LOOKING if verdict["symptom"] is None else verdict["symptom"]
+
+
+def _step(verdict: Said) -> Iterator[str]:
+    pace, parts = verdict["steps_per_s"], verdict["step_ms"]
+    if pace and parts:
+        step = Step(pace, "", parts["input_wait"], parts["transfer"], parts["compute"], parts["gpu_wait"], parts["other"])
+        yield from _wrapped(step.told(), "  ")
+
+
+def _workers(states: dict[str, float]) -> Iterator[str]:
+    told = [f"{clean(word)} {100 * share:.0f}%" for word, share in states.items() if share >= LEAST_SHARE]
+    if told:
+        yield from _wrapped(f"all workers: {', '.join(told)} of the time", "  ")
+
+
+def ledger_lines(ledger: Booked) -> Iterator[str]:
+    """Lost GPU seconds by cause, the dearest first."""
+    total, lost = ledger["gpu_total_s"], ledger["gpu_lost_s"]
+    if lost is None or not total:
+        yield "GPU time lost: none counted (no GPU is measured, or nobody trained on one)"
+        return
+    yield f"GPU time lost: {lost:.1f} of {total:.1f} GPU seconds ({100 * lost / total:.0f} %)"
+    for cause, seconds in sorted(ledger["by_cause"].items(), key=lambda item: -item[1]):
+        if seconds >= 0.05:
+            yield f"  {clean(cause):<28}{seconds:>10.1f} s {100 * seconds / lost if lost else 0:>5.0f} %"
+
+
+def _incident(incident: Episode, unended: str) -> Iterator[str]:
+    end = unended if incident["end_unix_s"] is None else f"to {_clock(incident['end_unix_s'])}"
+    lost = incident["gpu_lost_s"]
+    cost = "" if not lost else f", {lost:.1f} GPU s lost"
+    what = clean(f"{incident['symptom']} <- {incident['cause']} ({incident['severity']}{cost})")
+    yield f"#{incident['id']} {_clock(incident['start_unix_s'])} {end}: {what}"
+    yield from _wrapped(incident["headline"], "   ")
+    yield from _wrapped(incident["detail"], "   ")
+    for item in incident["evidence"]:
+        value = "not measured" if item["value"] is None else f"{figure(item['value'])} {item['unit']}"
+        yield from _wrapped(f"{clean(item['metric'])} = {value}: {item['text']}", "   . ")
+    yield from _culprits(sorted(incident["culprits"], key=lambda one: -(one["cpu_s"] or 0.0)))
+    for fix in incident["fixes"]:
+        yield from _wrapped(fix["text"], "   > ")
+        if fix["command"]:
+            yield f"       {clean(fix['command'])}"
+
+
+def _culprits(ranked: list[Culprit]) -> Iterator[str]:
+    """Those that took most by name, the rest together."""
+    named = ranked if len(ranked) <= _NAMED + 1 else ranked[:_NAMED]
+    for who in named:
+        yield f"   by {clean(who['name'])} ({who['pid']}){_cpu_s(who['cpu_s'])}"
+    if rest := ranked[len(named) :]:
+        yield f"   by {len(rest)} more{_cpu_s(sum(who['cpu_s'] or 0.0 for who in rest) or None)}"
+
+
+def _cpu_s(seconds: float | None) -> str:
+    return "" if seconds is None else f", {seconds:.1f} CPU s"
+
+
+def diff_lines(names: Sequence[str], before: Explanation, after: Explanation) -> Iterator[str]:
+    """Two explanations side by side: verdicts, lost share, each cause's part."""
+    for name, found in zip(names, (before, after), strict=True):
+        verdict = found["verdict"]
+        yield clean(f"{name}: {_symptom(verdict)} <- {verdict['cause']}")
+        yield from _wrapped(verdict["headline"], "   ")
+    shares = [lost_share(found["ledger"]) for found in (before, after)]
+    yield ""
+    yield f"{'share of GPU time lost':<30}{_percent(shares[0]):>12}{_percent(shares[1]):>12}{_change(*shares):>12}"
+    parts = [cause_shares(found["ledger"]) for found in (before, after)]
+    most = {cause: max(part.get(cause, 0.0) for part in parts) for part in parts for cause in part}
+    for cause in sorted((cause for cause, share in most.items() if share >= LEAST_LOST), key=lambda cause: -most[cause]):
+        old, new = (part.get(cause, 0.0) if share is not None else None for part, share in zip(parts, shares, strict=True))
+        yield f"  {cause:<28}{_percent(old):>12}{_percent(new):>12}{_change(old, new):>12}"
+    yield _row("steps a second", *(found["verdict"]["steps_per_s"] for found in (before, after)))
+    yield from _step_rows(*(found["verdict"]["step_ms"] for found in (before, after)))
+    yield from _worker_rows(*(found["workers"] for found in (before, after)))
+    yield _row("incidents", *(len(found["incidents"]) for found in (before, after)))
+
+
+def _step_rows(before: Parts | None, after: Parts | None) -> Iterator[str]:
+    if before is None and after is None:
+        return
+    yield _row("a step, ms", *(sum(parts.values()) if parts else None for parts in (before, after)))  # type: ignore[arg-type]
+    for word in Parts.__annotations__:
+        old, new = (parts[word] if parts else None for parts in (before, after))  # type: ignore[literal-required]
+        yield _row(f"  {word.replace('_', ' ')}", old, new)
+
+
+def _worker_rows(before: dict[str, float], after: dict[str, float]) -> Iterator[str]:
+    words = [word for word in {**before, **after} if max(before.get(word, 0.0), after.get(word, 0.0)) >= LEAST_SHARE]
+    yield from ["workers' time"] if words else []
+    for word in words:
+        old, new = (states.get(word, 0.0) if states else None for states in (before, after))
+        yield f"  {clean(word):<28}{_percent(old):>12}{_percent(new):>12}{_change(old, new):>12}"
+
+
+def _row(title: str, old: float | None, new: float | None) -> str:
+    return f"{title:<30}{_number(old):>12}{_number(new):>12}"
+
+
+def lost_share(ledger: Booked) -> float | None:
+    """Lost GPU seconds per observed one, None where no GPU was measured."""
+    total = ledger["gpu_total_s"]
+    return ledger["gpu_lost_s"] / total if total and ledger["gpu_lost_s"] is not None else None
+
+
+def cause_shares(ledger: Booked) -> dict[str, float]:
+    """The same by cause."""
+    total = ledger["gpu_total_s"]
+    return {cause: seconds / total for cause, seconds in ledger["by_cause"].items() if seconds} if total else {}
+
+
+def plot(points: Sequence[tuple[float, float]], incidents: Sequence[Episode], width: int = WIDTH, height: int = 16) -> str:
+    """Mean utilization of the GPUs over time (seconds since the start, per cent), incidents marked under it."""
+    if not points:
+        return "no GPU utilization in this stretch"
+    first = points[0][0]
+    line = [(x - first, y) for x, y in points]
+    drawn = chart("GPU utilization [%], mean of all GPUs, over seconds", [line], 0.0, 100.0, width, height)
+    marks = [f"  #{one['id']} {clean(one['cause'])} from {one['start_unix_s'] - first:.0f} s" for one in incidents]
+    return "\n".join([drawn, *marks])
+
+
+class Times(NamedTuple):
+    """What of its x axis a chart shows, and where on it what is written."""
+
+    first: float
+    last: float
+    texts: dict[float, str]
+
+
+def chart(
+    title: str,
+    lines: Iterable[Sequence[tuple[float, float]]],
+    low: float,
+    high: float | None,
+    width: int,
+    height: int,
+    times: Times | None = None,
+) -> str:
+    """Lines through (x, y) over axes, as text; y from ``low`` to ``high`` (None: as the values are), x as ``times`` says."""
+    import plotext
+
+    figure = plotext.figure
+    figure.clear.all()
+    figure.plot_size(width, height)
+    figure.theme("colorless")
+    figure.title(title)
+    for points in lines:
+        signal = figure.signal([x for x, _ in points], [y for _, y in points], marker="hd")
+        signal.lines(True)
+        figure.draw(signal)
+    if high:
+        figure.ruler("y", "left").lim(low, high)
+    if times:
+        ruler = figure.ruler("x", "lower")
+        ruler.lim(times.first, times.last)
+        ruler.ticks(list(times.texts), list(times.texts.values()))
+    return str(figure.build())
+
+
+def without_colour(text: str) -> str:
+    """For a pipe or a file."""
+    return re.sub("\x1b\\[[0-9;]*m", "", text)
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    rest = " " * len(indent)
+    return textwrap.wrap(clean(text), WIDTH, initial_indent=indent, subsequent_indent=rest) if text else []
+
+
+def _clock(unix_s: float) -> str:
+    return strftime("%H:%M:%S", localtime(unix_s))
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f} %"
+
+
+def _change(old: float | None, new: float | None) -> str:
+    return "" if old is None or new is None else f"{round(100 * (new - old), 1) or 0.0:+.1f}"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else figure(value)

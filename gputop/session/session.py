@@ -1,0 +1,274 @@
+"""Everything that is known of one stream: what a screen looks at, live or replayed.
+
+A reader thread ingests; the screen reads. Both hold `Session.lock` while they touch what is inside. Nothing here draws.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Protocol
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from gputop.diagnosis import Engine
+from gputop.diagnosis import Ledger
+from gputop.diagnosis import ProcState
+from gputop.diagnosis import Verdict
+from gputop.history.columns import WINDOW_NS
+from gputop.history.columns import History
+from gputop.history.observers import OBSERVERS
+from gputop.model.board import Board
+from gputop.model.board import LastSeconds
+from gputop.model.frame import SECOND_NS
+from gputop.model.frame import Frame
+from gputop.model.frame import Header
+from gputop.model.frame import Mark
+from gputop.model.frame import Stack
+from gputop.model.roles import Role
+from gputop.model.roles import assign
+from gputop.model.roles import children_of
+from gputop.model.roles import program_name
+from gputop.recording.ring import Ring
+
+STATE_WORDS = (
+    "", "running", "runnable", "disk", "memory", "throttled", "blocked", "ahead", "stopped",
+    "computing", "waiting-data", "waiting-gpu", "transfer", "sleeping", "dead",
+)  # fmt: skip
+"""State words (see `gputop.diagnosis.model`) by their code in `History.states`; `STARVING` is added while a worker starves, `INFERRED`
+where what it waits for cannot be read."""
+STARVING, INFERRED = 64, 128
+KEPT_EVERY_NS = 5 * SECOND_NS  # between two ledgers, and two verdicts of one cause, which take 1 KB each; a choice
+_CODES = {word: code for code, word in enumerate(STATE_WORDS)}
+
+
+class Dated(Protocol):
+    """An incident, as far as it must be known to find when it was told."""
+
+    @property
+    def cause(self) -> str: ...
+    @property
+    def start_ns(self) -> int: ...
+    @property
+    def end_ns(self) -> int | None: ...
+
+
+Told = TypeVar("Told", bound=Dated)
+
+
+class Session:
+    """Board, history, diagnosis and the last ten minutes of one stream."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.header: Header | None = None
+        self.board = Board()
+        self.history = History(100_000_000)
+        self.ring = Ring(Header())
+        self.engine = Engine()
+        self.ledgers: deque[tuple[int, Ledger]] = deque()
+        """What was lost by then, every few seconds as far back as `oldest_ns`."""
+        self.verdicts: deque[tuple[int, Verdict]] = deque()
+        """When each verdict began to stand, as far back as `oldest_ns`; those that only count anew are kept every few seconds."""
+        self._said: dict[tuple[object, ...], tuple[int, Verdict]] = {}
+        """The last of each symptom, cause, GPU and trainer that was kept, and since when."""
+        self._past = LastSeconds()
+        self.marks: deque[Mark] = deque()
+        self.stacks: deque[tuple[int, list[Stack]]] = deque(maxlen=64)
+        """Sets of stacks in the stream, with the time of their frame."""
+        self._own_stacks: list[Stack] = []
+
+    def ingest(self, item: Header | Frame) -> None:
+        """Take the next thing of the stream."""
+        with self.lock:
+            if isinstance(item, Header):
+                self._begin(item)
+            else:
+                self._advance(item)
+
+    def become(self, other: Session) -> None:
+        """Take over what another session knows, which is then no more to be used: a jump to another time, done at once."""
+        with self.lock:
+            # Drawn cells are remembered by their time and this number: none of ours may pass for one of the other's.
+            other.history.trimmed += self.history.trimmed + self.history.ticks + 1
+            self.__dict__.update({name: value for name, value in vars(other).items() if name != "lock"})
+
+    def add_stacks(self, stacks: list[Stack]) -> None:
+        """Stacks that were taken here, not by the collector: they join the next frame, and so the recording."""
+        with self.lock:
+            self._own_stacks += stacks
+
+    def stacks_of(self, pids: Sequence[int] | None) -> list[tuple[int, list[Stack]]]:
+        """The sets, with their times, that have the first of ``pids``, each as far as it is of them; None is everybody's."""
+        if pids is None:
+            return list(self.stacks)
+        found = ((at, [one for one in stacks if one.pid in pids]) for at, stacks in self.stacks)
+        return [(at, stacks) for at, stacks in found if any(one.pid == pids[0] for one in stacks)]
+
+    def stacks_at(self, t_ns: int | None, pids: Sequence[int] | None = None) -> tuple[int, list[Stack]] | None:
+        """The last of these sets taken until ``t_ns`` (None is now), None where there is none."""
+        until = self.now_ns if t_ns is None else t_ns
+        return max((one for one in self.stacks_of(pids) if one[0] <= until), key=_when, default=None)
+
+    def _begin(self, header: Header) -> None:
+        """A stream begins, or its collector was restarted: rates start anew, the past stays where the clock is the same. What is only said
+        again dates all anew."""
+        known, self.header = self.header, header
+        same_clock = known is not None and header.boot_id == known.boot_id
+        if known is not None and same_clock:
+            self.header = replace(header, slept=known.dated(header).slept)
+            self.ring.restate(self.ring.header.dated(header))
+        stood, self.board = self.board, self.board.under(self.header)
+        if stood is not self.board:
+            self._past = LastSeconds()
+        if not same_clock:
+            self.engine = Engine()
+            self.ring = Ring(header)
+            self.verdicts.clear()
+            self._said.clear()
+            self.ledgers.clear()
+            self.marks.clear()
+            self.stacks.clear()
+        if not same_clock or self.history.ticks == 0:
+            self.history = History(header.interval_ns)
+
+    def _advance(self, frame: Frame) -> None:
+        self.history.tick(frame.t_ns)
+        for observe in OBSERVERS:
+            observe(self.board, frame, self.history)
+        self.board.fold(frame)
+        if self._own_stacks:
+            frame.stacks, self._own_stacks = [*frame.stacks, *self._own_stacks], []
+            frame.came_as(b"")
+        if frame.stacks:
+            self.stacks.append((frame.t_ns, frame.stacks))
+        self.ring.add(frame)
+        self._keep_marks(frame.marks)
+        self._past.add(self.board)
+        since_ns = self.engine.fed_ns
+        if self.engine.follow(self.board, frame):
+            self._keep_diagnosis(since_ns, frame.t_ns)
+
+    def _keep_diagnosis(self, since_ns: int, t_ns: int) -> None:
+        for pid, state in self.engine.states.items():
+            self.history.put_state(pid, code_of(state), since_ns)
+        self.history.forget_states({pid for pid, states in self.history.states.items() if pid not in self.board.infos and not states.known})
+        self._keep_verdict(t_ns, self.engine.verdict)
+        if not self.ledgers or t_ns - self.ledgers[-1][0] >= KEPT_EVERY_NS:
+            self.ledgers.append((t_ns, self.engine.ledger.since(Ledger())))
+        for kept in (self.verdicts, self.ledgers):
+            while len(kept) > 1 and kept[1][0] <= self.oldest_ns:
+                kept.popleft()
+
+    def _keep_marks(self, marks: Sequence[Mark]) -> None:
+        self.marks.extend(marks)
+        while self.marks and self.marks[0].t_ns < self.oldest_ns:
+            self.marks.popleft()
+
+    def _keep_verdict(self, t_ns: int, verdict: Verdict) -> None:
+        """When it began to stand; where it says again what was said a moment ago, that one's numbers will do."""
+        said = verdict.symptom, verdict.cause, verdict.gpu, verdict.trainer_pid
+        since_ns, kept = self._said.get(said, (0, verdict))
+        if not 0 <= t_ns - since_ns < KEPT_EVERY_NS:
+            self._said[said], kept = (t_ns, verdict), verdict
+        if not self.verdicts or self.verdicts[-1][1] is not kept:
+            self.verdicts.append((t_ns, kept))
+
+    @property
+    def now_ns(self) -> int:
+        """The newest moment known."""
+        return self.board.t_ns
+
+    @property
+    def oldest_ns(self) -> int:
+        """The oldest moment that can still be looked at; charts may reach further back, beyond a restart of the collector."""
+        times = self.history.times
+        return max(times[0], self.ring.start_ns, self.now_ns - WINDOW_NS) if times else 0
+
+    def board_at(self, t_ns: int | None) -> Board:
+        """The board as it stood at ``t_ns``, empty before `oldest_ns`; None, and any time from now on, is the newest."""
+        if t_ns is None or t_ns >= self.now_ns:
+            return self.board
+        return self.ring.board_at(t_ns)
+
+    def verdict_at(self, t_ns: int | None) -> Verdict:
+        """The verdict that stood at ``t_ns``."""
+        if t_ns is None or not self.verdicts:
+            return self.engine.verdict
+        i = bisect_right(self.verdicts, t_ns, key=_when)
+        return self.verdicts[max(0, i - 1)][1]
+
+    def told_ns(self, incident: Dated) -> int:
+        """When the verdict of an incident first stood, which is dated back to its start; that where it is not known to have stood."""
+        start_ns, cause = incident.start_ns, incident.cause
+        if start_ns < self.oldest_ns or self.verdict_at(start_ns).cause == cause:
+            return start_ns
+        last_ns = self.now_ns if incident.end_ns is None else incident.end_ns
+        told = (t_ns for t_ns, verdict in self.verdicts if start_ns < t_ns <= last_ns and verdict.cause == cause)
+        return next(told, start_ns)
+
+    def next_told(self, incidents: Iterable[Told], t_ns: int, direction: int) -> Told | None:
+        """Which of ``incidents`` is the next to be told behind (``direction`` 1) or before (-1) a moment."""
+        told = [(self.told_ns(one), one) for one in incidents]
+        ahead = [(direction * (told_ns - t_ns), one) for told_ns, one in told if direction * (told_ns - t_ns) > 0]
+        return min(ahead, key=_when)[1] if ahead else None
+
+    def ledger_at(self, t_ns: int | None) -> Ledger:
+        """What was lost by ``t_ns``, to some seconds."""
+        if t_ns is None or not self.ledgers:
+            return self.engine.ledger
+        i = bisect_right(self.ledgers, t_ns, key=_when)
+        return self.ledgers[i - 1][1] if i else Ledger()
+
+    def state_at(self, pid: int, t_ns: int | None) -> int:
+        """The state code of a trainer or worker at ``t_ns``, 0 where none was known."""
+        end = (self.now_ns if t_ns is None else t_ns) + 1
+        return self.history.state_cell(pid, end - self.engine.pace_ns, end)
+
+    def boards_around(self, t_ns: int | None, span_ns: int) -> tuple[Board, Board]:
+        """(older, newer): two boards about ``span_ns`` apart, the newer at ``t_ns``; what rates in the table are taken from.
+
+        The older one may hold `Board.counters` alone, and reaches back two seconds at most.
+        """
+        if t_ns is not None and t_ns < self.now_ns:
+            newer = self.board_at(t_ns)
+            return self.board_at(max(self.oldest_ns, t_ns - span_ns)), newer
+        return self._past.before(self.board, span_ns), self.board
+
+    def roles_at(self, board: Board) -> dict[int, Role]:
+        """Who is who on a board: the engine's answer for the newest one, found anew for a past one."""
+        if board is self.board:
+            return self.engine.roles
+        return assign(board.infos, board.compute_pids, board.contexts)
+
+    def feeders_at(self, board: Board) -> dict[int, Role]:
+        """Those that feed a trainer without being workers of its own, and programs that it started, as its helpers."""
+        trainers = [pid for pid, role in self.engine.roles.items() if role.kind == "trainer"]
+        own = {pid: board.infos[pid].ppid for pid in children_of(board.infos, trainers)}
+        known = {pid: trainer for pid, trainer in self.engine.feeders.items() if pid in board.infos and trainer in board.infos}
+        return {
+            pid: Role("helper", trainer, label=f"{'' if pid in own else 'feeder '}{program_name(board.infos[pid])}")
+            for pid, trainer in (own | known).items()
+        }
+
+    def unix_s(self, t_ns: int) -> float:
+        """The wall clock at a moment of the stream."""
+        return (self.header or Header()).unix_ns_of(t_ns) / 1e9
+
+
+def code_of(state: ProcState) -> int:
+    """A state in one byte."""
+    return _CODES.get(state.state, 0) + STARVING * bool(state.starving) + INFERRED * state.inferred
+
+
+def word_of(code: int) -> tuple[str, bool, bool]:
+    """The state that a code stands for, empty where none is known, whether the worker starves, and whether that is inferred."""
+    return STATE_WORDS[code & ~(STARVING | INFERRED)], bool(code & STARVING), bool(code & INFERRED)
+
+
+def _when(entry: tuple[int, object]) -> int:
+    return entry[0]

@@ -1,0 +1,262 @@
+"""One moment as a plain object: what `gputop --json` prints. Units are in the names.
+
+What was not measured is null and has its reason in the ``missing`` beside it; what does not apply to a process (the rank of one that
+has none, the state of a bystander, a GPU instance outside MIG) is left out.
+``oncpu_ns``, ``run_delay_ns``, ``runq_pct``, ``vol_switches`` and ``invol_switches`` are the main thread's, as the kernel counts them;
+``runq_pct`` is null where there are others of which nothing is known.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gputop.diagnosis import ProcState
+from gputop.model.board import Board
+from gputop.model.board import GpuBoard
+from gputop.model.frame import PART
+from gputop.model.frame import Frame
+from gputop.model.frame import Gpu
+from gputop.model.frame import GpuProc
+from gputop.model.frame import MigInstance
+from gputop.model.frame import ProcInfo
+from gputop.model.frame import ProcSample
+from gputop.model.limits import limits
+from gputop.model.rates import ProcRates
+from gputop.model.rates import Switched
+from gputop.model.rates import counter_per_s
+from gputop.model.rates import gpu_bytes_per_s
+from gputop.model.rates import proc_rates
+from gputop.model.roles import Role
+from gputop.model.roles import program_name
+from gputop.model.roles import speaks_of_others
+from gputop.system.text import clean
+
+SCHEMA = 1
+LEAST_CPU_PCT = 1.0
+_GPU_FIELDS = tuple(name for name in Gpu.__struct_fields__ if name not in ("index", "t_ns", "missing", "procs", "mig"))
+_BYTE_COUNTERS = ("pcie_rx_bytes", "pcie_tx_bytes", "nvlink_rx_bytes", "nvlink_tx_bytes")
+_BYTE_RATES = {f"{name}_per_s": name for name in _BYTE_COUNTERS}
+_MADE_OF = _BYTE_RATES | {"limits": "throttle_mask", "mig": "mig_mode"}
+"""What is not read but made -> the field that it is made of, whose reason it shares."""
+_UNREAD = "not read yet"
+_READ_ONCE = "not yet: a rate takes two readings"
+_NONE = {
+    "xid": "the driver has told of none since gputop began to watch",
+    "held_by": "told only while procs cannot be read",
+}  # fmt: skip
+"""Why there is none although the driver answers."""
+_FILES = {
+    "oncpu_ns": "schedstat", "run_delay_ns": "schedstat", "runq_pct": "schedstat", "vol_switches": "status", "invol_switches": "status",
+    "main_switches_per_s": "status", "main_invol_per_s": "status", "read_bytes": "io", "write_bytes": "io", "rank": "environ",
+}  # fmt: skip
+"""Of a process -> the file of /proc/PID that may be its owner's alone, or not kept by the kernel."""
+_NO_SENSE = "the kernel's figure is more than the process's whole life"
+_THREADS = "only trainers and workers are read thread by thread"
+_UNCOUNTED = f"{_THREADS}: only eBPF counts the switches of all threads, over a second"
+_UNFOLLOWED = "more of its threads run than are followed: only eBPF counts them all"
+_STATED = ("state", "starving", "state_fractions", "state_inferred")
+_NO_STATE = "not yet: it was watched too shortly to tell"
+_SHARES = ("sm_pct", "mem_pct", "enc_pct", "dec_pct")
+"""Of a process on a GPU; where the driver tells none the GPU's ``missing`` has it under the first."""
+_UNTOLD = "the driver has no value for it"
+_RATES = ("cpu_pct", "runq_pct", "switches_per_s", "invol_per_s", "main_switches_per_s", "main_invol_per_s", "disk_pct")
+
+
+def keep(older: Board, board: Board, frame: Frame) -> None:
+    """Before ``board`` takes in ``frame``: ``older`` gets the readings that the frame's replace.
+
+    So each rate is over a subject's own last two readings, however seldom it is read.
+    """
+    for pid in frame.gone:
+        older.procs.pop(pid, None)
+    for sample in frame.procs:
+        stood = board.procs.get(sample.pid)
+        if stood is not None and stood.t_ns < sample.t_ns:
+            older.procs[sample.pid] = stood
+    for gpu in frame.gpus:
+        if gpu.index in board.gpus:
+            _keep_counters(older.gpus.setdefault(gpu.index, GpuBoard(gpu.index)), board.gpus[gpu.index], gpu)
+
+
+def _keep_counters(older: GpuBoard, stood: GpuBoard, gpu: Gpu) -> None:
+    for name in _BYTE_COUNTERS:
+        if getattr(gpu, name) is not None and stood.read_ns.get(name, gpu.t_ns) < gpu.t_ns:
+            older.values[name], older.read_ns[name] = stood.values[name], stood.read_ns[name]
+
+
+def take(
+    older: Board, newer: Board, roles: dict[int, Role], states: dict[int, ProcState], only: frozenset[int] | None = None
+) -> dict[str, object]:
+    """The object; rates are over the time from ``older`` to ``newer``. Texts come without what a terminal would obey.
+
+    ``only`` limits the processes; otherwise they are trainers, workers, GPU processes and those that take CPU.
+    """
+    header, switched = newer.header, Switched(older, newer)
+    on_gpu = _gpu_procs(newer)
+    pids = only if only is not None else frozenset(pid for pid in newer.procs if _matters(pid, older, newer, roles, on_gpu))
+    taken: dict[str, object] = _cleaned({
+        "schema": SCHEMA,
+        "unix_s": header.unix_ns_of(newer.t_ns) / 1e9,
+        "t_ns": newer.t_ns,
+        "host": header.host,
+        "sources": {s.name: _source(s.state, s.reason, s.remedy, s.detail) for s in newer.sources.values()},
+        "gpus": [_gpu(newer.gpus[i], older.gpus.get(i)) for i in sorted(newer.gpus)],
+        "procs": [_proc(pid, older, newer, roles.get(pid), states.get(pid), on_gpu.get(pid, []), switched) for pid in sorted(pids)],
+    })  # fmt: skip
+    return taken
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, dict):
+        return {key: _cleaned(item) for key, item in value.items()}
+    return [_cleaned(item) for item in value] if isinstance(value, list) else value
+
+
+def _source(state: str, reason: str, remedy: str, detail: dict[str, str]) -> dict[str, object]:
+    return {"state": state, "reason": reason or None, "remedy": remedy or None, **detail}
+
+
+def _gpu_procs(board: Board) -> dict[int, list[dict[str, object]]]:
+    """Who is on which GPU, and what of it is his, by pid; nobody where the driver speaks of others' pids."""
+    found: dict[int, list[dict[str, object]]] = {}
+    if speaks_of_others(board.infos, board.compute_pids):
+        return found
+    for index, gpu in board.gpus.items():
+        for proc in gpu.procs:
+            found.setdefault(proc.pid, []).append({"gpu": index, **_gpu_proc(proc, gpu)})
+    return found
+
+
+def _matters(pid: int, older: Board, newer: Board, roles: dict[int, Role], on_gpu: dict[int, list[dict[str, object]]]) -> bool:
+    if pid in roles or pid in on_gpu:
+        return True
+    before = older.procs.get(pid)
+    rates = proc_rates(before, newer.procs[pid]) if before else None
+    return rates is not None and rates.cpu_pct >= LEAST_CPU_PCT
+
+
+def _gpu(gpu: GpuBoard, before: GpuBoard | None) -> dict[str, object]:
+    newest_ns = max(gpu.read_ns.values(), default=None)
+    out: dict[str, object] = {"index": gpu.index, "t_ns": gpu.read_ns.get("util_pct", newest_ns)}
+    out |= {name: gpu.values.get(name) for name in _GPU_FIELDS}
+    for name in _BYTE_COUNTERS:
+        out[f"{name}_per_s"] = gpu_bytes_per_s(before, gpu, name)
+    out["limits"] = limits(gpu)
+    mig = gpu.values.get("mig") if gpu.values.get("mig_mode") else None
+    out["mig"] = [_instance(instance) for instance in mig] if isinstance(mig, list) else None
+    out["procs"] = [_gpu_proc(proc, gpu) for proc in gpu.procs] if "procs" in gpu.values else None
+    shared = {made: gpu.missing[name] for made, name in _MADE_OF.items() if name in gpu.missing}
+    begun = {rate: _READ_ONCE for rate, name in _BYTE_RATES.items() if name in gpu.values}
+    of_parts = {name: reason for name, reason in gpu.missing.items() if name not in out}
+    unsplit = {"mig": "MIG is off"} if gpu.values.get("mig_mode") is False else {}
+    return out | {"missing": _missing(out, _NONE | unsplit | shared | gpu.missing | begun) | of_parts}
+
+
+def _missing(out: dict[str, object], reasons: dict[str, str]) -> dict[str, str]:
+    """Of all that is null in ``out`` why."""
+    return {name: reasons.get(name, _UNREAD) for name, value in out.items() if value is None}
+
+
+def _instance(instance: MigInstance) -> dict[str, object]:
+    out = {name: getattr(instance, name) for name in instance.__struct_fields__ if name != "missing"}
+    out |= {name: None for name in ("uuid", "profile") if not out[name]}
+    return out | {"missing": _missing(out, instance.missing)}
+
+
+def _gpu_proc(proc: GpuProc, gpu: GpuBoard) -> dict[str, object]:
+    out = {name: value for name in proc.__struct_fields__ if (value := getattr(proc, name)) is not None or name != "gpu_instance"}
+    reasons = dict.fromkeys(_SHARES, gpu.missing.get(f"{PART}sm_pct", _UNTOLD)) | {"mem_bytes": _UNTOLD}
+    told = {name: gpu.missing[PART + name] for name in reasons if PART + name in gpu.missing}
+    return out | {"missing": _missing(out, reasons | told)}
+
+
+def _proc(
+    pid: int,
+    older: Board,
+    newer: Board,
+    role: Role | None,
+    state: ProcState | None,
+    on_gpu: list[dict[str, object]],
+    switched: Switched,
+) -> dict[str, object]:
+    sample, before, info = newer.procs[pid], older.procs.get(pid), newer.infos.get(pid)
+    rates = proc_rates(before, sample, switched) if before else None
+    out = {"pid": pid} | _diagnosed(role, state, info) | _identity(info) | _counters(sample) | _rates(before, sample, rates)
+    return out | {"gpus": on_gpu, "missing": _missing(out, _proc_reasons(pid, newer, rates))}
+
+
+def _diagnosed(role: Role | None, state: ProcState | None, info: ProcInfo | None) -> dict[str, object]:
+    """What it is to a training, as far as that applies to it."""
+    if role is None:
+        return {"role": "bystander"}
+    out: dict[str, object] = {"role": role.kind, "label": role.label, "rank": role.rank, "trainer_pid": role.trainer_pid}
+    hidden = role.kind == "trainer" and info is not None and info.uses_cuda is None  # its environment is as closed as its maps
+    out = {name: value for name, value in out.items() if value is not None or (name == "rank" and hidden)}
+    if role.trainer_pid is None or role.kind == "helper":
+        return out
+    stated = (state.state, state.starving, state.fractions, state.inferred) if state else (None,) * len(_STATED)
+    return out | dict(zip(_STATED, stated, strict=True))
+
+
+def _identity(info: ProcInfo | None) -> dict[str, object]:
+    return {
+        "ppid": info.ppid if info else None,
+        "name": program_name(info) if info else None,
+        "cmdline": info.cmdline if info else None,
+        "user": info.user if info else None,
+        "cgroup": info.cgroup if info else None,
+        "cpus_allowed": info.cpus_allowed if info else None,
+    }
+
+
+def _counters(sample: ProcSample) -> dict[str, object]:
+    return {
+        "kernel_state": sample.state,
+        "t_ns": sample.t_ns,
+        "start_ticks": sample.start_ticks,
+        "utime_ns": sample.utime_ns,
+        "stime_ns": sample.stime_ns,
+        "oncpu_ns": sample.oncpu_ns,
+        "run_delay_ns": sample.run_delay_ns,
+        "vol_switches": sample.vol,
+        "invol_switches": sample.invol,
+        "rss_bytes": sample.rss_bytes,
+        "num_threads": sample.num_threads,
+        "majflt": sample.majflt,
+        "read_bytes": sample.read_bytes,
+        "write_bytes": sample.write_bytes,
+    }
+
+
+def _rates(before: ProcSample | None, sample: ProcSample, rates: ProcRates | None) -> dict[str, object]:
+    """All of `_RATES`; ``rates`` are those from ``before`` to ``sample``."""
+    if before is None or rates is None:
+        return dict.fromkeys(_RATES)
+    ns = sample.t_ns - before.t_ns
+    main_vol_per_s, main_invol_per_s = counter_per_s(before.vol, sample.vol, ns), counter_per_s(before.invol, sample.invol, ns)
+    return {
+        "cpu_pct": rates.cpu_pct,
+        "runq_pct": rates.runq_pct,
+        "switches_per_s": rates.switches_per_s,
+        "invol_per_s": rates.invol_per_s,
+        "main_switches_per_s": None if main_vol_per_s is None or main_invol_per_s is None else main_vol_per_s + main_invol_per_s,
+        "main_invol_per_s": main_invol_per_s,
+        "disk_pct": rates.blkio_pct,
+    }
+
+
+def _proc_reasons(pid: int, board: Board, rates: ProcRates | None) -> dict[str, str]:
+    """Why what may be missing of a process is."""
+    reasons = {name: f"/proc/{pid}/{file} is not readable" for name, file in _FILES.items()} | {"disk_pct": _NO_SENSE}
+    sample = board.procs[pid]
+    reasons |= dict.fromkeys(("switches_per_s", "invol_per_s"), _UNFOLLOWED if sample.threads else _UNCOUNTED)
+    if sample.run_delay_ns is not None:
+        reasons["runq_pct"] = _THREADS
+    reasons |= dict.fromkeys(_STATED, _NO_STATE)
+    if rates is None:
+        reasons |= dict.fromkeys(_RATES, _READ_ONCE)
+    procfs = board.sources.get("procfs")
+    no_delays = procfs.detail.get("blkio_delay_ns") if procfs else None
+    return reasons | ({"disk_pct": no_delays} if no_delays else {})

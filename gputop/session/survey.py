@@ -1,0 +1,183 @@
+"""The incidents and lost GPU time of a whole recording, found by a process of its own while the replay is already watched.
+
+`python -m gputop.session.survey FILE…` writes a line of JSON (`News`) whenever there is news.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+
+import msgspec
+
+from gputop.diagnosis import Engine
+from gputop.diagnosis import Incident
+from gputop.diagnosis import Ledger
+from gputop.diagnosis import report
+from gputop.model.board import Board
+from gputop.recording.parts import open_recording
+from gputop.recording.reader import Recording
+from gputop.session.findings import explanation
+from gputop.session.judged import closely
+from gputop.session.judged import judged
+from gputop.system.errors import starting
+from gputop.system.interpreter import argv_of
+
+TELL_EVERY_S = 0.2
+GROWS_EVERY_S = 0.5
+LEDGER_EVERY_NS = 5_000_000_000
+"""Of recorded time: a day's are some megabytes."""
+
+
+class Episode(msgspec.Struct, frozen=True):
+    """An incident, as far as the bar and the jumps need it."""
+
+    id: int
+    start_ns: int
+    end_ns: int | None
+    severity: str
+    cause: str
+    headline: str = ""
+
+
+class News(msgspec.Struct, frozen=True):
+    """What is new: how far the recording has been looked at, and the episodes that began or changed."""
+
+    until_ns: int
+    episodes: list[Episode] = []
+    ledger: Ledger | None = None
+    """Where the GPUs' time went until then; now and then."""
+    problem: str = ""
+    """What of the recording is lost; at the end."""
+
+
+class Survey:
+    """The other end of the process: what it has found so far. It ends by itself when we do."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.until_ns = 0
+        """Up to here the recording has been looked at."""
+        self.episodes: dict[int, Episode] = {}
+        self.ledgers: list[tuple[int, Ledger]] = []
+        """(t_ns, what was lost by then)"""
+        self.problem = ""
+        """What of the recording is lost, once all of it has been looked at."""
+        self.done = False
+        """True once nothing more will come, for whatever reason."""
+        with starting():
+            self._child = subprocess.Popen(
+                argv_of("gputop.session.survey", *paths),
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+        self._thread = threading.Thread(target=self._read, name="survey", daemon=True)
+        self._thread.start()
+
+    def until(self, t_ns: int) -> tuple[Ledger, list[Episode]] | None:
+        """What was lost, and what happened, from the recording's start up to a moment; None where it has not been looked at so far."""
+        i = bisect_right(self.ledgers, t_ns, key=lambda entry: entry[0])
+        if self.until_ns < t_ns or not i:
+            return None
+        return self.ledgers[i - 1][1], [episode for episode in list(self.episodes.values()) if episode.start_ns <= t_ns]
+
+    def close(self) -> None:
+        """Stop looking."""
+        if self._child.poll() is None:
+            self._child.kill()
+        self._child.wait()
+        self._thread.join(2.0)
+
+    def _read(self) -> None:
+        decode = msgspec.json.Decoder(News).decode
+        assert self._child.stdout is not None
+        try:
+            with self._child.stdout as pipe:
+                for line in pipe:
+                    self._take(decode(line))
+        except (OSError, msgspec.MsgspecError):
+            pass  # it was killed within a line: what it had found until then stands
+        finally:
+            self.done = True
+
+    def _take(self, news: News) -> None:
+        self.episodes.update({episode.id: episode for episode in news.episodes})
+        if news.ledger is not None:
+            self.ledgers.append((news.until_ns, news.ledger))
+        self.until_ns, self.problem = news.until_ns, news.problem
+
+
+def survey(paths: Sequence[str]) -> Iterator[News]:
+    """Look at a recording from start to end, of one that grows as it comes; raises UserError as `open_recording` does."""
+    engine, known, told_s, booked_ns, until_ns = Engine(), dict[int, Episode](), 0.0, 0, 0
+    with open_recording(paths) as recording:
+        kept = explanation(recording)
+        if kept is not None:
+            yield News(0, _kept(recording, kept["incidents"]))
+        for board in _boards(engine, recording):
+            news, until_ns = [] if kept is not None else _news(engine.incidents, known), board.t_ns
+            due = until_ns - booked_ns >= LEDGER_EVERY_NS
+            if news or due or time.monotonic() - told_s >= TELL_EVERY_S:
+                booked_ns, told_s = until_ns if due else booked_ns, time.monotonic()
+                yield News(until_ns, news, engine.ledger if due else None)
+        incidents, ledger = engine.settled()
+        news = [] if kept is not None else _news(incidents, known)
+        yield News(recording.end_ns if until_ns else 0, news, ledger, recording.problem)
+
+
+def _boards(engine: Engine, recording: Recording) -> Iterator[Board]:
+    """The board after each feed of the engine."""
+    board = Board()
+    for board in judged(engine, recording, recording.start_ns, recording.end_ns + 1):
+        yield board
+    reader = os.getppid()
+    growing = True
+    while growing and os.getppid() == reader:
+        growing = recording.growing
+        if recording.refresh():
+            yield from closely(engine, board, recording.frames(board.t_ns + 1))
+        elif growing:
+            time.sleep(GROWS_EVERY_S)
+
+
+def _kept(recording: Recording, incidents: list[report.Episode]) -> list[Episode]:
+    """Those that its recorder knew of."""
+    return [
+        Episode(
+            one["id"], _t_ns(recording, one["start_unix_s"]), None if one["end_unix_s"] is None else _t_ns(recording, one["end_unix_s"]),
+            one["severity"], one["cause"], one["headline"],
+        )
+        for one in incidents
+    ]  # fmt: skip
+
+
+def _t_ns(recording: Recording, unix_s: float) -> int:
+    return recording.t_ns_of(round(unix_s * 1e9))
+
+
+def _news(incidents: Iterable[Incident], known: dict[int, Episode]) -> list[Episode]:
+    episodes = (Episode(one.id, one.start_ns, one.end_ns, one.severity, one.cause, one.headline) for one in incidents)
+    news = [episode for episode in episodes if known.get(episode.id) != episode]
+    known.update({episode.id: episode for episode in news})
+    return news
+
+
+def main() -> int:
+    """Survey the recording that the arguments name; its end, or a reader that has left, ends us."""
+    os.nice(10)
+    try:
+        for found in survey(sys.argv[1:]):
+            sys.stdout.buffer.write(msgspec.json.encode(found) + b"\n")
+            sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

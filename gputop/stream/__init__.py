@@ -1,1 +1,0 @@
-"""Where frames come from: a child process, a file, ssh."""

@@ -1,0 +1,1 @@
+"""What any program needs: settings, console, text, errors, crashes, its place before the crowd, memory."""

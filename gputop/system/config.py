@@ -1,0 +1,138 @@
+"""What a user wants every time, and how he left the screen the last time.
+
+``$XDG_CONFIG_HOME/gputop/config.toml`` is his: keys are the long flags of the live view (``interval = 0.2``, ``no-ebpf = true``), and
+``[keys]`` maps actions to keys. ``$XDG_STATE_HOME/gputop/screen.json`` is ours: the time base, order and theme of the last screen.
+A flag on the command line comes before the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import importlib
+import os
+import stat
+import sys
+from typing import Annotated
+from typing import Any
+
+import msgspec
+
+from gputop.system.errors import UserError
+
+KEYS = "keys"
+_MOST_BYTES = 1 << 16
+
+
+class Saved(msgspec.Struct):
+    """How the screen was left."""
+
+    window_s: Annotated[int, msgspec.Meta(ge=10, le=600)] = 60
+    sort: str = "natural"
+    reverse: bool = False
+    tree: bool = True
+    theme: str = ""
+
+
+def config_path() -> str:
+    """Where the user's file is."""
+    return os.path.join(_home("XDG_CONFIG_HOME", ".config"), "gputop", "config.toml")
+
+
+def state_path() -> str:
+    """Where ours is."""
+    return os.path.join(_home("XDG_STATE_HOME", ".local/state"), "gputop", "screen.json")
+
+
+def apply(parser: argparse.ArgumentParser, strict: bool) -> None:
+    """Make the file's values the defaults of those flags that the parser has; ``strict``: it should have them all. Raises UserError."""
+    values = load()
+    known = {flag.lstrip("-"): action for action in parser._actions for flag in action.option_strings if flag.startswith("--")}
+    for name, value in values.items():
+        if strict and name != KEYS and name not in known:
+            raise UserError(f"{config_path()}: {name} is no flag of gputop (see gputop --help)", code=2)
+        if name in known:
+            parser.set_defaults(**{known[name].dest: _checked(parser, name, value, known[name])})
+
+
+def key_map() -> dict[str, str]:
+    """Action -> keys, as Textual's ``set_keymap`` takes them: ``{"quit": "q,ctrl+q"}``."""
+    mapped = load().get(KEYS, {})
+    if not isinstance(mapped, dict) or not all(isinstance(keys, str) for keys in mapped.values()):
+        raise UserError(f'{config_path()}: [keys] maps actions to keys, as in: pause = "space,p"')
+    return mapped
+
+
+def load() -> dict[str, Any]:
+    """The user's file, empty where there is none. Raises UserError where it cannot be understood."""
+    path = config_path()
+    try:
+        data = _content(path)
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    try:
+        values: dict[str, Any] = toml.loads(data.decode())
+    except ValueError as error:  # of the syntax, or no UTF-8
+        raise UserError(f"{path}: {error}") from None
+    return values
+
+
+def load_screen() -> Saved:
+    """How the screen was left; as new where that is not known."""
+    try:
+        return msgspec.json.decode(_content(state_path()), type=Saved)
+    except (OSError, msgspec.MsgspecError):
+        return Saved()
+
+
+def save_screen(saved: Saved) -> None:
+    """Keep it for the next time; where that cannot be written, the next screen is as new."""
+    path = state_path()
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        with open(f"{path}.{os.getpid()}", "xb") as file:
+            file.write(msgspec.json.encode(saved))
+        os.replace(f"{path}.{os.getpid()}", path)
+    except OSError:
+        pass
+
+
+def open_file(path: str, flags: int = os.O_RDONLY) -> int:
+    """Its descriptor. Raises OSError, also for what is no file: a FIFO would be waited for. /dev/null stands for an empty one."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    found = os.fstat(descriptor)
+    if stat.S_ISREG(found.st_mode) or os.path.samestat(found, os.stat(os.devnull)):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is no regular file")
+
+
+def _content(path: str) -> bytes:
+    """Raises OSError."""
+    with os.fdopen(open_file(path), "rb") as file:
+        return file.read(_MOST_BYTES)
+
+
+def _home(variable: str, fallback: str) -> str:
+    return os.environ.get(variable) or os.path.join(os.path.expanduser("~"), fallback)
+
+
+def _checked(parser: argparse.ArgumentParser, name: str, value: object, action: argparse.Action) -> object:
+    """The value as the flag would have given it."""
+    try:
+        if isinstance(value, bool) == (action.nargs == 0):
+            return value == action.const if isinstance(value, bool) else _as_typed(parser, str(value), action)
+        reason = "must be true or false" if action.nargs == 0 else "wants a value"
+    except argparse.ArgumentError as error:
+        reason = error.message
+    raise UserError(f"{config_path()}: {name} = {value!r}: {reason}", code=2)
+
+
+def _as_typed(parser: argparse.ArgumentParser, text: str, action: argparse.Action) -> object:
+    """What argparse makes of it on the command line, its type and its choices. Raises argparse.ArgumentError."""
+    value = parser._get_value(action, text)
+    parser._check_value(action, value)
+    return value

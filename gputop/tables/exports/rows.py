@@ -1,0 +1,39 @@
+"""What the writers of tables are fed with: the rows of a recording, their text cleaned, for many a reader prints it as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+from gputop.recording.reader import Recording
+from gputop.system.text import clean_lines
+from gputop.tables.load import Loader
+from gputop.tables.load import Wanted
+from gputop.tables.schema import TABLES
+
+Row = tuple[Any, ...]
+ALL: Wanted = {spec.name: [column.name for column in spec.columns] for spec in TABLES.values()}
+MOST_CHARACTERS = 1 << 20
+"""Of one text."""
+
+
+def batches(recording: Recording, start_ns: int, end_ns: int, wanted: Wanted = ALL) -> Iterator[tuple[str, list[Row]]]:
+    """(table, rows with its columns that are wanted), many times over: recordings are larger than memory."""
+    kinds = {name: {column.name: column.type for column in TABLES[name].columns} for name in wanted}
+    texts = {name: [i for i, column in enumerate(columns) if kinds[name][column] == "TEXT"] for name, columns in wanted.items()}
+    for table, rows in Loader(recording, wanted, start_ns, end_ns).batches():
+        yield table, [_cleaned(row, texts[table]) for row in rows] if texts[table] else list(rows)
+
+
+def _cleaned(row: Row, texts: list[int]) -> Row:
+    out = list(row)
+    for i in texts:
+        if isinstance(out[i], str):
+            out[i] = _clean(out[i])
+    return tuple(out)
+
+
+@lru_cache(maxsize=4096)
+def _clean(text: str) -> str:
+    return clean_lines(text, MOST_CHARACTERS)

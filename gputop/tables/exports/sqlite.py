@@ -1,0 +1,38 @@
+"""An SQLite database with the tables of `gputop query`."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+from gputop.recording.output import create_file
+from gputop.recording.output import whole_or_gone
+from gputop.recording.reader import Recording
+from gputop.system.errors import UserError
+from gputop.tables.database import create_statement
+from gputop.tables.database import gathered
+from gputop.tables.database import insert
+from gputop.tables.exports.rows import ALL
+from gputop.tables.exports.rows import batches
+from gputop.tables.schema import TABLES
+
+
+def write(recording: Recording, output: str, start_ns: int, end_ns: int) -> None:
+    """See `gputop.tables.exports`."""
+    with whole_or_gone(output) as part:
+        create_file(part)
+        try:
+            with closing(sqlite3.connect(part, isolation_level=None)) as database:
+                _fill(database, recording, start_ns, end_ns)
+        except sqlite3.Error as error:
+            raise UserError(f"cannot write {output}: {error}") from None
+
+
+def _fill(database: sqlite3.Connection, recording: Recording, start_ns: int, end_ns: int) -> None:
+    database.execute("PRAGMA journal_mode=OFF")
+    for spec in TABLES.values():
+        database.execute(create_statement(spec))
+    database.execute("BEGIN")
+    for name, values in gathered(batches(recording, start_ns, end_ns)):
+        insert(database, name, len(ALL[name]), values)
+    database.execute("COMMIT")
