@@ -1,11 +1,7 @@
 """gputop: what the GPU does and what the host does to it, on one time axis."""
 
 import sys
-from signal import SIG_DFL
-from signal import SIGINT
-from signal import default_int_handler
-from signal import getsignal
-from signal import signal
+from signal import SIG_DFL, SIGINT, default_int_handler, getsignal, signal
 
 __version__ = "0.1.0"
 

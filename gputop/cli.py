@@ -13,16 +13,10 @@ import sys
 import textwrap
 from collections.abc import Iterable
 from types import ModuleType
-from typing import Any
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from gputop.system import config
-from gputop.system import crash
-from gputop.system import priority
-from gputop.system.console import discard_output
-from gputop.system.console import replace_closed
-from gputop.system.console import tell
-from gputop.system.console import write
+from gputop.system import config, crash, priority
+from gputop.system.console import discard_output, replace_closed, tell, write
 from gputop.system.errors import UserError
 
 COMMANDS = {

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,15 +16,13 @@ time.tzset()
 from textual.pilot import Pilot  # noqa: E402
 
 from gputop.commands.replay import sample  # noqa: E402
-from gputop.model.frame import Frame  # noqa: E402
-from gputop.model.frame import Header  # noqa: E402
+from gputop.model.frame import Frame, Header  # noqa: E402
 from gputop.recording.reader import Recording  # noqa: E402
 from gputop.session.file import FileStream  # noqa: E402
 from gputop.session.playback import Playback  # noqa: E402
 from gputop.session.session import Session  # noqa: E402
 from gputop.session.survey import Survey  # noqa: E402
-from gputop.tui.app import GputopApp  # noqa: E402
-from gputop.tui.app import Look  # noqa: E402
+from gputop.tui.app import GputopApp, Look  # noqa: E402
 from gputop.tui.replay import ReplayApp  # noqa: E402
 from gputop.tui.screens.dashboard import Dashboard  # noqa: E402
 from gputop.tui.view import View  # noqa: E402

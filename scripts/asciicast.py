@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from rich.color import Color
-from rich.color import ColorType
+from rich.color import Color, ColorType
 from rich.segment import Segment
 from rich.style import Style
 

@@ -10,8 +10,7 @@ import sys
 from pathlib import Path
 
 from gputop import __version__
-from gputop.cli import COMMANDS
-from gputop.cli import make_parser
+from gputop.cli import COMMANDS, make_parser
 
 ROOT = Path(__file__).resolve().parent.parent
 _INTRO = """.TH GPUTOP 1 "" "gputop {version}" "User Commands"

@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import io
 import sys
-from collections.abc import Callable
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path

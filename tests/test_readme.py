@@ -22,8 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from gputop.cli import COMMANDS
-from gputop.cli import Parser
+from gputop.cli import COMMANDS, Parser
 from gputop.commands import live
 from gputop.commands.replay import sample
 from gputop.diagnosis.verdicts import judges

@@ -11,36 +11,21 @@ import importlib
 import os
 import resource
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import NamedTuple
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from gputop import __version__
 from gputop.collector.relay import Relay
-from gputop.model import clocks
-from gputop.model import roles
-from gputop.model.frame import Frame
-from gputop.model.frame import Gpu
-from gputop.model.frame import Header
-from gputop.model.frame import ProcInfo
-from gputop.model.frame import SelfCost
-from gputop.model.frame import SourceState
-from gputop.sources import Beat
-from gputop.sources import Settings
-from gputop.sources import Source
-from gputop.sources import Turns
-from gputop.sources import Unavailable
+from gputop.model import clocks, roles
+from gputop.model.frame import Frame, Gpu, Header, ProcInfo, SelfCost, SourceState
+from gputop.sources import Beat, Settings, Source, Turns, Unavailable
 from gputop.system import crash
 from gputop.system.errors import UserError
 from gputop.system.memory import return_pages
-from gputop.system.priority import BEAT
-from gputop.system.priority import MOST_SHARE
-from gputop.system.priority import Place
-from gputop.system.priority import raise_priority
+from gputop.system.priority import BEAT, MOST_SHARE, Place, raise_priority
 from gputop.system.text import clean
 
 _UNFIT = (OverflowError, TypeError, ValueError)

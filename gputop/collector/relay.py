@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import Thread
 from time import CLOCK_MONOTONIC
 

@@ -9,13 +9,10 @@ import argparse
 import signal
 import sys
 
-from gputop.commands.options import add_sampling
-from gputop.commands.options import number
-from gputop.commands.options import sampling_settings
+from gputop.commands.options import add_sampling, number, sampling_settings
 from gputop.system.console import tell
 from gputop.system.errors import UserError
-from gputop.system.memory import calm_garbage_collection
-from gputop.system.memory import return_what_is_freed
+from gputop.system.memory import calm_garbage_collection, return_what_is_freed
 
 LAST_S = 0.5
 """How long a reader that lags may take for the last frames once a signal has ended us. Otherwise it may take its time."""
@@ -32,10 +29,8 @@ def run(args: argparse.Namespace) -> int:
     if sys.stdout.isatty():
         raise UserError("the stream is binary: send it to a file or a pipe, as in: gputop collect > session.gputop", code=2)
     return_what_is_freed()
-    from gputop.collector.beat import Collector
-    from gputop.collector.beat import make_header
-    from gputop.recording.pipe import PipeSink
-    from gputop.recording.pipe import ReaderGone
+    from gputop.collector.beat import Collector, make_header
+    from gputop.recording.pipe import PipeSink, ReaderGone
 
     calm_garbage_collection()
     settings = sampling_settings(args)

@@ -8,16 +8,11 @@ import sys
 import time
 from collections.abc import Iterator
 
-from gputop.commands.options import NO_EBPF
-from gputop.commands.options import SUDO
-from gputop.commands.options import ask_sudo
-from gputop.commands.options import duration
-from gputop.commands.options import sampling_argv
+from gputop.commands.options import NO_EBPF, SUDO, ask_sudo, duration, sampling_argv
 from gputop.commands.screen import add_looks
 from gputop.demo.scenarios import SCENARIOS
 from gputop.demo.tour import SCENARIO as TOURED
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
+from gputop.model.frame import Frame, Header
 from gputop.system.console import show
 
 TOUR = "tour"
@@ -80,8 +75,7 @@ def _print_verdicts(flags: list[str], seconds: float) -> int:
 
 
 def _frames(flags: list[str], seconds: float) -> Iterator[Header | Frame]:
-    from gputop.session.child import ChildStream
-    from gputop.session.child import collector_argv
+    from gputop.session.child import ChildStream, collector_argv
 
     stream, end = ChildStream(collector_argv(flags)), time.monotonic() + seconds
     try:

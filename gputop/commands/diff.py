@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from gputop.commands.explain import Found
-from gputop.commands.explain import explained
+from gputop.commands.explain import Found, explained
 from gputop.commands.span import add_span
-from gputop.system.console import show
-from gputop.system.console import tell
-from gputop.system.console import write
+from gputop.system.console import show, tell, write
 from gputop.system.errors import UserError
 
 EXAMPLES = """examples:

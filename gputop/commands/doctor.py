@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from gputop.system.console import takes_unicode
-from gputop.system.console import tell
-from gputop.system.console import write
+from gputop.system.console import takes_unicode, tell, write
 from gputop.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -40,8 +37,7 @@ def run(args: argparse.Namespace) -> int:
     """Check everything and tell."""
     if not args.bundle and (args.output or args.with_names):
         raise UserError("--output and --with-names need --bundle (see gputop doctor --help)", code=2)
-    from gputop.doctor import run_all
-    from gputop.doctor import works
+    from gputop.doctor import run_all, works
 
     checks = run_all()
     ok = works(checks)

@@ -8,30 +8,18 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from msgspec import Struct
-from msgspec import field
+from msgspec import Struct, field
 
-from gputop.commands.options import RECORDER
-from gputop.commands.options import add_sampling
-from gputop.commands.options import ask_sudo
-from gputop.commands.options import leave_root
-from gputop.commands.options import sampling_argv
-from gputop.commands.span import add_span
-from gputop.commands.span import span
+from gputop.commands.options import RECORDER, add_sampling, ask_sudo, leave_root, sampling_argv
+from gputop.commands.span import add_span, span
 from gputop.diagnosis import Engine
 from gputop.diagnosis.model import SEVERITIES
-from gputop.diagnosis.report import Episode
-from gputop.diagnosis.report import Explanation
+from gputop.diagnosis.report import Episode, Explanation
 from gputop.model.board import Board
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
-from gputop.system.console import show
-from gputop.system.console import tell
-from gputop.system.console import write
+from gputop.model.frame import Frame, Header
+from gputop.system.console import show, tell, write
 from gputop.system.errors import UserError
 
 EXAMPLES = """examples:
@@ -72,9 +60,7 @@ def run(args: argparse.Namespace) -> int:
 
         write(msgspec.json.encode(found.explanation) + b"\n")
     else:
-        from gputop.session.report import explain_lines
-        from gputop.session.report import plot
-        from gputop.session.report import without_colour
+        from gputop.session.report import explain_lines, plot, without_colour
 
         show(explain_lines(found.explanation, found.ongoing))
         if args.plot:
@@ -127,8 +113,7 @@ def explained(paths: Sequence[str], args: argparse.Namespace, with_points: bool 
 
 
 def _live(args: argparse.Namespace) -> Found:
-    from gputop.session.child import ChildStream
-    from gputop.session.child import collector_argv
+    from gputop.session.child import ChildStream, collector_argv
     from gputop.session.judged import closely
 
     ask_sudo(args)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from gputop.commands.options import WRITER
-from gputop.commands.options import acting_as_user
-from gputop.commands.span import add_span
-from gputop.commands.span import span
+from gputop.commands.options import WRITER, acting_as_user
+from gputop.commands.span import add_span, span
 from gputop.system.console import tell
 from gputop.system.errors import UserError
-from gputop.tables.exports import FORMATS
-from gputop.tables.exports import writer
+from gputop.tables.exports import FORMATS, writer
 
 EXAMPLES = """examples:
   gputop export run.gputop --to csv -o run-csv           a directory with a file per table

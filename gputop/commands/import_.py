@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from gputop.commands.options import WRITER
-from gputop.commands.options import acting_as_user
+from gputop.commands.options import WRITER, acting_as_user
 from gputop.system.errors import UserError
 
 EXAMPLES = """examples:
@@ -27,16 +26,12 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("a recording is a file: give its name with -o", code=2)
     from contextlib import closing
 
-    from gputop.model.frame import Frame
-    from gputop.model.frame import Header
-    from gputop.recording.ingero import LeftOut
-    from gputop.recording.ingero import read
-    from gputop.recording.output import ended_like_ctrl_c
-    from gputop.recording.output import whole_or_gone
+    from gputop.model.frame import Frame, Header
+    from gputop.recording.ingero import LeftOut, read
+    from gputop.recording.output import ended_like_ctrl_c, whole_or_gone
     from gputop.recording.writer import Writer
     from gputop.system.console import tell
-    from gputop.system.text import clean
-    from gputop.system.text import counted
+    from gputop.system.text import clean, counted
 
     items = read(args.file)
     header = next(items)

@@ -7,28 +7,18 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from gputop.commands.options import SCREEN
-from gputop.commands.options import add_sampling
-from gputop.commands.options import ask_sudo
-from gputop.commands.options import check_pid
-from gputop.commands.options import check_user
-from gputop.commands.options import leave_root
-from gputop.commands.options import process_id
-from gputop.commands.options import sampling_argv
-from gputop.commands.screen import add_looks
-from gputop.commands.screen import watch
+from gputop.commands.options import SCREEN, add_sampling, ask_sudo, check_pid, check_user, leave_root, process_id, sampling_argv
+from gputop.commands.screen import add_looks, watch
 from gputop.system import config
 from gputop.system.console import draws_ascii
 from gputop.system.errors import UserError
-from gputop.system.memory import calm_garbage_collection
-from gputop.system.memory import return_what_is_freed
+from gputop.system.memory import calm_garbage_collection, return_what_is_freed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gputop.commands.screen import Guide
-    from gputop.model.frame import ProcInfo
-    from gputop.model.frame import ProcSample
+    from gputop.model.frame import ProcInfo, ProcSample
     from gputop.tui.app import GputopApp
 
 EXAMPLES = """examples:
@@ -101,8 +91,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
     # The collector starts while we import: the first data should be there when the screen is.
     return_what_is_freed()
     from gputop.session.session import Session
-    from gputop.tui.app import GputopApp
-    from gputop.tui.app import Look
+    from gputop.tui.app import GputopApp, Look
     from gputop.tui.draw.rows import SORTS
     from gputop.tui.view import View
 

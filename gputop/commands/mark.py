@@ -10,8 +10,7 @@ import os
 
 from gputop.system.console import tell
 from gputop.system.errors import UserError
-from gputop.system.text import clean
-from gputop.system.text import from_shell
+from gputop.system.text import clean, from_shell
 
 PATIENCE_S = 0.5  # for all collectors together: a training that marks its steps must not wait for one that is stopped
 _LEAST_S = 0.001  # for one of them, where others have used that up: the kernel takes 0 for no limit
@@ -31,9 +30,7 @@ def run(args: argparse.Namespace) -> int:
     import time
 
     from gputop.model.frame import Mark
-    from gputop.sources.markers import MAX_TEXT
-    from gputop.sources.markers import pack_mark
-    from gputop.sources.markers import places
+    from gputop.sources.markers import MAX_TEXT, pack_mark, places
 
     text = " ".join(args.text).strip()
     if not text:
@@ -89,8 +86,7 @@ def _send_to(path: str, descriptor: int, owners: frozenset[int], message: bytes,
     import socket
     import struct
 
-    from gputop.sources.markers import ELSEWHERE
-    from gputop.sources.markers import peer_uid
+    from gputop.sources.markers import ELSEWHERE, peer_uid
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sending:
         sending.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(wait_s), int(wait_s % 1 * 1e6)))

@@ -12,18 +12,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from gputop.commands.options import RECORDER
-from gputop.commands.options import leave_root
-from gputop.commands.options import sampling_settings
-from gputop.model.board import Board
-from gputop.model.board import LastSeconds
-from gputop.model.frame import SECOND_NS
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
-from gputop.system.console import draws_ascii
-from gputop.system.console import show
-from gputop.system.console import tell
-from gputop.system.console import write
+from gputop.commands.options import RECORDER, leave_root, sampling_settings
+from gputop.model.board import Board, LastSeconds
+from gputop.model.frame import SECOND_NS, Frame, Header
+from gputop.system.console import draws_ascii, show, tell, write
 from gputop.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -80,8 +72,7 @@ def _stream(args: argparse.Namespace) -> Iterator[Header | Frame]:
 
 
 def _collected(args: argparse.Namespace, ticks: int) -> list[Header | Frame]:
-    from gputop.collector.beat import Collector
-    from gputop.collector.beat import make_header
+    from gputop.collector.beat import Collector, make_header
 
     settings = replace(sampling_settings(args), everyone=True, ebpf=False)
     items: list[Header | Frame] = [make_header(settings)]
@@ -164,8 +155,7 @@ def _print_screen(items: Iterator[Header | Frame], args: argparse.Namespace) -> 
     import shutil
 
     from gputop.session.session import Session
-    from gputop.tui.draw import ascii_line
-    from gputop.tui.draw import safe_line
+    from gputop.tui.draw import ascii_line, safe_line
     from gputop.tui.draw.page import page
     from gputop.tui.view import View
 

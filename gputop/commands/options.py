@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import pwd
 import re
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -138,8 +136,7 @@ def leave_root(*packages: str) -> None:
     ``packages`` are what is needed afterwards: where gputop or Python lie in root's home, they are loaded before. Raises UserError.
     """
 
-    from gputop.sources.ebpf.privilege import drop_to_invoking_user
-    from gputop.sources.ebpf.privilege import invoking_user
+    from gputop.sources.ebpf.privilege import drop_to_invoking_user, invoking_user
 
     user = invoking_user()
     if user is None:
@@ -169,8 +166,7 @@ def acting_as_user(*packages: str) -> Iterator[None]:
 
     ``packages`` as in `leave_root`.
     """
-    from gputop.sources.ebpf.privilege import as_invoking_user
-    from gputop.sources.ebpf.privilege import invoking_user
+    from gputop.sources.ebpf.privilege import as_invoking_user, invoking_user
 
     user = invoking_user()
     if user is not None and not _can_import_as(user[0]):

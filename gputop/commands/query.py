@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
-from itertools import chain
-from itertools import count
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, count, islice
 
-from gputop.commands.span import add_span
-from gputop.commands.span import span
-from gputop.system.console import tell
-from gputop.system.console import write
+from gputop.commands.span import add_span, span
+from gputop.system.console import tell, write
 from gputop.system.errors import UserError
 from gputop.system.text import from_shell
 
@@ -60,8 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Answer on standard output; what of the recording is lost, on standard error."""
     from gputop.recording.parts import open_recording
-    from gputop.tables.database import Database
-    from gputop.tables.database import describe
+    from gputop.tables.database import Database, describe
     from gputop.tables.schema import TABLES
 
     with open_recording(args.files) as recording:
@@ -145,8 +138,7 @@ def _is_number(column: Sequence[object]) -> bool:
 
 def _cell(text: str, width: int, most: int, to_right: bool) -> str:
     """At least ``width`` columns, and ``most`` at most."""
-    from gputop.system.text import cell_width
-    from gputop.system.text import fit
+    from gputop.system.text import cell_width, fit
 
     own = min(most, cell_width(text))
     return " " * (width - own) + text if to_right and own < width else fit(text, max(width, own))
@@ -154,8 +146,7 @@ def _cell(text: str, width: int, most: int, to_right: bool) -> str:
 
 def _text(value: object, whole: bool = False) -> str:
     """A value as a person reads it, or with ``whole`` as a program does; nothing in it that a terminal would obey."""
-    from gputop.system.text import clean
-    from gputop.system.text import clean_lines
+    from gputop.system.text import clean, clean_lines
 
     if value is None:
         return "–"

@@ -14,28 +14,18 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from gputop.commands.options import RECORDER
-from gputop.commands.options import add_sampling
-from gputop.commands.options import ask_sudo
-from gputop.commands.options import duration
-from gputop.commands.options import leave_root
-from gputop.commands.options import number
+from gputop.commands.options import RECORDER, add_sampling, ask_sudo, duration, leave_root, number
 from gputop.system import crash
 from gputop.system.console import tell
-from gputop.system.errors import UserError
-from gputop.system.errors import not_run
-from gputop.system.memory import return_pages
-from gputop.system.memory import return_what_is_freed
-from gputop.system.priority import WATCHERS_PLACE
-from gputop.system.priority import ordinary
-from gputop.system.text import clean
-from gputop.system.text import counted
+from gputop.system.errors import UserError, not_run
+from gputop.system.memory import return_pages, return_what_is_freed
+from gputop.system.priority import WATCHERS_PLACE, ordinary
+from gputop.system.text import clean, counted
 
 if TYPE_CHECKING:
     import subprocess
 
-    from gputop.model.frame import Frame
-    from gputop.model.frame import Header
+    from gputop.model.frame import Frame, Header
     from gputop.recording.lasting import Lasting
     from gputop.recording.writer import Tell
     from gputop.session.autostacks import Unwatched
@@ -271,8 +261,7 @@ class _Session:
 
     def _create(self, header: Header) -> Lasting:
         from gputop.recording.lasting import Lasting
-        from gputop.recording.writer import NO_LIMIT
-        from gputop.recording.writer import Rotation
+        from gputop.recording.writer import NO_LIMIT, Rotation
 
         host = re.sub(r"[^A-Za-z0-9._-]", "_", header.host) or "host"
         path = f"gputop-{host}-{time.strftime('%Y%m%d-%H%M%S')}.gputop" if self._args.output is None else self._args.output

@@ -8,14 +8,11 @@ import stat
 import sys
 from typing import TYPE_CHECKING
 
-from gputop.commands.live import Turns
-from gputop.commands.live import use_terminal
-from gputop.commands.screen import add_looks
-from gputop.commands.screen import watch
+from gputop.commands.live import Turns, use_terminal
+from gputop.commands.screen import add_looks, watch
 from gputop.commands.span import MOMENT
 from gputop.system import config
-from gputop.system.console import draws_ascii
-from gputop.system.console import tell
+from gputop.system.console import draws_ascii, tell
 from gputop.system.errors import UserError
 from gputop.system.memory import calm_garbage_collection
 from gputop.system.text import from_shell

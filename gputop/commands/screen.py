@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gputop.system import config
 from gputop.system.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from textual.pilot import Pilot
 

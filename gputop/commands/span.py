@@ -6,12 +6,9 @@ import argparse
 from typing import TYPE_CHECKING
 
 from gputop.commands.options import duration
-from gputop.session.moment import WAYS
-from gputop.session.moment import bounds
-from gputop.session.moment import moment
+from gputop.session.moment import WAYS, bounds, moment
 from gputop.system.errors import UserError
-from gputop.system.text import clean
-from gputop.system.text import from_shell
+from gputop.system.text import clean, from_shell
 
 if TYPE_CHECKING:
     from gputop.recording.reader import Recording

@@ -10,14 +10,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from gputop.commands.options import WRITER
-from gputop.commands.options import acting_as_user
-from gputop.commands.options import duration
-from gputop.commands.options import no_process
-from gputop.commands.options import process_id
-from gputop.commands.options import runs
-from gputop.system.console import tell
-from gputop.system.console import write
+from gputop.commands.options import WRITER, acting_as_user, duration, no_process, process_id, runs
+from gputop.system.console import tell, write
 from gputop.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -102,13 +96,11 @@ def _look() -> tuple[list[int], dict[int, Role], dict[int, str]]:
     """Watch for a moment: who is stalled, who is who, what they wait for."""
     import threading
 
-    from gputop.collector.beat import Collector
-    from gputop.collector.beat import make_header
+    from gputop.collector.beat import Collector, make_header
     from gputop.diagnosis import Engine
     from gputop.model.board import Board
     from gputop.model.frame import Frame
-    from gputop.session.stalled import stalled_pids
-    from gputop.session.stalled import waits
+    from gputop.session.stalled import stalled_pids, waits
     from gputop.sources import Settings
 
     settings = Settings(interval_ns=LOOK_INTERVAL_NS, ebpf=False)
@@ -132,9 +124,7 @@ def _look() -> tuple[list[int], dict[int, Role], dict[int, str]]:
 
 def _text(taken: StackSet, roles: dict[int, Role]) -> str:
     from gputop.stacks.group import group
-    from gputop.stacks.lines import plain
-    from gputop.stacks.lines import summary
-    from gputop.stacks.lines import text_lines
+    from gputop.stacks.lines import plain, summary, text_lines
 
     return f"{summary(taken)}\n\n{plain(text_lines(group(taken.stacks, roles)))}"
 
@@ -188,8 +178,7 @@ def _watch(args: argparse.Namespace, pids: list[int], roles: dict[int, Role]) ->
 
     from gputop.sources import Unavailable
     from gputop.stacks import offcpu
-    from gputop.stacks.lines import offcpu_lines
-    from gputop.stacks.lines import plain
+    from gputop.stacks.lines import offcpu_lines, plain
 
     try:
         found = offcpu.watch(pids, args.duration or offcpu.DURATION_S)
@@ -205,8 +194,7 @@ def _watch(args: argparse.Namespace, pids: list[int], roles: dict[int, Role]) ->
 
 
 def _main_text(found: list[MainThread], names: dict[int, str]) -> str:
-    from gputop.stacks.lines import main_thread_lines
-    from gputop.stacks.lines import plain
+    from gputop.stacks.lines import main_thread_lines, plain
 
     return "\n".join(plain(main_thread_lines(one, names[one.pid])) for one in found)
 
@@ -221,8 +209,7 @@ def _main_json(found: list[MainThread]) -> str:
 def _write_weighted(args: argparse.Namespace, weighted: list[Weighted], unit: str) -> None:
     import msgspec
 
-    from gputop.stacks.folded import to_folded
-    from gputop.stacks.folded import to_speedscope
+    from gputop.stacks.folded import to_folded, to_speedscope
 
     if args.folded:
         _write(args, to_folded(weighted))

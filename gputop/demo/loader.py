@@ -9,12 +9,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import queue
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from gputop.demo.processes import die_with_parent
-from gputop.demo.processes import set_name
+from gputop.demo.processes import die_with_parent, set_name
 
 WORKER_NAME = "pt_data_worker"
 _STATUS_CHECK_S = 5.0

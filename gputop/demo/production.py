@@ -7,11 +7,9 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gputop.demo import disk
-from gputop.demo import quota
+from gputop.demo import disk, quota
 from gputop.demo.scenarios import SCENARIOS
-from gputop.sources.simulated import VARIABLE
-from gputop.sources.simulated import layout
+from gputop.sources.simulated import VARIABLE, layout
 from gputop.system.errors import starting
 from gputop.system.interpreter import argv_of
 

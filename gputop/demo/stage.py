@@ -16,13 +16,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
-from gputop.demo import quota
-from gputop.demo import signals
-from gputop.demo.scenarios import HOGS
-from gputop.demo.scenarios import MOST_CPUS
-from gputop.demo.scenarios import SCENARIOS
-from gputop.demo.scenarios import Scenario
-from gputop.demo.scenarios import cpus
+from gputop.demo import quota, signals
+from gputop.demo.scenarios import HOGS, MOST_CPUS, SCENARIOS, Scenario, cpus
 
 CALM_S, TROUBLE_S = 8.0, 25.0
 """Healthy first, then trouble, in turns: the dip and its cause stand beside each other on the time axis."""

@@ -7,8 +7,7 @@ import time
 import zlib
 from threading import Thread
 
-from gputop.demo.processes import die_with_parent
-from gputop.demo.processes import set_name
+from gputop.demo.processes import die_with_parent, set_name
 
 _PACKED = zlib.compress(bytes(range(256)) * 64, 1)
 

@@ -1,9 +1,6 @@
 """Why the GPU waits: states, the wait-for chain, verdicts, ledger, incidents, fixes. Pure: boards in, words out."""
 
 from gputop.diagnosis.engine import Engine
-from gputop.diagnosis.model import Incident
-from gputop.diagnosis.model import Ledger
-from gputop.diagnosis.model import ProcState
-from gputop.diagnosis.model import Verdict
+from gputop.diagnosis.model import Incident, Ledger, ProcState, Verdict
 
 __all__ = ["Engine", "Incident", "Ledger", "ProcState", "Verdict"]

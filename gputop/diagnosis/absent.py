@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from gputop.diagnosis import waits
 from gputop.diagnosis.facts import JobFacts
 from gputop.model.board import Board
-from gputop.model.environment import SIZE_VARIABLES
-from gputop.model.environment import number_in
+from gputop.model.environment import SIZE_VARIABLES, number_in
 from gputop.model.frame import ProcInfo
 from gputop.model.roles import rank_of
 

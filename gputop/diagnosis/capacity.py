@@ -5,10 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from gputop.diagnosis import cpusets
-from gputop.diagnosis.facts import Capacity
-from gputop.diagnosis.facts import Facts
-from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.facts import Taker
+from gputop.diagnosis.facts import Capacity, Facts, JobFacts, Taker
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.takers import LEAST_CORES
 

@@ -17,10 +17,8 @@ the workers that owed it. Each end of the walk is a *pool*: a path with its shar
 from __future__ import annotations
 
 from gputop.diagnosis import feeders
-from gputop.diagnosis.capacity import capacity
-from gputop.diagnosis.capacity import is_held
-from gputop.diagnosis.facts import Facts
-from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.capacity import capacity, is_held
+from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.states import THROTTLED_PERIODS
 

@@ -4,44 +4,27 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from operator import attrgetter
-from operator import mul
-from typing import Any
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter, mul
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from gputop.diagnosis import chain
-from gputop.diagnosis import intensity
-from gputop.diagnosis import report
-from gputop.diagnosis import states
-from gputop.diagnosis import stepclock
+from gputop.diagnosis import chain, intensity, report, states, stepclock
 from gputop.diagnosis.absent import set_absent
 from gputop.diagnosis.ends import leaving
-from gputop.diagnosis.facts import Facts
-from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.hangs import set_hangs
 from gputop.diagnosis.incidents import Incidents
 from gputop.diagnosis.life import Pulses
-from gputop.diagnosis.model import Incident
-from gputop.diagnosis.model import Ledger
-from gputop.diagnosis.model import ProcState
-from gputop.diagnosis.model import Step
-from gputop.diagnosis.model import Verdict
+from gputop.diagnosis.model import Incident, Ledger, ProcState, Step, Verdict
 from gputop.diagnosis.nobody import without_job
 from gputop.diagnosis.orphans import Orphans
 from gputop.diagnosis.points import WINDOW_NS
-from gputop.diagnosis.symptoms import Standing
-from gputop.diagnosis.symptoms import judge_job
+from gputop.diagnosis.symptoms import Standing, judge_job
 from gputop.diagnosis.window import Window
 from gputop.model.board import Board
-from gputop.model.frame import Frame
-from gputop.model.frame import GpuReading
-from gputop.model.frame import Header
+from gputop.model.frame import Frame, GpuReading, Header
 from gputop.model.roles import Role
 
 MIDDLE_NS = WINDOW_NS // 2

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import inf
 
-from msgspec import Struct
-from msgspec import field
+from msgspec import Struct, field
 
 from gputop.diagnosis.model import Step
 from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.repeats import Repeated
-from gputop.diagnosis.repeats import Span
-from gputop.model.frame import ProcInfo
-from gputop.model.frame import ReadLimit
-from gputop.model.frame import link_bytes_per_s
+from gputop.diagnosis.repeats import Repeated, Span
+from gputop.model.frame import ProcInfo, ReadLimit, link_bytes_per_s
 
 SHORT_S = 1.0
 """Who was seen for less is not judged."""

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from collections.abc import Container
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
 
 from gputop.diagnosis import waits
-from gputop.diagnosis.facts import Facts
-from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.facts import Taker
-from gputop.diagnosis.proc import ASKING
-from gputop.diagnosis.proc import TURN
-from gputop.diagnosis.proc import ProcFacts
+from gputop.diagnosis.facts import Facts, JobFacts, Taker
+from gputop.diagnosis.proc import ASKING, TURN, ProcFacts
 from gputop.model.frame import ProcInfo
-from gputop.system.text import clean
-from gputop.system.text import counted
+from gputop.system.text import clean, counted
 
 LISTENING, CONNECTED = "listening", "connected"
 """Words of `ProcInfo.sockets`."""

@@ -11,19 +11,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gputop.diagnosis import waits
-from gputop.diagnosis.facts import Facts
-from gputop.diagnosis.facts import Hang
-from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.facts import Facts, Hang, JobFacts
 from gputop.diagnosis.feeders import LISTENING
-from gputop.diagnosis.life import MOSTLY
-from gputop.diagnosis.life import WATCHERS
-from gputop.diagnosis.life import has_peers
-from gputop.diagnosis.life import in_kernel
-from gputop.diagnosis.life import ranks
-from gputop.diagnosis.life import sees_gpus
-from gputop.diagnosis.model import Culprit
-from gputop.diagnosis.model import Evidence
-from gputop.diagnosis.model import Fix
+from gputop.diagnosis.life import MOSTLY, WATCHERS, has_peers, in_kernel, ranks, sees_gpus
+from gputop.diagnosis.model import Culprit, Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.waits import is_accepting

@@ -8,14 +8,8 @@ from typing import Any
 from gputop.diagnosis.cpusets import parse
 from gputop.diagnosis.facts import HostFacts
 from gputop.model.board import Board
-from gputop.model.frame import DiskSample
-from gputop.model.frame import NetSample
-from gputop.model.frame import Psi
-from gputop.model.rates import counter_per_s
-from gputop.model.rates import cpu_deltas
-from gputop.model.rates import disk_rates
-from gputop.model.rates import net_rates
-from gputop.model.rates import stolen_shares
+from gputop.model.frame import DiskSample, NetSample, Psi
+from gputop.model.rates import counter_per_s, cpu_deltas, disk_rates, net_rates, stolen_shares
 
 RENUMBERED = "cpus"  # of `SourceState.detail` of the host: why /proc/stat's numbers are not the kernel's
 RENUMBERED_NS = 60_000_000_000  # ns for which that stands once it was seen: who shows it may end

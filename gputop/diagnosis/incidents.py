@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from msgspec import Struct
-from msgspec import field
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputop.diagnosis.facts import Hang
-from gputop.diagnosis.model import Incident
-from gputop.diagnosis.model import Verdict
-from gputop.diagnosis.model import of_gpus
-from gputop.diagnosis.points import OFF_BEAT_NS
-from gputop.diagnosis.points import WINDOW_NS
+from gputop.diagnosis.model import Incident, Verdict, of_gpus
+from gputop.diagnosis.points import OFF_BEAT_NS, WINDOW_NS
 from gputop.diagnosis.spawners import tree_ns
-from gputop.diagnosis.strangers import LEAD_NS
-from gputop.diagnosis.strangers import born_ns
-from gputop.diagnosis.symptoms import HIGH_SHARE
-from gputop.diagnosis.symptoms import MEDIUM_SHARE
-from gputop.diagnosis.symptoms import Standing
+from gputop.diagnosis.strangers import LEAD_NS, born_ns
+from gputop.diagnosis.symptoms import HIGH_SHARE, MEDIUM_SHARE, Standing
 from gputop.model.board import Board
 from gputop.model.frame import ProcSample
 

@@ -7,17 +7,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 from gputop.diagnosis.chain import blocked_on
-from gputop.diagnosis.facts import Facts
-from gputop.diagnosis.facts import GpuFacts
-from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.facts import Facts, GpuFacts, JobFacts
 from gputop.diagnosis.feeders import threads_at_work
 from gputop.diagnosis.stepclock import from_calls
-from gputop.model.environment import SIZE_VARIABLES
-from gputop.model.environment import number_in
+from gputop.model.environment import SIZE_VARIABLES, number_in
 from gputop.model.roles import program_name
 
 BUSY = 0.7

@@ -7,9 +7,7 @@ the queue is full, and what the GPU waits for at other times is something else.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from gputop.model.frame import MainSamples
 

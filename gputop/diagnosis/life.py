@@ -9,8 +9,7 @@ main thread waits for programs: a sidecar goes on beside any hang.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,14 +17,11 @@ from msgspec.structs import replace
 from gputop.diagnosis import waits
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.intensity import is_light
-from gputop.diagnosis.proc import DRIVER
-from gputop.diagnosis.proc import ProcFacts
+from gputop.diagnosis.proc import DRIVER, ProcFacts
 from gputop.model.board import Board
-from gputop.model.environment import SIZE_VARIABLES
-from gputop.model.environment import number_in
+from gputop.model.environment import SIZE_VARIABLES, number_in
 from gputop.model.frame import ProcSample
-from gputop.model.roles import COMPILES
-from gputop.model.roles import Role
+from gputop.model.roles import COMPILES, Role
 
 SUSTAINED = 0.04  # CPUs while nothing else moves, from which it is work (measured: watchdogs, exporters and log writers take under 0.01)
 BURST_NS = 10_000_000  # ns of CPU of a main thread from one look to the next that no heartbeat takes (torch's takes 0.2 ms)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from msgspec import Struct
-from msgspec import field
+from msgspec import Struct, field
 
 from gputop.system.text import figure
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from gputop.diagnosis.facts import Facts
-from gputop.diagnosis.facts import GpuFacts
-from gputop.diagnosis.model import Fix
-from gputop.diagnosis.model import Verdict
+from gputop.diagnosis.facts import Facts, GpuFacts
+from gputop.diagnosis.model import Fix, Verdict
 from gputop.diagnosis.symptoms import MOST_BESIDE
 
 WORKS = 0.1  # share of the window from which a GPU is said to work for somebody who is not seen

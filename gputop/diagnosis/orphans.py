@@ -5,19 +5,13 @@ torch's workers look for their parent every five seconds; one that is stopped, o
 
 from __future__ import annotations
 
-from msgspec import Struct
-from msgspec import field
+from msgspec import Struct, field
 
 from gputop.diagnosis.facts import Taker
-from gputop.diagnosis.model import Evidence
-from gputop.diagnosis.model import Fix
-from gputop.diagnosis.model import Incident
-from gputop.diagnosis.model import Verdict
-from gputop.diagnosis.model import Victim
+from gputop.diagnosis.model import Evidence, Fix, Incident, Verdict, Victim
 from gputop.diagnosis.shell import kill
 from gputop.model.board import Board
-from gputop.model.roles import Role
-from gputop.model.roles import program_name
+from gputop.model.roles import Role, program_name
 
 PATIENCE_NS = 8_000_000_000
 """One that still ends by itself is none."""

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from collections.abc import Sequence
-from math import exp
-from math import log
+from collections.abc import Mapping, Sequence
+from math import exp, log
 
 from msgspec import Struct
 
-from gputop.diagnosis.facts import CallFacts
-from gputop.diagnosis.facts import GpuFacts
-from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.facts import SampledFacts
+from gputop.diagnosis.facts import CallFacts, GpuFacts, JobFacts, SampledFacts
 from gputop.diagnosis.proc import backward_threads
 from gputop.diagnosis.quiet import Quiet
 from gputop.model.board import Board
-from gputop.model.frame import CgroupSample
-from gputop.model.frame import CudaCall
-from gputop.model.frame import MainSamples
-from gputop.model.frame import Probes
-from gputop.model.rates import counter_per_s
-from gputop.model.rates import throttled_periods_pct
-from gputop.model.roles import Role
-from gputop.model.roles import pin_thread
+from gputop.model.frame import CgroupSample, CudaCall, MainSamples, Probes
+from gputop.model.rates import counter_per_s, throttled_periods_pct
+from gputop.model.roles import Role, pin_thread
 
 WINDOW_NS = 2_500_000_000
 """Long enough to tell shares apart by samples, short enough that a verdict stands 3 s after its cause began."""

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec import Struct
 
 from gputop.diagnosis.model import ProcState
-from gputop.diagnosis.waits import LOCK
-from gputop.diagnosis.waits import ONCPU
-from gputop.diagnosis.waits import PIPE
-from gputop.diagnosis.waits import POLL
-from gputop.diagnosis.waits import UNKNOWN
-from gputop.diagnosis.waits import KindOf
-from gputop.diagnosis.waits import is_accepting
-from gputop.diagnosis.waits import is_unread
-from gputop.model.frame import ProcInfo
-from gputop.model.frame import ProcSample
-from gputop.model.frame import ThreadSample
-from gputop.model.rates import counter_per_s
-from gputop.model.rates import thread_deltas
+from gputop.diagnosis.waits import LOCK, ONCPU, PIPE, POLL, UNKNOWN, KindOf, is_accepting, is_unread
+from gputop.model.frame import ProcInfo, ProcSample, ThreadSample
+from gputop.model.rates import counter_per_s, thread_deltas
 from gputop.model.roles import Role
 
 FUTEX, FOR_EVER, SOME = (202, 98), -1, 0

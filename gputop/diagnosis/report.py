@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
-from typing import TypedDict
+from typing import Annotated, TypedDict
 
 from msgspec import Meta
 
-from gputop.diagnosis.model import CAUSES
-from gputop.diagnosis.model import LOOKING
-from gputop.diagnosis.model import SEVERITIES
-from gputop.diagnosis.model import Incident
-from gputop.diagnosis.model import Ledger
-from gputop.diagnosis.model import Step
-from gputop.diagnosis.model import Verdict
+from gputop.diagnosis.model import CAUSES, LOOKING, SEVERITIES, Incident, Ledger, Step, Verdict
 from gputop.diagnosis.symptoms import LOST
 from gputop.model.frame import Header
 

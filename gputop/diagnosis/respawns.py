@@ -10,10 +10,7 @@ birth until steps are made again is the birth's.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import dropwhile
 from typing import NamedTuple
 

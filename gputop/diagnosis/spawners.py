@@ -10,9 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from gputop.diagnosis.facts import Taker
-from gputop.diagnosis.strangers import Stranger
-from gputop.diagnosis.strangers import born_ns
-from gputop.diagnosis.strangers import shares
+from gputop.diagnosis.strangers import Stranger, born_ns, shares
 from gputop.model.board import Board
 
 SHORT_NS = 5_000_000_000

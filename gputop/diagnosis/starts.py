@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from msgspec import Struct
-from msgspec import field
+from msgspec import Struct, field
 
 from gputop.diagnosis import waits
 from gputop.diagnosis.proc import ProcFacts

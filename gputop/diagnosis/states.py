@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from gputop.diagnosis import feeders
-from gputop.diagnosis import waits
-from gputop.diagnosis.facts import HostFacts
-from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis import feeders, waits
+from gputop.diagnosis.facts import HostFacts, JobFacts
 from gputop.diagnosis.model import ProcState
 from gputop.diagnosis.proc import ProcFacts
-from gputop.model.roles import TORCH_WORKER
-from gputop.model.roles import pin_thread
+from gputop.model.roles import TORCH_WORKER, pin_thread
 
 DATA_WAIT = 0.15
 """A trainer that waits for data for less than this share of the window is not waiting (TraceML warns from 10 %, critical from 20 %)."""

@@ -9,14 +9,11 @@ trainer waits for several workers: their batches come in bunches, and so do its 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections import deque
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
 from operator import mul
 
-from gputop.diagnosis.facts import CallFacts
-from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.facts import CallFacts, JobFacts
 from gputop.diagnosis.model import Step
 
 GRID_NS = 100_000_000

@@ -10,9 +10,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from gputop.model.board import Board
-from gputop.model.frame import SECOND_NS
-from gputop.model.frame import ProcInfo
-from gputop.model.frame import ProcSample
+from gputop.model.frame import SECOND_NS, ProcInfo, ProcSample
 from gputop.model.roles import program_name
 from gputop.system.text import clean
 

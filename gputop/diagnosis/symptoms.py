@@ -4,35 +4,18 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from msgspec import Struct
-from msgspec import field
+from msgspec import Struct, field
 
-from gputop.diagnosis import chain
-from gputop.diagnosis import feeders
-from gputop.diagnosis import hangs
-from gputop.diagnosis import waits
-from gputop.diagnosis.facts import SHORT_S
-from gputop.diagnosis.facts import Facts
-from gputop.diagnosis.facts import GpuFacts
-from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.model import LOOKING
-from gputop.diagnosis.model import Verdict
-from gputop.diagnosis.model import Victim
-from gputop.diagnosis.model import of_gpus
+from gputop.diagnosis import chain, feeders, hangs, waits
+from gputop.diagnosis.facts import SHORT_S, Facts, GpuFacts, JobFacts
+from gputop.diagnosis.model import LOOKING, Verdict, Victim, of_gpus
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.stepclock import NOTHING
-from gputop.diagnosis.verdicts import Finding
-from gputop.diagnosis.verdicts import Judge
-from gputop.diagnosis.verdicts import judges_of
-from gputop.diagnosis.verdicts import unexplained
+from gputop.diagnosis.verdicts import Finding, Judge, judges_of, unexplained
 from gputop.diagnosis.verdicts.cpu_contention import keeps_from_starting
 from gputop.diagnosis.verdicts.h2d_transfer import copies_back
-from gputop.diagnosis.verdicts.hung_worker import all_are_dead
-from gputop.diagnosis.verdicts.hung_worker import all_others_are_ahead
-from gputop.diagnosis.verdicts.hung_worker import killed
-from gputop.diagnosis.verdicts.hung_worker import replacing
-from gputop.diagnosis.verdicts.main_thread_preprocessing import asks_programs
-from gputop.diagnosis.verdicts.main_thread_preprocessing import is_held_up
+from gputop.diagnosis.verdicts.hung_worker import all_are_dead, all_others_are_ahead, killed, replacing
+from gputop.diagnosis.verdicts.main_thread_preprocessing import asks_programs, is_held_up
 from gputop.diagnosis.verdicts.pause import asks_for_nothing
 from gputop.diagnosis.verdicts.sync_storm import SPINS
 from gputop.model.roles import TORCH_WORKER

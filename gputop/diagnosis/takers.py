@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections import deque
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 
 from gputop.diagnosis import waits
-from gputop.diagnosis.facts import Grower
-from gputop.diagnosis.facts import Mover
-from gputop.diagnosis.facts import Taker
+from gputop.diagnosis.facts import Grower, Mover, Taker
 from gputop.diagnosis.model import Culprit
 from gputop.diagnosis.spawners import gather
-from gputop.diagnosis.strangers import Stranger
-from gputop.diagnosis.strangers import recorders
-from gputop.diagnosis.strangers import shares
+from gputop.diagnosis.strangers import Stranger, recorders, shares
 from gputop.diagnosis.waits import KindOf
 from gputop.model.board import Board
-from gputop.model.frame import Preempt
-from gputop.model.frame import ProcSample
+from gputop.model.frame import Preempt, ProcSample
 from gputop.model.rates import pair_growth
-from gputop.model.roles import Role
-from gputop.model.roles import hot
+from gputop.model.roles import Role, hot
 
 LEAST_CORES = 0.02
 MOST = 12

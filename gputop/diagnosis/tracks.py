@@ -7,25 +7,18 @@ never copied.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
 from gputop.diagnosis import waits
-from gputop.diagnosis.breaks import LOST_NS
-from gputop.diagnosis.breaks import Breaks
+from gputop.diagnosis.breaks import LOST_NS, Breaks
 from gputop.diagnosis.facts import GpuFacts
-from gputop.diagnosis.intensity import BUSY
-from gputop.diagnosis.intensity import slowed_by
+from gputop.diagnosis.intensity import BUSY, slowed_by
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.stepclock import Rhythm
 from gputop.model.board import GpuBoard
-from gputop.model.frame import Gpu
-from gputop.model.frame import GpuReading
-from gputop.model.frame import ProcInfo
-from gputop.model.frame import ProcSample
-from gputop.model.frame import SchedThread
+from gputop.model.frame import Gpu, GpuReading, ProcInfo, ProcSample, SchedThread
 from gputop.model.roles import Role
 
 STALE_NS = 3_000_000_000

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from gputop.model.frame import CudaCall
-from gputop.model.frame import Gpu
-from gputop.model.frame import Host
-from gputop.model.frame import Preempt
-from gputop.model.frame import ProcSample
-from gputop.model.frame import SchedThread
-from gputop.model.frame import ThreadSample
-from gputop.model.frame import Wakeup
+from gputop.model.frame import CudaCall, Gpu, Host, Preempt, ProcSample, SchedThread, ThreadSample, Wakeup
 
 UNREAD: dict[type, frozenset[str]] = {
     ProcSample: frozenset((

@@ -3,49 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
-from gputop.diagnosis import feeders
-from gputop.diagnosis import states
-from gputop.diagnosis import waits
-from gputop.diagnosis.facts import Facts
-from gputop.diagnosis.facts import GpuFacts
-from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.facts import Reader
+from gputop.diagnosis import feeders, states, waits
+from gputop.diagnosis.facts import Facts, GpuFacts, JobFacts, Reader
 from gputop.diagnosis.hosts import HostTrack
 from gputop.diagnosis.launches import Launches
 from gputop.diagnosis.model import Step
 from gputop.diagnosis.parts import parts
 from gputop.diagnosis.points import Points
 from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.repeats import Repeats
-from gputop.diagnosis.repeats import Span
-from gputop.diagnosis.repeats import length_s
+from gputop.diagnosis.repeats import Repeats, Span, length_s
 from gputop.diagnosis.respawns import Respawns
-from gputop.diagnosis.starts import STILL_S
-from gputop.diagnosis.starts import UTIL_NS
-from gputop.diagnosis.starts import Start
-from gputop.diagnosis.starts import held_bytes
-from gputop.diagnosis.stepclock import NOTHING
-from gputop.diagnosis.stepclock import Clock
-from gputop.diagnosis.stepclock import step_of
-from gputop.diagnosis.strangers import born_ns
-from gputop.diagnosis.strangers import name_of
+from gputop.diagnosis.starts import STILL_S, UTIL_NS, Start, held_bytes
+from gputop.diagnosis.stepclock import NOTHING, Clock, step_of
+from gputop.diagnosis.strangers import born_ns, name_of
 from gputop.diagnosis.takers import TakerTrack
-from gputop.diagnosis.tracks import GpuTrack
-from gputop.diagnosis.tracks import ProcTrack
-from gputop.diagnosis.tracks import any_worked
+from gputop.diagnosis.tracks import GpuTrack, ProcTrack, any_worked
 from gputop.diagnosis.turns import Turns
 from gputop.model import roles as who
 from gputop.model.board import Board
-from gputop.model.frame import Frame
-from gputop.model.frame import GpuReading
-from gputop.model.frame import ProcInfo
-from gputop.model.frame import ProcSample
+from gputop.model.frame import Frame, GpuReading, ProcInfo, ProcSample
 from gputop.model.roles import Role
 
 GAP_NS = 5_000_000_000

@@ -20,10 +20,7 @@ class Check(Struct, frozen=True):
 
 def run_all(root: str = "/") -> list[Check]:
     """Every check, in the order in which they are told."""
-    from gputop.doctor import gpu
-    from gputop.doctor import host
-    from gputop.doctor import probes
-    from gputop.doctor import terminal
+    from gputop.doctor import gpu, host, probes, terminal
 
     return [*gpu.checks(root), *host.checks(root), *probes.checks(root), *terminal.checks()]
 

@@ -17,13 +17,11 @@ from msgspec import Struct
 from gputop.doctor.machine import facts
 from gputop.doctor.mask import Mask
 from gputop.model.board import Board
-from gputop.recording.output import create
-from gputop.recording.output import unused
+from gputop.recording.output import create, unused
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
 from gputop.sources.ebpf.privilege import as_invoking_user
-from gputop.system import config
-from gputop.system import crash
+from gputop.system import config, crash
 from gputop.system.errors import UserError
 from gputop.system.interpreter import argv_of
 from gputop.system.version import report

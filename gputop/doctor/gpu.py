@@ -6,12 +6,8 @@ import os
 import time
 
 from gputop.doctor import Check
-from gputop.model.frame import SILENT
-from gputop.model.frame import Frame
-from gputop.sources import Beat
-from gputop.sources import Settings
-from gputop.sources import Source
-from gputop.sources import Unavailable
+from gputop.model.frame import SILENT, Frame
+from gputop.sources import Beat, Settings, Source, Unavailable
 
 _OPEN_TO_ALL = "echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' | sudo tee /etc/modprobe.d/nvidia-profiling.conf; then reboot"
 _PATIENCE_S = 2.0

@@ -8,13 +8,9 @@ from threading import Thread
 
 from gputop.doctor import Check
 from gputop.sources.procfs.sight import sight
-from gputop.sources.rights import in_initial_pid_namespace
-from gputop.sources.rights import may_ptrace
-from gputop.sources.rights import read_text
+from gputop.sources.rights import in_initial_pid_namespace, may_ptrace, read_text
 from gputop.stacks.permission import yama_scope
-from gputop.system.priority import BEAT
-from gputop.system.priority import MOST_SHARE
-from gputop.system.priority import raise_priority
+from gputop.system.priority import BEAT, MOST_SHARE, raise_priority
 
 
 def checks(root: str) -> list[Check]:

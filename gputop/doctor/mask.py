@@ -20,8 +20,7 @@ from typing import Any
 
 import msgspec
 
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
+from gputop.model.frame import Frame, Header
 from gputop.model.roles import WELL_KNOWN
 
 _PROGRAM = re.compile(r"(python|pypy)[\d.]*t?|pt_\w+|cuda-\w+|k(worker|softirqd|swapd|compactd)[\w/:+-]*|migration/\d+|rcu\w*")

@@ -7,17 +7,10 @@ import subprocess
 import time
 
 from gputop.doctor import Check
-from gputop.model.frame import Frame
-from gputop.model.frame import SourceState
-from gputop.sources import Beat
-from gputop.sources import Settings
-from gputop.sources import Unavailable
-from gputop.sources import perf
-from gputop.sources import rights
-from gputop.sources.ebpf import access
-from gputop.sources.ebpf import loader
-from gputop.sources.ebpf.btf import BtfError
-from gputop.sources.ebpf.btf import task_layout
+from gputop.model.frame import Frame, SourceState
+from gputop.sources import Beat, Settings, Unavailable, perf, rights
+from gputop.sources.ebpf import access, loader
+from gputop.sources.ebpf.btf import BtfError, task_layout
 from gputop.sources.ebpf.handover import find_python
 from gputop.sources.ebpf.source import EbpfSource
 

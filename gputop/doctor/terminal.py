@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 
 from gputop.doctor import Check
-from gputop.system.console import charset
-from gputop.system.console import takes_unicode
+from gputop.system.console import charset, takes_unicode
 
 
 def checks() -> list[Check]:

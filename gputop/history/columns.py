@@ -14,8 +14,7 @@ from bisect import bisect_left
 from math import nan
 
 from gputop.model.episodes import Episodes
-from gputop.model.readings import STRETCH
-from gputop.model.readings import Readings
+from gputop.model.readings import STRETCH, Readings
 
 WINDOW_NS = 600 * 1_000_000_000
 SeriesKey = tuple[str, int]

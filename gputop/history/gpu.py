@@ -5,11 +5,9 @@ from __future__ import annotations
 from operator import attrgetter
 
 from gputop.history.columns import History
-from gputop.model.board import Board
-from gputop.model.board import GpuBoard
+from gputop.model.board import Board, GpuBoard
 from gputop.model.fields import FIELDS
-from gputop.model.frame import Frame
-from gputop.model.frame import Gpu
+from gputop.model.frame import Frame, Gpu
 from gputop.model.rates import bytes_per_s
 
 _GAUGES = (

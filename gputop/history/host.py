@@ -7,11 +7,7 @@ from typing import TypeVar
 
 from gputop.history.columns import History
 from gputop.model.board import Board
-from gputop.model.frame import CpuSample
-from gputop.model.frame import DiskSample
-from gputop.model.frame import Frame
-from gputop.model.frame import NetSample
-from gputop.model.frame import Psi
+from gputop.model.frame import CpuSample, DiskSample, Frame, NetSample, Psi
 from gputop.model.rates import cpu_deltas
 
 _PSI = (("psi.cpu_pct", "cpu_some_ns"), ("psi.io_pct", "io_some_ns"), ("psi.memory_pct", "memory_some_ns"))

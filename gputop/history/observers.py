@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gputop.history import gpu
-from gputop.history import host
-from gputop.history import probes
-from gputop.history import workers
+from gputop.history import gpu, host, probes, workers
 from gputop.history.columns import History
 from gputop.model.board import Board
 from gputop.model.frame import Frame

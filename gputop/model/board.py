@@ -11,31 +11,32 @@ from operator import attrgetter
 from typing import Any
 
 import msgspec
-from msgspec import Struct
-from msgspec import field
+from msgspec import Struct, field
 
-from gputop.model.frame import SECOND_NS
-from gputop.model.frame import CgroupSample
-from gputop.model.frame import CudaCall
-from gputop.model.frame import Frame
-from gputop.model.frame import Gpu
-from gputop.model.frame import GpuProc
-from gputop.model.frame import Header
-from gputop.model.frame import Host
-from gputop.model.frame import LaunchRate
-from gputop.model.frame import MainSamples
-from gputop.model.frame import MigInstance
-from gputop.model.frame import Preempt
-from gputop.model.frame import Probes
-from gputop.model.frame import ProcInfo
-from gputop.model.frame import ProcSample
-from gputop.model.frame import SchedThread
-from gputop.model.frame import SelfCost
-from gputop.model.frame import SourceState
-from gputop.model.frame import Wakeup
-from gputop.model.frame import compute_pids
-from gputop.model.frame import forget_parts
-from gputop.model.frame import sizes_of_contexts
+from gputop.model.frame import (
+    SECOND_NS,
+    CgroupSample,
+    CudaCall,
+    Frame,
+    Gpu,
+    GpuProc,
+    Header,
+    Host,
+    LaunchRate,
+    MainSamples,
+    MigInstance,
+    Preempt,
+    Probes,
+    ProcInfo,
+    ProcSample,
+    SchedThread,
+    SelfCost,
+    SourceState,
+    Wakeup,
+    compute_pids,
+    forget_parts,
+    sizes_of_contexts,
+)
 
 OFF_BEAT_NS = 10_000_000
 """Waking a little late is part of every beat: what is asked for in whole ticks is not left to some microseconds."""

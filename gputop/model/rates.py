@@ -10,15 +10,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from gputop.model.board import Board
-from gputop.model.board import GpuBoard
-from gputop.model.frame import SECOND_NS
-from gputop.model.frame import CgroupSample
-from gputop.model.frame import CpuSample
-from gputop.model.frame import DiskSample
-from gputop.model.frame import NetSample
-from gputop.model.frame import ProcSample
-from gputop.model.frame import ThreadSample
+from gputop.model.board import Board, GpuBoard
+from gputop.model.frame import SECOND_NS, CgroupSample, CpuSample, DiskSample, NetSample, ProcSample, ThreadSample
 
 TICK_NS = 10_000_000
 """In which utime and stime advance."""

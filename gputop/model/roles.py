@@ -14,16 +14,11 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Collection
-from collections.abc import Container
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from gputop.model.environment import RANK_VARIABLES
-from gputop.model.environment import number_in
+from gputop.model.environment import RANK_VARIABLES, number_in
 from gputop.model.frame import ProcInfo
 from gputop.system.text import clean
 

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from operator import gt
 
 from gputop.model.frame import Frame
 from gputop.recording.columns.decode import Table
 from gputop.recording.columns.layout import ColumnError
-from gputop.recording.compact import MOST_IN_RUN
-from gputop.recording.compact import Unpacker
+from gputop.recording.compact import MOST_IN_RUN, Unpacker
 from gputop.recording.contents import Contents
-from gputop.recording.format import COLUMNS
-from gputop.recording.format import FLAG_FOLLOWS
-from gputop.recording.format import KIND_FRAMES
-from gputop.recording.format import KIND_REFERENCE
-from gputop.recording.format import FormatError
-from gputop.recording.scan import Place
-from gputop.recording.scan import payload_at
-from gputop.recording.scan import place_at
-from gputop.recording.scan import scan
+from gputop.recording.format import COLUMNS, FLAG_FOLLOWS, KIND_FRAMES, KIND_REFERENCE, FormatError
+from gputop.recording.scan import Place, payload_at, place_at, scan
 
 REFERENCES_TRIED, COPIES_TRIED = 6, 2
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gputop.recording.format import MAX_BLOCK_BYTES
-from gputop.recording.format import FormatError
+from gputop.recording.format import MAX_BLOCK_BYTES, FormatError
 
 FREE_BYTES = 2 << 20  # of plain bytes, whatever a stream takes: seconds of a large machine
 MOST_RATIO = 200  # plain bytes for one of the stream; measured: 15 of busy machines, 65 of a thousand processes that all sleep

@@ -11,31 +11,30 @@ import zstandard
 from gputop.model.frame import Frame
 from gputop.recording.budget import Budget
 from gputop.recording.columns.context import Layouts
-from gputop.recording.columns.decode import Table
-from gputop.recording.columns.decode import structs
-from gputop.recording.columns.encode import Orders
-from gputop.recording.columns.encode import encode
-from gputop.recording.columns.layout import ColumnError
-from gputop.recording.columns.layout import tick_ns
+from gputop.recording.columns.decode import Table, structs
+from gputop.recording.columns.encode import Orders, encode
+from gputop.recording.columns.layout import ColumnError, tick_ns
 from gputop.recording.columns.run import Run
 from gputop.recording.columns.standing import Standings
-from gputop.recording.format import BROKEN
-from gputop.recording.format import CODEC_COLUMNS
-from gputop.recording.format import CODEC_PLAIN
-from gputop.recording.format import CODEC_RUN
-from gputop.recording.format import CODEC_ZSTD
-from gputop.recording.format import COLUMNS
-from gputop.recording.format import FLAG_FOLLOWS
-from gputop.recording.format import KIND_FRAMES
-from gputop.recording.format import KIND_REFERENCE
-from gputop.recording.format import FormatError
-from gputop.recording.format import flags_of
-from gputop.recording.format import inflate
-from gputop.recording.format import pack
-from gputop.recording.format import pack_frames
-from gputop.recording.format import plain_bytes
-from gputop.recording.format import unpack_frames
-from gputop.recording.format import unzstd
+from gputop.recording.format import (
+    BROKEN,
+    CODEC_COLUMNS,
+    CODEC_PLAIN,
+    CODEC_RUN,
+    CODEC_ZSTD,
+    COLUMNS,
+    FLAG_FOLLOWS,
+    KIND_FRAMES,
+    KIND_REFERENCE,
+    FormatError,
+    flags_of,
+    inflate,
+    pack,
+    pack_frames,
+    plain_bytes,
+    unpack_frames,
+    unzstd,
+)
 from gputop.recording.sound import check_frames
 
 LEVEL = 7

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from msgspec import Struct
-from msgspec import field
+from msgspec import Struct, field
 
 from gputop.model.frame import Mark
-from gputop.recording.format import ENDS
-from gputop.recording.format import FLAG_KEY
-from gputop.recording.format import FLAG_MARK
-from gputop.recording.format import KIND_FRAMES
-from gputop.recording.format import KIND_HEADER
-from gputop.recording.format import KIND_REFERENCE
-from gputop.recording.format import MAGIC
+from gputop.recording.format import ENDS, FLAG_KEY, FLAG_MARK, KIND_FRAMES, KIND_HEADER, KIND_REFERENCE, MAGIC
 from gputop.recording.mend import Mender
-from gputop.recording.scan import Place
-from gputop.recording.scan import begins_stream
-from gputop.recording.scan import places
-from gputop.recording.scan import read_indices
+from gputop.recording.scan import Place, begins_stream, places, read_indices
 
 HEADER_BYTES = 1 << 16
 """More than a header takes."""

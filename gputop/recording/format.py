@@ -31,18 +31,13 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from typing import TYPE_CHECKING
-from typing import Annotated
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 import zstandard
 
-from gputop.model.frame import FORMAT_MAJOR
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
-from gputop.recording.sound import check_frames
-from gputop.recording.sound import check_header
+from gputop.model.frame import FORMAT_MAJOR, Frame, Header
+from gputop.recording.sound import check_frames, check_header
 from gputop.system.errors import UserError
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from gputop.model.frame import Mark
-from gputop.recording.format import BROKEN
-from gputop.recording.format import FormatError
+from gputop.recording.format import BROKEN, FormatError
 
 
 class Index(msgspec.Struct, frozen=True, omit_defaults=True):

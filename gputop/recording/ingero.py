@@ -12,28 +12,17 @@ import os
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
 from gputop import __version__
-from gputop.model.frame import CpuSample
-from gputop.model.frame import CudaCall
-from gputop.model.frame import Frame
-from gputop.model.frame import Gpu
-from gputop.model.frame import Header
-from gputop.model.frame import Host
-from gputop.model.frame import Mark
-from gputop.model.frame import Probes
-from gputop.model.frame import ProcInfo
-from gputop.model.frame import SourceState
+from gputop.model.frame import CpuSample, CudaCall, Frame, Gpu, Header, Host, Mark, Probes, ProcInfo, SourceState
 from gputop.recording.input import open_regular
 from gputop.system.errors import UserError
-from gputop.system.text import clean
-from gputop.system.text import counted
+from gputop.system.text import clean, counted
 
 TICK_NS = 100_000_000
 KEY_EVERY = 100

@@ -7,11 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gputop.model.board import Board
-from gputop.model.board import GpuBoard
-from gputop.model.frame import Frame
-from gputop.model.frame import Gpu
-from gputop.model.frame import Probes
+from gputop.model.board import Board, GpuBoard
+from gputop.model.frame import Frame, Gpu, Probes
 
 
 def key_frame(board: Board, frame: Frame) -> Frame:

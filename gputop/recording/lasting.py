@@ -10,15 +10,11 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from gputop.model.board import Board
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
-from gputop.model.frame import Mark
+from gputop.model.frame import Frame, Header, Mark
 from gputop.recording.keyframe import key_frame
-from gputop.recording.writer import DiskError
-from gputop.recording.writer import Rotation
+from gputop.recording.writer import DiskError, Rotation
 from gputop.system.errors import UserError
-from gputop.system.text import clean
-from gputop.system.text import file_size
+from gputop.system.text import clean, file_size
 
 FREE_SHARE = 0.15  # of a disk's size is left free; journald.conf(5), SystemKeepFree=
 MOST_FREE_BYTES = 4 << 30  # and so much at most; journald.conf(5), SystemKeepFree=

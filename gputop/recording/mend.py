@@ -5,11 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from gputop.recording.format import FormatError
-from gputop.recording.parity import MOST_BEHIND_BYTES
-from gputop.recording.parity import Group
-from gputop.recording.parity import block_in
-from gputop.recording.parity import groups
-from gputop.recording.parity import repaired
+from gputop.recording.parity import MOST_BEHIND_BYTES, Group, block_in, groups, repaired
 from gputop.recording.scan import Place
 
 GROUPS_KEPT = 3

@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import stat
-from collections.abc import Callable
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextlib import suppress
-from itertools import chain
-from itertools import count
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import chain, count
 from typing import NoReturn
 
 from gputop.system.errors import UserError

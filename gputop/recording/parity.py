@@ -18,22 +18,13 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from gputop.recording.format import HEAD
-from gputop.recording.format import KIND_PARITY
-from gputop.recording.format import FormatError
-from gputop.recording.format import pack
-from gputop.recording.format import unpack_head
-from gputop.recording.galois import inverse
-from gputop.recording.galois import solve
-from gputop.recording.galois import times
-from gputop.recording.scan import Place
-from gputop.recording.scan import places
-from gputop.recording.scan import read_through
+from gputop.recording.format import HEAD, KIND_PARITY, FormatError, pack, unpack_head
+from gputop.recording.galois import inverse, solve, times
+from gputop.recording.scan import Place, places, read_through
 
 SEGMENT_BYTES = 1024
 """Of usual groups: a lost disk block of 4 KiB hits five of them at most."""

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from functools import reduce
-from itertools import accumulate
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
-from gputop.model.frame import Header
-from gputop.model.frame import Mark
-from gputop.recording.reader import FileChunk
-from gputop.recording.reader import Recording
-from gputop.recording.reader import missing_words
+from gputop.model.frame import Header, Mark
+from gputop.recording.reader import FileChunk, Recording, missing_words
 from gputop.recording.seek import Seeker
 from gputop.system.errors import UserError
 from gputop.system.text import clean

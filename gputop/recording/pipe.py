@@ -10,12 +10,8 @@ import time
 from collections.abc import Callable
 
 from gputop.model import clocks
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
-from gputop.recording.format import MAGIC
-from gputop.recording.format import pack_end
-from gputop.recording.format import pack_frames
-from gputop.recording.format import pack_header
+from gputop.model.frame import Frame, Header
+from gputop.recording.format import MAGIC, pack_end, pack_frames, pack_header
 from gputop.system.errors import UserError
 
 SHORT_S = 0.1

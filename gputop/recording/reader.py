@@ -4,47 +4,35 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from msgspec import Struct
 
 from gputop.model.board import Board
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
-from gputop.model.frame import Mark
+from gputop.model.frame import Frame, Header, Mark
 from gputop.recording.blocks import Blocks
 from gputop.recording.columns.decode import Table
-from gputop.recording.columns.thin import NO_HISTOGRAMS
-from gputop.recording.columns.thin import Second
-from gputop.recording.columns.thin import Without
-from gputop.recording.columns.thin import thin
-from gputop.recording.columns.thin import whole
+from gputop.recording.columns.thin import NO_HISTOGRAMS, Second, Without, thin, whole
 from gputop.recording.contents import Contents
-from gputop.recording.format import FLAG_FOLLOWS
-from gputop.recording.format import KIND_FINDINGS
-from gputop.recording.format import KIND_HEADER
-from gputop.recording.format import MAGIC
-from gputop.recording.format import SYNC
-from gputop.recording.format import FormatError
-from gputop.recording.format import NewerError
-from gputop.recording.format import check_unpacked
-from gputop.recording.format import inflate
-from gputop.recording.format import newer_by_magic
-from gputop.recording.format import unpack_header
+from gputop.recording.format import (
+    FLAG_FOLLOWS,
+    KIND_FINDINGS,
+    KIND_HEADER,
+    MAGIC,
+    SYNC,
+    FormatError,
+    NewerError,
+    check_unpacked,
+    inflate,
+    newer_by_magic,
+    unpack_header,
+)
 from gputop.recording.input import open_regular
-from gputop.recording.scan import Place
-from gputop.recording.scan import payload_at
-from gputop.recording.scan import place_at
-from gputop.recording.scan import places
-from gputop.recording.seek import Seeker
-from gputop.recording.seek import blocks_between
+from gputop.recording.scan import Place, payload_at, place_at, places
+from gputop.recording.seek import Seeker, blocks_between
 from gputop.recording.sound import check_frames
-from gputop.system.text import clean
-from gputop.system.text import counted
+from gputop.system.text import clean, counted
 
 OPENING_BYTES = 1 << 20
 """Within so much of a file's beginning or end its header must stand."""

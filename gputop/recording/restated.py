@@ -5,15 +5,12 @@ Thousands of objects would be made at once beside their likes and soon dropped; 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import msgspec
 
-from gputop.model.frame import Frame
-from gputop.model.frame import ProcInfo
-from gputop.model.frame import ProcSample
+from gputop.model.frame import Frame, ProcInfo, ProcSample
 
 Known = Callable[[], tuple[Mapping[int, ProcInfo], Mapping[int, ProcSample]]]
 """Gives what stands now, by pid."""

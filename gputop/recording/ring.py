@@ -8,31 +8,17 @@ by ``max_bytes``: a machine with more to tell keeps fewer minutes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import zstandard
-from msgspec import Struct
-from msgspec import field
+from msgspec import Struct, field
 
 from gputop.model.board import Board
-from gputop.model.frame import SECOND_NS
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
-from gputop.recording.format import CODEC_PLAIN
-from gputop.recording.format import CODEC_ZSTD
-from gputop.recording.format import HEAD
-from gputop.recording.format import KIND_FRAMES
-from gputop.recording.format import flags_of
-from gputop.recording.format import pack
-from gputop.recording.format import unpack_frames
-from gputop.recording.format import unpack_head
-from gputop.recording.seek import Block
-from gputop.recording.seek import Seeker
-from gputop.recording.seek import frames_between
-from gputop.recording.shelf import Shelf
-from gputop.recording.shelf import Shelved
+from gputop.model.frame import SECOND_NS, Frame, Header
+from gputop.recording.format import CODEC_PLAIN, CODEC_ZSTD, HEAD, KIND_FRAMES, flags_of, pack, unpack_frames, unpack_head
+from gputop.recording.seek import Block, Seeker, frames_between
+from gputop.recording.shelf import Shelf, Shelved
 
 WINDOW_NS = 600 * SECOND_NS
 MAX_BYTES = 40 << 20

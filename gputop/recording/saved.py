@@ -7,17 +7,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from gputop.model.frame import Header
-from gputop.recording.format import FLAG_KEY
-from gputop.recording.format import FLAG_MARK
-from gputop.recording.format import HEAD
-from gputop.recording.format import MAGIC
-from gputop.recording.format import pack_header
-from gputop.recording.format import unpack_frames
-from gputop.recording.format import unpack_head
+from gputop.recording.format import FLAG_KEY, FLAG_MARK, HEAD, MAGIC, pack_header, unpack_frames, unpack_head
 from gputop.recording.index import Index
 from gputop.recording.shelf import Shelved
-from gputop.recording.writer import index_block
-from gputop.recording.writer import write_all
+from gputop.recording.writer import index_block, write_all
 from gputop.system.errors import UserError
 from gputop.system.text import clean
 

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from errno import EIO
 from itertools import pairwise
 
 from msgspec import Struct
 
 from gputop.recording.columns.layout import tick_ns
-from gputop.recording.format import HEAD
-from gputop.recording.format import KIND_FRAMES
-from gputop.recording.format import KIND_HEADER
-from gputop.recording.format import KIND_INDEX
-from gputop.recording.format import KIND_REFERENCE
-from gputop.recording.format import MAGIC
-from gputop.recording.format import SYNC
-from gputop.recording.format import FormatError
-from gputop.recording.format import Head
-from gputop.recording.format import unpack_head
-from gputop.recording.index import Index
-from gputop.recording.index import unpack_index
+from gputop.recording.format import HEAD, KIND_FRAMES, KIND_HEADER, KIND_INDEX, KIND_REFERENCE, MAGIC, SYNC, FormatError, Head, unpack_head
+from gputop.recording.index import Index, unpack_index
 
 WINDOW_BYTES = 1 << 18
 SECTOR_BYTES = 4096

@@ -6,14 +6,11 @@ A chunk begins with a key frame, so a reader may begin there; it is made of bloc
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
-from collections.abc import Sequence
-from typing import Protocol
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Protocol, TypeVar
 
 from gputop.model.board import Board
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
+from gputop.model.frame import Frame, Header
 
 
 class Block(Protocol):

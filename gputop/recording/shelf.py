@@ -11,8 +11,7 @@ from collections import deque
 from contextlib import suppress
 from functools import cache
 from queue import SimpleQueue
-from typing import BinaryIO
-from typing import TypeAlias
+from typing import BinaryIO, TypeAlias
 
 Extent: TypeAlias = "tuple[int, int]"
 """Offset and size in a file."""

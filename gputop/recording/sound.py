@@ -6,24 +6,15 @@ number (NaN, infinity) is one that was not taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain
 from math import isfinite
 from operator import attrgetter
-from typing import Any
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-from gputop.model.frame import MOST_IN_FRAME
-from gputop.model.frame import CgroupSample
-from gputop.model.frame import Frame
-from gputop.model.frame import Gpu
-from gputop.model.frame import GpuProc
-from gputop.model.frame import Header
-from gputop.model.frame import Host
-from gputop.model.frame import MigInstance
+from gputop.model.frame import MOST_IN_FRAME, CgroupSample, Frame, Gpu, GpuProc, Header, Host, MigInstance
 
 MOST_NS = 1 << 62  # 146 years: no clock of the kernel's reaches it
 MOST_COUNT = 1 << 53  # of frames and beats

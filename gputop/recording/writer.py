@@ -13,29 +13,16 @@ from pathlib import Path
 import zstandard
 
 from gputop.model.board import Board
-from gputop.model.frame import SECOND_NS
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
-from gputop.model.frame import Mark
+from gputop.model.frame import SECOND_NS, Frame, Header, Mark
 from gputop.recording.columns.layout import tick_ns
-from gputop.recording.compact import MOST_IN_RUN
-from gputop.recording.compact import Packer
-from gputop.recording.format import CODEC_ZSTD
-from gputop.recording.format import KIND_FINDINGS
-from gputop.recording.format import KIND_INDEX
-from gputop.recording.format import MAGIC
-from gputop.recording.format import MAX_BLOCK_BYTES
-from gputop.recording.format import pack
-from gputop.recording.format import pack_header
-from gputop.recording.index import Index
-from gputop.recording.index import pack_index
+from gputop.recording.compact import MOST_IN_RUN, Packer
+from gputop.recording.format import CODEC_ZSTD, KIND_FINDINGS, KIND_INDEX, MAGIC, MAX_BLOCK_BYTES, pack, pack_header
+from gputop.recording.index import Index, pack_index
 from gputop.recording.keyframe import key_frame
 from gputop.recording.output import create
 from gputop.recording.parity import Parity
 from gputop.system.errors import UserError
-from gputop.system.text import clean
-from gputop.system.text import counted
-from gputop.system.text import file_size
+from gputop.system.text import clean, counted, file_size
 
 REFERENCE_EVERY_NS = 240 * SECOND_NS
 RUN_BYTES, RUN_NS = 160_000, 55 * SECOND_NS

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
-from contextlib import suppress
-from fcntl import F_SETPIPE_SZ
-from fcntl import fcntl
+from contextlib import ExitStack, suppress
+from fcntl import F_SETPIPE_SZ, fcntl
 from itertools import starmap
-from typing import BinaryIO
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
 import msgspec
 
 from gputop.diagnosis.unread import UNREAD
 from gputop.diagnosis.waits import kinds
-from gputop.model.frame import Frame
-from gputop.model.frame import GpuReading
+from gputop.model.frame import Frame, GpuReading
 from gputop.recording.reader import Recording
-from gputop.system.errors import UserError
-from gputop.system.errors import starting
+from gputop.system.errors import UserError, starting
 from gputop.system.memory import calm_garbage_collection
 
 PIPE_BYTES = 1 << 20

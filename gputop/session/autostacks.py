@@ -5,20 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from gputop.diagnosis import Engine
-from gputop.diagnosis import Incident
+from gputop.diagnosis import Engine, Incident
 from gputop.diagnosis.engine import FEED_EVERY_NS
 from gputop.model.board import Board
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
-from gputop.model.frame import Stack
-from gputop.session.stalled import family
-from gputop.session.stalled import stalled_pids
-from gputop.session.stalled import waits
+from gputop.model.frame import Frame, Header, Stack
+from gputop.session.stalled import family, stalled_pids, waits
 from gputop.stacks.auto import AutoStacks
 from gputop.system import crash
-from gputop.system.errors import UserError
-from gputop.system.errors import starting
+from gputop.system.errors import UserError, starting
 
 MOST_PROCESSES = 17
 """Processes in one automatic set, each some 15 ms of CPU: the incident's trainer and the first of its workers."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import select
 import threading
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from gputop.system.errors import UserError
-from gputop.system.errors import starting
+from gputop.system.errors import UserError, starting
 from gputop.system.interpreter import argv_of
 from gputop.system.later import imported_later
 
@@ -17,8 +15,7 @@ with imported_later("locale"):  # which knows how text of a child is encoded: we
     import subprocess
 
 if TYPE_CHECKING:
-    from gputop.model.frame import Frame
-    from gputop.model.frame import Header
+    from gputop.model.frame import Frame, Header
     from gputop.recording.restated import Known
 
 CHUNK_BYTES = 1 << 18

@@ -6,9 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
-from gputop.model.frame import Mark
+from gputop.model.frame import Frame, Header, Mark
 from gputop.system.errors import UserError
 
 if TYPE_CHECKING:

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import date
-from datetime import datetime
-from datetime import time
-from datetime import timedelta
-from time import localtime
-from time import strftime
+from datetime import date, datetime, time, timedelta
+from time import localtime, strftime
 from typing import Protocol
 
-from gputop.model.frame import SECOND_NS
-from gputop.model.frame import Header
-from gputop.model.frame import Mark
+from gputop.model.frame import SECOND_NS, Header, Mark
 from gputop.recording.columns.layout import tick_ns
 from gputop.sources.markers import MAX_TEXT
 from gputop.system.errors import UserError

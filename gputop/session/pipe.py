@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
+from gputop.model.frame import Frame, Header
 from gputop.recording.format import Decoder
 
 if TYPE_CHECKING:

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
-from time import localtime
-from time import strftime
+from collections.abc import Iterable, Iterator, Sequence
+from time import localtime, strftime
 from typing import NamedTuple
 
-from gputop.diagnosis.model import LOOKING
-from gputop.diagnosis.model import Step
-from gputop.diagnosis.report import Booked
-from gputop.diagnosis.report import Culprit
-from gputop.diagnosis.report import Episode
-from gputop.diagnosis.report import Explanation
-from gputop.diagnosis.report import Parts
-from gputop.diagnosis.report import Said
-from gputop.system.text import clean
-from gputop.system.text import figure
+from gputop.diagnosis.model import LOOKING, Step
+from gputop.diagnosis.report import Booked, Culprit, Episode, Explanation, Parts, Said
+from gputop.system.text import clean, figure
 
 WIDTH = 100
 LEAST_SHARE = 0.005

@@ -8,31 +8,17 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable
-from collections.abc import Sequence
-from typing import Protocol
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from gputop.diagnosis import Engine
-from gputop.diagnosis import Ledger
-from gputop.diagnosis import ProcState
-from gputop.diagnosis import Verdict
-from gputop.history.columns import WINDOW_NS
-from gputop.history.columns import History
+from gputop.diagnosis import Engine, Ledger, ProcState, Verdict
+from gputop.history.columns import WINDOW_NS, History
 from gputop.history.observers import OBSERVERS
-from gputop.model.board import Board
-from gputop.model.board import LastSeconds
-from gputop.model.frame import SECOND_NS
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
-from gputop.model.frame import Mark
-from gputop.model.frame import Stack
-from gputop.model.roles import Role
-from gputop.model.roles import assign
-from gputop.model.roles import children_of
-from gputop.model.roles import program_name
+from gputop.model.board import Board, LastSeconds
+from gputop.model.frame import SECOND_NS, Frame, Header, Mark, Stack
+from gputop.model.roles import Role, assign, children_of, program_name
 from gputop.recording.ring import Ring
 
 STATE_WORDS = (

@@ -11,24 +11,11 @@ from __future__ import annotations
 from typing import Any
 
 from gputop.diagnosis import ProcState
-from gputop.model.board import Board
-from gputop.model.board import GpuBoard
-from gputop.model.frame import PART
-from gputop.model.frame import Frame
-from gputop.model.frame import Gpu
-from gputop.model.frame import GpuProc
-from gputop.model.frame import MigInstance
-from gputop.model.frame import ProcInfo
-from gputop.model.frame import ProcSample
+from gputop.model.board import Board, GpuBoard
+from gputop.model.frame import PART, Frame, Gpu, GpuProc, MigInstance, ProcInfo, ProcSample
 from gputop.model.limits import limits
-from gputop.model.rates import ProcRates
-from gputop.model.rates import Switched
-from gputop.model.rates import counter_per_s
-from gputop.model.rates import gpu_bytes_per_s
-from gputop.model.rates import proc_rates
-from gputop.model.roles import Role
-from gputop.model.roles import program_name
-from gputop.model.roles import speaks_of_others
+from gputop.model.rates import ProcRates, Switched, counter_per_s, gpu_bytes_per_s, proc_rates
+from gputop.model.roles import Role, program_name, speaks_of_others
 from gputop.system.text import clean
 
 SCHEMA = 1

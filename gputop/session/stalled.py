@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gputop.diagnosis import ProcState
-from gputop.diagnosis import Verdict
+from gputop.diagnosis import ProcState, Verdict
 from gputop.model.board import Board
-from gputop.model.roles import Role
-from gputop.model.roles import hot
+from gputop.model.roles import Role, hot
 
 _FREE = frozenset({"running", "computing", "ahead"})
 _NAMED = 4

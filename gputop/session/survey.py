@@ -11,22 +11,16 @@ import sys
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from gputop.diagnosis import Engine
-from gputop.diagnosis import Incident
-from gputop.diagnosis import Ledger
-from gputop.diagnosis import report
+from gputop.diagnosis import Engine, Incident, Ledger, report
 from gputop.model.board import Board
 from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
 from gputop.session.findings import explanation
-from gputop.session.judged import closely
-from gputop.session.judged import judged
+from gputop.session.judged import closely, judged
 from gputop.system.errors import starting
 from gputop.system.interpreter import argv_of
 

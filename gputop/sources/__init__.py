@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from msgspec import Struct
-from msgspec import field
+from msgspec import Struct, field
 
-from gputop.model.frame import Frame
-from gputop.model.frame import SourceState
+from gputop.model.frame import Frame, SourceState
 
 FEW = 16
 """Trainers and workers that each source reads in every turn. More are a crowd, of which nobody follows one by the tenth of a second."""

@@ -13,23 +13,11 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from gputop.model.frame import CgroupSample
-from gputop.model.frame import Frame
-from gputop.model.frame import Host
-from gputop.model.frame import Psi
-from gputop.model.frame import ReadLimit
-from gputop.model.frame import SourceState
-from gputop.sources import FEW
-from gputop.sources import Beat
-from gputop.sources import Settings
-from gputop.sources import Unavailable
+from gputop.model.frame import CgroupSample, Frame, Host, Psi, ReadLimit, SourceState
+from gputop.sources import FEW, Beat, Settings, Unavailable
 from gputop.sources.host import psi
-from gputop.sources.procfs.files import MOUNTS_BYTES
-from gputop.sources.procfs.files import read_list
-from gputop.sources.procfs.files import read_once
-from gputop.sources.procfs.parse import cgroups
-from gputop.sources.procfs.parse import main_cgroup
-from gputop.sources.procfs.parse import text
+from gputop.sources.procfs.files import MOUNTS_BYTES, read_list, read_once
+from gputop.sources.procfs.parse import cgroups, main_cgroup, text
 
 CPU_EVERY_NS = 200_000_000
 REST_EVERY_NS = 1_000_000_000

@@ -16,8 +16,7 @@ import os
 import re
 import stat
 import struct
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import FileIO
 from typing import NamedTuple
 

@@ -6,21 +6,9 @@ import os
 
 import msgspec
 
-from gputop.model.frame import CpuSample
-from gputop.model.frame import DiskSample
-from gputop.model.frame import Frame
-from gputop.model.frame import Host
-from gputop.model.frame import NetSample
-from gputop.model.frame import Psi
-from gputop.model.frame import SourceState
-from gputop.sources import Beat
-from gputop.sources import Settings
-from gputop.sources import Unavailable
-from gputop.sources.procfs.files import MOUNTS_BYTES
-from gputop.sources.procfs.files import Descriptors
-from gputop.sources.procfs.files import KeptFile
-from gputop.sources.procfs.files import KeptList
-from gputop.sources.procfs.files import read_list
+from gputop.model.frame import CpuSample, DiskSample, Frame, Host, NetSample, Psi, SourceState
+from gputop.sources import Beat, Settings, Unavailable
+from gputop.sources.procfs.files import MOUNTS_BYTES, Descriptors, KeptFile, KeptList, read_list
 from gputop.sources.procfs.parse import NS_PER_CLOCK_TICK
 
 CPU_EVERY_NS = 200_000_000

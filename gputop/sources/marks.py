@@ -7,18 +7,10 @@ import socket
 import time
 from contextlib import suppress
 
-from gputop.model.frame import Frame
-from gputop.model.frame import Mark
-from gputop.model.frame import SourceState
-from gputop.sources import Beat
-from gputop.sources import Settings
-from gputop.sources import Unavailable
+from gputop.model.frame import Frame, Mark, SourceState
+from gputop.sources import Beat, Settings, Unavailable
 from gputop.sources.ebpf.privilege import as_invoking_user
-from gputop.sources.markers import MAX_BYTES
-from gputop.sources.markers import make_directory
-from gputop.sources.markers import peer_uid
-from gputop.sources.markers import remove_stale
-from gputop.sources.markers import unpack_mark
+from gputop.sources.markers import MAX_BYTES, make_directory, peer_uid, remove_stale, unpack_mark
 
 MOST_A_TICK = 32  # markers taken in one look
 MOST_A_SECOND = 100  # markers taken; more wait in the kernel, and their senders with them

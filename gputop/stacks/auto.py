@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Protocol
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 
 class Begun(Protocol):

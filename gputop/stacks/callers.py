@@ -9,17 +9,14 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from msgspec import Struct
-from msgspec import field
+from msgspec import Struct, field
 
 from gputop.model import histogram
-from gputop.sources import Unavailable
-from gputop.sources import elf
+from gputop.sources import Unavailable, elf
 from gputop.sources.ebpf import libcuda
 from gputop.stacks import on_demand
 from gputop.stacks.code_object import Torn
-from gputop.stacks.frames import Line
-from gputop.stacks.frames import own_call
+from gputop.stacks.frames import Line, own_call
 from gputop.stacks.interpreter import Interpreter
 from gputop.stacks.permission import why_not
 from gputop.stacks.python_thread import Unreadable

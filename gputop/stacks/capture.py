@@ -5,22 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from msgspec import Struct
-from msgspec import field
+from msgspec import Struct, field
 
 from gputop.model.frame import Stack
-from gputop.stacks import interpreter
-from gputop.stacks import kernel
-from gputop.stacks import pyspy
+from gputop.stacks import interpreter, kernel, pyspy
 from gputop.stacks.layout import UPGRADE
 from gputop.stacks.permission import why_not
 from gputop.stacks.pyspy import BEYOND_PY_SPY
-from gputop.stacks.python_thread import PythonThread
-from gputop.stacks.python_thread import Unreadable
+from gputop.stacks.python_thread import PythonThread, Unreadable
 from gputop.stacks.source_line import add_sources
 from gputop.stacks.threads import thread_ids
 from gputop.system import crash

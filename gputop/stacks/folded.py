@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from gputop.model.frame import Stack
-from gputop.recording.output import create
-from gputop.recording.output import whole_or_gone
+from gputop.recording.output import create, whole_or_gone
 from gputop.stacks.frames import parse
 from gputop.system.errors import UserError
 from gputop.system.text import clean

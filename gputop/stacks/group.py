@@ -7,19 +7,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
 from gputop.model.frame import Stack
-from gputop.model.roles import PIN_THREAD
-from gputop.model.roles import Role
-from gputop.stacks.frames import Line
-from gputop.stacks.frames import own_call
-from gputop.stacks.frames import own_part
-from gputop.stacks.frames import parse
+from gputop.model.roles import PIN_THREAD, Role
+from gputop.stacks.frames import Line, own_call, own_part, parse
 from gputop.stacks.source_line import key
 from gputop.system.text import clean
 

@@ -11,23 +11,17 @@ import os
 import re
 import struct
 import time
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from dataclasses import field
+from dataclasses import dataclass, field
 from io import FileIO
 
 from gputop.sources import elf
 from gputop.stacks import layout
-from gputop.stacks.code_object import Codes
-from gputop.stacks.code_object import Torn
-from gputop.stacks.frames import MAX_FRAMES
-from gputop.stacks.frames import Line
+from gputop.stacks.code_object import Codes, Torn
+from gputop.stacks.frames import MAX_FRAMES, Line
 from gputop.stacks.layout import Layout
-from gputop.stacks.python_thread import MAX_THREADS
-from gputop.stacks.python_thread import PythonThread
-from gputop.stacks.python_thread import Unreadable
+from gputop.stacks.python_thread import MAX_THREADS, PythonThread, Unreadable
 
 MOST_READ = 16 << 20  # bytes of a process's memory that one look may read: 256 threads of ordinary depth take 1 MB
 MAX_INTERPRETERS, MAX_RUNTIMES = 64, 4  # that are walked in one Python, and Pythons in one process

@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from gputop.stacks.syscalls import NAMES
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from gputop.stacks.capture import StackSet
 from gputop.stacks.frames import Line
-from gputop.stacks.group import Group
-from gputop.stacks.group import Member
+from gputop.stacks.group import Group, Member
 from gputop.stacks.source_line import read_lines
 from gputop.system.text import clean
 
 if TYPE_CHECKING:
     from gputop.stacks.callers import CudaLine
     from gputop.stacks.main_thread import MainThread
-    from gputop.stacks.offcpu import OffCpu
-    from gputop.stacks.offcpu import OffCpuStack
+    from gputop.stacks.offcpu import OffCpu, OffCpuStack
     from gputop.stacks.sampling import LineShare
 
 _MEMBERS_SHOWN = 12

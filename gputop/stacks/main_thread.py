@@ -11,9 +11,7 @@ from gputop.stacks import callers
 from gputop.stacks.callers import CudaLine
 from gputop.stacks.folded import Weighted
 from gputop.stacks.python_thread import Unreadable
-from gputop.stacks.sampling import LineShare
-from gputop.stacks.sampling import by_line
-from gputop.stacks.sampling import sample
+from gputop.stacks.sampling import LineShare, by_line, sample
 from gputop.system import crash
 from gputop.system.errors import NO_MORE_THREADS
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
 from gputop.stacks import on_demand
 from gputop.stacks.folded import Weighted
-from gputop.stacks.kernel import in_kernel
-from gputop.stacks.kernel import look
-from gputop.stacks.kernel import thread_list
+from gputop.stacks.kernel import in_kernel, look, thread_list
 
 DURATION_S = 5.0
 _SCHEDULING = ("bpf_", "__bpf_", "__traceiter_", "__schedule", "schedule", "preempt_schedule", "io_schedule", "__cond_resched")

@@ -10,13 +10,10 @@ from typing import TypeVar
 import msgspec
 
 from gputop.sources import Unavailable
-from gputop.sources.ebpf import access
-from gputop.sources.ebpf import loader
-from gputop.sources.ebpf.handover import find_python
-from gputop.sources.ebpf.handover import telling_line
+from gputop.sources.ebpf import access, loader
+from gputop.sources.ebpf.handover import find_python, telling_line
 from gputop.sources.ebpf.source import PROBES
-from gputop.sources.rights import capabilities
-from gputop.sources.rights import in_container
+from gputop.sources.rights import capabilities, in_container
 from gputop.stacks import on_demand_loader
 from gputop.stacks.permission import SUDO
 from gputop.system.text import clean

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 
-from gputop.sources.rights import in_container
-from gputop.sources.rights import may_ptrace
+from gputop.sources.rights import in_container, may_ptrace
 from gputop.stacks.kernel import read_file
 
 SUDO = 'sudo "$(command -v gputop)" stacks'

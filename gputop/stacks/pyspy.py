@@ -13,20 +13,15 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-from typing import Any
-from typing import BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
 from gputop.sources.ebpf.privilege import start_as
 from gputop.sources.procfs import parse
 from gputop.sources.rights import CAP_SYS_PTRACE
-from gputop.stacks.frames import MAX_FRAMES
-from gputop.stacks.frames import Line
-from gputop.stacks.python_thread import MAX_THREADS
-from gputop.stacks.python_thread import PythonThread
-from gputop.stacks.python_thread import Unreadable
+from gputop.stacks.frames import MAX_FRAMES, Line
+from gputop.stacks.python_thread import MAX_THREADS, PythonThread, Unreadable
 from gputop.system.priority import ordinary
 
 if TYPE_CHECKING:

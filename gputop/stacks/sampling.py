@@ -15,11 +15,8 @@ from msgspec import Struct
 from gputop.stacks import pyspy
 from gputop.stacks.code_object import Torn
 from gputop.stacks.folded import Weighted
-from gputop.stacks.frames import own_call
-from gputop.stacks.frames import own_part
-from gputop.stacks.frames import parse
-from gputop.stacks.interpreter import Interpreter
-from gputop.stacks.interpreter import is_beyond_py_spy
+from gputop.stacks.frames import own_call, own_part, parse
+from gputop.stacks.interpreter import Interpreter, is_beyond_py_spy
 from gputop.stacks.permission import why_not
 from gputop.stacks.pyspy import BEYOND_PY_SPY
 from gputop.stacks.python_thread import Unreadable

@@ -11,15 +11,12 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Collection
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from gputop.model.frame import Stack
 from gputop.sources.ebpf.privilege import take_file_rights
 from gputop.stacks import kernel
-from gputop.stacks.frames import Line
-from gputop.stacks.frames import own_part
-from gputop.stacks.frames import parse
+from gputop.stacks.frames import Line, own_part, parse
 
 TIMEOUT_S = 0.15
 MAX_LINES = 8

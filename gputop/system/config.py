@@ -13,8 +13,7 @@ import importlib
 import os
 import stat
 import sys
-from typing import Annotated
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 

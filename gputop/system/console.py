@@ -5,14 +5,11 @@ from __future__ import annotations
 import codecs
 import os
 import sys
-from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TextIO
 
 from gputop.system.errors import UserError
-from gputop.system.text import ascii_text
-from gputop.system.text import clean
-from gputop.system.text import one_line
+from gputop.system.text import ascii_text, clean, one_line
 
 _MOST_CHARACTERS = 1 << 16
 """Of a line."""

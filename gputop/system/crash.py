@@ -13,9 +13,7 @@ from functools import partial
 
 from gputop import __version__
 from gputop.system import config
-from gputop.system.errors import NO_MORE_MEMORY
-from gputop.system.errors import NO_MORE_THREADS
-from gputop.system.errors import UserError
+from gputop.system.errors import NO_MORE_MEMORY, NO_MORE_THREADS, UserError
 
 _MOST_BYTES = 1 << 16
 _SHOWN_BYTES = 1 << 14

@@ -7,10 +7,7 @@ itself finds the module's own things there as soon as the while is over.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
-from types import CodeType
-from types import FunctionType
-from types import ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 LOADER, WATCHER, BEAT = 1, 2, 3

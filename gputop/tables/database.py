@@ -6,22 +6,16 @@ import re
 import sqlite3
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from gputop.recording.reader import Recording
 from gputop.system.errors import UserError
 from gputop.system.text import clean
-from gputop.tables.load import Batch
-from gputop.tables.load import Loader
-from gputop.tables.load import Wanted
-from gputop.tables.schema import TABLES
-from gputop.tables.schema import TableSpec
+from gputop.tables.load import Batch, Loader, Wanted
+from gputop.tables.schema import TABLES, TableSpec
 
 MAX_ROWS = 40_000_000
 """Loaded for one statement."""

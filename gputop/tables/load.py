@@ -5,36 +5,22 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from operator import add
 from typing import Any
 
 from gputop.diagnosis import Engine
 from gputop.model.roles import program_name
-from gputop.recording.columns.decode import Table
-from gputop.recording.columns.decode import open_table
+from gputop.recording.columns.decode import Table, open_table
 from gputop.recording.columns.encode import encode
-from gputop.recording.columns.layout import ColumnError
-from gputop.recording.columns.layout import tick_ns
-from gputop.recording.reader import FileBlock
-from gputop.recording.reader import Recording
-from gputop.recording.reader import in_order
+from gputop.recording.columns.layout import ColumnError, tick_ns
+from gputop.recording.reader import FileBlock, Recording, in_order
 from gputop.session.findings import explanation
 from gputop.session.judged import judged
-from gputop.tables.gaps import Gap
-from gputop.tables.gaps import Gaps
-from gputop.tables.rows import Known
-from gputop.tables.rows import Rows
-from gputop.tables.rows import rows_below
-from gputop.tables.schema import GPU
-from gputop.tables.schema import NS
-from gputop.tables.schema import PROC
-from gputop.tables.schema import TABLES
-from gputop.tables.schema import TableSpec
+from gputop.tables.gaps import Gap, Gaps
+from gputop.tables.rows import Known, Rows, rows_below
+from gputop.tables.schema import GPU, NS, PROC, TABLES, TableSpec
 
 Wanted = Mapping[str, Sequence[str]]
 """Table -> its columns, in the order in which they are given out."""

@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from collections.abc import Sequence
-from itertools import chain
-from itertools import repeat
-from operator import add
-from operator import mul
-from operator import sub
+from collections.abc import Iterable, Sequence
+from itertools import chain, repeat
+from operator import add, mul, sub
 from typing import Any
 
-from gputop.model.frame import SECOND_NS
-from gputop.model.frame import Gpu
-from gputop.model.frame import GpuProc
-from gputop.model.frame import Header
-from gputop.model.frame import Preempt
-from gputop.model.frame import ProcInfo
-from gputop.model.frame import Wakeup
-from gputop.model.frame import compute_pids
-from gputop.model.frame import sizes_of_contexts
-from gputop.model.roles import Role
-from gputop.model.roles import assign
+from gputop.model.frame import SECOND_NS, Gpu, GpuProc, Header, Preempt, ProcInfo, Wakeup, compute_pids, sizes_of_contexts
+from gputop.model.roles import Role, assign
 from gputop.recording.columns.decode import Table
-from gputop.recording.columns.layout import Pick
-from gputop.recording.columns.layout import pick
+from gputop.recording.columns.layout import Pick, pick
 from gputop.recording.columns.standing import Standing
-from gputop.tables.told import Stalls
-from gputop.tables.told import Switches
+from gputop.tables.told import Stalls, Switches
 
 
 class Known:

@@ -6,10 +6,8 @@ filled in when all that concerns it has been told, so what is kept is that of so
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections import deque
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gputop.model.frame import SECOND_NS

@@ -8,20 +8,14 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING
-from typing import Any
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct
-from textual._ansi_sequences import SYNC_END
-from textual._ansi_sequences import SYNC_START
-from textual.app import App
-from textual.app import SystemCommand
+from textual._ansi_sequences import SYNC_END, SYNC_START
+from textual.app import App, SystemCommand
 from textual.binding import Binding
 from textual.command import CommandPalette
 from textual.dom import DOMNode
@@ -36,21 +30,16 @@ from gputop.stacks.auto import AutoStacks
 from gputop.system.priority import WATCHERS_PLACE
 from gputop.tui.draw import header
 from gputop.tui.driver import TerminalDriver
-from gputop.tui.feed import Feed
-from gputop.tui.feed import Stream
-from gputop.tui.keymap import keys_of
-from gputop.tui.keymap import taken_twice
-from gputop.tui.keymap import unknown
-from gputop.tui.palette import Ascii
-from gputop.tui.palette import themes
+from gputop.tui.feed import Feed, Stream
+from gputop.tui.keymap import keys_of, taken_twice, unknown
+from gputop.tui.palette import Ascii, themes
 from gputop.tui.screens.help import key_name
 from gputop.tui.screens.main import MainScreen
 from gputop.tui.typed import Typed
 from gputop.tui.view import View
 
 if TYPE_CHECKING:
-    from gputop.diagnosis import Incident
-    from gputop.diagnosis import Ledger
+    from gputop.diagnosis import Incident, Ledger
     from gputop.session.survey import Episode
 
 _NOT_OURS = ("Keys", "Maximize", "Minimize")

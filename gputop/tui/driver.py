@@ -17,9 +17,7 @@ import threading
 import time
 import tty
 from codecs import getincrementaldecoder
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from io import TextIOWrapper
 
@@ -27,15 +25,12 @@ from textual._xterm_parser import XTermParser
 from textual.app import App
 from textual.drivers._writer_thread import WriterThread
 from textual.drivers.linux_driver import LinuxDriver
-from textual.events import Key
-from textual.events import Paste
-from textual.events import Resize
+from textual.events import Key, Paste, Resize
 from textual.geometry import Size
 from textual.message import Message
 
 from gputop.tui.guard import Guard
-from gputop.tui.received import PASTE
-from gputop.tui.received import Received
+from gputop.tui.received import PASTE, Received
 
 POLL_MS = 100
 """How often the parser may decide that a lone Esc is a key, and `exit_event` is looked at, after a key."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from gputop.diagnosis import Incident
 from gputop.session.session import Session
-from gputop.tui.draw.axis import WINDOWS_S
-from gputop.tui.draw.axis import Axis
-from gputop.tui.draw.axis import cell_for
+from gputop.tui.draw.axis import WINDOWS_S, Axis, cell_for
 from gputop.tui.view import View
 
 

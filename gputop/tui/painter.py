@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from rich.color import ColorSystem
 
-from gputop.system.text import cell_width
-from gputop.system.text import is_narrow
+from gputop.system.text import cell_width, is_narrow
 from gputop.tui.draw import Line
 from gputop.tui.palette import Palette
 

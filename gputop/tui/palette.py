@@ -12,8 +12,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
 from textual.filter import LineFilter
-from textual.theme import BUILTIN_THEMES
-from textual.theme import Theme
+from textual.theme import BUILTIN_THEMES, Theme
 
 from gputop.system.text import ascii_text
 

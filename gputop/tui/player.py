@@ -12,9 +12,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
-from gputop.model.frame import Mark
+from gputop.model.frame import Frame, Header, Mark
 from gputop.recording.columns.layout import tick_ns
 from gputop.session.file import FileStream
 from gputop.session.playback import Playback

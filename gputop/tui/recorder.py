@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
+from gputop.model.frame import Frame, Header
 from gputop.session.session import Session
 from gputop.system.errors import UserError
 from gputop.system.text import file_size

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gputop.diagnosis import Incident
-from gputop.diagnosis import Ledger
+from gputop.diagnosis import Incident, Ledger
 from gputop.session.file import FileStream
 from gputop.session.playback import Playback
 from gputop.session.session import Session
-from gputop.session.survey import Episode
-from gputop.session.survey import Survey
-from gputop.tui.app import GputopApp
-from gputop.tui.app import Look
+from gputop.session.survey import Episode, Survey
+from gputop.tui.app import GputopApp, Look
 from gputop.tui.player import Player
 from gputop.tui.screens.replay import ReplayScreen
 from gputop.tui.view import View

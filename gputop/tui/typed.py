@@ -12,9 +12,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from textual.events import Event
-from textual.events import Key
-from textual.events import Paste
+from textual.events import Event, Key, Paste
 
 if TYPE_CHECKING:
     from textual.app import App

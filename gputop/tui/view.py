@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
-from msgspec import field
+from msgspec import Struct, field
 
 from gputop.session.session import Session
 from gputop.system.text import clean

@@ -14,11 +14,9 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.bench import calm
-from tests.bench import judging
+from tests.bench import calm, judging
 from tests.bench.judging import Outcome
-from tests.workloads import runner
-from tests.workloads import scenario
+from tests.workloads import runner, scenario
 
 _ATTEMPTS = 3
 _PATIENCE_S = 60.0

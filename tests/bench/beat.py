@@ -8,14 +8,12 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from gputop.model.frame import Frame
 from gputop.recording.format import Decoder
 from tests.bench.crowd import crowd
-from tests.bench.figures import quantile
-from tests.bench.figures import table
+from tests.bench.figures import quantile, table
 from tests.bench.live_cost import GPUTOP
 
 HOGS_PER_CPU = 8

@@ -10,11 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from tests.bench.figures import quantile
-from tests.bench.figures import table
-from tests.bench.live_cost import GPUTOP
-from tests.bench.live_cost import Scene
-from tests.bench.live_cost import set_up
+from tests.bench.figures import quantile, table
+from tests.bench.live_cost import GPUTOP, Scene, set_up
 from tests.bench.stage import REAL_COSTS
 from tests.pty.terminal import Pty
 

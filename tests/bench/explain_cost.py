@@ -12,13 +12,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from gputop.recording.writer import NO_LIMIT
-from gputop.recording.writer import Rotation
+from gputop.recording.writer import NO_LIMIT, Rotation
 from gputop.session.autostacks import Unwatched
 from gputop.session.findings import Account
 from tests.bench.figures import spread
-from tests.recording.made import HEADER
-from tests.recording.made import Session
+from tests.recording.made import HEADER, Session
 
 HOUR_TICKS = 36_000
 _EXPLAIN = [str(Path(sys.executable).parent / "gputop"), "explain", "--json"]

@@ -8,22 +8,17 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
-from contextlib import contextmanager
-from dataclasses import asdict
-from dataclasses import dataclass
-from dataclasses import field
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from gputop.diagnosis import Engine
 from gputop.model.board import Board
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
+from gputop.model.frame import Frame, Header
 from gputop.recording.format import Decoder
 from gputop.session.judged import closely
 from tests.bench import calm
-from tests.workloads import runner
-from tests.workloads import scenario
+from tests.workloads import runner, scenario
 from tests.workloads.scenario import Label
 
 BEFORE_S = 3.0

@@ -6,13 +6,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.bench.crowd import crowd
-from tests.bench.figures import spread
-from tests.bench.figures import table
+from tests.bench.figures import spread, table
 from tests.bench.stage import stage
 from tests.pty.terminal import Pty
 from tests.pty.tree import usage

@@ -13,21 +13,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from contextlib import contextmanager
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from gputop.model.frame import Frame
-from gputop.sources import Beat
-from gputop.sources import Settings
+from gputop.sources import Beat, Settings
 from gputop.sources.ebpf import btf
 from gputop.sources.ebpf.source import EbpfSource
-from tests.bench.figures import quantile
-from tests.bench.figures import spread
-from tests.bench.figures import table
+from tests.bench.figures import quantile, spread, table
 
 LOOPS = 60_000
 RUNQLAT = "/usr/sbin/runqlat-bpfcc"

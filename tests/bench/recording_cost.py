@@ -11,29 +11,21 @@ import resource
 import tempfile
 import time
 from bisect import bisect_right
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import cycle
 from pathlib import Path
 
 from gputop.model.board import Board
 from gputop.model.frame import Frame
-from gputop.recording.format import KIND_FRAMES
-from gputop.recording.format import KIND_INDEX
-from gputop.recording.format import KIND_REFERENCE
-from gputop.recording.format import pack
-from gputop.recording.index import Index
-from gputop.recording.index import pack_index
+from gputop.recording.format import KIND_FRAMES, KIND_INDEX, KIND_REFERENCE, pack
+from gputop.recording.index import Index, pack_index
 from gputop.recording.reader import Recording
 from gputop.recording.ring import Ring
-from gputop.recording.scan import payload_at
-from gputop.recording.scan import scan
+from gputop.recording.scan import payload_at, scan
 from gputop.recording.writer import Writer
 from gputop.tables.database import Database
 from tests.bench import recording_live
-from tests.recording.made import HEADER
-from tests.recording.made import SECOND
-from tests.recording.made import Session
+from tests.recording.made import HEADER, SECOND, Session
 
 SHAPES = {
     "1 GPU, 10 processes": (1, 10, False),

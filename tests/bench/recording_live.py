@@ -5,23 +5,17 @@ from __future__ import annotations
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import mean
 
 from gputop.model.frame import SECOND_NS
-from gputop.recording.format import KIND_FRAMES
-from gputop.recording.format import KIND_PARITY
-from gputop.recording.format import KIND_REFERENCE
+from gputop.recording.format import KIND_FRAMES, KIND_PARITY, KIND_REFERENCE
 from gputop.recording.reader import Recording
 from gputop.recording.scan import scan
 from gputop.recording.writer import REFERENCE_EVERY_NS
-from tests.bench.figures import spread
-from tests.bench.figures import table
-from tests.bench.live_cost import GPUTOP
-from tests.bench.live_cost import Scene
-from tests.bench.live_cost import set_up
+from tests.bench.figures import spread, table
+from tests.bench.live_cost import GPUTOP, Scene, set_up
 from tests.pty.terminal import Pty
 from tests.pty.tree import usage
 

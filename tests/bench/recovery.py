@@ -15,8 +15,7 @@ from gputop.session.judged import closely
 from tests.bench import judging
 from tests.bench.accuracy import MODES
 from tests.bench.figures import table
-from tests.workloads import runner
-from tests.workloads import scenario
+from tests.workloads import runner, scenario
 
 WORKLOADS = (
     "cpu-contention", "cpu-contention-build", "cpu-contention-many-workers", "cpu-contention-bursts", "cpu-contention-pinned-hog",

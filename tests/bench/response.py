@@ -5,16 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 
-from tests.bench.figures import spread
-from tests.bench.figures import table
-from tests.bench.live_cost import GPUTOP
-from tests.bench.live_cost import TOOLS
-from tests.bench.live_cost import Scene
-from tests.bench.live_cost import set_up
+from tests.bench.figures import spread, table
+from tests.bench.live_cost import GPUTOP, TOOLS, Scene, set_up
 from tests.pty.terminal import Terminal
 
 SCENE = Scene(8, 20)

@@ -7,11 +7,9 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import linear_regression

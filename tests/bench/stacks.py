@@ -10,15 +10,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from gputop.stacks import pyspy
 from gputop.stacks.capture import capture
-from tests.bench.figures import spread
-from tests.bench.figures import table
+from tests.bench.figures import spread, table
 from tests.bench.live_cost import GPUTOP
 from tests.pty.terminal import Pty
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from tests.bench import accuracy
-from tests.bench import judging
+from tests.bench import accuracy, judging
 from tests.bench.judging import Outcome
 from tests.require import require
 from tests.workloads.scenario import Label

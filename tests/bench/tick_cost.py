@@ -10,8 +10,7 @@ import threading
 import time
 
 from gputop.model.frame import Frame
-from gputop.sources import Beat
-from gputop.sources import Settings
+from gputop.sources import Beat, Settings
 from gputop.sources.cgroup import CgroupSource
 from gputop.sources.host import HostSource
 from gputop.sources.procfs import ProcfsSource

@@ -15,10 +15,8 @@ import pytest
 
 from gputop.demo import disk
 from gputop.demo.production import staged
-from gputop.demo.scenarios import SCENARIOS
-from gputop.demo.scenarios import Scenario
-from gputop.session.child import ChildStream
-from gputop.session.child import collector_argv
+from gputop.demo.scenarios import SCENARIOS, Scenario
+from gputop.session.child import ChildStream, collector_argv
 from gputop.session.session import Session
 from gputop.system.errors import UserError
 

@@ -7,16 +7,11 @@ import time
 
 import pytest
 
-from gputop.demo.gpu import FULL
-from gputop.demo.gpu import Gpu
+from gputop.demo.gpu import FULL, Gpu
 from gputop.model.frame import Frame
 from gputop.model.frame import Gpu as Reading
-from gputop.sources import Beat
-from gputop.sources import Settings
-from gputop.sources import Unavailable
-from gputop.sources.simulated import VARIABLE
-from gputop.sources.simulated import SimulatedSource
-from gputop.sources.simulated import layout
+from gputop.sources import Beat, Settings, Unavailable
+from gputop.sources.simulated import VARIABLE, SimulatedSource, layout
 
 
 @pytest.fixture

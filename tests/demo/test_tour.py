@@ -11,11 +11,9 @@ import pytest
 
 from gputop.demo import tour
 from gputop.session.session import Session
-from gputop.tui.app import GputopApp
-from gputop.tui.app import Look
+from gputop.tui.app import GputopApp, Look
 from gputop.tui.view import View
-from tests.pty.conftest import GPUTOP
-from tests.pty.conftest import clean
+from tests.pty.conftest import GPUTOP, clean
 from tests.pty.terminal import Terminal
 from tests.tui import scene
 from tests.tui.conftest import Silence

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from threading import Event
-from threading import Thread
+from threading import Event, Thread
 
 from tests.workloads.gpu import Gpu
 

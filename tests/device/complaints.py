@@ -15,10 +15,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.device import everyday
-from tests.device import shapes
-from tests.device.jobs import Clock
-from tests.device.jobs import Over
+from tests.device import everyday, shapes
+from tests.device.jobs import Clock, Over
 
 _GPUTOP = [sys.executable, "-m", "gputop"]
 _SECONDS = float(os.environ.get("GPUTOP_COMPLAINT_S", "9"))

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.device import jobs
-from tests.device.jobs import Clock
-from tests.device.jobs import Pictures
-from tests.device.jobs import descend
+from tests.device.jobs import Clock, Pictures, descend
 
 DEVICE = os.environ.get("GPUTOP_JOB_DEVICE", "cuda")
 SMALL = DEVICE == "cpu"
@@ -37,10 +35,8 @@ def gpt(width: int, layers: int) -> Any:
 def train_pictures(clock: Clock, folder: Path, count: int = 100_000, **options: Any) -> None:
     """ResNet-50 in bfloat16 over ``count`` JPEGs an epoch, as torchvision's examples have it."""
     import torch
-    from torch.utils.data import DataLoader
-    from torch.utils.data import Subset
-    from torchvision.models import resnet18
-    from torchvision.models import resnet50
+    from torch.utils.data import DataLoader, Subset
+    from torchvision.models import resnet18, resnet50
 
     model = (resnet18 if SMALL else resnet50)().to(DEVICE, memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -111,9 +107,7 @@ def _draw(folder: Path) -> None:
 def tokenizes(clock: Clock, folder: Path) -> None:
     """Hugging Face's Trainer as it comes: no workers, and a collator that tokenizes long texts."""
     import torch
-    from transformers import Trainer
-    from transformers import TrainerCallback
-    from transformers import TrainingArguments
+    from transformers import Trainer, TrainerCallback, TrainingArguments
 
     tokenizer, texts = _tokenizer()
 

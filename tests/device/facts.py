@@ -5,22 +5,16 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
-from ctypes import byref
-from ctypes import c_uint
-from ctypes import c_void_p
+from ctypes import byref, c_uint, c_void_p
 
 import pynvml
 
-from gputop.sources.nvml.abi import Device
-from gputop.sources.nvml.abi import Meter
-from gputop.sources.nvml.abi import bind
-from gputop.sources.nvml.abi import check
+from gputop.sources.nvml.abi import Device, Meter, bind, check
 from gputop.sources.nvml.fast import fast_readings
 from gputop.sources.nvml.identity import identity_readings
 from gputop.sources.nvml.reading import Reading
 from gputop.sources.nvml.slow import slow_readings
-from tests.bench.figures import quantile
-from tests.bench.figures import table
+from tests.bench.figures import quantile, table
 
 _INTERVAL_NS = 100_000_000
 

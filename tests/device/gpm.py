@@ -8,8 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from statistics import mean
-from statistics import median
+from statistics import mean, median
 
 import pynvml
 

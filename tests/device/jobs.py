@@ -6,15 +6,13 @@ import argparse
 import os
 import tempfile
 import time
-from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from tests.device.labels import JOBS
 
@@ -114,8 +112,7 @@ def descend(loss: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
 
 def gpt(width: int, layers: int) -> nn.Module:
     """A language model of GPT-2's shape, on the host yet."""
-    from transformers import GPT2Config
-    from transformers import GPT2LMHeadModel
+    from transformers import GPT2Config, GPT2LMHeadModel
 
     return GPT2LMHeadModel(GPT2Config(n_embd=width, n_layer=layers, n_head=max(1, width // 64), n_positions=1024))
 

@@ -10,10 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from gputop.doctor.mask import Mask
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
-from gputop.model.frame import Probes
-from gputop.model.frame import ProcInfo
+from gputop.model.frame import Frame, Header, Probes, ProcInfo
 from gputop.model.roles import assign
 from gputop.recording.format import Decoder
 from gputop.recording.writer import Writer

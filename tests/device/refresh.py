@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
-from ctypes import byref
-from ctypes import c_uint
-from ctypes import c_void_p
+from collections.abc import Callable, Iterator
+from ctypes import byref, c_uint, c_void_p
 from itertools import pairwise
-from threading import Event
-from threading import Thread
+from threading import Event, Thread
 
 import pynvml
 
-from gputop.sources.nvml.abi import Device
-from gputop.sources.nvml.abi import Meter
-from gputop.sources.nvml.abi import bind
-from gputop.sources.nvml.abi import check
+from gputop.sources.nvml.abi import Device, Meter, bind, check
 from gputop.sources.nvml.fast import fast_readings
 from gputop.sources.nvml.reading import Reading
 from gputop.sources.nvml.slow import slow_readings
-from tests.bench.figures import quantile
-from tests.bench.figures import table
+from tests.bench.figures import quantile, table
 from tests.workloads.gpu import Gpu
 
 _SPAN_S = 2.0

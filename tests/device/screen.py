@@ -10,11 +10,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.bench.figures import spread
-from tests.bench.figures import table
+from tests.bench.figures import spread, table
 from tests.bench.response import start_up
-from tests.pty.terminal import Pty
-from tests.pty.terminal import Terminal
+from tests.pty.terminal import Pty, Terminal
 from tests.pty.tree import usage
 
 _GPUTOP = [sys.executable, "-m", "gputop"]

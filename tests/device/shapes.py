@@ -8,10 +8,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from tests.device.everyday import DEVICE
-from tests.device.everyday import SMALL
-from tests.device.jobs import Clock
-from tests.device.jobs import descend
+from tests.device.everyday import DEVICE, SMALL
+from tests.device.jobs import Clock, descend
 
 
 def _layers(width: int, count: int) -> Any:

@@ -11,16 +11,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean
 
 from gputop.model.frame import Frame
 from gputop.recording.format import Decoder
-from tests.bench.figures import quantile
-from tests.bench.figures import table
+from tests.bench.figures import quantile, table
 from tests.workloads.gpu import Gpu
 
 _PHASE_S = float(os.environ.get("GPUTOP_PHASE_S", "4"))

@@ -20,14 +20,10 @@ from collections.abc import Callable
 from typing import Any
 
 from gputop.sources import elf
-from gputop.sources.ebpf import libcuda
-from gputop.sources.ebpf import loader
-from gputop.sources.ebpf import maps
-from gputop.sources.ebpf import uprobe
+from gputop.sources.ebpf import libcuda, loader, maps, uprobe
 from gputop.sources.procfs.files import Descriptors
 from gputop.sources.procfs.waits import Waits
-from gputop.stacks import on_demand_loader
-from gputop.stacks import permission
+from gputop.stacks import on_demand_loader, permission
 from gputop.stacks.interpreter import Interpreter
 
 HERE = os.path.dirname(os.path.abspath(__file__))

@@ -5,18 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
 from gputop.model.board import Board
-from gputop.model.frame import Frame
-from gputop.model.frame import SchedThread
-from gputop.sources import Beat
-from gputop.sources import Settings
+from gputop.model.frame import Frame, SchedThread
+from gputop.sources import Beat, Settings
 from gputop.sources.ebpf.source import EbpfSource
 from tests.require import require
 

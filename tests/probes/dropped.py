@@ -9,8 +9,7 @@ import sys
 
 from gputop.sources.ebpf.privilege import drop_to_invoking_user
 from gputop.sources.rights import capabilities
-from tests.probes.conftest import HERE
-from tests.probes.conftest import Beaten
+from tests.probes.conftest import HERE, Beaten
 
 
 def main() -> None:

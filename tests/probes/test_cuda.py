@@ -9,26 +9,20 @@ import shutil
 import struct
 import subprocess
 import threading
-from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from gputop.model import histogram
-from gputop.model.frame import CudaCall
-from gputop.model.frame import LaunchRate
+from gputop.model.frame import CudaCall, LaunchRate
 from gputop.sources import elf
-from gputop.sources.ebpf import libcuda
-from gputop.sources.ebpf import uprobe
-from gputop.sources.ebpf.cuda import COUNT_EVERY
-from gputop.sources.ebpf.cuda import Attacher
-from gputop.sources.ebpf.cuda import CudaReader
+from gputop.sources.ebpf import libcuda, uprobe
+from gputop.sources.ebpf.cuda import COUNT_EVERY, Attacher, CudaReader
 from gputop.sources.ebpf.maps import Map
 from gputop.sources.ebpf.sched import Turn
-from tests.probes.conftest import HERE
-from tests.probes.conftest import Beaten
+from tests.probes.conftest import HERE, Beaten
 from tests.require import require
 from tests.stubs.build import build
 

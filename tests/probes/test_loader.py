@@ -15,16 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from gputop.sources import Settings
-from gputop.sources import Unavailable
-from gputop.sources import rights
-from gputop.sources.ebpf import access
-from gputop.sources.ebpf import loader
-from gputop.sources.ebpf import uprobe
-from gputop.sources.ebpf.handover import Helper
-from gputop.sources.ebpf.handover import HelperFailed
-from tests.probes.conftest import HERE
-from tests.probes.conftest import Beaten
+from gputop.sources import Settings, Unavailable, rights
+from gputop.sources.ebpf import access, loader, uprobe
+from gputop.sources.ebpf.handover import Helper, HelperFailed
+from tests.probes.conftest import HERE, Beaten
 from tests.require import require
 from tests.stubs.build import build
 

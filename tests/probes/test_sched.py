@@ -9,20 +9,16 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import cast
 
 import pytest
 
 from gputop.model import histogram
-from gputop.model.frame import Preempt
-from gputop.model.frame import SchedThread
-from gputop.sources import FEW
-from gputop.sources import Settings
+from gputop.model.frame import Preempt, SchedThread
+from gputop.sources import FEW, Settings
 from gputop.sources.ebpf import sched
-from gputop.sources.ebpf.maps import Map
-from gputop.sources.ebpf.maps import Shape
+from gputop.sources.ebpf.maps import Map, Shape
 from tests.probes.conftest import Beaten
 
 Run = Callable[..., subprocess.Popen[str]]

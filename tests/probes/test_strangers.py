@@ -8,8 +8,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import FileIO
 from itertools import pairwise
 from pathlib import Path
@@ -17,18 +16,11 @@ from pathlib import Path
 import pytest
 
 from gputop.sources import elf
-from gputop.sources.ebpf import cuda
-from gputop.sources.ebpf import libcuda
-from gputop.sources.ebpf import uprobe
+from gputop.sources.ebpf import cuda, libcuda, uprobe
 from gputop.sources.ebpf.cuda import Attacher
-from tests.probes.conftest import HERE
-from tests.probes.conftest import Beaten
+from tests.probes.conftest import HERE, Beaten
 from tests.probes.swapping import NOBODY
-from tests.probes.test_cuda import Trainer
-from tests.probes.test_cuda import attach
-from tests.probes.test_cuda import counted
-from tests.probes.test_cuda import libraries
-from tests.probes.test_cuda import work
+from tests.probes.test_cuda import Trainer, attach, counted, libraries, work
 from tests.require import require
 from tests.stubs.build import build
 

@@ -13,8 +13,7 @@ from gputop.session.child import ChildStream
 from gputop.session.session import Session
 from gputop.sources.procfs.users import Users
 from gputop.tui.app import GputopApp
-from gputop.tui.driver import PatientWriter
-from gputop.tui.driver import TerminalInput
+from gputop.tui.driver import PatientWriter, TerminalInput
 from gputop.tui.feed import Feed
 from gputop.tui.recorder import Recorder
 from gputop.tui.screens.main import MainScreen

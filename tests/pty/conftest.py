@@ -5,19 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.bench.stage import stage
-from tests.pty.terminal import ALTERNATE_SCREEN
-from tests.pty.terminal import CURSOR
-from tests.pty.terminal import FOCUS
-from tests.pty.terminal import MOUSE
-from tests.pty.terminal import PASTE
-from tests.pty.terminal import Terminal
+from tests.pty.terminal import ALTERNATE_SCREEN, CURSOR, FOCUS, MOUSE, PASTE, Terminal
 from tests.require import require
 
 GPUTOP = str(Path(sys.executable).parent / "gputop")

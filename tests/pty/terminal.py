@@ -13,9 +13,7 @@ import subprocess
 import termios
 import threading
 import time
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pyte

@@ -15,13 +15,8 @@ import pytest
 
 from gputop.system.errors import NO_MORE_THREADS
 from tests.pty.broken import PARTS
-from tests.pty.conftest import GPUTOP
-from tests.pty.conftest import Launch
-from tests.pty.conftest import assert_left_as_found
-from tests.pty.conftest import assert_nothing_left
-from tests.pty.terminal import ALTERNATE_SCREEN
-from tests.pty.terminal import CURSOR
-from tests.pty.terminal import Terminal
+from tests.pty.conftest import GPUTOP, Launch, assert_left_as_found, assert_nothing_left
+from tests.pty.terminal import ALTERNATE_SCREEN, CURSOR, Terminal
 from tests.pty.tree import tree
 
 REPOSITORY = Path(__file__).parents[2]

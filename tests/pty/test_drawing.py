@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench.crowd import crowd
-from tests.pty.conftest import GPUTOP
-from tests.pty.conftest import Launch
+from tests.pty.conftest import GPUTOP, Launch
 from tests.pty.terminal import Terminal
 
 ARROWS = ["\x1b[A", "\x1b[B", "\x1b[C", "\x1b[D", "\x1b[1;2C", "\x1b[1;2D", "\x1b[F", "\x1b[H", "\x1b[5~", "\x1b[6~"]

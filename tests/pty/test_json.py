@@ -8,8 +8,7 @@ import subprocess
 import sys
 import time
 
-from tests.pty.conftest import GPUTOP
-from tests.pty.conftest import Launch
+from tests.pty.conftest import GPUTOP, Launch
 from tests.pty.test_usage import run
 from tests.unit.test_snapshot import unexplained
 from tests.wait import until

@@ -10,16 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.pty.conftest import GPUTOP
-from tests.pty.conftest import Launch
-from tests.pty.conftest import assert_left_as_found
-from tests.pty.conftest import assert_nothing_left
-from tests.pty.terminal import ALTERNATE_SCREEN
-from tests.pty.terminal import CURSOR
-from tests.pty.terminal import FOCUS
-from tests.pty.terminal import MOUSE
-from tests.pty.terminal import PASTE
-from tests.pty.terminal import Terminal
+from tests.pty.conftest import GPUTOP, Launch, assert_left_as_found, assert_nothing_left
+from tests.pty.terminal import ALTERNATE_SCREEN, CURSOR, FOCUS, MOUSE, PASTE, Terminal
 from tests.pty.tree import tree
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.pty.conftest import GPUTOP
-from tests.pty.conftest import Launch
+from tests.pty.conftest import GPUTOP, Launch
 from tests.pty.terminal import Pty
 
 SIZES = [(160, 48), (80, 24), (300, 80), (20, 5), (80, 24)]

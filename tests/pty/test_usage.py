@@ -6,10 +6,8 @@ import subprocess
 
 import pytest
 
-from gputop.cli import COMMANDS
-from gputop.cli import make_parser
-from tests.pty.conftest import GPUTOP
-from tests.pty.conftest import Launch
+from gputop.cli import COMMANDS, make_parser
+from tests.pty.conftest import GPUTOP, Launch
 
 GONE_PID = "4194305"  # above any pid_max the kernel allows
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gputop.model.frame import Frame
-from tests.recording.made import Session
-from tests.recording.made import record
+from tests.recording.made import Session, record
 from tests.recording.test_columns import coarse
 
 

@@ -20,40 +20,38 @@ import tempfile
 import time
 import traceback
 import zlib
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import zstandard
 
 from gputop import cli
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
+from gputop.model.frame import Frame, Header
 from gputop.recording.columns.encode import encode
 from gputop.recording.columns.layout import tick_ns
-from gputop.recording.format import CODEC_COLUMNS
-from gputop.recording.format import CODEC_PLAIN
-from gputop.recording.format import CODEC_RUN
-from gputop.recording.format import CODEC_ZSTD
-from gputop.recording.format import FLAG_KEY
-from gputop.recording.format import HEAD
-from gputop.recording.format import KIND_FRAMES
-from gputop.recording.format import KIND_HEADER
-from gputop.recording.format import KIND_REFERENCE
-from gputop.recording.format import MAGIC
-from gputop.recording.format import MAX_BLOCK_BYTES
-from gputop.recording.format import SYNC
-from gputop.recording.format import Decoder
-from gputop.recording.format import pack_end
-from gputop.recording.format import pack_frames
-from gputop.recording.format import pack_header
-from gputop.recording.format import unpack_head
+from gputop.recording.format import (
+    CODEC_COLUMNS,
+    CODEC_PLAIN,
+    CODEC_RUN,
+    CODEC_ZSTD,
+    FLAG_KEY,
+    HEAD,
+    KIND_FRAMES,
+    KIND_HEADER,
+    KIND_REFERENCE,
+    MAGIC,
+    MAX_BLOCK_BYTES,
+    SYNC,
+    Decoder,
+    pack_end,
+    pack_frames,
+    pack_header,
+    unpack_head,
+)
 from gputop.recording.index import Index
 from gputop.recording.reader import Recording
 from gputop.recording.writer import index_block

@@ -7,11 +7,7 @@ from typing import Any
 
 import msgspec
 
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
-from gputop.model.frame import Mark
-from gputop.model.frame import SourceState
-from gputop.model.frame import Stack
+from gputop.model.frame import Frame, Header, Mark, SourceState, Stack
 from tests.recording import made
 
 EVIL = "\x1b[2J[red]\x9b2J\n\u202eevil\x07"

@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
-from collections.abc import Iterator
-from dataclasses import dataclass
-from dataclasses import field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from gputop.model.frame import CpuSample
-from gputop.model.frame import CudaCall
-from gputop.model.frame import DiskSample
-from gputop.model.frame import Frame
-from gputop.model.frame import Gpu
-from gputop.model.frame import GpuProc
-from gputop.model.frame import Header
-from gputop.model.frame import Host
-from gputop.model.frame import LaunchRate
-from gputop.model.frame import MainSamples
-from gputop.model.frame import Mark
-from gputop.model.frame import Preempt
-from gputop.model.frame import Probes
-from gputop.model.frame import ProcInfo
-from gputop.model.frame import ProcSample
-from gputop.model.frame import Psi
-from gputop.model.frame import SchedThread
-from gputop.model.frame import SelfCost
-from gputop.model.frame import SourceState
-from gputop.model.frame import ThreadInfo
-from gputop.model.frame import ThreadSample
-from gputop.model.frame import Wakeup
+from gputop.model.frame import (
+    CpuSample,
+    CudaCall,
+    DiskSample,
+    Frame,
+    Gpu,
+    GpuProc,
+    Header,
+    Host,
+    LaunchRate,
+    MainSamples,
+    Mark,
+    Preempt,
+    Probes,
+    ProcInfo,
+    ProcSample,
+    Psi,
+    SchedThread,
+    SelfCost,
+    SourceState,
+    ThreadInfo,
+    ThreadSample,
+    Wakeup,
+)
 from gputop.recording.writer import Writer
 
 MS = 1_000_000

@@ -11,9 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputop.model.frame import Frame
-from tests.recording.made import MS
-from tests.recording.made import Session
-from tests.recording.made import record
+from tests.recording.made import MS, Session, record
 
 OTHER = {
     "ascii": {"PYTHONIOENCODING": "ascii"},

@@ -13,24 +13,17 @@ from gputop.diagnosis import Engine
 from gputop.model import clocks
 from gputop.model.board import Board
 from gputop.model.clocks import Clocks
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
-from gputop.recording.format import Decoder
-from gputop.recording.format import pack_end
+from gputop.model.frame import Frame, Header
+from gputop.recording.format import Decoder, pack_end
 from gputop.recording.parts import open_recording
 from gputop.recording.pipe import PipeSink
 from gputop.recording.reader import Recording
-from gputop.recording.writer import Rotation
-from gputop.recording.writer import Writer
+from gputop.recording.writer import Rotation, Writer
 from gputop.session.judged import closely
 from gputop.session.session import Session as Known
 from gputop.tables.load import Loader
 from gputop.tui.recorder import Recorder
-from tests.recording.made import HEADER
-from tests.recording.made import SECOND
-from tests.recording.made import START_NS
-from tests.recording.made import Session
-from tests.recording.made import record
+from tests.recording.made import HEADER, SECOND, START_NS, Session, record
 
 HOUR = 3600 * SECOND
 BEGUN = replace(HEADER, boot_id="b", slept=((START_NS, HOUR),))

@@ -10,37 +10,29 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputop.model.frame import CgroupSample
-from gputop.model.frame import CudaCall
-from gputop.model.frame import Frame
-from gputop.model.frame import Gpu
-from gputop.model.frame import GpuProc
-from gputop.model.frame import Host
-from gputop.model.frame import Mark
-from gputop.model.frame import MigInstance
-from gputop.model.frame import Probes
-from gputop.model.frame import ProcInfo
-from gputop.model.frame import ProcSample
-from gputop.model.frame import Psi
-from gputop.model.frame import Stack
-from gputop.model.frame import ThreadSample
+from gputop.model.frame import (
+    CgroupSample,
+    CudaCall,
+    Frame,
+    Gpu,
+    GpuProc,
+    Host,
+    Mark,
+    MigInstance,
+    Probes,
+    ProcInfo,
+    ProcSample,
+    Psi,
+    Stack,
+    ThreadSample,
+)
 from gputop.recording.columns.context import Layouts
-from gputop.recording.columns.decode import Table
-from gputop.recording.columns.decode import open_table
-from gputop.recording.columns.decode import structs
-from gputop.recording.columns.encode import Orders
-from gputop.recording.columns.encode import encode
-from gputop.recording.columns.layout import CONST
-from gputop.recording.columns.layout import PEAKS
-from gputop.recording.columns.layout import SCALES
-from gputop.recording.columns.layout import UNITS
-from gputop.recording.columns.layout import ColumnError
-from gputop.recording.columns.layout import pack_integers
-from gputop.recording.columns.layout import unpack_integers
+from gputop.recording.columns.decode import Table, open_table, structs
+from gputop.recording.columns.encode import Orders, encode
+from gputop.recording.columns.layout import CONST, PEAKS, SCALES, UNITS, ColumnError, pack_integers, unpack_integers
 from gputop.recording.columns.run import Run
 from gputop.recording.columns.standing import Standings
 from gputop.recording.columns.thin import thin

@@ -13,8 +13,7 @@ from gputop.model.frame import ProcInfo
 from gputop.recording.writer import Writer
 from gputop.system.text import csv_cell
 from gputop.tables.schema import TABLES
-from tests.recording.made import HEADER
-from tests.recording.made import Session
+from tests.recording.made import HEADER, Session
 
 FORMULAS = ("=1+1", "+1+1", "-1+1", "@SUM(A1)", "=cmd|'/c calc'!A1", "\t=1", "\r=1", "\n=1", "＝1+1", "-rf", "--flag")
 COMPUTED = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")

@@ -16,32 +16,27 @@ import msgspec
 import pytest
 
 from gputop.model.frame import Frame
-from gputop.recording.format import CODEC_COLUMNS
-from gputop.recording.format import CODEC_ZSTD
-from gputop.recording.format import HEAD
-from gputop.recording.format import KIND_FRAMES
-from gputop.recording.format import KIND_HEADER
-from gputop.recording.format import KIND_INDEX
-from gputop.recording.format import KIND_REFERENCE
-from gputop.recording.format import Decoder
-from gputop.recording.format import FormatError
-from gputop.recording.format import pack
-from gputop.recording.format import pack_end
-from gputop.recording.format import pack_frames
-from gputop.recording.format import pack_header
-from gputop.recording.index import Index
-from gputop.recording.index import pack_index
-from gputop.recording.index import unpack_index
+from gputop.recording.format import (
+    CODEC_COLUMNS,
+    CODEC_ZSTD,
+    HEAD,
+    KIND_FRAMES,
+    KIND_HEADER,
+    KIND_INDEX,
+    KIND_REFERENCE,
+    Decoder,
+    FormatError,
+    pack,
+    pack_end,
+    pack_frames,
+    pack_header,
+)
+from gputop.recording.index import Index, pack_index, unpack_index
 from gputop.recording.reader import Recording
-from gputop.recording.scan import Place
-from gputop.recording.scan import scan
+from gputop.recording.scan import Place, scan
 from gputop.recording.writer import Writer
 from gputop.system.errors import UserError
-from tests.recording.made import HEADER
-from tests.recording.made import SECOND
-from tests.recording.made import START_NS
-from tests.recording.made import Session
-from tests.recording.made import record
+from tests.recording.made import HEADER, SECOND, START_NS, Session, record
 from tests.recording.test_columns import coarse
 
 TICKS_A_SECOND = 10

@@ -8,24 +8,8 @@ import msgspec
 import pytest
 
 from gputop.model.board import Board
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
-from gputop.model.frame import Host
-from gputop.model.frame import Mark
-from gputop.model.frame import Probes
-from gputop.model.frame import ProcInfo
-from gputop.model.frame import ProcSample
-from gputop.model.frame import SourceState
-from gputop.model.frame import ThreadSample
-from gputop.recording.format import FLAG_KEY
-from gputop.recording.format import HEAD
-from gputop.recording.format import KIND_FRAMES
-from gputop.recording.format import MAGIC
-from gputop.recording.format import Decoder
-from gputop.recording.format import FormatError
-from gputop.recording.format import pack
-from gputop.recording.format import pack_frames
-from gputop.recording.format import pack_header
+from gputop.model.frame import Frame, Header, Host, Mark, Probes, ProcInfo, ProcSample, SourceState, ThreadSample
+from gputop.recording.format import FLAG_KEY, HEAD, KIND_FRAMES, MAGIC, Decoder, FormatError, pack, pack_frames, pack_header
 
 HEADER = Header(host="node7", t_ns=5, unix_ns=1_700_000_000_000_000_000)
 FRAMES = [Frame(i, 5 + i * 100, key=i == 0, procs=[ProcSample(i + 1, 7, 5, "R", i, 0, 4096, 1)]) for i in range(20)]

@@ -18,19 +18,12 @@ import pyarrow.parquet as parquet
 import pytest
 
 from gputop import cli
-from gputop.model.frame import Frame
-from gputop.model.frame import Gpu
-from gputop.model.frame import ProcSample
-from gputop.recording.format import pack_frames
-from gputop.recording.format import pack_header
+from gputop.model.frame import Frame, Gpu, ProcSample
+from gputop.recording.format import pack_frames, pack_header
 from gputop.tables.exports import FORMATS
-from gputop.tables.exports.rows import Row
-from gputop.tables.exports.rows import batches
+from gputop.tables.exports.rows import Row, batches
 from gputop.tables.schema import TABLES
-from tests.recording.made import HEADER
-from tests.recording.made import MS
-from tests.recording.made import START_NS
-from tests.recording.made import record
+from tests.recording.made import HEADER, MS, START_NS, record
 from tests.recording.test_query import ask
 
 

@@ -12,27 +12,15 @@ import pytest
 import zstandard
 
 from gputop.model.board import Board
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
-from gputop.model.frame import ProcSample
+from gputop.model.frame import Frame, Header, ProcSample
 from gputop.recording import writer
-from gputop.recording.format import KIND_HEADER
-from gputop.recording.format import Decoder
-from gputop.recording.format import FormatError
-from gputop.recording.format import pack
-from gputop.recording.format import pack_frames
-from gputop.recording.format import pack_header
+from gputop.recording.format import KIND_HEADER, Decoder, FormatError, pack, pack_frames, pack_header
 from gputop.recording.reader import Recording
 from gputop.recording.ring import Ring
-from gputop.recording.writer import Rotation
-from gputop.recording.writer import Writer
-from gputop.recording.writer import write_all
+from gputop.recording.writer import Rotation, Writer, write_all
 from gputop.system.errors import UserError
 from gputop.system.text import file_size
-from tests.recording.made import HEADER
-from tests.recording.made import SECOND
-from tests.recording.made import Session
-from tests.recording.made import record
+from tests.recording.made import HEADER, SECOND, Session, record
 from tests.recording.test_columns import coarse
 
 

@@ -10,12 +10,9 @@ import pytest
 
 from gputop.cli import main
 from gputop.diagnosis.report import Explanation
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
+from gputop.model.frame import Frame, Header
 from gputop.recording.reader import Recording
-from gputop.recording.writer import NO_LIMIT
-from gputop.recording.writer import Rotation
-from gputop.recording.writer import Writer
+from gputop.recording.writer import NO_LIMIT, Rotation, Writer
 from gputop.session import findings
 from gputop.session.autostacks import Unwatched
 from gputop.session.session import Session

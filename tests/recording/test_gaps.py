@@ -7,22 +7,12 @@ from pathlib import Path
 import pytest
 
 from gputop.model.frame import Frame
-from gputop.recording.format import FLAG_FOLLOWS
-from gputop.recording.format import HEAD
-from gputop.recording.format import KIND_FRAMES
-from gputop.recording.format import KIND_PARITY
-from gputop.recording.format import pack_frames
-from gputop.recording.format import pack_header
+from gputop.recording.format import FLAG_FOLLOWS, HEAD, KIND_FRAMES, KIND_PARITY, pack_frames, pack_header
 from gputop.recording.reader import Recording
-from gputop.recording.scan import Place
-from gputop.recording.scan import scan
+from gputop.recording.scan import Place, scan
 from gputop.recording.writer import Writer
 from gputop.tables.database import Database
-from tests.recording.made import HEADER
-from tests.recording.made import MS
-from tests.recording.made import SECOND
-from tests.recording.made import START_NS
-from tests.recording.made import Session
+from tests.recording.made import HEADER, MS, SECOND, START_NS, Session
 from tests.recording.test_columns import coarse
 
 Row = tuple[float, float, int | None, str]

@@ -13,21 +13,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputop.model.frame import FORMAT_MINOR
-from gputop.model.frame import Frame
-from gputop.recording.format import KIND_FRAMES
-from gputop.recording.format import KIND_HEADER
-from gputop.recording.format import MAGIC
-from gputop.recording.format import Decoder
-from gputop.recording.format import pack
-from gputop.recording.format import pack_frames
-from gputop.recording.format import pack_header
+from gputop.model.frame import FORMAT_MINOR, Frame
+from gputop.recording.format import KIND_FRAMES, KIND_HEADER, MAGIC, Decoder, pack, pack_frames, pack_header
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
 from gputop.tables.load import Loader
 from gputop.tables.schema import TABLES
-from tests.recording.made import HEADER
-from tests.recording.made import Session
+from tests.recording.made import HEADER, Session
 
 DATA = Path(__file__).with_name("data")
 KEPT = sorted(DATA.glob("*.gputop"))

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from gputop.cli import main
-from gputop.recording.format import pack_frames
-from gputop.recording.format import pack_header
+from gputop.recording.format import pack_frames, pack_header
 from gputop.recording.writer import Writer
 from gputop.system import console
 from gputop.system.text import one_line

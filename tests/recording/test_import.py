@@ -18,12 +18,9 @@ from typing import Any
 import pytest
 
 from gputop import cli
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
-from gputop.recording import ingero
-from gputop.recording import writer
-from gputop.recording.format import KIND_INDEX
-from gputop.recording.format import SYNC
+from gputop.model.frame import Frame, Header
+from gputop.recording import ingero, writer
+from gputop.recording.format import KIND_INDEX, SYNC
 from gputop.recording.ingero import read
 from gputop.recording.reader import Recording
 from gputop.recording.writer import write_all

@@ -11,8 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar
@@ -22,27 +21,19 @@ from msgspec.structs import replace
 
 from gputop.commands.explain import explained
 from gputop.model.board import Board
-from gputop.model.frame import SECOND_NS
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
+from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.recording import writer
-from gputop.recording.format import pack_frames
-from gputop.recording.format import pack_header
-from gputop.recording.lasting import TRY_S
-from gputop.recording.lasting import Lasting
+from gputop.recording.format import pack_frames, pack_header
+from gputop.recording.lasting import TRY_S, Lasting
 from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
-from gputop.recording.writer import NO_LIMIT
-from gputop.recording.writer import Rotation
+from gputop.recording.writer import NO_LIMIT, Rotation
 from gputop.session import lasting
 from gputop.session.child import ChildStream
-from gputop.session.lasting import RESTART_S
-from gputop.session.lasting import LastingStream
-from gputop.session.lasting import Restarts
+from gputop.session.lasting import RESTART_S, LastingStream, Restarts
 from gputop.tables.database import Database
 from tests.pty.tree import tree
-from tests.recording.made import HEADER
-from tests.recording.made import Session
+from tests.recording.made import HEADER, Session
 from tests.recording.test_columns import coarse
 from tests.wait import until
 

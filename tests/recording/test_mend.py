@@ -10,19 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gputop.model.frame import Frame
-from gputop.model.frame import Mark
-from gputop.recording.format import HEAD
-from gputop.recording.format import KIND_FRAMES
-from gputop.recording.format import KIND_PARITY
-from gputop.recording.format import pack_frames
-from gputop.recording.format import pack_header
+from gputop.model.frame import Frame, Mark
+from gputop.recording.format import HEAD, KIND_FRAMES, KIND_PARITY, pack_frames, pack_header
 from gputop.recording.reader import Recording
-from gputop.recording.scan import Place
-from gputop.recording.scan import scan
-from tests.recording.made import HEADER
-from tests.recording.made import Session
-from tests.recording.made import record
+from gputop.recording.scan import Place, scan
+from tests.recording.made import HEADER, Session, record
 from tests.recording.test_columns import coarse
 from tests.recording.test_runs import places
 

@@ -10,25 +10,13 @@ import zlib
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gputop.recording.format import HEAD
-from gputop.recording.format import KIND_FRAMES
-from gputop.recording.format import KIND_PARITY
-from gputop.recording.format import FormatError
-from gputop.recording.format import pack
-from gputop.recording.galois import inverse
-from gputop.recording.galois import product
-from gputop.recording.galois import solve
+from gputop.recording.format import HEAD, KIND_FRAMES, KIND_PARITY, FormatError, pack
+from gputop.recording.galois import inverse, product, solve
 from gputop.recording.mend import Mender
-from gputop.recording.parity import MOST_SEGMENTS
-from gputop.recording.parity import ROWS
-from gputop.recording.parity import SEGMENT_BYTES
-from gputop.recording.parity import Parity
-from gputop.recording.parity import block_in
+from gputop.recording.parity import MOST_SEGMENTS, ROWS, SEGMENT_BYTES, Parity, block_in
 
 NUMBERS = st.integers(0, 255)
 

@@ -14,15 +14,11 @@ from gputop import cli
 from gputop.model.board import Board
 from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
-from gputop.recording.writer import Rotation
-from gputop.recording.writer import Writer
+from gputop.recording.writer import Rotation, Writer
 from gputop.session.file import FileStream
 from gputop.session.survey import survey
 from gputop.system.errors import UserError
-from tests.recording.made import HEADER
-from tests.recording.made import SECOND
-from tests.recording.made import Session
-from tests.recording.made import record
+from tests.recording.made import HEADER, SECOND, Session, record
 from tests.recording.test_thinned import standing
 
 

@@ -15,32 +15,14 @@ from typing import Any
 import pytest
 
 from gputop import cli
-from gputop.commands.query import WHO_SWITCHED
-from gputop.commands.query import WHO_TOOK
-from gputop.commands.query import WINDOWS
-from gputop.model.frame import CudaCall
-from gputop.model.frame import Frame
-from gputop.model.frame import Gpu
-from gputop.model.frame import Mark
-from gputop.model.frame import Preempt
-from gputop.model.frame import Probes
-from gputop.model.frame import ProcSample
-from gputop.model.frame import SchedThread
+from gputop.commands.query import WHO_SWITCHED, WHO_TOOK, WINDOWS
+from gputop.model.frame import CudaCall, Frame, Gpu, Mark, Preempt, Probes, ProcSample, SchedThread
 from gputop.recording.columns.decode import Table
 from gputop.recording.columns.layout import UNITS
-from gputop.recording.format import HEAD
-from gputop.recording.format import KIND_FRAMES
-from gputop.recording.format import pack
-from gputop.recording.format import pack_frames
-from gputop.recording.format import pack_header
+from gputop.recording.format import HEAD, KIND_FRAMES, pack, pack_frames, pack_header
 from gputop.recording.scan import scan
 from gputop.tables.schema import TABLES
-from tests.recording.made import HEADER
-from tests.recording.made import MS
-from tests.recording.made import SECOND
-from tests.recording.made import START_NS
-from tests.recording.made import Session
-from tests.recording.made import record
+from tests.recording.made import HEADER, MS, SECOND, START_NS, Session, record
 
 
 def ask(path: str, sql: str, *flags: str, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:

@@ -10,15 +10,9 @@ from pathlib import Path
 import pytest
 
 from gputop import cli
-from gputop.model.frame import Frame
-from gputop.model.frame import ProcInfo
-from gputop.model.frame import ProcSample
-from gputop.model.frame import Stack
-from gputop.recording.format import pack_frames
-from gputop.recording.format import pack_header
-from tests.recording.made import HEADER
-from tests.recording.made import MS
-from tests.recording.made import START_NS
+from gputop.model.frame import Frame, ProcInfo, ProcSample, Stack
+from gputop.recording.format import pack_frames, pack_header
+from tests.recording.made import HEADER, MS, START_NS
 
 EVIL = "py\x1b[2J\x07\u202etrain\nx"
 

@@ -6,15 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gputop.model.frame import Frame
-from gputop.model.frame import Gpu
-from gputop.model.frame import ProcSample
-from gputop.recording.format import pack_frames
-from gputop.recording.format import pack_header
-from tests.recording.made import HEADER
-from tests.recording.made import MS
-from tests.recording.made import START_NS
-from tests.recording.made import record
+from gputop.model.frame import Frame, Gpu, ProcSample
+from gputop.recording.format import pack_frames, pack_header
+from tests.recording.made import HEADER, MS, START_NS, record
 from tests.recording.test_query import ask
 
 

@@ -8,8 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,22 +16,16 @@ import pytest
 from gputop import cli
 from gputop.commands.record import size
 from gputop.model.frame import Frame
-from gputop.recording.format import FormatError
-from gputop.recording.format import pack_frames
-from gputop.recording.format import pack_header
+from gputop.recording.format import FormatError, pack_frames, pack_header
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
 from gputop.session.file import FileStream
-from gputop.sources import Beat
-from gputop.sources import Settings
-from gputop.sources.markers import bound
-from gputop.sources.markers import places
+from gputop.sources import Beat, Settings
+from gputop.sources.markers import bound, places
 from gputop.sources.marks import MarksSource
 from gputop.system.errors import UserError
 from tests.pty.terminal import Pty
-from tests.recording.made import HEADER
-from tests.recording.made import SECOND
-from tests.recording.made import Session
+from tests.recording.made import HEADER, SECOND, Session
 from tests.recording.test_columns import coarse
 
 GPUTOP = [sys.executable, "-m", "gputop"]

@@ -20,11 +20,7 @@ from gputop.session.file import FileStream
 from gputop.session.playback import Playback
 from gputop.session.session import Session
 from gputop.tui import navigate
-from gputop.tui.draw import chosen
-from gputop.tui.draw import gpus
-from gputop.tui.draw import header
-from gputop.tui.draw import procs
-from gputop.tui.draw import verdict
+from gputop.tui.draw import chosen, gpus, header, procs, verdict
 from gputop.tui.draw.axis import axis_line
 from gputop.tui.draw.lanes import LaneDrawer
 from gputop.tui.draw.rows import rows

@@ -9,22 +9,16 @@ import msgspec
 import pytest
 
 from gputop.model.board import Board
-from gputop.model.frame import Frame
-from gputop.model.frame import Stack
-from gputop.recording.format import Decoder
-from gputop.recording.format import pack_frames
-from gputop.recording.format import pack_header
-from gputop.recording.output import create
-from gputop.recording.output import unused
+from gputop.model.frame import Frame, Stack
+from gputop.recording.format import Decoder, pack_frames, pack_header
+from gputop.recording.output import create, unused
 from gputop.recording.reader import Recording
 from gputop.recording.ring import Ring
 from gputop.recording.saved import write_blocks
 from gputop.recording.shelf import Shelved
 from gputop.session.session import Session as Watched
 from gputop.system.errors import UserError
-from tests.recording.made import HEADER
-from tests.recording.made import SECOND
-from tests.recording.made import Session
+from tests.recording.made import HEADER, SECOND, Session
 
 
 def test_any_moment_shows_what_folding_every_frame_shows() -> None:

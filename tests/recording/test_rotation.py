@@ -14,9 +14,7 @@ from gputop.model.frame import Frame
 from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Rotation
-from tests.recording.made import HEADER
-from tests.recording.made import Session
-from tests.recording.made import record
+from tests.recording.made import HEADER, Session, record
 
 MAX_BYTES = 120_000
 

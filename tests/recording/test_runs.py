@@ -13,32 +13,14 @@ import pytest
 import zstandard
 
 from gputop.model.board import Board
-from gputop.model.frame import CudaCall
-from gputop.model.frame import Frame
-from gputop.model.frame import Probes
-from gputop.model.frame import SchedThread
+from gputop.model.frame import CudaCall, Frame, Probes, SchedThread
 from gputop.recording.columns.layout import ColumnError
-from gputop.recording.format import CODEC_RUN
-from gputop.recording.format import CODEC_ZSTD
-from gputop.recording.format import FLAG_FOLLOWS
-from gputop.recording.format import HEAD
-from gputop.recording.format import KIND_FRAMES
-from gputop.recording.format import KIND_PARITY
-from gputop.recording.format import KIND_REFERENCE
-from gputop.recording.format import Decoder
-from gputop.recording.format import pack
+from gputop.recording.format import CODEC_RUN, CODEC_ZSTD, FLAG_FOLLOWS, HEAD, KIND_FRAMES, KIND_PARITY, KIND_REFERENCE, Decoder, pack
 from gputop.recording.reader import Recording
-from gputop.recording.scan import Place
-from gputop.recording.scan import scan
+from gputop.recording.scan import Place, scan
 from gputop.recording.writer import Writer
-from tests.recording.made import HEADER
-from tests.recording.made import MS
-from tests.recording.made import SECOND
-from tests.recording.made import START_NS
-from tests.recording.made import Session
-from tests.recording.made import record
-from tests.recording.test_columns import coarse
-from tests.recording.test_columns import through
+from tests.recording.made import HEADER, MS, SECOND, START_NS, Session, record
+from tests.recording.test_columns import coarse, through
 
 Recorded = tuple[bytes, list[Frame]]
 

@@ -11,10 +11,8 @@ import pytest
 
 from gputop.model.frame import SECOND_NS
 from gputop.recording.ring import Ring
-from gputop.recording.shelf import Shelf
-from gputop.recording.shelf import Shelved
-from tests.recording.made import HEADER
-from tests.recording.made import Session
+from gputop.recording.shelf import Shelf, Shelved
+from tests.recording.made import HEADER, Session
 from tests.wait import until
 
 

@@ -9,18 +9,13 @@ from typing import Any
 
 import pytest
 
-from gputop.model.frame import Frame
-from gputop.model.frame import ProcInfo
-from gputop.model.frame import ProcSample
+from gputop.model.frame import Frame, ProcInfo, ProcSample
 from gputop.recording.reader import Recording
 from gputop.tables import database
 from gputop.tables.database import Database
 from gputop.tables.exports.rows import batches
 from gputop.tables.schema import TABLES
-from tests.recording.made import MS
-from tests.recording.made import START_NS
-from tests.recording.made import Session
-from tests.recording.made import record
+from tests.recording.made import MS, START_NS, Session, record
 from tests.recording.test_columns import coarse
 
 STRETCHES_MS = [(-10_000, -9_300), (-100, 2_000), (0, 2_000), (1, 200), (50, 9_000), (4_321, 7_654), (12_000, 20_000)]

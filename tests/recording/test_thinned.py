@@ -13,29 +13,16 @@ import pytest
 from gputop.diagnosis import Engine
 from gputop.diagnosis.waits import kinds
 from gputop.model.board import Board
-from gputop.model.frame import CgroupSample
-from gputop.model.frame import Frame
-from gputop.model.frame import Gpu
-from gputop.model.frame import Host
-from gputop.model.frame import Preempt
-from gputop.model.frame import Probes
-from gputop.model.frame import ProcInfo
-from gputop.model.frame import ProcSample
-from gputop.model.frame import SchedThread
+from gputop.model.frame import CgroupSample, Frame, Gpu, Host, Preempt, Probes, ProcInfo, ProcSample, SchedThread
 from gputop.recording.columns.decode import open_table
 from gputop.recording.columns.encode import encode
 from gputop.recording.columns.layout import ColumnError
 from gputop.recording.columns.thin import thin
-from gputop.recording.format import pack_frames
-from gputop.recording.format import pack_header
+from gputop.recording.format import pack_frames, pack_header
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
 from gputop.session.hindsight import hindsight
-from tests.recording.made import HEADER
-from tests.recording.made import MS
-from tests.recording.made import SECOND
-from tests.recording.made import START_NS
-from tests.recording.made import Session
+from tests.recording.made import HEADER, MS, SECOND, START_NS, Session
 from tests.recording.test_columns import coarse
 
 KEPT = sorted(Path(__file__).with_name("data").glob("*.gputop"))

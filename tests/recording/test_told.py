@@ -9,16 +9,9 @@ from typing import Any
 import pytest
 
 from gputop import cli
-from gputop.model.frame import Frame
-from gputop.model.frame import Probes
-from gputop.model.frame import ProcSample
-from gputop.model.frame import SchedThread
-from gputop.tables.told import FORGOTTEN_NS
-from gputop.tables.told import Switches
-from tests.recording.made import MS
-from tests.recording.made import SECOND
-from tests.recording.made import START_NS
-from tests.recording.made import record
+from gputop.model.frame import Frame, Probes, ProcSample, SchedThread
+from gputop.tables.told import FORGOTTEN_NS, Switches
+from tests.recording.made import MS, SECOND, START_NS, record
 
 TRAINER, OTHER, LATE, OLD = 7, 8, 9, 10
 TICK_NS = 100 * MS

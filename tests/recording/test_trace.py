@@ -14,15 +14,9 @@ import pytest
 
 import gputop
 from gputop import cli
-from gputop.model.frame import CudaCall
-from gputop.model.frame import Frame
-from gputop.model.frame import Probes
+from gputop.model.frame import CudaCall, Frame, Probes
 from gputop.tables.exports import perfetto
-from tests.recording.made import HEADER
-from tests.recording.made import MS
-from tests.recording.made import START_NS
-from tests.recording.made import Session
-from tests.recording.made import record
+from tests.recording.made import HEADER, MS, START_NS, Session, record
 from tests.recording.test_columns import coarse
 from tests.recording.test_query import ask
 

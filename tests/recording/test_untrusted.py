@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,31 +13,25 @@ import pytest
 
 from gputop import cli
 from gputop.model.board import Board
-from gputop.model.frame import Frame
-from gputop.model.frame import Gpu
-from gputop.model.frame import Header
-from gputop.model.frame import Host
-from gputop.model.frame import Probes
-from gputop.model.frame import ProcInfo
-from gputop.model.frame import ProcSample
-from gputop.recording.format import CODEC_COLUMNS
-from gputop.recording.format import CODEC_ZSTD
-from gputop.recording.format import FLAG_KEY
-from gputop.recording.format import KIND_FRAMES
-from gputop.recording.format import KIND_HEADER
-from gputop.recording.format import MAGIC
-from gputop.recording.format import SYNC
-from gputop.recording.format import Decoder
-from gputop.recording.format import FormatError
-from gputop.recording.format import pack
-from gputop.recording.format import pack_end
-from gputop.recording.format import pack_frames
-from gputop.recording.format import pack_header
+from gputop.model.frame import Frame, Gpu, Header, Host, Probes, ProcInfo, ProcSample
+from gputop.recording.format import (
+    CODEC_COLUMNS,
+    CODEC_ZSTD,
+    FLAG_KEY,
+    KIND_FRAMES,
+    KIND_HEADER,
+    MAGIC,
+    SYNC,
+    Decoder,
+    FormatError,
+    pack,
+    pack_end,
+    pack_frames,
+    pack_header,
+)
 from gputop.recording.reader import Recording
-from tests.recording import fuzz
-from tests.recording import made
-from tests.recording.fuzz import Block
-from tests.recording.fuzz import Input
+from tests.recording import fuzz, made
+from tests.recording.fuzz import Block, Input
 
 KEY = Block(KIND_FRAMES, CODEC_ZSTD, FLAG_KEY, made.START_NS, b"")
 

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.require import require
-from tests.sources.nvml_rig import Rig
-from tests.sources.nvml_rig import load
-from tests.sources.nvml_rig import stub
+from tests.sources.nvml_rig import Rig, load, stub
 
 
 @pytest.fixture

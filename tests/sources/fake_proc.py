@@ -5,11 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from gputop.model.frame import Frame
-from gputop.model.frame import ProcInfo
-from gputop.model.frame import ProcSample
-from gputop.sources import Beat
-from gputop.sources import Source
+from gputop.model.frame import Frame, ProcInfo, ProcSample
+from gputop.sources import Beat, Source
 from gputop.sources.procfs import ProcfsSource
 
 TICK_NS = 100_000_000

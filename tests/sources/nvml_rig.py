@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pynvml
 
-from gputop.model.board import Board
-from gputop.model.board import GpuBoard
+from gputop.model.board import Board, GpuBoard
 from gputop.model.frame import Frame
-from gputop.sources import Beat
-from gputop.sources import Settings
+from gputop.sources import Beat, Settings
 from gputop.sources.nvml import NvmlSource
 from tests.stubs.build import build
 

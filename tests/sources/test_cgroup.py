@@ -10,17 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gputop.model.frame import CgroupSample
-from gputop.model.frame import Frame
-from gputop.model.frame import Psi
-from gputop.model.frame import ReadLimit
-from gputop.sources import Settings
-from gputop.sources import Unavailable
-from gputop.sources.cgroup import CGROUPS
-from gputop.sources.cgroup import CgroupSource
-from tests.sources.fake_proc import TICK_NS
-from tests.sources.fake_proc import FakeProc
-from tests.sources.fake_proc import Reader
+from gputop.model.frame import CgroupSample, Frame, Psi, ReadLimit
+from gputop.sources import Settings, Unavailable
+from gputop.sources.cgroup import CGROUPS, CgroupSource
+from tests.sources.fake_proc import TICK_NS, FakeProc, Reader
 
 V2 = "31 23 0:28 {root} /sys/fs/cgroup rw,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
 V1 = "3{n} 31 0:2{n} / /sys/fs/cgroup/{name} rw - cgroup cgroup rw,{name}\n"

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
-from threading import Event
-from threading import Lock
-from threading import Thread
+from threading import Event, Lock, Thread
 
 import pytest
 
 from gputop.collector.relay import Relay
 from gputop.sources.nvml import crew as crews
 from gputop.sources.nvml.crew import Crew
-from gputop.sources.nvml.lane import SETTLES_NS
-from gputop.sources.nvml.lane import Lane
-from gputop.sources.nvml.lane import beats
+from gputop.sources.nvml.lane import SETTLES_NS, Lane, beats
 
 PERIOD_NS = 10_000_000
 

@@ -12,8 +12,7 @@ import pytest
 
 from gputop.diagnosis import Engine
 from gputop.model.board import Board
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
+from gputop.model.frame import Frame, Header
 from gputop.model.roles import MOST_WORKERS
 from gputop.session.pipe import PipeStream
 from tests.require import require

@@ -10,8 +10,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,8 +12,7 @@ import pytest
 
 from gputop.sources.procfs import ends
 from gputop.sources.procfs.ends import Ends
-from tests.sources.test_procfs_real import child
-from tests.sources.test_procfs_real import poll_a_minute
+from tests.sources.test_procfs_real import child, poll_a_minute
 from tests.wait import until
 
 OWN = os.getpid()

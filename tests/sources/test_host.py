@@ -7,16 +7,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gputop.model.frame import DiskSample
-from gputop.model.frame import Host
-from gputop.model.frame import NetSample
-from gputop.model.frame import Psi
-from gputop.sources import Settings
-from gputop.sources import Unavailable
-from gputop.sources import host
+from gputop.model.frame import DiskSample, Host, NetSample, Psi
+from gputop.sources import Settings, Unavailable, host
 from gputop.sources.host import HostSource
-from tests.sources.fake_proc import FakeProc
-from tests.sources.fake_proc import Reader
+from tests.sources.fake_proc import FakeProc, Reader
 
 TICK = 10_000_000
 

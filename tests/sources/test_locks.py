@@ -11,12 +11,7 @@ from pathlib import Path
 import pytest
 
 from gputop.sources.procfs.files import Descriptors
-from gputop.sources.procfs.locks import SHARE
-from gputop.sources.procfs.locks import STILL_SHARE
-from gputop.sources.procfs.locks import Held
-from gputop.sources.procfs.locks import Locks
-from gputop.sources.procfs.locks import OpenFiles
-from gputop.sources.procfs.locks import parse_locks
+from gputop.sources.procfs.locks import SHARE, STILL_SHARE, Held, Locks, OpenFiles, parse_locks
 
 TEXT = """1: POSIX  ADVISORY  WRITE 812 08:01:99 0 EOF
 1: -> POSIX  ADVISORY  WRITE 900 08:01:99 0 EOF

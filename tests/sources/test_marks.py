@@ -12,23 +12,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from gputop import cli
-from gputop.model.frame import Frame
-from gputop.model.frame import Mark
-from gputop.sources import Beat
-from gputop.sources import Settings
-from gputop.sources.markers import bound
-from gputop.sources.markers import pack_mark
-from gputop.sources.markers import places
-from gputop.sources.marks import MOST_A_SECOND
-from gputop.sources.marks import MarksSource
+from gputop.model.frame import Frame, Mark
+from gputop.sources import Beat, Settings
+from gputop.sources.markers import bound, pack_mark, places
+from gputop.sources.marks import MOST_A_SECOND, MarksSource
 from tests.wait import until
 
 NOBODY, SOMEBODY = 65534, 54321

@@ -5,20 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from ctypes import byref
-from ctypes import c_uint
-from ctypes import c_void_p
+from ctypes import byref, c_uint, c_void_p
 from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
 
 from gputop.model.board import Board
-from gputop.sources.nvml.abi import Device
-from gputop.sources.nvml.abi import Meter
-from gputop.sources.nvml.abi import ProcessUtilization
-from gputop.sources.nvml.abi import bind
-from gputop.sources.nvml.abi import check
+from gputop.sources.nvml.abi import Device, Meter, ProcessUtilization, bind, check
 from gputop.sources.nvml.fast import Samples
 from gputop.sources.nvml.gpm import FIRST
 from gputop.sources.nvml.mig import FIELDS

@@ -12,8 +12,7 @@ import pytest
 from gputop.collector import beat as collector
 from gputop.model.frame import Frame
 from gputop.sources import Settings
-from tests.sources.nvml_rig import INTERVAL_NS
-from tests.sources.nvml_rig import Rig
+from tests.sources.nvml_rig import INTERVAL_NS, Rig
 
 QUICK = "gpus 2", "util 5"
 

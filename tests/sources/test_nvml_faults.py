@@ -9,8 +9,7 @@ import time
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
-from threading import Lock
-from threading import Thread
+from threading import Lock, Thread
 
 import pynvml
 import pytest
@@ -19,16 +18,10 @@ from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS
 from gputop.sources import Unavailable
 from gputop.sources.nvml import reading
-from gputop.sources.nvml.gpu import NEVER_READ
-from gputop.sources.nvml.gpu import READ_FIELDS
-from gputop.sources.nvml.gpu import WatchedGpu
+from gputop.sources.nvml.gpu import NEVER_READ, READ_FIELDS, WatchedGpu
 from gputop.sources.nvml.reasons import why
-from gputop.system.errors import NO_MORE_THREADS
-from gputop.system.errors import UserError
-from tests.sources.nvml_rig import INTERVAL_NS
-from tests.sources.nvml_rig import Rig
-from tests.sources.nvml_rig import load
-from tests.sources.nvml_rig import stub
+from gputop.system.errors import NO_MORE_THREADS, UserError
+from tests.sources.nvml_rig import INTERVAL_NS, Rig, load, stub
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ import pytest
 
 from gputop.doctor import gpu as doctor_gpu
 from gputop.doctor.gpu import checks
-from gputop.sources.nvml.gpu import READ_FIELDS
-from gputop.sources.nvml.gpu import Tier
+from gputop.sources.nvml.gpu import READ_FIELDS, Tier
 from gputop.sources.nvml.lane import Lane
 from tests.sources.nvml_rig import Rig
 

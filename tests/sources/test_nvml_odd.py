@@ -9,8 +9,7 @@ import pytest
 from gputop.recording.format import pack_frames
 from gputop.session.snapshot import _gpu_proc
 from gputop.sources import Unavailable
-from gputop.sources.nvml import numbers
-from gputop.sources.nvml import slow
+from gputop.sources.nvml import numbers, slow
 from gputop.sources.nvml.gpu import WatchedGpu
 from gputop.sources.nvml.reading import Report
 from gputop.system import crash

@@ -13,21 +13,11 @@ import pynvml
 import pytest
 
 from gputop.model.frame import SECOND_NS
-from gputop.sources.nvml import reading
-from gputop.sources.nvml import slow
-from gputop.sources.nvml.abi import Device
-from gputop.sources.nvml.abi import Meter
-from gputop.sources.nvml.abi import MissingSymbol
+from gputop.sources.nvml import reading, slow
+from gputop.sources.nvml.abi import Device, Meter, MissingSymbol
 from gputop.sources.nvml.fast import fast_readings
-from gputop.sources.nvml.gpm import GPM_FIELDS
-from gputop.sources.nvml.gpm import _value_of
-from gputop.sources.nvml.reading import Lost
-from gputop.sources.nvml.reading import Missing
-from gputop.sources.nvml.reading import Reading
-from gputop.sources.nvml.reading import Report
-from gputop.sources.nvml.reading import Values
-from gputop.sources.nvml.reading import Way
-from gputop.sources.nvml.reading import read_due
+from gputop.sources.nvml.gpm import GPM_FIELDS, _value_of
+from gputop.sources.nvml.reading import Lost, Missing, Reading, Report, Values, Way, read_due
 from gputop.sources.nvml.reasons import unavailable
 from gputop.sources.nvml.slow import slow_readings
 

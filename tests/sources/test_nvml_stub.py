@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from threading import Event
-from threading import Thread
+from threading import Event, Thread
 
 import msgspec
 import pytest
@@ -20,8 +19,7 @@ from gputop.model.frame import Gpu
 from tests.pty.terminal import Terminal
 from tests.require import require
 from tests.sources.nvml_rig import stub
-from tests.stubs.simgpu import SimGpu
-from tests.stubs.simgpu import create
+from tests.stubs.simgpu import SimGpu, create
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -7,43 +7,22 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import FileIO
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from gputop.model.frame import Frame
-from gputop.model.frame import MainSamples
-from gputop.model.frame import Probes
-from gputop.model.frame import SourceState
-from gputop.sources import FEW
-from gputop.sources import Beat
-from gputop.sources import Settings
-from gputop.sources import Unavailable
-from gputop.sources.perf import PerfSource
-from gputop.sources.perf import check
+from gputop.model.frame import Frame, MainSamples, Probes, SourceState
+from gputop.sources import FEW, Beat, Settings, Unavailable
+from gputop.sources.perf import PerfSource, check
 from gputop.sources.perf import source as perf_source
-from gputop.sources.perf.event import STACK_BYTES
-from gputop.sources.perf.event import Sample
-from gputop.sources.perf.event import TaskClock
-from gputop.sources.perf.gaps import Gaps
-from gputop.sources.perf.gaps import Met
-from gputop.sources.perf.places import COPY
-from gputop.sources.perf.places import ELSEWHERE
-from gputop.sources.perf.places import LAUNCH
-from gputop.sources.perf.places import OTHER
-from gputop.sources.perf.places import SYNC
-from gputop.sources.perf.places import UNKNOWN
-from gputop.sources.perf.places import Code
-from gputop.sources.perf.places import Places
-from gputop.sources.perf.places import code_of
+from gputop.sources.perf.event import STACK_BYTES, Sample, TaskClock
+from gputop.sources.perf.gaps import Gaps, Met
+from gputop.sources.perf.places import COPY, ELSEWHERE, LAUNCH, OTHER, SYNC, UNKNOWN, Code, Places, code_of
 from gputop.sources.perf.source import Sampler
-from gputop.sources.perf.unwind import Registers
-from gputop.sources.perf.unwind import Row
-from gputop.sources.perf.unwind import Unwinders
+from gputop.sources.perf.unwind import Registers, Row, Unwinders
 from tests.require import require
 from tests.wait import until
 from tests.workloads import environment

@@ -9,25 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputop.sources import Settings
-from gputop.sources import Unavailable
-from gputop.sources.procfs import ProcfsSource
-from gputop.sources.procfs import files
-from gputop.sources.procfs import parse
-from gputop.sources.procfs import threads
-from gputop.sources.procfs import waits
+from gputop.sources import Settings, Unavailable
+from gputop.sources.procfs import ProcfsSource, files, parse, threads, waits
 from gputop.sources.procfs.parse import PAGE_BYTES
-from gputop.sources.procfs.process import RESTS_AFTER
-from gputop.sources.procfs.process import RESTS_BELOW_NS
-from gputop.sources.procfs.process import RESTS_S
-from gputop.sources.procfs.source import TITLE_REFRESH_S
-from gputop.sources.procfs.source import TOGETHER
-from gputop.sources.procfs.threads import FOLLOWED
-from gputop.sources.procfs.threads import RESTING_READ
-from tests.sources.fake_proc import FakeProc
-from tests.sources.fake_proc import Reader
-from tests.sources.fake_proc import info
-from tests.sources.fake_proc import sample
+from gputop.sources.procfs.process import RESTS_AFTER, RESTS_BELOW_NS, RESTS_S
+from gputop.sources.procfs.source import TITLE_REFRESH_S, TOGETHER
+from gputop.sources.procfs.threads import FOLLOWED, RESTING_READ
+from tests.sources.fake_proc import FakeProc, Reader, info, sample
 
 
 @pytest.fixture

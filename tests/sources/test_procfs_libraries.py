@@ -12,16 +12,11 @@ import pytest
 from gputop.sources import Settings
 from gputop.sources.procfs import ProcfsSource
 from gputop.sources.procfs.files import Descriptors
-from gputop.sources.procfs.libraries import VOID_AT_LEAST
-from gputop.sources.procfs.libraries import Libraries
-from gputop.sources.procfs.libraries import look
+from gputop.sources.procfs.libraries import VOID_AT_LEAST, Libraries, look
 from gputop.sources.procfs.process import Process
 from gputop.sources.procfs.users import Users
-from gputop.sources.procfs.waits import RUNNING
-from gputop.sources.procfs.waits import Waits
-from tests.sources.fake_proc import FakeProc
-from tests.sources.fake_proc import Reader
-from tests.sources.fake_proc import info
+from gputop.sources.procfs.waits import RUNNING, Waits
+from tests.sources.fake_proc import FakeProc, Reader, info
 
 _LINE = "7f2a4c000000-7f2a4c021000 r-xp 00000000 fe:00 1234    {}\n"
 x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are x86-64's")

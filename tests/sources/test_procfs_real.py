@@ -13,23 +13,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from gputop.model.board import Board
-from gputop.model.frame import Frame
-from gputop.model.frame import ProcSample
-from gputop.sources import Beat
-from gputop.sources import Settings
+from gputop.model.frame import Frame, ProcSample
+from gputop.sources import Beat, Settings
 from gputop.sources.procfs import ProcfsSource
-from tests.sources.fake_proc import info
-from tests.sources.fake_proc import sample
+from tests.sources.fake_proc import info, sample
 
 NOBODY = 65534
 DEADLINE_S = 20

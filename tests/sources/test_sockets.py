@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import select
 import socket
-from collections.abc import Callable
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 
 from gputop.sources.procfs.sockets import use_of_sockets
-from tests.sources.test_procfs_real import Live
-from tests.sources.test_procfs_real import child
+from tests.sources.test_procfs_real import Live, child
 from tests.sources.test_procfs_real import live as live
 
 Listener = Callable[[], socket.socket]

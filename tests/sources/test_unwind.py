@@ -11,17 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputop.sources import elf
 from gputop.sources.elf import Read
-from gputop.sources.perf.unwind import Machine
-from gputop.sources.perf.unwind import Registers
-from gputop.sources.perf.unwind import Row
-from gputop.sources.perf.unwind import Unwinder
-from gputop.sources.perf.unwind import Unwinders
+from gputop.sources.perf.unwind import Machine, Registers, Row, Unwinder, Unwinders
 from tests.require import require
 from tests.stubs.build import build
 

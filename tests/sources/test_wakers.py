@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from gputop.model.frame import SECOND_NS
-from gputop.model.frame import Wakeup
-from gputop.sources.ebpf.wakers import KEPT_NS
-from gputop.sources.ebpf.wakers import Wakers
+from gputop.model.frame import SECOND_NS, Wakeup
+from gputop.sources.ebpf.wakers import KEPT_NS, Wakers
 
 TRAINER, THREAD, ACTOR, SELDOM = 100, 101, 900, 901
 

@@ -17,8 +17,7 @@ from gputop.diagnosis import yielding
 from gputop.diagnosis.facts import Taker
 from gputop.model.board import Board
 from gputop.model.frame import Frame
-from gputop.sources import Beat
-from gputop.sources import Settings
+from gputop.sources import Beat, Settings
 from gputop.sources.procfs import ProcfsSource
 from tests.workloads import cgroup
 

@@ -12,18 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from gputop.stacks import callers
-from gputop.stacks import main_thread
-from gputop.stacks import on_demand
+from gputop.stacks import callers, main_thread, on_demand
 from gputop.stacks.callers import CudaLine
 from gputop.stacks.frames import Line
 from gputop.stacks.lines import main_thread_lines
 from gputop.stacks.main_thread import MainThread
-from tests.require import pythons
-from tests.require import pythons_here
-from tests.require import require
-from tests.stacks.conftest import PROGRAM
-from tests.stacks.conftest import Target
+from tests.require import pythons, pythons_here, require
+from tests.stacks.conftest import PROGRAM, Target
 from tests.stacks.test_command import gputop
 from tests.stubs.build import build
 from tests.workloads import runner

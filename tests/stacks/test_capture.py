@@ -14,20 +14,14 @@ import pytest
 
 from gputop.model.frame import Stack
 from gputop.stacks import capture as capture_module
-from gputop.stacks import interpreter
-from gputop.stacks import kernel
-from gputop.stacks import pyspy
+from gputop.stacks import interpreter, kernel, pyspy
 from gputop.stacks.capture import capture
 from gputop.stacks.frames import parse
 from gputop.stacks.group import group
 from gputop.stacks.lines import text_lines
-from gputop.stacks.python_thread import PythonThread
-from gputop.stacks.python_thread import Unreadable
-from tests.require import pythons
-from tests.require import pythons_here
-from tests.require import require
-from tests.stacks.conftest import PROGRAM
-from tests.stacks.conftest import Target
+from gputop.stacks.python_thread import PythonThread, Unreadable
+from tests.require import pythons, pythons_here, require
+from tests.stacks.conftest import PROGRAM, Target
 from tests.wait import until
 
 Start = Callable[..., Target]

@@ -6,8 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,7 @@ import pytest
 from gputop.commands import stacks
 from gputop.stacks.capture import capture
 from gputop.stacks.frames import parse
-from gputop.stacks.sampling import by_line
-from gputop.stacks.sampling import sample
+from gputop.stacks.sampling import by_line, sample
 from tests.require import require
 from tests.stacks.conftest import Target
 from tests.wait import until

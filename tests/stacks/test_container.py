@@ -10,15 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from gputop.stacks import callers
-from gputop.stacks import main_thread
+from gputop.stacks import callers, main_thread
 from gputop.stacks.capture import capture
 from gputop.stacks.frames import parse
 from tests.require import require
-from tests.stacks.conftest import PROGRAM
-from tests.stacks.conftest import Target
-from tests.stacks.test_callers import STUB
-from tests.stacks.test_callers import THREE_MS
+from tests.stacks.conftest import PROGRAM, Target
+from tests.stacks.test_callers import STUB, THREE_MS
 from tests.stacks.test_capture import told_apart
 from tests.stubs.build import build
 from tests.wait import until

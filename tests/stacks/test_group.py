@@ -5,11 +5,9 @@ from __future__ import annotations
 from gputop.model.frame import Stack
 from gputop.model.roles import Role
 from gputop.stacks.capture import StackSet
-from gputop.stacks.frames import Line
-from gputop.stacks.frames import parse
+from gputop.stacks.frames import Line, parse
 from gputop.stacks.group import group
-from gputop.stacks.lines import summary
-from gputop.stacks.lines import text_lines
+from gputop.stacks.lines import summary, text_lines
 
 SITE = "/venv/lib/python3.11/site-packages/torch/utils/data"
 ROLES = {1: Role("trainer", 1, 0, None, "torch", "train.py rank 0")} | {

@@ -12,20 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from gputop.stacks import interpreter
-from gputop.stacks import layout
-from gputop.stacks import pyspy
-from gputop.stacks import sampling
-from gputop.stacks.code_object import Torn
-from gputop.stacks.code_object import line_of
+from gputop.stacks import interpreter, layout, pyspy, sampling
+from gputop.stacks.code_object import Torn, line_of
 from gputop.stacks.frames import Line
 from gputop.stacks.interpreter import Interpreter
 from gputop.stacks.python_thread import Unreadable
-from gputop.stacks.sampling import by_line
-from gputop.stacks.sampling import sample_by_memory
-from tests.require import pythons
-from tests.require import pythons_here
-from tests.require import require
+from gputop.stacks.sampling import by_line, sample_by_memory
+from tests.require import pythons, pythons_here, require
 from tests.stacks.conftest import Target
 from tests.wait import until
 

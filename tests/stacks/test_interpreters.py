@@ -10,15 +10,11 @@ import pytest
 
 from gputop.model.frame import Stack
 from gputop.stacks import interpreter
-from gputop.stacks.capture import StackSet
-from gputop.stacks.capture import capture
+from gputop.stacks.capture import StackSet, capture
 from gputop.stacks.frames import parse
 from gputop.stacks.python_thread import Unreadable
-from gputop.stacks.sampling import by_line
-from gputop.stacks.sampling import sample
-from tests.require import pythons
-from tests.require import pythons_here
-from tests.require import require
+from gputop.stacks.sampling import by_line, sample
+from tests.require import pythons, pythons_here, require
 from tests.stacks.conftest import Target
 from tests.wait import until
 

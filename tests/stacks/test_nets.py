@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gputop.diagnosis import Engine
-from gputop.diagnosis import Incident
+from gputop.diagnosis import Engine, Incident
 from gputop.model.board import Board
 from gputop.model.frame import Stack
 from gputop.session import autostacks
@@ -21,8 +20,7 @@ from gputop.stacks import main_thread
 from gputop.stacks.auto import AutoStacks
 from gputop.stacks.capture import capture
 from gputop.tui.screens.stacks import StacksScreen
-from tests.stacks.test_screen import app
-from tests.stacks.test_screen import shown
+from tests.stacks.test_screen import app, shown
 from tests.wait import until
 
 TOO_MANY = OSError(24, "Too many open files")

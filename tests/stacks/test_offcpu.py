@@ -11,14 +11,10 @@ from pathlib import Path
 import pytest
 
 from gputop.sources import Unavailable
-from gputop.stacks import kernel
-from gputop.stacks import offcpu
-from gputop.stacks import on_demand
-from gputop.stacks import on_demand_loader
+from gputop.stacks import kernel, offcpu, on_demand, on_demand_loader
 from gputop.stacks.folded import to_folded
 from gputop.stacks.lines import offcpu_lines
-from gputop.stacks.offcpu import OffCpu
-from gputop.stacks.offcpu import OffCpuStack
+from gputop.stacks.offcpu import OffCpu, OffCpuStack
 from tests.require import require
 from tests.stacks.conftest import Target
 from tests.stacks.test_command import gputop

@@ -12,22 +12,17 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from gputop.sources.ebpf.privilege import _set_capabilities
-from gputop.sources.rights import CAP_SETUID
-from gputop.sources.rights import CAP_SYS_PTRACE
-from gputop.sources.rights import capabilities
-from gputop.stacks import pyspy
-from gputop.stacks import sampling
+from gputop.sources.rights import CAP_SETUID, CAP_SYS_PTRACE, capabilities
+from gputop.stacks import pyspy, sampling
 from gputop.stacks.capture import capture
 from gputop.stacks.python_thread import Unreadable
-from tests.require import PYTHONS
-from tests.require import pythons
+from tests.require import PYTHONS, pythons
 from tests.wait import until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be others")

@@ -15,26 +15,18 @@ from pathlib import Path
 import pytest
 
 from gputop.model.frame import Stack
-from gputop.stacks import kernel
-from gputop.stacks import permission
-from gputop.stacks import pyspy
-from gputop.stacks import source_line
+from gputop.stacks import kernel, permission, pyspy, source_line
 from gputop.stacks.auto import AutoStacks
 from gputop.stacks.capture import which_python
-from gputop.stacks.folded import save
-from gputop.stacks.folded import to_folded
-from gputop.stacks.folded import to_speedscope
-from gputop.stacks.folded import weigh
+from gputop.stacks.folded import save, to_folded, to_speedscope, weigh
 from gputop.stacks.frames import Line
 from gputop.stacks.python_thread import Unreadable
-from gputop.stacks.sampling import by_line
-from gputop.stacks.sampling import parse_raw
+from gputop.stacks.sampling import by_line, parse_raw
 from gputop.stacks.source_line import read_lines
 from gputop.stacks.syscalls import table
 from gputop.system.errors import UserError
 from tests.probes.swapping import NOBODY
-from tests.stranger import GROUP
-from tests.stranger import nobodys_process
+from tests.stranger import GROUP, nobodys_process
 
 SECOND = 1_000_000_000
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from gputop.stacks import pyspy
-from gputop.system.priority import WATCHER
-from gputop.system.priority import raise_priority
+from gputop.system.priority import WATCHER, raise_priority
 
 
 def test_it_does_not_inherit_that_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from gputop.diagnosis import Engine
-from gputop.diagnosis import Incident
+from gputop.diagnosis import Engine, Incident
 from gputop.model.board import Board
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
-from gputop.model.frame import Stack
+from gputop.model.frame import Frame, Header, Stack
 from gputop.session import autostacks
 from gputop.session.autostacks import Unwatched
 from gputop.session.session import Session
 from gputop.stacks.auto import AutoStacks
-from gputop.stacks.capture import StackSet
-from gputop.stacks.capture import capture
+from gputop.stacks.capture import StackSet, capture
 from gputop.stacks.frames import parse
-from gputop.tui.app import GputopApp
-from gputop.tui.app import Look
+from gputop.tui.app import GputopApp, Look
 from gputop.tui.screens import stacks as stacks_screen
 from gputop.tui.screens.stacks import StacksScreen
 from gputop.tui.view import View

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
+from gputop.model.frame import Frame, Header
 from gputop.session.session import Session
-from gputop.tui.app import GputopApp
-from gputop.tui.app import Look
+from gputop.tui.app import GputopApp, Look
 from gputop.tui.screens.dashboard import Dashboard
 from gputop.tui.view import View
 from tests.tui import scene

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gputop.model.frame import Frame
-from gputop.model.frame import Mark
+from gputop.model.frame import Frame, Mark
 from tests.recording.made import record
 from tests.tui import scene
 

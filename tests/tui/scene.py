@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gputop.model.frame import CpuSample
-from gputop.model.frame import Frame
-from gputop.model.frame import Gpu
-from gputop.model.frame import GpuProc
-from gputop.model.frame import Header
-from gputop.model.frame import Host
-from gputop.model.frame import ProcInfo
-from gputop.model.frame import ProcSample
-from gputop.model.frame import Psi
-from gputop.model.frame import SelfCost
-from gputop.model.frame import SourceState
-from gputop.model.frame import ThreadInfo
-from gputop.model.frame import ThreadSample
+from gputop.model.frame import (
+    CpuSample,
+    Frame,
+    Gpu,
+    GpuProc,
+    Header,
+    Host,
+    ProcInfo,
+    ProcSample,
+    Psi,
+    SelfCost,
+    SourceState,
+    ThreadInfo,
+    ThreadSample,
+)
 from gputop.session.session import Session
 
 TICK_NS = 100_000_000

@@ -8,21 +8,16 @@ from collections.abc import Iterator
 import pytest
 from msgspec import structs
 from textual.events import MouseScrollUp
-from textual.widgets import Input
-from textual.widgets import OptionList
+from textual.widgets import Input, OptionList
 
 from gputop.model.board import GpuBoard
-from gputop.model.frame import Frame
-from gputop.model.frame import Gpu
-from gputop.model.frame import GpuProc
-from gputop.model.frame import ProcInfo
+from gputop.model.frame import Frame, Gpu, GpuProc, ProcInfo
 from gputop.session.session import Session
 from gputop.sources.rights import INITIAL_PID_NAMESPACE
 from gputop.system.text import cell_width
 from gputop.tui import navigate
 from gputop.tui.app import GputopApp
-from gputop.tui.draw import folded
-from gputop.tui.draw import gpus
+from gputop.tui.draw import folded, gpus
 from gputop.tui.draw.rows import rows
 from gputop.tui.palette import palette
 from gputop.tui.screens.details import DetailsScreen

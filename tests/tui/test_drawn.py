@@ -7,8 +7,7 @@ from itertools import pairwise
 
 import pyte
 import pytest
-from textual.app import App
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 
 from gputop.tui.draw import Line
 from gputop.tui.painter import Painter

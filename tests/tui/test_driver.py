@@ -11,10 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from textual.drivers.linux_driver import LinuxDriver
-from textual.events import Event
-from textual.events import Key
-from textual.events import Paste
-from textual.events import Resize
+from textual.events import Event, Key, Paste, Resize
 from textual.geometry import Size
 from textual.message import Message
 

@@ -7,11 +7,8 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from gputop.model.board import Board
-from gputop.model.board import GpuBoard
-from gputop.model.frame import Frame
-from gputop.model.frame import GpuProc
-from gputop.model.frame import MigInstance
+from gputop.model.board import Board, GpuBoard
+from gputop.model.frame import Frame, GpuProc, MigInstance
 from gputop.session.session import Session
 from gputop.tui.draw import seats
 from gputop.tui.draw.chosen import lanes

@@ -12,12 +12,10 @@ from gputop.history.columns import History
 from gputop.session.session import Session
 from gputop.system.text import clean
 from gputop.tui.app import GputopApp
-from gputop.tui.draw import procs
-from gputop.tui.draw import safe_line
+from gputop.tui.draw import procs, safe_line
 from gputop.tui.draw.axis import Axis
 from gputop.tui.draw.rows import Row
-from gputop.tui.painter import Painter
-from gputop.tui.painter import cells_of
+from gputop.tui.painter import Painter, cells_of
 from gputop.tui.palette import palette
 from gputop.tui.screens.confirm import ConfirmScreen
 from gputop.tui.view import View

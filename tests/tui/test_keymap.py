@@ -6,8 +6,7 @@ import pytest
 
 from gputop.tui.widgets.scrolled import Scrolled
 from tests.tui.conftest import MakeApp
-from tests.tui.test_dashboard import main
-from tests.tui.test_dashboard import part
+from tests.tui.test_dashboard import main, part
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,8 @@ import pytest
 from gputop.history.columns import History
 from gputop.model.frame import SECOND_NS
 from gputop.tui.draw import Span
-from gputop.tui.draw.axis import Axis
-from gputop.tui.draw.axis import axis_line
-from gputop.tui.draw.axis import cell_for
-from gputop.tui.draw.axis import with_signs
-from gputop.tui.draw.lanes import Lane
-from gputop.tui.draw.lanes import LaneDrawer
-from gputop.tui.draw.lanes import Moving
-from gputop.tui.draw.lanes import merge
-from gputop.tui.draw.lanes import nice_top
+from gputop.tui.draw.axis import Axis, axis_line, cell_for, with_signs
+from gputop.tui.draw.lanes import Lane, LaneDrawer, Moving, merge, nice_top
 
 TICK = 100_000_000
 CELL = 5 * TICK

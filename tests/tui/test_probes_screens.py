@@ -8,22 +8,13 @@ from collections.abc import Sequence
 import pytest
 
 from gputop.history.probes import histogram
-from gputop.model.frame import Frame
-from gputop.model.frame import Preempt
-from gputop.model.frame import Probes
-from gputop.model.frame import SchedThread
-from gputop.model.frame import SourceState
-from gputop.model.frame import Wakeup
+from gputop.model.frame import Frame, Preempt, Probes, SchedThread, SourceState, Wakeup
 from gputop.model.histogram import bucket_of
 from gputop.session.session import Session
 from gputop.tui.draw import clock
 from gputop.tui.draw.axis import WINDOWS_S
-from gputop.tui.screens.contention import ContentionScreen
-from gputop.tui.screens.contention import preemption_pairs
-from gputop.tui.screens.contention import wakeup_pairs
-from gputop.tui.screens.enlarge import EnlargeScreen
-from gputop.tui.screens.enlarge import value_bars
-from gputop.tui.screens.enlarge import wait_bars
+from gputop.tui.screens.contention import ContentionScreen, preemption_pairs, wakeup_pairs
+from gputop.tui.screens.enlarge import EnlargeScreen, value_bars, wait_bars
 from gputop.tui.widgets.scrolled import Scrolled
 from tests.tui import scene
 from tests.tui.conftest import MakeApp

@@ -7,17 +7,12 @@ from collections.abc import Iterable
 from random import Random
 
 import pytest
-from textual.events import Key
-from textual.events import Paste
-from textual.events import Resize
+from textual.events import Key, Paste, Resize
 from textual.message import Message
 
 from gputop.tui import driver
-from gputop.tui.driver import MOST_COLUMNS
-from gputop.tui.driver import MOST_LINES
-from gputop.tui.driver import TerminalInput
-from gputop.tui.received import MOST_PASTED
-from gputop.tui.received import PASTE_CUT_OFF_S
+from gputop.tui.driver import MOST_COLUMNS, MOST_LINES, TerminalInput
+from gputop.tui.received import MOST_PASTED, PASTE_CUT_OFF_S
 from tests.tui import typist
 
 

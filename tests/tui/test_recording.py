@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
+from gputop.model.frame import Frame, Header
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
 from gputop.session.session import Session

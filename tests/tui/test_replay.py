@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,9 +17,7 @@ from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
 from gputop.session.file import FileStream
 from gputop.session.playback import Playback
-from gputop.session.survey import Episode
-from gputop.session.survey import Survey
-from gputop.session.survey import survey
+from gputop.session.survey import Episode, Survey, survey
 from gputop.tui.app import Look
 from gputop.tui.draw import clock
 from gputop.tui.replay import ReplayApp
@@ -33,11 +30,7 @@ from gputop.tui.view import View
 from gputop.tui.widgets.scrolled import Scrolled
 from tests.recording.made import record
 from tests.tui import scene
-from tests.tui.minute import END
-from tests.tui.minute import FRAMES
-from tests.tui.minute import SECOND
-from tests.tui.minute import START
-from tests.tui.minute import UNIX_S
+from tests.tui.minute import END, FRAMES, SECOND, START, UNIX_S
 from tests.tui.minute import path as path
 from tests.tui.test_dashboard import part
 

@@ -10,29 +10,18 @@ import pytest
 
 from gputop.diagnosis import Engine
 from gputop.model.frame import Header
-from gputop.recording.format import pack_end
-from gputop.recording.format import pack_frames
-from gputop.recording.format import pack_header
+from gputop.recording.format import pack_end, pack_frames, pack_header
 from gputop.recording.reader import Recording
 from gputop.session.judged import judged
 from gputop.session.pipe import PipeStream
-from gputop.session.playback import MOST_BEHIND_NS
-from gputop.session.playback import SPEEDS
-from gputop.session.playback import Playback
+from gputop.session.playback import MOST_BEHIND_NS, SPEEDS, Playback
 from gputop.session.session import Session
-from gputop.session.survey import Episode
-from gputop.session.survey import Survey
-from gputop.tui.draw import clock
-from gputop.tui.draw import header
-from gputop.tui.draw import scrub
-from gputop.tui.draw.axis import Axis
-from gputop.tui.draw.axis import axis_line
+from gputop.session.survey import Episode, Survey
+from gputop.tui.draw import clock, header, scrub
+from gputop.tui.draw.axis import Axis, axis_line
 from gputop.tui.view import View
 from tests.tui import scene
-from tests.tui.minute import END
-from tests.tui.minute import FRAMES
-from tests.tui.minute import SECOND
-from tests.tui.minute import START
+from tests.tui.minute import END, FRAMES, SECOND, START
 from tests.tui.minute import path as path
 from tests.wait import until
 

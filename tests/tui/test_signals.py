@@ -12,14 +12,11 @@ import pytest
 from textual.pilot import Pilot
 
 from gputop.tui.app import GputopApp
-from gputop.tui.screens.confirm import ConfirmScreen
-from gputop.tui.screens.confirm import send_signal
-from gputop.tui.screens.confirm import start_ticks_of
+from gputop.tui.screens.confirm import ConfirmScreen, send_signal, start_ticks_of
 from gputop.tui.screens.main import MainScreen
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
-from tests.tui.test_dashboard import main
-from tests.tui.test_dashboard import part
+from tests.tui.test_dashboard import main, part
 from tests.tui.test_replay import until
 
 

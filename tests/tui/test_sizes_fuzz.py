@@ -23,8 +23,7 @@ from gputop.tui.screens import main as main_module
 from gputop.tui.widgets.drawn import Drawn
 from gputop.tui.widgets.scrolled import Scrolled
 from tests.recording import hostile
-from tests.tui import scene
-from tests.tui import typist
+from tests.tui import scene, typist
 from tests.tui.conftest import MakeApp
 from tests.tui.minute import START
 from tests.tui.minute import path as path

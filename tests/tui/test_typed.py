@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from textual.events import Key
-from textual.events import Paste
+from textual.events import Key, Paste
 from textual.keys import _character_to_key
 from textual.pilot import Pilot
 from textual.widgets import Input
@@ -19,9 +18,8 @@ from tests.tui.conftest import MakeApp
 from tests.tui.minute import START
 from tests.tui.minute import path as path
 from tests.tui.test_dashboard import main
-from tests.tui.test_replay import MakeReplay
+from tests.tui.test_replay import MakeReplay, until
 from tests.tui.test_replay import make_replay as make_replay
-from tests.tui.test_replay import until
 from tests.tui.test_signals import answer
 
 NAMED = {"\r": "enter", "\x1b": "escape"}

@@ -21,12 +21,9 @@ from gputop.diagnosis import Engine
 from gputop.doctor import bundle
 from gputop.doctor.mask import Mask
 from gputop.model.board import Board
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
-from gputop.model.frame import ProcInfo
+from gputop.model.frame import Frame, Header, ProcInfo
 from gputop.recording.reader import Recording
-from gputop.system import config
-from gputop.system import crash
+from gputop.system import config, crash
 
 SECRET = "hunter2"
 KEPT = {

@@ -13,8 +13,7 @@ import pytest
 
 from gputop.session.child import ChildStream
 from gputop.system import crash
-from gputop.system.errors import NO_MORE_THREADS
-from gputop.system.errors import UserError
+from gputop.system.errors import NO_MORE_THREADS, UserError
 
 
 def _ended(script: str) -> str:

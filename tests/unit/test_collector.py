@@ -6,22 +6,16 @@ import sys
 import time
 import types
 from collections.abc import Callable
-from itertools import cycle
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 from gputop.collector import beat as collector
-from gputop.model.frame import SECOND_NS
-from gputop.model.frame import Frame
-from gputop.model.frame import Gpu
-from gputop.model.frame import ProcInfo
-from gputop.model.frame import SourceState
+from gputop.model.frame import SECOND_NS, Frame, Gpu, ProcInfo, SourceState
 from gputop.recording.format import pack_frames
-from gputop.sources import Beat
-from gputop.sources import Settings
+from gputop.sources import Beat, Settings
 from gputop.sources.ebpf.privilege import authorize_sudo
 from gputop.system import crash
 from gputop.system.errors import UserError

@@ -5,27 +5,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
 import pytest
 
-from gputop.diagnosis.spawners import gather
-from gputop.diagnosis.spawners import tree_ns
+from gputop.diagnosis.spawners import gather, tree_ns
 from gputop.diagnosis.strangers import Stranger
 from gputop.model import roles
 from gputop.model.board import Board
-from gputop.model.frame import CpuSample
-from gputop.model.frame import Frame
-from gputop.model.frame import Gpu
-from gputop.model.frame import GpuProc
-from gputop.model.frame import Header
-from gputop.model.frame import Host
-from gputop.model.frame import ProcInfo
-from gputop.model.frame import ProcSample
-from gputop.model.frame import ThreadSample
+from gputop.model.frame import CpuSample, Frame, Gpu, GpuProc, Header, Host, ProcInfo, ProcSample, ThreadSample
 from gputop.recording.reader import Recording
 from gputop.session import snapshot
 from gputop.session.session import Session

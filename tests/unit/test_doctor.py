@@ -9,14 +9,8 @@ from pathlib import Path
 import pytest
 
 from gputop.commands import doctor
-from gputop.doctor import Check
-from gputop.doctor import host
-from gputop.doctor import machine
-from gputop.doctor import probes
-from gputop.doctor import terminal
-from gputop.doctor import works
-from gputop.sources.ebpf.source import LEAST_THREADS
-from gputop.sources.ebpf.source import room_for_threads
+from gputop.doctor import Check, host, machine, probes, terminal, works
+from gputop.sources.ebpf.source import LEAST_THREADS, room_for_threads
 from gputop.sources.procfs import sight
 
 CHECKS = [

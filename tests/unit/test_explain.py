@@ -10,17 +10,11 @@ from typing import Any
 import pytest
 
 from gputop.cli import main
-from gputop.recording.format import pack_end
-from gputop.recording.format import pack_frames
-from gputop.recording.format import pack_header
-from gputop.session.report import cause_shares
-from gputop.session.report import diff_lines
-from gputop.session.report import lost_share
+from gputop.recording.format import pack_end, pack_frames, pack_header
+from gputop.session.report import cause_shares, diff_lines, lost_share
 from tests.tui import scene
 from tests.unit.diagnosis.causes import starved
-from tests.unit.diagnosis.scene import ON_CPU
-from tests.unit.diagnosis.scene import Scene
-from tests.unit.diagnosis.scene import training
+from tests.unit.diagnosis.scene import ON_CPU, Scene, training
 
 
 def record(path: Path, starving: bool, ticks: int = 200) -> str:

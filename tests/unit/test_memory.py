@@ -10,11 +10,7 @@ import sys
 import pytest
 
 from gputop.model.board import Board
-from gputop.model.frame import Frame
-from gputop.model.frame import Preempt
-from gputop.model.frame import Probes
-from gputop.model.frame import ProcInfo
-from gputop.model.frame import ProcSample
+from gputop.model.frame import Frame, Preempt, Probes, ProcInfo, ProcSample
 
 SCREEN = "gputop.cli, gputop.commands.live, gputop.session.child, gputop.session.session, gputop.tui.app, gputop.stacks.capture"
 COLLECTOR = (

@@ -9,11 +9,8 @@ from datetime import datetime
 import pytest
 from msgspec import Struct
 
-from gputop.model.frame import SECOND_NS
-from gputop.model.frame import Header
-from gputop.model.frame import Mark
-from gputop.session.moment import moment
-from gputop.session.moment import moment_within
+from gputop.model.frame import SECOND_NS, Header, Mark
+from gputop.session.moment import moment, moment_within
 from gputop.system.errors import UserError
 
 BOOTED_NS = 5_000 * SECOND_NS

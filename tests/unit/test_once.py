@@ -8,10 +8,7 @@ import json
 import pytest
 
 from gputop.commands import once
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
-from gputop.model.frame import ProcInfo
-from gputop.model.frame import ProcSample
+from gputop.model.frame import Frame, Header, ProcInfo, ProcSample
 from gputop.session import snapshot
 
 TICK_NS = 10**8

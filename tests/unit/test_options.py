@@ -6,10 +6,7 @@ import argparse
 
 import pytest
 
-from gputop.commands.options import check_user
-from gputop.commands.options import duration
-from gputop.commands.options import indices
-from gputop.commands.options import number
+from gputop.commands.options import check_user, duration, indices, number
 from gputop.system.errors import UserError
 
 

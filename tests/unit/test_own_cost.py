@@ -6,9 +6,7 @@ import time
 
 import pytest
 
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
-from gputop.model.frame import SelfCost
+from gputop.model.frame import Frame, Header, SelfCost
 from gputop.session.session import Session
 from gputop.tui.app import own_cost
 

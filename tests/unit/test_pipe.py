@@ -7,11 +7,8 @@ import threading
 
 import pytest
 
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
-from gputop.recording.format import Decoder
-from gputop.recording.format import pack_frames
-from gputop.recording.format import pack_header
+from gputop.model.frame import Frame, Header
+from gputop.recording.format import Decoder, pack_frames, pack_header
 from gputop.recording.pipe import PipeSink
 from gputop.recording.writer import write_all
 from gputop.session import pipe

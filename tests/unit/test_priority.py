@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from gputop.system.priority import BEAT
-from gputop.system.priority import Place
+from gputop.system.priority import BEAT, Place
 
 _LANES = """
 import os, threading

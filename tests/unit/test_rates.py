@@ -7,13 +7,7 @@ import pytest
 
 from gputop.model import rates
 from gputop.model.board import Board
-from gputop.model.frame import CgroupSample
-from gputop.model.frame import CpuSample
-from gputop.model.frame import DiskSample
-from gputop.model.frame import NetSample
-from gputop.model.frame import ProcSample
-from gputop.model.frame import SchedThread
-from gputop.model.frame import ThreadSample
+from gputop.model.frame import CgroupSample, CpuSample, DiskSample, NetSample, ProcSample, SchedThread, ThreadSample
 
 MS = 1_000_000
 SECOND = 1_000_000_000

@@ -11,8 +11,7 @@ from threading import Event
 
 import pytest
 
-from gputop.collector.relay import Alarm
-from gputop.collector.relay import Relay
+from gputop.collector.relay import Alarm, Relay
 
 
 class Job:

@@ -8,8 +8,7 @@ from collections.abc import Collection
 import pytest
 
 from gputop.model import roles
-from gputop.model.frame import ProcInfo
-from gputop.model.frame import ThreadInfo
+from gputop.model.frame import ProcInfo, ThreadInfo
 
 PYTHON = "/usr/bin/python3.11"
 TRAIN = ["python", "train.py", "--epochs", "3"]

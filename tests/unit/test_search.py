@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from gputop.tui.draw.search import no_expression
-from gputop.tui.draw.search import searched
+from gputop.tui.draw.search import no_expression, searched
 
 
 def test_an_expression_that_would_search_for_years_ends_and_hides_nobody() -> None:

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.model.frame import CpuSample
-from gputop.model.frame import CudaCall
-from gputop.model.frame import Frame
-from gputop.model.frame import Gpu
-from gputop.model.frame import Header
-from gputop.model.frame import Host
-from gputop.model.frame import Probes
+from gputop.model.frame import CpuSample, CudaCall, Frame, Gpu, Header, Host, Probes
 from gputop.session.session import Session
 
 SECOND = 1_000_000_000

@@ -5,30 +5,17 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gputop.diagnosis import ProcState
-from gputop.diagnosis import Verdict
+from gputop.diagnosis import ProcState, Verdict
 from gputop.diagnosis.engine import MANY
-from gputop.model.frame import Frame
-from gputop.model.frame import Gpu
-from gputop.model.frame import GpuProc
-from gputop.model.frame import Header
-from gputop.model.frame import Mark
-from gputop.model.frame import Probes
-from gputop.model.frame import ProcInfo
-from gputop.model.frame import ProcSample
-from gputop.model.frame import SchedThread
-from gputop.model.frame import Stack
+from gputop.model.frame import Frame, Gpu, GpuProc, Header, Mark, Probes, ProcInfo, ProcSample, SchedThread, Stack
 from gputop.model.roles import COMPILES
-from gputop.session.session import Session
-from gputop.session.session import code_of
-from gputop.session.session import word_of
+from gputop.session.session import Session, code_of, word_of
 from gputop.session.survey import Episode
 from gputop.tui.draw.rows import rows
 from gputop.tui.view import View
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.causes_fed import outrun_actors
-from tests.unit.diagnosis.scene import ON_CPU
-from tests.unit.diagnosis.scene import Proc
+from tests.unit.diagnosis.scene import ON_CPU, Proc
 
 SECOND = 1_000_000_000
 

@@ -6,13 +6,7 @@ import pytest
 
 from gputop.diagnosis import ProcState
 from gputop.model.board import Board
-from gputop.model.frame import Frame
-from gputop.model.frame import Gpu
-from gputop.model.frame import GpuProc
-from gputop.model.frame import MigInstance
-from gputop.model.frame import ProcInfo
-from gputop.model.frame import ProcSample
-from gputop.model.frame import SourceState
+from gputop.model.frame import Frame, Gpu, GpuProc, MigInstance, ProcInfo, ProcSample, SourceState
 from gputop.model.roles import Role
 from gputop.session import snapshot
 from gputop.tui.draw import seats

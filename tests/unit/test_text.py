@@ -7,11 +7,7 @@ import sys
 import pytest
 from rich.cells import cell_len
 
-from gputop.system.text import ascii_text
-from gputop.system.text import cell_width
-from gputop.system.text import clean
-from gputop.system.text import cut
-from gputop.system.text import even
+from gputop.system.text import ascii_text, cell_width, clean, cut, even
 
 
 @pytest.mark.parametrize("name", ["train_imagenet.py", "学習データを読む.py"])

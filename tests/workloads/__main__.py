@@ -6,9 +6,7 @@ import argparse
 import sys
 import time
 
-from tests.workloads import runner
-from tests.workloads import scenario
-from tests.workloads import simgpu
+from tests.workloads import runner, scenario, simgpu
 
 
 def main() -> int:

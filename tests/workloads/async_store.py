@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextlib import suppress
-from threading import Event
-from threading import Thread
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from threading import Event, Thread
 
 from tests.workloads.runner import Running
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from torch.utils.data import DataLoader
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
-from tests.workloads.gpu import SMS
-from tests.workloads.gpu import Gpu
+from tests.workloads.gpu import SMS, Gpu
 
 _STEADY_STEPS = 5
 

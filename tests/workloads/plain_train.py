@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 
 from tests.workloads.data import Images
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 
 
 def main() -> None:

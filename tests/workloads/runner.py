@@ -10,16 +10,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
-from contextlib import contextmanager
-from contextlib import suppress
-from dataclasses import dataclass
-from dataclasses import field
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.workloads import cgroup
-from tests.workloads import environment
-from tests.workloads import scenario
+from tests.workloads import cgroup, environment, scenario
 from tests.workloads.scenario import Scenario
 
 _TRAIN = Path(__file__).parent / "train.py"

@@ -7,8 +7,7 @@ import os
 import pkgutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ import pytest
 
 from tests.require import require
 from tests.stubs import cuda
-from tests.workloads import environment
-from tests.workloads import simgpu
+from tests.workloads import environment, simgpu
 
 PROGRAM = "from tests.workloads.gpu import Gpu, CudaError; import os, time; gpu = Gpu({options})\n"
 

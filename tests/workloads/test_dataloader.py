@@ -6,8 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -19,14 +18,10 @@ from gputop.model.board import Board
 from gputop.model.frame import Frame
 from gputop.recording.format import Decoder
 from gputop.session.judged import closely
-from gputop.sources import Beat
-from gputop.sources import Settings
+from gputop.sources import Beat, Settings
 from gputop.sources.procfs import ProcfsSource
 from tests.require import require
-from tests.workloads import environment
-from tests.workloads import jobs
-from tests.workloads import runner
-from tests.workloads import simgpu
+from tests.workloads import environment, jobs, runner, simgpu
 
 WORKERS = 2
 STARTS = ("fork", "spawn", "forkserver")

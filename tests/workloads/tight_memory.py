@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.workloads import cgroup
-from tests.workloads import slow_disk
+from tests.workloads import cgroup, slow_disk
 from tests.workloads.runner import Running
 
 

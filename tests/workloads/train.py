@@ -10,8 +10,7 @@ import ctypes
 import os
 import signal
 
-from tests.workloads import loop
-from tests.workloads import scenario
+from tests.workloads import loop, scenario
 
 _PR_SET_PDEATHSIG = 1
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from contextlib import contextmanager
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler
-from http.server import ThreadingHTTPServer
+from contextlib import AbstractContextManager, contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 

@@ -15,11 +15,8 @@ from functools import lru_cache
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from gputop.diagnosis.facts import Facts
-from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.model import Culprit
-from gputop.diagnosis.model import Evidence
-from gputop.diagnosis.model import Fix
+from gputop.diagnosis.facts import Facts, JobFacts
+from gputop.diagnosis.model import Culprit, Evidence, Fix
 
 Claims = dict[str, float]
 """Pool -> share of that pool, 0..1."""

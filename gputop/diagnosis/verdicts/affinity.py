@@ -8,17 +8,10 @@ CPUs it is held to would do for it, if strangers left them (cpu-contention).
 from __future__ import annotations
 
 from gputop.diagnosis import cpusets
-from gputop.diagnosis.capacity import capacity
-from gputop.diagnosis.capacity import is_held
-from gputop.diagnosis.capacity import others_idle
-from gputop.diagnosis.facts import Capacity
-from gputop.diagnosis.facts import Facts
-from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.model import Evidence
-from gputop.diagnosis.model import Fix
-from gputop.diagnosis.verdicts import Claims
-from gputop.diagnosis.verdicts import Finding
-from gputop.diagnosis.verdicts import Judge
+from gputop.diagnosis.capacity import capacity, is_held, others_idle
+from gputop.diagnosis.facts import Capacity, Facts, JobFacts
+from gputop.diagnosis.model import Evidence, Fix
+from gputop.diagnosis.verdicts import Claims, Finding, Judge
 from gputop.system.text import counted
 
 _POOLS = ("data.runnable", "data.running", "main.runnable")

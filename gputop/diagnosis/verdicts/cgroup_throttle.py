@@ -6,24 +6,15 @@ Processes of the same group that are none of the job's are blamed where they use
 
 from __future__ import annotations
 
-from math import ceil
-from math import floor
+from math import ceil, floor
 
 from gputop.diagnosis import cgroups
-from gputop.diagnosis.capacity import capacity
-from gputop.diagnosis.capacity import needed
-from gputop.diagnosis.capacity import strangers
-from gputop.diagnosis.facts import Facts
-from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.facts import Taker
+from gputop.diagnosis.capacity import capacity, needed, strangers
+from gputop.diagnosis.facts import Facts, JobFacts, Taker
 from gputop.diagnosis.loading import with_workers
-from gputop.diagnosis.model import Evidence
-from gputop.diagnosis.model import Fix
-from gputop.diagnosis.takers import blame
-from gputop.diagnosis.takers import names_of
-from gputop.diagnosis.verdicts import Claims
-from gputop.diagnosis.verdicts import Finding
-from gputop.diagnosis.verdicts import Judge
+from gputop.diagnosis.model import Evidence, Fix
+from gputop.diagnosis.takers import blame, names_of
+from gputop.diagnosis.verdicts import Claims, Finding, Judge
 from gputop.system.text import counted
 
 OF_QUOTA = 0.1

@@ -7,29 +7,15 @@ stand on one CPU only, so that on the other the job's threads wait behind one an
 
 from __future__ import annotations
 
-from gputop.diagnosis import cpusets
-from gputop.diagnosis import yielding
-from gputop.diagnosis.capacity import IDLE
-from gputop.diagnosis.capacity import TAKEN
-from gputop.diagnosis.capacity import beside
-from gputop.diagnosis.capacity import capacity
-from gputop.diagnosis.facts import Capacity
-from gputop.diagnosis.facts import Facts
-from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.facts import Taker
+from gputop.diagnosis import cpusets, yielding
+from gputop.diagnosis.capacity import IDLE, TAKEN, beside, capacity
+from gputop.diagnosis.facts import Capacity, Facts, JobFacts, Taker
 from gputop.diagnosis.feeders import AT_WORK
-from gputop.diagnosis.model import Evidence
-from gputop.diagnosis.model import Fix
+from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.takers import LEAST_CORES
-from gputop.diagnosis.takers import MOST
-from gputop.diagnosis.takers import blame
-from gputop.diagnosis.takers import names_of
-from gputop.diagnosis.verdicts import Claims
-from gputop.diagnosis.verdicts import Finding
-from gputop.diagnosis.verdicts import Judge
-from gputop.model.roles import TORCH_WORKER
-from gputop.model.roles import program_name
+from gputop.diagnosis.takers import LEAST_CORES, MOST, blame, names_of
+from gputop.diagnosis.verdicts import Claims, Finding, Judge
+from gputop.model.roles import TORCH_WORKER, program_name
 from gputop.system.text import counted
 
 BEHIND = 0.35

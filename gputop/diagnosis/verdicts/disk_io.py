@@ -9,20 +9,13 @@ from __future__ import annotations
 import re
 
 from gputop.diagnosis import cgroups
-from gputop.diagnosis.facts import Facts
-from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.facts import Mover
-from gputop.diagnosis.feeders import programs_wait
-from gputop.diagnosis.feeders import who_waits
+from gputop.diagnosis.facts import Facts, JobFacts, Mover
+from gputop.diagnosis.feeders import programs_wait, who_waits
 from gputop.diagnosis.loading import more_in_flight
-from gputop.diagnosis.model import Culprit
-from gputop.diagnosis.model import Evidence
-from gputop.diagnosis.model import Fix
+from gputop.diagnosis.model import Culprit, Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.shell import word
-from gputop.diagnosis.verdicts import Claims
-from gputop.diagnosis.verdicts import Finding
-from gputop.diagnosis.verdicts import Judge
+from gputop.diagnosis.verdicts import Claims, Finding, Judge
 from gputop.model.frame import ReadLimit
 
 STEPS_S = 0.5

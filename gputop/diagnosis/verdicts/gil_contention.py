@@ -9,20 +9,12 @@ thread that waits for a pool of its own threads does: then these are the ones th
 from __future__ import annotations
 
 from gputop.diagnosis.capacity import capacity
-from gputop.diagnosis.facts import Facts
-from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.feeders import named_thread
 from gputop.diagnosis.loading import with_workers
-from gputop.diagnosis.model import Evidence
-from gputop.diagnosis.model import Fix
-from gputop.diagnosis.proc import ALONE
-from gputop.diagnosis.proc import GIL_S
-from gputop.diagnosis.proc import LEAST
-from gputop.diagnosis.proc import TURN
-from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.verdicts import Claims
-from gputop.diagnosis.verdicts import Finding
-from gputop.diagnosis.verdicts import Judge
+from gputop.diagnosis.model import Evidence, Fix
+from gputop.diagnosis.proc import ALONE, GIL_S, LEAST, TURN, ProcFacts
+from gputop.diagnosis.verdicts import Claims, Finding, Judge
 from gputop.diagnosis.verdicts.main_thread_preprocessing import MOST_WORKERS
 from gputop.diagnosis.waits import LOCK
 

@@ -5,17 +5,10 @@ Threshold: such a bit in half of the samples and the SM clock under `intensity.S
 
 from __future__ import annotations
 
-from gputop.diagnosis.facts import Facts
-from gputop.diagnosis.facts import GpuFacts
-from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.intensity import POWER_CAP
-from gputop.diagnosis.intensity import SET_CLOCKS
-from gputop.diagnosis.intensity import slowed_by
-from gputop.diagnosis.model import Evidence
-from gputop.diagnosis.model import Fix
-from gputop.diagnosis.verdicts import Claims
-from gputop.diagnosis.verdicts import Finding
-from gputop.diagnosis.verdicts import Judge
+from gputop.diagnosis.facts import Facts, GpuFacts, JobFacts
+from gputop.diagnosis.intensity import POWER_CAP, SET_CLOCKS, slowed_by
+from gputop.diagnosis.model import Evidence, Fix
+from gputop.diagnosis.verdicts import Claims, Finding, Judge
 from gputop.model.fields import throttle_words
 
 

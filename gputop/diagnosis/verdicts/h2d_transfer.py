@@ -10,16 +10,10 @@ from __future__ import annotations
 
 import math
 
-from gputop.diagnosis.facts import CallFacts
-from gputop.diagnosis.facts import Facts
-from gputop.diagnosis.facts import GpuFacts
-from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.model import Evidence
-from gputop.diagnosis.model import Fix
+from gputop.diagnosis.facts import CallFacts, Facts, GpuFacts, JobFacts
+from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.stepclock import moves_weights
-from gputop.diagnosis.verdicts import Claims
-from gputop.diagnosis.verdicts import Finding
-from gputop.diagnosis.verdicts import Judge
+from gputop.diagnosis.verdicts import Claims, Finding, Judge
 from gputop.diagnosis.verdicts.pause import is_ahead
 
 BYTES_PER_S, OF_LINK, ASLEEP_OF_LINK = 1e9, 0.3, 0.08

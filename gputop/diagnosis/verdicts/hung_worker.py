@@ -13,17 +13,12 @@ is not known whose fault it is that nothing moves, `gputop.diagnosis.hangs` says
 from __future__ import annotations
 
 from gputop.diagnosis import waits
-from gputop.diagnosis.facts import Facts
-from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.feeders import programs_at_work
-from gputop.diagnosis.model import Evidence
-from gputop.diagnosis.model import Fix
+from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.shell import kill
-from gputop.diagnosis.shell import word
-from gputop.diagnosis.verdicts import Claims
-from gputop.diagnosis.verdicts import Finding
-from gputop.diagnosis.verdicts import Judge
+from gputop.diagnosis.shell import kill, word
+from gputop.diagnosis.verdicts import Claims, Finding, Judge
 
 STUCK_S, LONG_STUCK_S, IDLE_S = 2.0, 3.0, 1.5
 NAPPED_S = 4.0

@@ -11,21 +11,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gputop.diagnosis.facts import Facts
-from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.feeders import WOKEN
-from gputop.diagnosis.feeders import programs_at_work
-from gputop.diagnosis.feeders import programs_wait
-from gputop.diagnosis.model import Culprit
-from gputop.diagnosis.model import Evidence
-from gputop.diagnosis.model import Fix
+from gputop.diagnosis.facts import Facts, JobFacts
+from gputop.diagnosis.feeders import WOKEN, programs_at_work, programs_wait
+from gputop.diagnosis.model import Culprit, Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.verdicts import Claims
-from gputop.diagnosis.verdicts import Finding
-from gputop.diagnosis.verdicts import Judge
+from gputop.diagnosis.verdicts import Claims, Finding, Judge
 from gputop.diagnosis.verdicts.disk_io import reads_at_limit
-from gputop.diagnosis.waits import LOCK
-from gputop.diagnosis.waits import TIMER
+from gputop.diagnosis.waits import LOCK, TIMER
 from gputop.system.text import counted
 
 TURNS, HELD, HELD_BY_TURNS = (0.75, 1.15), 0.4, 0.2

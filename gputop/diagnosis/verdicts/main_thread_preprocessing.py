@@ -14,21 +14,13 @@ from collections import Counter
 from gputop.diagnosis import compiling
 from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.chain import host_side_loss
-from gputop.diagnosis.facts import Facts
-from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.feeders import AT_WORK
-from gputop.diagnosis.feeders import named_thread
-from gputop.diagnosis.feeders import programs_at_work
-from gputop.diagnosis.feeders import started
-from gputop.diagnosis.feeders import threads_at_work
+from gputop.diagnosis.facts import Facts, JobFacts
+from gputop.diagnosis.feeders import AT_WORK, named_thread, programs_at_work, started, threads_at_work
 from gputop.diagnosis.loading import with_workers
-from gputop.diagnosis.model import Evidence
-from gputop.diagnosis.model import Fix
+from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.states import may_spin
-from gputop.diagnosis.verdicts import Claims
-from gputop.diagnosis.verdicts import Finding
-from gputop.diagnosis.verdicts import Judge
+from gputop.diagnosis.verdicts import Claims, Finding, Judge
 from gputop.diagnosis.waits import PIPE
 from gputop.model.frame import ProcSample
 from gputop.model.roles import PIN_THREAD

@@ -8,21 +8,13 @@ from __future__ import annotations
 
 from gputop.diagnosis import cgroups
 from gputop.diagnosis.capacity import capacity
-from gputop.diagnosis.facts import Facts
-from gputop.diagnosis.facts import Grower
-from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.feeders import MEMORY
-from gputop.diagnosis.feeders import programs_wait
-from gputop.diagnosis.feeders import threads_wait
+from gputop.diagnosis.facts import Facts, Grower, JobFacts
+from gputop.diagnosis.feeders import MEMORY, programs_wait, threads_wait
 from gputop.diagnosis.loading import with_workers
-from gputop.diagnosis.model import Culprit
-from gputop.diagnosis.model import Evidence
-from gputop.diagnosis.model import Fix
+from gputop.diagnosis.model import Culprit, Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.takers import GROWN_BYTES
-from gputop.diagnosis.verdicts import Claims
-from gputop.diagnosis.verdicts import Finding
-from gputop.diagnosis.verdicts import Judge
+from gputop.diagnosis.verdicts import Claims, Finding, Judge
 from gputop.diagnosis.verdicts.cpu_contention import BEHIND
 
 MANY = 10.0

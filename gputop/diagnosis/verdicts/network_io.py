@@ -5,20 +5,12 @@ Not one of several ranks whose workers are ahead, or whose threads wait there: i
 
 from __future__ import annotations
 
-from gputop.diagnosis.facts import Facts
-from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.feeders import asks_others
-from gputop.diagnosis.feeders import programs_at_work
-from gputop.diagnosis.feeders import threads_at_work
-from gputop.diagnosis.feeders import threads_wait
-from gputop.diagnosis.feeders import who_waits
+from gputop.diagnosis.facts import Facts, JobFacts
+from gputop.diagnosis.feeders import asks_others, programs_at_work, threads_at_work, threads_wait, who_waits
 from gputop.diagnosis.loading import more_in_flight
-from gputop.diagnosis.model import Evidence
-from gputop.diagnosis.model import Fix
+from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.verdicts import Claims
-from gputop.diagnosis.verdicts import Finding
-from gputop.diagnosis.verdicts import Judge
+from gputop.diagnosis.verdicts import Claims, Finding, Judge
 
 # A poll is one on sockets, unless programs are at work whose output may be waited for; a trainer's where it has any to somebody.
 _POOLS = ("data.network", "data.poll", "main.network", "main.poll")

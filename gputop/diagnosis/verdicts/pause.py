@@ -11,17 +11,13 @@ it. No fault, but where it comes again and again and takes much (`repeats`) that
 from __future__ import annotations
 
 from gputop.diagnosis import compiling
-from gputop.diagnosis.facts import Facts
-from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.feeders import AT_WORK
 from gputop.diagnosis.intensity import late_job
-from gputop.diagnosis.model import Evidence
-from gputop.diagnosis.model import Fix
+from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.shell import kill
 from gputop.diagnosis.states import DATA_WAIT
-from gputop.diagnosis.verdicts import Claims
-from gputop.diagnosis.verdicts import Finding
-from gputop.diagnosis.verdicts import Judge
+from gputop.diagnosis.verdicts import Claims, Finding, Judge
 from gputop.diagnosis.verdicts.gil_contention import fights
 from gputop.diagnosis.verdicts.hung_worker import TRACED
 

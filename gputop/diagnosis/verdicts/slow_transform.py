@@ -7,25 +7,15 @@ requests runs freely while it is asked; and in a loader that keeps its order one
 from __future__ import annotations
 
 from gputop.diagnosis.capacity import capacity
-from gputop.diagnosis.facts import Facts
-from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.facts import Taker
-from gputop.diagnosis.feeders import elsewhere
-from gputop.diagnosis.feeders import loading_programs
-from gputop.diagnosis.feeders import programs_at_work
-from gputop.diagnosis.feeders import programs_read
-from gputop.diagnosis.loading import at_work
-from gputop.diagnosis.loading import with_workers
-from gputop.diagnosis.model import Evidence
-from gputop.diagnosis.model import Fix
+from gputop.diagnosis.facts import Facts, JobFacts, Taker
+from gputop.diagnosis.feeders import elsewhere, loading_programs, programs_at_work, programs_read
+from gputop.diagnosis.loading import at_work, with_workers
+from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.states import DATA_WAIT
 from gputop.diagnosis.takers import names_of
-from gputop.diagnosis.verdicts import Claims
-from gputop.diagnosis.verdicts import Finding
-from gputop.diagnosis.verdicts import Judge
-from gputop.diagnosis.waits import LOCK
-from gputop.diagnosis.waits import PIPE
+from gputop.diagnosis.verdicts import Claims, Finding, Judge
+from gputop.diagnosis.waits import LOCK, PIPE
 from gputop.system.text import counted
 
 LAZY, BUSY = 0.3, 0.65

@@ -9,17 +9,12 @@ not look busy.
 from __future__ import annotations
 
 from gputop.diagnosis import intensity
-from gputop.diagnosis.facts import Facts
-from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.feeders import threads_at_work
-from gputop.diagnosis.model import Evidence
-from gputop.diagnosis.model import Fix
+from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.states import may_spin
-from gputop.diagnosis.verdicts import Claims
-from gputop.diagnosis.verdicts import Finding
-from gputop.diagnosis.verdicts import Judge
-from gputop.diagnosis.verdicts.undersized_work import how_used
-from gputop.diagnosis.verdicts.undersized_work import share_used
+from gputop.diagnosis.verdicts import Claims, Finding, Judge
+from gputop.diagnosis.verdicts.undersized_work import how_used, share_used
 
 LAUNCHING, IDLES = 0.25, 0.4
 FEW = 0.35

@@ -11,26 +11,14 @@ from collections import Counter
 
 from gputop.diagnosis import yielding
 from gputop.diagnosis.capacity import capacity
-from gputop.diagnosis.facts import Facts
-from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.facts import Taker
-from gputop.diagnosis.intensity import PEER
-from gputop.diagnosis.intensity import late_job
-from gputop.diagnosis.intensity import slowed_by
-from gputop.diagnosis.intensity import used
+from gputop.diagnosis.facts import Facts, JobFacts, Taker
+from gputop.diagnosis.intensity import PEER, late_job, slowed_by, used
 from gputop.diagnosis.loading import with_workers
-from gputop.diagnosis.model import Culprit
-from gputop.diagnosis.model import Evidence
-from gputop.diagnosis.model import Fix
+from gputop.diagnosis.model import Culprit, Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.takers import blame
-from gputop.diagnosis.takers import names_of
-from gputop.diagnosis.verdicts import Claims
-from gputop.diagnosis.verdicts import Finding
-from gputop.diagnosis.verdicts import Judge
-from gputop.diagnosis.verdicts import gpu_throttle
-from gputop.diagnosis.verdicts.cpu_contention import blames_others
-from gputop.diagnosis.verdicts.cpu_contention import culprits
+from gputop.diagnosis.takers import blame, names_of
+from gputop.diagnosis.verdicts import Claims, Finding, Judge, gpu_throttle
+from gputop.diagnosis.verdicts.cpu_contention import blames_others, culprits
 from gputop.diagnosis.verdicts.pause import waits_for_first
 from gputop.system.text import counted
 

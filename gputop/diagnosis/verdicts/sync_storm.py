@@ -12,15 +12,10 @@ more, and it does not write at each.
 from __future__ import annotations
 
 from gputop.diagnosis import waits
-from gputop.diagnosis.facts import CallFacts
-from gputop.diagnosis.facts import Facts
-from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.facts import CallFacts, Facts, JobFacts
 from gputop.diagnosis.feeders import threads_at_work
-from gputop.diagnosis.model import Evidence
-from gputop.diagnosis.model import Fix
-from gputop.diagnosis.verdicts import Claims
-from gputop.diagnosis.verdicts import Finding
-from gputop.diagnosis.verdicts import Judge
+from gputop.diagnosis.model import Evidence, Fix
+from gputop.diagnosis.verdicts import Claims, Finding, Judge
 from gputop.diagnosis.verdicts.h2d_transfer import copies_much
 
 SYNCS_PER_S, SLEEPS_PER_S = 400.0, 350.0

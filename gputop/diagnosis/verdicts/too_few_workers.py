@@ -8,20 +8,13 @@ the data is at its end, is no worker. A stream of few shards gives work to so ma
 from __future__ import annotations
 
 from gputop.diagnosis.capacity import capacity
-from gputop.diagnosis.facts import Facts
-from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.facts import Taker
+from gputop.diagnosis.facts import Facts, JobFacts, Taker
 from gputop.diagnosis.feeders import loading_programs
-from gputop.diagnosis.loading import UNUSED_S
-from gputop.diagnosis.loading import at_work
-from gputop.diagnosis.loading import with_workers
-from gputop.diagnosis.model import Evidence
-from gputop.diagnosis.model import Fix
+from gputop.diagnosis.loading import UNUSED_S, at_work, with_workers
+from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.states import spun
 from gputop.diagnosis.takers import names_of
-from gputop.diagnosis.verdicts import Claims
-from gputop.diagnosis.verdicts import Finding
-from gputop.diagnosis.verdicts import Judge
+from gputop.diagnosis.verdicts import Claims, Finding, Judge
 from gputop.diagnosis.verdicts.slow_transform import flat_out
 
 SPARE, RESERVE = 0.4, 0.2

@@ -7,15 +7,9 @@ as where a model is cut into parts (``device_map="auto"``).
 from __future__ import annotations
 
 from gputop.diagnosis import intensity
-from gputop.diagnosis.facts import Facts
-from gputop.diagnosis.facts import GpuFacts
-from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.model import Evidence
-from gputop.diagnosis.model import Fix
-from gputop.diagnosis.model import of_gpus
-from gputop.diagnosis.verdicts import Claims
-from gputop.diagnosis.verdicts import Finding
-from gputop.diagnosis.verdicts import Judge
+from gputop.diagnosis.facts import Facts, GpuFacts, JobFacts
+from gputop.diagnosis.model import Evidence, Fix, of_gpus
+from gputop.diagnosis.verdicts import Claims, Finding, Judge
 
 UNUSED = 0.02
 """Share of the time under which a GPU got no work at all."""

@@ -6,19 +6,11 @@ as where an epoch begins: `CROWD` workers for each CPU, which wait for one for l
 
 from __future__ import annotations
 
-from gputop.diagnosis.capacity import IDLE
-from gputop.diagnosis.capacity import TAKEN
-from gputop.diagnosis.capacity import capacity
-from gputop.diagnosis.capacity import wanted
-from gputop.diagnosis.facts import Capacity
-from gputop.diagnosis.facts import Facts
-from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.capacity import IDLE, TAKEN, capacity, wanted
+from gputop.diagnosis.facts import Capacity, Facts, JobFacts
 from gputop.diagnosis.loading import with_workers
-from gputop.diagnosis.model import Evidence
-from gputop.diagnosis.model import Fix
-from gputop.diagnosis.verdicts import Claims
-from gputop.diagnosis.verdicts import Finding
-from gputop.diagnosis.verdicts import Judge
+from gputop.diagnosis.model import Evidence, Fix
+from gputop.diagnosis.verdicts import Claims, Finding, Judge
 from gputop.system.text import counted
 
 CROWD = 2

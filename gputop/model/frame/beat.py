@@ -9,14 +9,9 @@ import msgspec
 from gputop.model.frame.bounds import BOUNDED
 from gputop.model.frame.gpu import Gpu
 from gputop.model.frame.machine import Host
-from gputop.model.frame.probes import MainSamples
-from gputop.model.frame.probes import Probes
-from gputop.model.frame.process import ProcInfo
-from gputop.model.frame.process import ProcSample
-from gputop.model.frame.process import Stack
-from gputop.model.frame.stream import Mark
-from gputop.model.frame.stream import SelfCost
-from gputop.model.frame.stream import SourceState
+from gputop.model.frame.probes import MainSamples, Probes
+from gputop.model.frame.process import ProcInfo, ProcSample, Stack
+from gputop.model.frame.stream import Mark, SelfCost, SourceState
 
 
 class Frame(msgspec.Struct, omit_defaults=True, dict=True):

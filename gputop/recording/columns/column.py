@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from math import gcd
 from operator import sub
 from typing import Any
 
-from gputop.recording.columns.layout import ANY
-from gputop.recording.columns.layout import DOUBLES
-from gputop.recording.columns.layout import FEW_VALUES
-from gputop.recording.columns.layout import GROWTH
-from gputop.recording.columns.layout import LAST_SCALED
-from gputop.recording.columns.layout import RUNNING
-from gputop.recording.columns.layout import WORDS
-from gputop.recording.columns.layout import ZEROS
-from gputop.recording.columns.layout import FieldPlan
-from gputop.recording.columns.layout import Order
-from gputop.recording.columns.layout import pack_integers
-from gputop.recording.columns.layout import peaks
-from gputop.recording.columns.layout import to_planes
+from gputop.recording.columns.layout import (
+    ANY,
+    DOUBLES,
+    FEW_VALUES,
+    GROWTH,
+    LAST_SCALED,
+    RUNNING,
+    WORDS,
+    ZEROS,
+    FieldPlan,
+    Order,
+    pack_integers,
+    peaks,
+    to_planes,
+)
 
 _SCALES = (1, 10, 100, 1000, 1_000_000)
 _MOST = 1e9

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence
-from typing import Any
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from gputop.recording.columns.layout import FREE_ROWS
-from gputop.recording.columns.layout import MOST_CELLS
-from gputop.recording.columns.layout import ColumnError
-from gputop.recording.columns.layout import Order
-from gputop.recording.columns.layout import Pick
+from gputop.recording.columns.layout import FREE_ROWS, MOST_CELLS, ColumnError, Order, Pick
 from gputop.recording.columns.standing import Standing
 
 

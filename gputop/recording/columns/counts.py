@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from gputop.recording.columns.context import Context
-from gputop.recording.columns.context import bounded
-from gputop.recording.columns.layout import ColumnError
-from gputop.recording.columns.layout import Order
-from gputop.recording.columns.layout import unpack_integers
+from gputop.recording.columns.context import Context, bounded
+from gputop.recording.columns.layout import ColumnError, Order, unpack_integers
 
 MOST_BUCKETS = 1000
 """Several times those of `gputop.model.histogram`."""

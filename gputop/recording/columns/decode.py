@@ -7,54 +7,39 @@ its field declares.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence
-from functools import partial
-from functools import wraps
-from itertools import chain
-from itertools import islice
-from itertools import repeat
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from itertools import chain, islice, repeat
 from operator import add
-from typing import Any
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-from gputop.model.frame import Frame
-from gputop.model.frame import ThreadSample
+from gputop.model.frame import Frame, ThreadSample
 from gputop.recording.columns import unrelated
-from gputop.recording.columns.context import Before
-from gputop.recording.columns.context import Context
-from gputop.recording.columns.context import Layout
-from gputop.recording.columns.context import Layouts
-from gputop.recording.columns.context import bounded
-from gputop.recording.columns.counts import Counts
-from gputop.recording.columns.counts import with_changes
-from gputop.recording.columns.integers import ENDS_KNOWN
-from gputop.recording.columns.integers import INTEGERS
-from gputop.recording.columns.integers import Integers
-from gputop.recording.columns.layout import ABOVE_NS
-from gputop.recording.columns.layout import CHANGES
-from gputop.recording.columns.layout import CONST
-from gputop.recording.columns.layout import GROWTH
-from gputop.recording.columns.layout import LAST_INTS
-from gputop.recording.columns.layout import LAST_SCALED
-from gputop.recording.columns.layout import LESS
-from gputop.recording.columns.layout import MAIN_THREAD
-from gputop.recording.columns.layout import STEPS
-from gputop.recording.columns.layout import SWITCHES
-from gputop.recording.columns.layout import TABLE
-from gputop.recording.columns.layout import ColumnError
-from gputop.recording.columns.layout import FieldPlan
-from gputop.recording.columns.layout import Order
-from gputop.recording.columns.layout import plans_of
-from gputop.recording.columns.layout import told_less
+from gputop.recording.columns.context import Before, Context, Layout, Layouts, bounded
+from gputop.recording.columns.counts import Counts, with_changes
+from gputop.recording.columns.integers import ENDS_KNOWN, INTEGERS, Integers
+from gputop.recording.columns.layout import (
+    ABOVE_NS,
+    CHANGES,
+    CONST,
+    GROWTH,
+    LAST_INTS,
+    LAST_SCALED,
+    LESS,
+    MAIN_THREAD,
+    STEPS,
+    SWITCHES,
+    TABLE,
+    ColumnError,
+    FieldPlan,
+    Order,
+    plans_of,
+    told_less,
+)
 from gputop.recording.columns.standing import Standing
-from gputop.recording.columns.sums import whole
-from gputop.recording.columns.sums import with_absent
-from gputop.recording.columns.sums import with_absent_at_last
-from gputop.recording.columns.sums import with_main
-from gputop.recording.columns.sums import with_switches
+from gputop.recording.columns.sums import whole, with_absent, with_absent_at_last, with_main, with_switches
 
 BROKEN = (TypeError, ValueError, KeyError, IndexError, OverflowError, AttributeError, ZeroDivisionError, RecursionError)
 """What values of the wrong types bring about."""

@@ -3,50 +3,36 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
-from itertools import compress
-from itertools import repeat
-from operator import itemgetter
-from operator import sub
+from itertools import chain, compress, repeat
+from operator import itemgetter, sub
 from typing import Any
 
 import msgspec
 from msgspec.structs import astuple
 
-from gputop.model.frame import Frame
-from gputop.model.frame import Preempt
-from gputop.model.frame import SchedThread
-from gputop.model.frame import ThreadSample
-from gputop.model.frame import Wakeup
-from gputop.recording.columns.column import coarse
-from gputop.recording.columns.column import growth
-from gputop.recording.columns.column import integers
-from gputop.recording.columns.column import plain
-from gputop.recording.columns.column import running
-from gputop.recording.columns.column import unrelated
-from gputop.recording.columns.layout import ABOVE_NS
-from gputop.recording.columns.layout import ANY
-from gputop.recording.columns.layout import CLOCKS
-from gputop.recording.columns.layout import CONST
-from gputop.recording.columns.layout import FEW_VALUES
-from gputop.recording.columns.layout import KEYS
-from gputop.recording.columns.layout import LESS
-from gputop.recording.columns.layout import MAIN_THREAD
-from gputop.recording.columns.layout import STEPS
-from gputop.recording.columns.layout import SWITCHES
-from gputop.recording.columns.layout import TABLE
-from gputop.recording.columns.layout import ZEROS
-from gputop.recording.columns.layout import FieldPlan
-from gputop.recording.columns.layout import Order
-from gputop.recording.columns.layout import plans_of
-from gputop.recording.columns.layout import told_less
-from gputop.recording.columns.standing import Standings
-from gputop.recording.columns.standing import TableStanding
+from gputop.model.frame import Frame, Preempt, SchedThread, ThreadSample, Wakeup
+from gputop.recording.columns.column import coarse, growth, integers, plain, running, unrelated
+from gputop.recording.columns.layout import (
+    ABOVE_NS,
+    ANY,
+    CLOCKS,
+    CONST,
+    FEW_VALUES,
+    KEYS,
+    LESS,
+    MAIN_THREAD,
+    STEPS,
+    SWITCHES,
+    TABLE,
+    ZEROS,
+    FieldPlan,
+    Order,
+    plans_of,
+    told_less,
+)
+from gputop.recording.columns.standing import Standings, TableStanding
 
 _REPEATED = astuple(ThreadSample(0, 0, 0, -1, None, 0, 0))[1:]
 _OWN = _REPEATED[len(MAIN_THREAD) - 1 :]

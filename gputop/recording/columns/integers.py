@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import add
-from operator import sub
+from operator import add, sub
 from typing import Any
 
 from gputop.recording.columns.context import Context
-from gputop.recording.columns.layout import INTS
-from gputop.recording.columns.layout import LAST_INTS
-from gputop.recording.columns.layout import LESS
-from gputop.recording.columns.layout import STEPS
-from gputop.recording.columns.layout import ZEROS
-from gputop.recording.columns.layout import Order
-from gputop.recording.columns.layout import unpack_integers
-from gputop.recording.columns.sums import onward
-from gputop.recording.columns.sums import per_subject
-from gputop.recording.columns.sums import sums
-from gputop.recording.columns.sums import times
-from gputop.recording.columns.sums import whole
+from gputop.recording.columns.layout import INTS, LAST_INTS, LESS, STEPS, ZEROS, Order, unpack_integers
+from gputop.recording.columns.sums import onward, per_subject, sums, times, whole
 
 BY_STEPS = (STEPS, LESS)
 ENDS_KNOWN = (LAST_INTS, *BY_STEPS)

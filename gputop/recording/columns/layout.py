@@ -6,14 +6,10 @@ import struct
 import sys
 import typing
 from array import array
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from itertools import accumulate
-from itertools import chain
-from operator import itemgetter
-from operator import sub
+from itertools import accumulate, chain
+from operator import itemgetter, sub
 from types import NoneType
 from typing import Any
 

@@ -7,8 +7,7 @@ from functools import partial
 from msgspec import Struct
 
 from gputop.recording.columns.context import Layouts
-from gputop.recording.columns.decode import Table
-from gputop.recording.columns.decode import open_table
+from gputop.recording.columns.decode import Table, open_table
 from gputop.recording.columns.layout import ColumnError
 from gputop.recording.columns.standing import Standing
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gputop.recording.columns.layout import FieldPlan
-from gputop.recording.columns.layout import Order
-from gputop.recording.columns.layout import Subject
+from gputop.recording.columns.layout import FieldPlan, Order, Subject
 
 
 class Standing:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Sequence
-from itertools import accumulate
-from itertools import chain
-from itertools import repeat
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain, repeat
 from operator import sub
 from typing import Any
 
 from gputop.model.frame import ThreadSample
-from gputop.recording.columns.layout import INT64
-from gputop.recording.columns.layout import ColumnError
-from gputop.recording.columns.layout import FieldPlan
-from gputop.recording.columns.layout import Order
+from gputop.recording.columns.layout import INT64, ColumnError, FieldPlan, Order
 
 
 def whole(numbers: list[int]) -> list[int]:

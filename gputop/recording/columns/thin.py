@@ -7,27 +7,15 @@ fraction of the time that its ten frames take. Of what changes between, `Second`
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from itertools import accumulate
-from itertools import islice
-from itertools import repeat
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, islice, repeat
 from typing import Any
 
-from msgspec import Struct
-from msgspec import field
+from msgspec import Struct, field
 
-from gputop.model.frame import Frame
-from gputop.model.frame import GpuReading
-from gputop.model.frame import Preempt
-from gputop.model.frame import SchedThread
-from gputop.model.frame import ThreadSample
-from gputop.recording.columns.decode import BROKEN
-from gputop.recording.columns.decode import Table
-from gputop.recording.columns.layout import MAIN_THREAD
-from gputop.recording.columns.layout import ColumnError
-from gputop.recording.columns.layout import FieldPlan
+from gputop.model.frame import Frame, GpuReading, Preempt, SchedThread, ThreadSample
+from gputop.recording.columns.decode import BROKEN, Table
+from gputop.recording.columns.layout import MAIN_THREAD, ColumnError, FieldPlan
 from gputop.recording.columns.sums import main_thread
 
 Wait = tuple[str, "int | None", "int | None", "str | None"]

@@ -8,23 +8,21 @@ from typing import Any
 
 import msgspec
 
-from gputop.recording.columns.layout import ANY
-from gputop.recording.columns.layout import CONST
-from gputop.recording.columns.layout import DOUBLES
-from gputop.recording.columns.layout import LAST_SCALED
-from gputop.recording.columns.layout import RUNNING
-from gputop.recording.columns.layout import SCALED
-from gputop.recording.columns.layout import WORDS
-from gputop.recording.columns.layout import ColumnError
-from gputop.recording.columns.layout import FieldPlan
-from gputop.recording.columns.layout import Order
-from gputop.recording.columns.layout import from_planes
-from gputop.recording.columns.layout import unpack_integers
-from gputop.recording.columns.sums import sums
-from gputop.recording.columns.sums import times
-from gputop.recording.columns.sums import whole
-from gputop.recording.columns.sums import with_absent
-from gputop.recording.columns.sums import with_absent_at_last
+from gputop.recording.columns.layout import (
+    ANY,
+    CONST,
+    DOUBLES,
+    LAST_SCALED,
+    RUNNING,
+    SCALED,
+    WORDS,
+    ColumnError,
+    FieldPlan,
+    Order,
+    from_planes,
+    unpack_integers,
+)
+from gputop.recording.columns.sums import sums, times, whole, with_absent, with_absent_at_last
 
 STRAIGHT = (CONST, ANY, RUNNING)
 """Codes whose values stand in the order of rows."""

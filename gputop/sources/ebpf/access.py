@@ -6,12 +6,7 @@ import os
 
 from gputop.sources import Unavailable
 from gputop.sources.ebpf.handover import find_python
-from gputop.sources.rights import CAP_BPF
-from gputop.sources.rights import CAP_PERFMON
-from gputop.sources.rights import CAP_SYS_ADMIN
-from gputop.sources.rights import capabilities
-from gputop.sources.rights import in_initial_pid_namespace
-from gputop.sources.rights import read_text
+from gputop.sources.rights import CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, capabilities, in_initial_pid_namespace, read_text
 
 _INSTALL = {
     "debian": "apt install python3-bpfcc", "ubuntu": "apt install python3-bpfcc", "fedora": "dnf install python3-bcc",

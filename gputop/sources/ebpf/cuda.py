@@ -18,18 +18,13 @@ from io import FileIO
 
 from msgspec import Struct
 
-from gputop.model.frame import CudaCall
-from gputop.model.frame import LaunchRate
-from gputop.model.histogram import COUNT
-from gputop.model.histogram import FIRST
+from gputop.model.frame import CudaCall, LaunchRate
+from gputop.model.histogram import COUNT, FIRST
 from gputop.sources import elf
-from gputop.sources.ebpf import libcuda
-from gputop.sources.ebpf import uprobe
-from gputop.sources.ebpf.handover import Helper
-from gputop.sources.ebpf.handover import HelperFailed
+from gputop.sources.ebpf import libcuda, uprobe
+from gputop.sources.ebpf.handover import Helper, HelperFailed
 from gputop.sources.ebpf.maps import Map
-from gputop.sources.ebpf.sched import Turn
-from gputop.sources.ebpf.sched import epoch_max
+from gputop.sources.ebpf.sched import Turn, epoch_max
 
 _CALL = struct.Struct(f"<5Q{COUNT}Q{COUNT}I")
 _ENTERED = struct.Struct("<QQQII")

@@ -16,8 +16,7 @@ import time
 from contextlib import suppress
 from threading import Thread
 
-from gputop.system.priority import LOADER
-from gputop.system.priority import lowered_to
+from gputop.system.priority import LOADER, lowered_to
 
 PYTHON = "/usr/bin/python3"
 """Where the distribution's bcc is importable: a virtual environment's Python has none."""

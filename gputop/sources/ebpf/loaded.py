@@ -8,16 +8,11 @@ import time
 
 import msgspec
 
-from gputop.model.frame import CudaCall
-from gputop.model.frame import Probes
+from gputop.model.frame import CudaCall, Probes
 from gputop.sources import Beat
-from gputop.sources.ebpf.cuda import Attacher
-from gputop.sources.ebpf.cuda import CudaReader
-from gputop.sources.ebpf.maps import Map
-from gputop.sources.ebpf.maps import Shape
-from gputop.sources.ebpf.maps import program_run_ns
-from gputop.sources.ebpf.sched import SchedReader
-from gputop.sources.ebpf.sched import Turn
+from gputop.sources.ebpf.cuda import Attacher, CudaReader
+from gputop.sources.ebpf.maps import Map, Shape, program_run_ns
+from gputop.sources.ebpf.sched import SchedReader, Turn
 
 LOST = ("threads", "dead", "histograms", "preempts", "wakeups", "calls", "inflight")
 """The order of probes/common.h, and the maps whose use is reported."""

@@ -6,20 +6,12 @@ import ctypes
 import os
 import platform
 import pwd
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
-from contextlib import contextmanager
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from gputop.sources.ebpf import uprobe
-from gputop.sources.rights import CAP_BPF
-from gputop.sources.rights import CAP_KILL
-from gputop.sources.rights import CAP_PERFMON
-from gputop.sources.rights import CAP_SETGID
-from gputop.sources.rights import CAP_SETUID
-from gputop.sources.rights import capabilities
+from gputop.sources.rights import CAP_BPF, CAP_KILL, CAP_PERFMON, CAP_SETGID, CAP_SETUID, capabilities
 from gputop.system.errors import UserError
 from gputop.system.text import clean
 

@@ -8,22 +8,15 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import compress
 from operator import ne
-from typing import Generic
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from msgspec import Struct
 
-from gputop.model.frame import Preempt
-from gputop.model.frame import Probes
-from gputop.model.frame import SchedThread
-from gputop.model.frame import Wakeup
-from gputop.model.histogram import COUNT
-from gputop.model.histogram import FIRST
+from gputop.model.frame import Preempt, Probes, SchedThread, Wakeup
+from gputop.model.histogram import COUNT, FIRST
 from gputop.sources.ebpf.maps import Map
 
 _THREAD = struct.Struct("<11QIIBBHIIIII")

@@ -9,20 +9,13 @@ import time
 import msgspec
 
 import gputop
-from gputop.model.frame import Frame
-from gputop.model.frame import SourceState
-from gputop.sources import FEW
-from gputop.sources import Beat
-from gputop.sources import Settings
-from gputop.sources.ebpf import access
-from gputop.sources.ebpf import loader
-from gputop.sources.ebpf.handover import Helper
-from gputop.sources.ebpf.handover import HelperFailed
-from gputop.sources.ebpf.loaded import Answer
-from gputop.sources.ebpf.loaded import LoadedProbes
+from gputop.model.frame import Frame, SourceState
+from gputop.sources import FEW, Beat, Settings
+from gputop.sources.ebpf import access, loader
+from gputop.sources.ebpf.handover import Helper, HelperFailed
+from gputop.sources.ebpf.loaded import Answer, LoadedProbes
 from gputop.sources.ebpf.wakers import Wakers
-from gputop.sources.rights import capabilities
-from gputop.sources.rights import read_text
+from gputop.sources.rights import capabilities, read_text
 
 PROBES = os.path.join(os.path.dirname(os.path.abspath(gputop.__file__)), "probes")
 SIZES = {"PAIRS": 8192, "HOT_THREADS": 4096, "DEAD_THREADS": 8192, "HOT_PROCESSES": 4096, "CALLS": 512, "INFLIGHT": 4096}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gputop.model.frame import SECOND_NS
-from gputop.model.frame import Wakeup
+from gputop.model.frame import SECOND_NS, Wakeup
 
 SETTLE_NS = SECOND_NS // 2
 NOTABLE_NS = SETTLE_NS // 100

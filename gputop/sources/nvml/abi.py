@@ -9,23 +9,12 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable
-from ctypes import Structure
-from ctypes import Union
-from ctypes import byref
-from ctypes import c_double
-from ctypes import c_int
-from ctypes import c_longlong
-from ctypes import c_uint
-from ctypes import c_ulonglong
-from ctypes import c_void_p
-from time import monotonic_ns
-from time import time_ns
+from ctypes import Structure, Union, byref, c_double, c_int, c_longlong, c_uint, c_ulonglong, c_void_p
+from time import monotonic_ns, time_ns
 from typing import Any
 
 from gputop.sources.nvml.binding import pynvml
-from gputop.sources.nvml.numbers import MOST_BYTES
-from gputop.sources.nvml.numbers import given
-from gputop.sources.nvml.numbers import some
+from gputop.sources.nvml.numbers import MOST_BYTES, given, some
 
 Function = Callable[..., int]
 

@@ -6,9 +6,7 @@ one GPU often ails the driver, so that all lanes then get threads of their own a
 
 from __future__ import annotations
 
-from threading import Lock
-from threading import Thread
-from threading import current_thread
+from threading import Lock, Thread, current_thread
 from time import monotonic_ns
 
 from gputop.sources.nvml.lane import Lane

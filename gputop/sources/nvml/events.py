@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from ctypes import byref
-from ctypes import c_uint
-from ctypes import c_ulonglong
-from ctypes import c_void_p
+from ctypes import byref, c_uint, c_ulonglong, c_void_p
 
-from gputop.sources.nvml.abi import Device
-from gputop.sources.nvml.abi import EventData
-from gputop.sources.nvml.abi import Function
-from gputop.sources.nvml.abi import MissingSymbol
-from gputop.sources.nvml.abi import bind
-from gputop.sources.nvml.abi import check
+from gputop.sources.nvml.abi import Device, EventData, Function, MissingSymbol, bind, check
 from gputop.sources.nvml.binding import pynvml
-from gputop.sources.nvml.reading import Missing
-from gputop.sources.nvml.reading import Values
+from gputop.sources.nvml.reading import Missing, Values
 
 XID = ("xid",)
 _XID_CRITICAL_ERROR = 0x8

@@ -4,45 +4,15 @@ from __future__ import annotations
 
 import struct
 import time
-from ctypes import byref
-from ctypes import c_int
-from ctypes import c_uint
-from ctypes import c_ulonglong
-from ctypes import sizeof
+from ctypes import byref, c_int, c_uint, c_ulonglong, sizeof
 from itertools import pairwise
 
-from gputop.model.frame import SECOND_NS
-from gputop.model.frame import link_bytes_per_s
-from gputop.sources.nvml.abi import Device
-from gputop.sources.nvml.abi import Fields
-from gputop.sources.nvml.abi import MemoryV2
-from gputop.sources.nvml.abi import Sample
-from gputop.sources.nvml.abi import bind
-from gputop.sources.nvml.abi import check
-from gputop.sources.nvml.abi import is_past
-from gputop.sources.nvml.abi import number_at
+from gputop.model.frame import SECOND_NS, link_bytes_per_s
+from gputop.sources.nvml.abi import Device, Fields, MemoryV2, Sample, bind, check, is_past, number_at
 from gputop.sources.nvml.binding import pynvml
-from gputop.sources.nvml.gpm import GPM_FIELDS
-from gputop.sources.nvml.gpm import GPM_LEAST_NS
-from gputop.sources.nvml.gpm import PCIE_COUNTERS
-from gputop.sources.nvml.gpm import Gpm
-from gputop.sources.nvml.gpm import Moved
-from gputop.sources.nvml.numbers import NoValue
-from gputop.sources.nvml.numbers import count
-from gputop.sources.nvml.numbers import given
-from gputop.sources.nvml.numbers import megahertz
-from gputop.sources.nvml.numbers import memory
-from gputop.sources.nvml.numbers import part_of
-from gputop.sources.nvml.numbers import percent
-from gputop.sources.nvml.numbers import some
-from gputop.sources.nvml.numbers import watts
-from gputop.sources.nvml.reading import Lazy
-from gputop.sources.nvml.reading import Missing
-from gputop.sources.nvml.reading import Reading
-from gputop.sources.nvml.reading import Values
-from gputop.sources.nvml.reading import Way
-from gputop.sources.nvml.reading import once
-from gputop.sources.nvml.reading import take
+from gputop.sources.nvml.gpm import GPM_FIELDS, GPM_LEAST_NS, PCIE_COUNTERS, Gpm, Moved
+from gputop.sources.nvml.numbers import NoValue, count, given, megahertz, memory, part_of, percent, some, watts
+from gputop.sources.nvml.reading import Lazy, Missing, Reading, Values, Way, once, take
 from gputop.sources.nvml.reasons import FAILURES
 
 _MEMORY = ("mem_used_bytes", "mem_total_bytes", "mem_reserved_bytes")

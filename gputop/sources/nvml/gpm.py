@@ -5,24 +5,12 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
-from ctypes import Structure
-from ctypes import byref
-from ctypes import c_char_p
-from ctypes import c_double
-from ctypes import c_int
-from ctypes import c_uint
-from ctypes import c_void_p
-from ctypes import sizeof
+from ctypes import Structure, byref, c_char_p, c_double, c_int, c_uint, c_void_p, sizeof
 from time import monotonic_ns
 
-from gputop.sources.nvml.abi import Device
-from gputop.sources.nvml.abi import Function
-from gputop.sources.nvml.abi import Meter
-from gputop.sources.nvml.abi import bind
-from gputop.sources.nvml.abi import check
+from gputop.sources.nvml.abi import Device, Function, Meter, bind, check
 from gputop.sources.nvml.binding import pynvml
-from gputop.sources.nvml.reading import Missing
-from gputop.sources.nvml.reading import Values
+from gputop.sources.nvml.reading import Missing, Values
 
 GPM_FIELDS = ("sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct", "gr_active_pct")
 PCIE_COUNTERS = ("pcie_tx_bytes", "pcie_rx_bytes")

@@ -4,39 +4,22 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
-from ctypes import byref
-from ctypes import c_uint
-from ctypes import c_void_p
+from ctypes import byref, c_uint, c_void_p
 from threading import Lock
 from time import monotonic_ns
 
-from gputop.model.frame import SECOND_NS
-from gputop.model.frame import Gpu
-from gputop.sources.nvml.abi import Device
-from gputop.sources.nvml.abi import Meter
-from gputop.sources.nvml.abi import bind
-from gputop.sources.nvml.abi import check
+from gputop.model.frame import SECOND_NS, Gpu
+from gputop.sources.nvml.abi import Device, Meter, bind, check
 from gputop.sources.nvml.events import XID
 from gputop.sources.nvml.fast import fast_readings
 from gputop.sources.nvml.gpm import PCIE_COUNTERS
 from gputop.sources.nvml.identity import identity_readings
-from gputop.sources.nvml.lane import Lane
-from gputop.sources.nvml.lane import Taker
+from gputop.sources.nvml.lane import Lane, Taker
 from gputop.sources.nvml.mig import mig_is_on
 from gputop.sources.nvml.numbers import MOST_BYTES
-from gputop.sources.nvml.reading import HANG_NS
-from gputop.sources.nvml.reading import ONCE_NS
-from gputop.sources.nvml.reading import Lost
-from gputop.sources.nvml.reading import Missing
-from gputop.sources.nvml.reading import Reading
-from gputop.sources.nvml.reading import Report
-from gputop.sources.nvml.reading import Values
-from gputop.sources.nvml.reading import read_due
-from gputop.sources.nvml.reading import take
-from gputop.sources.nvml.reasons import FAILURES
-from gputop.sources.nvml.reasons import why
-from gputop.sources.nvml.slow import SLOWEST_NS
-from gputop.sources.nvml.slow import slow_readings
+from gputop.sources.nvml.reading import HANG_NS, ONCE_NS, Lost, Missing, Reading, Report, Values, read_due, take
+from gputop.sources.nvml.reasons import FAILURES, why
+from gputop.sources.nvml.slow import SLOWEST_NS, slow_readings
 from gputop.system.errors import NO_MORE_THREADS
 
 _ATTACH_AGAIN_NS = SECOND_NS

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from ctypes import byref
 
-from gputop.sources.nvml.abi import Device
-from gputop.sources.nvml.abi import PciInfo
-from gputop.sources.nvml.abi import bind
-from gputop.sources.nvml.reading import ONCE_NS
-from gputop.sources.nvml.reading import Reading
-from gputop.sources.nvml.reading import one
+from gputop.sources.nvml.abi import Device, PciInfo, bind
+from gputop.sources.nvml.reading import ONCE_NS, Reading, one
 
 _ARCHITECTURES = {
     2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada", 9: "Hopper", 10: "Blackwell", 13: "Rubin",

@@ -6,10 +6,8 @@ A lane has a thread of its own until its ticks prove quick; then a crew ticks it
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from collections.abc import Iterator
-from threading import Lock
-from threading import Thread
+from collections.abc import Callable, Iterator
+from threading import Lock, Thread
 from time import monotonic_ns
 from typing import Protocol
 

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from ctypes import Array
-from ctypes import byref
-from ctypes import c_uint
-from ctypes import c_ulonglong
-from ctypes import c_void_p
+from ctypes import Array, byref, c_uint, c_ulonglong, c_void_p
 from functools import cache
 
 from gputop.model.frame import MigInstance
-from gputop.sources.nvml.abi import Attributes
-from gputop.sources.nvml.abi import Device
-from gputop.sources.nvml.abi import bind
+from gputop.sources.nvml.abi import Attributes, Device, bind
 from gputop.sources.nvml.binding import pynvml
-from gputop.sources.nvml.gpm import FIRST
-from gputop.sources.nvml.gpm import Gpm
-from gputop.sources.nvml.numbers import NoValue
-from gputop.sources.nvml.numbers import given
-from gputop.sources.nvml.numbers import memory
-from gputop.sources.nvml.numbers import part_of
-from gputop.sources.nvml.reading import Missing
-from gputop.sources.nvml.reading import Values
-from gputop.sources.nvml.reading import take
-from gputop.sources.nvml.reasons import FAILURES
-from gputop.sources.nvml.reasons import why
+from gputop.sources.nvml.gpm import FIRST, Gpm
+from gputop.sources.nvml.numbers import NoValue, given, memory, part_of
+from gputop.sources.nvml.reading import Missing, Values, take
+from gputop.sources.nvml.reasons import FAILURES, why
 
 FIELDS = tuple(name for name in MigInstance.__struct_fields__ if name not in ("index", "missing"))
 

@@ -4,36 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from ctypes import Array
-from ctypes import Structure
-from ctypes import byref
-from ctypes import c_uint
-from ctypes import c_ulonglong
-from typing import Any
-from typing import TypeVar
+from ctypes import Array, Structure, byref, c_uint, c_ulonglong
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from gputop.model.frame import PART
-from gputop.model.frame import SECOND_NS
-from gputop.model.frame import GpuProc
-from gputop.sources.nvml.abi import Device
-from gputop.sources.nvml.abi import Function
-from gputop.sources.nvml.abi import LongProcessInfo
-from gputop.sources.nvml.abi import MissingSymbol
-from gputop.sources.nvml.abi import ProcessInfo
-from gputop.sources.nvml.abi import ProcessInfoV1
-from gputop.sources.nvml.abi import ProcessUtilization
-from gputop.sources.nvml.abi import bind
-from gputop.sources.nvml.abi import find
-from gputop.sources.nvml.abi import is_past
+from gputop.model.frame import PART, SECOND_NS, GpuProc
+from gputop.sources.nvml.abi import (
+    Device,
+    Function,
+    LongProcessInfo,
+    MissingSymbol,
+    ProcessInfo,
+    ProcessInfoV1,
+    ProcessUtilization,
+    bind,
+    find,
+    is_past,
+)
 from gputop.sources.nvml.binding import pynvml
-from gputop.sources.nvml.numbers import NONE
-from gputop.sources.nvml.numbers import NoValue
-from gputop.sources.nvml.numbers import part_of
-from gputop.sources.nvml.numbers import percent
-from gputop.sources.nvml.reading import Missing
-from gputop.sources.nvml.reading import Values
+from gputop.sources.nvml.numbers import NONE, NoValue, part_of, percent
+from gputop.sources.nvml.reading import Missing, Values
 from gputop.sources.nvml.reasons import why
 
 Number = TypeVar("Number", int, float)

@@ -8,15 +8,12 @@ reading keeps the driver busy for more than a twentieth of the time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import monotonic_ns
 from typing import TypeVar
 
 from gputop.model.frame import SECOND_NS
-from gputop.sources.nvml.reasons import FAILURES
-from gputop.sources.nvml.reasons import Why
-from gputop.sources.nvml.reasons import why
+from gputop.sources.nvml.reasons import FAILURES, Why, why
 
 Values = dict[str, object]
 Missing = dict[str, str]

@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-from ctypes import Structure
-from ctypes import byref
-from ctypes import c_int
-from ctypes import c_uint
+from ctypes import Structure, byref, c_int, c_uint
 
 from gputop.model.frame import SECOND_NS
-from gputop.sources.nvml.abi import Device
-from gputop.sources.nvml.abi import Fields
-from gputop.sources.nvml.abi import bind
+from gputop.sources.nvml.abi import Device, Fields, bind
 from gputop.sources.nvml.binding import pynvml
-from gputop.sources.nvml.events import XID
-from gputop.sources.nvml.events import XidEvents
+from gputop.sources.nvml.events import XID, XidEvents
 from gputop.sources.nvml.mig import Mig
-from gputop.sources.nvml.numbers import NONE
-from gputop.sources.nvml.numbers import bytes_per_s
-from gputop.sources.nvml.numbers import celsius
-from gputop.sources.nvml.numbers import count
-from gputop.sources.nvml.numbers import fan
-from gputop.sources.nvml.numbers import given
-from gputop.sources.nvml.numbers import limit_megahertz
-from gputop.sources.nvml.numbers import limit_watts
-from gputop.sources.nvml.numbers import link
-from gputop.sources.nvml.numbers import megahertz
-from gputop.sources.nvml.numbers import percent
-from gputop.sources.nvml.numbers import pstate
-from gputop.sources.nvml.numbers import some
+from gputop.sources.nvml.numbers import (
+    NONE,
+    bytes_per_s,
+    celsius,
+    count,
+    fan,
+    given,
+    limit_megahertz,
+    limit_watts,
+    link,
+    megahertz,
+    percent,
+    pstate,
+    some,
+)
 from gputop.sources.nvml.procs import Processes
-from gputop.sources.nvml.reading import Lazy
-from gputop.sources.nvml.reading import Missing
-from gputop.sources.nvml.reading import Reading
-from gputop.sources.nvml.reading import Values
-from gputop.sources.nvml.reading import Way
-from gputop.sources.nvml.reading import one
+from gputop.sources.nvml.reading import Lazy, Missing, Reading, Values, Way, one
 from gputop.sources.nvml.reasons import why
 
 SLOWEST_NS = 10 * SECOND_NS

@@ -7,36 +7,20 @@ Nothing here waits for the driver: start-up runs on a thread, each GPU on two un
 from __future__ import annotations
 
 from collections.abc import Callable
-from ctypes import byref
-from ctypes import c_int
-from ctypes import c_uint
-from ctypes import create_string_buffer
-from threading import Event
-from threading import Lock
-from threading import Thread
-from time import monotonic
-from time import monotonic_ns
-from time import sleep
+from ctypes import byref, c_int, c_uint, create_string_buffer
+from threading import Event, Lock, Thread
+from time import monotonic, monotonic_ns, sleep
 
-from gputop.model.frame import SECOND_NS
-from gputop.model.frame import Frame
-from gputop.model.frame import SourceState
-from gputop.sources import Beat
-from gputop.sources import Settings
-from gputop.sources import Unavailable
-from gputop.sources.nvml.abi import bind
-from gputop.sources.nvml.abi import check
+from gputop.model.frame import SECOND_NS, Frame, SourceState
+from gputop.sources import Beat, Settings, Unavailable
+from gputop.sources.nvml.abi import bind, check
 from gputop.sources.nvml.binding import pynvml
 from gputop.sources.nvml.crew import Crew
 from gputop.sources.nvml.gpu import WatchedGpu
 from gputop.sources.nvml.lane import follow_priority
 from gputop.sources.nvml.numbers import devices
-from gputop.sources.nvml.reading import HANG_NS
-from gputop.sources.nvml.reading import Missing
-from gputop.sources.nvml.reading import Values
-from gputop.sources.nvml.reading import take
-from gputop.sources.nvml.reasons import FAILURES
-from gputop.sources.nvml.reasons import unavailable
+from gputop.sources.nvml.reading import HANG_NS, Missing, Values, take
+from gputop.sources.nvml.reasons import FAILURES, unavailable
 from gputop.sources.nvml.standing import Standing
 from gputop.system.errors import UserError
 

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from gputop.model.frame import SECOND_NS
-from gputop.model.frame import SILENT
-from gputop.model.frame import Gpu
-from gputop.model.frame import compute_pids
-from gputop.model.frame import forget_parts
+from gputop.model.frame import SECOND_NS, SILENT, Gpu, compute_pids, forget_parts
 from gputop.sources.nvml.gpu import Tier
-from gputop.sources.nvml.reading import HANG_NS
-from gputop.sources.nvml.reading import Report
+from gputop.sources.nvml.reading import HANG_NS, Report
 
 
 class Standing:

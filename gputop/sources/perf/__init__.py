@@ -3,7 +3,6 @@
 perf's task clock is the kernel's own, and may be read of one's own processes where `kernel.perf_event_paranoid` is 2 or less.
 """
 
-from gputop.sources.perf.source import PerfSource
-from gputop.sources.perf.source import check
+from gputop.sources.perf.source import PerfSource, check
 
 __all__ = ["PerfSource", "check"]

@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from gputop.sources.ebpf import uprobe
-from gputop.sources.perf.unwind import MACHINE
-from gputop.sources.perf.unwind import Registers
+from gputop.sources.perf.unwind import MACHINE, Registers
 
 STACK_BYTES = 8192
 """Of the calls that have not returned: of driver 580 a wait takes 1.7 KB, a launch 3.8, a copy from the GPU 5.4."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
-from collections import defaultdict
-from collections import deque
+from collections import Counter, defaultdict, deque
 from itertools import pairwise
 
 from gputop.sources.perf.places import ELSEWHERE

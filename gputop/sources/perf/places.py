@@ -9,10 +9,7 @@ from typing import NamedTuple
 
 from gputop.sources import elf
 from gputop.sources.perf.event import Sample
-from gputop.sources.perf.unwind import VDSO
-from gputop.sources.perf.unwind import Row
-from gputop.sources.perf.unwind import Unwinder
-from gputop.sources.perf.unwind import Unwinders
+from gputop.sources.perf.unwind import VDSO, Row, Unwinder, Unwinders
 
 SYNC, COPY, LAUNCH, OTHER, UNKNOWN, ELSEWHERE = "sync", "copy", "launch", "other", "unknown", ""
 _CUDA = re.compile(r"/lib(?:cuda|cudart)(?:[-.]\w+)?\.so[.\d]*( \(deleted\))?$")

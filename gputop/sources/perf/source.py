@@ -10,25 +10,12 @@ import time
 from contextlib import suppress
 from itertools import cycle
 
-from gputop.model.frame import SECOND_NS
-from gputop.model.frame import Frame
-from gputop.model.frame import MainSamples
-from gputop.model.frame import SourceState
-from gputop.sources import FEW
-from gputop.sources import Beat
-from gputop.sources import Settings
-from gputop.sources import Unavailable
+from gputop.model.frame import SECOND_NS, Frame, MainSamples, SourceState
+from gputop.sources import FEW, Beat, Settings, Unavailable
 from gputop.sources.elf import NotElf
 from gputop.sources.perf.event import TaskClock
-from gputop.sources.perf.gaps import Gaps
-from gputop.sources.perf.gaps import Met
-from gputop.sources.perf.places import COPY
-from gputop.sources.perf.places import ELSEWHERE
-from gputop.sources.perf.places import LAUNCH
-from gputop.sources.perf.places import SYNC
-from gputop.sources.perf.places import UNKNOWN
-from gputop.sources.perf.places import Places
-from gputop.sources.perf.places import code_of
+from gputop.sources.perf.gaps import Gaps, Met
+from gputop.sources.perf.places import COPY, ELSEWHERE, LAUNCH, SYNC, UNKNOWN, Places, code_of
 from gputop.sources.perf.unwind import Unwinders
 
 PERIODS_NS = (500_000, 410_000, 590_000, 330_000)

@@ -8,27 +8,17 @@ from __future__ import annotations
 import os
 import time
 
-from gputop.model.frame import ProcInfo
-from gputop.model.frame import ProcSample
-from gputop.model.frame import ThreadInfo
-from gputop.model.frame import ThreadSample
+from gputop.model.frame import ProcInfo, ProcSample, ThreadInfo, ThreadSample
 from gputop.sources.procfs import parse
-from gputop.sources.procfs.ends import READS
-from gputop.sources.procfs.ends import WRITES
-from gputop.sources.procfs.files import Descriptors
-from gputop.sources.procfs.files import KeptFile
+from gputop.sources.procfs.ends import READS, WRITES
+from gputop.sources.procfs.files import Descriptors, KeptFile
 from gputop.sources.procfs.identity import Identity
-from gputop.sources.procfs.locks import CALLS
-from gputop.sources.procfs.locks import OpenFiles
+from gputop.sources.procfs.locks import CALLS, OpenFiles
 from gputop.sources.procfs.sockets import POLLS
 from gputop.sources.procfs.threads import Threads
 from gputop.sources.procfs.tick import Tick
 from gputop.sources.procfs.users import Users
-from gputop.sources.procfs.waits import FUTEX
-from gputop.sources.procfs.waits import RUNNING
-from gputop.sources.procfs.waits import UNKNOWN
-from gputop.sources.procfs.waits import Wait
-from gputop.sources.procfs.waits import Waits
+from gputop.sources.procfs.waits import FUTEX, RUNNING, UNKNOWN, Wait, Waits
 
 COLD_SHARE = 0.5
 """Of all descriptors, so much at most goes to processes that are read once a second."""

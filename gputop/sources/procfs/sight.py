@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 
-from gputop.sources.rights import in_initial_pid_namespace
-from gputop.sources.rights import may_ptrace
+from gputop.sources.rights import in_initial_pid_namespace, may_ptrace
 
 
 def sight(root: str = "/") -> tuple[str, str]:

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from gputop.sources.procfs.files import read_list
-from gputop.sources.procfs.waits import FUTEX
-from gputop.sources.procfs.waits import TIMEOUTS
+from gputop.sources.procfs.waits import FUTEX, TIMEOUTS
 
 LISTENING, CONNECTED, NONE, UNREADABLE = "listening", "connected", "none", ""
 _ACCEPTING = {"x86_64": (43, 288), "aarch64": (202, 242)}

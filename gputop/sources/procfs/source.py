@@ -13,24 +13,16 @@ from __future__ import annotations
 import os
 import time
 
-from gputop.model.frame import Frame
-from gputop.model.frame import SourceState
-from gputop.sources import FEW
-from gputop.sources import Beat
-from gputop.sources import Settings
-from gputop.sources import Unavailable
+from gputop.model.frame import Frame, SourceState
+from gputop.sources import FEW, Beat, Settings, Unavailable
 from gputop.sources.procfs import parse
 from gputop.sources.procfs.ends import Ends
-from gputop.sources.procfs.files import Descriptors
-from gputop.sources.procfs.files import KeptFile
-from gputop.sources.procfs.files import read_once
+from gputop.sources.procfs.files import Descriptors, KeptFile, read_once
 from gputop.sources.procfs.libraries import Libraries
 from gputop.sources.procfs.locks import Locks
-from gputop.sources.procfs.process import LOOKS_PER_S
-from gputop.sources.procfs.process import Process
+from gputop.sources.procfs.process import LOOKS_PER_S, Process
 from gputop.sources.procfs.sight import sight
-from gputop.sources.procfs.sockets import LISTENING
-from gputop.sources.procfs.sockets import use_of_sockets
+from gputop.sources.procfs.sockets import LISTENING, use_of_sockets
 from gputop.sources.procfs.tick import Tick
 from gputop.sources.procfs.users import Users
 

@@ -10,15 +10,11 @@ import os
 
 import msgspec
 
-from gputop.model.frame import ThreadInfo
-from gputop.model.frame import ThreadSample
+from gputop.model.frame import ThreadInfo, ThreadSample
 from gputop.sources.procfs import parse
-from gputop.sources.procfs.files import Descriptors
-from gputop.sources.procfs.files import KeptFile
-from gputop.sources.procfs.files import read_once
+from gputop.sources.procfs.files import Descriptors, KeptFile, read_once
 from gputop.sources.procfs.tick import Tick
-from gputop.sources.procfs.waits import UNKNOWN
-from gputop.sources.procfs.waits import Waits
+from gputop.sources.procfs.waits import UNKNOWN, Waits
 
 FOLLOWED = 64
 """Threads of one process that are read each time; what ran beyond them is read about once a second."""

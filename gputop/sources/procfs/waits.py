@@ -10,8 +10,7 @@ import os
 import platform
 import struct
 
-from gputop.sources.procfs.files import Descriptors
-from gputop.sources.procfs.files import KeptFile
+from gputop.sources.procfs.files import Descriptors, KeptFile
 
 RUNNING = -1
 

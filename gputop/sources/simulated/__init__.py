@@ -8,18 +8,11 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from threading import Event
-from threading import Thread
+from threading import Event, Thread
 from time import monotonic_ns
 
-from gputop.model.frame import SECOND_NS
-from gputop.model.frame import Frame
-from gputop.model.frame import Gpu
-from gputop.model.frame import GpuProc
-from gputop.model.frame import SourceState
-from gputop.sources import Beat
-from gputop.sources import Settings
-from gputop.sources import Unavailable
+from gputop.model.frame import SECOND_NS, Frame, Gpu, GpuProc, SourceState
+from gputop.sources import Beat, Settings, Unavailable
 from gputop.sources.simulated import layout
 
 VARIABLE = "GPUTOP_SIMULATED"

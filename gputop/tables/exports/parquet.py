@@ -11,8 +11,7 @@ from gputop.recording.reader import Recording
 from gputop.system.errors import UserError
 from gputop.tables.database import within_64_bits
 from gputop.tables.exports.place import new_directory
-from gputop.tables.exports.rows import Row
-from gputop.tables.exports.rows import batches
+from gputop.tables.exports.rows import Row, batches
 from gputop.tables.schema import TABLES
 
 

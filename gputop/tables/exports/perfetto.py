@@ -9,27 +9,21 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from math import isfinite
 from typing import Any
 
 from gputop.diagnosis import Engine
 from gputop.model.board import Board
-from gputop.model.frame import CudaCall
-from gputop.model.frame import Frame
-from gputop.model.frame import Gpu
-from gputop.model.frame import ProcSample
+from gputop.model.frame import CudaCall, Frame, Gpu, ProcSample
 from gputop.model.rates import proc_rates
 from gputop.recording.input import open_regular
-from gputop.recording.output import create
-from gputop.recording.output import whole_or_gone
+from gputop.recording.output import create, whole_or_gone
 from gputop.recording.reader import Recording
 from gputop.system.errors import UserError
 from gputop.system.text import clean
-from gputop.tables.exports.rows import Row
-from gputop.tables.exports.rows import batches
+from gputop.tables.exports.rows import Row, batches
 
 Event = dict[str, Any]
 GPU_PID = 1_000_000_000

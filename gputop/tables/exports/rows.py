@@ -8,8 +8,7 @@ from typing import Any
 
 from gputop.recording.reader import Recording
 from gputop.system.text import clean_lines
-from gputop.tables.load import Loader
-from gputop.tables.load import Wanted
+from gputop.tables.load import Loader, Wanted
 from gputop.tables.schema import TABLES
 
 Row = tuple[Any, ...]

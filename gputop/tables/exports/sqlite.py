@@ -5,15 +5,11 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 
-from gputop.recording.output import create_file
-from gputop.recording.output import whole_or_gone
+from gputop.recording.output import create_file, whole_or_gone
 from gputop.recording.reader import Recording
 from gputop.system.errors import UserError
-from gputop.tables.database import create_statement
-from gputop.tables.database import gathered
-from gputop.tables.database import insert
-from gputop.tables.exports.rows import ALL
-from gputop.tables.exports.rows import batches
+from gputop.tables.database import create_statement, gathered, insert
+from gputop.tables.exports.rows import ALL, batches
 from gputop.tables.schema import TABLES
 
 

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from itertools import groupby
-from itertools import islice
+from itertools import groupby, islice
 
-from gputop.system.text import ascii_text
-from gputop.system.text import cell_width
-from gputop.system.text import clean
-from gputop.system.text import even
-from gputop.system.text import is_narrow
+from gputop.system.text import ascii_text, cell_width, clean, even, is_narrow
 
 Span = tuple[str, str]
 """Text and what it means; `gputop.tui.palette` gives meanings their colour."""

@@ -7,16 +7,14 @@ worker that starved, whichever part of the screen they are drawn in.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 from math import ceil
 
 from msgspec import Struct
 
 from gputop.model.frame import SECOND_NS
-from gputop.tui.draw import Span
-from gputop.tui.draw import clock
+from gputop.tui.draw import Span, clock
 
 _LABEL = re.compile(r" [^─ ]+(?: [a-z]+)? ")
 """A time on the ruler, such as " −10 s "."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from gputop.model.board import Board
-from gputop.model.board import GpuBoard
+from gputop.model.board import Board, GpuBoard
 from gputop.session.session import Session
 from gputop.tui.draw.lanes import Lane
 from gputop.tui.view import View

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from time import localtime
-from time import strftime
+from time import localtime, strftime
 
 NEARLY_S = 0.05
 """A frame that comes so little before a second is of that second."""

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gputop.model.board import Board
-from gputop.model.board import GpuBoard
+from gputop.model.board import Board, GpuBoard
 from gputop.model.fields import FIELDS
-from gputop.model.frame import SILENT
-from gputop.model.frame import MigInstance
-from gputop.model.limits import errors
-from gputop.model.limits import limits
+from gputop.model.frame import SILENT, MigInstance
+from gputop.model.limits import errors, limits
 from gputop.model.rates import gpu_bytes_per_s
-from gputop.system.text import clean
-from gputop.system.text import fit
-from gputop.tui.draw import Line
-from gputop.tui.draw import Span
+from gputop.system.text import clean, fit
+from gputop.tui.draw import Line, Span
 from gputop.tui.draw.lanes import level
 from gputop.tui.view import View
 

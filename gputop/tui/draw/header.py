@@ -5,11 +5,8 @@ from __future__ import annotations
 from gputop.model.board import Board
 from gputop.model.frame import SourceState
 from gputop.session.session import Session
-from gputop.system.text import cell_width
-from gputop.system.text import fit
-from gputop.tui.draw import Line
-from gputop.tui.draw import Span
-from gputop.tui.draw import clock
+from gputop.system.text import cell_width, fit
+from gputop.tui.draw import Line, Span, clock
 from gputop.tui.view import View
 
 _MARKS = {"ok": ("✓", "good"), "partial": ("~", "warn"), "off": ("off", "dim"), "unavailable": ("✗", "crit")}

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gputop.system.text import ascii_text
-from gputop.system.text import cell_width
-from gputop.system.text import fit
-from gputop.tui.draw import Line
-from gputop.tui.draw import Span
+from gputop.system.text import ascii_text, cell_width, fit
+from gputop.tui.draw import Line, Span
 from gputop.tui.view import View
 
 Key = tuple[str, str, str]

@@ -13,11 +13,9 @@ from operator import itemgetter
 
 from msgspec import Struct
 
-from gputop.history.columns import History
-from gputop.history.columns import SeriesKey
+from gputop.history.columns import History, SeriesKey
 from gputop.model.board import OFF_BEAT_NS
-from gputop.model.fields import FIELDS
-from gputop.model.fields import Field
+from gputop.model.fields import FIELDS, Field
 from gputop.model.frame import SECOND_NS
 from gputop.system.text import fit
 from gputop.tui.draw import Span

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from gputop.session.session import Session
-from gputop.tui.draw import Line
-from gputop.tui.draw import gpus
-from gputop.tui.draw import header
-from gputop.tui.draw import procs
-from gputop.tui.draw import verdict
+from gputop.tui.draw import Line, gpus, header, procs, verdict
 from gputop.tui.draw.axis import Axis
 from gputop.tui.draw.rows import rows
 from gputop.tui.view import View

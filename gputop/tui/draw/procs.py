@@ -9,16 +9,11 @@ from msgspec import Struct
 from gputop.history.columns import History
 from gputop.model.fields import FIELDS
 from gputop.session.session import word_of
-from gputop.system.text import cut
-from gputop.system.text import fit
-from gputop.tui.draw import Line
-from gputop.tui.draw import Span
+from gputop.system.text import cut, fit
+from gputop.tui.draw import Line, Span
 from gputop.tui.draw.axis import Axis
-from gputop.tui.draw.lanes import Moving
-from gputop.tui.draw.lanes import level
-from gputop.tui.draw.lanes import with_cursor
-from gputop.tui.draw.rows import SORTS
-from gputop.tui.draw.rows import Row
+from gputop.tui.draw.lanes import Moving, level, with_cursor
+from gputop.tui.draw.rows import SORTS, Row
 from gputop.tui.view import View
 
 GLYPHS = {

@@ -7,22 +7,13 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from gputop.model.board import Board
-from gputop.model.frame import SECOND_NS
-from gputop.model.frame import ProcInfo
-from gputop.model.frame import ProcSample
-from gputop.model.rates import ProcRates
-from gputop.model.rates import Switched
-from gputop.model.rates import proc_rates
-from gputop.model.roles import COMPILES
-from gputop.model.roles import Role
-from gputop.model.roles import is_whole_machine
-from gputop.model.roles import program_name
-from gputop.session.session import Session
-from gputop.session.session import word_of
+from gputop.model.frame import SECOND_NS, ProcInfo, ProcSample
+from gputop.model.rates import ProcRates, Switched, proc_rates
+from gputop.model.roles import COMPILES, Role, is_whole_machine, program_name
+from gputop.session.session import Session, word_of
 from gputop.sources.rights import INITIAL_PID_NAMESPACE
 from gputop.system.text import clean
-from gputop.tui.draw import Span
-from gputop.tui.draw import seats
+from gputop.tui.draw import Span, seats
 from gputop.tui.draw.search import searched
 from gputop.tui.view import View
 

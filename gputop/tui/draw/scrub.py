@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from gputop.session.survey import Episode
-from gputop.tui.draw import Line
-from gputop.tui.draw import clock
+from gputop.tui.draw import Line, clock
 from gputop.tui.draw.lanes import merge
 from gputop.tui.draw.verdict import COLOURS
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gputop.diagnosis.brief import brief
-from gputop.diagnosis.brief import without_pids
+from gputop.diagnosis.brief import brief, without_pids
 from gputop.diagnosis.model import Verdict
 from gputop.system.text import fit
 from gputop.tui.draw import Line

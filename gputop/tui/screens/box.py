@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.geometry import Region
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.screen import ModalScreen
 from textual.strip import Strip
 
-from gputop.system.text import cell_width
-from gputop.system.text import fit
-from gputop.tui.draw import Line
-from gputop.tui.draw import folded
-from gputop.tui.draw import safe_line
-from gputop.tui.layout import TOO_SMALL
-from gputop.tui.layout import is_too_small
+from gputop.system.text import cell_width, fit
+from gputop.tui.draw import Line, folded, safe_line
+from gputop.tui.layout import TOO_SMALL, is_too_small
 from gputop.tui.palette import palette
 from gputop.tui.widgets.scrolled import Scrolled
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 from textual.binding import Binding
 
 from gputop.model.board import Board
-from gputop.model.frame import SECOND_NS
-from gputop.model.frame import Preempt
-from gputop.model.frame import Wakeup
+from gputop.model.frame import SECOND_NS, Preempt, Wakeup
 from gputop.model.rates import pair_growth
-from gputop.model.roles import Role
-from gputop.model.roles import program_name
+from gputop.model.roles import Role, program_name
 from gputop.system.text import fit
 from gputop.tui.draw import Line
 from gputop.tui.screens.box import Box

@@ -10,15 +10,11 @@ from textual.app import ComposeResult
 from textual.widgets import Input
 
 from gputop.tui import navigate
-from gputop.tui.draw import ascii_line
-from gputop.tui.draw import chosen
-from gputop.tui.draw import gpus
-from gputop.tui.draw import procs
+from gputop.tui.draw import ascii_line, chosen, gpus, procs
 from gputop.tui.draw.axis import Axis
 from gputop.tui.draw.lanes import Lane
 from gputop.tui.draw.rows import rows
-from gputop.tui.layout import Heights
-from gputop.tui.layout import arrange
+from gputop.tui.layout import Heights, arrange
 from gputop.tui.painter import Painter
 from gputop.tui.palette import palette
 from gputop.tui.screens.box import Box

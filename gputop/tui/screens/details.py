@@ -8,22 +8,13 @@ from collections.abc import Sequence
 from textual.binding import Binding
 
 from gputop.model.board import Board
-from gputop.model.frame import SECOND_NS
-from gputop.model.frame import GpuProc
-from gputop.model.frame import ProcInfo
-from gputop.model.frame import ProcSample
-from gputop.model.rates import ProcRates
-from gputop.model.rates import Switched
-from gputop.model.rates import proc_rates
+from gputop.model.frame import SECOND_NS, GpuProc, ProcInfo, ProcSample
+from gputop.model.rates import ProcRates, Switched, proc_rates
 from gputop.model.roles import Role
-from gputop.session.session import Session
-from gputop.session.session import word_of
+from gputop.session.session import Session, word_of
 from gputop.stacks.syscalls import table
-from gputop.system.text import counted
-from gputop.system.text import fit
-from gputop.tui.draw import Line
-from gputop.tui.draw import seats
-from gputop.tui.draw import surely
+from gputop.system.text import counted, fit
+from gputop.tui.draw import Line, seats, surely
 from gputop.tui.draw.procs import size
 from gputop.tui.screens.box import Box
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from textual.binding import Binding
@@ -11,8 +10,7 @@ from textual.binding import Binding
 from gputop.history import probes
 from gputop.model.frame import SECOND_NS
 from gputop.tui import navigate
-from gputop.tui.draw import Line
-from gputop.tui.draw import chosen
+from gputop.tui.draw import Line, chosen
 from gputop.tui.draw.axis import times
 from gputop.tui.draw.lanes import Lane
 from gputop.tui.screens.box import Box

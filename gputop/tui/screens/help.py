@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from textual.binding import Binding
 
 from gputop.model.fields import FIELDS
 from gputop.session.session import STATE_WORDS
 from gputop.tui.draw import Line
-from gputop.tui.draw.procs import GLYPHS
-from gputop.tui.draw.procs import STARVING_GLYPH
+from gputop.tui.draw.procs import GLYPHS, STARVING_GLYPH
 from gputop.tui.keymap import keys_of
 from gputop.tui.screens.box import Box
 

@@ -8,19 +8,15 @@ from time import strftime
 
 from textual.binding import Binding
 
-from gputop.model.frame import SECOND_NS
-from gputop.model.frame import Header
-from gputop.recording.output import create
-from gputop.recording.output import unused
+from gputop.model.frame import SECOND_NS, Header
+from gputop.recording.output import create, unused
 from gputop.recording.shelf import Shelved
 from gputop.system import crash
-from gputop.system.errors import UserError
-from gputop.system.errors import starting
+from gputop.system.errors import UserError, starting
 from gputop.system.text import file_size
 from gputop.tui import navigate
 from gputop.tui.draw import clock
-from gputop.tui.screens.confirm import ConfirmScreen
-from gputop.tui.screens.confirm import send_signal
+from gputop.tui.screens.confirm import ConfirmScreen, send_signal
 from gputop.tui.screens.contention import ContentionScreen
 from gputop.tui.screens.details import DetailsScreen
 from gputop.tui.screens.enlarge import EnlargeScreen

@@ -8,11 +8,9 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
 from textual.screen import ModalScreen
-from textual.widgets import Input
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
-from gputop.session.moment import Timed
-from gputop.session.moment import moment_within
+from gputop.session.moment import Timed, moment_within
 from gputop.system.errors import UserError
 from gputop.tui.draw import clock
 

@@ -5,30 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from textual.screen import Screen
 
 from gputop.session.session import Session
-from gputop.system.text import file_size
-from gputop.system.text import fit
+from gputop.system.text import file_size, fit
 from gputop.tui import navigate
-from gputop.tui.draw import Line
-from gputop.tui.draw import Span
-from gputop.tui.draw import axis
-from gputop.tui.draw import chosen
-from gputop.tui.draw import gpus
-from gputop.tui.draw import header
-from gputop.tui.draw import keys
-from gputop.tui.draw import procs
-from gputop.tui.draw import verdict
-from gputop.tui.draw.lanes import Lane
-from gputop.tui.draw.lanes import LaneDrawer
+from gputop.tui.draw import Line, Span, axis, chosen, gpus, header, keys, procs, verdict
+from gputop.tui.draw.lanes import Lane, LaneDrawer
 from gputop.tui.draw.rows import Row
-from gputop.tui.layout import TOO_SMALL
-from gputop.tui.layout import Heights
-from gputop.tui.layout import is_too_small
+from gputop.tui.layout import TOO_SMALL, Heights, is_too_small
 from gputop.tui.view import View
 
 if TYPE_CHECKING:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from textual import events
 from textual.binding import Binding
 
-from gputop.model.frame import SECOND_NS
-from gputop.model.frame import Header
+from gputop.model.frame import SECOND_NS, Header
 from gputop.tui import navigate
-from gputop.tui.draw import Line
-from gputop.tui.draw import Span
-from gputop.tui.draw import clock
-from gputop.tui.draw import keys
-from gputop.tui.draw import scrub
+from gputop.tui.draw import Line, Span, clock, keys, scrub
 from gputop.tui.draw.lanes import Lane
-from gputop.tui.player import LEAST_PAST_NS
-from gputop.tui.player import Player
+from gputop.tui.player import LEAST_PAST_NS, Player
 from gputop.tui.screens.main import MainScreen
 from gputop.tui.screens.moment import MomentScreen
 from gputop.tui.widgets.drawn import Drawn

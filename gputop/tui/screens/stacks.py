@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import strftime
 
 from textual.binding import Binding
 from textual.message import Message
 
-from gputop.model.frame import SECOND_NS
-from gputop.model.frame import Stack
+from gputop.model.frame import SECOND_NS, Stack
 from gputop.model.roles import Role
-from gputop.session.stalled import stalled_pids
-from gputop.session.stalled import waits
-from gputop.stacks.folded import Weighted
-from gputop.stacks.folded import weigh
-from gputop.stacks.lines import TextLine
-from gputop.stacks.lines import plain
+from gputop.session.stalled import stalled_pids, waits
+from gputop.stacks.folded import Weighted, weigh
+from gputop.stacks.lines import TextLine, plain
 from gputop.system import crash
-from gputop.system.errors import UserError
-from gputop.system.errors import starting
+from gputop.system.errors import UserError, starting
 from gputop.system.text import cut
-from gputop.tui.draw import Line
-from gputop.tui.draw import clock
+from gputop.tui.draw import Line, clock
 from gputop.tui.screens.box import Box
 
 SAMPLE_S = 10.0
@@ -237,8 +230,7 @@ class StacksScreen(Box):
     def action_write(self, form: str) -> None:
         """To a new file in the working folder: the text, or folded stacks."""
         from gputop.recording.output import unused
-        from gputop.stacks.folded import save
-        from gputop.stacks.folded import to_folded
+        from gputop.stacks.folded import save, to_folded
 
         if form == "folded" and not self.weighted:
             self._say("there is no stack to write")

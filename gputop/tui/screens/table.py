@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from textual import events
-from textual import on
+from textual import events, on
 from textual.widgets import Input
 
 from gputop.tui import navigate
-from gputop.tui.draw import gpus
-from gputop.tui.draw import keys
-from gputop.tui.draw import procs
-from gputop.tui.draw import verdict
+from gputop.tui.draw import gpus, keys, procs, verdict
 from gputop.tui.draw.rows import SORTS
 from gputop.tui.draw.search import no_expression
 from gputop.tui.screens.dashboard import Dashboard

@@ -11,17 +11,13 @@ from textual.binding import Binding
 from gputop.diagnosis import Verdict
 from gputop.diagnosis.model import CAUSES
 from gputop.session.session import Session
-from gputop.system.text import cut
-from gputop.system.text import figure
-from gputop.tui.draw import Line
-from gputop.tui.draw import clock
-from gputop.tui.draw import surely
+from gputop.system.text import cut, figure
+from gputop.tui.draw import Line, clock, surely
 from gputop.tui.draw.verdict import COLOURS
 from gputop.tui.screens.box import Box
 
 if TYPE_CHECKING:
-    from gputop.diagnosis import Incident
-    from gputop.diagnosis import Ledger
+    from gputop.diagnosis import Incident, Ledger
     from gputop.session.survey import Episode
 
 LAST_INCIDENTS = 8

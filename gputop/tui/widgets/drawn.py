@@ -9,15 +9,9 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from gputop.tui.draw import Line
-from gputop.tui.draw import Span
-from gputop.tui.draw import safe_line
-from gputop.tui.painter import Cells
-from gputop.tui.painter import Painter
-from gputop.tui.painter import blank
-from gputop.tui.painter import cells_of
-from gputop.tui.palette import Palette
-from gputop.tui.palette import palette
+from gputop.tui.draw import Line, Span, safe_line
+from gputop.tui.painter import Cells, Painter, blank, cells_of
+from gputop.tui.palette import Palette, palette
 
 
 class Drawn(Widget):

@@ -6,14 +6,12 @@ from collections.abc import Sequence
 
 from rich.segment import Segment
 from rich.style import Style
-from textual.geometry import Region
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from gputop.tui.draw import Line
-from gputop.tui.palette import Palette
-from gputop.tui.palette import palette
+from gputop.tui.palette import Palette, palette
 
 
 class Scrolled(ScrollView):

@@ -4,19 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.unit.diagnosis.scene import AWAIT
-from tests.unit.diagnosis.scene import CHILD
-from tests.unit.diagnosis.scene import DISK
-from tests.unit.diagnosis.scene import FUTEX
-from tests.unit.diagnosis.scene import HIDDEN
-from tests.unit.diagnosis.scene import ON_CPU
-from tests.unit.diagnosis.scene import QUEUE
-from tests.unit.diagnosis.scene import SLEEP
-from tests.unit.diagnosis.scene import SOCKET
-from tests.unit.diagnosis.scene import TURN
-from tests.unit.diagnosis.scene import Proc
-from tests.unit.diagnosis.scene import Scene
-from tests.unit.diagnosis.scene import training
+from tests.unit.diagnosis.scene import AWAIT, CHILD, DISK, FUTEX, HIDDEN, ON_CPU, QUEUE, SLEEP, SOCKET, TURN, Proc, Scene, training
 
 
 def starved(util: float = 30.0, workers: int = 2, **worker: object) -> Scene:

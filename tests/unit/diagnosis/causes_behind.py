@@ -6,22 +6,23 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gputop.model.frame import ThreadInfo
-from tests.unit.diagnosis.causes import alone
-from tests.unit.diagnosis.causes import starved
-from tests.unit.diagnosis.scene import ACCEPT
-from tests.unit.diagnosis.scene import AWAIT
-from tests.unit.diagnosis.scene import DISK
-from tests.unit.diagnosis.scene import EPOLL
-from tests.unit.diagnosis.scene import ON_CPU
-from tests.unit.diagnosis.scene import POLL_SOCKET
-from tests.unit.diagnosis.scene import QUEUE
-from tests.unit.diagnosis.scene import READ
-from tests.unit.diagnosis.scene import READ_PIPE
-from tests.unit.diagnosis.scene import SLEEP
-from tests.unit.diagnosis.scene import SOCKET
-from tests.unit.diagnosis.scene import TURN
-from tests.unit.diagnosis.scene import Proc
-from tests.unit.diagnosis.scene import Scene
+from tests.unit.diagnosis.causes import alone, starved
+from tests.unit.diagnosis.scene import (
+    ACCEPT,
+    AWAIT,
+    DISK,
+    EPOLL,
+    ON_CPU,
+    POLL_SOCKET,
+    QUEUE,
+    READ,
+    READ_PIPE,
+    SLEEP,
+    SOCKET,
+    TURN,
+    Proc,
+    Scene,
+)
 
 FLOCK = {"state": "S", "syscall": 73, "wchan": "locks_lock_inode_wait"}
 POOL = {151 + i: (0.04, 0.0) for i in range(4)}

@@ -6,18 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tests.unit.diagnosis.causes import alone
-from tests.unit.diagnosis.scene import AWAIT
-from tests.unit.diagnosis.scene import DISK
-from tests.unit.diagnosis.scene import FUTEX
-from tests.unit.diagnosis.scene import ON_CPU
-from tests.unit.diagnosis.scene import POLL_SOCKET
-from tests.unit.diagnosis.scene import QUEUE
-from tests.unit.diagnosis.scene import READ
-from tests.unit.diagnosis.scene import READ_PIPE
-from tests.unit.diagnosis.scene import SLEEP
-from tests.unit.diagnosis.scene import SOCKET
-from tests.unit.diagnosis.scene import Proc
-from tests.unit.diagnosis.scene import Scene
+from tests.unit.diagnosis.scene import AWAIT, DISK, FUTEX, ON_CPU, POLL_SOCKET, QUEUE, READ, READ_PIPE, SLEEP, SOCKET, Proc, Scene
 
 
 def actors() -> Scene:

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.unit.diagnosis.causes import alone
-from tests.unit.diagnosis.scene import EPOLL
-from tests.unit.diagnosis.scene import ON_CPU
-from tests.unit.diagnosis.scene import READ
-from tests.unit.diagnosis.scene import SLEEP
-from tests.unit.diagnosis.scene import TURN
-from tests.unit.diagnosis.scene import Proc
-from tests.unit.diagnosis.scene import Scene
-from tests.unit.diagnosis.scene import training
+from tests.unit.diagnosis.scene import EPOLL, ON_CPU, READ, SLEEP, TURN, Proc, Scene, training
 
 
 def transfer() -> Scene:

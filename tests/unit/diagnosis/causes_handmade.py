@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.unit.diagnosis.causes import alone
-from tests.unit.diagnosis.causes import starved
-from tests.unit.diagnosis.scene import AWAIT
-from tests.unit.diagnosis.scene import DISK
-from tests.unit.diagnosis.scene import EPOLL
-from tests.unit.diagnosis.scene import ON_CPU
-from tests.unit.diagnosis.scene import POLL_SOCKET
-from tests.unit.diagnosis.scene import READ
-from tests.unit.diagnosis.scene import READ_PIPE
-from tests.unit.diagnosis.scene import SLEEP
-from tests.unit.diagnosis.scene import Proc
-from tests.unit.diagnosis.scene import Scene
+from tests.unit.diagnosis.causes import alone, starved
+from tests.unit.diagnosis.scene import AWAIT, DISK, EPOLL, ON_CPU, POLL_SOCKET, READ, READ_PIPE, SLEEP, Proc, Scene
 
 
 def pool(util: float, trainer: list[dict], *workers: dict) -> Scene:

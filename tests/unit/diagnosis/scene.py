@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from gputop.diagnosis import Engine
 from gputop.model.board import Board
-from gputop.model.frame import CgroupSample
-from gputop.model.frame import CpuSample
-from gputop.model.frame import CudaCall
-from gputop.model.frame import Frame
-from gputop.model.frame import Gpu
-from gputop.model.frame import GpuProc
-from gputop.model.frame import Header
-from gputop.model.frame import Host
-from gputop.model.frame import LaunchRate
-from gputop.model.frame import MainSamples
-from gputop.model.frame import Preempt
-from gputop.model.frame import Probes
-from gputop.model.frame import ProcInfo
-from gputop.model.frame import ProcSample
-from gputop.model.frame import Psi
-from gputop.model.frame import SchedThread
-from gputop.model.frame import ThreadSample
-from gputop.model.frame import Wakeup
+from gputop.model.frame import (
+    CgroupSample,
+    CpuSample,
+    CudaCall,
+    Frame,
+    Gpu,
+    GpuProc,
+    Header,
+    Host,
+    LaunchRate,
+    MainSamples,
+    Preempt,
+    Probes,
+    ProcInfo,
+    ProcSample,
+    Psi,
+    SchedThread,
+    ThreadSample,
+    Wakeup,
+)
 
 TRAIN = ["python", "train.py"]
 QUEUE = {"state": "S", "syscall": 7, "syscall_arg": 5000}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.diagnosis.brief import brief
-from gputop.diagnosis.brief import without_pids
+from gputop.diagnosis.brief import brief, without_pids
 from gputop.diagnosis.facts import Taker
 from gputop.diagnosis.takers import names_of
 

@@ -12,12 +12,9 @@ import pytest
 from msgspec.structs import replace
 
 from gputop.diagnosis.cgroups import file
-from gputop.diagnosis.shell import kill
-from gputop.diagnosis.shell import operand
-from gputop.diagnosis.shell import word
+from gputop.diagnosis.shell import kill, operand, word
 from gputop.diagnosis.verdicts import judges
-from gputop.model.frame import Host
-from gputop.model.frame import ProcInfo
+from gputop.model.frame import Host, ProcInfo
 from tests.unit.diagnosis.all_causes import ALL
 from tests.unit.diagnosis.scene import Scene
 

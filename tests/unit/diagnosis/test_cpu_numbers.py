@@ -10,16 +10,10 @@ from msgspec.structs import replace
 
 from gputop.diagnosis import cpusets
 from gputop.diagnosis.hosts import RENUMBERED
-from gputop.model.frame import Host
-from gputop.model.frame import SourceState
-from gputop.sources.host import cpu_fields
-from gputop.sources.host import mounted_over
-from tests.unit.diagnosis.causes import affinity
-from tests.unit.diagnosis.causes import starved
-from tests.unit.diagnosis.scene import ON_CPU
-from tests.unit.diagnosis.scene import SLEEP
-from tests.unit.diagnosis.scene import Proc
-from tests.unit.diagnosis.scene import Scene
+from gputop.model.frame import Host, SourceState
+from gputop.sources.host import cpu_fields, mounted_over
+from tests.unit.diagnosis.causes import affinity, starved
+from tests.unit.diagnosis.scene import ON_CPU, SLEEP, Proc, Scene
 
 HOGS = (900, 901, 902, 903)
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.diagnosis.scene import FUTEX
-from tests.unit.diagnosis.scene import QUEUE
-from tests.unit.diagnosis.scene import READ
-from tests.unit.diagnosis.scene import training
+from tests.unit.diagnosis.scene import FUTEX, QUEUE, READ, training
 
 
 @pytest.mark.parametrize("workers", [4, 20, 64])

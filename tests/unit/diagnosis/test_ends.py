@@ -5,11 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gputop.diagnosis.model import LOOKING
-from tests.unit.diagnosis.causes import alone
-from tests.unit.diagnosis.causes import starved
-from tests.unit.diagnosis.scene import FUTEX
-from tests.unit.diagnosis.scene import ON_CPU
-from tests.unit.diagnosis.scene import Scene
+from tests.unit.diagnosis.causes import alone, starved
+from tests.unit.diagnosis.scene import FUTEX, ON_CPU, Scene
 
 STEPS = {(100, "cuMemcpyHtoDAsync"): (10, 0.05, 10 << 20), (100, "cuStreamSynchronize"): (10, 0.3, 0)}
 

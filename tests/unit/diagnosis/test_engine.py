@@ -11,17 +11,10 @@ from gputop.diagnosis import Engine
 from gputop.diagnosis.model import LOOKING
 from gputop.diagnosis.symptoms import COUNTED_S
 from gputop.model.board import Board
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
-from gputop.model.frame import SourceState
+from gputop.model.frame import Frame, Header, SourceState
 from gputop.session.report import explain_lines
 from tests.unit.diagnosis import causes
-from tests.unit.diagnosis.scene import FUTEX
-from tests.unit.diagnosis.scene import ON_CPU
-from tests.unit.diagnosis.scene import QUEUE
-from tests.unit.diagnosis.scene import Proc
-from tests.unit.diagnosis.scene import Scene
-from tests.unit.diagnosis.scene import training
+from tests.unit.diagnosis.scene import FUTEX, ON_CPU, QUEUE, Proc, Scene, training
 
 
 def contended() -> Scene:

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.diagnosis.scene import ON_CPU
-from tests.unit.diagnosis.scene import QUEUE
-from tests.unit.diagnosis.scene import SLEEP
-from tests.unit.diagnosis.scene import Proc
-from tests.unit.diagnosis.scene import Scene
+from tests.unit.diagnosis.scene import ON_CPU, QUEUE, SLEEP, Proc, Scene
 
 SYNC = (100, "cuStreamSynchronize")
 

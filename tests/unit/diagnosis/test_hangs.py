@@ -6,20 +6,22 @@ import pytest
 
 from gputop.diagnosis.incidents import MEDIUM_S
 from gputop.model.frame import ThreadInfo
-from tests.unit.diagnosis.scene import AWAIT
-from tests.unit.diagnosis.scene import CHILD
-from tests.unit.diagnosis.scene import DISK
-from tests.unit.diagnosis.scene import EPOLL
-from tests.unit.diagnosis.scene import FUTEX
-from tests.unit.diagnosis.scene import ON_CPU
-from tests.unit.diagnosis.scene import QUEUE
-from tests.unit.diagnosis.scene import READ_PIPE
-from tests.unit.diagnosis.scene import SLEEP
-from tests.unit.diagnosis.scene import SOCKET
-from tests.unit.diagnosis.scene import TURN
-from tests.unit.diagnosis.scene import Proc
-from tests.unit.diagnosis.scene import Scene
-from tests.unit.diagnosis.scene import training
+from tests.unit.diagnosis.scene import (
+    AWAIT,
+    CHILD,
+    DISK,
+    EPOLL,
+    FUTEX,
+    ON_CPU,
+    QUEUE,
+    READ_PIPE,
+    SLEEP,
+    SOCKET,
+    TURN,
+    Proc,
+    Scene,
+    training,
+)
 
 STDIN = {"state": "S", "syscall": 0, "syscall_arg": 0, "wchan": "wait_woken"}
 FIFO = {"state": "S", "syscall": 257, "wchan": "wait_for_partner"}

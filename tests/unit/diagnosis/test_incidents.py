@@ -12,13 +12,7 @@ from msgspec.structs import replace
 from gputop.diagnosis import report
 from gputop.diagnosis.incidents import severity
 from gputop.diagnosis.model import Ledger
-from tests.unit.diagnosis.scene import EPOLL
-from tests.unit.diagnosis.scene import ON_CPU
-from tests.unit.diagnosis.scene import QUEUE
-from tests.unit.diagnosis.scene import START_S
-from tests.unit.diagnosis.scene import Proc
-from tests.unit.diagnosis.scene import Scene
-from tests.unit.diagnosis.scene import training
+from tests.unit.diagnosis.scene import EPOLL, ON_CPU, QUEUE, START_S, Proc, Scene, training
 
 
 def sick(scene: Scene, hog: int = 900) -> Scene:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.diagnosis.launches import LONGEST_NS
-from gputop.diagnosis.launches import Launches
+from gputop.diagnosis.launches import LONGEST_NS, Launches
 from gputop.model.frame import MainSamples
 
 MS = 1_000_000

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.diagnosis.loading import more_in_flight
-from gputop.diagnosis.loading import with_workers
-from tests.unit.diagnosis.causes import alone
-from tests.unit.diagnosis.causes import too_few
+from gputop.diagnosis.loading import more_in_flight, with_workers
+from tests.unit.diagnosis.causes import alone, too_few
 from tests.unit.diagnosis.causes_behind import threads_on_the_disk
-from tests.unit.diagnosis.scene import ON_CPU
-from tests.unit.diagnosis.scene import Scene
+from tests.unit.diagnosis.scene import ON_CPU, Scene
 
 
 def job(scene: Scene):

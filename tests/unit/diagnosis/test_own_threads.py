@@ -7,13 +7,7 @@ import pytest
 from gputop.diagnosis.model import Verdict
 from gputop.model.frame import ThreadInfo
 from tests.unit.diagnosis.causes import alone
-from tests.unit.diagnosis.scene import AWAIT
-from tests.unit.diagnosis.scene import HIDDEN
-from tests.unit.diagnosis.scene import ON_CPU
-from tests.unit.diagnosis.scene import SLEEP
-from tests.unit.diagnosis.scene import TURN
-from tests.unit.diagnosis.scene import Proc
-from tests.unit.diagnosis.scene import Scene
+from tests.unit.diagnosis.scene import AWAIT, HIDDEN, ON_CPU, SLEEP, TURN, Proc, Scene
 
 PIN = 131
 WRITE = {"state": "S", "syscall": 1, "syscall_arg": 4, "wchan": "anon_pipe_write"}

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.model.frame import GpuProc
-from gputop.model.frame import MigInstance
-from tests.unit.diagnosis.scene import SLEEP
-from tests.unit.diagnosis.scene import Proc
-from tests.unit.diagnosis.scene import Scene
-from tests.unit.diagnosis.scene import training
+from gputop.model.frame import GpuProc, MigInstance
+from tests.unit.diagnosis.scene import SLEEP, Proc, Scene, training
 
 REFUSED = "not available while MIG is on"
 

@@ -8,19 +8,7 @@ import pytest
 
 from gputop.diagnosis.model import LOOKING
 from tests.unit.diagnosis.causes import alone
-from tests.unit.diagnosis.scene import AWAIT
-from tests.unit.diagnosis.scene import DISK
-from tests.unit.diagnosis.scene import EPOLL
-from tests.unit.diagnosis.scene import FUTEX
-from tests.unit.diagnosis.scene import ON_CPU
-from tests.unit.diagnosis.scene import QUEUE
-from tests.unit.diagnosis.scene import READ
-from tests.unit.diagnosis.scene import SLEEP
-from tests.unit.diagnosis.scene import SOCKET
-from tests.unit.diagnosis.scene import TURN
-from tests.unit.diagnosis.scene import Proc
-from tests.unit.diagnosis.scene import Scene
-from tests.unit.diagnosis.scene import training
+from tests.unit.diagnosis.scene import AWAIT, DISK, EPOLL, FUTEX, ON_CPU, QUEUE, READ, SLEEP, SOCKET, TURN, Proc, Scene, training
 
 
 def test_a_pause_after_steady_training_is_no_fault():

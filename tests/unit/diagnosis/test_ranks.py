@@ -7,17 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from gputop.model.environment import ENV_OF_INTEREST
-from tests.unit.diagnosis.causes import straggling
-from tests.unit.diagnosis.causes import straggling_gpu_of_spawned_ranks
+from tests.unit.diagnosis.causes import straggling, straggling_gpu_of_spawned_ranks
 from tests.unit.diagnosis.causes_behind import sorted_by_length
-from tests.unit.diagnosis.scene import DISK
-from tests.unit.diagnosis.scene import ON_CPU
-from tests.unit.diagnosis.scene import QUEUE
-from tests.unit.diagnosis.scene import SLEEP
-from tests.unit.diagnosis.scene import SOCKET
-from tests.unit.diagnosis.scene import Proc
-from tests.unit.diagnosis.scene import Scene
-from tests.unit.diagnosis.scene import training
+from tests.unit.diagnosis.scene import DISK, ON_CPU, QUEUE, SLEEP, SOCKET, Proc, Scene, training
 
 
 @pytest.mark.parametrize(

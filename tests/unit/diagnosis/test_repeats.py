@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.diagnosis.repeats import MANY
-from gputop.diagnosis.repeats import Repeats
+from gputop.diagnosis.repeats import MANY, Repeats
 from tests.unit.diagnosis.scene import Scene
-from tests.unit.diagnosis.test_pauses import blurred
-from tests.unit.diagnosis.test_pauses import evaluating
-from tests.unit.diagnosis.test_pauses import saving
+from tests.unit.diagnosis.test_pauses import blurred, evaluating, saving
 
 S = 1_000_000_000
 

@@ -8,9 +8,7 @@ import pytest
 
 from gputop.diagnosis.respawns import Respawns
 from tests.unit.diagnosis.causes import starved
-from tests.unit.diagnosis.scene import ON_CPU
-from tests.unit.diagnosis.scene import Proc
-from tests.unit.diagnosis.scene import Scene
+from tests.unit.diagnosis.scene import ON_CPU, Proc, Scene
 
 S = 1_000_000_000
 FEED_S = 0.5

@@ -5,11 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gputop.diagnosis import Engine
-from tests.unit.diagnosis.scene import ON_CPU
-from tests.unit.diagnosis.scene import QUEUE
-from tests.unit.diagnosis.scene import Proc
-from tests.unit.diagnosis.scene import Scene
-from tests.unit.diagnosis.scene import training
+from tests.unit.diagnosis.scene import ON_CPU, QUEUE, Proc, Scene, training
 
 TICKS_PER_S, START_TICKS = 100, 100_000
 """START_TICKS is when scenes begin."""

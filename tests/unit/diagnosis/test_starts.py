@@ -5,22 +5,23 @@ from __future__ import annotations
 import pytest
 
 from gputop.model.frame import GpuProc
-from tests.unit.diagnosis.causes import starved
-from tests.unit.diagnosis.causes import stopped
-from tests.unit.diagnosis.scene import CHILD
-from tests.unit.diagnosis.scene import DISK
-from tests.unit.diagnosis.scene import EPOLL
-from tests.unit.diagnosis.scene import FUTEX
-from tests.unit.diagnosis.scene import ON_CPU
-from tests.unit.diagnosis.scene import POLL_SOCKET
-from tests.unit.diagnosis.scene import QUEUE
-from tests.unit.diagnosis.scene import READ_PIPE
-from tests.unit.diagnosis.scene import SLEEP
-from tests.unit.diagnosis.scene import SOCKET
-from tests.unit.diagnosis.scene import START_S
-from tests.unit.diagnosis.scene import Proc
-from tests.unit.diagnosis.scene import Scene
-from tests.unit.diagnosis.scene import training
+from tests.unit.diagnosis.causes import starved, stopped
+from tests.unit.diagnosis.scene import (
+    CHILD,
+    DISK,
+    EPOLL,
+    FUTEX,
+    ON_CPU,
+    POLL_SOCKET,
+    QUEUE,
+    READ_PIPE,
+    SLEEP,
+    SOCKET,
+    START_S,
+    Proc,
+    Scene,
+    training,
+)
 
 
 def young(scene: Scene) -> Scene:

@@ -6,26 +6,9 @@ import pytest
 
 from gputop.diagnosis import waits
 from gputop.model.board import Board
-from gputop.model.frame import Frame
-from gputop.model.frame import Header
-from gputop.model.frame import ProcSample
-from gputop.model.frame import ThreadInfo
-from tests.unit.diagnosis.causes import alone
-from tests.unit.diagnosis.causes import starved
-from tests.unit.diagnosis.scene import AWAIT
-from tests.unit.diagnosis.scene import DISK
-from tests.unit.diagnosis.scene import EPOLL
-from tests.unit.diagnosis.scene import FUTEX
-from tests.unit.diagnosis.scene import HIDDEN
-from tests.unit.diagnosis.scene import ON_CPU
-from tests.unit.diagnosis.scene import QUEUE
-from tests.unit.diagnosis.scene import READ
-from tests.unit.diagnosis.scene import SLEEP
-from tests.unit.diagnosis.scene import SOCKET
-from tests.unit.diagnosis.scene import START_S
-from tests.unit.diagnosis.scene import Proc
-from tests.unit.diagnosis.scene import Scene
-from tests.unit.diagnosis.scene import training
+from gputop.model.frame import Frame, Header, ProcSample, ThreadInfo
+from tests.unit.diagnosis.causes import alone, starved
+from tests.unit.diagnosis.scene import AWAIT, DISK, EPOLL, FUTEX, HIDDEN, ON_CPU, QUEUE, READ, SLEEP, SOCKET, START_S, Proc, Scene, training
 
 
 def sample(**fields: object) -> ProcSample:

@@ -6,17 +6,11 @@ import random
 
 import pytest
 
-from gputop.diagnosis.facts import CallFacts
-from gputop.diagnosis.facts import SampledFacts
-from gputop.diagnosis.stepclock import Clock
-from gputop.diagnosis.stepclock import Rhythm
-from gputop.diagnosis.stepclock import from_calls
-from gputop.diagnosis.stepclock import step_of
+from gputop.diagnosis.facts import CallFacts, SampledFacts
+from gputop.diagnosis.stepclock import Clock, Rhythm, from_calls, step_of
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.causes_fed import throttled_actors
-from tests.unit.diagnosis.scene import FUTEX
-from tests.unit.diagnosis.scene import ON_CPU
-from tests.unit.diagnosis.scene import training
+from tests.unit.diagnosis.scene import FUTEX, ON_CPU, training
 
 SECONDS = 10.0
 

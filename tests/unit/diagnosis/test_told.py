@@ -9,55 +9,39 @@ import pytest
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.model import Verdict
 from gputop.diagnosis.verdicts import unexplained
-from gputop.model.frame import ReadLimit
-from gputop.model.frame import SourceState
+from gputop.model.frame import ReadLimit, SourceState
 from gputop.system.text import figure
-from tests.unit.diagnosis.causes import affinity
-from tests.unit.diagnosis.causes import alone
-from tests.unit.diagnosis.causes import cpu_contention
-from tests.unit.diagnosis.causes import hidden_contention
-from tests.unit.diagnosis.causes import locks
-from tests.unit.diagnosis.causes import pinned_by_hand
-from tests.unit.diagnosis.causes import preprocessing
-from tests.unit.diagnosis.causes import starved
-from tests.unit.diagnosis.causes import stopped
-from tests.unit.diagnosis.causes import straggling
-from tests.unit.diagnosis.causes import throttled
-from tests.unit.diagnosis.causes import too_few
-from tests.unit.diagnosis.causes_behind import dead_game
-from tests.unit.diagnosis.causes_behind import ended_shards
-from tests.unit.diagnosis.causes_behind import few_shards
-from tests.unit.diagnosis.causes_behind import lock_of_a_manager
-from tests.unit.diagnosis.causes_fed import actors
-from tests.unit.diagnosis.causes_fed import mute_program
-from tests.unit.diagnosis.causes_fed import outrun_actors
-from tests.unit.diagnosis.causes_fed import throttled_actors
-from tests.unit.diagnosis.causes_gpu import asking_a_program_each_step
-from tests.unit.diagnosis.causes_gpu import gpu_with_set_clocks
-from tests.unit.diagnosis.causes_gpu import probed_items
-from tests.unit.diagnosis.causes_gpu import probed_transfer
-from tests.unit.diagnosis.causes_gpu import reading_back
-from tests.unit.diagnosis.causes_gpu import sampled_storm
-from tests.unit.diagnosis.causes_gpu import small_kernels
-from tests.unit.diagnosis.causes_gpu import small_pieces_one_by_one
-from tests.unit.diagnosis.causes_gpu import transfer
-from tests.unit.diagnosis.causes_gpu import undersized
-from tests.unit.diagnosis.causes_gpu import undersized_by_power
-from tests.unit.diagnosis.causes_handmade import left_out
-from tests.unit.diagnosis.causes_handmade import loop_in_a_thread
-from tests.unit.diagnosis.causes_handmade import simulators_that_are_asked
-from tests.unit.diagnosis.scene import ACCEPT
-from tests.unit.diagnosis.scene import AWAIT
-from tests.unit.diagnosis.scene import DISK
-from tests.unit.diagnosis.scene import FUTEX
-from tests.unit.diagnosis.scene import HIDDEN
-from tests.unit.diagnosis.scene import ON_CPU
-from tests.unit.diagnosis.scene import QUEUE
-from tests.unit.diagnosis.scene import READ_PIPE
-from tests.unit.diagnosis.scene import SLEEP
-from tests.unit.diagnosis.scene import SOCKET
-from tests.unit.diagnosis.scene import Proc
-from tests.unit.diagnosis.scene import Scene
+from tests.unit.diagnosis.causes import (
+    affinity,
+    alone,
+    cpu_contention,
+    hidden_contention,
+    locks,
+    pinned_by_hand,
+    preprocessing,
+    starved,
+    stopped,
+    straggling,
+    throttled,
+    too_few,
+)
+from tests.unit.diagnosis.causes_behind import dead_game, ended_shards, few_shards, lock_of_a_manager
+from tests.unit.diagnosis.causes_fed import actors, mute_program, outrun_actors, throttled_actors
+from tests.unit.diagnosis.causes_gpu import (
+    asking_a_program_each_step,
+    gpu_with_set_clocks,
+    probed_items,
+    probed_transfer,
+    reading_back,
+    sampled_storm,
+    small_kernels,
+    small_pieces_one_by_one,
+    transfer,
+    undersized,
+    undersized_by_power,
+)
+from tests.unit.diagnosis.causes_handmade import left_out, loop_in_a_thread, simulators_that_are_asked
+from tests.unit.diagnosis.scene import ACCEPT, AWAIT, DISK, FUTEX, HIDDEN, ON_CPU, QUEUE, READ_PIPE, SLEEP, SOCKET, Proc, Scene
 
 READY = "workers have batches ready"
 

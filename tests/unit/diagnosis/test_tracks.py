@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from gputop.diagnosis.tracks import GpuTrack
 from gputop.model.board import GpuBoard
-from gputop.model.frame import SECOND_NS
-from gputop.model.frame import Gpu
+from gputop.model.frame import SECOND_NS, Gpu
 
 
 def test_the_drivers_own_rates_of_pcie_count_while_its_counters_fail() -> None:

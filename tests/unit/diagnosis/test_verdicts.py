@@ -6,39 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from gputop.diagnosis.model import CAUSES
-from gputop.diagnosis.model import SYMPTOMS
-from gputop.diagnosis.model import TRAINER_STATES
-from gputop.diagnosis.model import WORKER_STATES
+from gputop.diagnosis.model import CAUSES, SYMPTOMS, TRAINER_STATES, WORKER_STATES
 from gputop.diagnosis.verdicts import judges
 from gputop.model.frame import ReadLimit
 from gputop.session.report import explain_lines
 from gputop.session.session import STATE_WORDS
 from tests.unit.diagnosis.all_causes import ALL
-from tests.unit.diagnosis.causes import alone
-from tests.unit.diagnosis.causes import beside_another_training
-from tests.unit.diagnosis.causes import cpu_contention
-from tests.unit.diagnosis.causes import starved
-from tests.unit.diagnosis.causes import storm
-from tests.unit.diagnosis.causes import thrashing
-from tests.unit.diagnosis.causes import throttled
-from tests.unit.diagnosis.causes_behind import FLOCK
-from tests.unit.diagnosis.causes_behind import dead_game
-from tests.unit.diagnosis.causes_behind import lock_of_a_file
-from tests.unit.diagnosis.causes_behind import lock_of_the_trainers_file
-from tests.unit.diagnosis.causes_behind import programs_on_the_disk
-from tests.unit.diagnosis.scene import DISK
-from tests.unit.diagnosis.scene import EPOLL
-from tests.unit.diagnosis.scene import FUTEX
-from tests.unit.diagnosis.scene import HIDDEN
-from tests.unit.diagnosis.scene import ON_CPU
-from tests.unit.diagnosis.scene import QUEUE
-from tests.unit.diagnosis.scene import SLEEP
-from tests.unit.diagnosis.scene import SOCKET
-from tests.unit.diagnosis.scene import START_S
-from tests.unit.diagnosis.scene import Proc
-from tests.unit.diagnosis.scene import Scene
-from tests.unit.diagnosis.scene import training
+from tests.unit.diagnosis.causes import alone, beside_another_training, cpu_contention, starved, storm, thrashing, throttled
+from tests.unit.diagnosis.causes_behind import FLOCK, dead_game, lock_of_a_file, lock_of_the_trainers_file, programs_on_the_disk
+from tests.unit.diagnosis.scene import DISK, EPOLL, FUTEX, HIDDEN, ON_CPU, QUEUE, SLEEP, SOCKET, START_S, Proc, Scene, training
 
 
 @pytest.mark.parametrize("step_s", [0.2, 1.0])

@@ -5,20 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch.utils.data import Dataset
 
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.runner import Running
-from tests.workloads.runner import descendants
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenario import cpus
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.runner import Running, descendants
+from tests.workloads.scenario import Label, Scenario, cpus
 
 _STEP_MS, _BATCH = 6.0, 3
 

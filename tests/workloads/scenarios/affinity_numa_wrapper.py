@@ -14,9 +14,7 @@ from pathlib import Path
 import torch
 
 from tests.workloads.loop import Trainer
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenario import cpus
+from tests.workloads.scenario import Label, Scenario, cpus
 
 _NODES, _EDGES = 40_000, 600_000
 _SEEDS, _FANOUT = 64, (10, 5)

@@ -7,13 +7,10 @@ import time
 
 import torch
 from torch.nn import functional
-from torch.utils.data import Dataset
-from torch.utils.data import RandomSampler
+from torch.utils.data import Dataset, RandomSampler
 
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 
 _IMAGES, _SIDE, _CROP = 512, 64, 48
 _BATCH, _VIEW_CPU_S, _MICRO_STEPS = 12, 0.0024, 2

@@ -14,8 +14,7 @@ import torch
 from tests.workloads import collective
 from tests.workloads.collective import Group
 from tests.workloads.loop import Trainer
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _RANKS = 2
 _THREADS = 3

@@ -14,11 +14,8 @@ from queue import Queue
 
 from tests.workloads import cgroup
 from tests.workloads.loop import Trainer
-from tests.workloads.runner import Running
-from tests.workloads.runner import descendants
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenario import cpus
+from tests.workloads.runner import Running, descendants
+from tests.workloads.scenario import Label, Scenario, cpus
 
 _CPU_MS, _ANSWER_BYTES, _AHEAD = 40.0, 32 << 10, 4
 

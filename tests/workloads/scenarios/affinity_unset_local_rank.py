@@ -8,15 +8,11 @@ import time
 from collections.abc import Iterator
 
 import torch
-from torch.utils.data import DataLoader
-from torch.utils.data import Dataset
-from torch.utils.data import Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from tests.workloads import collective
 from tests.workloads.loop import Trainer
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenario import cpus
+from tests.workloads.scenario import Label, Scenario, cpus
 
 _RANKS, _BATCH, _STEPS = 2, 8, 60
 _CPU_MS, _GPU_MS = 1.55, 20.0

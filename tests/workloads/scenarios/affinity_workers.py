@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 
 from tests.workloads.data import Images
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenario import cpus
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario, cpus
 
 
 def pin(_worker: int) -> None:

@@ -7,22 +7,17 @@ import subprocess
 import time
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import cycle
 from pathlib import Path
 
 import torch
-from torch.utils.data import DataLoader
-from torch.utils.data import IterableDataset
-from torch.utils.data import get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from tests.workloads import cgroup
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _SHARDS, _LINES, _COUNTS, _CATEGORIES, _BUCKETS = 6, 400, 13, 26, 1 << 20
 _QUOTA_CPUS, _BATCH_CPU_S, _GPU_MS = 0.9, 0.016, 32

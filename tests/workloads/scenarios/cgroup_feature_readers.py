@@ -10,17 +10,14 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import Client
-from multiprocessing.connection import Connection
-from multiprocessing.connection import Listener
+from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from queue import Queue
 
 from tests.workloads import cgroup
 from tests.workloads.loop import Trainer
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _READERS, _AHEAD = 2, 4
 _TABLES, _BUCKETS = 26, 1_000_003

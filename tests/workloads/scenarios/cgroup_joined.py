@@ -7,11 +7,9 @@ from contextlib import contextmanager
 
 from tests.workloads import cgroup
 from tests.workloads.data import Images
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 
 def train(trainer: Trainer) -> None:

@@ -18,11 +18,9 @@ from torch.utils.data import Dataset
 
 from tests.workloads import cgroup
 from tests.workloads.hogs import hogs
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _QUOTA_CPUS = 0.65
 _MOLECULES, _ATOMS, _CUTOFF = 4000, 60, 5.0

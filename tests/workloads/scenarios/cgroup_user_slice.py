@@ -5,19 +5,16 @@ from __future__ import annotations
 import ctypes
 import json
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch.utils.data import Dataset
 
 from tests.workloads import cgroup
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _STEP_MS, _BATCH, _LOSS_EVERY = 5.0, 16, 5
 _QUOTA_CPUS = 0.36

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.stubs.build import build
 from tests.workloads import hogs
 from tests.workloads.data import Images
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.runner import Running
-from tests.workloads.runner import descendants
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenario import cpus
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.runner import Running, descendants
+from tests.workloads.scenario import Label, Scenario, cpus
 
 _SOURCE, _DOCKING = Path(hogs.__file__).with_name("hog.c"), "vina"
 _THREADS, _DUTY_PCT, _LIGAND_MS = 2, 96, 1500

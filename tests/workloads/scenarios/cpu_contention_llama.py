@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from collections.abc import Iterator
-from contextlib import ExitStack
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 from tests.workloads.data import Images
 from tests.workloads.hogs import hogs
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenario import cpus
+from tests.workloads.scenario import Label, Scenario, cpus
 
 _STEP_MS, _KERNELS, _BATCH = 5.0, 5, 4
 _SERVER, _SERVERS = "llama-server", 6

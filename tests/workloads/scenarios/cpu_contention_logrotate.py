@@ -6,18 +6,14 @@ import random
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch.utils.data import IterableDataset
 
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenario import cpus
+from tests.workloads.scenario import Label, Scenario, cpus
 
 _SERVICES, _LINES, _FILES = ("nginx", "kafka", "gitlab"), 60_000, 500
 _CLIPS, _ACCUMULATED, _EVALUATE_AFTER, _HELD_OUT = 12, 2, 60, 3

@@ -9,16 +9,11 @@ from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from torch.utils.data import BatchSampler
-from torch.utils.data import DataLoader
-from torch.utils.data import Dataset
-from torch.utils.data import RandomSampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
 
 from tests.workloads.loop import Trainer
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenario import cpus
+from tests.workloads.scenario import Label, Scenario, cpus
 
 _BACKENDS, _BATCH, _ROWS, _BATCH_CPU_S = 4, 256, 4096, 0.062
 _DATABASE = """

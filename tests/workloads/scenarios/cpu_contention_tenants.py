@@ -5,19 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch.utils.data import Dataset
 
 from tests.workloads.hogs import hogs
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenario import cpus
+from tests.workloads.scenario import Label, Scenario, cpus
 
 _ROWS, _COLUMNS, _BUCKETS, _BATCH = 100_000, 26, 1 << 16, 512
 _BATCH_CPU_MS = 48

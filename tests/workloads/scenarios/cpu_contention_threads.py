@@ -8,9 +8,7 @@ from tests.workloads import handmade
 from tests.workloads.hogs import hogs
 from tests.workloads.loop import Trainer
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenario import cpus
+from tests.workloads.scenario import Label, Scenario, cpus
 
 _HOGS = ("updatedb", "tracker-miner", "baloo_file")
 

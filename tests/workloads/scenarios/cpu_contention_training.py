@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.workloads.data import Images
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.runner import Running
-from tests.workloads.runner import descendants
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenario import cpus
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.runner import Running, descendants
+from tests.workloads.scenario import Label, Scenario, cpus
 
 _OTHER = Path(__file__).parents[1] / "plain_train.py"
 _WORKER = "pt_data_worker"

@@ -13,8 +13,7 @@ from pathlib import Path
 from tests.workloads.data import decode
 from tests.workloads.loop import Trainer
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 
 def load(queue: Queue[object]) -> None:

@@ -6,13 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.workloads import cgroup
-from tests.workloads import slow_disk
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads import cgroup, slow_disk
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 from tests.workloads.scenarios.disk_cold import Cold
 
 _DISK_BYTES_PER_S = 64 << 20

@@ -13,14 +13,11 @@ from threading import local
 import torch
 from torch.utils.data import Dataset
 
-from tests.workloads import cgroup
-from tests.workloads import slow_disk
+from tests.workloads import cgroup, slow_disk
 from tests.workloads.data import decode
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _CHUNK_BYTES = 32 << 10
 _COLUMNS, _WANTED = 16, (0, 3, 7, 12)

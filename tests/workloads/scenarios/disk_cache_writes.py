@@ -9,15 +9,11 @@ from pathlib import Path
 
 import torch
 
-from tests.workloads import cgroup
-from tests.workloads import slow_disk
-from tests.workloads.data import Images
-from tests.workloads.data import decode
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads import cgroup, slow_disk
+from tests.workloads.data import Images, decode
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _SAMPLE_BYTES = 256 << 10
 _WRITE_BYTES_PER_S = 20 << 20

@@ -14,13 +14,10 @@ from typing import BinaryIO
 import torch
 from torch.utils.data import Dataset
 
-from tests.workloads import cgroup
-from tests.workloads import slow_disk
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads import cgroup, slow_disk
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _FILE_BYTES = 384 << 20
 _TOKENS, _BATCH = 7000, 96

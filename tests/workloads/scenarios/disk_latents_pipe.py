@@ -11,15 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from torch.utils.data import IterableDataset
-from torch.utils.data import get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
 
 from tests.workloads import slow_disk
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _RECORD_BYTES = 2 * (4 * 64 * 64 + 77 * 768)  # a latent and its prompt
 _SHARDS, _RECORDS, _PACKED_AT_ONCE = 9, 128, 32

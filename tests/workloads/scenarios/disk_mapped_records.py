@@ -10,12 +10,9 @@ from pathlib import Path
 import torch
 
 from tests.workloads import slow_disk
-from tests.workloads.data import Images
-from tests.workloads.data import decode
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.data import Images, decode
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 
 _RECORD_BYTES, _READ_BYTES_PER_S = 96 << 10, 6 << 20
 

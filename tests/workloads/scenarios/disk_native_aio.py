@@ -15,10 +15,8 @@ from torch.utils.data import Dataset
 
 from tests.workloads import slow_disk
 from tests.workloads.data import decode
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 
 _BATCH, _RECORD_BYTES = 8, 64 << 10
 _SLOW_BYTES_PER_S = 6 << 20

@@ -6,18 +6,15 @@ import multiprocessing
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import Connection
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from multiprocessing.sharedctypes import RawArray
 from pathlib import Path
 
-from tests.workloads import cgroup
-from tests.workloads import slow_disk
+from tests.workloads import cgroup, slow_disk
 from tests.workloads.data import decode
 from tests.workloads.loop import Trainer
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _WORKERS, _SLOTS = 4, 3
 _BATCH, _SAMPLE_BYTES = 8, 128 << 10

@@ -13,8 +13,7 @@ from pathlib import Path
 from tests.workloads import slow_disk
 from tests.workloads.loop import Trainer
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _SHARDS, _SHARD_BYTES, _RECORD_BYTES, _BATCH = 8, 12 << 20, 60_000, 12
 _READ_BYTES_PER_S = 11 << 20

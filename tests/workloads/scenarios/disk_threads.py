@@ -14,8 +14,7 @@ import torch
 from tests.workloads import slow_disk
 from tests.workloads.data import decode
 from tests.workloads.loop import Trainer
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _BATCH, _RECORD_BYTES = 8, 192 << 10
 _THREADS, _AHEAD = 6, 4

@@ -16,8 +16,7 @@ import torch
 
 from tests.workloads.loop import Trainer
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _CLIPS, _FRAMES, _SIDE, _CROP = 8, 24, 128, 112
 _AT_ONCE = 2  # pictures asked of the decoder

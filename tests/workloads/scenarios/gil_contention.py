@@ -7,10 +7,8 @@ import threading
 from torch.utils.data import Dataset
 
 from tests.workloads.data import numbers
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 
 
 class Rows(Dataset[int]):

@@ -7,16 +7,13 @@ import zlib
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import combinations
-from itertools import count
+from itertools import combinations, count
 
 import torch
-from torch.utils.data import DataLoader
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from tests.workloads.loop import Trainer
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _THREADS, _AHEAD = 4, 12
 _CHUNKS, _CHUNK_CPU_MS = 4, 34

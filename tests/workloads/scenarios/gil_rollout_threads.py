@@ -12,8 +12,7 @@ from queue import Queue
 import torch
 
 from tests.workloads.loop import Trainer
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _ENVIRONMENTS, _ROLLOUT_MS = 6, 16.0
 _Move = tuple[float, float, float]

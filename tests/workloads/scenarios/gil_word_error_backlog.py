@@ -11,8 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from tests.workloads.loop import Trainer
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _RATE, _CLIPS, _BATCH = 16_000, 256, 8
 _SCORE_EVERY, _SENTENCES = 4, 160

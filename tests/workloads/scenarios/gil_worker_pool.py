@@ -7,10 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from torch.utils.data import Dataset
 
 from tests.workloads.data import numbers
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 
 _THREADS = 8
 

@@ -8,11 +8,9 @@ from contextlib import AbstractContextManager
 
 from tests.workloads import nvml_control
 from tests.workloads.data import Images
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _HW_SLOWDOWN, _HW_POWER_BRAKE = 0x8, 0x80
 _FULL_MHZ, _BRAKED_MHZ = 1980, 585

@@ -6,11 +6,9 @@ from contextlib import AbstractContextManager
 
 from tests.workloads import nvml_control
 from tests.workloads.data import Images
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _APPLICATIONS_CLOCKS = 0x2
 

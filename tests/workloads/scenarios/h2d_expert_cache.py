@@ -8,10 +8,8 @@ import torch
 from torch.utils.data import Dataset
 
 from tests.workloads.gpu import Gpu
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 
 _LAYERS, _EXPERTS, _CHOSEN = 5, 16, 4
 _SLOTS = 12

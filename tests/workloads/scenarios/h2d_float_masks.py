@@ -8,13 +8,11 @@ from queue import Queue
 from threading import Thread
 
 import torch
-from torch.utils.data import DataLoader
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from tests.workloads.data import decode
 from tests.workloads.loop import Trainer
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _IMAGES, _PIXELS, _INSTANCES, _MASK_ITEM_BYTES = 4, 800 * 1088, 64, 4
 _TARGET_BYTES = {

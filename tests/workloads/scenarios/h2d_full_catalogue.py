@@ -8,12 +8,10 @@ import time
 from collections.abc import Iterator
 
 import torch
-from torch.utils.data import DataLoader
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from tests.workloads.loop import Trainer
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _SHARDS, _ITEMS, _DIMENSIONS = 8, 320_000, 64
 _SHARD_BYTES = _ITEMS * _DIMENSIONS * 4  # 82 MB, 7 ms of the bus

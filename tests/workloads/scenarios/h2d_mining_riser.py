@@ -6,10 +6,8 @@ import torch
 from torch.utils.data import Dataset
 
 from tests.workloads import nvml_control
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 
 _GEN3_X1_GB_PER_S = "0.8"
 _BATCH = 32

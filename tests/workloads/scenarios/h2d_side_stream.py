@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
-from torch.utils.data import DataLoader
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from tests.workloads.data import decode
 from tests.workloads.loop import Trainer
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _CLIPS, _FRAMES, _FRAME_BYTES = 16, 64, 3 * 224 * 224 * 4
 _BATCH_BYTES = _CLIPS * _FRAMES * _FRAME_BYTES  # 617 MB, 51 ms of the bus; as bytes it would be a quarter of that

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from tests.workloads.data import Images
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 
 _TENSORS, _BYTES = 1500, 24 << 10
 _SMALL_GBPS = "1.5"  # a copy this small costs mostly its own start, so the bus gives a tenth of what it could

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from tests.workloads.data import Images
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import HEALTHY
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import HEALTHY, Scenario
 
 _ACCUMULATED, _EVALUATE_AFTER, _EVALUATED = 4, 120, 40
 

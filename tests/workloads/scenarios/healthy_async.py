@@ -11,8 +11,7 @@ from threading import Thread
 from tests.workloads import async_store
 from tests.workloads.loop import Trainer
 from tests.workloads.runner import Running
-from tests.workloads.scenario import HEALTHY
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import HEALTHY, Scenario
 
 _BATCH, _AHEAD = 8, 8
 

@@ -7,10 +7,8 @@ import time
 import torch
 
 from tests.workloads.data import Images
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import HEALTHY
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import HEALTHY, Scenario
 
 _WEIGHTS, _AVERAGE_CPU_S = 1 << 20, 0.025
 

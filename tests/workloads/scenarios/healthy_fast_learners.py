@@ -7,16 +7,13 @@ import random
 import time
 from contextlib import suppress
 from multiprocessing.queues import SimpleQueue
-from threading import Lock
-from threading import Thread
+from threading import Lock, Thread
 
 import torch
 from torch.multiprocessing import get_context
 
-from tests.workloads.loop import Over
-from tests.workloads.loop import Trainer
-from tests.workloads.scenario import HEALTHY
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Over, Trainer
+from tests.workloads.scenario import HEALTHY, Scenario
 
 _ACTORS, _BUFFERS, _UNROLL, _BATCH = 3, 48, 20, 4
 _POLE, _FORCE, _TIC = 0.5, 10.0, 0.02

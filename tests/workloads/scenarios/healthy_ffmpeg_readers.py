@@ -15,8 +15,7 @@ import torch
 
 from tests.workloads.loop import Trainer
 from tests.workloads.runner import Running
-from tests.workloads.scenario import HEALTHY
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import HEALTHY, Scenario
 
 _READERS, _QUEUED = 4, 8
 _FRAMES, _SIDE = 16, 128

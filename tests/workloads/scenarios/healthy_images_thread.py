@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from queue import Full
-from queue import Queue
+from queue import Full, Queue
 from threading import Thread
 
 from tests.workloads import slow_disk
 from tests.workloads.data import Images
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import HEALTHY
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenarios.step_images_fsync import Events
-from tests.workloads.scenarios.step_images_fsync import disturb
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import HEALTHY, Scenario
+from tests.workloads.scenarios.step_images_fsync import Events, disturb
 
 
 def train(trainer: Trainer) -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from tests.workloads.data import Images
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import HEALTHY
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenario import cpus
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import HEALTHY, Scenario, cpus
 
 
 def train(trainer: Trainer) -> None:

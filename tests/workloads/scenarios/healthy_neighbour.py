@@ -6,12 +6,9 @@ from contextlib import AbstractContextManager
 
 from tests.workloads.data import Images
 from tests.workloads.hogs import hogs
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import HEALTHY
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenario import cpus
+from tests.workloads.scenario import HEALTHY, Scenario, cpus
 
 
 def train(trainer: Trainer) -> None:

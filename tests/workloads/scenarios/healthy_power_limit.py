@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from tests.workloads import nvml_control
 from tests.workloads.data import Images
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import HEALTHY
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import HEALTHY, Scenario
 
 _SW_POWER_CAP = 0x4
 

@@ -10,9 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
-from contextlib import ExitStack
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -21,11 +19,9 @@ from torch.utils.data import Dataset
 
 from tests.workloads import web
 from tests.workloads.data import decode
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import HEALTHY
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import HEALTHY, Scenario
 
 _SAMPLES, _SAMPLE_BYTES = 2000, 48 << 10
 _LATE_S = 0.05

@@ -6,10 +6,8 @@ import random
 
 from tests.workloads import collective
 from tests.workloads.data import Images
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import HEALTHY
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import HEALTHY, Scenario
 
 _RANKS, _BUCKETS = 3, 4
 

@@ -13,9 +13,7 @@ import torch
 
 from tests.workloads.data import numbers
 from tests.workloads.loop import Trainer
-from tests.workloads.scenario import HEALTHY
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenario import cpus
+from tests.workloads.scenario import HEALTHY, Scenario, cpus
 
 _BATCH, _ROOM = 64, 20_000
 _Move = tuple[float, float, float, float, float]

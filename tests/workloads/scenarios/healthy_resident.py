@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from tests.workloads.loop import Over
-from tests.workloads.loop import Trainer
-from tests.workloads.scenario import HEALTHY
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Over, Trainer
+from tests.workloads.scenario import HEALTHY, Scenario
 
 _IMAGES, _BATCH, _TEST_BATCHES = 50_000, 512, 10
 _LAYERS, _LAYER_MS = 8, 0.2

@@ -10,10 +10,8 @@ from pathlib import Path
 import torch
 
 from tests.workloads.data import Images
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import HEALTHY
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import HEALTHY, Scenario
 from tests.workloads.scenarios.pause import save
 
 

@@ -17,8 +17,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from tests.workloads.loop import Trainer
 from tests.workloads.runner import Running
-from tests.workloads.scenario import HEALTHY
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import HEALTHY, Scenario
 
 _SHARDS, _PACKERS, _AHEAD = 8, 3, 6
 _SEQUENCES, _LENGTH = 8, 2048

@@ -12,11 +12,9 @@ from pathlib import Path
 import torch
 from torch.utils.data import Dataset
 
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import HEALTHY
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import HEALTHY, Scenario
 
 _TOKENS, _CONTEXT = 4 << 20, 1024
 _BATCH, _BATCHES, _LOG_EVERY, _GPU_MS = 16, 80, 30, 20

@@ -14,11 +14,9 @@ import torch
 from torch.utils.data import IterableDataset
 
 from tests.workloads.data import decode
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import HEALTHY
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import HEALTHY, Scenario
 
 _SHARDS, _SAMPLES, _SAMPLE_BYTES = 8, 64, 16 << 10
 

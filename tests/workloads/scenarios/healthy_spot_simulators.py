@@ -9,8 +9,7 @@ import socketserver
 import sys
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Thread
 
@@ -18,8 +17,7 @@ import torch
 
 from tests.workloads.loop import Trainer
 from tests.workloads.runner import Running
-from tests.workloads.scenario import HEALTHY
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import HEALTHY, Scenario
 
 _EPISODE_BYTES = 256 << 10
 _SIMULATORS, _BATCH = 3, 2

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from tests.workloads import tfdata
 from tests.workloads.loop import Trainer
-from tests.workloads.scenario import HEALTHY
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenario import cpus
+from tests.workloads.scenario import HEALTHY, Scenario, cpus
 
 
 def train(trainer: Trainer) -> None:

@@ -14,14 +14,11 @@ from threading import Thread
 
 import torch
 from torch.nn import functional
-from torch.utils.data import DataLoader
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import HEALTHY
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import HEALTHY, Scenario
 
 _VIDEOS, _FRAMES, _SIDE = 24, 32, 112
 _STEP_MS, _LOG_EVERY, _EVALUATE_EVERY, _EVALUATED = 240, 5, 14, 4

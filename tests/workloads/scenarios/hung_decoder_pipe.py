@@ -8,18 +8,15 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from subprocess import PIPE
-from subprocess import Popen
+from subprocess import PIPE, Popen
 
 import torch
 from torch.utils.data import Sampler
 
 from tests.workloads.data import Images
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _CLIPS, _LENGTHS = 24, (8, 16)
 _BATCH, _BATCHES = 4, 500

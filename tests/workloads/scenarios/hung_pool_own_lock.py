@@ -8,14 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from threading import Lock
-from threading import Semaphore
+from threading import Lock, Semaphore
 
 from tests.workloads.data import decode
 from tests.workloads.loop import Trainer
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _WORKERS, _AHEAD, _DECODE_MS = 3, 12, 45
 _told = Lock()

@@ -7,9 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import Client
-from multiprocessing.connection import Connection
-from multiprocessing.connection import Listener
+from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from queue import Queue
 from threading import Thread
@@ -19,8 +17,7 @@ import torch
 from tests.workloads.data import decode
 from tests.workloads.loop import Trainer
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _REGIONS, _TILES, _TILE_CPU_MS = ("alps", "andes", "pyrenees"), 32, 0.3
 _DEADLINE_S, _AHEAD = 0.4, 2

@@ -8,18 +8,15 @@ import signal
 import struct
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
 from torch.utils.data import Dataset
 
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 SAMPLE_BYTES, SAMPLES = 96 << 10, 1 << 16
 LOSS_EVERY = 4

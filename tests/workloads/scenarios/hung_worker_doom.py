@@ -17,10 +17,8 @@ from pathlib import Path
 import torch
 
 from tests.workloads.loop import Trainer
-from tests.workloads.runner import Running
-from tests.workloads.runner import descendants
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.runner import Running, descendants
+from tests.workloads.scenario import Label, Scenario
 
 _ENVIRONMENTS, _UNROLL, _SIDE = 4, 16, 84
 _DONE, _SCREEN = 64, 128

@@ -8,10 +8,8 @@ import sys
 from collections.abc import Callable
 
 from tests.workloads.data import numbers
-from tests.workloads.loop import Over
-from tests.workloads.loop import Trainer
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Over, Trainer
+from tests.workloads.scenario import Label, Scenario
 
 _USER = """
 import itertools, random, time

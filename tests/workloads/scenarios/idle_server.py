@@ -7,10 +7,8 @@ import socket
 import threading
 import time
 
-from tests.workloads.loop import Over
-from tests.workloads.loop import Trainer
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Over, Trainer
+from tests.workloads.scenario import Label, Scenario
 
 
 def train(trainer: Trainer) -> None:

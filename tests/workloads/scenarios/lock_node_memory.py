@@ -8,12 +8,10 @@ from contextlib import contextmanager
 from multiprocessing.context import ForkContext
 
 import torch
-from torch.utils.data import DataLoader
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from tests.workloads.loop import Trainer
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _NODES, _WIDTH, _NEIGHBOURS = 20_000, 64, 10
 _EVENTS = 80

@@ -10,14 +10,11 @@ from pathlib import Path
 
 import torch
 from filelock import FileLock
-from torch.utils.data import IterableDataset
-from torch.utils.data import get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
 
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _CLIPS, _CLIP_BYTES = 96, 256 << 10
 _FRAME = 400

@@ -11,10 +11,8 @@ import torch
 from torch.utils.data import IterableDataset
 
 from tests.workloads.data import decode
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 
 _EXAMPLES, _BATCH = 60_000, 32
 _SLICE, _FEATURES = 500, 256

@@ -12,11 +12,9 @@ from pathlib import Path
 import torch
 from torch.utils.data import IterableDataset
 
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _RANKS = 3
 _ROWS, _WIDTH = 1 << 16, 64

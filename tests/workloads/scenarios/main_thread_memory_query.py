@@ -6,10 +6,8 @@ import subprocess
 import sys
 
 from tests.workloads.data import Images
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 
 _STEP_MS = 60
 _ASK = [sys.executable, "-I", "-S", "-c", "import time\nwhile time.process_time() < 0.04: pass\nprint(81920)"]

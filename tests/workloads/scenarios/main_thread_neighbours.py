@@ -5,10 +5,8 @@ from __future__ import annotations
 import torch
 from torch.utils.data import Dataset
 
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 
 _NODES, _DEGREE, _FEATURES = 200_000, 16, 64
 _SEEDS, _FANOUTS = 256, (25, 10)

@@ -7,10 +7,8 @@ import random
 import torch
 from torch.utils.data import Dataset
 
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 
 _WORKERS, _BATCH = 2, 16
 _ROW, _ROWS = 1024, 6

@@ -7,8 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from tests.workloads.loop import Trainer
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _BATCH_BYTES = 1 << 16
 _PROGRAM = f"""

@@ -6,9 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tests.workloads.data import decode
 from tests.workloads.loop import Trainer
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenario import cpus
+from tests.workloads.scenario import Label, Scenario, cpus
 
 
 def train(trainer: Trainer) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from tests.workloads import handmade
 from tests.workloads.loop import Trainer
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 
 def train(trainer: Trainer) -> None:

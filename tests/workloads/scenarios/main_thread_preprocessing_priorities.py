@@ -12,8 +12,7 @@ import torch
 from torch.nn import functional
 
 from tests.workloads.loop import Trainer
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _CAPACITY, _LEARNING_STARTS = 1 << 15, 2000
 _BATCH, _STACK, _SIDE = 64, 4, 84

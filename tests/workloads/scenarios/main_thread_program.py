@@ -7,8 +7,7 @@ from pathlib import Path
 
 from tests.stubs.build import build
 from tests.workloads.loop import Trainer
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 
 def train(trainer: Trainer) -> None:

@@ -11,14 +11,11 @@ from itertools import accumulate
 from pathlib import Path
 
 import torch
-from torch.utils.data import DataLoader
-from torch.utils.data import Dataset
-from torch.utils.data import Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from tests.workloads.loop import Trainer
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _USERS, _ITEMS, _SEEN, _WIDTH = 3000, 20_000, 30, 16
 _BATCH, _NEGATIVES, _CANDIDATES = 512, 4, 60

@@ -14,11 +14,9 @@ import torch
 from torch.utils.data import Dataset
 
 from tests.workloads import tight_memory
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 from tests.workloads.slow_disk import FILE_BYTES
 
 _ROW_BYTES, _SLOTS, _EVENTS = 256, 90, 64

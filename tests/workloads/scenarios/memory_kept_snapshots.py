@@ -11,13 +11,10 @@ from pathlib import Path
 import torch
 from torch.utils.data import Dataset
 
-from tests.workloads import slow_disk
-from tests.workloads import tight_memory
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads import slow_disk, tight_memory
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _FEATURES = 256
 _NEIGHBOURS, _SEEDS = 1000, 48

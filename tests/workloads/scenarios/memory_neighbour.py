@@ -11,15 +11,11 @@ from pathlib import Path
 
 import torch
 
-from tests.workloads import slow_disk
-from tests.workloads import tight_memory
-from tests.workloads.data import Images
-from tests.workloads.data import decode
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads import slow_disk, tight_memory
+from tests.workloads.data import Images, decode
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _ROWS_PER_SAMPLE, _ROW_BYTES = 250, 2048
 _SPARE_BYTES = 64 << 20

@@ -13,15 +13,11 @@ from pathlib import Path
 import torch
 from torch.utils.data import Dataset
 
-from tests.workloads import cgroup
-from tests.workloads import slow_disk
-from tests.workloads import tight_memory
+from tests.workloads import cgroup, slow_disk, tight_memory
 from tests.workloads.data import decode
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _WIDTH, _NEIGHBOURS = 256, 350  # float32: a row is 1 KiB
 _NODES = slow_disk.FILE_BYTES // (4 * _WIDTH)

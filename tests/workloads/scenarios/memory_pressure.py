@@ -10,13 +10,10 @@ from pathlib import Path
 import torch
 
 from tests.workloads import tight_memory
-from tests.workloads.data import Images
-from tests.workloads.data import decode
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.data import Images, decode
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _PAGES_PER_SAMPLE = 250
 _ROOM_BYTES = 16 << 20

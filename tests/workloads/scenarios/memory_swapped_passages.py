@@ -12,13 +12,10 @@ from pathlib import Path
 import torch
 from torch.utils.data import Dataset
 
-from tests.workloads import cgroup
-from tests.workloads import tight_memory
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads import cgroup, tight_memory
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _PASSAGES, _PASSAGE_BYTES, _FREQUENT = 240_000, 700, 2000
 _NEGATIVES, _KEPT_BYTES = 320, 48

@@ -9,13 +9,10 @@ from pathlib import Path
 
 import torch
 
-from tests.workloads import slow_disk
-from tests.workloads import tight_memory
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads import slow_disk, tight_memory
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 from tests.workloads.scenarios.memory_neighbour import Table
 
 _WORKERS, _KEPT_BYTES = 2, 512 << 10

@@ -7,14 +7,10 @@ import os
 
 import torch
 
-from tests.workloads import store
-from tests.workloads import web
-from tests.workloads.data import Images
-from tests.workloads.data import decode
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads import store, web
+from tests.workloads.data import Images, decode
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 
 _PARTS = 6
 

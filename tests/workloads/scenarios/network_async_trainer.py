@@ -6,13 +6,10 @@ import asyncio
 from collections import deque
 from contextlib import AbstractContextManager
 
-from tests.workloads import async_store
-from tests.workloads import web
-from tests.workloads.loop import Over
-from tests.workloads.loop import Trainer
+from tests.workloads import async_store, web
+from tests.workloads.loop import Over, Trainer
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _BATCH, _CONNECTIONS, _AHEAD = 16, 8, 4
 

@@ -10,16 +10,14 @@ import socket
 import struct
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Queue
 from threading import Thread
 
 from tests.workloads.loop import Trainer
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _PARTITIONS, _SLOTS = 3, 2
 _FETCH_BYTES = 2 << 20

@@ -14,15 +14,12 @@ from contextlib import AbstractContextManager
 from threading import Lock
 
 import torch
-from torch.utils.data import IterableDataset
-from torch.utils.data import get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
 
 from tests.workloads import web
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _SAMPLE_BYTES, _SAMPLES_PER_SHARD, _BATCH = 320_000, 16, 8
 _BYTES_PER_S, _NARROW_BYTES_PER_S = 200e6, 3e6

@@ -8,12 +8,10 @@ from contextlib import AbstractContextManager
 from queue import Queue
 from threading import Thread
 
-from tests.workloads import async_store
-from tests.workloads import web
+from tests.workloads import async_store, web
 from tests.workloads.loop import Trainer
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _BATCH, _CONNECTIONS, _AHEAD, _PARTS = 14, 9, 48, 20
 _PART_MS = 4.5

@@ -8,15 +8,11 @@ from threading import Thread
 
 import torch
 
-from tests.workloads import async_store
-from tests.workloads import web
-from tests.workloads.data import Images
-from tests.workloads.data import decode
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads import async_store, web
+from tests.workloads.data import Images, decode
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _RANGES, _CONNECTIONS = 8, 4
 

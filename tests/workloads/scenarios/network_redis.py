@@ -8,14 +8,12 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from io import BufferedRWPair
 from itertools import count
 from multiprocessing import get_context
-from socketserver import StreamRequestHandler
-from socketserver import ThreadingTCPServer
+from socketserver import StreamRequestHandler, ThreadingTCPServer
 from threading import Thread
 
 import torch
@@ -23,8 +21,7 @@ import torch
 from tests.workloads import web
 from tests.workloads.loop import Trainer
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _PROCESSES, _SESSIONS, _ITEMS, _FEATURES = 3, 32, 20, 64
 _FAR_S = 0.003

@@ -10,8 +10,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing.managers import BaseManager
 from pathlib import Path
 from threading import Thread
@@ -23,8 +22,7 @@ from torch import multiprocessing
 from tests.workloads import web
 from tests.workloads.loop import Trainer
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _KEY = b"apex"
 _EPISODES, _EPISODE_BYTES, _SAMPLED = 64, 4 * 84 * 84, 32

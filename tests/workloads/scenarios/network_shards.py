@@ -15,11 +15,9 @@ from torch.utils.data import IterableDataset
 
 from tests.workloads import web
 from tests.workloads.data import decode
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _SAMPLES, _SAMPLE_BYTES = 200, 100_000
 

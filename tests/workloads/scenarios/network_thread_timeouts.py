@@ -11,13 +11,10 @@ from threading import local
 import torch
 
 from tests.workloads import web
-from tests.workloads.data import Images
-from tests.workloads.data import decode
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.data import Images, decode
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _OBJECT_BYTES, _THREADS = 400_000, 6
 _mine = local()

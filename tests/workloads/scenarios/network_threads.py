@@ -16,8 +16,7 @@ from tests.workloads import web
 from tests.workloads.data import decode
 from tests.workloads.loop import Trainer
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _SAMPLE_BYTES = 150_000
 _THREADS, _BATCH, _AHEAD = 5, 8, 3

@@ -14,11 +14,9 @@ import torch
 
 from tests.workloads import web
 from tests.workloads.data import Images
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _CHUNK_BYTES, _CHUNKS, _ACCUMULATE = 256 << 10, 8, 4
 _SO_MAX_PACING_RATE, _SLOW_BYTES_PER_S = 47, 3_000_000

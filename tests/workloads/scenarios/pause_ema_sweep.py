@@ -9,10 +9,8 @@ import torch
 from torch import nn
 
 from tests.workloads.data import Images
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 
 _EPOCH_STEPS, _EMA_EVERY = 32, 8
 _DECAYS = (0.9, 0.99, 0.999)

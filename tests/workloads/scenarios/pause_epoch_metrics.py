@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from tests.workloads.data import Images
-from tests.workloads.data import numbers
-from tests.workloads.loop import Over
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.data import Images, numbers
+from tests.workloads.loop import Over, Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 
 _BATCH, _BATCHES, _STEP_MS = 8, 100, 30
 _METRICS_MS = 1500

@@ -6,12 +6,9 @@ import os
 import time
 from pathlib import Path
 
-from tests.workloads.data import Images
-from tests.workloads.data import decode
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.data import Images, decode
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 from tests.workloads.scenarios.pause import disturb
 
 _TRAIN_S, _EVALUATE_MS = 4.0, 1500

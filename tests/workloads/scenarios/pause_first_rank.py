@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from multiprocessing.connection import Client
-from multiprocessing.connection import Listener
+from multiprocessing.connection import Client, Listener
 from pathlib import Path
 
 import torch
 
 from tests.workloads.data import Images
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenarios.pause import disturb
-from tests.workloads.scenarios.pause import write
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario
+from tests.workloads.scenarios.pause import disturb, write
 
 _TRAIN_S, _STEP_MS = 2.5, 50.0
 _FLOATS, _PARTS = 8 << 20, 10

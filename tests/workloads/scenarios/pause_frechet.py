@@ -7,10 +7,8 @@ import ctypes
 import torch
 
 from tests.workloads.data import Images
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 
 SCORE_EVERY = 5
 SAMPLES, FEATURES = 3072, 1280

@@ -10,10 +10,8 @@ from pathlib import Path
 import torch
 from torch.utils.data import Dataset
 
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 
 _CONTEXT, _BATCH, _STEP_MS = 1024, 8, 20
 _SAVE_STEPS, _LOGGING_STEPS = 35, 7

@@ -10,11 +10,8 @@ from itertools import islice
 import torch
 
 from tests.workloads.data import Images
-from tests.workloads.loop import Over
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Over, Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 
 _STEPS = 40
 _FIT_S = 1.6

@@ -13,10 +13,8 @@ from pathlib import Path
 import torch
 from torch.utils.data import IterableDataset
 
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 from tests.workloads.scenarios.pause import disturb
 
 _CONTEXT, _MICROBATCH, _ACCUMULATED = 1024, 12, 4

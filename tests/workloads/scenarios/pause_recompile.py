@@ -5,12 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.workloads.data import Images
-from tests.workloads.data import numbers
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.data import Images, numbers
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 
 _NEW_SHAPE = 160
 _COMPILER = "import time\nwhile time.process_time() < 1.5: pass"

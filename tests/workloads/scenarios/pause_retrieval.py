@@ -10,14 +10,10 @@ import torch
 from torch import distributed
 from torch.nn.functional import normalize
 
-from tests.workloads.collective import Group
-from tests.workloads.collective import prepare
+from tests.workloads.collective import Group, prepare
 from tests.workloads.data import Images
-from tests.workloads.loop import Over
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Over, Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 
 RANKS = 2
 _BATCH, _BATCHES, _STEP_MS = 8, 40, 50

@@ -9,10 +9,8 @@ import time
 from pathlib import Path
 
 from tests.workloads.data import Images
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 from tests.workloads.scenarios.pause import disturb
 
 _TRAIN_S = 3.0

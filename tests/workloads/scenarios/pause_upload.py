@@ -13,11 +13,9 @@ import torch
 
 from tests.workloads import receiver
 from tests.workloads.data import Images
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 from tests.workloads.scenarios.pause import disturb
 
 _TRAIN_S, _WEIGHTS, _BYTES_PER_S = 3.0, 10 << 20, 16e6

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from tests.workloads import cgroup
-from tests.workloads import handmade
+from tests.workloads import cgroup, handmade
 from tests.workloads.data import Images
 from tests.workloads.loop import Trainer
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenarios.cgroup_throttle import disturb
-from tests.workloads.scenarios.cgroup_throttle import prepare
+from tests.workloads.scenario import Label, Scenario
+from tests.workloads.scenarios.cgroup_throttle import disturb, prepare
 
 
 def train(trainer: Trainer) -> None:

@@ -10,10 +10,8 @@ from contextlib import contextmanager
 from tests.workloads import handmade
 from tests.workloads.data import Images
 from tests.workloads.loop import Trainer
-from tests.workloads.runner import Running
-from tests.workloads.runner import descendants
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.runner import Running, descendants
+from tests.workloads.scenario import Label, Scenario
 
 
 def train(trainer: Trainer) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -15,8 +14,7 @@ from tests.workloads import handmade
 from tests.workloads.data import decode
 from tests.workloads.loop import Trainer
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 
 def sample(_index: int) -> torch.Tensor:

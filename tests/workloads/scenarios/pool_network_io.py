@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from tests.workloads import handmade
-from tests.workloads import store
-from tests.workloads import web
+from tests.workloads import handmade, store, web
 from tests.workloads.loop import Trainer
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 from tests.workloads.scenarios.network_io import Remote
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from tests.workloads import handmade
 from tests.workloads.data import Images
 from tests.workloads.loop import Trainer
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenario import cpus
+from tests.workloads.scenario import Label, Scenario, cpus
 
 
 def train(trainer: Trainer) -> None:

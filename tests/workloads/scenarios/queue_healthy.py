@@ -5,8 +5,7 @@ from __future__ import annotations
 from tests.workloads import handmade
 from tests.workloads.data import Images
 from tests.workloads.loop import Trainer
-from tests.workloads.scenario import HEALTHY
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import HEALTHY, Scenario
 
 
 def train(trainer: Trainer) -> None:

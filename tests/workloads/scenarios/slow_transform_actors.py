@@ -9,9 +9,7 @@ from pathlib import Path
 from tests.workloads import actors
 from tests.workloads.loop import Trainer
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenario import cpus
+from tests.workloads.scenario import Label, Scenario, cpus
 
 
 def train(trainer: Trainer) -> None:

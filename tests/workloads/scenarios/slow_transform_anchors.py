@@ -7,14 +7,10 @@ import time
 from collections.abc import Iterator
 
 import torch
-from torch.utils.data import DataLoader
-from torch.utils.data import Dataset
-from torch.utils.data import Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from tests.workloads.loop import Trainer
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenario import cpus
+from tests.workloads.scenario import Label, Scenario, cpus
 
 _SHAPES = (256, 320), (320, 256)
 _STRIDES, _SCALES, _RATIOS = (8, 16, 32, 64), (1.0, 1.26, 1.59), (0.5, 1.0, 2.0)

@@ -15,12 +15,9 @@ from pathlib import Path
 import torch
 from torch.utils.data import IterableDataset
 
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenario import cpus
+from tests.workloads.scenario import Label, Scenario, cpus
 
 _CONTEXTS, _LENGTH, _VOCABULARY, _DROPOUT = 12, 2048, 4096, 0.1
 _BATCH, _ACCUMULATE, _LAYERS = _CONTEXTS * _LENGTH, 8, 12

@@ -12,11 +12,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenario import cpus
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario, cpus
 
 _VOCABULARY, _IGNORED = 128_256, -100
 _CHATS_PER_CPU, _STEP_MS = 12, 80

@@ -10,9 +10,7 @@ from multiprocessing.queues import Queue
 from tests.workloads.data import decode
 from tests.workloads.gpu import Gpu
 from tests.workloads.loop import Trainer
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenario import cpus
+from tests.workloads.scenario import Label, Scenario, cpus
 
 _MODEL_BYTES, _BUFFER_BYTES = 20 << 30, 256 << 20
 

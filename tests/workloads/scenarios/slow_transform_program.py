@@ -8,13 +8,9 @@ from pathlib import Path
 import torch
 
 from tests.stubs.build import build
-from tests.workloads.data import Images
-from tests.workloads.data import decode
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenario import cpus
+from tests.workloads.data import Images, decode
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario, cpus
 
 
 class Films(Images):

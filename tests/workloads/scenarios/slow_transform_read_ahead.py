@@ -9,11 +9,8 @@ import torch
 from torch.utils.data import Dataset
 
 from tests.workloads.data import decode
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenario import cpus
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario, cpus
 
 _DECODE_MS, _AUGMENT_MS = 6.0, 7.0
 

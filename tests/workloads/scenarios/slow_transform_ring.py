@@ -7,8 +7,7 @@ import random
 import wave
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import Connection
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 import torch
@@ -17,9 +16,7 @@ from torch.nn.functional import interpolate
 
 from tests.workloads.loop import Trainer
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenario import cpus
+from tests.workloads.scenario import Label, Scenario, cpus
 
 _FILES, _RATE, _SAMPLES = 24, 16_000, 16_000 * 6
 _BATCH, _MELS, _FRAMES, _SLOTS = 8, 80, 601, 3

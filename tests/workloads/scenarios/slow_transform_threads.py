@@ -8,11 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from torch.utils.data import Dataset
 
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenario import cpus
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario, cpus
 
 _THREADS = 2
 _BYTES = 256 << 10

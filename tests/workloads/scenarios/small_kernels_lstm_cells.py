@@ -7,10 +7,8 @@ import ctypes
 import torch
 from torch.utils.data import TensorDataset
 
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 
 _TOKENS, _LAYERS, _BATCH = 70, 2, 20
 _CELL = ((0.017, 16), (0.017, 16), (0.006, 4), (0.006, 4), (0.007, 2), (0.006, 4), (0.007, 2))

@@ -9,10 +9,8 @@ from contextlib import suppress
 
 import torch
 
-from tests.workloads.loop import Over
-from tests.workloads.loop import Trainer
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Over, Trainer
+from tests.workloads.scenario import Label, Scenario
 
 _PATHS, _TIMES, _BATCH = 4000, 100, 64
 _SHORTEST, _LONGEST = 25, 60

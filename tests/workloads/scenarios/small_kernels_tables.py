@@ -8,13 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import torch
-from torch.utils.data import IterableDataset
-from torch.utils.data import get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
 
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 
 _TABLES = 256
 _LOOKUP = [("offsets", 0.005, 1), ("embedding_bag", 0.009, 8), ("cat", 0.006, 4)]

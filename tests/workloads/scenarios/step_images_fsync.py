@@ -6,14 +6,11 @@ import os
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from tests.workloads import cgroup
-from tests.workloads import slow_disk
+from tests.workloads import cgroup, slow_disk
 from tests.workloads.data import Images
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _EVENT_BYTES, _KEPT = 512 << 10, 64
 _WRITE_BYTES_PER_S = 3 << 20

@@ -7,14 +7,11 @@ import os
 from contextlib import AbstractContextManager
 from http.client import HTTPConnection
 
-from tests.workloads import receiver
-from tests.workloads import web
+from tests.workloads import receiver, web
 from tests.workloads.data import Images
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _LATE_S = 0.08
 

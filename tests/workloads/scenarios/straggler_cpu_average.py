@@ -11,11 +11,9 @@ import torch
 
 from tests.workloads import collective
 from tests.workloads.data import Images
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 RANKS = 3
 LAYERS, LAYER_FLOATS = 120, 1 << 20

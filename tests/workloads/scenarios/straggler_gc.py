@@ -12,11 +12,9 @@ import torch
 from torch.utils.data import IterableDataset
 
 from tests.workloads import collective
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _RANKS, _HEAVY, _BUCKETS, _MICRO_BATCHES = 3, 2, 3, 2
 _UTTERANCES = 350_000

@@ -6,14 +6,9 @@ import os
 from pathlib import Path
 
 from tests.workloads.data import Images
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenarios.straggler_rank import RANKS
-from tests.workloads.scenarios.straggler_rank import Ring
-from tests.workloads.scenarios.straggler_rank import disturb
-from tests.workloads.scenarios.straggler_rank import prepare
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario
+from tests.workloads.scenarios.straggler_rank import RANKS, Ring, disturb, prepare
 
 
 def train(trainer: Trainer) -> None:

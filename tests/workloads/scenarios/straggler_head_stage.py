@@ -11,10 +11,8 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import IterableDataset
 
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 
 _STAGES = 3
 _LAYERS, _LAYER_MS, _HEAD_MS = (4, 4, 4), 3.0, 24.0

@@ -12,11 +12,9 @@ import torch
 from torch import distributed
 
 from tests.workloads.data import Images
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 RANKS = 3
 _BACKWARD_MS, _HISTOGRAMS_MS = 120, 90

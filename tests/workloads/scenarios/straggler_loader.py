@@ -7,16 +7,10 @@ from pathlib import Path
 
 import torch
 
-from tests.workloads.data import Images
-from tests.workloads.data import decode
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenarios.straggler_rank import RANKS
-from tests.workloads.scenarios.straggler_rank import Ring
-from tests.workloads.scenarios.straggler_rank import disturb
-from tests.workloads.scenarios.straggler_rank import prepare
+from tests.workloads.data import Images, decode
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario
+from tests.workloads.scenarios.straggler_rank import RANKS, Ring, disturb, prepare
 
 
 class Uneven(Images):

@@ -14,8 +14,7 @@ import torch
 from tests.workloads import collective
 from tests.workloads.loop import Trainer
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _RANKS, _BUCKETS, _LOG_CPU_S = 4, 3, 0.05
 

@@ -5,17 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import Client
-from multiprocessing.connection import Connection
-from multiprocessing.connection import Listener
+from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 
 from tests.workloads.data import Images
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _GRADIENTS = bytes(1 << 20)
 _EVEN_MS, _LONG_MS = 25.0, 60.0

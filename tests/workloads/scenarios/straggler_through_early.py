@@ -11,8 +11,7 @@ from pathlib import Path
 from tests.workloads import collective
 from tests.workloads.loop import Trainer
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 RANKS = 2
 

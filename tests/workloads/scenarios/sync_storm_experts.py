@@ -8,10 +8,8 @@ import torch
 from torch.utils.data import IterableDataset
 
 from tests.workloads.data import numbers
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 
 _LAYERS, _EXPERTS = 12, 8
 _CONTEXT, _DOCUMENTS, _LOG_EVERY = 2048, 4, 10

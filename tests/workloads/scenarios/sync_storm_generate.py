@@ -9,10 +9,8 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from tests.workloads.data import numbers
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 
 _PROMPTS, _LONGEST, _VOCABULARY = 32, 96, 50_257
 _SHORTEST_ANSWER, _LONGEST_ANSWER = 180, 300

@@ -5,10 +5,8 @@ from __future__ import annotations
 import torch
 
 from tests.workloads.data import Images
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 
 _IMAGES, _LEVELS = 20, 5
 _BACKBONE_MS, _BACKWARD_MS = 8.0, 14.5

@@ -5,10 +5,8 @@ from __future__ import annotations
 import torch
 from torch.utils.data import TensorDataset
 
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 
 
 def train(trainer: Trainer) -> None:

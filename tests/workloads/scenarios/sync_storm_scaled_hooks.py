@@ -11,10 +11,8 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from tests.workloads.gpu import Gpu
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 
 _WEIGHTS = 72
 _FORWARD_MS, _GRADIENT_MS, _UNSCALE_MS, _UPDATE_MS = 0.07, 0.17, 0.03, 0.03

@@ -12,15 +12,11 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from torch.utils.data import DataLoader
-from torch.utils.data import Dataset
-from torch.utils.data import Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from tests.workloads.loop import Trainer
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenario import cpus
+from tests.workloads.scenario import Label, Scenario, cpus
 
 _SEGMENTER = r"""
 #include <stdint.h>

@@ -6,8 +6,7 @@ import itertools
 
 from tests.workloads.gpu import Gpu
 from tests.workloads.loop import Trainer
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 
 class Half:

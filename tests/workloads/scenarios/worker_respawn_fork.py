@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from tests.workloads.data import Images
-from tests.workloads.data import numbers
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.data import Images, numbers
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 
 
 def open_index(_worker: int) -> None:

@@ -12,9 +12,7 @@ from collections.abc import Iterator
 import torch
 
 from tests.workloads.loop import Trainer
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenario import cpus
+from tests.workloads.scenario import Label, Scenario, cpus
 
 _RATE, _HOP, _BATCH = 16_000, 160, 8
 _STAGES_S = (2.0, 4.0, 6.0)

@@ -9,11 +9,8 @@ from torch.nn.functional import interpolate
 from torch.utils.data import Dataset
 
 from tests.workloads.data import decode
-from tests.workloads.loop import Over
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Over, Trainer, loader
+from tests.workloads.scenario import Label, Scenario
 
 SIDES = (192, 224, 256, 288, 320)
 BATCH, ROUND = 8, 24

@@ -6,8 +6,7 @@ import random
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from multiprocessing import get_context
@@ -16,10 +15,8 @@ from statistics import median
 import torch
 
 from tests.workloads.data import decode
-from tests.workloads.loop import Over
-from tests.workloads.loop import Trainer
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.loop import Over, Trainer
+from tests.workloads.scenario import Label, Scenario
 
 _WORKERS, _AHEAD, _SAMPLES = 2, 6, 8
 _RUNGS = (16, 32, 56)

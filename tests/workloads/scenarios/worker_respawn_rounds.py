@@ -6,20 +6,15 @@ import multiprocessing
 import os
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
-from torch.utils.data import IterableDataset
-from torch.utils.data import get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
 
-from tests.workloads.loop import Over
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
+from tests.workloads.loop import Over, Trainer, loader
 from tests.workloads.runner import Running
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _WORDS, _SENTENCES, _LENGTH = 300_000, 5_000, 48
 _BATCH, _BATCHES, _MORE = 16, 44, 2

@@ -7,11 +7,8 @@ import time
 import torch
 
 from tests.workloads.data import Images
-from tests.workloads.loop import Trainer
-from tests.workloads.loop import loader
-from tests.workloads.scenario import Label
-from tests.workloads.scenario import Scenario
-from tests.workloads.scenario import cpus
+from tests.workloads.loop import Trainer, loader
+from tests.workloads.scenario import Label, Scenario, cpus
 
 
 class Filtered(Images):
