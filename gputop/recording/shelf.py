@@ -108,7 +108,7 @@ class Shelf:
 
 def _nameless_file() -> BinaryIO:
     """Readable by nobody else, gone with its last descriptor. OSError where there can be none."""
-    from gputop.system.temporary import tempfile  # it takes milliseconds, and the first screen is drawn before anything is shelved
+    import tempfile  # it takes milliseconds, and the first screen is drawn before anything is shelved
 
     folder = None if "TMPDIR" in os.environ or not os.access(DISKS, os.W_OK) else DISKS
     return tempfile.TemporaryFile(dir=folder, buffering=0)  # it lives as long as what lies in it

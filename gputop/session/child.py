@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import select
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from gputop.system.errors import UserError, starting
 from gputop.system.interpreter import argv_of
-from gputop.system.later import imported_later
-
-with imported_later("locale"):  # which knows how text of a child is encoded: we take bytes
-    import subprocess
 
 if TYPE_CHECKING:
     from gputop.model.frame import Frame, Header

@@ -12,13 +12,13 @@ import re
 import socket
 import stat
 import struct
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 
 import msgspec
 
 from gputop.model.frame import Mark
-from gputop.system.temporary import tempfile
 from gputop.system.text import clean
 
 MAX_TEXT = 200  # characters of a marker

@@ -1,1 +1,1 @@
-"""The screen: the only part that imports textual, and that by `gputop.tui.toolkit`."""
+"""The screen: the only part that imports textual."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from gputop.tui import toolkit as toolkit  # isort: split
-
 import asyncio
 import os
 import signal

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import ssl
 import subprocess
 import sys
 
@@ -17,31 +16,6 @@ COLLECTOR = (
     "gputop.commands.collect, gputop.collector.beat, gputop.sources.procfs, gputop.sources.nvml, gputop.sources.marks, "
     "gputop.sources.ebpf.source, gputop.recording.pipe"
 )
-COMPRESSORS = {"shutil", "lzma", "bz2"}
-OF_LIBRARIES = {"platformdirs", "mimetypes", "pickle", "difflib", "ipaddress", "textual.types", "typing_extensions", "msgspec.inspect"}
-
-
-@pytest.mark.parametrize(
-    ("modules", "unwanted"),
-    [
-        (SCREEN, {"ssl", "_ssl", "_hashlib", "gputop.sources.ebpf.source"} | COMPRESSORS | OF_LIBRARIES),
-        (COLLECTOR, {"ssl", "_hashlib", "subprocess", "asyncio", "msgspec.inspect", "ctypes.util"} | COMPRESSORS),
-    ],
-)
-def test_what_is_not_needed_is_not_loaded(modules: str, unwanted: set[str]) -> None:
-    code = f"import sys, {modules}; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    if sys.version_info < (3, 11):
-        # zstandard imports platform, and that imported subprocess then; typing has not all that Textual needs yet.
-        unwanted = unwanted - {"subprocess", "typing_extensions"}
-    assert set(loaded) & unwanted == set()
-
-
-def test_who_wants_tls_still_gets_it() -> None:
-    code = "import gputop.tui.app, ssl; print(ssl.OPENSSL_VERSION)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == ssl.OPENSSL_VERSION
-
-
 def test_empty_lists_and_what_a_parent_has_too_are_kept_once() -> None:
     board = Board()
     infos = [ProcInfo(7, 1, cmdline=["python", "train.py"]), ProcInfo(8, 1, ppid=7, cmdline=["python", "train.py"]), ProcInfo(9, 1)]

@@ -13,7 +13,8 @@ from ctypes import Structure, Union, byref, c_double, c_int, c_longlong, c_uint,
 from time import monotonic_ns, time_ns
 from typing import Any
 
-from gputop.sources.nvml.binding import pynvml
+import pynvml
+
 from gputop.sources.nvml.numbers import MOST_BYTES, given, some
 
 Function = Callable[..., int]

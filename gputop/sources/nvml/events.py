@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ctypes import byref, c_uint, c_ulonglong, c_void_p
 
+import pynvml
+
 from gputop.sources.nvml.abi import Device, EventData, Function, MissingSymbol, bind, check
-from gputop.sources.nvml.binding import pynvml
 from gputop.sources.nvml.reading import Missing, Values
 
 XID = ("xid",)

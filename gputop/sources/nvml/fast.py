@@ -7,9 +7,10 @@ import time
 from ctypes import byref, c_int, c_uint, c_ulonglong, sizeof
 from itertools import pairwise
 
+import pynvml
+
 from gputop.model.frame import SECOND_NS, link_bytes_per_s
 from gputop.sources.nvml.abi import Device, Fields, MemoryV2, Sample, bind, check, is_past, number_at
-from gputop.sources.nvml.binding import pynvml
 from gputop.sources.nvml.gpm import GPM_FIELDS, GPM_LEAST_NS, PCIE_COUNTERS, Gpm, Moved
 from gputop.sources.nvml.numbers import NoValue, count, given, megahertz, memory, part_of, percent, some, watts
 from gputop.sources.nvml.reading import Lazy, Missing, Reading, Values, Way, once, take

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from ctypes import Structure, byref, c_char_p, c_double, c_int, c_uint, c_void_p, sizeof
 from time import monotonic_ns
 
+import pynvml
+
 from gputop.sources.nvml.abi import Device, Function, Meter, bind, check
-from gputop.sources.nvml.binding import pynvml
 from gputop.sources.nvml.reading import Missing, Values
 
 GPM_FIELDS = ("sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct", "gr_active_pct")

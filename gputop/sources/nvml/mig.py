@@ -5,9 +5,10 @@ from __future__ import annotations
 from ctypes import Array, byref, c_uint, c_ulonglong, c_void_p
 from functools import cache
 
+import pynvml
+
 from gputop.model.frame import MigInstance
 from gputop.sources.nvml.abi import Attributes, Device, bind
-from gputop.sources.nvml.binding import pynvml
 from gputop.sources.nvml.gpm import FIRST, Gpm
 from gputop.sources.nvml.numbers import NoValue, given, memory, part_of
 from gputop.sources.nvml.reading import Missing, Values, take

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gputop.sources.nvml.binding import pynvml
+import pynvml
 
 NONE = (2**32 - 1, 2**64 - 1)
 """All bits set: NVML's word for no number."""

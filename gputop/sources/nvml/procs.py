@@ -7,6 +7,7 @@ from collections.abc import Callable
 from ctypes import Array, Structure, byref, c_uint, c_ulonglong
 from typing import Any, TypeVar
 
+import pynvml
 from msgspec import Struct
 
 from gputop.model.frame import PART, SECOND_NS, GpuProc
@@ -22,7 +23,6 @@ from gputop.sources.nvml.abi import (
     find,
     is_past,
 )
-from gputop.sources.nvml.binding import pynvml
 from gputop.sources.nvml.numbers import NONE, NoValue, part_of, percent
 from gputop.sources.nvml.reading import Missing, Values
 from gputop.sources.nvml.reasons import why

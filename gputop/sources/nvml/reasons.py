@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
+import pynvml
 from msgspec import Struct
 
 from gputop.sources import Unavailable
 from gputop.sources.nvml.abi import MissingSymbol
-from gputop.sources.nvml.binding import pynvml
 from gputop.sources.nvml.numbers import NoValue
 from gputop.system import crash
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from ctypes import Structure, byref, c_int, c_uint
 
+import pynvml
+
 from gputop.model.frame import SECOND_NS
 from gputop.sources.nvml.abi import Device, Fields, bind
-from gputop.sources.nvml.binding import pynvml
 from gputop.sources.nvml.events import XID, XidEvents
 from gputop.sources.nvml.mig import Mig
 from gputop.sources.nvml.numbers import (

@@ -11,10 +11,11 @@ from ctypes import byref, c_int, c_uint, create_string_buffer
 from threading import Event, Lock, Thread
 from time import monotonic, monotonic_ns, sleep
 
+import pynvml
+
 from gputop.model.frame import SECOND_NS, Frame, SourceState
 from gputop.sources import Beat, Settings, Unavailable
 from gputop.sources.nvml.abi import bind, check
-from gputop.sources.nvml.binding import pynvml
 from gputop.sources.nvml.crew import Crew
 from gputop.sources.nvml.gpu import WatchedGpu
 from gputop.sources.nvml.lane import follow_priority
