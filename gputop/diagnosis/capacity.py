@@ -51,10 +51,10 @@ def _capacity(job: JobFacts, facts: Facts) -> Capacity:
     given = cpusets.parse(job.cpuset) & host or host
     stolen = sum(facts.host.stolen.get(cpu, 0.0) for cpu in allowed)
     return Capacity(
-        allowed, host, inside, len(busy) - all_busy - inside if busy else 0.0, given, _taken(job, facts, allowed, busy_inside - stolen),
-        job.used,
-        max(0.0, _needed_there(job, facts, allowed, host) - len(allowed)), _preempted_by_others(job, facts),
-        stolen,
+        allowed=allowed, host=host, idle_inside=inside, idle_outside=len(busy) - all_busy - inside if busy else 0.0, given=given,
+        taken=_taken(job, facts, allowed, busy_inside - stolen), used=job.used,
+        lacking=max(0.0, _needed_there(job, facts, allowed, host) - len(allowed)), preempted_by_others=_preempted_by_others(job, facts),
+        stolen=stolen,
     )  # fmt: skip
 
 
@@ -62,7 +62,10 @@ def _uncounted(job: JobFacts, facts: Facts, allowed: frozenset[int]) -> Capacity
     """Of CPUs of which /proc/stat tells nothing: nobody is told to idle there or elsewhere, and only who was seen to take them did."""
     taken = sum(taker.cores for taker in beside(job, facts, allowed))
     lacking = max(0.0, _needed_there(job, facts, allowed, allowed) - len(allowed))
-    return Capacity(allowed, allowed, 0.0, 0.0, allowed, taken, job.used, lacking, _preempted_by_others(job, facts))
+    return Capacity(
+        allowed=allowed, host=allowed, idle_inside=0.0, idle_outside=0.0, given=allowed, taken=taken, used=job.used, lacking=lacking,
+        preempted_by_others=_preempted_by_others(job, facts),
+    )
 
 
 def _allowed(job: JobFacts, facts: Facts, host: frozenset[int]) -> frozenset[int]:

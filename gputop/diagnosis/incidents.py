@@ -163,8 +163,9 @@ class Incidents:
     def _begin(self, episode: _Episode, verdict: Verdict) -> Incident:
         self._begun += 1
         incident = Incident(
-            self._begun, episode.first_ns, None, verdict.symptom, verdict.cause, "info", 0.0, verdict.trainer_pid, verdict.gpu, 0.0,
-            verdict.headline, verdict.detail, [], [], [], [],
+            id=self._begun, start_ns=episode.first_ns, end_ns=None, symptom=verdict.symptom, cause=verdict.cause, severity="info",
+            confidence=0.0, trainer_pid=verdict.trainer_pid, gpu=verdict.gpu, lost_s=0.0, headline=verdict.headline,
+            detail=verdict.detail, victims=[], culprits=[], evidence=[], fixes=[],
         )  # fmt: skip
         self.all.append(incident)
         return incident

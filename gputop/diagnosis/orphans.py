@@ -52,8 +52,9 @@ class Orphans(Struct):
         if first is None:
             return None
         return Verdict(
-            first.symptom, first.cause, first.gpu, None, first.headline, first.detail, first.severity, first.confidence,
-            tuple(first.evidence), tuple(first.fixes), (), tuple(first.victims),
+            symptom=first.symptom, cause=first.cause, gpu=first.gpu, lost_pct=None, headline=first.headline, detail=first.detail,
+            severity=first.severity, confidence=first.confidence, evidence=tuple(first.evidence), fixes=tuple(first.fixes), culprits=(),
+            victims=tuple(first.victims),
         )  # fmt: skip
 
 
@@ -71,9 +72,11 @@ def _incident(board: Board, pid: int, takers: list[Taker], number: int, first_ns
         Evidence("cpu_cores", round(cores, 2), "CPUs", "it runs on"),
     ]
     return Incident(
-        number, first_ns, None, "idle", "hung-worker", "low", 0.9, None, gpu, 0.0,
-        f"worker {pid} has outlived its trainer and holds {holds}", f"{program_name(info)} ({pid}): its parent is gone, it is still there",
-        [Victim(pid, "worker", "orphaned worker")], [], evidence, [Fix("Nobody will take its batches: end it", kill([pid]))],
+        id=number, start_ns=first_ns, end_ns=None, symptom="idle", cause="hung-worker", severity="low", confidence=0.9, trainer_pid=None,
+        gpu=gpu, lost_s=0.0, headline=f"worker {pid} has outlived its trainer and holds {holds}",
+        detail=f"{program_name(info)} ({pid}): its parent is gone, it is still there",
+        victims=[Victim(pid, "worker", "orphaned worker")], culprits=[], evidence=evidence,
+        fixes=[Fix("Nobody will take its batches: end it", kill([pid]))],
     )  # fmt: skip
 
 

@@ -201,7 +201,10 @@ class Points:
         for (pid, name), call in board.calls.items():
             calls.setdefault(pid, {})[name] = call
         backward = {pid: _ended_by_backward(board, pid) for pid in trainers if pid in board.infos}
-        self._points.append(_Point(board.t_ns, board.probed_ns, calls, wakes, backward, own_times, board.cgroups, dict(board.sampled)))
+        self._points.append(_Point(
+            t_ns=board.t_ns, probed_ns=board.probed_ns, calls=calls, wakes=wakes, backward=backward, own_times=own_times,
+            cgroups=board.cgroups, sampled=dict(board.sampled),
+        ))
         least = MIN_LOOKED if self.looked else MIN_FEEDS
         while len(self._points) > least and self._points[1].t_ns <= board.t_ns - WINDOW_NS + OFF_BEAT_NS:
             self._points.popleft()

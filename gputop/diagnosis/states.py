@@ -316,7 +316,7 @@ def _room(job: JobFacts, asleep: float) -> float:
 
 def _worker_state(worker: ProcFacts, job: JobFacts, host: HostFacts) -> ProcState:
     if len(worker.kinds) == 1 and worker.kinds.get(waits.QUEUE, 0.0) > 0.99:
-        return ProcState(worker.pid, "ahead", False, {"ahead": 1.0}, 1.0, worker.kinds)
+        return ProcState(pid=worker.pid, state="ahead", starving=False, fractions={"ahead": 1.0}, confidence=1.0, waits=worker.kinds)
     parts, confidence, kinds = _shared_parts(worker, job, host)
     ahead, idle_confidence = _ahead(worker, job)
     sleep = sum(kinds.values())
@@ -395,4 +395,7 @@ def _state_of(
         return ProcState(proc.pid, "blocked", False, {"blocked": 1.0}, 0.0)
     fractions = {word: share / total for word, share in parts.items() if share > 0.0}
     word = max(fractions, key=fractions.__getitem__)
-    return ProcState(proc.pid, word, starving and word != "ahead", fractions, round(confidence, 2), kinds)
+    return ProcState(
+        pid=proc.pid, state=word, starving=starving and word != "ahead", fractions=fractions, confidence=round(confidence, 2),
+        waits=kinds,
+    )

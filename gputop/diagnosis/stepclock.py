@@ -162,7 +162,10 @@ def split(pace: float, source: str, fractions: Mapping[str, float]) -> Step:
     data, transfer, gpu = (fractions.get(word, 0.0) for word in ("waiting-data", "transfer", "waiting-gpu"))
     computing = fractions.get("computing", 0.0)
     rest = max(0.0, 1.0 - data - transfer - gpu - computing)
-    return Step(pace, source, data * ms, transfer * ms, computing * ms, gpu * ms, rest * ms)
+    return Step(
+        per_s=pace, source=source, input_wait_ms=data * ms, transfer_ms=transfer * ms, compute_ms=computing * ms, gpu_wait_ms=gpu * ms,
+        other_ms=rest * ms,
+    )
 
 
 def _on_grid(points: Sequence[tuple[int, float]]) -> list[float]:

@@ -293,9 +293,9 @@ def _worded(one: Standing) -> Verdict:
     headline = one.headline or _headline(one, why)
     victims = _victims(job, finding) if one.troubled else ()
     return Verdict(
-        one.symptom, one.cause, None if gpu is None else gpu.index, one.lost_pct, headline, finding.detail, _loudness(one), one.confidence,
-        finding.evidence, finding.fixes, finding.culprits, victims, one.trainer_pid,
-        why=why,
+        symptom=one.symptom, cause=one.cause, gpu=None if gpu is None else gpu.index, lost_pct=one.lost_pct, headline=headline,
+        detail=finding.detail, severity=_loudness(one), confidence=one.confidence, evidence=finding.evidence, fixes=finding.fixes,
+        culprits=finding.culprits, victims=victims, trainer_pid=one.trainer_pid, why=why,
     )  # fmt: skip
 
 

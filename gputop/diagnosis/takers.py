@@ -111,7 +111,10 @@ class TakerTrack:
                 watching += cores
             else:
                 kept_s = sum(waits.get(pid, 0.0) for waits in behind.values())
-                found.append(Taker(pid, stranger.name, cores, kept_s, shares(stranger.ns_on), stranger.before_ns(oldest_ns), stranger.info))
+                found.append(Taker(
+                    pid=pid, name=stranger.name, cores=cores, preempted_s=kept_s, where=shares(stranger.ns_on),
+                    before_ns=stranger.before_ns(oldest_ns), info=stranger.info,
+                ))
         others = {pid: one for pid, one in self._strangers.items() if pid not in roles and pid not in self._recorders}
         found = gather(found, others, board, oldest_ns)
         found.sort(key=lambda taker: -taker.cores)

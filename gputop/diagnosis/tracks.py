@@ -103,10 +103,10 @@ class ProcTrack:
         kinds = self._sleep_kinds(ns, max(0.0, 1.0 - run - runnable), asleep)
         threaded = older if older.threads else next((sample for sample in self.samples if sample.threads), None)
         return ProcFacts(
-            newer.pid, older, newer, info, role, ns / 1e9, run, runnable, cores, kinds, unsampled,
-            self.began_ns, (newer.t_ns - self.moved_ns) / 1e9, threaded,
-            max(0, (newer.children_ns or 0) - (older.children_ns or 0)) / ns if older.children_ns is not None else 0.0,
-            self.samples, self.kind_of, grown_bytes=newer.rss_bytes - self.first_rss_bytes,
+            pid=newer.pid, older=older, newer=newer, info=info, role=role, seconds=ns / 1e9, run=run, runnable=runnable, cores=cores,
+            kinds=kinds, unsampled=unsampled, began_ns=self.began_ns, still_s=(newer.t_ns - self.moved_ns) / 1e9, threaded=threaded,
+            children=max(0, (newer.children_ns or 0) - (older.children_ns or 0)) / ns if older.children_ns is not None else 0.0,
+            samples=self.samples, kind_of=self.kind_of, grown_bytes=newer.rss_bytes - self.first_rss_bytes,
         )  # fmt: skip
 
     def _counters(self, ns: int, cores: float, always_on_cpu: bool) -> tuple[float, float]:

@@ -233,13 +233,14 @@ class Window:
             job.used = sum(proc.cores for proc in (job.trainer, *job.workers)) + job.helpers + programs
         late_for = {word for job in jobs for proc in (job.trainer, *job.workers) for word in proc.state.fractions}
         return Facts(
-            self.t_ns, seconds, jobs, host, list(gpus.values()), takers, bool(board.threads), len(self._points), behind, family,
-            self._takers.movers(self.roles, self._points.oldest_ns) if "disk" in late_for else [],
-            self._takers.growers(board, self.roles) if "memory" in late_for else [], watching,
-            [facts for index, facts in gpus.items() if self._gpus[index].held_ns < self._points.oldest_ns],
-            _hidden(board), "ebpf" in board.sources and board.sources["ebpf"].state == "partial",
-            (self.t_ns - self._since_ns) / 1e9,
-            [f"{role.label} ({pid})" for pid, role in self.roles.items() if role.kind == "trainer" and pid not in board.procs],
+            t_ns=self.t_ns, seconds=seconds, jobs=jobs, host=host, gpus=list(gpus.values()), takers=takers, probed=bool(board.threads),
+            feeds=len(self._points), behind=behind, family=family,
+            movers=self._takers.movers(self.roles, self._points.oldest_ns) if "disk" in late_for else [],
+            growers=self._takers.growers(board, self.roles) if "memory" in late_for else [], watching=watching,
+            unseen=[facts for index, facts in gpus.items() if self._gpus[index].held_ns < self._points.oldest_ns], hidden=_hidden(board),
+            probes_load="ebpf" in board.sources and board.sources["ebpf"].state == "partial",
+            watched_s=(self.t_ns - self._since_ns) / 1e9,
+            unread=[f"{role.label} ({pid})" for pid, role in self.roles.items() if role.kind == "trainer" and pid not in board.procs],
         )  # fmt: skip
 
     def _tell_of_programs(self, board: Board, jobs: list[JobFacts], starters: Mapping[int, int]) -> None:

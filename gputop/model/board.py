@@ -179,10 +179,10 @@ class Board(Struct):
     def snapshot(self) -> Board:
         """A copy that later folds do not change."""
         return Board(
-            self.header, self.seq, self.t_ns, {i: g.copy() for i, g in self.gpus.items()}, dict(self.infos),
-            dict(self.procs), dict(self.host), dict(self.host_read_ns), dict(self.cgroups), dict(self.sources),
-            dict(self.threads), dict(self.preempts), dict(self.wakeups), dict(self.calls), dict(self.launches), self.probed_ns, self.cost,
-            dict(self.sampled),
+            header=self.header, seq=self.seq, t_ns=self.t_ns, gpus={i: g.copy() for i, g in self.gpus.items()}, infos=dict(self.infos),
+            procs=dict(self.procs), host=dict(self.host), host_read_ns=dict(self.host_read_ns), cgroups=dict(self.cgroups),
+            sources=dict(self.sources), threads=dict(self.threads), preempts=dict(self.preempts), wakeups=dict(self.wakeups),
+            calls=dict(self.calls), launches=dict(self.launches), probed_ns=self.probed_ns, cost=self.cost, sampled=dict(self.sampled),
         )  # fmt: skip
 
     def counters(self) -> Board:

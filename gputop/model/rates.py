@@ -161,8 +161,8 @@ def thread_deltas(older: ProcSample, newer: ProcSample) -> list[ThreadSample]:
 
 def _increment(old: ThreadSample, new: ThreadSample) -> ThreadSample:
     return ThreadSample(
-        new.tid, new.oncpu_ns - old.oncpu_ns, max(0, new.run_delay_ns - old.run_delay_ns), new.timeslices - old.timeslices,
-        new.state, delta(old.vol, new.vol), delta(old.invol, new.invol),
+        tid=new.tid, oncpu_ns=new.oncpu_ns - old.oncpu_ns, run_delay_ns=max(0, new.run_delay_ns - old.run_delay_ns),
+        timeslices=new.timeslices - old.timeslices, state=new.state, vol=delta(old.vol, new.vol), invol=delta(old.invol, new.invol),
     )  # fmt: skip
 
 

@@ -249,7 +249,10 @@ class _Assignment:
         rank = rank_of(info)
         program = self._program(info)
         label = program if rank is None else f"{program} rank {rank}"
-        return Role("trainer", info.pid, rank, None, next((lib for lib in _LOADERS if lib in info.libs), ""), label)
+        return Role(
+            kind="trainer", trainer_pid=info.pid, rank=rank, index=None, loader=next((lib for lib in _LOADERS if lib in info.libs), ""),
+            label=label,
+        )
 
     def _program(self, info: ProcInfo) -> str:
         parent = self._starter(info)
@@ -277,7 +280,7 @@ class _Assignment:
         found |= {child.pid: Role("helper", trainer_pid, label="helper") for child, _loader in workers[MOST_WORKERS:]}
         del workers[MOST_WORKERS:]
         for index, ((worker, loader), label) in enumerate(zip(workers, _labels(workers), strict=True)):
-            found[worker.pid] = Role("worker", trainer_pid, None, index, loader, label)
+            found[worker.pid] = Role(kind="worker", trainer_pid=trainer_pid, rank=None, index=index, loader=loader, label=label)
         self._add_descendants([worker.pid for worker, _loader in workers], trainer_pid, found, "worker's child")
 
     def _offspring(self, trainer: ProcInfo) -> list[ProcInfo]:
