@@ -1,3 +1,3 @@
 """gputop: what the GPU does and what the host does to it, on one time axis."""
 
-__version__ = "0.1.0"
+from gputop.system.program import __version__ as __version__

@@ -179,7 +179,7 @@ class Version(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
         """Exit 0."""
-        from gputop.system.version import report
+        from gputop.system.program import report
 
         write(f"{report()}\n")
         parser.exit()

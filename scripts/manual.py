@@ -9,8 +9,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from gputop import __version__
 from gputop.cli import COMMANDS, make_parser
+from gputop.system.program import __version__
 
 ROOT = Path(__file__).resolve().parent.parent
 _INTRO = """.TH GPUTOP 1 "" "gputop {version}" "User Commands"

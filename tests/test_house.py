@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gputop import __version__
+from gputop.system.program import __version__
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "gputop").rglob("*.py"))

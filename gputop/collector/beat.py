@@ -17,7 +17,6 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from gputop import __version__
 from gputop.collector.relay import Relay
 from gputop.model import clocks, roles
 from gputop.model.frame import Frame, Gpu, Header, ProcInfo, SelfCost, SourceState
@@ -26,6 +25,7 @@ from gputop.system import crash
 from gputop.system.errors import UserError
 from gputop.system.memory import return_pages
 from gputop.system.priority import BEAT, MOST_SHARE, Place, raise_priority
+from gputop.system.program import __version__
 from gputop.system.text import clean
 
 _UNFIT = (OverflowError, TypeError, ValueError)

@@ -6,6 +6,7 @@ import argparse
 import os
 
 from gputop.system.console import write
+from gputop.system.program import FOLDER
 
 EXAMPLES = """examples:
   eval "$(gputop completion bash)"        in ~/.bashrc
@@ -21,9 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print it; scripts/manual.py wrote it."""
-    import gputop
-
-    path = os.path.join(os.path.dirname(gputop.__file__), "data", f"completion.{args.shell}")
+    path = os.path.join(FOLDER, "data", f"completion.{args.shell}")
     with open(path, encoding="utf-8") as file:
         write(file.read())
     return 0

@@ -15,6 +15,7 @@ from gputop.system import config
 from gputop.system.console import draws_ascii, tell
 from gputop.system.errors import UserError
 from gputop.system.memory import calm_garbage_collection
+from gputop.system.program import FOLDER
 from gputop.system.text import from_shell
 
 if TYPE_CHECKING:
@@ -68,9 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 def sample() -> str:
     """Where the recording that comes with gputop is."""
-    import gputop
-
-    return os.path.join(os.path.dirname(gputop.__file__), "data", "sample.gputop")
+    return os.path.join(FOLDER, "data", "sample.gputop")
 
 
 def _replay_files(args: argparse.Namespace, paths: list[str]) -> int:

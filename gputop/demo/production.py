@@ -11,7 +11,7 @@ from gputop.demo import disk, quota
 from gputop.demo.scenarios import SCENARIOS
 from gputop.sources.simulated import VARIABLE, layout
 from gputop.system.errors import starting
-from gputop.system.interpreter import argv_of
+from gputop.system.program import argv_of
 
 
 @contextmanager

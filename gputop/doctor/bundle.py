@@ -23,8 +23,7 @@ from gputop.recording.writer import Writer
 from gputop.sources.ebpf.privilege import as_invoking_user
 from gputop.system import config, crash
 from gputop.system.errors import UserError
-from gputop.system.interpreter import argv_of
-from gputop.system.version import report
+from gputop.system.program import argv_of, report
 
 SECONDS = 10.0
 _PATIENCE_S = 60.0

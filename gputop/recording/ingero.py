@@ -18,10 +18,10 @@ from urllib.parse import quote
 
 import msgspec
 
-from gputop import __version__
 from gputop.model.frame import CpuSample, CudaCall, Frame, Gpu, Header, Host, Mark, Probes, ProcInfo, SourceState
 from gputop.recording.input import open_regular
 from gputop.system.errors import UserError
+from gputop.system.program import __version__
 from gputop.system.text import clean, counted
 
 TICK_NS = 100_000_000

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from gputop.system.errors import UserError, starting
-from gputop.system.interpreter import argv_of
+from gputop.system.program import argv_of
 
 if TYPE_CHECKING:
     from gputop.model.frame import Frame, Header

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import msgspec
 
-import gputop
+from gputop import diagnosis
 from gputop.diagnosis import Engine
 from gputop.diagnosis.report import Explanation
 from gputop.model import roles
 from gputop.recording.format import BROKEN
 from gputop.recording.reader import Recording
+from gputop.system.program import __version__
 
 LATE_NS = 12_000_000_000
 """A recording that is begun from the screen begins with the last key frame: so much, at most, before it is judged for it."""
@@ -57,11 +58,11 @@ class Account:
 
 def rules() -> int:
     """A number that changes with any rule of the diagnosis: the CRC-32 of its source, or of the version where that cannot be read."""
-    files = [Path(roles.__file__), *sorted(Path(gputop.__path__[0], "diagnosis").rglob("*.py"))]
+    files = [Path(roles.__file__), *sorted(Path(diagnosis.__path__[0]).rglob("*.py"))]
     try:
         return zlib.crc32(b"".join(file.read_bytes() for file in files))
     except OSError:
-        return zlib.crc32(gputop.__version__.encode())
+        return zlib.crc32(__version__.encode())
 
 
 def explanation(recording: Recording, start_ns: int = 0, end_ns: int = 1 << 63) -> Explanation | None:

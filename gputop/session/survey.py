@@ -22,7 +22,7 @@ from gputop.recording.reader import Recording
 from gputop.session.findings import explanation
 from gputop.session.judged import closely, judged
 from gputop.system.errors import starting
-from gputop.system.interpreter import argv_of
+from gputop.system.program import argv_of
 
 TELL_EVERY_S = 0.2
 GROWS_EVERY_S = 0.5

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from gputop import __version__
 from gputop.system import config
 from gputop.system.errors import NO_MORE_MEMORY, NO_MORE_THREADS, UserError
+from gputop.system.program import __version__
 
 _MOST_BYTES = 1 << 16
 _SHOWN_BYTES = 1 << 14

@@ -8,7 +8,6 @@ import time
 
 import msgspec
 
-import gputop
 from gputop.model.frame import Frame, SourceState
 from gputop.sources import FEW, Beat, Settings
 from gputop.sources.ebpf import access, loader
@@ -16,8 +15,9 @@ from gputop.sources.ebpf.handover import Helper, HelperFailed
 from gputop.sources.ebpf.loaded import Answer, LoadedProbes
 from gputop.sources.ebpf.wakers import Wakers
 from gputop.sources.rights import capabilities, read_text
+from gputop.system.program import FOLDER
 
-PROBES = os.path.join(os.path.dirname(os.path.abspath(gputop.__file__)), "probes")
+PROBES = os.path.join(FOLDER, "probes")
 SIZES = {"PAIRS": 8192, "HOT_THREADS": 4096, "DEAD_THREADS": 8192, "HOT_PROCESSES": 4096, "CALLS": 512, "INFLIGHT": 4096}
 """Entries of the maps, by the macros of probes/*.c: some 8 MB of kernel memory with the least number of threads. Reading a map
 costs by its size, however little is in it."""

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gputop import __version__
-from gputop.system.interpreter import argv_of
+from gputop.system.program import __version__, argv_of
 
 
 @pytest.mark.parametrize("has_safe_path", [False, *([True] if sys.version_info >= (3, 11) else [])])

@@ -1,23 +1,33 @@
-"""What `gputop --version` tells: enough of the environment for a bug report, and nothing private."""
+"""This program: its version, its folder, how it starts itself, and what `gputop --version` prints."""
 
 from __future__ import annotations
 
 import os
-import platform
-from importlib import metadata
+import sys
 
-from gputop import __version__
+__version__ = "0.1.0"
+FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # of the package gputop, with data/ and probes/
+_PACKAGES = ("textual", "nvidia-ml-py", "msgspec", "zstandard", "py-spy")  # those whose versions a bug report needs
+_RUN_MODULE = "import sys; del sys.path[0]; from runpy import run_module; run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 
-_PACKAGES = ("textual", "nvidia-ml-py", "msgspec", "zstandard", "py-spy")
+
+def argv_of(module: str, *arguments: str, has_safe_path: bool = sys.version_info >= (3, 11)) -> list[str]:
+    """The command that runs ``module`` as ``python -m`` does, with this interpreter, but imports nothing from the current folder.
+
+    Another user may own that folder. Python 3.11 has ``-P`` for this.
+    """
+    return [sys.executable, *(("-P", "-m") if has_safe_path else ("-c", _RUN_MODULE)), module, *arguments]
 
 
 def report() -> str:
-    """The version in the first line, then what it runs on."""
+    """What `gputop --version` prints: the version, then the environment that a bug report needs, nothing private."""
+    import platform
+
     lines = [
         f"gputop {__version__}",
         f"python       {platform.python_version()} ({platform.python_implementation()}, {platform.machine()})",
         f"kernel       {platform.release()}",
-        f"system       {_system()}",
+        f"system       {_distribution()}",
         f"driver       {_driver()}",
         f"bcc          {_bcc()}",
         f"terminal     TERM={os.environ.get('TERM', '')} COLORTERM={os.environ.get('COLORTERM', '')} LANG={os.environ.get('LANG', '')}",
@@ -26,7 +36,10 @@ def report() -> str:
     return "\n".join(lines)
 
 
-def _system() -> str:
+def _distribution() -> str:
+    """PRETTY_NAME of /etc/os-release."""
+    import platform
+
     try:
         return platform.freedesktop_os_release().get("PRETTY_NAME", "unknown")
     except OSError:
@@ -34,7 +47,7 @@ def _system() -> str:
 
 
 def _driver() -> str:
-    """The kernel module's own word: asking NVML would start the driver, and may hang."""
+    """From /proc/driver/nvidia/version: NVML would start the driver, and may hang."""
     try:
         with open("/proc/driver/nvidia/version", encoding="ascii", errors="replace") as file:
             return file.readline().split(":", 1)[-1].strip()
@@ -43,7 +56,7 @@ def _driver() -> str:
 
 
 def _bcc() -> str:
-    """The distribution's, which the probes' loader uses."""
+    """The version of the distribution's bcc, which the probes' loader imports."""
     import glob
     import re
 
@@ -55,6 +68,8 @@ def _bcc() -> str:
 
 
 def _package(name: str) -> str:
+    from importlib import metadata
+
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
