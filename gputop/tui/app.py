@@ -107,14 +107,16 @@ class GputopApp(App[int]):
                 raise
             return True
 
-    def on_mount(self) -> None:
-        """Take over the signals that end us, paint anew when we are in the foreground again, and begin to read."""
-        self._unfinished.enter_context(self.batch_update())
+    def on_load(self) -> None:
+        """Handle the signals that end a program, before the terminal is changed: each way out gives it back."""
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._on_loop_error)
-        # Those that are sent. SIGKILL, SIGSEGV and a C library's own abort() leave no Python to give the terminal back: a guard does.
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGABRT):
             self._loop.add_signal_handler(number, self.exit, 0)
+
+    def on_mount(self) -> None:
+        """Paint anew when we are in the foreground again, and begin to read."""
+        self._unfinished.enter_context(self.batch_update())
         self.app_resume_signal.subscribe(self, lambda _: self.refresh())
         self.feed.start()
 

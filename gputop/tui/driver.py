@@ -12,14 +12,13 @@ import re
 import select
 import signal
 import sys
-import termios
 import threading
 import time
-import tty
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from io import TextIOWrapper
+from queue import Full
 
 from textual._xterm_parser import XTermParser
 from textual.app import App
@@ -29,7 +28,6 @@ from textual.events import Key, Paste, Resize
 from textual.geometry import Size
 from textual.message import Message
 
-from gputop.tui.guard import Guard
 from gputop.tui.received import PASTE, Received
 
 POLL_MS = 100
@@ -37,6 +35,7 @@ POLL_MS = 100
 IDLE_POLL_MS = 500
 """The same while nobody types: whoever ends us then waits that long at most."""
 TYPING_TURNS = 10
+STUCK_S = 1.0  # s between looks whether the thread that writes is still there, while its queue is full
 HEAR_S = 0.2
 """How long one who is woken in the background stays awake: a shell wakes what it kills, and that must be heard."""
 
@@ -118,13 +117,20 @@ class PatientWriter(WriterThread):
     """A writer that goes on taking text, and throws it away, once the terminal refuses it."""
 
     gone = False
-    all_out = False
-    """Whether all was written that it was given: the terminal has been given back."""
+
+    def write(self, text: str) -> None:
+        """Queue text; once the thread has ended by a bug, write it at once, for it may be what gives the terminal back."""
+        while self.is_alive():
+            with suppress(Full):
+                self._queue.put(text, timeout=STUCK_S)
+                return
+        self._write_left(text)
 
     def stop(self) -> None:
         """Write what is left and end; one that could not be started (pids.max) has nothing to end."""
-        if self.ident is not None:
+        if self.is_alive():
             super().stop()
+        self._write_left()
 
     def run(self) -> None:
         """Write what is queued; never die before `stop`, which returns once all of it is out."""
@@ -133,7 +139,6 @@ class PatientWriter(WriterThread):
             if self._queue.empty():
                 self._do(self._file.flush)
         self._do(self._file.flush)
-        self.all_out = not self.gone
 
     def _do(self, what: Callable[..., object], *arguments: str) -> None:
         if not self.gone:
@@ -142,12 +147,19 @@ class PatientWriter(WriterThread):
             except (OSError, ValueError):
                 self.gone = True
 
+    def _write_left(self, *more: str) -> None:
+        """What the thread has not written, from the thread that asks."""
+        left = [text for _ in range(self._queue.qsize()) if (text := self._queue.get()) is not None]
+        if not self.gone:
+            with suppress(OSError, ValueError):
+                self._file.write("".join([*left, *more]))
+                self._file.flush()
+
 
 class TerminalDriver(LinuxDriver):
     """Ends the application when the terminal hangs up."""
 
     _writer: PatientWriter | None = None
-    _guard: Guard | None = None
 
     def __init__(self, app: App[object], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None) -> None:
         super().__init__(app, debug=debug, mouse=mouse, size=size)
@@ -162,9 +174,6 @@ class TerminalDriver(LinuxDriver):
 
     @_writer_thread.setter
     def _writer_thread(self, writer: WriterThread | None) -> None:
-        """Textual sets it once the terminal is ours, and before it changes anything of that: from here on it is guarded."""
-        if writer is not None:
-            self._begin_to_guard()
         self._writer = None if writer is None else PatientWriter(writer._file)
 
     @property
@@ -257,25 +266,10 @@ class TerminalDriver(LinuxDriver):
         if self._writer is not None:
             super().write(data)
 
-    def _begin_to_guard(self) -> None:
-        if self._guard is None:
-            with suppress(OSError, termios.error):
-                before, ours = termios.tcgetattr(self.fileno), termios.tcgetattr(self.fileno)
-                ours[tty.LFLAG], ours[tty.IFLAG] = self._patch_lflag(ours[tty.LFLAG]), self._patch_iflag(ours[tty.IFLAG])
-                ours[tty.CC][termios.VMIN] = 1
-                self._guard = Guard(self.fileno, before, ours)
-
     def stop_application_mode(self) -> None:
         """Give the terminal back, unless another has it already."""
         if self._has_terminal:
             super().stop_application_mode()
-
-    def close(self) -> None:
-        """End what was begun with the application mode; the guard gives the terminal back where not all could be written that does."""
-        super().close()
-        if self._guard is not None:
-            self._guard.close(self._writer is not None and self._writer.all_out)
-            self._guard = None
 
     def disable_input(self) -> None:
         """Read no more; what is typed to another is left to it."""

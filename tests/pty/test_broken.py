@@ -9,19 +9,17 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 
 import pytest
 
 from gputop.system.errors import NO_MORE_THREADS
 from tests.pty.broken import PARTS
 from tests.pty.conftest import GPUTOP, Launch, assert_left_as_found, assert_nothing_left
-from tests.pty.terminal import ALTERNATE_SCREEN, CURSOR, Terminal
+from tests.pty.terminal import CURSOR, Terminal
 from tests.pty.tree import tree
 
 REPOSITORY = Path(__file__).parents[2]
-WRAP = 7
-"""DECAWM, which the guard switches on whether or not it was off."""
+WRAP = 7  # DECAWM: Textual switches it on when it leaves, whether or not it was on before
 ENDS = [name for name in PARTS if name != "user names"]
 
 
@@ -119,24 +117,6 @@ def _is_screen(pid: int) -> bool:
     except OSError:
         return False
     return any(word.endswith(b"/gputop") for word in words) and b"collect" not in words and b"sh" not in words
-
-
-@pytest.mark.parametrize("seed", range(int(os.environ.get("GPUTOP_FUZZ_TIMES", "1")) * 8))
-def test_killed_at_any_moment_of_its_start_it_leaves_the_terminal_as_it_was(launch: Launch, seed: int) -> None:
-    random = Random(seed)
-    terminal = launch("-c", f"{GPUTOP} --no-ebpf; read -r end", command="sh")
-    terminal.wait_for(lambda: ours(terminal), "started")
-    pid = ours(terminal)
-    assert pid is not None
-    if seed % 2:  # in the moments after the terminal was taken
-        terminal.wait_for(lambda: ALTERNATE_SCREEN in terminal.modes, "the terminal taken")
-        time.sleep(random.uniform(0, 0.05))
-    else:
-        time.sleep(random.uniform(0, 0.6))
-    os.kill(pid, signal.SIGKILL)
-    terminal.wait_for(lambda: len(tree(terminal.pid)) == 1, "its collector and its guard ended")
-    terminal.wait_for(lambda: terminal.termios_now() == terminal.termios_before, "the line settings as they were")
-    terminal.wait_for(lambda: terminal.modes <= {CURSOR, WRAP} and CURSOR in terminal.modes, "the modes as they were")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT])

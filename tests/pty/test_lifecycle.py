@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.pty.conftest import GPUTOP, Launch, assert_left_as_found, assert_nothing_left
-from tests.pty.terminal import ALTERNATE_SCREEN, CURSOR, FOCUS, MOUSE, PASTE, Terminal
+from tests.pty.terminal import ALTERNATE_SCREEN, FOCUS, MOUSE, PASTE, Terminal
 from tests.pty.tree import tree
 
 
@@ -79,32 +79,6 @@ def test_killed_screen_leaves_no_collector(launch: Launch) -> None:
     family = live(terminal)
     terminal.process.kill()
     assert_nothing_left(terminal, family)
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
-def test_killed_screen_leaves_the_terminal_as_it_was(launch: Launch, number: signal.Signals) -> None:
-    terminal = launch("-c", f"{GPUTOP}; read -r end", command="sh")  # where the screen leads the session the terminal ends with it
-    family = live(terminal)
-    terminal.wait_for(lambda: any(map(_guards, tree(terminal.pid))), "a guard")
-    os.kill(family[1], number)
-    terminal.wait_for(lambda: ALTERNATE_SCREEN not in terminal.modes and CURSOR in terminal.modes, "the modes as they were")
-    terminal.wait_for(lambda: terminal.termios_now() == terminal.termios_before, "the line settings as they were")
-    terminal.wait_for(lambda: len(tree(terminal.pid)) == 1, "its collector and its guard ended")
-    assert_left_as_found(terminal)
-
-
-def test_the_terminal_is_guarded_only_while_it_is_ours(shell: Terminal) -> None:
-    shell.send(f"{GPUTOP}\n")
-    shell.wait_text("LIVE", "GPU")
-    shell.wait_for(lambda: any(map(_guards, tree(shell.pid))), "a guard")
-    shell.send("\x1a")
-    shell.wait_text("Stopped")
-    shell.wait_for(lambda: not any(map(_guards, tree(shell.pid))), "no guard of what is the shell's")
-    shell.send("fg\n")
-    shell.wait_text("LIVE", "q quit")
-    shell.wait_for(lambda: any(map(_guards, tree(shell.pid))), "a guard again")
-    shell.send("q")
-    shell.wait_for(lambda: len(tree(shell.pid)) == 1, "ended, its collector and its guard with it")
 
 
 def test_killed_collector_is_reported_and_restarted(launch: Launch) -> None:
@@ -204,13 +178,6 @@ def test_started_in_the_background_it_waits_for_fg(shell: Terminal) -> None:
     shell.send("q")
     shell.wait_for(lambda: ALTERNATE_SCREEN not in shell.modes and shell.termios_now() == before, "quit, and the shell's own line settings")
     assert "bug" not in shell.text()
-
-
-def _guards(pid: int) -> bool:
-    try:
-        return b"gputop-guard" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:  # it has just ended
-        return False
 
 
 def _times_run(pid: int) -> int:
