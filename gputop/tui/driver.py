@@ -160,6 +160,7 @@ class TerminalDriver(LinuxDriver):
     """Ends the application when the terminal hangs up."""
 
     _writer: PatientWriter | None = None
+    _given_back = False
 
     def __init__(self, app: App[object], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None) -> None:
         super().__init__(app, debug=debug, mouse=mouse, size=size)
@@ -262,14 +263,20 @@ class TerminalDriver(LinuxDriver):
             os.kill(os.getpid(), signal.SIGSTOP)
 
     def write(self, data: str) -> None:
-        """To the terminal, while it is ours; started in the background it is not, and what is drawn until then is drawn anew."""
-        if self._writer is not None:
+        """Write to the terminal while it is ours: not before we are in the foreground, and nothing once it was given back."""
+        if self._writer is not None and not self._given_back:
             super().write(data)
+
+    def start_application_mode(self) -> None:
+        """Take the terminal."""
+        self._given_back = False
+        super().start_application_mode()  # type: ignore[no-untyped-call]
 
     def stop_application_mode(self) -> None:
         """Give the terminal back, unless another has it already."""
         if self._has_terminal:
             super().stop_application_mode()
+            self._given_back = True
 
     def disable_input(self) -> None:
         """Read no more; what is typed to another is left to it."""
