@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write it; what of the recording is lost is said on standard error."""
-    from gputop.recording.output import ended_like_ctrl_c
     from gputop.recording.parts import open_recording
+    from gputop.system.output import ended_like_ctrl_c
 
     if args.output == "-":
         raise UserError("an export is a new file or directory: give its name with -o; rows on standard output: gputop query --csv", code=2)

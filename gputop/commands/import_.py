@@ -28,9 +28,9 @@ def run(args: argparse.Namespace) -> int:
 
     from gputop.model.frame import Frame, Header
     from gputop.recording.ingero import LeftOut, read
-    from gputop.recording.output import ended_like_ctrl_c, whole_or_gone
     from gputop.recording.writer import Writer
     from gputop.system.console import tell
+    from gputop.system.output import ended_like_ctrl_c, whole_or_gone
     from gputop.system.text import clean, counted
 
     items = read(args.file)

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     if args.native and (args.duration or args.off_cpu):
         raise UserError("--native is for one set of stacks: take --duration and --off-cpu without it", code=2)
     if args.output not in (None, "-"):
-        from gputop.recording.output import check_new
+        from gputop.system.output import check_new
 
         check_new(args.output)
     roles: dict[int, Role] = {}

@@ -17,12 +17,12 @@ from msgspec import Struct
 from gputop.doctor.machine import facts
 from gputop.doctor.mask import Mask
 from gputop.model.board import Board
-from gputop.recording.output import create, unused
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
 from gputop.sources.ebpf.privilege import as_invoking_user
 from gputop.system import config, crash
 from gputop.system.errors import UserError
+from gputop.system.output import create, unused
 from gputop.system.program import argv_of, report
 
 SECONDS = 10.0

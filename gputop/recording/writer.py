@@ -19,9 +19,9 @@ from gputop.recording.compact import MOST_IN_RUN, Packer
 from gputop.recording.format import CODEC_ZSTD, KIND_FINDINGS, KIND_INDEX, MAGIC, MAX_BLOCK_BYTES, pack, pack_header
 from gputop.recording.index import Index, pack_index
 from gputop.recording.keyframe import key_frame
-from gputop.recording.output import create
 from gputop.recording.parity import Parity
 from gputop.system.errors import UserError
+from gputop.system.output import create
 from gputop.system.text import clean, counted, file_size
 
 REFERENCE_EVERY_NS = 240 * SECOND_NS

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from gputop.model.frame import Stack
-from gputop.recording.output import create, whole_or_gone
 from gputop.stacks.frames import parse
 from gputop.system.errors import UserError
+from gputop.system.output import create, whole_or_gone
 from gputop.system.text import clean
 
 Weighted = tuple[tuple[str, ...], int]

@@ -11,13 +11,13 @@ import pytest
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Stack
 from gputop.recording.format import Decoder, pack_frames, pack_header
-from gputop.recording.output import create, unused
 from gputop.recording.reader import Recording
 from gputop.recording.ring import Ring
 from gputop.recording.saved import write_blocks
 from gputop.recording.shelf import Shelved
 from gputop.session.session import Session as Watched
 from gputop.system.errors import UserError
+from gputop.system.output import create, unused
 from tests.recording.made import HEADER, SECOND, Session
 
 

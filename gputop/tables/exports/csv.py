@@ -6,8 +6,8 @@ import csv
 import os
 from contextlib import ExitStack
 
-from gputop.recording.output import create
 from gputop.recording.reader import Recording
+from gputop.system.output import create
 from gputop.system.text import csv_cell
 from gputop.tables.exports.place import new_directory
 from gputop.tables.exports.rows import batches

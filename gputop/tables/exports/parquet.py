@@ -6,9 +6,9 @@ import os
 from contextlib import ExitStack
 from typing import Any
 
-from gputop.recording.output import create
 from gputop.recording.reader import Recording
 from gputop.system.errors import UserError
+from gputop.system.output import create
 from gputop.tables.database import within_64_bits
 from gputop.tables.exports.place import new_directory
 from gputop.tables.exports.rows import Row, batches

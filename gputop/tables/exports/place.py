@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gputop.recording.output import whole_or_gone
 from gputop.system.errors import UserError
+from gputop.system.output import whole_or_gone
 from gputop.system.text import clean
 
 

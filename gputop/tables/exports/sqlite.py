@@ -5,9 +5,9 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 
-from gputop.recording.output import create_file, whole_or_gone
 from gputop.recording.reader import Recording
 from gputop.system.errors import UserError
+from gputop.system.output import create_file, whole_or_gone
 from gputop.tables.database import create_statement, gathered, insert
 from gputop.tables.exports.rows import ALL, batches
 from gputop.tables.schema import TABLES

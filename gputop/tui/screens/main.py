@@ -9,10 +9,10 @@ from time import strftime
 from textual.binding import Binding
 
 from gputop.model.frame import SECOND_NS, Header
-from gputop.recording.output import create, unused
 from gputop.recording.shelf import Shelved
 from gputop.system import crash
 from gputop.system.errors import UserError, starting
+from gputop.system.output import create, unused
 from gputop.system.text import file_size
 from gputop.tui import navigate
 from gputop.tui.draw import clock

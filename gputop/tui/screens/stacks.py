@@ -229,8 +229,8 @@ class StacksScreen(Box):
 
     def action_write(self, form: str) -> None:
         """To a new file in the working folder: the text, or folded stacks."""
-        from gputop.recording.output import unused
         from gputop.stacks.folded import save, to_folded
+        from gputop.system.output import unused
 
         if form == "folded" and not self.weighted:
             self._say("there is no stack to write")

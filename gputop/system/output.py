@@ -1,4 +1,4 @@
-"""Creating a file that belongs to the user alone, in nobody's way."""
+"""New files: mode 0600, nothing overwritten, no link followed, whole or not there."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from typing import NoReturn
 from gputop.system.errors import UserError
 from gputop.system.text import clean
 
-UNFINISHED = ".unfinished"
-"""Ends the name of what is not whole yet."""
-Make = Callable[[str], object]
-"""Makes, or removes, a file or a directory."""
+UNFINISHED = ".unfinished"  # suffix of a file that is still being written
+Make = Callable[[str], object]  # creates, or removes, a file or a directory
 
 
 def create(path: str) -> int:
-    """A descriptor of the new file ``path``, mode 0600.
+    """Open a new file with mode 0600 for reading and writing; returns its descriptor.
 
-    What exists is never overwritten and a link never followed: UserError, in one line, as for any other reason it cannot be.
+    Raises UserError, also for a file or link that exists already.
     """
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -35,22 +33,22 @@ def create(path: str) -> int:
 
 
 def check_new(path: str) -> None:
-    """What `create` would say of what stands at ``path``, before anything is done for it. Raises UserError."""
+    """Raise the UserError that `create` would raise if something exists at ``path``."""
     if os.path.lexists(path):
         raise _in_the_way(path)
 
 
 def create_file(path: str) -> None:
-    """The new file ``path``, empty. Raises UserError as `create` does."""
+    """Create an empty file. Raises UserError as `create` does."""
     os.close(create(path))
 
 
 @contextmanager
 def whole_or_gone(path: str, make: Make = create_file, remove: Make = os.unlink) -> Iterator[str]:
-    """Where to write what becomes the new file ``path`` when it is whole: beside it, under a name that says so.
+    """Yield a temporary path beside ``path`` (suffix `UNFINISHED`) that is renamed to ``path`` when the block ends without an error.
 
-    What is not finished is taken away, be it for Ctrl-C; only `kill -9` leaves it, under that name. ``make`` refuses in its own words what
-    cannot be ``path``: before anything is done for it, and at the end what has come there since. Raises UserError.
+    After an error or Ctrl-C the temporary file is removed; only `kill -9` leaves it. ``make`` creates ``path`` as a test before the
+    work, and again before the rename; it raises UserError if it cannot.
     """
     make(path)
     remove(path)
@@ -66,7 +64,7 @@ def whole_or_gone(path: str, make: Make = create_file, remove: Make = os.unlink)
 
 
 def _put(part: str, path: str, remove: Make) -> None:
-    """In place of what was made at ``path``, and is empty."""
+    """Rename ``part`` over the empty ``path``."""
     try:
         os.rename(part, path)
     except OSError as error:
@@ -76,7 +74,7 @@ def _put(part: str, path: str, remove: Make) -> None:
 
 @contextmanager
 def ended_like_ctrl_c() -> Iterator[None]:
-    """What is not finished is taken away also where a job is cancelled (SIGTERM) or its terminal is lost (SIGHUP)."""
+    """Within the block SIGTERM and SIGHUP raise SystemExit, so that unfinished files are removed as after Ctrl-C."""
     numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
     for number in numbers:
         signal.signal(number, _end)
@@ -92,7 +90,7 @@ def _end(number: int, _frame: object) -> NoReturn:
 
 
 def unused(stem: str, suffix: str = ".gputop") -> str:
-    """A name at which nothing stands: ``stem`` and ``suffix``, or with a number between them."""
+    """The first free name: ``stem + suffix``, else with ``-2``, ``-3`` … between them."""
     return next(path for path in (f"{stem}{end}{suffix}" for end in chain([""], (f"-{i}" for i in count(2)))) if not os.path.lexists(path))
 
 
