@@ -7,7 +7,7 @@ import sys
 
 __version__ = "0.1.0"
 FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # of the package gputop, with data/ and probes/
-_PACKAGES = ("textual", "nvidia-ml-py", "msgspec", "zstandard", "py-spy")  # those whose versions a bug report needs
+_PACKAGES = ("textual", "nvidia-ml-py", "msgspec", "zstandard", "py-spy", "psutil")  # those whose versions a bug report needs
 _RUN_MODULE = "import sys; del sys.path[0]; from runpy import run_module; run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 
 

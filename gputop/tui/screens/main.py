@@ -18,7 +18,6 @@ from gputop.tui import navigate
 from gputop.tui.draw import clock
 from gputop.tui.screens.confirm import ConfirmScreen, send_signal
 from gputop.tui.screens.contention import ContentionScreen
-from gputop.tui.screens.details import DetailsScreen
 from gputop.tui.screens.enlarge import EnlargeScreen
 from gputop.tui.screens.help import HelpScreen
 from gputop.tui.screens.table import TableActions
@@ -122,6 +121,8 @@ class MainScreen(TableActions):
 
     def action_details(self) -> None:
         """One process."""
+        from gputop.tui.screens.details import DetailsScreen
+
         if self.view.selected is None:
             self.action_move(1)
         if self.view.selected is not None:

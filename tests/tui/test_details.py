@@ -1,0 +1,260 @@
+"""Enter: what the box shows of a real process beside the stream's own facts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+from textual.pilot import Pilot
+
+from gputop.model.frame import Frame
+from gputop.session import process
+from gputop.session.session import Session
+from gputop.sources.procfs import parse
+from gputop.system.text import cell_width
+from gputop.tui.app import GputopApp
+from gputop.tui.screens.details import DetailsScreen
+from gputop.tui.widgets.scrolled import Scrolled
+from tests.stranger import nobodys_process
+from tests.tui import scene
+from tests.tui.conftest import MakeApp
+from tests.tui.test_replay import until
+
+NAME = "na\x1b[2Jme\n[bold]x"
+CODE = """
+import os, socket, sys, time
+listening = socket.create_server(("127.0.0.1", 0))
+talking = socket.create_connection(listening.getsockname())
+accepted = listening.accept()[0]
+talking.send(bytes(5000))
+pair = socket.socketpair()
+netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+file = open(sys.argv[1], "w")
+memory = os.memfd_create("batch")
+print(listening.getsockname()[1], flush=True)
+time.sleep(600)
+"""
+SECRETS = {"HF_TOKEN": "hunter2", "DATABASE_URL": "postgres://ada:hunter2@db/x"}
+
+
+class Victim:
+    """A process with sockets, files and secrets in its environment."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / NAME
+        env = {**os.environ, **SECRETS, "SLURM_JOB_ID": "4711", "SLURM_PROCID": "3", "SLURM_NTASKS": "16", "EVIL": "a\x1b[2Jb"}
+        self.process = subprocess.Popen([sys.executable, "-c", CODE, self.file], stdout=subprocess.PIPE, env=env, cwd=folder)
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline())
+        self.ticks = ticks_of(self.process.pid)
+
+
+def ticks_of(pid: int) -> int:
+    return parse.stat(Path(f"/proc/{pid}/stat").read_bytes()).start_ticks
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Iterator[Victim]:
+    made = Victim(tmp_path)
+    try:
+        yield made
+    finally:
+        made.process.kill()
+        made.process.wait()
+
+
+def session_with(pid: int, ticks: int) -> Session:
+    """The scene's stream, in which its hog is that process."""
+    session = scene.session()
+    info, sample = session.board.infos[scene.HOG], session.board.procs[scene.HOG]
+    moved = Frame(
+        1000, session.now_ns + scene.TICK_NS, infos=[structs.replace(info, pid=pid, start_ticks=ticks)],
+        procs=[structs.replace(sample, pid=pid, start_ticks=ticks)],
+    )  # fmt: skip
+    session.ingest(moved)
+    return session
+
+
+async def opened(pilot: Pilot[int], app: GputopApp, pid: int) -> DetailsScreen:
+    """The box of a process, once all is read."""
+    box = DetailsScreen(pid)
+    app.push_screen(box)
+    await until(pilot, lambda: box._details is not None and box._details.is_whole and "read from" in text(app), "its details")
+    return box
+
+
+def text(app: GputopApp) -> str:
+    return app.screen.query_one(Scrolled).text
+
+
+def test_a_process_with_sockets_files_and_secrets(victim: Victim, tmp_path: Path) -> None:
+    *_, found = process.read(victim.process.pid, victim.ticks)
+    assert found.missing == {}
+    assert found.program is not None
+    assert found.program.cwd == str(tmp_path)
+    assert found.priority is not None
+    assert found.priority.cpus == sorted(os.sched_getaffinity(victim.process.pid))
+    assert found.descriptors is not None
+    written = next(file for file in found.descriptors.files if file.target == str(victim.file))
+    assert (written.kind, written.mode, written.position) == ("file", "w", 0)
+    assert written.mount
+    assert "batch" in next(file.target for file in found.descriptors.files if file.kind == "memory")
+    assert found.connections is not None
+    tcp = {(one.state, one.local.endswith(f":{victim.port}"), one.to_read) for one in found.connections if one.kind == "tcp"}
+    assert tcp == {("listen", True, 0), ("established", False, 0), ("established", True, 5000)}
+    assert sorted(one.kind for one in found.connections if one.kind != "tcp") == ["other", "unix stream", "unix stream"]
+    assert "hunter2" not in str(found)
+    assert dict(found.environment or [])["DATABASE_URL"].endswith("@db/x")
+    assert found.place is not None
+    assert found.place.slurm["rank"] == "3"
+    assert found.threads
+    assert [limit.soft for limit in found.limits or [] if limit.name == "Max stack size"]
+
+
+def test_another_users_process_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To root everything is open, so the roles are turned round: who may not read is asked of a child that is nobody."""
+    if os.geteuid() != 0:
+        *_, found = process.read(1, ticks_of(1))
+        assert {found.missing[part] for part in ("descriptors", "connections", "environment")} == {"belongs to root"}
+        return
+    reading = """
+import os, sys
+import psutil
+from gputop.session import process
+os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
+*_, found = process.read(int(sys.argv[1]), int(sys.argv[2]))
+print(found.rights, *(f"{part}={found.missing.get(part)}" for part in ("descriptors", "connections", "environment", "limits")), sep="|")
+"""
+    monkeypatch.setenv("SUDO_UID", "65534")
+    with subprocess.Popen(["sleep", "60"]) as child:
+        command = [sys.executable, "-c", reading, str(child.pid), str(ticks_of(child.pid))]
+        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip().split("|")
+        child.kill()
+    assert said[1:] == ["descriptors=belongs to root", "connections=belongs to root", "environment=belongs to root", "limits=None"]
+    assert "also after sudo" in said[0]
+
+
+def test_root_reads_everybodys() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root: another user's process is started")
+    with nobodys_process() as pid:
+        *_, found = process.read(pid, ticks_of(pid))
+    assert found.environment or "CAP_SYS_PTRACE" in found.rights
+
+
+def test_one_that_has_ended_and_is_not_collected() -> None:
+    with subprocess.Popen(["true"]) as child:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        *_, found = process.read(child.pid, ticks_of(child.pid))
+    assert {found.missing[part] for part in ("descriptors", "connections", "environment")} == {found.missing["environment"]}
+    assert "zombie" in found.missing["environment"]
+
+
+def test_many_descriptors_and_a_huge_environment_are_cut_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import os, time; fds = [os.dup(0) for _ in range(500)]; print(flush=True); time.sleep(60)"
+    env = {**os.environ, **{f"V{i}": "x" * 100_000 for i in range(10)}}
+    monkeypatch.setattr(process, "MOST_FILES", 100)
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        *_, found = process.read(child.pid, ticks_of(child.pid))
+        child.kill()
+    assert found.descriptors is not None
+    assert len(found.descriptors.files) == 100
+    assert found.descriptors.kinds["pipe"] >= 500
+    assert found.cut["descriptors"].startswith("the first 100 of 5")
+    assert found.cut["environment"] == "the first 256 KB"
+
+
+def test_what_takes_too_long_is_cut(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "PART_S", -1.0)
+    monkeypatch.setattr(process, "CHECK_EVERY", 2)
+    *_, found = process.read(victim.process.pid, victim.ticks)
+    assert {"threads", "descriptors", "connections"} <= set(found.cut)
+    assert found.is_whole
+
+
+@pytest.mark.parametrize("size", [(160, 48), (80, 24)])
+async def test_the_box_of_a_real_process(make_app: MakeApp, victim: Victim, size: tuple[int, int]) -> None:
+    pid = victim.process.pid
+    app = make_app(session_with(pid, victim.ticks))
+    async with app.run_test(size=size) as pilot:
+        await opened(pilot, app, pid)
+        told = text(app)
+        assert "4711, rank 3 of 16" in told
+        assert "hunter2" not in told
+        await pilot.press("a")
+        await pilot.pause()
+        told = text(app)
+        assert f"127.0.0.1:{victim.port}" in told
+        assert "HF_TOKEN=(hidden)" in told
+        assert "\x1b" not in told
+        assert "EVIL=a·[2Jb" in told
+        assert "[bold]x" in told
+        page = app.screen.query_one(Scrolled)
+        assert max(cell_width(line) for line in told.split("\n")) <= page.size.width
+        await pilot.press("a", "f")
+        await pilot.pause()
+        shown = [page.render_line(y).text for y in range(page.size.height)]
+        assert any("open:" in line for line in shown), "a section that is opened is gone to"
+
+
+async def test_what_is_typed_is_found_in_folded_sections_too(make_app: MakeApp, victim: Victim) -> None:
+    pid = victim.process.pid
+    app = make_app(session_with(pid, victim.ticks))
+    async with app.run_test(size=(80, 24)) as pilot:
+        box = await opened(pilot, app, pid)
+        await pilot.press("slash", *"hf_tokenq", "backspace")
+        await pilot.pause()
+        assert text(app).split("\n")[1].startswith("/hf_token▏")
+        await pilot.press("enter")
+        assert [line.strip() for line in text(app).split("\n")[2:]] == ["HF_TOKEN=(hidden)"]
+        await pilot.press("escape")
+        assert "role" in text(app)
+        await pilot.press("escape")
+        assert app.screen is not box
+
+
+async def test_the_past_and_a_second_reading(make_app: MakeApp, victim: Victim) -> None:
+    pid = victim.process.pid
+    session = session_with(pid, victim.ticks)
+    app = make_app(session, end_ns=session.now_ns)
+    async with app.run_test(size=(160, 48)) as pilot:
+        box = await opened(pilot, app, pid)
+        assert "not at the moment looked at" in text(app)
+        victim.process.kill()
+        victim.process.wait()
+        await pilot.press("r")
+        await until(pilot, lambda: "is gone" in text(app), "that it is gone")
+        assert box._began_s is None
+        assert "hunter2" not in text(app)
+
+
+async def test_a_recording_and_a_remote_stream_say_what_they_do_not_hold(make_app: MakeApp, victim: Victim) -> None:
+    pid = victim.process.pid
+    app = make_app(session_with(pid, victim.ticks))
+    app.look.remote = True
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.push_screen(DetailsScreen(pid))
+        await pilot.pause()
+        await pilot.press("r")
+        told = text(app)
+        assert "not in the stream" in told
+        assert "bystander" in told
+        assert "HF_TOKEN" not in told
+        assert "executable" not in told
+
+
+async def test_threads_of_a_trainer_are_those_of_the_stream(make_app: MakeApp) -> None:
+    app = make_app()
+    app.look.remote = True
+    async with app.run_test(size=(160, 48)) as pilot:
+        app.push_screen(DetailsScreen(scene.TRAINER))
+        await pilot.pause()
+        assert "over the last second" in text(app)
+        assert "RUNQ%" in text(app)
