@@ -1,1 +1,1 @@
-"""Columns on one time axis, and what puts values into them."""
+"""The last ten minutes as columns on one time axis, and the observers that fill them from frames."""

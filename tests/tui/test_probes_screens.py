@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gputop.history.probes import histogram
+from gputop.history.observers import histogram
 from gputop.model.frame import Frame, Preempt, Probes, SchedThread, SourceState, Wakeup
 from gputop.model.histogram import bucket_of
 from gputop.session.session import Session

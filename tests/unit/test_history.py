@@ -7,8 +7,7 @@ import random
 
 import pytest
 
-from gputop.history.columns import History
-from gputop.model.readings import STRETCH
+from gputop.history.columns import STRETCH, History
 
 TICK = 100_000_000
 KEY = ("gpu.util_pct", 0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from textual.binding import Binding
 
-from gputop.history import probes
+from gputop.history import observers
 from gputop.model.frame import SECOND_NS
 from gputop.tui import navigate
 from gputop.tui.draw import Line, chosen
@@ -75,7 +75,7 @@ class EnlargeScreen(Box):
         axis = navigate.axis_of(view, session)
         newer = session.board_at(view.end_ns)
         older = session.board_at(max(session.oldest_ns, axis.first * axis.cell_ns))
-        return probes.histogram(lane.key[0], older, newer, frozenset(session.roles_at(newer)))
+        return observers.histogram(lane.key[0], older, newer, frozenset(session.roles_at(newer)))
 
     def _bars(self, lane: Lane, points: list[tuple[float, float]], waits: dict[int, int]) -> list[str]:
         """How often: of every single wait where the probes counted them, else of the readings."""

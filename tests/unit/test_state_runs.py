@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputop.model.episodes import Episodes
+from gputop.history.columns import StateRuns
 
 STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12), st.integers(1, 9), st.booleans()), max_size=30)
 STRETCH = 16
@@ -17,7 +17,7 @@ def _most(part: bytes) -> int:
 
 @given(STEPS, st.integers(0, 120), st.integers(0, 120))
 def test_it_says_what_a_code_a_tick_would(steps: list[tuple[int, int, int, bool]], a: int, b: int) -> None:
-    states, ticks = Episodes(), bytearray()
+    states, ticks = StateRuns(), bytearray()
     for code, back, more, drops in steps:
         ticks += bytes(more)
         first = max(0, len(ticks) - more - back)
@@ -32,7 +32,7 @@ def test_it_says_what_a_code_a_tick_would(steps: list[tuple[int, int, int, bool]
 
 
 def test_ticks_that_nobody_spoke_of_are_not_known() -> None:
-    states = Episodes()
+    states = StateRuns()
     states.put(2, 10, 20)
     assert [states.most(0, 10), states.most(10, 20), states.most(20, 30), states.most(0, 30)] == [0, 2, 0, 2]
     states.drop(25)
