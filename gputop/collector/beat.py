@@ -59,6 +59,7 @@ class Entry(NamedTuple):
 REGISTRY = (
     Entry("procfs", "gputop.sources.procfs", "ProcfsSource"),
     Entry("host", "gputop.sources.host", "HostSource"),
+    Entry("hardware", "gputop.sources.hardware", "HardwareSource", lambda s: None if s.root == "/" else ""),  # psutil reads no other root
     Entry("cgroup", "gputop.sources.cgroup", "CgroupSource"),
     Entry("ebpf", "gputop.sources.ebpf.source", "EbpfSource", lambda s: None if s.ebpf else _without_ebpf(s), reopens=False),
     Entry("perf", "gputop.sources.perf", "PerfSource"),

@@ -7,6 +7,7 @@ import time
 from threading import Thread
 
 from gputop.doctor import Check
+from gputop.model.hardware import cpu_words, speed_words
 from gputop.sources.procfs.sight import sight
 from gputop.sources.rights import in_initial_pid_namespace, may_ptrace, read_text
 from gputop.stacks.permission import yama_scope
@@ -16,6 +17,7 @@ from gputop.system.priority import BEAT, MOST_SHARE, raise_priority
 def checks(root: str) -> list[Check]:
     """schedstat, pressure, delay accounting, clock, priority, pid namespace, others' processes, Yama, py-spy."""
     told = [_schedstat(root), _pressure(root), _delays(root), _clock(root), _priority(), _pid_namespace()]
+    told.append(_hardware())
     return [*told, *([_processes(root)] if in_initial_pid_namespace() else []), _yama(root), _py_spy()]
 
 
@@ -63,6 +65,19 @@ def _priority() -> Check:
         return Check("priority", "priority", "limited", f"{told[0]}; beside many busy processes frames come late", "sudo gputop")
     detail = f"{told[0]}: frames come in time beside busy processes; given up while the collector takes {MOST_SHARE:.0%} of a CPU"
     return Check("priority", "priority", "ok", detail)
+
+
+def _hardware() -> Check:
+    """As psutil reads it for the stream. Interfaces, volumes and servers are not named: the bundle holds this text."""
+    from gputop.sources.hardware import read_hardware
+
+    *_, hardware = read_hardware()
+    if hardware.threads is None:
+        return Check("hardware", "hardware", "limited", hardware.missing["threads"], "install gputop again with its dependencies")
+    speeds = sorted({nic.speed_mbit for nic in hardware.nics or () if nic.is_up and nic.speed_mbit}, reverse=True)
+    network = "network up to " + speed_words(speeds[0]) if speeds else "no speed of the network"
+    kinds = sorted({one.kind for one in hardware.file_systems or ()})
+    return Check("hardware", "hardware", "ok", "; ".join(filter(None, (cpu_words(hardware), network, ", ".join(kinds)))))
 
 
 def _pid_namespace() -> Check:

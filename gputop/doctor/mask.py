@@ -29,6 +29,7 @@ _STARTER = re.compile(r"from multiprocessing\.\w+ import \w+|compile_worker")
 _SLICES = frozenset(("", ".", "..", "system.slice", "user.slice", "init.scope", "docker", "kubepods", "kubepods.slice", "slurm"))
 _PLAIN = re.compile(r"[\d,.-]*|all|none|void|true|false", re.IGNORECASE)
 _INTERFACE = re.compile(r"lo|(eth|ens|enp|eno|ib|bond|docker|wl)[a-z\d]*")
+_DISK = re.compile(r"/dev/((sd|vd|xvd|hd)[a-z]+|nvme\d+n\d+|md|dm-|mmcblk\d+|loop)(p?\d+)?|overlay|tmpfs|rootfs")
 _STOPS = r"\s\"'`,;:()\[\]{}<>|"
 _QUOTED = r"(?<=(['\"`])/)(?:(?! /|\\?\1)[^\n])+(?=\\?\1)"
 _WORD = rf" [^{_STOPS}/]+"
@@ -98,6 +99,14 @@ class Mask:
         """Of the network, unless its name is everybody's."""
         return text if _INTERFACE.fullmatch(text) else self.word(text)
 
+    def mount_point(self, text: str) -> str:
+        """The system's own folders stay."""
+        return text if text == "/" or _SYSTEMS_OWN.fullmatch(text) else self.path(text)
+
+    def device(self, text: str) -> str:
+        """Disks that the kernel names stay; volumes and servers, which users name, do not."""
+        return text if _DISK.fullmatch(text) else self.word(text)
+
     def uid(self, uid: int) -> int:
         """Root stays, others are numbered as they come."""
         return self._uids.setdefault(uid, 999 + len(self._uids))
@@ -141,12 +150,13 @@ _RULES: dict[str, _Rule] = {
     "ProcInfo.cpu_cgroup": Mask.cgroup,
     "ProcInfo.env": Mask.value, "ProcInfo.wait_unreadable": Mask.told, "CgroupSample.path": Mask.cgroup,
     "CgroupSample.quota_path": Mask.cgroup, "CgroupSample.mem_limit_path": Mask.cgroup,
-    "ReadLimit.path": Mask.cgroup, "NetSample.name": Mask.interface, "SourceState.reason": Mask.told,
+    "ReadLimit.path": Mask.cgroup, "NetSample.name": Mask.interface, "Nic.name": Mask.interface,
+    "FileSystem.path": Mask.mount_point, "FileSystem.device": Mask.device, "SourceState.reason": Mask.told,
     "SourceState.remedy": Mask.told, "SourceState.detail": Mask.told,
     **dict.fromkeys((
         "ProcInfo.cpus_allowed", "ProcInfo.libs", "ProcInfo.sockets", "ProcSample.state", "ProcSample.wchan", "ProcSample.kernel_stack",
         "ThreadSample.state", "SchedThread.state", "CudaCall.call", "Probes.map_used", "Probes.map_size", "Probes.lost",
-        "CgroupSample.cpuset", "ReadLimit.device", "DiskSample.name", "Gpu.name",
+        "CgroupSample.cpuset", "ReadLimit.device", "DiskSample.name", "FileSystem.kind", "Hardware.missing", "Gpu.name",
         "Gpu.pci_bus_id", "Gpu.architecture", "Gpu.compute_mode", "Gpu.missing", "GpuProc.kind",
         "MigInstance.profile", "MigInstance.missing", "SourceState.name", "SourceState.state",
     ), Mask._kept),

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gputop.model.frame import MOST_IN_FRAME, CgroupSample, Frame, Gpu, GpuProc, Header, Host, MigInstance
+from gputop.model.frame import MOST_IN_FRAME, CgroupSample, Frame, Gpu, GpuProc, Hardware, Header, Host, MigInstance
 
 MOST_NS = 1 << 62  # 146 years: no clock of the kernel's reaches it
 MOST_COUNT = 1 << 53  # of frames and beats
@@ -75,6 +75,8 @@ def _host(host: Host) -> Host:
     if not 0 <= host.t_ns < MOST_NS or any(not 0 <= one.cpu < MOST_CPUS for one in host.cpus or ()):
         raise ValueError("a CPU's number or the host's clock cannot be")
     host = _measured(host)
+    if host.hardware is not None and (hardware := _measured(host.hardware)) is not host.hardware:
+        host = msgspec.structs.replace(host, hardware=hardware)
     return _with(host, "cgroups", list(map(_measured, host.cgroups))) if host.cgroups else host
 
 
@@ -101,5 +103,5 @@ def _numbers(struct: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[float
 
 
 _NUMBERS: dict[type, tuple[tuple[str, ...], Callable[[Any], tuple[float | None, ...]]]] = {
-    struct: _numbers(struct) for struct in (Gpu, GpuProc, MigInstance, Host, CgroupSample)
+    struct: _numbers(struct) for struct in (Gpu, GpuProc, MigInstance, Host, Hardware, CgroupSample)
 }

@@ -12,7 +12,7 @@ from typing import Any
 
 from gputop.diagnosis import ProcState
 from gputop.model.board import Board, GpuBoard
-from gputop.model.frame import PART, Frame, Gpu, GpuProc, MigInstance, ProcInfo, ProcSample
+from gputop.model.frame import PART, Frame, Gpu, GpuProc, Hardware, MigInstance, ProcInfo, ProcSample
 from gputop.model.limits import limits
 from gputop.model.rates import ProcRates, Switched, counter_per_s, gpu_bytes_per_s, proc_rates
 from gputop.model.roles import Role, program_name, speaks_of_others
@@ -86,6 +86,7 @@ def take(
         "unix_s": header.unix_ns_of(newer.t_ns) / 1e9,
         "t_ns": newer.t_ns,
         "host": header.host,
+        "hardware": _hardware(newer.host.get("hardware")),
         "sources": {s.name: _source(s.state, s.reason, s.remedy, s.detail) for s in newer.sources.values()},
         "gpus": [_gpu(newer.gpus[i], older.gpus.get(i)) for i in sorted(newer.gpus)],
         "procs": [_proc(pid, older, newer, roles.get(pid), states.get(pid), on_gpu.get(pid, []), switched) for pid in sorted(pids)],
@@ -103,6 +104,18 @@ def _cleaned(value: Any) -> Any:
 
 def _source(state: str, reason: str, remedy: str, detail: dict[str, str]) -> dict[str, object]:
     return {"state": state, "reason": reason or None, "remedy": remedy or None, **detail}
+
+
+def _hardware(hardware: object) -> dict[str, object]:
+    """The host's slow facts, lists as objects."""
+    found = hardware if isinstance(hardware, Hardware) else Hardware()
+    out = {name: getattr(found, name) for name in found.__struct_fields__ if name != "missing"}
+    for name in ("nics", "file_systems"):
+        if out[name] is not None:
+            reasons = {key.removeprefix(f"{name}."): reason for key, reason in found.missing.items()}
+            listed = [{field: getattr(one, field) for field in one.__struct_fields__} for one in out[name]]
+            out[name] = [one | {"missing": _missing(one, reasons)} for one in listed]
+    return out | {"missing": _missing(out, found.missing)}
 
 
 def _gpu_procs(board: Board) -> dict[int, list[dict[str, object]]]:

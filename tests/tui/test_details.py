@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 from textual.pilot import Pilot
 
-from gputop.model.frame import Frame
+from gputop.model.frame import FileSystem, Frame, Hardware, Nic
 from gputop.session import process
 from gputop.session.session import Session
 from gputop.sources.procfs import parse
@@ -258,3 +258,20 @@ async def test_threads_of_a_trainer_are_those_of_the_stream(make_app: MakeApp) -
         await pilot.pause()
         assert "over the last second" in text(app)
         assert "RUNQ%" in text(app)
+
+
+async def test_the_hosts_facts_stand_beside_its_lanes_and_the_affinity(make_app: MakeApp, victim: Victim) -> None:
+    session = session_with(victim.process.pid, victim.ticks)
+    nics, disks = [Nic("ib0", True, 400_000)], [FileSystem("/data", "filer:/export", "nfs4", True)]
+    session.board.host["hardware"] = Hardware(cores=2, threads=4, cpu_mhz=2400.0, nics=nics, file_systems=disks)
+    app = make_app(session)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await opened(pilot, app, victim.process.pid)
+        assert "of 4 CPUs, 2 cores)" in text(app)
+        await pilot.press("escape", "z")
+        told = set()
+        for _ in range(20):
+            told |= {line.removeprefix("host: ").strip() for line in text(app).split("\n") if line.startswith("host: ")}
+            await pilot.press("right")
+            await pilot.pause()
+    assert told == {"2 cores, 4 threads, 2.4 GHz", "ib0 400 Gbit/s", "/data nfs4 on filer:/export"}

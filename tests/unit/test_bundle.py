@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import typing
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -27,8 +28,9 @@ from gputop.system import config, crash
 
 SECRET = "hunter2"
 KEPT = {
-    "CgroupSample.cpuset", "CudaCall.call", "DiskSample.name", "Gpu.architecture", "Gpu.compute_mode", "Gpu.missing", "Gpu.name",
-    "Gpu.pci_bus_id", "GpuProc.kind", "Header.gputop", "Header.kernel", "Header.machine", "MigInstance.missing",
+    "CgroupSample.cpuset", "CudaCall.call", "DiskSample.name", "FileSystem.kind", "Gpu.architecture",
+    "Gpu.compute_mode", "Gpu.missing", "Gpu.name",
+    "Gpu.pci_bus_id", "GpuProc.kind", "Hardware.missing", "Header.gputop", "Header.kernel", "Header.machine", "MigInstance.missing",
     "MigInstance.profile", "Probes.lost",
     "ProcInfo.cpus_allowed", "ProcInfo.libs", "ProcInfo.sockets", "ProcInfo.wait_unreadable", "ProcSample.kernel_stack", "ProcSample.state",
     "ProcSample.wchan", "ReadLimit.device", "SchedThread.state",
@@ -61,6 +63,18 @@ def test_every_text_is_masked_unless_somebody_decided_otherwise() -> None:
     frame, header, mask = _filled(Frame, ""), _filled(Header, ""), Mask()
     assert {"ProcInfo.cmdline", "ThreadInfo.comm", "Mark.text", "Stack.python", "Header.host"} <= _texts([frame, header])
     assert _texts([mask.frame(frame), mask.header(header)]) <= KEPT
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "masked"),
+    [
+        (Mask.mount_point, "/", "/"), (Mask.mount_point, "/home", "/home"), (Mask.mount_point, "/data/acme", r"x\w{8}/x\w{8}"),
+        (Mask.device, "/dev/nvme0n1p2", "/dev/nvme0n1p2"), (Mask.device, "/dev/vda", "/dev/vda"), (Mask.device, "overlay", "overlay"),
+        (Mask.device, "/dev/mapper/acme-root", r"x\w{8}"), (Mask.device, "filer.acme.com:/export", r"x\w{8}"),
+    ],
+)  # fmt: skip
+def test_disks_stay_and_servers_and_volumes_are_hashed(rule: Callable[[Mask, str], str], text: str, masked: str) -> None:
+    assert re.fullmatch(masked, rule(Mask(), text))
 
 
 def test_programs_stay_apart_and_starters_are_known() -> None:

@@ -30,8 +30,11 @@ from gputop.model.frame.gpu import sizes_of_contexts as sizes_of_contexts
 from gputop.model.frame.machine import CgroupSample as CgroupSample
 from gputop.model.frame.machine import CpuSample as CpuSample
 from gputop.model.frame.machine import DiskSample as DiskSample
+from gputop.model.frame.machine import FileSystem as FileSystem
+from gputop.model.frame.machine import Hardware as Hardware
 from gputop.model.frame.machine import Host as Host
 from gputop.model.frame.machine import NetSample as NetSample
+from gputop.model.frame.machine import Nic as Nic
 from gputop.model.frame.machine import Psi as Psi
 from gputop.model.frame.machine import ReadLimit as ReadLimit
 from gputop.model.frame.probes import CudaCall as CudaCall

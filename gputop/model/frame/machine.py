@@ -90,6 +90,50 @@ class CgroupSample(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     read_limit: ReadLimit | None = None
 
 
+class Nic(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One network interface (SIOCETHTOOL, SIOCGIFFLAGS)."""
+
+    name: str
+    is_up: bool = False
+    speed_mbit: int | None = None
+    """Mbit/s of the link; None where the driver tells none, as those of virtual machines."""
+    mtu: int | None = None
+
+
+class FileSystem(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One mounted file system (/proc/self/mounts, statvfs)."""
+
+    path: str
+    """Where it is mounted."""
+    device: str
+    """Such as ``/dev/nvme0n1p2`` or ``filer:/export``."""
+    kind: str
+    """Such as ``ext4`` or ``nfs4``."""
+    is_remote: bool = False
+    total_bytes: int | None = None
+    """None of a remote one: asking could hang."""
+    free_bytes: int | None = None
+    """Free to ordinary users."""
+
+
+class Hardware(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """Facts of the host that change within minutes, if at all (psutil)."""
+
+    cores: int | None = None
+    threads: int | None = None
+    """Logical CPUs that are online."""
+    cpu_mhz: float | None = None
+    """Mean over all CPUs."""
+    cpu_max_mhz: float | None = None
+    cpu_temp_c: float | None = None
+    """The hottest sensor of the CPU."""
+    cpu_temp_limit_c: float | None = None
+    nics: Annotated[list[Nic], BOUNDED] | None = None
+    file_systems: Annotated[list[FileSystem], BOUNDED] | None = None
+    missing: dict[str, str] = {}
+    """Field -> why it has no value."""
+
+
 class Host(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The machine. Cheap parts each tick, the rest about once a second; None is "not read in this sample"."""
 
@@ -118,3 +162,4 @@ class Host(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     shm_free_bytes: int | None = None
     pgscan: int | None = None
     """Pages looked at for reclaim, whoever asked for it, a cgroup at its limit too; `pgscan_direct` leaves those out."""
+    hardware: Hardware | None = None

@@ -32,8 +32,8 @@ def pair(name: str, value: str) -> Line:
     return [(f"  {name:<18}", "dim"), (value, "")]
 
 
-def facts(details: ProcessDetails, cpus: int) -> list[Line]:
-    """Executable, working directory, start, priority, affinity, container, Slurm job. ``cpus`` are the machine's."""
+def facts(details: ProcessDetails, cpus: str) -> list[Line]:
+    """Executable, working directory, start, priority, affinity, container, Slurm job. ``cpus`` are the machine's, in words."""
     return [
         *([(f"  {reason}", "warn")] for reason in (details.gone, details.rights) if reason),
         *_unread(details, "program", ("executable", "working folder", "started")), *(_program(details.program) if details.program else ()),
@@ -56,14 +56,14 @@ def _program(program: Program) -> list[Line]:
             pair("started", f"{started}, {_ago(time.time() - program.started_unix_s)} ago")]  # fmt: skip
 
 
-def _priority(details: ProcessDetails, cpus: int) -> list[Line]:
+def _priority(details: ProcessDetails, cpus: str) -> list[Line]:
     priority = details.priority
     if priority is None:
         return []
     level = f" {priority.io_level}" if priority.io_class in ("realtime", "best effort") else ""
     io = "by the nice value" if priority.io_class == "none" else priority.io_class + level
     return [pair("nice", f"{priority.nice}, I/O class {io}"),
-            pair("CPU affinity", f"{ranges(priority.cpus)}  ({len(priority.cpus)} of {counted(cpus, 'CPU')})")]  # fmt: skip
+            pair("CPU affinity", f"{ranges(priority.cpus)}  ({len(priority.cpus)} of {cpus})")]  # fmt: skip
 
 
 def _place(details: ProcessDetails) -> list[Line]:

@@ -13,7 +13,7 @@ from textual.binding import Binding
 from textual.message import Message
 
 from gputop.model.board import Board
-from gputop.model.frame import SECOND_NS, GpuProc, ProcInfo, ProcSample
+from gputop.model.frame import SECOND_NS, GpuProc, Hardware, ProcInfo, ProcSample
 from gputop.model.rates import ProcRates, Switched, proc_rates
 from gputop.model.roles import Role
 from gputop.session.process import ProcessDetails, read
@@ -123,13 +123,13 @@ class DetailsScreen(Box):
                 *_cgroup(session, info),
             ]
             sampled = _threads(info, sample, before)
-        lines = [*stream, [], *self._read_facts(newer.header.cpus)]
+        lines = [*stream, [], *self._read_facts(_cpus(newer))]
         found = [sampled] if sampled else []
         if self._details is not None:
             found += [one for one in sections(self._details) if not sampled or one.name != sampled.name]
         return self._searched(lines, found) if self._needle else [*lines, *(row for one in found for row in self._section(one))]
 
-    def _read_facts(self, cpus: int) -> list[Line]:
+    def _read_facts(self, cpus: str) -> list[Line]:
         """What was read on demand, or why nothing was."""
         if self.gputop.is_remote:
             return [[(f"  {line}", "dim")] for line in _NOT_HERE.split("\n")]
@@ -206,6 +206,13 @@ class DetailsScreen(Box):
         elif event.is_printable and event.character:
             self._needle += event.character
         self.refresh_text()
+
+
+def _cpus(board: Board) -> str:
+    """``32 CPUs, 16 cores``."""
+    hardware = board.host.get("hardware")
+    cores = hardware.cores if isinstance(hardware, Hardware) else None
+    return counted(board.header.cpus, "CPU") + ("" if cores is None else f", {counted(cores, 'core')}")
 
 
 def _key_of(name: str) -> str:

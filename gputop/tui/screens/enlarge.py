@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from textual.binding import Binding
 
 from gputop.history import observers
-from gputop.model.frame import SECOND_NS
+from gputop.model.frame import SECOND_NS, Hardware
+from gputop.model.hardware import LANES
 from gputop.tui import navigate
 from gputop.tui.draw import Line, chosen
 from gputop.tui.draw.axis import times
@@ -55,9 +56,17 @@ class EnlargeScreen(Box):
             lane = lanes[self.index % len(lanes)]
             points = self._points(lane)
             waits = self._waits(lane) if self.distribution else {}
+            about = self._about(lane)
         self._lane = lane.title
-        drawn = self._bars(lane, points, waits) if self.distribution else self._picture(lane, points)
-        return [[(line, "")] for line in drawn]
+        drawn = self._bars(lane, points, waits) if self.distribution else self._picture(lane, points, len(about))
+        return [[(line, "")] for line in (*drawn, *about)]
+
+    def _about(self, lane: Lane) -> list[str]:
+        """The host's facts that belong to the lane: cores and clock, speeds of the network, file systems."""
+        hardware = self.gputop.session.board_at(self.gputop.view.end_ns).host.get("hardware")
+        words = LANES.get(lane.key[0])
+        told = words(hardware) if words and isinstance(hardware, Hardware) else ""
+        return [f"host: {told}"] if told else []
 
     def action_lane(self, step: int) -> None:
         """Another lane."""
@@ -106,10 +115,11 @@ class EnlargeScreen(Box):
         total_s = axis.columns * axis.cell_ns / SECOND_NS
         return Times(-total_s, 0.0, {-back: text for back, text in times(total_s, self.text_width * 2 // 3, self.end_s())})
 
-    def _picture(self, lane: Lane, points: list[tuple[float, float]]) -> list[str]:
+    def _picture(self, lane: Lane, points: list[tuple[float, float]], below: int) -> list[str]:
+        """The plot, over so many rows that ``below`` more fit."""
         if not points:
             return [lane.absent or NOTHING]
-        picture = plot(lane, points, self._times(), self.text_width - 2, self.text_height - 4)
+        picture = plot(lane, points, self._times(), self.text_width - 2, self.text_height - 4 - below)
         return [*picture.split("\n"), *summary(lane, [value for _, value in points])]
 
 
