@@ -300,7 +300,7 @@ class Collector:
         if self._roles_due and frame.t_ns >= self._roles_due_ns:
             self._roles_due, started = False, time.thread_time_ns()
             found = roles.assign(self._infos, gpu_pids)
-            self._hot, self._alone = roles.hot(found), roles.alone(found)
+            self._hot, self._alone = roles.hot(found), roles.without_workers(found)
             self._trainers = frozenset(pid for pid, role in found.items() if role.kind == "trainer")
             self._programs = roles.children_of(self._infos, self._alone)
             rest_ns = int((time.thread_time_ns() - started) / ROLES_SHARE)

@@ -112,7 +112,7 @@ def _print_json(items: Iterator[Header | Frame], args: argparse.Namespace, every
     board, older, engine, past = Board(), Board(), Engine(), LastSeconds()
     for item in items:
         if isinstance(item, Header):
-            board = board.under(item)
+            board = board.with_header(item)
             continue
         if every:
             snapshot.keep(older, board, item)

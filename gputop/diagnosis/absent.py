@@ -10,9 +10,8 @@ from collections.abc import Iterable
 from gputop.diagnosis import waits
 from gputop.diagnosis.facts import JobFacts
 from gputop.model.board import Board
-from gputop.model.environment import SIZE_VARIABLES, number_in
 from gputop.model.frame import ProcInfo
-from gputop.model.roles import rank_of
+from gputop.model.roles import SIZE_VARIABLES, number_in, rank_of
 
 STILL_S = 4.0  # s without a sign of life, from which ranks stand in a collective: who merely ends after the others saves or sends something
 _MOST = 4096

@@ -9,27 +9,27 @@ from msgspec.structs import replace
 
 from gputop.diagnosis.facts import Hang
 from gputop.diagnosis.model import Incident, Verdict, of_gpus
-from gputop.diagnosis.points import OFF_BEAT_NS, WINDOW_NS
+from gputop.diagnosis.points import TICK_SLACK_NS, WINDOW_NS
 from gputop.diagnosis.spawners import tree_ns
 from gputop.diagnosis.strangers import LEAD_NS, born_ns
 from gputop.diagnosis.symptoms import HIGH_SHARE, MEDIUM_SHARE, Standing
 from gputop.model.board import Board
 from gputop.model.frame import ProcSample
 
-BEGIN_NS = 1_000_000_000 - OFF_BEAT_NS
+BEGIN_NS = 1_000_000_000 - TICK_SLACK_NS
 """A cause must stand this long before it is an incident; it is then dated back to when it began."""
 BEGIN_LOST_S, BEGIN_SHARE = 0.6, 0.1
 """It must have cost so many GPU seconds, and this share of its time, to begin."""
-TELL_NS = 2_000_000_000 - OFF_BEAT_NS
+TELL_NS = 2_000_000_000 - TICK_SLACK_NS
 """Victims and culprits are gathered this often, and whenever it gets worse."""
 FRESH, FADES = 0.9, 0.9
 """Of the loudest moment's, from which a later one speaks for the episode: its beginning may hold what was before it. And what is left of
 that whenever it might have been told anew, so that what lasts is told in the end."""
 MOST_SINCE_NS = 3_000_000_000
 """A culprit's last reading may be so old."""
-UNEXPLAINED_NS = 4_000_000_000 - OFF_BEAT_NS
+UNEXPLAINED_NS = 4_000_000_000 - TICK_SLACK_NS
 """What cannot be explained must stand longer: while one window turns into the next, nothing fits for a moment."""
-END_NS = 4_000_000_000 - OFF_BEAT_NS
+END_NS = 4_000_000_000 - TICK_SLACK_NS
 """It may be away this long (a checkpoint, an epoch's end) and is still the same episode."""
 MEDIUM_S, HIGH_S = 2.0, 10.0
 """GPU seconds lost from which an incident is of medium and high severity, where it also cost `MEDIUM_SHARE` or `HIGH_SHARE` of its time."""

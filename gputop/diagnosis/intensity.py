@@ -13,8 +13,7 @@ from gputop.diagnosis.chain import blocked_on
 from gputop.diagnosis.facts import Facts, GpuFacts, JobFacts
 from gputop.diagnosis.feeders import threads_at_work
 from gputop.diagnosis.stepclock import from_calls
-from gputop.model.environment import SIZE_VARIABLES, number_in
-from gputop.model.roles import program_name
+from gputop.model.roles import SIZE_VARIABLES, number_in, program_name
 
 BUSY = 0.7
 """Utilization from which what a GPU does while busy is judged."""

@@ -19,9 +19,8 @@ from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.intensity import is_light
 from gputop.diagnosis.proc import DRIVER, ProcFacts
 from gputop.model.board import Board
-from gputop.model.environment import SIZE_VARIABLES, number_in
 from gputop.model.frame import ProcSample
-from gputop.model.roles import COMPILES, Role
+from gputop.model.roles import COMPILES, SIZE_VARIABLES, Role, number_in
 
 SUSTAINED = 0.04  # CPUs while nothing else moves, from which it is work (measured: watchdogs, exporters and log writers take under 0.01)
 BURST_NS = 10_000_000  # ns of CPU of a main thread from one look to the next that no heartbeat takes (torch's takes 0.2 ms)

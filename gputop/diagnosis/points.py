@@ -18,7 +18,7 @@ from gputop.model.roles import Role, pin_thread
 
 WINDOW_NS = 2_500_000_000
 """Long enough to tell shares apart by samples, short enough that a verdict stands 3 s after its cause began."""
-OFF_BEAT_NS = 50_000_000
+TICK_SLACK_NS = 50_000_000
 """Feeds come on whole ticks: whether one more belongs to the window is not left to the microseconds by which a tick was late."""
 MIN_FEEDS, MIN_LOOKED = 6, 3
 """A recording fed once a second keeps more time in the window instead of fewer samples; less where frames between are looked at."""
@@ -206,7 +206,7 @@ class Points:
             cgroups=board.cgroups, sampled=dict(board.sampled),
         ))
         least = MIN_LOOKED if self.looked else MIN_FEEDS
-        while len(self._points) > least and self._points[1].t_ns <= board.t_ns - WINDOW_NS + OFF_BEAT_NS:
+        while len(self._points) > least and self._points[1].t_ns <= board.t_ns - WINDOW_NS + TICK_SLACK_NS:
             self._points.popleft()
 
     def look(self, probes: Probes) -> None:

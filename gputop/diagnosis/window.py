@@ -103,7 +103,7 @@ class Window:
         self._points.restart(*self._clocks)
 
     def _push_gpus(self, board: Board, oldest_ns: int) -> None:
-        ours = () if who.speaks_of_others(board.infos, board.compute_pids) else board.infos
+        ours = () if who.is_foreign_list(board.infos, board.compute_pids) else board.infos
         for index, gpu in board.gpus.items():
             track = self._gpus.setdefault(index, GpuTrack())
             track.push(gpu, board.t_ns, oldest_ns)
@@ -198,7 +198,7 @@ class Window:
         """Spawned children that have no name yet beside workers that have: those of a short validation end soon after they get it."""
         for pid, role in self.roles.items():
             trainer, sample = role.trainer_pid, board.procs.get(pid)
-            if trainer in self._first_sets and sample is not None and role.kind == "helper" and who.is_made_anew(board.infos[pid]):
+            if trainer in self._first_sets and sample is not None and role.kind == "helper" and who.is_spawned_child(board.infos[pid]):
                 self._note_start(trainer, sample, board)
 
     def _note_start(self, trainer: int, sample: ProcSample, board: Board) -> None:

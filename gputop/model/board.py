@@ -1,7 +1,7 @@
 """The board: the latest reading of everything, folded from frames.
 
-A frame holds only what was read in its tick; the board holds what still stands. Folding is all it does: rates, roles and
-states are somebody else's. Samples are immutable, so `Board.snapshot` is a shallow copy and two boards may share them.
+A frame holds only what was read in its tick; the board holds what still stands. Samples are immutable, so `Board.snapshot` is a shallow
+copy and two boards may share samples. Rates, roles and states are derived elsewhere.
 """
 
 from __future__ import annotations
@@ -38,14 +38,13 @@ from gputop.model.frame import (
     sizes_of_contexts,
 )
 
-OFF_BEAT_NS = 10_000_000
-"""Waking a little late is part of every beat: what is asked for in whole ticks is not left to some microseconds."""
+TICK_SLACK_NS = 10_000_000  # ns by which a distance of whole ticks may be shorter: each beat wakes a little late
 
 
 class GpuBoard:
     """One GPU's standing readings, by the field names of `gputop.model.frame.Gpu`.
 
-    ``values`` holds what has been read, ``read_ns`` when, ``missing`` the reason for what cannot be.
+    ``values``: field -> reading; ``read_ns``: field -> CLOCK_MONOTONIC of it; ``missing``: field -> why it has no value.
     """
 
     __slots__ = ("index", "missing", "read_ns", "values")
@@ -57,7 +56,7 @@ class GpuBoard:
         self.missing: dict[str, str] = {}
 
     def fold(self, gpu: Gpu) -> None:
-        """Take over what ``gpu`` has; a field it names in ``missing`` loses its value."""
+        """Add a sample's readings. A field that the sample names in ``missing`` loses its value."""
         values, read_ns, missing, t_ns = self.values, self.read_ns, self.missing, gpu.t_ns
         for name, value in zip(_GPU_FIELDS, _gpu_values(gpu), strict=True):
             if value is not None:
@@ -84,24 +83,24 @@ class GpuBoard:
 
     @property
     def procs(self) -> list[GpuProc]:
-        """The processes on it as the driver lists them; none where it does not list them, see ``missing``."""
+        """The driver's list of processes on this GPU; empty if it lists none, or cannot (see ``missing``)."""
         listed = self.values.get("procs")
         return listed if isinstance(listed, list) else []
 
     @property
     def instances(self) -> list[MigInstance]:
-        """Its MIG devices, none outside MIG."""
-        told = self.values.get("mig")
-        return told if isinstance(told, list) and self.values.get("mig_mode") else []
+        """The MIG devices of this GPU; empty if MIG is off."""
+        listed = self.values.get("mig")
+        return listed if isinstance(listed, list) and self.values.get("mig_mode") else []
 
     def place(self, gpu_instance: int | None = None) -> str:
-        """``3``, or of the MIG device that is (or is part of) a GPU instance of it ``3:1``: its number is that of nvidia-smi -L."""
+        """The GPU's name on the screen: ``3``, or ``3:1`` for the MIG device of ``gpu_instance`` (numbered as by nvidia-smi -L)."""
         device = next((one.index for one in self.instances if one.gpu_instance == gpu_instance is not None), None)
         return str(self.index) if device is None else f"{self.index}:{device}"
 
     @property
     def compute_pids(self) -> frozenset[int]:
-        """Those with a compute context on it as the driver lists them, or did before it fell silent."""
+        """Pids with a compute context on this GPU, by the driver's list; by its last list if it does not answer."""
         held_by = self.values.get("held_by")
         return compute_pids(self.procs) or frozenset(held_by if isinstance(held_by, list) else ())
 
@@ -118,7 +117,7 @@ _HOST_FIELDS = tuple(f for f in Host.__struct_fields__ if f not in ("t_ns", "cgr
 
 
 class Board(Struct):
-    """What stands at ``t_ns``."""
+    """All readings that stand at ``t_ns`` (CLOCK_MONOTONIC)."""
 
     header: Header = field(default_factory=Header)
     seq: int = -1
@@ -131,35 +130,35 @@ class Board(Struct):
     cgroups: dict[str, CgroupSample] = field(default_factory=dict)
     sources: dict[str, SourceState] = field(default_factory=dict)
     threads: dict[int, SchedThread] = field(default_factory=dict)
-    """By tid, from the sched probe."""
+    """tid -> counters of the sched probe."""
     preempts: dict[tuple[int, int], Preempt] = field(default_factory=dict)
-    """By (victim tid, culprit tid)."""
+    """(victim tid, culprit tid) -> how long the culprit ran."""
     wakeups: dict[tuple[int, int], Wakeup] = field(default_factory=dict)
-    """By (wakee tid, waker tid)."""
+    """(wakee tid, waker tid) -> wake-ups."""
     calls: dict[tuple[int, str], CudaCall] = field(default_factory=dict)
-    """By (pid, call)."""
+    """(pid, CUDA function) -> counters."""
     launches: dict[int, LaunchRate] = field(default_factory=dict)
-    """By pid, as last counted."""
+    """pid -> the last measured launch rate."""
     probed_ns: int = 0
-    """When the probes were read last, 0 for never."""
+    """When the probes were last read (CLOCK_MONOTONIC); 0: never."""
     cost: SelfCost | None = None
     sampled: dict[int, MainSamples] = field(default_factory=dict)
-    """By pid, of main threads on a CPU."""
+    """pid -> samples of its main thread."""
 
-    def under(self, header: Header) -> Board:
-        """What stands once a header has come: nothing, but all of it where the header only tells of clocks that have jumped."""
-        if not header.retells(self.header):
+    def with_header(self, header: Header) -> Board:
+        """The board after a header: this one if the header only corrects the clocks of the same stream, else an empty one."""
+        if not header.repeats(self.header):
             return Board(header=header)
         self.header = header
         return self
 
     def fold(self, frame: Frame) -> None:
-        """Bring the board to the moment of ``frame``."""
+        """Add a frame's readings; a key frame replaces all others."""
         if frame.key:
             before = [getattr(self, name) for name in _RESTATED]
             self._clear()
             self._take(frame)
-            self._keep_what_stood(before)
+            self._reuse_equal(before)
         else:
             self._take(frame)
         for info in frame.infos:
@@ -168,16 +167,16 @@ class Board(Struct):
 
     @property
     def compute_pids(self) -> frozenset[int]:
-        """The processes with a compute context on any GPU, see `GpuBoard.compute_pids`."""
+        """Pids with a compute context on any GPU."""
         return frozenset().union(*(gpu.compute_pids for gpu in self.gpus.values()))
 
     @property
     def contexts(self) -> dict[int, dict[int, int]]:
-        """Pid -> GPU -> how large its context is there, see `sizes_of_contexts`."""
+        """pid -> GPU index -> size class of the context, see `sizes_of_contexts`."""
         return sizes_of_contexts({index: gpu.procs for index, gpu in self.gpus.items()})
 
     def snapshot(self) -> Board:
-        """A copy that later folds do not change."""
+        """A shallow copy that later folds do not change."""
         return Board(
             header=self.header, seq=self.seq, t_ns=self.t_ns, gpus={i: g.copy() for i, g in self.gpus.items()}, infos=dict(self.infos),
             procs=dict(self.procs), host=dict(self.host), host_read_ns=dict(self.host_read_ns), cgroups=dict(self.cgroups),
@@ -186,16 +185,17 @@ class Board(Struct):
         )  # fmt: skip
 
     def counters(self) -> Board:
-        """Of a `snapshot` the GPUs, processes and threads alone: what the rates of the next second are taken against.
+        """A snapshot of the GPUs, processes and threads only: the older reading for rates.
 
-        A process of one thread has counters of its own; of a machine with a thousand of them the probe's would take a megabyte.
+        The probe's counters of single-threaded processes are left out: the process has the same counters, and those of a thousand processes
+        take a megabyte.
         """
         gpus = {i: g.copy() for i, g in self.gpus.items()}
         threads = {tid: thread for tid, thread in self.threads.items() if tid != thread.pid or not self._is_alone(tid)}
         return Board(self.header, self.seq, self.t_ns, gpus, procs=dict(self.procs), threads=threads, probed_ns=self.probed_ns)
 
     def _is_alone(self, pid: int) -> bool:
-        """Whether that is a process whose only thread is told of as a whole."""
+        """Whether the process has one thread, whose counters are in its `ProcSample`."""
         proc = self.procs.get(pid)
         return proc is not None and proc.num_threads == 1 and not proc.threads and proc.vol is not None
 
@@ -224,13 +224,13 @@ class Board(Struct):
             self._clear()
 
     def _clear(self) -> None:
-        """A key frame restates everything, so what it leaves out is no more."""
+        """Empty all tables: a key frame restates everything, so what it leaves out is gone."""
         fresh = Board(header=self.header)
         for name in _TABLES:
             setattr(self, name, getattr(fresh, name))
 
-    def _keep_what_stood(self, before: list[dict[Any, Any]]) -> None:
-        """What a key frame says again is the object that it was: snapshots hold that one, and a second one would only take room."""
+    def _reuse_equal(self, before: list[dict[Any, Any]]) -> None:
+        """Keep the old object where a key frame restates an equal one: snapshots hold the old one, and a second would take memory."""
         for name, old in zip(_RESTATED, before, strict=True):
             table = getattr(self, name)
             for key, sample in table.items():
@@ -275,17 +275,17 @@ _TABLES = (
     "gpus", "infos", "procs", "host", "host_read_ns", "cgroups", "sources", "threads", "preempts", "wakeups", "calls", "launches",
     "sampled",
 )  # fmt: skip
-_MOST = 1 << 18  # of a kind, between two key frames: no machine has so many; a stream that tells of more is made up
-_RESTATED = ("infos", "procs", "threads", "preempts", "wakeups", "calls")
-"""Of these, what a key frame restates is mostly what stood already."""
+_MOST = 1 << 18  # entries per table between two key frames: no machine has more; a stream with more is made up
+_RESTATED = ("infos", "procs", "threads", "preempts", "wakeups", "calls")  # tables of which a key frame mostly repeats entries
 _INHERITED = ("user", "comm", "cmdline", "exe", "cgroup", "cpus_allowed", "env", "libs", "threads", "other_ends", "read_by")
-_NOBODY = ProcInfo(0, 0)
-"""Of a process without a parent here, the empty lists."""
+_NOBODY = ProcInfo(0, 0)  # its empty lists are shared by all processes
 
 
 def _like(info: ProcInfo, parent: ProcInfo | None) -> ProcInfo:
-    """What it has in common with its parent, or with nobody, as the same objects: workers are forked by the dozen, and these are most of
-    what they take; of a thousand processes the empty lists alone take half a megabyte."""
+    """``info`` with those values that equal the parent's, or are empty, replaced by the shared object.
+
+    Workers are forked by the dozen, and these values are most of their memory; the empty lists of a thousand processes take half a MB.
+    """
     same = {}
     for name in _INHERITED:
         own = getattr(info, name)
@@ -296,17 +296,17 @@ def _like(info: ProcInfo, parent: ProcInfo | None) -> ProcInfo:
 
 
 class LastSeconds:
-    """The boards of the last two seconds, one a second, as `Board.counters`."""
+    """Boards of the last two seconds, one a second (`Board.counters`): the older readings for rates on the screen."""
 
     def __init__(self) -> None:
         self._boards: deque[Board] = deque(maxlen=2)
 
     def add(self, board: Board) -> None:
-        """Keep what stands now, unless a second has not passed."""
-        if not self._boards or board.t_ns - self._boards[-1].t_ns >= SECOND_NS - OFF_BEAT_NS:
+        """Keep a copy of the board if a second has passed since the last one."""
+        if not self._boards or board.t_ns - self._boards[-1].t_ns >= SECOND_NS - TICK_SLACK_NS:
             self._boards.append(board.counters())
 
     def before(self, board: Board, span_ns: int) -> Board:
-        """The newest that is ``span_ns`` older than ``board``, else the oldest; ``board`` itself where there is none."""
-        older = next((one for one in reversed(self._boards) if board.t_ns - one.t_ns >= span_ns - OFF_BEAT_NS), None)
+        """The newest board that is at least ``span_ns`` older than ``board``, else the oldest held, else ``board`` itself."""
+        older = next((one for one in reversed(self._boards) if board.t_ns - one.t_ns >= span_ns - TICK_SLACK_NS), None)
         return older or (self._boards[0] if self._boards else board)

@@ -1,8 +1,8 @@
-"""The clocks that date a stream, and whether one of them has jumped: frames bear CLOCK_MONOTONIC, which knows neither date nor sleep.
+"""The clocks that date a stream, and whether one of them has jumped.
 
-A wall clock that is set (NTP after the boot, by hand) had been wrong before too, so the whole stream is dated by what it says now.
-After a sleep it was right before: that time is only added from then on. CLOCK_BOOTTIME, which goes on in a sleep, tells one from the
-other.
+Frames carry CLOCK_MONOTONIC, which knows no date and stops while the machine sleeps. When somebody sets the wall clock (NTP after the boot,
+or by hand), it was wrong before too, so the whole stream gets the new date. After a sleep the clock was right before: the sleep is
+added from the moment of waking. CLOCK_BOOTTIME, which goes on during a sleep, tells the two cases apart.
 """
 
 from __future__ import annotations
@@ -14,24 +14,23 @@ from msgspec.structs import replace
 
 from gputop.model.frame import Header
 
-JUMP_NS = 50_000_000
-"""Less is how exactly the clocks are read; whoever slews a clock slews CLOCK_MONOTONIC with it."""
-_READINGS = 3
+JUMP_NS = 50_000_000  # ns; a smaller difference is the error of reading the clocks (slewing moves CLOCK_MONOTONIC too)
+_READINGS = 3  # of which the quickest counts
 
 
 class Clocks(NamedTuple):
-    """Read at one moment, in ns."""
+    """Three clocks at one moment, in ns."""
 
     t_ns: int
     """CLOCK_MONOTONIC."""
     unix_ns: int
     """CLOCK_REALTIME."""
     slept_ns: int
-    """How far CLOCK_BOOTTIME is ahead of the first: the machine's sleep since it booted."""
+    """CLOCK_BOOTTIME minus CLOCK_MONOTONIC: how long the machine has slept since it booted."""
 
 
 def read() -> Clocks:
-    """The clocks of this machine; of some readings the quickest, for we may be interrupted between two clocks."""
+    """Read the clocks of this machine, several times: an interruption between two clocks spoils a reading, and the quickest has none."""
     return min((_reading() for _ in range(_READINGS)), key=lambda reading: reading[0])[1]
 
 
@@ -42,8 +41,10 @@ def _reading() -> tuple[int, Clocks]:
 
 
 def dated(header: Header, now: Clocks, t_ns: int) -> Header:
-    """The header as it is to be said by now, this very one where no clock has jumped. ``t_ns`` is of the first frame that may lie behind a
-    sleep."""
+    """The header with its clocks corrected to ``now``; the same object if no clock has jumped.
+
+    ``t_ns`` is the time of the first frame that may lie after a sleep.
+    """
     if abs(now.slept_ns - header.slept_ns_at(now.t_ns)) >= JUMP_NS:
         header = replace(header, slept=(*header.slept, (t_ns, now.slept_ns)))
     error_ns = now.unix_ns - header.unix_ns_of(now.t_ns)

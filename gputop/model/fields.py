@@ -1,46 +1,47 @@
-"""The registry of fields: id -> title, unit, range, precision, thresholds, real refresh, source.
+"""The registry of series, `FIELDS`: id -> title, unit, range, precision, thresholds, refresh interval, source; and a GPU's limits in words.
 
-The screen, the help, the charts and the exports read it. A new field is one line in `FIELDS`.
+The screen, the help, the charts and the exports read the registry. A new series is one line here.
 """
 
 from __future__ import annotations
 
 from msgspec import Struct
 
+from gputop.model.board import GpuBoard
 from gputop.model.frame import SECOND_NS
 
 MS, SECOND = 1_000_000, SECOND_NS
 
 
 class Field(Struct, frozen=True):
-    """One series that can be drawn or exported."""
+    """One series that can be drawn and exported."""
 
     id: str
     title: str
     unit: str
     low: float = 0.0
     high: float | None = 100.0
-    """Top of the chart; None takes it from the subject (a limit) or from the data, rounded up."""
+    """Top of the chart; None: the subject's own limit (of power, of a link), else the largest value, rounded up."""
     digits: int = 0
     warn: float | None = None
     crit: float | None = None
     refresh_ns: int = 0
-    """How often the number really changes; 0 is every tick."""
+    """ns in which the source measures anew; 0: each tick."""
     slowest_ns: int = 0
-    """How often on the slowest GPU, where GPUs differ."""
+    """The same on the slowest GPU; 0: no GPU differs."""
     mean_ns: int = 0
-    """What the number beside a lane is the mean of: of one process after the other it is read; 0 is the last reading."""
+    """ns over which the number beside a lane is a mean, because its parts are read in different ticks; 0: it is the last reading."""
     source: str = ""
     help: str = ""
 
 
 _ALL = (
     Field("gpu.util_pct", "util", "%", refresh_ns=167 * MS, slowest_ns=SECOND, source="NVML utilization",
-          help="share of time in which a kernel ran or data was copied; says nothing of how much of the GPU that used"),
+          help="share of time in which a kernel ran or data was copied; not how much of the GPU was used"),
     Field("gpu.gr_active_pct", "GR active", "%", source="NVML GPM",
-          help="share of time in which any kernel ran, in each tick; copies, which util counts, do not count"),
+          help="share of time in which any kernel ran, in each tick; copies, which util counts, are left out"),
     Field("gpu.power_w", "power", "W", high=None, source="NVML power",
-          help="board power; the instantaneous field where supported, else what the driver averages"),
+          help="board power; instantaneous if the GPU supports it, else the driver's average"),
     Field("gpu.sm_active_pct", "SM active", "%", source="NVML GPM", help="share of SMs with a warp on them"),
     Field("gpu.sm_occupancy_pct", "SM occupancy", "%", source="NVML GPM"),
     Field("gpu.tensor_active_pct", "tensor", "%", source="NVML GPM"),
@@ -56,13 +57,13 @@ _ALL = (
     Field("gpu.nvlink_mb_per_s", "NVLink", "MB/s", high=None, refresh_ns=SECOND, source="NVML NVLink",
           help="both ways, all links together"),
     Field("sync.p99_ms", "sync p99", "ms", high=None, digits=1, source="uprobes on libcuda",
-          help="slowest percent of CUDA synchronize calls of the trainers"),
+          help="99th percentile of the trainers' CUDA synchronize calls"),
     Field("runq.p99_ms", "run-queue p99", "ms", high=None, digits=1, warn=5, crit=20, source="sched probe",
-          help="slowest percent of waits for a CPU of trainers and workers"),
+          help="99th percentile of the trainers' and workers' waits for a CPU"),
     Field("runq.pct", "run-queue", "%", warn=10, crit=30, source="schedstat",
-          help="mean share of time main threads of trainers and workers wanted a CPU and had none"),
+          help="mean share of time in which main threads of trainers and workers wanted a CPU and had none"),
     Field("offcpu.pct", "off-CPU", "%", source="schedstat",
-          help="mean share of time main threads of trainers and workers were not on a CPU"),
+          help="mean share of time in which main threads of trainers and workers were not on a CPU"),
     Field("switches.per_s", "ctx-switch", "/s", high=None, mean_ns=SECOND, source="status",
           help="context switches of the main threads of trainers and workers"),
     Field("cpu.busy_pct", "host CPU", "%", warn=90, crit=98, source="/proc/stat", help="all CPUs together"),
@@ -75,12 +76,13 @@ _ALL = (
 
 FIELDS: dict[str, Field] = {field.id: field for field in _ALL}
 
-# nvmlClocksEventReasons bits (nvml.h), in the words people search for, worst first. Idle is no limit.
-_IDLE = 0x1
+_IDLE = 0x1  # bit of nvmlClocksEventReasons (nvml.h) that is no limit
 _THROTTLE = (
     (0x40, "thermal (HW)"), (0x80, "power brake"), (0x8, "HW slowdown"), (0x20, "thermal (SW)"), (0x4, "power cap"),
     (0x10, "sync boost"), (0x2, "app clocks"), (0x100, "display clocks"), (0x200, "board limit"), (0x400, "reliability"),
 )  # fmt: skip
+"""(bit of nvmlClocksEventReasons, the words people search for), worst first."""
+_REMAPS = (("remap_failed", "row remap failed"), ("remap_pending", "row remap pending"))
 
 
 def throttle_words(mask: int | None) -> list[str]:
@@ -89,3 +91,18 @@ def throttle_words(mask: int | None) -> list[str]:
         return []
     unnamed = mask & ~(_IDLE | sum(bit for bit, _ in _THROTTLE))
     return [word for bit, word in _THROTTLE if mask & bit] + ([f"reason {unnamed:#x}"] if unnamed else [])
+
+
+def limits(gpu: GpuBoard) -> list[str] | None:
+    """What holds a GPU back, worst first: its `errors`, then why its clocks are held down; None if the driver reports neither."""
+    found, mask = errors(gpu), gpu.number("throttle_mask")
+    return None if mask is None and not found else found + throttle_words(None if mask is None else int(mask))
+
+
+def errors(gpu: GpuBoard) -> list[str]:
+    """The latest Xid, uncorrected ECC errors since the driver loaded, and memory rows that wait for a reset or cannot be replaced."""
+    xid, ecc = gpu.number("xid"), gpu.number("ecc_uncorrected")
+    found = [f"Xid {xid:.0f}"] if xid is not None else []
+    if ecc:
+        found.append(f"{ecc:.0f} ECC error{'s' if ecc > 1 else ''}")
+    return found + [word for field, word in _REMAPS if gpu.values.get(field)]

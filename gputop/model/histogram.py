@@ -1,14 +1,14 @@
-"""Logarithmic histograms of durations, four buckets to the octave: what the probes count and how to read it.
+"""The probes' logarithmic histograms of durations, four buckets to the octave.
 
-Bucket ``4 * o + s`` holds durations of ``2**o * (1 + s/4)`` ns up to ``2**o * (1 + (s+1)/4)`` ns, so a bucket is a fifth
-of its value wide. The probes keep buckets `FIRST` (everything below 640 ns) to `LAST` (everything from 32 minutes on).
+Bucket ``4 * o + s`` holds durations from ``2**o * (1 + s/4)`` ns to ``2**o * (1 + (s+1)/4)`` ns: it is about a fifth of its value wide. The
+probes keep the buckets `FIRST` (everything below 640 ns) to `LAST` (everything from 32 minutes on).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-FIRST, LAST = 36, 163
+FIRST, LAST = 36, 163  # buckets, as in probes/common.h
 COUNT = LAST - FIRST + 1
 
 
@@ -19,20 +19,20 @@ def bucket_of(ns: int) -> int:
 
 
 def floor_ns(bucket: int) -> int:
-    """The smallest duration of ``bucket``; 0 for the first, which holds everything shorter too."""
+    """The shortest duration in ``bucket``, ns; 0 for the first bucket."""
     return 0 if bucket <= FIRST else (4 + bucket % 4 << bucket // 4) >> 2
 
 
 def ceil_ns(bucket: int) -> int:
-    """The smallest duration that is too long for ``bucket``."""
+    """The shortest duration above ``bucket``, ns."""
     return floor_ns(max(bucket, FIRST) + 1)
 
 
 def quantile(counts: Mapping[int, int], q: float, max_ns: int | None = None, sums: Mapping[int, int] | None = None) -> float | None:
-    """The ``q`` quantile (0..1) in ns of a histogram (of one interval: subtract the older counts first), None if it is empty.
+    """The ``q`` quantile (0 to 1) of a histogram in ns; None if it is empty. ``counts`` are of one interval (see `subtract`).
 
-    ``sums`` (bucket -> ns) makes it the mean of the bucket it falls into, otherwise it is interpolated within the bucket;
-    never more than ``max_ns``, the exact longest, where that is known.
+    With ``sums`` (bucket -> ns) the result is the mean of its bucket, otherwise it is interpolated within the bucket. ``max_ns``, the
+    exact maximum, bounds it.
     """
     total = sum(counts.values())
     if total <= 0:
@@ -55,5 +55,5 @@ def _within(bucket: int, count: int, rank: float, sums: Mapping[int, int] | None
 
 
 def subtract(newer: Mapping[int, int], older: Mapping[int, int]) -> dict[int, int]:
-    """What came between two cumulative histograms; empty buckets are left out."""
+    """The counts added between two cumulative histograms, without empty buckets."""
     return {bucket: n - older.get(bucket, 0) for bucket, n in newer.items() if n > older.get(bucket, 0)}

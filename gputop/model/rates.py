@@ -1,7 +1,7 @@
-"""From two readings of the same subject to rates. Pure.
+"""Rates from two readings of the same subject. Pure functions.
 
-Every function takes the older and the newer reading and returns None where they are no pair: another process under the
-same pid, no time between them, or a counter that went back (a reset, a wrap).
+Each function takes the older and the newer reading. It returns None if they make no pair: another process has the pid, no time passed
+between them, or a counter went back (a reset, a wrap).
 """
 
 from __future__ import annotations
@@ -13,28 +13,26 @@ from msgspec import Struct
 from gputop.model.board import Board, GpuBoard
 from gputop.model.frame import SECOND_NS, CgroupSample, CpuSample, DiskSample, NetSample, ProcSample, ThreadSample
 
-TICK_NS = 10_000_000
-"""In which utime and stime advance."""
-
-LEAST_PROBED_NS = SECOND_NS - SECOND_NS // 10
+TICK_NS = 10_000_000  # ns: the step of utime and stime (USER_HZ 100)
+LEAST_PROBED_NS = SECOND_NS - SECOND_NS // 10  # ns, for `ProbedSwitches`: the sched probe reports most threads once a second
 
 
 class ProcRates(Struct, frozen=True):
-    """What a process did between two readings; None is not measured. Shares are of one CPU's time, so 250 % is 2.5 CPUs."""
+    """What a process did between two readings; None: not measured. Shares are of one CPU's time: 250 % is 2.5 CPUs."""
 
     seconds: float
     cpu_pct: float
-    """The whole process's: its threads' on-CPU time where all were read and none of any weight has ended, else utime + stime."""
+    """Of the whole process: its threads' on-CPU time if all were read and none ended with more than a tick, else utime + stime."""
     main_cpu_pct: float | None
     system_pct: float
     runq_pct: float | None
-    """Run-queue delay of the main thread; cgroup throttling counts as such. None where others beside it are not read: it may merely wait
-    for them."""
+    """Run-queue delay of the main thread, cgroup throttling included. None if the process has other threads that are not read: the main
+    thread may only wait for them."""
     worst_runq_pct: float | None
-    """Run-queue delay of the thread that had most of it, where threads were read."""
+    """Run-queue delay of the thread with most of it; None if threads were not read."""
     worst_runq_tid: int | None
     switches_per_s: float | None
-    """Voluntary and involuntary, of all threads; None where some that run are not counted."""
+    """Voluntary and involuntary, of all threads; None if a thread that ran was not counted."""
     invol_per_s: float | None
     main_vol_per_s: float | None
     """Voluntary switches of the main thread: how often it went to sleep."""
@@ -46,9 +44,8 @@ class ProcRates(Struct, frozen=True):
     """Delay on block I/O and swap-in (stat field 42)."""
 
 
-class Switched:
-    """Context switches of whole processes, as the sched probe counted them between two boards a second apart or more: of most threads it
-    tells once a second."""
+class ProbedSwitches:
+    """Context switches of whole processes, from the sched probe's counters on two boards at least `LEAST_PROBED_NS` apart."""
 
     def __init__(self, older: Board, newer: Board) -> None:
         self._older, self._newer = older, newer
@@ -56,7 +53,7 @@ class Switched:
         self._sums: dict[int, tuple[int, int]] | None = None
 
     def per_s(self, pid: int) -> tuple[float | None, float | None]:
-        """Voluntary and involuntary; None where it does not run, or has not for long enough."""
+        """Voluntary and involuntary switches a second of all threads; None, None if the probe does not run, or too short."""
         if self._ns < LEAST_PROBED_NS:
             return None, None
         if self._sums is None:
@@ -73,15 +70,15 @@ class Switched:
             vol, invol = sums.get(thread.pid, (0, 0))
             if old is not None and old.start_ns == thread.start_ns:
                 sums[thread.pid] = vol + thread.vol - old.vol, invol + thread.invol - old.invol
-            elif thread.start_ns > self._older.probed_ns:  # what another did before it was first told of lies further back
+            elif thread.start_ns > self._older.probed_ns:  # an older thread that is new here did part of its switches before
                 sums[thread.pid] = vol + thread.vol, invol + thread.invol
         return sums
 
 
-def proc_rates(older: ProcSample, newer: ProcSample, switched: Switched | None = None) -> ProcRates | None:
-    """Rates of one process; None where the two are not the same process or not in order.
+def proc_rates(older: ProcSample, newer: ProcSample, probed: ProbedSwitches | None = None) -> ProcRates | None:
+    """Rates of one process; None if the samples are of two processes, or not in order.
 
-    Of a process with threads that are not followed, all of a bystander's or some of very many, ``switched`` tells the switches.
+    ``probed`` gives the switches of a process whose threads are not all read: a bystander, or one with very many threads.
     """
     ns = newer.t_ns - older.t_ns
     utime, stime = newer.utime_ns - older.utime_ns, newer.stime_ns - older.stime_ns
@@ -91,7 +88,7 @@ def proc_rates(older: ProcSample, newer: ProcSample, switched: Switched | None =
     threads = thread_deltas(older, newer)
     worst = max(threads, key=_run_delay, default=None)
     main_ns = delta(older.oncpu_ns, newer.oncpu_ns)
-    vol_per_s, invol_per_s = _switches_per_s(older, newer, threads, switched)
+    vol_per_s, invol_per_s = _switches_per_s(older, newer, threads, probed)
     return ProcRates(
         seconds=ns / SECOND_NS,
         cpu_pct=100 * _cpu_ns(newer, threads, main_ns, utime + stime) / ns,
@@ -112,40 +109,41 @@ def proc_rates(older: ProcSample, newer: ProcSample, switched: Switched | None =
 
 
 def delta(older: int | None, newer: int | None) -> int | None:
-    """The increment of a cumulative counter; None where either is missing or it went back."""
+    """The increment of a cumulative counter; None if either reading is missing or it went back."""
     if older is None or newer is None or newer < older:
         return None
     return newer - older
 
 
 def counter_per_s(older: int | None, newer: int | None, ns: int) -> float | None:
-    """A counter's increments per second over ``ns``."""
+    """The increments per second of a counter read twice, ``ns`` apart."""
     return _times(delta(older, newer), SECOND_NS / ns) if ns > 0 else None
 
 
-def bytes_per_s(older: float | None, newer: float | None, ns: int, told: float | None) -> float | None:
-    """By a counter of bytes between two readings ``ns`` apart; where they are no pair, as the driver has ``told``."""
+def bytes_per_s(older: float | None, newer: float | None, ns: int, driver_rate: float | None) -> float | None:
+    """Bytes per second of a counter read twice, ``ns`` apart; ``driver_rate`` if the readings make no pair."""
     if older is None or newer is None or newer < older or ns <= 0:
-        return told
+        return driver_rate
     return (newer - older) * SECOND_NS / ns
 
 
 def gpu_bytes_per_s(older: GpuBoard | None, newer: GpuBoard, name: str) -> float | None:
-    """`bytes_per_s` of a GPU by the counter ``name``, such as ``pcie_rx_bytes``."""
-    before, told = older or GpuBoard(newer.index), newer.number(f"{name}_per_s")
-    return bytes_per_s(before.number(name), newer.number(name), newer.read_ns.get(name, 0) - before.read_ns.get(name, 0), told)
+    """`bytes_per_s` of one counter of a GPU, such as ``pcie_rx_bytes``."""
+    before, driver_rate = older or GpuBoard(newer.index), newer.number(f"{name}_per_s")
+    return bytes_per_s(before.number(name), newer.number(name), newer.read_ns.get(name, 0) - before.read_ns.get(name, 0), driver_rate)
 
 
 def power_w(older_mj: int | None, newer_mj: int | None, ns: int) -> float | None:
-    """True mean power between two readings of NVML's energy counter (mJ)."""
+    """Mean power in W between two readings of NVML's energy counter (mJ), ``ns`` apart."""
     mj = delta(older_mj, newer_mj)
     return None if mj is None or ns <= 0 else mj * 1e6 / ns
 
 
 def thread_deltas(older: ProcSample, newer: ProcSample) -> list[ThreadSample]:
-    """Increments of the threads in both samples, and of those born between them from zero; states are the newer's.
+    """The increments of each thread between two samples; a thread born between them counts from zero. States are the newer sample's.
 
-    Most samples leave out threads that rest: one that such an older sample does not have may be as old as the process.
+    Most samples leave out threads that did not run. If the older sample left some out, a thread that only the newer one has may be old,
+    and is skipped.
     """
     before = {thread.tid: thread for thread in older.threads}
     had_all = len(before) >= older.num_threads
@@ -167,12 +165,12 @@ def _increment(old: ThreadSample, new: ThreadSample) -> ThreadSample:
 
 
 def pair_growth(older: int, newer: int) -> int:
-    """What a pair's sum has grown by (see `gputop.model.frame.Preempt`): one below what it was has begun anew."""
+    """The increment of a pair's sum (see `gputop.model.frame.Preempt`); a sum that went down began again at 0."""
     return newer if newer < older else newer - older
 
 
 def cpu_deltas(older: Sequence[CpuSample], newer: Sequence[CpuSample]) -> dict[int, tuple[int, int]]:
-    """Per CPU that is in both readings and advanced: ns in which it worked, and in which it was idle or waited for I/O."""
+    """CPU -> (ns in which it worked, ns in which it was idle or waited for I/O), for CPUs in both readings whose time advanced."""
     before = {sample.cpu: sample for sample in older}
     found = {}
     for now in newer:
@@ -187,7 +185,7 @@ def cpu_deltas(older: Sequence[CpuSample], newer: Sequence[CpuSample]) -> dict[i
 
 
 def stolen_shares(older: Sequence[CpuSample], newer: Sequence[CpuSample], deltas: dict[int, tuple[int, int]]) -> dict[int, float]:
-    """Per CPU of ``deltas`` (see `cpu_deltas`) the share, 0..1, in which the hypervisor ran others on it."""
+    """CPU -> share (0 to 1) of its time that the hypervisor gave to other guests, for the CPUs of ``deltas`` (see `cpu_deltas`)."""
     before = {sample.cpu: sample.steal_ns for sample in older}
     stolen_ns = {sample.cpu: max(0, sample.steal_ns - before.get(sample.cpu, sample.steal_ns)) for sample in newer}
     return {cpu: stolen_ns[cpu] / (worked + idle) for cpu, (worked, idle) in deltas.items()}
@@ -205,14 +203,14 @@ class DiskRates(Struct, frozen=True):
 
 
 def disk_rates(older: DiskSample, newer: DiskSample, ns: int) -> DiskRates | None:
-    """Rates of one device between two readings ``ns`` apart."""
+    """Rates of one block device read twice, ``ns`` apart."""
     if older.name != newer.name or ns <= 0 or newer.reads < older.reads or newer.writes < older.writes:
         return None
     return DiskRates((newer.read_bytes - older.read_bytes) * SECOND_NS / ns, min(100.0, 100e6 * (newer.io_ms - older.io_ms) / ns))
 
 
 def net_rates(older: NetSample, newer: NetSample, ns: int) -> tuple[float, float] | None:
-    """Received and sent bytes per second of one interface."""
+    """Received and sent bytes per second of one interface read twice, ``ns`` apart."""
     rx, tx = delta(older.rx_bytes, newer.rx_bytes), delta(older.tx_bytes, newer.tx_bytes)
     if rx is None or tx is None or ns <= 0:
         return None
@@ -220,20 +218,20 @@ def net_rates(older: NetSample, newer: NetSample, ns: int) -> tuple[float, float
 
 
 def throttled_periods_pct(older: CgroupSample, newer: CgroupSample) -> float | None:
-    """Share of a cgroup's periods, between two readings, in which its CPU quota throttled it; None where it has had none."""
+    """Share of a cgroup's quota periods in which it was throttled; None if no period passed."""
     periods, throttled = delta(older.nr_periods, newer.nr_periods), delta(older.nr_throttled, newer.nr_throttled)
     return 100 * throttled / periods if periods and throttled is not None else None
 
 
 def _cpu_ns(newer: ProcSample, threads: Sequence[ThreadSample], main_ns: int | None, ticks_ns: int) -> int:
-    """Nanosecond counters where they cover every thread that there has been; utime and stime advance by whole ticks of 10 ms."""
+    """CPU ns of the process: from nanosecond counters if they cover every thread, else from utime and stime (``ticks_ns``)."""
     if len(threads) >= newer.num_threads > 0:
         exact_ns, alive_ns = sum(map(_oncpu, threads)), sum(map(_oncpu, newer.threads))
     elif newer.num_threads == 1 and main_ns is not None and newer.oncpu_ns is not None:
         exact_ns, alive_ns = main_ns, newer.oncpu_ns
     else:
         return ticks_ns
-    # Of threads that have ended only utime and stime know; those that are born and end between two readings leave no other trace.
+    # Only utime and stime still count threads that have ended, among them those that were born and ended between two readings.
     ended_ns = newer.utime_ns + newer.stime_ns - alive_ns
     return ticks_ns if ended_ns > TICK_NS else exact_ns
 
@@ -243,14 +241,14 @@ def _oncpu(thread: ThreadSample) -> int:
 
 
 def _switches_per_s(
-    older: ProcSample, newer: ProcSample, threads: Sequence[ThreadSample], switched: Switched | None
+    older: ProcSample, newer: ProcSample, threads: Sequence[ThreadSample], probed: ProbedSwitches | None
 ) -> tuple[float | None, float | None]:
-    """Voluntary and involuntary."""
+    """Voluntary and involuntary switches a second of all threads."""
     per_s = SECOND_NS / (newer.t_ns - older.t_ns)
     counted = [(thread.vol, thread.invol) for thread in threads if thread.vol is not None and thread.invol is not None]
     uncounted = any(thread.vol is None and thread.timeslices > 0 for thread in threads)
     if newer.unfollowed or uncounted or (newer.num_threads > 1 and not counted):
-        return switched.per_s(newer.pid) if switched is not None else (None, None)
+        return probed.per_s(newer.pid) if probed is not None else (None, None)
     if counted:
         return sum(vol for vol, _ in counted) * per_s, sum(invol for _, invol in counted) * per_s
     return _times(delta(older.vol, newer.vol), per_s), _times(delta(older.invol, newer.invol), per_s)

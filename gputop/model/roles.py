@@ -1,13 +1,13 @@
-"""Who is who: trainers, their ranks and loader workers, helpers; every process not named here is a bystander.
+"""Roles of processes: trainers with their ranks, loader workers, helpers. A process without a role is a bystander.
 
-Only identities decide (`gputop.model.frame.ProcInfo`): which processes have a GPU context, who is whose child, what
-`multiprocessing` and the frameworks call their children. How a worker looks depends on how it was started:
+Roles follow from identities alone (`gputop.model.frame.ProcInfo`): who has a GPU context, who is whose child, and how `multiprocessing` and
+the frameworks name their children. A worker's identity depends on its start method:
 
     fork         the trainer's own child with the trainer's command line (it maps libcuda too, without using it)
     spawn        the trainer's child, ``python -c "from multiprocessing.spawn import spawn_main; …" --multiprocessing-fork``
     forkserver   a grandchild, through ``python -c "from multiprocessing.forkserver import main; …"``
 
-PyTorch 2 names the worker's main thread ``pt_data_worker`` in all three; older versions and other loaders do not.
+PyTorch 2 names a worker's main thread ``pt_data_worker`` in all three; older versions and other loaders do not.
 """
 
 from __future__ import annotations
@@ -18,83 +18,84 @@ from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from gputop.model.environment import RANK_VARIABLES, number_in
 from gputop.model.frame import ProcInfo
 from gputop.system.text import clean
 
-PIN_THREAD = "pt_data_pin"
-TORCH_WORKER = "pt_data_worker"
-BEFORE_TICKS, BEHIND_TICKS = 5, 30
-"""Clock ticks (of 10 ms) by which spawned workers of one loader start before and behind one another."""
-APART_TICKS = 200
-"""So far apart no two forked workers of one loader start."""
-MOST_TRAINERS = 256  # on one host, those that NVML lists before others: the largest have 16 GPUs of 7 MIG devices each (guess)
-MOST_WORKERS = 1024  # of one trainer, the oldest; more than any host has CPUs (guess)
-_LOADERS = ("grain", "dali", "tensorflow", "torch")
-# They hold /dev/nvidia* or map libcuda to watch or to draw, not to train.
+RANK_VARIABLES = (
+    "RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "JAX_PROCESS_ID", "SLURM_PROCID", "LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID",
+)  # fmt: skip
+"""Environment variables in which a launcher gives the rank, global ranks before local ones."""
+SIZE_VARIABLES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE", "JAX_NUM_PROCESSES", "SLURM_NTASKS")
+"""Environment variables in which a launcher gives the number of ranks."""
+ENV_OF_INTEREST = (
+    *RANK_VARIABLES, *SIZE_VARIABLES, "LOCAL_WORLD_SIZE", "SLURM_JOB_ID", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "CUDA_LAUNCH_BLOCKING",
+)  # fmt: skip
+"""The environment variables that frames keep: ranks, devices and thread counts, nothing secret."""
+PIN_THREAD = "pt_data_pin"  # comm of PyTorch's pin-memory thread in a trainer
+TORCH_WORKER = "pt_data_worker"  # comm of a PyTorch 2 DataLoader worker
+EARLIER_TICKS, LATER_TICKS = 5, 30  # clock ticks (10 ms): a spawned worker starts this much before or after another of its loader (guess)
+LOADER_GAP_TICKS = 200  # clock ticks: forked workers that start further apart belong to two loaders (guess)
+MOST_TRAINERS = 256  # per host, those that NVML lists first: the largest hosts have 16 GPUs of 7 MIG devices each (guess)
+MOST_WORKERS = 1024  # per trainer, the oldest first: more than any host has CPUs (guess)
+_LOADERS = ("grain", "dali", "tensorflow", "torch")  # words of `ProcInfo.libs` that name the loader, the most specific first
 _WATCHERS = frozenset((
     "nvidia-smi", "nvtop", "nvitop", "gpustat", "nv-hostengine", "dcgm-exporter", "dcgmi", "nvidia-persiste", "nvidia-powerd",
     "nvidia-cuda-mps", "Xorg", "Xwayland", "gnome-shell", "gputop", "all-smi", "btop", "dcgmproftester",
 ))  # fmt: skip
+"""Programs that hold /dev/nvidia* or map libcuda to watch or to draw, not to train."""
 _LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed", "horovodrun", "torchelastic")
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
-_COMMAND = re.compile("-[a-zA-Z]*c")
-"""The option of a shell that says that no script follows but commands, alone or with others."""
-_WITH_VALUE = frozenset(("-W", "-X", "-o", "-O", "--rcfile", "--init-file"))
-"""Options of Python and of shells behind which a word of theirs stands."""
-_DESCRIPTORS = ("/dev/fd/", "/proc/")
-"""A script read from there has no name."""
-COMPILES = "torch.compile"
-"""Label of helpers that compile kernels: the pool of torch's inductor and what that runs."""
-_KTHREADD = "kthreadd"
-"""Parent of the kernel's own threads, always pid 2."""
-WELL_KNOWN = frozenset((*_WATCHERS, *_LAUNCHERS, TORCH_WORKER, PIN_THREAD, _KTHREADD))
-"""Names by which roles are found: they belong to nobody."""
-
-
+_SHELL_COMMAND = re.compile("-[a-zA-Z]*c")  # a shell's option -c, alone or joined with others (``-lc``): commands follow, no script
+_OPTIONS_WITH_VALUE = frozenset(("-W", "-X", "-o", "-O", "--rcfile", "--init-file"))  # of Python and shells: the next word is a value
+_NAMELESS_PATHS = ("/dev/fd/", "/proc/")  # a script read from there has no name
+COMPILES = "torch.compile"  # label of helpers that compile kernels: the process pool of torch's inductor and its children
+_KTHREADD = "kthreadd"  # comm of pid 2, the parent of the kernel's threads
+WELL_KNOWN = frozenset((*_WATCHERS, *_LAUNCHERS, TORCH_WORKER, PIN_THREAD, _KTHREADD))  # program names that identify no person
 Contexts = Mapping[int, Mapping[int, int]]
-"""Pid -> GPU -> bits of the bytes that its context holds there: `gputop.model.board.Board.contexts`."""
-LESSER_BITS = 2
-"""By so many powers of two a context is smaller than another, at least: half of its bytes, and mostly a quarter and less."""
-MOST_LEVELS = 8
-"""Of workers that start workers."""
+"""pid -> GPU index -> size class of its context, see `gputop.model.board.Board.contexts`."""
+SMALLER_BITS = 2  # size classes (powers of two) by which a helper's context is smaller than its trainer's: under half of it (guess)
+MOST_LEVELS = 8  # of workers that start workers
 
 
 class Role(Struct, frozen=True):
-    """What a process is to the training on this host."""
+    """The part that a process plays in a training on this host."""
 
     kind: str
-    """``trainer``, ``worker`` or ``helper`` (forkserver, resource tracker, launcher, a worker's own children, who else feeds it)."""
+    """``trainer``, ``worker`` or ``helper`` (forkserver, resource tracker, launcher, children of workers, other processes that feed it)."""
     trainer_pid: int | None = None
-    """The trainer it belongs to, itself for a trainer; None for an orphaned worker and for a launcher."""
+    """The trainer that it belongs to (a trainer: itself); None for an orphaned worker and a launcher."""
     rank: int | None = None
     index: int | None = None
-    """Number of a worker among its trainer's, by age."""
+    """A worker's number among those of its trainer, oldest first."""
     loader: str = ""
-    """``torch``, ``grain``, ``tensorflow``, ``dali`` or ``multiprocessing`` for workers; a trainer's own threads' loader otherwise."""
+    """The loader of a worker, or of a trainer's own threads: ``torch``, ``grain``, ``tensorflow``, ``dali`` or ``multiprocessing``."""
     label: str = ""
     """``train.py rank 0``, ``worker 2``."""
 
 
 def assign(infos: Mapping[int, ProcInfo], gpu_pids: frozenset[int], contexts: Contexts | None = None) -> dict[int, Role]:
-    """The role of every process that has one.
+    """pid -> role, for every process that has one.
 
-    ``gpu_pids`` are the processes NVML lists: proof where the whole machine is seen. In a container these are pids of another
-    namespace, which shows in that they fit nobody who uses CUDA, and are then not believed.
-    ``contexts`` tells which of two contexts serves the other, see `_Assignment._holds_little_beside`.
+    ``gpu_pids`` are the pids that NVML lists. They prove a GPU context where the whole machine is visible; in a container they may be
+    another namespace's (`is_foreign_list`), and are then ignored. ``contexts`` decides which of two processes with contexts serves the
+    other, see `_Assignment._has_smaller_context`.
     """
     return _Assignment(infos, gpu_pids, contexts or {}).roles()
 
 
 def is_whole_machine(infos: Mapping[int, ProcInfo]) -> bool:
-    """Whether these pids are the kernel's own, which the driver speaks of too: only there are the kernel's threads seen."""
+    """Whether these are pids of the host's namespace, as the driver's are: only there are the kernel's threads visible."""
     kthreadd = infos.get(2)
     return kthreadd is not None and (kthreadd.comm, kthreadd.ppid, kthreadd.cmdline) == (_KTHREADD, 0, [])
 
 
-def speaks_of_others(infos: Mapping[int, ProcInfo], gpu_pids: frozenset[int]) -> bool:
-    """Whether NVML's pids are another namespace's, so that those that exist here too merely collide with ours: such a list misses
-    processes that do use CUDA, or names some that are not here beside none that could."""
+def is_foreign_list(infos: Mapping[int, ProcInfo], gpu_pids: frozenset[int]) -> bool:
+    """Whether NVML's pids belong to another pid namespace, so that equal pids here are a coincidence.
+
+    Such a list misses the processes here that use CUDA, or names absent pids and none that may use CUDA.
+    """
     if not gpu_pids or is_whole_machine(infos):
         return False
     present = gpu_pids & infos.keys()
@@ -104,44 +105,48 @@ def speaks_of_others(infos: Mapping[int, ProcInfo], gpu_pids: frozenset[int]) ->
 
 
 def hot(roles: Mapping[int, Role]) -> frozenset[int]:
-    """The pids to read in every tick and per thread: trainers and their workers."""
+    """Pids of the trainers and their workers: the collector reads these in every tick and per thread."""
     return frozenset(pid for pid, role in roles.items() if role.kind != "helper" and role.trainer_pid is not None)
 
 
-def alone(roles: Mapping[int, Role]) -> frozenset[int]:
-    """The trainers that have no workers: others may load for them."""
+def without_workers(roles: Mapping[int, Role]) -> frozenset[int]:
+    """Pids of the trainers that have no workers: other processes may load for them."""
     fed = {role.trainer_pid for role in roles.values() if role.kind == "worker"}
     return frozenset(pid for pid, role in roles.items() if role.kind == "trainer" and pid not in fed)
 
 
 def children_of(infos: Mapping[int, ProcInfo], trainers: Collection[int]) -> frozenset[int]:
-    """What these trainers started themselves."""
+    """Pids of the children of these trainers."""
     return frozenset(pid for pid, info in infos.items() if info.ppid in trainers) if trainers else frozenset()
 
 
 def _labels(workers: Sequence[tuple[ProcInfo, str]]) -> Iterator[str]:
-    """How a traceback names them, which numbers each loader's workers anew: torch starts all of a loader's at once. Spawned ones, which are
-    sent their dataset one after the other, and those of pools, which replace their workers, are counted through."""
+    """Labels of workers in order of age, as a traceback names them: ``worker 2``, with several loaders ``loader 2 worker 0``.
+
+    Torch forks all workers of a loader at once and numbers each loader's from 0. Spawned workers start one after the other, and pools
+    replace theirs: these are numbered through.
+    """
     number, loaders, before = 0, 1, workers[0][0] if workers else None
     for worker, loader in workers:
-        if before is not None and loader == "torch" and not _is_spawned(worker) and worker.start_ticks - before.start_ticks > APART_TICKS:
+        gap_ticks = 0 if before is None else worker.start_ticks - before.start_ticks
+        if loader == "torch" and not _is_spawned(worker) and gap_ticks > LOADER_GAP_TICKS:
             number, loaders = 0, loaders + 1
         yield f"worker {number}" if loaders == 1 else f"loader {loaders} worker {number}"
         number, before = number + 1, worker
 
 
 class _Assignment:
-    """One run of `assign`: the family tree, then trainers, then everybody below them."""
+    """One run of `assign`: the process tree, then the trainers, then the processes below them."""
 
     def __init__(self, infos: Mapping[int, ProcInfo], gpu_pids: frozenset[int], contexts: Contexts) -> None:
         self.infos = infos
         self.contexts = contexts
         self.loading: set[int] = set()
-        """Candidates that load for a trainer above them."""
+        """Candidates for trainers that load for a trainer above them."""
         self.children: dict[int, list[ProcInfo]] = {}
         for info in infos.values():
             self.children.setdefault(info.ppid, []).append(info)
-        self.listed = frozenset() if speaks_of_others(infos, gpu_pids) else gpu_pids & infos.keys()
+        self.listed = frozenset() if is_foreign_list(infos, gpu_pids) else gpu_pids & infos.keys()
 
     def roles(self) -> dict[int, Role]:
         trainers = self._trainers()
@@ -151,14 +156,14 @@ class _Assignment:
         for info in self.infos.values():
             if info.pid in found:
                 continue
-            if info.comm == TORCH_WORKER and info.cmdline:  # a dead one has none
+            if info.comm == TORCH_WORKER and info.cmdline:  # a zombie has none
                 found[info.pid] = Role("worker", loader="torch", label="orphaned worker")
             elif self._is_launcher(info):
                 found[info.pid] = Role("helper", label="launcher")
         return found
 
     def _trainers(self) -> list[int]:
-        """In order of age, so that a trainer comes before those it started."""
+        """Pids of the trainers, oldest first, so that a trainer comes before the processes that it started."""
         candidates = [info for info in self.infos.values() if self._may_train(info)]
         candidates.sort(key=lambda info: (info.start_ticks, info.pid))
         trainers: dict[int, None] = {}
@@ -171,7 +176,7 @@ class _Assignment:
         return sorted(trainers, key=lambda pid: pid not in self.listed)[:MOST_TRAINERS] if len(trainers) > MOST_TRAINERS else list(trainers)
 
     def _trainer_above(self, info: ProcInfo, trainers: Container[int]) -> ProcInfo | None:
-        """The trainer that started it, or that has who started it as a worker."""
+        """The trainer that started the process, directly or through workers; None if none did."""
         above = self._starter(info)
         for _ in range(MOST_LEVELS):
             if above is None or above.pid in trainers or not (above.comm == TORCH_WORKER or above.pid in self.loading):
@@ -187,20 +192,20 @@ class _Assignment:
         return not (_is_watcher(info) or _is_service(info) or self._is_launcher(info) or self._is_forkserver(info))
 
     def _is_launcher(self, info: ProcInfo) -> bool:
-        """By its name; or it has imported what computes, and started who does so in its place (`torch.multiprocessing.spawn`, a sweep)."""
+        """Whether its name is a launcher's, or it maps libcuda, has no context, and a child has one (`torch.multiprocessing.spawn`)."""
         if _is_launcher(info) or info.pid in self.listed or not info.uses_cuda:
             return _is_launcher(info)
         return any(child.pid in self.listed for child in self._offspring(info)) and not self._feeds_from_workers(info)
 
     def _started_as_rank(self, info: ProcInfo) -> bool:
-        """A launcher's child with a rank: a trainer even before it touches the GPU."""
+        """Whether it is a launcher's child with a rank: a trainer even before it uses the GPU."""
         if not info.env or rank_of(info) is None:
             return False
         parent = self.infos.get(info.ppid)
         return parent is not None and _is_launcher(parent) and _is_python(info)
 
     def _feeds_from_workers(self, info: ProcInfo) -> bool:
-        """Has DataLoader workers: a trainer also where there is no GPU (or not yet a context on it)."""
+        """Whether it has loader workers: then it is a trainer, also without a GPU context."""
         for child in self.children.get(info.pid, ()):
             if child.comm == TORCH_WORKER and _own_child(info, child):
                 return True
@@ -211,33 +216,36 @@ class _Assignment:
         return False
 
     def _works_for(self, info: ProcInfo, trainer: ProcInfo) -> bool:
-        """Whether a candidate loads for the trainer above it: it only inherited libcuda by fork, was spawned and has no context, or has one
-        that serves that trainer's; a program of its own also must be at the other end of what the trainer reads or writes.
+        """Whether a candidate loads for the trainer above it.
 
-        Whoever has loader workers itself, or a rank and a context, trains.
+        It does if it inherited libcuda by fork, if it was spawned and has no context, or if its context is the smaller one; another program
+        with a context must also hold the other end of a pipe or socket that the trainer waits at. A process with loader workers of its own,
+        or with a rank and a context, trains.
         """
         if self._feeds_from_workers(info):
             return False
         if info.pid in self.listed:
-            kin = _is_spawned(info) or _is_forkserving(info) or info.cmdline == trainer.cmdline or _is_at_its_end(info, trainer)
-            return kin and rank_of(info) is None and self._holds_little_beside(info.pid, trainer.pid)
+            related = _is_spawned(info) or _is_forkserving(info) or info.cmdline == trainer.cmdline or _is_connected(info, trainer)
+            return related and rank_of(info) is None and self._has_smaller_context(info.pid, trainer.pid)
         if trainer.pid in self.listed and rank_of(info) is None:
-            return True  # it merely loads the library: what one module imports, another need not use
-        return info.cmdline == trainer.cmdline or (_is_spawned(info) and not self._lists_nobody_else(info))
+            return True  # it maps the library only because a module imports it
+        return info.cmdline == trainer.cmdline or (_is_spawned(info) and not self._uses_cuda_alone(info))
 
-    def _holds_little_beside(self, pid: int, trainer: int) -> bool:
-        """It decodes or transforms on that trainer's GPUs, and holds little there: a rank, an engine or an evaluation has a GPU of its own,
-        or holds as much as who started it."""
+    def _has_smaller_context(self, pid: int, trainer: int) -> bool:
+        """Whether it has contexts only on the trainer's GPUs, each much smaller than the trainer's: it decodes or transforms there.
+
+        A rank, an engine or an evaluation has a GPU of its own, or as large a context as its parent.
+        """
         own, beside = self.contexts.get(pid, {}), self.contexts.get(trainer, {})
-        return bool(own) and all(bits + LESSER_BITS <= beside.get(gpu, 0) for gpu, bits in own.items())
+        return bool(own) and all(bits + SMALLER_BITS <= beside.get(gpu, 0) for gpu, bits in own.items())
 
-    def _lists_nobody_else(self, info: ProcInfo) -> bool:
-        """A spawned child that uses CUDA is a rank where its starter has no context (`torch.multiprocessing.spawn`)."""
+    def _uses_cuda_alone(self, info: ProcInfo) -> bool:
+        """Whether it uses CUDA and its parent does not: then it is a rank (`torch.multiprocessing.spawn`)."""
         parent = self._starter(info)
         return bool(info.uses_cuda) and parent is not None and not (parent.uses_cuda or parent.pid in self.listed)
 
     def _starter(self, info: ProcInfo) -> ProcInfo | None:
-        """Who started it: its parent, or through a forkserver that one's parent."""
+        """Its parent, or the parent of the forkserver that forked it."""
         parent = self.infos.get(info.ppid)
         return self.infos.get(parent.ppid) if parent is not None and self._is_forkserver(parent) else parent
 
@@ -261,7 +269,7 @@ class _Assignment:
         return program_name(info)
 
     def _add_family(self, trainer_pid: int, found: dict[int, Role]) -> None:
-        """Workers and helpers of one trainer, down to their own children."""
+        """Add the workers and helpers of one trainer, and their children, to ``found``."""
         trainer = self.infos[trainer_pid]
         workers: list[tuple[ProcInfo, str]] = []
         offspring = self._offspring(trainer)
@@ -284,13 +292,16 @@ class _Assignment:
         self._add_descendants([worker.pid for worker, _loader in workers], trainer_pid, found, "worker's child")
 
     def _offspring(self, trainer: ProcInfo) -> list[ProcInfo]:
-        """Its children, a forkserver's counted as its own."""
+        """Its children, and those of its forkservers."""
         own = self.children.get(trainer.pid, [])
         return own + [grandchild for child in own if self._is_forkserver(child) for grandchild in self.children.get(child.pid, ())]
 
     def _loader_of(self, child: ProcInfo, trainer: ProcInfo, births: Sequence[int]) -> str:
-        """Which loader's worker it is, empty where it is none. Beside named torch workers, whose ``births`` are in order (clock ticks), an
-        unnamed one is a helper, unless it starts."""
+        """The loader whose worker it is, empty if it is none.
+
+        ``births`` are the start times (clock ticks, sorted) of the trainer's named torch workers. Beside these an unnamed child is a
+        helper, unless it is a torch worker that still starts.
+        """
         if child.comm == TORCH_WORKER:
             return "torch"
         if _is_service(child) or self._is_forkserver(child) or not (_is_defunct(child, trainer) or _forked_or_spawned(child, trainer)):
@@ -300,7 +311,7 @@ class _Assignment:
         return next((lib for lib in _LOADERS if lib in trainer.libs), "multiprocessing")
 
     def _add_descendants(self, pids: list[int], trainer_pid: int, found: dict[int, Role], label: str) -> None:
-        """All below ``pids`` that have no role yet. Each is looked at once, however deep they are nested, and in a ring of parents too."""
+        """Give ``label`` to all descendants of ``pids`` that have no role yet; each is visited once, also in a cycle of parents."""
         role = Role("helper", trainer_pid, label=label)
         due = list(pids)
         while due:
@@ -310,46 +321,52 @@ class _Assignment:
 
 
 def program_name(info: ProcInfo) -> str:
-    """What people call the process: ``a.py`` for ``python -u a.py``, ``a.sh`` for ``bash a.sh``, a module for ``-m``, else its comm;
-    ``?`` where these are blank."""
+    """The process's name on the screen: ``a.py`` for ``python -u a.py``, ``a.sh`` for ``bash a.sh``, the module of ``-m``, else the
+    program or comm; ``?`` if these are blank."""
     called = info.cmdline[0].rpartition("/")[2] if info.cmdline else ""
     if _is_python(info):
         name = _script(info.cmdline[1:])
     elif called in _SHELLS:
-        name = _script(["-c" if _COMMAND.fullmatch(word) else word for word in info.cmdline[1:]])
+        name = _script(["-c" if _SHELL_COMMAND.fullmatch(word) else word for word in info.cmdline[1:]])
     else:
         name = called
     return clean(name.strip(), 32) or clean(info.comm.strip(), 32) or "?"
 
 
 def _script(words: list[str]) -> str:
-    """The program among an interpreter's arguments, empty where they name none."""
+    """The script or module among an interpreter's arguments, empty if they name none."""
     rest = iter(words)
     for word in rest:
-        if word in _WITH_VALUE:
+        if word in _OPTIONS_WITH_VALUE:
             next(rest, "")
         elif word == "-m":
             return next(rest, "")
         elif word == "-c":
             return ""
         elif not word.startswith("-"):
-            return "" if word.startswith(_DESCRIPTORS) else word.rpartition("/")[2]
+            return "" if word.startswith(_NAMELESS_PATHS) else word.rpartition("/")[2]
     return ""
 
 
-def is_made_anew(info: ProcInfo) -> bool:
-    """`multiprocessing` started it with an interpreter of its own: what it is for does not show before it has a name."""
+def is_spawned_child(info: ProcInfo) -> bool:
+    """Whether `multiprocessing` spawned it with a new interpreter: its purpose does not show before it has named itself."""
     return _is_spawned(info) and not _is_service(info)
 
 
 def pin_thread(info: ProcInfo) -> int | None:
-    """The tid of a trainer's pin-memory thread, None where it has none."""
+    """The tid of a trainer's pin-memory thread, None if it has none."""
     return next((thread.tid for thread in info.threads if thread.comm == PIN_THREAD), None)
 
 
 def rank_of(info: ProcInfo) -> int | None:
-    """The rank that its launcher gave it, None where there is none."""
+    """The rank in its environment, None if there is none."""
     return number_in(info.env, RANK_VARIABLES)
+
+
+def number_in(env: Mapping[str, str], names: tuple[str, ...]) -> int | None:
+    """The number in the first of these variables that holds one; None if none does. At most nine digits are read: anybody may set them."""
+    values = (env.get(name, "") for name in names)
+    return next((int(value[:9]) for value in values if value.isascii() and value.isdigit()), None)
 
 
 def _is_python(info: ProcInfo) -> bool:
@@ -358,7 +375,7 @@ def _is_python(info: ProcInfo) -> bool:
 
 
 def _is_defunct(child: ProcInfo, trainer: ProcInfo) -> bool:
-    """A dead child not yet waited for: it has lost its command line, not its name, which a fork took from the trainer."""
+    """Whether the child is a zombie of a fork: it has no command line any more, and still the trainer's comm."""
     return not child.cmdline and child.comm == trainer.comm
 
 
@@ -367,15 +384,15 @@ def _forked_or_spawned(child: ProcInfo, trainer: ProcInfo) -> bool:
 
 
 def _is_starting(child: ProcInfo, births: Sequence[int]) -> bool:
-    """Made in one go with workers that have their name already: it still imports torch, and takes the name then."""
+    """Whether it started together with workers that have their name already: it still imports torch and takes the name later."""
     if not (_is_spawned(child) or _is_forkserving(child)):
         return False
-    first = bisect_left(births, child.start_ticks - BEHIND_TICKS)
-    return first < len(births) and births[first] <= child.start_ticks + BEFORE_TICKS
+    first = bisect_left(births, child.start_ticks - LATER_TICKS)
+    return first < len(births) and births[first] <= child.start_ticks + EARLIER_TICKS
 
 
 def _own_child(parent: ProcInfo, child: ProcInfo) -> bool:
-    """Still with the process that started it, not reparented to init or a subreaper."""
+    """Whether ``parent`` really started it: an orphan is reparented to init or a subreaper."""
     if child.cmdline == parent.cmdline:
         return True
     if parent.exe and child.exe:
@@ -383,8 +400,8 @@ def _own_child(parent: ProcInfo, child: ProcInfo) -> bool:
     return _is_python(parent)
 
 
-def _is_at_its_end(info: ProcInfo, trainer: ProcInfo) -> bool:
-    """Of a pipe or socket that the trainer's main thread waits at, such as a decoder's that it started."""
+def _is_connected(info: ProcInfo, trainer: ProcInfo) -> bool:
+    """Whether it holds the other end of a pipe or socket at which the trainer's main thread waits, as a decoder does."""
     return info.pid in trainer.other_ends or info.pid in trainer.read_by
 
 
@@ -393,7 +410,7 @@ def _is_spawned(info: ProcInfo) -> bool:
 
 
 def _is_forkserving(info: ProcInfo) -> bool:
-    """A forkserver, or a worker forked from one and still carrying its command line."""
+    """Whether it is a forkserver, or a process forked from one, which keeps its command line."""
     return _runs(info, "multiprocessing.forkserver import")
 
 
@@ -402,7 +419,7 @@ def _is_watcher(info: ProcInfo) -> bool:
 
 
 def _is_service(info: ProcInfo) -> bool:
-    """Started by a library for its own needs: loads no data."""
+    """Whether a library started it for itself: it loads no data."""
     return (
         _runs(info, "multiprocessing.resource_tracker import")
         or _runs(info, "multiprocessing.semaphore_tracker import")
@@ -411,7 +428,7 @@ def _is_service(info: ProcInfo) -> bool:
 
 
 def _compiles(info: ProcInfo) -> bool:
-    """The pool of torch.compile, whose processes run compilers."""
+    """Whether it belongs to torch.compile's process pool, which runs compilers."""
     return any("compile_worker" in arg for arg in info.cmdline[:4])
 
 

@@ -302,7 +302,7 @@ class Decoder:
     def _header_anew(self, payload: bytes) -> list[Header | Frame]:
         """Restated in files, it says nothing new; one of another stream is none of this."""
         header = unpack_header(payload)
-        if header == self.header or (self.header is not None and not header.retells(self.header)):
+        if header == self.header or (self.header is not None and not header.repeats(self.header)):
             return []
         self.header = header
         return [header]

@@ -82,7 +82,7 @@ class Unwatched:
 
     def restate(self, header: Header) -> None:
         """The stream's header, by clocks that have jumped."""
-        self.board = self.board.under(header)
+        self.board = self.board.with_header(header)
 
     def see(self, frame: Frame) -> None:
         """The stream's next frame, before it is written: stacks that were taken since the last one are added to it."""

@@ -41,7 +41,7 @@ def closely(engine: Engine, board: Board, items: Iterable[Header | Frame]) -> It
     """Feed the engine frame by frame, as the screen does, with what follows on ``board``; the board after each feed."""
     for item in items:
         if isinstance(item, Header):
-            board = board.under(item)
+            board = board.with_header(item)
             continue
         board.fold(item)
         if engine.follow(board, item):

@@ -108,7 +108,7 @@ class Session:
         if known is not None and same_clock:
             self.header = replace(header, slept=known.dated(header).slept)
             self.ring.restate(self.ring.header.dated(header))
-        stood, self.board = self.board, self.board.under(self.header)
+        stood, self.board = self.board, self.board.with_header(self.header)
         if stood is not self.board:
             self._past = LastSeconds()
         if not same_clock:

@@ -12,10 +12,10 @@ from typing import Any
 
 from gputop.diagnosis import ProcState
 from gputop.model.board import Board, GpuBoard
+from gputop.model.fields import limits
 from gputop.model.frame import PART, Frame, Gpu, GpuProc, Hardware, MigInstance, ProcInfo, ProcSample
-from gputop.model.limits import limits
-from gputop.model.rates import ProcRates, Switched, counter_per_s, gpu_bytes_per_s, proc_rates
-from gputop.model.roles import Role, program_name, speaks_of_others
+from gputop.model.rates import ProbedSwitches, ProcRates, counter_per_s, gpu_bytes_per_s, proc_rates
+from gputop.model.roles import Role, is_foreign_list, program_name
 from gputop.system.text import clean
 
 SCHEMA = 1
@@ -78,7 +78,7 @@ def take(
 
     ``only`` limits the processes; otherwise they are trainers, workers, GPU processes and those that take CPU.
     """
-    header, switched = newer.header, Switched(older, newer)
+    header, switched = newer.header, ProbedSwitches(older, newer)
     on_gpu = _gpu_procs(newer)
     pids = only if only is not None else frozenset(pid for pid in newer.procs if _matters(pid, older, newer, roles, on_gpu))
     taken: dict[str, object] = _cleaned({
@@ -121,7 +121,7 @@ def _hardware(hardware: object) -> dict[str, object]:
 def _gpu_procs(board: Board) -> dict[int, list[dict[str, object]]]:
     """Who is on which GPU, and what of it is his, by pid; nobody where the driver speaks of others' pids."""
     found: dict[int, list[dict[str, object]]] = {}
-    if speaks_of_others(board.infos, board.compute_pids):
+    if is_foreign_list(board.infos, board.compute_pids):
         return found
     for index, gpu in board.gpus.items():
         for proc in gpu.procs:
@@ -179,7 +179,7 @@ def _proc(
     role: Role | None,
     state: ProcState | None,
     on_gpu: list[dict[str, object]],
-    switched: Switched,
+    switched: ProbedSwitches,
 ) -> dict[str, object]:
     sample, before, info = newer.procs[pid], older.procs.get(pid), newer.infos.get(pid)
     rates = proc_rates(before, sample, switched) if before else None

@@ -43,7 +43,7 @@ def collected() -> tuple[Board, Engine, list[Frame]]:
         assert process.stdout is not None
         for item in PipeStream(process.stdout.fileno()):
             if isinstance(item, Header):
-                board = board.under(item)
+                board = board.with_header(item)
                 continue
             board.fold(item)
             engine.follow(board, item)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gputop.model.board import GpuBoard
-from gputop.model.limits import limits
+from gputop.model.fields import limits
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_switches_of_more_threads_than_are_followed_are_those_that_the_probe_cou
         12: SchedThread(12, 10, 0, 0, 0, 0, 0, 40, 4, 0, start_ns=3 * SECOND),
     }  # fmt: skip
     between = Board(threads=before, probed_ns=2 * SECOND), Board(threads=after, probed_ns=4 * SECOND)
-    found = rates.proc_rates(older, newer, rates.Switched(*between))
+    found = rates.proc_rates(older, newer, rates.ProbedSwitches(*between))
     assert found is not None
     assert (found.switches_per_s, found.invol_per_s) == ((200 + 40 + 40 + 4) / 2, (40 + 4) / 2)
 
@@ -154,11 +154,11 @@ def test_switches_of_a_bystander_are_all_its_threads_or_none():
     told = {}
     for seconds in (0, 0.5, 2):
         between = Board(threads=before, probed_ns=2 * SECOND), Board(threads=after, probed_ns=int((2 + seconds) * SECOND))
-        found = rates.proc_rates(older, newer, rates.Switched(*between))
+        found = rates.proc_rates(older, newer, rates.ProbedSwitches(*between))
         assert found is not None
         told[seconds] = found.switches_per_s, found.invol_per_s
     assert told == {0: (None, None), 0.5: (None, None), 2: (330, 30)}, "most threads are told of once a second"
-    alone = rates.proc_rates(sample(1, vol=5, invol=5), sample(2, vol=6, invol=5), rates.Switched(*between))
+    alone = rates.proc_rates(sample(1, vol=5, invol=5), sample(2, vol=6, invol=5), rates.ProbedSwitches(*between))
     assert alone is not None
     assert alone.switches_per_s == 1
 

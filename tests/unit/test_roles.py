@@ -296,8 +296,8 @@ def test_orphaned_workers_are_known_and_init_is_no_trainer():
 def test_who_has_no_workers_may_be_fed_by_what_it_started():
     infos = {one.pid: one for one in (info(10), info(11, 10, "reader", ["/bin/reader"]), info(20), info(21, 20, TORCH), info(30, 1))}
     found = roles.assign(infos, frozenset({10, 20}))
-    assert roles.alone(found) == {10}
-    assert roles.children_of(infos, roles.alone(found)) == {11}
+    assert roles.without_workers(found) == {10}
+    assert roles.children_of(infos, roles.without_workers(found)) == {11}
 
 
 def test_pin_thread():

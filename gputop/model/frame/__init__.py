@@ -1,18 +1,18 @@
-"""The vocabulary: what one beat of the collector saw.
+"""The vocabulary: what the collector read in one beat.
 
-A frame holds *raw cumulative counters* and gauges, each as its source gave it; rates, roles, states and verdicts are
-derived on read. A frame holds only what was read in that tick: a reading that is absent from it still stands (see
-`gputop.model.board`), except that a *key* frame holds everything, so that a reader may begin there.
+A frame holds *raw cumulative counters* and gauges as their sources give them; rates, roles, states and verdicts are derived on read. It
+holds only what was read in its tick: a reading that it lacks still stands (see `gputop.model.board`). A *key* frame holds everything, so
+that a reader may begin there.
 
 Rules for growth, so that old recordings open for ever:
 * structs marked ``array_like`` grow at their end, and every new field has a default;
 * the other structs are maps: fields may be added anywhere, with a default; none is renamed or given another meaning.
 
-Structs are immutable and point at nothing that points back, so the garbage collector need not know them (``gc=False``): at
-ten frames a second it would otherwise cost as much as reading them.
+Structs are immutable and without reference cycles, so the garbage collector does not track them (``gc=False``): at ten frames a second that
+would cost as much as reading them.
 
-All times named ``t_ns`` are CLOCK_MONOTONIC nanoseconds. ``None`` is "not measured"; where that lasts, the reason stands
-in ``missing`` or in the source's state.
+All times named ``t_ns`` are CLOCK_MONOTONIC in ns. ``None`` means "not measured"; if that lasts, ``missing`` or the source's state has the
+reason.
 """
 
 from gputop.model.frame.beat import Frame as Frame

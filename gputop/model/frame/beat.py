@@ -1,4 +1,4 @@
-"""One beat."""
+"""The frame itself."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from gputop.model.frame.stream import Mark, SelfCost, SourceState
 
 
 class Frame(msgspec.Struct, omit_defaults=True, dict=True):
-    """One beat: what was read between its deadline and its sending."""
+    """Everything that the collector read in one beat."""
 
     seq: int
     t_ns: int
-    """When reading began."""
+    """When reading began (CLOCK_MONOTONIC)."""
     late_ns: int = 0
-    """How much later than the beat's deadline that was."""
+    """``t_ns`` minus the beat's deadline."""
     missed: int = 0
-    """Beats that were skipped since the previous frame."""
+    """Beats skipped since the previous frame."""
     key: bool = False
     gpus: Annotated[list[Gpu], BOUNDED] = []
     procs: Annotated[list[ProcSample], BOUNDED] = []
     infos: Annotated[list[ProcInfo], BOUNDED] = []
     gone: Annotated[list[int], BOUNDED] = []
-    """Pids that ended (or were reused) since the previous frame."""
+    """Pids that ended, or were reused, since the previous frame."""
     host: Host | None = None
     probes: Probes | None = None
     sampled: Annotated[list[MainSamples], BOUNDED] = []
-    """Of those that were sampled since the previous frame; in a key frame of all. Only without ``probes``."""
+    """Processes sampled since the previous frame; all in a key frame. Only without ``probes``."""
     sources: Annotated[list[SourceState], BOUNDED] = []
-    """States that changed; in a key frame all of them."""
+    """States that changed; all in a key frame."""
     stacks: Annotated[list[Stack], BOUNDED] = []
     marks: Annotated[list[Mark], BOUNDED] = []
     cost: SelfCost | None = None
 
     @property
     def packed(self) -> bytes:
-        """The msgpack that it came as, so that who keeps it need not pack it again; empty where there is none."""
+        """The msgpack that this frame was decoded from, so that a recorder need not encode it again; empty if there is none."""
         packed: bytes = vars(self).get("packed", b"")
         return packed
 
     def came_as(self, packed: bytes) -> None:
-        """Remember that; empty where it has been changed since."""
+        """Set `packed`; empty once the frame has been changed."""
         vars(self)["packed"] = packed

@@ -1,8 +1,8 @@
-"""How much a frame may hold: a reader believes no more, whoever wrote it."""
+"""The bound on the lists of a frame: a reader refuses longer ones, since anybody may have written the stream."""
 
 from __future__ import annotations
 
 import msgspec
 
-MOST_IN_FRAME = 1 << 16  # GPUs, processes, threads, pairs …, each kind by itself; Linux allows 32,768 processes unless told otherwise
+MOST_IN_FRAME = 1 << 16  # entries per list (GPUs, processes, threads, pairs …); Linux allows 32,768 processes by default
 BOUNDED = msgspec.Meta(max_length=MOST_IN_FRAME)

@@ -1,4 +1,4 @@
-"""GPUs as NVML gives them."""
+"""GPUs, as NVML reports them."""
 
 from __future__ import annotations
 
@@ -9,24 +9,18 @@ import msgspec
 
 from gputop.model.frame.bounds import BOUNDED
 
-SILENT = "the driver has not answered for "
-"""How the reason in `Gpu.missing` begins while a call hangs; a length of time follows."""
-PART = "procs."
-"""How a name in `Gpu.missing` begins that is of a part of ``procs``: what each process uses (``sm_pct``, ``mem_bytes``), or those that
-are not listed (``mps``, ``graphics``)."""
-
-
-_LANE_BYTES_PER_S = (0.25e9, 0.5e9, 0.985e9, 1.97e9, 3.94e9, 7.56e9)
-"""Of PCIe 1 to 6, one way, less what their line codes take."""
+SILENT = "the driver has not answered for "  # prefix of a reason in `Gpu.missing` while a call hangs; a duration follows
+PART = "procs."  # prefix of a name in `Gpu.missing`: a field of the processes (``sm_pct``, ``mem_bytes``) or a list (``mps``, ``graphics``)
+_LANE_BYTES_PER_S = (0.25e9, 0.5e9, 0.985e9, 1.97e9, 3.94e9, 7.56e9)  # PCIe 1 to 6, per lane, one way, without the line code
 
 
 def link_bytes_per_s(generation: int, lanes: int) -> float | None:
-    """What a PCIe link carries one way; None where that is not told."""
+    """Bytes per second that a PCIe link carries one way; None for an unknown generation or no lanes."""
     return _LANE_BYTES_PER_S[generation - 1] * lanes if 0 < generation <= len(_LANE_BYTES_PER_S) and lanes else None
 
 
 class GpuProc(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One process on one GPU (NVML's process lists; utilization from nvmlDeviceGetProcessUtilization)."""
+    """One process on one GPU (NVML's process lists; utilization: nvmlDeviceGetProcessUtilization)."""
 
     pid: int
     kind: str = "C"
@@ -37,23 +31,25 @@ class GpuProc(msgspec.Struct, frozen=True, array_like=True, gc=False):
     enc_pct: float | None = None
     dec_pct: float | None = None
     gpu_instance: int | None = None
-    """MIG GPU instance, None outside MIG."""
+    """MIG GPU instance; None without MIG."""
 
 
 def forget_parts(missing: dict[str, str]) -> None:
-    """Drop the reasons that concern parts of a list of processes, since another list has come; its own come with it."""
+    """Drop the reasons for parts of the process list: a new list brings its own."""
     for name in [name for name in missing if name.startswith(PART)]:
         del missing[name]
 
 
 def compute_pids(procs: Iterable[GpuProc]) -> frozenset[int]:
-    """Those with a compute context: whoever only draws trains nothing."""
+    """Pids with a compute context; a process that only draws is left out."""
     return frozenset(proc.pid for proc in procs if "C" in proc.kind)
 
 
 def sizes_of_contexts(procs: Mapping[int, Iterable[GpuProc]]) -> dict[int, dict[int, int]]:
-    """Pid -> GPU -> size of its context there, as the power of two (bits) of its bytes; ``procs`` are those on each GPU. Who changes by a
-    few megabytes stands as before."""
+    """pid -> GPU index -> size class of its context: the bit length of its bytes, so that a few megabytes more change nothing.
+
+    ``procs``: GPU index -> its processes.
+    """
     found: dict[int, dict[int, int]] = {}
     for index, listed in procs.items():
         for proc in listed:
@@ -77,14 +73,14 @@ class MigInstance(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     missing: dict[str, str] = {}
     """Field name -> why it has no value in this sample."""
     util_pct: float | None = None
-    """Share of the time in which any kernel ran in its GPU instance, by GPM: NVML's own utilization is none of MIG devices."""
+    """Share of time in which any kernel ran in its GPU instance (GPM): NVML has no utilization of MIG devices."""
 
 
 class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What was read of one GPU at ``t_ns``. Several may stand in one frame, one per tier of cost.
+    """The readings of one GPU at ``t_ns``. A frame may hold several samples of a GPU, one per group of calls of equal cost.
 
-    ``None`` means "not read in this sample". ``missing`` says, per field, why there is no value from now on;
-    `gputop.model.board` then drops the value it had.
+    ``None`` means "not read in this sample". ``missing`` says why a field has no value from now on; `gputop.model.board` then drops the
+    older value.
     """
 
     index: int
@@ -97,7 +93,7 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     # every tick
     util_pct: float | None = None
     util_t_ns: int | None = None
-    """When the driver took ``util_pct`` (nvmlDeviceGetSamples); None where it does not say."""
+    """When the driver measured ``util_pct`` (nvmlDeviceGetSamples); None if it does not say."""
     mem_util_pct: float | None = None
     mem_used_bytes: int | None = None
     mem_total_bytes: int | None = None
@@ -113,7 +109,7 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """nvmlDeviceGetCurrentClocksEventReasons, raw bits; `gputop.model.fields.throttle_words` names them."""
     # Hopper and later: GPM, over the interval since the previous sample
     gr_active_pct: float | None = None
-    """Share of the time in which any kernel ran (GRAPHICS_UTIL). NVML's utilization counts copies, too, and is of a fifth of a second."""
+    """Share of time in which any kernel ran (GRAPHICS_UTIL). NVML's utilization also counts copies, and is a mean of about 0.2 s."""
     sm_active_pct: float | None = None
     sm_occupancy_pct: float | None = None
     tensor_active_pct: float | None = None
@@ -129,50 +125,50 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     pstate: int | None = None
     fan_pct: float | None = None
     pcie_tx_bytes: int | None = None
-    """Cumulative since gputop began (GPM, or field 197); where neither is supported the rate below is read instead."""
+    """Cumulative since gputop started (GPM, or NVML field 197); without either, the rate below is read."""
     pcie_rx_bytes: int | None = None
     pcie_tx_bytes_per_s: float | None = None
-    """nvmlDeviceGetPcieThroughput, which counts for 20 ms."""
+    """nvmlDeviceGetPcieThroughput, a mean of 20 ms."""
     pcie_rx_bytes_per_s: float | None = None
     pcie_gen: int | None = None
     pcie_gen_max: int | None = None
     pcie_width: int | None = None
     pcie_width_max: int | None = None
     nvlink_tx_bytes: int | None = None
-    """Cumulative, summed over links."""
+    """Cumulative, sum of all links."""
     nvlink_rx_bytes: int | None = None
     nvlink_links: int | None = None
     enc_pct: float | None = None
     dec_pct: float | None = None
     ecc_corrected: int | None = None
     ecc_uncorrected: int | None = None
-    """Volatile, as the corrected ones: since the driver loaded or the GPU was reset."""
+    """Since the driver was loaded or the GPU was reset ("volatile"), as ``ecc_corrected``."""
     retired_pages: int | None = None
     remapped_rows: int | None = None
     remap_pending: bool | None = None
-    """Rows of its memory wait for a reset to be replaced (nvmlDeviceGetRemappedRows)."""
+    """Memory rows wait for a reset to be replaced (nvmlDeviceGetRemappedRows)."""
     remap_failed: bool | None = None
-    """One could not be replaced."""
+    """A memory row could not be replaced."""
     xid: int | None = None
-    """The latest Xid error's number since the collector began; None while there was none."""
+    """Number of the latest Xid error since the collector started; None: no error."""
     compute_mode: str | None = None
     mig_mode: bool | None = None
     mig: Annotated[list[MigInstance], BOUNDED] | None = None
     procs: Annotated[list[GpuProc], BOUNDED] | None = None
     lost: bool | None = None
-    """True while NVML says the GPU is lost."""
-    # own cost
+    """True while NVML reports the GPU as lost."""
+    # cost of reading
     nvml_ns: int | None = None
-    """Cumulative wall time spent in NVML calls for this GPU."""
+    """Cumulative wall time in NVML calls for this GPU."""
     nvml_calls: int | None = None
     missing: dict[str, str] = {}
-    """Field name -> why it has no value. What begins with `PART` concerns a part of ``procs``, and stands until these are read again."""
+    """Field name -> why it has no value. A name that begins with `PART` is a part of ``procs``; its reason stands until the next list."""
     held_by: Annotated[list[int], BOUNDED] | None = None
-    """While ``procs`` cannot be read, as of a GPU that hangs or is lost: the pids that computed on it when they could be; else empty."""
+    """While ``procs`` cannot be read (the GPU hangs or is lost): the pids of its last list with compute contexts; otherwise empty."""
 
 
 class GpuReading(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Of a `Gpu`, what changes from tick to tick and the diagnosis looks at."""
+    """The fields of `Gpu` that change from tick to tick and that the diagnosis reads."""
 
     index: int
     t_ns: int

@@ -1,4 +1,4 @@
-"""The machine and its cgroups as /proc and /sys give them."""
+"""The machine and its cgroups, from /proc and /sys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gputop.model.frame.bounds import BOUNDED
 
 
 class CpuSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One logical CPU's cumulative time (/proc/stat)."""
+    """One logical CPU's cumulative times (/proc/stat)."""
 
     cpu: int
     user_ns: int
@@ -45,7 +45,7 @@ class NetSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Psi(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Pressure stall totals in ns (/proc/pressure/{cpu,io,memory} or a cgroup's ``*.pressure``)."""
+    """Pressure stall totals, cumulative ns (/proc/pressure/{cpu,io,memory}, or a cgroup's ``*.pressure``)."""
 
     cpu_some_ns: int | None = None
     io_some_ns: int | None = None
@@ -55,7 +55,7 @@ class Psi(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ReadLimit(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a cgroup may read from a device (io.max, or v1's blkio.throttle); None is no limit."""
+    """A cgroup's limit for reading from one device (io.max, or v1's blkio.throttle); None: no limit."""
 
     path: str
     device: str
@@ -65,15 +65,15 @@ class ReadLimit(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class CgroupSample(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """One cgroup that holds a trainer, a worker or ourselves; v1 and v2 in the same fields.
+    """One cgroup that holds a trainer, a worker or the collector; v1 and v2 in the same fields.
 
-    Limits are the tightest on the path to the root.
+    A limit is the tightest one on the path to the root.
     """
 
     path: str
     version: int
     quota_cpus: float | None = None
-    """cpu.max or cfs_quota/cfs_period, as CPUs; None is no limit."""
+    """cpu.max, or cfs_quota/cfs_period, in CPUs; None: no limit."""
     nr_periods: int | None = None
     nr_throttled: int | None = None
     throttled_ns: int | None = None
@@ -84,9 +84,9 @@ class CgroupSample(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     refaults: int | None = None
     psi: Psi | None = None
     quota_path: str | None = None
-    """The cgroup whose quota it is, when that is an ancestor."""
+    """The ancestor that sets the quota; None if the cgroup itself does."""
     mem_limit_path: str | None = None
-    """The same of the memory limit, or v1's path in the memory hierarchy where it is another."""
+    """The ancestor that sets the memory limit, or v1's path in the memory hierarchy if it differs; None otherwise."""
     read_limit: ReadLimit | None = None
 
 
@@ -135,7 +135,7 @@ class Hardware(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Host(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """The machine. Cheap parts each tick, the rest about once a second; None is "not read in this sample"."""
+    """The machine. Cheap parts are read each tick, the rest about once a second; None: not read in this sample."""
 
     t_ns: int
     cpus: Annotated[list[CpuSample], BOUNDED] | None = None
@@ -161,5 +161,5 @@ class Host(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     shm_total_bytes: int | None = None
     shm_free_bytes: int | None = None
     pgscan: int | None = None
-    """Pages looked at for reclaim, whoever asked for it, a cgroup at its limit too; `pgscan_direct` leaves those out."""
+    """Pages scanned for reclaim, by a cgroup at its limit too, which `pgscan_direct` leaves out."""
     hardware: Hardware | None = None

@@ -6,8 +6,8 @@ import os
 
 import msgspec
 
-from gputop.model.environment import ENV_OF_INTEREST
 from gputop.model.frame import ProcInfo
+from gputop.model.roles import ENV_OF_INTEREST
 from gputop.sources.procfs import parse
 from gputop.sources.procfs.files import read_once
 from gputop.sources.procfs.users import Users

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gputop.model.board import Board, GpuBoard
-from gputop.model.fields import FIELDS
+from gputop.model.fields import FIELDS, errors, limits
 from gputop.model.frame import SILENT, MigInstance
-from gputop.model.limits import errors, limits
 from gputop.model.rates import gpu_bytes_per_s
 from gputop.system.text import clean, fit
 from gputop.tui.draw import Line, Span

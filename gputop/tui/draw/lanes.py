@@ -14,7 +14,7 @@ from operator import itemgetter
 from msgspec import Struct
 
 from gputop.history.columns import History, SeriesKey
-from gputop.model.board import OFF_BEAT_NS
+from gputop.model.board import TICK_SLACK_NS
 from gputop.model.fields import FIELDS, Field
 from gputop.model.frame import SECOND_NS
 from gputop.system.text import fit
@@ -158,7 +158,7 @@ class LaneDrawer:
 def _number(lane: Lane, history: History, at_ns: int) -> float:
     spec = lane.field
     if spec.mean_ns:
-        return history.cell(lane.key, at_ns - spec.mean_ns + OFF_BEAT_NS, at_ns + 1)
+        return history.cell(lane.key, at_ns - spec.mean_ns + TICK_SLACK_NS, at_ns + 1)
     return history.at(lane.key, at_ns, max(2 * spec.refresh_ns, 2 * spec.slowest_ns, 3 * SECOND_NS // 2))
 
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, ProcInfo, ProcSample
-from gputop.model.rates import ProcRates, Switched, proc_rates
+from gputop.model.rates import ProbedSwitches, ProcRates, proc_rates
 from gputop.model.roles import COMPILES, Role, is_whole_machine, program_name
 from gputop.session.session import Session, word_of
 from gputop.sources.rights import INITIAL_PID_NAMESPACE
@@ -89,7 +89,7 @@ class _Table:
 
     def __init__(self, session: Session, view: View, older: Board, newer: Board, roles: dict[int, Role]) -> None:
         self.session, self.view, self.older, self.newer, self.roles = session, view, older, newer, roles
-        self.switched = Switched(older, newer)
+        self.switched = ProbedSwitches(older, newer)
         self.on_gpu = seats.seats(newer)
 
     def all(self) -> list[Row]:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from gputop.model.board import Board
 from gputop.model.frame import GpuProc
-from gputop.model.roles import speaks_of_others
+from gputop.model.roles import is_foreign_list
 
 Seats = dict[int, GpuProc]
 """GPU -> the entry of one process there."""
@@ -15,7 +15,7 @@ Seats = dict[int, GpuProc]
 def seats(board: Board) -> dict[int, Seats]:
     """Pid -> where it is; nobody of ours where the driver speaks of others' pids."""
     found: dict[int, Seats] = {}
-    ours = board.infos if speaks_of_others(board.infos, board.compute_pids) else ()
+    ours = board.infos if is_foreign_list(board.infos, board.compute_pids) else ()
     for index, gpu in sorted(board.gpus.items()):
         for proc in gpu.procs or map(GpuProc, gpu.compute_pids):
             if proc.pid in ours:

@@ -14,7 +14,7 @@ from textual.message import Message
 
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, GpuProc, Hardware, ProcInfo, ProcSample
-from gputop.model.rates import ProcRates, Switched, proc_rates
+from gputop.model.rates import ProbedSwitches, ProcRates, proc_rates
 from gputop.model.roles import Role
 from gputop.session.process import ProcessDetails, read
 from gputop.session.session import Session, word_of
@@ -113,7 +113,7 @@ class DetailsScreen(Box):
             info, sample, before = newer.infos.get(self.pid), newer.procs.get(self.pid), older.procs.get(self.pid)
             if info is None or sample is None:
                 return [[("it has ended; scrub back to see it", "dim")]]
-            rates = proc_rates(before, sample, Switched(older, newer)) if before else None
+            rates = proc_rates(before, sample, ProbedSwitches(older, newer)) if before else None
             stream = [
                 *_identity(info, session.roles_at(newer).get(self.pid), min(self.text_width, 110)),
                 *([] if self._details and self._details.priority else [pair("allowed CPUs", info.cpus_allowed or "unknown")]),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gputop.model.environment import ENV_OF_INTEREST
+from gputop.model.roles import ENV_OF_INTEREST
 from tests.unit.diagnosis.causes import straggling, straggling_gpu_of_spawned_ranks
 from tests.unit.diagnosis.causes_behind import sorted_by_length
 from tests.unit.diagnosis.scene import DISK, ON_CPU, QUEUE, SLEEP, SOCKET, Proc, Scene, training
