@@ -127,7 +127,7 @@ def _outcome(arguments: list[str], is_own: bool) -> int:
         discard_output()
         return 0
     except Exception as error:  # noqa: BLE001 - a bug: one line for the user, the traceback for whoever mends it
-        crash.note(error)
+        crash.end_with(error)
         return 1
 
 

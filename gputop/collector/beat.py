@@ -189,7 +189,7 @@ class Collector:
         try:
             return self._sink.send(frame)
         except _UNFIT as error:
-            self._unfit = self._unfit or clean(crash.keep(error))
+            self._unfit = self._unfit or clean(crash.log(error))
         frame.gpus = [_fitting(gpu, self._unfit) for gpu in frame.gpus]
         try:
             return self._sink.send(frame)
@@ -357,7 +357,7 @@ def _close(source: Source) -> None:
 def _broken(entry: Entry, error: Exception) -> SourceState:
     """What is said of a source that raised what it should not."""
     remedy = "it is opened again in some seconds" if entry.reopens else "start gputop again"
-    return SourceState(entry.name, "unavailable", clean(crash.keep(error)), remedy)
+    return SourceState(entry.name, "unavailable", clean(crash.log(error)), remedy)
 
 
 def _without_ebpf(settings: Settings) -> str:

@@ -12,7 +12,7 @@ import sys
 from gputop.commands.options import add_sampling, number, sampling_settings
 from gputop.system.console import tell
 from gputop.system.errors import UserError
-from gputop.system.memory import calm_garbage_collection, return_what_is_freed
+from gputop.system.memory import calm_garbage_collection, return_freed_memory
 
 LAST_S = 0.5
 """How long a reader that lags may take for the last frames once a signal has ended us. Otherwise it may take its time."""
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     """Collect until the reader leaves or a signal ends it."""
     if sys.stdout.isatty():
         raise UserError("the stream is binary: send it to a file or a pipe, as in: gputop collect > session.gputop", code=2)
-    return_what_is_freed()
+    return_freed_memory()
     from gputop.collector.beat import Collector, make_header
     from gputop.recording.pipe import PipeSink, ReaderGone
 

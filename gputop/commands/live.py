@@ -12,7 +12,7 @@ from gputop.commands.screen import add_looks, watch
 from gputop.system import config
 from gputop.system.console import draws_ascii
 from gputop.system.errors import UserError
-from gputop.system.memory import calm_garbage_collection, return_what_is_freed
+from gputop.system.memory import calm_garbage_collection, return_freed_memory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
     first = ChildStream(argv, turns, turns.known)
     leave_root(*SCREEN)
     # The collector starts while we import: the first data should be there when the screen is.
-    return_what_is_freed()
+    return_freed_memory()
     from gputop.session.session import Session
     from gputop.tui.app import GputopApp, Look
     from gputop.tui.draw.rows import SORTS

@@ -18,7 +18,7 @@ from gputop.commands.options import RECORDER, add_sampling, ask_sudo, duration, 
 from gputop.system import crash
 from gputop.system.console import tell
 from gputop.system.errors import UserError, not_run
-from gputop.system.memory import return_pages, return_what_is_freed
+from gputop.system.memory import return_freed_memory, return_pages
 from gputop.system.priority import WATCHERS_PLACE, ordinary
 from gputop.system.text import clean, counted
 
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     from gputop.session.child import ChildStream
     from gputop.session.lasting import LastingStream
 
-    return_what_is_freed()
+    return_freed_memory()
     ask_sudo(args)
     if args.host is not None:
         leave_root(*RECORDER)  # ssh is yours: your keys, your known hosts

@@ -81,7 +81,7 @@ def _parts(findings: dict[str, str], with_names: bool) -> Iterator[Part]:
 
 
 def _errors(words: str) -> str:
-    return "\n".join(part for part in (crash.kept().strip(), words.strip()) if part) or "none"
+    return "\n".join(part for part in (crash.read_log().strip(), words.strip()) if part) or "none"
 
 
 class _Recorded:

@@ -1,1 +1,1 @@
-"""What any program needs: settings, console, text, errors, crashes, its place before the crowd, memory."""
+"""What any program needs: settings, console, text, errors, crash log, scheduling priority, memory, new files."""

@@ -1,8 +1,8 @@
-"""What a user wants every time, and how he left the screen the last time.
+"""The user's settings, and the state in which the last screen was left.
 
-``$XDG_CONFIG_HOME/gputop/config.toml`` is his: keys are the long flags of the live view (``interval = 0.2``, ``no-ebpf = true``), and
-``[keys]`` maps actions to keys. ``$XDG_STATE_HOME/gputop/screen.json`` is ours: the time base, order and theme of the last screen.
-A flag on the command line comes before the file.
+The user writes ``$XDG_CONFIG_HOME/gputop/config.toml``: its keys are the long flags of the live view (``interval = 0.2``,
+``no-ebpf = true``), and ``[keys]`` maps actions to keys. A flag on the command line overrides the file. gputop writes
+``$XDG_STATE_HOME/gputop/screen.json``: time base, sort order and theme.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import msgspec
 
 from gputop.system.errors import UserError
 
-KEYS = "keys"
-_MOST_BYTES = 1 << 16
+KEYS = "keys"  # the table of config.toml that maps actions to keys
+_MOST_BYTES = 1 << 16  # of either file: the rest is ignored
 
 
 class Saved(msgspec.Struct):
-    """How the screen was left."""
+    """The state of the last screen."""
 
     window_s: Annotated[int, msgspec.Meta(ge=10, le=600)] = 60
     sort: str = "natural"
@@ -34,17 +34,20 @@ class Saved(msgspec.Struct):
 
 
 def config_path() -> str:
-    """Where the user's file is."""
+    """Path of the user's config.toml."""
     return os.path.join(_home("XDG_CONFIG_HOME", ".config"), "gputop", "config.toml")
 
 
 def state_path() -> str:
-    """Where ours is."""
+    """Path of screen.json."""
     return os.path.join(_home("XDG_STATE_HOME", ".local/state"), "gputop", "screen.json")
 
 
 def apply(parser: argparse.ArgumentParser, strict: bool) -> None:
-    """Make the file's values the defaults of those flags that the parser has; ``strict``: it should have them all. Raises UserError."""
+    """Make the values of config.toml the defaults of the parser's flags.
+
+    With ``strict``, a key that is no flag of the parser raises UserError, as does a wrong value.
+    """
     values = load()
     known = {flag.lstrip("-"): action for action in parser._actions for flag in action.option_strings if flag.startswith("--")}
     for name, value in values.items():
@@ -55,7 +58,7 @@ def apply(parser: argparse.ArgumentParser, strict: bool) -> None:
 
 
 def key_map() -> dict[str, str]:
-    """Action -> keys, as Textual's ``set_keymap`` takes them: ``{"quit": "q,ctrl+q"}``."""
+    """Action -> keys, for Textual's ``set_keymap``: ``{"quit": "q,ctrl+q"}``. Raises UserError."""
     mapped = load().get(KEYS, {})
     if not isinstance(mapped, dict) or not all(isinstance(keys, str) for keys in mapped.values()):
         raise UserError(f'{config_path()}: [keys] maps actions to keys, as in: pause = "space,p"')
@@ -63,7 +66,7 @@ def key_map() -> dict[str, str]:
 
 
 def load() -> dict[str, Any]:
-    """The user's file, empty where there is none. Raises UserError where it cannot be understood."""
+    """The content of config.toml, empty if there is no file. Raises UserError if it cannot be read or parsed."""
     path = config_path()
     try:
         data = _content(path)
@@ -74,13 +77,13 @@ def load() -> dict[str, Any]:
     toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         values: dict[str, Any] = toml.loads(data.decode())
-    except ValueError as error:  # of the syntax, or no UTF-8
+    except ValueError as error:  # wrong syntax, or not UTF-8
         raise UserError(f"{path}: {error}") from None
     return values
 
 
 def load_screen() -> Saved:
-    """How the screen was left; as new where that is not known."""
+    """The state of the last screen; the defaults if it cannot be read."""
     try:
         return msgspec.json.decode(_content(state_path()), type=Saved)
     except (OSError, msgspec.MsgspecError):
@@ -88,7 +91,7 @@ def load_screen() -> Saved:
 
 
 def save_screen(saved: Saved) -> None:
-    """Keep it for the next time; where that cannot be written, the next screen is as new."""
+    """Write screen.json. An error is ignored: the next screen then has the defaults."""
     path = state_path()
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
@@ -100,7 +103,10 @@ def save_screen(saved: Saved) -> None:
 
 
 def open_file(path: str, flags: int = os.O_RDONLY) -> int:
-    """Its descriptor. Raises OSError, also for what is no file: a FIFO would be waited for. /dev/null stands for an empty one."""
+    """Open a regular file or /dev/null; returns the descriptor.
+
+    Raises OSError, also for anything else: opening a FIFO would wait for its writer.
+    """
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     found = os.fstat(descriptor)
     if stat.S_ISREG(found.st_mode) or os.path.samestat(found, os.stat(os.devnull)):
@@ -110,7 +116,7 @@ def open_file(path: str, flags: int = os.O_RDONLY) -> int:
 
 
 def _content(path: str) -> bytes:
-    """Raises OSError."""
+    """The first `_MOST_BYTES` of a file. Raises OSError."""
     with os.fdopen(open_file(path), "rb") as file:
         return file.read(_MOST_BYTES)
 
@@ -120,7 +126,7 @@ def _home(variable: str, fallback: str) -> str:
 
 
 def _checked(parser: argparse.ArgumentParser, name: str, value: object, action: argparse.Action) -> object:
-    """The value as the flag would have given it."""
+    """The value that the flag would have set. Raises UserError if the flag does not accept it."""
     try:
         if isinstance(value, bool) == (action.nargs == 0):
             return value == action.const if isinstance(value, bool) else _as_typed(parser, str(value), action)
@@ -131,7 +137,7 @@ def _checked(parser: argparse.ArgumentParser, name: str, value: object, action: 
 
 
 def _as_typed(parser: argparse.ArgumentParser, text: str, action: argparse.Action) -> object:
-    """What argparse makes of it on the command line, its type and its choices. Raises argparse.ArgumentError."""
+    """The value that argparse makes of a word on the command line, by the flag's type and choices. Raises argparse.ArgumentError."""
     value = parser._get_value(action, text)
     parser._check_value(action, value)
     return value

@@ -1,4 +1,4 @@
-"""What commands write for people: nothing in it that a terminal would obey, whoever's names and words it has."""
+"""Output of commands for people. Control characters are removed: names and texts come from other people's processes."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from typing import TextIO
 from gputop.system.errors import UserError
 from gputop.system.text import ascii_text, clean, one_line
 
-_MOST_CHARACTERS = 1 << 16
-"""Of a line."""
+_MOST_CHARACTERS = 1 << 16  # of a line; the rest is cut
 
 
 def show(lines: Iterable[str]) -> None:
-    """Lines on standard output."""
+    """Print lines on standard output."""
     write("".join(f"{clean(line, _MOST_CHARACTERS)}\n" for line in lines))
 
 
 def write(data: str | bytes) -> None:
-    """On standard output: bytes as they are, text as its charset can show it.
+    """Write to standard output: bytes as they are, text in the stream's charset.
 
-    Raises UserError where that is full or closed, BrokenPipeError where its reader has left.
+    Raises UserError if the output is full or closed, BrokenPipeError if its reader is gone.
     """
     try:
         if isinstance(data, bytes):
@@ -39,7 +38,7 @@ def write(data: str | bytes) -> None:
 
 
 def _shown(text: str, stream: TextIO) -> str:
-    """``text`` with what stands in ASCII for those of its characters that the stream's charset lacks."""
+    """``text`` with an ASCII substitute for each character that the stream's charset lacks."""
     charset = stream.encoding or "utf-8"
     return text.encode(charset, "gputop.ascii").decode(charset)
 
@@ -53,34 +52,34 @@ codecs.register_error("gputop.ascii", _in_ascii)
 
 
 def draws_ascii(asked: bool | None) -> bool:
-    """Whether no character beyond ASCII is drawn: ``asked`` by a flag, None where by none."""
+    """Whether to draw in ASCII only. ``asked``: the value of --ascii or --no-ascii, None without either."""
     return not takes_unicode() if asked is None else asked or not _is_utf8(sys.stdout.encoding or "")
 
 
 def takes_unicode() -> bool:
-    """Whether standard output, and as far as is known the terminal, is UTF-8."""
+    """Whether standard output and, as far as is known, the terminal are UTF-8."""
     return _is_utf8(charset())
 
 
 def charset() -> str:
-    """That of standard output, or another one that the user's locale names for his terminal.
+    """The charset of the user's locale if that is not UTF-8, else that of standard output.
 
-    htop and whatever else asks the C library draw ASCII under LC_ALL=C, and so do we. They do where no locale is set, too; but that is
-    cron, `docker exec` or ssh that passes no variables on, nearly always before a terminal that is UTF-8, and nvitop and btop draw there
-    what they always draw. Python would say UTF-8 in each of these cases (PEP 538, PEP 540).
+    Under LC_ALL=C gputop draws ASCII, as htop and other programs do that ask the C library. Without any locale these draw ASCII too; but
+    that is cron, `docker exec` or an ssh that passes no variables on, mostly with a UTF-8 terminal, so gputop draws everything there,
+    as nvitop and btop do. Python reports UTF-8 in all of these cases (PEP 538, PEP 540).
     """
     named = named_charset(_started_with())
     return named if named and not _is_utf8(named) else sys.stdout.encoding or "unknown"
 
 
 def named_charset(environ: Mapping[str, str]) -> str:
-    """What the locale of these variables says, empty where it says nothing."""
+    """The charset that LC_ALL, LC_CTYPE or LANG names; empty if none does."""
     name = next((value for key in ("LC_ALL", "LC_CTYPE", "LANG") if (value := environ.get(key))), "")
     return "ASCII" if name in ("C", "POSIX") else name.partition("@")[0].partition(".")[2]
 
 
 def _started_with() -> Mapping[str, str]:
-    """The environment as we were given it: Python has set LC_CTYPE since where the locale was C."""
+    """The environment that the process was started with: Python itself sets LC_CTYPE if the locale is C."""
     try:
         with open("/proc/self/environ", encoding="utf-8", errors="replace") as file:
             return dict(pair.split("=", 1) for pair in file.read().split("\0") if "=" in pair)
@@ -93,22 +92,22 @@ def _is_utf8(name: str) -> bool:
 
 
 def discard_output(descriptor: int = 1) -> None:
-    """What is still unwritten goes nowhere, or Python would complain of it once more when it closes the stream."""
+    """Redirect a stream to /dev/null, so that Python does not fail again on unwritten data when it closes the stream."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def replace_closed() -> None:
-    """Where we were started without a standard stream, one that is empty, refuses or forgets: no file of ours gets its number."""
+    """Replace closed standard streams with /dev/null, so that no file that gputop opens gets descriptor 0, 1 or 2.
+
+    Reading stdin gives nothing, writing to stdout fails, writing to stderr is ignored.
+    """
     for name, mode, flags in (("stdin", "r", os.O_RDONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY)):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, flags), mode, encoding="utf-8"))
 
 
 def tell(text: str) -> None:
-    """A line on standard error: what went wrong and what to do, or what was done.
-
-    Where nobody is left to read it, what was done is done.
-    """
+    """Print one line on standard error: an error with its remedy, or what was done. A closed stream is ignored."""
     try:
         print(_shown(f"gputop: {one_line(text)}", sys.stderr), file=sys.stderr, flush=True)
     except OSError:

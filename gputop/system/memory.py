@@ -1,4 +1,4 @@
-"""The memory of processes that run for long: garbage is looked for seldom, what is freed goes back to the system."""
+"""Memory of long-running processes: rare garbage collections, and freed memory goes back to the system."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import gc
 from functools import cache
 from typing import Any
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
-"""mallopt's parameters (malloc.h)."""
-_LARGE_BYTES = 64 << 10
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # parameters of mallopt (malloc.h)
+_LARGE_BYTES = 64 << 10  # blocks from this size on are mapped by themselves
 
 
 def calm_garbage_collection() -> None:
-    """Collect seldom: nearly all we allocate is freed by its reference count, and each sweep would cost milliseconds."""
+    """Make collections rare: nearly everything is freed by reference counting, and each collection costs milliseconds."""
     gc.freeze()
     gc.set_threshold(10_000, 20, 50)
 
 
-def return_what_is_freed() -> None:
-    """One heap for all threads, which hold the interpreter in turns anyway, and large blocks beside it.
+def return_freed_memory() -> None:
+    """Let glibc use one heap for all threads, and mappings for large blocks, which go back to the system when freed.
 
-    Otherwise glibc keeps a heap for each thread, and what the largest block took once. Other C libraries are left as they are.
+    By default glibc keeps a heap per thread, and the memory of the largest block for ever. Threads of Python hold the GIL in turns anyway.
+    Other C libraries have no mallopt and stay as they are.
     """
     mallopt = _libc_function("mallopt")
     if mallopt is not None:
@@ -30,7 +30,7 @@ def return_what_is_freed() -> None:
 
 
 def return_pages() -> None:
-    """Those of the heap on which nothing stands now, as after a key frame; takes a tenth of a millisecond."""
+    """Give the heap's unused pages back, for instance after a key frame; takes 0.1 ms."""
     trim = _libc_function("malloc_trim")
     if trim is not None:
         trim(0)
@@ -38,7 +38,7 @@ def return_pages() -> None:
 
 @cache
 def _libc_function(name: str) -> Any:
-    """None where this C library has no such function."""
+    """A function of the C library, None if it has none of this name."""
     import ctypes
 
     return getattr(ctypes.CDLL(None), name, None)

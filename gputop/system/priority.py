@@ -1,4 +1,4 @@
-"""A place before busy neighbours for those who watch: where a crowd keeps a training from the CPUs it keeps us from them, too."""
+"""Scheduling priority for gputop itself: processes that keep a training from the CPUs keep the collector from them too."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-LOADER, WATCHER, BEAT = 1, 2, 3
-"""Ranks of SCHED_RR: what loads the probes, a second of work that nobody waits for; the screen and the recorder; before them the beat,
-which must be on time."""
+LOADER, WATCHER, BEAT = 1, 2, 3  # SCHED_RR priorities: the loader of the probes; the screen and the recorder; the collector's beat
 
 
 def raise_priority(rank: int) -> str:
-    """Ask for that place, for this thread and what it starts; says what was granted.
+    """Ask for SCHED_RR ``rank``, else nice -20, for this thread and its children; returns what was granted.
 
-    SCHED_RR is the only way past other sessions' autogroups; where it is refused, niceness helps inside our own.
+    SCHED_RR is the only way past the autogroups of other sessions. Niceness helps within the own session.
     """
     try:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(rank))
@@ -31,23 +29,25 @@ def raise_priority(rank: int) -> str:
         return "ordinary: raising it needs CAP_SYS_NICE"
 
 
-MOST_SHARE = 0.3  # of one CPU: a beat that takes more has no place before others (guess; it takes 0.01 to 0.07, measured: make bench)
-MOST_WATCHING = 0.6  # the same of the screen and the recorder, whose start takes a second of CPU time
-SPAN_NS = 5_000_000_000  # ns over which that is counted
-CALM_NS = 60_000_000_000  # ns at least before it asks for its place again, taking less than half of that then
-_STEP_NS = SPAN_NS // 10
-_NICENESS = os.getpriority(os.PRIO_PROCESS, 0)  # of this process as it was started
+MOST_SHARE = 0.3  # of one CPU: a beat that takes more gives its priority up (guess; it takes 0.01 to 0.07, measured: make bench)
+MOST_WATCHING = 0.6  # of one CPU, for the screen and the recorder, whose start takes a second of CPU time (guess)
+SPAN_NS = 5_000_000_000  # ns over which the share is measured
+CALM_NS = 60_000_000_000  # ns after which it asks for the priority again, if its share is under half of the limit
+_STEP_NS = SPAN_NS // 10  # ns between two readings of the CPU time
+_NICENESS = os.getpriority(os.PRIO_PROCESS, 0)  # niceness that this process was started with
 
 
 class Place:
-    """This process's place before others, which it gives up while it takes more than a ``share`` of one CPU itself: thousands of
-    processes that a stranger started to be looked at must not keep the machine from everybody else."""
+    """This process's scheduling priority, given up while the process takes more than ``share`` of one CPU.
+
+    Otherwise another user could start thousands of processes, and gputop's reading of them would keep the CPU from everybody.
+    """
 
     def __init__(self, rank: int, share: float, ask: Callable[[int], str] = raise_priority) -> None:
         self.told = ""
-        """What was granted, or is left of it; empty before it is asked for."""
+        """The priority now, in words; empty before `take`."""
         self.reason = ""
-        """Why it was given up; empty where it was not."""
+        """Why it was given up; empty if it was not."""
         self._rank, self._share = rank, share
         self._ask = ask
         self._used: deque[tuple[int, int]] = deque()
@@ -55,11 +55,11 @@ class Place:
         self._given_up_ns = 0
 
     def take(self) -> None:
-        """Ask for it."""
+        """Ask for the priority."""
         self.told = self._ask(self._rank)
 
     def note(self, now_ns: int, used_ns: int | None = None) -> bool:
-        """Look at what this process took up to now; whether its place is another one than before."""
+        """Compare the CPU time used so far with the limit; returns whether the priority changed. Times in ns."""
         if not self.reason and (not self.told or self.told.startswith("ordinary")):
             return False
         used_ns = time.process_time_ns() if used_ns is None else used_ns
@@ -87,28 +87,27 @@ class Place:
         _share_with_threads()
 
 
-WATCHERS_PLACE = Place(WATCHER, MOST_WATCHING)
-"""The screen's and the recorder's: asked for by `gputop.cli`, looked at with each frame."""
+WATCHERS_PLACE = Place(WATCHER, MOST_WATCHING)  # of the screen or the recorder: `gputop.cli` takes it, each frame checks it
 
 
 def _share_with_threads() -> None:
-    """All threads of this process get the scheduling of the one that calls."""
+    """Give all threads of this process the scheduling policy, priority and niceness of the calling thread."""
     policy, rank, niceness = os.sched_getscheduler(0), os.sched_getparam(0), os.getpriority(os.PRIO_PROCESS, 0)
     for tid in map(int, os.listdir("/proc/self/task")):
-        with suppress(OSError):  # one that has just ended
+        with suppress(OSError):  # the thread has just ended
             os.sched_setscheduler(tid, policy, rank)
             os.setpriority(os.PRIO_PROCESS, tid, niceness)
 
 
 def lowered_to(rank: int) -> dict[str, Any]:
-    """What `os.posix_spawn` is to be told for a child of that place; nothing where we have none ourselves."""
+    """Arguments of `os.posix_spawn` that give a child SCHED_RR ``rank``; none if this process does not have SCHED_RR."""
     ours = os.sched_getscheduler(0) == os.SCHED_RR
     return {"scheduler": (os.SCHED_RR, os.sched_param(rank))} if ours else {}
 
 
 @contextmanager
 def ordinary() -> Iterator[None]:
-    """What this thread starts meanwhile has nobody's priority but its own: what the user has us start is not to have our place."""
+    """Within the block, children that this thread starts get ordinary scheduling: the user's command must not have gputop's priority."""
     policy, rank = os.sched_getscheduler(0), os.sched_getparam(0)
     with suppress(OSError):
         os.sched_setscheduler(0, policy | os.SCHED_RESET_ON_FORK, rank)

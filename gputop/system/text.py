@@ -1,4 +1,4 @@
-"""Text that comes from other people's processes, made safe for a terminal."""
+"""Text from other people's processes made safe for a terminal, and numbers in words."""
 
 from __future__ import annotations
 
@@ -6,34 +6,33 @@ import os
 import re
 import unicodedata
 
-# C0 and C1 controls, DEL, and the Unicode characters that reorder or hide text (bidi, zero width, line separators, tags).
+# C0 and C1 controls, DEL, surrogates, and Unicode characters that reorder or hide text (bidi, zero width, line separators, tags).
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f\ud800-\udfff]"
 )
 
 
 def clean(text: str, limit: int = 4096) -> str:
-    """``text`` without anything a terminal would obey or that would move what stands beside it, cut to ``limit`` characters.
+    """The first ``limit`` characters of ``text``, with a dot for each that a terminal would obey or that would move its neighbours.
 
-    Markup needs no care here: what we draw is never parsed as markup.
+    Markup stays: gputop's output is never parsed as markup.
     """
     return _UNSAFE.sub("·", text[:limit])
 
 
 def clean_lines(text: str, limit: int) -> str:
-    """The same of a text that may have several lines, as a stack."""
+    """`clean` each line of a text of at most ``limit`` characters, such as a stack."""
     return "\n".join(clean(line, limit) for line in text[:limit].split("\n"))
 
 
-_FORMULA = re.compile("[=+\\-@\t\r\n＝＋－＠]")
-"""How a cell begins that a spreadsheet computes instead of showing it (OWASP, "CSV Injection")."""
+_FORMULA = re.compile("[=+\\-@\t\r\n＝＋－＠]")  # the first character of a cell that a spreadsheet computes (OWASP, "CSV Injection")
 _PLAIN_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 def csv_cell(value: object) -> object:
-    """A value as it is written into CSV: a text that a spreadsheet would take for a formula is marked as text by ``'``, as there.
+    """A value for CSV: ``'`` before a text that a spreadsheet would take for a formula, as spreadsheets mark text.
 
-    Numbers stay what they are, also where SQL made a text of one.
+    Numbers stay as they are, also as text.
     """
     if not isinstance(value, str) or not _FORMULA.match(value) or _PLAIN_NUMBER.fullmatch(value):
         return value
@@ -41,32 +40,30 @@ def csv_cell(value: object) -> object:
 
 
 def one_line(text: str) -> str:
-    """Text of several lines, an error's say, cleaned and as one."""
+    """The lines of ``text``, such as an error's, joined to one and cleaned."""
     return clean(" ".join(line.strip() for line in text.splitlines() if line.strip()))
 
 
-# Everything outside these blocks may be wide, take no cell at all, or be unsafe: Latin, Greek, punctuation, arrows, box drawing, shapes.
+# Characters outside of Latin, Greek, punctuation, arrows, box drawing and shapes: they may be wide, take no column, or be unsafe.
 _MAYBE_ODD = re.compile("[^\x20-\x7e\xa0-\u02ff\u0370-\u03ff\u2010-\u2027\u2030-\u205e\u2190-\u22ff\u2500-\u25fc\u2713-\u2717]")
 
 
 def is_narrow(text: str) -> bool:
-    """Whether every character surely takes one column and is safe; quick, for what is drawn ten thousand times a minute."""
+    """Whether each character surely takes one column and is safe. Quick: called ten thousand times a minute."""
     return _MAYBE_ODD.search(text) is None
 
 
-# What Unicode made wide or narrow of late, letters that are invisible, notes that are put together of parts.
+# Characters whose width Unicode changed recently, invisible letters, composed musical notes: terminals disagree about their width.
 _DISPUTED = re.compile(
     "[\u2630-\u2637\u268a-\u268f\u3164\u3248-\u324f\u4dc0-\u4dff\uffa0\U00016fe4\U0001d15e-\U0001d1c0\U0001d300-\U0001d37f]"
 )
-_DROPPED = re.compile("[\ufe00-\ufe0f\U0001f3fb-\U0001f3ff]")
-"""What picks a variant or a skin, which changes the width in one terminal and not in another."""
-_UNSURE = ("Cc", "Cf", "Cn", "Co", "Cs", "Mc", "Zl", "Zp")
-"""Categories of characters without a width of their own: controls, unassigned and private ones, marks that may take a column."""
-_FLAG_A, _FLAG_Z = 0x1F1E6, 0x1F1FF
+_DROPPED = re.compile("[\ufe00-\ufe0f\U0001f3fb-\U0001f3ff]")  # variation selectors and skin tones: terminals disagree about the width
+_UNSURE = ("Cc", "Cf", "Cn", "Co", "Cs", "Mc", "Zl", "Zp")  # Unicode categories without a sure width: a dot is drawn
+_FLAG_A, _FLAG_Z = 0x1F1E6, 0x1F1FF  # regional indicators, drawn as the letters A to Z
 
 
 class _Even(dict[int, str]):
-    """What is drawn of a character, so that all terminals agree how many columns that takes: mostly the character itself."""
+    """Code point -> what is drawn for it: the character itself, or a substitute if terminals disagree about its width."""
 
     def __missing__(self, code: int) -> str:
         self[code] = shown = _evened(chr(code))
@@ -85,7 +82,7 @@ _EVEN = _Even()
 
 
 class _Widths(dict[str, int]):
-    """Columns of what is drawn of a character."""
+    """Character -> columns that its drawn form takes."""
 
     def __missing__(self, char: str) -> int:
         self[char] = width = _width_of(_EVEN[ord(char)])
@@ -94,7 +91,7 @@ class _Widths(dict[str, int]):
 
 def _width_of(shown: str) -> int:
     if not shown or unicodedata.category(shown) in ("Mn", "Me") or "\u1160" <= shown <= "\u11ff" or "\ud7b0" <= shown <= "\ud7ff":
-        return 0  # the last two: vowels and ends of Korean syllables in parts
+        return 0  # combining marks; vowels and finals of decomposed Korean syllables
     return 2 if unicodedata.east_asian_width(shown) in "WF" else 1
 
 
@@ -102,18 +99,17 @@ _WIDTHS = _Widths()
 
 
 def even(text: str) -> str:
-    """``text`` as it is drawn where columns must stay: its marks on their letters, and no character for which some terminals take more
-    columns than others."""
+    """``text`` in a form that takes equally many columns in all terminals: composed (NFC), with substitutes for disputed characters."""
     return unicodedata.normalize("NFC", text.translate(_EVEN))
 
 
 def cell_width(text: str) -> int:
-    """Columns that ``text`` takes in a terminal, made `even`."""
+    """Columns that ``text`` takes once it is made `even`."""
     return len(text) if is_narrow(text) else sum(_WIDTHS[char] for char in text)
 
 
 def figure(value: float, digits: int = 4) -> str:
-    """So many significant digits and never an exponent: ``43.75``, ``52,840``."""
+    """``value`` with ``digits`` significant digits and no exponent: ``43.75``, ``52,840``."""
     if abs(value) < 10 ** (digits - 1):
         return f"{value:.{digits}g}"
     return f"{round(value, digits - len(str(int(abs(value))))):,.0f}"
@@ -136,7 +132,7 @@ def fit(text: str, width: int) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """``text`` in at most ``width`` columns, ending in ``…`` where it was cut, then padded where a wide character left a gap."""
+    """``text`` in at most ``width`` columns. A cut text ends in ``…``, and a space if a wide character left a gap."""
     if cell_width(text) <= width:
         return text
     kept, used = "", 0
@@ -149,7 +145,7 @@ def cut(text: str, width: int) -> str:
 
 
 class _Ascii(dict[int, str]):
-    """What stands for a character beyond ASCII: of the same width, so that columns stay."""
+    """Code point -> ASCII substitute of the same width, so that columns stay."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
@@ -160,20 +156,19 @@ class _Ascii(dict[int, str]):
 _ASCII = _Ascii({ord(" "): " ", ord("°"): " ", ord("🔎"): "/ ", **dict.fromkeys(map(ord, "╭╮╰╯┌┐└┘├┤┬┴┼"), "+")})
 _ASCII.update(zip(map(ord, "▁▂▃▄▅▆▇█░▒▪◆▼■►×●▲▾–−─·…←→↑↓✓✗│•~"), "_,-=+*%#:%dmtX>xo!v---..<>^v+x|*~", strict=True))
 
-# What plotext draws with: quarters of a cell.
+# Plotext draws with quarters of a cell.
 _ASCII.update(zip(map(ord, "▘▝▀▖▗▌▐▞▚▛▜▙▟"), "'`\".,||/\\####", strict=True))
 _ASCII.update(zip(map(ord, "◐▶▔▏▎▍▊▕µ"), "o>-|||||u", strict=True))
-_CUT = re.compile(r"(?<=\S)…")
-"""Where a name was cut. Not ``~`` in ASCII either: that says of a state that it is inferred."""
+_CUT = re.compile(r"(?<=\S)…")  # the end of a cut name: ``>`` in ASCII, not ``~``, which marks an inferred state
 
 
 def ascii_text(text: str) -> str:
-    """The same text for terminals that show no more than ASCII."""
+    """``text`` in ASCII, with as many columns."""
     return text if text.isascii() and is_narrow(text) else _CUT.sub(">", text).translate(_ASCII)
 
 
 def from_shell(text: str) -> str:
-    """An argument as its user meant it: a locale of ASCII alone leaves surrogates for the bytes beyond, nearly always UTF-8."""
+    """An argument of the command line as the user typed it: under an ASCII locale Python leaves surrogates for UTF-8 bytes."""
     try:
         text.encode()
     except UnicodeEncodeError:

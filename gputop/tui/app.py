@@ -199,7 +199,7 @@ class GputopApp(App[int]):
 
         if not self._is_failing:
             self._is_failing = True
-            crash.note(error)
+            crash.end_with(error)
             self._return_code = 1
             self._exception = self._exception or error  # a pilot raises it
             self._exception_event.set()

@@ -610,7 +610,7 @@ def _confine() -> None:
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
     sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)  # not pytest's
-    crash.keep = _raise  # type: ignore[assignment]
+    crash.log = _raise  # type: ignore[assignment]
     for number in (signal.SIGALRM, signal.SIGPROF):
         signal.signal(number, signal.SIG_DFL)
 

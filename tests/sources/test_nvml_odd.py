@@ -140,7 +140,7 @@ def test_what_nobody_foresaw_costs_the_reading_that_met_it(rig: Rig, tmp_path: P
     rig.until(source, lambda board: "temp_c" in board.gpus[0].missing and "pcie_gen" in board.gpus[1].values)
     assert rig.gpu().missing["temp_c"].startswith("this is a bug: ZeroDivisionError: odd 40")
     assert rig.gpu().values["util_pct"] == 50.0
-    assert "in way" in crash.kept()
+    assert "in way" in crash.read_log()
 
 
 def test_a_bug_in_a_lane_costs_its_gpu(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

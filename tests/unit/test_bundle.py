@@ -189,7 +189,7 @@ def test_the_bundle_of_this_machine(
     path = Path(config.config_path())
     path.parent.mkdir(parents=True)
     path.write_text(f'gpu = "{SECRET}"\ninterval = 0.5\n')
-    crash.keep(ValueError("once"))
+    crash.log(ValueError("once"))
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "out.tar.gz"
     sleeper = [sys.executable, "-c", "print(flush=True); import time; time.sleep(60)", f"--token={SECRET}"]
@@ -235,11 +235,11 @@ def test_flags_of_the_bundle_need_it(flag: list[str]) -> None:
 
 @pytest.mark.parametrize("read", [True, False])
 def test_traceback_and_bundle_wait_for_no_fifo(read: bool) -> None:
-    Path(crash.path()).parent.mkdir(parents=True)
-    os.mkfifo(crash.path())
-    reader = os.open(crash.path(), os.O_RDONLY | os.O_NONBLOCK) if read else os.open(os.devnull, os.O_RDONLY)
-    assert crash.keep(LookupError("what was sought")) == "this is a bug: LookupError: what was sought"
-    assert crash.kept() == ""
+    Path(crash.log_path()).parent.mkdir(parents=True)
+    os.mkfifo(crash.log_path())
+    reader = os.open(crash.log_path(), os.O_RDONLY | os.O_NONBLOCK) if read else os.open(os.devnull, os.O_RDONLY)
+    assert crash.log(LookupError("what was sought")) == "this is a bug: LookupError: what was sought"
+    assert crash.read_log() == ""
     os.close(reader)
 
 
@@ -251,8 +251,8 @@ def test_a_bug_is_a_line_and_its_traceback_is_kept(monkeypatch: pytest.MonkeyPat
     assert cli.main([]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("gputop: this is a bug: LookupError: what was sought")
-    assert "in broken" in crash.kept()
-    assert stat.S_IMODE(os.stat(crash.path()).st_mode) == 0o600
+    assert "in broken" in crash.read_log()
+    assert stat.S_IMODE(os.stat(crash.log_path()).st_mode) == 0o600
     for _ in range(200):
-        crash.keep(LookupError("x" * 2000))
-    assert os.stat(crash.path()).st_size < 100_000
+        crash.log(LookupError("x" * 2000))
+    assert os.stat(crash.log_path()).st_size < 100_000

@@ -107,5 +107,5 @@ def test_where_there_can_be_no_thread_its_child_is_ended(monkeypatch: pytest.Mon
 
 
 def test_that_there_can_be_no_thread_is_no_bug() -> None:
-    assert crash.keep(RuntimeError("can't start new thread")) == NO_MORE_THREADS
-    assert crash.keep(RuntimeError("another")).startswith("this is a bug")
+    assert crash.log(RuntimeError("can't start new thread")) == NO_MORE_THREADS
+    assert crash.log(RuntimeError("another")).startswith("this is a bug")

@@ -236,7 +236,7 @@ def test_a_source_that_breaks_leaves_the_others_and_is_opened_again(monkeypatch:
     told = [state for frame in frames for state in frame.sources if state.name == "Odd"]
     assert [state.state for state in told] == ["ok", "unavailable", "ok"]
     assert told[1].reason.startswith("this is a bug: ValueError: odd·[2J")
-    assert "in read" in crash.kept()
+    assert "in read" in crash.read_log()
     assert [state.state for frame in frames for state in frame.sources if state.name == "Plain"] == ["ok"]
 
 
@@ -269,7 +269,7 @@ def test_a_number_that_the_stream_cannot_hold_costs_the_sample_that_has_it(monke
     missing = frames[1].gpus[0].missing
     assert missing.keys() == {"util_pct", "energy_mj"}
     assert missing["energy_mj"].startswith("this is a bug: OverflowError")
-    assert "in _send" in crash.kept()
+    assert "in _send" in crash.read_log()
 
 
 def test_a_frame_that_the_stream_cannot_hold_is_dropped_and_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

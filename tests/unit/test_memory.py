@@ -54,12 +54,12 @@ def test_a_key_frame_still_forgets_who_is_not_in_it() -> None:
 
 HOLES = """
 import resource
-from gputop.system.memory import return_pages, return_what_is_freed
+from gputop.system.memory import return_pages, return_freed_memory
 
 def held():
     return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
 
-return_what_is_freed()
+return_freed_memory()
 blocks = [b"x" * i for i in range(32768, 33768)]
 kept, before = blocks[::10], held()
 del blocks

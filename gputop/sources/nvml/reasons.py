@@ -49,7 +49,7 @@ def why(error: Exception, mig: bool = False) -> Why:
         return Why(str(error))
     if isinstance(error, pynvml.NVMLError):
         return _of_code(error, mig)
-    return Why(f"nvidia-ml-py does not fit this driver: {error}" if isinstance(error, _MISFITS) else crash.keep(error), lasting=True)
+    return Why(f"nvidia-ml-py does not fit this driver: {error}" if isinstance(error, _MISFITS) else crash.log(error), lasting=True)
 
 
 def _of_code(error: pynvml.NVMLError, mig: bool) -> Why:
