@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from gputop.demo.production import staged
+from gputop.demo.stage import staged
 from gputop.model.frame import Frame, Header, ProcInfo
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer

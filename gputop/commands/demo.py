@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Start the scenario and watch it."""
-    from gputop.demo.production import staged
+    from gputop.demo.stage import staged
 
     plain = args.plain or not (sys.stdin.isatty() and sys.stdout.isatty())
     seconds = args.duration or (_PLAIN_S if plain else _LIVE_S)

@@ -1,9 +1,9 @@
-"""`gputop demo`: real processes and real disturbances, a simulated GPU that consumes their batches.
+"""`gputop demo`: real processes and real disturbances, and a simulated GPU that consumes their batches.
 
-    gputop demo ── stage (holds the GPU's memory, starts and ends everybody else)
+    gputop demo ── stage (holds the GPU's memory, starts and ends the others)
                      ├─ train.py, one per rank ── pt_data_worker × n
-                     └─ what disturbs them
+                     └─ the disturbing processes
 
-Each dies with its parent (`processes`), the GPU's memory and the samples' file have no name, so nothing is left behind whatever
-happens.
+Each process dies with its parent (`work.die_with_parent`), and the GPU's memory and the samples' file have no name, so nothing is left
+behind however the demo ends.
 """

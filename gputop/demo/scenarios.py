@@ -1,43 +1,40 @@
-"""The demo's scenarios: what trains, what goes wrong, and which verdict that must get."""
+"""The demo's scenarios: what trains, what goes wrong, and the verdict that gputop must reach."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from gputop.demo import disk
-from gputop.demo.gpu import FULL
-from gputop.demo.loader import Loader
-from gputop.demo.work import decode_image
+from gputop.demo.rank import FULL, Rank
+from gputop.demo.resources import read_records
+from gputop.demo.work import Loader, decode_image
 
-if TYPE_CHECKING:
-    from gputop.demo.train import Rank
-
-HOGS = {"log-shipper": 2, "metrics-agent": 1}
-"""Name -> threads per CPU. Named for what takes the CPUs of real hosts; they are the demo's own."""
-MOST_CPUS = 16
-"""Beyond this many CPUs the demo runs at a low priority, so that colleagues hardly notice it."""
+HOGS = {"log-shipper": 2, "metrics-agent": 1}  # name -> threads per CPU; the demo's own processes, named like agents on real hosts
+MOST_CPUS = 16  # on more CPUs the demo runs at a low priority: the host is shared
 
 
 class Scenario(Struct, frozen=True):
-    """``train`` runs in each rank until it is killed; the disturbance is on or off, as `Rank.disturbed` says."""
+    """One training job and its disturbance, which `Rank.disturbed` switches on and off."""
 
     symptom: str
     cause: str
     summary: str
     train: Callable[[Rank], None]
+    """Runs in each rank until it is killed."""
     ranks: int = 1
     hogs: bool = False
+    """`HOGS` run while it is disturbed."""
     file: bool = False
+    """It reads a file on a disk."""
     quota: bool = False
+    """It runs in a control group whose CPU quota is set while it is disturbed."""
 
 
 def cpus() -> int:
-    """CPUs the demo may use: the loads are sized by it."""
+    """The CPUs that the demo may use; its loads are sized by them."""
     return len(os.sched_getaffinity(0))
 
 
@@ -55,7 +52,7 @@ def _feed(rank: Rank, loader: Loader, step_ms: float) -> None:
 
 
 def _contended(rank: Rank) -> None:
-    """Workers that just keep up while the CPUs are theirs: a bit over half of all CPU time goes into the batches."""
+    """The workers just keep up while they have the CPUs: the batches take a little over half of all CPU time."""
     workers = min(8, max(2, cpus()))
     step_ms = 50.0
     _feed(rank, Loader(partial(_decode, 0.55 * step_ms * min(workers, cpus())), workers), step_ms)
@@ -63,7 +60,7 @@ def _contended(rank: Rank) -> None:
 
 def _slow_disk(rank: Rank) -> None:
     def load(_index: int) -> bytes:
-        disk.read_records(rank.file, 0.1 if rank.disturbed() else 0.01)
+        read_records(rank.file, 0.1 if rank.disturbed() else 0.01)
         decode_image(1.0)
         return bytes(64)
 

@@ -1,7 +1,7 @@
-"""The stage: starts trainers and disturbances, lets things go wrong in turns, and ends everybody.
+"""The stage: starts trainers and disturbances, lets things go wrong in turns, and ends them all.
 
-Runs as ``python -m gputop.demo.stage SCENARIO GPU_FD FILE_FD SECONDS`` in a session of its own, until its standard input is closed:
-that happens however its parent ends, and needs no permission, which a parent that was root and is no more would lack for a signal.
+`staged` starts it as ``python -m gputop.demo.stage SCENARIO GPU_FD FILE_FD SECONDS`` in a session of its own. It ends when its standard
+input is closed, which happens however its parent ends. A signal would not do: a parent that has given up root may not send one.
 """
 
 from __future__ import annotations
@@ -12,23 +12,62 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
-from gputop.demo import quota, signals
+from gputop.demo.rank import Signals, create_signals
+from gputop.demo.resources import make_file, quota_group, quota_parent, set_quota
 from gputop.demo.scenarios import HOGS, MOST_CPUS, SCENARIOS, Scenario, cpus
+from gputop.sources.simulated import VARIABLE, layout
+from gputop.system.errors import starting
+from gputop.system.program import argv_of
 
-CALM_S, TROUBLE_S = 8.0, 25.0
-"""Healthy first, then trouble, in turns: the dip and its cause stand beside each other on the time axis."""
-FIRST_CALM_S = 4.0
-"""Whoever has just come should not wait for what there is to see."""
-_QUOTA_CPUS = 0.4
+CALM_S, TROUBLE_S = 8.0, 25.0  # s of each in turns: dip and cause stand side by side on a time axis of 60 s
+FIRST_CALM_S = 4.0  # s until the first trouble: a user who has just started the demo should not wait long
+_QUOTA_CPUS = 0.4  # CPUs that the quota of `throttled` leaves
 _TRAIN = Path(__file__).with_name("train.py")
 
 
+@contextmanager
+def staged(name: str, seconds: float) -> Iterator[dict[str, str]]:
+    """Run scenario ``name`` for ``seconds``, at most while the ``with`` block lasts; gives the environment in which a collector sees its
+    GPU. Raises UserError."""
+    scenario = SCENARIOS[name]
+    if scenario.quota:
+        quota_parent()
+    fds = [layout.create(scenario.ranks), make_file() if scenario.file else -1]
+    try:
+        with starting():
+            stage = subprocess.Popen(
+                argv_of("gputop.demo.stage", name, *map(str, fds), str(seconds)),
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+                pass_fds=[fd for fd in fds if fd >= 0],
+            )  # fmt: skip
+        try:
+            yield {**os.environ, VARIABLE: f"/proc/{os.getpid()}/fd/{fds[0]}"}
+        finally:
+            _end_stage(stage)
+    finally:
+        for fd in fds:
+            if fd >= 0:
+                os.close(fd)
+
+
+def _end_stage(stage: subprocess.Popen[bytes]) -> None:
+    """Let the stage end its processes; kill it after ten seconds, and the kernel kills its children with it."""
+    assert stage.stdin is not None
+    stage.stdin.close()
+    try:
+        stage.wait(10.0)
+    except subprocess.TimeoutExpired:
+        stage.kill()
+        stage.wait()
+
+
 class _Over(Exception):
-    """Told to end."""
+    """The stage is to end."""
 
 
 class Stage:
@@ -37,15 +76,15 @@ class Stage:
     def __init__(self, scenario: Scenario, name: str, gpu_fd: int, file_fd: int) -> None:
         self._scenario, self._name, self._gpu_fd, self._file_fd = scenario, name, gpu_fd, file_fd
         self._stack = ExitStack()
-        self._signals_fd = signals.create()
-        self._signals = signals.Signals(self._signals_fd)
+        self._signals_fd = create_signals()
+        self._signals = Signals(self._signals_fd)
         self._group: Path | None = None
         self._trainers: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Stage:
         try:
             if self._scenario.quota:
-                self._group = self._stack.enter_context(quota.group())
+                self._group = self._stack.enter_context(quota_group())
             for rank in range(self._scenario.ranks):
                 self._train(rank)
         except BaseException:
@@ -57,7 +96,7 @@ class Stage:
         self._stack.close()
 
     def play(self, seconds: float) -> None:
-        """Calm and trouble in turns, until the time is over or a trainer has ended."""
+        """Calm and trouble in turns, for ``seconds``. Raises _Over where a trainer ends or the stage is told to."""
         end, calm_s = time.monotonic() + seconds, FIRST_CALM_S
         while time.monotonic() < end:
             self._wait(min(end, time.monotonic() + calm_s))
@@ -73,7 +112,7 @@ class Stage:
     def _set_trouble(self, on: bool) -> None:
         self._signals.disturbed = on
         if self._group is not None:
-            quota.limit(self._group, _QUOTA_CPUS if on else None)
+            set_quota(self._group, _QUOTA_CPUS if on else None)
 
     def _wait(self, until: float) -> None:
         while time.monotonic() < until:
@@ -94,14 +133,14 @@ class Stage:
         self._stack.callback(end, trainer)
 
     def _hog(self, name: str, threads: int, trouble: ExitStack) -> None:
-        """A process with so many runnable threads; run by ``-c``, so that it goes by its name."""
+        """Start a process with ``threads`` runnable threads; by ``-c``, so that it is listed by its name and not as a script."""
         code = f"import sys; del sys.path[0]; from gputop.demo.work import hog; hog({name!r}, {os.getpid()}, {threads}, {TROUBLE_S + 5})"
         process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.DEVNULL)
         trouble.callback(end, process)
 
 
 def join(group: Path) -> None:
-    """Put the calling process, a trainer about to begin, into the group."""
+    """Put the calling process into the group; a trainer does it between fork and exec."""
     (group / "cgroup.procs").write_text(str(os.getpid()))
 
 

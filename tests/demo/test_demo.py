@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from gputop.demo import disk
-from gputop.demo.production import staged
+from gputop.demo import resources
 from gputop.demo.scenarios import SCENARIOS, Scenario
+from gputop.demo.stage import staged
 from gputop.session.child import ChildStream, collector_argv
 from gputop.session.session import Session
 from gputop.system.errors import UserError
@@ -141,10 +141,10 @@ def test_slow_disk_reads_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     if not os.path.ismount("/dev/shm"):
         pytest.skip("no tmpfs at /dev/shm")
     monkeypatch.setattr(tempfile, "gettempdir", lambda: "/dev/shm")
-    descriptor = disk.make_file()
+    descriptor = resources.make_file()
     try:
         assert os.fstat(descriptor).st_dev != os.stat("/dev/shm").st_dev
-        assert os.fstat(descriptor).st_size == disk.FILE_BYTES
+        assert os.fstat(descriptor).st_size == resources.FILE_BYTES
     finally:
         os.close(descriptor)
 
@@ -156,9 +156,9 @@ def test_a_full_disk_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
         opened.append(descriptor)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(disk, "_fill", full)
+    monkeypatch.setattr(resources, "_fill", full)
     with pytest.raises(UserError, match="set TMPDIR"):
-        disk.make_file()
+        resources.make_file()
     assert opened
     for descriptor in opened:
         with pytest.raises(OSError, match="Bad file descriptor"):
