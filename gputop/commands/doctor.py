@@ -1,4 +1,4 @@
-"""What works here, what is missing, and the command that mends it. With --bundle also a file for a bug report.
+"""What works here, what is missing, and the command that fixes it. With --bundle also a file for a bug report.
 
 Exit code 0, or 1 when the main job, watching GPUs, cannot be done.
 """
@@ -34,12 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check everything and tell."""
+    """Run all checks and print them; with --bundle write the file too."""
     if not args.bundle and (args.output or args.with_names):
         raise UserError("--output and --with-names need --bundle (see gputop doctor --help)", code=2)
-    from gputop.doctor import run_all, works
+    from gputop.doctor import gpu, host, probes, works
 
-    checks = run_all()
+    checks = [*gpu.checks("/"), *host.checks("/"), *probes.checks("/"), *host.terminal_checks()]
     ok = works(checks)
     if not args.json:
         write(as_text(checks, takes_unicode()) + "\n")

@@ -1,4 +1,7 @@
-"""What of gputop works here: one check per part it rests on, each OK, or what is missing and the command that mends it."""
+"""What of gputop works on this machine: each check says OK, or what is missing and the command that fixes it.
+
+`gputop.commands.doctor` runs `gpu`, `host` and `probes`; `bundle` packs the findings for a bug report, `mask` takes the names out.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,11 @@ class Check(Struct, frozen=True):
     state: str
     detail: str
     remedy: str = ""
-    """The command or step that mends it, empty where there is nothing to mend."""
+    """The command or step that fixes it, empty where nothing is to be fixed."""
     required: bool = False
-    """The main job, watching GPUs, cannot be done without it."""
-
-
-def run_all(root: str = "/") -> list[Check]:
-    """Every check, in the order in which they are told."""
-    from gputop.doctor import gpu, host, probes, terminal
-
-    return [*gpu.checks(root), *host.checks(root), *probes.checks(root), *terminal.checks()]
+    """gputop cannot watch GPUs without it."""
 
 
 def works(checks: list[Check]) -> bool:
-    """Whether the main job can be done."""
+    """Whether gputop can watch GPUs here."""
     return not any(check.required and check.state == "missing" for check in checks)

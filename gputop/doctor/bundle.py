@@ -1,11 +1,15 @@
-"""One file for a bug report: what gputop found here, and ten seconds of what it saw. Nobody is named in it unless that is asked for."""
+"""One file for a bug report: the doctor's findings, facts of the machine, and ten seconds of frames. Names are hashed unless the user
+wants them kept."""
 
 from __future__ import annotations
 
 import io
 import json
 import os
+import platform
+import shutil
 import subprocess
+import sys
 import tarfile
 import tempfile
 import time
@@ -14,23 +18,31 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from gputop.doctor.machine import facts
 from gputop.doctor.mask import Mask
 from gputop.model.board import Board
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
+from gputop.sources import rights
+from gputop.sources.ebpf import access
 from gputop.sources.ebpf.privilege import as_invoking_user
 from gputop.system import config, crash
 from gputop.system.errors import UserError
 from gputop.system.output import create, unused
 from gputop.system.program import argv_of, report
 
-SECONDS = 10.0
-_PATIENCE_S = 60.0
-_MASKED = """Left out: names of this machine, its users and their folders, and what processes are called and were told; each is a
-hash that means something within this file only; texts of config.toml; all stacks. gputop doctor --bundle --with-names keeps them.
+SECONDS = 10.0  # of recording in the bundle
+_PATIENCE_S = 60.0  # s that the recorder may take for them
+_SETTINGS = (  # under /proc/sys: they decide what the kernel lets gputop read
+    "kernel/perf_event_paranoid", "kernel/unprivileged_bpf_disabled", "kernel/bpf_stats_enabled", "kernel/yama/ptrace_scope",
+    "kernel/kptr_restrict", "kernel/sched_schedstats", "kernel/task_delayacct", "kernel/pid_max", "net/core/bpf_jit_enable",
+    "fs/pipe-user-pages-soft",
+)  # fmt: skip
+_VARIABLES = ("TERM", "COLORTERM", "TERM_PROGRAM", "LANG", "LC_ALL", "LC_CTYPE", "NO_COLOR", "TEXTUAL_COLOR_SYSTEM")  # with their values
+_PRESENT = ("TMUX", "STY", "SSH_CONNECTION", "KUBERNETES_SERVICE_HOST", "SLURM_JOB_ID", "VIRTUAL_ENV", "CONDA_PREFIX")  # set or not
+_MASKED = """Hashed, by a key that is thrown away: names of this machine, its users, folders and processes, and command lines.
+Left out: texts of config.toml, all stacks. gputop doctor --bundle --with-names keeps them all.
 """
-_NAMED = "Names and command lines of everybody's processes are in it as they were read (--with-names).\n"
+_NAMED = "Names and command lines of all users' processes are in it as they were read (--with-names).\n"
 
 
 class Part(Struct, frozen=True):
@@ -42,12 +54,12 @@ class Part(Struct, frozen=True):
 
 
 def default_path() -> str:
-    """In this folder, by the time of day."""
+    """A new name in the current folder, made of date and time."""
     return unused(time.strftime("gputop-bundle-%Y%m%d-%H%M%S"), ".tar.gz")
 
 
 def write(path: str, findings: dict[str, str], with_names: bool) -> list[Part]:
-    """Write the bundle, mode 0600, and give its parts. ``findings`` are the doctor's own files. UserError where it cannot be made."""
+    """Write the bundle, mode 0600, and give its parts. ``findings`` are the doctor's own files, name -> text. Raises UserError."""
     with as_invoking_user():
         fd = create(path)
     with os.fdopen(fd, "wb") as file:
@@ -62,7 +74,7 @@ def write(path: str, findings: dict[str, str], with_names: bool) -> list[Part]:
 
 
 def _parts(findings: dict[str, str], with_names: bool) -> Iterator[Part]:
-    """Text is masked as the frames are."""
+    """The files but README.txt; texts masked by the same key as the frames."""
     mask = Mask()
     with tempfile.TemporaryDirectory(prefix="gputop-") as folder:
         recorded = _Recorded(folder, None if with_names else mask)
@@ -70,12 +82,12 @@ def _parts(findings: dict[str, str], with_names: bool) -> Iterator[Part]:
             ("version.txt", "gputop --version", report()),
             *((name, f"gputop doctor, as {'JSON' if name.endswith('json') else 'text'}", text) for name, text in findings.items()),
             ("machine.txt", "kernel, BTF, limits, hardware, terminal", facts()),
-            ("config.json", "config.toml, and the screen as it was left", _configuration(with_names)),
-            ("sources.json", "each source with its reason, and what gputop itself cost", recorded.summary()),
-            ("errors.txt", "gputop's last own errors; they may quote what it had read", _errors(recorded.words)),
+            ("config.json", "config.toml, and the screen's last settings", _configuration(with_names)),
+            ("sources.json", "each source with its reason, and gputop's own cost", recorded.summary()),
+            ("errors.txt", "gputop's last own errors; they may quote its input", _errors(recorded.words)),
         ]
         for name, about, text in texts:
-            yield Part(name, about, (text if with_names else mask.told(text)).encode())
+            yield Part(name, about, (text if with_names else mask.message(text)).encode())
         if data := recorded.data():
             yield Part("recording.gputop", f"{SECONDS:.0f} seconds: gputop replay recording.gputop", data)
 
@@ -85,7 +97,7 @@ def _errors(words: str) -> str:
 
 
 class _Recorded:
-    """What `gputop record` saw, masked where there is a ``mask``."""
+    """Ten seconds by `gputop record`, masked unless ``mask`` is None."""
 
     def __init__(self, folder: str, mask: Mask | None) -> None:
         raw, masked = os.path.join(folder, "raw"), os.path.join(folder, "masked")
@@ -97,21 +109,21 @@ class _Recorded:
             self._read(raw, masked, mask)
 
     def summary(self) -> str:
-        """Sources, cost and punctuality as JSON."""
+        """Sources, own cost and lateness of the frames as JSON."""
         board, cost = self._board, self._board.cost
         span_s = max(1, board.t_ns - board.header.t_ns) / 1e9
         late = sorted(self._lateness_ns)
         cost_of = {name: getattr(cost, name) for name in cost.__struct_fields__} if cost else None
-        said = {
+        summed = {
             "sources": [{name: getattr(source, name) for name in source.__struct_fields__} for source in board.sources.values()],
             "cost": cost_of, "collector_cpu_pct": round(cost.cpu_ns / span_s / 1e7, 2) if cost else None,
             "frames": len(late), "seconds": round(span_s, 2), "late_ns_p50": late[len(late) // 2] if late else None,
             "late_ns_max": late[-1] if late else None,
         }  # fmt: skip
-        return json.dumps(said, indent=2) + "\n"
+        return json.dumps(summed, indent=2) + "\n"
 
     def data(self) -> bytes:
-        """The recording's bytes; none where it could not be made."""
+        """The recording's bytes, empty where it could not be made."""
         return Path(self._path).read_bytes() if os.path.exists(self._path) else b""
 
     def _read(self, raw: str, masked: str, mask: Mask | None) -> None:
@@ -132,9 +144,9 @@ class _Recorded:
 
 
 def _record(path: str, folder: str) -> str:
-    """Record with everybody's defaults, so that a faulty config.toml does not stand in the way; what went wrong, or nothing."""
+    """Record with the default configuration, for the user's config.toml may be faulty; gives the error, empty where it worked."""
     command = argv_of("gputop", "record", "-o", path, "--duration", str(SECONDS), "--no-auto-stacks")
-    # Without SUDO_UID it stays root, whose the folder is.
+    # The folder belongs to root: without SUDO_UID the recorder stays root.
     environment = {name: value for name, value in os.environ.items() if name != "SUDO_UID"} | {"XDG_CONFIG_HOME": folder}
     try:
         done = subprocess.run(
@@ -146,7 +158,7 @@ def _record(path: str, folder: str) -> str:
 
 
 def _configuration(with_names: bool) -> str:
-    """Numbers, switches and the key map; of other texts only that they are there."""
+    """Numbers, switches and the key map; other texts are left out unless ``with_names``."""
     try:
         said = {name: _value(value, with_names) for name, value in config.load().items()}
     except UserError as error:
@@ -170,3 +182,73 @@ def _pack(file: io.BufferedWriter, parts: list[Part]) -> None:
             entry = tarfile.TarInfo(f"gputop-bundle/{part.name}")
             entry.size, entry.mode, entry.mtime = len(part.data), 0o600, int(time.time())
             tar.addfile(entry, io.BytesIO(part.data))
+
+
+def facts(root: str = "/") -> str:
+    """Kernel, BTF, settings, hardware and terminal, one fact a line: name and value, or that it is absent."""
+    return "".join(f"{name:<34}{value}\n" for name, value in (*_kernel(root), *_settings(root), *_hardware(root), *_terminal()))
+
+
+def _kernel(root: str) -> Iterator[tuple[str, object]]:
+    yield "kernel", platform.release()
+    yield "architecture", platform.machine()
+    yield "capabilities (effective)", f"{rights.capabilities(root):#x}"
+    yield "uid is 0", os.geteuid() == 0
+    yield "in a container", rights.in_container(root)
+    yield "initial pid namespace", rights.in_initial_pid_namespace()
+    yield "lockdown", access.lockdown(root)
+    yield "security modules", rights.read_text(root, "sys/kernel/security/lsm").strip() or "cannot be read"
+    yield "/sys/kernel/btf/vmlinux", _size(root, "sys/kernel/btf/vmlinux")
+    for folder in ("sys/kernel/tracing", "sys/kernel/debug/tracing"):
+        yield f"/{folder}", _listed(root, f"{folder}/events/sched")
+    yield "cgroups", "v2" if os.path.exists(os.path.join(root, "sys/fs/cgroup/cgroup.controllers")) else "v1, or none"
+
+
+def _settings(root: str) -> Iterator[tuple[str, object]]:
+    for name in _SETTINGS:
+        yield name.replace("/", "."), rights.read_text(root, f"proc/sys/{name}").strip() or "absent"
+    for line in rights.read_text(root, "proc/self/limits").splitlines():
+        if line.startswith(("Max locked memory", "Max open files")):
+            yield line[:26].strip(), " ".join(line[26:].split())
+
+
+def _hardware(root: str) -> Iterator[tuple[str, object]]:
+    lines = (line.partition(":") for line in rights.read_text(root, "proc/cpuinfo").splitlines())
+    cpu = {name.strip(): value.strip() for name, _, value in lines}
+    arm = ", ".join(f"{name} {cpu[name]}" for name in ("CPU implementer", "CPU part") if name in cpu)
+    yield "processor", cpu.get("model name") or arm or "cannot be read"
+    yield "CPUs", f"{os.cpu_count()}, allowed for gputop {len(os.sched_getaffinity(0))}"
+    yield "memory", rights.read_text(root, "proc/meminfo").partition("\n")[0].partition(":")[2].strip()
+    yield "NVIDIA devices", sum(name.removeprefix("nvidia").isdigit() for name in _names(root, "dev")) or "none"
+    yield "NVIDIA driver", rights.read_text(root, "proc/driver/nvidia/version").partition("\n")[0] or "none"
+    yield "load", rights.read_text(root, "proc/loadavg").strip()
+
+
+def _terminal() -> Iterator[tuple[str, object]]:
+    size = shutil.get_terminal_size()
+    yield "terminal", f"{size.columns}x{size.lines}, in {sys.stdin.isatty()}, out {sys.stdout.isatty()}, {sys.stdout.encoding}"
+    for name in _VARIABLES:
+        yield name, os.environ.get(name, "not set")
+    for name in _PRESENT:
+        yield name, "set" if name in os.environ else "not set"
+
+
+def _size(root: str, path: str) -> str:
+    try:
+        return f"{os.stat(os.path.join(root, path)).st_size} bytes"
+    except OSError as error:
+        return str(error.strerror)
+
+
+def _listed(root: str, path: str) -> str:
+    try:
+        return f"{len(os.listdir(os.path.join(root, path)))} events of sched"
+    except OSError as error:
+        return str(error.strerror)
+
+
+def _names(root: str, path: str) -> list[str]:
+    try:
+        return os.listdir(os.path.join(root, path))
+    except OSError:
+        return []

@@ -10,11 +10,11 @@ from gputop.model.frame import SILENT, Frame
 from gputop.sources import Beat, Settings, Source, Unavailable
 
 _OPEN_TO_ALL = "echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' | sudo tee /etc/modprobe.d/nvidia-profiling.conf; then reboot"
-_PATIENCE_S = 2.0
+_PATIENCE_S = 2.0  # s for the first GPU to answer; a choice
 
 
 def checks(root: str) -> list[Check]:
-    """NVML as the source opens it, GPM as the first GPUs answer."""
+    """NVML, opened as the source opens it; GPM, once a GPU has answered."""
     from gputop.sources.nvml import NvmlSource
 
     source = NvmlSource(Settings(root=root, everyone=True))
@@ -23,7 +23,7 @@ def checks(root: str) -> list[Check]:
     except Unavailable as why:
         return [
             Check("nvml", "NVML", "missing", why.reason, why.remedy, required=True),
-            Check("gpm", "GPM", "missing", "cannot be asked without NVML"),
+            Check("gpm", "GPM", "missing", "needs NVML"),
         ]
     try:
         facts = ", ".join(f"{name} {value}" for name, value in state.detail.items() if value)
@@ -34,7 +34,7 @@ def checks(root: str) -> list[Check]:
 
 
 def _gpm(source: Source, root: str, gpus: int) -> Check:
-    """SM activity was read of a GPU, or the reason that came instead; over once each has one that more readings do not take away."""
+    """Read until one GPU gives its SM activity, or each has a reason why not that further readings will not change."""
     reasons: dict[int, str] = {}
     deadline, seq = time.monotonic() + _PATIENCE_S, 0
     while time.monotonic() < deadline and (len(reasons) < gpus or any(map(_may_pass, reasons.values()))):
@@ -53,13 +53,14 @@ def _gpm(source: Source, root: str, gpus: int) -> Check:
 
 
 def _may_pass(reason: str) -> bool:
+    """The first reading has no interval yet, and a silent driver may answer."""
     from gputop.sources.nvml.gpm import FIRST
 
     return reason == FIRST or reason.startswith(SILENT)
 
 
 def _admin_only(root: str) -> bool:
-    """Whether the driver keeps profiling for root (/proc/driver/nvidia/params)."""
+    """Whether the driver lets only root profile (/proc/driver/nvidia/params)."""
     try:
         with open(os.path.join(root, "proc/driver/nvidia/params"), encoding="ascii", errors="replace") as file:
             return "RmProfilingAdminOnly: 1" in file.read()

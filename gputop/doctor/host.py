@@ -1,4 +1,4 @@
-"""What /proc gives without any privilege, and what reading other processes' stacks needs."""
+"""What /proc gives without privilege, what reading other processes' stacks needs, and what the terminal can draw."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ from gputop.model.hardware import cpu_words, speed_words
 from gputop.sources.procfs.sight import sight
 from gputop.sources.rights import in_initial_pid_namespace, may_ptrace, read_text
 from gputop.stacks.permission import yama_scope
+from gputop.system.console import charset, takes_unicode
 from gputop.system.priority import BEAT, MOST_SHARE, raise_priority
 
 
 def checks(root: str) -> list[Check]:
-    """schedstat, pressure, delay accounting, clock, priority, pid namespace, others' processes, Yama, py-spy."""
-    told = [_schedstat(root), _pressure(root), _delays(root), _clock(root), _priority(), _pid_namespace()]
-    told.append(_hardware())
-    return [*told, *([_processes(root)] if in_initial_pid_namespace() else []), _yama(root), _py_spy()]
+    """schedstat, pressure, delay accounting, clock, priority, pid namespace, hardware, others' processes, Yama, py-spy."""
+    first = [_schedstat(root), _pressure(root), _delays(root), _clock(root), _priority(), _pid_namespace(), _hardware()]
+    return [*first, *([_processes(root)] if in_initial_pid_namespace() else []), _yama(root), _py_spy()]
+
+
+def terminal_checks() -> list[Check]:
+    """Colours and Unicode, by what the environment says of the terminal."""
+    return [_colours(), _unicode()]
 
 
 def _schedstat(root: str) -> Check:
@@ -36,7 +41,7 @@ def _pressure(root: str) -> Check:
 
 
 def _delays(root: str) -> Check:
-    """Kernels before 5.14 have no switch and always account."""
+    """Kernels before 5.14 always account, and have no switch for it."""
     if read_text(root, "proc/sys/kernel/task_delayacct").strip() != "0":
         return Check("delays", "block I/O delay", "ok", "of every process (DISK%)")
     why = "not measured (DISK%): kernel.task_delayacct is 0"
@@ -44,7 +49,7 @@ def _delays(root: str) -> Check:
 
 
 def _clock(root: str) -> Check:
-    """CLOCK_MONOTONIC's resolution and what it is read from: one that needs a trap or a bus makes each reading slow."""
+    """CLOCK_MONOTONIC's resolution and clock source. HPET and ACPI timers are read over a bus, which makes each reading slow."""
     source = read_text(root, "sys/devices/system/clocksource/clocksource0/current_clocksource").strip() or "unknown"
     resolution_ns = time.clock_getres(time.CLOCK_MONOTONIC) * 1e9
     detail = f"{source}, {resolution_ns:.0f} ns"
@@ -56,19 +61,19 @@ def _clock(root: str) -> Check:
 
 
 def _priority() -> Check:
-    """Asked for by a thread that then ends: ours stays as it is."""
-    told: list[str] = []
-    asking = Thread(target=lambda: told.append(raise_priority(BEAT)))
+    """The priority that the collector's beat would get. A thread asks for it and ends, so that this process keeps its own."""
+    reached: list[str] = []
+    asking = Thread(target=lambda: reached.append(raise_priority(BEAT)))
     asking.start()
     asking.join()
-    if told[0].startswith("ordinary"):
-        return Check("priority", "priority", "limited", f"{told[0]}; beside many busy processes frames come late", "sudo gputop")
-    detail = f"{told[0]}: frames come in time beside busy processes; given up while the collector takes {MOST_SHARE:.0%} of a CPU"
+    if reached[0].startswith("ordinary"):
+        return Check("priority", "priority", "limited", f"{reached[0]}; beside many busy processes frames come late", "sudo gputop")
+    detail = f"{reached[0]}: frames come in time beside busy processes; given up while the collector takes {MOST_SHARE:.0%} of a CPU"
     return Check("priority", "priority", "ok", detail)
 
 
 def _hardware() -> Check:
-    """As psutil reads it for the stream. Interfaces, volumes and servers are not named: the bundle holds this text."""
+    """The facts that the stream carries. The bundle holds this text, so interfaces, volumes and servers are not named in it."""
     from gputop.sources.hardware import read_hardware
 
     *_, hardware = read_hardware()
@@ -83,13 +88,13 @@ def _hardware() -> Check:
 def _pid_namespace() -> Check:
     if in_initial_pid_namespace():
         return Check("pid-namespace", "pid namespace", "ok", "the machine's own")
-    why = "a container's own: the machine's other processes are hidden, and NVML's and the probes' pids mean others"
+    why = "a container's own: the machine's other processes are hidden, and pids from NVML and the probes do not match"
     return Check("pid-namespace", "pid namespace", "limited", why, "start the container with --pid=host")
 
 
 def _processes(root: str) -> Check:
     hidden, remedy = sight(root)
-    return Check("processes", "processes", "limited" if hidden else "ok", hidden or "all that /proc tells of everybody's", remedy)
+    return Check("processes", "processes", "limited" if hidden else "ok", hidden or "everything that /proc has, of all users", remedy)
 
 
 def _yama(root: str) -> Check:
@@ -100,7 +105,7 @@ def _yama(root: str) -> Check:
     if scope == 0 or may_ptrace(root):
         return Check("yama", "Yama", "ok", f"ptrace_scope {scope}: stacks can be read")
     remedy = "" if scope == 3 else "sudo sysctl kernel.yama.ptrace_scope=0"
-    detail = f"ptrace_scope {scope}: no stacks of processes we did not start" + (", until the next boot" if scope == 3 else "")
+    detail = f"ptrace_scope {scope}: no stacks of processes that gputop did not start" + (", until the next boot" if scope == 3 else "")
     return Check("yama", "Yama", "limited", detail, remedy)
 
 
@@ -111,3 +116,22 @@ def _py_spy() -> Check:
     if path is None or not os.access(path, os.X_OK):
         return Check("py-spy", "py-spy", "limited", "Python stacks of 3.8 to 3.14 only, and no native frames", "pip install py-spy")
     return Check("py-spy", "py-spy", "ok", path)
+
+
+def _colours() -> Check:
+    term, depth = os.environ.get("TERM", ""), os.environ.get("COLORTERM", "")
+    if os.environ.get("NO_COLOR"):
+        return Check("colours", "colours", "ok", "off: NO_COLOR is set")
+    if term in ("", "dumb"):
+        return Check("colours", "colours", "limited", f"TERM is {term or 'not set'}", "export TERM=xterm-256color")
+    if depth in ("truecolor", "24bit") or "direct" in term:
+        return Check("colours", "colours", "ok", f"{term}, 24-bit")
+    if "256color" in term:
+        return Check("colours", "colours", "ok", f"{term}, 256 colours")
+    return Check("colours", "colours", "limited", f"{term}: 16 colours or fewer", "export TERM=xterm-256color")
+
+
+def _unicode() -> Check:
+    if takes_unicode():
+        return Check("unicode", "Unicode", "ok", "UTF-8")
+    return Check("unicode", "Unicode", "limited", f"the locale is {charset()}, so ASCII is drawn", "export LC_ALL=C.UTF-8, or --no-ascii")

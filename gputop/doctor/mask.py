@@ -1,8 +1,7 @@
-"""Frames in which nobody is named: for a bug report that a stranger may read.
+"""Frames without names of people, machines and programs: for a bug report that strangers may read.
 
-Every text of a frame becomes a hash of itself, except those that `_RULES` names: a field that is added later is masked until
-somebody has judged it. The same text becomes the same hash all over one bundle, so processes stay told apart and roles are
-found as before; the key is thrown away.
+Every text of a frame becomes a hash of itself, except the fields in `_RULES`: a field that is added later is hashed until it gets a rule.
+Equal texts have equal hashes within one bundle, so processes stay distinct and roles are found as before. The key is thrown away.
 """
 
 from __future__ import annotations
@@ -24,30 +23,29 @@ from gputop.model.frame import Frame, Header
 from gputop.model.roles import WELL_KNOWN
 
 _PROGRAM = re.compile(r"(python|pypy)[\d.]*t?|pt_\w+|cuda-\w+|k(worker|softirqd|swapd|compactd)[\w/:+-]*|migration/\d+|rcu\w*")
-_FLAGS = frozenset(("-m", "-c", "-u", "-E", "-I", "-P", "-S", "--multiprocessing-fork"))
+_FLAGS = frozenset(("-m", "-c", "-u", "-E", "-I", "-P", "-S", "--multiprocessing-fork"))  # Python's, which tell roles apart
 _STARTER = re.compile(r"from multiprocessing\.\w+ import \w+|compile_worker")
 _SLICES = frozenset(("", ".", "..", "system.slice", "user.slice", "init.scope", "docker", "kubepods", "kubepods.slice", "slurm"))
 _PLAIN = re.compile(r"[\d,.-]*|all|none|void|true|false", re.IGNORECASE)
 _INTERFACE = re.compile(r"lo|(eth|ens|enp|eno|ib|bond|docker|wl)[a-z\d]*")
 _DISK = re.compile(r"/dev/((sd|vd|xvd|hd)[a-z]+|nvme\d+n\d+|md|dm-|mmcblk\d+|loop)(p?\d+)?|overlay|tmpfs|rootfs")
-_STOPS = r"\s\"'`,;:()\[\]{}<>|"
+_STOPS = r"\s\"'`,;:()\[\]{}<>|"  # characters that end a path without quotes
 _QUOTED = r"(?<=(['\"`])/)(?:(?! /|\\?\1)[^\n])+(?=\\?\1)"
 _WORD = rf" [^{_STOPS}/]+"
 _BEHIND_BLANKS = rf"(?:{_WORD}){{1,5}}(?:/[^{_STOPS}]*|(?=:\s))|(?:{_WORD}){{0,4}}{_WORD}\.[A-Za-z]\w*(?![^{_STOPS}])"
 _ABSOLUTE = re.compile(rf"(?<![\w~/.-])/(?!/)(?:{_QUOTED}|[^{_STOPS}]+(?:{_BEHIND_BLANKS})*(?<!\.))")
-"""A path: where it is quoted to the quote's end, else to a blank, unless it goes on behind that. It may where up to five words end with a
-slash, a suffix, or the colon that messages have behind a path; that a few words too many are hashed does not matter."""
-_BLANK = "\0"
-"""In a path whose end is known, until it is hashed."""
+"""An absolute path in a message. A quoted one ends with its quote. Any other ends at a blank, unless up to five words behind it end with
+a slash, a suffix or the colon of an error message: too many hashed words do no harm."""
+_BLANK = "\0"  # stands for blanks in a path whose end is known, until it is hashed
 _SYSTEMS_OWN = re.compile(
     r"/(usr|lib(32|64)?|s?bin|proc|sys|etc|dev(?!/shm/)|boot)(/.*)?|/(tmp|var(/tmp)?|run(/user(/\d+)?)?|opt|home|mnt)"
 )
-_EVERYBODYS_TAIL = re.compile(r"/(s?bin/[^/]+|lib\d*/python[\d.]+t?(/.*)?|(site|dist)-packages(/.*)?|gputop(-\d+)?(/.*)?)$")
+_COMMON_TAIL = re.compile(r"/(s?bin/[^/]+|lib\d*/python[\d.]+t?(/.*)?|(site|dist)-packages(/.*)?|gputop(-\d+)?(/.*)?)$")
 _NUMBERS = re.compile(r"\b(int|float|bool|None|list|dict|Annotated|BOUNDED)\b|[\[\]|, ]")
 
 
 class Mask:
-    """One bundle's masking."""
+    """The masking of one bundle, with a key of its own."""
 
     def __init__(self) -> None:
         self._key = os.urandom(16)
@@ -55,32 +53,32 @@ class Mask:
         self._spaced = _spaced_paths()
 
     def header(self, header: Header) -> Header:
-        """The header without the machine's name."""
+        """The header without the machine's name and boot id."""
         return msgspec.structs.replace(header, host=self.word(header.host), boot_id="")
 
     def frame(self, frame: Frame) -> Frame:
-        """The frame without names; stacks, which quote programs, are left out."""
+        """The frame without names. Stacks are left out: they quote programs."""
         masked: Frame = self._struct(msgspec.structs.replace(frame, stacks=[]))
         return masked
 
     def word(self, text: str) -> str:
-        """A hash of it; what gputop itself or PyTorch calls so stays."""
+        """A hash of a name. Names that gputop, PyTorch and the kernel give stay."""
         if not text or text in WELL_KNOWN or _PROGRAM.fullmatch(text):
             return text
         return "x" + hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=4, key=self._key).hexdigest()
 
     def file(self, text: str) -> str:
-        """As `word`, with the suffix that tells a script from a program."""
+        """A hash of a file's name, with the suffix of scripts and libraries."""
         stem, dot, suffix = text.rpartition(".")
         return f"{self.word(stem)}.{suffix}" if dot and stem and suffix in ("py", "sh", "so") else self.word(text)
 
     def path(self, text: str) -> str:
-        """Its folder as one hash, its last part as `file`."""
+        """The folder as one hash, and the file's name as another."""
         folder, slash, name = text.rpartition("/")
         return f"{self.word(folder)}{slash}{self.file(name)}"
 
     def argument(self, text: str) -> str:
-        """One word of a command line; of options nothing stays but that they are."""
+        """One argument of a command line; an option becomes ``-`` and a hash."""
         if text in _FLAGS or text in WELL_KNOWN:
             return text
         if found := _STARTER.search(text):
@@ -88,43 +86,43 @@ class Mask:
         return f"-{self.word(text)}" if text.startswith("-") else self.path(text)
 
     def cgroup(self, text: str) -> str:
-        """Each part of its path by itself: the nesting matters."""
+        """A cgroup's path, each part hashed by itself, which keeps the nesting."""
         return "/".join(part if part in _SLICES else self.word(part) for part in text.split("/"))
 
     def value(self, text: str) -> str:
-        """Of an environment variable: numbers and lists of them stay."""
+        """The value of an environment variable; numbers and lists of them stay."""
         return text if _PLAIN.fullmatch(text) else self.word(text)
 
     def interface(self, text: str) -> str:
-        """Of the network, unless its name is everybody's."""
+        """A network interface; names that the kernel gives stay."""
         return text if _INTERFACE.fullmatch(text) else self.word(text)
 
     def mount_point(self, text: str) -> str:
-        """The system's own folders stay."""
+        """Where a file system is mounted; the system's own folders stay."""
         return text if text == "/" or _SYSTEMS_OWN.fullmatch(text) else self.path(text)
 
     def device(self, text: str) -> str:
-        """Disks that the kernel names stay; volumes and servers, which users name, do not."""
+        """The device of a file system; disks named by the kernel stay, volumes and servers named by users do not."""
         return text if _DISK.fullmatch(text) else self.word(text)
 
     def uid(self, uid: int) -> int:
-        """Root stays, others are numbered as they come."""
+        """Root stays 0, other users become 1000, 1001 … in the order in which they are seen."""
         return self._uids.setdefault(uid, 999 + len(self._uids))
 
-    def told(self, text: str) -> str:
-        """What gputop itself says, without the names of this machine, its user and his folder, and of folders that are not the system's."""
+    def message(self, text: str) -> str:
+        """A message of gputop's without the names of this machine, the user and the user's home, and with other folders hashed."""
         for path in self._spaced:
             text = text.replace(path, path.replace(" ", _BLANK))
-        text = _ABSOLUTE.sub(lambda found: self._told_path(found[0].replace(_BLANK, " ")), text)
+        text = _ABSOLUTE.sub(lambda found: self._path_in_message(found[0].replace(_BLANK, " ")), text)
         for name, neutral in _own_names():
             text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", neutral, text)
         return text
 
-    def _told_path(self, path: str) -> str:
-        """Which program of a virtual environment, or line of our own, is what a report is about: only what lies above is hashed."""
+    def _path_in_message(self, path: str) -> str:
+        """Programs of a virtual environment and gputop's own files stay, for they matter in a report; the folder above them is hashed."""
         if _SYSTEMS_OWN.fullmatch(path.partition(" ")[0]) or (path, "~") in _own_names():
             return path
-        tail = _EVERYBODYS_TAIL.search(path)
+        tail = _COMMON_TAIL.search(path)
         return self.word(path[: tail.start()]) + tail[0] if tail else self.path(path)
 
     def _kept(self, text: Any) -> Any:
@@ -148,11 +146,11 @@ _Rule = Callable[[Mask, Any], Any]
 _RULES: dict[str, _Rule] = {
     "ProcInfo.uid": Mask.uid, "ProcInfo.cmdline": Mask.argument, "ProcInfo.exe": Mask.path, "ProcInfo.cgroup": Mask.cgroup,
     "ProcInfo.cpu_cgroup": Mask.cgroup,
-    "ProcInfo.env": Mask.value, "ProcInfo.wait_unreadable": Mask.told, "CgroupSample.path": Mask.cgroup,
+    "ProcInfo.env": Mask.value, "ProcInfo.wait_unreadable": Mask.message, "CgroupSample.path": Mask.cgroup,
     "CgroupSample.quota_path": Mask.cgroup, "CgroupSample.mem_limit_path": Mask.cgroup,
     "ReadLimit.path": Mask.cgroup, "NetSample.name": Mask.interface, "Nic.name": Mask.interface,
-    "FileSystem.path": Mask.mount_point, "FileSystem.device": Mask.device, "SourceState.reason": Mask.told,
-    "SourceState.remedy": Mask.told, "SourceState.detail": Mask.told,
+    "FileSystem.path": Mask.mount_point, "FileSystem.device": Mask.device, "SourceState.reason": Mask.message,
+    "SourceState.remedy": Mask.message, "SourceState.detail": Mask.message,
     **dict.fromkeys((
         "ProcInfo.cpus_allowed", "ProcInfo.libs", "ProcInfo.sockets", "ProcSample.state", "ProcSample.wchan", "ProcSample.kernel_stack",
         "ThreadSample.state", "SchedThread.state", "CudaCall.call", "Probes.map_used", "Probes.map_size", "Probes.lost",
@@ -161,19 +159,19 @@ _RULES: dict[str, _Rule] = {
         "MigInstance.profile", "MigInstance.missing", "SourceState.name", "SourceState.state",
     ), Mask._kept),
 }  # fmt: skip
-"""Text that is not simply hashed; ``_kept`` is the kernel's, the driver's or our own vocabulary."""
+"""Field -> its rule, where that is not `Mask.word`. ``_kept`` is for words of the kernel, the driver and gputop."""
 
 
 @cache
 def _fields(kind: type) -> list[tuple[str, _Rule]]:
-    """The fields of a struct that hold more than numbers, or that have a rule."""
+    """The fields of a struct that hold text or have a rule, each with its rule."""
     named = ((name, f"{kind.__name__}.{name}", str(said)) for name, said in kind.__annotations__.items())
     return [(name, _RULES.get(key, Mask.word)) for name, key, said in named if key in _RULES or _NUMBERS.sub("", said)]
 
 
 def _spaced_paths() -> list[str]:
-    """The paths with blanks that this process was started with, and the folders that they are in, the longest first: in a text that does
-    not quote them nothing else tells where they end."""
+    """Paths with blanks from the environment and sys.path, and their folders, the longest first: where a message does not quote them, only
+    this list says where they end."""
     parts = [part for value in os.environ.values() for part in (value, *value.split(os.pathsep))]
     paths = [PurePath(part) for part in (*parts, *sys.path, sys.prefix) if part.startswith("/") and " " in part]
     return sorted({str(one) for path in paths for one in (path, *path.parents) if " " in str(one)}, key=len, reverse=True)
@@ -181,7 +179,7 @@ def _spaced_paths() -> list[str]:
 
 @cache
 def _own_names() -> list[tuple[str, str]]:
-    """(what stands for this machine's owner, what is told instead), the longest first."""
+    """(name of this machine, its user or home, what replaces it), the longest first."""
     home = os.path.expanduser("~")
     names = {home: "~", os.path.realpath(home): "~", socket.gethostname(): "HOST", os.path.basename(home): "USER", _user(): "USER"}
     names = {name: neutral for name, neutral in names.items() if len(name) > 2 and name != "root"}

@@ -14,12 +14,12 @@ from gputop.sources.ebpf.btf import BtfError, task_layout
 from gputop.sources.ebpf.handover import find_python
 from gputop.sources.ebpf.source import EbpfSource
 
-_PATIENCE_S = 15.0
-_LOOK = "import runpy, sys; m = runpy.run_path(sys.argv[1]); b = m['import_bcc'](); print(b.__version__, b.__file__)"
+_PATIENCE_S = 15.0  # s for bcc to be imported, and for the probes to load; a slow machine took 6
+_FIND_BCC = "import runpy, sys; m = runpy.run_path(sys.argv[1]); b = m['import_bcc'](); print(b.__version__, b.__file__)"
 
 
 def checks(root: str) -> list[Check]:
-    """Capabilities, bcc, BTF, tracefs, perf_event_paranoid, what does without the probes, and loading them for a moment."""
+    """Capabilities, bcc, BTF, tracefs, perf_event_paranoid, sampling (which needs no probes), and loading the probes for a moment."""
     btf = _btf(root)
     return [_capabilities(root), _bcc(root), btf, _tracefs(root, btf.state == "ok"), _paranoid(root), _sampling(root), _load(root)]
 
@@ -31,11 +31,11 @@ def _capabilities(root: str) -> Check:
 
 
 def _bcc(root: str) -> Check:
-    """The module the loader would import, by the loader's own search."""
+    """The bcc that the loader would import, found by the loader's own search."""
     python = find_python()
     if not python:
         return Check("bcc", "bcc", "missing", "there is no system Python", access.install_bcc(root))
-    command = [python, "-I", "-c", _LOOK, os.path.abspath(loader.__file__)]
+    command = [python, "-I", "-c", _FIND_BCC, os.path.abspath(loader.__file__)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
     except subprocess.TimeoutExpired:
@@ -52,41 +52,41 @@ def _btf(root: str) -> Check:
     try:
         task_layout(os.path.join(root, "sys/kernel/btf/vmlinux"))
     except BtfError as error:
-        return Check("btf", "BTF", "limited", f"{error}: dearer, plain tracepoints", "a kernel with CONFIG_DEBUG_INFO_BTF")
+        return Check("btf", "BTF", "limited", f"{error}: plain tracepoints, which cost more", "a kernel with CONFIG_DEBUG_INFO_BTF")
     return Check("btf", "BTF", "ok", f"read in {(time.monotonic() - started) * 1e3:.0f} ms")
 
 
 def _tracefs(root: str, have_btf: bool) -> Check:
-    """Only plain tracepoints need it, so without BTF."""
+    """Plain tracepoints need it, which are used only without BTF."""
     for folder in ("sys/kernel/tracing", "sys/kernel/debug/tracing"):
         if os.path.isdir(os.path.join(root, folder, "events/sched")):
             return Check("tracefs", "tracefs", "ok", "/" + folder)
-    detail = "not mounted, or not ours to read"
+    detail = "not mounted, or not readable by this user"
     if have_btf:
-        return Check("tracefs", "tracefs", "ok", f"{detail}; not needed, as there is BTF")
+        return Check("tracefs", "tracefs", "ok", f"{detail}; not needed with BTF")
     return Check("tracefs", "tracefs", "missing", detail, loader.MOUNT_TRACEFS)
 
 
 def _paranoid(root: str) -> Check:
-    """Uprobes by perf events, before Linux 6.6, are refused to others than CAP_SYS_ADMIN."""
+    """Before Linux 6.6 uprobes are perf events, which this setting keeps for CAP_SYS_ADMIN."""
     level = rights.read_text(root, "proc/sys/kernel/perf_event_paranoid").strip() or "unknown"
     if rights.capabilities(root) >> rights.CAP_SYS_ADMIN & 1 or access.may_load(rights.capabilities(root)):
-        return Check("perf-event-paranoid", "perf_event_paranoid", "ok", f"{level}, and we are privileged")
+        return Check("perf-event-paranoid", "perf_event_paranoid", "ok", f"{level}, and gputop is privileged")
     return Check("perf-event-paranoid", "perf_event_paranoid", "limited", f"{level}: probes need privilege", access.privilege(root))
 
 
 def _sampling(root: str) -> Check:
-    """Main threads of trainers, on a CPU."""
+    """perf's samples of what the trainers' main threads do on a CPU."""
     try:
         perf.PerfSource(Settings(root=root)).open()
         perf.check()
     except Unavailable as why:
         return Check("sampling", "sampling", "limited", why.reason, why.remedy)
-    return Check("sampling", "sampling", "ok", "waits that spin and launches are told without probes, too")
+    return Check("sampling", "sampling", "ok", "spinning waits and launches are seen without probes, too")
 
 
 def _load(root: str) -> Check:
-    """Load the probes, as gputop does, and let them go."""
+    """Load the probes as the collector does, and unload them."""
     source = EbpfSource(Settings(root=root))
     try:
         state = _wait(source, source.open())
@@ -101,6 +101,7 @@ def _load(root: str) -> Check:
 
 
 def _wait(source: EbpfSource, state: SourceState) -> SourceState:
+    """The source's last state, once it is ready or the patience ends."""
     deadline = time.monotonic() + _PATIENCE_S
     seq = 0
     while not source.ready and time.monotonic() < deadline:

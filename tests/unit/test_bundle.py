@@ -131,7 +131,7 @@ def test_a_masked_recording_gets_the_same_verdicts() -> None:
     ],
 )  # fmt: skip
 def test_folders_that_are_not_the_systems_are_hashed(text: str, masked: str) -> None:
-    assert re.fullmatch(masked, Mask().told(text))
+    assert re.fullmatch(masked, Mask().message(text))
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_paths_that_gputop_was_started_with_are_hashed_to_their_end(text: str, m
     monkeypatch.setenv("PWD", "/data/My Secret Work/run 1")
     monkeypatch.setenv("LD_LIBRARY_PATH", "/usr/lib:/opt/My Libs")
     monkeypatch.setenv("PAGER", "/usr/bin/less -R")
-    assert re.fullmatch(masked, Mask().told(text))
+    assert re.fullmatch(masked, Mask().message(text))
 
 
 @pytest.mark.parametrize(
@@ -157,13 +157,13 @@ def test_paths_that_gputop_was_started_with_are_hashed_to_their_end(text: str, m
     ],
 )  # fmt: skip
 def test_the_systems_own_stay(text: str) -> None:
-    assert Mask().told(text) == text
+    assert Mask().message(text) == text
 
 
 def test_what_lies_in_ones_own_folder_is_hashed_and_the_folder_is_told_as_such() -> None:
     home = os.path.expanduser("~")
-    assert Mask().told(f"cannot read {home}: No such") == "cannot read ~: No such"
-    assert re.fullmatch(r"cannot read x\w{8}/x\w{8}\.py: No such", Mask().told(f"cannot read {home}/My Work/x.py: No such"))
+    assert Mask().message(f"cannot read {home}: No such") == "cannot read ~: No such"
+    assert re.fullmatch(r"cannot read x\w{8}/x\w{8}\.py: No such", Mask().message(f"cannot read {home}/My Work/x.py: No such"))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gputop.commands import doctor
-from gputop.doctor import Check, host, machine, probes, terminal, works
+from gputop.doctor import Check, bundle, host, probes, works
 from gputop.sources.ebpf.source import LEAST_THREADS, room_for_threads
 from gputop.sources.procfs import sight
 
@@ -51,7 +51,7 @@ def test_json_names_every_check_and_null_is_no_remedy() -> None:
 
 
 @pytest.mark.parametrize(("uid", "shown", "state", "detail"), [
-    (0, True, "ok", "all that /proc tells of everybody's"),
+    (0, True, "ok", "everything that /proc has, of all users"),
     (1000, True, "limited", "of other users' processes no I/O, libraries, waits"),
     (1000, False, "limited", "other users' processes are hidden: /proc is mounted with hidepid"),
 ])  # fmt: skip
@@ -131,7 +131,7 @@ def test_colours(monkeypatch: pytest.MonkeyPatch, term: str, colorterm: str, sta
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", term)
     monkeypatch.setenv("COLORTERM", colorterm)
-    assert terminal.checks()[0].state == state
+    assert host.terminal_checks()[0].state == state
 
 
 @pytest.mark.parametrize(
@@ -153,4 +153,4 @@ def test_maps_have_room_for_twice_the_threads(monkeypatch: pytest.MonkeyPatch, t
 )
 def test_the_processor_of_x86_and_of_arm(tmp_path: Path, cpuinfo: str, said: str) -> None:
     put(tmp_path, "proc/cpuinfo", cpuinfo)
-    assert next(line for line in machine.facts(str(tmp_path)).splitlines() if line.startswith("processor")).endswith(f"  {said}")
+    assert next(line for line in bundle.facts(str(tmp_path)).splitlines() if line.startswith("processor")).endswith(f"  {said}")
