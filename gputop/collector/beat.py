@@ -11,16 +11,15 @@ import importlib
 import os
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 import msgspec
 
-from gputop.collector.relay import Relay
 from gputop.model import clocks, roles
 from gputop.model.frame import Frame, Gpu, Header, ProcInfo, SelfCost, SourceState
-from gputop.sources import Beat, Settings, Source, Turns, Unavailable
+from gputop.sources import Beat, Settings, Source, Unavailable
 from gputop.system import crash
 from gputop.system.errors import UserError
 from gputop.system.memory import return_pages
@@ -145,19 +144,17 @@ class Collector:
             self._open_missing(time.monotonic_ns())
             self._place.take()
             self._tell_of_place()
-            Relay(self._beats(ticks, wait), self._turns).run()
+            self._beat(ticks, wait)
         finally:
             self.close()
 
-    def _beats(self, ticks: int | None, wait: Callable[[float], None]) -> Iterator[int]:
-        """Each beat when its time has come; its frame is sent when the next one is asked for."""
+    def _beat(self, ticks: int | None, wait: Callable[[float], None]) -> None:
         interval = self.settings.interval_ns
         last_sent, seq, key_due = 0, 0, 0
         deadline = time.monotonic_ns()
         if not self.settings.everyone:
             deadline += min(BEHIND_DRIVER_NS, interval // 8) - deadline % interval
         while not self.stopping and (ticks is None or seq < ticks):
-            yield deadline // interval * interval
             now = time.monotonic_ns()
             late = max(0, now - deadline) if seq else 0
             missed = max(0, (deadline - last_sent) // interval - 1) if seq else 0
@@ -195,12 +192,6 @@ class Collector:
             return self._sink.send(frame)
         except _UNFIT:
             return False
-
-    def _turns(self) -> Turns | None:
-        """What a source wants to be done before each beat. Not for a single look, nor while a thread begun now would stay root."""
-        if self._may_leave_root or self.settings.everyone:
-            return None
-        return next((turns for source in self._sources.values() if (turns := getattr(source, "turns", None)) is not None), None)
 
     def close(self) -> None:
         """Close every source that is open."""

@@ -62,16 +62,6 @@ class Beat(Struct):
     changed: list[SourceState] = field(default_factory=list)
 
 
-class Turns(Protocol):
-    """Calls that may hang, made on the beat's own thread."""
-
-    def turn(self, beat_ns: int) -> bool:
-        """Make those that are due at a beat; False where `relieve` left this thread to one of them: the beat goes on without it."""
-
-    def relieve(self) -> bool:
-        """Called by another thread: whether one hangs, which keeps its thread from now on."""
-
-
 class Source(Protocol):
     """A source: opened once, read in every beat, closed at the end.
 
@@ -80,8 +70,7 @@ class Source(Protocol):
     for what the user asked for and is not there: that ends the stream.
 
     One that knows which processes have a context on a GPU tells so by an attribute ``pids`` (frozenset of int); who wakes trainers
-    without workers, by ``wakers``; one that goes on opening while it is read, by ``ready`` (bool) when root is needed no more. What
-    is to be done before each beat, and may hang, it has as ``turns`` (`Turns`).
+    without workers, by ``wakers``; one that goes on opening while it is read, by ``ready`` (bool) when root is needed no more.
     """
 
     name: str

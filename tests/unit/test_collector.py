@@ -121,26 +121,6 @@ class Feeding(Plain):
         self.beats.append(beat)
 
 
-class Quick(Plain):
-    """Has something to be done before each beat."""
-
-    done: ClassVar[list[str]] = []
-
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
-        self.turns = self
-
-    def turn(self, _beat_ns: int) -> bool:
-        self.done.append("turn")
-        return True
-
-    def relieve(self) -> bool:
-        return False
-
-    def read(self, _beat: Beat, _frame: Frame) -> None:
-        self.done.append("read")
-
-
 def frames_of(
     monkeypatch: pytest.MonkeyPatch,
     *sources: type[Plain],
@@ -209,23 +189,6 @@ def test_who_wakes_a_trainer_without_workers_is_asked_for_and_told(monkeypatch: 
     frames_of(monkeypatch, Trainers, Feeding, ticks=2)
     beat = Feeding.beats[-1]
     assert (beat.alone, beat.wakers, beat.hot) == ({10}, {99}, {10, 20, 30})
-
-
-@pytest.mark.parametrize(
-    ("everyone", "typed_by", "done"),
-    [(False, "", ["turn", "read"]), (True, "", ["read"]), (False, "1000", ["read"])],
-    ids=["watching", "a single look", "sudo"],
-)
-def test_what_may_hang_is_done_before_each_beat(
-    monkeypatch: pytest.MonkeyPatch, everyone: bool, typed_by: str, done: list[str]
-) -> None:
-    """Not by a thread that would stay root: it is begun once the collector has become who typed sudo."""
-    monkeypatch.setenv("SUDO_UID", typed_by)
-    monkeypatch.setattr(collector.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(collector.Collector, "_leave_root", lambda _self: None)
-    Quick.done.clear()
-    assert len(frames_of(monkeypatch, Quick, ticks=3, everyone=everyone)) == 3
-    assert Quick.done == done * 3
 
 
 def test_a_source_that_breaks_leaves_the_others_and_is_opened_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -14,17 +14,15 @@ from gputop.sources.nvml.events import XID
 from gputop.sources.nvml.fast import fast_readings
 from gputop.sources.nvml.gpm import PCIE_COUNTERS
 from gputop.sources.nvml.identity import identity_readings
-from gputop.sources.nvml.lane import Lane, Taker
+from gputop.sources.nvml.lane import Lane
 from gputop.sources.nvml.mig import mig_is_on
 from gputop.sources.nvml.numbers import MOST_BYTES
 from gputop.sources.nvml.reading import HANG_NS, ONCE_NS, Lost, Missing, Reading, Report, Values, read_due, take
 from gputop.sources.nvml.reasons import FAILURES, why
-from gputop.sources.nvml.slow import SLOWEST_NS, slow_readings
+from gputop.sources.nvml.slow import slow_readings
 from gputop.system.errors import NO_MORE_THREADS
 
 _ATTACH_AGAIN_NS = SECOND_NS
-_ALL_ASKED_NS = SLOWEST_NS + 2 * SECOND_NS
-"""After so long each of a slow lane's calls has shown its pace."""
 _MOST_REPORTS = 1024  # should nobody read for a while
 _FIRST_ANSWER_NS = SECOND_NS // 10
 """A call under way for longer than this is said to hang while the first tick lasts, unless all of them take long."""
@@ -86,13 +84,14 @@ class Tier:
         self.epoch = epoch
 
 
-_APART_NS = 600_000
+_APART_NS = 300_000  # ns between the ticks of two GPUs: a tick on a quick driver takes less, so they do not contend for the GIL
+_SLOW_AFTER_NS = 15_000_000  # ns from a beat to a slow tick: quick ticks and the frame are done by then; each GPU has a tenth of the second
 
 
 class WatchedGpu:
     """GPU ``index``: its lanes append to ``reports``, the collector's thread takes from there."""
 
-    def __init__(self, index: int, interval_ns: int, stop: Lock, crew: Taker | None = None) -> None:
+    def __init__(self, index: int, interval_ns: int, stop: Lock) -> None:
         self.index = index
         self.reports: deque[Report] = deque(maxlen=_MOST_REPORTS)
         self.absent = ""
@@ -103,12 +102,10 @@ class WatchedGpu:
         self._again_ns = self._slow_due_ns = 0
         self._mig = False
         self._mem_bytes = MOST_BYTES
-        # Slow ticks fall between quick ones, and each GPU's into another tenth of the second.
-        phase_ns = (index % 10) * (SECOND_NS // 10) + SECOND_NS // 20
-        # Calls that return at once would only hand the interpreter's lock to and fro if all GPUs were asked at the same moment.
+        phase_ns = (index % 10) * (SECOND_NS // 10) + _SLOW_AFTER_NS
         apart_ns = index % 8 * min(_APART_NS, interval_ns // 16)
-        self.fast = Tier(Lane(f"nvml-{index}", interval_ns, apart_ns, self._fast_tick, stop, crew))
-        self.slow = Tier(Lane(f"nvml-{index}-slow", SECOND_NS, phase_ns, self._slow_tick, stop, crew, _ALL_ASKED_NS), self.fast)
+        self.fast = Tier(Lane(f"nvml-{index}", interval_ns, apart_ns, self._fast_tick, stop))
+        self.slow = Tier(Lane(f"nvml-{index}-slow", SECOND_NS, phase_ns, self._slow_tick, stop), self.fast)
         self.tiers = (self.fast, self.slow)
 
     @property
@@ -131,7 +128,7 @@ class WatchedGpu:
             self._start_slow(beat_ns)
 
     def _start_slow(self, beat_ns: int) -> None:
-        """Once a second, until a thread can be had: one becomes free when the crew takes over another lane."""
+        """Once a second, until a thread can be had."""
         self._slow_due_ns = beat_ns + SECOND_NS
         self.slow.start()
         if self.slow.refused:

@@ -1,7 +1,7 @@
 """The NVML source: starts the library, watches each GPU on lanes of its own, and hands over what they reported.
 
-Nothing here waits for the driver: start-up runs on a thread, each GPU on two until it proves quick (see `lane` and `crew`), and
-`NvmlSource.read` only takes what is finished.
+Nothing here waits for the driver: start-up runs on a thread, each GPU on two (see `lane`), and `NvmlSource.read` only takes what is
+finished.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import pynvml
 from gputop.model.frame import SECOND_NS, Frame, SourceState
 from gputop.sources import Beat, Settings, Unavailable
 from gputop.sources.nvml.abi import bind, check
-from gputop.sources.nvml.crew import Crew
 from gputop.sources.nvml.gpu import WatchedGpu
 from gputop.sources.nvml.lane import follow_priority
 from gputop.sources.nvml.numbers import devices
@@ -51,7 +50,6 @@ class NvmlSource:
         self._failure: Unavailable | UserError | None = None
         self._begun = Event()
         self._stop = Lock()
-        self.turns = Crew(settings.interval_ns)
         self._watching = False
         self.pids: frozenset[int] = frozenset()
         """Processes with a context on one of the GPUs, as last listed."""
@@ -62,7 +60,6 @@ class NvmlSource:
         """Start NVML and watch each GPU. Raises Unavailable, UserError; while the driver still thinks about it the state is ``partial``."""
         self._gpus, self._standing, self._count, self._failure, self.pids = [], [], 0, None, frozenset()
         self._begun, self._stop = Event(), Lock()
-        self.turns = Crew(self._settings.interval_ns)
         self._stop.acquire()
         self._watching = True
         Thread(target=self._watch, args=(self._stop,), name="nvml-watch", daemon=True).start()
@@ -112,7 +109,7 @@ class NvmlSource:
         self._stop.release()
         until = monotonic() + _END_PATIENCE_S
         ended = [tier.lane.join(max(0.0, until - monotonic())) for gpu in self._gpus for tier in gpu.tiers]
-        if self._count and all(ended) and not self.turns.at_work:
+        if self._count and all(ended):
             _shut_down()
         self._count = 0
 
@@ -142,7 +139,7 @@ class NvmlSource:
             _shut_down()
             raise _no_gpu(count, absent)
         for index in sorted(self._wanted(count) - {gpu.index for gpu in self._gpus}):
-            self._gpus.append(WatchedGpu(index, self._settings.interval_ns, stop, self.turns))
+            self._gpus.append(WatchedGpu(index, self._settings.interval_ns, stop))
         for gpu in self._gpus:
             gpu.start()
         self._count = max(count, self._count)
