@@ -14,8 +14,7 @@ from gputop.model.frame import ProcInfo
 from gputop.model.roles import SIZE_VARIABLES, number_in, rank_of
 
 STILL_S = 4.0  # s without a sign of life, from which ranks stand in a collective: who merely ends after the others saves or sends something
-_MOST = 4096
-"""Ranks on a host: more was never meant."""
+_MOST = 4096  # ranks on a host: more was never meant
 
 
 def set_absent(jobs: list[JobFacts], board: Board, gpus: int) -> None:

@@ -10,8 +10,7 @@ from collections import deque
 
 from msgspec import Struct
 
-FULL, NOTHING, LITTLE = 0.85, 0.05, 0.2
-"""Utilization of a GPU that works without a pause, of one at rest, and of one that has sunk."""
+FULL, NOTHING, LITTLE = 0.85, 0.05, 0.2  # utilization of a GPU that works without a pause, of one at rest, and of one that has sunk
 BEFORE_NS, LOST_NS, STILL_NS, SUNK_NS = 450_000_000, 300_000_000, 150_000_000, 700_000_000
 """Full work before a break, what is lost in one, and how much of that without any work at all, or with little."""
 _GAP_NS = 1_000_000_000
@@ -22,8 +21,7 @@ class _Break(Struct):
     until_ns: int
     lost_ns: float = 0.0
     resting_ns: int = 0
-    still_ns: int = 0
-    """The longest of it at one go; a step that waits shows many short ones, one after each kernel."""
+    still_ns: int = 0  # the longest of it at one go; a step that waits shows many short ones, one after each kernel
     sunk_ns: int = 0
 
     @property

@@ -9,12 +9,10 @@ from gputop.diagnosis.facts import Capacity, Facts, JobFacts, Taker
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.takers import LEAST_CORES
 
-IDLE = 0.35
-"""A CPU idle for more than this share of the window could have taken more work."""
+IDLE = 0.35  # a CPU idle for more than this share of the window could have taken more work
 STRANGERS, LACKING = 0.6, 0.3
 """Of what a pinned job lacks, taken by others inside its CPUs; and what it lacks there even without them, in CPUs."""
-TAKEN = 0.15
-"""Others who take this share of the job's CPUs are worth naming."""
+TAKEN = 0.15  # others who take this share of the job's CPUs are worth naming
 
 
 def capacity(job: JobFacts, facts: Facts) -> Capacity:

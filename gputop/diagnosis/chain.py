@@ -22,8 +22,7 @@ from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.states import THROTTLED_PERIODS
 
-YOUNG_NS = 2_000_000_000
-"""A worker is starting for this long: interpreter, imports, dataset, first batch."""
+YOUNG_NS = 2_000_000_000  # a worker is starting for this long: interpreter, imports, dataset, first batch
 DELAYED, FREE = 0.5, 0.7
 """Workers that run less than the former share of their busy time are late for what keeps them, from the latter share on for
 their own work; between the two it is shared out."""
@@ -32,8 +31,7 @@ _KEPT_FROM = ("runnable", "throttled", "transfer", "disk", "memory", "stopped")
 _FOR_PROGRAMS = ("pipe", "child")
 _FED = (*_FOR_PROGRAMS, "network", "poll", "lock")
 """What a wait for who feeds a trainer may look like: through a pipe or UNIX socket, another socket, or shared memory."""
-OUTRUN = 0.25
-"""Of the CPUs that it lacks, as many as strangers must take for a program's wait to be theirs."""
+OUTRUN = 0.25  # of the CPUs that it lacks, as many as strangers must take for a program's wait to be theirs
 OWED, ONE_OWES = 0.05, 0.5
 """Below this mean share of time in which workers were not ahead, nobody of them owed a batch, unless one alone did for the latter share."""
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.model import Fix
 
-AT_WORK = 0.1
-"""CPUs from which the pool is at work; idle it takes none."""
+AT_WORK = 0.1  # CPUs from which the pool is at work; idle it takes none
 FIXES = (
     Fix("See why it compiles again: a size or a flag that changes from step to step", "TORCH_LOGS=recompiles"),
     Fix("Compile once for all sizes", "torch.compile(model, dynamic=True)"),

@@ -5,10 +5,8 @@ from __future__ import annotations
 from gputop.diagnosis.model import LOOKING
 from gputop.diagnosis.symptoms import Standing
 
-LEAVES_NS = 2_000_000_000
-"""So long after its workers are gone nothing is said of a trainer that does not work its GPU."""
-NOTHING = 0.05
-"""Utilization of a GPU that rests."""
+LEAVES_NS = 2_000_000_000  # so long after its workers are gone nothing is said of a trainer that does not work its GPU
+NOTHING = 0.05  # utilization of a GPU that rests
 
 
 def leaving(one: Standing, staffed_ns: int) -> Standing:

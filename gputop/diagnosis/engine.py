@@ -31,10 +31,8 @@ MIDDLE_NS = WINDOW_NS // 2
 FEED_EVERY_NS = 500_000_000
 """The pace of feeding: twice a second, as often as a column of the lanes ends at the usual time base. By the clock, so that whoever comes
 to a moment feeds at the same ones before it."""
-AT_END = 0.98
-"""Of its GPU seconds, lost from which on nothing ran."""
-MANY = 16
-"""With more trainers and workers than this, once a second must do."""
+AT_END = 0.98  # of its GPU seconds, lost from which on nothing ran
+MANY = 16  # with more trainers and workers than this, once a second must do
 
 
 class _GpuTime(NamedTuple):
@@ -43,8 +41,7 @@ class _GpuTime(NamedTuple):
     t_ns: int
     whole_s: float
     lost_s: float
-    own_whole_s: float
-    """Where several train on a GPU, its seconds are divided among them: together they have no more than there were."""
+    own_whole_s: float  # where several train on a GPU, its seconds are divided among them: together they have no more than there were
     own_lost_s: float
 
 
@@ -63,25 +60,17 @@ class Engine:
         self._incidents = Incidents()
         self._orphans = Orphans()
         self._pulses = Pulses()
-        self._pending: dict[int, list[_GpuTime]] = {}
-        """Per trainer, not booked yet."""
-        self._users: Counter[int] = Counter()
-        """How many train on each GPU."""
-        self._judged: dict[int, Standing] = {}
-        """Per trainer how it stood when it was last judged."""
+        self._pending: dict[int, list[_GpuTime]] = {}  # per trainer, not booked yet
+        self._users: Counter[int] = Counter()  # how many train on each GPU
+        self._judged: dict[int, Standing] = {}  # per trainer how it stood when it was last judged
         self._ending: set[int] = set()
         self._paces: dict[int, float | None] = {}
         """Per trainer its steps a second since it began to train, or its CUDA calls were first probed."""
-        self._staffed: dict[int, int] = {}
-        """Per trainer when it last had workers."""
-        self._spent: dict[int, dict[str, float]] = {}
-        """Per trainer the seconds in each state, while its calls were probed."""
-        self._unmoved: dict[int, dict[str, float]] = {}
-        """Per trainer the seconds booked by cause since nothing of it has moved."""
-        self._ended: Step | None = None
-        """Of the last trainer that is gone."""
-        self._workers_spent: dict[str, float] = {}
-        """Seconds in each state of all workers together."""
+        self._staffed: dict[int, int] = {}  # per trainer when it last had workers
+        self._spent: dict[int, dict[str, float]] = {}  # per trainer the seconds in each state, while its calls were probed
+        self._unmoved: dict[int, dict[str, float]] = {}  # per trainer the seconds booked by cause since nothing of it has moved
+        self._ended: Step | None = None  # of the last trainer that is gone
+        self._workers_spent: dict[str, float] = {}  # seconds in each state of all workers together
         self._header = Header()
 
     @property

@@ -13,8 +13,7 @@ from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.repeats import Repeated, Span
 from gputop.model.frame import ProcInfo, ReadLimit, link_bytes_per_s
 
-SHORT_S = 1.0
-"""Who was seen for less is not judged."""
+SHORT_S = 1.0  # who was seen for less is not judged
 
 
 class GpuFacts(Struct):
@@ -31,43 +30,27 @@ class GpuFacts(Struct):
     sm_clock_max_mhz: float | None = None
     sm_clock_free_mhz: float | None = None
     """The highest it has worked at while nothing of `gputop.diagnosis.intensity` held it down; None where that was not seen."""
-    throttle_mask: int = 0
-    """Bits set in at least half of the window's samples."""
+    throttle_mask: int = 0  # bits set in at least half of the window's samples
     temp_c: float | None = None
-    pcie_bytes_per_s: float | None = None
-    """Both ways."""
-    pcie_back_bytes_per_s: float | None = None
-    """Of these, what it sends."""
+    pcie_bytes_per_s: float | None = None  # both ways
+    pcie_back_bytes_per_s: float | None = None  # of these, what it sends
     pcie_gen: float | None = None
     pcie_width: float | None = None
     pcie_width_max: float | None = None
     pids: frozenset[int] = frozenset()
-    stretch_s: float = 0.0
-    """The longest time in which it did nothing at all that reaches into the window, if steady work came before it."""
-    breaks_s: float = 0.0
-    """What `breaks` cost in the window."""
-    sunk_s: float = 0.0
-    """What those cost in which it had little work for a while."""
-    dips_s: float = 0.0
-    """What all cost that came after steady work, also those too short to be breaks by themselves."""
-    pauses: tuple[Span, ...] = ()
-    """These breaks, and stretches as long as one."""
-    worked_ns: int = 0
-    """When it last worked; 0 where it has not since the engine began."""
-    unmeasurable: bool = False
-    """The driver gives no utilization for it."""
-    gone: bool = False
-    """The driver has lost it."""
-    util_now: float | None = None
-    """The latest reading."""
-    idle_s: float = 0.0
-    """For how long, up to now, it has done nothing at all (under 2 % of the time)."""
-    split: bool = False
-    """MIG is on: what it does as a whole is nobody's."""
-    instance: int | None = None
-    """Of a part of such a one: its GPU instance. See `gputop.diagnosis.parts`."""
-    name: str = ""
-    """As people know it: ``3``, of a part ``3:1``."""
+    stretch_s: float = 0.0  # the longest time in which it did nothing at all that reaches into the window, if steady work came before it
+    breaks_s: float = 0.0  # what `breaks` cost in the window
+    sunk_s: float = 0.0  # what those cost in which it had little work for a while
+    dips_s: float = 0.0  # what all cost that came after steady work, also those too short to be breaks by themselves
+    pauses: tuple[Span, ...] = ()  # these breaks, and stretches as long as one
+    worked_ns: int = 0  # when it last worked; 0 where it has not since the engine began
+    unmeasurable: bool = False  # the driver gives no utilization for it
+    gone: bool = False  # the driver has lost it
+    util_now: float | None = None  # the latest reading
+    idle_s: float = 0.0  # for how long, up to now, it has done nothing at all (under 2 % of the time)
+    split: bool = False  # MIG is on: what it does as a whole is nobody's
+    instance: int | None = None  # of a part of such a one: its GPU instance. See `gputop.diagnosis.parts`.
+    name: str = ""  # as people know it: ``3``, of a part ``3:1``
 
     @property
     def place(self) -> tuple[int, int | None]:
@@ -89,21 +72,15 @@ class CallFacts(Struct):
     """CUDA calls of a trainer over the window, where probed."""
 
     seconds: float
-    sync: float = 0.0
-    """Share of the window inside synchronize calls."""
+    sync: float = 0.0  # share of the window inside synchronize calls
     sync_per_s: float = 0.0
-    most_syncs_per_s: float = 0.0
-    """Of the one made most often: an ``item()`` makes two, a copy that waits and a synchronize."""
-    waits_per_s: float = 0.0
-    """Of these, and of copies other than to the GPU: as many as their time would be if all were equally long."""
+    most_syncs_per_s: float = 0.0  # of the one made most often: an ``item()`` makes two, a copy that waits and a synchronize
+    waits_per_s: float = 0.0  # of these, and of copies other than to the GPU: as many as their time would be if all were equally long
     copy: float = 0.0
     copy_per_s: float = 0.0
-    rates: tuple[float, ...] = ()
-    """Of each call but copies to the GPU, per second."""
-    to_gpu_per_s: float = 0.0
-    """Copies that say by their name that they go to the GPU."""
-    to_gpu_bytes_per_s: float = 0.0
-    """Of these; and of copies that say that they come from there."""
+    rates: tuple[float, ...] = ()  # of each call but copies to the GPU, per second
+    to_gpu_per_s: float = 0.0  # copies that say by their name that they go to the GPU
+    to_gpu_bytes_per_s: float = 0.0  # of these; and of copies that say that they come from there
     from_gpu_bytes_per_s: float = 0.0
     copy_bytes_per_s: float | None = None
 
@@ -111,14 +88,11 @@ class CallFacts(Struct):
 class SampledFacts(Struct, frozen=True):
     """What a trainer's main thread was met at while it ran, over the window, where its calls are not probed."""
 
-    sync: float
-    """Share of the window in which it spun in waits for the GPU."""
+    sync: float  # share of the window in which it spun in waits for the GPU
     copy: float
     launch: float
-    waits_per_s: float
-    """Of these waits, estimated."""
-    seen_per_s: float
-    """So many at least: those that were seen to begin."""
+    waits_per_s: float  # of these waits, estimated
+    seen_per_s: float  # so many at least: those that were seen to begin
     idle_beside_launches: float | None = None
     """Share of the time that it launched in which its GPUs ran nothing; None where they were not read meanwhile."""
 
@@ -127,8 +101,7 @@ class HostFacts(Struct):
     """The machine over the window."""
 
     cpus: int
-    busy: dict[int, float] = field(default_factory=dict)
-    """CPU -> busy share."""
+    busy: dict[int, float] = field(default_factory=dict)  # CPU -> busy share
     stolen: dict[int, float] = field(default_factory=dict)
     """CPU -> share that the hypervisor gave to others (steal): busy, but with nobody's work here."""
     renumbered: bool = False
@@ -138,17 +111,14 @@ class HostFacts(Struct):
     psi_io: float | None = None
     psi_memory: float | None = None
     swap_in_per_s: float | None = None
-    scanned_per_s: float | None = None
-    """Pages looked at for reclaim."""
+    scanned_per_s: float | None = None  # pages looked at for reclaim
     refaults_per_s: float | None = None
-    disk_busy: tuple[str, float] | None = None
-    """The busiest block device and its busy share."""
+    disk_busy: tuple[str, float] | None = None  # the busiest block device and its busy share
     disk_read_bytes_per_s: float | None = None
     net_rx_bytes_per_s: float | None = None
     net_tx_bytes_per_s: float | None = None
     retrans_per_s: float | None = None
-    autogroup: bool = False
-    """Sessions have CPU time of their own."""
+    autogroup: bool = False  # sessions have CPU time of their own
 
 
 class Taker(Struct):
@@ -157,15 +127,12 @@ class Taker(Struct):
     pid: int
     name: str
     cores: float
-    preempted_s: float = 0.0
-    """Seconds it ran while a worker or trainer was runnable on that CPU (probe)."""
+    preempted_s: float = 0.0  # seconds it ran while a worker or trainer was runnable on that CPU (probe)
     where: Mapping[int, float] = field(default_factory=dict)
     """CPU, in the kernel's numbering -> share of its CPU time, by samples; empty where that is not known."""
-    before_ns: int = 0
-    """CPU time it had taken when the window began, or shortly before where it has run ever since."""
+    before_ns: int = 0  # CPU time it had taken when the window began, or shortly before where it has run ever since
     info: ProcInfo | None = None
-    spawns: bool = False
-    """It starts short-lived programs, and what these take is counted as its own."""
+    spawns: bool = False  # it starts short-lived programs, and what these take is counted as its own
     started: dict[int, tuple[str, int]] = field(default_factory=dict)
     """Those of them that were seen: pid -> name, and CPU time when last seen."""
 
@@ -175,10 +142,8 @@ class Reader(Struct, frozen=True):
 
     pid: int
     name: str
-    is_child: bool
-    """The trainer started it."""
-    cores: float | None
-    """CPUs it ran on; None where it is read too seldom to tell."""
+    is_child: bool  # the trainer started it
+    cores: float | None  # CPUs it ran on; None where it is read too seldom to tell
 
 
 class Grower(Struct, frozen=True):
@@ -201,24 +166,16 @@ class Mover(Struct, frozen=True):
 class Capacity(Struct, frozen=True):
     """CPUs as the job sees them."""
 
-    allowed: frozenset[int]
-    """CPUs all its victims may run on."""
+    allowed: frozenset[int]  # CPUs all its victims may run on
     host: frozenset[int]
-    idle_inside: float
-    """Idle CPUs among the allowed, summed shares."""
+    idle_inside: float  # idle CPUs among the allowed, summed shares
     idle_outside: float
-    given: frozenset[int]
-    """Those that its cgroup gives it; all of the host's where that is not known."""
-    taken: float
-    """CPUs taken by processes outside the job, also by those that lived too shortly to be seen."""
-    used: float
-    """CPUs the job's processes ran on."""
-    lacking: float
-    """CPUs it would lack with all of the allowed ones to itself."""
-    preempted_by_others: float | None
-    """Of the time its threads waited behind another, the share behind strangers (probe)."""
-    stolen: float = 0.0
-    """Of the allowed ones, CPUs that the hypervisor gave to others."""
+    given: frozenset[int]  # those that its cgroup gives it; all of the host's where that is not known
+    taken: float  # CPUs taken by processes outside the job, also by those that lived too shortly to be seen
+    used: float  # CPUs the job's processes ran on
+    lacking: float  # CPUs it would lack with all of the allowed ones to itself
+    preempted_by_others: float | None  # of the time its threads waited behind another, the share behind strangers (probe)
+    stolen: float = 0.0  # of the allowed ones, CPUs that the hypervisor gave to others
 
     @property
     def pinned(self) -> bool:
@@ -235,11 +192,9 @@ class Hang(Struct, frozen=True):
 
     cause: str
     since_ns: int
-    from_the_first: bool
-    """It already stood when it was first looked at."""
+    from_the_first: bool  # it already stood when it was first looked at
     family: tuple[JobFacts, ...]
-    late: tuple[JobFacts, ...]
-    """Those that the others wait for; none where each waits for the others, or for ranks that are not here."""
+    late: tuple[JobFacts, ...]  # those that the others wait for; none where each waits for the others, or for ranks that are not here
 
 
 class JobFacts(Struct):
@@ -249,114 +204,80 @@ class JobFacts(Struct):
     workers: list[ProcFacts]
     gpus: list[GpuFacts]
     calls: CallFacts | None
-    data: float = 0.0
-    """Share of the window in which the trainer waited for data."""
+    data: float = 0.0  # share of the window in which the trainer waited for data
     holders: dict[int, str] = field(default_factory=dict)
     """Those of whom its workers, or itself in fcntl or flock, waited for a lock, with their names."""
     sampled: SampledFacts | None = None
-    launches_per_s: float | None = None
-    """Kernels that it launches, where counted, or estimated by how often it was met launching."""
-    quiet_s: float = 0.0
-    """What `quiet` found in the window: it asked nothing of CUDA between steps."""
-    away_s: float = 0.0
-    """What `turns` found: others than those workers that feed its steps worked for it."""
-    pauses: list[Span] = field(default_factory=list)
-    """All that its GPUs, `quiet` and `turns` show of pauses; those that overlap are one."""
-    repeated: Repeated | None = None
-    """What they have taken for longer than the window, where it pauses and that is much."""
+    launches_per_s: float | None = None  # kernels that it launches, where counted, or estimated by how often it was met launching
+    quiet_s: float = 0.0  # what `quiet` found in the window: it asked nothing of CUDA between steps
+    away_s: float = 0.0  # what `turns` found: others than those workers that feed its steps worked for it
+    pauses: list[Span] = field(default_factory=list)  # all that its GPUs, `quiet` and `turns` show of pauses; those that overlap are one
+    repeated: Repeated | None = None  # what they have taken for longer than the window, where it pauses and that is much
     births: list[int] = field(default_factory=list)
     """When its workers were first seen, over the last half minute, without those of its first set."""
-    respawned: float | None = None
-    """Share of the window that these births took (`gputop.diagnosis.respawns`); None where that is not known."""
-    respawn_s: float = 0.0
-    """What each set of them took, in the mean."""
+    respawned: float | None = None  # share of the window that these births took (`gputop.diagnosis.respawns`); None where that is not known
+    respawn_s: float = 0.0  # what each set of them took, in the mean
     pools: dict[str, float] = field(default_factory=dict)
     """Where the lost time lies: a path such as ``data.runnable`` -> share of the loss; sums to 1. See `gputop.diagnosis.chain`."""
-    data_woken_by_workers: float | None = None
-    """Share of the trainer's sleep that a worker's wake-up ended (probe)."""
+    data_woken_by_workers: float | None = None  # share of the trainer's sleep that a worker's wake-up ended (probe)
     woken_by_own: float | None = None
     """Share of the window that the trainer's main thread slept until another of its threads woke it (probe)."""
-    is_torchs: bool = False
-    """Its loader is torch's DataLoader."""
+    is_torchs: bool = False  # its loader is torch's DataLoader
     rivals: dict[int, float] = field(default_factory=dict)
     """Pid of another trainer -> share of the window that its main thread slept at a lock until that one's process woke it (probe)."""
     woken_by: dict[int, float] = field(default_factory=dict)
     """Of one without workers: pid -> share of the window that its main thread slept until that process woke it (probe), else that it read
     what that one writes."""
-    fed_by: frozenset[int] = frozenset()
-    """Of these, who loads for it without being of a job: for these it slept a good part of the window."""
+    fed_by: frozenset[int] = frozenset()  # of these, who loads for it without being of a job: for these it slept a good part of the window
     readers: list[Reader] = field(default_factory=list)
     """Those who read what its main thread waits to write, the one it waited for most first."""
-    services: frozenset[int] = frozenset()
-    """Trainers without a GPU, by pid, whose workers load for it: they are among its ``workers``."""
+    services: frozenset[int] = frozenset()  # trainers without a GPU, by pid, whose workers load for it: they are among its ``workers``
     left_out: dict[int, ProcFacts] = field(default_factory=dict)
     """By pid, those of its workers that wait for ever while the others deliver, where its loader is home-made."""
     plainly_late: frozenset[int] = frozenset()
     """Pids of its workers that run, want to, or wait for a disk or the network for most of the window."""
     throttled_periods: float = 0.0
-    fed_throttled_periods: float = 0.0
-    """Of the control group of who feeds it, where that is another and has the quota told here."""
+    fed_throttled_periods: float = 0.0  # of the control group of who feeds it, where that is another and has the quota told here
     quota_cpus: float | None = None
     quota_path: str = ""
     cgroup_version: int = 2
-    cpuset: str = ""
-    """CPUs that its trainer's cgroup gives it; empty where that is not known."""
-    pressed: bool = False
-    """Memory runs short, in its cgroup or on the host: who waits for pages waits for that."""
-    memory_path: str = ""
-    """The cgroup that is at its memory limit and reads dropped pages again; empty where none is."""
+    cpuset: str = ""  # CPUs that its trainer's cgroup gives it; empty where that is not known
+    pressed: bool = False  # memory runs short, in its cgroup or on the host: who waits for pages waits for that
+    memory_path: str = ""  # the cgroup that is at its memory limit and reads dropped pages again; empty where none is
     memory_limit_bytes: int | None = None
-    memory_file_bytes: int | None = None
-    """Page cache in it."""
-    read_limit: ReadLimit | None = None
-    """What its workers' cgroup may read from a device."""
+    memory_file_bytes: int | None = None  # page cache in it
+    read_limit: ReadLimit | None = None  # what its workers' cgroup may read from a device
     waste: dict[str, float] = field(default_factory=dict)
     """Share of the window in which its GPUs were busy and yet did not work: ``light`` (few SMs), ``slowed`` (clocks), ``peer``."""
-    straggler: ProcFacts | None = None
-    """The trainer of its own group that the others wait for, itself included."""
-    unheard: bool = False
-    """The trainer itself stands, for nobody takes what it writes to standard output or error."""
-    absent_ranks: tuple[int, ...] = ()
-    """Those of its training that should be on this host and are not, while it stands."""
-    used: float = 0.0
-    """CPUs its processes ran on, helpers included."""
-    helpers: float = 0.0
-    """CPUs these ran on."""
-    compiling: float = 0.0
-    """Of these, torch.compile's."""
+    straggler: ProcFacts | None = None  # the trainer of its own group that the others wait for, itself included
+    unheard: bool = False  # the trainer itself stands, for nobody takes what it writes to standard output or error
+    absent_ranks: tuple[int, ...] = ()  # those of its training that should be on this host and are not, while it stands
+    used: float = 0.0  # CPUs its processes ran on, helpers included
+    helpers: float = 0.0  # CPUs these ran on
+    compiling: float = 0.0  # of these, torch.compile's
     programs_met: Counter[str] = field(default_factory=Counter)
     """What programs that its loaders (its workers, the trainer where it has none) started were met at, and who feeds it: words of
     `waits`."""
-    own_programs: float = 0.0
-    """CPUs of programs that the trainer itself has started: a compiler."""
-    stopped: dict[int, str] = field(default_factory=dict)
-    """Those of these programs that are stopped, with their names."""
-    mute: dict[int, str] = field(default_factory=dict)
-    """Those that cannot go on, for nobody reads their errors."""
+    own_programs: float = 0.0  # CPUs of programs that the trainer itself has started: a compiler
+    stopped: dict[int, str] = field(default_factory=dict)  # those of these programs that are stopped, with their names
+    mute: dict[int, str] = field(default_factory=dict)  # those that cannot go on, for nobody reads their errors
     capacity: Capacity | None = None
     allowed_cpus: frozenset[int] | None = None
-    needed_cpus: float | None = None
-    """What `capacity` has found of it, who asks again for each rank of the training."""
+    needed_cpus: float | None = None  # what `capacity` has found of it, who asks again for each rank of the training
     still_s: float = 0.0
     """For how long nothing of it has moved, and whether that is since it was first looked at: see `gputop.diagnosis.life`."""
     still_from_the_first: bool = False
-    may_spin: bool = False
-    """Its main thread's work may be a wait for its GPU."""
+    may_spin: bool = False  # its main thread's work may be a wait for its GPU
     hang: Hang | None = None
     kin: frozenset[int] = frozenset()
     """Trainers of its training on this host, itself among them; empty where it is alone. Pids: jobs that hold each other are garbage."""
-    kin_used: float = 0.0
-    """CPUs that all of them use."""
+    kin_used: float = 0.0  # CPUs that all of them use
     find_step: Callable[[JobFacts], Step | None] = lambda _: None
     """See `step`; looked for only where somebody asks, for it costs as much as everything else."""
-    finished: int = 0
-    """Workers whose part of the data is at its end: they are none of ``workers``."""
-    idle: float | None = None
-    """Share of the window in which none of its GPUs ran anything; None where none is measured."""
-    turns: float = 0.0
-    """Mean share of the window in which one of its GPUs ran nothing while another did: they wait for one another."""
-    unbegun_s: float = 0.0
-    """How old it is, as long as its GPUs have not worked for it yet; 0 afterwards."""
+    finished: int = 0  # workers whose part of the data is at its end: they are none of ``workers``
+    idle: float | None = None  # share of the window in which none of its GPUs ran anything; None where none is measured
+    turns: float = 0.0  # mean share of the window in which one of its GPUs ran nothing while another did: they wait for one another
+    unbegun_s: float = 0.0  # how old it is, as long as its GPUs have not worked for it yet; 0 afterwards
     by_itself: bool = False
     """Its workers have given it nothing yet, after it has made steps without any: it waits for programs of its own, not for a batch."""
     before_s: float | None = 0.0
@@ -407,32 +328,21 @@ class Facts(Struct):
     jobs: list[JobFacts]
     host: HostFacts
     gpus: list[GpuFacts]
-    takers: list[Taker]
-    """Processes outside the jobs by CPU taken, most first."""
-    probed: bool = False
-    """The sched probe ran."""
-    feeds: int = 0
-    """Boards in the window."""
+    takers: list[Taker]  # processes outside the jobs by CPU taken, most first
+    probed: bool = False  # the sched probe ran
+    feeds: int = 0  # boards in the window
     behind: dict[int, dict[int, float]] = field(default_factory=dict)
     """Trainer -> pid -> seconds that threads of the trainer's job were runnable while that process ran on their CPU (probe)."""
     family: dict[int, int] = field(default_factory=dict)
     """Pid of a trainer, of a worker, or of a program that one of them started or that feeds a trainer -> the trainer."""
-    movers: list[Mover] = field(default_factory=list)
-    """The one that moves most first; only looked for where a job waits for a disk."""
-    growers: list[Grower] = field(default_factory=list)
-    """The one that has grown most first; only looked for where a job is short of memory."""
-    watching: float = 0.0
-    """CPUs that gputop's own processes ran on."""
-    unseen: list[GpuFacts] = field(default_factory=list)
-    """GPUs on which no process that is seen here was in all the window."""
-    hidden: tuple[str, str] = ("", "")
-    """Why the machine's other processes are not seen, and what would show them; empty where all are."""
-    probes_load: bool = False
-    """The probes are on their way."""
-    watched_s: float = inf
-    """Since the first board; the window is a part of that."""
-    unread: list[str] = field(default_factory=list)
-    """Trainers of whom nothing was read, as in a trace that has their names and calls only."""
+    movers: list[Mover] = field(default_factory=list)  # the one that moves most first; only looked for where a job waits for a disk
+    growers: list[Grower] = field(default_factory=list)  # the one that has grown most first; only looked for where a job is short of memory
+    watching: float = 0.0  # CPUs that gputop's own processes ran on
+    unseen: list[GpuFacts] = field(default_factory=list)  # GPUs on which no process that is seen here was in all the window
+    hidden: tuple[str, str] = ("", "")  # why the machine's other processes are not seen, and what would show them; empty where all are
+    probes_load: bool = False  # the probes are on their way
+    watched_s: float = inf  # since the first board; the window is a part of that
+    unread: list[str] = field(default_factory=list)  # trainers of whom nothing was read, as in a trace that has their names and calls only
     strangers: dict[frozenset[int], list[Taker]] = field(default_factory=dict)
     needed_cpus: dict[tuple[frozenset[int], frozenset[int]], float] = field(default_factory=dict)
     """What `capacity` has worked out: by the trainers of a training, and by those and the CPUs that they may use."""

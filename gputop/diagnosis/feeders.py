@@ -11,21 +11,16 @@ from gputop.diagnosis.proc import ASKING, TURN, ProcFacts
 from gputop.model.frame import ProcInfo
 from gputop.system.text import clean, counted
 
-LISTENING, CONNECTED = "listening", "connected"
-"""Words of `ProcInfo.sockets`."""
-SERVING = 0.5
-"""Share of the window in which who can be asked must wait for that."""
-AT_WORK = 0.25
-"""CPUs from which one of these is at work."""
-WOKEN = 0.15
-"""Share of the window that the trainer must have slept until they woke it."""
+LISTENING, CONNECTED = "listening", "connected"  # words of `ProcInfo.sockets`
+SERVING = 0.5  # share of the window in which who can be asked must wait for that
+AT_WORK = 0.25  # CPUs from which one of these is at work
+WOKEN = 0.15  # share of the window that the trainer must have slept until they woke it
 MEMORY = "memory"
 HELD_UP, LEAST_OF = 0.05, 0.1
 """Share of the window that a trainer sleeps until somebody reads what it writes, and part of that which somebody ends, to be told."""
 UNSURE = (waits.TIMER, waits.UNKNOWN, waits.POLL, waits.DRIVER)
 """What samples may meet of a step that keeps time with them, where it waits for something else, too; the likeliest first."""
-OFTEN = 0.25
-"""Share of the samples in which threads or programs must be met at the disk or the network to be late for these."""
+OFTEN = 0.25  # share of the samples in which threads or programs must be met at the disk or the network to be late for these
 
 
 def threads_at_work(job: JobFacts) -> bool:

@@ -23,18 +23,15 @@ from gputop.system.text import counted
 HUNG_S = 5.0  # s without a sign of life: torch's own queues look every 5 s whether their loader still lives
 STDIN = 0  # who reads that is at a prompt, or fed by whoever started it
 FAR_S = 30.0  # s, where somebody who is not seen may be at work: ranks on other hosts, a GPU that tells nothing (guess)
-_AWAITED = (waits.LOCK, waits.NETWORK)
-"""What a rank is met at that waits for the others on the host (gloo, MPI)."""
-_PAUSES = (waits.TIMER, waits.CHILD)
-"""What a worker may wait in for a while, before anybody has seen it deliver."""
+_AWAITED = (waits.LOCK, waits.NETWORK)  # what a rank is met at that waits for the others on the host (gloo, MPI)
+_PAUSES = (waits.TIMER, waits.CHILD)  # what a worker may wait in for a while, before anybody has seen it deliver
 _OUTSIDE = (waits.POLL, waits.NETWORK)
 _WORDS = {
     waits.LOCK: "stands at a lock or an empty queue", waits.QUEUE: "waits for a batch", waits.DISK: "stands in a call to a file system",
     waits.PIPE: "stands at a pipe", waits.NETWORK: "stands at a socket", waits.POLL: "stands in a poll", waits.TIMER: "sleeps",
     waits.CHILD: "waits for a program", waits.STOPPED: "is stopped", waits.DRIVER: "waits for its GPU", waits.ONCPU: "spins",
 }  # fmt: skip
-_MOST = 8
-"""Ranks that are told one by one."""
+_MOST = 8  # ranks that are told one by one
 
 
 def set_hangs(facts: Facts) -> None:

@@ -16,21 +16,16 @@ from gputop.diagnosis.symptoms import HIGH_SHARE, MEDIUM_SHARE, Standing
 from gputop.model.board import Board
 from gputop.model.frame import ProcSample
 
-BEGIN_NS = 1_000_000_000 - TICK_SLACK_NS
-"""A cause must stand this long before it is an incident; it is then dated back to when it began."""
-BEGIN_LOST_S, BEGIN_SHARE = 0.6, 0.1
-"""It must have cost so many GPU seconds, and this share of its time, to begin."""
-TELL_NS = 2_000_000_000 - TICK_SLACK_NS
-"""Victims and culprits are gathered this often, and whenever it gets worse."""
+BEGIN_NS = 1_000_000_000 - TICK_SLACK_NS  # a cause must stand this long before it is an incident; it is then dated back to when it began
+BEGIN_LOST_S, BEGIN_SHARE = 0.6, 0.1  # it must have cost so many GPU seconds, and this share of its time, to begin
+TELL_NS = 2_000_000_000 - TICK_SLACK_NS  # victims and culprits are gathered this often, and whenever it gets worse
 FRESH, FADES = 0.9, 0.9
 """Of the loudest moment's, from which a later one speaks for the episode: its beginning may hold what was before it. And what is left of
 that whenever it might have been told anew, so that what lasts is told in the end."""
-MOST_SINCE_NS = 3_000_000_000
-"""A culprit's last reading may be so old."""
+MOST_SINCE_NS = 3_000_000_000  # a culprit's last reading may be so old
 UNEXPLAINED_NS = 4_000_000_000 - TICK_SLACK_NS
 """What cannot be explained must stand longer: while one window turns into the next, nothing fits for a moment."""
-END_NS = 4_000_000_000 - TICK_SLACK_NS
-"""It may be away this long (a checkpoint, an epoch's end) and is still the same episode."""
+END_NS = 4_000_000_000 - TICK_SLACK_NS  # it may be away this long (a checkpoint, an epoch's end) and is still the same episode
 MEDIUM_S, HIGH_S = 2.0, 10.0
 """GPU seconds lost from which an incident is of medium and high severity, where it also cost `MEDIUM_SHARE` or `HIGH_SHARE` of its time."""
 
@@ -41,10 +36,8 @@ class _Account(Struct):
     start_ticks: int
     base_ns: int
     cores: float = 0.0
-    seen: tuple[int, int] = 0, 0
-    """(t_ns, CPU time) of its latest reading."""
-    spawns: bool = False
-    """What it starts is counted as its own."""
+    seen: tuple[int, int] = 0, 0  # (t_ns, CPU time) of its latest reading
+    spawns: bool = False  # what it starts is counted as its own
 
     def note(self, t_ns: int, cpu_ns: int) -> None:
         """A reading; from the second on they tell how fast it takes, which may be less than over the window that blamed it."""
@@ -60,22 +53,15 @@ class _Episode(Struct):
     first_ns: int
     last_ns: int
     lost_s: float = 0.0
-    whole_s: float = 0.0
-    """GPU seconds that these were lost of."""
+    whole_s: float = 0.0  # GPU seconds that these were lost of
     loudest: float = 0.0
-    why: str = ""
-    """What was said of the loudest moment."""
-    told_ns: int = 0
-    """When victims and culprits were last gathered."""
-    culpable: float = 0.0
-    """See `Standing.culpable`; the most so far, for in the end the window remembers what is over."""
-    hangs: bool = False
-    """Nothing moves any more: see `gputop.diagnosis.hangs`."""
+    why: str = ""  # what was said of the loudest moment
+    told_ns: int = 0  # when victims and culprits were last gathered
+    culpable: float = 0.0  # see `Standing.culpable`; the most so far, for in the end the window remembers what is over
+    hangs: bool = False  # nothing moves any more: see `gputop.diagnosis.hangs`
     incident: Incident | None = None
-    gpus: set[str] = field(default_factory=set)
-    """Whose seconds these are: of a straggler's peers, too."""
-    accounts: dict[int, _Account] = field(default_factory=dict)
-    """By pid of the culprit."""
+    gpus: set[str] = field(default_factory=set)  # whose seconds these are: of a straggler's peers, too
+    accounts: dict[int, _Account] = field(default_factory=dict)  # by pid of the culprit
 
     def count(self, one: Standing) -> None:
         """The GPU seconds that were booked with a standing."""

@@ -15,27 +15,20 @@ from gputop.diagnosis.feeders import threads_at_work
 from gputop.diagnosis.stepclock import from_calls
 from gputop.model.roles import SIZE_VARIABLES, number_in, program_name
 
-BUSY = 0.7
-"""Utilization from which what a GPU does while busy is judged."""
+BUSY = 0.7  # utilization from which what a GPU does while busy is judged
 LIGHT_SM, LIGHT_POWER = 0.4, 0.25
 """Share of the SMs (NVIDIA's DCGM: less than half "likely indicates ineffective GPU usage"; KempnerPulse: less than a quarter is
 "busy-low-SM"), or of the power above idle, that is light."""
-IDLE_POWER = 0.15
-"""Of the limit, drawn by a GPU with a context and no work (H100 and H200: 70 to 115 of 700 W)."""
-SLOW_CLOCK = 0.85
-"""Of the highest SM clock; boost moves within the rest."""
+IDLE_POWER = 0.15  # of the limit, drawn by a GPU with a context and no work (H100 and H200: 70 to 115 of 700 W)
+SLOW_CLOCK = 0.85  # of the highest SM clock; boost moves within the rest
 _BRAKES = 0x8 | 0x20 | 0x40 | 0x80
 POWER_CAP, SET_CLOCKS = 0x4, 0x2
-PEER = 0.2
-"""A rank is a straggler when its GPU idles for this much more of the time than its peers'."""
-LIKE_OTHERS = 0.45
-"""Unless they lose such a part of that by themselves."""
-WORKED = 0.2
-"""Or when, all GPUs being busy, so much more of its own is used: the others spin in a kernel on few SMs."""
+PEER = 0.2  # a rank is a straggler when its GPU idles for this much more of the time than its peers'
+LIKE_OTHERS = 0.45  # unless they lose such a part of that by themselves
+WORKED = 0.2  # or when, all GPUs being busy, so much more of its own is used: the others spin in a kernel on few SMs
 _AT_PEERS = ("lock", "network", "pipe", "poll")
 """What waits for other ranks are met at, by who sums up on the host: its library's threads talk to them, or it does so itself."""
-STEP = 0.05
-"""How far ranks may be apart in steps a second: one of them is counted a little sooner than the other."""
+STEP = 0.05  # how far ranks may be apart in steps a second: one of them is counted a little sooner than the other
 
 
 def set_waste(facts: Facts) -> None:

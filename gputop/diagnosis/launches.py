@@ -11,15 +11,11 @@ from collections.abc import Collection, Iterable, Sequence
 
 from gputop.model.frame import MainSamples
 
-TOLD_NS = 100_000_000
-"""A burst of samples is told of so late at most: at the next beat."""
-LONGEST_NS = 200_000_000
-"""More than a burst: what was there before anybody looked is not one."""
-TURNS_PCT = 50.0
-"""Between readings of a GPU that begins or ends its work."""
+TOLD_NS = 100_000_000  # a burst of samples is told of so late at most: at the next beat
+LONGEST_NS = 200_000_000  # more than a burst: what was there before anybody looked is not one
+TURNS_PCT = 50.0  # between readings of a GPU that begins or ends its work
 
-Busy = Sequence[tuple[int, float]]
-"""(t_ns, per cent of the time in which kernels ran up to then) of a GPU."""
+Busy = Sequence[tuple[int, float]]  # (t_ns, per cent of the time in which kernels ran up to then) of a GPU
 
 
 class Launches:
@@ -27,8 +23,7 @@ class Launches:
 
     def __init__(self) -> None:
         self._last: dict[int, MainSamples] = {}
-        self._bursts: dict[int, deque[tuple[int, int, int]]] = {}
-        """By pid: between when each was, in ns, and the launching in it."""
+        self._bursts: dict[int, deque[tuple[int, int, int]]] = {}  # by pid: between when each was, in ns, and the launching in it
 
     def note(self, t_ns: int, told: Iterable[MainSamples]) -> None:
         """What was told at a moment."""

@@ -31,8 +31,7 @@ MOSTLY = 0.5  # share of the window, less what it waited for a CPU
 RESTING, FULL = 0.05, 0.7  # utilization of a GPU that rests, and from which on it works without a pause (`intensity.BUSY`)
 SPINS = 0.9  # share of the time on a CPU of a main thread that may spin in a wait for its GPU
 WATCHERS = (DRIVER, "NCCL", "pt_nccl", "pt_tcpstore")  # beginnings of the names of threads that go on beside any hang
-_BY_ITSELF = (waits.TIMER, waits.DRIVER)
-"""Who wakes from these was woken by nobody."""
+_BY_ITSELF = (waits.TIMER, waits.DRIVER)  # who wakes from these was woken by nobody
 _BY_OTHERS = (waits.NETWORK, waits.DISK)
 """Threads that wake from these move something: an upload, a download. A poll may wake by its time limit alone (gloo's loop: 10 ms)."""
 _FOR_PROGRAMS = (waits.PIPE, waits.CHILD, waits.POLL, waits.NETWORK)
@@ -55,17 +54,13 @@ class Pulse:
     __slots__ = ("_began_ns", "_calls", "_first", "_last", "_loaders", "_since_ns", "_t_ns", "_vols", "_watchers", "_woken")
 
     def __init__(self, t_ns: int) -> None:
-        self._began_ns = self._since_ns = self._t_ns = t_ns
-        """Since when it is looked at, since when nothing has moved, and the last look."""
-        self._first: dict[int, _Mark] = {}
-        """How all stood when that began, and at the last look."""
+        self._began_ns = self._since_ns = self._t_ns = t_ns  # since when it is looked at, since when nothing has moved, and the last look
+        self._first: dict[int, _Mark] = {}  # how all stood when that began, and at the last look
         self._last: dict[int, _Mark] = {}
         self._loaders: set[int] = set()
         self._calls: dict[str, int] = {}
-        self._watchers: dict[int, int] = {}
-        """CPU of threads that are no part of the work, by tid: those that rest are not in every sample."""
-        self._vols: dict[int, int] = {}
-        """Switches of all others, by tid; and what those of a process have woken by others, by pid."""
+        self._watchers: dict[int, int] = {}  # CPU of threads that are no part of the work, by tid: those that rest are not in every sample
+        self._vols: dict[int, int] = {}  # switches of all others, by tid; and what those of a process have woken by others, by pid
         self._woken: dict[int, int] = {}
 
     def note(self, job: JobFacts, board: Board, roles: Mapping[int, Role]) -> None:

@@ -11,10 +11,8 @@ _OTHERS = {
     "tensorflow": "dataset.map(..., num_parallel_calls={0}).prefetch({0})",
     "dali": "Pipeline(..., num_threads={})",
     "multiprocessing": "multiprocessing.Pool({})",
-}
-"""By the words of `gputop.model.roles.Role.loader`."""
-UNUSED_S, UNUSED = 2.0, 0.95
-"""For how long, and in which share of the window, a worker that gets no work has had nothing to do."""
+}  # by the words of `gputop.model.roles.Role.loader`
+UNUSED_S, UNUSED = 2.0, 0.95  # for how long, and in which share of the window, a worker that gets no work has had nothing to do
 LOOKS_PER_S, LOOKING = 1.5, 0.005
 """Wakes a second, and CPUs, of one that merely looks whether its trainer is still there: torch's do every 5 s."""
 

@@ -16,8 +16,7 @@ TRAINER_STATES = (
     "computing", "waiting-data", "waiting-gpu", "runnable", "transfer", "blocked", "throttled", "disk", "memory", "stopped",
 )  # fmt: skip
 SYMPTOMS = ("input-bound", "transfer-bound", "wait-heavy", "straggler", "compute-bound", "busy-not-working", "idle", "healthy")
-LOOKING = "looking"
-"""In place of a symptom while nothing can be judged yet, or a GPU gives no readings."""
+LOOKING = "looking"  # in place of a symptom while nothing can be judged yet, or a GPU gives no readings
 CAUSES = (
     "none", "cpu-contention", "worker-oversubscription", "affinity", "too-few-workers", "slow-transform", "gil-contention",
     "lock-contention", "disk-io", "network-io", "cgroup-throttle", "memory-pressure", "worker-respawn", "hung-worker",
@@ -30,14 +29,11 @@ class ProcState(Struct, frozen=True):
     """One trainer's or worker's state over the window."""
 
     pid: int
-    state: str
-    """The state that took most of the window: a word of `WORKER_STATES` or `TRAINER_STATES`."""
+    state: str  # the state that took most of the window: a word of `WORKER_STATES` or `TRAINER_STATES`
     starving: bool | None = False
     """A worker whose trainer waits for data while it is neither ahead nor running freely; None where it was seen too shortly to tell."""
-    fractions: dict[str, float] = field(default_factory=dict)
-    """State -> share of the window, summing to 1."""
-    confidence: float = 0.0
-    """0 to 1: 1 where every part was measured, less where a wait had to be guessed from samples or from the GPU."""
+    fractions: dict[str, float] = field(default_factory=dict)  # state -> share of the window, summing to 1
+    confidence: float = 0.0  # 0 to 1: 1 where every part was measured, less where a wait had to be guessed from samples or from the GPU
     waits: dict[str, float] = field(default_factory=dict)
     """What ``blocked`` is made of: ``lock``, ``network``, ``pipe``, ``timer``, ``queue``, ``child``, ``unknown``; shares of the window."""
     inferred: bool = False
@@ -65,8 +61,7 @@ class Culprit(Struct, frozen=True):
 
     pid: int
     name: str
-    cpu_s: float | None
-    """CPU seconds it took over the window (of an incident: over its life so far)."""
+    cpu_s: float | None  # CPU seconds it took over the window (of an incident: over its life so far)
 
 
 class Victim(Struct, frozen=True):
@@ -77,20 +72,17 @@ class Victim(Struct, frozen=True):
     name: str
 
 
-LEAST_PART = 0.005
-"""Of a step, to be told."""
+LEAST_PART = 0.005  # of a step, to be told
 
 
 class Step(Struct, frozen=True):
     """One training step, as the trainer's main thread spends it."""
 
     per_s: float
-    source: str
-    """``CUDA calls`` (probe) or ``GPU rhythm``."""
+    source: str  # ``CUDA calls`` (probe) or ``GPU rhythm``
     input_wait_ms: float
     transfer_ms: float
-    compute_ms: float
-    """On the host's CPU."""
+    compute_ms: float  # on the host's CPU
     gpu_wait_ms: float
     other_ms: float
 
@@ -108,12 +100,10 @@ class Step(Struct, frozen=True):
 class Verdict(Struct, frozen=True):
     """What the window says about the GPU that lost most."""
 
-    symptom: str = LOOKING
-    """A word of `SYMPTOMS`, or `LOOKING`."""
+    symptom: str = LOOKING  # a word of `SYMPTOMS`, or `LOOKING`
     cause: str = "none"
     gpu: int | None = None
-    lost_pct: float | None = None
-    """Share of the window in which that GPU did no work; None without a GPU."""
+    lost_pct: float | None = None  # share of the window in which that GPU did no work; None without a GPU
     headline: str = "Nothing measured yet"
     detail: str = ""
     severity: str = "info"
@@ -123,10 +113,8 @@ class Verdict(Struct, frozen=True):
     culprits: tuple[Culprit, ...] = ()
     victims: tuple[Victim, ...] = ()
     trainer_pid: int | None = None
-    step: Step | None = None
-    """Of the window; None where its pace is not found."""
-    why: str = ""
-    """The headline without the loss."""
+    step: Step | None = None  # of the window; None where its pace is not found
+    why: str = ""  # the headline without the loss
 
 
 class Incident(Struct):
@@ -134,16 +122,14 @@ class Incident(Struct):
 
     id: int
     start_ns: int
-    end_ns: int | None
-    """CLOCK_MONOTONIC; None while it lasts."""
+    end_ns: int | None  # CLOCK_MONOTONIC; None while it lasts
     symptom: str
     cause: str
     severity: str
     confidence: float
     trainer_pid: int | None
     gpu: int | None
-    lost_s: float
-    """GPU seconds lost to this cause so far; 0 where no GPU is measured."""
+    lost_s: float  # GPU seconds lost to this cause so far; 0 where no GPU is measured
     headline: str
     detail: str
     victims: list[Victim]
@@ -155,8 +141,7 @@ class Incident(Struct):
 class Ledger(Struct):
     """The GPU seconds not worked, split over causes; the parts sum to ``gpu_lost_s``."""
 
-    gpu_total_s: float = 0.0
-    """Seconds observed of all GPUs that a trainer uses."""
+    gpu_total_s: float = 0.0  # seconds observed of all GPUs that a trainer uses
     gpu_lost_s: float = 0.0
     by_cause: dict[str, float] = field(default_factory=dict)
 

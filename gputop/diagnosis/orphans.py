@@ -13,8 +13,7 @@ from gputop.diagnosis.shell import kill
 from gputop.model.board import Board
 from gputop.model.roles import Role, program_name
 
-PATIENCE_NS = 8_000_000_000
-"""One that still ends by itself is none."""
+PATIENCE_NS = 8_000_000_000  # one that still ends by itself is none
 BUSY_CORES = 0.1
 
 

@@ -16,16 +16,13 @@ from gputop.model.frame import CgroupSample, CudaCall, MainSamples, Probes
 from gputop.model.rates import counter_per_s, throttled_periods_pct
 from gputop.model.roles import Role, pin_thread
 
-WINDOW_NS = 2_500_000_000
-"""Long enough to tell shares apart by samples, short enough that a verdict stands 3 s after its cause began."""
+WINDOW_NS = 2_500_000_000  # long enough to tell shares apart by samples, short enough that a verdict stands 3 s after its cause began
 TICK_SLACK_NS = 50_000_000
 """Feeds come on whole ticks: whether one more belongs to the window is not left to the microseconds by which a tick was late."""
 MIN_FEEDS, MIN_LOOKED = 6, 3
 """A recording fed once a second keeps more time in the window instead of fewer samples; less where frames between are looked at."""
-REFAULTS_PER_S = 200.0
-"""Dropped pages read again, from which a full cgroup is thrashing (4 KiB each: about a megabyte a second)."""
-YOUNG_PERIODS = 50
-"""A cgroup whose quota has run for fewer periods (of 100 ms by default) has all its throttling from now."""
+REFAULTS_PER_S = 200.0  # dropped pages read again, from which a full cgroup is thrashing (4 KiB each: about a megabyte a second)
+YOUNG_PERIODS = 50  # a cgroup whose quota has run for fewer periods (of 100 ms by default) has all its throttling from now
 
 _SYNC = ("Synchronize", "EventQuery", "StreamQuery")
 LEAST_SAMPLED_NS, MOST_UNLIKE = 100_000_000, 0.95
@@ -40,24 +37,18 @@ SLOWEST_NS_PER_BYTE, SLOWEST_NS, SLOWEST_OF_LINK = 10.0, 50_000, 0.1
 """Of a copy: 100 MB/s, which is less than a single lane of PCIe 1 carries, and what each takes besides; of a link that is told at least a
 tenth. What takes longer has waited for the GPU: a copy begins when the kernels before it are through."""
 
-Calls = Mapping[str, CudaCall]
-"""Of one process, by name."""
+Calls = Mapping[str, CudaCall]  # of one process, by name
 
 
 class _Point(Struct):
     """What one feed keeps of the board beside the tracks."""
 
     t_ns: int
-    probed_ns: int
-    """When calls and wakes were read."""
-    calls: dict[int, dict[str, CudaCall]]
-    """By pid."""
-    wakes: dict[tuple[int, int], int]
-    """(wakee tid, waker pid) -> cumulative wait ended, for trainers' threads."""
-    backward: dict[int, int]
-    """Of these, what threads of a trainer's backward pass ended of its main thread's waits, by pid."""
-    own_times: dict[int, int]
-    """By trainer, how often other threads of its process woke its main thread, cumulative."""
+    probed_ns: int  # when calls and wakes were read
+    calls: dict[int, dict[str, CudaCall]]  # by pid
+    wakes: dict[tuple[int, int], int]  # (wakee tid, waker pid) -> cumulative wait ended, for trainers' threads
+    backward: dict[int, int]  # of these, what threads of a trainer's backward pass ended of its main thread's waits, by pid
+    own_times: dict[int, int]  # by trainer, how often other threads of its process woke its main thread, cumulative
     cgroups: dict[str, CgroupSample]
     sampled: dict[int, MainSamples]
 
@@ -71,8 +62,7 @@ class _Waits:
 
     def __init__(self) -> None:
         self.calls = 0
-        self.buckets: list[tuple[int, int]] = []
-        """(ns, calls) of each bucket of each call's histogram."""
+        self.buckets: list[tuple[int, int]] = []  # (ns, calls) of each bucket of each call's histogram
 
     def add(self, old: CudaCall, new: CudaCall) -> None:
         """The calls between two readings."""
@@ -168,12 +158,9 @@ class Points:
     def __init__(self) -> None:
         self._points: deque[_Point] = deque()
         self._quiet: dict[int, Quiet] = {}
-        self._began: dict[int, tuple[int, Calls]] = {}
-        """Per trainer when its calls were first probed, and how they stood then."""
-        self._woken: dict[int, dict[int, float]] | None = None
-        """See `woken_by`; looked for once a push, for many ask."""
-        self.looked = False
-        """Frames between feeds are seen too."""
+        self._began: dict[int, tuple[int, Calls]] = {}  # per trainer when its calls were first probed, and how they stood then
+        self._woken: dict[int, dict[int, float]] | None = None  # see `woken_by`; looked for once a push, for many ask
+        self.looked = False  # frames between feeds are seen too
 
     def __len__(self) -> int:
         return len(self._points)

@@ -13,8 +13,7 @@ from gputop.model.frame import ProcInfo, ProcSample, ThreadSample
 from gputop.model.rates import counter_per_s, thread_deltas
 from gputop.model.roles import Role
 
-FUTEX, FOR_EVER, SOME = (202, 98), -1, 0
-"""Its numbers on x86_64 and aarch64, and what ``syscall_arg`` says of its time limit."""
+FUTEX, FOR_EVER, SOME = (202, 98), -1, 0  # its numbers on x86_64 and aarch64, and what ``syscall_arg`` says of its time limit
 NO_STATE = ProcState(0, "running")
 TURN, ASKING = "turn", "asking"
 """Of threads. A lock waited for with a time limit, as Python waits for its GIL. A poll of those that wake no more seldom than their main
@@ -24,21 +23,17 @@ ASKS_PER_S, LOCKED = 3.0, 0.3
 OWN_WAKES = 0.7
 """Part of the sleep at locks that other threads must end for it to be these that are waited for (measured: 0.9; of waits for the GIL, which
 the clock ends after 5 ms, 0.3)."""
-GIL_HELD_S = 0.002
-"""The shortest mean of such sleeps, s (guess): the GIL is handed on sooner by who waits for something else himself."""
+GIL_HELD_S = 0.002  # the shortest mean of such sleeps, s (guess): the GIL is handed on sooner by who waits for something else himself
 GIL_S = 0.007
 """The longest mean sleep of who waits for Python's GIL: its 5 ms (`sys.getswitchinterval`), and the time until the thread is awake."""
-IN_TURN, LEAST = 0.5, 3
-"""How often threads that share one GIL are met waiting for it each time one is met running, and at least."""
+IN_TURN, LEAST = 0.5, 3  # how often threads that share one GIL are met waiting for it each time one is met running, and at least
 _NOBODY: Counter[str] = Counter()
-IDLE = 0.9
-"""Share of its samples in which a thread is met in a poll that has nothing to do."""
+IDLE = 0.9  # share of its samples in which a thread is met in a poll that has nothing to do
 AUTOGRAD, DRIVER = "pt_autograd", "cuda"
 """What names of threads begin with that launch the backward pass, and of those that CUDA's driver has for itself."""
 SHORT_LIVED = 0.2
 """CPUs of threads that were born and gone between two looks, from which on they count: told by what the whole process used."""
-ALONE = 0.02
-"""CPUs that a process used beside its main thread, under which its other threads are not looked at one by one."""
+ALONE = 0.02  # CPUs that a process used beside its main thread, under which its other threads are not looked at one by one
 
 
 class ProcFacts(Struct):
@@ -49,38 +44,26 @@ class ProcFacts(Struct):
     newer: ProcSample
     info: ProcInfo
     role: Role
-    seconds: float
-    """Observed: shorter than the window for a young process."""
-    run: float
-    """On-CPU share of its main thread."""
-    runnable: float
-    """Run-queue share of its main thread."""
-    cores: float
-    """CPUs the whole process ran on."""
-    kinds: dict[str, float]
-    """What its main thread slept on (words of `gputop.diagnosis.waits`) -> share of the window."""
-    unsampled: bool = False
-    """No sample met it asleep."""
-    began_ns: int = 0
-    """First seen, or last seen without the name that its siblings took when they were ready to load."""
-    still_s: float = 0.0
-    """For how long, up to now, it has neither run nor switched."""
+    seconds: float  # observed: shorter than the window for a young process
+    run: float  # on-CPU share of its main thread
+    runnable: float  # run-queue share of its main thread
+    cores: float  # CPUs the whole process ran on
+    kinds: dict[str, float]  # what its main thread slept on (words of `gputop.diagnosis.waits`) -> share of the window
+    unsampled: bool = False  # no sample met it asleep
+    began_ns: int = 0  # first seen, or last seen without the name that its siblings took when they were ready to load
+    still_s: float = 0.0  # for how long, up to now, it has neither run nor switched
     threaded: ProcSample | None = None
     """The oldest sample of the window with its threads, which are read one by one only once it is known who it is."""
-    children: float = 0.0
-    """CPUs that children of it ran on which it has waited for meanwhile, each counted from its birth."""
-    samples: Sequence[ProcSample] = ()
-    """Those of the feeds, which hold more than their kinds tell."""
+    children: float = 0.0  # CPUs that children of it ran on which it has waited for meanwhile, each counted from its birth
+    samples: Sequence[ProcSample] = ()  # those of the feeds, which hold more than their kinds tell
     kind_of: KindOf = lambda *_: UNKNOWN
     programs: tuple[float, float] = (0.0, 0.0)
     """CPUs on which programs that it started, and that live, ran, and for which their main threads waited."""
-    grown_bytes: int = 0
-    """Of memory that it holds, since it was first seen."""
+    grown_bytes: int = 0  # of memory that it holds, since it was first seen
     own_wakes: tuple[float, float] | None = None
     """Share of the window that its main thread slept until other threads of its process woke it, and how often a second (probe)."""
     state: ProcState = NO_STATE
-    fed_state: ProcState | None = None
-    """Of a trainer that is fed by none of its workers; see `states.tell_fed`."""
+    fed_state: ProcState | None = None  # of a trainer that is fed by none of its workers; see `states.tell_fed`
     _others: tuple[float, float] | None = None
     _threads_met: Counter[str] | None = None
 

@@ -10,10 +10,8 @@ from collections import deque
 
 from gputop.model.frame import CudaCall
 
-LEAST_NS = 350_000_000
-"""A shorter one is the host's part of a step."""
-STEPS = 4
-"""Steps between two of them, at least: with fewer they belong to the steps."""
+LEAST_NS = 350_000_000  # a shorter one is the host's part of a step
+STEPS = 4  # steps between two of them, at least: with fewer they belong to the steps
 
 
 class Quiet:
@@ -24,8 +22,7 @@ class Quiet:
     def __init__(self) -> None:
         self._last_ns = self._still_ns = 0
         self._counts: dict[str, int] = {}
-        self._made: dict[str, int] = {}
-        """Calls since the last stretch."""
+        self._made: dict[str, int] = {}  # calls since the last stretch
         self._breaks: deque[tuple[int, int]] = deque()
 
     def note(self, call: CudaCall, t_ns: int) -> None:

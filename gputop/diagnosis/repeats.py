@@ -9,13 +9,10 @@ from msgspec import Struct
 MANY, SHARE = 4, 0.25
 """So many pauses in a row, and the share of the time that they take, from which they are told. A checkpoint and the evaluation that
 comes with it are fewer."""
-KNOWN_NS = 600_000_000_000
-"""How long ago the first of them may have begun."""
-SAME_NS = 450_000_000
-"""Two readings that see a GPU rest with less than this between them see one pause."""
+KNOWN_NS = 600_000_000_000  # how long ago the first of them may have begun
+SAME_NS = 450_000_000  # two readings that see a GPU rest with less than this between them see one pause
 
-Span = tuple[int, int]
-"""When something began and ended, CLOCK_MONOTONIC."""
+Span = tuple[int, int]  # when something began and ended, CLOCK_MONOTONIC
 
 
 def length_s(spans: Iterable[Span], oldest_ns: int = 0) -> float:
@@ -27,11 +24,9 @@ class Repeated(Struct, frozen=True):
     """What pauses of one trainer have taken."""
 
     count: int
-    each_s: float
-    """Mean."""
+    each_s: float  # mean
     share: float
-    seconds: float
-    """Since the first of them began."""
+    seconds: float  # since the first of them began
 
     def told(self) -> str:
         """In words."""

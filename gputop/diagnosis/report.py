@@ -32,14 +32,12 @@ class Parts(TypedDict):
 class Said(TypedDict):
     """A verdict in words of `gputop.diagnosis.model`; the step is the mean of all that was looked at."""
 
-    symptom: str | None
-    """None where nothing could be judged; the headline says why."""
+    symptom: str | None  # none where nothing could be judged; the headline says why
     cause: str
     headline: str
     detail: str
     steps_per_s: float | None
-    step_ms: Parts | None
-    """What a step is made of."""
+    step_ms: Parts | None  # what a step is made of
 
 
 class Booked(TypedDict):
@@ -109,8 +107,7 @@ class Explanation(TypedDict):
     schema: int
     verdict: Said
     ledger: Booked
-    workers: dict[str, float]
-    """Share of all workers' time in each of `WORKER_STATES`, most first; empty where there were none."""
+    workers: dict[str, float]  # share of all workers' time in each of `WORKER_STATES`, most first; empty where there were none
     incidents: list[Episode]
 
 

@@ -14,16 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import dropwhile
 from typing import NamedTuple
 
-KEPT_NS = 30_000_000_000
-"""How long births and paces are remembered."""
-LEAST_WARM_S = 0.9
-"""Time beside births that is needed to know the pace of warm workers, s (guess: two feeds)."""
-LEAST_WARM = 0.1
-"""The same as a share of all: with epochs as short as two feeds none is beside births but by chance."""
-RESUMED = 0.5
-"""Of the pace of warm workers, from which steps are made again (guess)."""
-NO_WORK = 0.005
-"""Mean utilization since the last feed under which no step was made (NVML tells whole per cents)."""
+KEPT_NS = 30_000_000_000  # how long births and paces are remembered
+LEAST_WARM_S = 0.9  # time beside births that is needed to know the pace of warm workers, s (guess: two feeds)
+LEAST_WARM = 0.1  # the same as a share of all: with epochs as short as two feeds none is beside births but by chance
+RESUMED = 0.5  # of the pace of warm workers, from which steps are made again (guess)
+NO_WORK = 0.005  # mean utilization since the last feed under which no step was made (NVML tells whole per cents)
 
 
 class _Note(NamedTuple):
@@ -32,8 +27,7 @@ class _Note(NamedTuple):
     t_ns: int
     calls: int | None
     switches: int | None
-    util: float | None
-    """Of its GPUs since the feed before, 0..1, in the mean."""
+    util: float | None  # of its GPUs since the feed before, 0..1, in the mean
 
 
 class _Stretch(NamedTuple):
@@ -129,8 +123,7 @@ class Respawns:
                 yield _Stretch(older.t_ns, newer.t_ns, steps)
 
 
-_Run = tuple[bool, list[_Stretch]]
-"""Whether workers started, and the stretches of that."""
+_Run = tuple[bool, list[_Stretch]]  # whether workers started, and the stretches of that
 
 
 def _warm(runs: Iterable[_Run]) -> list[float]:
@@ -144,8 +137,7 @@ def _warm(runs: Iterable[_Run]) -> list[float]:
     return paces if min(paces) > 0.0 else []
 
 
-_Counted = Callable[[_Note, _Note], "tuple[float, ...]"]
-"""The steps between two notes; empty where they are not told."""
+_Counted = Callable[[_Note, _Note], "tuple[float, ...]"]  # the steps between two notes; empty where they are not told
 
 
 def _by_calls(older: _Note, newer: _Note) -> tuple[float, ...]:

@@ -13,13 +13,10 @@ from gputop.diagnosis.facts import Taker
 from gputop.diagnosis.strangers import Stranger, born_ns, shares
 from gputop.model.board import Board
 
-SHORT_NS = 5_000_000_000
-"""Who lives longer is told by itself."""
+SHORT_NS = 5_000_000_000  # who lives longer is told by itself
 LEAST_CORES = 0.1
-LEVELS = 6
-"""Between make and the compiler itself stand a make of a folder, a shell and the compiler's driver."""
-_INIT = 1
-"""It waits for everybody whose parent is gone, and started none of them."""
+LEVELS = 6  # between make and the compiler itself stand a make of a folder, a shell and the compiler's driver
+_INIT = 1  # it waits for everybody whose parent is gone, and started none of them
 
 
 def gather(takers: list[Taker], strangers: Mapping[int, Stranger], board: Board, oldest_ns: int) -> list[Taker]:

@@ -16,16 +16,12 @@ from gputop.diagnosis.proc import ProcFacts
 from gputop.model.board import GpuBoard
 from gputop.model.frame import ProcSample
 
-WARM_UP_NS = 30_000_000_000
-"""A start takes so long, at most: until its GPU works, and from then on."""
-SEEN_NS = 2_000_000_000
-"""A GPU that is first seen to work so soon after we began to look had merely rested between two steps."""
+WARM_UP_NS = 30_000_000_000  # a start takes so long, at most: until its GPU works, and from then on
+SEEN_NS = 2_000_000_000  # a GPU that is first seen to work so soon after we began to look had merely rested between two steps
 BLINK_NS, REST_NS = 1_000_000_000, 1_000_000_000
 """Work that ends within the former time and is followed by such a rest is no step, if it is the first."""
-GREW = 1.05
-"""Memory on its GPUs, as a part of what it was, from which it takes more."""
-STILL_S = 2.0
-"""A main thread that has not stirred for so long, while others of its process run, makes no steps."""
+GREW = 1.05  # memory on its GPUs, as a part of what it was, from which it takes more
+STILL_S = 2.0  # a main thread that has not stirred for so long, while others of its process run, makes no steps
 TAKEN = 6  # looks, of half a second or a second, in which a batch was taken, from which on it trains, be its GPU idle (a start prefetches)
 SOME, AHEAD = 0.15, 0.3  # share of the window of a trainer that waits for each batch and uses it, and of a worker without work at times
 ALONE = 4  # looks, of half a second or a second, in which its GPU worked without workers, from which on it is known to need none (guess)
@@ -37,22 +33,15 @@ class Start(Struct):
     """That of one trainer."""
 
     born_ns: int
-    after_ns: int
-    """What its GPUs did until then was for others, or a blink."""
-    first_ns: int = 0
-    """When one of its GPUs was first seen to work for it."""
-    began_ns: int = 0
-    """When it began to train; 0 where it did before anybody watched."""
+    after_ns: int  # what its GPUs did until then was for others, or a blink
+    first_ns: int = 0  # when one of its GPUs was first seen to work for it
+    began_ns: int = 0  # when it began to train; 0 where it did before anybody watched
     held_bytes: float = 0.0
     blinked: bool = False
-    taken: int = 0
-    """Looks in which a batch was taken since it first had workers."""
-    made: dict[int, ProcSample] = field(default_factory=dict)
-    """How its workers stood at the last look."""
-    alone: int = 0
-    """Looks in which its GPUs worked and it had no workers."""
-    fed: bool = False
-    """Its GPUs have worked beside workers."""
+    taken: int = 0  # looks in which a batch was taken since it first had workers
+    made: dict[int, ProcSample] = field(default_factory=dict)  # how its workers stood at the last look
+    alone: int = 0  # looks in which its GPUs worked and it had no workers
+    fed: bool = False  # its GPUs have worked beside workers
 
     def is_by_itself(self, worked_ns: int, births: list[int], now_ns: int) -> bool:
         """Whether the workers born then have given it no batch yet, after steps without any: a pool that evaluates or scores."""

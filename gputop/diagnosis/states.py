@@ -16,42 +16,31 @@ from gputop.model.roles import TORCH_WORKER, pin_thread
 
 DATA_WAIT = 0.15
 """A trainer that waits for data for less than this share of the window is not waiting (TraceML warns from 10 %, critical from 20 %)."""
-MET = 0.25
-"""Share of the trainer's sleeping samples in which the queue must be met to be believed in full."""
-AT_WORK = 0.5
-"""Share of the window in which somebody does or wants something who works flat out."""
+MET = 0.25  # share of the trainer's sleeping samples in which the queue must be met to be believed in full
+AT_WORK = 0.5  # share of the window in which somebody does or wants something who works flat out
 LEFT_OUT_S, IN_PLACE = 2.0, (0.9, 0.7)
 """How long somebody has not moved who waits for ever; share of the window of his wait, and in which those run, or want to, who deliver
 in his place."""
-FLAT_OUT = (0.4, 0.7)
-"""Workers not ahead for the latter share of the window work flat out; below the former they surely do not."""
+FLAT_OUT = (0.4, 0.7)  # workers not ahead for the latter share of the window work flat out; below the former they surely do not
 ASLEEP, LOITERS, LATE = 0.02, 0.1, 0.7
 """Share of the window up to which a worker of a home-made loader that waits on a pipe or a lock has nothing to do: little, and more
 where another is late for the last of these shares."""
-NOT_FREE = 0.25
-"""A worker kept from running for this share of the window is not running freely."""
-LEAST_S = 0.4
-"""Seen for shorter than this, as in a single look, nobody is said to starve, or not to."""
-THROTTLED_PERIODS = 0.1
-"""Share of a cgroup's periods with throttling from which its run-queue delay is the quota's doing."""
+NOT_FREE = 0.25  # a worker kept from running for this share of the window is not running freely
+LEAST_S = 0.4  # seen for shorter than this, as in a single look, nobody is said to starve, or not to
+THROTTLED_PERIODS = 0.1  # share of a cgroup's periods with throttling from which its run-queue delay is the quota's doing
 SPINNING, SLEPT = 0.95, 0.3
 """Share of the window on the CPU or its queue of a main thread that does not even sleep while it waits for its GPU; and the part of the
 GPU's work up to which what it sleeps is no such wait."""
-SATURATED = 0.15
-"""Share of the window without work for a GPU that always works."""
-MEMORY_STALL = 0.05
-"""PSI memory `some` from which uninterruptible waits and kernel time are put down to reclaim."""
+SATURATED = 0.15  # share of the window without work for a GPU that always works
+MEMORY_STALL = 0.05  # PSI memory `some` from which uninterruptible waits and kernel time are put down to reclaim
 
 
-_COUNTED = ("running", "computing", "runnable", "throttled", "disk", "memory", "stopped")
-"""States that no sleep is guessed into."""
+_COUNTED = ("running", "computing", "runnable", "throttled", "disk", "memory", "stopped")  # states that no sleep is guessed into
 _NO_SLEEP = (waits.DISK, waits.STOPPED)
 _GPU_WAITS = (waits.DRIVER, waits.POLL, waits.TIMER, waits.LOCK, waits.UNKNOWN)
 """What a wait for the GPU may look like without the probe, what it most likely is first."""
-_FED = (waits.PIPE, waits.NETWORK, waits.POLL, waits.LOCK)
-"""What a wait for who feeds it from outside may look like."""
-_DATA_WAITS = (waits.QUEUE, waits.PIPE, waits.LOCK, waits.POLL, waits.UNKNOWN)
-"""The same of a wait for a batch."""
+_FED = (waits.PIPE, waits.NETWORK, waits.POLL, waits.LOCK)  # what a wait for who feeds it from outside may look like
+_DATA_WAITS = (waits.QUEUE, waits.PIPE, waits.LOCK, waits.POLL, waits.UNKNOWN)  # the same of a wait for a batch
 
 
 def set_states(job: JobFacts, host: HostFacts) -> None:

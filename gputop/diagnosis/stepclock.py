@@ -22,19 +22,15 @@ SPAN_NS = 15_000_000_000
 LEAST_POINTS = 80
 LEAST_LAG, LEAST_PEAK, LEAST_RISE = 3, 0.5, 0.25
 """In grid steps; correlation at the peak, and at twice its lag; above the lowest point before it: a slope is no rhythm."""
-TOLD_LAG = 7
-"""In grid steps, too. What comes around faster is mostly two or three steps, whose beat with the readings that is."""
+TOLD_LAG = 7  # in grid steps, too. What comes around faster is mostly two or three steps, whose beat with the readings that is.
 LEAST_SWING, LEAST_SHARE = 60.0, 0.05
 """Per cent, of means: of steps faster than the grid they swing less, and come around more slowly than the steps do. And of all, as a share
 of their mean: what dips for a moment now and then is a log line."""
-SAME = 1.5
-"""Calls of several kinds as often as that come together."""
-MOST_COPIES = 4
-"""Per synchronize in one step, at most; more means that the synchronize is a log line."""
+SAME = 1.5  # calls of several kinds as often as that come together
+MOST_COPIES = 4  # per synchronize in one step, at most; more means that the synchronize is a log line
 WHOLE = 0.05
 """How far copies may be from a whole number per synchronize, beside those of one step; else some steps synchronize and some do not."""
-STEADY = 0.75
-"""Of the windows in which there were calls, those with as many copies per synchronize as in all of them."""
+STEADY = 0.75  # of the windows in which there were calls, those with as many copies per synchronize as in all of them
 NOTHING = 0.995
 """Share of the window without work for the GPU from which not even a step now and then was made: what its power does then is noise."""
 LEAST_PER_S, MOST_PER_S = 0.2, 500.0

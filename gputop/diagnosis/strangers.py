@@ -14,16 +14,12 @@ from gputop.model.frame import SECOND_NS, ProcInfo, ProcSample
 from gputop.model.roles import program_name
 from gputop.system.text import clean
 
-RESTING_CORES = 0.1
-"""Who runs less than this between two looks rests."""
-BEFORE_NS = 4_000_000_000
-"""So long before the window samples are kept that say what somebody waited for."""
+RESTING_CORES = 0.1  # who runs less than this between two looks rests
+BEFORE_NS = 4_000_000_000  # so long before the window samples are kept that say what somebody waited for
 LEAD_NS = 5_000_000_000
 """So long may somebody have run before what he takes is felt: prefetched batches, and CPUs that were idle, last for a while."""
-NEWBORN_NS = 2_000_000_000
-"""Who is younger when first seen held no memory before."""
-LOADS_BELOW = 3
-"""Between the collector and what loads its probes stand sudo and sudo's own child."""
+NEWBORN_NS = 2_000_000_000  # who is younger when first seen held no memory before
+LOADS_BELOW = 3  # between the collector and what loads its probes stand sudo and sudo's own child
 
 
 class Used(NamedTuple):
@@ -43,10 +39,8 @@ class Stranger(Struct):
     latest: ProcSample
     name: str
     info: ProcInfo | None
-    used: list[Used]
-    """Of the window. There are hundreds of strangers: whole samples, and a deque for each, would take megabytes."""
-    began: Used
-    """How it stood when it last rested."""
+    used: list[Used]  # of the window. There are hundreds of strangers: whole samples, and a deque for each, would take megabytes.
+    began: Used  # how it stood when it last rested
     first_rss_bytes: int
     asked: tuple[ProcSample, ...] = ()
     """Samples that say what it waited for: of who was started by a trainer or worker, of the window and for a few seconds before it."""

@@ -21,10 +21,8 @@ from gputop.diagnosis.verdicts.sync_storm import SPINS
 from gputop.model.roles import TORCH_WORKER
 from gputop.system.text import counted
 
-LOST = 0.12
-"""Share of the window lost from which something is said to be wrong (TraceML: input wait warns from 10 %, critical from 20 %)."""
-NAMED = 0.35
-"""Share of the loss that a cause must hold to be named."""
+LOST = 0.12  # share of the window lost from which something is said to be wrong (TraceML: input wait warns from 10 %, critical from 20 %)
+NAMED = 0.35  # share of the loss that a cause must hold to be named
 BEGINS_S, LONG_S = 300.0, 30.0
 """A start may take so long: imports, weights, compiling. From the latter on it is told for how long it has lasted."""
 _OF_STARTS = ("main-thread-preprocessing",)
@@ -34,11 +32,9 @@ _TOLD_BY_CALLS, COUNTED_S = ("main-thread-preprocessing", "small-kernels", "sync
 RESTING, ASLEEP, MOSTLY, POLLED = 0.5, 0.9, 0.7, 0.4
 """Share of the window without work for the GPU, and of that the main thread's own rest, of a process that merely waits to be asked;
 and the share in which it polls, needed until its GPU is all but asleep."""
-ASLEEP_RUN = 0.02
-"""Share of the window up to which a process that wakes up by a timer of its own hardly runs."""
+ASLEEP_RUN = 0.02  # share of the window up to which a process that wakes up by a timer of its own hardly runs
 _RESTS = ("poll", "timer", "network", "lock", "pipe", "child", "unknown")
-MOST_BESIDE = 3
-"""Others on the same GPU that are told."""
+MOST_BESIDE = 3  # others on the same GPU that are told
 
 
 class Standing(Struct, dict=True):
@@ -48,24 +44,16 @@ class Standing(Struct, dict=True):
     facts: Facts
     symptom: str
     cause: str = "none"
-    headline: str = ""
-    """Of a job in no trouble."""
+    headline: str = ""  # of a job in no trouble
     judge: Judge | None = None
-    shares: dict[str, float] = field(default_factory=dict)
-    """Cause -> share of the loss; what is missing to 1 is unexplained."""
+    shares: dict[str, float] = field(default_factory=dict)  # cause -> share of the loss; what is missing to 1 is unexplained
     warming_up: bool = False
-    at_rest: bool = False
-    """It does not want its GPU to work now."""
-    bereft: bool = False
-    """A GPU of its is lost."""
-    hangs: bool = False
-    """Nothing of it moves any more, and somebody should look at it now."""
-    leaves: bool = False
-    """It may be about to end: see `gputop.diagnosis.ends`."""
-    lost_s: float | None = None
-    """GPU seconds lost, of those booked with this feed; None where no GPU is measured."""
-    whole_s: float = 0.0
-    """Those booked, lost or not."""
+    at_rest: bool = False  # it does not want its GPU to work now
+    bereft: bool = False  # a GPU of its is lost
+    hangs: bool = False  # nothing of it moves any more, and somebody should look at it now
+    leaves: bool = False  # it may be about to end: see `gputop.diagnosis.ends`
+    lost_s: float | None = None  # GPU seconds lost, of those booked with this feed; None where no GPU is measured
+    whole_s: float = 0.0  # those booked, lost or not
 
     @property
     def troubled(self) -> bool:
@@ -307,8 +295,7 @@ def _finding(one: Standing) -> Finding:
     return unexplained.tell(one.job) if one.troubled else Finding("")
 
 
-MEDIUM_SHARE, HIGH_SHARE = 0.25, 0.5
-"""Share of its time that a GPU lost, from which that is of medium and high severity."""
+MEDIUM_SHARE, HIGH_SHARE = 0.25, 0.5  # share of its time that a GPU lost, from which that is of medium and high severity
 
 
 def _loudness(one: Standing) -> str:
@@ -321,10 +308,8 @@ def _loudness(one: Standing) -> str:
     return "high" if lost >= HIGH_SHARE else "medium" if lost >= MEDIUM_SHARE else "low"
 
 
-UNEVEN = 0.1
-"""More of the window that the worst of several GPUs lost than all of them, from which it is named."""
-SLOW_LAUNCHES = 0.3
-"""Share of the window without work for the GPU."""
+UNEVEN = 0.1  # more of the window that the worst of several GPUs lost than all of them, from which it is named
+SLOW_LAUNCHES = 0.3  # share of the window without work for the GPU
 _WHY = {
     "input-bound": "waits for its data",
     "idle": "pauses",

@@ -17,18 +17,12 @@ from gputop.model.rates import pair_growth
 from gputop.model.roles import Role, hot
 
 LEAST_CORES = 0.02
-MOST = 12
-"""Takers kept per window."""
-NAMES, PIDS = 5, 5
-"""Told in a sentence; the latter of one name."""
-GROWN_BYTES, MOVED_BYTES_PER_S = 64 << 20, 2e6
-"""Of memory, and of storage, to be worth naming."""
-LEVELS = 3
-"""A shell may stand between a program and who wanted it."""
-GONE_NS = 2_000_000_000
-"""So long after the window has left its last sample a process is remembered: it ended up to a second later."""
-MUTE_NS = 2_000_000_000
-"""So long a program must have stood at its errors: who reads them now and then does so more often."""
+MOST = 12  # takers kept per window
+NAMES, PIDS = 5, 5  # told in a sentence; the latter of one name
+GROWN_BYTES, MOVED_BYTES_PER_S = 64 << 20, 2e6  # of memory, and of storage, to be worth naming
+LEVELS = 3  # a shell may stand between a program and who wanted it
+GONE_NS = 2_000_000_000  # so long after the window has left its last sample a process is remembered: it ended up to a second later
+MUTE_NS = 2_000_000_000  # so long a program must have stood at its errors: who reads them now and then does so more often
 
 
 class TakerTrack:

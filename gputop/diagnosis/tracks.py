@@ -21,20 +21,16 @@ from gputop.model.board import GpuBoard
 from gputop.model.frame import Gpu, GpuReading, ProcInfo, ProcSample, SchedThread
 from gputop.model.roles import Role
 
-STALE_NS = 3_000_000_000
-"""A GPU reading older than this says nothing of now."""
+STALE_NS = 3_000_000_000  # a GPU reading older than this says nothing of now
 ASYNCHRONOUS = 0.25
 """Samples that meet the disk in so much more of the window than the probe: who waits for asynchronous I/O may be interrupted."""
 LATEST_RATES, RATES_NS = 4, 9_000_000_000
 """PCIe rates, of 20 ms each and two seconds apart, that are looked at together, and how old they may be."""
-EXACT_NS = 1_000_000_000
-"""NVML's utilization counts where GPM has told nothing for so long."""
-STEADY_NS = 1_000_000_000
-"""A GPU that was never idle for this long was training; being idle after that is an interruption, not its rhythm."""
+EXACT_NS = 1_000_000_000  # NVML's utilization counts where GPM has told nothing for so long
+STEADY_NS = 1_000_000_000  # a GPU that was never idle for this long was training; being idle after that is an interruption, not its rhythm
 
 
-FRESH_NS = 1_500_000_000
-"""A process that is first seen so soon after its birth is known since then (roles are found once a second)."""
+FRESH_NS = 1_500_000_000  # a process that is first seen so soon after its birth is known since then (roles are found once a second)
 _COUNTERS = (
     "utime_ns", "stime_ns", "oncpu_ns", "run_delay_ns", "timeslices", "vol", "invol", "minflt", "majflt", "read_bytes", "write_bytes",
 )  # fmt: skip
@@ -56,8 +52,7 @@ class ProcTrack:
         self.began_ns = self.moved_ns = sample.t_ns
         self.first_rss_bytes = sample.rss_bytes
         self.samples = [sample]  # few, for which a deque has far too much room
-        self.kinds = [[self._met(sample)]]
-        """What each sample met it at, and those between it and the one before; summed up in ``counts``."""
+        self.kinds = [[self._met(sample)]]  # what each sample met it at, and those between it and the one before; summed up in ``counts``
         self.counts = {self.kinds[0][0]: 1}
         self.uninterruptible_ns = [sched.uninterruptible_ns if sched else None]
         self.between: list[str] = []
@@ -176,17 +171,14 @@ class GpuTrack:
         self.stretches: deque[tuple[int, int]] = deque()
         """(from, until) of idle stretches that followed steady work and reach into the window"""
         self.breaks = Breaks()
-        self.moved: deque[tuple[int, int, int]] = deque()
-        """(t_ns, bytes over PCIe both ways, bytes sent), cumulative"""
+        self.moved: deque[tuple[int, int, int]] = deque()  # (t_ns, bytes over PCIe both ways, bytes sent), cumulative
         self.rates: deque[tuple[int, float, float]] = deque(maxlen=LATEST_RATES)
         """(t_ns, bytes per second over PCIe both ways, and sent), each of 20 ms, where the driver has no counters"""
-        self.held_ns = 0
-        """When a process that is seen here was last on it."""
+        self.held_ns = 0  # when a process that is seen here was last on it
         self.worked_ns = 0
         self.board: GpuBoard | None = None
         self.free_mhz: float | None = None
-        self.pids: frozenset[int] = frozenset()
-        """Who computes on it; of one that does not answer, who did."""
+        self.pids: frozenset[int] = frozenset()  # who computes on it; of one that does not answer, who did
 
     def look(self, gpu: Gpu | GpuReading) -> None:
         """A reading between two pushes: its utilization counts in the mean, its power in the rhythm. Of a GPU that has GPM this is how

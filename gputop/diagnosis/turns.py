@@ -9,14 +9,10 @@ from collections.abc import Sequence
 
 from gputop.diagnosis.proc import ProcFacts
 
-FED, SHORT = 0.1, 0.2
-"""Share of the window that a GPU idles, up to which its steps are fed and from which it does not get enough."""
-RESTS_S, WORKS = 0.7, 0.01
-"""A worker that has not stirred for so long rests; one that ran for this share of the window, and stirs, works."""
-KNOWN_NS = 1_000_000_000
-"""So long the same ones must work: while one loader takes over from another, both do."""
-LONGEST_NS = 20_000_000_000
-"""What goes on for longer is no pause."""
+FED, SHORT = 0.1, 0.2  # share of the window that a GPU idles, up to which its steps are fed and from which it does not get enough
+RESTS_S, WORKS = 0.7, 0.01  # a worker that has not stirred for so long rests; one that ran for this share of the window, and stirs, works
+KNOWN_NS = 1_000_000_000  # so long the same ones must work: while one loader takes over from another, both do
+LONGEST_NS = 20_000_000_000  # what goes on for longer is no pause
 
 
 class Turns:
@@ -25,11 +21,9 @@ class Turns:
     __slots__ = ("_at_work", "_feeders", "_since_ns", "_turns")
 
     def __init__(self) -> None:
-        self._feeders: frozenset[int] = frozenset()
-        """Workers that fed its steps."""
+        self._feeders: frozenset[int] = frozenset()  # workers that fed its steps
         self._at_work: frozenset[int] = frozenset()
-        self._since_ns = 0
-        """When these began to work, and no others."""
+        self._since_ns = 0  # when these began to work, and no others
         self._turns = list[tuple[int, int]]()  # few, for which a deque has far too much room
 
     def note(self, workers: Sequence[ProcFacts], idle: float, t_ns: int) -> None:

@@ -17,10 +17,8 @@ QUEUE, LOCK, NETWORK, PIPE, TIMER, DISK, POLL, CHILD, DRIVER, UNKNOWN, STOPPED, 
     "queue", "lock", "network", "pipe", "timer", "disk", "poll", "child", "driver", "unknown", "stopped", "on-cpu",
 )  # fmt: skip
 
-STOPPED_STATES = "Tt"
-"""Of /proc/PID/stat: by a signal, or by a debugger."""
-ENDED_STATES = "ZX"
-"""A dead process whose parent has not asked for its end yet, and one that is just going."""
+STOPPED_STATES = "Tt"  # of /proc/PID/stat: by a signal, or by a debugger
+ENDED_STATES = "ZX"  # a dead process whose parent has not asked for its end yet, and one that is just going
 
 _X86_64 = {
     LOCK: (202, 449, 73, 72, 65, 220), NETWORK: (45, 47, 44, 46, 42, 299), PIPE: (0, 1, 19, 20), TIMER: (35, 230, 34),
@@ -34,17 +32,14 @@ _AARCH64 = {
            38, 276, 222, 226, 215, 214, 4, 292, 426),
     POLL: (73, 72, 22, 441, 202, 242), CHILD: (260, 95, 220, 435), DRIVER: (29,),
 }  # fmt: skip
-_MACHINES = {"x86_64": (_X86_64, (7, 271)), "aarch64": (_AARCH64, (73,))}
-"""Kinds of system calls, and the polls with a time limit."""
+_MACHINES = {"x86_64": (_X86_64, (7, 271)), "aarch64": (_AARCH64, (73,))}  # kinds of system calls, and the polls with a time limit
 
 _WRITE = {"x86_64": 1, "aarch64": 64}
 STDERR = 2
 _OUTPUT = (1, STDERR)
-_WOKEN = "wait_woken"
-"""Where a socket is waited for, and a terminal that takes no more."""
+_WOKEN = "wait_woken"  # where a socket is waited for, and a terminal that takes no more
 
-_UNSENT = ("sock_alloc_send", "sock_wait_for_wmem")
-"""Where a UNIX socket's writer waits for its reader (net/core/sock.c)."""
+_UNSENT = ("sock_alloc_send", "sock_wait_for_wmem")  # where a UNIX socket's writer waits for its reader (net/core/sock.c)
 
 # Beginnings of kernel function names, from 5.15 to 6.18. Accepting waits for anybody, as polls do. The network's and the disk's
 # come early: they decide what a plain read waits for.

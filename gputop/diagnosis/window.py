@@ -30,16 +30,12 @@ from gputop.model.frame import Frame, GpuReading, ProcInfo, ProcSample
 from gputop.model.roles import Role
 
 GAP_NS = 5_000_000_000
-LAUNCH_S = 4e-6
-"""Of CPU that a launch takes, about, where it is not counted but its share of the time is known."""
+LAUNCH_S = 4e-6  # of CPU that a launch takes, about, where it is not counted but its share of the time is known
 RHYTHM_NS = 4_500_000_000
 ROLES_NS = 1_000_000_000
-FIRST_SET_S = 1.5
-"""Workers seen within this time of the first of a trainer are its first set, if they also started within it."""
-LATE_NS = 3_000_000_000
-"""A worker is known as one so long after its birth at most; who is older has been called one anew."""
-QUEUED = 0.8
-"""Share of the window at its loader's queue of a trainer that waits for nothing else."""
+FIRST_SET_S = 1.5  # workers seen within this time of the first of a trainer are its first set, if they also started within it
+LATE_NS = 3_000_000_000  # a worker is known as one so long after its birth at most; who is older has been called one anew
+QUEUED = 0.8  # share of the window at its loader's queue of a trainer that waits for nothing else
 BIRTHS_NS = 30_000_000_000
 
 
@@ -57,8 +53,7 @@ class Window:
         self._launches = Launches()
         self._procs: dict[int, ProcTrack] = {}
         self._gpus: dict[int, GpuTrack] = {}
-        self._parts: dict[tuple[int, int], GpuTrack] = {}
-        """(GPU, GPU instance) -> what is known of that part of it, where MIG has split it"""
+        self._parts: dict[tuple[int, int], GpuTrack] = {}  # (GPU, GPU instance) -> what is known of that part of it, where MIG has split it
         self._host = HostTrack()
         self._takers = TakerTrack()
         self._births: dict[int, dict[int, int]] = {}
@@ -66,16 +61,14 @@ class Window:
         self._first_sets: dict[int, tuple[int, int]] = {}
         """Trainer -> when its first workers were seen, and the start_ticks of the last of these."""
         self._starts: dict[int, Start] = {}
-        self._named: dict[int, bool] = {}
-        """Trainers whose workers take torch's name."""
+        self._named: dict[int, bool] = {}  # trainers whose workers take torch's name
         self._rhythm_ns: dict[int, int] = {}
         self._paces: dict[int, float | None] = {}
         self._clocks: dict[int, Clock] = {}
         self._turns: dict[int, Turns] = {}
         self._repeats: dict[int, Repeats] = {}
         self._roles_ns = 0
-        self._held_bytes: dict[int, float] = {}
-        """Of the GPUs' memory, by pid."""
+        self._held_bytes: dict[int, float] = {}  # of the GPUs' memory, by pid
         self._seen: tuple[dict[int, ProcInfo], frozenset[int], dict[int, dict[int, int]]] = {}, frozenset(), {}
 
     def push(self, board: Board) -> bool:

@@ -16,8 +16,7 @@ from gputop.diagnosis.takers import names_of
 from gputop.model.frame import ProcInfo
 
 QUOTA_PCT = 20
-REAL_TIME = (1, 2, 6)
-"""Policies that come before all others, whatever the groups' weights."""
+REAL_TIME = (1, 2, 6)  # policies that come before all others, whatever the groups' weights
 _UNITS = (".service", ".scope", ".slice")
 
 

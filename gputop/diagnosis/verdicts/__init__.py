@@ -18,8 +18,7 @@ from msgspec.structs import force_setattr
 from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.model import Culprit, Evidence, Fix
 
-Claims = dict[str, float]
-"""Pool -> share of that pool, 0..1."""
+Claims = dict[str, float]  # pool -> share of that pool, 0..1
 
 
 class Finding(Struct, frozen=True):
@@ -29,8 +28,7 @@ class Finding(Struct, frozen=True):
     evidence: tuple[Evidence, ...] = ()
     fixes: tuple[Fix, ...] = ()
     culprits: tuple[Culprit, ...] = ()
-    victims: tuple[int, ...] | None = None
-    """Pids of those who suffered; None is the job's starving workers."""
+    victims: tuple[int, ...] | None = None  # pids of those who suffered; None is the job's starving workers
 
     def __post_init__(self) -> None:
         """What was not measured is no evidence."""
@@ -43,16 +41,13 @@ class Judge(Struct, frozen=True):
     cause: str
     symptom: str
     order: int
-    pools: tuple[str, ...]
-    """How those begin that it may claim; where the job has none of them it is not asked."""
+    pools: tuple[str, ...]  # how those begin that it may claim; where the job has none of them it is not asked
     claim: Callable[[JobFacts, Facts], Claims]
     tell: Callable[[JobFacts, Facts], Finding]
     fault: bool = True
     """False for what is no fault, such as a pause: its severity is ``info``, but where it comes again and again (`JobFacts.repeated`)."""
-    needs: str = ""
-    """What must be readable for it to speak."""
-    felt: Callable[[JobFacts], str] | None = None
-    """The symptom, where the same cause is not always felt alike; None: always `symptom`."""
+    needs: str = ""  # what must be readable for it to speak
+    felt: Callable[[JobFacts], str] | None = None  # the symptom, where the same cause is not always felt alike; None: always `symptom`
 
 
 @lru_cache(maxsize=256)

@@ -18,8 +18,7 @@ from gputop.diagnosis.verdicts import Claims, Finding, Judge
 from gputop.system.text import counted
 
 OF_QUOTA = 0.1
-PERIOD_US = 100_000
-"""Of cpu.max, unless somebody chose another."""
+PERIOD_US = 100_000  # of cpu.max, unless somebody chose another
 _POOLS = ("data.throttled", "main.throttled")
 
 

@@ -19,8 +19,7 @@ from gputop.model.roles import TORCH_WORKER, program_name
 from gputop.system.text import counted
 
 BEHIND = 0.35
-OF_LACK, MOST_OF_LACK = 0.25, 0.5
-"""What strangers take, of all that the job lacks; the former where the probe saw it wait behind them."""
+OF_LACK, MOST_OF_LACK = 0.25, 0.5  # what strangers take, of all that the job lacks; the former where the probe saw it wait behind them
 KEPT, KEPT_NS, WAITED = 0.7, 5_000_000_000, 0.5
 """Share of the window in which the workers of a trainer that seems to start want a CPU, how long after they were first seen, and share
 in which it waits for them."""

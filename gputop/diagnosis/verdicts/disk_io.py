@@ -23,8 +23,7 @@ BUSY, SHARED, NAMED = 0.5, 0.6, 3
 """Share of the window in which the busiest disk works, from which somebody is in the way there; part of its cgroup's limit up to which
 somebody else uses the rest; and how many are named."""
 AT_LIMIT = 0.8
-_DEVICE = re.compile(r"\d+:\d+", re.ASCII)
-"""As the kernel names a block device: MAJOR:MINOR."""
+_DEVICE = re.compile(r"\d+:\d+", re.ASCII)  # as the kernel names a block device: MAJOR:MINOR
 _POOLS = ("data.disk", "main.disk", "data.lock")
 
 

@@ -19,10 +19,8 @@ from gputop.diagnosis.verdicts.main_thread_preprocessing import MOST_WORKERS
 from gputop.diagnosis.waits import LOCK
 
 OTHERS, ONE_CPU, LOCKED = 0.25, 1.15, 0.15
-READY = 1.8
-"""Threads behind one GIL sleep until it is theirs; when more than this many are ready to run, they compute side by side."""
-POOL = 0.7, 1.15
-"""CPUs of the pool."""
+READY = 1.8  # threads behind one GIL sleep until it is theirs; when more than this many are ready to run, they compute side by side
+POOL = 0.7, 1.15  # CPUs of the pool
 KEEPS, STARVED = 0.6, 0.5
 """Share of the window that a main thread runs, and share of the samples of its other threads that meet these waiting for their turn."""
 _POOLS = ("data.lock", "data.unknown", "data.running", "data.runnable", "main.lock", "main.unknown", "main.computing")

@@ -18,15 +18,12 @@ from gputop.diagnosis.verdicts.pause import is_ahead
 
 BYTES_PER_S, OF_LINK, ASLEEP_OF_LINK = 1e9, 0.3, 0.08
 STILL_S = 1.0
-LEAST = 0.05
-"""Share of the window in copying calls that is worth telling."""
+LEAST = 0.05  # share of the window in copying calls that is worth telling
 _ASK = "nvidia-smi -i {} --query-gpu=pcie.link.width.current,pcie.link.width.max --format=csv"
 _SIDE_STREAM = "with torch.cuda.stream(side): batch = batch.to(device, non_blocking=True)"
-PINNED_OF_LINK = 0.5
-"""Of what the link carries, while no kernel runs: pageable memory is copied at a tenth to a third of that."""
+PINNED_OF_LINK = 0.5  # of what the link carries, while no kernel runs: pageable memory is copied at a tenth to a third of that
 _ASLEEP = ("main.timer", "main.driver", "main.poll", "main.unknown", "main.lock")
-MANY_PER_S, SMALL_BYTES = 400.0, 256 << 10
-"""Copies a second, and what each carries, from which and up to which their number is what costs."""
+MANY_PER_S, SMALL_BYTES = 400.0, 256 << 10  # copies a second, and what each carries, from which and up to which their number is what costs
 _POOLS = ("main.transfer", "main.sync", "main.computing", *_ASLEEP)
 _LESS = Fix("Send less: uint8 images instead of float32, normalize on the GPU")
 _RETURNING = (

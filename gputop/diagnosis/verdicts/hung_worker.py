@@ -21,28 +21,19 @@ from gputop.diagnosis.shell import kill, word
 from gputop.diagnosis.verdicts import Claims, Finding, Judge
 
 STUCK_S, LONG_STUCK_S, IDLE_S = 2.0, 3.0, 1.5
-NAPPED_S = 4.0
-"""So long no batch has come of workers that all sleep by a timer, and look."""
-HELD_S = 5.0
-"""So long a pool has not stirred of which some were born late."""
+NAPPED_S = 4.0  # so long no batch has come of workers that all sleep by a timer, and look
+HELD_S = 5.0  # so long a pool has not stirred of which some were born late
 LATER_TICKS, APART = 25, 5
 """A pool's processes are born together. Who comes so much later (a quarter of a second: USER_HZ is 100 wherever there is a driver), and so
 many times as long after them as these took, replaces one that has died."""
-NAMED = 4
-"""Workers that stand alike; of more it is said how many."""
-ASKS, AHEAD = 0.02, 0.9
-"""Share of the window on a CPU of who sleeps by a timer and looks; and of the others' without any work."""
-WAITED = 0.5
-"""Share of the window that a trainer waits for data where none of those who could deliver has anything to do."""
-TRACED = "t"
-"""State in /proc/PID/stat of who is stopped by a debugger: SIGCONT does not wake it."""
+NAMED = 4  # workers that stand alike; of more it is said how many
+ASKS, AHEAD = 0.02, 0.9  # share of the window on a CPU of who sleeps by a timer and looks; and of the others' without any work
+WAITED = 0.5  # share of the window that a trainer waits for data where none of those who could deliver has anything to do
+TRACED = "t"  # state in /proc/PID/stat of who is stopped by a debugger: SIGCONT does not wake it
 _STILL = ("data.lock", "data.network", "data.pipe", "data.timer", "data.poll", "data.unknown", "data.disk", "data.child", "data.driver")
-_MAIN = ("main.lock", "main.pipe", "main.poll", "main.network", "main.unknown")
-"""What a trainer may wait in for who never answers."""
-_AT_WORK = ("data.running", "data.runnable", "data.ahead")
-"""What the others may still do where one of them was killed."""
-_TIMED = "main.timer"
-"""The same of one that goes on without him after a while."""
+_MAIN = ("main.lock", "main.pipe", "main.poll", "main.network", "main.unknown")  # what a trainer may wait in for who never answers
+_AT_WORK = ("data.running", "data.runnable", "data.ahead")  # what the others may still do where one of them was killed
+_TIMED = "main.timer"  # the same of one that goes on without him after a while
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:

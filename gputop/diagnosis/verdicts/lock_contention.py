@@ -23,15 +23,13 @@ from gputop.system.text import counted
 TURNS, HELD, HELD_BY_TURNS = (0.75, 1.15), 0.4, 0.2
 _WHERE = {"lock": "in futex, flock or a semaphore", "pipe": "until a process that gives out the lock answers",
           "timer": "between one try for the lock of a file and the next"}  # fmt: skip
-READS = 0.5
-"""Of the time, in which one of the workers waits for a disk."""
+READS = 0.5  # of the time, in which one of the workers waits for a disk
 ASKS, LEAST = 0.25, 2
 """Share of the window at a pipe of one that asks a server, and how many these are: torch's workers serve their trainer, too."""
 OF_CLIENTS, SERVES = 0.5, 0.9
 """Of those who may wait for a lock, all but its holder, and share of the window in which a server's main thread waits for its end."""
 _BEHIND_SERVER = ("data.lock", "data.pipe", "data.running", "data.timer", "data.ahead", "main.pipe")
-STILL_S = 1.0
-"""A worker that has not moved for this long does not take turns; after `hung_worker.STUCK_S` it hangs."""
+STILL_S = 1.0  # a worker that has not moved for this long does not take turns; after `hung_worker.STUCK_S` it hangs
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:

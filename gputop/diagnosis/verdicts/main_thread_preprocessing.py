@@ -26,10 +26,8 @@ from gputop.model.frame import ProcSample
 from gputop.model.roles import PIN_THREAD
 from gputop.system.text import counted
 
-SLEEPS = 0.6
-"""Part of the main thread's timer sleeps that is its own: a blocking wait for the GPU may sleep by a timer too."""
-MOST_WORKERS = 4
-"""To begin with; never more than there are CPUs for."""
+SLEEPS = 0.6  # part of the main thread's timer sleeps that is its own: a blocking wait for the GPU may sleep by a timer too
+MOST_WORKERS = 4  # to begin with; never more than there are CPUs for
 _THROUGH = "a pipe or UNIX socket"
 _SLEEPS = ("timer", "lock", "pipe", "poll")
 _POOLS = ("main.computing", "main.timer", "main.child", "main.lock", "main.pipe", "main.poll")

@@ -17,10 +17,8 @@ from gputop.diagnosis.takers import GROWN_BYTES
 from gputop.diagnosis.verdicts import Claims, Finding, Judge
 from gputop.diagnosis.verdicts.cpu_contention import BEHIND
 
-MANY = 10.0
-"""Major faults a second that are worth telling."""
-OF_MOST, NAMED = 0.3, 3
-"""Of what the first has grown, and how many are blamed at most."""
+MANY = 10.0  # major faults a second that are worth telling
+OF_MOST, NAMED = 0.3, 3  # of what the first has grown, and how many are blamed at most
 FAULTS_PER_S, STALLED = 500.0, 0.25
 """Major faults of each loader, and the share of the loss that is memory's, from which their waits for a CPU are part of it."""
 _WAITS = ("data.memory", "main.memory")

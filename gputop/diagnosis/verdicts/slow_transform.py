@@ -22,8 +22,7 @@ LAZY, BUSY = 0.3, 0.65
 """A worker on or waiting for a CPU less than the former share of the time has time left, from the latter on it has none."""
 MOSTLY, WAITED = 0.5, 0.7
 """Of their time, that workers have nothing to do; of what the trainer waits, that some run, who are not always the same."""
-ANSWERS = 0.9
-"""Of the time in which a worker has nothing to do, at a pipe: it waits for a request."""
+ANSWERS = 0.9  # of the time in which a worker has nothing to do, at a pipe: it waits for a request
 
 
 _FOR_PROGRAMS = ("child", "pipe", "poll")

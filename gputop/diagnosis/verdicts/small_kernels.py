@@ -20,8 +20,7 @@ LAUNCHING, IDLES = 0.25, 0.4
 FEW = 0.35
 MANY, SHORT_S, EACH_S = 4000.0, 25e-6, 60e-6
 """PyTorch takes 5 to 20 us to launch a kernel, with Python's part; it takes a GPU a fraction of that to begin the next."""
-MOST_EACH_S, OVERLAP = 200e-6, 0.1
-"""Of the main thread's time, of one that does nothing else; and share of the window."""
+MOST_EACH_S, OVERLAP = 200e-6, 0.1  # of the main thread's time, of one that does nothing else; and share of the window
 RESTS, BESIDE = 0.1, 0.5
 """Share of the window that a GPU may rest anyhow; and of what it rests besides, what it does at least while it waits for launches."""
 _COUNTED, _ABOUT = "kernels launched, counted now and then", "kernels launched, about, by how often it was met launching"

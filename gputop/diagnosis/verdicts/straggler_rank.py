@@ -22,10 +22,8 @@ from gputop.diagnosis.verdicts.cpu_contention import blames_others, culprits
 from gputop.diagnosis.verdicts.pause import waits_for_first
 from gputop.system.text import counted
 
-FLAT_OUT = 0.7
-"""Share of the window that workers run which cannot keep up."""
-KEPT = 0.3
-"""Share of the window that one of the straggler's processes is runnable and does not run, from which it is told who does."""
+FLAT_OUT = 0.7  # share of the window that workers run which cannot keep up
+KEPT = 0.3  # share of the window that one of the straggler's processes is runnable and does not run, from which it is told who does
 
 
 def _claim(job: JobFacts, facts: Facts) -> Claims:

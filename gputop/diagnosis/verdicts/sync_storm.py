@@ -20,12 +20,10 @@ from gputop.diagnosis.verdicts.h2d_transfer import copies_much
 
 SYNCS_PER_S, SLEEPS_PER_S = 400.0, 350.0
 LEAST_PER_S, PER_STEP = 150.0, 8.0
-CALLS_PER_STEP, BEHIND_LONG = 40.0, 4.0
-"""Of calls, and of waits: with one long one, four say that all others take its time again."""
+CALLS_PER_STEP, BEHIND_LONG = 40.0, 4.0  # of calls, and of waits: with one long one, four say that all others take its time again
 TURNS_PER_S, LEAST_KERNELS, FEW_KERNELS, MANY_KERNELS, IN_THEM = 2000.0, 0.5, 8.0, 40.0, 0.05
 SPINS_PER_S, SPINS = 250.0, 0.1
-ASLEEP = 0.5
-"""Of the time in which its GPU works."""
+ASLEEP = 0.5  # of the time in which its GPU works
 SLEEPS_PER_BATCH, WRITTEN_BYTES = 12.0, 1024.0
 """Voluntary switches for one of the workers, who sleep about once for each batch; and written to storage at each by who syncs files."""
 _NO_GPU = (waits.QUEUE, waits.PIPE, waits.NETWORK, waits.CHILD, waits.DISK, waits.STOPPED)

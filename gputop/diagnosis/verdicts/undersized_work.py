@@ -11,8 +11,7 @@ from gputop.diagnosis.facts import Facts, GpuFacts, JobFacts
 from gputop.diagnosis.model import Evidence, Fix, of_gpus
 from gputop.diagnosis.verdicts import Claims, Finding, Judge
 
-UNUSED = 0.02
-"""Share of the time under which a GPU got no work at all."""
+UNUSED = 0.02  # share of the time under which a GPU got no work at all
 _POOLS = ("gpu.light", "gpu.turns")
 
 

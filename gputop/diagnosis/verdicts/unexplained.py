@@ -9,10 +9,8 @@ from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.verdicts import Finding
 from gputop.system.text import counted
 
-LEAST, MOST = 0.1, 3
-"""Share of the time that is worth telling, and how many of these."""
-SHOWN = 4
-"""Workers whose stacks are asked for."""
+LEAST, MOST = 0.1, 3  # share of the time that is worth telling, and how many of these
+SHOWN = 4  # workers whose stacks are asked for
 
 
 def tell(job: JobFacts) -> Finding:

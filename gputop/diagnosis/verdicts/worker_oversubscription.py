@@ -14,10 +14,8 @@ from gputop.diagnosis.verdicts import Claims, Finding, Judge
 from gputop.system.text import counted
 
 CROWD = 2
-STOLEN = 0.1
-"""Of the job's CPUs."""
-WATCHED = 0.25
-"""Of the job's CPUs, from which what gputop takes itself is no trifle."""
+STOLEN = 0.1  # of the job's CPUs
+WATCHED = 0.25  # of the job's CPUs, from which what gputop takes itself is no trifle
 _POOLS = ("data.runnable", "main.runnable")
 
 
