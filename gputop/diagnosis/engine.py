@@ -11,17 +11,14 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from gputop.diagnosis import chain, intensity, report, states, stepclock
-from gputop.diagnosis.absent import set_absent
-from gputop.diagnosis.ends import leaving
 from gputop.diagnosis.facts import Facts, JobFacts
-from gputop.diagnosis.hangs import set_hangs
+from gputop.diagnosis.hangs import set_absent, set_hangs
 from gputop.diagnosis.incidents import Incidents
 from gputop.diagnosis.life import Pulses
 from gputop.diagnosis.model import Incident, Ledger, ProcState, Step, Verdict
-from gputop.diagnosis.nobody import without_job
 from gputop.diagnosis.orphans import Orphans
 from gputop.diagnosis.points import WINDOW_NS
-from gputop.diagnosis.symptoms import Standing, judge_job
+from gputop.diagnosis.symptoms import Standing, judge_job, leaving, without_job
 from gputop.diagnosis.window import Window
 from gputop.model.board import Board
 from gputop.model.frame import Frame, GpuReading, Header

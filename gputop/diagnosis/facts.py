@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import inf
 
 from msgspec import Struct, field
@@ -11,7 +11,8 @@ from msgspec import Struct, field
 from gputop.diagnosis.model import Step
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.repeats import Repeated, Span
-from gputop.model.frame import ProcInfo, ReadLimit, link_bytes_per_s
+from gputop.model.board import GpuBoard
+from gputop.model.frame import MigInstance, ProcInfo, ReadLimit, link_bytes_per_s
 
 SHORT_S = 1.0  # who was seen for less is not judged
 
@@ -49,7 +50,7 @@ class GpuFacts(Struct):
     util_now: float | None = None  # the latest reading
     idle_s: float = 0.0  # for how long, up to now, it has done nothing at all (under 2 % of the time)
     split: bool = False  # MIG is on: what it does as a whole is nobody's
-    instance: int | None = None  # of a part of such a one: its GPU instance. See `gputop.diagnosis.parts`.
+    instance: int | None = None  # of a part of such a one: its GPU instance. See `gputop.diagnosis.facts`.
     name: str = ""  # as people know it: ``3``, of a part ``3:1``
 
     @property
@@ -351,3 +352,32 @@ class Facts(Struct):
     def settled(self) -> bool:
         """Enough was seen to judge by."""
         return self.feeds >= 3 and self.seconds >= SHORT_S
+
+
+_OWN = ("util_pct", "sm_active_pct")
+_OF_ALL = ("gr_active_pct", "power_w", "power_limit_w", "mig", "mig_mode")
+
+
+def mig_parts(gpu: GpuBoard) -> Iterator[tuple[int, GpuBoard]]:
+    """GPU instance -> what is known of it; nothing of a GPU that is not split."""
+    known: set[int] = set()
+    for one in gpu.instances:
+        if one.gpu_instance is not None and one.gpu_instance not in known:
+            known.add(one.gpu_instance)  # several compute instances of it share its SMs, and GPM tells of all together
+            yield one.gpu_instance, _part(gpu, one)
+
+
+def _part(gpu: GpuBoard, one: MigInstance) -> GpuBoard:
+    part = gpu.copy()
+    for name in (*_OWN, *_OF_ALL):
+        part.values.pop(name, None)
+    for name in _OWN:
+        value = getattr(one, name)
+        if value is not None:
+            part.values[name], part.read_ns[name] = value, gpu.read_ns["mig"]
+            part.missing.pop(name, None)
+        else:
+            part.missing.setdefault(name, one.missing.get(name, ""))
+    part.values["procs"] = [proc for proc in gpu.procs if proc.gpu_instance == one.gpu_instance]
+    part.values.pop("held_by", None)
+    return part

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from gputop.diagnosis.cpusets import parse
 from gputop.diagnosis.facts import HostFacts
+from gputop.diagnosis.shell import parse_cpus
 from gputop.model.board import Board
 from gputop.model.frame import DiskSample, NetSample, Psi
 from gputop.model.rates import counter_per_s, cpu_deltas, disk_rates, net_rates, stolen_shares
@@ -53,7 +53,7 @@ class HostTrack:
             return False  # with holes: CPUs are off, and keep their numbers
         masks = {info.cpus_allowed for info in board.infos.values() if info.cmdline}  # the kernel's own threads wait on CPUs that are off
         # A mask of all that the machine could have is wider than what it has.
-        if any(cpus and not (cpus <= known or cpus >= known) for cpus in map(parse, masks)):
+        if any(cpus and not (cpus <= known or cpus >= known) for cpus in map(parse_cpus, masks)):
             return True
         before, self._elsewhere = self._elsewhere, {
             pid: (sample.start_ticks, sample.utime_ns + sample.stime_ns)

@@ -10,9 +10,8 @@ from msgspec.structs import replace
 from gputop.diagnosis.facts import Hang
 from gputop.diagnosis.model import Incident, Verdict, of_gpus
 from gputop.diagnosis.points import TICK_SLACK_NS, WINDOW_NS
-from gputop.diagnosis.spawners import tree_ns
-from gputop.diagnosis.strangers import LEAD_NS, born_ns
 from gputop.diagnosis.symptoms import HIGH_SHARE, MEDIUM_SHARE, Standing
+from gputop.diagnosis.takers import LEAD_NS, born_ns, tree_ns
 from gputop.model.board import Board
 from gputop.model.frame import ProcSample
 

@@ -2,7 +2,7 @@
 
 A GPU is first worked when a model is moved to it, and rests again while kernels are loaded, a graph is captured or a loader starts. The
 first steps take memory on it: activations, an optimizer's states, the workspaces of the fastest kernels. And while a compiler's threads
-work, the main thread does not stir.
+work, or torch.compile's processes, the main thread does not stir.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from msgspec import Struct, field
 
 from gputop.diagnosis import waits
+from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.model import Fix
 from gputop.diagnosis.proc import ProcFacts
 from gputop.model.board import GpuBoard
 from gputop.model.frame import ProcSample
@@ -108,3 +110,20 @@ def held_bytes(gpus: Iterable[GpuBoard]) -> dict[int, float]:
             alone = told > 0.0 and len(computes) == 1 and pid in computes
             held[pid] = held.get(pid, 0.0) + ((gpu.number("mem_used_bytes") or told) if alone else told)
     return held
+
+
+AT_WORK = 0.1  # CPUs from which the pool is at work; idle it takes none
+FIXES = (
+    Fix("See why it compiles again: a size or a flag that changes from step to step", "TORCH_LOGS=recompiles"),
+    Fix("Compile once for all sizes", "torch.compile(model, dynamic=True)"),
+)
+
+
+def is_compiling(job: JobFacts) -> bool:
+    """In this window."""
+    return job.compiling >= AT_WORK
+
+
+def compiling_told(job: JobFacts) -> str:
+    """Of one that does."""
+    return f"compiles, torch.compile's processes run on {job.compiling:.1f} CPUs"

@@ -1,4 +1,4 @@
-"""From a job's pools to its verdict: what the GPU experiences, and which cause holds most of the loss."""
+"""From a job's pools to its verdict: what the GPU experiences, which cause holds most of the loss. Also: ends, and hosts without a job."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from gputop.diagnosis import chain, feeders, hangs, waits
 from gputop.diagnosis.facts import SHORT_S, Facts, GpuFacts, JobFacts
-from gputop.diagnosis.model import LOOKING, Verdict, Victim, of_gpus
+from gputop.diagnosis.model import LOOKING, Fix, Verdict, Victim, of_gpus
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.stepclock import NOTHING
 from gputop.diagnosis.verdicts import Finding, Judge, judges_of, unexplained
@@ -51,7 +51,7 @@ class Standing(Struct, dict=True):
     at_rest: bool = False  # it does not want its GPU to work now
     bereft: bool = False  # a GPU of its is lost
     hangs: bool = False  # nothing of it moves any more, and somebody should look at it now
-    leaves: bool = False  # it may be about to end: see `gputop.diagnosis.ends`
+    leaves: bool = False  # it may be about to end: see `gputop.diagnosis.symptoms`
     lost_s: float | None = None  # GPU seconds lost, of those booked with this feed; None where no GPU is measured
     whole_s: float = 0.0  # those booked, lost or not
 
@@ -409,3 +409,56 @@ def _well(job: JobFacts, trainer: str, beside: list[JobFacts]) -> str:
         others = ", ".join(f"{other.trainer.role.label} ({other.trainer.pid})" for other in beside[:MOST_BESIDE])
         return f"{trainer} shares its GPU, which works {100 * (1 - job.lost):.0f}% of the time, with {others}"
     return f"{trainer} keeps its GPU working {100 * (1 - job.lost):.0f}% of the time"
+
+
+LEAVES_NS = 2_000_000_000  # so long after its workers are gone nothing is said of a trainer that does not work its GPU
+RESTING_UTIL = 0.05  # utilization of a GPU that rests
+
+
+def leaving(one: Standing, staffed_ns: int) -> Standing:
+    """How a job stands that is in trouble since its workers were gone, last seen at ``staffed_ns``: an end, the next epoch and an
+    evaluation begin like that, and the window still tells of what was before. All others stand as they do."""
+    job, facts = one.job, one.facts
+    lately = facts.t_ns - staffed_ns < LEAVES_NS and not (job.workers or job.births)
+    if not (lately and one.troubled and all((gpu.util_now or 0.0) < RESTING_UTIL for gpu in job.gpus)):
+        return one
+    headline = f"{job.trainer.role.label} ({job.trainer.pid}) has let its workers go: it ends, or turns to something else"
+    return Standing(job, facts, LOOKING, headline=headline, leaves=True)
+
+
+WORKS = 0.1  # share of the window from which a GPU is said to work for somebody who is not seen
+
+
+def without_job(facts: Facts) -> Verdict:
+    """Nobody trains here: say what can be said, of GPU and host."""
+    worked = [gpu for gpu in facts.unseen if _util_of(gpu) >= WORKS]
+    if worked:
+        return _for_unseen(max(worked, key=_util_of), facts)
+    gone = next((gpu.index for gpu in facts.gpus if gpu.gone), None)
+    if gone is not None:
+        return Verdict("idle", "none", gone, headline=f"GPU {gone} is lost; sudo dmesg tells why (Xid)", severity="high")
+    if facts.unread:
+        names = ", ".join(facts.unread[:MOST_BESIDE])
+        return Verdict(headline=f"What {names} wait{'s' * (len(facts.unread) == 1)} for was not measured", detail=facts.hidden[0])
+    if facts.gpus:
+        return Verdict("idle", "none", headline="No training process on this host")
+    busy = sum(facts.host.busy.values())
+    used = f"; the host uses {busy:.1f} of {facts.host.cpus} CPUs" if facts.host.busy else ""
+    return Verdict("idle", "none", headline=f"No GPU and no training process{used}")
+
+
+def _for_unseen(gpu: GpuFacts, facts: Facts) -> Verdict:
+    """No idle GPU, though nobody trains here as far as is seen: a container without ``--pid=host``, say."""
+    reason, remedy = facts.hidden
+    listed = ", ".join(map(str, sorted(gpu.pids)[:3]))
+    here = f"the driver lists {listed}, of which none is here" if listed else "the driver lists none of them"
+    ask = Fix(remedy) if remedy else Fix("See who holds the GPUs' device files", "sudo fuser -v /dev/nvidia*")
+    headline = f"GPU {gpu.index} works {100 * _util_of(gpu):.0f}% of the time for processes that cannot be seen from here"
+    return Verdict(
+        "healthy", "none", gpu.index, headline=headline,
+        detail=f"{remedy} ({reason})" if remedy else f"{ask.command} names them; {here}", fixes=(ask,),
+    )  # fmt: skip
+
+
+def _util_of(gpu: GpuFacts) -> float:
+    return gpu.util or 0.0

@@ -1,20 +1,27 @@
-"""Who outside the jobs takes the CPUs: by their own CPU time, and by the probe's count of whom they kept waiting."""
+"""Processes outside the jobs that take CPUs: by their CPU time, and by the probe's counts of preemptions.
+
+A *stranger* is any process outside the jobs; a *taker* is one that takes CPUs. Short-lived programs (a build, a cron job, a shell
+loop) come and go between two looks: their parent takes for them, by its cutime and cstime (/proc/PID/stat).
+"""
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from msgspec import Struct
 
 from gputop.diagnosis import waits
 from gputop.diagnosis.facts import Grower, Mover, Taker
 from gputop.diagnosis.model import Culprit
-from gputop.diagnosis.spawners import gather
-from gputop.diagnosis.strangers import Stranger, recorders, shares
 from gputop.diagnosis.waits import KindOf
 from gputop.model.board import Board
-from gputop.model.frame import Preempt, ProcSample
+from gputop.model.frame import SECOND_NS, Preempt, ProcInfo, ProcSample
 from gputop.model.rates import pair_growth
-from gputop.model.roles import Role, hot
+from gputop.model.roles import Role, hot, program_name
+from gputop.system.text import clean
 
 LEAST_CORES = 0.02
 MOST = 12  # takers kept per window
@@ -266,3 +273,237 @@ def _started(taker: Taker) -> str:
 
 def _more(count: int) -> str:
     return f" and {count} more" if count > 0 else ""
+
+
+RESTING_CORES = 0.1  # who runs less than this between two looks rests
+BEFORE_NS = 4_000_000_000  # so long before the window samples are kept that say what somebody waited for
+LEAD_NS = 5_000_000_000
+"""So long may somebody have run before what he takes is felt: prefetched batches, and CPUs that were idle, last for a while."""
+NEWBORN_NS = 2_000_000_000  # who is younger when first seen held no memory before
+LOADS_BELOW = 3  # between the collector and what loads its probes stand sudo and sudo's own child
+
+
+class Used(NamedTuple):
+    """CPU time taken until ``t_ns``, by itself and by children that it has waited for; what it moved to and from storage; and the CPU on
+    which it ran last, in the kernel's numbering (/proc/PID/stat 39)."""
+
+    t_ns: int
+    own_ns: int
+    children_ns: int
+    moved_bytes: int | None
+    cpu: int | None = None
+
+
+class Stranger(Struct):
+    """One process outside the jobs; kept for as long as its end may lie in the window."""
+
+    latest: ProcSample
+    name: str
+    info: ProcInfo | None
+    used: list[Used]  # of the window. There are hundreds of strangers: whole samples, and a deque for each, would take megabytes.
+    began: Used  # how it stood when it last rested
+    first_rss_bytes: int
+    asked: tuple[ProcSample, ...] = ()
+    """Samples that say what it waited for: of who was started by a trainer or worker, of the window and for a few seconds before it."""
+
+    @classmethod
+    def met(cls, sample: ProcSample, board: Board) -> Stranger:
+        """One that has not been seen before."""
+        used = _used(sample)
+        held_bytes = 0 if sample.t_ns - born_ns(sample, board) < NEWBORN_NS else sample.rss_bytes
+        return cls(sample, name_of(board, sample.pid), board.infos.get(sample.pid), [used], used, held_bytes, _asked(sample))
+
+    def push(self, sample: ProcSample, board: Board, oldest_ns: int) -> None:
+        """Its next sample."""
+        info = board.infos.get(sample.pid)
+        if info is not None and info is not self.info:
+            self.info, self.name = info, name_of(board, sample.pid)
+        used, last = _used(sample), self.used[-1]
+        if used.own_ns - last.own_ns < RESTING_CORES * (used.t_ns - last.t_ns):
+            self.began = used
+        self.latest = sample
+        asked = _asked(sample)
+        if asked or self.asked:
+            self.asked = tuple(one for one in self.asked if one.t_ns > oldest_ns - BEFORE_NS) + asked
+        self.used.append(used)
+        while len(self.used) > 2 and self.used[1].t_ns <= oldest_ns:
+            del self.used[0]
+
+    def asked_since(self, t_ns: int) -> list[ProcSample]:
+        """Those of `asked` that are later."""
+        return [sample for sample in self.asked if sample.t_ns > t_ns]
+
+    @property
+    def ns_on(self) -> Counter[int]:
+        """CPU -> ns that it ran in the window, by where it was met behind that; empty where that is not told."""
+        taken: Counter[int] = Counter()
+        for old, new in pairwise(self.used):
+            if new.cpu is not None and new.own_ns > old.own_ns:
+                taken[new.cpu] += new.own_ns - old.own_ns
+        return taken
+
+    @property
+    def moved_bytes_per_s(self) -> float:
+        """To and from storage over the window; 0 where that may not be read."""
+        old, new = self.used[0], self.used[-1]
+        if old.moved_bytes is None or new.moved_bytes is None or new.t_ns <= old.t_ns:
+            return 0.0
+        return (new.moved_bytes - old.moved_bytes) * SECOND_NS / (new.t_ns - old.t_ns)
+
+    def before_ns(self, oldest_ns: int) -> int:
+        """CPU time it had taken when the window began, or shortly before where it has run ever since."""
+        first = self.used[0]
+        return (self.began if oldest_ns - LEAD_NS <= self.began.t_ns < first.t_ns else first).own_ns
+
+
+def shares(ns_on: Mapping[int, int]) -> dict[int, float]:
+    """Of all of it that on each CPU."""
+    total = sum(ns_on.values())
+    return {cpu: ns / total for cpu, ns in ns_on.items() if total}
+
+
+def recorders(strangers: Mapping[int, Stranger], collector_pid: int) -> frozenset[int]:
+    """Who makes this stream: its collector, the gputop that started that, and what it started itself, as to load the probes.
+
+    What these take stands on the screen, and is no trouble of the training's. By pid, for anybody may call himself gputop.
+    """
+    collector = strangers.get(collector_pid)
+    if collector is None or collector.info is None:
+        return frozenset()
+    parent = strangers.get(collector.info.ppid)
+    found = {collector_pid}
+    for _ in range(LOADS_BELOW):
+        found |= {pid for pid, one in strangers.items() if one.info is not None and one.info.ppid in found}
+    return frozenset(found | {collector.info.ppid} if parent is not None and parent.name == "gputop" else found)
+
+
+def born_ns(sample: ProcSample, board: Board) -> int:
+    """When a process was started, on the clock of the samples."""
+    return sample.start_ticks * SECOND_NS // board.header.clock_tick_hz
+
+
+def _asked(sample: ProcSample) -> tuple[ProcSample, ...]:
+    return () if sample.syscall is None and sample.wchan is None else (sample,)
+
+
+def _used(sample: ProcSample) -> Used:
+    moved = None if sample.read_bytes is None or sample.write_bytes is None else sample.read_bytes + sample.write_bytes
+    return Used(sample.t_ns, sample.utime_ns + sample.stime_ns, sample.children_ns or 0, moved, sample.processor)
+
+
+def name_of(board: Board, pid: int) -> str:
+    """The name people know a process by."""
+    info = board.infos.get(pid)
+    if info is None:
+        return f"pid {pid}"
+    name = program_name(info)
+    return name if name != "python" else clean(info.comm, 32)
+
+
+SHORT_NS = 5_000_000_000  # who lives longer is told by itself
+LEAST_CORES = 0.1
+LEVELS = 6  # between make and the compiler itself stand a make of a folder, a shell and the compiler's driver
+_INIT = 1  # it waits for everybody whose parent is gone, and started none of them
+
+
+def gather(takers: list[Taker], strangers: Mapping[int, Stranger], board: Board, oldest_ns: int) -> list[Taker]:
+    """``takers``, in which who starts short-lived programs stands for these."""
+    reaped = _reaped(strangers, board, oldest_ns)
+    if not reaped:
+        return takers
+    tops = {pid: top for pid in strangers if (top := _top(pid, reaped, strangers)) is not None}
+    alone = {taker.pid: taker for taker in takers}
+    members = {pid: top for pid, top in tops.items() if pid in reaped or _is_short(strangers[pid], board)}
+    gathered: dict[int, Taker] = {}
+    ns_on: dict[int, Counter[int]] = {}
+    for pid, top in members.items():
+        if top not in gathered:
+            gathered[top] = Taker(top, strangers[top].name, reaped[top], info=strangers[top].info, spawns=True)
+        ns_on.setdefault(top, Counter()).update(_ns_on(strangers[pid], pid == top))
+        if pid != top:
+            gathered[top].started[pid] = strangers[pid].name, strangers[pid].used[-1].own_ns
+        if (own := alone.pop(pid, None)) is not None:
+            # What those take that live now their parent will be told of: as much as it was of those before them.
+            gathered[top].cores += own.cores if pid == top else 0.0
+            gathered[top].preempted_s += own.preempted_s
+    for top, taker in gathered.items():
+        taker.where = shares(ns_on[top])
+    return [*alone.values(), *gathered.values()]
+
+
+def _ns_on(stranger: Stranger, stays: bool) -> Counter[int]:
+    """Where it ran, of a short-lived one all of its life."""
+    first = stranger.used[0]
+    return stranger.ns_on + Counter({first.cpu: first.own_ns} if first.cpu is not None and not stays else {})
+
+
+def _reaped(strangers: Mapping[int, Stranger], board: Board, oldest_ns: int) -> dict[int, float]:
+    """Pid -> CPUs that its short-lived children took, of those of whom that is worth telling."""
+    apart, found = _apart(strangers, board, oldest_ns), dict[int, float]()
+    for pid, stranger in strangers.items():
+        old, new = stranger.used[0], stranger.used[-1]
+        if new.children_ns > old.children_ns and new.t_ns > oldest_ns and pid != _INIT and pid in board.procs:
+            cores = (new.children_ns - old.children_ns - apart.get(pid, 0)) / (new.t_ns - old.t_ns)
+            if LEAST_CORES <= cores <= 2 * board.header.cpus:
+                found[pid] = min(cores, board.header.cpus)  # some of it was taken before the window
+    return found
+
+
+def _apart(strangers: Mapping[int, Stranger], board: Board, oldest_ns: int) -> dict[int, int]:
+    """Pid -> ns that ended children took before the window, or were told for by themselves."""
+    ended: dict[int, list[int]] = {}
+    for pid, stranger in strangers.items():
+        if pid not in board.procs and stranger.info is not None:
+            ended.setdefault(stranger.info.ppid, []).append(pid)
+
+    told = _told_ns(ended, strangers, board, oldest_ns)
+    return {parent: sum(told.get(pid, 0) for pid in pids) for parent, pids in ended.items() if parent in board.procs}
+
+
+def _told_ns(ended: Mapping[int, list[int]], strangers: Mapping[int, Stranger], board: Board, oldest_ns: int) -> dict[int, int]:
+    """Of those that have ended, each with those below it that have: of the lowest first, however deep they were nested. Nobody stands
+    below itself, whatever a recording says."""
+    told: dict[int, int] = {}
+    order = [pid for parent, pids in ended.items() if parent in board.procs for pid in pids]
+    for pid in order:  # those found stand behind, so that all that is below one comes later than it
+        order += ended.get(pid, ())
+    for pid in reversed(order):
+        stranger = strangers[pid]
+        old, new = stranger.used[0], stranger.used[-1]
+        if _is_short(stranger, board):
+            told[pid] = old.own_ns + old.children_ns if old.t_ns <= oldest_ns else 0
+        else:
+            # It ran on after its last sample, and may have waited for its own: as much again as in all of the window is left out.
+            below_ns = sum(told[child] for child in ended.get(pid, ()))
+            told[pid] = new.own_ns + new.own_ns - old.own_ns + max(new.children_ns, below_ns)
+    return told
+
+
+def _is_short(stranger: Stranger, board: Board) -> bool:
+    return stranger.latest.t_ns - born_ns(stranger.latest, board) < SHORT_NS
+
+
+def _top(pid: int, reaped: Mapping[int, float], strangers: Mapping[int, Stranger]) -> int | None:
+    """The highest above a process, itself included, that has waited for short-lived ones."""
+    top = pid if pid in reaped else None
+    for _ in range(LEVELS):
+        stranger = strangers.get(pid)
+        if stranger is None or stranger.info is None:
+            break
+        pid = stranger.info.ppid
+        top = pid if pid in reaped else top
+    return top
+
+
+def tree_ns(board: Board, pid: int) -> int:
+    """CPU time of a process, of the children it has waited for, and of all that live below it."""
+    below: dict[int, list[int]] = {}
+    for info in board.infos.values():
+        below.setdefault(info.ppid, []).append(info.pid)
+    total, due = 0, [pid]
+    while due:
+        one = due.pop()
+        due += below.pop(one, [])
+        if (sample := board.procs.get(one)) is not None:
+            total += sample.utime_ns + sample.stime_ns + (sample.children_ns or 0)
+    return total

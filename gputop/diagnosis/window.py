@@ -9,19 +9,17 @@ from typing import Any
 from msgspec.structs import replace
 
 from gputop.diagnosis import feeders, states, waits
-from gputop.diagnosis.facts import Facts, GpuFacts, JobFacts, Reader
+from gputop.diagnosis.facts import Facts, GpuFacts, JobFacts, Reader, mig_parts
 from gputop.diagnosis.hosts import HostTrack
 from gputop.diagnosis.launches import Launches
 from gputop.diagnosis.model import Step
-from gputop.diagnosis.parts import parts
 from gputop.diagnosis.points import Points
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.repeats import Repeats, Span, length_s
 from gputop.diagnosis.respawns import Respawns
 from gputop.diagnosis.starts import STILL_S, UTIL_NS, Start, held_bytes
 from gputop.diagnosis.stepclock import NOTHING, Clock, step_of
-from gputop.diagnosis.strangers import born_ns, name_of
-from gputop.diagnosis.takers import TakerTrack
+from gputop.diagnosis.takers import TakerTrack, born_ns, name_of
 from gputop.diagnosis.tracks import GpuTrack, ProcTrack, any_worked
 from gputop.diagnosis.turns import Turns
 from gputop.model import roles as who
@@ -102,7 +100,7 @@ class Window:
             track.push(gpu, board.t_ns, oldest_ns)
             if any(proc.pid in ours for proc in gpu.procs):
                 track.held_ns = board.t_ns
-            for instance, part in parts(gpu):
+            for instance, part in mig_parts(gpu):
                 self._parts.setdefault((index, instance), GpuTrack()).push(part, board.t_ns, oldest_ns)
         self._parts = {place: track for place, track in self._parts.items() if track.last_ns == board.t_ns}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gputop.collector.beat import make_header
-from gputop.diagnosis import yielding
+from gputop.diagnosis import shell
 from gputop.diagnosis.facts import Taker
 from gputop.model.board import Board
 from gputop.model.frame import Frame
@@ -49,7 +49,7 @@ def fix_for(hog: int, job: int) -> str:
     board.fold(frame)
     header = make_header(Settings())
     version = 2 if cgroup.is_v2("cpu") else 1
-    [fix] = yielding.fixes([Taker(hog, "hog", 1.0, info=board.infos[hog])], board.infos[job], version, header.autogroup)
+    [fix] = shell.fixes([Taker(hog, "hog", 1.0, info=board.infos[hog])], board.infos[job], version, header.autogroup)
     return fix.command
 
 

@@ -7,7 +7,7 @@ CPUs it is held to would do for it, if strangers left them (cpu-contention).
 
 from __future__ import annotations
 
-from gputop.diagnosis import cpusets
+from gputop.diagnosis import shell
 from gputop.diagnosis.capacity import capacity, is_held, others_idle
 from gputop.diagnosis.facts import Capacity, Facts, JobFacts
 from gputop.diagnosis.model import Evidence, Fix
@@ -28,8 +28,8 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     cpus = capacity(job, facts)
     procs = [job.trainer, *job.workers]
     share = 100 * sum(proc.runnable for proc in job.workers or procs) / max(1, len(job.workers))
-    mine, all_cpus = cpusets.spell(cpus.allowed), cpusets.spell(cpus.host)
-    elsewhere = f"{cpus.idle_outside:.1f} of the other CPUs idle" if others_idle(cpus) else f"its cgroup has {cpusets.spell(cpus.given)}"
+    mine, all_cpus = shell.spell_cpus(cpus.allowed), shell.spell_cpus(cpus.host)
+    elsewhere = f"{cpus.idle_outside:.1f} of the other CPUs idle" if others_idle(cpus) else f"its cgroup has {shell.spell_cpus(cpus.given)}"
     who = "the trainer is" if not job.workers else f"{_with_trainer(job, cpus)}{counted(len(job.workers), 'worker')} are"
     detail = f"{who} held to CPU {mine} and kept from it {share:.0f}% of the time; {elsewhere}"
     idle = round(cpus.idle_outside, 2) if others_idle(cpus) else None  # else it is not for that that the job is said to be held
@@ -48,7 +48,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
 
 def _with_trainer(job: JobFacts, cpus: Capacity) -> str:
     """Only its workers may be pinned."""
-    own = cpusets.parse(job.trainer.info.cpus_allowed) if job.trainer.info.cpus_allowed else cpus.allowed
+    own = shell.parse_cpus(job.trainer.info.cpus_allowed) if job.trainer.info.cpus_allowed else cpus.allowed
     return "trainer and " if own & cpus.host <= cpus.allowed else ""
 
 
@@ -62,7 +62,7 @@ def _widening(job: JobFacts, cpus: Capacity, all_cpus: str) -> Fix:
 
 
 def _unpinning(job: JobFacts, all_cpus: str) -> str:
-    return cpusets.widening(all_cpus, (proc.pid for proc in (job.trainer, *job.workers)))
+    return shell.widening(all_cpus, (proc.pid for proc in (job.trainer, *job.workers)))
 
 
 def _ask(pid: int) -> str:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from math import ceil, floor
 
-from gputop.diagnosis import cgroups
+from gputop.diagnosis import shell
 from gputop.diagnosis.capacity import capacity, needed, strangers
 from gputop.diagnosis.facts import Facts, JobFacts, Taker
-from gputop.diagnosis.loading import with_workers
+from gputop.diagnosis.feeders import with_workers
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.takers import blame, names_of
 from gputop.diagnosis.verdicts import Claims, Finding, Judge
@@ -52,7 +52,7 @@ def _guests(job: JobFacts, facts: Facts) -> list[Taker]:
     """Those in the group, or below it, that are none of the job's and take a part of its quota, most first."""
     if not job.quota_path.strip("/"):
         return []
-    inside = [taker for taker in strangers(job, facts) if taker.info is not None and cgroups.holds(job.quota_path, taker.info.cgroup)]
+    inside = [taker for taker in strangers(job, facts) if taker.info is not None and shell.holds_group(job.quota_path, taker.info.cgroup)]
     return [taker for taker in inside if taker.cores >= OF_QUOTA * (job.quota_cpus or 0.0)]
 
 
@@ -77,9 +77,9 @@ def _raising(job: JobFacts, wanted: float, most: int) -> Fix:
     cpus = min(most, max(ceil(wanted), floor(job.quota_cpus or 0.0) + 1))
     text = f"Raise the quota of {job.quota_path} to {counted(cpus, 'CPU')}"
     if job.cgroup_version == 1:
-        period, quota = (cgroups.file(1, "cpu", job.quota_path, f"cpu.cfs_{name}_us") for name in ("period", "quota"))
+        period, quota = (shell.cgroup_file(1, "cpu", job.quota_path, f"cpu.cfs_{name}_us") for name in ("period", "quota"))
         return Fix(text, f"echo $(({cpus} * $(cat {period}))) > {quota}")
-    return Fix(text, f"echo '{cpus * PERIOD_US} {PERIOD_US}' > {cgroups.file(2, 'cpu', job.quota_path, 'cpu.max')}")
+    return Fix(text, f"echo '{cpus * PERIOD_US} {PERIOD_US}' > {shell.cgroup_file(2, 'cpu', job.quota_path, 'cpu.max')}")
 
 
 JUDGE = Judge("cgroup-throttle", "input-bound", 20, _POOLS, _claim, _tell, needs="cpu.stat of the job's cgroup")

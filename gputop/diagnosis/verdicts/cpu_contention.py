@@ -7,7 +7,7 @@ stand on one CPU only, so that on the other the job's threads wait behind one an
 
 from __future__ import annotations
 
-from gputop.diagnosis import cpusets, yielding
+from gputop.diagnosis import shell
 from gputop.diagnosis.capacity import IDLE, TAKEN, beside, capacity
 from gputop.diagnosis.facts import Capacity, Facts, JobFacts, Taker
 from gputop.diagnosis.feeders import AT_WORK
@@ -126,20 +126,20 @@ def _fixes(takers: list[Taker], job: JobFacts, facts: Facts) -> list[Fix]:
     worth = [taker for taker in free if taker.cores >= WORTH * most]
     if not worth:
         return [Fix("See what is started again and again: a build, cron, a health check", "ps -eo etimes,ppid,args --sort=etimes | head")]
-    return yielding.fixes(worth, job.trainer.info, job.cgroup_version, facts.host.autogroup)
+    return shell.fixes(worth, job.trainer.info, job.cgroup_version, facts.host.autogroup)
 
 
 def _moving(late: list[ProcFacts], cpus: Capacity, facts: Facts) -> list[Fix]:
     """Those held to the strangers' CPUs while others of the job's own idle."""
-    pids, given = [worker.pid for worker in late if _idle_elsewhere(worker, cpus, facts) >= IDLE], cpusets.spell(cpus.given)
+    pids, given = [worker.pid for worker in late if _idle_elsewhere(worker, cpus, facts) >= IDLE], shell.spell_cpus(cpus.given)
     if len(pids) == 1:
         return [Fix("Or let it run on the CPUs that idle, too", f"taskset -apc {given} {pids[0]}")]
-    return [Fix("Or let them run on the CPUs that idle, too", cpusets.widening(given, pids))] if pids else []
+    return [Fix("Or let them run on the CPUs that idle, too", shell.widening(given, pids))] if pids else []
 
 
 def _idle_elsewhere(worker: ProcFacts, cpus: Capacity, facts: Facts) -> float:
     """CPUs of the job's that idle and that the worker may not use; 0 where its mask is not known."""
-    own = cpusets.parse(worker.info.cpus_allowed) & cpus.host
+    own = shell.parse_cpus(worker.info.cpus_allowed) & cpus.host
     return sum(1.0 - facts.host.busy.get(cpu, 1.0) for cpu in cpus.given - own) if own else 0.0
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 
-from gputop.diagnosis import cgroups
+from gputop.diagnosis import shell
 from gputop.diagnosis.facts import Facts, JobFacts, Mover
-from gputop.diagnosis.feeders import programs_wait, who_waits
-from gputop.diagnosis.loading import more_in_flight
+from gputop.diagnosis.feeders import more_in_flight, programs_wait, who_waits
 from gputop.diagnosis.model import Culprit, Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.shell import word
@@ -121,7 +120,7 @@ def _lifting(limit: ReadLimit, version: int) -> Fix:
     value, name = f"{limit.device} r{rate}=max", "io.max"
     if version == 1:
         value, name = f"{limit.device} 0", f"blkio.throttle.read_{rate}_device"
-    command = f"echo {word(value)} > {cgroups.file(version, 'blkio', limit.path, name)}" if _DEVICE.fullmatch(limit.device) else ""
+    command = f"echo {word(value)} > {shell.cgroup_file(version, 'blkio', limit.path, name)}" if _DEVICE.fullmatch(limit.device) else ""
     return Fix(f"Lift the limit of cgroup {limit.path}", command)
 
 

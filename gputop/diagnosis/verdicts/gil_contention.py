@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.facts import Facts, JobFacts
-from gputop.diagnosis.feeders import named_thread
-from gputop.diagnosis.loading import with_workers
+from gputop.diagnosis.feeders import named_thread, with_workers
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.proc import ALONE, GIL_S, LEAST, TURN, ProcFacts
 from gputop.diagnosis.verdicts import Claims, Finding, Judge

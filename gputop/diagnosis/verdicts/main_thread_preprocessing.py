@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gputop.diagnosis import compiling
+from gputop.diagnosis import starts
 from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.chain import host_side_loss
 from gputop.diagnosis.facts import Facts, JobFacts
-from gputop.diagnosis.feeders import AT_WORK, named_thread, programs_at_work, started, threads_at_work
-from gputop.diagnosis.loading import with_workers
+from gputop.diagnosis.feeders import AT_WORK, named_thread, programs_at_work, started, threads_at_work, with_workers
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.states import may_spin
@@ -43,8 +42,8 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
 
 def _does(job: JobFacts, facts: Facts) -> str:
     """What the main thread is at for most of what it costs."""
-    if compiling.compiles(job):
-        return compiling.told(job)
+    if starts.is_compiling(job):
+        return starts.compiling_told(job)
     most, costs = _most(job)
     share = f"{100 * costs:.0f}% of the time"
     if _awaits_threads(job):
@@ -156,8 +155,8 @@ def _look(job: JobFacts) -> Fix:
 
 
 def _fixes(job: JobFacts, facts: Facts) -> list[Fix]:
-    if compiling.compiles(job):
-        return list(compiling.FIXES)
+    if starts.is_compiling(job):
+        return list(starts.FIXES)
     if _awaits_threads(job) and job.trainer.busiest_thread == PIN_THREAD:
         return [
             Fix("Send less: uint8 until it is on the GPU, smaller batches, one tensor rather than many"),

@@ -6,11 +6,10 @@ Processes outside the job that have grown more than the job since they were firs
 
 from __future__ import annotations
 
-from gputop.diagnosis import cgroups
+from gputop.diagnosis import shell
 from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.facts import Facts, Grower, JobFacts
-from gputop.diagnosis.feeders import MEMORY, programs_wait, threads_wait
-from gputop.diagnosis.loading import with_workers
+from gputop.diagnosis.feeders import MEMORY, programs_wait, threads_wait, with_workers
 from gputop.diagnosis.model import Culprit, Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.takers import GROWN_BYTES
@@ -66,7 +65,7 @@ def _own_growth(job: JobFacts) -> int:
 def _growers(job: JobFacts, facts: Facts) -> list[Grower]:
     """Who outside of the job has grown since he was first seen, if that is more than the job itself has; nobody's small change. Of a
     control group that is full only those inside it."""
-    found = [one for one in facts.growers if not job.memory_path or cgroups.holds(job.memory_path, one.cgroup)]
+    found = [one for one in facts.growers if not job.memory_path or shell.holds_group(job.memory_path, one.cgroup)]
     most = found[0].grown_bytes if found else 0
     return [one for one in found if one.grown_bytes >= max(_own_growth(job), OF_MOST * most)][:NAMED]
 
@@ -83,7 +82,7 @@ def _fixes(job: JobFacts) -> list[Fix]:
         return [
             Fix(
                 f"Raise the memory limit of {job.memory_path}",
-                f"echo {2 * (job.memory_limit_bytes or 0)} > {cgroups.file(job.cgroup_version, 'memory', job.memory_path, name)}",
+                f"echo {2 * (job.memory_limit_bytes or 0)} > {shell.cgroup_file(job.cgroup_version, 'memory', job.memory_path, name)}",
             ),
             _holding_less(job),
         ]

@@ -6,8 +6,7 @@ Not one of several ranks whose workers are ahead, or whose threads wait there: i
 from __future__ import annotations
 
 from gputop.diagnosis.facts import Facts, JobFacts
-from gputop.diagnosis.feeders import asks_others, programs_at_work, threads_at_work, threads_wait, who_waits
-from gputop.diagnosis.loading import more_in_flight
+from gputop.diagnosis.feeders import asks_others, more_in_flight, programs_at_work, threads_at_work, threads_wait, who_waits
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.verdicts import Claims, Finding, Judge

@@ -10,7 +10,7 @@ it. No fault, but where it comes again and again and takes much (`repeats`) that
 
 from __future__ import annotations
 
-from gputop.diagnosis import compiling
+from gputop.diagnosis import starts
 from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.feeders import AT_WORK
 from gputop.diagnosis.intensity import late_job
@@ -138,7 +138,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     rarely = "less often, or " if job.repeated is not None else ""
     save = Fix(f"Write checkpoints {rarely}beside the training", "torch.distributed.checkpoint.async_save(...)")
     look = Fix("See what its main thread does meanwhile; do that less often, or in another process", f"gputop stacks {job.trainer.pid}")
-    fixes = (save, look) if saves else _let_go_on(job) or (compiling.FIXES if compiling.compiles(job) else (look,))
+    fixes = (save, look) if saves else _let_go_on(job) or (starts.FIXES if starts.is_compiling(job) else (look,))
     little = "too little" if job.away_s else "hardly any" if _turns_away(job, (job.idle or 0.0) * facts.seconds) else "no"
     again = f"; {job.repeated.told()}" if job.repeated is not None else ""
     rests = f"{little} work for the GPU{when}" if writer is job or (job.idle or 0.0) >= MOST else "its GPU spins in a collective"
@@ -186,8 +186,8 @@ def _busiest(job: JobFacts) -> tuple[str, float]:
 
 
 def _does(job: JobFacts) -> str:
-    if compiling.compiles(job):
-        return f"it {compiling.told(job)}"
+    if starts.is_compiling(job):
+        return f"it {starts.compiling_told(job)}"
     does = "it waits for programs of its own" if job.by_itself or _has_programs(job) else f"its main thread is {_busiest(job)[0]}"
     return f"{does}{', its workers have batches ready' if is_ahead(job) else ''}"
 

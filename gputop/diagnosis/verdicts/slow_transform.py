@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.facts import Facts, JobFacts, Taker
-from gputop.diagnosis.feeders import elsewhere, loading_programs, programs_at_work, programs_read
-from gputop.diagnosis.loading import at_work, with_workers
+from gputop.diagnosis.feeders import at_work, elsewhere, loading_programs, programs_at_work, programs_read, with_workers
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.states import DATA_WAIT

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gputop.diagnosis import yielding
+from gputop.diagnosis import shell
 from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.facts import Facts, JobFacts, Taker
+from gputop.diagnosis.feeders import with_workers
 from gputop.diagnosis.intensity import PEER, late_job, slowed_by, used
-from gputop.diagnosis.loading import with_workers
 from gputop.diagnosis.model import Culprit, Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.takers import blame, names_of
@@ -46,7 +46,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     victims, takers = tuple(other.trainer.pid for other in waiting), _takers(own, facts)
     if takers:
         detail += f"; {', '.join(names_of(takers))} took {sum(taker.cores for taker in takers):.1f} CPUs meanwhile"
-        fixes = (*yielding.fixes(takers, slow.info, own.cgroup_version, facts.host.autogroup), *fixes)
+        fixes = (*shell.fixes(takers, slow.info, own.cgroup_version, facts.host.autogroup), *fixes)
     return Finding(detail, evidence, fixes, (culprit, *blame(takers, facts.seconds)), victims)
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.facts import Facts, JobFacts, Taker
-from gputop.diagnosis.feeders import loading_programs
-from gputop.diagnosis.loading import UNUSED_S, at_work, with_workers
+from gputop.diagnosis.feeders import UNUSED_S, at_work, loading_programs, with_workers
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.states import spun
 from gputop.diagnosis.takers import names_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gputop.diagnosis.capacity import IDLE, TAKEN, capacity, wanted
 from gputop.diagnosis.facts import Capacity, Facts, JobFacts
-from gputop.diagnosis.loading import with_workers
+from gputop.diagnosis.feeders import with_workers
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.verdicts import Claims, Finding, Judge
 from gputop.system.text import counted

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gputop.diagnosis.brief import brief, without_pids
 from gputop.diagnosis.model import Verdict
+from gputop.diagnosis.report import brief, without_pids
 from gputop.system.text import fit
 from gputop.tui.draw import Line
 from gputop.tui.draw.keys import Key

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.diagnosis.brief import brief, without_pids
 from gputop.diagnosis.facts import Taker
+from gputop.diagnosis.report import brief, without_pids
 from gputop.diagnosis.takers import names_of
 
 TAKERS = "python (21859, 21860, 21861 and 4 more), metrics-agent (29981), log-shipper (29980)"

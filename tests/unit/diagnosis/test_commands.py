@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputop.diagnosis.cgroups import file
-from gputop.diagnosis.shell import kill, operand, word
+from gputop.diagnosis.shell import cgroup_file, kill, operand, word
 from gputop.diagnosis.verdicts import judges
 from gputop.model.frame import Host, ProcInfo
 from tests.unit.diagnosis.all_causes import ALL
@@ -80,7 +79,7 @@ def test_a_word_is_one_word(name: str) -> None:
     assert shlex.split(word(name)) == [name]
     assert shlex.split(f"systemctl stop {operand(name)}")[-1] == name
     assert (shlex.split(f"x {operand(name)}")[1] == "--") == name.startswith("-")
-    assert shlex.split(f"cat {file(2, 'cpu', f'/{name}', 'cpu.max')}")[1:] == [f"/sys/fs/cgroup/{name}/cpu.max"]
+    assert shlex.split(f"cat {cgroup_file(2, 'cpu', f'/{name}', 'cpu.max')}")[1:] == [f"/sys/fs/cgroup/{name}/cpu.max"]
 
 
 def test_nobody_is_told_to_kill_everybody() -> None:
@@ -96,4 +95,4 @@ def test_no_command_is_made_of_a_text_that_is_not_quoted() -> None:
     for path in folder.rglob("*.py"):
         for command in re.findall(r'Fix\([^\n]*?, f(".*?"|\'.*?\')\)', path.read_text()):
             for used in named.finditer(command):
-                assert re.search(r"\b(word|operand|file)\(", used[0]), f"{path.name}: {command}"
+                assert re.search(r"\b(word|operand|cgroup_file)\(", used[0]), f"{path.name}: {command}"

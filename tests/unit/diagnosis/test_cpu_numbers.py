@@ -8,7 +8,7 @@ import time
 import pytest
 from msgspec.structs import replace
 
-from gputop.diagnosis import cpusets
+from gputop.diagnosis import shell
 from gputop.diagnosis.hosts import RENUMBERED
 from gputop.model.frame import Host, SourceState
 from gputop.sources.host import cpu_fields, mounted_over
@@ -160,14 +160,14 @@ def test_a_job_on_a_cpu_that_was_just_plugged_in_is_not_taken_for_one_on_all() -
     ],
 )  # fmt: skip
 def test_lists_of_cpus(text: str, cpus: set[int]) -> None:
-    assert cpusets.parse(text) == cpus
+    assert shell.parse_cpus(text) == cpus
 
 
 def test_a_list_that_a_recording_made_up_costs_nothing() -> None:
     began = time.monotonic()
     for last in range(200):
-        cpusets.parse(",".join(["0-8191"] * 6000) + str(last))
-        cpusets.parse("0-9," * 10**6 + str(last))
+        shell.parse_cpus(",".join(["0-8191"] * 6000) + str(last))
+        shell.parse_cpus("0-9," * 10**6 + str(last))
     assert time.monotonic() - began < 20.0
 
 

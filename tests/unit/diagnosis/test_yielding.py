@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.diagnosis import yielding
+from gputop.diagnosis import shell
 from gputop.diagnosis.facts import Taker
 from gputop.model.frame import ProcInfo
 from tests.unit.diagnosis.test_engine import contended
@@ -14,7 +14,7 @@ def command(theirs: tuple[str, int], mine: tuple[str, int], version: int = 2, au
     """For processes in (cgroup, session)."""
     job = ProcInfo(100, 1, cgroup=mine[0], session=mine[1])
     taker = Taker(900, "hog", 1.0, info=ProcInfo(900, 1, cgroup=theirs[0], session=theirs[1]))
-    return yielding.fixes([taker], job, version, autogroup)[0].command
+    return shell.fixes([taker], job, version, autogroup)[0].command
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_processes_of_one_name_are_told_together_where_they_yield_alike() -> Non
         return Taker(pid, name, 1.0, info=ProcInfo(pid, 1, cgroup=cgroup, session=7))
 
     takers = [taker(1, "/job"), taker(2, "/svc"), taker(3, "/job"), taker(4, "/job", "other")]
-    fixes = yielding.fixes(takers, ProcInfo(100, 1, cgroup="/job", session=7), 2, True)
+    fixes = shell.fixes(takers, ProcInfo(100, 1, cgroup="/job", session=7), 2, True)
     assert [fix.command for fix in fixes] == [
         "for pid in 1 3; do chrt --idle --all-tasks --pid 0 $pid; done",
         "echo 1 > /sys/fs/cgroup/svc/cpu.weight",
@@ -67,12 +67,12 @@ def test_processes_of_one_name_are_told_together_where_they_yield_alike() -> Non
 )  # fmt: skip
 def test_between_neighbours_the_jobs_own_weight_may_be_changed_instead(theirs: str, mine: str, version: int, expected: list[str]) -> None:
     taker = Taker(900, "hog", 1.0, info=ProcInfo(900, 1, cgroup=theirs))
-    assert [fix.command for fix in yielding.fixes([taker], ProcInfo(100, 1, cgroup=mine), version, True)[1:]] == expected
+    assert [fix.command for fix in shell.fixes([taker], ProcInfo(100, 1, cgroup=mine), version, True)[1:]] == expected
 
 
 def test_processes_of_one_session_yield_by_one_command() -> None:
     takers = [Taker(pid, name, 1.0, info=ProcInfo(pid, 1, cgroup="/", session=7)) for pid, name in ((1, "tar"), (2, "gzip"))]
-    [fix] = yielding.fixes(takers, ProcInfo(100, 1, cgroup="/", session=8), 2, True)
+    [fix] = shell.fixes(takers, ProcInfo(100, 1, cgroup="/", session=8), 2, True)
     assert fix.command == "echo 19 > /proc/1/autogroup"
     assert "tar (1), gzip (2)" in fix.text
 
@@ -81,7 +81,7 @@ def test_processes_of_one_session_yield_by_one_command() -> None:
 def test_no_weight_holds_who_runs_at_real_time_priority(theirs: tuple[str, int], then: str):
     """Once it does no more, its session's weight counts: the half of all CPU time."""
     taker = Taker(900, "ptp", 0.6, info=ProcInfo(900, 1, cgroup=theirs[0], session=theirs[1], policy=1))
-    [fix] = yielding.fixes([taker], ProcInfo(100, 1, cgroup="/", session=8), 2, True)
+    [fix] = shell.fixes([taker], ProcInfo(100, 1, cgroup="/", session=8), 2, True)
     assert fix.command == f"chrt --idle --all-tasks --pid 0 900{then}"
     assert "real-time priority" in fix.text
 
