@@ -254,8 +254,7 @@ class _Session:
 
     def _diagnose(self, header: Header) -> Unwatched:
         """It takes stacks as an incident begins; not of another machine's processes."""
-        from gputop.session.autostacks import Unwatched
-        from gputop.stacks.auto import AutoStacks
+        from gputop.session.autostacks import AutoStacks, Unwatched
 
         return Unwatched(header, None if self._args.no_auto_stacks or self._args.host is not None else AutoStacks())
 

@@ -17,8 +17,8 @@ from gputop.system.errors import UserError
 if TYPE_CHECKING:
     from gputop.model.roles import Role
     from gputop.stacks.capture import StackSet
-    from gputop.stacks.folded import Weighted
-    from gputop.stacks.main_thread import MainThread
+    from gputop.stacks.frames import Weighted
+    from gputop.stacks.sampling import MainThread
 
 EXAMPLES = """examples:
   gputop stacks                                   everything stalled now
@@ -81,9 +81,9 @@ def _take(args: argparse.Namespace, pids: list[int], roles: dict[int, Role], wai
 
     taken = capture(pids, waits=waits, native=args.native)
     if args.folded or args.speedscope:
-        from gputop.stacks.folded import weigh
+        from gputop.stacks.lines import weigh_stacks
 
-        _write_weighted(args, weigh(taken.stacks), "none")
+        _write_weighted(args, weigh_stacks(taken.stacks), "none")
     else:
         _write(args, _json(taken, roles) if args.json else _text(taken, roles))
     unread = [stack for stack in taken.stacks if not (stack.python or stack.kernel)]
@@ -145,9 +145,9 @@ def _json(taken: StackSet, roles: dict[int, Role]) -> str:
 
 
 def _sample(args: argparse.Namespace, pids: list[int], roles: dict[int, Role]) -> int:
-    from gputop.stacks.main_thread import watch
+    from gputop.stacks.sampling import watch_main_threads
 
-    found, failed = watch(pids, args.duration)
+    found, failed = watch_main_threads(pids, args.duration)
     for pid, reason in failed.items():
         tell(f"process {pid}: {reason}")
     names = _names(pids, roles)
@@ -177,15 +177,15 @@ def _watch(args: argparse.Namespace, pids: list[int], roles: dict[int, Role]) ->
     import msgspec
 
     from gputop.sources import Unavailable
-    from gputop.stacks import offcpu
+    from gputop.stacks import on_demand
     from gputop.stacks.lines import offcpu_lines, plain
 
     try:
-        found = offcpu.watch(pids, args.duration or offcpu.DURATION_S)
+        found = on_demand.watch_off_cpu(pids, args.duration or on_demand.OFF_CPU_S)
     except Unavailable as error:
         raise UserError(f"{error.reason}; {error.remedy}" if error.remedy else error.reason) from None
     if args.folded or args.speedscope:
-        _write_weighted(args, offcpu.weigh(found.stacks), "nanoseconds")
+        _write_weighted(args, on_demand.weigh_off_cpu(found.stacks), "nanoseconds")
     elif args.json:
         _write(args, msgspec.json.encode({"schema": 1, "off_cpu": found}).decode() + "\n")
     else:
@@ -209,7 +209,7 @@ def _main_json(found: list[MainThread]) -> str:
 def _write_weighted(args: argparse.Namespace, weighted: list[Weighted], unit: str) -> None:
     import msgspec
 
-    from gputop.stacks.folded import to_folded, to_speedscope
+    from gputop.stacks.lines import to_folded, to_speedscope
 
     if args.folded:
         _write(args, to_folded(weighted))
@@ -221,7 +221,7 @@ def _write(args: argparse.Namespace, text: str) -> None:
     if args.output in (None, "-"):
         write(text.encode(errors="replace") if args.json or args.folded or args.speedscope else text)
         return
-    from gputop.stacks.folded import save
+    from gputop.stacks.lines import save
 
     with acting_as_user(*WRITER):
         save(args.output, text)

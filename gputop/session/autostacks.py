@@ -1,27 +1,59 @@
-"""Stacks that are taken by themselves as an incident begins, so that a stall which nobody watched has its stacks."""
+"""Stacks taken automatically when an incident begins, so that a stall that nobody watched has its stacks."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 
 from gputop.diagnosis import Engine, Incident
 from gputop.diagnosis.engine import FEED_EVERY_NS
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header, Stack
 from gputop.session.stalled import family, stalled_pids, waits
-from gputop.stacks.auto import AutoStacks
 from gputop.system import crash
 from gputop.system.errors import UserError, starting
 
-MOST_PROCESSES = 17
-"""Processes in one automatic set, each some 15 ms of CPU: the incident's trainer and the first of its workers."""
-UNWATCHED_NS = 2 * FEED_EVERY_NS
-"""The pace of a diagnosis whose only reader is this module: an incident takes a second to begin anyway."""
+MOST_PROCESSES = 17  # per automatic set, some 15 ms of CPU each: the incident's trainer and its first workers
+UNWATCHED_NS = 2 * FEED_EVERY_NS  # ns between judgements when only this module reads them: an incident takes a second to begin
+COST_SHARE = 300  # a set of stacks that took t delays the next by 300 t, so that sets take at most 1/300 of the time
+_HOUR_NS = 3_600_000_000_000
+
+
+class AutoStacks:
+    """The policy: decides for which incident to take a set of stacks now.
+
+    Each incident gets one set, while it lasts; one that must wait gets it later, if it still lasts. Sets are at least ``least_gap_ns`` and
+    `COST_SHARE` times their own length apart, and at most ``most_per_hour`` are taken in an hour.
+    """
+
+    def __init__(self, least_gap_ns: int = 30_000_000_000, most_per_hour: int = 60) -> None:
+        self._least_gap_ns = least_gap_ns
+        self._taken: deque[int] = deque(maxlen=most_per_hour)
+        self._not_before_ns = 0
+        self._done: set[tuple[int, int]] = set()
+        """(id, start_ns): ids begin anew when the collector is restarted."""
+
+    def due(self, incidents: Iterable[Incident], now_ns: int) -> Incident | None:
+        """The newest incident that is due at ``now_ns``, None if there is none. Call `taken` once its set is taken."""
+        if now_ns < self._not_before_ns or self._is_spent(now_ns):
+            return None
+        waiting = [one for one in incidents if one.end_ns is None and one.start_ns <= now_ns and (one.id, one.start_ns) not in self._done]
+        return max(waiting, key=lambda one: (one.start_ns, one.id), default=None)
+
+    def taken(self, incident: Incident, now_ns: int, took_ns: int = 0) -> None:
+        """Count a set for this incident that took ``took_ns``, also a failed one: it is not repeated."""
+        self._done.add((incident.id, incident.start_ns))
+        self._taken.append(now_ns)
+        self._not_before_ns = now_ns + max(self._least_gap_ns, COST_SHARE * took_ns)
+
+    def _is_spent(self, now_ns: int) -> bool:
+        """Whether the last hour had as many sets as an hour may have."""
+        return len(self._taken) == self._taken.maxlen and now_ns - self._taken[0] < _HOUR_NS
 
 
 class AutoCapture:
-    """Asks the policy now and then; a set is taken in a thread of its own, which calls ``deliver`` with it."""
+    """Takes the sets that the policy asks for, in a thread of its own, and passes their stacks to ``deliver``."""
 
     def __init__(self, policy: AutoStacks, deliver: Callable[[list[Stack]], None]) -> None:
         self._policy = policy
@@ -29,7 +61,7 @@ class AutoCapture:
         self._taking: threading.Thread | None = None
 
     def step(self, board: Board, engine: Engine) -> bool:
-        """Take a set if one is due; call it a few times a second. True where one was begun."""
+        """Start taking a set if one is due; returns whether it did. Call this a few times a second."""
         if self._taking is not None and self._taking.is_alive():
             return False
         incident = self._policy.due(engine.incidents, board.t_ns)
@@ -42,7 +74,7 @@ class AutoCapture:
             with starting():
                 taking.start()
         except UserError:
-            return False  # soon again
+            return False  # the next call tries again
         self._taking = taking
         return True
 
@@ -61,31 +93,31 @@ class AutoCapture:
 
 
 def _of(incident: Incident, engine: Engine) -> list[int]:
-    """Whom to look at: the incident's trainer with its workers, all who are stalled where it has none."""
+    """The pids to take stacks of: the incident's trainer with its workers; all stalled processes if it has no trainer."""
     if incident.trainer_pid is not None:
         return family(incident.trainer_pid, engine.roles)
     return stalled_pids(engine.roles, engine.states)
 
 
 class Unwatched:
-    """The diagnosis of a stream that is recorded and not looked at, which puts stacks into its frames."""
+    """The diagnosis of a stream that is recorded without a screen; it adds automatic stacks to the frames."""
 
     def __init__(self, header: Header, policy: AutoStacks | None) -> None:
-        """Without a ``policy`` no stacks are taken."""
+        """``policy`` None: no stacks are taken."""
         self.engine = Engine()
         self.board = Board(header=header)
         self.problem = ""
-        """What went wrong in the diagnosis, which has found nothing since; empty where nothing did."""
+        """The error that ended the diagnosis; empty if there was none."""
         self._lock = threading.Lock()
         self._ready: list[Stack] = []
         self._auto = AutoCapture(policy, self._keep) if policy is not None else None
 
     def restate(self, header: Header) -> None:
-        """The stream's header, by clocks that have jumped."""
+        """Take the stream's header with corrected clocks."""
         self.board = self.board.with_header(header)
 
     def see(self, frame: Frame) -> None:
-        """The stream's next frame, before it is written: stacks that were taken since the last one are added to it."""
+        """Judge the stream's next frame, and add the stacks that were taken since the last one, before it is written."""
         self.board.fold(frame)
         if not self.problem:
             try:

@@ -1,6 +1,6 @@
-"""Stacks of processes that are stalled: taken from outside, grouped, and shown with what they wait for.
+"""Python and kernel stacks of running processes, taken from outside and grouped.
 
-`capture` reads Python stacks (py-spy) and kernel stacks side by side, `group` folds equal ones, `sampling` and `offcpu`
-say where time goes over some seconds. Nothing here stops a process for longer than py-spy's own pause, and by default
-there is none. A stack that cannot be read is a `gputop.model.frame.Stack` with its reason in ``error``.
+`capture` takes one set of stacks, `group` folds equal ones, `lines` writes them as text, `sampling` and `on_demand` say where time goes
+over some seconds. By default no process is paused; native frames pause one for about 20 ms. A stack that cannot be read is a
+`gputop.model.frame.Stack` whose ``error`` has the reason.
 """

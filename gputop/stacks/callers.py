@@ -15,11 +15,10 @@ from gputop.model import histogram
 from gputop.sources import Unavailable, elf
 from gputop.sources.ebpf import libcuda
 from gputop.stacks import on_demand
-from gputop.stacks.code_object import Torn
-from gputop.stacks.frames import Line, own_call
+from gputop.stacks.frames import Line, Unreadable, own_call
 from gputop.stacks.interpreter import Interpreter
+from gputop.stacks.layout import Torn
 from gputop.stacks.permission import why_not
-from gputop.stacks.python_thread import Unreadable
 
 MOST_LIBRARIES = 16  # distinct libcudas that are probed at once
 _NO_LINE = Line("a line that cannot be told any more", "", 0)
@@ -59,7 +58,7 @@ class _Answer(on_demand.Answer):
     rows: list[tuple[int, int, int, int, int, dict[int, int], list[tuple[int, int]]]] = []
 
 
-def watch(pids: Sequence[int], duration_s: float, root: str = "/") -> tuple[dict[int, list[CudaLine]], dict[int, str]]:
+def watch_cuda_calls(pids: Sequence[int], duration_s: float, root: str = "/") -> tuple[dict[int, list[CudaLine]], dict[int, str]]:
     """pid -> its lines, longest first, over ``duration_s``; and why the others have none, with what mends it."""
     with ExitStack() as files:
         watched = _Watched(root, files)
@@ -69,7 +68,9 @@ def watch(pids: Sequence[int], duration_s: float, root: str = "/") -> tuple[dict
             as_root = f"{' '.join(map(str, pids))} --duration {duration_s:.0f}"
             request = {"readers": watched.readers, "libraries": list(watched.libraries.items())}
             try:
-                answer = on_demand.watch("callers", request, duration_s, _Answer, as_root, root, tuple(watched.libraries))
+                answer = on_demand.run_probe(
+                    "callers", request, duration_s, form=_Answer, as_root=as_root, root=root, files=tuple(watched.libraries)
+                )
             except Unavailable as error:
                 missing = f"{error.reason}; {error.remedy}" if error.remedy else error.reason
                 return {}, watched.failed | dict.fromkeys(watched.readers, missing)

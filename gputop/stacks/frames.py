@@ -1,8 +1,9 @@
-"""One line of a stack as text, ``name (file:line)``, and back. This is how `gputop.model.frame.Stack.python` holds its frames."""
+"""A frame as text, ``name (file:line)``, and a Python thread as its frames: what all readers of Python stacks return."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import NamedTuple
 
 MAX_FRAMES = 200
@@ -66,3 +67,34 @@ def parse(text: str) -> Line:
     if match is None:
         return Line(text, "", 0)
     return Line(match["name"], match["file"], int(match["line"] or 0))
+
+
+MAX_THREADS = 256
+
+
+Weighted = tuple[tuple[str, ...], int]
+"""A stack and its weight (samples, or ns): (frames outermost first, the first names the thread), weight."""
+
+
+class Unreadable(Exception):
+    """No stack of this process.
+
+    ``kind``: permission, not-python, unsupported, gone, timeout, torn, missing (py-spy), hidden (its files), no-cuda.
+    """
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class PythonThread:
+    """One thread of a dump, frames innermost first. ``tid`` is None before Python 3.11 unless the process was paused."""
+
+    name: str
+    tid: int | None
+    pthread: int
+    active: bool
+    gil: bool
+    frames: list[Line]

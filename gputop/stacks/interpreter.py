@@ -18,10 +18,8 @@ from io import FileIO
 
 from gputop.sources import elf
 from gputop.stacks import layout
-from gputop.stacks.code_object import Codes, Torn
-from gputop.stacks.frames import MAX_FRAMES, Line
-from gputop.stacks.layout import Layout
-from gputop.stacks.python_thread import MAX_THREADS, PythonThread, Unreadable
+from gputop.stacks.frames import MAX_FRAMES, MAX_THREADS, Line, PythonThread, Unreadable
+from gputop.stacks.layout import Codes, Layout, Torn
 
 MOST_READ = 16 << 20  # bytes of a process's memory that one look may read: 256 threads of ordinary depth take 1 MB
 MAX_INTERPRETERS, MAX_RUNTIMES = 64, 4  # that are walked in one Python, and Pythons in one process

@@ -1,21 +1,25 @@
-"""Groups of stacks as lines of text with a kind each: the terminal prints them, the screen styles them."""
+"""Stacks as text: lines with a kind each for terminal and screen, folded lines for flame graphs, and speedscope documents."""
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from gputop.model.frame import Stack
 from gputop.stacks.capture import StackSet
-from gputop.stacks.frames import Line
+from gputop.stacks.frames import Line, Weighted, parse
 from gputop.stacks.group import Group, Member
 from gputop.stacks.source_line import read_lines
+from gputop.system.errors import UserError
+from gputop.system.output import create, whole_or_gone
 from gputop.system.text import clean
 
 if TYPE_CHECKING:
     from gputop.stacks.callers import CudaLine
-    from gputop.stacks.main_thread import MainThread
-    from gputop.stacks.offcpu import OffCpu, OffCpuStack
-    from gputop.stacks.sampling import LineShare
+    from gputop.stacks.on_demand import OffCpu, OffCpuStack
+    from gputop.stacks.sampling import LineShare, MainThread
 
 _MEMBERS_SHOWN = 12
 _KERNEL_SHOWN = 6
@@ -207,3 +211,57 @@ def _gap(left_out: int) -> list[TextLine]:
 def _chain(names: Sequence[str]) -> str:
     more = " ← …" if len(names) > _KERNEL_SHOWN else ""
     return " ← ".join(names[:_KERNEL_SHOWN]) + more
+
+
+
+
+def weigh_stacks(stacks: Iterable[Stack]) -> list[Weighted]:
+    """One set of stacks, each counted once; kernel frames lie on the Python ones and end in ``_[k]``, by which scripts colour them."""
+    counted = Counter(_frames_of(stack) for stack in stacks if stack.python or stack.kernel)
+    return list(counted.items())
+
+
+def _frames_of(stack: Stack) -> tuple[str, ...]:
+    whose = f"{stack.thread} {stack.tid}" if stack.tid else f"{stack.thread} of {stack.pid}"
+    return (whose, *reversed(stack.python), *(f"{name}_[k]" for name in reversed(stack.kernel)))
+
+
+def to_folded(weighted: Iterable[Weighted]) -> str:
+    """``outermost;…;innermost weight``, a line per stack."""
+    return "".join(";".join(clean(frame).replace(";", ",") for frame in frames) + f" {weight}\n" for frames, weight in weighted)
+
+
+def to_speedscope(weighted: Sequence[Weighted], name: str, unit: str = "none") -> dict[str, object]:
+    """A document for https://www.speedscope.app (its file-format-schema.json): one sampled profile. ``unit``: none or nanoseconds."""
+    index: dict[str, int] = {}
+    samples = [[index.setdefault(frame, len(index)) for frame in frames] for frames, _ in weighted]
+    weights = [weight for _, weight in weighted]
+    profile = {
+        "type": "sampled", "name": name, "unit": unit, "startValue": 0, "endValue": sum(weights), "samples": samples, "weights": weights,
+    }  # fmt: skip
+    return {
+        "$schema": "https://www.speedscope.app/file-format-schema.json",
+        "shared": {"frames": [_described(frame) for frame in index]},
+        "profiles": [profile],
+        "name": name,
+        "exporter": "gputop",
+    }
+
+
+def _described(frame: str) -> dict[str, object]:
+    line = parse(frame)
+    described: dict[str, object] = {"name": clean(line.name)}
+    if line.file:
+        described["file"] = clean(line.file)
+    if line.line:
+        described["line"] = line.line
+    return described
+
+
+def save(path: str, text: str) -> None:
+    """Write a new file that only its owner may read. Raises UserError."""
+    try:
+        with whole_or_gone(path) as part, os.fdopen(create(part), "w", encoding="utf-8", errors="replace") as file:
+            file.write(text)
+    except OSError as error:
+        raise UserError(f"cannot write {clean(path)}: {error.strerror}") from error

@@ -20,8 +20,7 @@ import msgspec
 from gputop.sources.ebpf.privilege import start_as
 from gputop.sources.procfs import parse
 from gputop.sources.rights import CAP_SYS_PTRACE
-from gputop.stacks.frames import MAX_FRAMES, Line
-from gputop.stacks.python_thread import MAX_THREADS, PythonThread, Unreadable
+from gputop.stacks.frames import MAX_FRAMES, MAX_THREADS, Line, PythonThread, Unreadable
 from gputop.system.priority import ordinary
 
 if TYPE_CHECKING:

@@ -22,9 +22,8 @@ from textual.filter import NoColor
 from textual.screen import Screen
 
 from gputop.model.frame import SECOND_NS
-from gputop.session.autostacks import AutoCapture
+from gputop.session.autostacks import AutoCapture, AutoStacks
 from gputop.session.session import Session
-from gputop.stacks.auto import AutoStacks
 from gputop.system.priority import WATCHERS_PLACE
 from gputop.tui.draw import header
 from gputop.tui.driver import TerminalDriver

@@ -16,10 +16,9 @@ from gputop.model.frame import Stack
 from gputop.stacks import capture as capture_module
 from gputop.stacks import interpreter, kernel, pyspy
 from gputop.stacks.capture import capture
-from gputop.stacks.frames import parse
+from gputop.stacks.frames import PythonThread, Unreadable, parse
 from gputop.stacks.group import group
 from gputop.stacks.lines import text_lines
-from gputop.stacks.python_thread import PythonThread, Unreadable
 from tests.require import pythons, pythons_here, require
 from tests.stacks.conftest import PROGRAM, Target
 from tests.wait import until
@@ -195,12 +194,12 @@ def test_a_target_that_a_killed_py_spy_left_stopped_goes_on(start: Start, monkey
 
     def killed_between_attach_and_detach(pid: int, *_: object, **__: object) -> list[PythonThread]:
         os.kill(pid, signal.SIGSTOP)
-        until(lambda: (view := kernel.look(pid, pid)) is not None and view.state == "T")
+        until(lambda: (view := kernel.view_thread(pid, pid)) is not None and view.state == "T")
         raise Unreadable("timeout", "timed out: py-spy did not answer")
 
     monkeypatch.setattr(capture_module.pyspy, "dump", killed_between_attach_and_detach)
     assert capture([pid], native=True).stacks[0].error.startswith("timed out")
-    until(lambda: (view := kernel.look(pid, pid)) is not None and view.state == "S")
+    until(lambda: (view := kernel.view_thread(pid, pid)) is not None and view.state == "S")
 
 
 def test_native_frames_need_py_spy(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

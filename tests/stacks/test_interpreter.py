@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from gputop.stacks import interpreter, layout, pyspy, sampling
-from gputop.stacks.code_object import Torn, line_of
-from gputop.stacks.frames import Line
+from gputop.stacks.frames import Line, Unreadable
 from gputop.stacks.interpreter import Interpreter
-from gputop.stacks.python_thread import Unreadable
+from gputop.stacks.layout import Torn, line_of
 from gputop.stacks.sampling import by_line, sample_by_memory
 from tests.require import pythons, pythons_here, require
 from tests.stacks.conftest import Target

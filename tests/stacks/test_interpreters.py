@@ -11,8 +11,7 @@ import pytest
 from gputop.model.frame import Stack
 from gputop.stacks import interpreter
 from gputop.stacks.capture import StackSet, capture
-from gputop.stacks.frames import parse
-from gputop.stacks.python_thread import Unreadable
+from gputop.stacks.frames import Unreadable, parse
 from gputop.stacks.sampling import by_line, sample
 from tests.require import pythons, pythons_here, require
 from tests.stacks.conftest import Target

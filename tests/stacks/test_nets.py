@@ -13,11 +13,10 @@ from gputop.diagnosis import Engine, Incident
 from gputop.model.board import Board
 from gputop.model.frame import Stack
 from gputop.session import autostacks
-from gputop.session.autostacks import AutoCapture
+from gputop.session.autostacks import AutoCapture, AutoStacks
 from gputop.session.survey import Survey
 from gputop.stacks import capture as capture_module
-from gputop.stacks import main_thread
-from gputop.stacks.auto import AutoStacks
+from gputop.stacks import sampling
 from gputop.stacks.capture import capture
 from gputop.tui.screens.stacks import StacksScreen
 from tests.stacks.test_screen import app, shown
@@ -45,11 +44,11 @@ def test_a_process_whose_reading_fails_says_why(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_main_thread_that_cannot_be_sampled_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(main_thread, "sample", fail)
-    monkeypatch.setattr(main_thread.callers, "watch", fail)
-    assert main_thread.watch([7], 0.1) == ([], {7: "could not be sampled: [Errno 24] Too many open files"})
-    monkeypatch.setattr(main_thread, "sample", lambda _pid, _s: [(("f (a.py:1)",), 3)])
-    (found,), failed = main_thread.watch([7], 0.1)
+    monkeypatch.setattr(sampling, "sample", fail)
+    monkeypatch.setattr(sampling.callers, "watch_cuda_calls", fail)
+    assert sampling.watch_main_threads([7], 0.1) == ([], {7: "could not be sampled: [Errno 24] Too many open files"})
+    monkeypatch.setattr(sampling, "sample", lambda _pid, _s: [(("f (a.py:1)",), 3)])
+    (found,), failed = sampling.watch_main_threads([7], 0.1)
     assert (found.no_cuda, failed) == ("[Errno 24] Too many open files", {})
 
 

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from gputop.sources import Unavailable
-from gputop.stacks import kernel, offcpu, on_demand, on_demand_loader
-from gputop.stacks.folded import to_folded
-from gputop.stacks.lines import offcpu_lines
-from gputop.stacks.offcpu import OffCpu, OffCpuStack
+from gputop.stacks import kernel, on_demand, on_demand_loader
+from gputop.stacks.lines import offcpu_lines, to_folded
+from gputop.stacks.on_demand import OffCpu, OffCpuStack
 from tests.require import require
 from tests.stacks.conftest import Target
 from tests.stacks.test_command import gputop
@@ -24,7 +23,7 @@ Start = Callable[..., Target]
 
 
 def sleeping_in(pid: int, call: str) -> bool:
-    view = kernel.look(pid, pid)
+    view = kernel.view_thread(pid, pid)
     return view is not None and call in view.syscall
 
 
@@ -32,7 +31,7 @@ def test_waits_are_summed_and_one_that_outlasts_the_watch_is_there_too(start: St
     require("ebpf")
     ticking, asleep = start("ticking").pid, start("waiting_for_pipe").pid
     until(lambda: sleeping_in(asleep, "read"))
-    found = offcpu.watch([ticking, asleep], 1.0)
+    found = on_demand.watch_off_cpu([ticking, asleep], 1.0)
     assert found.lost == 0
     assert 0.9 < found.seconds < 5
     in_sleep = [one for one in found.stacks if one.pid == ticking and any("nanosleep" in name for name in one.frames)]
@@ -75,7 +74,7 @@ def test_without_privilege_it_says_what_is_missing(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(on_demand.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(on_demand, "in_container", lambda _root="/": False)
     with pytest.raises(Unavailable, match="needs root") as refused:
-        offcpu.watch([os.getpid()], 1.0)
+        on_demand.watch_off_cpu([os.getpid()], 1.0)
     assert refused.value.remedy == f'`sudo "$(command -v gputop)" stacks {os.getpid()} --off-cpu`'
 
 
@@ -97,7 +96,7 @@ def test_what_the_helper_printed_is_the_reason(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(on_demand.access, "check", lambda *_, **__: None)
     monkeypatch.setattr(on_demand, "capabilities", lambda _root="/": -1)
     with pytest.raises(Unavailable) as failed:
-        offcpu.watch([os.getpid()], 0.0)
+        on_demand.watch_off_cpu([os.getpid()], 0.0)
     assert failed.value.reason.endswith(said)
 
 
@@ -115,4 +114,4 @@ def test_lines_speak_of_main_threads_and_of_what_is_lost() -> None:
     assert texts[1].split(maxsplit=5) == ["50.0", "%", "uninterruptible", "311", "times", "folio_wait_bit_common ← filemap_read"]
     assert texts[2].endswith("ready to run, had no CPU")
     assert texts[-1].startswith("3 waits found no room")
-    assert to_folded(offcpu.weigh(found.stacks[1:2])) == "uninterruptible 7;filemap_read;folio_wait_bit_common 1000000000\n"
+    assert to_folded(on_demand.weigh_off_cpu(found.stacks[1:2])) == "uninterruptible 7;filemap_read;folio_wait_bit_common 1000000000\n"

@@ -21,7 +21,7 @@ from gputop.sources.ebpf.privilege import _set_capabilities
 from gputop.sources.rights import CAP_SETUID, CAP_SYS_PTRACE, capabilities
 from gputop.stacks import pyspy, sampling
 from gputop.stacks.capture import capture
-from gputop.stacks.python_thread import Unreadable
+from gputop.stacks.frames import Unreadable
 from tests.require import PYTHONS, pythons
 from tests.wait import until
 

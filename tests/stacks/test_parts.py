@@ -15,15 +15,14 @@ from pathlib import Path
 import pytest
 
 from gputop.model.frame import Stack
+from gputop.session.autostacks import AutoStacks
 from gputop.stacks import kernel, permission, pyspy, source_line
-from gputop.stacks.auto import AutoStacks
 from gputop.stacks.capture import which_python
-from gputop.stacks.folded import save, to_folded, to_speedscope, weigh
-from gputop.stacks.frames import Line
-from gputop.stacks.python_thread import Unreadable
+from gputop.stacks.frames import Line, Unreadable
+from gputop.stacks.kernel import syscall_names
+from gputop.stacks.lines import save, to_folded, to_speedscope, weigh_stacks
 from gputop.stacks.sampling import by_line, parse_raw
 from gputop.stacks.source_line import read_lines
-from gputop.stacks.syscalls import table
 from gputop.system.errors import UserError
 from tests.probes.swapping import NOBODY
 from tests.stranger import GROUP, nobodys_process
@@ -42,7 +41,7 @@ SECOND = 1_000_000_000
     ],
 )  # fmt: skip
 def test_system_call_numbers(machine: str, numbers: dict[int, str]) -> None:
-    names = table(machine)
+    names = syscall_names(machine)
     assert {number: names.get(number) for number in numbers} == numbers
     assert len(set(names.values())) == len(names)
 
@@ -52,7 +51,7 @@ def test_the_table_agrees_with_this_machines_headers() -> None:
     if not header.exists():
         pytest.skip("no kernel headers for user space here: apt install linux-libc-dev")
     listed = {int(number): name for name, number in re.findall(r"#define __NR_(\w+) (\d+)", header.read_text())}
-    names = table(platform.machine())
+    names = syscall_names(platform.machine())
     assert {number: names.get(number) for number in listed} == listed
 
 
@@ -65,7 +64,7 @@ def fake_thread(root: Path, pid: int, state: str = "S", **files: str) -> None:
 
 
 def test_a_thread_in_a_disk_read(tmp_path: Path) -> None:
-    number = next(number for number, name in kernel.NAMES.items() if name == "pread64")
+    number = next(number for number, name in kernel._NAMES.items() if name == "pread64")
     stack = "[<0>] folio_wait_bit_common+0x136/0x330\n[<0>] filemap_read.isra.0+0x1/0x2\n[<0>] do_syscall_64+0x5/0x6\n"
     fake_thread(tmp_path, 7, "D", syscall=f"{number} 0x3 0x1 0x2 0x0 0x0 0x0 0x7f 0x7f", wchan="folio_wait_bit_common", stack=stack)
     base = tmp_path / "proc/7"
@@ -96,7 +95,7 @@ def test_a_named_pipe_is_on_no_disk(tmp_path: Path) -> None:
     ("seconds", "ns", "said"), [(5, 0, "ppoll, at most 5000 ms"), (0, 250_000_000, "ppoll, at most 250 ms"), (None, 0, "ppoll")]
 )
 def test_the_time_limit_of_a_ppoll_lies_in_memory(tmp_path: Path, seconds: int | None, ns: int, said: str) -> None:
-    number = next(number for number, name in kernel.NAMES.items() if name == "ppoll")
+    number = next(number for number, name in kernel._NAMES.items() if name == "ppoll")
     address = 0 if seconds is None else 32
     fake_thread(tmp_path, 7, syscall=f"{number} 0x10 0x1 {address:#x} 0x0 0x0 0x0 0x7f 0x7f", wchan="0")
     (tmp_path / "proc/7/mem").write_bytes(bytes(32) + struct.pack("@2q", seconds or 0, ns))
@@ -268,11 +267,11 @@ def stack(pid: int, *python: str, kernel_frames: tuple[str, ...] = ()) -> Stack:
 
 def test_folded_puts_the_kernel_on_top_and_keeps_to_its_format() -> None:
     one = stack(5, "inner (a;b\n.py:2)", "outer (a.py:1)", kernel_frames=("do_sys_poll", "poll"))
-    assert to_folded(weigh([one, one])) == "MainThread 5;outer (a.py:1);inner (a,b·.py:2);poll_[k];do_sys_poll_[k] 2\n"
+    assert to_folded(weigh_stacks([one, one])) == "MainThread 5;outer (a.py:1);inner (a,b·.py:2);poll_[k];do_sys_poll_[k] 2\n"
 
 
 def test_speedscope_indices_and_weights() -> None:
-    weighted = weigh([stack(5, "f (a.py:2)", "m (a.py:1)"), stack(5, "m (a.py:1)")])
+    weighted = weigh_stacks([stack(5, "f (a.py:2)", "m (a.py:1)"), stack(5, "m (a.py:1)")])
     document = to_speedscope(weighted, "x")
     frames = document["shared"]["frames"]  # type: ignore[index]
     assert frames == [{"name": "MainThread 5"}, {"name": "m", "file": "a.py", "line": 1}, {"name": "f", "file": "a.py", "line": 2}]

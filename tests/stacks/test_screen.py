@@ -12,9 +12,8 @@ from gputop.diagnosis import Engine, Incident
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header, Stack
 from gputop.session import autostacks
-from gputop.session.autostacks import Unwatched
+from gputop.session.autostacks import AutoStacks, Unwatched
 from gputop.session.session import Session
-from gputop.stacks.auto import AutoStacks
 from gputop.stacks.capture import StackSet, capture
 from gputop.stacks.frames import parse
 from gputop.tui.app import GputopApp, Look

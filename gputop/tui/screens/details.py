@@ -18,7 +18,7 @@ from gputop.model.rates import ProbedSwitches, ProcRates, proc_rates
 from gputop.model.roles import Role
 from gputop.session.process import ProcessDetails, read
 from gputop.session.session import Session, word_of
-from gputop.stacks.syscalls import table
+from gputop.stacks.kernel import syscall_names
 from gputop.system import crash
 from gputop.system.errors import UserError, starting
 from gputop.system.text import counted, cut, fit
@@ -283,7 +283,7 @@ def _share_of(proc: GpuProc) -> str:
 def _waits_in(sample: ProcSample, machine: str) -> str:
     """The system call by the name it has on that machine, and the kernel's function."""
     call = sample.syscall
-    name = "" if call is None else "nothing, it runs" if call < 0 else table(machine).get(call, f"system call {call}")
+    name = "" if call is None else "nothing, it runs" if call < 0 else syscall_names(machine).get(call, f"system call {call}")
     return ", ".join(part for part in (name, sample.wchan or "") if part and part != "0")
 
 

@@ -13,8 +13,8 @@ from textual.message import Message
 from gputop.model.frame import SECOND_NS, Stack
 from gputop.model.roles import Role
 from gputop.session.stalled import stalled_pids, waits
-from gputop.stacks.folded import Weighted, weigh
-from gputop.stacks.lines import TextLine, plain
+from gputop.stacks.frames import Weighted
+from gputop.stacks.lines import TextLine, plain, weigh_stacks
 from gputop.system import crash
 from gputop.system.errors import UserError, starting
 from gputop.system.text import cut
@@ -102,7 +102,7 @@ class StacksScreen(Box):
             return
         incident = next((f", as incident {stack.incident} began" for stack in found[1] if stack.incident), "")
         heading = f"taken at {self._clock(found[0])}, {clock.length((at_ns - found[0]) / SECOND_NS)} before{incident}"
-        self.on_stacks_screen_taken(self.Taken(heading, _drawn(found[1], self._roles), weigh(found[1])))
+        self.on_stacks_screen_taken(self.Taken(heading, _drawn(found[1], self._roles), weigh_stacks(found[1])))
 
     def _why_none(self, at_ns: int) -> list[str]:
         """That there are none of then, why, and where there are some; the session is locked meanwhile."""
@@ -144,13 +144,13 @@ class StacksScreen(Box):
 
         taken = capture(pids, waits=self._waits, native=native)
         self.gputop.session.add_stacks(list(taken.stacks))
-        return self.Taken(summary(taken), _drawn(taken.stacks, self._roles), weigh(taken.stacks))
+        return self.Taken(summary(taken), _drawn(taken.stacks, self._roles), weigh_stacks(taken.stacks))
 
     def _sampled(self, pids: list[int]) -> Taken:
         from gputop.stacks.lines import main_thread_lines
-        from gputop.stacks.main_thread import watch
+        from gputop.stacks.sampling import watch_main_threads
 
-        found, failed = watch(pids, SAMPLE_S)
+        found, failed = watch_main_threads(pids, SAMPLE_S)
         shown = [TextLine("error", f"process {pid}: {reason}") for pid, reason in failed.items()]
         weighted: list[Weighted] = []
         for one in found:
@@ -169,15 +169,15 @@ class StacksScreen(Box):
 
     def _watched(self, pids: list[int]) -> Taken:
         from gputop.sources import Unavailable
-        from gputop.stacks import offcpu
+        from gputop.stacks import on_demand
         from gputop.stacks.lines import offcpu_lines
 
         try:
-            found = offcpu.watch(pids)
+            found = on_demand.watch_off_cpu(pids)
         except Unavailable as error:
             return self.Taken("off-CPU stacks need eBPF", [TextLine("error", f"{error.reason}; {error.remedy}")])
         lines = offcpu_lines(found, {pid: self._who_is(pid) for pid in pids})
-        return self.Taken("where main threads waited in the kernel", lines, offcpu.weigh(found.stacks))
+        return self.Taken("where main threads waited in the kernel", lines, on_demand.weigh_off_cpu(found.stacks))
 
     def _who_is(self, pid: int) -> str:
         return self._roles[pid].label if pid in self._roles else f"process {pid}"
@@ -229,7 +229,7 @@ class StacksScreen(Box):
 
     def action_write(self, form: str) -> None:
         """To a new file in the working folder: the text, or folded stacks."""
-        from gputop.stacks.folded import save, to_folded
+        from gputop.stacks.lines import save, to_folded
         from gputop.system.output import unused
 
         if form == "folded" and not self.weighted:
