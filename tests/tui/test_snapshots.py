@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from gputop.session.process import Connection, Descriptors, Limit, OpenFile, Place, Priority, ProcessDetails, Program
+from gputop.session.surroundings import Container
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
 
@@ -24,9 +26,24 @@ def test_themes(make_app: MakeApp, snap_compare: Compare, theme: str) -> None:
     assert snap_compare(make_app(theme=theme), terminal_size=(120, 34))
 
 
-@pytest.mark.parametrize("keys", ["e", "question_mark", "down enter", "o", "down K", "space left left left"])
+@pytest.mark.parametrize("keys", ["e", "question_mark", "o", "down K", "space left left left"])
 def test_after_keys(make_app: MakeApp, snap_compare: Compare, keys: str) -> None:
     assert snap_compare(make_app(), press=keys.split(), terminal_size=(120, 34))
+
+
+def test_one_process(make_app: MakeApp, snap_compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its details made by hand: who else has that pid here does not matter."""
+    read = ProcessDetails(
+        pid=scene.TRAINER, start_ticks=1, unix_s=1_795_000_010.0, is_whole=True,
+        program=Program(1_795_000_000.0 - 3720, "/usr/bin/python3.12", "/data/run", "nfs4 filer:/export at /data"),
+        priority=Priority(-5, "best effort", 4, [0, 1, 3]), limits=[Limit("Max open files", 1024, None, "files")],
+        descriptors=Descriptors([OpenFile(3, "file", "/data/0.tar", "r", 1 << 20, "nfs4 filer:/export at /data")], {7: 9}, {"file": 1}),
+        connections=[Connection(9, "tcp", "10.0.0.1:40000", "10.0.0.2:29500", "established", 0, 4096)],
+        environment=[("HF_TOKEN", "(hidden)"), ("HOME", "/home/ada")], threads=[],
+        place=Place(Container("Docker", "3f2a" * 16), {"job": "4711", "rank": "3", "ranks": "16"}, ["pid", "net"]),
+    )  # fmt: skip
+    monkeypatch.setattr("gputop.tui.screens.details.read", lambda *_: [read])
+    assert snap_compare(make_app(), press=["down", "enter", "wait:500", "pagedown"], terminal_size=(120, 34))
 
 
 def test_healthy(make_app: MakeApp, snap_compare: Compare) -> None:

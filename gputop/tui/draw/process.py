@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from gputop.session.process import Connection, Descriptors, Limit, ProcessDetails, Program, Thread
+from gputop.session.process import Connection, Descriptors, Limit, ProcessDetails, Thread
 from gputop.system.text import counted, fit
 from gputop.tui.draw import Line
 from gputop.tui.draw.procs import size
@@ -36,7 +36,7 @@ def facts(details: ProcessDetails, cpus: str) -> list[Line]:
     """Executable, working directory, start, priority, affinity, container, Slurm job. ``cpus`` are the machine's, in words."""
     return [
         *([(f"  {reason}", "warn")] for reason in (details.gone, details.rights) if reason),
-        *_unread(details, "program", ("executable", "working folder", "started")), *(_program(details.program) if details.program else ()),
+        *_unread(details, "program", ("executable", "working folder", "started")), *_program(details),
         *_unread(details, "priority", ("nice", "CPU affinity")), *_priority(details, cpus),
         *_unread(details, "place", ("container", "Slurm job")), *_place(details),
     ]  # fmt: skip
@@ -49,11 +49,14 @@ def _unread(details: ProcessDetails, part: str, names: Iterable[str]) -> list[Li
     return [pair(name, details.missing.get(part, _NOT_YET)) for name in names]
 
 
-def _program(program: Program) -> list[Line]:
+def _program(details: ProcessDetails) -> list[Line]:
+    program = details.program
+    if program is None:
+        return []
     exe, cwd = (getattr(program, name) or program.unread.get(name, "none") for name in ("exe", "cwd"))
     started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(program.started_unix_s))
     return [pair("executable", exe), pair("working folder", f"{cwd}  on {program.cwd_mount}" if program.cwd_mount else cwd),
-            pair("started", f"{started}, {_ago(time.time() - program.started_unix_s)} ago")]  # fmt: skip
+            pair("started", f"{started}, {_ago(details.unix_s - program.started_unix_s)} before")]  # fmt: skip
 
 
 def _priority(details: ProcessDetails, cpus: str) -> list[Line]:
