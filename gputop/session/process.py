@@ -28,11 +28,11 @@ from gputop.sources.procfs import parse
 from gputop.sources.procfs.files import MOUNTS_BYTES, read_list
 
 PART_S = 1.0  # s that one part may take before it is cut; a choice
-MOST_FILES = 1000  # open files described; a choice: three pages of a tall terminal are read, the rest is counted
-MOST_SOCKETS = 1000  # connections described; as above
-MOST_THREADS = 500  # threads described; as above
-MOST_VARIABLES = 1000  # environment variables shown; as above
-ENVIRON_BYTES = 1 << 18  # bytes of /proc/PID/environ read: twice the largest environment seen on a cluster (guess)
+MOST_FILES = 1000  # open files described one by one, the others counted; a choice
+MOST_SOCKETS = 1000  # connections described one by one; a choice
+MOST_THREADS = 500  # threads described one by one; a choice
+MOST_VARIABLES = 1000  # environment variables shown; a choice
+ENVIRON_BYTES = 1 << 18  # bytes read of /proc/PID/environ; the kernel allows 2 MB and more; a choice
 NET_BYTES = 1 << 25  # bytes read of each /proc/PID/net table: 200,000 sockets
 CHECK_EVERY = 256  # entries between two looks at the clock
 
@@ -161,11 +161,11 @@ class ProcessDetails(Struct, frozen=True):
     missing: dict[str, str] = {}
     """Part -> why it could not be read."""
     cut: dict[str, str] = {}
-    """Part -> how much of it is here, where that is not all."""
+    """Part -> how much of it was read, where that is not all."""
     rights: str = ""
-    """Why parts are closed to gputop, where some are."""
+    """Why the system refuses parts to gputop; empty where it refuses none."""
     gone: str = ""
-    """That the process ended while it was read, or before; the parts that are here were read in time."""
+    """Says that the process has ended; the parts that are here were read before."""
     is_whole: bool = False
     """No part is still to be read."""
 
@@ -175,9 +175,9 @@ class Gone(Exception):
 
 
 def read(pid: int, start_ticks: int, proc: str = "/proc") -> Iterator[ProcessDetails]:
-    """The details with one more part each time, so that a part on which the kernel hangs hides no other one.
+    """Yields the details with one more part each time: where the kernel hangs on a part, the parts before it can be shown.
 
-    ``start_ticks`` guards against a reused pid (/proc/PID/stat field 22): of another process nothing is given.
+    ``start_ticks`` (/proc/PID/stat field 22) guards against a reused pid: nothing is read of another process.
     """
     reader = _Reader(pid, start_ticks, proc)
     found = ProcessDetails(pid, start_ticks, time.time())
@@ -194,6 +194,8 @@ def read(pid: int, start_ticks: int, proc: str = "/proc") -> Iterator[ProcessDet
             return
         except OSError as error:
             missing[name] = reader.why(error)
+        except (ValueError, LookupError, struct.error) as error:
+            missing[name] = f"/proc says something that gputop does not understand: {error}"
         if reader.cut:
             cut[name] = reader.cut
         whole = name == next(reversed(_PARTS))
@@ -227,7 +229,7 @@ class _Reader:
             raise Gone("the process is gone; its pid belongs to another one now")
 
     def why(self, error: OSError) -> str:
-        """The reason in a few words; of a refusal the rest of it in `rights`."""
+        """The reason in a few words. Where the system refused, `rights` then has the longer one."""
         if error.errno in (errno.ENOENT, errno.ESRCH):
             return self._why_none()
         if error.errno not in (errno.EACCES, errno.EPERM):
@@ -278,10 +280,11 @@ class _Reader:
         files: list[OpenFile] = []
         sockets: dict[int, int] = {}
         kinds: Counter[str] = Counter()
-        count = 0
+        count, is_cut = 0, False
         with os.scandir(f"{self.folder}/fd") as entries:
             for count, entry in enumerate(entries, 1):
                 if count % CHECK_EVERY == 0 and self._is_late():
+                    is_cut = True
                     break
                 fd = int(entry.name)
                 try:
@@ -298,7 +301,7 @@ class _Reader:
             raise FileNotFoundError(errno.ENOENT, "")
         if kinds.total() - kinds["socket"] > len(files):
             self.cut = f"the first {len(files):,} of {kinds.total() - kinds['socket']:,}"
-        if self._is_late():
+        if is_cut:
             self.cut = self._cut_sockets = f"of the first {count:,} descriptors: there was no time for more"
         self._sockets = sockets
         return Descriptors(sorted(files, key=lambda file: file.fd), sockets, dict(kinds))
@@ -313,7 +316,7 @@ class _Reader:
         return OpenFile(fd, kind, target, _mode(flags), position if kind == "file" else None, mount.words if mount else "")
 
     def connections(self) -> list[Connection]:
-        """All sockets of the descriptors, by what the tables of the process's own network namespace say of their inodes."""
+        """The sockets among the descriptors, looked up by inode in the tables of the process's own network namespace."""
         sockets = dict(self._sockets if self._sockets is not None else self.descriptors().sockets)
         self.cut = self._cut_sockets
         found: list[Connection] = []

@@ -136,6 +136,18 @@ def test_a_part_on_which_the_kernel_hangs_hides_no_other(tmp_path: Path) -> None
     assert "empty" in seen[-1].missing["environment"]
 
 
+def test_a_text_that_is_not_understood_costs_its_own_part_only(tmp_path: Path) -> None:
+    pid = os.getpid()
+    _fake(tmp_path, pid, 77)
+    (tmp_path / f"{pid}/limits").write_text(Path("/proc/self/limits").read_text())
+    (tmp_path / f"{pid}/fd").mkdir()
+    (tmp_path / f"{pid}/fd/3").symlink_to("socket:[none]")
+    *_, found = process.read(pid, 77, str(tmp_path))
+    assert "does not understand" in found.missing["descriptors"]
+    assert found.limits
+    assert found.is_whole
+
+
 def test_a_reused_pid_gives_nothing_of_the_other_process(tmp_path: Path) -> None:
     _fake(tmp_path, os.getpid(), 78)
     (details,) = process.read(os.getpid(), 77, str(tmp_path))
