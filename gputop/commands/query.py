@@ -7,13 +7,14 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, count, islice
 
+from gputop.commands.options import duration
 from gputop.commands.span import add_span, span
 from gputop.system.console import tell, write
 from gputop.system.errors import UserError
 from gputop.system.text import from_shell
 
-WHO_SWITCHED = """SELECT pid, name, sum(coalesce(thread_switches, switches)) switches, sum(offcpu_s) offcpu_s,
-  max(stall_ms) worst_stall_ms FROM proc GROUP BY pid ORDER BY switches DESC LIMIT 10"""
+WHO_SWITCHED = """SELECT pid, name, sum(coalesce(thread_switches, switches)) switches, sum(coalesce(thread_offcpu_s, offcpu_s))
+    offcpu_s, max(stall_ms) worst_stall_ms FROM proc GROUP BY pid ORDER BY switches DESC LIMIT 10"""
 WINDOWS = """SELECT p.w * 10 t_s, switches, calls, mean_ms FROM
     (SELECT CAST(t_s / 10 AS INT) w, sum(coalesce(thread_switches, switches)) switches
       FROM proc GROUP BY w) p LEFT JOIN
@@ -27,50 +28,59 @@ EXAMPLES = f"""examples:
     gputop query run.gputop "{WINDOWS}"
   who took most CPU from the trainer
     gputop query run.gputop "{WHO_TOOK}"
-  of the files of a rotation as one, the last two hours
+  the incidents of the last two hours in the files of a rotation
     gputop query run*.gputop --last 2h "SELECT * FROM incident"
 """
-_MEASURED = 1000
-"""Rows from which the widths of columns are taken."""
-_MOST_WIDE = 80
-"""On a terminal, where longer texts are cut; a pipe gets them whole."""
-_WHOLE = 1 << 20
-_AT_ONCE = 1000
-"""Rows that are written together."""
+_MEASURED_ROWS = 1000  # the widths of columns are those of so many rows …
+_MEASURED_BYTES = 8 << 20  # … or of so many characters
+_MOST_WIDE = 80  # columns of a value on a terminal; a pipe gets texts whole
+_WHOLE = 1 << 20  # characters of a text at most
+_WRITTEN_BYTES = 1 << 16  # written together
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the command."""
-    parser.add_argument(
-        "files", nargs="+", metavar="FILE", help="a recording, also one that still grows; several of rotation are read as one"
-    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a recording (may still grow), or files of a rotation")
     parser.add_argument("sql", metavar="SQL", type=from_shell, help="a SELECT, .tables, .schema, or .schema TABLE")
     add_span(parser)
+    parser.add_argument("--timeout", type=duration("100ms"), default=30.0, metavar="TIME", help="stop a statement that runs longer (30s)")
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="an array of objects")
     shape.add_argument("--csv", action="store_true", help="comma-separated values with a line of names")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Answer on standard output; what of the recording is lost, on standard error."""
+    """Write the answer to standard output, and to standard error what of the recording is lost."""
     from gputop.recording.parts import open_recording
     from gputop.tables.database import Database, describe
+    from gputop.tables.events import VIEWS
     from gputop.tables.schema import TABLES
 
     with open_recording(args.files) as recording:
         word, *tables = args.sql.strip().rstrip(";").split() or [""]
         if word in (".schema", ".tables"):
-            write("\n".join([describe(tables)] if word == ".schema" else TABLES) + "\n")
+            write("\n".join([describe(tables)] if word == ".schema" else [*TABLES, *VIEWS]) + "\n")
             return 0
         if not word or word.startswith("."):
             raise UserError(f"{word or 'nothing'} is no question: write a SELECT, .tables, .schema or .schema TABLE", code=2)
-        names, rows = Database(recording, *span(args, recording)).ask(args.sql)
-        parts = (_json if args.json else _csv if args.csv else _table)(names, rows)
-        while text := "".join(islice(parts, _AT_ONCE)):
+        names, rows = Database(recording, *span(args, recording), args.timeout).ask(args.sql)
+        for text in _together((_json if args.json else _csv if args.csv else _table)(names, rows)):
             write(text.encode() if args.csv else text)
         if recording.problem:
             tell(f"{recording.path}: {recording.problem}")
     return 0
+
+
+def _together(parts: Iterable[str]) -> Iterator[str]:
+    """Several parts at a time, for each is written by a call of its own."""
+    waiting, size = [], 0
+    for part in parts:
+        waiting.append(part)
+        size += len(part)
+        if size >= _WRITTEN_BYTES:
+            yield "".join(waiting)
+            waiting, size = [], 0
+    yield "".join(waiting)
 
 
 def _json(names: list[str], rows: Iterable[tuple[object, ...]]) -> Iterator[str]:
@@ -84,7 +94,7 @@ def _json(names: list[str], rows: Iterable[tuple[object, ...]]) -> Iterator[str]
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """Columns of one name get a number: a, a_2."""
+    """Number columns of the same name: a, a_2."""
     keys: list[str] = []
     for name in names:
         keys.append(next(key for key in chain([name], (f"{name}_{i}" for i in count(2))) if key not in keys))
@@ -120,7 +130,7 @@ def _table(names: list[str], rows: Iterable[tuple[object, ...]]) -> Iterator[str
     from gputop.system.text import cell_width
 
     rows = iter(rows)
-    measured = list(islice(rows, _MEASURED))
+    measured = _beginning(rows)
     first = [[_text(value) for value in row] for row in measured]
     right = [_is_number(column) for column in zip(*measured, strict=True)] or [False] * len(names)
     most = _MOST_WIDE if sys.stdout.isatty() else _WHOLE
@@ -130,14 +140,25 @@ def _table(names: list[str], rows: Iterable[tuple[object, ...]]) -> Iterator[str
         yield "  ".join(cells).rstrip() + "\n"
 
 
+def _beginning(rows: Iterator[tuple[object, ...]]) -> list[tuple[object, ...]]:
+    """The first rows, as many as fit into memory easily."""
+    found, size = [], 0
+    for row in islice(rows, _MEASURED_ROWS):
+        found.append(row)
+        size += sum(len(value) for value in row if isinstance(value, str | bytes))
+        if size > _MEASURED_BYTES:
+            break
+    return found
+
+
 def _is_number(column: Sequence[object]) -> bool:
-    """Whether its values are numbers, as far as there are any."""
+    """Whether all values that are there are numbers."""
     values = [value for value in column if value is not None]
     return bool(values) and all(isinstance(value, int | float) for value in values)
 
 
 def _cell(text: str, width: int, most: int, to_right: bool) -> str:
-    """At least ``width`` columns, and ``most`` at most."""
+    """A text of ``width`` columns, or as many as it takes up to ``most``."""
     from gputop.system.text import cell_width, fit
 
     own = min(most, cell_width(text))
@@ -145,7 +166,7 @@ def _cell(text: str, width: int, most: int, to_right: bool) -> str:
 
 
 def _text(value: object, whole: bool = False) -> str:
-    """A value as a person reads it, or with ``whole`` as a program does; nothing in it that a terminal would obey."""
+    """A value for people, or with ``whole`` for programs; without anything that a terminal would obey."""
     from gputop.system.text import clean, clean_lines
 
     if value is None:

@@ -10,7 +10,7 @@ _gputop() {
         stacks) words="-h --help --native --duration --off-cpu --json --folded --speedscope -o --output" ;;
         record) words="-h --help -o --output --duration --max-size --max-files --host --no-auto-stacks --interval --gpu --no-ebpf --sudo" ;;
         replay) words="-h --help --sample --speed --at --loop --ascii --no-ascii --light" ;;
-        query) words="-h --help --last --since --from --until --json --csv" ;;
+        query) words="-h --help --last --since --from --until --timeout --json --csv" ;;
         export) words="-h --help --to -o --output --beside --last --since --from --until" ;;
         mark) words="-h --help" ;;
         import) words="-h --help -o --output" ;;

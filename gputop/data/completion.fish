@@ -101,6 +101,7 @@ complete -c gputop -n '__fish_seen_subcommand_from query' -l last -d 'only the l
 complete -c gputop -n '__fish_seen_subcommand_from query' -l since -d 'only the last 90s, 10m, 2h'
 complete -c gputop -n '__fish_seen_subcommand_from query' -l from -d 'only from here on  90s or 5m after its start, 14 03 07, 2026-11-20 14 03 07, 50% or a marker’s text (text#2  the second such)'
 complete -c gputop -n '__fish_seen_subcommand_from query' -l until -d 'only up to here'
+complete -c gputop -n '__fish_seen_subcommand_from query' -l timeout -d 'stop a statement that runs longer (30s)'
 complete -c gputop -n '__fish_seen_subcommand_from query' -l json -d 'an array of objects'
 complete -c gputop -n '__fish_seen_subcommand_from query' -l csv -d 'comma-separated values with a line of names'
 complete -c gputop -n '__fish_seen_subcommand_from export' -s h -d 'show this help message and exit'

@@ -31,7 +31,7 @@ _gputop() {
         stacks) compadd -- -h --help --native --duration --off-cpu --json --folded --speedscope -o --output ;;
         record) compadd -- -h --help -o --output --duration --max-size --max-files --host --no-auto-stacks --interval --gpu --no-ebpf --sudo ;;
         replay) compadd -- -h --help --sample --speed --at --loop --ascii --no-ascii --light ;;
-        query) compadd -- -h --help --last --since --from --until --json --csv ;;
+        query) compadd -- -h --help --last --since --from --until --timeout --json --csv ;;
         export) compadd -- -h --help --to -o --output --beside --last --since --from --until ;;
         mark) compadd -- -h --help ;;
         import) compadd -- -h --help -o --output ;;

@@ -1,10 +1,12 @@
-"""A recording in SQLite: only what a statement reads is loaded, and a statement can do nothing but read."""
+"""A recording in SQLite: only what a statement reads is loaded, and a statement can do nothing but read, within bounds."""
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 import sys
+import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -12,45 +14,54 @@ from itertools import chain, islice
 from typing import Any
 
 from gputop.recording.reader import Recording
+from gputop.system.console import tell
 from gputop.system.errors import UserError
 from gputop.system.text import clean
+from gputop.tables.events import VIEWS, create_views, fill_numbers
 from gputop.tables.load import Batch, Loader, Wanted
 from gputop.tables.schema import TABLES, TableSpec
 
-MAX_ROWS = 40_000_000
-"""Loaded for one statement."""
+TIMEOUT_S = 30.0  # of a statement; reading the recording and writing the answer do not count
+MAX_ROWS = 40_000_000  # loaded for one statement
+MAX_ANSWER_ROWS = 10_000_000
+MAX_ANSWER_BYTES = 1 << 30  # texts as UTF-8, other values as 8 bytes
+MAX_TEMPORARY_BYTES = 4 << 30  # in temporary files, beyond the tables themselves
+MAX_HEAP_BYTES = 768 << 20  # of SQLite, its cache included
 CACHE_KIB = 150_000
-MOST_BYTES = 64 << 20
-"""Of a value, or of a row."""
-MOST_PARAMETERS = 500
-"""Of one statement: some builds of SQLite allow 999."""
-WORTH_A_CALL = 20_000
-"""Values of a table that are inserted together."""
+MAX_VALUE_BYTES = 64 << 20  # of a value, or of a row
+MOST_PARAMETERS = 500  # of one statement: some builds of SQLite allow 999
+WORTH_A_CALL = 20_000  # values of a table that are inserted together
+LOOK_S = 0.05  # how often a running statement is looked at
+GRACE_S = 2.0  # an interrupted statement that goes on for so long is in one call of a function, which nothing else can stop
 _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, 33}
 """33 is SQLITE_RECURSIVE, which the module has no name for."""
 _JSON_READERS = "json_each", "json_tree"
-"""What makes rows of a JSON column. SQLite makes a table for each when it is first used, which the authorizer would not allow."""
+"""Table-valued functions; SQLite makes a table for each when it is first used, which the authorizer would not allow."""
 ONLY_SELECT = "a recording is only read: SELECT is all that may be asked of it"
+LESS = "ask for less time (--last, --from, --until), add LIMIT, or sum up in the statement"
 _FORBIDDEN_FUNCTIONS = {"load_extension"}
 
 
 class Database:
     """A recording, or the part of it from ``start_ns`` up to ``end_ns``, to be asked in SQL. Everything raises UserError."""
 
-    def __init__(self, recording: Recording, start_ns: int = 0, end_ns: int = 1 << 62) -> None:
+    def __init__(self, recording: Recording, start_ns: int = 0, end_ns: int = 1 << 62, timeout_s: float = TIMEOUT_S) -> None:
         self._recording = recording
         self._range = start_ns, end_ns
+        self._timeout_s = timeout_s
         # A private file that SQLite keeps in memory as far as its cache goes, and that is gone when we are.
         self._sqlite = sqlite3.connect("", isolation_level=None)
-        for pragma in ("journal_mode=OFF", "synchronous=OFF", "locking_mode=EXCLUSIVE", f"cache_size=-{CACHE_KIB}"):
+        for pragma in ("journal_mode=OFF", "synchronous=OFF", "locking_mode=EXCLUSIVE", f"cache_size=-{CACHE_KIB}",
+                       f"hard_heap_limit={MAX_HEAP_BYTES}"):  # fmt: skip
             self._sqlite.execute(f"PRAGMA {pragma}")
         for spec in TABLES.values():
             self._sqlite.execute(create_statement(spec))
+        create_views(self._sqlite)
         for reader in _JSON_READERS:
             with suppress(sqlite3.OperationalError):  # some builds of SQLite have none
                 self._sqlite.execute(f"SELECT 1 FROM {reader}('[]')")
         if sys.version_info >= (3, 11):
-            self._sqlite.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_BYTES)
+            self._sqlite.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
         # Python hears Ctrl-C between two steps of a statement that would never end.
         self._sqlite.set_progress_handler(lambda: 0, 100_000)
 
@@ -58,13 +69,18 @@ class Database:
         """The names of the columns of the answer, and its rows."""
         self._load(self._reads(sql))
         self._sqlite.set_authorizer(lambda *asked: _permit(asked, {}))
+        watch = _Watch(self._sqlite, self._timeout_s)
+        watch.resume()
         try:
             cursor = self._sqlite.execute(sql)
-        except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
-            raise _refusal(error) from None
+        except (sqlite3.Error, sqlite3.Warning, ValueError, MemoryError) as error:
+            watch.stop()
+            raise _refusal(error, watch.problem) from None
+        watch.pause()
         if cursor.description is None:
+            watch.stop()
             raise UserError(ONLY_SELECT, code=2)
-        return [column[0] for column in cursor.description], _rows(cursor)
+        return [column[0] for column in cursor.description], _rows(cursor, watch)
 
     def _reads(self, sql: str) -> Wanted:
         """The tables and columns that the statement reads; UserError where it would do anything else, or is none."""
@@ -85,7 +101,7 @@ class Database:
             raise _refusal(error) from None
         finally:
             self._sqlite.set_authorizer(lambda *_: sqlite3.SQLITE_OK)
-        _note_joins(sql, read)
+        _add_joins(sql, read)
         known = {table: [column.name for column in TABLES[table].columns] for table in read if table in TABLES}
         return {table: [name for name in names if name in read[table]] or names[:1] for table, names in known.items()}
 
@@ -99,17 +115,60 @@ class Database:
             insert(self._sqlite, table, len(wanted[table]), values)
             if self._sqlite.total_changes - before > MAX_ROWS:
                 raise UserError(f"this would load more than {MAX_ROWS} rows: ask for less time with --last, or --from and --until")
+        if {"t_ns", "times"} <= set(wanted.get("tally", ())):
+            fill_numbers(self._sqlite)
         self._sqlite.execute("COMMIT")
 
 
+class _Watch:
+    """Stops a statement that takes too much time or too many temporary files.
+
+    A thread looks every `LOOK_S`, and counts the time in which the statement runs."""
+
+    def __init__(self, sqlite: sqlite3.Connection, timeout_s: float) -> None:
+        self.problem = ""
+        """Why the statement was stopped."""
+        self._sqlite, self._timeout_s, self._used_s = sqlite, timeout_s, 0.0
+        self._files_before = _temporary_bytes()
+        self._running, self._ended = False, threading.Event()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def pause(self) -> None:
+        """The statement waits for its reader."""
+        self._running = False
+
+    def resume(self) -> None:
+        """The statement runs."""
+        self._running = True
+
+    def stop(self) -> None:
+        """The statement has ended."""
+        self._ended.set()
+
+    def _run(self) -> None:
+        while not self._ended.wait(LOOK_S):
+            self._used_s += LOOK_S * self._running
+            if self._used_s >= self._timeout_s:
+                self._give_up(f"the statement ran for {self._timeout_s:g} s and was stopped: {LESS}, or give it more time with --timeout")
+            elif _temporary_bytes() - self._files_before > MAX_TEMPORARY_BYTES:
+                self._give_up(f"the statement needs more than {MAX_TEMPORARY_BYTES >> 30} GiB for intermediate results: {LESS}")
+
+    def _give_up(self, problem: str) -> None:
+        self.problem = problem
+        self._sqlite.interrupt()
+        if not self._ended.wait(GRACE_S) and self._running:
+            tell(problem)
+            os._exit(1)
+
+
 def create_statement(spec: TableSpec, names: Sequence[str] | None = None) -> str:
-    """The table as SQLite is told of it, with the columns in ``names`` only: a row of few columns is made in half the time."""
+    """CREATE TABLE with the columns in ``names`` only: a row of few columns is made in half the time."""
     columns = [column for column in spec.columns if names is None or column.name in names]
     return f"CREATE TABLE {spec.name}({', '.join(f'{column.name} {column.type}' for column in columns)})"
 
 
 def gathered(batches: Iterable[Batch]) -> Iterator[tuple[str, list[Any]]]:
-    """(table, values of many of its rows, one row behind the other): so they are no tuples that garbage collection would look through."""
+    """(table, values of many of its rows, one row behind the other): no tuples, which garbage collection would look through."""
     waiting: defaultdict[str, list[Any]] = defaultdict(list)
     for table, rows in batches:
         waiting[table] += chain.from_iterable(rows)
@@ -119,7 +178,7 @@ def gathered(batches: Iterable[Batch]) -> Iterator[tuple[str, list[Any]]]:
 
 
 def insert(sqlite: sqlite3.Connection, table: str, width: int, values: Sequence[Any]) -> None:
-    """The values of rows of ``width``; many rows by each statement, which takes a third of the time that one by one would."""
+    """Insert the values of rows of ``width``, many rows by each statement: that takes a third of the time of one by one."""
     before = sqlite.total_changes
     place, together = f"({','.join('?' * width)})", max(1, MOST_PARAMETERS // width)
     rest = iter(values)
@@ -132,26 +191,33 @@ def insert(sqlite: sqlite3.Connection, table: str, width: int, values: Sequence[
 
 
 def within_64_bits(values: Iterable[Any]) -> tuple[Any, ...]:
-    """The same without numbers that no INTEGER holds: nobody has measured those, they are of recordings that were made up."""
+    """None in place of integers that no INTEGER holds: nobody measured those, they come from recordings that were made up."""
     return tuple(None if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63 else value for value in values)
 
 
-def describe(tables: Sequence[str] = ()) -> str:
-    """These tables, or all, and their columns with type, unit and meaning: the answer to ``.schema``. UserError for one there is not."""
-    unknown = next((name for name in tables if name not in TABLES), None)
+def describe(names: Sequence[str] = ()) -> str:
+    """The answer to ``.schema``: these tables and views, or all, with type, unit and meaning of each column. UserError for others."""
+    known = [*TABLES, *VIEWS]
+    unknown = next((name for name in names if name not in known), None)
     if unknown is not None:
-        raise UserError(f"there is no table {clean(unknown)}: there are {', '.join(TABLES)}", code=2)
-    lines = []
-    for spec in (TABLES[name] for name in tables or TABLES):
-        lines.append(f"CREATE TABLE {spec.name} (  -- {spec.help}")
-        last = spec.columns[-1]
-        lines += [f"  {c.name + ' ' + c.type + ('' if c is last else ','):<34}-- {c.help}" for c in spec.columns]
-        lines.append(");")
+        raise UserError(f"there is no table {clean(unknown)}: there are {', '.join(known)}", code=2)
+    lines: list[str] = []
+    for name in names or known:
+        if name in TABLES:
+            spec = TABLES[name]
+            kind, told, columns, end = "TABLE", spec.help, [(f"{c.name} {c.type}", c.help) for c in spec.columns], ");"
+        else:
+            view = VIEWS[name]
+            kind, told, end = "VIEW", view.help, f") AS {view.select};"
+            columns = [(column, f"{type_}, {meaning}") for column, type_, meaning in view.columns]
+        lines.append(f"CREATE {kind} {name} (  -- {told}")
+        lines += [f"  {column + ',' * (i < len(columns)):<34}-- {meaning}" for i, (column, meaning) in enumerate(columns, 1)]
+        lines.append(end)
     return "\n".join(lines)
 
 
-def _note_joins(sql: str, read: dict[str, dict[str, None]]) -> None:
-    """USING and NATURAL compare columns of tables that the authorizer is not told of: all that the statement names are noted."""
+def _add_joins(sql: str, read: dict[str, dict[str, None]]) -> None:
+    """Add the columns that USING and NATURAL compare, of which SQLite does not tell the authorizer."""
     words = set(re.findall(r"\w+", sql.lower()))
     if words & {"using", "natural"}:
         for table in (spec for spec in TABLES.values() if spec.name in words):
@@ -160,7 +226,7 @@ def _note_joins(sql: str, read: dict[str, dict[str, None]]) -> None:
 
 
 def _permit(asked: tuple[object, ...], read: dict[str, dict[str, None]]) -> int:
-    """SQLite's authorizer: notes what is read, denies what is not reading."""
+    """SQLite's authorizer: adds to ``read`` what is read, denies everything else."""
     action, first, second = asked[:3]
     if action == sqlite3.SQLITE_READ:
         columns = read.setdefault(str(first).lower(), {})  # as the statement spells it, where no column of it is read
@@ -170,15 +236,43 @@ def _permit(asked: tuple[object, ...], read: dict[str, dict[str, None]]) -> int:
     return sqlite3.SQLITE_DENY if action not in _ALLOWED or forbidden else sqlite3.SQLITE_OK
 
 
-def _rows(cursor: sqlite3.Cursor) -> Iterator[tuple[object, ...]]:
+def _rows(cursor: sqlite3.Cursor, watch: _Watch) -> Iterator[tuple[object, ...]]:
+    """The rows of the answer, within bounds."""
+    rows = size = 0
     try:
-        yield from cursor
-    except sqlite3.Error as error:
-        raise _refusal(error) from None
+        watch.resume()
+        for row in cursor:
+            rows += 1
+            size += sum([len(value) if isinstance(value, str | bytes) else 8 for value in row])
+            if rows > MAX_ANSWER_ROWS or size > MAX_ANSWER_BYTES:
+                bound = f"{MAX_ANSWER_ROWS} rows" if rows > MAX_ANSWER_ROWS else f"{MAX_ANSWER_BYTES >> 30} GiB"
+                raise UserError(f"the answer has more than {bound} and was stopped there: {LESS}, or write the tables with gputop export")
+            watch.pause()
+            yield row
+            watch.resume()
+    except (sqlite3.Error, MemoryError) as error:
+        raise _refusal(error, watch.problem) from None
+    finally:
+        watch.stop()
 
 
-def _refusal(error: Exception) -> BaseException:
-    """What SQLite says, in our words; its "interrupted" is our Ctrl-C."""
+def _temporary_bytes() -> int:
+    """Size of SQLite's temporary files (deleted etilqs_… files that this process has open)."""
+    size = 0
+    with suppress(OSError):
+        for fd in os.listdir("/proc/self/fd"):
+            with suppress(OSError):
+                if "/etilqs_" in os.readlink(f"/proc/self/fd/{fd}"):
+                    size += os.fstat(int(fd)).st_blocks * 512
+    return size
+
+
+def _refusal(error: Exception, problem: str = "") -> BaseException:
+    """What SQLite says, in our words. "interrupted" is a statement that was stopped for ``problem``, else our Ctrl-C."""
+    if isinstance(error, MemoryError):
+        return UserError(f"the statement needs more than {MAX_HEAP_BYTES >> 20} MiB of memory: {LESS}")
     said = clean(str(error))
+    if said == "interrupted":
+        return UserError(problem) if problem else KeyboardInterrupt()
     hint = " (.tables and .schema tell what there is)" if said.startswith(("no such table", "no such column")) else ""
-    return KeyboardInterrupt() if said == "interrupted" else UserError(f"SQL: {said}{hint}", code=2)
+    return UserError(f"SQL: {said}{hint}", code=2)

@@ -5,32 +5,39 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
-from operator import add
 from typing import Any
 
 from gputop.diagnosis import Engine
+from gputop.model.frame import Frame
 from gputop.model.roles import program_name
-from gputop.recording.columns.decode import Table, open_table
-from gputop.recording.columns.encode import encode
-from gputop.recording.columns.layout import ColumnError, tick_ns
-from gputop.recording.reader import FileBlock, Recording, in_order
+from gputop.recording.columns.layout import tick_ns
+from gputop.recording.reader import Recording
 from gputop.session.findings import explanation
 from gputop.session.judged import judged
+from gputop.tables.events import Tally
 from gputop.tables.gaps import Gap, Gaps
-from gputop.tables.rows import Known, Rows, rows_below
-from gputop.tables.schema import GPU, NS, PROC, TABLES, TableSpec
+from gputop.tables.rows import Known, Rows, rows_at
+from gputop.tables.schema import GPU, NS, PROC, TABLES, TALLY, TableSpec
 
 Wanted = Mapping[str, Sequence[str]]
-"""Table -> its columns, in the order in which they are given out."""
+"""Table -> its columns, in the order of the rows' values."""
 Batch = tuple[str, Iterable[tuple[Any, ...]]]
 """Rows of a table, maybe none."""
-SETTLED_NS = 2_000_000_000
-"""Who is read or told of once a second is so again within so much."""
-KNOWN_BEFORE_NS = 60_000_000_000
-"""So long before the time the probe is listened to: what a thread stood at is told when it runs, and most run within a minute."""
-_NEEDS_NAMES = {"name", "role", "victim", "victim_pid", "culprit", "wakee", "wakee_pid", "waker"}
+SETTLED_NS = 2_000_000_000  # bystanders are read and reported once a second, so by then both have happened
+KNOWN_BEFORE_NS = 60_000_000_000  # threads report when they run; most run within a minute
+MOST_TOGETHER = 100  # frames whose rows are made at once: less time a row, more memory
+_NEEDS_NAMES = {"name", "role", "victim", "culprit", "wakee", "waker"}
+_NEEDS_PIDS = {"victim", "victim_pid", "wakee", "wakee_pid"}
+_NEEDS_COUNTS = {"stall_ms", "thread_switches", "thread_offcpu_s"}
+
+
+def read_frames(recording: Recording, start_ns: int, end_ns: int, parts: Collection[str]) -> Iterator[Frame]:
+    """The frames up to ``end_ns``, from the last key frame before ``start_ns`` on; only these ``parts`` of them are looked at."""
+    chunks = recording.chunks()
+    first = max(0, bisect_left(chunks, start_ns, key=lambda chunk: chunk.t_ns) - 1)
+    return recording.frames(chunks[first].t_ns, end_ns) if len(chunks) and parts else iter(())
 
 
 class Loader:
@@ -44,23 +51,25 @@ class Loader:
         self.start_ns, self.end_ns = self._began_ns if start_ns <= recording.start_ns else start_ns, end_ns
         self._known = Known(recording.header, self._began_ns)
         self._specs = [TABLES[name] for name in wanted if TABLES[name].path]
+        self._tally = Tally(wanted[TALLY.name], self._inside) if TALLY.name in wanted else None
         asked = {column for columns in wanted.values() for column in columns}
         self._names = bool(asked & _NEEDS_NAMES) or "process" in wanted
-        self._stalls, self._switches = (name in wanted.get("proc", ()) for name in ("stall_ms", "thread_switches"))
-        self._settled_ns = SETTLED_NS + 2 * recording.header.interval_ns if self._stalls or self._switches else 0
-        self._newest_ns = self._inside_ns = 0
-        """The last tick that was read, and that of the last block that is, or begins, inside."""
-        self._waiting: deque[tuple[int, Iterator[tuple[Any, ...]]]] = deque()
-        """The processes' rows of the latest blocks, and the last tick of each: what the probe tells of them comes later."""
-        self._seq: int | None = None
+        self._pids = bool(asked & _NEEDS_PIDS)
+        self._counts = bool(asked & _NEEDS_COUNTS) or self._tally is not None
+        self._settled_ns = SETTLED_NS + 2 * recording.header.interval_ns if self._counts else 0
+        self._newest_ns = 0
+        """The last tick that was read."""
+        self._waiting: deque[tuple[int, Batch]] = deque()
+        """Rows of processes, and their last tick: they wait for the counts of threads."""
         self._gaps = Gaps(self.start_ns, recording.header.interval_ns)
 
     def batches(self) -> Iterator[Batch]:
-        """All rows, table by table within each block."""
-        if self._specs or self._names or "gap" in self.wanted:
-            for block in in_order(self._blocks()):
-                yield from self._of_block(block)
-            yield from self._settled(1 << 62)
+        """All rows, table by table for some frames at a time."""
+        for frames in _grouped(read_frames(self.recording, self._first_ns(), self.end_ns + self._settled_ns, self._parts())):
+            yield from self._of_frames(frames)
+        yield from self._settled(1 << 62)
+        if self._tally is not None:
+            yield TALLY.name, self._tally.rest()
         if "gap" in self.wanted:
             yield "gap", self._lost_end()
         if "process" in self.wanted:
@@ -68,128 +77,111 @@ class Loader:
         if "incident" in self.wanted:
             yield "incident", self._incidents()
 
-    def _blocks(self) -> Iterator[FileBlock]:
-        """Those of the time, and around it what a row there builds upon: what its counters stood at, which a key frame before tells, and
-        what the probe tells of its process, which is booked in the row before, in it or in the one behind."""
-        chunks = self.recording.chunks()
-        known_ns = self.start_ns - (KNOWN_BEFORE_NS if self._settled_ns else 0)
-        first = max(0, bisect_left(chunks, known_ns, key=lambda chunk: chunk.t_ns) - 1)
-        for i in range(first, len(chunks)):
-            for block in chunks[i].blocks():
-                if block.t_ns >= self.end_ns and self._newest_ns - self._settled_ns >= self._inside_ns:
-                    return
-                yield block
+    def _first_ns(self) -> int:
+        """From where on frames are read: what a row grew by, and what threads had counted, is told before the time that is asked for."""
+        return self.start_ns - (KNOWN_BEFORE_NS if self._counts else 0)
 
-    def _of_block(self, block: FileBlock) -> list[Batch]:
-        """All rows of a block, or none."""
-        try:
-            table = _table_of(block)
-            return self._of_table(table) if table is not None else []
-        except ColumnError:
-            block.give_up()
-            return []
+    def _parts(self) -> set[str]:
+        """The fields of frames that rows are made of."""
+        parts = {spec.path[0] for spec in self._specs}
+        if self._tally is not None:
+            parts |= {"procs", "probes"}
+        if self._pids or self._counts:
+            parts.add("probes")
+        if self._names:
+            parts |= {"infos", "gone", "gpus"}
+        if "gap" in self.wanted:
+            parts.add("marks")
+        return parts
 
-    def _of_table(self, table: Table) -> list[Batch]:
-        ticks = table.column("t_ns")
-        if not ticks:
-            return []
-        self._seq = self.recording.follow(self._seq, table.column("seq"))
-        self._known.begun_ns = self._known.begun_ns or ticks[0]
-        self._newest_ns = ticks[-1]
-        if self._names or self._settled_ns:
-            self._learn_threads(table)
-        self._known.key_ns = next(compress(ticks, table.column("key")), 0)
-        batches = self._rows_of_table(table, ticks[0] < self.end_ns)
-        return batches + list(self._settled(self._newest_ns - self._settled_ns))
+    def _inside(self, t_ns: int) -> bool:
+        return self.start_ns <= t_ns < self.end_ns
 
-    def _rows_of_table(self, table: Table, is_inside: bool) -> list[Batch]:
-        """Of what is behind the time, only whose rows come next matters to what waits."""
-        if is_inside:
-            self._inside_ns = self._newest_ns
-            self._learn(table)
-        specs = [spec for spec in self._specs if is_inside or spec is PROC]
-        below = {path: rows_below(table, path, self._known) for path in {spec.path for spec in specs}}
-        batches: list[Batch] = []
-        for spec in specs:
-            rows = self._rows(spec, below[spec.path])
-            if spec is PROC and self._settled_ns:
-                self._waiting.append((self._newest_ns, rows))
+    def _of_frames(self, frames: Sequence[Frame]) -> Iterator[Batch]:
+        known = self._known
+        known.begun_ns = known.begun_ns or frames[0].t_ns
+        known.key_ns = frames[0].t_ns if frames[0].key else 0
+        self._newest_ns = frames[-1].t_ns
+        for frame in frames:
+            self._learn(frame)
+        if self._names:
+            known.roles()
+        # Frames behind the end are read for the counts of threads: rows of processes there take their part of these, and are dropped.
+        yield from self._rows_of(frames)
+        if "gap" in self.wanted:
+            yield "gap", self._gaps_in(frames)
+        yield from self._settled(self._newest_ns - self._settled_ns)
+
+    def _learn(self, frame: Frame) -> None:
+        known = self._known
+        if self._names and frame.t_ns < self.end_ns:
+            if frame.t_ns < self.start_ns:
+                known.forget(frame.gone)
+            known.learn_infos(frame.t_ns, frame.infos)
+            known.learn_gpus(frame.gpus)
+        if self._pids:
+            known.threads.learn_pids(frame)
+        if self._counts:
+            known.threads.learn_counts(frame, known.begun_ns)
+
+    def _rows_of(self, frames: Sequence[Frame]) -> Iterator[Batch]:
+        """Tables at one path share their rows, so that growth is worked out once."""
+        paths = {spec.path for spec in self._specs} | ({("procs",), ("probes", "calls")} if self._tally else set())
+        found = {path: rows_at(path, frames, self._known) for path in paths}
+        for spec in self._specs:
+            rows = found[spec.path]
+            if rows is None:
+                continue
+            batch = spec.name, self._rows(spec, rows)
+            if spec is PROC and self._counts:
+                self._waiting.append((self._newest_ns, batch))
             else:
-                batches.append((spec.name, rows))
-        if is_inside and "gap" in self.wanted:
-            batches.append(("gap", self._gaps_in(table)))
-        return batches
+                yield batch
+        if self._tally is not None:
+            procs, calls = found["procs",], found["probes", "calls"]
+            if procs is not None:
+                self._waiting.append((self._newest_ns, (TALLY.name, self._tally.switches(procs))))
+            if calls is not None:
+                yield TALLY.name, self._tally.calls(calls)
 
     def _settled(self, until_ns: int) -> Iterator[Batch]:
-        """The processes' rows of blocks that end by then."""
+        """The rows of processes up to then."""
         if not self._waiting or self._waiting[0][0] > until_ns:
             return
-        for told in (self._known.stalls, self._known.switches):
-            told.settle(until_ns, self._newest_ns)
+        self._known.threads.settle(until_ns, self._newest_ns)
         while self._waiting and self._waiting[0][0] <= until_ns:
-            yield PROC.name, self._waiting.popleft()[1]
+            yield self._waiting.popleft()[1]
 
-    def _learn(self, table: Table) -> None:
-        known = self._known
-        if self._names:
-            for t_ns, gone, infos, gpus in zip(*map(table.column, ("t_ns", "gone", "infos", "gpus")), strict=True):
-                if t_ns < self.start_ns:
-                    known.forget(gone)
-                known.learn_infos(t_ns, infos)
-                known.learn_gpus(gpus)
-            known.roles()
-
-    def _learn_threads(self, table: Table) -> None:
-        """What the probe tells, also of blocks behind ``end_ns``: that may be of the time before."""
-        known = self._known
-        probes, threads = rows_below(table, ("probes",), known), rows_below(table, ("probes", "threads"), known)
-        told: Iterator[tuple[Any, ...]] = iter(())
-        if threads is not None:
-            tids, pids = threads.gauge("tid"), threads.gauge("pid")
-            known.pid_of.update(zip(tids, pids, strict=True))
-            if self._stalls:
-                known.stalls.learn(threads.ticks, pids, threads.gauge("max_run_delay_ns"))
-            if self._switches:
-                counts = map(add, threads.gauge("vol"), threads.gauge("invol"))
-                told = zip(threads.ticks, tids, pids, threads.gauge("start_ns"), counts, threads.gauge("state"), strict=True)
-        if probes is not None:
-            known.switches.learn(probes.ticks, told, known.begun_ns)
-
-    def _rows(self, spec: TableSpec, rows: Rows | None) -> Iterator[tuple[Any, ...]]:
-        """Tables that stand at one path share their rows: what a counter grew by is asked of them once."""
-        if rows is None:
-            return iter(())
+    def _rows(self, spec: TableSpec, rows: Rows) -> Iterator[tuple[Any, ...]]:
         if spec.own_time:
-            rows.tell_own_time()
+            rows.use_own_time()
         made = {column.name: column.make for column in spec.columns}
         columns = [made[name](rows) for name in self.wanted[spec.name]]
         chosen: Iterator[tuple[Any, ...]] = zip(*columns, strict=True)
         if spec is GPU:
-            return self._merged_gpus(rows, list(chosen))
+            return self._merged_gpus(rows, chosen)
         keep = spec.keep(rows) if spec.keep else None
-        first_ns, last_ns = rows.span_ns
-        if first_ns < self.start_ns or last_ns >= self.end_ns:
-            inside = [self.start_ns <= t_ns < self.end_ns for t_ns in rows.ticks]
-            keep = inside if keep is None else [a and b for a, b in zip(keep, inside, strict=True)]
+        if not (self._inside(min(rows.ticks)) and self._inside(max(rows.ticks))):
+            inside = map(self._inside, rows.ticks)
+            keep = list(inside) if keep is None else [a and b for a, b in zip(keep, inside, strict=True)]
         return chosen if keep is None else compress(chosen, keep)
 
-    def _merged_gpus(self, rows: Rows, values: list[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        """A GPU may be read in parts, one per tier of cost, and several times before a late tick; of a tick they make one row."""
+    def _merged_gpus(self, rows: Rows, values: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        """One row per GPU and tick: it may be read in parts, one per tier of cost, and several times before a late tick."""
         adds_up = {column.name: column.adds_up for column in GPU.columns}
         adds = [adds_up[name] for name in self.wanted[GPU.name]]
         merged: dict[tuple[int, int], tuple[Any, ...]] = {}
         for key, row in zip(zip(rows.ticks, rows.gauge("index"), strict=True), values, strict=True):
             before = merged.get(key)
             merged[key] = row if before is None else tuple(map(_merged, before, row, adds))
-        return (row for (tick, _), row in merged.items() if self.start_ns <= tick < self.end_ns)
+        return (row for (tick, _), row in merged.items() if self._inside(tick))
 
-    def _gaps_in(self, table: Table) -> Iterator[tuple[Any, ...]]:
-        ticks = zip(table.column("t_ns"), table.column("seq"), table.column("missed"), table.column("marks"), strict=True)
-        told = [gap for tick in ticks if (gap := self._gaps.tick(*tick))]
-        return (self._gap(gap) for gap in told if self.start_ns <= gap.until_ns < self.end_ns)
+    def _gaps_in(self, frames: Iterable[Frame]) -> Iterator[tuple[Any, ...]]:
+        found = [gap for frame in frames if (gap := self._gaps.tick(frame.t_ns, frame.seq, frame.missed, frame.marks))]
+        return (self._gap(gap) for gap in found if self._inside(gap.until_ns))
 
     def _lost_end(self) -> Iterator[tuple[Any, ...]]:
-        """What is damaged up to the end tells of no tick behind it."""
+        """The gap up to the end, where the end is damaged."""
         gap = self._gaps.rest(min(self.end_ns, self.recording.end_ns)) if self.recording.lost else None
         return iter([self._gap(gap)] if gap else ())
 
@@ -198,8 +190,7 @@ class Loader:
         return self._plain("gap", gap.since_ns, row)
 
     def _plain(self, table: str, t_ns: int, row: dict[str, Any]) -> tuple[Any, ...]:
-        recording = self.recording
-        row |= {"t_ns": t_ns, "unix_s": recording.unix_ns_of(t_ns) * NS, "t_s": (t_ns - self._began_ns) * NS}
+        row |= {"t_ns": t_ns, "unix_s": self.recording.unix_ns_of(t_ns) * NS, "t_s": (t_ns - self._began_ns) * NS}
         return tuple(row[name] for name in self.wanted[table])
 
     def _processes(self) -> Iterator[tuple[Any, ...]]:
@@ -214,7 +205,6 @@ class Loader:
             })  # fmt: skip
 
     def _incidents(self) -> Iterator[tuple[Any, ...]]:
-        """What the diagnosis finds."""
         recording, start, end = self.recording, max(self.start_ns, self.recording.start_ns), min(self.end_ns, self.recording.end_ns + 1)
         found = explanation(recording, start, end)
         if found is None:
@@ -230,20 +220,20 @@ class Loader:
             yield self._plain("incident", start_ns, row | lists | {"dt_s": (end_ns - start_ns) * NS, "lasts": int(end_s is None)})
 
 
+def _grouped(frames: Iterable[Frame]) -> Iterator[list[Frame]]:
+    """Some frames at a time; a group begins with each key frame, and where identities change."""
+    group: list[Frame] = []
+    for frame in frames:
+        if group and (frame.key or frame.infos or len(group) == MOST_TOGETHER):
+            yield group
+            group = []
+        group.append(frame)
+    if group:
+        yield group
+
+
 def _merged(older: Any, newer: Any, adds: bool) -> Any:
-    """Of two readings of one tick."""
+    """A column's value of two readings in one tick."""
     if older is None or newer is None:
         return older if newer is None else newer
     return older + newer if adds else newer
-
-
-def _table_of(block: FileBlock) -> Table | None:
-    """A block's columns, made from its frames where it is of another codec."""
-    table = block.table()
-    if table is not None:
-        return table
-    frames = list(block.frames())
-    try:
-        return open_table(encode(frames)) if frames else None
-    except OverflowError:
-        raise ColumnError("a number is beyond 64 bits") from None

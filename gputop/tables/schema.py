@@ -1,8 +1,8 @@
-"""The tables and their columns: name, type, unit and meaning, and how each is made from a block's rows."""
+"""The tables and their columns: name, type, unit, meaning, and how each is made."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from math import isfinite
 from typing import Any
@@ -10,22 +10,20 @@ from typing import Any
 from msgspec import Struct
 
 from gputop.tables.rows import Rows
-from gputop.tables.told import Told
 
 NS = 1e-9
-SYNC_WORD = "ynchronize"
-"""What the names of CUDA's synchronize calls have in common."""
+SYNC_WORD = "ynchronize"  # in the names of all of CUDA's synchronize calls
 
 
 class Column(Struct, frozen=True):
-    """A column; ``make`` gives its values, one per row, in order of subjects."""
+    """A column; ``make`` gives one value per row, some only when they are asked for."""
 
     name: str
     type: str
     help: str
-    make: Callable[[Rows], Sequence[Any]]
+    make: Callable[[Rows], Iterable[Any]]
     adds_up: bool = False
-    """Whether readings of one tick are summed up to its row; else the last one stands in it."""
+    """Whether several readings in one tick are summed in its row; else the last one stands there."""
 
 
 class TableSpec(Struct, frozen=True):
@@ -38,15 +36,15 @@ class TableSpec(Struct, frozen=True):
     keep: Callable[[Rows], Sequence[Any] | None] | None = None
     """Which rows belong to it, None for all."""
     own_time: bool = False
-    """Whether a row's time is its own ``t_ns``, not that of the tick that it was told in."""
+    """Whether a row's time is its own ``t_ns``, not that of its tick."""
 
 
 def _gauge(name: str, type_: str, help_: str, field: str = "") -> Column:
-    return Column(name, type_, help_, lambda rows: _measured(rows.gauge(field or name)) if type_ == "REAL" else rows.gauge(field or name))
+    return Column(name, type_, help_, lambda rows: _finite(rows.gauge(field or name)) if type_ == "REAL" else rows.gauge(field or name))
 
 
-def _measured(column: Sequence[Any]) -> Sequence[Any]:
-    """What is no number, as older recordings have some, was not measured."""
+def _finite(column: Sequence[Any]) -> Sequence[Any]:
+    """NaN and infinity, which some drivers answer, are no measurements."""
     return [value if value is None or isfinite(value) else None for value in column]
 
 
@@ -58,6 +56,20 @@ def _seconds(name: str, field: str, help_: str) -> Column:
     return Column(name, "REAL", f"{help_}, s in the tick", lambda rows: rows.scaled(field, NS), adds_up=True)
 
 
+def _from_ms(name: str, field: str, help_: str) -> Column:
+    return Column(name, "REAL", f"{help_}, s in the tick", lambda rows: rows.scaled(field, 1e-3))
+
+
+def _cpu_seconds(name: str, field: str, help_: str) -> Column:
+    return Column(name, "REAL", f"{help_}, s since they were read last", lambda rows: [
+        value if value is None else value * NS for value in rows.sum_of_increments("cpus", field)])  # fmt: skip
+
+
+def _owner(name: str, type_: str, help_: str, field: str) -> Column:
+    """A field of the struct that a row stands in."""
+    return Column(name, type_, help_, lambda rows: [getattr(owner, field) for owner in rows.owners])
+
+
 def _name(name: str, field: str, of: str) -> Column:
     return Column(name, "TEXT", f"name of the {of}", lambda rows: [rows.known.name(pid) for pid in rows.gauge(field)])
 
@@ -67,22 +79,36 @@ def _role(rows: Rows) -> Sequence[Any]:
     return [role.kind if (role := roles.get(pid)) else "bystander" for pid in rows.gauge("pid")]
 
 
-def _offcpu(rows: Rows) -> Sequence[Any]:
+def offcpu_ns(rows: Rows) -> Sequence[Any]:
+    """ns of the tick in which each process's main thread was not on a CPU."""
     pairs = zip(rows.increment("t_ns"), rows.increment("oncpu_ns"), strict=True)
-    return [None if span is None or ran is None else max(0, span - ran) * NS for span, ran in pairs]
+    return [None if span is None or ran is None else max(0, span - ran) for span, ran in pairs]
 
 
-def _read_now(rows: Rows) -> Sequence[Any] | None:
-    """A key frame tells of everybody; what it did not read itself was read before it began."""
-    if not rows.known.key_ns:
-        return None
-    slack = rows.known.header.interval_ns // 2
-    return [read_ns >= tick - slack for read_ns, tick in zip(rows.gauge("t_ns"), rows.ticks, strict=True)]
+def read_now(rows: Rows) -> Sequence[bool] | None:
+    """Which rows were read in their tick, None for all: a key frame restates processes that were read before."""
+    return _not_restated(rows, rows.samples)
 
 
-def _told(rows: Rows, told: Told) -> Sequence[Any]:
-    """What the probe tells of each row's process; rows that are not kept (see `_read_now`) do not ask."""
-    return told.column(rows.ticks, rows.gauge("pid"), _read_now(rows) or repeat(True))
+def _listed_now(rows: Rows) -> Sequence[bool] | None:
+    """As `read_now` for the lists of processes on GPUs."""
+    return _not_restated(rows, rows.owners)
+
+
+def _not_restated(rows: Rows, read: Sequence[Any]) -> Sequence[bool] | None:
+    key_ns = rows.known.key_ns
+    since_ns = key_ns - rows.known.header.interval_ns // 2
+    return [tick != key_ns or one.t_ns >= since_ns for one, tick in zip(read, rows.ticks, strict=True)] if key_ns else None
+
+
+def of_threads(rows: Rows, of: str) -> Sequence[Any]:
+    """A column of `Threads` (``waits``, ``switches``, ``offcpu``) for the processes of these rows; it is filled in later."""
+    column: Callable[..., list[Any]] = getattr(rows.known.threads, of).column
+    return rows.once(f"threads.{of}", lambda: column(rows.ticks, rows.gauge("pid"), read_now(rows) or repeat(True)))
+
+
+def _scaled_later(rows: Rows, of: str, factor: float) -> Iterable[Any]:
+    return (None if value is None else value * factor for value in of_threads(rows, of))
 
 
 def _mean_ms(rows: Rows) -> Sequence[Any]:
@@ -90,28 +116,26 @@ def _mean_ms(rows: Rows) -> Sequence[Any]:
     return [spent / calls / 1e6 if spent is not None and calls else None for spent, calls in pairs]
 
 
-def _victim_pid(rows: Rows) -> Sequence[Any]:
-    return [rows.known.pid_of.get(tid) for tid in rows.gauge("victim_tid")]
+def _pid_of(field: str) -> Callable[[Rows], Sequence[Any]]:
+    return lambda rows: [rows.known.threads.pid_of.get(tid) for tid in rows.gauge(field)]
 
 
-def _wakee_pid(rows: Rows) -> Sequence[Any]:
-    return [rows.known.pid_of.get(tid) for tid in rows.gauge("wakee_tid")]
-
-
-def _peak_ms(field: str) -> Callable[[Rows], Sequence[Any]]:
-    return lambda rows: [value / 1e6 for value in rows.gauge(field)]
+def _name_of(field: str) -> Callable[[Rows], Sequence[Any]]:
+    return lambda rows: [rows.known.name(rows.known.threads.pid_of.get(tid)) for tid in rows.gauge(field)]
 
 
 CLOCK = (
     Column("t_ns", "INTEGER", "time of the tick, CLOCK_MONOTONIC ns", lambda rows: rows.ticks),
-    Column("unix_s", "REAL", "time of the tick, s since 1970", lambda rows: rows.dates()),
-    Column("t_s", "REAL", "time of the tick, s since the recording began", lambda rows: rows.at(rows.known.start_ns)),
+    Column("unix_s", "REAL", "time of the tick, s since 1970",
+           lambda rows: rows.per_tick("unix_s", lambda t_ns: rows.known.header.unix_ns_of(t_ns) / 1e9)),
+    Column("t_s", "REAL", "time of the tick, s since the recording began",
+           lambda rows: rows.per_tick("t_s", lambda t_ns: (t_ns - rows.known.start_ns) / 1e9)),
 )  # fmt: skip
 
-GPU = TableSpec("gpu", "what was read of each GPU in each tick; NULL is not read in this tick", ("gpus",), (
+GPU = TableSpec("gpu", "each GPU in each tick; NULL was not read in this tick (NVML)", ("gpus",), (
     *CLOCK,
     _gauge("gpu", "INTEGER", "index", "index"),
-    _gauge("util_pct", "REAL", "time in which a kernel ran or a copy, %"),
+    _gauge("util_pct", "REAL", "time in which a kernel or a copy ran, %"),
     _gauge("mem_util_pct", "REAL", "time in which memory was read or written, %"),
     _gauge("mem_used_bytes", "INTEGER", "memory in use, bytes"),
     _gauge("power_w", "REAL", "power, W"),
@@ -119,12 +143,12 @@ GPU = TableSpec("gpu", "what was read of each GPU in each tick; NULL is not read
            adds_up=True),
     _gauge("sm_clock_mhz", "INTEGER", "SM clock, MHz"),
     _gauge("mem_clock_mhz", "INTEGER", "memory clock, MHz"),
-    _gauge("throttle_mask", "INTEGER", "why clocks are held down, NVML's bits"),
-    _gauge("gr_active_pct", "REAL", "time in which any kernel ran, copies not counted, %"),
-    _gauge("sm_active_pct", "REAL", "SMs with a warp on them, %"),
-    _gauge("sm_occupancy_pct", "REAL", "warps of those possible, %"),
-    _gauge("tensor_active_pct", "REAL", "tensor pipes busy, %"),
-    _gauge("dram_active_pct", "REAL", "DRAM busy, %"),
+    _gauge("throttle_mask", "INTEGER", "why clocks are held down, NVML's bits (nvmlClocksEventReasons)"),
+    _gauge("gr_active_pct", "REAL", "time in which any kernel ran, copies not counted, % (GPM)"),
+    _gauge("sm_active_pct", "REAL", "SMs with a warp on them, % (GPM)"),
+    _gauge("sm_occupancy_pct", "REAL", "warps of those possible, % (GPM)"),
+    _gauge("tensor_active_pct", "REAL", "tensor pipes busy, % (GPM)"),
+    _gauge("dram_active_pct", "REAL", "DRAM busy, % (GPM)"),
     _gauge("temp_c", "REAL", "temperature, degrees C"),
     _count("pcie_tx_bytes", "sent to the host, bytes"),
     _count("pcie_rx_bytes", "received from the host, bytes"),
@@ -133,10 +157,22 @@ GPU = TableSpec("gpu", "what was read of each GPU in each tick; NULL is not read
     _count("nvlink_tx_bytes", "sent over NVLink, bytes"),
     _count("nvlink_rx_bytes", "received over NVLink, bytes"),
     _seconds("nvml_s", "nvml_ns", "time spent in NVML calls for it"),
+    _gauge("mem_total_bytes", "INTEGER", "memory, bytes"),
+    _gauge("power_limit_w", "REAL", "power limit, W"),
+    _gauge("mem_temp_c", "REAL", "temperature of its memory, degrees C"),
+    _gauge("fan_pct", "REAL", "fan, %"),
+    _gauge("pstate", "INTEGER", "performance state, 0 is the fastest"),
+    _gauge("pcie_gen", "INTEGER", "PCIe generation of the link now"),
+    _gauge("pcie_width", "INTEGER", "PCIe lanes now"),
+    _gauge("enc_pct", "REAL", "video encoder busy, %"),
+    _gauge("dec_pct", "REAL", "video decoder busy, %"),
+    _gauge("ecc_corrected", "INTEGER", "corrected memory errors since the driver loaded"),
+    _gauge("ecc_uncorrected", "INTEGER", "uncorrected memory errors since the driver loaded"),
+    _gauge("xid", "INTEGER", "number of the latest Xid error since the collector began"),
 ))  # fmt: skip
 
-PROC = TableSpec("proc", "each process in each tick it was read in: up to 16 trainers and workers in all, others less often; what one did "
-                 "between its last row and its end is in none", ("procs",), (
+PROC = TableSpec("proc", "each process in each tick in which it was read (/proc/PID): up to 16 trainers and workers in each tick, others "
+                 "less often; what a process did between its last row and its end is in none", ("procs",), (
     *CLOCK,
     _gauge("pid", "INTEGER", "process"),
     _name("name", "pid", "process"),
@@ -146,18 +182,18 @@ PROC = TableSpec("proc", "each process in each tick it was read in: up to 16 tra
     Column("cpu_s", "REAL", "CPU of all its threads, s since it was read (0.2 s; rows between have 0), in clock ticks", lambda rows: [
         value if value is None else value * NS for value in rows.total("utime_ns", "stime_ns")]),
     _seconds("oncpu_s", "oncpu_ns", "CPU of its main thread"),
-    _seconds("runq_s", "run_delay_ns", "main thread wanted a CPU and had none"),
-    Column("offcpu_s", "REAL", "main thread was not on a CPU, s in the tick", _offcpu),
+    _seconds("runq_s", "run_delay_ns", "its main thread waited for a CPU"),
+    Column("offcpu_s", "REAL", "its main thread was not on a CPU, s in the tick", lambda rows: [
+        value if value is None else value * NS for value in offcpu_ns(rows)]),
     Column("switches", "INTEGER", "context switches of its main thread since they were read (0.2 s; rows between have 0)",
            lambda rows: rows.total("vol", "invol")),
     Column("thread_switches", "INTEGER", "context switches of all its threads since its row before, in its last row until it ended; "
            "counted every 0.2 to 1.2 s and spread evenly over that (sched probe); NULL is not counted, or not yet",
-           lambda rows: _told(rows, rows.known.switches)),
+           lambda rows: of_threads(rows, "switches")),
     _count("vol", "voluntary context switches of its main thread"),
     _count("invol", "involuntary context switches of its main thread"),
-    Column("stall_ms", "REAL", "longest single wait for a CPU of any of its threads since its row before, ms (sched probe; of who is no "
-           "trainer or worker one may stand in two rows); NULL where none was told of",
-           lambda rows: _told(rows, rows.known.stalls)),
+    Column("stall_ms", "REAL", "longest single wait for a CPU of any of its threads since its row before, ms (sched probe; a wait of a "
+           "bystander may stand in two rows); NULL where none was reported", lambda rows: _scaled_later(rows, "waits", 1e-6)),
     _gauge("rss_bytes", "INTEGER", "resident memory, bytes"),
     _gauge("threads", "INTEGER", "number of threads", "num_threads"),
     _count("minflt", "minor page faults"),
@@ -169,7 +205,9 @@ PROC = TableSpec("proc", "each process in each tick it was read in: up to 16 tra
     _gauge("processor", "INTEGER", "CPU its main thread ran on last"),
     _gauge("syscall", "INTEGER", "system call its main thread sleeps in, -1 while running"),
     _gauge("wchan", "TEXT", "kernel function its main thread sleeps in"),
-), _read_now)  # fmt: skip
+    Column("thread_offcpu_s", "REAL", "time off a CPU of all its threads, s; counted when a thread is reported that has run since, as "
+           "thread_switches are (sched probe)", lambda rows: _scaled_later(rows, "offcpu", NS)),
+), read_now)  # fmt: skip
 
 _CALLS = (
     *CLOCK,
@@ -179,21 +217,22 @@ _CALLS = (
     _count("calls", "calls", "count"),
     Column("total_ms", "REAL", "time in them, ms in the tick", lambda rows: rows.scaled("total_ns", 1e-6)),
     Column("mean_ms", "REAL", "mean time of a call in the tick, ms", _mean_ms),
-    Column("max_ms", "REAL", "longest call that ended in the tick, ms, rounded up by 3 % at most", _peak_ms("max_ns")),
-)
+    Column("max_ms", "REAL", "longest call that ended in the tick, ms, rounded up by 3 % at most",
+           lambda rows: [value / 1e6 for value in rows.gauge("max_ns")]),
+)  # fmt: skip
 
 SYNC = TableSpec("sync", "CUDA synchronize calls of each process (uprobes)", ("probes", "calls"), _CALLS,
                  lambda rows: [SYNC_WORD in call for call in rows.gauge("call")])  # fmt: skip
-COPY = TableSpec("copy", "the other CUDA calls that are probed: memory copies", ("probes", "calls"),
+COPY = TableSpec("copy", "memory copies of each process: the other CUDA calls that are probed (uprobes)", ("probes", "calls"),
                  (*_CALLS, _count("bytes", "moved, bytes")),
                  lambda rows: [SYNC_WORD not in call for call in rows.gauge("call")])  # fmt: skip
 
 PREEMPT = TableSpec("preempt", "who ran on a CPU while a thread waited for it (sched probe)", ("probes", "preempts"), (
     *CLOCK,
     _gauge("victim_tid", "INTEGER", "thread that waited"),
-    Column("victim_pid", "INTEGER", "its process", _victim_pid),
-    Column("victim", "TEXT", "name of that process", lambda rows: [rows.known.name(pid) for pid in _victim_pid(rows)]),
-    _gauge("culprit_tid", "INTEGER", "thread that ran"),
+    Column("victim_pid", "INTEGER", "its process", _pid_of("victim_tid")),
+    Column("victim", "TEXT", "name of that process", _name_of("victim_tid")),
+    _gauge("culprit_tid", "INTEGER", "thread that ran; 0 is nobody, as where a cgroup quota throttles"),
     _gauge("culprit_pid", "INTEGER", "its process"),
     _name("culprit", "culprit_pid", "process that ran"),
     _seconds("lost_s", "ns", "how long"),
@@ -203,22 +242,22 @@ PREEMPT = TableSpec("preempt", "who ran on a CPU while a thread waited for it (s
 WAKEUP = TableSpec("wakeup", "who ended a sleep of whom (sched probe)", ("probes", "wakeups"), (
     *CLOCK,
     _gauge("wakee_tid", "INTEGER", "thread that slept"),
-    Column("wakee_pid", "INTEGER", "its process", _wakee_pid),
-    Column("wakee", "TEXT", "name of that process", lambda rows: [rows.known.name(pid) for pid in _wakee_pid(rows)]),
-    _gauge("waker_tid", "INTEGER", "thread that woke it"),
+    Column("wakee_pid", "INTEGER", "its process", _pid_of("wakee_tid")),
+    Column("wakee", "TEXT", "name of that process", _name_of("wakee_tid")),
+    _gauge("waker_tid", "INTEGER", "thread that woke it; 0 is an interrupt"),
     _gauge("waker_pid", "INTEGER", "its process"),
     _name("waker", "waker_pid", "process that woke it"),
     _count("times", "how often"),
-    _seconds("wait_s", "wait_ns", "the sleeps that it ended"),
+    _seconds("wait_s", "wait_ns", "length of the sleeps that it ended"),
 ))  # fmt: skip
 
-STACK = TableSpec("stack", "stacks that were taken", ("stacks",), (
+STACK = TableSpec("stack", "stacks of threads, innermost frame first", ("stacks",), (
     *CLOCK,
     _gauge("pid", "INTEGER", "process"),
     _gauge("tid", "INTEGER", "thread"),
     _name("name", "pid", "process"),
-    Column("python", "TEXT", "Python frames, innermost first, a line each", lambda rows: ["\n".join(s) for s in rows.gauge("python")]),
-    Column("kernel", "TEXT", "kernel frames, innermost first, a line each", lambda rows: ["\n".join(s) for s in rows.gauge("kernel")]),
+    Column("python", "TEXT", "Python frames, a line each", lambda rows: ["\n".join(frames) for frames in rows.gauge("python")]),
+    Column("kernel", "TEXT", "kernel frames, a line each", lambda rows: ["\n".join(frames) for frames in rows.gauge("kernel")]),
     _gauge("wait", "TEXT", "what it waits for"),
     _gauge("syscall", "TEXT", "system call it sleeps in"),
     _gauge("wchan", "TEXT", "kernel function it sleeps in"),
@@ -226,17 +265,17 @@ STACK = TableSpec("stack", "stacks that were taken", ("stacks",), (
     _gauge("incident", "TEXT", "the incident it was taken for"),
 ))  # fmt: skip
 
-MARK = TableSpec("mark", "markers of the job (gputop mark), and of gaps (set by the recorder); the time is when", ("marks",), (
+MARK = TableSpec("mark", "markers of the job (gputop mark), and of the recorder behind gaps; the time is when they were set", ("marks",), (
     *CLOCK, _gauge("text", "TEXT", "the marker"),
 ), own_time=True)  # fmt: skip
 
 
 def _made(name: str, type_: str, help_: str) -> Column:
-    """A column of a table that is not made from rows."""
+    """A column of a table that is not made from rows of frames."""
     return Column(name, type_, help_, lambda rows: [None] * rows.count)
 
 
-PROCESS = TableSpec("process", "each process that was seen, once; t_ns is when it was first told of", (), (
+PROCESS = TableSpec("process", "each process once; t_ns is when it was first seen", (), (
     *CLOCK,
     _made("pid", "INTEGER", "process"),
     _made("ppid", "INTEGER", "its parent"),
@@ -247,12 +286,12 @@ PROCESS = TableSpec("process", "each process that was seen, once; t_ns is when i
     _made("role", "TEXT", "trainer, worker, helper or bystander"),
     _made("trainer_pid", "INTEGER", "the trainer it works for"),
     _made("rank", "INTEGER", "a trainer's rank"),
-    _made("label", "TEXT", "what the screen and explain call it"),
+    _made("label", "TEXT", "its name on the screen and in explain"),
     _made("cgroup", "TEXT", "its cgroup"),
     _made("cpus_allowed", "TEXT", "CPUs it may run on"),
 ))  # fmt: skip
 
-INCIDENT = TableSpec("incident", "what the diagnosis finds, one row per episode; t_ns is its beginning", (), (
+INCIDENT = TableSpec("incident", "the incidents of the diagnosis, one row per episode; t_ns is its beginning", (), (
     *CLOCK,
     _made("id", "INTEGER", "number"),
     _made("dt_s", "REAL", "how long it lasted, s"),
@@ -263,21 +302,160 @@ INCIDENT = TableSpec("incident", "what the diagnosis finds, one row per episode;
     _made("confidence", "REAL", "0 to 1"),
     _made("trainer_pid", "INTEGER", "the trainer"),
     _made("gpu", "INTEGER", "the GPU"),
-    _made("lost_s", "REAL", "GPU time lost to it, s; where jobs share a GPU each has lost the whole, so of these no sum is made "
-          "(the ledger of `gputop explain` shares it out)"),
+    _made("lost_s", "REAL", "GPU time lost to it, s; do not add them up: jobs that share a GPU have each lost all of it "
+          "(the ledger of `gputop explain` divides it)"),
     _made("headline", "TEXT", "in a sentence"),
     _made("detail", "TEXT", "and one more"),
-    _made("victims", "TEXT", "who suffered, JSON"),
-    _made("culprits", "TEXT", "who took what they lacked, with CPU seconds, JSON"),
+    _made("victims", "TEXT", "the processes that suffered, JSON"),
+    _made("culprits", "TEXT", "the processes that took what these lacked, with CPU seconds, JSON"),
     _made("evidence", "TEXT", "the numbers behind it, JSON"),
     _made("fixes", "TEXT", "what to do, JSON"),
 ))  # fmt: skip
 
-GAP = TableSpec("gap", "stretches of which nothing is known; t_ns is the last tick before", (), (
+GAP = TableSpec("gap", "stretches without data; t_ns is the last tick before", (), (
     *CLOCK,
     _made("dt_s", "REAL", "how long, s"),
     _made("missed", "INTEGER", "beats that the collector skipped"),
     _made("reason", "TEXT", "why"),
 ))  # fmt: skip
 
-TABLES = {spec.name: spec for spec in (GPU, PROC, SYNC, COPY, PREEMPT, WAKEUP, PROCESS, INCIDENT, STACK, MARK, GAP)}
+_PSI = (
+    _seconds("psi_cpu_some_s", "psi.cpu_some_ns", "some task waited for a CPU (pressure/cpu)"),
+    _seconds("psi_io_some_s", "psi.io_some_ns", "some task waited for I/O (pressure/io)"),
+    _seconds("psi_io_full_s", "psi.io_full_ns", "all tasks that could run waited for I/O"),
+    _seconds("psi_memory_some_s", "psi.memory_some_ns", "some task waited for memory (pressure/memory)"),
+    _seconds("psi_memory_full_s", "psi.memory_full_ns", "all tasks that could run waited for memory"),
+)
+
+_CPU_TIMES = (
+    ("user_s", "user_ns", "in user space, nice included"), ("system_s", "system_ns", "in the kernel"), ("idle_s", "idle_ns", "idle"),
+    ("iowait_s", "iowait_ns", "idle while a task waits for I/O"), ("irq_s", "irq_ns", "in interrupts"),
+    ("steal_s", "steal_ns", "taken by the hypervisor"),
+)  # fmt: skip
+
+HOST = TableSpec("host", "the machine; CPUs five times a second, the rest once a second; NULL was not read in this tick. Counters grow "
+                 "since they were read last", ("host",), (
+    *CLOCK,
+    Column("cpus", "INTEGER", "CPUs online (/proc/stat)", lambda rows: [cpus and len(cpus) for cpus in rows.gauge("cpus")]),
+    *(_cpu_seconds(f"cpu_{name}", field, f"time of all CPUs {what}") for name, field, what in _CPU_TIMES),
+    _count("switches", "context switches (ctxt of /proc/stat)", "ctxt"),
+    _gauge("procs_running", "INTEGER", "tasks running or runnable (/proc/stat)"),
+    _gauge("load1", "REAL", "load of one minute (/proc/loadavg)"),
+    *_PSI,
+    _gauge("mem_total_bytes", "INTEGER", "memory, bytes (/proc/meminfo)"),
+    _gauge("mem_available_bytes", "INTEGER", "memory that can be had without swapping, bytes"),
+    _gauge("mem_cached_bytes", "INTEGER", "page cache, bytes"),
+    _gauge("swap_total_bytes", "INTEGER", "swap, bytes"),
+    _gauge("swap_free_bytes", "INTEGER", "free swap, bytes"),
+    _gauge("shm_total_bytes", "INTEGER", "size of /dev/shm, bytes"),
+    _gauge("shm_free_bytes", "INTEGER", "free in /dev/shm, bytes"),
+    _count("pswpin", "pages swapped in (/proc/vmstat)"),
+    _count("pswpout", "pages swapped out"),
+    _count("pgmajfault", "major page faults"),
+    _count("allocstall", "allocations that had to reclaim memory themselves"),
+    _count("pgscan_direct", "pages looked at by such allocations"),
+    _count("pgscan", "pages looked at for reclaim, by anybody"),
+    _count("refaults", "pages read again soon after they were dropped"),
+    _count("tcp_retrans", "TCP segments sent again (/proc/net/snmp)"),
+))  # fmt: skip
+
+CPU = TableSpec("cpu", "each logical CPU, five times a second (/proc/stat)", ("host", "cpus"), (
+    *CLOCK,
+    _gauge("cpu", "INTEGER", "number"),
+    *(_seconds(name, field, f"time {what}") for name, field, what in _CPU_TIMES),
+))  # fmt: skip
+
+DISK = TableSpec("disk", "each block device, once a second; partitions are in none (/proc/diskstats)", ("host", "disks"), (
+    *CLOCK,
+    _gauge("disk", "TEXT", "name", "name"),
+    _count("reads", "reads that ended"),
+    _count("read_bytes", "read, bytes"),
+    _from_ms("read_s", "read_ms", "time of these reads together"),
+    _count("writes", "writes that ended"),
+    _count("write_bytes", "written, bytes"),
+    _from_ms("write_s", "write_ms", "time of these writes together"),
+    _from_ms("busy_s", "io_ms", "time with a request under way"),
+))  # fmt: skip
+
+NET = TableSpec("net", "each network interface but lo, once a second (/proc/net/dev)", ("host", "nets"), (
+    *CLOCK,
+    _gauge("interface", "TEXT", "name", "name"),
+    _count("rx_bytes", "received, bytes"),
+    _count("tx_bytes", "sent, bytes"),
+    _count("rx_drops", "received packets dropped"),
+    _count("tx_drops", "packets dropped when sending"),
+))  # fmt: skip
+
+CGROUP = TableSpec("cgroup", "each cgroup of trainers, workers and gputop, five times a second, v1 and v2 alike; limits are the tightest "
+                   "up to the root. Memory, cpuset and pressure are read once a second and restated between", ("host", "cgroups"), (
+    *CLOCK,
+    _gauge("path", "TEXT", "its path"),
+    _gauge("version", "INTEGER", "1 or 2"),
+    _gauge("quota_cpus", "REAL", "CPU quota, CPUs (cpu.max); NULL is no quota"),
+    _gauge("quota_path", "TEXT", "the cgroup above that has the quota; NULL is itself"),
+    _count("periods", "periods of the quota in which it ran (nr_periods of cpu.stat)", "nr_periods"),
+    _count("throttled", "periods in which it was throttled (nr_throttled)", "nr_throttled"),
+    _seconds("throttled_s", "throttled_ns", "throttled (throttled_usec)"),
+    _gauge("cpuset", "TEXT", "CPUs it may use (cpuset.cpus.effective)"),
+    _gauge("mem_bytes", "INTEGER", "memory in use, page cache included, bytes (memory.current)"),
+    _gauge("mem_limit_bytes", "INTEGER", "memory limit, bytes (memory.max or memory.high); NULL is no limit"),
+    _gauge("mem_limit_path", "TEXT", "the cgroup above that has the limit; NULL is itself"),
+    _gauge("mem_file_bytes", "INTEGER", "page cache, bytes (memory.stat)"),
+    _count("refaults", "pages read again soon after they were dropped (memory.stat)"),
+    *_PSI,
+    _gauge("read_limit_path", "TEXT", "the cgroup that limits reads (io.max); NULL is no limit", "read_limit.path"),
+    _gauge("read_limit_device", "TEXT", "the device, major:minor", "read_limit.device"),
+    _gauge("read_limit_bytes_per_s", "INTEGER", "limit of reads, bytes/s", "read_limit.bytes_per_s"),
+    _gauge("read_limit_ios_per_s", "INTEGER", "limit of reads, 1/s", "read_limit.ios_per_s"),
+))  # fmt: skip
+
+GPU_PROCESS = TableSpec("gpu_process", "each process on each GPU, once a second (NVML)", ("gpus", "procs"), (
+    *CLOCK,
+    _owner("gpu", "INTEGER", "index of the GPU", "index"),
+    _gauge("pid", "INTEGER", "process"),
+    _name("name", "pid", "process"),
+    _gauge("kind", "TEXT", "C compute, G graphics, C+G both"),
+    _gauge("mem_bytes", "INTEGER", "GPU memory in use, bytes"),
+    _gauge("sm_pct", "REAL", "SM utilization by it, % (nvmlDeviceGetProcessUtilization)"),
+    _gauge("mem_pct", "REAL", "utilization of the memory interface by it, %"),
+    _gauge("enc_pct", "REAL", "video encoder, %"),
+    _gauge("dec_pct", "REAL", "video decoder, %"),
+    _gauge("gpu_instance", "INTEGER", "MIG GPU instance; NULL outside MIG"),
+), _listed_now)  # fmt: skip
+
+LAUNCH = TableSpec("launch", "kernel launches of each process, counted for some hundredths of a second every other second (uprobe on "
+                   "cuLaunchKernel)", ("probes", "launches"), (
+    *CLOCK,
+    _gauge("pid", "INTEGER", "process"),
+    _name("name", "pid", "process"),
+    _gauge("launches_per_s", "REAL", "kernel launches over the last few counts, 1/s", "per_s"),
+))  # fmt: skip
+
+MAIN = TableSpec("main_thread", "where the main thread of each trainer was on a CPU (perf's task clock; only without eBPF)", ("sampled",), (
+    *CLOCK,
+    _gauge("pid", "INTEGER", "process"),
+    _name("name", "pid", "process"),
+    _seconds("watched_s", "watched_ns", "time in which it was sampled"),
+    _seconds("sync_s", "sync_ns", "CPU spinning in synchronize calls and in copies from the GPU"),
+    _seconds("copy_s", "copy_ns", "CPU in copies to the GPU"),
+    _seconds("launch_s", "launch_ns", "CPU launching kernels"),
+    _seconds("unknown_s", "unknown_ns", "CPU elsewhere in CUDA's libraries"),
+    _count("waits", "waits for the GPU, at least so many"),
+    _count("samples", "samples", "met"),
+    _count("waiting_samples", "samples in such a wait", "met_waiting"),
+))  # fmt: skip
+
+TALLY = TableSpec("tally", "events counted by tick, process and operation: `events` has a row for each of them", (), (
+    *CLOCK,
+    _made("pid", "INTEGER", "process"),
+    _made("op", "TEXT", "sched_switch, or the CUDA call by its name in the runtime: cudaStreamSync, cudaDeviceSync (cuCtxSynchronize), "
+          "cudaEventSync, cudaMemcpy, cudaMemcpyAsync (HtoD, DtoH, … alike), …"),
+    _made("times", "INTEGER", "events"),
+    _made("total_ns", "INTEGER", "their time together, ns: time off a CPU, or in the call"),
+    _made("max_ns", "INTEGER", "the longest of them, ns"),
+))  # fmt: skip
+
+TABLES = {spec.name: spec for spec in (
+    GPU, PROC, SYNC, COPY, PREEMPT, WAKEUP, PROCESS, INCIDENT, STACK, MARK, GAP, HOST, CPU, DISK, NET, CGROUP, GPU_PROCESS, LAUNCH, MAIN,
+    TALLY,
+)}  # fmt: skip

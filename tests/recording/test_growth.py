@@ -53,6 +53,7 @@ def count(recording: Recording, table: str) -> int:
 def test_files_of_every_version_say_what_they_said(path: Path) -> None:
     expected = json.loads(path.with_suffix(".json").read_text())
     found = json.loads(json.dumps(facts(path)))
+    found["rows"] = {table: found["rows"][table] for table in expected["rows"]}  # tables that came since are in none
     assert {key: found[key] for key in expected} == expected
 
 

@@ -1,4 +1,4 @@
-"""An SQLite database with the tables of `gputop query`."""
+"""An SQLite database with the tables and views of `gputop query`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from gputop.recording.reader import Recording
 from gputop.system.errors import UserError
 from gputop.system.output import create_file, whole_or_gone
 from gputop.tables.database import create_statement, gathered, insert
+from gputop.tables.events import create_views, fill_numbers
 from gputop.tables.exports.rows import ALL, batches
 from gputop.tables.schema import TABLES
 
@@ -28,7 +29,9 @@ def _fill(database: sqlite3.Connection, recording: Recording, start_ns: int, end
     database.execute("PRAGMA journal_mode=OFF")
     for spec in TABLES.values():
         database.execute(create_statement(spec))
+    create_views(database)
     database.execute("BEGIN")
     for name, values in gathered(batches(recording, start_ns, end_ns)):
         insert(database, name, len(ALL[name]), values)
+    fill_numbers(database)
     database.execute("COMMIT")

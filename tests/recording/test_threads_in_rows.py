@@ -10,7 +10,7 @@ import pytest
 
 from gputop import cli
 from gputop.model.frame import Frame, Probes, ProcSample, SchedThread
-from gputop.tables.told import FORGOTTEN_NS, Switches
+from gputop.tables.threads import FORGOTTEN_NS, Threads
 from tests.recording.made import MS, SECOND, START_NS, record
 
 TRAINER, OTHER, LATE, OLD = 7, 8, 9, 10
@@ -93,11 +93,13 @@ def test_a_row_of_which_nothing_has_been_told_yet_has_no_number(tmp_path: Path, 
 
 def test_who_has_no_rows_is_forgotten() -> None:
     """In a container the probe tells of processes that /proc there does not have."""
-    switches = Switches()
+    threads = Threads()
     for i in range(100):
         now = START_NS + i * SECOND
-        switches.learn([now], [(now, 5, 5, START_NS, i, ""), (now, 50 + i, 50 + i, now, i, "dead")], START_NS)
-        switches.settle(now, now)
-    assert len(switches._processes) <= FORGOTTEN_NS // SECOND + 1
-    assert len(switches._processes[5].told) <= FORGOTTEN_NS // SECOND
-    assert len(switches._stood) == 1
+        reported = [thread(5, 5, i, START_NS), thread(50 + i, 50 + i, i, now, "dead")]
+        threads.learn_counts(Frame(i, now, probes=Probes(now, reported)), START_NS)
+        threads.settle(now, now)
+    for counts in (threads.switches, threads.offcpu, threads.waits):
+        assert len(counts.processes) <= FORGOTTEN_NS // SECOND + 1
+        assert len(counts.processes[5].reported) <= FORGOTTEN_NS // SECOND
+    assert len(threads._stood) == 1
