@@ -1,8 +1,8 @@
 """The beat: absolute deadlines, lateness counted, one frame per tick.
 
 The collector is a process of its own. It keeps its beat while a screen draws, holds the probes' descriptors, and ends by
-itself when nobody reads it any more. Sources are read in the order of `REGISTRY`; each may use what earlier ones left in the
-beat.
+itself when its reader is gone. It reads the sources in the order of `gputop.sources.REGISTRY`; each may use what earlier ones
+left in the beat.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import resource
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 
 from gputop.model import clocks, roles
 from gputop.model.frame import Frame, Gpu, Header, ProcInfo, SelfCost, SourceState
-from gputop.sources import Beat, Settings, Source, Unavailable
+from gputop.sources import REGISTRY, Beat, Entry, Settings, Source, Unavailable, is_simulated
+from gputop.sources.files import read_text
 from gputop.system import crash
 from gputop.system.errors import UserError
 from gputop.system.memory import return_pages
@@ -27,50 +28,21 @@ from gputop.system.priority import BEAT, MOST_SHARE, Place, raise_priority
 from gputop.system.program import __version__
 from gputop.system.text import clean
 
-_UNFIT = (OverflowError, TypeError, ValueError)
-"""What encoding raises."""
-_SAMPLE = ("index", "t_ns", "missing")
-KEY_EVERY_NS = 10_000_000_000
-REOPEN_EVERY_NS = 5_000_000_000
-COST_EVERY_NS = 1_000_000_000
-ROLES_EVERY_NS = 1_000_000_000  # ns between two looks who is who; while there is nobody to watch each beat looks
-ROLES_SHARE = 0.02  # of one CPU, what that may take: 20,000 processes cost some 60 ms
-LOOK_EVERY_NS = 1_000_000_000
-"""How often it is looked which of the missing sources are to be opened again."""
-STOPS_WITHIN_S = 0.5
-"""It is looked so often whether to stop, however long the beat."""
-BEHIND_DRIVER_NS = 8_000_000
-"""How far our beat lies behind that of NVML's threads: when we begin, most of them are done and need the interpreter no more."""
+KEY_EVERY_NS = 10_000_000_000  # ns between two key frames
+REOPEN_EVERY_NS = 5_000_000_000  # ns until a source that failed is opened again
+COST_EVERY_NS = 1_000_000_000  # ns between two readings of the collector's own cost
+ROLES_EVERY_NS = 1_000_000_000  # ns between two assignments of roles; each beat assigns them while there is no trainer
+ROLES_SHARE = 0.02  # of one CPU, most that assigning roles takes: 20,000 processes cost 60 ms (measured)
+LOOK_EVERY_NS = 1_000_000_000  # ns between two looks whether a missing source can be opened
+STOPS_WITHIN_S = 0.5  # s, the longest sleep: `stop` is noticed within it, however long the interval
+BEHIND_DRIVER_NS = 8_000_000  # ns from NVML's ticks to the beat: by then most of its threads are done and leave the GIL alone
 
-
-class Entry(NamedTuple):
-    """One source: its name, and where its class is; it is imported only when it is opened."""
-
-    name: str
-    module: str
-    cls: str
-    off: Callable[[Settings], str | None] = lambda _: None
-    """Why it is not to be opened, None where it is; an empty text is told to nobody."""
-    reopens: bool = True
-    """Whether to try again when it could not be opened: not where that may ask for a password."""
-
-
-REGISTRY = (
-    Entry("procfs", "gputop.sources.procfs", "ProcfsSource"),
-    Entry("host", "gputop.sources.host", "HostSource"),
-    Entry("hardware", "gputop.sources.hardware", "HardwareSource", lambda s: None if s.root == "/" else ""),  # psutil reads no other root
-    Entry("cgroup", "gputop.sources.cgroup", "CgroupSource"),
-    Entry("ebpf", "gputop.sources.ebpf.source", "EbpfSource", lambda s: None if s.ebpf else _without_ebpf(s), reopens=False),
-    Entry("perf", "gputop.sources.perf", "PerfSource"),
-    Entry("nvml", "gputop.sources.nvml", "NvmlSource", lambda _: "gputop demo simulates the GPU" if _is_simulated() else None),
-    Entry("simulated", "gputop.sources.simulated", "SimulatedSource", lambda _: None if _is_simulated() else ""),
-    Entry("marks", "gputop.sources.marks", "MarksSource"),
-)
-"""In reading order: NVML after those that read /proc, since its threads read while they do."""
+_UNFIT = (OverflowError, TypeError, ValueError)  # what encoding a frame raises
+_SAMPLE = ("index", "t_ns", "missing")  # fields of `Gpu` that are no readings
 
 
 class Sink(Protocol):
-    """Where frames go. ``send`` returns False when the frame was dropped because the reader is too slow."""
+    """Where frames go. ``send`` returns False if the frame was dropped because the reader is too slow."""
 
     def send(self, frame: Frame) -> bool: ...
 
@@ -83,7 +55,7 @@ def make_header(settings: Settings) -> Header:
         gputop=__version__,
         host=uname.nodename,
         kernel=uname.release,
-        boot_id=_read_text("/proc/sys/kernel/random/boot_id"),
+        boot_id=read_text("/", "proc/sys/kernel/random/boot_id").strip(),
         t_ns=now.t_ns,
         unix_ns=now.unix_ns,
         interval_ns=settings.interval_ns,
@@ -92,61 +64,97 @@ def make_header(settings: Settings) -> Header:
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         collector_pid=os.getpid(),
         pid_namespace=_inode("/proc/self/ns/pid"),
-        simulated=_is_simulated(),
+        simulated=is_simulated(),
         machine=uname.machine,
-        autogroup=_read_text("/proc/sys/kernel/sched_autogroup_enabled") == "1",
+        autogroup=read_text("/", "proc/sys/kernel/sched_autogroup_enabled").strip() == "1",
         slept=((now.t_ns, now.slept_ns),),
     )
+
+
+class _Roles:
+    """Which processes the sources read closely: trainers, their workers, and who feeds trainers without workers."""
+
+    def __init__(self) -> None:
+        self.gpu_pids: frozenset[int] = frozenset()
+        """Processes with a context on a GPU."""
+        self.hot: frozenset[int] = frozenset()
+        self.alone: frozenset[int] = frozenset()
+        self.trainers: frozenset[int] = frozenset()
+        self.programs: frozenset[int] = frozenset()
+        self.writers: frozenset[int] = frozenset()
+        """Processes that write what trainers without workers read."""
+        self._infos: dict[int, ProcInfo] = {}
+        self._is_due = True
+        self._due_ns = 0
+
+    def follow(self, frame: Frame, gpu_pids: frozenset[int]) -> None:
+        """Assign roles anew if processes came, went or changed."""
+        for pid in frame.gone:
+            self._infos.pop(pid, None)
+        for info in frame.infos:
+            self._infos[info.pid] = info
+        changed = bool(frame.infos or frame.gone)
+        self._is_due |= changed or gpu_pids != self.gpu_pids
+        self.gpu_pids = gpu_pids
+        if self._is_due and frame.t_ns >= self._due_ns:
+            self._assign(frame.t_ns)
+            changed = True
+        if changed:
+            read = (self._infos[pid].other_ends for pid in self.alone if pid in self._infos)
+            self.writers = frozenset[int]().union(*read)
+
+    def _assign(self, t_ns: int) -> None:
+        self._is_due, started = False, time.thread_time_ns()
+        found = roles.assign(self._infos, self.gpu_pids)
+        self.hot, self.alone = roles.hot(found), roles.without_workers(found)
+        self.trainers = frozenset(pid for pid, role in found.items() if role.kind == "trainer")
+        self.programs = roles.children_of(self._infos, self.alone)
+        rest_ns = int((time.thread_time_ns() - started) / ROLES_SHARE)
+        self._due_ns = t_ns + max(rest_ns, ROLES_EVERY_NS if self.hot else 0)
 
 
 class Collector:
     """Opens the sources and sends one frame per tick until `stop` is called or the reader leaves."""
 
     def __init__(self, settings: Settings, sink: Sink, leaves_root: bool = False) -> None:
-        """``leaves_root``: after `sudo gputop` its process is for nothing but to collect, and becomes the user's when it can."""
+        """``leaves_root``: after `sudo gputop` this process only collects, and becomes the user's as soon as the probes are loaded."""
         self.settings = settings
         self._sink = sink
         self._sources: dict[str, Source] = {}
         self._closed: dict[str, tuple[int, SourceState]] = {}
-        """Sources that are not open: when that was tried, or went wrong, and the reason."""
+        """Sources that are not open: when opening was tried or reading failed, and the reason."""
         self._states: dict[str, SourceState] = {}
         self._unsent: dict[str, SourceState] = {}
-        self._infos: dict[int, ProcInfo] = {}
         self._open_due_ns = 0
-        self._hot: frozenset[int] = frozenset()
-        self._alone: frozenset[int] = frozenset()
-        self._trainers: frozenset[int] = frozenset()
-        self._programs: frozenset[int] = frozenset()
-        self._ends: frozenset[int] = frozenset()
-        """Who writes what trainers without workers read from."""
-        self._roles_due = True
-        self._roles_due_ns = 0
-        self._gpu_pids: frozenset[int] = frozenset()
-        """Processes with a context on one of the GPUs."""
+        self._roles = _Roles()
         self._dropped = self._read_ns = 0
         self._nvml: dict[int, tuple[int, int]] = {}
-        """GPU -> time and number of its NVML calls, as last told."""
+        """GPU -> ns and number of its NVML calls so far."""
         self._place = Place(BEAT, MOST_SHARE, raise_priority)
         self._unfit = ""
-        """What was said of the first frame that could not be sent."""
+        """Why the first frame that could not be encoded could not be."""
         self._may_leave_root = leaves_root and os.geteuid() == 0 and bool(os.environ.get("SUDO_UID"))
         self.stopping = False
-        """Whether it was told to `stop`."""
+        """Whether `stop` was called."""
 
     def stop(self) -> None:
         """End after the current tick."""
         self.stopping = True
 
     def run(self, ticks: int | None = None, wait: Callable[[float], None] = time.sleep) -> None:
-        """Beat until stopped, or for ``ticks`` ticks. What the sink raises ends it, and a source's UserError."""
+        """Beat until stopped, or for ``ticks`` ticks. Raises what the sink raises, and a source's UserError."""
         try:
-            # Before the first frame gets its time, for this may take longer than a beat.
-            self._open_missing(time.monotonic_ns())
+            self._open_missing(time.monotonic_ns())  # before the first frame gets its time: it may take longer than a beat
             self._place.take()
-            self._tell_of_place()
+            self._report_place()
             self._beat(ticks, wait)
         finally:
             self.close()
+
+    def close(self) -> None:
+        """Close every source that is open."""
+        while self._sources:
+            _close(self._sources.popitem()[1])
 
     def _beat(self, ticks: int | None, wait: Callable[[float], None]) -> None:
         interval = self.settings.interval_ns
@@ -163,26 +171,27 @@ class Collector:
                 self._dropped += 1
                 key_due = 0
             elif key:
-                key_due = now + KEY_EVERY_NS - self.settings.interval_ns // 2  # no beat more for one that comes a little early
+                key_due = now + KEY_EVERY_NS - interval // 2  # a beat that comes a little early is still the one meant
                 return_pages()
             if self._leave_root():
-                key_due = 0  # what can be read now, and what no more
+                key_due = 0  # restate what can be read now, and what no longer
             ended = time.monotonic_ns()
             if self._place.note(ended):
-                self._tell_of_place()
-            # The first frame takes long, and stands between two beats; a single look has no beats but its own.
+                self._report_place()
+            # The first frame takes long and stands between two beats; a single look has no beats but its own.
             alone = self.settings.everyone and not seq
             following = ended + interval if alone else next_deadline(deadline, now if seq else ended, ended, interval)
             last_sent, deadline, seq = deadline, following, seq + 1
             while seq != ticks and (left := deadline - time.monotonic_ns()) > 0 and not self.stopping:
                 wait(min(left / 1e9, STOPS_WITHIN_S))
 
-    def _tell_of_place(self) -> None:
-        reason, remedy = self._place.reason, "it asks for it again once it takes less, a minute later at the earliest"
-        self._note(SourceState("beat", "partial" if reason else "ok", reason, remedy if reason else "", {"priority": self._place.told}))
+    def _report_place(self) -> None:
+        reason, remedy = self._place.reason, "gputop asks for it again once it takes less, after a minute at the earliest"
+        state, detail = "partial" if reason else "ok", {"priority": self._place.told}
+        self._add_state(SourceState("beat", state, reason, remedy if reason else "", detail))
 
     def _send(self, frame: Frame) -> bool:
-        """Whether it was not dropped. One that the stream cannot hold costs the GPUs' samples that are to blame, else itself."""
+        """Send it; False if it was dropped. A frame that cannot be encoded loses the GPU samples to blame, or is dropped itself."""
         try:
             return self._sink.send(frame)
         except _UNFIT as error:
@@ -193,20 +202,15 @@ class Collector:
         except _UNFIT:
             return False
 
-    def close(self) -> None:
-        """Close every source that is open."""
-        while self._sources:
-            _close(self._sources.popitem()[1])
-
     @property
     def _all_ready(self) -> bool:
         return all(getattr(source, "ready", True) for source in self._sources.values())
 
     def _leave_root(self) -> bool:
-        """After `sudo gputop`: once the probes are loaded, go on as the user who typed it; whether that was now."""
+        """After `sudo gputop`, once the probes are loaded, become the user who typed it; whether that happened now."""
         if self._may_leave_root and self._all_ready:
             self._may_leave_root = False
-            from gputop.sources.ebpf.privilege import drop_to_invoking_user
+            from gputop.system.privilege import drop_to_invoking_user
 
             return drop_to_invoking_user(keep_probing=True, sealed=not self.settings.sudo)
         return False
@@ -214,17 +218,27 @@ class Collector:
     def _read(self, frame: Frame) -> Frame:
         if frame.t_ns >= self._open_due_ns:
             self._open_missing(frame.t_ns)
-        wakers = (self._told_by("wakers") | self._ends) - self._hot
-        beat = Beat(frame.t_ns, frame.seq, frame.key, self._gpu_pids, self._hot, self._alone, self._trainers, wakers, self._programs)
-        beat.loading = not self._all_ready
+        who = self._roles
+        beat = Beat(
+            t_ns=frame.t_ns,
+            seq=frame.seq,
+            key=frame.key,
+            gpu_pids=who.gpu_pids,
+            hot=who.hot,
+            alone=who.alone,
+            trainers=who.trainers,
+            wakers=(self._pids_of("wakers") | who.writers) - who.hot,
+            programs=who.programs,
+            loading=not self._all_ready,
+        )
         started = time.thread_time_ns()
         for name in list(self._sources):
             self._read_source(name, beat, frame)
         for state in beat.changed:
-            self._note(state)
+            self._add_state(state)
         frame.sources.extend(self._states.values() if frame.key else self._unsent.values())
         self._unsent.clear()
-        self._follow_roles(frame)
+        who.follow(frame, self._pids_of("pids"))
         self._nvml |= {gpu.index: (gpu.nvml_ns, gpu.nvml_calls or 0) for gpu in frame.gpus if gpu.nvml_ns is not None}
         self._read_ns += time.thread_time_ns() - started
         if frame.key or frame.t_ns % COST_EVERY_NS < self.settings.interval_ns:
@@ -232,7 +246,7 @@ class Collector:
         return frame
 
     def _read_source(self, name: str, beat: Beat, frame: Frame) -> None:
-        """A bug in one source costs what that one reads, for some seconds; the others go on."""
+        """Read one source. A bug in it costs its own readings for some seconds; the other sources go on."""
         try:
             self._sources[name].read(beat, frame)
         except UserError:
@@ -243,7 +257,7 @@ class Collector:
             beat.changed.append(state)
             _close(self._sources.pop(name))
 
-    def _note(self, state: SourceState) -> None:
+    def _add_state(self, state: SourceState) -> None:
         if self._states.get(state.name) != state:
             self._states[state.name] = self._unsent[state.name] = state
 
@@ -257,7 +271,7 @@ class Collector:
             if off is None:
                 self._open(entry, now)
             elif off:
-                self._note(SourceState(entry.name, "off", off))
+                self._add_state(SourceState(entry.name, "off", off))
 
     def _open(self, entry: Entry, now: int) -> None:
         name = entry.name
@@ -276,34 +290,12 @@ class Collector:
             state = _broken(entry, error)
         if name not in self._sources:
             self._closed[name] = (now, state)
-        self._note(state)
+        self._add_state(state)
 
-    def _follow_roles(self, frame: Frame) -> None:
-        """Find out who must be read each tick: trainers and workers, whenever processes came, went or changed."""
-        for pid in frame.gone:
-            self._infos.pop(pid, None)
-        for info in frame.infos:
-            self._infos[info.pid] = info
-        gpu_pids = self._told_by("pids")
-        changed = bool(frame.infos or frame.gone)
-        self._roles_due |= changed or gpu_pids != self._gpu_pids
-        self._gpu_pids = gpu_pids
-        if self._roles_due and frame.t_ns >= self._roles_due_ns:
-            self._roles_due, started = False, time.thread_time_ns()
-            found = roles.assign(self._infos, gpu_pids)
-            self._hot, self._alone = roles.hot(found), roles.without_workers(found)
-            self._trainers = frozenset(pid for pid, role in found.items() if role.kind == "trainer")
-            self._programs = roles.children_of(self._infos, self._alone)
-            rest_ns = int((time.thread_time_ns() - started) / ROLES_SHARE)
-            self._roles_due_ns = frame.t_ns + max(rest_ns, ROLES_EVERY_NS if self._hot else 0)
-            changed = True
-        if changed:
-            self._ends = frozenset[int]().union(*(self._infos[pid].other_ends for pid in self._alone if pid in self._infos))
-
-    def _told_by(self, attribute: str) -> frozenset[int]:
-        """The pids that sources tell by an attribute."""
-        told = [pids for source in self._sources.values() if (pids := getattr(source, attribute, None))]
-        return told[0] if len(told) == 1 else frozenset[int]().union(*told)
+    def _pids_of(self, attribute: str) -> frozenset[int]:
+        """The pids that sources give by ``attribute``."""
+        given = [pids for source in self._sources.values() if (pids := getattr(source, attribute, None))]
+        return given[0] if len(given) == 1 else frozenset[int]().union(*given)
 
     def _cost(self) -> SelfCost:
         usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -318,11 +310,10 @@ class Collector:
 
 
 def next_deadline(deadline: int, began: int, ended: int, interval: int) -> int:
-    """The next beat after that of ``deadline``, which ``began`` and ``ended`` then, in ns. One that passed up to half an interval ago is
-    run late, an older one is skipped.
+    """The deadline after ``deadline``, whose tick ``began`` and ``ended`` then; all in ns.
 
-    It would stand so close to its neighbours that rates between them were noise; as one would that comes within half an interval of when
-    this one began, which may be anywhere after we were stopped, or slept.
+    A deadline that passed less than half an interval ago is run late; an older one is skipped, and so is one within half an
+    interval of when this tick began (after a stop or a suspend). Two frames closer than that give rates that are noise.
     """
     following = deadline + interval
     earliest = max(began + interval // 2, ended - interval // 2)
@@ -331,7 +322,7 @@ def next_deadline(deadline: int, began: int, ended: int, interval: int) -> int:
 
 
 def _fitting(gpu: Gpu, reason: str) -> Gpu:
-    """The sample, or where the stream cannot hold it the reason instead of what it had."""
+    """The sample; if it cannot be encoded, a sample with ``reason`` for each of its values."""
     try:
         msgspec.msgpack.encode(gpu)
         return gpu
@@ -341,31 +332,14 @@ def _fitting(gpu: Gpu, reason: str) -> Gpu:
 
 
 def _close(source: Source) -> None:
-    with suppress(Exception):  # one that broke may break here again
+    with suppress(Exception):  # a source that failed may fail again
         source.close()
 
 
 def _broken(entry: Entry, error: Exception) -> SourceState:
-    """What is said of a source that raised what it should not."""
+    """The state of a source with a bug."""
     remedy = "it is opened again in some seconds" if entry.reopens else "start gputop again"
     return SourceState(entry.name, "unavailable", clean(crash.log(error)), remedy)
-
-
-def _without_ebpf(settings: Settings) -> str:
-    return "a single look is too short for it" if settings.everyone else "not asked for: --no-ebpf"
-
-
-def _is_simulated() -> bool:
-    """`gputop demo` gave its own GPU for this stream."""
-    return bool(os.environ.get("GPUTOP_SIMULATED"))
-
-
-def _read_text(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
 
 
 def _inode(path: str) -> int:
@@ -376,5 +350,5 @@ def _inode(path: str) -> int:
 
 
 def _rss_bytes() -> int:
-    fields = _read_text("/proc/self/statm").split()
+    fields = read_text("/", "proc/self/statm").split()
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else 0

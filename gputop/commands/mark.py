@@ -62,8 +62,8 @@ def _send(message: bytes) -> tuple[int, list[str]]:
     """How many took it, and the sockets of those that had no room for it."""
     import time
 
-    from gputop.sources.ebpf.privilege import invoking_user
     from gputop.sources.markers import sockets
+    from gputop.system.privilege import invoking_user
 
     sudo = invoking_user()
     owners = frozenset({os.geteuid(), sudo[0] if sudo is not None else os.geteuid()})

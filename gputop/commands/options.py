@@ -124,7 +124,7 @@ def ask_sudo(args: argparse.Namespace) -> None:
 
     if not args.sudo or os.geteuid() == 0 or getattr(args, "host", None) is not None:
         return
-    from gputop.sources.ebpf.privilege import authorize_sudo
+    from gputop.system.privilege import authorize_sudo
 
     if not authorize_sudo():
         raise UserError("sudo refused: leave --sudo out to go on without eBPF")
@@ -136,7 +136,7 @@ def leave_root(*packages: str) -> None:
     ``packages`` are what is needed afterwards: where gputop or Python lie in root's home, they are loaded before. Raises UserError.
     """
 
-    from gputop.sources.ebpf.privilege import drop_to_invoking_user, invoking_user
+    from gputop.system.privilege import drop_to_invoking_user, invoking_user
 
     user = invoking_user()
     if user is None:
@@ -166,7 +166,7 @@ def acting_as_user(*packages: str) -> Iterator[None]:
 
     ``packages`` as in `leave_root`.
     """
-    from gputop.sources.ebpf.privilege import as_invoking_user, invoking_user
+    from gputop.system.privilege import as_invoking_user, invoking_user
 
     user = invoking_user()
     if user is not None and not _can_import_as(user[0]):

@@ -166,8 +166,8 @@ def _called(pid: int) -> str:
     """As on the screen; empty where it has ended."""
     from gputop.model.frame import ProcInfo
     from gputop.model.roles import program_name
-    from gputop.sources.procfs import parse
-    from gputop.sources.procfs.files import read_once
+    from gputop.sources import parse
+    from gputop.sources.files import read_once
 
     comm, words = (read_once(f"/proc/{pid}/{name}", parse.CMDLINE_BYTES) or b"" for name in ("comm", "cmdline"))
     return program_name(ProcInfo(pid, 0, comm=parse.text(comm).strip(), cmdline=parse.cmdline(words))) if comm else ""

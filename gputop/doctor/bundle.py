@@ -22,12 +22,12 @@ from gputop.doctor.mask import Mask
 from gputop.model.board import Board
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
-from gputop.sources import rights
 from gputop.sources.ebpf import access
-from gputop.sources.ebpf.privilege import as_invoking_user
+from gputop.sources.files import read_text
 from gputop.system import config, crash
 from gputop.system.errors import UserError
 from gputop.system.output import create, unused
+from gputop.system.privilege import as_invoking_user, capabilities, in_container, in_initial_pid_namespace
 from gputop.system.program import argv_of, report
 
 SECONDS = 10.0  # of recording in the bundle
@@ -192,12 +192,12 @@ def facts(root: str = "/") -> str:
 def _kernel(root: str) -> Iterator[tuple[str, object]]:
     yield "kernel", platform.release()
     yield "architecture", platform.machine()
-    yield "capabilities (effective)", f"{rights.capabilities(root):#x}"
+    yield "capabilities (effective)", f"{capabilities(root):#x}"
     yield "uid is 0", os.geteuid() == 0
-    yield "in a container", rights.in_container(root)
-    yield "initial pid namespace", rights.in_initial_pid_namespace()
+    yield "in a container", in_container(root)
+    yield "initial pid namespace", in_initial_pid_namespace()
     yield "lockdown", access.lockdown(root)
-    yield "security modules", rights.read_text(root, "sys/kernel/security/lsm").strip() or "cannot be read"
+    yield "security modules", read_text(root, "sys/kernel/security/lsm").strip() or "cannot be read"
     yield "/sys/kernel/btf/vmlinux", _size(root, "sys/kernel/btf/vmlinux")
     for folder in ("sys/kernel/tracing", "sys/kernel/debug/tracing"):
         yield f"/{folder}", _listed(root, f"{folder}/events/sched")
@@ -206,22 +206,22 @@ def _kernel(root: str) -> Iterator[tuple[str, object]]:
 
 def _settings(root: str) -> Iterator[tuple[str, object]]:
     for name in _SETTINGS:
-        yield name.replace("/", "."), rights.read_text(root, f"proc/sys/{name}").strip() or "absent"
-    for line in rights.read_text(root, "proc/self/limits").splitlines():
+        yield name.replace("/", "."), read_text(root, f"proc/sys/{name}").strip() or "absent"
+    for line in read_text(root, "proc/self/limits").splitlines():
         if line.startswith(("Max locked memory", "Max open files")):
             yield line[:26].strip(), " ".join(line[26:].split())
 
 
 def _hardware(root: str) -> Iterator[tuple[str, object]]:
-    lines = (line.partition(":") for line in rights.read_text(root, "proc/cpuinfo").splitlines())
+    lines = (line.partition(":") for line in read_text(root, "proc/cpuinfo").splitlines())
     cpu = {name.strip(): value.strip() for name, _, value in lines}
     arm = ", ".join(f"{name} {cpu[name]}" for name in ("CPU implementer", "CPU part") if name in cpu)
     yield "processor", cpu.get("model name") or arm or "cannot be read"
     yield "CPUs", f"{os.cpu_count()}, allowed for gputop {len(os.sched_getaffinity(0))}"
-    yield "memory", rights.read_text(root, "proc/meminfo").partition("\n")[0].partition(":")[2].strip()
+    yield "memory", read_text(root, "proc/meminfo").partition("\n")[0].partition(":")[2].strip()
     yield "NVIDIA devices", sum(name.removeprefix("nvidia").isdigit() for name in _names(root, "dev")) or "none"
-    yield "NVIDIA driver", rights.read_text(root, "proc/driver/nvidia/version").partition("\n")[0] or "none"
-    yield "load", rights.read_text(root, "proc/loadavg").strip()
+    yield "NVIDIA driver", read_text(root, "proc/driver/nvidia/version").partition("\n")[0] or "none"
+    yield "load", read_text(root, "proc/loadavg").strip()
 
 
 def _terminal() -> Iterator[tuple[str, object]]:

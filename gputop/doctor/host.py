@@ -8,11 +8,12 @@ from threading import Thread
 
 from gputop.doctor import Check
 from gputop.model.hardware import cpu_words, speed_words
+from gputop.sources.files import read_text
 from gputop.sources.procfs.sight import sight
-from gputop.sources.rights import in_initial_pid_namespace, may_ptrace, read_text
 from gputop.stacks.permission import yama_scope
 from gputop.system.console import charset, takes_unicode
 from gputop.system.priority import BEAT, MOST_SHARE, raise_priority
+from gputop.system.privilege import in_initial_pid_namespace, may_ptrace
 
 
 def checks(root: str) -> list[Check]:

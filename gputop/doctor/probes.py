@@ -8,11 +8,13 @@ import time
 
 from gputop.doctor import Check
 from gputop.model.frame import Frame, SourceState
-from gputop.sources import Beat, Settings, Unavailable, perf, rights
+from gputop.sources import Beat, Settings, Unavailable, perf
 from gputop.sources.ebpf import access, loader
 from gputop.sources.ebpf.btf import BtfError, task_layout
 from gputop.sources.ebpf.handover import find_python
 from gputop.sources.ebpf.source import EbpfSource
+from gputop.sources.files import read_text
+from gputop.system.privilege import CAP_SYS_ADMIN, capabilities
 
 _PATIENCE_S = 15.0  # s for bcc to be imported, and for the probes to load; a slow machine took 6
 _FIND_BCC = "import runpy, sys; m = runpy.run_path(sys.argv[1]); b = m['import_bcc'](); print(b.__version__, b.__file__)"
@@ -25,7 +27,7 @@ def checks(root: str) -> list[Check]:
 
 
 def _capabilities(root: str) -> Check:
-    if access.may_load(rights.capabilities(root)):
+    if access.may_load(capabilities(root)):
         return Check("capabilities", "capabilities", "ok", "CAP_BPF and CAP_PERFMON, or CAP_SYS_ADMIN")
     return Check("capabilities", "capabilities", "missing", "no CAP_BPF and CAP_PERFMON: /proc only", access.privilege(root))
 
@@ -69,8 +71,8 @@ def _tracefs(root: str, have_btf: bool) -> Check:
 
 def _paranoid(root: str) -> Check:
     """Before Linux 6.6 uprobes are perf events, which this setting keeps for CAP_SYS_ADMIN."""
-    level = rights.read_text(root, "proc/sys/kernel/perf_event_paranoid").strip() or "unknown"
-    if rights.capabilities(root) >> rights.CAP_SYS_ADMIN & 1 or access.may_load(rights.capabilities(root)):
+    level = read_text(root, "proc/sys/kernel/perf_event_paranoid").strip() or "unknown"
+    if capabilities(root) >> CAP_SYS_ADMIN & 1 or access.may_load(capabilities(root)):
         return Check("perf-event-paranoid", "perf_event_paranoid", "ok", f"{level}, and gputop is privileged")
     return Check("perf-event-paranoid", "perf_event_paranoid", "limited", f"{level}: probes need privilege", access.privilege(root))
 

@@ -24,8 +24,8 @@ import msgspec
 from msgspec import Struct
 
 from gputop.session.surroundings import VALUE_CHARS, Container, container_of, masked, slurm_of
-from gputop.sources.procfs import parse
-from gputop.sources.procfs.files import MOUNTS_BYTES, read_list
+from gputop.sources import parse
+from gputop.sources.files import MOUNTS_BYTES, read_list
 
 PART_S = 1.0  # s that one part may take before it is cut; a choice
 MOST_FILES = 1000  # open files described one by one, the others counted; a choice

@@ -1,22 +1,23 @@
-"""Where readings come from: one file or folder per source, each behind `Source`.
+"""The contract of a source, and the registry of all sources.
 
-A new source is a new module here and a line in `gputop.collector.beat.REGISTRY`. A source is imported only when the collector opens it.
+A new source is a module in this folder and a line in `REGISTRY`. The collector imports it when it opens it.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+import os
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 from msgspec import Struct, field
 
 from gputop.model.frame import Frame, SourceState
 
-FEW = 16
-"""Trainers and workers that each source reads in every turn. More are a crowd, of which nobody follows one by the tenth of a second."""
+FEW = 16  # trainers and workers that every source reads each tick; more are read in rotation
 
 
 class Unavailable(Exception):
-    """The source cannot be used at all: ``reason`` says why, ``remedy`` what would mend it."""
+    """The source cannot be used at all: ``reason`` says why, ``remedy`` what the user can do about it."""
 
     def __init__(self, reason: str, remedy: str = "") -> None:
         super().__init__(reason)
@@ -29,18 +30,18 @@ class Settings(Struct, frozen=True):
 
     interval_ns: int = 100_000_000
     root: str = "/"
-    """Where /proc and /sys hang; tests give a made one."""
+    """Folder that holds proc and sys; tests give a made one."""
     gpus: frozenset[int] | None = None
     """Indices to read, None for all."""
     ebpf: bool = True
     sudo: bool = False
-    """Run what needs root (the eBPF loader) through sudo, which must not have to ask: see `gputop.sources.ebpf.privilege`."""
+    """Run the eBPF loader through sudo, which must not need a password any more: see `gputop.system.privilege`."""
     everyone: bool = False
-    """Read every process in every tick: for a look of two ticks, where once a second would be never."""
+    """Read every process in every tick: for a single look (`--once`), which has two ticks."""
 
 
 class Beat(Struct):
-    """One tick as the sources see it. Those that come earlier in `gputop.collector.beat.REGISTRY` tell the later ones who matters."""
+    """One tick as the sources see it. Sources that stand earlier in `REGISTRY` tell the later ones which processes matter."""
 
     t_ns: int
     seq: int
@@ -49,28 +50,29 @@ class Beat(Struct):
     gpu_pids: frozenset[int] = frozenset()
     """Pids with a context on a GPU, as NVML last listed them."""
     hot: frozenset[int] = frozenset()
-    """Trainers and their workers: read these per thread, and in every tick while they are few."""
+    """Trainers and their workers: read per thread, and each tick if there are at most `FEW`."""
     alone: frozenset[int] = frozenset()
-    """Trainers that have no workers."""
+    """Trainers without workers."""
     trainers: frozenset[int] = frozenset()
     wakers: frozenset[int] = frozenset()
-    """Who wakes these, or writes what they read: ask what they wait for, and read their control groups."""
+    """Processes that wake trainers without workers, or write what those read: read their waits and control groups."""
     programs: frozenset[int] = frozenset()
-    """What these started: read their control groups."""
+    """Processes that trainers without workers started: read their control groups."""
     loading: bool = False
-    """The probes may come any moment."""
+    """Probes are still being loaded."""
     changed: list[SourceState] = field(default_factory=list)
+    """Sources append a new state here."""
 
 
 class Source(Protocol):
     """A source: opened once, read in every beat, closed at the end.
 
-    ``open`` raises `Unavailable`. ``read`` adds to the frame what this beat's tier asks for, returns quickly, and never
-    raises for what other processes or a driver do: it leaves the value out and gives the reason instead. Both raise UserError
-    for what the user asked for and is not there: that ends the stream.
+    ``open`` raises `Unavailable`. ``read`` adds to the frame what is due in this beat and returns quickly. It never raises
+    for what a driver or another process does: the value is left out and the reason given instead. Both raise UserError if
+    the user asked for something that does not exist; that ends the stream.
 
-    One that knows which processes have a context on a GPU tells so by an attribute ``pids`` (frozenset of int); who wakes trainers
-    without workers, by ``wakers``; one that goes on opening while it is read, by ``ready`` (bool) when root is needed no more.
+    Optional attributes: ``pids`` (frozenset of int), processes with a context on a GPU; ``wakers`` (frozenset of int),
+    processes that wake trainers without workers; ``ready`` (bool), False while the source still needs root.
     """
 
     name: str
@@ -80,3 +82,52 @@ class Source(Protocol):
     def read(self, beat: Beat, frame: Frame) -> None: ...
 
     def close(self) -> None: ...
+
+
+class Entry(NamedTuple):
+    """A line of the registry."""
+
+    name: str
+    module: str
+    cls: str
+    off: Callable[[Settings], str | None] = lambda _settings: None
+    """Why the source is not to be opened; None if it is. An empty reason is shown to nobody."""
+    reopens: bool = True
+    """Whether the collector tries again later. Not if opening may ask for a password."""
+
+
+def is_simulated() -> bool:
+    """Whether `gputop demo` provides the GPU of this stream."""
+    return bool(os.environ.get("GPUTOP_SIMULATED"))
+
+
+def _without_ebpf(settings: Settings) -> str | None:
+    if settings.ebpf:
+        return None
+    return "a single look is too short for it" if settings.everyone else "not asked for: --no-ebpf"
+
+
+def _without_nvml(_settings: Settings) -> str | None:
+    return "gputop demo simulates the GPU" if is_simulated() else None
+
+
+def _without_demo(_settings: Settings) -> str | None:
+    return None if is_simulated() else ""
+
+
+def _off_root(settings: Settings) -> str | None:
+    return None if settings.root == "/" else ""  # psutil reads no other root
+
+
+REGISTRY = (
+    Entry("procfs", "gputop.sources.procfs", "ProcfsSource"),
+    Entry("host", "gputop.sources.host", "HostSource"),
+    Entry("hardware", "gputop.sources.hardware", "HardwareSource", _off_root),
+    Entry("cgroup", "gputop.sources.cgroup", "CgroupSource"),
+    Entry("ebpf", "gputop.sources.ebpf.source", "EbpfSource", _without_ebpf, reopens=False),
+    Entry("perf", "gputop.sources.perf", "PerfSource"),
+    Entry("nvml", "gputop.sources.nvml", "NvmlSource", _without_nvml),
+    Entry("simulated", "gputop.sources.simulated", "SimulatedSource", _without_demo),
+    Entry("marks", "gputop.sources.marks", "MarksSource"),
+)
+"""All sources in reading order. NVML stands behind the readers of /proc, for its threads work while those read."""

@@ -15,9 +15,9 @@ from msgspec import Struct
 
 from gputop.model.frame import CgroupSample, Frame, Host, Psi, ReadLimit, SourceState
 from gputop.sources import FEW, Beat, Settings, Unavailable
+from gputop.sources.files import MOUNTS_BYTES, read_list, read_once
 from gputop.sources.host import psi
-from gputop.sources.procfs.files import MOUNTS_BYTES, read_list, read_once
-from gputop.sources.procfs.parse import cgroups, main_cgroup, text
+from gputop.sources.parse import cgroups, main_cgroup, text
 
 CPU_EVERY_NS = 200_000_000
 REST_EVERY_NS = 1_000_000_000

@@ -8,8 +8,8 @@ import msgspec
 
 from gputop.model.frame import CpuSample, DiskSample, Frame, Host, NetSample, Psi, SourceState
 from gputop.sources import Beat, Settings, Unavailable
-from gputop.sources.procfs.files import MOUNTS_BYTES, Descriptors, KeptFile, KeptList, read_list
-from gputop.sources.procfs.parse import NS_PER_CLOCK_TICK
+from gputop.sources.files import MOUNTS_BYTES, Descriptors, KeptFile, KeptList, read_list
+from gputop.sources.parse import NS_PER_CLOCK_TICK
 
 CPU_EVERY_NS = 200_000_000
 REST_EVERY_NS = 1_000_000_000

@@ -9,8 +9,8 @@ from contextlib import suppress
 
 from gputop.model.frame import Frame, Mark, SourceState
 from gputop.sources import Beat, Settings, Unavailable
-from gputop.sources.ebpf.privilege import as_invoking_user
 from gputop.sources.markers import MAX_BYTES, make_directory, peer_uid, remove_stale, unpack_mark
+from gputop.system.privilege import as_invoking_user
 
 MOST_A_TICK = 32  # markers taken in one look
 MOST_A_SECOND = 100  # markers taken; more wait in the kernel, and their senders with them

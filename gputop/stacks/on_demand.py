@@ -14,11 +14,11 @@ from gputop.sources import Unavailable
 from gputop.sources.ebpf import access, loader
 from gputop.sources.ebpf.handover import find_python, telling_line
 from gputop.sources.ebpf.source import PROBES
-from gputop.sources.rights import capabilities, in_container
 from gputop.stacks import on_demand_loader
 from gputop.stacks.frames import Weighted
 from gputop.stacks.kernel import in_kernel, thread_list, view_thread
 from gputop.stacks.permission import SUDO
+from gputop.system.privilege import capabilities, in_container
 from gputop.system.text import clean
 
 _LOAD_S = 20.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from gputop.sources.rights import in_container, may_ptrace
 from gputop.stacks.kernel import read_file
+from gputop.system.privilege import in_container, may_ptrace
 
 SUDO = 'sudo "$(command -v gputop)" stacks'
 """What one types who needs root for stacks."""

@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
-from gputop.sources.ebpf.privilege import start_as
-from gputop.sources.procfs import parse
-from gputop.sources.rights import CAP_SYS_PTRACE
+from gputop.sources import parse
 from gputop.stacks.frames import MAX_FRAMES, MAX_THREADS, Line, PythonThread, Unreadable
 from gputop.system.priority import ordinary
+from gputop.system.privilege import CAP_SYS_PTRACE, start_as
 
 if TYPE_CHECKING:
     import subprocess

@@ -14,9 +14,9 @@ import time
 from collections.abc import Collection, Sequence
 
 from gputop.model.frame import Stack
-from gputop.sources.ebpf.privilege import take_file_rights
 from gputop.stacks import kernel
 from gputop.stacks.frames import Line, own_part, parse
+from gputop.system.privilege import take_file_rights
 
 TIMEOUT_S = 0.15
 MAX_LINES = 8

@@ -55,8 +55,9 @@ class Place:
         self._given_up_ns = 0
 
     def take(self) -> None:
-        """Ask for the priority."""
+        """Ask for the priority, for all threads of this process."""
         self.told = self._ask(self._rank)
+        _share_with_threads()
 
     def note(self, now_ns: int, used_ns: int | None = None) -> bool:
         """Compare the CPU time used so far with the limit; returns whether the priority changed. Times in ns."""

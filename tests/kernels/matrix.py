@@ -63,8 +63,9 @@ SUITES = {
 pages of 64 KiB, as on servers with Grace Hopper."""
 SHARED = {
     "sources/ebpf": ("btf", "libcuda", "loader", "maps", "uprobe"),
-    "sources": ("elf", "rights"),
-    "sources/procfs": ("files", "waits"),
+    "sources": ("elf", "files"),
+    "sources/procfs": ("waits",),
+    "system": ("errors", "privilege", "text"),
     "stacks": (
         "code_object", "frames", "interpreter", "kernel", "layout", "on_demand_loader", "permission", "python_thread", "syscalls",
     ),

@@ -7,8 +7,7 @@ import os
 import subprocess
 import sys
 
-from gputop.sources.ebpf.privilege import drop_to_invoking_user
-from gputop.sources.rights import capabilities
+from gputop.system.privilege import capabilities, drop_to_invoking_user
 from tests.probes.conftest import HERE, Beaten
 
 

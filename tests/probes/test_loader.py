@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from gputop.sources import Settings, Unavailable, rights
+from gputop.sources import Settings, Unavailable
 from gputop.sources.ebpf import access, loader, uprobe
 from gputop.sources.ebpf.handover import Helper, HelperFailed
+from gputop.system.privilege import CAP_PERFMON, in_initial_pid_namespace
 from tests.probes.conftest import HERE, Beaten
 from tests.require import require
 from tests.stubs.build import build
@@ -217,7 +218,7 @@ def test_what_is_certain_to_fail_is_said_before_anything_starts(tmp_path: Path, 
     for path, text in (("proc/self/status", f"CapEff:\t{capabilities}\n"), ("sys/kernel/security/lockdown", lockdown)):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
-    if not rights.in_initial_pid_namespace():
+    if not in_initial_pid_namespace():
         pytest.skip("in a pid namespace, which is said first")
     with pytest.raises(Unavailable, match=reason) as caught:
         access.check(str(tmp_path), sudo=False)
@@ -257,7 +258,7 @@ def test_the_invoking_user_goes_on_reading_and_attaching(keep: str) -> None:
         shutil.rmtree(library.parent)
     said = json.loads(done.stdout)
     assert (said["dropped"], said["uid"]) == (True, 65534)
-    assert said["capabilities"] == (3 << rights.CAP_PERFMON if keep == "keep" else 0)
+    assert said["capabilities"] == (3 << CAP_PERFMON if keep == "keep" else 0)
     assert said["threads"] > 0
     if said["state"] == "ok":
         assert said["calls"] == 5

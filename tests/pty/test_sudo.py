@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gputop.recording.reader import Recording
-from gputop.sources.rights import CAP_PERFMON
+from gputop.system.privilege import CAP_PERFMON
 from tests.pty.terminal import Terminal
 from tests.require import require
 from tests.wait import until

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gputop.sources.procfs.files import Descriptors
+from gputop.sources.files import Descriptors
 from gputop.sources.procfs.locks import SHARE, STILL_SHARE, Held, Locks, OpenFiles, parse_locks
 
 TEXT = """1: POSIX  ADVISORY  WRITE 812 08:01:99 0 EOF

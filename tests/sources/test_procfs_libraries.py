@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gputop.sources import Settings
+from gputop.sources.files import Descriptors
 from gputop.sources.procfs import ProcfsSource
-from gputop.sources.procfs.files import Descriptors
 from gputop.sources.procfs.libraries import VOID_AT_LEAST, Libraries, look
 from gputop.sources.procfs.process import Process
 from gputop.sources.procfs.users import Users

@@ -17,11 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from gputop.sources.ebpf.privilege import _set_capabilities
-from gputop.sources.rights import CAP_SETUID, CAP_SYS_PTRACE, capabilities
 from gputop.stacks import pyspy, sampling
 from gputop.stacks.capture import capture
 from gputop.stacks.frames import Unreadable
+from gputop.system.privilege import CAP_SETUID, CAP_SYS_PTRACE, _set_capabilities, capabilities
 from tests.require import PYTHONS, pythons
 from tests.wait import until
 

@@ -15,7 +15,7 @@ from textual.pilot import Pilot
 from gputop.model.frame import FileSystem, Frame, Hardware, Nic
 from gputop.session import process
 from gputop.session.session import Session
-from gputop.sources.procfs import parse
+from gputop.sources import parse
 from gputop.system.text import cell_width
 from gputop.tui.app import GputopApp
 from gputop.tui.screens.details import DetailsScreen

@@ -15,10 +15,10 @@ import pytest
 from gputop.collector import beat as collector
 from gputop.model.frame import SECOND_NS, Frame, Gpu, ProcInfo, SourceState
 from gputop.recording.format import pack_frames
-from gputop.sources import Beat, Settings
-from gputop.sources.ebpf.privilege import authorize_sudo
+from gputop.sources import Beat, Entry, Settings
 from gputop.system import crash
 from gputop.system.errors import UserError
+from gputop.system.privilege import authorize_sudo
 
 TICK_NS = 1_000_000
 
@@ -135,7 +135,7 @@ def frames_of(
     for source in sources:
         setattr(module, source.__name__, source)
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    entries = tuple(collector.Entry(source.__name__, module.__name__, source.__name__, reopens=reopens) for source in sources)
+    entries = tuple(Entry(source.__name__, module.__name__, source.__name__, reopens=reopens) for source in sources)
     monkeypatch.setattr(collector, "REGISTRY", entries)
     monkeypatch.setattr(collector, "raise_priority", lambda _rank: granted)
     kept = Kept()

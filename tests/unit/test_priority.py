@@ -10,32 +10,32 @@ import pytest
 
 from gputop.system.priority import BEAT, Place
 
-_LANES = """
+_THREADS = """
 import os, threading
-from gputop.system.priority import BEAT, WATCHER, raise_priority
-from gputop.sources.nvml.lane import follow_priority
+from gputop.system.priority import BEAT, MOST_SHARE, WATCHER, Place, raise_priority
 
-raised = threading.Event()
+asked, raised = threading.Event(), threading.Event()
 
-def lane():
-    raised.wait()
+def work():
     inherited = os.sched_getparam(0).sched_priority
-    follow_priority()
+    asked.set()
+    raised.wait()
     print(inherited, os.sched_getparam(0).sched_priority)
 
 raise_priority(WATCHER)
-thread = threading.Thread(target=lane)
+thread = threading.Thread(target=work)
 thread.start()
-raise_priority(BEAT)
+asked.wait()
+Place(BEAT, MOST_SHARE).take()
 raised.set()
 thread.join()
 """
 
 
-def test_lanes_have_the_beats_rank_though_they_began_before_it() -> None:
+def test_threads_that_began_before_have_the_beats_rank_too() -> None:
     if os.geteuid() != 0:
         pytest.skip("not root")
-    done = subprocess.run([sys.executable, "-c", _LANES], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", _THREADS], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["2", "3"]
 
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from gputop.sources.ebpf import privilege
+from gputop.system import privilege
 from gputop.system.errors import UserError
 
 

@@ -6,7 +6,8 @@ import os
 
 from gputop.sources import Unavailable
 from gputop.sources.ebpf.handover import find_python
-from gputop.sources.rights import CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, capabilities, in_initial_pid_namespace, read_text
+from gputop.sources.files import read_text
+from gputop.system.privilege import CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, capabilities, in_initial_pid_namespace
 
 _INSTALL = {
     "debian": "apt install python3-bpfcc", "ubuntu": "apt install python3-bpfcc", "fedora": "dnf install python3-bcc",

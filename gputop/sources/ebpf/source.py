@@ -14,7 +14,8 @@ from gputop.sources.ebpf import access, loader
 from gputop.sources.ebpf.handover import Helper, HelperFailed
 from gputop.sources.ebpf.loaded import Answer, LoadedProbes
 from gputop.sources.ebpf.wakers import Wakers
-from gputop.sources.rights import capabilities, read_text
+from gputop.sources.files import read_text
+from gputop.system.privilege import capabilities
 from gputop.system.program import FOLDER
 
 PROBES = os.path.join(FOLDER, "probes")

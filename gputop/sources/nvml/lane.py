@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from threading import Lock, Thread
 from time import monotonic_ns
-
-_FOLLOW_EVERY_NS = 1_000_000_000
 
 
 class Lane:
@@ -49,11 +46,7 @@ class Lane:
 
     def _run(self) -> None:
         beat_ns = self._beat_after(monotonic_ns()) - self._period_ns
-        priority_due_ns = 0
         while True:
-            if beat_ns >= priority_due_ns:
-                priority_due_ns = beat_ns + _FOLLOW_EVERY_NS
-                follow_priority()
             self.began_ns = began_ns = monotonic_ns()
             try:
                 self._tick(beat_ns)
@@ -68,17 +61,3 @@ class Lane:
 
     def _beat_after(self, t_ns: int) -> int:
         return ((t_ns - self._phase_ns) // self._period_ns + 1) * self._period_ns + self._phase_ns
-
-
-def follow_priority() -> None:
-    """Take the main thread's scheduling: what it raised for the beat its lanes need too, and they share a lock with it (the GIL)."""
-    main = os.getpid()
-    try:
-        policy, rank = os.sched_getscheduler(main), os.sched_getparam(main)
-        if (policy, rank) != (os.sched_getscheduler(0), os.sched_getparam(0)):
-            os.sched_setscheduler(0, policy, rank)
-        niceness = os.getpriority(os.PRIO_PROCESS, main)
-        if niceness != os.getpriority(os.PRIO_PROCESS, 0):
-            os.setpriority(os.PRIO_PROCESS, 0, niceness)
-    except OSError:
-        pass

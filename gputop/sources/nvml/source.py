@@ -17,7 +17,6 @@ from gputop.model.frame import SECOND_NS, Frame, SourceState
 from gputop.sources import Beat, Settings, Unavailable
 from gputop.sources.nvml.abi import bind, check
 from gputop.sources.nvml.gpu import WatchedGpu
-from gputop.sources.nvml.lane import follow_priority
 from gputop.sources.nvml.numbers import devices
 from gputop.sources.nvml.reading import HANG_NS, Missing, Values, take
 from gputop.sources.nvml.reasons import FAILURES, unavailable
@@ -127,7 +126,6 @@ class NvmlSource:
                 # Once GPUs are watched each of them says what ails it.
                 self._failure = self._failure if self._count else unavailable(error)
             self._begun.set()
-            follow_priority()
             if stop.acquire(timeout=_LOOK_AGAIN_S):
                 stop.release()
                 return

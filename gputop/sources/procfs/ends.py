@@ -13,7 +13,7 @@ import struct
 from collections.abc import Collection
 from contextlib import suppress
 
-from gputop.sources.procfs.files import read_list, read_once
+from gputop.sources.files import read_list, read_once
 from gputop.sources.procfs.sockets import MOST_FILES
 
 # read, readv, recvfrom, recvmsg, recvmmsg: their first argument is the descriptor.

@@ -8,8 +8,8 @@ import msgspec
 
 from gputop.model.frame import ProcInfo
 from gputop.model.roles import ENV_OF_INTEREST
-from gputop.sources.procfs import parse
-from gputop.sources.procfs.files import read_once
+from gputop.sources import parse
+from gputop.sources.files import read_once
 from gputop.sources.procfs.users import Users
 
 _WANTED = frozenset(name.encode() for name in ENV_OF_INTEREST)

@@ -11,7 +11,7 @@ import os
 import time
 
 from gputop.model.frame import SECOND_NS
-from gputop.sources.procfs.files import ROOM_BYTES
+from gputop.sources.files import ROOM_BYTES
 from gputop.sources.procfs.process import Process
 
 SHARE = 0.0005

@@ -16,8 +16,8 @@ from contextlib import suppress
 
 from msgspec import Struct, field
 
-from gputop.sources.procfs import parse
-from gputop.sources.procfs.files import MOUNTS_BYTES, Descriptors, KeptList, read_list, read_once
+from gputop.sources import parse
+from gputop.sources.files import MOUNTS_BYTES, Descriptors, KeptList, read_list, read_once
 
 _CALLS = {"x86_64": (35, 230, 23, 270, 72, 73), "aarch64": (101, 115, 72, 25, 32)}
 CALLS = frozenset(_CALLS.get(platform.machine(), ()))

@@ -9,9 +9,9 @@ import os
 import time
 
 from gputop.model.frame import ProcInfo, ProcSample, ThreadInfo, ThreadSample
-from gputop.sources.procfs import parse
+from gputop.sources import parse
+from gputop.sources.files import Descriptors, KeptFile
 from gputop.sources.procfs.ends import READS, WRITES
-from gputop.sources.procfs.files import Descriptors, KeptFile
 from gputop.sources.procfs.identity import Identity
 from gputop.sources.procfs.locks import CALLS, OpenFiles
 from gputop.sources.procfs.sockets import POLLS

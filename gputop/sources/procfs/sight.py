@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from gputop.sources.rights import in_initial_pid_namespace, may_ptrace
+from gputop.system.privilege import in_initial_pid_namespace, may_ptrace
 
 
 def sight(root: str = "/") -> tuple[str, str]:

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Iterable
 from contextlib import suppress
 
-from gputop.sources.procfs.files import read_list
+from gputop.sources.files import read_list
 from gputop.sources.procfs.waits import FUTEX, TIMEOUTS
 
 LISTENING, CONNECTED, NONE, UNREADABLE = "listening", "connected", "none", ""

@@ -14,10 +14,9 @@ import os
 import time
 
 from gputop.model.frame import Frame, SourceState
-from gputop.sources import FEW, Beat, Settings, Unavailable
-from gputop.sources.procfs import parse
+from gputop.sources import FEW, Beat, Settings, Unavailable, parse
+from gputop.sources.files import Descriptors, KeptFile, read_once
 from gputop.sources.procfs.ends import Ends
-from gputop.sources.procfs.files import Descriptors, KeptFile, read_once
 from gputop.sources.procfs.libraries import Libraries
 from gputop.sources.procfs.locks import Locks
 from gputop.sources.procfs.process import LOOKS_PER_S, Process

@@ -11,8 +11,8 @@ import os
 import msgspec
 
 from gputop.model.frame import ThreadInfo, ThreadSample
-from gputop.sources.procfs import parse
-from gputop.sources.procfs.files import Descriptors, KeptFile, read_once
+from gputop.sources import parse
+from gputop.sources.files import Descriptors, KeptFile, read_once
 from gputop.sources.procfs.tick import Tick
 from gputop.sources.procfs.waits import UNKNOWN, Waits
 

@@ -10,7 +10,7 @@ import os
 import platform
 import struct
 
-from gputop.sources.procfs.files import Descriptors, KeptFile
+from gputop.sources.files import Descriptors, KeptFile
 
 RUNNING = -1
 

@@ -11,7 +11,7 @@ from gputop.model.frame import SECOND_NS, ProcInfo, ProcSample
 from gputop.model.rates import ProbedSwitches, ProcRates, proc_rates
 from gputop.model.roles import COMPILES, Role, is_whole_machine, program_name
 from gputop.session.session import Session, word_of
-from gputop.sources.rights import INITIAL_PID_NAMESPACE
+from gputop.system.privilege import INITIAL_PID_NAMESPACE
 from gputop.system.text import clean
 from gputop.tui.draw import Span, seats
 from gputop.tui.draw.search import searched

@@ -1,4 +1,4 @@
-"""Root only where it is needed: ask sudo beforehand, and become the invoking user afterwards."""
+"""What this process may do, whether a container is around it, and how root is left: capabilities(7), sudo, pid namespaces."""
 
 from __future__ import annotations
 
@@ -10,26 +10,56 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
-from gputop.sources.ebpf import uprobe
-from gputop.sources.rights import CAP_BPF, CAP_KILL, CAP_PERFMON, CAP_SETGID, CAP_SETUID, capabilities
 from gputop.system.errors import UserError
 from gputop.system.text import clean
 
+CAP_KILL, CAP_SETGID, CAP_SETUID, CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF = 5, 6, 7, 19, 21, 38, 39  # linux/capability.h
+INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # inode of the pid namespace of the kernel and its drivers (PROC_PID_INIT_INO)
+
+# linux/prctl.h and linux/securebits.h
 _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_CAPBSET_DROP, _PR_SET_SECUREBITS, _PR_SET_NO_NEW_PRIVS = 4, 8, 24, 28, 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 2, 4
 _SECBIT_NO_SETUID_FIXUP = 4  # capabilities outlast a change of user (capabilities(7))
-_SYS_SETGROUPS = {"x86_64": 116, "aarch64": 159}.get(platform.machine(), -1)
+_SYS_SETGROUPS = {"x86_64": 116, "aarch64": 159}.get(platform.machine(), -1)  # system call number
 _CAPABILITY_VERSION_3 = 0x20080522
-_ANY = 0xFFFFFFFF  # ids have 32 bits
-_CAPABILITIES = 64
-"""As many as the kernel's masks have bits."""
+_ANY = 0xFFFFFFFF  # uids and gids have 32 bits; setresuid(2) takes all bits set for "leave it"
+_CAPABILITIES = 64  # bits in the kernel's capability masks
 _T = TypeVar("_T")
 
 
-def authorize_sudo() -> bool:
-    """Let sudo ask for the password, on this terminal, before a screen is drawn; True once it needs no more asking.
 
-    Raises UserError where there is no sudo.
+def capabilities(root: str = "/", which: str = "CapEff") -> int:
+    """This process's capabilities as a bit mask (/proc/self/status): the effective ones, or with ``CapBnd`` those it could ever get."""
+    with suppress(OSError), open(os.path.join(root, "proc/self/status"), encoding="utf-8", errors="replace") as file:
+        for line in file:
+            if line.startswith(f"{which}:"):
+                return int(line.split()[1], 16)
+    return 0
+
+
+def may_ptrace(root: str = "/") -> bool:
+    """Whether it has CAP_SYS_PTRACE: needed to read what processes of other users and containers wait for."""
+    return bool(capabilities(root) >> CAP_SYS_PTRACE & 1)
+
+
+def in_initial_pid_namespace() -> bool:
+    """Whether the pids in /proc are the kernel's own, which eBPF probes report."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino == INITIAL_PID_NAMESPACE
+    except OSError:
+        return True
+
+
+def in_container(root: str = "/") -> bool:
+    """Whether a container engine started this process, by the marks that Docker, Podman, systemd-nspawn and Kubernetes leave."""
+    marks = (os.path.exists(os.path.join(root, name)) for name in (".dockerenv", "run/.containerenv"))
+    return any(marks) or "KUBERNETES_SERVICE_HOST" in os.environ or "container" in os.environ
+
+
+def authorize_sudo() -> bool:
+    """Let sudo ask for the password on this terminal, before a screen is drawn; True if sudo accepted it.
+
+    Raises UserError if sudo is not installed.
     """
     import subprocess
 
@@ -40,7 +70,10 @@ def authorize_sudo() -> bool:
 
 
 def invoking_user() -> tuple[int, int] | None:
-    """(uid, gid) of who typed ``sudo gputop``; None where we are not root or root typed it. Raises UserError where that is no id."""
+    """(uid, gid) of the user who typed ``sudo gputop``; None if this process is not root, or root typed it.
+
+    Raises UserError if SUDO_UID or SUDO_GID is not an id.
+    """
     if os.geteuid() != 0 or not os.environ.get("SUDO_UID"):
         return None
     uid, gid = _id("SUDO_UID"), _id("SUDO_GID")
@@ -48,7 +81,7 @@ def invoking_user() -> tuple[int, int] | None:
 
 
 def _id(name: str) -> int:
-    """What sudo leaves in that variable. To the kernel the largest number means nobody's."""
+    """The id in the environment variable ``name``. Raises UserError if it is none."""
     text = os.environ.get(name, "")
     if not text.isascii() or not text.isdigit() or len(text) > 10 or int(text) >= _ANY:
         raise UserError(f"{name}={clean(text)!r} is no id as sudo sets it: unset SUDO_UID to go on as root", code=2)
@@ -56,11 +89,11 @@ def _id(name: str) -> int:
 
 
 def drop_to_invoking_user(keep_probing: bool = False, sealed: bool = False) -> bool:
-    """Become the user who typed ``sudo gputop``, for good; False where there is nobody to become.
+    """Become the user who typed ``sudo gputop``, for good; False if there is no such user.
 
-    With ``keep_probing`` (the collector) CAP_BPF and CAP_PERFMON are kept, as far as we have them: old kernels want them to
-    read maps, all of them to attach to a trainer that starts later. Everything else of root goes. ``sealed``: no program that we start can
-    get more than that either, not even by sudo. Raises OSError.
+    ``keep_probing`` (the collector) keeps CAP_BPF and CAP_PERFMON if the process has them: old kernels demand them to read
+    maps, all kernels to attach to a trainer that starts later. All other privileges of root go. ``sealed``: programs
+    started later cannot get more either, not even by sudo. Raises OSError.
     """
     user = invoking_user()
     if user is None:
@@ -85,11 +118,11 @@ def drop_to_invoking_user(keep_probing: bool = False, sealed: bool = False) -> b
 
 
 def start_as(user: tuple[int, int], keep: int, start: Callable[..., _T]) -> _T:
-    """What ``start`` gives, which begins a program: as ``user`` (uid, gid), in no other group, with what we have of the capabilities
-    ``keep``, and nothing by which it could get more.
+    """Call ``start``, which begins a program, and return its result.
 
-    ``start`` is given what `subprocess.Popen` is to be told for it. It runs in a thread that ends after it, for capabilities are a
-    thread's own, and need no code between fork and exec. Raises OSError.
+    The program runs as ``user`` (uid, gid), in that group alone, with those capabilities of ``keep`` that this process has,
+    and cannot gain more. ``start`` receives the keyword arguments for `subprocess.Popen`. It runs in a thread of its own:
+    capabilities belong to a thread, and so no code has to run between fork and exec. Raises OSError.
     """
     import threading
 
@@ -116,10 +149,10 @@ def start_as(user: tuple[int, int], keep: int, start: Callable[..., _T]) -> _T:
 
 
 def _prepare(kept: int, meanwhile: int) -> None:
-    """This thread has ``kept`` for the programs that it starts, and ``meanwhile`` until these run."""
+    """Leave this thread the capabilities ``kept`` to pass on to programs, and ``meanwhile`` for itself."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP, 0, 0, 0) != 0:
-        kept = 0  # without CAP_SETPCAP they end with root: what needs none is done all the same
+        kept = 0  # without CAP_SETPCAP capabilities end with root; the program runs without them
     _seal(libc, kept)
     _set_capabilities(libc, kept | meanwhile, kept)
     for number in range(_CAPABILITIES):
@@ -130,9 +163,9 @@ def _prepare(kept: int, meanwhile: int) -> None:
 
 @contextmanager
 def as_invoking_user() -> Iterator[int]:
-    """After `sudo gputop`: files and sockets that are made meanwhile belong to who typed it, and are reached by that user's rights alone.
+    """Act as the user who typed ``sudo gputop``, so that files and sockets belong to that user; yields the uid.
 
-    Whole processes change (all threads do), so this is for moments. Gives the uid that we act as.
+    All threads of the process change, so keep it short.
     """
     user = invoking_user()
     if user is None:
@@ -151,23 +184,21 @@ def as_invoking_user() -> Iterator[int]:
 
 
 def take_file_rights(uid: int, gid: int, groups: Sequence[int]) -> bool:
-    """Let this thread of root's, and no other, find and open from now on what that user may; whether that could be done.
+    """Limit this thread of root to the files that a user may open; False if the kernel refuses.
 
-    The kernel then decides of each folder on the way, by its access lists too. Root's processes can still be looked at (CAP_SYS_PTRACE).
+    The kernel then checks every folder of a path, access lists included. CAP_SYS_PTRACE stays.
     """
     libc = ctypes.CDLL(None)
-    try:  # os.setgroups would change all threads
-        uprobe.call(_SYS_SETGROUPS, len(groups), (ctypes.c_uint32 * len(groups))(*groups))
-    except OSError:
+    if libc.syscall(_SYS_SETGROUPS, len(groups), (ctypes.c_uint32 * len(groups))(*groups)) != 0:  # os.setgroups changes all threads
         return False
     libc.setfsgid(ctypes.c_uint32(gid))
     libc.setfsuid(ctypes.c_uint32(uid))
-    # They tell what was before, and take no -1.
+    # Both return the previous id; -1 changes nothing.
     return (libc.setfsgid(-1) & _ANY, libc.setfsuid(-1) & _ANY) == (gid, uid)
 
 
 def _take_environment(uid: int) -> None:
-    """Who one is and where one's files are, as a login says it: root's own directories are not the user's."""
+    """Set HOME, USER and the like as a login does, and remove root's XDG directories."""
     for name in [name for name in os.environ if name.startswith("XDG_") and name.endswith(("_HOME", "_DIR"))]:
         with suppress(OSError):
             if os.path.isabs(os.environ[name]) and _owner(os.environ[name]) != uid:
@@ -178,7 +209,7 @@ def _take_environment(uid: int) -> None:
 
 
 def _owner(path: str) -> int:
-    """Who owns it; nobody's number where one may not look."""
+    """uid of the file's owner; -1 if it may not be looked at."""
     try:
         return os.stat(path).st_uid
     except PermissionError:
@@ -193,7 +224,7 @@ def _groups(uid: int, gid: int) -> list[int]:
 
 
 def _seal(libc: ctypes.CDLL, kept: int) -> None:
-    """No program that is started from here gets more than ``kept``, by setuid bits or by file capabilities."""
+    """Programs started from here get no more than ``kept``, neither by setuid bits nor by file capabilities."""
     for number in range(_CAPABILITIES):
         if not kept >> number & 1:
             libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)
@@ -201,7 +232,7 @@ def _seal(libc: ctypes.CDLL, kept: int) -> None:
 
 
 def _set_capabilities(libc: ctypes.CDLL, bits: int, inheritable: int = 0) -> None:
-    """capset(2): effective and permitted as ``bits``. Raises OSError."""
+    """capset(2): ``bits`` are effective and permitted. Raises OSError."""
     low, high = bits & 0xFFFFFFFF, bits >> 32
     passed_on = inheritable & 0xFFFFFFFF, inheritable >> 32
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)

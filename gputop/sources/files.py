@@ -144,6 +144,15 @@ def read_once(path: str, size: int) -> bytes | None:
     return _read(path, lambda fd: trimmed(os.read(fd, size)))
 
 
+def read_text(root: str, path: str) -> str:
+    """A small file's text; empty if it cannot be read."""
+    try:
+        with open(os.path.join(root, path), encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
 def read_list(path: str, size: int) -> bytes:
     """The same of a file of lines without number, see `KeptList`; empty where it is gone or not readable."""
     return _read(path, lambda fd: (begun := os.pread(fd, min(size, ROOM_BYTES), 0)) + _rest(fd, begun, size)) or b""
