@@ -1,6 +1,6 @@
-"""Which Python lines of a main thread called CUDA's synchronizes and memcpys, and how long they waited there: by eBPF, on demand.
+"""CUDA synchronize and memcpy calls of main threads by the Python line that made them, with their times: by eBPF, on demand.
 
-Every call is counted, with the Python frames it was made from (probes/callers.c), so that even short ones belong to their line.
+probes/callers.c counts each call with its Python frames, so that short calls, too, belong to their line.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from gputop.stacks.interpreter import Interpreter
 from gputop.stacks.layout import Torn
 from gputop.stacks.permission import why_not
 
-MOST_LIBRARIES = 16  # distinct libcudas that are probed at once
+MOST_LIBRARIES = 16  # distinct libcudas probed at once
 _NO_LINE = Line("a line that cannot be told any more", "", 0)
 
 
 class CudaLine(Struct, frozen=True):
-    """One line of the user's code and the CUDA call that was made from it. Times in ns."""
+    """One line of the user's code and one CUDA function called from it. Times in ns."""
 
     place: str
     """``train.py:57``."""
@@ -33,15 +33,15 @@ class CudaLine(Struct, frozen=True):
     line: int
     function: str
     via: str
-    """What the line called that made the CUDA call, empty for a C function, which has no Python frame."""
+    """The Python function that the line called and that made the CUDA call; empty for a C function, which has no frame."""
     inside: str
-    """The library's own line that made the call, ``Trainer._log transformers/trainer.py:2507``; empty where the user's line did."""
+    """The library's line that made the call: ``Trainer._log transformers/trainer.py:2507``; empty if the user's line did."""
     call: str
     """``cuStreamSynchronize``."""
     share: float
-    """Of the time watched, 0 to 1."""
+    """Share of the watched time, 0 to 1."""
     calls: int
-    """That returned; one that lasts still is in the share only."""
+    """Calls that returned; one that still lasts counts in the share only."""
     total_ns: int
     p99_ns: float | None
     max_ns: int
@@ -59,7 +59,7 @@ class _Answer(on_demand.Answer):
 
 
 def watch_cuda_calls(pids: Sequence[int], duration_s: float, root: str = "/") -> tuple[dict[int, list[CudaLine]], dict[int, str]]:
-    """pid -> its lines, longest first, over ``duration_s``; and why the others have none, with what mends it."""
+    """pid -> its lines over ``duration_s``, longest first; and pid -> why it has none, with the remedy."""
     with ExitStack() as files:
         watched = _Watched(root, files)
         for pid in pids:
@@ -80,12 +80,12 @@ def watch_cuda_calls(pids: Sequence[int], duration_s: float, root: str = "/") ->
 
 
 class _Watched:
-    """What is asked of the probe, and what became of each process."""
+    """The request to the probe, and the result of each process."""
 
     def __init__(self, root: str, files: ExitStack) -> None:
         self.readers: dict[int, tuple[int, ...]] = {}
         self.libraries: dict[int, dict[int, int]] = {}
-        """Descriptor -> {offset: cookie}; cookies number ``names``."""
+        """Descriptor -> {offset of a function: index in ``names``}."""
         self.names: list[str] = []
         self.lines: dict[int, list[CudaLine]] = {}
         self.failed: dict[int, str] = {}
@@ -94,7 +94,7 @@ class _Watched:
         self._known: set[tuple[int, ...]] = set()
 
     def add(self, pid: int) -> None:
-        """Find its libcuda and where its interpreter keeps the main thread's frames."""
+        """Find the libcuda of a process, and where its interpreter keeps the main thread's frames."""
         try:
             self._add_libraries(pid)
             self.readers[pid] = _reader(pid, self._root)
@@ -104,7 +104,7 @@ class _Watched:
             self.failed[pid] = f"its libcuda cannot be read: {error}"
 
     def resolve(self, pid: int, answer: _Answer) -> None:
-        """Addresses to lines, which must be done while the process lives."""
+        """Turn the answer's addresses into lines; the process must still live."""
         try:
             self.lines[pid] = _lines(pid, answer, self.names, self._root)
         except Unreadable as error:
@@ -146,7 +146,7 @@ def _lines(pid: int, answer: _Answer, names: list[str], root: str) -> list[CudaL
 
 
 def _made_by(python: Interpreter, frames: list[tuple[int, int]]) -> tuple[Line, str, str]:
-    """The innermost line of the user's own code, what it had called, and the innermost of all where that is another."""
+    """The innermost line of the user's code, the function that it called, and the innermost frame if that is another."""
     try:
         lines = python.lines(frames)
     except Torn:

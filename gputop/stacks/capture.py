@@ -1,4 +1,4 @@
-"""One set of stacks: every asked process at once, each with a deadline, the ones that fail beside those that do not."""
+"""One set of stacks: all requested processes at once, with a deadline; a process that fails does not cost the others."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ from gputop.stacks.pyspy import BEYOND_PY_SPY
 from gputop.stacks.source_line import add_sources
 from gputop.system import crash
 
-TIMEOUT_S = 2.0
-NATIVE_TIMEOUT_S = 10.0
-_GRACE_S = 0.3
-"""What readers get beyond the deadline to hand over what they have."""
+TIMEOUT_S = 2.0  # s for a set
+NATIVE_TIMEOUT_S = 10.0  # s for a set with native frames
+_GRACE_S = 0.3  # s that readers get after the deadline to hand over their stacks
 _BEYOND = "it has several interpreters, or no GIL, which py-spy cannot read"
-_UNSTOPPABLE = frozenset("DTt")
-"""ptrace would hang on, or be refused by, a thread in these states."""
+_UNSTOPPABLE = frozenset("DTt")  # states of a thread on which ptrace hangs, or which refuses it
+_PTHREAD_BYTES = 2048  # of ``struct pthread``: glibc and musl keep the thread id well within them
 
 
 class StackSet(Struct, frozen=True):
-    """Stacks taken together. ``paused`` names the processes that were stopped for it, for a millisecond, or ~20 with ``native``."""
+    """Stacks taken together. ``paused``: pids that were stopped meanwhile, for 1 ms, or about 20 ms with ``native``."""
 
     t_ns: int
     took_ns: int
@@ -41,7 +40,7 @@ class StackSet(Struct, frozen=True):
 
 
 class _Order(Struct):
-    """What was asked of one capture; ``paused`` is filled by its readers."""
+    """The arguments of one `capture`. Its readers fill ``paused``."""
 
     deadline: float
     native: bool
@@ -53,10 +52,10 @@ class _Order(Struct):
 
 def capture(pids: Iterable[int], *, waits: Mapping[int, str] | None = None, native: bool = False, incident: str = "",
             timeout_s: float | None = None, root: str = "/") -> StackSet:  # fmt: skip
-    """The stacks of ``pids`` within ``timeout_s``; never raises for what a process does.
+    """Take the stacks of ``pids`` within ``timeout_s``. Nothing that a process does raises.
 
-    Every pid has at least one `Stack` in the answer, its ``error`` set where its Python stack could not be read. ``waits``
-    (pid -> words) is what the diagnosis knows of each main thread's wait; it comes before what the kernel says.
+    Each pid has at least one `Stack` in the result; ``error`` says why its Python stack could not be read. ``waits`` (pid -> words): the
+    diagnosis's words for the wait of each main thread, put before the kernel's.
     """
     wanted = list(dict.fromkeys(pids))
     began = time.monotonic_ns()
@@ -69,7 +68,7 @@ def capture(pids: Iterable[int], *, waits: Mapping[int, str] | None = None, nati
 
 
 def _side_by_side(pids: list[int], order: _Order) -> dict[int, list[Stack]]:
-    """Daemon threads read the processes, at most four per CPU at a time; one that hangs is left behind at the deadline."""
+    """Read the processes in daemon threads, at most four per CPU; a thread that hangs is abandoned at the deadline."""
     import queue
     import threading
 
@@ -86,13 +85,13 @@ def _side_by_side(pids: list[int], order: _Order) -> dict[int, list[Stack]]:
                 return
             try:
                 stacks = _process(pid, order)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is told beside the others' stacks
+            except Exception as error:  # noqa: BLE001 - its text stands beside the others' stacks
                 stacks = [_failed(pid, f"could not be read: {crash.reason(error)}", order)]
             done.put((pid, stacks))
 
     started = 0
     for _ in range(min(len(pids), 4 * (os.cpu_count() or 1), 64)):
-        with suppress(RuntimeError):  # no more are allowed: those that there are do all of it
+        with suppress(RuntimeError):  # no more threads are allowed: those that run do all the work
             threading.Thread(target=work, daemon=True, name="stacks").start()
             started += 1
     if not started:
@@ -120,19 +119,19 @@ def _process(pid: int, order: _Order) -> list[Stack]:
     except Unreadable as error:
         return [_failed(pid, _reason(pid, error, order), order, main)]
     tids = thread_ids(pid, threads, order.root)
-    # After a pause, the main thread as it was before it: a pause makes a system call restart.
+    # A pause restarts system calls: after one, the main thread's view from before counts.
     views = [main if tid == pid and pid in order.paused else _view(pid, tid, order) for tid in tids]
     stacks = [_stack(pid, thread, view, order) for thread, view in zip(threads, views, strict=True)]
     for stack in stacks:
         if stack.tid == pid and (stack.syscall, stack.wchan) != (main.syscall, main.wchan):
-            stack.missing["moment"] = "it ran on meanwhile: its Python and its kernel stack need not belong together"
+            stack.missing["moment"] = "it ran on meanwhile: its Python stack and its kernel stack may be of different moments"
     for stack in stacks if without_native else ():
         stack.missing["native"] = without_native
     return sorted(stacks, key=lambda stack: stack.tid != pid) or [_failed(pid, "no Python thread runs in it yet", order, main)]
 
 
 def _python(pid: int, order: _Order) -> tuple[list[PythonThread], str]:
-    """Its Python threads, and why they have no native frames although these were asked for."""
+    """The Python threads of a process, and why they lack the native frames that were requested."""
     if interpreter.is_beyond_py_spy(pid, order.root):
         return interpreter.dump(pid, order.root), _BEYOND if order.native else ""
     why = _unstoppable(pid, order.root) if order.native else ""
@@ -155,7 +154,7 @@ def _python_only(pid: int, order: _Order) -> list[PythonThread]:
     except Unreadable as error:
         if error.kind in BEYOND_PY_SPY:
             return interpreter.dump(pid, order.root)
-        # A stack that moved while it was read: stop it for a millisecond instead, where that can be done.
+        # The stack changed while it was read: pause the process for a millisecond instead, if that is possible.
         if error.kind != "torn" or _unstoppable(pid, order.root):
             raise
     return _paused_dump(pid, order, native=False)
@@ -167,21 +166,21 @@ def _paused_dump(pid: int, order: _Order, native: bool) -> list[PythonThread]:
         return pyspy.dump(pid, order.deadline, pause=True, native=native)
     except Unreadable as error:
         if error.kind in BEYOND_PY_SPY:
-            order.paused.discard(pid)  # it gave up before it stopped anything
+            order.paused.discard(pid)  # py-spy gave up before it paused the process
         if error.kind == "timeout":
             _let_go_on(pid, order.root)
         raise
 
 
 def _unstoppable(pid: int, root: str) -> str:
-    """Why no thread of it may be stopped with ptrace now, empty where all may."""
+    """Why the process may not be paused with ptrace now; empty if it may."""
     views = (kernel.view_thread(pid, tid, root) for tid in kernel.thread_list(pid, root))
     stuck = next((view for view in views if view is not None and view.state in _UNSTOPPABLE), None)
     return f"cannot be paused for native frames: thread {stuck.tid} is in state {stuck.state}" if stuck else ""
 
 
 def _let_go_on(pid: int, root: str) -> None:
-    """py-spy, killed between attach and detach, can leave its target stopped; it was not before, so it is ours to continue."""
+    """Continue a process that py-spy, killed between attach and detach, left stopped. It was not stopped before."""
     view = kernel.view_thread(pid, pid, root)
     if view is not None and view.state == "T":
         os.kill(pid, signal.SIGCONT)
@@ -198,7 +197,7 @@ def _reason(pid: int, error: Unreadable, order: _Order) -> str:
 
 
 def which_python(pid: int, root: str) -> str:
-    """What kind of Python it is that is not recognised, from what it maps; empty where it maps none."""
+    """For a process that is not recognized as Python: the Python that it maps, with a remedy; empty if it maps none."""
     import re
 
     try:
@@ -230,7 +229,7 @@ def _failed(pid: int, reason: str, order: _Order, view: kernel.KernelView | None
 
 def _of_view(pid: int, view: kernel.KernelView | None, order: _Order, *, name: str = "", python: list[str] | None = None,
              gil: bool = False, main: bool = False, error: str = "") -> Stack:  # fmt: skip
-    """The two views of a thread as one `Stack`."""
+    """A thread's Python frames and kernel view as one `Stack`."""
     tid = view.tid if view else pid if main else 0
     words = [order.waits.get(pid, "") if tid == pid else "", kernel.wait_words(pid, view, order.root) if view else ""]
     return Stack(
@@ -251,15 +250,11 @@ def _of_view(pid: int, view: kernel.KernelView | None, order: _Order, *, name: s
     )
 
 
-_PTHREAD_BYTES = 2048
-"""glibc and musl keep the thread id well inside the first 2 KiB of ``struct pthread``."""
-
-
 def thread_ids(pid: int, threads: Sequence[PythonThread], root: str = "/") -> list[int | None]:
-    """The kernel's id of each thread, None where it cannot be told.
+    """The kernel's id of each Python thread, None if unknown.
 
-    Python 3.11 and later keep their native id, as their own pid namespace numbers it. Older ones keep only the address of their
-    ``struct pthread``, in which libc keeps the id; of those the main thread has the process's.
+    Python 3.11 and later keep the native id of a thread, numbered by its own pid namespace. Older ones keep the address of its ``struct
+    pthread``, in which libc keeps the id. The main thread's id is the pid.
     """
     inner = _inner_tids(pid, root)
     known = [inner.get(thread.tid, thread.tid if thread.tid in inner.values() else None) if thread.tid else None for thread in threads]
@@ -270,7 +265,7 @@ def thread_ids(pid: int, threads: Sequence[PythonThread], root: str = "/") -> li
 
 
 def _inner_tids(pid: int, root: str) -> dict[int, int]:
-    """Thread id as the process itself sees it -> ours (NSpid of /proc/PID/task/TID/status)."""
+    """Thread id in the process's own namespace -> thread id here (NSpid of /proc/PID/task/TID/status)."""
     base = os.path.join(root, "proc", str(pid))
     try:
         tids = [int(name) for name in os.listdir(f"{base}/task")]
@@ -282,7 +277,7 @@ def _inner_tids(pid: int, root: str) -> dict[int, int]:
 
 
 def _ns_ids(path: str) -> list[int]:
-    """The ids in a status file's NSpid, outermost namespace first; empty if the thread is gone."""
+    """The ids in NSpid of a status file, outermost namespace first; empty if the thread has ended."""
     try:
         line = next((line for line in read_file(path).splitlines() if line.startswith("NSpid:")), "")
     except OSError:
@@ -291,7 +286,7 @@ def _ns_ids(path: str) -> list[int]:
 
 
 def _from_pthreads(pid: int, pthreads: Sequence[int], inner: dict[int, int], root: str) -> dict[int, int]:
-    """pthread address -> our thread id, by the one offset at which every ``struct pthread`` holds an id of this process, each another."""
+    """pthread address -> thread id here, from the one offset at which each ``struct pthread`` holds a different id of this process."""
     try:
         memory = os.open(os.path.join(root, "proc", str(pid), "mem"), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -307,7 +302,7 @@ def _from_pthreads(pid: int, pthreads: Sequence[int], inner: dict[int, int], roo
 
 
 def _words(memory: int, address: int) -> tuple[int, ...]:
-    """The 32-bit words at ``address``, as far as they are mapped."""
+    """The 32-bit words at ``address``; fewer if the mapping ends."""
     try:
         data = os.pread(memory, _PTHREAD_BYTES, address)
     except (OSError, OverflowError):

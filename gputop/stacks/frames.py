@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-MAX_FRAMES = 200
-_MAX_NAME = 200
-_MAX_FILE = 1024
+MAX_FRAMES = 200  # of a thread, the innermost
+_MAX_NAME = 200  # characters of a function's name
+_MAX_FILE = 1024  # characters of a path, its end
 
 _LINE = re.compile(r"(?P<name>.*?) \((?P<file>.*?)(?::(?P<line>\d+))?\)\Z", re.DOTALL)
 _LIBRARY = re.compile(r".*/(?:site-packages|dist-packages|lib/python3\.\d+t?)/")
@@ -16,7 +16,7 @@ _NATIVE = re.compile(r"\.(?:so[.\d]*|[chS]|cc|cpp|cxx|hpp|cu|cuh|rs)$")
 
 
 class Line(NamedTuple):
-    """A frame: function, file as the interpreter knows it, line (0 where unknown)."""
+    """A frame: function, file as the interpreter knows it, line (0: unknown)."""
 
     name: str
     file: str
@@ -24,18 +24,18 @@ class Line(NamedTuple):
 
     @property
     def text(self) -> str:
-        """``name (file:line)``, bounded; `parse` reads it back."""
+        """``name (file:line)``, bounded. `parse` reads it back."""
         name = self.name.replace(" (", "(")[:_MAX_NAME]
         return f"{name} ({self.file[-_MAX_FILE:]}:{self.line})" if self.line else f"{name} ({self.file[-_MAX_FILE:]})"
 
     @property
     def library(self) -> bool:
-        """Python's own, an installed package's or native code, not the user's Python."""
+        """Whether it is Python's own, an installed package's or native code, and not the user's Python."""
         return bool(_LIBRARY.match(self.file) or _NATIVE.search(self.file)) or self.file.startswith("<frozen")
 
     @property
     def short_file(self) -> str:
-        """The path without what leads to an installed package: ``torch/utils/data/dataloader.py``."""
+        """The path within the installed package: ``torch/utils/data/dataloader.py``; the whole path of other files."""
         return _LIBRARY.sub("", self.file, count=1)
 
     @property
@@ -46,7 +46,7 @@ class Line(NamedTuple):
 
 
 def own_part(lines: list[Line]) -> list[Line]:
-    """A forked worker still has its parent's frames below `Process._bootstrap`: without these."""
+    """The frames of a worker's own work: a forked one still has its parent's frames below `Process._bootstrap`."""
     for i, line in enumerate(lines):
         if line.name.endswith("_bootstrap") and line.file.endswith("multiprocessing/process.py"):
             return lines[: i + 1]
@@ -54,7 +54,7 @@ def own_part(lines: list[Line]) -> list[Line]:
 
 
 def own_call(lines: list[Line]) -> tuple[Line | None, str]:
-    """The innermost line of the user's own code, and the function it called; None and nothing where there is no such line."""
+    """The innermost line of the user's own code and the function that it called; None and empty if there is no such line."""
     at = next((i for i, line in enumerate(lines) if not line.library and line.line), None)
     if at is None:
         return None, ""
@@ -62,14 +62,14 @@ def own_call(lines: list[Line]) -> tuple[Line | None, str]:
 
 
 def parse(text: str) -> Line:
-    """The frame that `Line.text` wrote; text of another form is a name alone."""
+    """The frame that `Line.text` wrote. Text of another form becomes the name."""
     match = _LINE.match(text)
     if match is None:
         return Line(text, "", 0)
     return Line(match["name"], match["file"], int(match["line"] or 0))
 
 
-MAX_THREADS = 256
+MAX_THREADS = 256  # of a process
 
 
 Weighted = tuple[tuple[str, ...], int]
@@ -77,9 +77,10 @@ Weighted = tuple[tuple[str, ...], int]
 
 
 class Unreadable(Exception):
-    """No stack of this process.
+    """The process's stack cannot be read.
 
-    ``kind``: permission, not-python, unsupported, gone, timeout, torn, missing (py-spy), hidden (its files), no-cuda.
+    ``kind``: permission, not-python, unsupported (version), gone (ended), timeout, torn (it changed meanwhile), missing (py-spy), hidden
+    (its program's files), no-cuda.
     """
 
     def __init__(self, kind: str, reason: str) -> None:
@@ -90,7 +91,7 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PythonThread:
-    """One thread of a dump, frames innermost first. ``tid`` is None before Python 3.11 unless the process was paused."""
+    """One thread of a dump, frames innermost first. ``tid``: None before Python 3.11, unless the process was paused."""
 
     name: str
     tid: int | None

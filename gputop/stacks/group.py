@@ -1,6 +1,6 @@
-"""Stacks folded by equality: ``6 of 8 workers: cv2.imread ← __getitem__ data.py:41``. Pure: what to draw, not how.
+"""Equal stacks folded to groups: ``6 of 8 workers: cv2.imread ← __getitem__ data.py:41``. Pure functions.
 
-Text in the answer is cleaned and bounded, ready for a terminal.
+Text in a group is cleaned and bounded, ready for a terminal.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from gputop.stacks.frames import Line, own_call, own_part, parse
 from gputop.stacks.source_line import key
 from gputop.system.text import clean
 
-_WIDTH = 200
-_CALL = re.compile(r"([A-Za-z_][\w.]*)\s*\(")
+_WIDTH = 200  # characters of a text: twice as many are kept
+_CALL = re.compile(r"([A-Za-z_][\w.]*)\s*\(")  # a call in a line of source
 _KEYWORDS = frozenset({"if", "elif", "while", "for", "in", "not", "and", "or", "return", "yield", "await", "with", "assert", "lambda"})
-# What Python's own helper threads of a DataLoader worker run.
+# (function, file) that Python's own helper threads run in a DataLoader worker.
 _HELPERS = frozenset({
     ("_feed", "queues.py"), ("_serve", "resource_sharer.py"), ("_handle_results", "pool.py"), ("_handle_tasks", "pool.py"),
 })  # fmt: skip
@@ -32,12 +32,12 @@ class Member(Struct, frozen=True):
     pid: int
     tid: int
     label: str
-    """``worker 2``, ``train.py rank 0``, ``python 3821``; with the thread's name where it is not the main one."""
+    """``worker 2``, ``train.py rank 0``, ``process 3821``; with the thread's name if it is not the main thread."""
     wait: str
 
 
 class FrameText(Struct, frozen=True):
-    """One frame, innermost first: function, file with line, its source or an empty string."""
+    """One frame: function, file with line, source text (empty: unknown)."""
 
     name: str
     place: str
@@ -46,7 +46,7 @@ class FrameText(Struct, frozen=True):
 
 
 class Group(Struct, frozen=True):
-    """Threads whose stacks are equal. ``rank`` sorts: trainers, workers, other processes, other threads, helper threads."""
+    """Threads with equal stacks. ``rank``: order of groups: 0 trainers, 1 workers, 2 other processes, 3 other threads, 4 helper threads."""
 
     title: str
     rank: int
@@ -55,14 +55,14 @@ class Group(Struct, frozen=True):
     kernel: tuple[str, ...]
     """Kernel functions of the first member, innermost first."""
     waits: tuple[tuple[str, int], ...]
-    """What they wait for, with how many of them, most first."""
+    """(wait in words, number of members), most first."""
     error: str
     notes: tuple[str, ...]
-    """What is missing beside the Python stack, and why."""
+    """Missing parts of the stacks, and why."""
 
 
 def group(stacks: Sequence[Stack], roles: Mapping[int, Role] | None = None) -> list[Group]:
-    """Fold ``stacks`` by equal Python frames (by equal error and kernel stack where there are none)."""
+    """Fold ``stacks`` by equal Python frames; without Python frames by equal error and kernel stack."""
     named = roles or {}
     totals = Counter(_kind(pid, named) for pid in {stack.pid for stack in stacks})
     piles: dict[tuple[object, ...], list[Stack]] = {}
@@ -101,7 +101,7 @@ def _rank(stack: Stack, roles: Mapping[int, Role]) -> int:
 
 
 def is_helper(stack: Stack) -> bool:
-    """A thread that Python's multiprocessing keeps for itself: it waits for work, whatever its process does."""
+    """Whether it is a helper thread of multiprocessing, which waits for work whatever its process does."""
     lines = map(parse, stack.python)
     return any((line.name.rpartition(".")[2], line.file.rpartition("/")[2]) in _HELPERS for line in lines)
 
@@ -154,7 +154,7 @@ _PLURAL = {"trainer": "trainers", "worker": "workers", "helper": "helpers", "pro
 
 
 def _what(stack: Stack) -> str:
-    """The call and the user's own line it was made from; what there is where there is no Python stack."""
+    """The call and the line of the user's code that made it; without a Python stack, the wait or system call."""
     lines = _own_lines(stack)
     if not lines:
         return stack.wait or stack.syscall or "no stack"
@@ -166,14 +166,14 @@ def _what(stack: Stack) -> str:
 
 
 def _called(line: Line, stack: Stack) -> str:
-    """The C function that a waiting thread is in: its line's only call. Which of several it is, Python frames do not tell."""
+    """The C function in which a thread waits: the only call in its source line; empty if the line has several."""
     text = stack.source.get(key(line), "").partition("#")[0]
     calls = [name for name in _CALL.findall(text) if name not in _KEYWORDS]
     return calls[0] if len(calls) == 1 and stack.state in ("S", "D") else ""
 
 
 def _error(pile: Iterable[Stack]) -> str:
-    """One sentence for all of them: the pid in its command becomes all their pids."""
+    """The error of all stacks in one sentence: the pid in its command becomes all their pids."""
     stacks = list(pile)
     first = stacks[0]
     pids = " ".join(str(stack.pid) for stack in stacks)

@@ -1,8 +1,8 @@
-"""The Pythons inside another process, read from its memory without stopping it: where each thread keeps its frames.
+"""The Python interpreters of another process, read from its memory without stopping it.
 
-py-spy takes stacks; this serves where the address of a frame is wanted (a uprobe that follows frames in the kernel), and for what py-spy
-does not know: free-threaded builds, and processes with several interpreters (PEP 684, 734; embedders, some with several Pythons), of which
-it reads the newest alone.
+py-spy takes most stacks. This reader serves the uprobe that follows frames in the kernel and needs their addresses, and what py-spy cannot
+read: free-threaded builds, and processes with several interpreters (PEP 684, PEP 734, programs that embed Python), of which py-spy reads
+only the newest.
 """
 
 from __future__ import annotations
@@ -21,41 +21,39 @@ from gputop.stacks import layout
 from gputop.stacks.frames import MAX_FRAMES, MAX_THREADS, Line, PythonThread, Unreadable
 from gputop.stacks.layout import Codes, Layout, Torn
 
-MOST_READ = 16 << 20  # bytes of a process's memory that one look may read: 256 threads of ordinary depth take 1 MB
-MAX_INTERPRETERS, MAX_RUNTIMES = 64, 4  # that are walked in one Python, and Pythons in one process
+MOST_READ = 16 << 20  # bytes of the process's memory per set of stacks: 256 threads of ordinary depth take 1 MB
+MAX_INTERPRETERS, MAX_RUNTIMES = 64, 4  # interpreters per Python, Pythons per process
 _WANTED = re.compile(rb"_PyRuntime\0|PyCode_Type\0|Py_Version\0")
 _LIBRARY = re.compile(r"/libpython3\.\d+t?\.so[.\d]*(?: \(deleted\))?$")
-_TRIES, _TRIES_S = 5, 0.5  # s of CPU time after which nothing is tried again: 256 threads take 0.1
-_SHIM = "<shim>"
-"""What 3.12 puts between C code and the Python that it calls."""
-_TAGS = 7
-"""Low bits of an address that 3.14 uses for its own purposes."""
+_TRIES, _TRIES_S = 5, 0.5  # tries of a set of stacks, and s of CPU time after which there is no other: 256 threads take 0.1
+_SHIM = "<shim>"  # file name of the frame that 3.12 puts between C code and the Python code that it calls
+_TAGS = 7  # low bits of an address that 3.14 uses as tags
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """One Python: mostly a process has one, whatever many interpreters that runs."""
+    """One Python runtime. A process mostly has one, with one or more interpreters."""
 
     address: int
-    """_PyRuntime."""
+    """Address of _PyRuntime."""
     layout: Layout
     codes: Codes = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """One thread's state in one interpreter: its address, and the thread's ids as its own pid namespace knows them."""
+    """The state of one thread in one interpreter (PyThreadState): its address, and the thread's ids in its own pid namespace."""
 
     address: int
     native_id: int | None
     pthread: int
     runtime: Runtime
     main: bool = True
-    """Its interpreter is its Python's main one."""
+    """Whether its interpreter is the runtime's main one."""
 
 
 class Interpreter:
-    """Close it (or leave the ``with``) when done. Raises `Unreadable` from the beginning on."""
+    """Reader of one process's interpreters; a context manager. The constructor and the readers raise `Unreadable`."""
 
     def __init__(self, pid: int, root: str = "/") -> None:
         self._base = os.path.join(root, "proc", str(pid))
@@ -83,11 +81,11 @@ class Interpreter:
 
     @property
     def layout(self) -> Layout:
-        """Of the Python that its main thread runs."""
+        """The layout of the Python that the main thread runs."""
         return self._runtimes[0].layout
 
     def read(self, address: int, count: int) -> bytes:
-        """``count`` bytes of its memory; raises OSError where that is not mapped, Unreadable where that would be more than is sensible."""
+        """``count`` bytes of the process's memory. Raises OSError if they are not mapped, Unreadable beyond `MOST_READ`."""
         self._left -= count
         if self._left < 0:
             raise Unreadable("torn", f"its stacks hold more than {MOST_READ >> 20} MiB of names and lines")
@@ -97,15 +95,17 @@ class Interpreter:
         return data
 
     def is_several(self) -> bool:
-        """Whether it has more than one interpreter."""
+        """Whether the process has more than one interpreter."""
         try:
             return sum(len(self._interpreters(runtime)) for runtime in self._runtimes) > 1
         except (OSError, struct.error):
             return False
 
     def threads(self) -> list[Thread]:
-        """The threads of all its interpreters, the main one's first and each one's oldest first: interpreters put new ones in front, as do
-        Pythons with interpreters. Raises OSError, struct.error while it starts or ends."""
+        """The threads of all interpreters: the main interpreter first, and in each the oldest thread first (Python prepends new ones).
+
+        Raises OSError or struct.error while the process starts or ends.
+        """
         self._left = MOST_READ
         found: list[Thread] = []
         for runtime in self._runtimes:
@@ -115,14 +115,14 @@ class Interpreter:
         return found
 
     def main_thread(self) -> Thread:
-        """Raises `Unreadable` where no Python runs in it."""
+        """The main thread. Raises `Unreadable` if no Python runs yet."""
         try:
             return self.threads()[0]
         except (OSError, struct.error, IndexError):
             raise Unreadable("torn", "no Python thread runs in it yet") from None
 
     def frames(self, thread: Thread) -> list[Line]:
-        """Its Python frames in that interpreter, innermost first. Raises Torn where it ran on meanwhile."""
+        """The thread's Python frames in its interpreter, innermost first. Raises Torn if it ran on meanwhile."""
         at = thread.runtime.layout
         found: list[tuple[int, int]] = []
         try:
@@ -137,7 +137,7 @@ class Interpreter:
         return self.lines(found, thread.runtime)
 
     def lines(self, frames: Iterable[tuple[int, int]], runtime: Runtime | None = None) -> list[Line]:
-        """(code object, instruction) of each frame as lines, without what is no Python function. Raises Torn."""
+        """The lines of frames (code object, instruction); frames that are no Python function are left out. Raises Torn."""
         codes = (runtime or self._runtimes[0]).codes
         try:
             wanted = [(code & ~_TAGS, instruction) for code, instruction in frames]
@@ -147,12 +147,14 @@ class Interpreter:
         return [line for line in lines if line.file != _SHIM]
 
     def stacks(self) -> list[PythonThread]:
-        """Each thread of the system's with its frames, the main one first. Where one interpreter runs another, the frames of that one come
-        before those that called it. Raises Torn, OSError, struct.error where it ran on meanwhile."""
+        """All OS threads with their frames, the main thread first. If one interpreter runs another, the inner one's frames come first.
+
+        Raises Torn, OSError or struct.error if the process ran on meanwhile.
+        """
         return list(self._stacks())
 
     def main_frames(self) -> list[Line]:
-        """Those of the first of `stacks`. Raises Torn where it ran on meanwhile."""
+        """The main thread's frames, as in `stacks`. Raises Torn if it ran on meanwhile."""
         try:
             return next((thread.frames for thread in self._stacks()), [])
         except (OSError, struct.error) as error:
@@ -168,12 +170,12 @@ class Interpreter:
             found.setdefault(ran_by or -thread.address, []).append(thread)
         for number, (pthread, own) in enumerate(found.items()):
             frames = [line for thread in reversed(own) for line in self.frames(thread)][:MAX_FRAMES]
-            if own[0].main or frames:  # an interpreter that rests is no thread
+            if own[0].main or frames:  # an idle interpreter has no thread
                 tid = own[0].native_id if pthread > 0 else None
                 yield PythonThread("" if number else "MainThread", tid, max(0, pthread), False, False, frames)
 
     def _interpreters(self, runtime: Runtime) -> list[int]:
-        """The oldest first."""
+        """Addresses of the interpreters, oldest first."""
         found: list[int] = []
         address = self._word(runtime.address + runtime.layout.interpreters)
         while address and address not in found and len(found) < MAX_INTERPRETERS:
@@ -192,8 +194,10 @@ class Interpreter:
         return found[::-1]
 
     def _c_stacks(self, pthreads: list[int]) -> list[tuple[int, int, int]]:
-        """(first address, the one behind the last, pthread) of C stacks: libc keeps a thread's ``struct pthread`` above its stack, but the
-        main thread's elsewhere. The mapping of one may go on with something else."""
+        """(first address, end address, pthread) of the C stacks.
+
+        libc keeps a thread's ``struct pthread`` above its stack, and the main thread's elsewhere. A mapping may continue after a stack.
+        """
         found: list[tuple[int, int, int]] = []
         for one in elf.mappings(self._base, named=False):
             start, end = one.addresses
@@ -205,8 +209,11 @@ class Interpreter:
         return found
 
     def _ran_by(self, thread: Thread, c_stacks: list[tuple[int, int, int]], pthreads: list[int]) -> int | None:
-        """The pthread of whoever executes it; None where that cannot be told. Until 3.12 an interpreter's first thread keeps the ids of who
-        made it, whoever runs it: what tells then is whose C stack its innermost call of the evaluation loop lies on."""
+        """The pthread of the OS thread that executes this thread state; None if unknown.
+
+        Up to 3.12 an interpreter's first thread state keeps the ids of the thread that created it. The C stack that holds its innermost
+        call of the evaluation loop tells which thread runs it.
+        """
         at = thread.runtime.layout
         if at.minor >= 13 or thread.pthread not in pthreads:
             return thread.pthread
@@ -227,11 +234,13 @@ class Interpreter:
         return found
 
     def _find(self) -> list[Runtime]:
-        """That of its main thread first, and those without interpreters, which a library may have brought for no use, last. Raises
-        Unreadable, OSError, struct.error."""
-        told = [self._runtime(one, symbols) for one, symbols in self._exporting()]
-        if not (found := [one for one in told if isinstance(one, Runtime)]):
-            raise next((one for one in told if isinstance(one, Unreadable)), Unreadable("not-python", "not Python"))
+        """The process's runtimes: the main thread's first, unused ones without interpreters last.
+
+        Raises Unreadable, OSError, struct.error.
+        """
+        results = [self._runtime(one, symbols) for one, symbols in self._exporting()]
+        if not (found := [one for one in results if isinstance(one, Runtime)]):
+            raise next((one for one in results if isinstance(one, Unreadable)), Unreadable("not-python", "not Python"))
         return sorted(found, key=self._rank) if len(found) > 1 else found
 
     def _runtime(self, one: elf.Mapping, symbols: dict[str, int]) -> Runtime | Unreadable:
@@ -248,12 +257,12 @@ class Interpreter:
         return 1 + (threads[0].native_id not in (None, self._inner_pid())) if threads else 3
 
     def _inner_pid(self) -> int:
-        """As its own pid namespace numbers it."""
+        """The process's pid in its own pid namespace."""
         with open(f"{self._base}/status", encoding="utf-8", errors="replace") as file:
             return next((int(line.split()[-1]) for line in file if line.startswith("NSpid:")), 0)
 
     def _exporting(self) -> Iterator[tuple[elf.Mapping, dict[str, int]]]:
-        """Addresses of what each Python exports."""
+        """The mapping of each Python, and symbol -> address of its exports."""
         for one, file in self._programs():
             with file:
                 try:
@@ -265,7 +274,7 @@ class Interpreter:
                 yield one, {symbol: address + shift for symbol, address in exports.symbols.items()}
 
     def _programs(self) -> Iterator[tuple[elf.Mapping, FileIO]]:
-        """Where what can hold a Python begins, libpython before the program itself, and its file."""
+        """The files that may hold a Python, libpython before the program itself, with their first mappings."""
         program = os.readlink(f"{self._base}/exe")
         found: dict[tuple[str, str], elf.Mapping] = {}
         for one in elf.mappings(self._base):
@@ -276,7 +285,7 @@ class Interpreter:
                 yield one, elf.opened(f"{self._base}/exe") if one.name == program else elf.open_mapped(self._base, one)
 
     def _version(self, symbol: int | None, name: str) -> int | None:
-        """3.11 and later export it; before, the file's name says it."""
+        """The minor version: 3.11 and later export it, the file names of older ones have it; None if unknown."""
         if symbol is not None:
             return self._word(symbol) >> 16 & 0xFF
         named = re.search(r"python3\.(\d+)", name)
@@ -284,8 +293,7 @@ class Interpreter:
 
 
 def is_beyond_py_spy(pid: int, root: str = "/") -> bool:
-    """Whether py-spy would miss what it runs: a build without GIL, which it takes for another, or several interpreters; False where that
-    cannot be told."""
+    """Whether py-spy cannot read the process: a build without GIL, or several interpreters. False if that is unknown."""
     try:
         with Interpreter(pid, root) as python:
             return python.layout.free_threaded or python.is_several()
@@ -294,7 +302,7 @@ def is_beyond_py_spy(pid: int, root: str = "/") -> bool:
 
 
 def dump(pid: int, root: str = "/") -> list[PythonThread]:
-    """All Python threads of ``pid``, as `pyspy.dump` gives them, without a pause. Raises `Unreadable`."""
+    """All Python threads of ``pid``, as `gputop.stacks.pyspy.dump` returns them, without a pause. Raises `Unreadable`."""
     with Interpreter(pid, root) as python:
         began_s = time.thread_time()
         for _ in range(_TRIES):

@@ -1,7 +1,8 @@
-"""What the kernel says of a waiting thread: state, system call, wait channel, kernel stack.
+"""One thread as the kernel shows it: state, system call, wait channel, kernel stack, and its wait in words.
 
-Sources: /proc/PID/task/TID/{comm,stat,syscall,wchan,stack}, /proc/PID/{fd,fdinfo} and /proc/PID/mountinfo. Nothing here
-opens or stats the files a process uses, so a dead network mount cannot hang the reader.
+Sources: /proc/PID/task/TID/{comm,stat,syscall,wchan,stack}, /proc/PID/{fd,fdinfo} and /proc/PID/mountinfo. Nothing here opens a file that
+the process uses, so a dead network mount cannot hang the reader. System calls are named by the kernel's uapi headers, to Linux 6.17, for
+x86_64 and aarch64.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ _AARCH64 = """
   membarrier mlock2 copy_file_range preadv2 pwritev2 pkey_mprotect pkey_alloc pkey_free statx io_pgetevents rseq kexec_file_load
 """
 
+# The numbers from 424 on are the same on both.
 _COMMON = """
 424: pidfd_send_signal io_uring_setup io_uring_enter io_uring_register open_tree move_mount fsopen fsconfig fsmount fspick pidfd_open
   clone3 close_range openat2 pidfd_getfd faccessat2 process_madvise epoll_pwait2 mount_setattr quotactl_fd landlock_create_ruleset
@@ -89,7 +91,7 @@ def _parse(text: str) -> dict[int, str]:
 
 @lru_cache(2)
 def syscall_names(machine: str) -> dict[int, str]:
-    """Number -> name for ``machine`` (``uname -m``; "" is this one); empty where it is another."""
+    """System call number -> name for ``machine`` (``uname -m``; "": this machine); empty for an unknown one."""
     first = {"x86_64": _X86_64, "aarch64": _AARCH64}.get(machine or platform.machine())
     return _parse(first + _COMMON) if first else {}
 
@@ -97,14 +99,15 @@ def syscall_names(machine: str) -> dict[int, str]:
 _NAMES = syscall_names("")
 
 
-_BOUND = 1 << 20
-MAX_KERNEL_FRAMES = 64
-_PF_KTHREAD = 0x00200000
+_BOUND = 1 << 20  # bytes read of a file of /proc
+MAX_KERNEL_FRAMES = 64  # of a thread, the innermost
+_PF_KTHREAD = 0x00200000  # flag in /proc/PID/stat field 9 (linux/sched.h)
 
+# State of a thread that neither runs nor sleeps -> words.
 STATES = {"T": "stopped (SIGSTOP or job control): `kill -CONT {pid}` lets it go on", "t": "stopped by a debugger",
           "Z": "zombie: it ended and its parent has not reaped it", "X": "dead"}  # fmt: skip
 
-# System calls whose first argument is the descriptor they wait on.
+# System calls whose first argument is the descriptor that they wait on.
 _ON_DESCRIPTOR = frozenset({
     "read", "pread64", "readv", "preadv", "preadv2", "write", "pwrite64", "writev", "pwritev", "pwritev2", "fsync", "fdatasync",
     "sync_file_range", "ioctl", "flock", "fcntl", "fallocate", "ftruncate", "getdents64", "recvfrom", "recvmsg", "recvmmsg", "sendto",
@@ -112,7 +115,8 @@ _ON_DESCRIPTOR = frozenset({
     "copy_file_range", "readahead", "fadvise64", "io_uring_enter",
 })  # fmt: skip
 _SLEEPS = frozenset({"nanosleep", "clock_nanosleep"})
-_WAY_IN = (
+# Prefixes of kernel functions by which the kernel was entered: left out of stacks.
+_ENTRY = (
     "entry_SYSCALL", "do_syscall_64", "x64_sys_call", "asm_", "irqentry_", "exit_to_user_mode", "syscall_exit_to_user", "ret_from_fork",
     "el0_", "el0t_", "__el0_", "el1_", "el1h_", "__el1_", "do_el0_svc", "invoke_syscall", "do_notify_resume",
 )  # fmt: skip
@@ -124,7 +128,7 @@ class Gone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class KernelView:
-    """One thread as the kernel shows it. ``missing`` says per part (``syscall``, ``stack``) why it is not there."""
+    """One thread as the kernel shows it. ``missing``: part (``syscall``, ``wchan``, ``stack``) -> why it cannot be read."""
 
     tid: int
     comm: str
@@ -135,11 +139,11 @@ class KernelView:
     frames: tuple[str, ...] = ()
     missing: dict[str, str] = field(default_factory=dict)
     kthread: bool = False
-    """A thread of the kernel: it has no user code at all."""
+    """A kernel thread, which has no user code."""
 
 
 def read_file(path: str) -> str:
-    """The first 1 MiB of ``path``; raises OSError."""
+    """The first 1 MiB of a file. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         data = b""
@@ -151,7 +155,7 @@ def read_file(path: str) -> str:
 
 
 def read_thread(pid: int, tid: int, root: str = "/") -> KernelView:
-    """The thread as the kernel shows it now; raises `Gone`."""
+    """The thread as the kernel shows it now. Raises `Gone`."""
     base = os.path.join(root, "proc", str(pid), "task", str(tid))
     try:
         stat = read_file(f"{base}/stat")
@@ -175,7 +179,7 @@ def read_thread(pid: int, tid: int, root: str = "/") -> KernelView:
 
 
 def view_thread(pid: int, tid: int, root: str = "/") -> KernelView | None:
-    """The thread as the kernel shows it now, None where it has ended."""
+    """`read_thread`, None if the thread has ended."""
     try:
         return read_thread(pid, tid, root)
     except Gone:
@@ -183,7 +187,7 @@ def view_thread(pid: int, tid: int, root: str = "/") -> KernelView | None:
 
 
 def thread_list(pid: int, root: str = "/") -> list[int]:
-    """Its thread ids, none where it has ended."""
+    """The thread ids of a process; empty if it has ended."""
     try:
         return [int(name) for name in os.listdir(os.path.join(root, "proc", str(pid), "task"))]
     except OSError:
@@ -203,7 +207,7 @@ def _try(path: str, part: str, missing: dict[str, str]) -> str:
 
 
 def _parse_syscall(text: str) -> tuple[int | None, tuple[int, ...]]:
-    """``7 0x7f… 0x1 0x1388 … sp pc`` -> (7, its six arguments); ``running`` and ``-1 sp pc`` have no call."""
+    """``7 0x7f… 0x1 0x1388 … sp pc`` -> (7, its six arguments); None, () for ``running`` and ``-1 sp pc``."""
     words = text.split()
     if len(words) < 7 or not words[0].isdigit():
         return None, ()
@@ -215,29 +219,29 @@ def _name(number: int | None) -> str:
 
 
 def _wchan(text: str) -> str:
-    """/proc reads ``0`` for "runs, or not for you to know"."""
+    """The content of /proc/…/wchan; empty for ``0``, which means "it runs" or "not permitted"."""
     return "" if text.strip() == "0" else _symbol(text)
 
 
 def _symbol(text: str) -> str:
-    """A kernel function's name without what the compiler added (``.isra.0``, ``.constprop.0``)."""
+    """A kernel function's name without the compiler's suffix (``.isra.0``, ``.constprop.0``)."""
     return text.strip().partition(".")[0]
 
 
 def _parse_stack(text: str) -> tuple[str, ...]:
-    """``[<0>] folio_wait_bit_common+0x136/0x330`` lines -> function names, innermost first, without how the kernel was entered."""
+    """Lines ``[<0>] folio_wait_bit_common+0x136/0x330`` -> function names, innermost first."""
     return in_kernel(line.rpartition("] ")[2].partition("+")[0] for line in text.splitlines())
 
 
 def in_kernel(symbols: Iterable[str]) -> tuple[str, ...]:
-    """Kernel functions as they are shown: without the compiler's suffixes, how the kernel was entered, and addresses of no function,
-    which aarch64 finds on the stack of a thread that runs."""
+    """Kernel functions for display: without the compiler's suffixes, without the entry into the kernel, and without bare addresses, which
+    aarch64 finds on the stack of a running thread."""
     names = (_symbol(symbol) for symbol in symbols)
-    return tuple(name for name in names if name and not name.startswith(("0x", *_WAY_IN)))[:MAX_KERNEL_FRAMES]
+    return tuple(name for name in names if name and not name.startswith(("0x", *_ENTRY)))[:MAX_KERNEL_FRAMES]
 
 
 def wait_words(pid: int, view: KernelView, root: str = "/") -> str:
-    """What the thread waits for, in words: ``pread64 of /data/train.bin on nvme0n1 (folio_wait_bit_common)``."""
+    """The thread's wait in words: ``pread64 of /data/train.bin on nvme0n1 (folio_wait_bit_common)``."""
     if view.state in STATES:
         return STATES[view.state].format(pid=pid)
     if view.state == "R":
@@ -259,7 +263,7 @@ def _call_words(pid: int, view: KernelView, root: str) -> str:
 
 
 def _poll_words(pid: int, view: KernelView, root: str) -> str:
-    """aarch64 has no poll: what calls it makes a ppoll, whose time limit lies in memory."""
+    """The call and its timeout. aarch64 has only ppoll, whose timeout lies in the process's memory."""
     from gputop.sources.procfs import waits
 
     unit = waits.MS if view.syscall == "poll" else waits.NANO
@@ -286,7 +290,7 @@ def _is_fifo(path: str) -> bool:
 
 
 def _device(base: str, number: int) -> str:
-    """What is mounted under an open file: its descriptor's mnt_id, looked up in the process's mountinfo."""
+    """The device or export of the mount that holds an open file (mnt_id of fdinfo, looked up in mountinfo); empty if unknown."""
     try:
         wanted = next(line.split()[1] for line in read_file(f"{base}/fdinfo/{number}").splitlines() if line.startswith("mnt_id:"))
         mounts = read_file(f"{base}/mountinfo").splitlines()

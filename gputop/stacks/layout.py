@@ -1,7 +1,7 @@
-"""Where a CPython of 3.8 to 3.14 keeps what a stack is made of: offsets in bytes, in 64-bit processes.
+"""The memory layout of CPython 3.8 to 3.14 in 64-bit processes: offsets (bytes) of frames and threads, and code objects.
 
-From 3.13 on the interpreter says them itself (`_Py_DebugOffsets`, the first thing in `_PyRuntime`); before, they are those of the
-released headers, which do not change within a minor version.
+From 3.13 on the interpreter holds its offsets itself (`_Py_DebugOffsets`, at the start of `_PyRuntime`). For older versions they come from
+the released headers, which do not change within a minor version. `Codes` reads a code object's name, file and line table.
 """
 
 from __future__ import annotations
@@ -12,67 +12,66 @@ from dataclasses import dataclass
 
 from gputop.stacks.frames import Line
 
-NEWEST = 14
-UPGRADE = "pip install -U gputop-ebpf py-spy"
-DEBUG_OFFSETS_BYTES = 8 * 96
-"""More than any known version has."""
-_COOKIE = b"xdebugpy"
+NEWEST = 14  # minor version
+UPGRADE = "pip install -U gputop-ebpf py-spy"  # the remedy for an unknown Python
+DEBUG_OFFSETS_BYTES = 8 * 96  # more than _Py_DebugOffsets has in any known version
+_COOKIE = b"xdebugpy"  # the first bytes of _Py_DebugOffsets
 _ABSENT = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Offsets; -1 for what this version has not."""
+    """Offsets in bytes; -1: this version has no such field."""
 
     minor: int
     interpreters: int
-    """_PyRuntime: the newest interpreter, the main one 8 bytes behind it."""
+    """In _PyRuntime: pointer to the newest interpreter; the main one's follows 8 bytes later."""
     threads: int
-    """Interpreter: the newest thread."""
+    """In an interpreter: pointer to its newest thread."""
     next_interpreter: int
-    """Interpreter: the one before it."""
+    """In an interpreter: pointer to the next older one."""
     next: int
-    """Thread: the one before it."""
+    """In a thread: pointer to the next older one."""
     native_id: int
     pthread: int
     frame: int
-    """Thread: its innermost frame, or what keeps that at ``hop``."""
+    """In a thread: pointer to its innermost frame, or to the struct that has this pointer at ``hop``."""
     hop: int
     back: int
-    """Frame: the one that called it."""
+    """In a frame: pointer to its caller."""
     code: int
     instruction: int
-    """Frame: address of the instruction (an int, the index of it, before 3.11)."""
+    """In a frame: address of the instruction; before 3.11 its index, an int."""
     filename: int
-    """Code object, as are the next four."""
+    """In a code object, as the next four."""
     name: int
     first_line: int
     lines: int
     bytecode: int
     c_frame: int = _ABSENT
-    """Thread: an address on the C stack of who executes it (3.10 to 3.12)."""
+    """In a thread: an address on the C stack of the OS thread that executes it (3.10 to 3.12)."""
     copies: int = _ABSENT
-    """Code object: each thread's own bytecode (free-threaded 3.14)."""
+    """In a code object: pointer to the threads' own copies of the bytecode (free-threaded 3.14)."""
     ob_type: int = 8
     ob_size: int = 16
-    """Of an object with a size: bytes, and the code object's bytecode."""
+    """In an object with a size: bytes objects, and code objects (length of the bytecode)."""
     bytes_data: int = 32
     str_length: int = 16
     str_state: int = 32
     kind_shift: int = 2
-    """Where in the state's bits the width of a character is; ``compact`` and ``ascii`` follow it."""
+    """In a string's state: the bit at which the character width begins; ``compact`` and ``ascii`` follow it."""
     str_data: int = 40
-    """Of an ASCII string; others have theirs ``wide_more`` later."""
+    """In an ASCII string: its characters; in another string they come ``wide_more`` bytes later."""
     wide_more: int = 16
 
     @property
     def free_threaded(self) -> bool:
-        """A build without GIL: its objects have a longer head."""
+        """Whether it is a build without GIL, whose object header is longer."""
         return self.ob_type > 8
 
     @property
     def instruction_mask(self) -> int:
-        """What of the 64 bits at ``instruction`` is the instruction."""
+        """The bits of the word at ``instruction`` that hold it."""
         return (1 << 64) - 1 if self.minor >= 11 else 0xFFFFFFFF
 
 
@@ -91,14 +90,14 @@ RELEASED = {
                instruction=56, filename=112, name=128, first_line=68, lines=136, bytecode=192),
 }  # fmt: skip
 
-# Words of each group of _Py_DebugOffsets, in order: runtime, interpreter, thread, frame, code, object, type, tuple, list, set, dict,
-# float, int, bytes, str.
+# Minor version -> number of words in each group of _Py_DebugOffsets: runtime, interpreter, thread, frame, code, object, type, tuple,
+# list, set, dict, float, int, bytes, str.
 _GROUPS = {13: (3, 13, 9, 6, 10, 2, 4, 3, 3, 0, 3, 2, 3, 3, 4), 14: (3, 16, 9, 8, 11, 2, 4, 3, 3, 4, 3, 2, 3, 3, 4)}
 _RUNTIME, _INTERPRETER, _THREAD, _FRAME, _CODE, _OBJECT, _BYTES, _STR = 0, 1, 2, 3, 4, 5, 13, 14
 
 
 def described(debug_offsets: bytes) -> Layout | None:
-    """What 3.13 and later say of themselves at the start of `_PyRuntime`; None where it does not say so, or in a newer form."""
+    """The layout in the _Py_DebugOffsets of 3.13 and later; None for another start of `_PyRuntime`, or a newer form."""
     cookie, version, free_threaded = struct.unpack_from("<8sQQ", debug_offsets)
     minor = version >> 16 & 0xFF
     if cookie != _COOKIE or version >> 24 != 3 or minor not in _GROUPS:
@@ -120,27 +119,27 @@ def described(debug_offsets: bytes) -> Layout | None:
     )  # fmt: skip
 
 
-_MAX_TEXT = 4096
-_MAX_TABLE = 1 << 20
-_MAX_COPIES = 4096
-_MOST_LINES = 4096  # that are remembered: a process has some hundreds, and one that is made to has as many as it likes
-_NO_LINE = -128
-_MOST_BITS = 36  # of a number in a line table: CPython's lines have 32 bits
+_MAX_TEXT = 4096  # characters of a name or path
+_MAX_TABLE = 1 << 20  # bytes of a line table
+_MAX_COPIES = 4096  # threads with bytecode of their own
+_MOST_LINES = 4096  # in the cache: a process has some hundreds; a hostile one has any number
+_NO_LINE = -128  # line delta in 3.10's table: the span has no line
+_MOST_BITS = 36  # of a number in a line table: CPython's lines have 32
 
 
 class Torn(Exception):
-    """What was read is no code object: it changed meanwhile, or the layout is another."""
+    """The memory that was read is no code object: it changed meanwhile, or the layout differs."""
 
 
 class Codes:
-    """Resolves (code object, instruction) to lines, each once. ``read(address, bytes)`` raises OSError."""
+    """Resolves (code object, instruction) to lines, with a cache. ``read(address, bytes)`` raises OSError."""
 
     def __init__(self, read: Callable[[int, int], bytes], layout: Layout, code_type: int) -> None:
         self._read, self._layout, self._code_type = read, layout, code_type
         self._lines: dict[tuple[int, int], Line] = {}
 
     def line(self, code: int, instruction: int) -> Line:
-        """The line an instruction of ``code`` belongs to; raises Torn."""
+        """The line of an instruction of the code object at ``code``. Raises Torn."""
         if (code, instruction) not in self._lines:
             if len(self._lines) >= _MOST_LINES:
                 self._lines.clear()
@@ -151,7 +150,7 @@ class Codes:
         return self._lines[code, instruction]
 
     def is_code(self, address: int) -> bool:
-        """Whether the object there is a code object; raises OSError."""
+        """Whether a code object is at ``address``. Raises OSError."""
         return self._word(address + self._layout.ob_type) == self._code_type
 
     def _resolve(self, code: int, instruction: int) -> Line:
@@ -164,7 +163,7 @@ class Codes:
         return Line(name, file, line_of(at.minor, table, first, self._offset(code, instruction)) or 0)
 
     def _offset(self, code: int, instruction: int) -> int:
-        """Bytes from the start of the bytecode: of the code object's own, or of a thread's copy."""
+        """Bytes from the start of the bytecode, the code object's own or a thread's copy, to the instruction."""
         at = self._layout
         if at.bytecode < 0:
             return instruction * (2 if at.minor >= 10 else 1)
@@ -201,7 +200,7 @@ class Codes:
 
 
 def line_of(minor: int, table: bytes, first: int, offset: int) -> int | None:
-    """The line of the instruction at byte ``offset`` of the bytecode, None where it has none. ``table``: co_lnotab or co_linetable."""
+    """The line of the instruction at byte ``offset`` of the bytecode, None if it has none. ``table``: co_lnotab or co_linetable."""
     if offset < 0:
         return None
     if minor < 10:
@@ -211,7 +210,7 @@ def line_of(minor: int, table: bytes, first: int, offset: int) -> int | None:
 
 
 def _from_lnotab(table: bytes, first: int, offset: int) -> int:
-    """3.8, 3.9: (bytes of code, signed lines) to the next entry."""
+    """3.8 and 3.9: pairs (bytes of code, signed lines) to the next entry."""
     at, line = 0, first
     for step, more in struct.iter_unpack("<Bb", table):
         at += step
@@ -222,7 +221,7 @@ def _from_lnotab(table: bytes, first: int, offset: int) -> int:
 
 
 def _spans_of_pairs(table: bytes, first: int) -> Iterator[tuple[int, int | None]]:
-    """3.10: (bytes of code, signed lines) of each span; -128 is a span without a line."""
+    """3.10: pairs (bytes of code, signed lines) of each span; -128: a span without a line."""
     end, line = 0, first
     for length, more in struct.iter_unpack("<Bb", table):
         end += length
@@ -234,7 +233,7 @@ def _spans_of_pairs(table: bytes, first: int) -> Iterator[tuple[int, int | None]
 
 
 def _spans_of_locations(table: bytes, first: int) -> Iterator[tuple[int, int | None]]:
-    """3.11 on: entries whose first byte alone has its highest bit set, which holds a form and a length in instructions."""
+    """3.11 on: entries whose first byte, the only one with its highest bit set, holds a form and a length in instructions."""
     end, line, at = 0, first, 0
     while at < len(table):
         form, length = table[at] >> 3 & 15, (table[at] & 7) + 1
@@ -250,9 +249,9 @@ def _spans_of_locations(table: bytes, first: int) -> Iterator[tuple[int, int | N
 
 
 def _signed(table: bytes, at: int) -> int:
-    """A varint of six bits a byte, lowest first, whose lowest bit is the sign."""
+    """A varint of six bits a byte, lowest first; its lowest bit is the sign."""
     value = 0
-    for shift in range(0, _MOST_BITS, 6):  # no line has more, but whose table it is may have made it up
+    for shift in range(0, _MOST_BITS, 6):  # CPython writes no longer ones; a hostile process may
         if at >= len(table):
             break
         value |= (table[at] & 63) << shift

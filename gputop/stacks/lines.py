@@ -1,4 +1,4 @@
-"""Stacks as text: lines with a kind each for terminal and screen, folded lines for flame graphs, and speedscope documents."""
+"""Stacks as text: styled lines for terminal and screen, folded lines for flame graphs, and speedscope documents."""
 
 from __future__ import annotations
 
@@ -21,14 +21,12 @@ if TYPE_CHECKING:
     from gputop.stacks.on_demand import OffCpu, OffCpuStack
     from gputop.stacks.sampling import LineShare, MainThread
 
-_MEMBERS_SHOWN = 12
-_KERNEL_SHOWN = 6
-_OVERVIEW = 6
-_WAITS_SHOWN = 4
-_LEAST_LINE = 0.01
-"""Of the samples: lines below it are summed, so that the CUDA calls fit on the screen too."""
-_LEAST_SHOWN = 0.0005
-"""Of the time watched: what would be printed as 0.0 %."""
+_MEMBERS_SHOWN = 12  # threads named per group
+_KERNEL_SHOWN = 6  # kernel functions per stack, the innermost
+_OVERVIEW = 6  # groups in the overview
+_WAITS_SHOWN = 4  # different waits per group
+_LEAST_LINE = 0.01  # share of the samples: lines with less are summed, so that the CUDA calls fit on the screen too
+_LEAST_SHOWN = 0.0005  # share of the watched time: less would be printed as 0.0 %
 
 
 class TextLine(NamedTuple):
@@ -39,12 +37,12 @@ class TextLine(NamedTuple):
 
 
 def plain(lines: Iterable[TextLine]) -> str:
-    """As text for a terminal or a file, each ending with a newline."""
+    """The lines as text for a terminal or a file, each ending with a newline."""
     return "".join(f"{clean(line.text)}\n" for line in lines)
 
 
 def text_lines(groups: Iterable[Group], depth: int = 12) -> list[TextLine]:
-    """What is where in a line each, then all groups, at most ``depth`` frames of each; helper threads take one line together."""
+    """An overview with a line per group, then all groups with at most ``depth`` frames each; a group of helper threads is one line."""
     shown = list(groups)
     lines = _overview([one for one in shown if one.members[0].tid == one.members[0].pid])
     for one in shown:
@@ -54,7 +52,7 @@ def text_lines(groups: Iterable[Group], depth: int = 12) -> list[TextLine]:
 
 
 def _overview(groups: Sequence[Group]) -> list[TextLine]:
-    """A line each, where there are several main threads' stacks: who is where, and for what."""
+    """A line per group, if there are several: who is where, and the wait."""
     if len(groups) < 2:
         return []
     waits = [one.waits[0][0].partition(";")[0] if one.waits else "" for one in groups[:_OVERVIEW]]
@@ -64,7 +62,7 @@ def _overview(groups: Sequence[Group]) -> list[TextLine]:
 
 
 def summary(taken: StackSet) -> str:
-    """How it was taken: ``37 stacks of 9 processes in 57 ms, none of them paused``, and how many processes gave none."""
+    """One line about the set: ``37 stacks of 9 processes in 57 ms, none of them paused; 1 process could not be read``."""
     asked = {stack.pid for stack in taken.stacks}
     found = [stack.pid for stack in taken.stacks if stack.python or stack.kernel]
     unread = len(asked) - len(set(found))
@@ -83,7 +81,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def main_thread_lines(main: MainThread, name: str, most: int = 15) -> list[TextLine]:
-    """Its lines, most first, ``62.0 %  train.py:138  DataLoader.__next__``, then which of them were inside CUDA calls."""
+    """A main thread's lines, most first: ``62.0 %  train.py:138  DataLoader.__next__``; then its CUDA calls."""
     shares = main.shares
     shown = [share for share in shares[:most] if share.share >= _LEAST_LINE] or shares[:1]
     places = [Line(share.function, share.file, share.line) for share in shown]
@@ -97,7 +95,7 @@ def main_thread_lines(main: MainThread, name: str, most: int = 15) -> list[TextL
 
 
 def _cuda_lines(main: MainThread, sources: Sequence[str], most: int) -> list[TextLine]:
-    """``41.2 %  train.py:57  cuStreamSynchronize  1,920 calls, p99 3.1 ms  ← loss.item()``, or why it is not known."""
+    """Lines ``41.2 %  train.py:57  cuStreamSynchronize  1,920 calls, p99 3.1 ms  ← loss.item()``, or why there are none."""
     if main.no_cuda:
         return [TextLine("note", f"  CUDA calls were not watched: {clean(main.no_cuda)}")]
     if not main.cuda:
@@ -121,7 +119,7 @@ def _cuda(one: CudaLine, source: str) -> tuple[float, str, str, str]:
 
 
 def _columns(rows: Sequence[tuple[float, str, str, str]]) -> list[TextLine]:
-    """Share, place, what was done, source: as wide as these are, so that little needs to be wrapped."""
+    """Rows of share, place, call and source, in columns as wide as their content."""
     places = max((len(place) for _, place, _, _ in rows), default=0)
     doings = max((len(doing) for _, _, doing, _ in rows), default=0)
     texts = (f"{100 * share:5.1f} %  {place:<{places}}  {doing:<{doings}}  {source}" for share, place, doing, source in rows)
@@ -141,7 +139,7 @@ def _duration(ns: float) -> str:
 
 
 def offcpu_lines(found: OffCpu, names: Mapping[int, str], most: int = 8) -> list[TextLine]:
-    """Where each process's main thread was while it was not on a CPU, longest first; its other threads are left out."""
+    """The off-CPU stacks of each process's main thread, longest first; other threads are left out."""
     lines: list[TextLine] = []
     for pid, name in names.items():
         mine = [one for one in found.stacks if one.tid == pid]
@@ -191,7 +189,7 @@ def _members(members: Sequence[Member]) -> str:
 
 
 def _frames(one: Group, depth: int) -> list[TextLine]:
-    """The innermost ``depth`` frames and all of the user's own, with what lies between left out by number."""
+    """The innermost ``depth`` frames and all frames of the user's code; the number of frames left out stands between them."""
     lines: list[TextLine] = []
     left_out = 0
     for i, frame in enumerate(one.frames):
@@ -216,7 +214,7 @@ def _chain(names: Sequence[str]) -> str:
 
 
 def weigh_stacks(stacks: Iterable[Stack]) -> list[Weighted]:
-    """One set of stacks, each counted once; kernel frames lie on the Python ones and end in ``_[k]``, by which scripts colour them."""
+    """One set of stacks, each with weight 1. Kernel frames follow the Python ones and end in ``_[k]``, by which scripts colour them."""
     counted = Counter(_frames_of(stack) for stack in stacks if stack.python or stack.kernel)
     return list(counted.items())
 
@@ -227,12 +225,12 @@ def _frames_of(stack: Stack) -> tuple[str, ...]:
 
 
 def to_folded(weighted: Iterable[Weighted]) -> str:
-    """``outermost;…;innermost weight``, a line per stack."""
+    """Lines ``outermost;…;innermost weight``, one per stack."""
     return "".join(";".join(clean(frame).replace(";", ",") for frame in frames) + f" {weight}\n" for frames, weight in weighted)
 
 
 def to_speedscope(weighted: Sequence[Weighted], name: str, unit: str = "none") -> dict[str, object]:
-    """A document for https://www.speedscope.app (its file-format-schema.json): one sampled profile. ``unit``: none or nanoseconds."""
+    """A document for https://www.speedscope.app (file-format-schema.json) with one sampled profile. ``unit``: none or nanoseconds."""
     index: dict[str, int] = {}
     samples = [[index.setdefault(frame, len(index)) for frame in frames] for frames, _ in weighted]
     weights = [weight for _, weight in weighted]

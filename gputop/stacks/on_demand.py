@@ -1,4 +1,7 @@
-"""Probes that are loaded for some seconds when somebody asks, by a helper under the system's Python, which has bcc."""
+"""eBPF probes that are loaded on demand for some seconds, by a helper under the system's Python, which has bcc; and off-CPU stacks.
+
+`watch_off_cpu` sums where threads of chosen processes wait in the kernel (probes/offcpu.c).
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,11 @@ from gputop.stacks.permission import SUDO
 from gputop.system.privilege import capabilities, in_container
 from gputop.system.text import clean
 
-_LOAD_S = 20.0
+_LOAD_S = 20.0  # s that the helper may take beyond the measurement, to compile and load
 
 
 class Answer(msgspec.Struct):
-    """What the helper says, beside the rows of its probe."""
+    """The helper's answer; each probe's subclass adds its rows."""
 
     seconds: float = 0.0
     lost: int = 0
@@ -33,19 +36,22 @@ class Answer(msgspec.Struct):
     remedy: str = ""
 
 
-Said = TypeVar("Said", bound=Answer)
+AnswerT = TypeVar("AnswerT", bound=Answer)
 
 
 def run_probe(
-    probe: str, wanted: Mapping[str, object], duration_s: float, *, form: type[Said], as_root: str, root: str = "/",
+    probe: str, wanted: Mapping[str, object], duration_s: float, *, form: type[AnswerT], as_root: str, root: str = "/",
     files: tuple[int, ...] = (),
-) -> Said:  # fmt: skip
-    """Run ``probe`` (see on_demand_loader), with the descriptors ``files``, for ``duration_s``. Raises Unavailable; ``as_root`` is what
-    follows `SUDO`."""
+) -> AnswerT:  # fmt: skip
+    """Run a probe for ``duration_s``; ``wanted`` and the rows are those of on_demand_loader. Raises Unavailable.
+
+    ``form``: type of the answer; ``as_root``: arguments of the command that the remedy suggests after `SUDO`; ``files``: descriptors that
+    the helper inherits.
+    """
     access.check(root, sudo=True)
     if not access.may_load(capabilities(root)):
-        mends = access.privilege(root) if os.geteuid() == 0 or in_container(root) else f"`{SUDO} {as_root}`"
-        raise Unavailable("needs root, or CAP_BPF and CAP_PERFMON", mends)
+        remedy = access.privilege(root) if os.geteuid() == 0 or in_container(root) else f"`{SUDO} {as_root}`"
+        raise Unavailable("needs root, or CAP_BPF and CAP_PERFMON", remedy)
     request = {
         "probe": probe, "probes": PROBES, "ebpf": os.path.dirname(os.path.abspath(loader.__file__)),
         "btf": os.path.join(root, "sys/kernel/btf/vmlinux"), "seconds": duration_s, **wanted,
@@ -58,8 +64,8 @@ def run_probe(
     return answer
 
 
-def _answer(probe: str, command: list[str], wait_s: float, form: type[Said], files: tuple[int, ...]) -> tuple[Said, str]:
-    """What the helper says, and the line that says most of what it printed beside."""
+def _answer(probe: str, command: list[str], wait_s: float, form: type[AnswerT], files: tuple[int, ...]) -> tuple[AnswerT, str]:
+    """The helper's answer, and the most telling line that it printed on standard error."""
     import subprocess
 
     try:
@@ -75,26 +81,27 @@ def _answer(probe: str, command: list[str], wait_s: float, form: type[Said], fil
     raise Unavailable(f"the {probe} probe failed: {reason}", "gputop doctor")
 
 
-OFF_CPU_S = 5.0
+OFF_CPU_S = 5.0  # s, default length of `watch_off_cpu`
+# Prefixes of the probe's own and the scheduler's functions: the same at the top of each stack, and left out.
 _SCHEDULING = ("bpf_", "__bpf_", "__traceiter_", "__schedule", "schedule", "preempt_schedule", "io_schedule", "__cond_resched")
 
 
 class OffCpuStack(Struct, frozen=True):
-    """One thread's waits at one place in the kernel, frames innermost first."""
+    """One thread's waits with the same kernel stack, frames innermost first."""
 
     pid: int
     tid: int
     why: str
     """``sleeping``, ``uninterruptible`` or ``preempted``."""
     ns: int
-    """From leaving the CPU to running again."""
+    """Sum of the times from leaving the CPU to running again."""
     times: int
-    """Waits that ended; 0 for one that lasts still."""
+    """Waits that ended; 0: one that still lasts."""
     frames: tuple[str, ...]
 
 
 class OffCpu(Struct, frozen=True):
-    """What ``seconds`` of watching gave, longest first; ``lost`` waits found no room."""
+    """The stacks of ``seconds`` of watching, longest first; ``lost`` waits found no room in the probe's maps."""
 
     stacks: tuple[OffCpuStack, ...]
     seconds: float
@@ -106,9 +113,9 @@ class _OffCpuAnswer(Answer):
 
 
 def watch_off_cpu(pids: Sequence[int], duration_s: float = OFF_CPU_S, root: str = "/") -> OffCpu:
-    """Watch ``pids`` for ``duration_s``. Raises Unavailable.
+    """Off-CPU stacks of ``pids`` over ``duration_s``. Raises Unavailable.
 
-    A thread that was not seen to run at all and sleeps at the end slept throughout: its stack is /proc's.
+    A thread that never ran and sleeps at the end slept all the time: its stack comes from /proc.
     """
     as_root = f"{' '.join(map(str, pids))} --off-cpu"
     answer = run_probe("offcpu", {"pids": list(pids)}, duration_s, form=_OffCpuAnswer, as_root=as_root, root=root)
@@ -124,7 +131,7 @@ def watch_off_cpu(pids: Sequence[int], duration_s: float = OFF_CPU_S, root: str 
 
 
 def _waiting_in(names: Sequence[str]) -> tuple[str, ...]:
-    """Without the probe itself and the scheduler, which are the same in all."""
+    """The kernel functions of a wait, without the probe's and the scheduler's."""
     inner = 0
     while inner < len(names) and names[inner].startswith(_SCHEDULING):
         inner += 1
@@ -142,5 +149,5 @@ def _slept_throughout(pid: int, seen: set[int], window_ns: int, root: str) -> li
 
 
 def weigh_off_cpu(stacks: Iterable[OffCpuStack]) -> list[Weighted]:
-    """For folded lines and speedscope: weights in nanoseconds."""
+    """The stacks with their ns as weights, for folded lines and speedscope."""
     return [((f"{one.why} {one.tid}", *reversed(one.frames)), one.ns) for one in stacks]

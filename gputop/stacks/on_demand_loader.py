@@ -1,16 +1,16 @@
-"""Run one of the probes that are not always loaded for some seconds and print what it saw: the only part that needs bcc and root.
+"""Load one of the on-demand probes, wait some seconds and print its counters: the only part of `gputop.stacks` that needs bcc and root.
 
 Run as a script by the system's own Python (3.8 or later), with the standard library only:
 
     python3 -I on_demand_loader.py REQUEST
 
-REQUEST is a JSON object: ``probe`` (offcpu or callers), ``probes`` (folder of the C), ``ebpf`` (folder of gputop.sources.ebpf, whose
-loader finds bcc and the kernel's layout), ``btf``, ``seconds``, and what the probe asks for. One JSON object is printed: ``rows``,
-``seconds`` really measured, ``lost``; or ``error`` and ``remedy``.
+REQUEST is a JSON object: ``probe`` (offcpu or callers), ``probes`` (folder of the C files), ``ebpf`` (folder of gputop.sources.ebpf, whose
+loader finds bcc and the kernel's layout), ``btf``, ``seconds``, and the probe's own fields. The answer is a JSON object: ``rows``,
+``seconds`` measured, ``lost`` (updates of full maps); or ``error`` and ``remedy``.
 
-offcpu asks for ``pids``; a row is pid, tid, why, ns, times, kernel functions innermost first.
-callers asks for ``readers`` (pid -> the numbers of `struct reader`) and ``libraries`` (descriptor, {offset: cookie}); a row is pid, call,
-count, ns, longest ns, {bucket: count} and frames (code object, instruction) innermost first. One that lasts still has count 0.
+offcpu needs ``pids``. A row: pid, tid, why, ns, times, kernel functions innermost first.
+callers needs ``readers`` (pid -> numbers of `struct reader`) and ``libraries`` (descriptor, {offset: cookie}). A row: pid, call, count, ns,
+longest ns, {bucket: count}, frames (code object, instruction) innermost first. A wait or call that still lasts has count 0.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import sys
 import time
 from typing import Any
 
-THREADS, SUMS, PROCESSES = 16384, 8192, 64
+THREADS, SUMS, PROCESSES = 16384, 8192, 64  # entries of the probes' maps
 WHY = ("sleeping", "uninterruptible", "preempted")
 
 
 def load_loader(folder: str) -> Any:
-    """The probes' loader by its file: gputop itself cannot be imported by this Python."""
+    """Import the probes' loader from its file: this Python cannot import gputop."""
     spec: Any = importlib.util.spec_from_file_location("loader", os.path.join(folder, "loader.py"))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -36,7 +36,7 @@ def load_loader(folder: str) -> Any:
 
 
 def off_cpu(loader: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """Load, wait, read; detaching is the kernel's, when this process ends."""
+    """Load offcpu.c, wait, read its maps. The kernel detaches the probe when this process ends."""
     layout, _ = loader.read_layout(request["btf"])
     bpf = loader.compile_probes(request["probes"], ("offcpu.c",), {"THREADS": THREADS, "SUMS": SUMS, **layout})
     for pid in request["pids"]:
@@ -45,7 +45,7 @@ def off_cpu(loader: Any, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def measured(request: dict[str, Any], rows: Any, bpf: Any) -> dict[str, Any]:
-    """Let it run for the time asked for."""
+    """Let the probe run for the requested time, then read its rows."""
     began = time.monotonic()
     time.sleep(request["seconds"])
     seconds = time.monotonic() - began
@@ -53,7 +53,7 @@ def measured(request: dict[str, Any], rows: Any, bpf: Any) -> dict[str, Any]:
 
 
 def waits(bpf: Any) -> list[list[Any]]:
-    """What was summed, and the waits that last still (0 times); a stack that found no room is an empty one."""
+    """The rows: the sums, and the waits that still last (0 times). A stack that found no room is empty."""
     now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     rows = [[place.pid, place.tid, place.why, total.ns, total.times, place.stack] for place, total in bpf["sums"].items()]
     rows += [[left.pid, tid.value, left.why, max(0, now - left.since), 0, left.stack] for tid, left in bpf["leaving"].items()]
@@ -64,7 +64,7 @@ def waits(bpf: Any) -> list[list[Any]]:
 
 
 def callers(loader: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """Say where the interpreters keep their frames, attach to the libraries, wait, read."""
+    """Tell callers.c where the interpreters keep their frames, attach it to the libraries, wait, read its maps."""
     bpf = loader.compile_probes(request["probes"], ("common.h", "callers.c"), {"PROCESSES": PROCESSES, "SUMS": SUMS})
     programs, way = loader.load_uprobes(bpf, ("cuda_enter", "cuda_leave"))
     if not programs:
@@ -80,7 +80,7 @@ def callers(loader: Any, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def calls(bpf: Any) -> list[list[Any]]:
-    """What was summed, and what the threads are inside of now."""
+    """The rows: the sums, and the calls that threads are in now."""
     now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     stacks = {
         key.value: [[frame.code, frame.instruction] for frame in stack.frame if frame.code] for key, stack in bpf["python_stacks"].items()
@@ -96,7 +96,7 @@ def calls(bpf: Any) -> list[list[Any]]:
 
 
 def main() -> None:
-    """Everything that bcc prints goes to standard error."""
+    """Answer one request on standard output. Everything that bcc prints goes to standard error."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     request = json.loads(sys.argv[1])
@@ -105,7 +105,7 @@ def main() -> None:
         answer = {"offcpu": off_cpu, "callers": callers}[request["probe"]](loader, request)
     except loader.Failure as failure:
         answer = {"error": str(failure), "remedy": failure.remedy}
-    except Exception as error:  # noqa: BLE001 - bcc raises bare Exception; whatever it is, the caller must hear of it
+    except Exception as error:  # noqa: BLE001 - bcc raises bare Exception; the caller reports it
         answer = {"error": f"{type(error).__name__}: {error}", "remedy": ""}
     json.dump(answer, out)
     out.flush()

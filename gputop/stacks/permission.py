@@ -1,4 +1,4 @@
-"""Why a process of ours or of somebody else cannot be read, and the command that mends it."""
+"""Why a process's stack may not be read, and the command that fixes it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import os
 from gputop.stacks.kernel import read_file
 from gputop.system.privilege import in_container, may_ptrace
 
-SUDO = 'sudo "$(command -v gputop)" stacks'
-"""What one types who needs root for stacks."""
+SUDO = 'sudo "$(command -v gputop)" stacks'  # in remedies: the command as root; sudo's PATH may lack gputop
 _AT_BOOT = "`echo kernel.yama.ptrace_scope=1 | sudo tee /etc/sysctl.d/99-ptrace.conf`"
 
 
 def why_not(pid: int, root: str = "/") -> str:
-    """The reason why ``pid`` may not be read, with the command that mends it."""
+    """Why this process may not read ``pid``, with the command that fixes it."""
     scope = yama_scope(root)
     if scope >= 3:
         return f"not permitted: kernel.yama.ptrace_scope is 3, which forbids it to everybody until the next boot; {_AT_BOOT}, then reboot"
@@ -33,7 +32,7 @@ def why_not(pid: int, root: str = "/") -> str:
 
 
 def yama_scope(root: str = "/") -> int:
-    """kernel.yama.ptrace_scope, 0 where there is no Yama."""
+    """kernel.yama.ptrace_scope; 0 if the kernel has no Yama."""
     try:
         return int(read_file(os.path.join(root, "proc/sys/kernel/yama/ptrace_scope")))
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""py-spy as a child process: where it is, whose rights it has, one dump of one process, and what its errors mean.
+"""py-spy as a child process: one dump of one process, and the meaning of its errors.
 
-It opens the files that a process maps by their names, below /proc/PID/root, and whoever owns the process decides what stands there. So
-root's gputop runs it as that owner: it opens what the owner might open as well.
+py-spy opens the files that a process maps by their names below /proc/PID/root, and the owner of the process decides what stands there. So
+root's gputop runs py-spy as that owner, who could open these files anyway.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ from gputop.system.privilege import CAP_SYS_PTRACE, start_as
 if TYPE_CHECKING:
     import subprocess
 
-MOST_MEMORY, MOST_OUTPUT = 1 << 30, 32 << 20  # bytes that it may take, and say: for a trainer with torch 64 MB do, and 100 kB
+MOST_MEMORY, MOST_OUTPUT = 1 << 30, 32 << 20  # bytes; for a trainer with torch py-spy needs 64 MB and writes 100 kB
+# Kinds of `Unreadable` after which `gputop.stacks.interpreter` may succeed: free-threaded builds, a chroot, no py-spy here.
 BEYOND_PY_SPY = frozenset({"not-python", "unsupported", "missing", "hidden"})
-"""Kinds of failure after which `gputop.stacks.interpreter` may still read it: free-threaded builds, a chroot, no py-spy here."""
+# sh sets the limits, since a process of another user cannot be limited from outside; the process that is read decides how much there is.
 _BOUNDED = 'ulimit -d "$1" && ulimit -f "$2" && ulimit -c 0 && shift 2 && exec "$@"'
-"""For sh: whoever is read decides how much there is to read, and a process of another user cannot be bounded from outside."""
+_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "RUST_BACKTRACE": "0"}
 
 
 def binary() -> str | None:
-    """py-spy beside the running interpreter (its own environment), else on PATH."""
+    """Path of py-spy: beside the running interpreter, else on PATH; None if there is none."""
     beside = os.path.join(os.path.dirname(sys.executable or ""), "py-spy")
     if os.access(beside, os.X_OK):
         return beside
-    import shutil  # it loads compressors, for archives
+    import shutil  # loads compressors
 
     return shutil.which("py-spy")
 
@@ -45,8 +46,8 @@ def binary() -> str | None:
 def dump(pid: int, deadline: float, *, pause: bool = False, native: bool = False) -> list[PythonThread]:
     """All Python threads of ``pid``; ``deadline`` on time.monotonic(). Raises `Unreadable`.
 
-    Without ``pause`` the process runs on while it is read (0.3 ms of noise, measured); with it ptrace stops it for 0.6 to 1.5 ms,
-    with ``native`` for about 20 ms.
+    Without ``pause`` the process runs on (0.3 ms of noise, measured). With it ptrace stops the process for 0.6 to 1.5 ms, with ``native``
+    for about 20 ms.
     """
     arguments = ["dump", "--json", "--full-filenames"]
     arguments += ["--native"] if native else []
@@ -59,16 +60,16 @@ def dump(pid: int, deadline: float, *, pause: bool = False, native: bool = False
 
 
 def run(pid: int, arguments: list[str], deadline: float, hurry: bool = False) -> bytes:
-    """What py-spy says of ``pid``. Raises `Unreadable` where it is missing, fails or is not done by ``deadline``.
+    """Run py-spy on ``pid`` and return its output. Raises `Unreadable` if it is missing, fails or misses ``deadline``.
 
-    ``hurry`` asks for a place before busy neighbours: where CPUs are overcommitted, which is what stacks are to explain, they else
-    come seconds late. For work of some 15 ms only.
+    ``hurry`` gives py-spy real-time priority, for work of some 15 ms: on overcommitted CPUs, which stacks are to explain, they would
+    otherwise come seconds late.
     """
     program = binary()
     if program is None:
         raise Unreadable("missing", "py-spy is not installed: pip install py-spy")
     with _owner(pid) as owner, open(os.memfd_create("gputop-py-spy"), "w+b", buffering=0) as output:
-        fcntl.fcntl(output, fcntl.F_SETFL, os.O_APPEND)  # what it says beside a result in /dev/stdout comes after that
+        fcntl.fcntl(output, fcntl.F_SETFL, os.O_APPEND)  # keeps messages after a result that py-spy writes to /dev/stdout
         child = _start(program, [*arguments, "--pid", str(pid)], owner, output)
         if hurry:
             _put_first(child.pid)
@@ -84,7 +85,7 @@ def run(pid: int, arguments: list[str], deadline: float, hurry: bool = False) ->
 def _start(program: str, arguments: list[str], owner: tuple[int, int] | None, output: BinaryIO) -> subprocess.Popen[bytes]:
     import subprocess
 
-    # Reached by its folder's descriptor, for the owner may not be allowed on the way there.
+    # By the folder's descriptor: the owner may not be allowed to walk the path.
     folder, name = os.path.split(os.path.realpath(program))
     handle = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     command = ["sh", "-c", _BOUNDED, "sh", *_bounds(), f"/proc/self/fd/{handle}/{name}", *arguments]
@@ -105,7 +106,7 @@ def _start(program: str, arguments: list[str], owner: tuple[int, int] | None, ou
 
 
 def _await(child: subprocess.Popen[bytes], deadline: float) -> str:
-    """What it said of its errors."""
+    """Wait for the child; returns its standard error. Raises `Unreadable` at the deadline."""
     import subprocess
 
     try:
@@ -118,16 +119,16 @@ def _await(child: subprocess.Popen[bytes], deadline: float) -> str:
 
 @contextmanager
 def _owner(pid: int) -> Iterator[tuple[int, int] | None]:
-    """(uid, gid) of who owns it, where we are root and that is another; afterwards it is to be the same process, of the same owner.
+    """Yield (uid, gid) of the process's owner if this process is root and the owner is not; None otherwise.
 
-    Raises `Unreadable`.
+    Raises `Unreadable` if the process or its owner is another one after the block.
     """
     if os.geteuid() != 0:
         yield None
         return
     gone = Unreadable("gone", "ended while it was read")
     try:
-        process = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # of a successor with its number it tells nothing
+        process = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # never refers to a later process with this pid
     except OSError:
         raise gone from None
     try:
@@ -142,7 +143,7 @@ def _owner(pid: int) -> Iterator[tuple[int, int] | None]:
 
 
 def _ids(process: int) -> tuple[int, int] | None:
-    """(uid, gid) of that directory of /proc; of a process with several those under which it is not root; None once it has ended."""
+    """(uid, gid) from the status of a /proc/PID directory, the first ids that are not root's; None if the process has ended."""
     try:
         with open(os.open("status", os.O_RDONLY | os.O_CLOEXEC, dir_fd=process), "rb") as file:
             status = file.read()
@@ -153,7 +154,7 @@ def _ids(process: int) -> tuple[int, int] | None:
 
 
 def _bounds() -> list[str]:
-    """The two of `_BOUNDED`, in its units: kB of data, blocks of 512 bytes of output."""
+    """The arguments of `_BOUNDED`: kB of data, blocks of 512 bytes of output."""
     wanted = (resource.RLIMIT_DATA, MOST_MEMORY, 1024), (resource.RLIMIT_FSIZE, MOST_OUTPUT, 512)
     most = ((resource.getrlimit(limit)[1], bytes_, unit) for limit, bytes_, unit in wanted)
     return [str((bytes_ if hard == resource.RLIM_INFINITY else min(hard, bytes_)) // unit) for hard, bytes_, unit in most]
@@ -163,11 +164,11 @@ def _put_first(pid: int) -> None:
     try:
         os.sched_setscheduler(pid, os.SCHED_RR, os.sched_param(1))
     except OSError:
-        return  # without CAP_SYS_NICE it takes its turn
+        return  # without CAP_SYS_NICE py-spy has ordinary priority
 
 
 def _reap(child: subprocess.Popen[bytes]) -> None:
-    """Collect a killed child, but wait for none that the kernel does not let go (a target whose memory is locked in D state)."""
+    """Reap a killed child, unless the kernel keeps it (its target's memory is locked in state D)."""
     import subprocess
 
     try:
@@ -176,11 +177,8 @@ def _reap(child: subprocess.Popen[bytes]) -> None:
         child.poll()
 
 
-_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "RUST_BACKTRACE": "0"}
-
-
 def explain(errors: str) -> Unreadable:
-    """The one line and the kind behind what py-spy printed when it failed."""
+    """The reason and kind of a failure, from py-spy's standard error."""
     said = " ".join(line.strip() for line in errors.partition("Stack backtrace:")[0].splitlines() if line.strip())
     said = said.removeprefix("Error: ")[:300]
     lower = said.lower()

@@ -1,7 +1,7 @@
-"""Where the main thread's time goes, by line of the user's own code: ``train.py:138 DataLoader.__next__ 62 %``.
+"""Where main threads spend their time, by line of the user's code: ``train.py:138 DataLoader.__next__ 62 %``.
 
-py-spy samples from outside without stopping the process (`--nonblocking`), waits included (`--idle`); 50 samples a second took
-2 % of a core.
+py-spy samples from outside without stopping the process (`--nonblocking`), waits included (`--idle`); 50 samples a second take 2 % of a
+core. As root, `gputop.stacks.callers` adds the CUDA calls of each line.
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ from gputop.stacks.pyspy import BEYOND_PY_SPY
 from gputop.system import crash
 from gputop.system.errors import NO_MORE_THREADS
 
-RATE_HZ = 50
+RATE_HZ = 50  # samples a second
 _MOST_TEXT = 16 << 20  # characters of distinct stacks: mostly there are some dozen of 5,000
-_START_S = 5.0
-"""What py-spy may take beyond the sampling itself: finding its way into the process, writing the result."""
+_START_S = 5.0  # s that py-spy may take beyond the sampling, to attach and to write its result
 
 
 class LineShare(Struct, frozen=True):
-    """One line of the user's code with the share of samples in which the thread was in it, ``call`` being what it had called."""
+    """One line of the user's code with its share of the samples; ``call``: the function that it had called."""
 
     place: str
-    """``train.py:138``, with its path where known in ``file``."""
+    """``train.py:138``."""
     file: str
     line: int
     function: str
@@ -44,7 +43,7 @@ class LineShare(Struct, frozen=True):
 
 
 def sample(pid: int, duration_s: float, rate_hz: int = RATE_HZ) -> list[Weighted]:
-    """Stacks of the main thread of ``pid``, outermost first, with how many of the samples had them. Raises `Unreadable`."""
+    """Stacks of the main thread with their number of samples, frames outermost first. Raises `Unreadable`."""
     if is_beyond_py_spy(pid):
         return sample_by_memory(pid, duration_s, rate_hz)
     try:
@@ -56,7 +55,7 @@ def sample(pid: int, duration_s: float, rate_hz: int = RATE_HZ) -> list[Weighted
 
 
 def sample_by_memory(pid: int, duration_s: float, rate_hz: int = RATE_HZ) -> list[Weighted]:
-    """The same of interpreters that py-spy does not know: 0.2 ms a sample. One that moved meanwhile is left out."""
+    """`sample` for interpreters that py-spy cannot read; 0.2 ms of CPU a sample. A sample that changed while it was read is left out."""
     counts: Counter[tuple[str, ...]] = Counter()
     room = _MOST_TEXT
     with Interpreter(pid) as python:
@@ -90,7 +89,7 @@ def _sample_by_py_spy(pid: int, duration_s: float, rate_hz: int) -> list[Weighte
 
 
 def parse_raw(lines: Iterable[str], pid: int) -> list[Weighted]:
-    """The main thread's lines of py-spy's raw format, without the frame that names the thread."""
+    """The main thread's stacks in py-spy's raw format, without the frame that names the thread."""
     found: list[Weighted] = []
     for line in lines:
         stack, _, count = line.rstrip("\n").rpartition(" ")
@@ -101,7 +100,7 @@ def parse_raw(lines: Iterable[str], pid: int) -> list[Weighted]:
 
 
 def by_line(weighted: Iterable[Weighted]) -> list[LineShare]:
-    """Samples summed by the innermost line of the user's own code and what it called, most first."""
+    """Samples summed by the innermost line of the user's code and the function that it called, most first."""
     counts: Counter[tuple[str, int, str, str]] = Counter()
     for frames, weight in weighted:
         lines = own_part([parse(frame) for frame in reversed(frames)])
@@ -116,23 +115,23 @@ def by_line(weighted: Iterable[Weighted]) -> list[LineShare]:
 
 
 class MainThread(Struct, frozen=True):
-    """One process's main thread over some seconds."""
+    """The main thread of one process over some seconds."""
 
     pid: int
     stacks: list[Weighted]
     cuda: list[CudaLine]
-    """Counted and timed call by call, longest first."""
+    """CUDA calls by line, longest first."""
     no_cuda: str
-    """Why there is nothing in ``cuda``, and the command that mends it; empty where the calls were watched."""
+    """Why the CUDA calls were not watched, with the remedy; empty if they were."""
 
     @property
     def shares(self) -> list[LineShare]:
-        """Its samples by line of the user's own code, most first."""
+        """Its samples by line of the user's code, most first."""
         return by_line(self.stacks)
 
 
 def watch_main_threads(pids: Sequence[int], duration_s: float) -> tuple[list[MainThread], dict[int, str]]:
-    """All of ``pids`` at the same time, and why some have no sample."""
+    """Watch the main threads of all ``pids`` at the same time; also returns pid -> why it has no sample."""
     import threading
 
     sampled: dict[int, list[Weighted]] = {}

@@ -1,9 +1,8 @@
-"""The line of source behind a frame, read as the process itself would see the file.
+"""The source text of a frame's line, read from the file as the process itself sees it.
 
-A file is read only if it is regular, of bounded size, and the process's owner might read it too, so that a made-up file
-name shows nobody somebody else's secrets: what root reads it reads with that user's rights, for a file that everybody may read may lie
-in a folder that nobody else may enter. Reading happens in a thread that is left behind at the deadline: source on a
-dead network mount must not hang what is there to explain the hang.
+A file is read only if it is regular, of bounded size, and readable for the process's owner: a process may invent a file name, and must not
+show another user's secrets with it. So root reads with the owner's rights (the folders on the way count too). A thread does the
+reading and is abandoned at the deadline: source on a dead network mount must not hang the tool that explains the hang.
 """
 
 from __future__ import annotations
@@ -18,17 +17,15 @@ from gputop.stacks import kernel
 from gputop.stacks.frames import Line, own_part, parse
 from gputop.system.privilege import take_file_rights
 
-TIMEOUT_S = 0.15
-MAX_LINES = 8
-"""Frames of one stack whose source is read, innermost first."""
-_MAX_FILE_BYTES, _MOST_BYTES = 4 << 20, 32 << 20  # of one file, and of all that are read at a time
-_MAX_TEXT = 200
-_SLACK_S = 1.0
-"""A script may be written just before it is run, and start times come in clock ticks."""
+TIMEOUT_S = 0.15  # s for all lines of a set of stacks
+MAX_LINES = 8  # frames of one stack whose source is read, innermost first
+_MAX_FILE_BYTES, _MOST_BYTES = 4 << 20, 32 << 20  # bytes of one file, and of all files of a set
+_MAX_TEXT = 200  # characters of a line
+_SLACK_S = 1.0  # s by which a file may be newer than its process: scripts are written just before they run, starts come in clock ticks
 
 
 def add_sources(stacks: Sequence[Stack], root: str = "/", timeout_s: float = TIMEOUT_S) -> None:
-    """Put the lines that can be read in time into each stack's ``source``."""
+    """Add the source lines that can be read in time to each stack's ``source``."""
     texts = read_lines({(stack.pid, line) for stack in stacks for line in _worth_reading(stack)}, root, timeout_s)
     for stack in stacks:
         lines = _worth_reading(stack)
@@ -36,7 +33,7 @@ def add_sources(stacks: Sequence[Stack], root: str = "/", timeout_s: float = TIM
 
 
 def read_lines(wanted: Collection[tuple[int, Line]], root: str = "/", timeout_s: float = TIMEOUT_S) -> dict[tuple[int, Line], str]:
-    """(pid, frame) -> its line's text, of those that can be read within ``timeout_s``."""
+    """(pid, frame) -> text of its line, for the lines that can be read within ``timeout_s``."""
     import queue
     import threading
 
@@ -48,13 +45,13 @@ def read_lines(wanted: Collection[tuple[int, Line]], root: str = "/", timeout_s:
         reader = _Reader(root)
         for pid, line in wanted:
             if time.monotonic() > deadline:
-                break  # nobody waits for it any more
+                break  # the caller has gone on
             found.put((pid, line, reader.text(pid, line)))
         found.put(None)
 
     try:
         threading.Thread(target=work, daemon=True, name="sources").start()
-    except RuntimeError:  # no more are allowed: stacks come without their lines' text
+    except RuntimeError:  # no more threads are allowed: stacks come without source
         return {}
     texts: dict[tuple[int, Line], str] = {}
     try:
@@ -71,14 +68,13 @@ def key(line: Line) -> str:
 
 
 def _worth_reading(stack: Stack) -> list[Line]:
-    """The user's own frames; in a stack without any, the innermost one."""
+    """The frames of the user's code; in a stack without any, the innermost frame."""
     lines = [line for line in own_part([parse(text) for text in stack.python]) if line.line]
     return [line for line in lines if not line.library][:MAX_LINES] or lines[:1]
 
 
 class _Reader:
-    """Reads each file once, however many processes of one user and frames share it. For a thread that does nothing else: as root it goes
-    on with the rights of whoever was read last."""
+    """Reads each file once per user. Only for a thread of its own: as root the thread keeps the rights of the last owner."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -87,7 +83,7 @@ class _Reader:
         self._acts_as = os.geteuid()
 
     def text(self, pid: int, line: Line) -> str:
-        """The stripped, bounded line, empty where it cannot be read; says so where the file is newer than the process."""
+        """The stripped, bounded line, with a note if the file is newer than the process; empty if it cannot be read."""
         data, changed = self._file(pid, line.file)
         lines = data.split(b"\n", line.line)[: line.line] if 0 < line.line <= len(data) else []
         if len(lines) < line.line or not lines:
@@ -112,7 +108,7 @@ class _Reader:
         return self.files[where]
 
     def _act_as(self, owner: os.stat_result, base: str) -> bool:
-        """Whether what can be opened now is no more than that user might. Who is not root has no other rights than its own."""
+        """As root, take the file rights of the process's owner; returns whether the thread has no others now."""
         if os.geteuid() != 0 or owner.st_uid == self._acts_as:
             return True
         if not take_file_rights(owner.st_uid, owner.st_gid, _groups(base)):
@@ -122,13 +118,13 @@ class _Reader:
 
 
 def _read(path: str, owner: int, most: int) -> tuple[bytes, float]:
-    """Content and time of last change of a file of ``most`` bytes that everybody, or ``owner``, may read; empty of others."""
+    """Content and mtime of a regular file of at most ``most`` bytes that everybody, or ``owner``, may read; else empty."""
     try:
         handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except (OSError, ValueError):
         return b"", 0.0
     try:
-        status = os.fstat(handle)  # looked at before it is opened: opening a device can do things
+        status = os.fstat(handle)  # before opening it: to open a device may have effects
         may_read = status.st_mode & stat.S_IROTH or status.st_uid == owner
         if not stat.S_ISREG(status.st_mode) or status.st_size > most or not may_read:
             return b"", 0.0
@@ -141,7 +137,7 @@ def _read(path: str, owner: int, most: int) -> tuple[bytes, float]:
 
 
 def _groups(base: str) -> list[int]:
-    """Those that the process is in beside its own."""
+    """The supplementary groups of a process (Groups in /proc/PID/status)."""
     try:
         status = kernel.read_file(f"{base}/status")
     except OSError:
@@ -150,7 +146,7 @@ def _groups(base: str) -> list[int]:
 
 
 def _started(pid: int, root: str) -> float:
-    """Unix time at which the process started (/proc/PID/stat field 22)."""
+    """Unix time of the process's start (/proc/PID/stat field 22); infinity if it has ended."""
     try:
         fields = kernel.read_file(os.path.join(root, "proc", str(pid), "stat")).rpartition(") ")[2].split()
     except OSError:
