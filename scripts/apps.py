@@ -22,15 +22,16 @@ from gputop.session.file import FileStream  # noqa: E402
 from gputop.session.playback import Playback  # noqa: E402
 from gputop.session.session import Session  # noqa: E402
 from gputop.session.survey import Survey  # noqa: E402
-from gputop.tui.app import GputopApp, Look  # noqa: E402
-from gputop.tui.replay import ReplayApp  # noqa: E402
-from gputop.tui.screens.dashboard import Dashboard  # noqa: E402
-from gputop.tui.view import View  # noqa: E402
+from gputop.tui.app import GputopApp  # noqa: E402
+from gputop.tui.context import Look, live_context  # noqa: E402
+from gputop.tui.draw.view import View  # noqa: E402
+from gputop.tui.panels import HeaderPanel  # noqa: E402
+from gputop.tui.replay import replay_context  # noqa: E402
 
 SECOND = 1_000_000_000
 _PATIENCE_S = 30.0
 
-Dashboard._cost = lambda _screen: ""  # type: ignore[method-assign]
+HeaderPanel.cost = lambda _panel: ""  # type: ignore[method-assign]
 
 
 class Silence:
@@ -72,19 +73,17 @@ def session_at(at_s: float, path: str = "") -> Session:
 
 def live(session: Session, theme: str = "gputop-dark") -> GputopApp:
     """The live screen. Stacks come from the recording too, not from whoever has those pids now."""
-    app = GputopApp(session, View(), Silence, Silence(), Look(theme, remote=True))
-    app.feed._heard = float("inf")  # frames are put into the session, so that on a slow machine it would say that nothing comes
+    app = GputopApp(live_context(session, View(), Silence, Silence(), Look(theme, remote=True)))
+    app.context.feed._heard_s = float("inf")  # frames are put into the session, so that on a slow machine it would say that nothing comes
     return app
 
 
 @asynccontextmanager
-async def replayed(at_s: float, size: tuple[int, int], theme: str = "gputop-dark") -> AsyncIterator[tuple[ReplayApp, Pilot[Any]]]:
+async def replayed(at_s: float, size: tuple[int, int], theme: str = "gputop-dark") -> AsyncIterator[tuple[GputopApp, Pilot[Any]]]:
     """The replay's screen, standing at a moment."""
     file, survey = FileStream([sample()]), Survey([sample()])
-    app = ReplayApp(
-        View(), file, Playback(file.recording.start_ns + int(at_s * SECOND), 1.0, playing=False), survey,
-        Look(theme, remote=True, auto_stacks=False),
-    )  # fmt: skip
+    playback = Playback(file.recording.start_ns + int(at_s * SECOND), 1.0, playing=False)
+    app = GputopApp(replay_context(View(), file, playback, survey, Look(theme, remote=True, auto_stacks=False)))
     try:
         async with app.run_test(size=size) as pilot:
             await settle(app, pilot)
@@ -94,9 +93,9 @@ async def replayed(at_s: float, size: tuple[int, int], theme: str = "gputop-dark
         file.close()
 
 
-async def settle(app: ReplayApp, pilot: Pilot[Any]) -> None:
+async def settle(app: GputopApp, pilot: Pilot[Any]) -> None:
     """Until a jump has arrived and the whole recording is surveyed."""
     deadline = time.monotonic() + _PATIENCE_S
-    while (app.player.is_seeking or not app.survey.done) and time.monotonic() < deadline:
+    while (app.context.replay.player.is_seeking or not app.context.replay.survey.done) and time.monotonic() < deadline:
         await pilot.pause(0.05)
     await pilot.pause(1.0)

@@ -36,7 +36,7 @@ async def _watch(told: Cast) -> None:
         told.marker("live")
         for now in _moments():
             next((second for second in seconds if second >= now), None)
-            app.screen.redraw()  # type: ignore[attr-defined]
+            app.screen.drawing.redraw()  # type: ignore[attr-defined]
             await pilot.pause()
             _shoot(told, app, _STEP_S)
         told.wait(2.0)

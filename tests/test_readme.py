@@ -27,8 +27,7 @@ from gputop.commands import live
 from gputop.commands.replay import sample
 from gputop.diagnosis.verdicts import judges
 from gputop.system import config
-from gputop.tui.app import GputopApp
-from gputop.tui.screens.main import MainScreen
+from gputop.tui import bindings
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -157,5 +156,5 @@ def test_the_configuration_it_shows_is_understood() -> None:
     live.add_arguments(parser)
     config.apply(parser, strict=True)
     assert parser.parse_args([]).interval == 0.2
-    known = {binding.id for binding in [*MainScreen.BINDINGS, *GputopApp.BINDINGS] if not isinstance(binding, tuple)}
+    known = {binding.id for binding in [*bindings.LIVE, *bindings.EVERYWHERE]}
     assert set(config.key_map()) <= known

@@ -45,12 +45,12 @@ class Turns:
     def __call__(self) -> None:
         if self.app is not None:
             self.app.on_news()
-            view = self.app.view
-            self.app.feed.closing.wait(min(max(LEAST_S, view.window_s / max(1, view.cells)), MOST_S))
+            view = self.app.context.view
+            self.app.context.feed.closing.wait(min(max(LEAST_S, view.window_s / max(1, view.cells)), MOST_S))
 
     def known(self) -> tuple[Mapping[int, ProcInfo], Mapping[int, ProcSample]]:
         """The processes on the board."""
-        board = self.app.session.board if self.app is not None else None
+        board = self.app.context.session.board if self.app is not None else None
         return (board.infos, board.procs) if board is not None else ({}, {})
 
 
@@ -91,9 +91,10 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
     # The collector starts while we import: the first data should be there when the screen is.
     return_freed_memory()
     from gputop.session.session import Session
-    from gputop.tui.app import GputopApp, Look
+    from gputop.tui.app import GputopApp
+    from gputop.tui.context import Look, live_context
     from gputop.tui.draw.rows import SORTS
-    from gputop.tui.view import View
+    from gputop.tui.draw.view import View
 
     calm_garbage_collection()
     left = config.load_screen()
@@ -103,7 +104,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
         reverse=left.reverse, tree=left.tree,
     )  # fmt: skip
     look = Look("gputop-light" if args.light else "gputop-dark", remote=args.host is not None, auto_stacks=not args.no_auto_stacks)
-    app = GputopApp(Session(), view, lambda: ChildStream(argv, turns, turns.known), first, look)
+    app = GputopApp(live_context(Session(), view, lambda: ChildStream(argv, turns, turns.known), first, look))
     turns.app = app
     code = watch(app, "" if args.light else left.theme, guide)
     config.save_screen(config.Saved(view.window_s, view.sort, view.reverse, view.tree, app.theme))

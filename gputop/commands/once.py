@@ -157,7 +157,7 @@ def _print_screen(items: Iterator[Header | Frame], args: argparse.Namespace) -> 
     from gputop.session.session import Session
     from gputop.tui.draw import ascii_line, safe_line
     from gputop.tui.draw.page import page
-    from gputop.tui.view import View
+    from gputop.tui.draw.view import View
 
     session = Session()
     for item in items:

@@ -20,8 +20,8 @@ from gputop.system.text import from_shell
 
 if TYPE_CHECKING:
     from gputop.session.file import FileStream
-    from gputop.tui.app import Look
-    from gputop.tui.view import View
+    from gputop.tui.context import Look
+    from gputop.tui.draw.view import View
 
 EXAMPLES = """examples:
   gputop replay run.gputop
@@ -99,12 +99,13 @@ def _start(file: FileStream, at: str | None) -> int:
 def _play(args: argparse.Namespace, file: FileStream, paths: list[str], at_ns: int) -> int:
     from gputop.session.playback import Playback
     from gputop.session.survey import Survey
-    from gputop.tui.replay import ReplayApp
+    from gputop.tui.app import GputopApp
+    from gputop.tui.replay import replay_context
 
     survey = Survey(paths)
     calm_garbage_collection()
     view, look = _looks(args)
-    app = ReplayApp(view, file, Playback(at_ns, args.speed, loop=args.loop), survey, look)
+    app = GputopApp(replay_context(view, file, Playback(at_ns, args.speed, loop=args.loop), survey, look))
     try:
         code = watch(app, "" if args.light else config.load_screen().theme)
     finally:
@@ -128,17 +129,18 @@ def _watch_pipe(args: argparse.Namespace) -> int:
     stream.begin()
     from gputop.session.session import Session
     from gputop.tui.app import GputopApp
+    from gputop.tui.context import live_context
 
     calm_garbage_collection()
     view, look = _looks(args)
-    app = GputopApp(Session(), view, None, stream, look)
+    app = GputopApp(live_context(Session(), view, None, stream, look))
     turns.app = app
     return watch(app, "" if args.light else config.load_screen().theme)
 
 
 def _looks(args: argparse.Namespace) -> tuple[View, Look]:
-    from gputop.tui.app import Look
-    from gputop.tui.view import View
+    from gputop.tui.context import Look
+    from gputop.tui.draw.view import View
 
     return View(ascii_only=draws_ascii(args.ascii)), Look("gputop-light" if args.light else "gputop-dark", remote=True)
 

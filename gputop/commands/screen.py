@@ -29,9 +29,9 @@ def watch(app: GputopApp, theme: str, guide: Guide | None = None) -> int:
     """Show the screen until it is left, then close its stream; the exit code. ``theme`` is the one of last time, empty for none."""
     try:
         _suit(app, theme)
-        app.run(mouse=app.look.mouse, auto_pilot=guide)
+        app.run(mouse=app.context.look.mouse, auto_pilot=guide)
     finally:
-        app.feed.close()
+        app.context.feed.close()
     return app.return_code or 0
 
 

@@ -1,4 +1,4 @@
-"""The reader thread: from a stream into the session, and what to say when the stream ends."""
+"""The reader thread: takes a stream into the session, and says what is wrong when the stream ends."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from gputop.system.memory import return_pages
 from gputop.system.priority import WATCHERS_PLACE
 from gputop.tui.recorder import Recorder
 
-TOLD_S = 5.0
-"""How long a stop stays on screen, though frames come again: shorter, nobody could read it."""
+TROUBLE_S = 5.0  # s that the end of a stream stays on screen though frames come again: long enough to read it
 
 
 class Stream(Protocol):
@@ -30,36 +29,37 @@ class Stream(Protocol):
 
 
 class Feed:
-    """Reads streams one after the other: a new one is started when one ends, where ``start`` says how."""
+    """Reads streams one after the other; where one ends, ``start`` makes the next one (None: there is no next one)."""
 
-    def __init__(self, session: Session, start: Callable[[], Stream] | None, first: Stream, on_first: Callable[[], None]) -> None:
+    def __init__(self, session: Session, start: Callable[[], Stream] | None, first: Stream) -> None:
         self.trouble = ""
-        """What is, or a moment ago was, wrong with the stream; otherwise empty."""
-        self._stopped = 0.0
-        self._heard = time.monotonic()
+        """What is wrong with the stream, or was a moment ago; otherwise empty."""
         self.ended = False
         """True once no more will come."""
         self.recorder = Recorder()
+        self.closing = threading.Event()
+        """Set when the screen ends."""
+        self._stopped_s = 0.0
+        self._heard_s = time.monotonic()
         self._restarts = Restarts()
         self._session = session
         self._start = start
         self._stream: Stream | None = first
-        self._on_first: Callable[[], None] | None = on_first
-        self.closing = threading.Event()
-        """Set when the screen ends."""
+        self._on_first: Callable[[], None] | None = None
         self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
 
-    def start(self) -> None:
-        """Begin to read."""
+    def start(self, on_first: Callable[[], None]) -> None:
+        """Begin to read; ``on_first`` is called in the reader thread after the first frame."""
+        self._on_first = on_first
         self._thread.start()
 
     @property
     def silent_s(self) -> float:
-        """How long nothing has come, in seconds; 0 once no more will."""
-        return 0.0 if self.ended else time.monotonic() - self._heard
+        """Seconds since something came; 0 once no more will."""
+        return 0.0 if self.ended else time.monotonic() - self._heard_s
 
     def close(self) -> None:
-        """Stop the stream and the thread."""
+        """Stop the stream, the thread and the recording."""
         self.closing.set()
         if self._stream is not None:
             self._stream.close()
@@ -71,21 +71,21 @@ class Feed:
         while not self.closing.is_set():
             self._restarts.begin()
             try:
-                why = self._read_one()
+                why = self._read_stream()
             except Exception:
                 if self.closing.is_set():
-                    return  # what it reads has just been closed
+                    return  # its stream has just been closed
                 raise
             if self.closing.is_set():
                 return
             if self._start is None:
                 self.trouble, self.ended = f"the stream has ended ({why})", True
                 return
-            self._stopped = time.monotonic()
+            self._stopped_s = time.monotonic()
             self.trouble = f"the collector stopped ({why}); starting it again"
             self.closing.wait(self._restarts.end(why))
 
-    def _read_one(self) -> str:
+    def _read_stream(self) -> str:
         """Read one stream to its end; why it ended."""
         try:
             if self._stream is None and self._start is not None:
@@ -102,7 +102,7 @@ class Feed:
                 stream.close()
 
     def _take(self, item: Header | Frame) -> None:
-        self._heard = time.monotonic()
+        self._heard_s = time.monotonic()
         self._restarts.take(item)
         WATCHERS_PLACE.note(time.monotonic_ns())
         self._session.ingest(item)
@@ -110,8 +110,8 @@ class Feed:
         if isinstance(item, Frame):
             if item.key:
                 return_pages()
-            if self.trouble and time.monotonic() - self._stopped > TOLD_S:
+            if self.trouble and time.monotonic() - self._stopped_s > TROUBLE_S:
                 self.trouble = ""
-            first, self._on_first = self._on_first, None
-            if first is not None:
-                first()
+            on_first, self._on_first = self._on_first, None
+            if on_first is not None:
+                on_first()

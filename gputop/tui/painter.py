@@ -1,12 +1,12 @@
-"""A short cut from changed lines to the terminal, past the compositor.
+"""A short cut from changed lines to the terminal, past Textual's compositor.
 
-Five times a second some forty lines change in a few cells each, and lanes move left by a column. The compositor would render
-and send those lines whole; here only the cells that differ are written, and a line that moved is moved by the terminal
-itself (DCH, which every terminal since the VT102 has), since our lanes end at its right edge. This is what keeps the screen
-under 2 % of a core and 25 KB/s. Whenever anything else is on the screen, the ordinary way is taken instead.
+Five times a second some forty lines change in a few cells each, and lanes move left by a column. The compositor renders and
+sends such lines whole (67 KB/s); here only the cells that differ are sent, and a line that moved is moved by the terminal
+itself (DCH, which every terminal since the VT102 has), since our lanes end at its right edge (4.4 KB/s). Whenever anything
+else is on the screen, Textual draws.
 
-A line is kept as two strings of one character a cell: what stands there, and a code for how it looks. Comparing and moving
-lines are then string operations.
+A line is kept as two strings of one character per cell: the text, and a code for its look. Comparing and moving lines are
+then string operations.
 """
 
 from __future__ import annotations
@@ -17,12 +17,9 @@ from gputop.system.text import cell_width, is_narrow
 from gputop.tui.draw import Line
 from gputop.tui.palette import Palette
 
-_FILLER = "\x00"
-"""The second cell of a wide character."""
-_GAP = 6
-"""Differing runs that are closer than this are written as one: moving the cursor costs as much."""
-_BLOCK = 16
-"""Cells compared at once, as slices of strings, before any is looked at by itself."""
+_FILLER = "\x00"  # the second cell of a wide character
+_GAP = 6  # cells between differing runs that are written as one: moving the cursor costs as much
+_BLOCK = 16  # cells compared at once, as slices of strings, before any single one is
 
 
 class Cells:
@@ -36,11 +33,11 @@ class Cells:
 
 
 class _Codes(dict[str, str]):
-    """Meanings as single characters, so that the looks of a line are a string."""
+    """Meaning -> one character, so that the looks of a line are a string."""
 
     def __init__(self) -> None:
         self.meanings: dict[str, str] = {}
-        """The meaning of each code."""
+        """Code -> meaning."""
 
     def __missing__(self, meaning: str) -> str:
         self[meaning] = code = chr(0x100 + len(self))
@@ -54,11 +51,11 @@ _codes = _Codes()
 def cells_of(line: Line, width: int) -> Cells:
     """The line in exactly ``width`` cells."""
     text = "".join([part for part, _ in line])
-    if not is_narrow(text):  # asked of the whole line: mostly it is, and asking takes longer than joining
+    if not is_narrow(text):  # asked once per line: mostly it is narrow, and asking takes longer than joining
         line = [(_spread(part), meaning) for part, meaning in line]
         text = "".join([part for part, _ in line])
     looks = "".join([_codes[meaning] * len(part) for part, meaning in line])
-    if text[width : width + 1] == _FILLER:  # half a wide character stands nowhere
+    if text[width : width + 1] == _FILLER:  # the right half of a wide character is cut off: so is the left one
         text = text[: width - 1] + " "
     missing = width - len(text)
     if missing > 0:
@@ -67,31 +64,31 @@ def cells_of(line: Line, width: int) -> Cells:
 
 
 def blank(width: int) -> Cells:
-    """A line on which nothing stands."""
+    """An empty line."""
     return Cells(" " * width, _codes[""] * width)
 
 
 def _spread(text: str) -> str:
-    """One character a cell: fillers behind wide characters, and combining marks, which take no cell, left out."""
+    """One character per cell: a filler behind each wide character; combining marks, which take no cell, are left out."""
     return "".join(char + _FILLER if cell_width(char) == 2 else char for char in text if cell_width(char))
 
 
 class Painter:
-    """Turns differences between lines into what the terminal must be told."""
+    """Turns differences between lines into what to send to the terminal."""
 
     def __init__(self, colours: Palette, system: ColorSystem | None) -> None:
         self._colours = colours
         self._system = system
         self._rendered: dict[str, tuple[str, str]] = {}
 
-    def change(self, x: int, y: int, old: Cells, new: Cells, lane: int, moved: int) -> str:
+    def change(self, x: int, y: int, old: Cells, new: Cells, lane_at: int, moved: int) -> str:
         """What brings ``old`` to ``new`` on screen row ``y`` from column ``x``, both 0-based.
 
-        From the cell ``lane`` on the line has moved left by ``moved`` cells.
+        From the cell ``lane_at`` on the line has moved left by ``moved`` cells.
         """
-        if moved and old.text[lane:] + old.looks[lane:] != new.text[lane:] + new.looks[lane:]:
-            after = _shifted(old, lane, moved)
-            return f"\x1b[{y + 1};{x + lane + 1}H\x1b[{moved}P" + self._runs(x, y, after, new)
+        if moved and old.text[lane_at:] + old.looks[lane_at:] != new.text[lane_at:] + new.looks[lane_at:]:
+            after = _shifted(old, lane_at, moved)
+            return f"\x1b[{y + 1};{x + lane_at + 1}H\x1b[{moved}P" + self._runs(x, y, after, new)
         return self._runs(x, y, old, new)
 
     def _runs(self, x: int, y: int, old: Cells, new: Cells) -> str:
@@ -111,7 +108,7 @@ class Painter:
         return "".join(out)
 
     def _style(self, code: str) -> tuple[str, str]:
-        """What to send before and after text that looks like ``code``."""
+        """What to send before and after text of this look."""
         if code not in self._rendered:
             style = self._colours.get(_codes.meanings[code])
             before, _, after = style.render("\x00", color_system=self._system).partition("\x00") if style else ("", "", "")
@@ -119,11 +116,10 @@ class Painter:
         return self._rendered[code]
 
 
-def _shifted(old: Cells, lane: int, by: int) -> Cells:
-    """What stands on the line after the terminal has deleted ``by`` cells at ``lane``."""
-    return Cells(
-        old.text[:lane] + old.text[lane + by :] + " " * by, old.looks[:lane] + old.looks[lane + by :] + _codes[""] * by
-    )  # fmt: skip
+def _shifted(old: Cells, lane_at: int, by: int) -> Cells:
+    """The line after the terminal has deleted ``by`` cells at ``lane_at``."""
+    text = old.text[:lane_at] + old.text[lane_at + by :] + " " * by
+    return Cells(text, old.looks[:lane_at] + old.looks[lane_at + by :] + _codes[""] * by)
 
 
 def _differences(old: Cells, new: Cells) -> list[tuple[int, int]]:

@@ -11,8 +11,9 @@ import pytest
 
 from gputop.demo import tour
 from gputop.session.session import Session
-from gputop.tui.app import GputopApp, Look
-from gputop.tui.view import View
+from gputop.tui.app import GputopApp
+from gputop.tui.context import Look, live_context
+from gputop.tui.draw.view import View
 from tests.pty.conftest import GPUTOP, clean
 from tests.pty.terminal import Terminal
 from tests.tui import scene
@@ -23,7 +24,7 @@ def _app() -> GputopApp:
     session = Session()
     for item in scene.frames(100):
         session.ingest(item)
-    return GputopApp(session, View(), Silence, Silence(), Look(remote=True))
+    return GputopApp(live_context(session, View(), Silence, Silence(), Look(remote=True)))
 
 
 async def test_each_step_finds_the_screen_it_speaks_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,11 +34,11 @@ async def test_each_step_finds_the_screen_it_speaks_of(monkeypatch: pytest.Monke
         walking = asyncio.create_task(tour.guide(pilot))
         while not walking.done():
             seen.add(type(app.screen).__name__)
-            seen.add("back in time" if app.view.at_ns is not None else "now")
+            seen.add("back in time" if app.context.view.at_ns is not None else "now")
             await asyncio.sleep(0.02)
         await walking
-        assert type(app.screen).__name__ == "MainScreen"
-    assert seen >= {"MainScreen", "WhyScreen", "StacksScreen", "back in time", "now"}
+        assert type(app.screen).__name__ == "LiveScreen"
+    assert seen >= {"LiveScreen", "WhyScreen", "StacksScreen", "back in time", "now"}
 
 
 async def test_quitting_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:

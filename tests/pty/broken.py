@@ -12,20 +12,22 @@ import gputop.cli
 from gputop.session.child import ChildStream
 from gputop.session.session import Session
 from gputop.sources.procfs.users import Users
+from gputop.tui.actions import BoxActions
 from gputop.tui.app import GputopApp
-from gputop.tui.driver import PatientWriter, TerminalInput
+from gputop.tui.dashboard import DashboardScreen
+from gputop.tui.drawing import Drawing
 from gputop.tui.feed import Feed
 from gputop.tui.recorder import Recorder
-from gputop.tui.screens.main import MainScreen
+from gputop.tui.terminal import PatientWriter, TerminalInput
 
 AFTER = 20
 PARTS: dict[str, tuple[type, str, int]] = {
     "feed": (Feed, "_take", AFTER), "session": (Session, "ingest", AFTER), "recorder": (Recorder, "take", AFTER),
-    "first frame": (GputopApp, "_on_first_frame", 0), "drawing": (MainScreen, "draw_live", 3),
-    "writer": (PatientWriter, "_do", AFTER), "keys": (TerminalInput, "feed", 0), "key ticks": (TerminalInput, "tick", AFTER // 4),
-    "key action": (MainScreen, "action_explain", 0), "last words": (ChildStream, "_listen", 0), "mount": (MainScreen, "on_mount", 0),
+    "first frame": (GputopApp, "_on_first_frame", 0), "drawing": (DashboardScreen, "draw_news", 3),
+    "writer": (PatientWriter, "_try", AFTER), "keys": (TerminalInput, "feed", 0), "key ticks": (TerminalInput, "tick", AFTER // 4),
+    "key action": (BoxActions, "action_explain", 0), "last words": (ChildStream, "_listen", 0), "mount": (DashboardScreen, "on_mount", 0),
     "resume": (GputopApp, "on_ready", 0), "user names": (Users, "_resolve", 0), "starting": (GputopApp, "get_default_screen", 0),
-    "timer": (MainScreen, "_look_later", -1),
+    "timer": (Drawing, "_wake_later", -1),
 }  # fmt: skip
 """Name -> whose method fails, after how many calls; -1: in a timer that it sets."""
 

@@ -63,7 +63,7 @@ from gputop.system import crash
 from gputop.system.errors import UserError
 from gputop.tables.schema import TABLES
 from gputop.tui.draw.page import page
-from gputop.tui.view import View
+from gputop.tui.draw.view import View
 from tests.recording import made
 
 MOST_ADDRESSES = 1 << 30  # bytes of address space that a child may have

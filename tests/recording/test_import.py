@@ -27,8 +27,8 @@ from gputop.recording.writer import write_all
 from gputop.session.session import Session
 from gputop.system.errors import UserError
 from gputop.tables.database import Database
-from gputop.tui.draw.chosen import lanes
-from gputop.tui.view import View
+from gputop.tui.draw.lanes import all_lanes
+from gputop.tui.draw.view import View
 
 T0 = 1_790_000_000_000_000_000
 MINUTE = 60_000_000_000
@@ -128,7 +128,7 @@ def test_of_who_called_cuda_is_said_what_was_not_measured(tmp_path: Path, capsys
         for item in (recording.header, *recording.frames()):
             session.ingest(item)
         assert {session.roles_at(session.board)[pid].kind for pid in (77, 99)} == {"trainer"}
-        absent = {lane.title: lane.absent for lane in lanes(session, View())}
+        absent = {lane.title: lane.absent for lane in all_lanes(session, View())}
         assert "calls are counted" in absent["sync p99"]
         assert all("Ingero" in absent[title] for title in ("run-queue", "off-CPU", "ctx-switch", "PSI io", "GPU 0 PCIe rx"))
     assert cli.main(["explain", str(tmp_path / "in.gputop"), "--json"]) == 0

@@ -19,13 +19,13 @@ from gputop.recording.reader import Recording
 from gputop.session.file import FileStream
 from gputop.session.playback import Playback
 from gputop.session.session import Session
-from gputop.tui import navigate
-from gputop.tui.draw import chosen, gpus, header, procs, verdict
+from gputop.tui.draw import gpus, table
 from gputop.tui.draw.axis import axis_line
-from gputop.tui.draw.lanes import LaneDrawer
+from gputop.tui.draw.edges import header_lines, verdict_lines
+from gputop.tui.draw.lanes import LaneDrawer, all_lanes
 from gputop.tui.draw.rows import rows
+from gputop.tui.draw.view import View
 from gputop.tui.player import Player
-from gputop.tui.view import View
 from tests.recording import made
 
 COUNT = 700
@@ -42,23 +42,23 @@ class Eyes:
 
     def __init__(self, view: View) -> None:
         self.view = view
-        self._drawer, self._states = LaneDrawer(), procs.StateLanes()
+        self._drawer, self._table = LaneDrawer(), table.TableDrawer()
 
     def see(self, session: Session) -> list[str]:
         """All parts as text."""
         view, at_ns = self.view, self.view.at_ns or session.now_ns
         older, newer = session.boards_around(view.at_ns, SECOND)
-        axis = navigate.axis_of(view, session)
-        width = procs.lane_columns(view)
-        found = chosen.lanes(session, view)
+        axis = view.axis(session)
+        width = table.lane_columns(view)
+        found = all_lanes(session, view)
         lines = [
-            *header.lines(session, view, ("", ""), ""),
-            *verdict.lines(session.verdict_at(view.at_ns), view),
+            *header_lines(session, view, ("", ""), ""),
+            *verdict_lines(session.verdict_at(view.at_ns), view),
             *gpus.lines(newer, older, view, len(newer.gpus) + 1),
             axis_line(axis, session.unix_s(view.end(session)), ""),
             *(self._drawer.line(lane, session.history, axis, view.label_width, at_ns, None) for lane in found),
-            procs.heading(view, width),
-            *(procs.line(row, view, session.history, axis.narrowed(width), self._states, None) for row in rows(session, view)),
+            table.heading(view, width),
+            *(self._table.line(row, view, session.history, axis.narrowed(width), None) for row in rows(session, view)),
         ]  # fmt: skip
         return ["".join(text for text, _ in line) for line in lines]
 

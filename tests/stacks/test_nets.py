@@ -18,7 +18,7 @@ from gputop.session.survey import Survey
 from gputop.stacks import capture as capture_module
 from gputop.stacks import sampling
 from gputop.stacks.capture import capture
-from gputop.tui.screens.stacks import StacksScreen
+from gputop.tui.stacks import StacksScreen
 from tests.stacks.test_screen import app, shown
 from tests.wait import until
 
@@ -57,7 +57,7 @@ async def test_the_screen_says_why_there_are_none_and_takes_them_again(monkeypat
     program = app()
     async with program.run_test(size=(100, 30)) as pilot:
         await pilot.pause()
-        program.push_screen(StacksScreen([os.getpid()]))
+        program.push_screen(StacksScreen(program.context, [os.getpid()]))
         screen = await shown(program, pilot, "Too many open files")
         monkeypatch.undo()
         await pilot.press("r")

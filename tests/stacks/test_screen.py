@@ -16,11 +16,12 @@ from gputop.session.autostacks import AutoStacks, Unwatched
 from gputop.session.session import Session
 from gputop.stacks.capture import StackSet, capture
 from gputop.stacks.frames import parse
-from gputop.tui.app import GputopApp, Look
-from gputop.tui.screens import stacks as stacks_screen
-from gputop.tui.screens.stacks import StacksScreen
-from gputop.tui.view import View
-from gputop.tui.widgets.scrolled import Scrolled
+from gputop.tui import stacks as stacks_screen
+from gputop.tui.app import GputopApp
+from gputop.tui.context import Look, live_context
+from gputop.tui.draw.view import View
+from gputop.tui.stacks import StacksScreen
+from gputop.tui.widgets import Scrolled
 from tests.stacks.conftest import Target
 from tests.tui import scene
 from tests.wait import until
@@ -49,7 +50,7 @@ class Quiet:
 
 def app(*items: Header | Frame, view: View | None = None, **look: bool) -> GputopApp:
     stream = Quiet(*(items or (Header(unix_ns=1), Frame(0, SECOND, key=True))))
-    return GputopApp(Session(), view or View(), lambda: Quiet(), stream, Look(mouse=False, **look))
+    return GputopApp(live_context(Session(), view or View(), lambda: Quiet(), stream, Look(mouse=False, **look)))
 
 
 async def shown(program: GputopApp, pilot: object, words: str) -> StacksScreen:
@@ -137,7 +138,7 @@ async def test_the_past_shows_what_was_taken_then() -> None:
     program = app(Header(unix_ns=1), *frames)
     async with program.run_test(size=(120, 30)) as pilot:
         await pilot.pause(0.1)
-        program.view.end_ns = 2 * SECOND
+        program.context.view.end_ns = 2 * SECOND
         await pilot.press("s")
         screen = await shown(program, pilot, "as incident 3 began")
         assert "wait train.py:9" in screen.text
@@ -153,11 +154,11 @@ async def test_the_past_of_a_process_is_its_own_or_none() -> None:
     gone = Frame(100, after.t_ns + 10 * SECOND, gone=[trainer, *scene.WORKERS])
     program = app(*items, gone)
     async with program.run_test(size=(120, 30)) as pilot:
-        while program.session.now_ns < gone.t_ns:
+        while program.context.session.now_ns < gone.t_ns:
             await pilot.pause(0.02)
-        program.view.end_ns = after.t_ns
+        program.context.view.end_ns = after.t_ns
         for pid, words in ((trainer, "wait train.py:9"), (worker, "load train.py:21"), (scene.HOG, "none of process 903 were taken")):
-            program.view.selected = pid
+            program.context.view.selected = pid
             await pilot.press("s")
             screen = await shown(program, pilot, words)
             assert ("load train.py:20" in screen.text) is (pid == trainer), "a trainer's are with its workers' of then"
@@ -165,7 +166,7 @@ async def test_the_past_of_a_process_is_its_own_or_none() -> None:
             await pilot.press("escape")
         assert "r takes them" in screen.text
         assert "Esc (nothing is selected), s" in screen.text
-        program.view.selected, program.view.end_ns = worker, whole.t_ns - SECOND
+        program.context.view.selected, program.context.view.end_ns = worker, whole.t_ns - SECOND
         await pilot.press("s")
         await shown(program, pilot, "The next of worker 0 are of")
 

@@ -9,9 +9,10 @@ import pytest
 
 from gputop.model.frame import Frame, Header
 from gputop.session.session import Session
-from gputop.tui.app import GputopApp, Look
-from gputop.tui.screens.dashboard import Dashboard
-from gputop.tui.view import View
+from gputop.tui.app import GputopApp
+from gputop.tui.context import Look, live_context
+from gputop.tui.draw.view import View
+from gputop.tui.panels import HeaderPanel, LiveTime
 from tests.tui import scene
 
 MakeApp = Callable[..., GputopApp]
@@ -40,8 +41,8 @@ def _at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setattr(Dashboard, "_silent_s", lambda _screen: 0)
-    monkeypatch.setattr(Dashboard, "_cost", lambda _screen: "self 1.9% CPU 20+41 MB")
+    monkeypatch.setattr(LiveTime, "silent_s", 0)
+    monkeypatch.setattr(HeaderPanel, "cost", lambda panel: "" if panel.context.replay else "self 1.9% CPU 20+41 MB")
 
 
 @pytest.fixture
@@ -49,6 +50,6 @@ def make_app() -> MakeApp:
     """``make_app(session=…, theme=…, **view)``."""
 
     def make(session: Session | None = None, theme: str = "gputop-dark", **view: object) -> GputopApp:
-        return GputopApp(session or scene.session(), View(**view), Silence, Silence(), Look(theme))  # type: ignore[arg-type]
+        return GputopApp(live_context(session or scene.session(), View(**view), Silence, Silence(), Look(theme)))  # type: ignore[arg-type]
 
     return make

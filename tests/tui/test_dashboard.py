@@ -15,21 +15,20 @@ from gputop.model.frame import Frame, Gpu, GpuProc, ProcInfo
 from gputop.session.session import Session
 from gputop.system.privilege import INITIAL_PID_NAMESPACE
 from gputop.system.text import cell_width
-from gputop.tui import navigate
+from gputop.tui import bindings
+from gputop.tui.actions import SORT_KEYS
 from gputop.tui.app import GputopApp
+from gputop.tui.dashboard import DashboardScreen, LiveScreen
+from gputop.tui.details import DetailsScreen
 from gputop.tui.draw import folded, gpus
 from gputop.tui.draw.rows import rows
+from gputop.tui.draw.view import View
+from gputop.tui.enlarge import EnlargeScreen
+from gputop.tui.help import HelpScreen
 from gputop.tui.palette import palette
-from gputop.tui.screens.details import DetailsScreen
-from gputop.tui.screens.enlarge import EnlargeScreen
-from gputop.tui.screens.help import HelpScreen
-from gputop.tui.screens.main import MainScreen
-from gputop.tui.screens.stacks import StacksScreen
-from gputop.tui.screens.table import SORT_KEYS
-from gputop.tui.screens.why import WhyScreen
-from gputop.tui.view import View
-from gputop.tui.widgets.drawn import Drawn
-from gputop.tui.widgets.scrolled import Scrolled
+from gputop.tui.stacks import StacksScreen
+from gputop.tui.why import WhyScreen
+from gputop.tui.widgets import Drawn, Scrolled
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
 
@@ -40,10 +39,10 @@ def part(app: GputopApp, name: str) -> list[str]:
     return [drawn.line_text(y) for y in range(drawn.size.height)]
 
 
-def main(app: GputopApp) -> MainScreen:
+def main(app: GputopApp) -> DashboardScreen:
     """The dashboard."""
     screen = app.screen_stack[0]
-    assert isinstance(screen, MainScreen)
+    assert isinstance(screen, DashboardScreen)
     return screen
 
 
@@ -158,12 +157,12 @@ async def test_a_lane_and_the_row_of_its_gpu_say_the_same_number(make_app: MakeA
     app = make_app()
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.pause()
-        screen, t_ns = main(app), app.session.now_ns + scene.TICK_NS
+        screen, t_ns = main(app), app.context.session.now_ns + scene.TICK_NS
         for every_s, told in ((1e9, False), (0.0, True)):
-            monkeypatch.setattr("gputop.tui.screens.dashboard.NUMBERS_EVERY_S", every_s)
+            monkeypatch.setattr("gputop.tui.drawing.NUMBERS_EVERY_S", every_s)
             t_ns += scene.TICK_NS
-            app.session.ingest(Frame(100, t_ns, gpus=[Gpu(0, t_ns, util_pct=42.0, util_t_ns=t_ns)]))
-            screen.draw_live()
+            app.context.session.ingest(Frame(100, t_ns, gpus=[Gpu(0, t_ns, util_pct=42.0, util_t_ns=t_ns)]))
+            screen.draw_news()
             row, lane = part(app, "gpus")[1], next(line for line in part(app, "lanes") if "GPU 0 util" in line)
             assert ("42%" in row, "42 %" in lane) == (told, told)
 
@@ -173,13 +172,13 @@ async def test_pausing_holds_the_picture_and_the_cursor_goes_back_with_the_table
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.press("space")
         assert "PAUSED" in part(app, "header")[0]
-        assert app.view.end_ns == app.session.now_ns
+        assert app.context.view.end_ns == app.context.session.now_ns
         await pilot.press("left", "left")
         cell = 2 * 500_000_000
-        assert app.view.cursor_ns == app.session.now_ns - cell
+        assert app.context.view.cursor_ns == app.context.session.now_ns - cell
         assert any("worker 0" in line for line in part(app, "procs"))
         await pilot.press("end")
-        assert app.view.end_ns is None
+        assert app.context.view.end_ns is None
         assert "LIVE" in part(app, "header")[0]
 
 
@@ -188,10 +187,10 @@ async def test_the_time_base_zooms_from_10_s_to_10_min(make_app: MakeApp) -> Non
     async with app.run_test(size=(160, 48)) as pilot:
         for _ in range(8):
             await pilot.press("plus")
-        assert app.view.window_s == 10
+        assert app.context.view.window_s == 10
         for _ in range(12):
             await pilot.press("minus")
-        assert app.view.window_s == 600
+        assert app.context.view.window_s == 600
 
 
 async def test_filter_keeps_what_matches_and_escape_brings_everything_back(make_app: MakeApp) -> None:
@@ -199,13 +198,13 @@ async def test_filter_keeps_what_matches_and_escape_brings_everything_back(make_
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.press("slash", *"worker", "space", "2", "enter")
         await pilot.pause()
-        assert app.view.pattern == "worker 2"
+        assert app.context.view.pattern == "worker 2"
         heading, *table = part(app, "procs")
         assert "only /worker 2" in heading
         assert sum("worker" in line for line in table) == 1
         assert app.screen.query_one("#filter", Input).disabled
         await pilot.press("escape")
-        assert app.view.pattern == ""
+        assert app.context.view.pattern == ""
         assert sum("worker" in line for line in part(app, "procs")) == 4
 
 
@@ -237,18 +236,18 @@ async def test_where_nothing_is_selected_a_key_begins_at_its_end_of_the_table(ma
     app = make_app()
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.press(key)
-        assert isinstance(app.screen, MainScreen)
-        assert app.view.selected == app.screen.rows[row].pid
+        assert isinstance(app.screen, DashboardScreen)
+        assert app.context.view.selected == app.screen.drawing.table.shown[row].pid
 
 
 async def test_sorting_by_letter_as_in_nvitop(make_app: MakeApp) -> None:
     app = make_app(tree=False)
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.press("o", "c")
-        assert (app.view.sort, app.view.reverse) == ("cpu", False)
+        assert (app.context.view.sort, app.context.view.reverse) == ("cpu", False)
         assert str(scene.HOG) in part(app, "procs")[1]
         await pilot.press("o", "P")
-        assert (app.view.sort, app.view.reverse) == ("pid", True)
+        assert (app.context.view.sort, app.context.view.reverse) == ("pid", True)
         assert str(scene.WORKERS[-1]) in part(app, "procs")[1]
 
 
@@ -283,8 +282,8 @@ async def test_hidden_bystanders_are_said_to_be_hidden(make_app: MakeApp, monkey
         await pilot.press("b")
         assert not any(str(scene.HOG) in line for line in part(app, "procs"))
         assert "bystanders hidden" in part(app, "procs")[0]
-        monkeypatch.setattr("gputop.tui.screens.dashboard.rows", lambda *_: [])
-        main(app).redraw()
+        monkeypatch.setattr("gputop.tui.panels.rows", lambda *_: [])
+        main(app).drawing.redraw()
         assert "bystanders hidden (b)" in part(app, "procs")[1]
         assert "nobody taking CPU" not in part(app, "procs")[1]
 
@@ -296,7 +295,7 @@ async def test_the_one_process_asked_for_is_said_to_have_ended(make_app: MakeApp
         await pilot.pause()
         assert str(scene.HOG) in part(app, "procs")[1]
         session.ingest(Frame(100, session.now_ns + scene.TICK_NS, gone=[scene.HOG]))
-        main(app).redraw()
+        main(app).drawing.redraw()
         assert f"no process {scene.HOG}: it has ended" in part(app, "procs")[1]
         await pilot.press("left")
         assert "ended" not in part(app, "procs")[1]
@@ -316,17 +315,17 @@ async def test_boxes_open_and_close(make_app: MakeApp, keys: str, screen: type, 
         text = app.screen.query_one(Scrolled).text
         assert len(text.strip()) > 60
         await pilot.press("escape")
-        assert isinstance(app.screen, MainScreen)
+        assert isinstance(app.screen, DashboardScreen)
         await pilot.press(*keys.split())
         assert isinstance(app.screen, screen)
         await pilot.press(keys.split()[-1])
-        assert isinstance(app.screen, MainScreen)
+        assert isinstance(app.screen, DashboardScreen)
 
 
 @pytest.mark.parametrize("keys", ["z", "question_mark", "s"])
 async def test_a_box_is_made_anew_for_another_size_of_the_terminal(make_app: MakeApp, keys: str) -> None:
     app = make_app()
-    app.look.remote = True
+    app.context.look.remote = True
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.press(keys)
         for size in ((60, 24), (160, 48)):
@@ -385,7 +384,7 @@ async def test_help_names_every_key_of_the_dashboard(make_app: MakeApp) -> None:
         await pilot.press("question_mark")
         await pilot.pause()
         text = app.screen.query_one(Scrolled).text
-        missing = [binding.description for binding in MainScreen.BINDINGS if binding.description not in text]  # type: ignore[union-attr]
+        missing = [binding.description for binding in bindings.LIVE if binding.description not in text]
         assert not missing
 
 
@@ -394,10 +393,10 @@ async def test_a_click_chooses_a_process_and_a_moment(make_app: MakeApp) -> None
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.pause()
         await pilot.click("#procs", offset=(5, 2))
-        assert app.view.selected == scene.WORKERS[0]
+        assert app.context.view.selected == scene.WORKERS[0]
         await pilot.click("#lanes", offset=(150, 2))
-        assert app.view.cursor_ns is not None
-        assert app.view.cursor_ns < app.session.now_ns
+        assert app.context.view.cursor_ns is not None
+        assert app.context.view.cursor_ns < app.context.session.now_ns
 
 
 @pytest.mark.parametrize("pid", [812, 4194303])
@@ -406,8 +405,8 @@ async def test_a_tag_takes_nothing_of_a_pid(make_app: MakeApp, pid: int) -> None
     session.board.gpus[0].procs.append(GpuProc(pid))
     app = make_app(session)
     async with app.run_test(size=(160, 48)) as pilot:
-        app.view.tagged.add(pid)
-        main(app).redraw()
+        app.context.view.tagged.add(pid)
+        main(app).drawing.redraw()
         await pilot.pause()
         heading, *rows = part(app, "procs")
         row = next(row for row in rows if str(pid) in row)
@@ -421,14 +420,14 @@ async def test_a_click_on_a_title_sorts_by_it_and_another_the_other_way_round(ma
         heading = part(app, "procs")[0]
         for reverse in (False, True, False):
             await pilot.click("#procs", offset=(heading.index("CPU%") + 1, 0))
-            assert (app.view.sort, app.view.reverse) == ("cpu", reverse)
+            assert (app.context.view.sort, app.context.view.reverse) == ("cpu", reverse)
         await pilot.click("#procs", offset=(heading.index("RSS"), 0))
-        assert (app.view.sort, app.view.reverse) == ("mem", False)
+        assert (app.context.view.sort, app.context.view.reverse) == ("mem", False)
         for title in ("STATE", "state lane"):  # they stand for no order
             await pilot.click("#procs", offset=(heading.index(title), 0))
-            assert app.view.sort == "mem"
+            assert app.context.view.sort == "mem"
         await pilot.click("#procs", offset=(heading.index("PID") - 4, 0))
-        assert app.view.sort == "pid"
+        assert app.context.view.sort == "pid"
 
 
 @pytest.mark.parametrize("ascii_only", [False, True])
@@ -448,7 +447,7 @@ async def test_a_click_on_a_key_that_is_named_presses_it(make_app: MakeApp, asci
         assert isinstance(app.screen, StacksScreen)
         await pilot.press("escape")
         await click("keys", 0, "scrub")
-        assert app.view.cursor_ns is not None
+        assert app.context.view.cursor_ns is not None
         await click("keys", 0, "help")
         assert isinstance(app.screen, HelpScreen)
 
@@ -459,12 +458,12 @@ async def test_a_click_where_no_key_is_named_presses_none(make_app: MakeApp) -> 
         await pilot.pause()
         for x in range(len(part(app, "keys")[0].rstrip()), 45):
             await pilot.click("#keys", offset=(x, 0))
-        main(app).note("what was done")
+        main(app).drawing.note("what was done")
         await pilot.click("#keys", offset=(2, 0))
         await pilot.pause()
         assert app.is_running
-        assert type(app.screen) is MainScreen
-        assert app.view.end_ns is None
+        assert type(app.screen) is LiveScreen
+        assert app.context.view.end_ns is None
 
 
 async def test_without_a_gpu_the_host_part_runs_and_says_why(make_app: MakeApp) -> None:
@@ -510,15 +509,16 @@ class Watched(dict[int, GpuBoard]):
 
 async def test_keys_and_clicks_look_only_under_the_lock(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
     app = make_app()
-    for name in ("axis_of", "go_to", "scrub", "toggle_pause", "next_incident"):
-        real = getattr(navigate, name)
-        monkeypatch.setattr(navigate, name, lambda *args, real=real: real(*args) if app.session.lock.locked() else pytest.fail("unlocked"))
+    lock = app.context.session.lock
+    for name in ("axis", "go_to", "scrub", "toggle_pause", "next_incident"):
+        real = getattr(View, name)
+        monkeypatch.setattr(View, name, lambda *args, real=real: real(*args) if lock.locked() else pytest.fail("unlocked"))
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.pause()
-        app.session.board.gpus = Watched(app.session)
+        app.context.session.board.gpus = Watched(app.context.session)
         await pilot.press("g", "left", "n", "space", "space", "down", "s", "escape", "e", "escape", "plus")
         await pilot.click("#lanes", offset=(60, 3))
-        assert app.view.cursor_ns is not None
+        assert app.context.view.cursor_ns is not None
 
 
 async def test_a_page_of_a_palette_that_is_not_laid_out_yet_is_nothing(make_app: MakeApp) -> None:

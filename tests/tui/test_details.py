@@ -18,8 +18,8 @@ from gputop.session.session import Session
 from gputop.sources import parse
 from gputop.system.text import cell_width
 from gputop.tui.app import GputopApp
-from gputop.tui.screens.details import DetailsScreen
-from gputop.tui.widgets.scrolled import Scrolled
+from gputop.tui.details import DetailsScreen
+from gputop.tui.widgets import Scrolled
 from tests.stranger import nobodys_process
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
@@ -82,7 +82,7 @@ def session_with(pid: int, ticks: int) -> Session:
 
 async def opened(pilot: Pilot[int], app: GputopApp, pid: int) -> DetailsScreen:
     """The box of a process, once all is read."""
-    box = DetailsScreen(pid)
+    box = DetailsScreen(app.context, pid)
     app.push_screen(box)
     await until(pilot, lambda: box._details is not None and box._details.is_whole and "read from" in text(app), "its details")
     return box
@@ -238,9 +238,9 @@ async def test_the_past_and_a_second_reading(make_app: MakeApp, victim: Victim) 
 async def test_a_recording_and_a_remote_stream_say_what_they_do_not_hold(make_app: MakeApp, victim: Victim) -> None:
     pid = victim.process.pid
     app = make_app(session_with(pid, victim.ticks))
-    app.look.remote = True
+    app.context.look.remote = True
     async with app.run_test(size=(80, 24)) as pilot:
-        app.push_screen(DetailsScreen(pid))
+        app.push_screen(DetailsScreen(app.context, pid))
         await pilot.pause()
         await pilot.press("r")
         told = text(app)
@@ -252,9 +252,9 @@ async def test_a_recording_and_a_remote_stream_say_what_they_do_not_hold(make_ap
 
 async def test_threads_of_a_trainer_are_those_of_the_stream(make_app: MakeApp) -> None:
     app = make_app()
-    app.look.remote = True
+    app.context.look.remote = True
     async with app.run_test(size=(160, 48)) as pilot:
-        app.push_screen(DetailsScreen(scene.TRAINER))
+        app.push_screen(DetailsScreen(app.context, scene.TRAINER))
         await pilot.pause()
         assert "over the last second" in text(app)
         assert "RUNQ%" in text(app)

@@ -12,7 +12,7 @@ from textual.app import App, ComposeResult
 from gputop.tui.draw import Line
 from gputop.tui.painter import Painter
 from gputop.tui.palette import palette
-from gputop.tui.widgets.drawn import Drawn
+from gputop.tui.widgets import Drawn
 
 WIDTH, HEIGHT = 24, 6
 LANE = 8

@@ -15,7 +15,7 @@ from textual.events import Event, Key, Paste, Resize
 from textual.geometry import Size
 from textual.message import Message
 
-from gputop.tui.driver import TerminalDriver
+from gputop.tui.terminal import TerminalDriver
 
 
 @pytest.mark.parametrize(("ending", "hung_up", "resumes"), [(False, False, True), (True, False, False), (False, True, False)])
@@ -44,7 +44,7 @@ def test_what_is_pasted_is_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     driver._app = SimpleNamespace()  # type: ignore[assignment]
     monkeypatch.setattr(driver, "process_message", met.append)
     monkeypatch.setattr(driver, "_wait_for_application", lambda: None)
-    monkeypatch.setattr(driver, "_hang_up", lambda: None)
+    monkeypatch.setattr(driver, "_end", lambda: None)
     os.write(master, b"x\x1b[200~foo\x1b[2JqK\x1b[201~y")
     reader = threading.Thread(target=driver.run_input_thread, daemon=True)
     reader.start()

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from gputop.model.board import Board, GpuBoard
 from gputop.model.frame import Frame, GpuProc, MigInstance
 from gputop.session.session import Session
-from gputop.tui.draw import seats
-from gputop.tui.draw.chosen import lanes
-from gputop.tui.layout import arrange
-from gputop.tui.view import View
-from gputop.tui.widgets.scrolled import Scrolled
+from gputop.tui.draw.lanes import all_lanes
+from gputop.tui.draw.rows import held_bytes, mean_share, place_of
+from gputop.tui.draw.view import View
+from gputop.tui.panels import arrange
+from gputop.tui.widgets import Scrolled
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
 from tests.tui.test_dashboard import part
@@ -79,7 +79,7 @@ async def test_mig_instances_have_rows_of_their_own(make_app: MakeApp) -> None:
 ])  # fmt: skip
 def test_where_a_process_is_takes_three_characters(gpus: list[int], told: str) -> None:
     board = Board(gpus={index: GpuBoard(index) for index in gpus})
-    assert seats.place(board, {index: GpuProc(7) for index in gpus}) == told
+    assert place_of(board, {index: GpuProc(7) for index in gpus}) == told
 
 
 async def test_a_process_on_several_gpus_has_what_it_holds_on_all(make_app: MakeApp) -> None:
@@ -98,8 +98,8 @@ async def test_a_process_on_several_gpus_has_what_it_holds_on_all(make_app: Make
 
 
 def test_where_one_gpu_does_not_tell_the_whole_is_not_known() -> None:
-    assert seats.held_bytes({0: GpuProc(7, mem_bytes=5), 1: GpuProc(7)}) is None
-    assert seats.mean([3.0, None]) is None
+    assert held_bytes({0: GpuProc(7, mem_bytes=5), 1: GpuProc(7)}) is None
+    assert mean_share([3.0, None]) is None
 
 
 async def test_a_gpu_of_which_nothing_can_be_read_says_why(make_app: MakeApp) -> None:
@@ -116,9 +116,9 @@ async def test_a_click_on_a_mig_instance_chooses_its_gpu(make_app: MakeApp) -> N
     app = make_app(_with_mig(2))
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.click("#gpus", offset=(3, 4))
-        assert app.view.gpu == 1
+        assert app.context.view.gpu == 1
         await pilot.click("#gpus", offset=(3, 1))
-        assert app.view.gpu == 0
+        assert app.context.view.gpu == 0
 
 
 async def test_a_mig_instance_that_cannot_be_read_says_why(make_app: MakeApp) -> None:
@@ -162,10 +162,10 @@ async def test_what_mig_takes_away_takes_no_row_that_another_lane_needs(
 
 def test_where_gpm_tells_of_kernels_they_have_a_lane_beside_utilization() -> None:
     session = scene.session()
-    assert "GPU 0 GR act" not in [lane.title for lane in lanes(session, View())]
+    assert "GPU 0 GR act" not in [lane.title for lane in all_lanes(session, View())]
     frame = list(scene.frames(101))[-1]
     assert isinstance(frame, Frame)
     frame.gpus = [replace(gpu, gr_active_pct=7.0) if gpu.util_pct is not None else gpu for gpu in frame.gpus]
     session.ingest(frame)
-    titles = [lane.title for lane in lanes(session, View())]
+    titles = [lane.title for lane in all_lanes(session, View())]
     assert titles[:2] == ["GPU 0 util", "GPU 0 GR act"]

@@ -12,15 +12,14 @@ from gputop.history.columns import History
 from gputop.session.session import Session
 from gputop.system.text import clean
 from gputop.tui.app import GputopApp
-from gputop.tui.draw import procs, safe_line
+from gputop.tui.draw import safe_line, table
 from gputop.tui.draw.axis import Axis
 from gputop.tui.draw.rows import Row
+from gputop.tui.draw.view import View
 from gputop.tui.painter import Painter, cells_of
 from gputop.tui.palette import palette
-from gputop.tui.screens.confirm import ConfirmScreen
-from gputop.tui.view import View
-from gputop.tui.widgets.drawn import Drawn
-from gputop.tui.widgets.scrolled import Scrolled
+from gputop.tui.questions import ConfirmScreen
+from gputop.tui.widgets import Drawn, Scrolled
 from tests.recording import hostile
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
@@ -43,7 +42,7 @@ def drawn(app: GputopApp) -> str:
 @pytest.mark.parametrize(("gpus", "ascii_only"), [(2, False), (0, True)])
 async def test_screens(make_app: MakeApp, gpus: int, ascii_only: bool) -> None:
     app = make_app(seen(gpus), ascii_only=ascii_only)
-    app.look.remote = True
+    app.context.look.remote = True
     async with app.run_test(size=(200, 50)) as pilot:
         await pilot.pause()
         for keys in ("", "e", "w", "z", "s", "question_mark", "down enter", "o"):
@@ -74,7 +73,7 @@ async def test_what_is_shown_is_what_is_safe(make_app: MakeApp) -> None:
 
 async def test_what_is_wrong_with_the_stream_is_safe(make_app: MakeApp) -> None:
     app = make_app(seen(2))
-    app.feed.trouble = f"ended: {hostile.EVIL}"
+    app.context.feed.trouble = f"ended: {hostile.EVIL}"
     async with app.run_test(size=(200, 50)) as pilot:
         await pilot.pause()
         assert "ended: " in drawn(app)
@@ -99,11 +98,11 @@ async def test_whom_a_signal_is_for_is_safe(make_app: MakeApp) -> None:
 @pytest.mark.parametrize("width", [80, 160, 300])
 def test_columns_stay_where_they_are_whatever_a_process_is_called(name: str, width: int) -> None:
     row = Row(7, None, 0, clean(name, 80), "running", False, False, clean(name, 32))
-    (line,) = map(safe_line, [procs.line(row, View(width=width), History(1), Axis(1, 0, 0), procs.StateLanes(), None)])
+    (line,) = map(safe_line, [table.TableDrawer().line(row, View(width=width), History(1), Axis(1, 0, 0), None)])
     before, state, _ = "".join(text for text, _ in line).partition("running")
-    columns = [column.title for column in procs.columns(View(width=width))]
+    columns = [column.title for column in table.columns(View(width=width))]
     assert state
-    assert cell_len(before) == sum(column.width for column in procs.columns(View(width=width))[: columns.index("STATE")])
+    assert cell_len(before) == sum(column.width for column in table.columns(View(width=width))[: columns.index("STATE")])
 
 
 async def test_a_wide_command_is_folded_once(make_app: MakeApp) -> None:

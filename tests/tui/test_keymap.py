@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.tui.widgets.scrolled import Scrolled
+from gputop.tui.widgets import Scrolled
 from tests.tui.conftest import MakeApp
 from tests.tui.test_dashboard import main, part
 

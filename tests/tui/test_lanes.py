@@ -10,7 +10,7 @@ from gputop.history.columns import History
 from gputop.model.frame import SECOND_NS
 from gputop.tui.draw import Span
 from gputop.tui.draw.axis import Axis, axis_line, cell_for, with_signs
-from gputop.tui.draw.lanes import Lane, LaneDrawer, Moving, merge, nice_top
+from gputop.tui.draw.lanes import Lane, LaneDrawer, RollingCells, merge, nice_top
 
 TICK = 100_000_000
 CELL = 5 * TICK
@@ -22,7 +22,7 @@ def make(k: int) -> Span:
 
 @pytest.mark.parametrize("steps", [[1, 1, 1, 2, 4, 1], [0, 0, 1, 0], [9, 1, 30, 1], [1, -3, 1]])
 def test_moving_gives_what_drawing_anew_gives(steps: list[int]) -> None:
-    moving, last = Moving(), 100
+    moving, last = RollingCells(), 100
     for step in steps:
         last += step
         axis = Axis(CELL, last, 40)
@@ -32,7 +32,7 @@ def test_moving_gives_what_drawing_anew_gives(steps: list[int]) -> None:
 
 
 def test_a_change_of_shape_makes_all_cells_anew() -> None:
-    moving, axis = Moving(), Axis(CELL, 100, 20)
+    moving, axis = RollingCells(), Axis(CELL, 100, 20)
     moving.spans(axis, 100, (1,), make)
     assert merge(moving.spans(axis, 100, (2,), lambda _: ("x", "crit"))) == [("x" * 20, "crit")]
 

@@ -11,11 +11,11 @@ from gputop.history.observers import histogram
 from gputop.model.frame import Frame, Preempt, Probes, SchedThread, SourceState, Wakeup
 from gputop.model.histogram import bucket_of
 from gputop.session.session import Session
-from gputop.tui.draw import clock
+from gputop.tui.contention import ContentionScreen, preemption_pairs, wakeup_pairs
+from gputop.tui.draw import time_of_day
 from gputop.tui.draw.axis import WINDOWS_S
-from gputop.tui.screens.contention import ContentionScreen, preemption_pairs, wakeup_pairs
-from gputop.tui.screens.enlarge import EnlargeScreen, value_bars, wait_bars
-from gputop.tui.widgets.scrolled import Scrolled
+from gputop.tui.enlarge import EnlargeScreen, value_bars, wait_bars
+from gputop.tui.widgets import Scrolled
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
 
@@ -104,7 +104,7 @@ async def test_the_table_fits_80_columns(make_app: MakeApp) -> None:
 
 async def test_without_probes_the_table_says_what_they_need(make_app: MakeApp) -> None:
     app = make_app()
-    app.session.board.sources["ebpf"] = SourceState("ebpf", "unavailable", "needs CAP_BPF " * 5, "sudo setcap " * 9 + "END")
+    app.context.session.board.sources["ebpf"] = SourceState("ebpf", "unavailable", "needs CAP_BPF " * 5, "sudo setcap " * 9 + "END")
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("w")
         await pilot.pause()
@@ -145,12 +145,12 @@ async def test_the_times_under_an_enlarged_lane_are_round(
     async with app.run_test(size=size) as pilot:
         await pilot.press(*["space"] * paused)
         for window_s in WINDOWS_S:
-            app.view.window_s = window_s
+            app.context.view.window_s = window_s
             await pilot.press("z")
             await pilot.pause()
             (ruler,) = (row for row in app.screen.query_one(Scrolled).text.split("\n") if re.match(r" *(−|\d\d:)\S+ ", row))
             await pilot.press("escape")
-            assert _lengths(ruler, app.session.unix_s(app.view.end(app.session))) in (
+            assert _lengths(ruler, app.context.session.unix_s(app.context.view.end(app.context.session))) in (
                 [i * step for i in range(most, -1, -1)] for step in (1, 2, 5, 10, 20, 30, 60, 120, 300) for most in range(1, 7)
             )
 
@@ -159,7 +159,7 @@ def _lengths(ruler: str, end_unix_s: float) -> list[int]:
     """Seconds back of the times on it."""
     if found := re.findall(r"(\d\d):(\d\d):(\d\d)", ruler):
         assert ruler.split() == [":".join(time) for time in found]
-        ends = clock.of_day(end_unix_s).split(":")
+        ends = time_of_day(end_unix_s).split(":")
         return [(_seconds(ends) - _seconds(time)) % 86400 for time in found]
     assert ruler.split()[-1] == "now"
     return [int(number) * (60 if unit == "min" else 1) for number, unit in re.findall(r"−(\d+) (s|min)\b", ruler)] + [0]

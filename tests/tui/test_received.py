@@ -10,9 +10,9 @@ import pytest
 from textual.events import Key, Paste, Resize
 from textual.message import Message
 
-from gputop.tui import driver
-from gputop.tui.driver import MOST_COLUMNS, MOST_LINES, TerminalInput
-from gputop.tui.received import MOST_PASTED, PASTE_CUT_OFF_S
+from gputop.tui import terminal as terminal_module
+from gputop.tui.input import MOST_PASTED, PASTE_CUT_OFF_S
+from gputop.tui.terminal import MOST_COLUMNS, MOST_LINES, TerminalInput
 from tests.tui import typist
 
 
@@ -21,7 +21,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 100.0
-        monkeypatch.setattr(driver.time, "monotonic", lambda: self.now_s)
+        monkeypatch.setattr(terminal_module.time, "monotonic", lambda: self.now_s)
 
 
 @pytest.fixture

@@ -132,14 +132,14 @@ async def test_r_begins_and_ends_a_recording_and_the_header_shows_it(
     monkeypatch.chdir(tmp_path)
     app = make_app()
     stream = Handed()
-    app.feed = Feed(app.session, None, stream, lambda: None)
+    app.context.feed = Feed(app.context.session, None, stream)
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.press("r")
         await pilot.pause()
         assert "● REC" in part(app, "header")[0]
         stream.hand(list(FRAMES[100:250]))
         deadline = time.monotonic() + 10
-        while app.session.board.seq < 249 and time.monotonic() < deadline:
+        while app.context.session.board.seq < 249 and time.monotonic() < deadline:
             await pilot.pause(0.01)
         await pilot.press("r")
         await pilot.pause()
@@ -155,7 +155,7 @@ async def test_what_ends_a_recording_is_said_in_the_last_line_and_stands_in_the_
     monkeypatch.chdir(tmp_path)
     app = make_app()
     stream = Handed()
-    app.feed = Feed(app.session, None, stream, lambda: None)
+    app.context.feed = Feed(app.context.session, None, stream)
 
     def full(_writer: Writer, _frame: Frame) -> None:
         raise UserError("recording to x ended: No space left on device")
@@ -169,7 +169,7 @@ async def test_what_ends_a_recording_is_said_in_the_last_line_and_stands_in_the_
             while "No space left" not in part(app, "keys")[0] and time.monotonic() < deadline:
                 await pilot.pause(0.02)
         assert "No space left" in part(app, "keys")[0]
-        app.screen.end_note()  # type: ignore[attr-defined]
+        app.screen.drawing.end_note()  # type: ignore[attr-defined]
         await pilot.press("p")
         await pilot.pause()
         assert "■ REC ENDED" in part(app, "header")[0]
@@ -221,4 +221,4 @@ async def test_the_last_ten_minutes_are_saved_and_read_back(make_app: MakeApp, t
     assert path.stat().st_mode & 0o777 == 0o600
     assert written(path) == list(range(234))
     with Recording(str(path)) as recording:
-        assert recording.board_at(FRAMES[150].t_ns).procs == app.session.ring.board_at(FRAMES[150].t_ns).procs
+        assert recording.board_at(FRAMES[150].t_ns).procs == app.context.session.ring.board_at(FRAMES[150].t_ns).procs

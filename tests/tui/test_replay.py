@@ -18,16 +18,18 @@ from gputop.recording.writer import Writer
 from gputop.session.file import FileStream
 from gputop.session.playback import Playback
 from gputop.session.survey import Episode, Survey, survey
-from gputop.tui.app import Look
-from gputop.tui.draw import clock
-from gputop.tui.replay import ReplayApp
-from gputop.tui.screens.help import HelpScreen
-from gputop.tui.screens.main import MainScreen
-from gputop.tui.screens.moment import MomentScreen
-from gputop.tui.screens.replay import ReplayScreen
-from gputop.tui.screens.why import WhyScreen
-from gputop.tui.view import View
-from gputop.tui.widgets.scrolled import Scrolled
+from gputop.tui import bindings
+from gputop.tui.app import GputopApp
+from gputop.tui.context import Look
+from gputop.tui.dashboard import DashboardScreen
+from gputop.tui.draw import duration, time_of_day
+from gputop.tui.draw.view import View
+from gputop.tui.help import HelpScreen
+from gputop.tui.player import Player
+from gputop.tui.questions import MomentScreen
+from gputop.tui.replay import ReplayScreen, replay_context
+from gputop.tui.why import WhyScreen
+from gputop.tui.widgets import Scrolled
 from tests.recording.made import record
 from tests.tui import scene
 from tests.tui.minute import END, FRAMES, SECOND, START, UNIX_S
@@ -46,7 +48,7 @@ class Known:
     until = Survey.until
 
 
-MakeReplay = Callable[..., ReplayApp]
+MakeReplay = Callable[..., GputopApp]
 
 
 @pytest.fixture
@@ -54,13 +56,19 @@ def make_replay(path: Path) -> Iterator[MakeReplay]:
     """``make_replay(Playback(…), *episodes)``."""
     files: list[FileStream] = []
 
-    def make(playback: Playback, *episodes: Episode, path: Path = path) -> ReplayApp:
+    def make(playback: Playback, *episodes: Episode, path: Path = path) -> GputopApp:
         files.append(FileStream([str(path)]))
-        return ReplayApp(View(), files[-1], playback, Known(*episodes), Look(remote=True))  # type: ignore[arg-type]
+        return GputopApp(replay_context(View(), files[-1], playback, Known(*episodes), Look(remote=True)))  # type: ignore[arg-type]
 
     yield make
     for file in files:
         file.close()
+
+
+def player(app: GputopApp) -> Player:
+    """What moves in the recording."""
+    assert app.context.replay is not None
+    return app.context.replay.player
 
 
 async def until(pilot: Pilot[int], condition: Callable[[], object], what: str) -> None:
@@ -70,14 +78,14 @@ async def until(pilot: Pilot[int], condition: Callable[[], object], what: str) -
         await pilot.pause(0.01)
 
 
-async def stands(pilot: Pilot[int], app: ReplayApp, t_ns: int) -> None:
+async def stands(pilot: Pilot[int], app: GputopApp, t_ns: int) -> None:
     """Wait until the moment ``t_ns`` is looked at and drawn."""
 
     def arrived() -> bool:
         screen = app.screen_stack[0]
         assert isinstance(screen, ReplayScreen)
-        drawn_since = screen._arrived[0] == app.player.jumps and not app.player.is_seeking
-        return drawn_since and (app.view.at_ns or app.session.now_ns) == t_ns
+        drawn_since = screen.moves._arrived[0] == player(app).jumps and not player(app).is_seeking
+        return drawn_since and (app.context.view.at_ns or app.context.session.now_ns) == t_ns
 
     await until(pilot, arrived, f"at {t_ns}")
     await pilot.pause()
@@ -99,16 +107,16 @@ async def test_space_plays_from_the_moment_looked_at_and_again_from_the_start(ma
     async with app.run_test(size=(160, 48)) as pilot:
         await stands(pilot, app, END)
         await pilot.press("left", "left")
-        looked_at = app.view.at_ns
+        looked_at = app.context.view.at_ns
         assert looked_at is not None
         assert looked_at < END
         await pilot.press("space")
-        assert app.view.at_ns is None
-        await until(pilot, lambda: looked_at <= app.session.now_ns < END and app.player.playback.playing, "plays on from there")
-        app.player.playback.speed = 64.0
-        await until(pilot, lambda: not app.player.playback.playing, "reached the end")
+        assert app.context.view.at_ns is None
+        await until(pilot, lambda: looked_at <= app.context.session.now_ns < END and player(app).playback.playing, "plays on from there")
+        player(app).playback.speed = 64.0
+        await until(pilot, lambda: not player(app).playback.playing, "reached the end")
         await pilot.press("space")
-        await until(pilot, lambda: app.session.now_ns < END - 20 * SECOND, "plays from the start")
+        await until(pilot, lambda: app.context.session.now_ns < END - 20 * SECOND, "plays from the start")
 
 
 async def test_jumps_by_time_to_the_edges_and_to_a_clock_time(make_replay: MakeReplay) -> None:
@@ -119,7 +127,7 @@ async def test_jumps_by_time_to_the_edges_and_to_a_clock_time(make_replay: MakeR
         await stands(pilot, app, START + 40 * SECOND)
         await pilot.press("left_parenthesis", "left_parenthesis")
         await stands(pilot, app, START + 20 * SECOND)
-        assert app.session.board_at(app.view.at_ns).seq == 200
+        assert app.context.session.board_at(app.context.view.at_ns).seq == 200
         await pilot.press("left_curly_bracket")
         await stands(pilot, app, START)
         await pilot.press("dollar_sign")
@@ -137,7 +145,7 @@ async def test_a_time_between_two_frames_is_the_first_from_then_on(tmp_path: Pat
     with_tenths = time.strftime("%H:%M:%S", time.localtime(UNIX_S + 45)) + ".1"
     record(path, late, scene.HEADER)
     file = FileStream([str(path)])
-    app = ReplayApp(View(), file, Playback(START + 30 * SECOND, playing=False), Known(), Look(remote=True))  # type: ignore[arg-type]
+    app = GputopApp(replay_context(View(), file, Playback(START + 30 * SECOND, playing=False), Known(), Look(remote=True)))  # type: ignore[arg-type]
     async with app.run_test(size=(160, 48)) as pilot:
         await stands(pilot, app, START + 30 * SECOND + SECOND // 10)
         await pilot.press("at", *time.strftime("%H:%M:%S", time.localtime(UNIX_S + 45)), "enter")
@@ -156,7 +164,7 @@ async def test_a_time_that_is_none_is_asked_for_again(make_replay: MakeReplay) -
         assert "'noon' is no time" in str(app.screen.query_one("#wrong").visual)
         await pilot.press("escape")
         assert isinstance(app.screen, ReplayScreen)
-        assert app.session.now_ns == START
+        assert app.context.session.now_ns == START
 
 
 async def test_steps_show_one_frame_after_the_other(make_replay: MakeReplay) -> None:
@@ -166,7 +174,7 @@ async def test_steps_show_one_frame_after_the_other(make_replay: MakeReplay) -> 
         for key, seq in (("f", 301), ("f", 302), ("F", 301), ("F", 300), ("F", 299), ("f", 300), ("f", 301), ("f", 302), ("f", 303)):
             await pilot.press(key)
             await stands(pilot, app, FRAMES[seq].t_ns)
-            assert app.session.board_at(app.view.at_ns).seq == seq
+            assert app.context.session.board_at(app.context.view.at_ns).seq == seq
             assert f" 0:{seq / 10:.1f}/0:59" in part(app, "header")[0], "a step can be seen"
 
 
@@ -178,7 +186,7 @@ async def test_incidents_are_jumped_to_wherever_they_are(make_replay: MakeReplay
         for key, t_ns in (("n", starts[1]), ("n", starts[2]), ("N", starts[1]), ("N", starts[0])):
             await pilot.press(key)
             await stands(pilot, app, t_ns)
-        assert app.session.now_ns > starts[1], "what comes behind an incident's start is seen"
+        assert app.context.session.now_ns > starts[1], "what comes behind an incident's start is seen"
         await pilot.press("N")
         assert "no incident" in part(app, "keys")[0]
 
@@ -194,9 +202,9 @@ async def test_the_screen_says_an_incident_where_it_was_jumped_to(make_replay: M
         await stands(pilot, app, start_ns)
         for key, episode in (("n", episodes[0]), ("n", episodes[1]), ("N", episodes[0]), ("n", episodes[1])):
             await pilot.press(key)
-            await until(pilot, lambda: app.view.cursor_ns is not None and not app.player.is_seeking, "arrived")
+            await until(pilot, lambda: app.context.view.cursor_ns is not None and not player(app).is_seeking, "arrived")
             await pilot.pause()
-            assert episode.start_ns <= (app.view.at_ns or 0) <= episode.start_ns + SECOND
+            assert episode.start_ns <= (app.context.view.at_ns or 0) <= episode.start_ns + SECOND
             assert episode.cause in part(app, "verdict")[0]
         await pilot.press("n")
         assert "no incident" in part(app, "keys")[0]
@@ -204,7 +212,7 @@ async def test_the_screen_says_an_incident_where_it_was_jumped_to(make_replay: M
 
 async def test_an_incident_that_is_still_looked_for_is_gone_to_once_it_is_found(make_replay: MakeReplay) -> None:
     app = make_replay(Playback(START + 20 * SECOND, playing=False))
-    survey = app.survey
+    survey = app.context.replay.survey
     survey.done, survey.until_ns = False, START + 25 * SECOND
     async with app.run_test(size=(160, 48)) as pilot:
         await stands(pilot, app, START + 20 * SECOND)
@@ -215,7 +223,7 @@ async def test_an_incident_that_is_still_looked_for_is_gone_to_once_it_is_found(
             if key:
                 await pilot.press(key)  # something else was meant
             survey.episodes[1] = Episode(1, START + 40 * SECOND, None, "high", "disk-io")
-            app._soon(ReplayScreen.draw_live)
+            app._draw_soon(lambda screen: screen.draw_news())
             await pilot.pause()
             await stands(pilot, app, arrives)
         await pilot.press("n")
@@ -225,7 +233,7 @@ async def test_an_incident_that_is_still_looked_for_is_gone_to_once_it_is_found(
 
 async def test_what_is_lost_in_the_middle_is_said_once_all_was_looked_at(make_replay: MakeReplay) -> None:
     app = make_replay(Playback(START + 20 * SECOND, playing=False))
-    app.survey.problem = "missing frames: 12, in 1 place"
+    app.context.replay.survey.problem = "missing frames: 12, in 1 place"
     async with app.run_test(size=(160, 48)) as pilot:
         await until(pilot, lambda: "missing frames: 12" in part(app, "keys")[0], "said")
 
@@ -240,7 +248,7 @@ async def test_why_tells_of_the_whole_recording_after_a_jump(make_replay: MakeRe
         assert isinstance(app.screen, WhyScreen)
         told = shown(app.screen)
         assert "123.4 of 200.0 GPU seconds" in told
-        whole = f"{clock.of_day(app.session.unix_s(START + SECOND))}–{clock.of_day(app.session.unix_s(END))}"
+        whole = f"{time_of_day(app.context.session.unix_s(START + SECOND))}–{time_of_day(app.context.session.unix_s(END))}"
         assert whole in next(line for line in told.splitlines() if "it reads" in line), "and not up to a now that has a loss yet to come"
         assert "later" not in told
 
@@ -263,23 +271,23 @@ def shown(screen: WhyScreen) -> str:
 async def test_looking_back_holds_the_playing(make_replay: MakeReplay) -> None:
     app = make_replay(Playback(START + 30 * SECOND))
     async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: app.session.now_ns > START + 30 * SECOND, "plays")
+        await until(pilot, lambda: app.context.session.now_ns > START + 30 * SECOND, "plays")
         await pilot.press("left")
-        assert not app.player.playback.playing
+        assert not player(app).playback.playing
         await pilot.click("#lanes", offset=(150, 2))
         await pilot.press("end")
-        assert app.view.at_ns is None
+        assert app.context.view.at_ns is None
 
 
 async def test_a_longer_time_base_brings_what_lies_before(make_replay: MakeReplay) -> None:
     app = make_replay(Playback(END, playing=False))
-    app.player.past_ns = 10 * SECOND
+    player(app).past_ns = 10 * SECOND
     async with app.run_test(size=(160, 48)) as pilot:
         await stands(pilot, app, END)
-        assert app.session.oldest_ns > START
+        assert app.context.session.oldest_ns > START
         await pilot.press("minus")
-        await until(pilot, lambda: app.session.oldest_ns == START, "the whole minute")
-        assert app.session.now_ns == END
+        await until(pilot, lambda: app.context.session.oldest_ns == START, "the whole minute")
+        assert app.context.session.now_ns == END
 
 
 async def test_a_click_on_the_line_goes_there(make_replay: MakeReplay) -> None:
@@ -303,11 +311,11 @@ async def test_a_click_on_a_key_presses_it_once(make_replay: MakeReplay) -> None
 async def test_a_loop_begins_anew(make_replay: MakeReplay) -> None:
     app = make_replay(Playback(END - SECOND, speed=16.0, loop=True))
     async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: START < app.session.now_ns < END - 2 * SECOND, "began anew")
+        await until(pilot, lambda: START < app.context.session.now_ns < END - 2 * SECOND, "began anew")
         assert "loop" in part(app, "header")[0]
         await pilot.press("a")
-        await until(pilot, lambda: not app.player.playback.playing, "stood at the end")
-        assert app.session.now_ns == END
+        await until(pilot, lambda: not player(app).playback.playing, "stood at the end")
+        assert app.context.session.now_ns == END
 
 
 async def test_speed_by_keys_and_in_the_header(make_replay: MakeReplay) -> None:
@@ -327,7 +335,7 @@ async def test_nothing_of_this_machine_is_touched(make_replay: MakeReplay, tmp_p
         await stands(pilot, app, END)
         await pilot.press("down", "K")
         await pilot.pause()
-        assert isinstance(app.screen, MainScreen)
+        assert isinstance(app.screen, DashboardScreen)
         assert "signals" in part(app, "keys")[0]
         await pilot.press("r")
         assert "a recording already" in part(app, "keys")[0]
@@ -342,7 +350,7 @@ async def test_help_names_the_keys_that_work_here(make_replay: MakeReplay) -> No
         await pilot.pause()
         assert isinstance(app.screen, HelpScreen)
         text = app.screen.query_one(Scrolled).text
-        assert [one.description for one in ReplayScreen.BINDINGS if one.description not in text] == []
+        assert [one.description for one in bindings.REPLAY if one.description not in text] == []
         assert "record to a file" not in text
 
 
@@ -358,7 +366,7 @@ async def test_any_size(make_replay: MakeReplay, size: tuple[int, int]) -> None:
 
 
 @contextmanager
-def growing(path: Path, playback: Playback) -> Iterator[tuple[ReplayApp, Callable[[], None]]]:
+def growing(path: Path, playback: Playback) -> Iterator[tuple[GputopApp, Callable[[], None]]]:
     """The replay of a file of twenty seconds, and what writes another twenty and ends it."""
     writer = Writer(str(path), scene.HEADER)
 
@@ -371,17 +379,17 @@ def growing(path: Path, playback: Playback) -> Iterator[tuple[ReplayApp, Callabl
         writer.close()
 
     file = FileStream([str(path)])
-    yield ReplayApp(View(), file, playback, Known(), Look(remote=True)), grow  # type: ignore[arg-type]
+    yield GputopApp(replay_context(View(), file, playback, Known(), Look(remote=True))), grow  # type: ignore[arg-type]
     file.close()
 
 
 async def test_a_file_that_grows_is_played_on(tmp_path: Path) -> None:
     with growing(tmp_path / "growing.gputop", Playback(START + 10 * SECOND, speed=64.0)) as (app, grow):
         async with app.run_test(size=(160, 48)) as pilot:
-            await until(pilot, lambda: app.session.now_ns == app.player.end_ns, "at its end for now")
+            await until(pilot, lambda: app.context.session.now_ns == player(app).end_ns, "at its end for now")
             grow()
-            await until(pilot, lambda: app.session.now_ns == FRAMES[399].t_ns, "played on")
-            await until(pilot, lambda: not app.player.playback.playing, "and stood once it was complete")
+            await until(pilot, lambda: app.context.session.now_ns == FRAMES[399].t_ns, "played on")
+            await until(pilot, lambda: not player(app).playback.playing, "and stood once it was complete")
 
 
 async def test_the_end_of_a_file_that_grows_is_where_it_is_now(tmp_path: Path) -> None:
@@ -389,21 +397,21 @@ async def test_the_end_of_a_file_that_grows_is_where_it_is_now(tmp_path: Path) -
         async with app.run_test(size=(160, 48)) as pilot:
             await stands(pilot, app, START + 5 * SECOND)
             grow()
-            await until(pilot, lambda: app.player.end_ns == FRAMES[399].t_ns, "it is seen to have grown")
-            await until(pilot, lambda: f"/{clock.length(39.9)}" in part(app, "header")[0], "and said")
+            await until(pilot, lambda: player(app).end_ns == FRAMES[399].t_ns, "it is seen to have grown")
+            await until(pilot, lambda: f"/{duration(39.9)}" in part(app, "header")[0], "and said")
             await pilot.press("$")
             await stands(pilot, app, FRAMES[399].t_ns)
-            assert not app.player.playback.playing
+            assert not player(app).playback.playing
 
 
 async def test_silence_in_a_recording_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "gap.gputop"
     record(path, (*FRAMES[:100], *FRAMES[500:]), scene.HEADER)
     file = FileStream([str(path)])
-    app = ReplayApp(View(), file, Playback(START + 9 * SECOND), Known(), Look(remote=True))  # type: ignore[arg-type]
+    app = GputopApp(replay_context(View(), file, Playback(START + 9 * SECOND), Known(), Look(remote=True)))  # type: ignore[arg-type]
     began = time.monotonic()
     async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: app.session.now_ns >= FRAMES[500].t_ns, "behind the gap")
+        await until(pilot, lambda: app.context.session.now_ns >= FRAMES[500].t_ns, "behind the gap")
     assert time.monotonic() - began < 38, "forty seconds of silence were not waited for"
     file.close()
 
@@ -415,4 +423,4 @@ async def test_the_users_keys_are_those_of_a_replay_too(make_replay: MakeReplay)
     async with app.run_test(size=(160, 48)) as pilot:
         await stands(pilot, app, END - 20 * SECOND)
         await pilot.press("p", "ctrl+f")
-        await until(pilot, lambda: app.player.playback.playing and "REPLAY 2×" in part(app, "header")[0], "playing")
+        await until(pilot, lambda: player(app).playback.playing and "REPLAY 2×" in part(app, "header")[0], "playing")

@@ -17,9 +17,10 @@ from gputop.session.pipe import PipeStream
 from gputop.session.playback import MOST_BEHIND_NS, SPEEDS, Playback
 from gputop.session.session import Session
 from gputop.session.survey import Episode, Survey
-from gputop.tui.draw import clock, header, scrub
+from gputop.tui.draw import duration, scrub, time_of_day
 from gputop.tui.draw.axis import Axis, axis_line
-from gputop.tui.view import View
+from gputop.tui.draw.edges import header_lines
+from gputop.tui.draw.view import View
 from tests.tui import scene
 from tests.tui.minute import END, FRAMES, SECOND, START
 from tests.tui.minute import path as path
@@ -76,19 +77,19 @@ def local(text: str) -> float:
     ],
 )
 def test_times_are_rounded_to_the_frame_that_is_meant(seconds: float, shown: str, still: str) -> None:
-    assert clock.length(seconds) == shown
-    assert clock.length(seconds, tenths=True) == still
+    assert duration(seconds) == shown
+    assert duration(seconds, tenths=True) == still
     if seconds >= 0:
         at = local("2026-11-20 00:00:00") + seconds
-        assert clock.of_day(at)[-2:] == shown[-2:]
-        assert clock.of_day(at, tenths=True)[-4:] == still[-4:]
+        assert time_of_day(at)[-2:] == shown[-2:]
+        assert time_of_day(at, tenths=True)[-4:] == still[-4:]
 
 
 def test_header_ruler_and_bar_tell_one_time() -> None:
     at = local("2026-11-20 14:03:06") + 0.96
     ruler = axis_line(Axis(SECOND, 100, 60), at, "")
     ends = scrub.line(scrub.Bar(0, 10 * SECOND, (at, at + 10), 0, 0, 0), 80)
-    assert clock.of_day(at) == "14:03:07"
+    assert time_of_day(at) == "14:03:07"
     assert ruler[-1][0].split()[-1] == "14:03:07"
     assert ends[0][0].strip() == "14:03:07"
 
@@ -96,14 +97,14 @@ def test_header_ruler_and_bar_tell_one_time() -> None:
 def test_before_the_first_frame_there_is_no_time() -> None:
     session = Session()
     session.ingest(scene.HEADER)
-    (line,) = header.lines(session, View(), ("starting", "dim"), "")
+    (line,) = header_lines(session, View(), ("starting", "dim"), "")
     assert "".join(text for text, _ in line).rstrip().endswith("starting")
 
 
 def test_the_header_counts_a_gpu_that_was_lost_before_it_said_its_name() -> None:
     session = scene.session()
     del session.board.gpus[1].values["name"]
-    (line,) = header.lines(session, View(width=200), ("LIVE", "dim"), "")
+    (line,) = header_lines(session, View(width=200), ("LIVE", "dim"), "")
     assert "node7 · 1× H200 · 1× unknown GPU · " in "".join(text for text, _ in line)
 
 

@@ -11,9 +11,10 @@ import subprocess
 import pytest
 from textual.pilot import Pilot
 
+from gputop.tui.actions import send_signal, start_ticks_of
 from gputop.tui.app import GputopApp
-from gputop.tui.screens.confirm import ConfirmScreen, send_signal, start_ticks_of
-from gputop.tui.screens.main import MainScreen
+from gputop.tui.dashboard import DashboardScreen
+from gputop.tui.questions import ConfirmScreen
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
 from tests.tui.test_dashboard import main, part
@@ -42,9 +43,9 @@ async def test_signals_are_asked_for_and_reach_the_process(make_app: MakeApp) ->
         app = make_app()
         async with app.run_test(size=(160, 48)) as pilot:
             await pilot.pause()
-            row = main(app).rows[0]
+            row = main(app).drawing.table.shown[0]
             row.pid, row.start_ticks = child.pid, start_ticks_of(child.pid)
-            app.view.selected = child.pid
+            app.context.view.selected = child.pid
             main(app).action_signal("TERM")
             await answer(pilot, "n")
             assert child.poll() is None
@@ -90,9 +91,9 @@ async def test_a_process_that_took_over_the_pid_is_left_alone(make_app: MakeApp)
     app = make_app()
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.pause()
-        row = main(app).rows[0]
+        row = main(app).drawing.table.shown[0]
         row.pid, row.start_ticks = os.getpid(), 1
-        app.view.selected = os.getpid()
+        app.context.view.selected = os.getpid()
         main(app).action_signal("KILL")
         await answer(pilot, "y")
         await pilot.pause()
@@ -108,7 +109,7 @@ async def test_who_cannot_be_signalled_is_told_why(make_app: MakeApp, selected: 
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.press("K")
         await pilot.pause()
-        assert isinstance(app.screen, MainScreen)
+        assert isinstance(app.screen, DashboardScreen)
         assert said in part(app, "keys")[0]
 
 
@@ -117,5 +118,5 @@ async def test_readonly_sends_nothing(make_app: MakeApp) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.press("down", "K")
         await pilot.pause()
-        assert isinstance(app.screen, MainScreen)
+        assert isinstance(app.screen, DashboardScreen)
         assert "--readonly" in part(app, "keys")[0]

@@ -15,13 +15,10 @@ from textual.pilot import Pilot
 from gputop.model.frame import ProcInfo
 from gputop.session.playback import Playback
 from gputop.session.session import Session
+from gputop.tui import actions, drawing
 from gputop.tui.app import GputopApp
-from gputop.tui.layout import TOO_SMALL
-from gputop.tui.replay import ReplayApp
-from gputop.tui.screens import dashboard
-from gputop.tui.screens import main as main_module
-from gputop.tui.widgets.drawn import Drawn
-from gputop.tui.widgets.scrolled import Scrolled
+from gputop.tui.draw import TOO_SMALL
+from gputop.tui.widgets import Drawn, Scrolled
 from tests.recording import hostile
 from tests.tui import scene, typist
 from tests.tui.conftest import MakeApp
@@ -29,7 +26,7 @@ from tests.tui.minute import START
 from tests.tui.minute import path as path
 from tests.tui.test_gpus import _with_mig
 from tests.tui.test_probes_screens import probed
-from tests.tui.test_replay import MakeReplay
+from tests.tui.test_replay import MakeReplay, player
 from tests.tui.test_replay import make_replay as make_replay
 from tests.tui.test_typing_fuzz import settle
 
@@ -86,9 +83,9 @@ REPLAYED = {"replay": "", "moment": "@", "looking back": "((", "replay why": "e"
 @pytest.fixture(autouse=True)
 def _harmless(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(main_module, "send_signal", lambda name, targets: f"SIG{name} {targets}")
-    monkeypatch.setattr(main_module, "strftime", lambda _form: "now")
-    monkeypatch.setattr(dashboard, "NOTE_S", 1e6)
+    monkeypatch.setattr(actions, "send_signal", lambda name, targets: f"SIG{name} {targets}")
+    monkeypatch.setattr(actions, "strftime", lambda _form: "now")
+    monkeypatch.setattr(drawing, "NOTE_S", 1e6)
 
 
 def shown(app: GputopApp) -> list[str]:
@@ -121,23 +118,23 @@ async def walk(make: Callable[[], GputopApp], keys: str, seed: int) -> None:
     """Through sizes by chance; between them the terminal has a fair one, in which all looks as it did."""
     random = Random(seed)
     app = make()
-    app.look.remote = "K" not in keys
+    app.context.look.remote = "K" not in keys
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         for key in keys:
             await pilot.press(*{"\r": ["enter"], "\x10": ["ctrl+p"], "/": ["slash"], "?": ["question_mark"], "@": ["at"]}.get(key, [key]))
             await settle(pilot)
-        while isinstance(app, ReplayApp) and (app.player.is_seeking or not shown(app)[-1].strip()):
+        while app.context.replay is not None and (player(app).is_seeking or not shown(app)[-1].strip()):
             await pilot.pause(0.05)
         await resize(pilot, 120, 40)
-        before, oldest = shown(app), app.session.oldest_ns
+        before, oldest = shown(app), app.context.session.oldest_ns
         for _ in range(STEPS * typist.TIMES):
             width, height = random.choice(WIDTHS), random.choice(HEIGHTS)
             await resize(pilot, width, height)
             check(app, width, height)
         await resize(pilot, 120, 40)
         assert shown(app) == before
-        assert app.session.oldest_ns == oldest
+        assert app.context.session.oldest_ns == oldest
         await pilot.press("escape")
         await settle(pilot)
 

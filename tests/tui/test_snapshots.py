@@ -42,7 +42,7 @@ def test_one_process(make_app: MakeApp, snap_compare: Compare, monkeypatch: pyte
         environment=[("HF_TOKEN", "(hidden)"), ("HOME", "/home/ada")], threads=[],
         place=Place(Container("Docker", "3f2a" * 16), {"job": "4711", "rank": "3", "ranks": "16"}, ["pid", "net"]),
     )  # fmt: skip
-    monkeypatch.setattr("gputop.tui.screens.details.read", lambda *_: [read])
+    monkeypatch.setattr("gputop.tui.details.read", lambda *_: [read])
     assert snap_compare(make_app(), press=["down", "enter", "wait:500", "pagedown"], terminal_size=(120, 34))
 
 

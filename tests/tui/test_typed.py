@@ -10,15 +10,14 @@ from textual.widgets import Input
 
 from gputop.session.playback import Playback
 from gputop.tui.app import GputopApp
-from gputop.tui.screens.confirm import ConfirmScreen
-from gputop.tui.screens.help import HelpScreen
-from gputop.tui.screens.main import MainScreen
-from gputop.tui.screens.moment import MomentScreen
+from gputop.tui.dashboard import LiveScreen
+from gputop.tui.help import HelpScreen
+from gputop.tui.questions import ConfirmScreen, MomentScreen
 from tests.tui.conftest import MakeApp
 from tests.tui.minute import START
 from tests.tui.minute import path as path
 from tests.tui.test_dashboard import main
-from tests.tui.test_replay import MakeReplay, until
+from tests.tui.test_replay import MakeReplay, player, until
 from tests.tui.test_replay import make_replay as make_replay
 from tests.tui.test_signals import answer
 
@@ -34,7 +33,7 @@ async def typed(pilot: Pilot[int], keys: str, paste: str = "") -> None:
         driver.send_message(Key(NAMED.get(key) or _character_to_key(key), key))
     if paste:
         driver.send_message(Paste(paste))
-    await until(pilot, lambda: app.typed.is_done, f"{keys} are done with")
+    await until(pilot, lambda: app.keys.is_done, f"{keys} are done with")
     await pilot.pause()
 
 
@@ -45,9 +44,9 @@ async def test_what_follows_the_filters_key_is_filtered_by(make_app: MakeApp, ke
         await pilot.pause()
         await typed(pilot, keys, paste)
         assert main(app).query_one("#filter", Input).value == "kill"
-        assert app.view.pattern == "kill"
-        assert app.view.selected is None
-        assert type(app.screen) is MainScreen
+        assert app.context.view.pattern == "kill"
+        assert app.context.view.selected is None
+        assert type(app.screen) is LiveScreen
 
 
 async def test_what_follows_enter_is_a_key_again(make_app: MakeApp) -> None:
@@ -55,10 +54,10 @@ async def test_what_follows_enter_is_a_key_again(make_app: MakeApp) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.pause()
         await typed(pilot, "/worker\r?")
-        assert app.view.pattern == "worker"
+        assert app.context.view.pattern == "worker"
         assert isinstance(app.screen, HelpScreen)
         await typed(pilot, "\x1bt/\x1bb")
-        assert (app.view.pattern, app.view.tree, app.view.bystanders) == ("", False, False)
+        assert (app.context.view.pattern, app.context.view.tree, app.context.view.bystanders) == ("", False, False)
 
 
 async def test_the_letter_of_a_column_may_come_at_once(make_app: MakeApp) -> None:
@@ -66,13 +65,13 @@ async def test_the_letter_of_a_column_may_come_at_once(make_app: MakeApp) -> Non
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.pause()
         await typed(pilot, "ocb")
-        assert (app.view.sort, app.view.bystanders) == ("cpu", False)
+        assert (app.context.view.sort, app.context.view.bystanders) == ("cpu", False)
 
 
 async def test_a_time_may_be_typed_at_once(make_replay: MakeReplay) -> None:
     app = make_replay(Playback(START, playing=False))
     async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: app.player.jumps, "the start is shown")
+        await until(pilot, lambda: player(app).jumps, "the start is shown")
         await typed(pilot, "@50%")
         assert isinstance(app.screen, MomentScreen)
         assert app.screen.query_one("#moment", Input).value == "50%"
@@ -86,18 +85,18 @@ async def test_nobody_confirms_what_he_has_not_seen(make_app: MakeApp, monkeypat
         sent.append(what)
         return "sent"
 
-    monkeypatch.setattr("gputop.tui.screens.main.send_signal", send)
+    monkeypatch.setattr("gputop.tui.actions.send_signal", send)
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.pause()
         await typed(pilot, "jKy")
         assert isinstance(app.screen, ConfirmScreen)
         assert not sent
         await answer(pilot, "y")
-        assert type(app.screen) is MainScreen
+        assert type(app.screen) is LiveScreen
         assert len(sent) == 1
         await typed(pilot, "K")
         await answer(pilot, "n")
-        assert type(app.screen) is MainScreen
+        assert type(app.screen) is LiveScreen
         assert len(sent) == 1
 
 
@@ -106,5 +105,5 @@ async def test_keys_are_not_held_by_a_screen_that_is_gone(make_app: MakeApp) -> 
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.pause()
         await typed(pilot, "e\x1bw\x1b??b")
-        assert type(app.screen) is MainScreen
-        assert not app.view.bystanders
+        assert type(app.screen) is LiveScreen
+        assert not app.context.view.bystanders

@@ -14,13 +14,13 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from gputop.session.playback import Playback
+from gputop.tui import actions
 from gputop.tui.app import GputopApp
-from gputop.tui.driver import TerminalInput
-from gputop.tui.screens import main as main_module
-from gputop.tui.screens.box import Box
-from gputop.tui.screens.confirm import ConfirmScreen
-from gputop.tui.screens.help import HelpScreen
-from gputop.tui.screens.main import MainScreen
+from gputop.tui.box import Box
+from gputop.tui.dashboard import DashboardScreen
+from gputop.tui.help import HelpScreen
+from gputop.tui.questions import ConfirmScreen
+from gputop.tui.terminal import TerminalInput
 from tests.tui import typist
 from tests.tui.conftest import MakeApp
 from tests.tui.minute import START
@@ -44,7 +44,7 @@ def _harmless(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(GputopApp, "action_quit", stay)
-    monkeypatch.setattr(main_module, "send_signal", lambda name, targets: f"SIG{name} {targets}")
+    monkeypatch.setattr(actions, "send_signal", lambda name, targets: f"SIG{name} {targets}")
     monkeypatch.setattr("textual.app.App.deliver_text", lambda *_args, **_more: None)
     before = threading.excepthook
     failed: list[object] = []
@@ -59,7 +59,7 @@ async def send(pilot: Pilot[int], heard: TerminalInput, data: bytes) -> None:
     app = pilot.app
     assert isinstance(app, GputopApp)
     assert app._driver is not None
-    for message in [*heard.feed(data, app.typed.is_full), *heard.tick()]:
+    for message in [*heard.feed(data, app.keys.is_full), *heard.tick()]:
         app._driver.process_message(message)
 
 
@@ -70,7 +70,7 @@ async def settle(pilot: Pilot[int], seconds: float = 20.0) -> None:
     deadline = time.monotonic() + seconds
     await asyncio.sleep(0)
     await pilot.pause()
-    while not app.typed.is_done:
+    while not app.keys.is_done:
         assert time.monotonic() < deadline, "what was typed takes too long"
         await pilot.pause(0.005)
     await pilot.pause()
@@ -79,22 +79,22 @@ async def settle(pilot: Pilot[int], seconds: float = 20.0) -> None:
 async def back(pilot: Pilot[int]) -> None:
     """To the dashboard, by Esc alone."""
     for _ in range(8):
-        if isinstance(pilot.app.screen, MainScreen) and not isinstance(pilot.app.focused, Input):
+        if isinstance(pilot.app.screen, DashboardScreen) and not isinstance(pilot.app.focused, Input):
             break
         await pilot.press("escape")
         await settle(pilot)
-    assert isinstance(pilot.app.screen, MainScreen)
+    assert isinstance(pilot.app.screen, DashboardScreen)
     assert not isinstance(pilot.app.focused, Input)
 
 
 async def attack(make: Callable[[], GputopApp], keys: str, seed: int, size: tuple[int, int]) -> None:
     app = make()
-    app.look.remote = True  # no stacks of processes of this machine
+    app.context.look.remote = True  # no stacks of processes of this machine
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
         for n in range(ROUNDS * typist.TIMES):
             random = Random(seed * 1000 + n)
-            app.look.remote = "K" not in keys  # signals are asked for only here
+            app.context.look.remote = "K" not in keys  # signals are asked for only here
             await send(pilot, TerminalInput(), keys.encode())
             await settle(pilot)
             if n == 0 and keys[:1] in "?esz\rw" and keys:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gputop.diagnosis.model import Verdict
-from gputop.tui.draw import verdict
+from gputop.tui.draw.edges import verdict_lines
 from gputop.tui.draw.page import page
-from gputop.tui.view import View
+from gputop.tui.draw.view import View
 from tests.tui import scene
 
 HEADLINE = "GPU 0 lost 57% of the last 10 s: train.py (302926) waits for its data"
@@ -16,7 +16,7 @@ DETAIL = f"4 of 4 workers runnable but not running 76% of the time; {TAKERS} too
 
 
 def drawn(width: int) -> list[str]:
-    shown = verdict.lines(Verdict("input-bound", "cpu-contention", headline=HEADLINE, detail=DETAIL), View(width=width))
+    shown = verdict_lines(Verdict("input-bound", "cpu-contention", headline=HEADLINE, detail=DETAIL), View(width=width))
     return ["".join(text for text, _ in line) for line in shown]
 
 

@@ -20,7 +20,7 @@ from gputop.session import snapshot
 from gputop.session.session import Session
 from gputop.tables.load import Loader
 from gputop.tui.draw.rows import rows
-from gputop.tui.view import View
+from gputop.tui.draw.view import View
 from tests.recording.made import record
 
 MANY = 3000

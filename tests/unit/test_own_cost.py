@@ -8,7 +8,7 @@ import pytest
 
 from gputop.model.frame import Frame, Header, SelfCost
 from gputop.session.session import Session
-from gputop.tui.app import own_cost
+from gputop.tui.panels import own_cost
 
 START_NS = 10**12
 

@@ -12,7 +12,7 @@ from gputop.model.roles import COMPILES
 from gputop.session.session import Session, code_of, word_of
 from gputop.session.survey import Episode
 from gputop.tui.draw.rows import rows
-from gputop.tui.view import View
+from gputop.tui.draw.view import View
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.causes_fed import outrun_actors
 from tests.unit.diagnosis.scene import ON_CPU, Proc

@@ -9,7 +9,7 @@ from gputop.model.board import Board
 from gputop.model.frame import Frame, Gpu, GpuProc, MigInstance, ProcInfo, ProcSample, SourceState
 from gputop.model.roles import Role
 from gputop.session import snapshot
-from gputop.tui.draw import seats
+from gputop.tui.draw.rows import gpus_by_pid
 
 
 def taken(*gpus: Gpu, detail: dict[str, str] | None = None) -> dict:
@@ -101,7 +101,7 @@ def test_what_another_namespaces_process_holds_is_not_that_of_ours_with_its_numb
     shown = snapshot.take(board, board, {}, {}, frozenset((7,)))
     assert [place["gpu"] for place in shown["procs"][0]["gpus"]] == places
     assert [proc["pid"] for proc in shown["gpus"][0]["procs"]] == listed
-    assert list(seats.seats(board).get(7, {})) == places
+    assert list(gpus_by_pid(board).get(7, {})) == places
 
 
 def test_who_is_read_seldom_has_the_rates_of_his_last_two_readings_in_between() -> None:

@@ -1,47 +1,71 @@
-"""The parts of the screen as text: pure functions from what is known to lines of spans, one file a part. No textual here."""
+"""The screen as text: functions from what is known to lines of spans, one file per part of the screen. No Textual here."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
 from itertools import groupby, islice
+from time import localtime, strftime
 
 from gputop.system.text import ascii_text, cell_width, clean, even, is_narrow
 
 Span = tuple[str, str]
-"""Text and what it means; `gputop.tui.palette` gives meanings their colour."""
+"""Text and its meaning; `gputop.tui.palette` gives each meaning a colour."""
 Line = Sequence[Span]
+NEARLY_S = 0.05  # s before a full second that are shown as that second: frames come a little early
+LEAST_COLUMNS, LEAST_ROWS = 20, 3  # a smaller terminal shows nothing but `TOO_SMALL`
+TOO_SMALL = f"too small, needs {LEAST_COLUMNS}×{LEAST_ROWS}"
 
 
 def ascii_line(line: Line) -> Line:
-    """The same line for terminals that show no more than ASCII."""
+    """The line for terminals that show only ASCII."""
     return [(ascii_text(text), meaning) for text, meaning in line]
 
 
 def safe_line(line: Line) -> list[Span]:
-    """The same line without anything that a terminal would obey, or take other columns for than we do: what every line passes on its way
-    to the screen."""
+    """The line without characters that a terminal obeys or gives another width than we do. Every line passes here before it is drawn."""
     if is_narrow("".join([text for text, _ in line])):
         return list(line)
     return [(even(clean(text, len(text))), meaning) for text, meaning in line]
 
 
-def surely(text: str, width: int) -> int:
-    """How many characters of a text fit ``width`` columns, whichever they are."""
+def is_too_small(columns: int, rows: int) -> bool:
+    """Whether a terminal has no room for any screen."""
+    return columns < LEAST_COLUMNS or rows < LEAST_ROWS
+
+
+def room_for(text: str, width: int) -> int:
+    """How many characters of a text fit ``width`` columns, wherever it is cut."""
     return width if cell_width(text) == len(text) else max(1, width // 2)
 
 
 def folded(line: Line, width: int) -> list[Line]:
-    """The same line in rows of at most ``width`` columns, the further ones indented below the first."""
+    """The line in rows of at most ``width`` columns; all but the first row are indented."""
     whole = "".join(text for text, _ in line)
     if cell_width(whole) <= width:
         return [line]
-    # Less of it where it would leave no room for the text: textwrap puts nothing into its rows then, for ever.
-    indent = " " * min(len(whole) - len(whole.lstrip()) + 4, surely(whole, width) // 2)
-    rows = textwrap.wrap(whole, surely(whole, width), subsequent_indent=indent, drop_whitespace=False, break_on_hyphens=False)
+    room = room_for(whole, width)
+    # A smaller indent where it would leave no room: textwrap would loop for ever.
+    indent = " " * min(len(whole) - len(whole.lstrip()) + 4, room // 2)
+    rows = textwrap.wrap(whole, room, subsequent_indent=indent, drop_whitespace=False, break_on_hyphens=False)
     chars = ((char, meaning) for text, meaning in line for char in text)
     out: list[Line] = []
     for before in ["", *[indent] * (len(rows) - 1)]:
         taken = groupby(islice(chars, len(rows[len(out)]) - len(before)), key=lambda char: char[1])
         out.append([(before, ""), *(("".join(char for char, _ in run), meaning) for meaning, run in taken)])
     return out
+
+
+def time_of_day(unix_s: float, tenths: bool = False) -> str:
+    """``14:03:07``, or ``14:03:07.2``, in local time."""
+    whole, tenth = divmod(int((unix_s + NEARLY_S) * 10), 10)
+    return strftime("%H:%M:%S", localtime(whole)) + (f".{tenth}" if tenths else "")
+
+
+def duration(seconds: float, tenths: bool = False) -> str:
+    """``0:07``, ``12:30`` or ``3:07:05``; with tenths ``0:07.2``."""
+    whole, tenth = divmod(int((max(0.0, seconds) + NEARLY_S) * 10), 10)
+    minutes, left = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    text = f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"
+    return text + (f".{tenth}" if tenths else "")

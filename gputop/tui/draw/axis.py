@@ -1,7 +1,7 @@
-"""The time axis: columns of ``cell_ns`` each, shared by every lane on the screen.
+"""The time axis: columns of ``cell_ns`` each, shared by all lanes on the screen.
 
-Cells are absolute slices of time, so a column keeps its content while the chart moves, and a dip of the GPU stands over the
-worker that starved, whichever part of the screen they are drawn in.
+Cells are absolute slices of time: a column keeps its content while the chart moves, and a dip of the GPU stands over the
+worker that starved at that moment.
 """
 
 from __future__ import annotations
@@ -14,17 +14,15 @@ from math import ceil
 from msgspec import Struct
 
 from gputop.model.frame import SECOND_NS
-from gputop.tui.draw import Span, clock
+from gputop.tui.draw import Span, time_of_day
 
-_LABEL = re.compile(r" [^─ ]+(?: [a-z]+)? ")
-"""A time on the ruler, such as " −10 s "."""
-_CLOCK_ROOM, _BACK_ROOM = 10, 8
-"""Columns that a time takes: " 14:03:07 ", " −8 min "."""
-WINDOWS_S = (10, 20, 30, 60, 120, 300, 600)
+WINDOWS_S = (10, 20, 30, 60, 120, 300, 600)  # s, the time bases
+_LABEL = re.compile(r" [^─ ]+(?: [a-z]+)? ")  # a time on the ruler, such as " −10 s "
+_CLOCK_ROOM, _BACK_ROOM = 10, 8  # columns that " 14:03:07 " and " −8 min " take
 
 
 class Axis(Struct, frozen=True):
-    """``columns`` cells, the newest of them number ``last`` (cell k holds ``k*cell_ns <= t < (k+1)*cell_ns``)."""
+    """``columns`` cells, the newest of which is number ``last``; cell k holds ``k*cell_ns <= t < (k+1)*cell_ns``."""
 
     cell_ns: int
     last: int
@@ -36,11 +34,11 @@ class Axis(Struct, frozen=True):
         return self.last - self.columns + 1
 
     def narrowed(self, columns: int) -> Axis:
-        """The newest ``columns`` of the same cells."""
+        """An axis of the newest ``columns`` of these cells."""
         return Axis(self.cell_ns, self.last, columns)
 
     def column_of(self, t_ns: int) -> int | None:
-        """The column a moment falls in, None when it is not shown."""
+        """The column of a moment, None when it is not shown."""
         column = t_ns // self.cell_ns - self.first
         return column if 0 <= column < self.columns else None
 
@@ -50,7 +48,7 @@ class Axis(Struct, frozen=True):
 
 
 def cell_for(window_s: int, columns: int, interval_ns: int) -> int:
-    """The cell in which ``columns`` of them hold about ``window_s``: a whole number of ticks, at least one."""
+    """Length of a cell in ns, so that ``columns`` cells hold about ``window_s``: a whole number of ticks."""
     ticks = window_s * SECOND_NS / max(1, columns) / interval_ns
     return max(1, round(ticks)) * interval_ns
 
@@ -71,19 +69,19 @@ def _ruler(cell_ns: int, columns: int, end_unix_s: float | None, label: str) -> 
 
 
 def times(total_s: float, columns: int, end_unix_s: float | None) -> list[tuple[float, str]]:
-    """(seconds back, text) of the times that ``columns`` have room for, the right end first: round lengths back, or when that was."""
+    """(seconds back, text) of the times that fit ``columns``, the right end first: round lengths back, or clock times."""
     step = _step(total_s, columns // (_BACK_ROOM if end_unix_s is None else _CLOCK_ROOM))
     backs = [i * step for i in range(ceil(total_s / step))]
     if end_unix_s is not None:
-        return [(back, clock.of_day(end_unix_s - back)) for back in backs]
+        return [(back, time_of_day(end_unix_s - back)) for back in backs]
     unit, unit_s = ("min", 60) if step % 60 == 0 else ("s", 1)
     return [(back, f"−{back / unit_s:g} {unit}" if back else "now") for back in backs]
 
 
 def with_signs(ruler: list[Span], signs: Iterable[tuple[int | None, str, str]]) -> list[Span]:
-    """The ruler with signs on it: (column, glyph, meaning); those outside are left out, the later one wins a column.
+    """The ruler with signs (column, glyph, meaning) on it; column None is not shown, of two in one column the later one is.
 
-    A time on which a sign falls steps aside, for half a number tells a wrong one.
+    A time moves aside for a sign: half a number would be a wrong one.
     """
     (label, style), (text, meaning) = ruler
     shown = {c: (glyph, sign) for c, glyph, sign in signs if c is not None}
@@ -97,12 +95,12 @@ def with_signs(ruler: list[Span], signs: Iterable[tuple[int | None, str, str]]) 
 
 
 def _beside(text: str, taken: Collection[int]) -> str:
-    """The ruler with its times off the columns that are ``taken``; left out is one that would go further than about half its length."""
+    """The ruler with its times moved off the columns ``taken``; a time that would move more than half its length is left out."""
     cells = ["─"] * len(text)
     times = [(found.start(), found[0]) for found in _LABEL.finditer(text)]
-    # First those that can stay: nobody who steps aside may push them away.
+    # Times that can stay come first, so that no other one takes their place.
     for at, time in sorted(times, key=lambda one: not _has_room(cells, one[0], one[1], taken)):
-        # That of the right end means the end.
+        # The last time means the right end and cannot move.
         reach = len(time) // 2 + 1 if at + len(time) < len(cells) else 0
         places = sorted(range(at - reach, at + reach + 1), key=lambda place: abs(place - at))
         if (place := next((place for place in places if _has_room(cells, place, time, taken)), None)) is not None:
@@ -111,7 +109,7 @@ def _beside(text: str, taken: Collection[int]) -> str:
 
 
 def _has_room(cells: list[str], at: int, time: str, taken: Collection[int]) -> bool:
-    """Whether a time can stand there; a sign may take the space beside it."""
+    """Whether a time fits there; a sign may take the space beside it."""
     return _is_free(cells, at, time) and not any(at < column < at + len(time) - 1 for column in taken)
 
 
@@ -120,11 +118,11 @@ def _is_free(cells: list[str], at: int, text: str) -> bool:
 
 
 def _write(cells: list[str], at: int, text: str) -> None:
-    """A time, whole or not at all."""
+    """Write a time where all of it fits, else nothing."""
     if _is_free(cells, at, text):
         cells[at : at + len(text)] = text
 
 
 def _step(total_s: float, most: int) -> float:
-    """Seconds between times of which there is room for ``most``."""
+    """Seconds between times, so that at most ``most`` of them are shown."""
     return next((s for s in (1, 2, 5, 10, 20, 30, 60, 120, 300) if total_s / s <= min(most, 6)), 600)

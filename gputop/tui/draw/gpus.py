@@ -11,18 +11,16 @@ from gputop.model.rates import gpu_bytes_per_s
 from gputop.system.text import clean, fit
 from gputop.tui.draw import Line, Span
 from gputop.tui.draw.lanes import level
-from gputop.tui.view import View
+from gputop.tui.draw.view import View
 
 GIB = 1 << 30
 Cell = Callable[[GpuBoard, Board], Span]
-
-
 Entry = tuple[GpuBoard, MigInstance | None]
 """What a row is about: a GPU, or an instance of it."""
 
 
 def entries(board: Board, view: View, rows: int) -> list[Entry]:
-    """Those of the rows below the heading: all, or as many GPUs as fit, the chosen one among them."""
+    """What the rows below the heading show: everything, or as many GPUs as fit, with the chosen one."""
     gpus = [board.gpus[index] for index in sorted(board.gpus)]
     whole: list[Entry] = [(gpu, instance) for gpu in gpus for instance in (None, *gpu.instances)]
     shown = max(1, rows - 1)
@@ -33,7 +31,7 @@ def entries(board: Board, view: View, rows: int) -> list[Entry]:
 
 
 def count(board: Board) -> int:
-    """How many rows all of them need."""
+    """How many rows all entries need."""
     return sum(1 + len(gpu.instances) for gpu in board.gpus.values())
 
 
@@ -44,8 +42,8 @@ def lines(board: Board, older: Board, view: View, rows: int) -> list[Line]:
     out: list[Line] = [[(_heading(columns, view.width, _notes(board, len(shown), len(gpus))), "head")]]
     for gpu, instance in shown:
         if instance is not None:
-            told = _told_of(gpu, instance)
-            out.append([_fitted(told.get(title, ("", "")), width) for title, width, _ in columns])
+            cells = _cells_of_instance(gpu, instance)
+            out.append([_fitted(cells.get(title, ("", "")), width) for title, width, _ in columns])
             continue
         spans = [_fitted(cell(gpu, older), width) for _, width, cell in columns]
         out.append(spans if gpu.index != view.gpu or len(gpus) == 1 else [(text, style or "title") for text, style in spans])
@@ -53,7 +51,7 @@ def lines(board: Board, older: Board, view: View, rows: int) -> list[Line]:
 
 
 def _notes(board: Board, shown: int, gpus: int) -> str:
-    """What the heading says beside the titles: that nothing here is real, and what has no row."""
+    """What the heading says beside the titles: that the GPUs are simulated, and what has no row."""
     more = "SIMULATED  " if board.header.simulated else ""
     if shown < gpus:
         return f"{more}{shown} of {gpus} GPUs  "
@@ -61,7 +59,7 @@ def _notes(board: Board, shown: int, gpus: int) -> str:
 
 
 def _heading(columns: list[tuple[str, int, Cell]], width: int, notes: str) -> str:
-    """The titles, but none that the notes at the end would cut in two."""
+    """The titles that fit whole before the notes."""
     if len(notes) >= width:
         return fit(notes.rstrip(), width)
     room, text = width - len(notes), ""
@@ -70,25 +68,25 @@ def _heading(columns: list[tuple[str, int, Cell]], width: int, notes: str) -> st
     return f"{text[:room]:<{room}} {notes[:-1]}" if notes else fit(text, width)
 
 
-def _told_of(gpu: GpuBoard, instance: MigInstance) -> dict[str, Span]:
-    """Column -> what there is to say of a MIG instance; its number is that of nvidia-smi -L."""
+def _cells_of_instance(gpu: GpuBoard, instance: MigInstance) -> dict[str, Span]:
+    """Column -> cell of a MIG instance; its number is that of nvidia-smi -L."""
     used, total, active = instance.mem_used_bytes, instance.mem_total_bytes, instance.sm_active_pct
-    told: dict[str, Span] = {"GPU": (f"{gpu.index}:{instance.index}", "dim"), "util": (clean(instance.profile, 16), "dim")}
+    cells: dict[str, Span] = {"GPU": (f"{gpu.index}:{instance.index}", "dim"), "util": (clean(instance.profile, 16), "dim")}
     if instance.util_pct is not None:
-        told["util"] = f"{fit(clean(instance.profile), 10)} {instance.util_pct:3.0f}%", "lane"
+        cells["util"] = f"{fit(clean(instance.profile), 10)} {instance.util_pct:3.0f}%", "lane"
     if active is not None:
-        told["SM act"] = f"{active:3.0f}%", ""
+        cells["SM act"] = f"{active:3.0f}%", ""
     if used is not None and total:
-        told["mem"] = f"{used / GIB:.1f}/{total / GIB:.0f} GiB", level(FIELDS["gpu.mem_used_pct"], 100 * used / total)
+        cells["mem"] = f"{used / GIB:.1f}/{total / GIB:.0f} GiB", level(FIELDS["gpu.mem_used_pct"], 100 * used / total)
     if instance.sm_count is not None:
-        told["limits"] = f"{instance.sm_count} SMs", "dim"
+        cells["limits"] = f"{instance.sm_count} SMs", "dim"
     elif why := instance.missing.get("sm_count"):
-        told["limits"] = clean(why), "dim"
-    return told
+        cells["limits"] = clean(why), "dim"
+    return cells
 
 
 def _fitting(left: int) -> list[tuple[str, int, Cell]]:
-    """Title, width and cell of the columns that fit whole in a terminal's width; the last of them takes what is left."""
+    """Title, width and cell of the columns that fit; the last one takes the rest of the width."""
     terminal, fitting = left, list[tuple[str, int, Cell]]()
     for title, width, narrow, least, cell in _COLUMNS:
         size = width if terminal >= 100 else narrow
@@ -103,7 +101,7 @@ def _fitted(span: Span, width: int) -> Span:
 
 
 def _absent(gpu: GpuBoard, name: str) -> Span:
-    """A dash, or the reason where it is short enough to be read there."""
+    """A dash, or the reason where it is short enough."""
     reason = gpu.missing.get(name, "")
     return (reason if 0 < len(reason) <= 9 else "–", "dim")
 
@@ -162,7 +160,7 @@ def _clocks(gpu: GpuBoard, _older: Board) -> Span:
 
 
 def _pcie(gpu: GpuBoard, older: Board) -> Span:
-    """Receive and send rate: from the byte counters where there are any, else the driver's own rate."""
+    """Receive and send rate: of the byte counters where the GPU has them, else the driver's own rate."""
     before = older.gpus.get(gpu.index)
     rates = [gpu_bytes_per_s(before, gpu, f"pcie_{way}_bytes") for way in ("rx", "tx")]
     if rates[0] is None or rates[1] is None:
@@ -170,8 +168,7 @@ def _pcie(gpu: GpuBoard, older: Board) -> Span:
     return f"{rates[0] / 1e9:.1f}/{rates[1] / 1e9:.1f} GB/s", ""
 
 
-_READ = ("util_pct", "mem_used_bytes", "power_w", "temp_c")
-"""Where not one of these can be read the row says why."""
+_READ = ("util_pct", "mem_used_bytes", "power_w", "temp_c")  # where none of these is read, the row gives the reason
 
 
 def _limits(gpu: GpuBoard, _older: Board) -> Span:

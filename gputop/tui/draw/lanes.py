@@ -1,7 +1,7 @@
-"""The lanes: one row a series, all on one axis.
+"""The lanes: which there are, and each as one row on the shared axis.
 
-A cell holds the mean of what was read in it, or the maximum where the field is a percentile. A cell without a fresh reading
-repeats the last one, dimmed, as long as the pace at which the driver measures lets that stand, and is blank after that: a gap is a gap.
+A cell shows the mean of the readings in it, or the maximum where the field is a percentile. A cell without a new reading
+repeats the last one, dimmed, for as long as the driver's pace allows, and is blank after that: a gap stays a gap.
 """
 
 from __future__ import annotations
@@ -12,18 +12,22 @@ from math import log10
 from operator import itemgetter
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gputop.history.columns import History, SeriesKey
-from gputop.model.board import TICK_SLACK_NS
+from gputop.model.board import TICK_SLACK_NS, Board, GpuBoard
 from gputop.model.fields import FIELDS, Field
 from gputop.model.frame import SECOND_NS
+from gputop.session.session import Session
 from gputop.system.text import fit
 from gputop.tui.draw import Span
 from gputop.tui.draw.axis import Axis
+from gputop.tui.draw.view import View
 
 BARS = "▁▂▃▄▅▆▇█"
-FEW = 4
-"""Columns that a lane may have moved since it was last drawn for its spans to be moved too, instead of made anew."""
+FEW = 4  # columns that a lane may have moved for its spans to be moved too instead of made anew
+UNREAD = "no reading yet"
+LAST = 10  # priority of a lane that has nothing to show: any other lane comes first
 _COLOURS = {"gpu.util_pct": "lane", "gpu.power_w": "lane2", "sync.p99_ms": "lane3"}
 
 
@@ -33,10 +37,10 @@ class Lane(Struct, frozen=True):
     key: SeriesKey
     title: str
     top: float | None = None
-    """Top of the chart where the subject knows it, such as a GPU's power limit."""
+    """Top of the chart where the device says it, such as a GPU's power limit."""
     absent: str = ""
     priority: int = 5
-    """Which lanes go first when the screen is low: higher numbers."""
+    """Where not all lanes fit, lower numbers come first."""
 
     @property
     def field(self) -> Field:
@@ -44,8 +48,80 @@ class Lane(Struct, frozen=True):
         return FIELDS[self.key[0]]
 
 
-class Moving:
-    """The cells of one lane, remembered while its axis only moves: of a lane five times drawn, four times two cells are made."""
+# which lanes there are
+
+
+def all_lanes(session: Session, view: View) -> list[Lane]:
+    """All lanes that there is a reason to show, in the order of the screen."""
+    board = session.board
+    found = [lane for index in sorted(board.gpus) for lane in _lanes_of_gpu(session, view, index)]
+    imported = board.sources.get("import")
+    no_trainer = "no trainer found yet" if imported is None else imported.reason
+    found.append(Lane(("sync.p99_ms", 0), "sync p99", absent=_why_no_sync(board), priority=4))
+    if ("runq.p99_ms", 0) in session.history.series:
+        found.append(Lane(("runq.p99_ms", 0), "run-queue p99", priority=2))
+    else:
+        found.append(Lane(("runq.pct", 0), "run-queue", absent=no_trainer, priority=2))
+    found.append(Lane(("offcpu.pct", 0), "off-CPU", absent=no_trainer, priority=4))
+    found.append(Lane(("switches.per_s", 0), "ctx-switch", absent=no_trainer, priority=5))
+    found.append(Lane(("cpu.busy_pct", 0), "host CPU", priority=5))
+    host = board.sources.get("host") or imported
+    no_pressure = UNREAD if host is None or host.state == "ok" else host.reason
+    found.append(Lane(("psi.io_pct", 0), "PSI io", absent=no_pressure, priority=8))
+    found.append(Lane(("psi.memory_pct", 0), "PSI memory", absent=no_pressure, priority=9))
+    found.append(Lane(("disk.read_mb_per_s", 0), "disk read", priority=9))
+    found.append(Lane(("net.rx_mb_per_s", 0), "net rx", priority=9))
+    return found
+
+
+def fitting_lanes(found: list[Lane], rows: int) -> list[Lane]:
+    """The most important ``rows`` of them, still in the order of the screen."""
+    if len(found) <= rows:
+        return found
+    kept = sorted(range(len(found)), key=lambda i: (found[i].priority, i))[: max(0, rows)]
+    return [found[i] for i in sorted(kept)]
+
+
+def _lanes_of_gpu(session: Session, view: View, index: int) -> list[Lane]:
+    gpu, chosen = session.board.gpus[index], index == view.gpu
+    limit = gpu.number("power_limit_w")
+    name = f"SIM {index}" if session.board.header.simulated else f"GPU {index}"
+    lanes = [
+        Lane(("gpu.util_pct", index), f"{name} util", absent=_why_absent(gpu, "util_pct"), priority=1 if chosen else 3),
+        Lane(("gpu.power_w", index), f"{name} power", limit, _why_absent(gpu, "power_w"), priority=2 if chosen else 6),
+    ]
+    if ("gpu.sm_active_pct", index) in session.history.series:
+        lanes.append(Lane(("gpu.sm_active_pct", index), f"{name} SM act", priority=3 if chosen else 7))
+    if chosen and ("gpu.gr_active_pct", index) in session.history.series:
+        lanes.insert(1, Lane(("gpu.gr_active_pct", index), f"{name} GR act", priority=8))
+    if chosen:
+        absent = _why_absent(gpu, "pcie_rx_bytes_per_s")
+        lanes.append(Lane(("gpu.pcie_rx_mb_per_s", index), f"{name} PCIe rx", absent=absent, priority=7))
+    return [replace(lane, priority=LAST) if _is_refused(lane, session) else lane for lane in lanes]
+
+
+def _is_refused(lane: Lane, session: Session) -> bool:
+    """Whether the driver refuses this reading; the GPU's own row gives the reason too."""
+    return lane.absent not in ("", UNREAD) and lane.key not in session.history.series
+
+
+def _why_no_sync(board: Board) -> str:
+    ebpf = board.sources.get("ebpf")
+    if ebpf is not None and ebpf.state not in ("ok", "partial"):
+        return f"needs eBPF: {ebpf.reason}"
+    counted = any("Synchronize" in name and call.count and not call.hist for (_, name), call in board.calls.items())
+    return "calls are counted, how long each took is not known" if counted else "no CUDA synchronize call seen yet"
+
+
+def _why_absent(gpu: GpuBoard, name: str) -> str:
+    return gpu.missing.get(name, "") or UNREAD
+
+
+# how a lane is drawn
+
+
+class RollingCells:
+    """The cells of one row, kept while its axis only moves left: most drawings then make two cells instead of all."""
 
     __slots__ = ("_body", "_range", "_shape")
 
@@ -54,8 +130,8 @@ class Moving:
         self._range = (0, -1)
         self._body: list[Span] = []
 
-    def spans(self, axis: Axis, newest: int, shape: tuple[object, ...], make: Callable[[int], Span]) -> list[Span]:
-        """All cells, neighbours of one colour merged; ``make`` gives cell k. Cells before ``newest - 1`` are final.
+    def spans(self, axis: Axis, newest: int, shape: tuple[object, ...], make_cell: Callable[[int], Span]) -> list[Span]:
+        """All cells, neighbours of one colour merged; ``make_cell`` gives cell k. Cells before ``newest - 1`` are final.
 
         ``shape`` is what else the cells depend on: when it changes, all are made anew.
         """
@@ -63,16 +139,16 @@ class Moving:
         settled = min(newest - 2, last)
         shape = (axis.cell_ns, *shape)
         if shape != self._shape or self._range != (first, settled):
-            self._settle(first, settled, shape, make)
-        return self._body + [make(k) for k in range(max(settled + 1, first), last + 1)]
+            self._settle(first, settled, shape, make_cell)
+        return self._body + [make_cell(k) for k in range(max(settled + 1, first), last + 1)]
 
-    def _settle(self, first: int, last: int, shape: tuple[object, ...], make: Callable[[int], Span]) -> None:
+    def _settle(self, first: int, last: int, shape: tuple[object, ...], make_cell: Callable[[int], Span]) -> None:
         by = first - self._range[0]
         if shape == self._shape and 0 <= by <= FEW and 0 <= last - self._range[1] <= FEW and self._range[0] + by <= self._range[1]:
             self._drop(by)
-            self._append([make(k) for k in range(self._range[1] + 1, last + 1)])
+            self._append([make_cell(k) for k in range(self._range[1] + 1, last + 1)])
         else:
-            self._body = merge([make(k) for k in range(first, last + 1)])
+            self._body = merge([make_cell(k) for k in range(first, last + 1)])
         self._shape, self._range = shape, (first, last)
 
     def _drop(self, count: int) -> None:
@@ -94,32 +170,33 @@ class Moving:
 
 
 class LaneDrawer:
-    """Draws lanes, keeping finished cells from one drawing to the next."""
+    """Draws lanes; keeps finished cells from one drawing to the next."""
 
     def __init__(self) -> None:
-        self._lanes: dict[SeriesKey, Moving] = {}
+        self._cells: dict[SeriesKey, RollingCells] = {}
         self._tops: dict[SeriesKey, tuple[tuple[int, ...], float]] = {}
 
     def line(self, lane: Lane, history: History, axis: Axis, label_width: int, at_ns: int, cursor: int | None) -> list[Span]:
-        """Label, value at ``at_ns`` and cells; the column under ``cursor`` reversed."""
+        """Label, value at ``at_ns`` and cells; the column ``cursor`` is reversed."""
         spans = self._label(lane, history, label_width, at_ns)
         if lane.absent and lane.key not in history.series:
             return [*spans, (fit(lane.absent, axis.columns), "dim")]
-        return spans + with_cursor(self._cells(lane, history, axis), cursor)
+        return spans + with_cursor(self._cells_of(lane, history, axis), cursor)
 
     def _label(self, lane: Lane, history: History, width: int, at_ns: int) -> list[Span]:
         spec, room = lane.field, width - 13
-        value = _number(lane, history, at_ns)
+        value = _value_at(lane, history, at_ns)
         number = "–" if value != value else short(value, spec.digits)
         return [(fit(lane.title, room), ""), (f" {number:>6} ", level(spec, value) or "title"), (fit(spec.unit, 5), "dim")]
 
-    def _cells(self, lane: Lane, history: History, axis: Axis) -> list[Span]:
+    def _cells_of(self, lane: Lane, history: History, axis: Axis) -> list[Span]:
         spec = lane.field
         scale = self._scale(lane, history, axis)
         newest = history.times[-1] // axis.cell_ns if history.times else 0
-        moving = self._lanes.setdefault(lane.key, Moving())
-        cell = axis.cell_ns
-        return moving.spans(axis, newest, (scale, history.trimmed), lambda k: self._cell(lane, spec, history, k * cell, cell, scale))
+        cells = self._cells.setdefault(lane.key, RollingCells())
+        cell_ns = axis.cell_ns
+        shape = (scale, history.trimmed)
+        return cells.spans(axis, newest, shape, lambda k: self._cell(lane, spec, history, k * cell_ns, cell_ns, scale))
 
     def _cell(self, lane: Lane, spec: Field, history: History, start_ns: int, cell_ns: int, scale: tuple[float, float]) -> Span:
         value = history.cell(lane.key, start_ns, start_ns + cell_ns, peak="p99" in spec.id)
@@ -155,7 +232,7 @@ class LaneDrawer:
         return spec.low, held
 
 
-def _number(lane: Lane, history: History, at_ns: int) -> float:
+def _value_at(lane: Lane, history: History, at_ns: int) -> float:
     spec = lane.field
     if spec.mean_ns:
         return history.cell(lane.key, at_ns - spec.mean_ns + TICK_SLACK_NS, at_ns + 1)
@@ -163,7 +240,7 @@ def _number(lane: Lane, history: History, at_ns: int) -> float:
 
 
 def level(spec: Field, value: float) -> str:
-    """``crit``, ``warn`` or nothing."""
+    """``crit``, ``warn`` or empty, by the field's thresholds."""
     if spec.crit is not None and value >= spec.crit:
         return "crit"
     return "warn" if spec.warn is not None and value >= spec.warn else ""
@@ -192,7 +269,7 @@ def merge(cells: list[Span]) -> list[Span]:
 
 
 def with_cursor(spans: list[Span], column: int | None) -> list[Span]:
-    """The same spans with the cell in ``column`` reversed."""
+    """The spans with the cell in ``column`` reversed; None changes nothing."""
     if column is None:
         return spans
     out: list[Span] = []

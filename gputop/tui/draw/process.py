@@ -11,7 +11,7 @@ from msgspec import Struct
 from gputop.session.process import Connection, Descriptors, Limit, ProcessDetails, Thread
 from gputop.system.text import counted, fit
 from gputop.tui.draw import Line
-from gputop.tui.draw.procs import size
+from gputop.tui.draw.table import size
 
 SECTIONS = {"t": "threads", "f": "files", "c": "connections", "v": "environment", "l": "limits"}
 """Key -> the section that it opens and folds."""

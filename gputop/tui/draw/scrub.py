@@ -1,4 +1,4 @@
-"""The line of a replay: the whole recording, where one stands in it, and what happened when."""
+"""The bar of a replay: the whole recording, the moment shown, incidents and markers."""
 
 from __future__ import annotations
 
@@ -7,27 +7,26 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from gputop.session.survey import Episode
-from gputop.tui.draw import Line, clock
+from gputop.tui.draw import Line, time_of_day
+from gputop.tui.draw.edges import VERDICT_COLOURS
 from gputop.tui.draw.lanes import merge
-from gputop.tui.draw.verdict import COLOURS
 
-ENDS = 10
-"""Columns that the clock times at either end take."""
-NARROW = 40
+ENDS = 10  # columns of the clock time at either end
+NARROW = 40  # columns; a narrower bar has no clock times
 
 
 class Bar(Struct, frozen=True):
-    """What the line shows. Times in stream nanoseconds; ``unix_s`` is the wall clock at both ends."""
+    """What the bar shows. Times are CLOCK_MONOTONIC ns of the stream; ``unix_s`` is the wall clock at both ends."""
 
     start_ns: int
     end_ns: int
     unix_s: tuple[float, float]
     at_ns: int
-    """The moment looked at."""
+    """The moment shown."""
     position_ns: int
-    """Where the playing stands; behind the moment looked at while looking back."""
+    """Where the playing is; later than the moment shown while looking back."""
     until_ns: int
-    """How far incidents are known."""
+    """Up to where incidents are known."""
     episodes: tuple[Episode, ...] = ()
     marks_ns: tuple[int, ...] = ()
 
@@ -45,7 +44,7 @@ class Bar(Struct, frozen=True):
 
 
 def line(bar: Bar, width: int) -> Line:
-    """``─`` looked through, ``·`` not yet; ``▲`` an incident begins, ``▪`` it lasts; ``◆`` a marker; ``│`` playing, ``●`` looked at."""
+    """``─`` searched for incidents, ``·`` not yet; ``▲`` an incident begins, ``▪`` it lasts; ``◆`` marker; ``│`` playing; ``●`` shown."""
     first, columns = _room(width)
     if columns < 1:
         return []
@@ -59,7 +58,7 @@ def line(bar: Bar, width: int) -> Line:
     _put(cells, bar, [bar.at_ns], "●", "title")
     if not first:
         return merge(cells)
-    ends = [clock.of_day(unix_s) for unix_s in bar.unix_s]
+    ends = [time_of_day(unix_s) for unix_s in bar.unix_s]
     return [(f" {ends[0]} ", "dim"), *merge(cells), (f" {ends[1]} ", "dim")]
 
 
@@ -69,7 +68,7 @@ def _room(width: int) -> tuple[int, int]:
 
 
 def _draw_episode(cells: list[tuple[str, str]], bar: Bar, episode: Episode) -> None:
-    colour = COLOURS.get(episode.severity, "incident")
+    colour = VERDICT_COLOURS.get(episode.severity, "incident")
     start = bar.column(episode.start_ns, len(cells))
     end = bar.column(bar.until_ns if episode.end_ns is None else episode.end_ns, len(cells))
     cells[start + 1 : end + 1] = [("▪", colour)] * (end - start)
@@ -77,7 +76,7 @@ def _draw_episode(cells: list[tuple[str, str]], bar: Bar, episode: Episode) -> N
 
 
 def _weight(episode: Episode) -> tuple[int, int]:
-    """The worse ones are drawn last, over the others."""
+    """Sorts worse incidents last, so that they are drawn over the others."""
     return ("info", "low", "medium", "high").index(episode.severity), -episode.start_ns
 
 

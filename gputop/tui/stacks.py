@@ -18,8 +18,9 @@ from gputop.stacks.lines import TextLine, plain, weigh_stacks
 from gputop.system import crash
 from gputop.system.errors import UserError, starting
 from gputop.system.text import cut
-from gputop.tui.draw import Line, clock
-from gputop.tui.screens.box import Box
+from gputop.tui.box import Box
+from gputop.tui.context import Context
+from gputop.tui.draw import Line, duration, time_of_day
 
 SAMPLE_S = 10.0
 MEANINGS = {
@@ -53,9 +54,9 @@ class StacksScreen(Box):
             self.shown = shown
             self.weighted = weighted
 
-    def __init__(self, pids: list[int] | None = None) -> None:
-        """``pids``: whose stacks; None is everybody who is stalled."""
-        super().__init__()
+    def __init__(self, context: Context, pids: list[int] | None = None) -> None:
+        """``pids``: whose stacks; None is all that are stalled."""
+        super().__init__(context)
         self.pids = pids
         self.heading = ""
         self._said = ""
@@ -67,7 +68,7 @@ class StacksScreen(Box):
 
     def on_mount(self) -> None:
         """Take them at once; of the past, or of another machine, show what its stream holds."""
-        if self.gputop.is_remote or self.gputop.view.at_ns is not None:
+        if self.context.look.remote or self.view.at_ns is not None:
             self._show_recorded()
         else:
             self.action_take(False)
@@ -83,7 +84,7 @@ class StacksScreen(Box):
 
     def _wanted(self) -> list[int]:
         """Whose stacks to take now, with the roles and waits of this moment."""
-        session = self.gputop.session
+        session = self.session
         with session.lock:
             engine = session.engine
             self._roles = dict(engine.roles)
@@ -91,7 +92,7 @@ class StacksScreen(Box):
             return self.pids if self.pids is not None else stalled_pids(engine.roles, engine.states)
 
     def _show_recorded(self) -> None:
-        session, at_ns = self.gputop.session, self.gputop.view.at_ns or self.gputop.session.now_ns
+        session, at_ns = self.session, self.view.at_ns or self.session.now_ns
         with session.lock:
             found = session.stacks_at(at_ns, self.pids)
             t_ns = max(found[0] if found else at_ns, session.oldest_ns)
@@ -101,12 +102,12 @@ class StacksScreen(Box):
             self.on_stacks_screen_taken(self.Taken(why[0], [TextLine("note", line) for line in why[1:]]))
             return
         incident = next((f", as incident {stack.incident} began" for stack in found[1] if stack.incident), "")
-        heading = f"taken at {self._clock(found[0])}, {clock.length((at_ns - found[0]) / SECOND_NS)} before{incident}"
+        heading = f"taken at {self._clock(found[0])}, {duration((at_ns - found[0]) / SECOND_NS)} before{incident}"
         self.on_stacks_screen_taken(self.Taken(heading, _drawn(found[1], self._roles), weigh_stacks(found[1])))
 
     def _why_none(self, at_ns: int) -> list[str]:
         """That there are none of then, why, and where there are some; the session is locked meanwhile."""
-        session, pids = self.gputop.session, self.pids
+        session, pids = self.session, self.pids
         whose = "" if pids is None else f" of {self._who_is(pids[0])}"
         said = [f"none{whose} were taken from {self._clock(session.oldest_ns)} to {self._clock(at_ns)}"]
         said.append("They are taken when asked for, and as an incident begins on the machine that watches: of its trainer and workers.")
@@ -114,14 +115,14 @@ class StacksScreen(Box):
             said.append(f"The next{whose} are of {self._clock(min(later))}: look at that moment (→).")
         if pids is not None and (others := session.stacks_at(at_ns)):
             said.append(f"Of others there are some, of {self._clock(others[0])}: close this, Esc (nothing is selected), s.")
-        return said + ["r takes them as it stands now."] * (not self.gputop.is_remote)
+        return said + ["r takes them as it stands now."] * (not self.context.look.remote)
 
     def _clock(self, t_ns: int) -> str:
-        return clock.of_day(self.gputop.session.unix_s(t_ns))
+        return time_of_day(self.session.unix_s(t_ns))
 
     def action_take(self, native: bool) -> None:
         """Take stacks of the processes as they are now."""
-        if self.gputop.is_remote:
+        if self.context.look.remote:
             self._say("these are no processes of this machine now: run `gputop stacks` where they are")
             return
         pids = self._wanted()
@@ -132,7 +133,7 @@ class StacksScreen(Box):
 
     def action_sample(self) -> None:
         """Where the trainers' main threads spend their time, or the selected process's."""
-        if self.gputop.is_remote:
+        if self.context.look.remote:
             self._say("these are no processes of this machine now: run `gputop stacks --duration 10` where they are")
             return
         pids = [pid for pid in self._wanted() if pid not in self._roles or self._roles[pid].kind == "trainer" or self.pids == [pid]]
@@ -143,7 +144,7 @@ class StacksScreen(Box):
         from gputop.stacks.lines import summary
 
         taken = capture(pids, waits=self._waits, native=native)
-        self.gputop.session.add_stacks(list(taken.stacks))
+        self.session.add_stacks(list(taken.stacks))
         return self.Taken(summary(taken), _drawn(taken.stacks, self._roles), weigh_stacks(taken.stacks))
 
     def _sampled(self, pids: list[int]) -> Taken:
@@ -161,7 +162,7 @@ class StacksScreen(Box):
 
     def action_off_cpu(self) -> None:
         """Kernel stacks of what the chosen processes wait in, summed over some seconds."""
-        if self.gputop.is_remote:
+        if self.context.look.remote:
             self._say("these are no processes of this machine now: run `gputop stacks --off-cpu` where they are")
             return
         pids = self._wanted()

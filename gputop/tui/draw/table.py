@@ -1,8 +1,9 @@
-"""The process table with its state lanes, on the same columns as the charts above it."""
+"""The process table: its columns, and the state lane of each process on the same axis as the charts above."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -12,9 +13,9 @@ from gputop.session.session import word_of
 from gputop.system.text import cut, fit
 from gputop.tui.draw import Line, Span
 from gputop.tui.draw.axis import Axis
-from gputop.tui.draw.lanes import Moving, level, with_cursor
+from gputop.tui.draw.lanes import RollingCells, level, with_cursor
 from gputop.tui.draw.rows import SORTS, Row
-from gputop.tui.view import View
+from gputop.tui.draw.view import View
 
 GLYPHS = {
     "": " ", "running": "▄", "computing": "▄", "runnable": "▒", "disk": "▪", "memory": "◆", "throttled": "▼", "blocked": "–",
@@ -25,8 +26,22 @@ INFERRED_MARK = "~"
 HIDDEN = "bystanders hidden (b)"
 
 
+class Column(Struct, frozen=True):
+    """A column of the table."""
+
+    title: str
+    width: int
+    cell: Callable[[Row, View], Span]
+    from_width: int = 0
+    """Terminals narrower than this do not have it."""
+    left: bool = False
+    """Whether its text is aligned to the left."""
+    order: str | None = None
+    """The sort order (of `SORTS`) that a click on its title chooses."""
+
+
 def heading(view: View, lane_columns: int) -> Line:
-    """Column titles; the sorted one is marked."""
+    """Column titles, the sort order, and what is left out."""
     text = "".join(fit(one.title, one.width) if one.left else one.title.rjust(one.width - 1) + " " for one in columns(view))
     order = "" if view.sort == "natural" else f"  by {SORTS[view.sort][0]}{' reversed' if view.reverse else ''}"
     title = HIDDEN if view.hides_bystanders else "state lane, same axis" if lane_columns >= 40 else "state"
@@ -38,22 +53,42 @@ def heading(view: View, lane_columns: int) -> Line:
 
 
 def lane_columns(view: View) -> int:
-    """How many of the axis's columns the table leaves to the lanes: all that its own columns do not take."""
+    """Columns of the state lanes: as many of the axis's as the table's own columns leave."""
     return min(view.cells, view.width - _total(columns(view)))
 
 
-def line(row: Row, view: View, history: History, axis: Axis, lanes: StateLanes, cursor: int | None) -> Line:
-    """One process; starving workers stand out by colour, glyph and word."""
-    left = _numbers(row, view, axis.columns)
-    return [*left, *with_cursor(lanes.spans(row.pid, history, axis), cursor)]
+class TableDrawer:
+    """Draws rows; keeps finished cells and numbers from one drawing to the next: rows are drawn five times a second and change once."""
 
+    def __init__(self) -> None:
+        self._cells: dict[int, RollingCells] = {}
+        self._numbers: dict[int, tuple[Row, object, list[Span]]] = {}
 
-def _numbers(row: Row, view: View, lane_columns: int) -> list[Span]:
-    """The row's columns; drawn five times a second, they change once."""
-    key = (row.pid == view.selected, row.pid in view.tagged, view.width, lane_columns)
-    if row.drawn is None or row.drawn[0] != key:
-        row.drawn = key, _draw_numbers(row, view, lane_columns)
-    return row.drawn[1]
+    def line(self, row: Row, view: View, history: History, axis: Axis, cursor: int | None) -> Line:
+        """One process; a starving worker stands out by colour, glyph and word."""
+        return [*self._numbers_of(row, view, axis.columns), *with_cursor(self._lane(row.pid, history, axis), cursor)]
+
+    def forget_all_but(self, rows: list[Row]) -> None:
+        """Drop what is kept of processes that have no row any more."""
+        pids = {row.pid for row in rows}
+        for kept in (self._cells, self._numbers):
+            for pid in kept.keys() - pids:
+                del kept[pid]
+
+    def _numbers_of(self, row: Row, view: View, lane_columns: int) -> list[Span]:
+        key = (row.pid == view.selected, row.pid in view.tagged, view.width, lane_columns)
+        kept = self._numbers.get(row.pid)
+        if kept is None or kept[0] is not row or kept[1] != key:
+            kept = self._numbers[row.pid] = row, key, _draw_numbers(row, view, lane_columns)
+        return kept[2]
+
+    def _lane(self, pid: int, history: History, axis: Axis) -> list[Span]:
+        if pid not in history.states:
+            self._cells.pop(pid, None)
+            return [(" " * axis.columns, "")]
+        cell_ns, newest = axis.cell_ns, history.times[-1] // axis.cell_ns
+        cells = self._cells.setdefault(pid, RollingCells())
+        return cells.spans(axis, newest, (history.trimmed,), lambda k: glyph(history.state_cell(pid, k * cell_ns, (k + 1) * cell_ns)))
 
 
 def _draw_numbers(row: Row, view: View, lane_columns: int) -> list[Span]:
@@ -80,28 +115,15 @@ def _joined(spans: list[Span]) -> list[Span]:
     return out
 
 
-class StateLanes:
-    """Draws state lanes, keeping finished cells from one drawing to the next."""
-
-    def __init__(self) -> None:
-        self._lanes: dict[int, Moving] = {}
-
-    def spans(self, pid: int, history: History, axis: Axis) -> list[Span]:
-        """The lane of one process."""
-        if pid not in history.states:
-            self._lanes.pop(pid, None)
-            return [(" " * axis.columns, "")]
-        cell, newest = axis.cell_ns, history.times[-1] // axis.cell_ns
-        moving = self._lanes.setdefault(pid, Moving())
-        return moving.spans(axis, newest, (history.trimmed,), lambda k: glyph(history.state_cell(pid, k * cell, (k + 1) * cell)))
-
-
 def glyph(code: int) -> Span:
-    """A state's glyph and colour."""
+    """Glyph and colour of a state code."""
     word, starving, _ = word_of(code)
     if starving:
         return STARVING_GLYPH, "starving"
     return GLYPHS[word], word
+
+
+# the cells
 
 
 def _pid(row: Row, view: View) -> Span:
@@ -122,7 +144,7 @@ def _state(row: Row, _view: View) -> Span:
 
 
 def _number(name: str, field: str = "") -> Callable[[Row, View], Span]:
-    """``field``: whose thresholds colour it."""
+    """A number; ``field`` gives the thresholds that colour it."""
 
     def cell(row: Row, _view: View) -> Span:
         value = getattr(row, name)
@@ -158,20 +180,6 @@ def _user(row: Row, _view: View) -> Span:
     return row.user, "dim"
 
 
-class Column(Struct, frozen=True):
-    """A column of the table."""
-
-    title: str
-    width: int
-    cell: Callable[[Row, View], Span]
-    from_width: int = 0
-    """The least terminal width that has it."""
-    left: bool = False
-    """Aligned so."""
-    order: str | None = None
-    """Which of `SORTS` its title stands for."""
-
-
 _COLUMNS = (
     Column("PID", 8, _pid, order="pid"),
     Column("USER", 9, _user, 170, left=True, order="user"),
@@ -188,11 +196,10 @@ _COLUMNS = (
     Column("GPU-MEM", 8, _bytes("gpu_mem_bytes"), order="gpu-mem"),
     Column("SM%", 5, _number("sm_pct"), 130, order="sm"),
 )
-_CACHE: dict[int, tuple[Column, ...]] = {}
 
 
 def order_at(view: View, x: int) -> str | None:
-    """The sort order of the title at column ``x`` of the screen, None where none is there that stands for one."""
+    """The sort order that the title at column ``x`` of the screen stands for; None where none does."""
     end = 0
     for column in columns(view):
         end += column.width
@@ -203,12 +210,15 @@ def order_at(view: View, x: int) -> str | None:
 
 def columns(view: View) -> tuple[Column, ...]:
     """The columns that fit the terminal."""
-    if view.width not in _CACHE:
-        fitting = tuple(column for column in _COLUMNS if view.width >= column.from_width)
-        while len(fitting) > 3 and _total(fitting) > view.width:
-            fitting = fitting[:-1]
-        _CACHE[view.width] = fitting
-    return _CACHE[view.width]
+    return _fitting(view.width)
+
+
+@lru_cache(maxsize=8)
+def _fitting(width: int) -> tuple[Column, ...]:
+    fitting = tuple(column for column in _COLUMNS if width >= column.from_width)
+    while len(fitting) > 3 and _total(fitting) > width:
+        fitting = fitting[:-1]
+    return fitting
 
 
 def _total(shown: tuple[Column, ...]) -> int:

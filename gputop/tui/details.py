@@ -22,10 +22,12 @@ from gputop.stacks.kernel import syscall_names
 from gputop.system import crash
 from gputop.system.errors import UserError, starting
 from gputop.system.text import counted, cut, fit
-from gputop.tui.draw import Line, clock, seats, surely
+from gputop.tui.box import Box
+from gputop.tui.context import Context
+from gputop.tui.draw import Line, room_for, time_of_day
 from gputop.tui.draw.process import SECTIONS, Section, facts, pair, sections
-from gputop.tui.draw.procs import size
-from gputop.tui.screens.box import Box
+from gputop.tui.draw.rows import gpus_by_pid, place_of
+from gputop.tui.draw.table import size
 
 SHORT_ROWS, TALL = 6, 30  # rows of a folded section, in a terminal of at least so many rows; in lower ones a folded section has none
 HEAD_ROWS = 2  # rows of the box that do not scroll
@@ -55,8 +57,8 @@ class DetailsScreen(Box):
             self.details = details
             self.problem = problem
 
-    def __init__(self, pid: int) -> None:
-        super().__init__()
+    def __init__(self, context: Context, pid: int) -> None:
+        super().__init__(context)
         self.pid = pid
         self._details: ProcessDetails | None = None
         self._problem = ""
@@ -69,15 +71,15 @@ class DetailsScreen(Box):
     def on_mount(self) -> None:
         """Read at once, where the process is one of this machine."""
         super().on_mount()
-        if not self.gputop.is_remote:
+        if not self.context.look.remote:
             self.action_read()
 
     def action_read(self) -> None:
         """Read /proc in a thread."""
-        session = self.gputop.session
+        session = self.session
         with session.lock:
-            info = session.board_at(self.gputop.view.at_ns).infos.get(self.pid)
-        if self.gputop.is_remote or info is None or self._began_s is not None:
+            info = session.board_at(self.view.at_ns).infos.get(self.pid)
+        if self.context.look.remote or info is None or self._began_s is not None:
             return
         try:
             with starting():
@@ -107,7 +109,7 @@ class DetailsScreen(Box):
 
     def content(self) -> Sequence[Line]:
         """The stream's facts, then those of /proc, then the sections."""
-        session, at = self.gputop.session, self.gputop.view.at_ns
+        session, at = self.session, self.view.at_ns
         with session.lock:
             older, newer = session.boards_around(at, SECOND_NS)
             info, sample, before = newer.infos.get(self.pid), newer.procs.get(self.pid), older.procs.get(self.pid)
@@ -131,13 +133,13 @@ class DetailsScreen(Box):
 
     def _read_facts(self, cpus: str) -> list[Line]:
         """What was read on demand, or why nothing was."""
-        if self.gputop.is_remote:
+        if self.context.look.remote:
             return [[(f"  {line}", "dim")] for line in _NOT_HERE.split("\n")]
         details = self._details
         if details is None:
             return [[(f"  {self._problem or 'reading /proc …'}", "warn" if self._problem else "dim")], *self._silence()]
-        past = ", not at the moment looked at" if self.gputop.view.at_ns is not None else ""
-        head: Line = [(f"  read from /proc at {clock.of_day(details.unix_s)}{past}", "dim"), (f"  {self._problem}", "warn")]
+        past = ", not at the moment looked at" if self.view.at_ns is not None else ""
+        head: Line = [(f"  read from /proc at {time_of_day(details.unix_s)}{past}", "dim"), (f"  {self._problem}", "warn")]
         return [head, *self._silence(), *facts(details, cpus)]
 
     def _silence(self) -> list[Line]:
@@ -167,7 +169,7 @@ class DetailsScreen(Box):
     @property
     def first_line(self) -> str:
         """The process, and the keys or what is being searched."""
-        keys = "t threads  / find  Esc" if self.gputop.is_remote else _KEYS
+        keys = "t threads  / find  Esc" if self.context.look.remote else _KEYS
         typed = f"/{self._needle}{'▏' if self._is_typing else '   Esc shows all'}"
         return f"process {self.pid}\n{cut(typed if self._is_typing or self._needle else keys, self.text_width)}"
 
@@ -221,7 +223,7 @@ def _key_of(name: str) -> str:
 
 def _identity(info: ProcInfo, role: Role | None, width: int) -> list[Line]:
     given = " ".join(info.cmdline) or info.comm
-    command = textwrap.wrap(given, surely(given, max(1, width - 20)), max_lines=6, placeholder=" …") or [""]
+    command = textwrap.wrap(given, room_for(given, max(1, width - 20)), max_lines=6, placeholder=" …") or [""]
     who = f"{role.kind}: {role.label}" if role else "bystander"
     out = [pair("role", who), pair("command", command[0]), *(pair("", line) for line in command[1:])]
     out += [pair("user", info.user), pair("parent", str(info.ppid))]
@@ -271,8 +273,8 @@ def _switches(rates: ProcRates) -> str:
 
 def _on_gpus(pid: int, board: Board) -> list[Line]:
     """What it holds and does on each, as the driver lists it."""
-    taken = seats.seats(board).get(pid, {})
-    return [pair(f"GPU {seats.place(board, {index: proc})}", _share_of(proc)) for index, proc in taken.items()]
+    entries = gpus_by_pid(board).get(pid, {})
+    return [pair(f"GPU {place_of(board, {index: proc})}", _share_of(proc)) for index, proc in entries.items()]
 
 
 def _share_of(proc: GpuProc) -> str:

@@ -12,43 +12,42 @@ from gputop.diagnosis import Verdict
 from gputop.diagnosis.model import CAUSES
 from gputop.session.session import Session
 from gputop.system.text import cut, figure
-from gputop.tui.draw import Line, clock, surely
-from gputop.tui.draw.verdict import COLOURS
-from gputop.tui.screens.box import Box
+from gputop.tui.box import Box
+from gputop.tui.draw import Line, room_for, time_of_day
+from gputop.tui.draw.edges import VERDICT_COLOURS
 
 if TYPE_CHECKING:
     from gputop.diagnosis import Incident, Ledger
     from gputop.session.survey import Episode
 
-LAST_INCIDENTS = 8
+LAST_INCIDENTS = 8  # incidents that are listed, the newest first
 _CAUSE_COLUMNS = max(map(len, CAUSES)) + 2
 
 
 class WhyScreen(Box):
-    """Why, from the verdict that stood at the moment looked at."""
+    """Why, as of the moment shown."""
 
     TITLE = "why"
     BINDINGS = [Binding("e", "dismiss", "close", show=False)]
 
     def lines(self) -> Sequence[Line]:
-        """Verdict, evidence, who, what to do, where the time went, what happened before."""
-        session, view = self.gputop.session, self.gputop.view
-        verdict = session.verdict_at(view.at_ns)
-        ledger, incidents = self.gputop.happened(view.at_ns)
+        """Verdict, evidence, processes, fixes, lost time by cause, the last incidents."""
+        verdict = self.session.verdict_at(self.view.at_ns)
+        ledger, incidents = self.context.happened(self.view.at_ns)
         width = min(self.text_width, 116)
         return [
             *_verdict(verdict, width),
             *_people(verdict),
             *_fixes(verdict, width),
             *_ledger(ledger),
-            *_incidents(session, incidents[-LAST_INCIDENTS:], width),
+            *_incidents(self.session, incidents[-LAST_INCIDENTS:], width),
         ]
 
 
 def _verdict(verdict: Verdict, width: int) -> list[Line]:
     cause = "" if verdict.cause == "none" else f" ← {verdict.cause}"
     out: list[Line] = [
-        [(f"{verdict.symptom.upper()}{cause}", COLOURS.get(verdict.severity, "title")),
+        [(f"{verdict.symptom.upper()}{cause}", VERDICT_COLOURS.get(verdict.severity, "title")),
          (f"   severity {verdict.severity}, confidence {100 * verdict.confidence:.0f} %", "dim")],
         *_wrapped(verdict.headline, width, "title"),
         *_wrapped(verdict.detail, width, ""),
@@ -104,11 +103,11 @@ def _incidents(session: Session, incidents: Sequence[Incident | Episode], width:
 
 
 def _incident(session: Session, incident: Incident | Episode, width: int) -> Line:
-    start = clock.of_day(session.unix_s(incident.start_ns))
-    end = "now" if incident.end_ns is None else clock.of_day(session.unix_s(incident.end_ns))
+    start = time_of_day(session.unix_s(incident.start_ns))
+    end = "now" if incident.end_ns is None else time_of_day(session.unix_s(incident.end_ns))
     head, cause = f"  {start}–{end:<8} ", f"{incident.cause:<{_CAUSE_COLUMNS}}"
-    return [(head, "dim"), (cause, COLOURS.get(incident.severity, "")), (cut(incident.headline, width - 36), "")]
+    return [(head, "dim"), (cause, VERDICT_COLOURS.get(incident.severity, "")), (cut(incident.headline, width - 36), "")]
 
 
 def _wrapped(text: str, width: int, style: str) -> list[Line]:
-    return [[(line, style)] for line in textwrap.wrap(text, surely(text, width))] if text else []
+    return [[(line, style)] for line in textwrap.wrap(text, room_for(text, width))] if text else []

@@ -1,4 +1,4 @@
-"""`?`: the keys, the states and the lanes, from the very registries that the screen uses."""
+"""`?`: keys, states, columns and lanes, from the registries that the screen uses."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from textual.binding import Binding
 
 from gputop.model.fields import FIELDS
 from gputop.session.session import STATE_WORDS
+from gputop.tui.bindings import key_name, keys_of
+from gputop.tui.box import Box
+from gputop.tui.context import Context
 from gputop.tui.draw import Line
-from gputop.tui.draw.procs import GLYPHS, STARVING_GLYPH
-from gputop.tui.keymap import keys_of
-from gputop.tui.screens.box import Box
+from gputop.tui.draw.table import GLYPHS, STARVING_GLYPH
 
 STATES = {
     "running": "on a CPU", "runnable": "wants a CPU and has none", "disk": "waits for block I/O",
@@ -28,15 +29,6 @@ COLUMNS = {
 }
 STARVING_HELP = "the trainer waits for data and this worker cannot deliver"
 _HELD = "  a dimmed cell repeats the last reading: the driver has not measured again"
-_KEY_NAMES = {
-    "left": "Left", "right": "Right", "up": "Up", "down": "Down",
-    "slash": "/", "question_mark": "?", "full_stop": ".", "comma": ",", "plus": "+",
-    "minus": "-", "equals_sign": "=", "backslash": "\\", "grave_accent": "`", "left_square_bracket": "[", "right_square_bracket": "]",
-    "shift+left": "shift Left", "shift+right": "shift Right", "escape": "Esc", "pagedown": "PgDn", "pageup": "PgUp", "enter": "Enter",
-    "home": "Home", "end": "End", "ctrl+p": "ctrl p", "asterisk": "*", "less_than_sign": "<", "greater_than_sign": ">", "at": "@",
-    "left_parenthesis": "(", "right_parenthesis": ")", "left_curly_bracket": "{", "right_curly_bracket": "}", "dollar_sign": "$",
-    "ctrl+left": "ctrl Left", "ctrl+right": "ctrl Right",
-}  # fmt: skip
 
 
 class HelpScreen(Box):
@@ -47,32 +39,28 @@ class HelpScreen(Box):
 
     BINDINGS = [Binding("question_mark", "dismiss", "close", show=False)]
 
+    def __init__(self, context: Context, keys: Sequence[Binding]) -> None:
+        super().__init__(context)
+        self._keys = keys
+
     def lines(self) -> Sequence[Line]:
         """Keys by group, then states, columns, lanes."""
-        dashboard = self.app.screen_stack[0]
-        return [*_keys(dashboard.BINDINGS, self.app._keymap), *_states(), *_columns(), *_lanes()]
+        return [*_keys(self._keys, self.context.look.keys), *_states(), *_columns(), *_lanes()]
 
 
-def _keys(bindings: Sequence[object], mapped: Mapping[str, str]) -> list[Line]:
+def _keys(bindings: Sequence[Binding], mapped: Mapping[str, str]) -> list[Line]:
     out: list[Line] = []
     group = ""
     for binding in bindings:
-        if not isinstance(binding, Binding):
-            continue
         title = binding.group.description if binding.group else ""
         if title != group:
             group = title
             out += [[], [(title, "head")]]
-        names = " ".join(key_name(key) for key in keys_of(mapped.get(binding.id or "") or binding.key))
+        names = " ".join(map(key_name, keys_of(binding, mapped)))
         out.append([(f"  {names:<16}", "accent"), (binding.tooltip or binding.description, "")])
     out += [[(f"  {'ctrl p':<16}", "accent"), ("palette: every action by name, and the themes", "")],
             [(f"  {'q ctrl c':<16}", "accent"), ("quit", "")]]  # fmt: skip
     return out
-
-
-def key_name(key: str) -> str:
-    """A key as it is printed on a keyboard."""
-    return _KEY_NAMES.get(key, key)
 
 
 def _states() -> list[Line]:

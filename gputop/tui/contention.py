@@ -12,18 +12,17 @@ from gputop.model.frame import SECOND_NS, Preempt, Wakeup
 from gputop.model.rates import pair_growth
 from gputop.model.roles import Role, program_name
 from gputop.system.text import fit
+from gputop.tui.box import Box
 from gputop.tui.draw import Line
-from gputop.tui.screens.box import Box
 
-SPAN_NS = 10 * SECOND_NS
-MOST_ROWS = 18
-WHO, NUMBERS = 30, 24
-"""Columns of a name, where there is room for two, and of the numbers behind them."""
+SPAN_NS = 10 * SECOND_NS  # ns; the tables are sums over this time
+MOST_ROWS = 18  # rows of each table
+WHO, NUMBERS = 30, 24  # columns of a name, where there is room for two, and of the numbers behind them
 _NEVER_PREEMPTED, _NEVER_WOKEN = Preempt(0, 0, 0, 0, 0), Wakeup(0, 0, 0, 0, 0)
 
 
 class Pair(Struct):
-    """What passed between two processes over the span."""
+    """What happened between two processes in `SPAN_NS`."""
 
     one: int
     other: int
@@ -32,14 +31,14 @@ class Pair(Struct):
 
 
 class ContentionScreen(Box):
-    """The last ten seconds before the moment looked at."""
+    """The ten seconds before the moment shown."""
 
     TITLE = "who took CPU from whom, who ended whose wait   (last 10 s)"
     BINDINGS = [Binding("w", "dismiss", "close", show=False)]
 
     def lines(self) -> Sequence[Line]:
-        """Two tables, or why there is none."""
-        session, at = self.gputop.session, self.gputop.view.at_ns
+        """Two tables, or why there are none."""
+        session, at = self.session, self.view.at_ns
         newer = session.board_at(at)
         older = session.board_at(max(session.oldest_ns, newer.t_ns - SPAN_NS))
         state = newer.sources.get("ebpf")
@@ -54,7 +53,7 @@ class ContentionScreen(Box):
 
 
 class _Names(Struct, frozen=True):
-    """Who is who, in ``width`` columns each."""
+    """Names of processes, in ``width`` columns each."""
 
     board: Board
     roles: dict[int, Role]
@@ -93,7 +92,7 @@ def _ended(older: Board, newer: Board, names: _Names, span_s: float) -> list[Lin
 
 
 def preemption_pairs(older: Board, newer: Board) -> list[Pair]:
-    """(victim, culprit) by process, the dearest first."""
+    """(victim, culprit) by process, the longest waits first."""
     found = (
         (pid_of(now.victim_tid, newer), now.culprit_pid, pair_growth(was.ns, now.ns), pair_growth(was.times, now.times))
         for key, now in newer.preempts.items()
@@ -103,7 +102,7 @@ def preemption_pairs(older: Board, newer: Board) -> list[Pair]:
 
 
 def wakeup_pairs(older: Board, newer: Board, sleepers: frozenset[int]) -> list[Pair]:
-    """(sleeper's main thread, waker) by process, for ``sleepers`` only, the longest waits first."""
+    """(main thread of a sleeper, waker) by process, of ``sleepers`` alone, the longest waits first."""
     found = (
         (now.wakee_tid, now.waker_pid, pair_growth(was.wait_ns, now.wait_ns), pair_growth(was.times, now.times))
         for key, now in newer.wakeups.items()
@@ -124,6 +123,6 @@ def _summed(found: Iterable[tuple[int, int, int, int]]) -> list[Pair]:
 
 
 def pid_of(tid: int, board: Board) -> int:
-    """The process of a thread, the thread itself where that is not known."""
+    """The process of a thread; the thread's own id where the process is not known."""
     thread = board.threads.get(tid)
     return thread.pid if thread is not None else tid

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from textual.binding import Binding
@@ -10,11 +10,12 @@ from textual.binding import Binding
 from gputop.history import observers
 from gputop.model.frame import SECOND_NS, Hardware
 from gputop.model.hardware import LANES
-from gputop.tui import navigate
-from gputop.tui.draw import Line, chosen
+from gputop.tui.box import Box
+from gputop.tui.context import Context
+from gputop.tui.draw import Line
 from gputop.tui.draw.axis import times
-from gputop.tui.draw.lanes import Lane
-from gputop.tui.screens.box import Box
+from gputop.tui.draw.lanes import Lane, all_lanes
+from gputop.tui.panels import Time
 
 if TYPE_CHECKING:
     from gputop.session.report import Times
@@ -36,11 +37,11 @@ class EnlargeScreen(Box):
         Binding("z", "dismiss", "close", show=False),
     ]
 
-    def __init__(self, end_s: Callable[[], float | None], index: int = 0) -> None:
-        """``end_s`` tells the clock at the right end, None where that is now."""
-        super().__init__()
-        self.end_s = end_s
-        self.index = index
+    def __init__(self, context: Context, time_shown: Time) -> None:
+        super().__init__(context)
+        self._time = time_shown
+        self.index = 0
+        """The lane, by its place on the dashboard."""
         self.distribution = False
         self._lane = ""
 
@@ -51,8 +52,8 @@ class EnlargeScreen(Box):
 
     def content(self) -> Sequence[Line]:
         """A plot; plotext has one global figure, so this stays in the screen's own thread."""
-        with self.gputop.session.lock:
-            lanes = chosen.lanes(self.gputop.session, self.gputop.view)
+        with self.session.lock:
+            lanes = all_lanes(self.session, self.view)
             lane = lanes[self.index % len(lanes)]
             points = self._points(lane)
             waits = self._waits(lane) if self.distribution else {}
@@ -63,7 +64,7 @@ class EnlargeScreen(Box):
 
     def _about(self, lane: Lane) -> list[str]:
         """The host's facts that belong to the lane: cores and clock, speeds of the network, file systems."""
-        hardware = self.gputop.session.board_at(self.gputop.view.end_ns).host.get("hardware")
+        hardware = self.session.board_at(self.view.end_ns).host.get("hardware")
         words = LANES.get(lane.key[0])
         told = words(hardware) if words and isinstance(hardware, Hardware) else ""
         return [f"host: {told}"] if told else []
@@ -80,8 +81,8 @@ class EnlargeScreen(Box):
 
     def _waits(self, lane: Lane) -> dict[int, int]:
         """The probes' histogram of what ended in the time shown; empty for lanes that have none."""
-        session, view = self.gputop.session, self.gputop.view
-        axis = navigate.axis_of(view, session)
+        session, view = self.session, self.view
+        axis = view.axis(session)
         newer = session.board_at(view.end_ns)
         older = session.board_at(max(session.oldest_ns, axis.first * axis.cell_ns))
         return observers.histogram(lane.key[0], older, newer, frozenset(session.roles_at(newer)))
@@ -101,8 +102,8 @@ class EnlargeScreen(Box):
 
     def _points(self, lane: Lane) -> list[tuple[float, float]]:
         """(seconds before the right end, value) of every fresh reading shown."""
-        session, view = self.gputop.session, self.gputop.view
-        axis = navigate.axis_of(view, session)
+        session, view = self.session, self.view
+        axis = view.axis(session)
         end = view.end(session)
         values = session.history.values(lane.key, axis.first * axis.cell_ns, end + 1)
         return [((t - end) / SECOND_NS, value) for t, value in values]
@@ -111,9 +112,9 @@ class EnlargeScreen(Box):
         """As on the dashboard's ruler, which has no values to its left and no last time that is pushed inwards."""
         from gputop.session.report import Times
 
-        axis = navigate.axis_of(self.gputop.view, self.gputop.session)
+        axis = self.view.axis(self.session)
         total_s = axis.columns * axis.cell_ns / SECOND_NS
-        return Times(-total_s, 0.0, {-back: text for back, text in times(total_s, self.text_width * 2 // 3, self.end_s())})
+        return Times(-total_s, 0.0, {-back: text for back, text in times(total_s, self.text_width * 2 // 3, self._time.axis_end_s)})
 
     def _picture(self, lane: Lane, points: list[tuple[float, float]], below: int) -> list[str]:
         """The plot, over so many rows that ``below`` more fit."""

@@ -1,0 +1,102 @@
+"""The dashboard: a screen that holds its drawing and its actions, and passes events on to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.screen import Screen
+from textual.widgets import Input
+
+from gputop.tui import bindings
+from gputop.tui.actions import BoxActions, KeepActions, SignalActions, TableActions, take_actions
+from gputop.tui.context import Context
+from gputop.tui.drawing import Drawing
+from gputop.tui.moves import LiveMoves, Moves
+from gputop.tui.widgets import Drawn
+
+if TYPE_CHECKING:
+    MakeMoves = Callable[[Context, Drawing, Screen[None]], Moves]
+
+
+class DashboardScreen(Screen[None]):
+    """What the GPUs and the host do, on one time axis. What moves in time, and by which keys, is up to its two kinds."""
+
+    AUTO_FOCUS = ""
+
+    def __init__(self, context: Context, make_moves: MakeMoves) -> None:
+        super().__init__()
+        self.filter_line = Input(
+            placeholder="words, or !regex; Enter keeps it, Esc clears it", id="filter", compact=True, disabled=True
+        )  # fmt: skip
+        self.drawing = Drawing(self, context, self.filter_line, self.draw_news)
+        self.moves = make_moves(context, self.drawing, self)
+        self.table = TableActions(context, self.drawing, self, self.filter_line)
+        self.keep = KeepActions(context, self.drawing, self)
+        boxes = BoxActions(context, self.drawing, self, self.table)
+        signals = SignalActions(context, self.drawing, self, self.table)
+        take_actions(self, self.table, boxes, self.keep, signals, self.moves)
+
+    def compose(self) -> ComposeResult:
+        """The panels, top to bottom, and the filter's line over the last one."""
+        yield from (panel.widget for panel in self.drawing.panels)
+        yield self.filter_line
+
+    def on_mount(self) -> None:
+        """Begin to draw."""
+        self.drawing.begin()
+
+    def on_unmount(self) -> None:
+        """Draw no more."""
+        self.drawing.end()
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Share the new room out."""
+        self.drawing.resize(*event.size)
+
+    def draw_news(self) -> None:
+        """Called a few times a second: draw what is new, and do what was waited for."""
+        self.keep.note_problem()
+        self.moves.keep_up()
+        self.drawing.draw_news()
+
+    def on_key(self, event: events.Key) -> None:
+        """A key ends the note of the one before it, and may be the letter of a sort order."""
+        self.drawing.end_note()
+        self.moves.end_waiting()
+        self.table.take_letter(event)
+
+    @on(Input.Changed, "#filter")
+    def filter_while_typing(self, event: Input.Changed) -> None:
+        """Filter with every letter."""
+        self.table.filter_by(event.value)
+
+    @on(Input.Submitted, "#filter")
+    def close_filter(self) -> None:
+        """Keep the filter."""
+        self.table.close_filter()
+
+    async def on_click(self, event: events.Click) -> None:
+        """Do what a click on this part of the screen means."""
+        if isinstance(event.widget, Drawn):
+            self.moves.click(event)
+            await self.table.click(event, event.widget)
+
+    def on_mouse_scroll_down(self) -> None:
+        """Go down the table."""
+        self.table.action_move(1)
+
+    def on_mouse_scroll_up(self) -> None:
+        """Go up the table."""
+        self.table.action_move(-1)
+
+
+class LiveScreen(DashboardScreen):
+    """The dashboard over a stream that comes."""
+
+    BINDINGS = [*bindings.LIVE]
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context, LiveMoves)

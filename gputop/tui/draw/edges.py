@@ -1,0 +1,145 @@
+"""The screen's first lines, header and verdict, and its last one, the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gputop.diagnosis.model import Verdict
+from gputop.diagnosis.report import brief, without_pids
+from gputop.model.board import Board
+from gputop.model.frame import SourceState
+from gputop.session.session import Session
+from gputop.system.text import ascii_text, cell_width, fit
+from gputop.tui.draw import Line, Span, time_of_day
+from gputop.tui.draw.view import View
+
+WIDE = 110  # columns from which the verdict's keys have room beside the evidence; the last line names them anyway
+VERDICT_COLOURS = {"high": "crit", "medium": "crit", "low": "warn", "info": "good"}
+"""Severity -> colour."""
+_MARKS = {"ok": ("✓", "good"), "partial": ("~", "warn"), "off": ("off", "dim"), "unavailable": ("✗", "crit")}
+
+Key = tuple[str, str, str]
+"""What is pressed, the word beside it, the action."""
+VERDICT_KEYS: tuple[Key, ...] = (("[e]", "why", "explain"), ("[s]", "stacks", "stacks"))
+LIVE_KEYS: tuple[Key, ...] = (
+    ("q", "quit", "quit"), ("?", "help", "help"), ("space", "pause", "pause"), ("←→", "scrub", "scrub(-1)"),
+    ("s", "stacks", "stacks"), ("e", "explain", "explain"), ("z", "enlarge", "enlarge"), ("r", "record", "record"),
+    ("R", "save last 10 min", "save"), ("/", "filter", "filter"), ("o", "sort", "sort"), ("t", "tree", "tree"),
+    ("+-", "zoom", "zoom(1)"), ("^p", "palette", "command_palette"),
+)  # fmt: skip
+REPLAY_KEYS: tuple[Key, ...] = (
+    ("q", "quit", "quit"), ("?", "help", "help"), ("space", "play", "pause"), ("<>", "speed", "speed(1)"),
+    ("←→", "scrub", "scrub(-1)"), ("()", "10 s", "jump(10)"), ("n", "incident", "incident(1)"), ("@", "go to", "moment"),
+    ("e", "explain", "explain"), ("s", "stacks", "stacks"), ("f", "step", "step(1)"), ("{}", "1 min", "jump(60)"),
+    ("a", "loop", "loop"), ("/", "filter", "filter"), ("z", "enlarge", "enlarge"), ("+-", "zoom", "zoom(1)"),
+)  # fmt: skip
+
+
+# the header: where this is, whether it is live, what it can see, what it costs
+
+
+def header_lines(session: Session, view: View, mode: Span, own: str, recording: str = "", still: bool = False) -> list[Line]:
+    """One line. ``mode`` is LIVE, PAUSED or REPLAY with its colour, ``own`` what gputop costs, ``recording`` what is being written.
+
+    ``still``: time stands on the screen, so that tenths of a second can be read.
+    """
+    at = time_of_day(session.unix_s(view.at_ns or session.now_ns), still) if session.now_ns else ""
+    right: list[Span] = [mode, *([("  ", ""), (recording, "crit")] if recording else []), ("  ", ""), *_badges(session.board)]
+    if view.width >= 120:
+        right += [("  ", ""), (own, "dim")]
+    right += [("  ", ""), (at, "title")]
+    left = [("gputop", "title"), (f"  {_place(session)}", "dim")]
+    room = view.width - _width(right) - 1
+    return [_fit_spans(left, room) + right]
+
+
+def _place(session: Session) -> str:
+    header = session.header
+    if header is None:
+        return "starting"
+    nvml = session.board.sources.get("nvml")
+    names = [gpu.text("name").removeprefix("NVIDIA ") or "unknown GPU" for gpu in session.board.gpus.values()]
+    parts = [header.host, *(f"{names.count(name)}× {name}" for name in dict.fromkeys(names))]
+    if nvml and nvml.detail.get("driver"):
+        parts.append(f"driver {nvml.detail['driver']}")
+        parts.append(f"CUDA {nvml.detail.get('cuda', '')}" if nvml.detail.get("cuda") else "")
+    if header.simulated:
+        parts[1:] = [f"SIMULATED {'GPU' if len(names) < 2 else f'{len(names)} GPUs'}"]
+    return " · ".join(part for part in parts if part)
+
+
+def _badges(board: Board) -> list[Span]:
+    spans: list[Span] = []
+    if board.seq < 0:
+        return [("", "")]
+    for name, title in (("ebpf", "eBPF"), ("nvml", "NVML")):
+        state = board.sources.get(name) or SourceState(name, "off")
+        mark, colour = _MARKS.get(state.state, ("?", "warn"))
+        spans += [(f"{title} ", "dim"), (mark, colour), (" ", "")]
+    if beat_yields(board):
+        spans += [("beat ", "dim"), _MARKS["partial"], (" ", "")]
+    return spans[:-1]
+
+
+def beat_yields(board: Board) -> bool:
+    """Whether the collector gave up its priority (`gputop.system.priority`)."""
+    beat = board.sources.get("beat")
+    return beat is not None and beat.state == "partial"
+
+
+def _width(spans: list[Span]) -> int:
+    return sum(cell_width(text) for text, _ in spans)
+
+
+def _fit_spans(spans: list[Span], room: int) -> list[Span]:
+    """The spans in exactly ``room`` columns; the last one is cut or padded."""
+    *front, (text, style) = spans
+    return [*front, (fit(text, max(0, room - _width(front))), style), (" ", "")]
+
+
+# the verdict: a sentence, and the evidence under it
+
+
+def verdict_lines(verdict: Verdict, view: View, trouble: str = "", offer: str = "", keys: Sequence[Key] = VERDICT_KEYS) -> list[Line]:
+    """Two lines. ``trouble`` (the collector died, say) takes the place of the evidence, ``offer`` stands where there is no evidence."""
+    colour = VERDICT_COLOURS.get(verdict.severity, "title")
+    mark = "▲" if colour in ("crit", "warn") else "●"
+    head = f" {mark} {verdict.symptom.upper()}"
+    cause = "" if verdict.cause == "none" else f" ← {verdict.cause}"
+    room = max(0, view.width - len(head + cause))
+    first: Line = [(head + cause, colour), (fit(f"  {brief(verdict.headline, room - 2)}", room), "title")]
+    if trouble:
+        return [first, [(fit(f"   {trouble}", view.width), "crit")]]
+    offered = "  ".join(f"{key} {word}" for key, word, _ in keys) if view.width >= WIDE else ""
+    room = view.width - len(offered) - 1
+    detail = brief(verdict.detail or offer, room - 3)
+    if len(detail) > room - 3:
+        detail = without_pids(detail)  # the table has the pids too, and only this line has the numbers
+    return [first, [(fit(f"   {detail}", room), ""), (f" {offered}", "accent")]]
+
+
+# the keys
+
+
+def key_lines(view: View, note: str, keys: Sequence[Key] = LIVE_KEYS) -> list[Line]:
+    """One line: as many keys with their words as fit; a ``note`` (what was done, what went wrong) takes their place."""
+    if note:
+        return [[(fit(f" {note}", view.width), "accent")]]
+    spans: list[Span] = []
+    left = view.width
+    for key, word, _ in keys:
+        if len(key) + len(word) + 4 > left:
+            break
+        spans += [(f" {key}", "accent"), (f" {word} ", "")]
+        left -= len(key) + len(word) + 3
+    return [spans]
+
+
+def action_at(text: str, x: int, keys: Sequence[Key]) -> str | None:
+    """The action whose key and word stand in column ``x`` of the line ``text``, None where none stands."""
+    for key, word, action in keys:
+        shown = f" {key} {word}"
+        at = max(text.find(shown), text.find(ascii_text(shown)))
+        if at >= 0 and 0 <= x - cell_width(text[:at]) < len(shown):
+            return action
+    return None

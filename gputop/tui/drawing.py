@@ -1,0 +1,223 @@
+"""When the dashboard's panels are drawn: a few times a second, each at its own pace, and at once after a key."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from rich.console import COLOR_SYSTEMS
+from textual.screen import Screen
+from textual.widgets import Input
+
+from gputop.system.text import fit
+from gputop.tui import terminal
+from gputop.tui.context import Context
+from gputop.tui.draw import TOO_SMALL, Line, ascii_line, edges, gpus, is_too_small
+from gputop.tui.draw.axis import Axis
+from gputop.tui.painter import Painter
+from gputop.tui.palette import palette
+from gputop.tui.panels import (
+    GpusPanel,
+    HeaderPanel,
+    Heights,
+    KeysPanel,
+    LanesPanel,
+    LiveTime,
+    Panel,
+    ReplayTime,
+    ScrubPanel,
+    TablePanel,
+    Time,
+    VerdictPanel,
+    arrange,
+)
+
+ROWS_EVERY_S = 0.9  # s between two readings of the table's rows while live
+NUMBERS_EVERY_S = 0.7  # s between two drawings of numbers: faster ones cannot be read
+LIVE_WAKE_S, REPLAY_WAKE_S = 1.0, 1 / 3  # s after which the screen is drawn though nothing came: notes end, and so may the stream
+NOTE_S = 4.0  # s that a note stays
+
+
+class Drawing:
+    """The panels of a dashboard, and what is drawn of them."""
+
+    def __init__(self, screen: Screen[None], context: Context, filter_line: Input, wake: Callable[[], None]) -> None:
+        """``wake`` is called when it is time to draw though nothing came; ``filter_line`` lies over the keys while it is enabled."""
+        replay = context.replay
+        self.time: Time = LiveTime(context) if replay is None else ReplayTime(context, replay)
+        self.lanes = LanesPanel(context, self.time)
+        self.table = TablePanel(context)
+        self.scrub = None if replay is None else ScrubPanel(context, replay)
+        self.keys = KeysPanel(context, edges.LIVE_KEYS if replay is None else edges.REPLAY_KEYS)
+        self.panels: list[Panel] = [
+            HeaderPanel(context, self.time), VerdictPanel(context, self.time), GpusPanel(context), self.lanes, self.table,
+            *([] if self.scrub is None else [self.scrub]), self.keys,
+        ]  # fmt: skip
+        self._screen = screen
+        self._context = context
+        self._filter_line = filter_line
+        self._wake = wake
+        self._wake_s = LIVE_WAKE_S if replay is None else REPLAY_WAKE_S
+        self._waking: asyncio.TimerHandle | None = None
+        self._heights = Heights()
+        self._rows_read_s = 0.0
+        self._numbers_drawn_s = 0.0
+        self._drawn_state: tuple[object, ...] = ()
+        self._axis: Axis | None = None
+        self._moved = 0
+        """Columns by which the lanes move left with this drawing."""
+        self._painter = Painter(palette(""), None)
+
+    # begin and end
+
+    def begin(self) -> None:
+        """Begin to draw, once the screen is mounted."""
+        self.take_theme(self._screen.app.theme)
+        self._screen.app.theme_changed_signal.subscribe(self._screen, lambda theme: self.take_theme(theme.name))
+        self._wake_later()
+
+    def end(self) -> None:
+        """Draw no more."""
+        if self._waking is not None:
+            self._waking.cancel()
+
+    def take_theme(self, theme: str) -> None:
+        """Draw in the colours of a theme."""
+        app = self._screen.app
+        colours = palette(theme, coloured=not app.no_color)
+        for panel in self.panels:
+            panel.widget.set_colours(colours)
+        self._painter = Painter(colours, COLOR_SYSTEMS.get(app.console.color_system or ""))
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Share the new room out."""
+        self._context.view.width, self._context.view.height = columns, rows
+        self._heights = Heights()
+        self.draw_all()
+
+    def _wake_later(self) -> None:
+        """From the last drawing on: while frames come, nobody is woken for this."""
+        if self._waking is not None:
+            self._waking.cancel()
+        self._waking = asyncio.get_running_loop().call_later(self._wake_s, self._woken)
+
+    def _woken(self) -> None:
+        self._wake_later()
+        self._wake()
+
+    # what asks for a drawing
+
+    def redraw(self) -> None:
+        """Draw new rows and all panels, after a key."""
+        self._rows_read_s = 0.0
+        self.draw_all()
+
+    def draw_all(self) -> None:
+        """Draw every panel from what is known now."""
+        self._draw(everything=True)
+
+    def draw_news(self) -> None:
+        """Draw what is due, unless nothing changed, something covers the screen, or the terminal is behind."""
+        context = self._context
+        shown_ns = context.session.now_ns if context.view.end_ns is None else 0
+        state = (shown_ns, context.feed.trouble, self.time.silent_s, self.keys.has_note, *self.time.state)
+        if state != self._drawn_state and not terminal.is_behind(self._screen.app) and self._screen.is_current:
+            numbers_drawn = self._draw(everything=False)
+            # What stands still from now on must be drawn once more when its numbers are due.
+            self._drawn_state = state if numbers_drawn else ()
+
+    def note(self, text: str) -> None:
+        """Show a note in the last line for a few seconds."""
+        self.keys.set_note(text, time.monotonic() + NOTE_S)
+        self.draw_all()
+
+    def end_note(self) -> None:
+        """Show the keys in the last line again, with the next drawing."""
+        self.keys.set_note("", 0.0)
+
+    # drawing
+
+    def _draw(self, everything: bool) -> bool:
+        """Draw the panels that are due: lanes always, the table when a column ends, numbers at a reader's pace.
+
+        Whether numbers were among them.
+        """
+        if self._context.view.width < 1 or not self._screen.is_mounted:
+            return False
+        self._wake_later()
+        with self._context.session.lock, self._screen.app.batch_update():
+            numbers = self._numbers_due(everything)
+            if numbers:
+                self.lanes.find_lanes()
+            if self._arrange():
+                everything, numbers = True, self._numbers_due(everything=True)
+            rows_are_new = self._read_rows()
+            self._follow_axis()
+            table_due: list[Panel] = [self.table] if everything or rows_are_new or self._moved > 0 else []
+            painter = self._painter if self.can_paint else None
+            sent = [self._show(panel, painter) for panel in (self.lanes, *table_due, *numbers)]
+        if any(sent):
+            terminal.send(self._screen.app, "".join(sent))
+        return bool(numbers)
+
+    def _numbers_due(self, everything: bool) -> list[Panel]:
+        now_s = time.monotonic()
+        if not everything and now_s - self._numbers_drawn_s < NUMBERS_EVERY_S:
+            return []
+        self._numbers_drawn_s = now_s
+        self.lanes.numbers_ns = self._context.view.at_ns or self._context.session.now_ns
+        return [panel for panel in self.panels if panel.has_numbers]
+
+    def _show(self, panel: Panel, painter: Painter | None) -> str:
+        view = self._context.view
+        if is_too_small(view.width, view.height):
+            lines: Sequence[Line] = [[(fit(TOO_SMALL, view.width), "warn")]] if isinstance(panel, HeaderPanel) else []
+        else:
+            lines = panel.lines()
+        if view.ascii_only:
+            lines = [ascii_line(line) for line in lines]
+        lane_at = panel.lane_at
+        return panel.widget.show(lines, painter, lane_at, self._moved if lane_at else 0)
+
+    @property
+    def can_paint(self) -> bool:
+        """Whether the terminal shows exactly what was last drawn, so that only changes need be sent."""
+        return self._filter_line.disabled and terminal.can_paint(self._screen)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the terminal shows the dashboard as it is now: a box may open without painting it anew."""
+        return self.can_paint and not terminal.await_repaint(panel.widget for panel in self.panels)
+
+    def _follow_axis(self) -> None:
+        """Find out by how many columns the lanes move left with this drawing."""
+        now = self._context.view.axis(self._context.session)
+        same = self._axis is not None and (now.cell_ns, now.columns) == (self._axis.cell_ns, self._axis.columns)
+        moved = now.last - self._axis.last if same and self._axis else 0
+        self._moved = moved if 0 < moved < now.columns // 2 else 0
+        self._axis = now
+
+    def _arrange(self) -> bool:
+        """Give each panel its rows; whether that changed anything."""
+        view = self._context.view
+        heights = arrange(view.height, gpus.count(self._context.session.board), len(self.lanes.found), scrub=int(self.scrub is not None))
+        if is_too_small(view.width, view.height):
+            heights = Heights(header=1)
+        if heights == self._heights:
+            return False
+        self._heights = heights
+        for panel in self.panels:
+            panel.rows = getattr(heights, panel.name)
+            panel.widget.display = panel.rows > 0
+            panel.widget.styles.height = panel.rows
+        return True
+
+    def _read_rows(self) -> bool:
+        """Read the table's rows: once a second while live, at once after a key; whether they are new."""
+        now_s = time.monotonic()
+        is_due = now_s - self._rows_read_s >= ROWS_EVERY_S and (self._context.view.end_ns is None or not self._rows_read_s)
+        if is_due:
+            self.table.find_rows()
+            self._rows_read_s = now_s
+        return is_due

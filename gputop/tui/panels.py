@@ -1,0 +1,437 @@
+"""The dashboard's panels: header, verdict, GPUs, lanes, table, bar of a replay, keys. Each holds its widget and makes its lines.
+
+When they are drawn is the business of `gputop.tui.drawing`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from gputop.model.frame import SECOND_NS
+from gputop.session.session import Session
+from gputop.system.priority import WATCHERS_PLACE
+from gputop.system.text import file_size, fit
+from gputop.tui.context import Context, Replay
+from gputop.tui.draw import NEARLY_S, Line, Span, axis, duration, edges, gpus, scrub, table
+from gputop.tui.draw.lanes import Lane, LaneDrawer, all_lanes, fitting_lanes
+from gputop.tui.draw.rows import Row, rows
+from gputop.tui.widgets import Drawn
+
+LATE_S, NEVER_S = 2.0, 10.0  # s after which a reading is overdue; the same for the first one of a stream
+LEAST_PROCS = 8  # rows of the table that an 80×24 terminal must have: heading and seven processes
+SLOW = 0.8  # share of the wanted speed below which a replay says how fast it really plays
+COST_EVERY_S = 1.0  # s between two readings of what gputop costs
+
+
+class Heights(Struct, frozen=True):
+    """Rows of each panel; 0 hides it."""
+
+    header: int = 0
+    verdict: int = 0
+    gpus: int = 0
+    lanes: int = 0
+    """With the ruler."""
+    procs: int = 0
+    keys: int = 0
+    scrub: int = 0
+
+
+def arrange(height: int, gpus: int, lanes: int, scrub: int = 0) -> Heights:
+    """Share out ``height`` rows to panels that want ``gpus`` GPU rows, ``lanes`` lanes, ``scrub`` rows; the table shrinks last."""
+    header = 1 if height >= 2 else 0
+    keys = 1 if height >= 10 else 0
+    verdict = 2 if height >= 8 else 1 if height >= 3 else 0
+    scrub = scrub if height >= 10 else 0
+    left = height - header - keys - verdict - scrub
+    # All GPUs where they fit a third of the screen; otherwise some are left out, and a fifth is enough.
+    gpu_rows = 1 + (max(gpus, 1) if gpus <= left // 3 else max(1, left // 5)) if left >= 8 else 0
+    left -= gpu_rows
+    least_procs = LEAST_PROCS if left < 34 else left // 3
+    lane_rows = min(lanes, left - least_procs - 1)
+    lane_rows = lane_rows + 1 if lane_rows >= 1 else 0
+    return Heights(header, verdict, gpu_rows, lane_rows, max(0, left - lane_rows), keys, scrub)
+
+
+# how time runs on the screen
+
+
+class Time(Protocol):
+    """What differs between a live screen and a replay where no key is pressed."""
+
+    @property
+    def mode(self) -> Span:
+        """LIVE, PAUSED, REPLAY … with its colour."""
+
+    @property
+    def is_still(self) -> bool:
+        """Whether time stands."""
+
+    @property
+    def axis_end_s(self) -> float | None:
+        """The clock at the right end of the axis, None where that is now."""
+
+    @property
+    def silent_s(self) -> int:
+        """Whole seconds without a reading, 0 where none is overdue."""
+
+    @property
+    def state(self) -> tuple[object, ...]:
+        """What else of it is on the screen and changes by itself."""
+
+
+class LiveTime:
+    """Time that runs, and may be paused."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    @property
+    def mode(self) -> Span:
+        session = self._context.session
+        if self.is_still:
+            return "|| PAUSED", "warn"
+        if self._context.feed.ended:
+            return "■ ENDED", "warn"
+        if session.header is None or session.board.seq < 0:
+            return "starting", "dim"
+        if silent_s := self.silent_s:
+            return f"■ SILENT {silent_s} s", "crit"
+        return f"● LIVE {session.header.interval_ns // 1_000_000} ms", "good"
+
+    @property
+    def is_still(self) -> bool:
+        return self._context.view.end_ns is not None
+
+    @property
+    def axis_end_s(self) -> float | None:
+        end_ns = self._context.view.end_ns
+        return None if end_ns is None else self._context.session.unix_s(end_ns)
+
+    @property
+    def silent_s(self) -> int:
+        header, silent_s = self._context.session.header, self._context.feed.silent_s
+        return int(silent_s) if silent_s > (LATE_S + 2 * header.interval_ns / SECOND_NS if header else NEVER_S) else 0
+
+    @property
+    def state(self) -> tuple[object, ...]:
+        return ()
+
+
+class ReplayTime:
+    """Time that is played."""
+
+    silent_s = 0  # a recording says nothing while it stands
+
+    def __init__(self, context: Context, replay: Replay) -> None:
+        self._context = context
+        self._replay = replay
+
+    @property
+    def mode(self) -> Span:
+        """Playing or not, how fast, where."""
+        player, now_ns = self._replay.player, self._context.session.now_ns
+        playback = player.playback
+        symbol = "…" if player.is_seeking else "►" if playback.playing else "||"
+        is_slow = playback.pace is not None and playback.pace < SLOW * playback.speed and player.end_ns - now_ns > SECOND_NS
+        reached = f" (reaches {playback.pace:.1f}×)" if is_slow else ""
+        at_ns = (self._context.view.at_ns or now_ns) - player.start_ns
+        where = f"{duration(at_ns / SECOND_NS, self.is_still)}/{duration((player.end_ns - player.start_ns) / SECOND_NS)}"
+        loop = " loop" if playback.loop else ""
+        return f"{symbol} REPLAY {playback.speed:g}×{reached}{loop} {where}", "accent" if playback.playing else "warn"
+
+    @property
+    def is_still(self) -> bool:
+        return not self._replay.player.playback.playing
+
+    @property
+    def axis_end_s(self) -> float | None:
+        """In whole seconds, so that the ruler stands still between them."""
+        session = self._context.session
+        return float(int(session.unix_s(self._context.view.end(session)) + NEARLY_S))
+
+    @property
+    def state(self) -> tuple[object, ...]:
+        player, survey = self._replay.player, self._replay.survey
+        return survey.until_ns, player.playback.playing, player.playback.pace, player.is_seeking, player.end_ns
+
+
+# the panels
+
+
+class Panel:
+    """A part of the dashboard."""
+
+    name = ""
+    """Its widget's id, and its field of `Heights`."""
+    has_numbers = True
+    """Whether it shows numbers, which change at a reader's pace."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.widget = Drawn(id=self.name)
+        self.rows = 0
+        """Rows of the screen; 0 hides it."""
+
+    def lines(self) -> Sequence[Line]:
+        """What to show, asked for while the session is locked; before the first frame `is_known` is False."""
+        raise NotImplementedError
+
+    @property
+    def lane_at(self) -> int:
+        """The column where lanes begin that move left with time; 0 where there are none."""
+        return 0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there was a frame."""
+        return self.context.session.board.seq >= 0
+
+
+class HeaderPanel(Panel):
+    """The first line."""
+
+    name = "header"
+
+    def __init__(self, context: Context, time_shown: Time) -> None:
+        super().__init__(context)
+        self._time = time_shown
+        self._began = (time.monotonic(), time.process_time())
+        self._cost = ("", 0.0)
+
+    def lines(self) -> Sequence[Line]:
+        session, view = self.context.session, self.context.view
+        return edges.header_lines(session, view, self._time.mode, self.cost(), self._recording(), self._time.is_still)
+
+    def cost(self) -> str:
+        """What gputop costs, read once a second; empty in a replay."""
+        if self.context.replay is not None:
+            return ""
+        if time.monotonic() - self._cost[1] > COST_EVERY_S:
+            self._cost = (own_cost(self.context.session, self._began), time.monotonic())
+        return self._cost[0]
+
+    def _recording(self) -> str:
+        recorder = self.context.feed.recorder
+        size = recorder.size
+        if size is None:
+            return "■ REC ENDED" if recorder.broke else ""
+        return f"● REC {file_size(size)}"
+
+
+class VerdictPanel(Panel):
+    """The verdict, or what is wrong with the stream."""
+
+    name = "verdict"
+
+    def __init__(self, context: Context, time_shown: Time) -> None:
+        super().__init__(context)
+        self._time = time_shown
+
+    def lines(self) -> Sequence[Line]:
+        session, view, trouble = self.context.session, self.context.view, self.context.feed.trouble or self._silence()
+        if not self.is_known:
+            return [[(f" {trouble or 'starting: the first readings are on their way'}", "crit" if trouble else "dim")]]
+        offer = "" if session.board.gpus else offer_of(session)
+        return edges.verdict_lines(session.verdict_at(view.at_ns), view, trouble, offer)[: self.rows]
+
+    def _silence(self) -> str:
+        """That readings are overdue, and what to do; empty where none is."""
+        silent_s, header = self._time.silent_s, self.context.session.header
+        if not silent_s:
+            return ""
+        if self.context.look.remote:
+            return f"no reading for {silent_s} s: look after the connection{f' to {header.host}' if header else ''}"
+        return f"no reading for {silent_s} s: gputop collect hangs; if it was stopped, kill -CONT"
+
+
+class GpusPanel(Panel):
+    """A row per GPU."""
+
+    name = "gpus"
+
+    def lines(self) -> Sequence[Line]:
+        if not self.is_known:
+            return []
+        session, view = self.context.session, self.context.view
+        older, newer = session.boards_around(view.at_ns, SECOND_NS)
+        if newer.gpus:
+            return gpus.lines(newer, older, view, self.rows)
+        return [[(fit(f" GPU  none: {offer_of(session)}", view.width), "dim")]]
+
+
+class LanesPanel(Panel):
+    """The ruler and the lanes."""
+
+    name = "lanes"
+    has_numbers = False
+
+    def __init__(self, context: Context, time_shown: Time) -> None:
+        super().__init__(context)
+        self._time = time_shown
+        self._drawer = LaneDrawer()
+        self.found: list[Lane] = []
+        """The lanes there are."""
+        self.numbers_ns = 0
+        """The moment of the numbers beside the lanes: the same as in the GPUs' rows, while the lanes grow in between."""
+
+    def find_lanes(self) -> None:
+        """See again which lanes there are."""
+        self.found = all_lanes(self.context.session, self.context.view)
+
+    def lines(self) -> Sequence[Line]:
+        session, view = self.context.session, self.context.view
+        if not self.rows or not self.is_known:
+            return []
+        columns = view.axis(session)
+        cursor = columns.column_of(view.cursor_ns) if view.cursor_ns is not None else None
+        label = f" {columns.columns * columns.cell_ns / SECOND_NS:.0f} s  {columns.cell_ns / SECOND_NS:g} s a column"
+        ruler = axis.axis_line(columns, self._time.axis_end_s, fit(label, view.label_width))
+        shown = fitting_lanes(self.found, self.rows - 1)
+        drawn = (self._drawer.line(lane, session.history, columns, view.label_width, self.numbers_ns, cursor) for lane in shown)
+        return [axis.with_signs(ruler, self._signs(columns)), *drawn]
+
+    @property
+    def lane_at(self) -> int:
+        return self.context.view.label_width
+
+    def _signs(self, columns: axis.Axis) -> Iterator[tuple[int | None, str, str]]:
+        """Markers of the job, and starts of incidents."""
+        for mark in self.context.session.marks:
+            yield columns.column_of(mark.t_ns), "◆", "accent"
+        for incident in self.context.session.engine.incidents:
+            yield columns.column_of(incident.start_ns), "▼", "incident"
+
+
+class TablePanel(Panel):
+    """The process table."""
+
+    name = "procs"
+    has_numbers = False
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._drawer = table.TableDrawer()
+        self.shown: list[Row] = []
+        """All rows, those that are scrolled out too, as of the last `find_rows`."""
+
+    def find_rows(self) -> None:
+        """Make the rows anew."""
+        self.shown = rows(self.context.session, self.context.view)
+        self._drawer.forget_all_but(self.shown)
+
+    def lines(self) -> Sequence[Line]:
+        session, view = self.context.session, self.context.view
+        room = self.rows - 1
+        if room < 0 or not self.is_known:
+            return []
+        width = table.lane_columns(view)
+        columns = view.axis(session).narrowed(width)
+        cursor = columns.column_of(view.cursor_ns) if view.cursor_ns is not None else None
+        view.top_row = scrolled(view.top_row, self.selected_row(), room, len(self.shown))
+        in_sight = self.shown[view.top_row : view.top_row + room]
+        lines = [table.heading(view, width), *(self._drawer.line(row, view, session.history, columns, cursor) for row in in_sight)]
+        return lines if self.shown else [*lines, [(f"  {self._why_empty()}", "dim")]]
+
+    @property
+    def lane_at(self) -> int:
+        return self.context.view.width - table.lane_columns(self.context.view)
+
+    def selected_row(self) -> int | None:
+        """Where the selected process stands in the table."""
+        return next((i for i, row in enumerate(self.shown) if row.pid == self.context.view.selected), None)
+
+    def _why_empty(self) -> str:
+        session, view = self.context.session, self.context.view
+        if view.pid is not None and view.pid not in session.boards_around(view.at_ns, 0)[1].infos:
+            return f"there is no process {view.pid}: it has ended (← looks back), or never was"
+        if view.pattern:
+            return "nothing matches the filter"
+        if view.user:
+            return f"no process of {view.user} trains, is on a GPU or takes CPU"
+        return f"no trainer, no GPU process{f'; {table.HIDDEN}' if view.hides_bystanders else ' and nobody taking CPU'}"
+
+
+class ScrubPanel(Panel):
+    """The bar of a replay."""
+
+    name = "scrub"
+
+    def __init__(self, context: Context, replay: Replay) -> None:
+        super().__init__(context)
+        self._replay = replay
+
+    def lines(self) -> Sequence[Line]:
+        return [scrub.line(self.bar(), self.context.view.width)]
+
+    def bar(self) -> scrub.Bar:
+        """What it shows now."""
+        player, survey, view = self._replay.player, self._replay.survey, self.context.view
+        now_ns = max(self.context.session.now_ns, player.start_ns)
+        return scrub.Bar(
+            start_ns=player.start_ns, end_ns=player.end_ns,
+            unix_s=(self._replay.unix_s(player.start_ns), self._replay.unix_s(player.end_ns)),
+            at_ns=view.at_ns or now_ns, position_ns=now_ns, until_ns=survey.until_ns,
+            episodes=tuple(survey.episodes.values()), marks_ns=tuple(mark.t_ns for mark in player.marks),
+        )  # fmt: skip
+
+
+class KeysPanel(Panel):
+    """The last line: keys, or a note."""
+
+    name = "keys"
+
+    def __init__(self, context: Context, keys: tuple[edges.Key, ...]) -> None:
+        super().__init__(context)
+        self.keys = keys
+        self._note = ("", 0.0)
+
+    def set_note(self, text: str, until_s: float) -> None:
+        """Show a note in place of the keys until a moment (time.monotonic)."""
+        self._note = (text, until_s)
+
+    @property
+    def has_note(self) -> bool:
+        """Whether a note stands in place of the keys."""
+        return bool(self._note[0]) and time.monotonic() < self._note[1]
+
+    def lines(self) -> Sequence[Line]:
+        return edges.key_lines(self.context.view, self._note[0] if self.has_note else "", self.keys)
+
+
+def scrolled(top: int, selected: int | None, room: int, total: int) -> int:
+    """The first row to show, so that the selected one is in sight and no room is wasted."""
+    if selected is not None:
+        top = min(max(top, selected - room + 1), selected)
+    return max(0, min(top, total - room))
+
+
+def offer_of(session: Session) -> str:
+    """Why there is no GPU, and what works without one."""
+    nvml = session.board.sources.get("nvml")
+    if session.header is None or nvml is None or nvml.state == "ok":
+        return ""
+    return f"{nvml.reason}; gputop demo shows everything with a simulated GPU"
+
+
+def own_cost(session: Session, began: tuple[float, float]) -> str:
+    """CPU and memory of screen and collector together; empty in a collector's first second, which is all start.
+
+    ``began``: time.monotonic() and time.process_time() when the screen was made.
+    """
+    cost = session.board.cost
+    wall, cpu = time.monotonic() - began[0], time.process_time() - began[1]
+    if cost is None or session.header is None or wall <= 0 or session.now_ns - session.header.t_ns < SECOND_NS:
+        return ""
+    collected = cost.cpu_ns / (session.now_ns - session.header.t_ns)
+    own = f"self {100 * (cpu / wall + collected):.1f}% CPU {cost.rss_bytes >> 20}+{_rss_mb()} MB"
+    return f"{own}, priority given up" if edges.beat_yields(session.board) or WATCHERS_PLACE.reason else own
+
+
+def _rss_mb() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20

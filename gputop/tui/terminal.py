@@ -1,0 +1,442 @@
+"""What gputop needs of Textual and Rich beyond their documented interface: all of it stands here, each with the reason.
+
+Private names change without notice. They are used with the Textual versions in `TRIED` alone; with any other one, or where
+GPUTOP_TEXTUAL_ONLY is set, the screen works by Textual's own driver, compositor and error handling (`TEXTUAL_ONLY`). Then it sends
+more to the terminal, and lacks what the classes here add.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import select
+import signal
+import sys
+import threading
+import time
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from importlib.metadata import version
+from io import TextIOWrapper
+from queue import Full
+from typing import Any
+
+from textual.app import App
+from textual.drivers.linux_driver import LinuxDriver
+from textual.events import Event, Key, Paste, Resize
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.screen import ModalScreen, Screen
+from textual.strip import Strip
+from textual.widget import Widget
+
+from gputop.system import crash
+from gputop.tui.input import PASTE, KeyQueue, Received
+
+try:
+    from textual._ansi_sequences import SYNC_END, SYNC_START
+    from textual._xterm_parser import XTermParser
+    from textual.drivers._writer_thread import WriterThread
+except ImportError:  # a Textual that was not tried: nothing below uses them then
+    SYNC_START = SYNC_END = ""
+    XTermParser = WriterThread = object  # type: ignore[assignment,misc]
+
+TRIED = ("8.2.8",)  # versions of Textual whose private names were tried
+TEXTUAL_ONLY = bool(os.environ.get("GPUTOP_TEXTUAL_ONLY")) or version("textual") not in TRIED
+
+POLL_MS = 100  # ms between looks at `exit_event` and at a lone Esc, after a key
+IDLE_POLL_MS = 500  # ms, the same while nobody types: ending gputop waits that long at most
+TYPING_TURNS = 10  # looks after a key that are `POLL_MS` apart
+STUCK_S = 1.0  # s between looks whether the thread that writes is still there, while its queue is full
+AWAKE_S = 0.2  # s that gputop stays awake when it is woken in the background: a shell wakes what it kills
+MOST_COLUMNS, MOST_LINES = 1000, 500  # a terminal that reports a larger size is drawn in this one: 65535 would take gigabytes
+MOST_SEQUENCE = 32  # characters; Textual's parser spells out a longer sequence as keys
+_URGENT = ("\x03", "\x1b[99;5u")  # Ctrl-C, also as kitty's protocol sends it
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+# what a terminal sends
+
+
+class TerminalInput:
+    """Turns the bytes that a terminal sends into messages. What is no key, paste or report is dropped, and ends nothing."""
+
+    def __init__(self, debug: bool = False) -> None:
+        self._debug = debug
+        self._decode = getincrementaldecoder("utf-8")("replace").decode
+        self._received = Received()
+        self._parser = XTermParser(debug)
+
+    def feed(self, data: bytes, only_urgent: bool = False) -> Iterator[Message]:
+        """The messages that are complete with these bytes. ``only_urgent``: Ctrl-C alone, all else is dropped."""
+        found = self._received.feed(self._decode(data), time.monotonic())
+        return self._messages([one for one in found if one in _URGENT] if only_urgent else found)
+
+    def tick(self) -> Iterator[Message]:
+        """The messages that are complete because nothing more has come; call it several times a second."""
+        return self._messages(self._received.late(time.monotonic()))
+
+    def _messages(self, found: Iterable[str]) -> Iterator[Message]:
+        for one in found:
+            if one.startswith(PASTE):
+                yield Paste(one[len(PASTE) :])
+            else:
+                yield from (_bounded(message) for message in self._parse(one) if _is_meant(message))
+
+    def _parse(self, whole: str) -> list[Message]:
+        """The messages of a key or sequence; none where Textual's parser does not know it, or fails.
+
+        `_timeout_time` is what the parser waits for: an Esc alone is a key at once, for `Received` has waited already, and a
+        parser that waits after a whole sequence is replaced.
+        """
+        if len(whole) > MOST_SEQUENCE:
+            return []
+        parser = self._parser
+        try:
+            messages = list(parser.feed(whole))
+            if parser._timeout_time is not None and len(whole) <= 2:
+                parser._timeout_time = 0.0
+                messages += parser.tick()
+        except Exception:  # noqa: BLE001 - such as the character number 1114112; the parser is unusable after that
+            self._replace_parser()
+            return []
+        if parser._timeout_time is not None:
+            self._replace_parser()
+        if parser.terminal_pixel_size is not None and not all(parser.terminal_pixel_size):
+            parser.terminal_pixel_size = None  # unknown: the mouse is reported in cells
+        return messages
+
+    def _replace_parser(self) -> None:
+        old, self._parser = self._parser, XTermParser(self._debug)
+        self._parser.mouse_pixels, self._parser.last_x, self._parser.last_y = old.mouse_pixels, old.last_x, old.last_y
+        self._parser.terminal_size, self._parser.terminal_pixel_size = old.terminal_size, old.terminal_pixel_size
+
+
+def _is_meant(message: Message) -> bool:
+    """Whether a terminal can mean it: no key is half a character, no window is without a column."""
+    if isinstance(message, Key):
+        return not _SURROGATE.search(message.key + (message.character or ""))
+    return not isinstance(message, Resize) or all(message.size)
+
+
+def _bounded(message: Message) -> Message:
+    """The message; a size that is larger than any window becomes the largest that is drawn."""
+    if isinstance(message, Resize):
+        size = Size(min(message.size.width, MOST_COLUMNS), min(message.size.height, MOST_LINES))
+        return Resize(size, size, size, message.pixel_size)
+    return message
+
+
+# what is sent to it
+
+
+class PatientWriter(WriterThread):
+    """Textual's writer; once the terminal refuses text it goes on taking text and drops it, where Textual's ends and blocks the screen.
+
+    `_queue` and `_file` are the text that waits, and the terminal.
+    """
+
+    gone = False
+    """Whether the terminal refuses text."""
+
+    def write(self, text: str) -> None:
+        """Queue text; once the thread has ended by a bug, write it at once, for it may be what gives the terminal back."""
+        while self.is_alive():
+            with suppress(Full):
+                self._queue.put(text, timeout=STUCK_S)
+                return
+        self._write_rest(text)
+
+    def stop(self) -> None:
+        """Write the rest and end; a thread that could not be started (pids.max) has nothing to end."""
+        if self.is_alive():
+            super().stop()
+        self._write_rest()
+
+    def run(self) -> None:
+        """Write what is queued until `stop`."""
+        while (text := self._queue.get()) is not None:
+            self._try(self._file.write, text)
+            if self._queue.empty():
+                self._try(self._file.flush)
+        self._try(self._file.flush)
+
+    @property
+    def backlog(self) -> int:
+        """Writes that the terminal has not taken yet."""
+        return self._queue.qsize()
+
+    def _try(self, call: Callable[..., object], *arguments: str) -> None:
+        if not self.gone:
+            try:
+                call(*arguments)
+            except (OSError, ValueError):
+                self.gone = True
+
+    def _write_rest(self, *more: str) -> None:
+        """Write what the thread has not written, from the calling thread."""
+        rest = [text for _ in range(self._queue.qsize()) if (text := self._queue.get()) is not None]
+        if not self.gone:
+            with suppress(OSError, ValueError):
+                self._file.write("".join([*rest, *more]))
+                self._file.flush()
+
+
+class TerminalDriver(LinuxDriver):
+    """Textual's driver, which ends the application once its terminal is gone, where Textual's would spin on it for ever under nohup.
+
+    It also cuts input by `TerminalInput`, and gives the terminal back when it is stopped or killed in the background. `_app` and
+    `_loop` are the application and its event loop, `_file` is the terminal, `_debug` the parser's flag.
+    """
+
+    _writer: PatientWriter | None = None
+    _given_back = False
+
+    def __init__(self, app: App[object], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None) -> None:
+        super().__init__(app, debug=debug, mouse=mouse, size=size)
+        if not os.isatty(2) and isinstance(sys.__stdout__, TextIOWrapper):
+            # Textual draws on standard error, which may go to a file.
+            sys.__stdout__.reconfigure(errors="backslashreplace")
+            self._file = sys.__stdout__
+
+    @property
+    def _writer_thread(self) -> PatientWriter | None:
+        """The thread that Textual's driver writes by: ours in place of its own."""
+        return self._writer
+
+    @_writer_thread.setter
+    def _writer_thread(self, writer: WriterThread | None) -> None:
+        self._writer = None if writer is None else PatientWriter(writer._file)
+
+    @property
+    def backlog(self) -> int:
+        """Writes that the terminal has not taken yet."""
+        return 0 if self._writer is None else self._writer.backlog
+
+    def _get_terminal_size(self) -> tuple[int, int]:
+        """Rich's answer: where a terminal tells no size, Textual takes a line less than Rich and then lays out for ever."""
+        size = self._app.console.size
+        return min(size.width, MOST_COLUMNS), min(size.height, MOST_LINES)
+
+    def process_message(self, message: Message) -> None:
+        """Send it to the application; a size in a sequence counts only from a terminal that said that it reports sizes."""
+        if self._in_band_window_resize or not isinstance(message, Resize):
+            super().process_message(message)
+
+    def _run_input_thread(self) -> None:
+        """Read input; a bug ends the application as any other, where Textual would print a traceback over the screen."""
+        try:
+            self.run_input_thread()
+        except Exception as error:  # noqa: BLE001
+            self._loop.call_soon_threadsafe(self._app._handle_exception, error)
+
+    def run_input_thread(self) -> None:
+        """Read input until the application ends or the terminal is gone."""
+        received = TerminalInput(self._debug)
+        watch = select.poll()
+        watch.register(self.fileno, select.POLLIN)
+        idle_turns = 0
+        while not self.exit_event.is_set():
+            idle_turns += 1
+            for _, happened in watch.poll(POLL_MS if idle_turns <= TYPING_TURNS else IDLE_POLL_MS):
+                idle_turns = 0
+                data = self._read() if happened & select.POLLIN else b""
+                if not data:
+                    self._end()
+                    return
+                for message in received.feed(data, self._is_flooded):
+                    self.process_message(message)
+                self._wait_for_application()
+            for message in received.tick():
+                self.process_message(message)
+
+    @property
+    def _is_flooded(self) -> bool:
+        """Whether no more keys are taken: nobody types so many, and working through them would take hours."""
+        return isinstance(self._app, TerminalApp) and self._app.keys.is_full
+
+    def _wait_for_application(self) -> None:
+        """Wait until the application has taken what was sent to it: the terminal holds the rest better than a queue that grows."""
+        taken = threading.Event()
+        with suppress(RuntimeError):  # the loop is closed: gputop ends
+            self._loop.call_soon_threadsafe(taken.set)
+            while not taken.wait(POLL_MS / 1000) and not self.exit_event.is_set():
+                pass
+
+    def _sigcont_application(self, *_: object) -> None:
+        """Resume, unless gputop ends: a hang-up sends SIGCONT after SIGHUP, and a new input thread would then wait for ever.
+
+        `_exit` says that the application ends, `_must_signal_resume` that the terminal is not ours.
+        """
+        if self._app._exit or not os.isatty(self.fileno):
+            return
+        if self._writer is not None and not self._must_signal_resume:
+            # SIGSTOP cannot be handled, so the modes are left only now; the terminal's settings from before the screen stay known.
+            # Started in the background, there is no mode to leave yet.
+            self.suspend_application_mode()
+            self._must_signal_resume = True
+        if self._is_foreground:
+            super()._sigcont_application()
+        else:
+            asyncio.get_running_loop().call_later(AWAKE_S, self._stop_again)
+
+    @property
+    def _is_foreground(self) -> bool:
+        """Whether the terminal is ours; one that does not control this process is nobody else's."""
+        try:
+            return os.tcgetpgrp(self.fileno) == os.getpgrp()
+        except OSError:
+            return True
+
+    def _stop_again(self) -> None:
+        """Stop: in the background the terminal belongs to another process."""
+        if self._is_foreground:
+            self._sigcont_application()
+        elif not self._app._exit:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    def write(self, data: str) -> None:
+        """Write to the terminal while it is ours: not before gputop is in the foreground, and nothing once it was given back."""
+        if self._writer is not None and not self._given_back:
+            super().write(data)
+
+    def start_application_mode(self) -> None:
+        """Take the terminal."""
+        self._given_back = False
+        super().start_application_mode()  # type: ignore[no-untyped-call]
+
+    def stop_application_mode(self) -> None:
+        """Give the terminal back, unless another process has it already."""
+        if self._has_terminal:
+            super().stop_application_mode()
+            self._given_back = True
+
+    def disable_input(self) -> None:
+        """Read no more; what is typed to another process is left to it."""
+        if self._has_terminal:
+            super().disable_input()
+
+    @property
+    def _has_terminal(self) -> bool:
+        """False before gputop is in the foreground, and while it is stopped."""
+        return self._writer is not None and not self._must_signal_resume
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self.fileno, 4096)
+        except OSError:
+            return b""
+
+    def _end(self) -> None:
+        if self._writer is not None:
+            self._writer.gone = True
+        self._app.call_later(self._app.exit)
+
+
+# the application, and drawing past Textual's compositor
+
+
+class TerminalApp(App[int]):
+    """Textual's application with our driver, keys that wait for each other, and bugs that end it in one line."""
+
+    def __init__(self) -> None:
+        super().__init__(driver_class=None if TEXTUAL_ONLY else TerminalDriver, watch_css=False)
+        self.keys = KeyQueue(self)
+        self._is_failing = False
+
+    async def on_event(self, event: Event) -> None:
+        """Pass events on; keys one after the other."""
+        if not self.keys.holds(event):
+            await super().on_event(event)
+
+    def fail(self, error: Exception) -> None:
+        """End, for a bug: it is kept for a bug report, and printed in a line once the terminal is given back."""
+        self._handle_exception(error)
+
+    def _handle_exception(self, error: Exception) -> None:
+        """Textual calls this with what a handler raised, and would print a traceback with all local variables.
+
+        `_return_code` is the exit code, `_exception` and its event are for a test's pilot, `_close_messages_no_wait` ends the application.
+        """
+        if self._is_failing:
+            return
+        self._is_failing = True
+        crash.end_with(error)
+        if TEXTUAL_ONLY:
+            super()._handle_exception(error)
+            return
+        self._return_code = 1
+        self._exception = self._exception or error
+        self._exception_event.set()
+        self._close_messages_no_wait()
+
+
+def is_behind(app: App[Any]) -> bool:
+    """Whether the terminal has not taken all that was sent: drawing more would only pile up. `_driver` writes to the terminal."""
+    return isinstance(app._driver, TerminalDriver) and app._driver.backlog > 0
+
+
+def send(app: App[Any], text: str) -> None:
+    """Write to the terminal past the compositor, as one update where the terminal knows those (`_sync_available`)."""
+    if app._driver is not None:
+        app._driver.write(f"{SYNC_START}{text}{SYNC_END}" if app._sync_available else text)
+
+
+def can_paint(screen: Screen[Any]) -> bool:
+    """Whether the terminal shows exactly what this screen drew last, in colours that need no conversion, so that `send` may change it.
+
+    `_notifications` lie over the screen; `_dirty_widgets` and `_layout_required` are what Textual has still to draw.
+    """
+    app = screen.app
+    is_ours = isinstance(app._driver, TerminalDriver) and app.native_ansi_color
+    return is_ours and app.screen is screen and not (len(app._notifications) or screen._dirty_widgets or screen._layout_required)
+
+
+def await_repaint(widgets: Iterable[Widget]) -> bool:
+    """Whether Textual has still to draw one of them (`_repaint_required`)."""
+    return any(widget._repaint_required for widget in widgets)
+
+
+class LoneScreen(ModalScreen[None]):
+    """A modal screen that paints nothing but its own box while it opens; Textual would paint the dashboard around it anew, twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opens_alone = False
+        """Whether the terminal shows around the box what it should; set before the screen is pushed."""
+        self._opens_in: Size | None = None
+        """The terminal's size while the box opens alone."""
+        self._is_alone = False
+        """Whether nothing but the box is being painted."""
+
+    @property
+    def lone_widget(self) -> Widget:
+        """The box."""
+        raise NotImplementedError
+
+    def begin_to_open(self) -> None:
+        """Call it while composing, and `end_opening` once the box is drawn."""
+        self._opens_in = self.app.size if self.opens_alone and not TEXTUAL_ONLY else None
+
+    def end_opening(self) -> None:
+        """From now on all that Textual asks for is painted."""
+        self._opens_in = None
+
+    def _compositor_refresh(self) -> None:
+        """Textual calls this to paint `_dirty_regions`; while the box opens, the whole screen is no such region."""
+        if TEXTUAL_ONLY:
+            super()._compositor_refresh()
+            return
+        whole, dirty = self.size.region, self._compositor._dirty_regions
+        box = self.lone_widget.region.intersection(whole)
+        if self._opens_in == self.app.size and box != whole:
+            dirty.discard(whole)
+        self._is_alone = all(map(box.contains_region, dirty))
+        super()._compositor_refresh()
+        self._is_alone = False
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """What stands around the box; blank, and never seen, where only the box is painted."""
+        return [Strip.blank(crop.width)] * crop.height if self._is_alone else super().render_lines(crop)
