@@ -125,7 +125,8 @@ def test_it_is_read_off_the_beat_told_once_and_restated_in_key_frames(monkeypatc
     assert _read(source, 5 * SECOND_NS, key=True) == Hardware(threads=4)
 
 
-def test_a_single_look_gets_it_in_its_last_tick() -> None:
+def test_a_single_look_gets_it_in_its_last_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "LOOK_S", 20.0)
     source = HardwareSource(Settings(everyone=True))
     source.open()
     assert _read(source, SECOND_NS, key=True) is None
