@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from gputop.tables.rows import Rows
-from gputop.tables.schema import TALLY, of_threads, offcpu_ns
+from gputop.tables.schema import OFFCPU, SWITCHES, TALLY, WAITS, of_threads, offcpu_ns
 
 SWITCH = "sched_switch"
 DIGITS = 4096  # rows of the table of numbers; an event's number within its tick has two such digits
@@ -119,7 +119,7 @@ class Tally:
         All threads count where the sched probe knows the process, else the main thread. Time off a CPU is booked with the switch that began
         it, so a tick without a switch adds to the one before."""
         main, offcpu = rows.total("vol", "invol"), offcpu_ns(rows)
-        columns = of_threads(rows, "switches"), of_threads(rows, "offcpu"), of_threads(rows, "waits"), main, offcpu
+        columns = of_threads(rows, SWITCHES), of_threads(rows, OFFCPU), of_threads(rows, WAITS), main, offcpu
         return self._switch_rows(zip(_moments(rows), rows.gauge("pid"), rows.gauge("start_ticks"), *columns, strict=True))
 
     def rest(self) -> Iterator[tuple[Any, ...]]:

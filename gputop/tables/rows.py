@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from gputop.model.frame import (
     SECOND_NS,
@@ -26,6 +26,7 @@ from gputop.model.roles import Role, assign
 from gputop.tables.threads import Threads
 
 Key = Callable[[Any], Any]
+Made = TypeVar("Made")
 _KEYS: dict[type, Key] = {
     ProcSample: attrgetter("pid", "start_ticks"), Preempt: attrgetter("victim_tid", "culprit_tid"),
     Wakeup: attrgetter("wakee_tid", "waker_tid"), CudaCall: attrgetter("pid", "call"),
@@ -105,7 +106,7 @@ class Rows:
         self.owners = owners
         """The struct that each sample stands in."""
         self.known = known
-        self._columns: dict[str, Sequence[Any]] = {}
+        self._columns: dict[str, Any] = {}
 
     def use_own_time(self) -> None:
         """Take each row's own ``t_ns`` as its time, not that of its frame."""
@@ -116,11 +117,12 @@ class Rows:
         """Number of rows."""
         return len(self.samples)
 
-    def once(self, name: str, make: Callable[[], Sequence[Any]]) -> Sequence[Any]:
-        """A column that several tables share, made once."""
+    def once(self, name: str, make: Callable[[], Made]) -> Made:
+        """Something, mostly a column, that several tables share, made once."""
         if name not in self._columns:
             self._columns[name] = make()
-        return self._columns[name]
+        found: Made = self._columns[name]
+        return found
 
     def gauge(self, name: str) -> Sequence[Any]:
         """A field as it was read; with a dot a field of a struct, None where there is no struct."""

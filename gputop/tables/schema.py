@@ -101,14 +101,18 @@ def _not_restated(rows: Rows, read: Sequence[Any]) -> Sequence[bool] | None:
     return [tick != key_ns or one.t_ns >= since_ns for one, tick in zip(read, rows.ticks, strict=True)] if key_ns else None
 
 
-def of_threads(rows: Rows, of: str) -> Sequence[Any]:
-    """A column of `Threads` (``waits``, ``switches``, ``offcpu``) for the processes of these rows; it is filled in later."""
-    column: Callable[..., list[Any]] = getattr(rows.known.threads, of).column
-    return rows.once(f"threads.{of}", lambda: column(rows.ticks, rows.gauge("pid"), read_now(rows) or repeat(True)))
+WAITS, SWITCHES, OFFCPU = range(3)
 
 
-def _scaled_later(rows: Rows, of: str, factor: float) -> Iterable[Any]:
-    return (None if value is None else value * factor for value in of_threads(rows, of))
+def of_threads(rows: Rows, column: int) -> Sequence[Any]:
+    """``WAITS``, ``SWITCHES`` or ``OFFCPU`` of all threads of each row's process (see `Threads.columns`); filled in later."""
+    columns = rows.once("threads", lambda: rows.known.threads.columns(rows.ticks, rows.gauge("pid"), read_now(rows) or repeat(True)))
+    found: Sequence[Any] = columns[column]
+    return found
+
+
+def _scaled_later(rows: Rows, column: int, factor: float) -> Iterable[Any]:
+    return (None if value is None else value * factor for value in of_threads(rows, column))
 
 
 def _mean_ms(rows: Rows) -> Sequence[Any]:
@@ -189,11 +193,11 @@ PROC = TableSpec("proc", "each process in each tick in which it was read (/proc/
            lambda rows: rows.total("vol", "invol")),
     Column("thread_switches", "INTEGER", "context switches of all its threads since its row before, in its last row until it ended; "
            "counted every 0.2 to 1.2 s and spread evenly over that (sched probe); NULL is not counted, or not yet",
-           lambda rows: of_threads(rows, "switches")),
+           lambda rows: of_threads(rows, SWITCHES)),
     _count("vol", "voluntary context switches of its main thread"),
     _count("invol", "involuntary context switches of its main thread"),
     Column("stall_ms", "REAL", "longest single wait for a CPU of any of its threads since its row before, ms (sched probe; a wait of a "
-           "bystander may stand in two rows); NULL where none was reported", lambda rows: _scaled_later(rows, "waits", 1e-6)),
+           "bystander may stand in two rows); NULL where none was reported", lambda rows: _scaled_later(rows, WAITS, 1e-6)),
     _gauge("rss_bytes", "INTEGER", "resident memory, bytes"),
     _gauge("threads", "INTEGER", "number of threads", "num_threads"),
     _count("minflt", "minor page faults"),
@@ -206,7 +210,7 @@ PROC = TableSpec("proc", "each process in each tick in which it was read (/proc/
     _gauge("syscall", "INTEGER", "system call its main thread sleeps in, -1 while running"),
     _gauge("wchan", "TEXT", "kernel function its main thread sleeps in"),
     Column("thread_offcpu_s", "REAL", "time off a CPU of all its threads, s; counted when a thread is reported that has run since, as "
-           "thread_switches are (sched probe)", lambda rows: _scaled_later(rows, "offcpu", NS)),
+           "thread_switches are (sched probe)", lambda rows: _scaled_later(rows, OFFCPU, NS)),
 ), read_now)  # fmt: skip
 
 _CALLS = (

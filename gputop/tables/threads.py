@@ -8,120 +8,86 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Any
 
 from gputop.model.frame import SECOND_NS, Frame
 
 FORGOTTEN_NS = 10 * SECOND_NS  # a process without a row and a report for so long has ended
-_Count = tuple[int, int, float]
-"""From, until, how much."""
+_Report = list[Any]
+"""From, until (ns), longest wait (ns), switches and ns off a CPU in that time; the two counts are None in a thread's first report."""
+Columns = tuple[list[Any], list[Any], list[Any]]
+"""Longest wait (ns), switches and ns off a CPU of each row; None is not known."""
 
 
 class _Process:
-    """A process's rows that wait, and the counts that are in no row yet."""
+    """A process's rows that wait, and the reports that are in no row yet."""
 
-    __slots__ = ("booked_ns", "known_ns", "reported", "rest", "rows", "under_way")
+    __slots__ = ("booked_ns", "known_ns", "reports", "rests", "rows", "under_way")
 
     def __init__(self) -> None:
-        self.rows: deque[tuple[int, list[Any], int]] = deque()
-        """Tick, column, and place in the column."""
-        self.reported: deque[_Count] = deque()
-        self.under_way: list[_Count] = []
-        """Counts of which a part is in rows already; they begin where that part ends."""
+        self.rows: deque[tuple[int, Columns, int]] = deque()
+        """Tick, columns, and place in these."""
+        self.reports: deque[_Report] = deque()
+        self.under_way: list[_Report] = []
+        """Reports of which a part is in rows already; they begin where that part ends."""
         self.booked_ns = 0
         """Everything up to here is in rows."""
         self.known_ns = 1 << 62
-        """The first report."""
-        self.rest = 0.0
-        """What rounding kept from the latest row."""
+        """The first count begins here."""
+        self.rests = 0.0, 0.0
+        """What rounding kept from the latest row, of switches and of ns."""
 
-    def add(self, since_ns: int, until_ns: int, count: float) -> None:
-        """Keep a count of a span; a part of the span that is in rows already counts as later."""
-        self.reported.append((min(max(since_ns, self.booked_ns), until_ns - 1), until_ns, count))
+    def add(self, since_ns: int, until_ns: int, wait_ns: int, switches: int | None, offcpu_ns: int | None) -> None:
+        """Keep a report; a part of its time that is in rows already counts as later."""
+        since_ns = min(max(since_ns, self.booked_ns), until_ns - 1)
+        if self.reports:
+            last = self.reports[-1]
+            if last[0] == since_ns and last[1] == until_ns and last[3] is not None and switches is not None:
+                last[2], last[3], last[4] = max(last[2], wait_ns), last[3] + switches, last[4] + offcpu_ns
+                return
+        self.reports.append([since_ns, until_ns, wait_ns, switches, offcpu_ns])
+
+    def take(self, until_ns: int, complete_ns: int) -> tuple[int | None, int | None, int | None]:
+        """The values of a row that ends at ``until_ns``. Counts are spread evenly over the time of their report; they are None before the
+        probe knew the process, and where it may not have come to it again."""
+        current, self.under_way = self.under_way, []
+        while self.reports and self.reports[0][0] < until_ns:
+            current.append(self.reports.popleft())
+        longest, counted = None, False
+        switches, offcpu = self.rests
+        for since_ns, reported_ns, wait_ns, more, ns in current:
+            share = 1.0
+            if reported_ns > until_ns:
+                share = (until_ns - since_ns) / (reported_ns - since_ns)
+                rest = (None, None) if more is None else (more * (1 - share), ns * (1 - share))
+                self.under_way.append([until_ns, reported_ns, wait_ns, *rest])
+            elif longest is None or wait_ns > longest:
+                longest = wait_ns
+            if more is not None:
+                counted = True
+                switches += more * share
+                offcpu += ns * share
+        if not counted and not self.known_ns < until_ns <= complete_ns:
+            return longest, None, None
+        whole, whole_ns = round(switches), round(offcpu)
+        self.rests = switches - whole, offcpu - whole_ns
+        return longest, whole, whole_ns
 
     def drop_before(self, until_ns: int) -> bool:
-        """Drop counts that no row will ask for; whether nothing is left."""
-        while self.reported and self.reported[0][1] <= until_ns:
-            self.reported.popleft()
-        return not self.reported and not self.under_way and self.booked_ns <= until_ns
-
-
-class _ByProcess:
-    """A column of the processes' rows that is filled in later."""
-
-    def __init__(self) -> None:
-        self.processes: defaultdict[int, _Process] = defaultdict(_Process)
-
-    def column(self, ticks: Sequence[int], pids: Sequence[int], kept: Iterable[bool]) -> list[Any]:
-        """A value for each row, None until `settle` fills it in; rows that are not kept stay None."""
-        column: list[Any] = [None] * len(ticks)
-        for at, (tick, pid, is_kept) in enumerate(zip(ticks, pids, kept, strict=False)):
-            if is_kept:
-                self.processes[pid].rows.append((tick, column, at))
-        return column
-
-    def settle(self, until_ns: int, end_ns: int) -> None:
-        """Fill in the rows up to ``until_ns``; a process's last one takes what was reported up to ``end_ns``."""
-        for pid, process in list(self.processes.items()):
-            process.reported = deque(sorted(process.reported))
-            rows = process.rows
-            while rows and rows[0][0] <= until_ns:
-                tick, column, at = rows.popleft()
-                process.booked_ns = tick if rows else max(tick, end_ns)
-                column[at] = self._take(process, process.booked_ns)
-            if not rows and process.drop_before(until_ns - FORGOTTEN_NS):
-                del self.processes[pid]
-
-    def _take(self, process: _Process, until_ns: int) -> Any:
-        """The value of a row that ends at ``until_ns``."""
-        raise NotImplementedError
-
-
-class LongestWaits(_ByProcess):
-    """ns, None where no wait was reported."""
-
-    def _take(self, process: _Process, until_ns: int) -> float | None:
-        found: list[float] = []
-        while process.reported and process.reported[0][1] <= until_ns:
-            found.append(process.reported.popleft()[2])
-        return max(found) if found else None
-
-
-class Growth(_ByProcess):
-    """Whole numbers: a counter's growth, spread evenly over the span in which it was counted."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.complete_ns = 0
-        """Up to here every change has been reported."""
-
-    def _take(self, process: _Process, until_ns: int) -> int | None:
-        """None before the probe knew the process, and where it may not have come to it again."""
-        current, process.under_way, number = process.under_way, [], process.rest
-        while process.reported and process.reported[0][0] < until_ns:
-            current.append(process.reported.popleft())
-        for since_ns, reported_ns, count in current:
-            if reported_ns <= until_ns:
-                number += count
-            else:
-                part = count * (until_ns - since_ns) / (reported_ns - since_ns)
-                number += part
-                process.under_way.append((until_ns, reported_ns, count - part))
-        if not current and not process.known_ns < until_ns <= self.complete_ns:
-            return None
-        whole = round(number)
-        process.rest = number - whole
-        return whole
+        """Drop reports that no row will ask for; whether nothing is left."""
+        while self.reports and self.reports[0][1] <= until_ns:
+            self.reports.popleft()
+        return not self.reports and not self.under_way and self.booked_ns <= until_ns
 
 
 class Threads:
     """Reads the sched probe's threads out of frames."""
 
     def __init__(self) -> None:
-        self.waits, self.switches, self.offcpu = LongestWaits(), Growth(), Growth()
-        """The longest wait for a CPU, context switches, and ns off a CPU, of all threads of a process."""
         self.pid_of: dict[int, int] = {}
         """tid -> pid."""
+        self._processes: defaultdict[int, _Process] = defaultdict(_Process)
         self._readings: deque[int] = deque()
         """Ticks in which the probe was read: those of the last second, and the one before."""
         self._stood: dict[int, tuple[int, int, int, int]] = {}
@@ -137,38 +103,56 @@ class Threads:
         report on."""
         if frame.probes is None:
             return
-        tick = frame.t_ns
+        tick, stood = frame.t_ns, self._stood
         second_before = self._second_before(tick)
         for thread in frame.probes.threads:
-            pid, tid, start_ns = thread.pid, thread.tid, thread.start_ns
-            self.waits.processes[pid].add(tick, tick, thread.max_run_delay_ns)
-            switches = thread.vol + thread.invol
+            tid, start_ns, switches = thread.tid, thread.start_ns, thread.vol + thread.invol
             offcpu = thread.runnable_ns + thread.sleeping_ns + thread.uninterruptible_ns
-            start_before, switches_before, offcpu_before, reported_ns = self._stood.get(tid, (start_ns, 0, 0, start_ns))
+            start_before, switches_before, offcpu_before, reported_ns = stood.get(tid, (start_ns, 0, 0, start_ns))
             if start_before != start_ns or switches_before > switches:
                 switches_before, offcpu_before, reported_ns = 0, 0, start_ns
-            is_known = reported_ns >= begun_ns
-            # What changed longer ago than a second has been reported by now.
-            since_ns = max(reported_ns, second_before) if is_known else tick
-            for counts, growth in ((self.switches, switches - switches_before), (self.offcpu, max(0, offcpu - offcpu_before))):
-                process = counts.processes[pid]
-                process.known_ns = min(process.known_ns, since_ns)
-                if is_known:
-                    process.add(since_ns, tick, growth)
-            self._stood[tid] = start_ns, switches, max(offcpu, offcpu_before), tick
+            if offcpu < offcpu_before:
+                offcpu = offcpu_before
+            process = self._processes[thread.pid]
+            if reported_ns >= begun_ns:
+                # What changed longer ago than a second has been reported by now.
+                since_ns = reported_ns if reported_ns > second_before else second_before
+                process.add(since_ns, tick, thread.max_run_delay_ns, switches - switches_before, offcpu - offcpu_before)
+            else:
+                since_ns = tick
+                process.add(tick, tick, thread.max_run_delay_ns, None, None)
+            if since_ns < process.known_ns:
+                process.known_ns = since_ns
+            stood[tid] = start_ns, switches, offcpu, tick
             if thread.state == "dead":
-                del self._stood[tid]
+                del stood[tid]
+
+    def columns(self, ticks: Sequence[int], pids: Sequence[int], kept: Iterable[bool]) -> Columns:
+        """Values for rows of processes, None until `settle` fills them in; rows that are not kept stay None."""
+        columns: Columns = [None] * len(ticks), [None] * len(ticks), [None] * len(ticks)
+        processes = self._processes
+        for at, (tick, pid, is_kept) in enumerate(zip(ticks, pids, kept, strict=False)):
+            if is_kept:
+                processes[pid].rows.append((tick, columns, at))
+        return columns
 
     def settle(self, until_ns: int, end_ns: int) -> None:
-        """See `_ByProcess.settle`."""
-        for counts in (self.waits, self.switches, self.offcpu):
-            counts.settle(until_ns, end_ns)
+        """Fill in the rows up to ``until_ns``; a process's last one takes what was reported up to ``end_ns``."""
+        complete_ns = self._readings[0] if self._readings else 0
+        for pid, process in list(self._processes.items()):
+            process.reports = deque(sorted(process.reports, key=itemgetter(0)))
+            rows = process.rows
+            while rows and rows[0][0] <= until_ns:
+                tick, (waits, switches, offcpu), at = rows.popleft()
+                process.booked_ns = tick if rows else max(tick, end_ns)
+                waits[at], switches[at], offcpu[at] = process.take(process.booked_ns, complete_ns)
+            if not rows and process.drop_before(until_ns - FORGOTTEN_NS):
+                del self._processes[pid]
 
     def _second_before(self, tick: int) -> int:
-        """The last reading that is a second older."""
+        """The last reading that is a second older; up to the oldest one that is kept every change has been reported."""
         readings = self._readings
         readings.append(tick)
         while len(readings) > 2 and readings[1] <= tick - SECOND_NS:
             readings.popleft()
-        self.switches.complete_ns = self.offcpu.complete_ns = readings[0]
         return readings[0]
