@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from gputop.model.frame.bounds import BOUNDED
+from gputop.model.stream import BOUNDED
 
 
 class ThreadInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):

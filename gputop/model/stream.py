@@ -1,4 +1,4 @@
-"""The stream itself: where it was made, by which sources, at which cost; markers."""
+"""The stream itself: where it was made, by which sources, at which cost; markers; the bound on the lists of a frame."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from bisect import bisect_right
 
 import msgspec
 
-FORMAT_MAJOR = 1
-FORMAT_MINOR = 2
+FORMAT_MAJOR, FORMAT_MINOR = 1, 2  # of a stream and a recording, see `gputop.recording.format`
+MOST_IN_FRAME = 1 << 16  # entries per list of a frame; Linux allows 32,768 processes by default
+BOUNDED = msgspec.Meta(max_length=MOST_IN_FRAME)  # a reader refuses longer lists: anybody may have written the stream
 
 
 class Header(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from gputop.model.frame.bounds import BOUNDED
+from gputop.model.stream import BOUNDED
 
 SILENT = "the driver has not answered for "  # prefix of a reason in `Gpu.missing` while a call hangs; a duration follows
 PART = "procs."  # prefix of a name in `Gpu.missing`: a field of the processes (``sm_pct``, ``mem_bytes``) or a list (``mps``, ``graphics``)
