@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import stat
 from collections.abc import Callable, Iterator
@@ -61,6 +62,23 @@ def whole_or_gone(path: str, make: Make = create_file, remove: Make = os.unlink)
         with suppress(OSError):
             remove(part)
         raise
+
+
+@contextmanager
+def new_directory(path: str) -> Iterator[str]:
+    """As `whole_or_gone` for a directory, with mode 0700, which is there when the block begins."""
+    with whole_or_gone(path, _create_directory, shutil.rmtree) as part:
+        _create_directory(part)
+        yield part
+
+
+def _create_directory(path: str) -> None:
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        raise UserError(f"{clean(path)} exists already: give another name with -o") from None
+    except OSError as error:
+        raise UserError(f"cannot create {clean(path) or 'a directory without a name'}: {error.strerror}") from None
 
 
 def _put(part: str, path: str, remove: Make) -> None:

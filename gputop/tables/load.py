@@ -7,17 +7,16 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
-from typing import Any
+from typing import Any, NamedTuple
 
 from gputop.diagnosis import Engine
-from gputop.model.frame import Frame
+from gputop.model.frame import Frame, Mark
 from gputop.model.roles import program_name
 from gputop.recording.columns.layout import tick_ns
 from gputop.recording.reader import Recording
 from gputop.session.findings import explanation
 from gputop.session.judged import judged
 from gputop.tables.events import Tally
-from gputop.tables.gaps import Gap, Gaps
 from gputop.tables.rows import Known, Rows, rows_at
 from gputop.tables.schema import GPU, NS, PROC, TABLES, TALLY, TableSpec
 
@@ -27,6 +26,7 @@ Batch = tuple[str, Iterable[tuple[Any, ...]]]
 """Rows of a table, maybe none."""
 SETTLED_NS = 2_000_000_000  # bystanders are read and reported once a second, so by then both have happened
 KNOWN_BEFORE_NS = 60_000_000_000  # threads report when they run; most run within a minute
+SKIPPED, UNREAD = "the beat was skipped", "not in the file"
 MOST_TOGETHER = 100  # frames whose rows are made at once: less time a row, more memory
 _NEEDS_NAMES = {"name", "role", "victim", "culprit", "wakee", "waker"}
 _NEEDS_PIDS = {"victim", "victim_pid", "wakee", "wakee_pid"}
@@ -61,7 +61,7 @@ class Loader:
         """The last tick that was read."""
         self._waiting: deque[tuple[int, Batch]] = deque()
         """Rows of processes, and their last tick: they wait for the counts of threads."""
-        self._gaps = Gaps(self.start_ns, recording.header.interval_ns)
+        self._gaps = _Gaps(self.start_ns, recording.header.interval_ns)
 
     def batches(self) -> Iterator[Batch]:
         """All rows, table by table for some frames at a time."""
@@ -177,15 +177,15 @@ class Loader:
         return (row for (tick, _), row in merged.items() if self._inside(tick))
 
     def _gaps_in(self, frames: Iterable[Frame]) -> Iterator[tuple[Any, ...]]:
-        found = [gap for frame in frames if (gap := self._gaps.tick(frame.t_ns, frame.seq, frame.missed, frame.marks))]
+        found = [gap for frame in frames if (gap := self._gaps.before(frame.t_ns, frame.seq, frame.missed, frame.marks))]
         return (self._gap(gap) for gap in found if self._inside(gap.until_ns))
 
     def _lost_end(self) -> Iterator[tuple[Any, ...]]:
         """The gap up to the end, where the end is damaged."""
-        gap = self._gaps.rest(min(self.end_ns, self.recording.end_ns)) if self.recording.lost else None
+        gap = self._gaps.behind(min(self.end_ns, self.recording.end_ns)) if self.recording.lost else None
         return iter([self._gap(gap)] if gap else ())
 
-    def _gap(self, gap: Gap) -> tuple[Any, ...]:
+    def _gap(self, gap: _Gap) -> tuple[Any, ...]:
         row = {"dt_s": (gap.until_ns - gap.since_ns) * NS, "missed": gap.missed, "reason": gap.reason}
         return self._plain("gap", gap.since_ns, row)
 
@@ -218,6 +218,42 @@ class Loader:
             row: dict[str, Any] = {**incident, "lost_s": incident["gpu_lost_s"]}
             lists = {name: json.dumps(row[name]) for name in ("victims", "culprits", "evidence", "fixes")}
             yield self._plain("incident", start_ns, row | lists | {"dt_s": (end_ns - start_ns) * NS, "lasts": int(end_s is None)})
+
+
+class _Gap(NamedTuple):
+    """A stretch without data, from the last tick before it to the first behind it."""
+
+    since_ns: int
+    until_ns: int
+    missed: int | None
+    """Beats that the collector skipped, None where its count is not in the file."""
+    reason: str
+
+
+class _Gaps:
+    """Finds gaps among ticks in order, from ``start_ns`` on."""
+
+    def __init__(self, start_ns: int, interval_ns: int) -> None:
+        self._interval_ns = interval_ns
+        self._earlier = self._before = start_ns
+        """The last two ticks."""
+        self._seq: int | None = None
+
+    def before(self, t_ns: int, seq: int, missed: int, marks: Sequence[Mark] = ()) -> _Gap | None:
+        """The gap before this tick, with the recorder's reason where it gave one."""
+        unread = t_ns > self._before if self._seq is None else seq != self._seq + 1
+        held_up = not unread and t_ns - self._before < missed * self._interval_ns
+        since, until = self._before, t_ns
+        if held_up and self._before - self._earlier > t_ns - self._before:
+            # A collector that was stopped while it waited runs that beat late, and only the next one tells of the beats skipped.
+            since, until = self._earlier, self._before
+        self._earlier, self._before, self._seq = self._before, t_ns, seq
+        reason = next((mark.gap_reason for mark in marks if mark.gap_reason), UNREAD if unread else SKIPPED)
+        return _Gap(since, until, missed, reason) if (missed or unread) and since < until else None
+
+    def behind(self, end_ns: int) -> _Gap | None:
+        """The gap from the last tick to ``end_ns``, up to which was recorded."""
+        return _Gap(self._before, end_ns, None, UNREAD) if 2 * (end_ns - self._before) > 3 * self._interval_ns else None
 
 
 def _grouped(frames: Iterable[Frame]) -> Iterator[list[Frame]]:

@@ -15,6 +15,7 @@ from gputop.model.frame import (
     Gpu,
     GpuProc,
     Header,
+    Host,
     Preempt,
     ProcInfo,
     ProcSample,
@@ -29,7 +30,7 @@ Key = Callable[[Any], Any]
 Made = TypeVar("Made")
 _KEYS: dict[type, Key] = {
     ProcSample: attrgetter("pid", "start_ticks"), Preempt: attrgetter("victim_tid", "culprit_tid"),
-    Wakeup: attrgetter("wakee_tid", "waker_tid"), CudaCall: attrgetter("pid", "call"),
+    Wakeup: attrgetter("wakee_tid", "waker_tid"), CudaCall: attrgetter("pid", "call"), Host: lambda _: None,
 }  # fmt: skip
 """Struct -> what its counters are kept by; other structs are kept by their first field."""
 _RESUMING = (Preempt, Wakeup)  # pairs that the probe forgets for want of room, and counts from 0 when they meet again

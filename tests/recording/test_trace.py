@@ -166,3 +166,22 @@ def test_a_call_is_drawn_in_every_tick_in_which_the_table_counts_it(tmp_path: Pa
     events = export(tmp_path / "calls.gputop", tmp_path / "calls.json")
     assert [event["args"]["value"] for event in events if event["name"] == "cuCtxSynchronize mean us"] == [500] * 5
     assert [row["us"] for row in rows] == [500] * 5
+
+
+def test_the_host_its_disks_and_processes_on_gpus_are_drawn_by_the_second(session: tuple[Path, list[Frame]], tmp_path: Path) -> None:
+    path, frames = session
+    events = export(path, tmp_path / "out.json")
+    drawn = {name: [event for event in events if event["name"] == name] for name in
+             ("CPUs user", "disk nvme0n1 read bytes/s", "memory available bytes", "GPU 0 SM %", "kernel launches/s")}  # fmt: skip
+    hosts = [frame.host for frame in frames if frame.host]
+    span_s = (hosts[-1].t_ns - hosts[0].t_ns) / 1e9
+    used_s = sum(last.user_ns - first.user_ns for last, first in zip(hosts[-1].cpus or (), hosts[0].cpus or (), strict=True)) / 1e9
+    values = [event["args"]["value"] for event in drawn["CPUs user"]]
+    assert sum(values) / len(values) == pytest.approx(used_s / span_s, rel=0.05)
+    assert all(event["args"]["value"] == pytest.approx(40_960, rel=0.01) for event in drawn["disk nvme0n1 read bytes/s"])
+    available = [frame.host.mem_available_bytes for frame in frames if frame.host and frame.host.mem_available_bytes]
+    assert [event["args"]["value"] for event in drawn["memory available bytes"]] == available
+    listed = [proc.sm_pct for frame in frames for gpu in frame.gpus for proc in gpu.procs or () if gpu.index == 0]
+    shown = [event["args"]["value"] for event in drawn["GPU 0 SM %"]]
+    assert shown == [value for value, before in zip(listed, [None, *listed], strict=False) if value != before]
+    assert {event["pid"] for event in drawn["GPU 0 SM %"] + drawn["kernel launches/s"]} == {3000, 3007}

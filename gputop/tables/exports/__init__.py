@@ -1,6 +1,6 @@
-"""The formats that a recording is written in, a module each with ``write(recording, output, start_ns, end_ns)``.
+"""The formats that a recording is written in: a module each with ``write(recording, output, start_ns, end_ns)``, and its name in `FORMATS`.
 
-Raises UserError, or OSError where the output cannot be written.
+``write`` raises UserError, or OSError where the output cannot be written.
 """
 
 from __future__ import annotations
@@ -12,6 +12,6 @@ FORMATS = ("csv", "sqlite", "parquet", "perfetto")
 
 
 def writer(form: str) -> Callable[..., None]:
-    """How one of `FORMATS` is written; only its module is imported."""
+    """The ``write`` of a format; only its module is imported."""
     found: Callable[..., None] = importlib.import_module(f"gputop.tables.exports.{form}").write
     return found

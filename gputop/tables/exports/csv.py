@@ -1,4 +1,4 @@
-"""A directory with a CSV file per table; no text in it is a formula to a spreadsheet."""
+"""A directory with a CSV file per table; a spreadsheet computes none of its texts."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import os
 from contextlib import ExitStack
 
 from gputop.recording.reader import Recording
-from gputop.system.output import create
+from gputop.system.output import create, new_directory
 from gputop.system.text import csv_cell
-from gputop.tables.exports.place import new_directory
 from gputop.tables.exports.rows import batches
 from gputop.tables.schema import TABLES
 
 
 def write(recording: Recording, output: str, start_ns: int, end_ns: int) -> None:
-    """See `gputop.tables.exports`."""
+    """Write the tables (see `gputop.tables.exports`)."""
     with new_directory(output) as part, ExitStack() as files:
         writers = {}
         for name, spec in TABLES.items():

@@ -1,4 +1,4 @@
-"""A directory with a Parquet file per table; needs pyarrow, the extra ``parquet``."""
+"""A directory with a Parquet file per table; needs pyarrow (the extra ``parquet``)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import Any
 
 from gputop.recording.reader import Recording
 from gputop.system.errors import UserError
-from gputop.system.output import create
+from gputop.system.output import create, new_directory
 from gputop.tables.database import within_64_bits
-from gputop.tables.exports.place import new_directory
 from gputop.tables.exports.rows import Row, batches
 from gputop.tables.schema import TABLES
 
 
 def write(recording: Recording, output: str, start_ns: int, end_ns: int) -> None:
-    """See `gputop.tables.exports`."""
+    """Write the tables (see `gputop.tables.exports`)."""
     try:
         import pyarrow.parquet
     except ImportError:

@@ -1,7 +1,7 @@
 """A recording as a Chrome trace (Trace Event Format, JSON), which Perfetto and chrome://tracing open.
 
-GPUs are processes of their own with a counter per reading; processes keep their pids, so that what gputop saw of a trainer stands
-beside what torch.profiler wrote of it. Times are microseconds of wall-clock time since ``base_ns``, as in torch's traces.
+GPUs and the host are processes of their own with a counter per reading; processes keep their pids, so that counters of a trainer stand
+beside its slices of torch.profiler. Times are microseconds of wall-clock time since ``base_ns``, as in torch's traces.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 from gputop.diagnosis import Engine
 from gputop.model.board import Board
@@ -26,12 +26,10 @@ from gputop.system.text import clean
 from gputop.tables.exports.rows import Row, batches
 
 Event = dict[str, Any]
-GPU_PID = 1_000_000_000
-"""GPU ``i`` is process GPU_PID + i; pids end far below."""
+GPU_PID = 1_000_000_000  # GPU i is process GPU_PID + i; pids end far below
 HOST_PID = GPU_PID - 1
-STATE_TID = 2_000_000_000
-MOST_BYTES = 512 << 20
-"""Of a torch.profiler trace, unpacked: while it is read it takes several times as much memory."""
+STATE_TID = 2_000_000_000  # thread of a process whose slices are its states
+MOST_BYTES = 512 << 20  # of a torch.profiler trace, unpacked; it takes several times as much memory while it is read
 _encode = json.JSONEncoder(allow_nan=False).encode
 _INCIDENT_ARGS = ("severity", "cause", "headline", "lost_s")
 _INCIDENT = ("t_ns", "dt_s", "symptom", "trainer_pid", *_INCIDENT_ARGS)
@@ -42,6 +40,38 @@ _GPU_COUNTERS = (
 )  # fmt: skip
 
 
+class _Counters(NamedTuple):
+    """The counters of a table: each column's name in the trace, which has the subject's in it."""
+
+    subject: str
+    """Column by which rows are told apart; empty for a table about one thing."""
+    names: dict[str, str]
+    rates: bool = False
+    """Whether values are divided by the seconds since the subject's row before."""
+    pid: str = ""
+    """Column of the process that they belong to; the host where it is empty."""
+
+
+_COUNTERS = {
+    "host": [
+        _Counters("", {"cpu_user_s": "CPUs user", "cpu_system_s": "CPUs system", "cpu_iowait_s": "CPUs iowait", "cpu_steal_s": "CPUs steal",
+                       "psi_cpu_some_s": "pressure cpu some", "psi_io_some_s": "pressure io some", "psi_memory_some_s":
+                       "pressure memory some", "pswpin": "pages swapped in/s", "pswpout": "pages swapped out/s"}, rates=True),
+        _Counters("", {"procs_running": "tasks running", "mem_available_bytes": "memory available bytes"}),
+    ],
+    "disk": [_Counters("disk", {"read_bytes": "disk {} read bytes/s", "write_bytes": "disk {} write bytes/s", "busy_s": "disk {} busy"},
+                       rates=True)],
+    "net": [_Counters("interface", {"rx_bytes": "{} received bytes/s", "tx_bytes": "{} sent bytes/s"}, rates=True)],
+    "cgroup": [_Counters("path", {"throttled_s": "cgroup {} throttled"}, rates=True),
+               _Counters("path", {"mem_bytes": "cgroup {} memory bytes"})],
+    "gpu_process": [_Counters("gpu", {"mem_bytes": "GPU {} memory bytes", "sm_pct": "GPU {} SM %"}, pid="pid")],
+    "launch": [_Counters("", {"launches_per_s": "kernel launches/s"}, pid="pid")],
+}  # fmt: skip
+"""Table -> what is drawn of it; GPUs and processes are drawn frame by frame."""
+_WANTED = {table: list(dict.fromkeys(["t_ns", *(column for one in counters for column in (one.subject, one.pid, *one.names) if column)]))
+           for table, counters in _COUNTERS.items()}  # fmt: skip
+
+
 class _Trace:
     def __init__(self, recording: Recording, base_ns: int, start_ns: int) -> None:
         self.recording = recording
@@ -49,23 +79,26 @@ class _Trace:
         self.board = recording.board_at(start_ns - 1) if start_ns > recording.start_ns else Board(header=recording.header)
         self.engine = Engine()
         self.named: set[int] = set()
+        self.drawn: dict[tuple[int, str], tuple[int, float | None]] = {}
+        """(pid, counter of a table) -> its latest time and value."""
         self.states: dict[int, tuple[str, int]] = {}
         """pid -> its state and since when."""
 
     def us(self, t_ns: int) -> float:
         return (self.recording.unix_ns_of(t_ns) - self.base_ns) / 1000
 
-    def of_frame(self, frame: Frame) -> Iterator[Event]:
+    def draw_frame(self, frame: Frame) -> Iterator[Event]:
+        """Counters of GPUs and processes, markers, and states."""
         before, calls, is_first = self.board.procs.copy(), self.board.calls.copy(), self.board.seq < 0
         self.board.fold(frame)
         for info in frame.infos:
             yield from self.name(info.pid, info.comm)
         for gpu in frame.gpus:
-            yield from self.of_gpu(gpu)
+            yield from self.draw_gpu(gpu)
         for proc in frame.procs:
             older = before.get(proc.pid)
             if older is not None and proc.pid in self.engine.states:
-                yield from self.of_proc(older, proc)
+                yield from self.draw_process(older, proc)
         for call in frame.probes.calls if frame.probes and not is_first else ():
             since = calls.get((call.pid, call.call)) or CudaCall(call.pid, call.call, 0, 0, 0)
             if call.count > since.count:
@@ -74,16 +107,16 @@ class _Trace:
         for mark in frame.marks:
             yield {"ph": "i", "s": "g", "name": clean(mark.text), "cat": "mark", "pid": HOST_PID, "tid": 0, "ts": self.us(mark.t_ns)}
         if self.engine.follow(self.board, frame):
-            yield from self.judge(frame.t_ns)
+            yield from self.draw_states(frame.t_ns)
 
-    def of_gpu(self, gpu: Gpu) -> Iterator[Event]:
+    def draw_gpu(self, gpu: Gpu) -> Iterator[Event]:
         yield from self.name(GPU_PID + gpu.index, f"GPU {gpu.index}")
         for field in _GPU_COUNTERS:
             value = getattr(gpu, field)
             if value is not None and isfinite(value):
                 yield self.counter(GPU_PID + gpu.index, field, gpu.t_ns, value)
 
-    def of_proc(self, older: ProcSample, proc: ProcSample) -> Iterator[Event]:
+    def draw_process(self, older: ProcSample, proc: ProcSample) -> Iterator[Event]:
         rates = proc_rates(older, proc)
         if rates is None:
             return
@@ -99,8 +132,28 @@ class _Trace:
             self.named.add(pid)
             yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "ts": 0, "args": {"name": clean(name)}}
 
-    def judge(self, t_ns: int) -> Iterator[Event]:
-        """Slices of the states of trainers and workers."""
+    def draw_table(self, table: str, rows: Iterable[Row]) -> Iterator[Event]:
+        """Counters of some rows of a table in `_COUNTERS`, where they change."""
+        for row in rows:
+            values = dict(zip(_WANTED[table], row, strict=True))
+            for counters in _COUNTERS[table]:
+                pid = values[counters.pid] if counters.pid else HOST_PID
+                if counters.pid and pid not in self.named:
+                    continue
+                for column, name in counters.names.items():
+                    if values[column] is not None:
+                        yield from self.draw_value(pid, name.format(values.get(counters.subject)), values["t_ns"], values[column], counters)
+
+    def draw_value(self, pid: int, name: str, t_ns: int, value: float, counters: _Counters) -> Iterator[Event]:
+        since_ns, drawn = self.drawn.get((pid, name), (0, None))
+        if counters.rates:
+            value = value * 1e9 / (t_ns - since_ns) if 0 < since_ns < t_ns else -1.0
+        self.drawn[pid, name] = t_ns, value
+        if value != drawn and value >= 0:
+            yield self.counter(pid, clean(name), t_ns, value)
+
+    def draw_states(self, t_ns: int) -> Iterator[Event]:
+        """Slices of the states of trainers and workers that have changed."""
         now = {pid: "starving" if state.starving else state.state for pid, state in self.engine.states.items()}
         for pid in self.states.keys() | now.keys():
             if self.states.get(pid, ("", 0))[0] != now.get(pid, ""):
@@ -118,11 +171,13 @@ class _Trace:
         times = {"ts": self.us(start_ns), "dur": (end_ns - start_ns) / 1000}
         return {"ph": "X", "name": name, "cat": category, "pid": pid, "tid": tid, **times, "args": args}
 
-    def finish(self, incidents: Iterable[Row]) -> Iterator[Event]:
-        """States that last, and the incidents (rows of `_INCIDENT`), each trainer's of one cause in a lane of their own."""
+    def end_states(self) -> Iterator[Event]:
+        """Slices of the states that last."""
         for pid in list(self.states):
             yield from self.end_state(pid, self.board.t_ns)
-        yield from self.name(HOST_PID, f"gputop {self.recording.header.host}")
+
+    def draw_incidents(self, incidents: Iterable[Row]) -> Iterator[Event]:
+        """Slices of incidents (rows of `_INCIDENT`), each trainer's of one cause in a lane of its own."""
         lanes: dict[tuple[int | None, str], int] = {}
         for t_ns, dt_s, symptom, trainer_pid, *told in incidents:
             args = dict(zip(_INCIDENT_ARGS, told, strict=True))
@@ -133,14 +188,17 @@ class _Trace:
 def events(recording: Recording, start_ns: int, end_ns: int, base_ns: int) -> Iterator[Event]:
     """The trace events of a stretch of a recording."""
     trace = _Trace(recording, base_ns, start_ns)
+    yield from trace.name(HOST_PID, f"gputop {recording.header.host}")
     yield from chain.from_iterable(trace.name(info.pid, info.comm) for info in trace.board.infos.values())
     for frame in recording.frames(start_ns, end_ns):
-        yield from trace.of_frame(frame)
-    yield from trace.finish(chain.from_iterable(rows for _, rows in batches(recording, start_ns, end_ns, {"incident": _INCIDENT})))
+        yield from trace.draw_frame(frame)
+    yield from trace.end_states()
+    for table, rows in batches(recording, start_ns, end_ns, {**_WANTED, "incident": _INCIDENT}):
+        yield from trace.draw_incidents(rows) if table == "incident" else trace.draw_table(table, rows)
 
 
 def write(recording: Recording, output: str, start_ns: int, end_ns: int, beside: str = "") -> None:
-    """See `gputop.tables.exports`; ``beside`` is a torch.profiler trace to put into the same file, on its clock."""
+    """Write the trace (see `gputop.tables.exports`); ``beside`` is a torch.profiler trace to put into the same file, on its clock."""
     base_ns, others = _torch_trace(beside) if beside else (0, [])
     with whole_or_gone(output) as part, os.fdopen(create(part), "w", encoding="utf-8") as file:
         file.write(f'{{"displayTimeUnit":"ms","baseTimeNanoseconds":{base_ns},"traceEvents":[\n')
@@ -152,7 +210,7 @@ def write(recording: Recording, output: str, start_ns: int, end_ns: int, beside:
 
 
 def _written(event: Event) -> str:
-    """JSON, which knows no infinity; Python's does, and torch's traces are read by that."""
+    """An event as JSON, which has no infinity; torch's traces, which Python reads, may have."""
     try:
         return _encode(event)
     except ValueError:

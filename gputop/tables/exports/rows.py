@@ -1,4 +1,4 @@
-"""What the writers of tables are fed with: the rows of a recording, their text cleaned, for many a reader prints it as it is."""
+"""The rows that exports are made of; their text is cleaned, for many a reader prints it as it is."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from gputop.tables.schema import TABLES
 
 Row = tuple[Any, ...]
 ALL: Wanted = {spec.name: [column.name for column in spec.columns] for spec in TABLES.values()}
-MOST_CHARACTERS = 1 << 20
-"""Of one text."""
+MOST_CHARACTERS = 1 << 20  # of a text
 
 
 def batches(recording: Recording, start_ns: int, end_ns: int, wanted: Wanted = ALL) -> Iterator[tuple[str, list[Row]]]:
-    """(table, rows with its columns that are wanted), many times over: recordings are larger than memory."""
-    kinds = {name: {column.name: column.type for column in TABLES[name].columns} for name in wanted}
-    texts = {name: [i for i, column in enumerate(columns) if kinds[name][column] == "TEXT"] for name, columns in wanted.items()}
+    """(table, rows with its columns in ``wanted``), many times over: recordings are larger than memory."""
+    types = {name: {column.name: column.type for column in TABLES[name].columns} for name in wanted}
+    texts = {name: [i for i, column in enumerate(columns) if types[name][column] == "TEXT"] for name, columns in wanted.items()}
     for table, rows in Loader(recording, wanted, start_ns, end_ns).batches():
         yield table, [_cleaned(row, texts[table]) for row in rows] if texts[table] else list(rows)
 

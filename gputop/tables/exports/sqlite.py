@@ -15,7 +15,7 @@ from gputop.tables.schema import TABLES
 
 
 def write(recording: Recording, output: str, start_ns: int, end_ns: int) -> None:
-    """See `gputop.tables.exports`."""
+    """Write the tables (see `gputop.tables.exports`)."""
     with whole_or_gone(output) as part:
         create_file(part)
         try:
